@@ -1,0 +1,116 @@
+//! What a stream is asked to be: sizes, time limits, transport and direction.
+
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+/// Largest payload of one chunk that either end accepts, in bytes.
+///
+/// 64 MiB: far above any size that gains speed (the curve is flat from 4 MiB on), and small
+/// enough that a length field damaged on the way cannot ask for gigabytes.
+pub const MAX_CHUNK_BYTES: usize = 64 << 20;
+
+/// Smallest payload of one chunk, in bytes: one page, below which headers and wake-ups dominate.
+pub const MIN_CHUNK_BYTES: usize = 4 << 10;
+
+/// Fewest slots a pool can have: one being filled while the other is on its way.
+pub const MIN_DEPTH: usize = 2;
+
+/// Most slots a pool can have. A control message that returns all of them at once still fits
+/// into one Noise message (65,519 bytes at 5 bytes a slot).
+pub const MAX_DEPTH: usize = 4096;
+
+/// How a stream is set up. Both ends bring one; the handshake takes the smaller of the two
+/// chunk sizes, and each receiver decides the depth of its own pool.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct StreamConfig {
+    /// Payload of one chunk, in bytes: [`MIN_CHUNK_BYTES`] to [`MAX_CHUNK_BYTES`].
+    pub chunk_bytes: usize,
+    /// Slots in each pool: [`MIN_DEPTH`] to [`MAX_DEPTH`]. A one-way stream has one pool per
+    /// end, a two-way stream two.
+    pub depth: usize,
+    /// How long the peer may be silent before it counts as dead. Keepalives are sent four
+    /// times as often, so a paused reader is never taken for a dead one.
+    pub timeout: Duration,
+    /// How long [`connect`](crate::connect) goes on trying to reach the acceptor.
+    /// The handshake that follows has its own limit, [`handshake_timeout`](Self::handshake_timeout).
+    pub connect_timeout: Duration,
+    /// How long a handshake may take before the peer loses its connection.
+    pub handshake_timeout: Duration,
+    /// Which transports may be used.
+    pub transport: TransportPolicy,
+    /// Which ways bytes will travel.
+    pub direction: Direction,
+    /// Where the stream's control task runs: credits, keepalives, FIN and ABORT.
+    ///
+    /// `None` is the current runtime, right for every program that never blocks it. A program
+    /// whose runtime thread does block (ours read and write files there, which costs one
+    /// thread hop per chunk less) gives a runtime of its own, so that a disk that stalls for
+    /// a minute does not look like a death to the peer.
+    pub control_runtime: Option<Handle>,
+    /// Ways to break the protocol on purpose, so that the tests are seen able to fail.
+    #[cfg(feature = "fault-injection")]
+    pub faults: crate::faults::Faults,
+}
+
+impl Default for StreamConfig {
+    /// 256 KiB × 16 = 4 MiB per pool, 8 MiB per end of a two-way stream.
+    ///
+    /// Over TCP a chunk that stays in the processor's cache between the read, the digest and
+    /// the send is what makes them cheap: 256 KiB fits every L2 in use, and the cost of one
+    /// system call and one header (some 2 µs) is already below 2% of moving that much.
+    fn default() -> Self {
+        Self {
+            chunk_bytes: 256 << 10,
+            depth: 16,
+            timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(3),
+            handshake_timeout: Duration::from_secs(10),
+            transport: TransportPolicy::Auto,
+            direction: Direction::Both,
+            control_runtime: None,
+            #[cfg(feature = "fault-injection")]
+            faults: crate::faults::Faults::default(),
+        }
+    }
+}
+
+/// Which transports a stream may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TransportPolicy {
+    /// RDMA where both ends have it and a message has crossed it, otherwise TCP.
+    #[default]
+    Auto,
+    /// RDMA or an error.
+    Rdma,
+    /// TCP, whatever the hardware.
+    Tcp,
+}
+
+/// Which ways bytes travel, seen from the end that holds the value. The two ends of a one-way
+/// stream must ask for opposite directions; an end that asks for `Both` takes what the other has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Direction {
+    /// Both ways.
+    #[default]
+    Both,
+    /// This end only sends: it has no receive pool, and reading is an immediate end of file.
+    Send,
+    /// This end only receives: it has no send pool, and writing is an error.
+    Receive,
+}
+
+impl Direction {
+    /// Whether this end sends.
+    #[must_use]
+    pub fn sends(self) -> bool {
+        self != Self::Receive
+    }
+
+    /// Whether this end receives.
+    #[must_use]
+    pub fn receives(self) -> bool {
+        self != Self::Send
+    }
+}

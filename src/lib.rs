@@ -1,0 +1,6 @@
+//! UNIX pipes from one machine to another at link speed, over RDMA or TCP.
+
+mod config;
+mod error;
+mod key;
+mod stats;
