@@ -4,3 +4,5 @@ mod config;
 mod error;
 mod key;
 mod stats;
+
+pub use key::{GeneratedKey, Key, KeyError};
