@@ -1,5 +1,7 @@
 //! UNIX pipes from one machine to another at link speed, over RDMA or TCP.
 
+#[doc(hidden)]
+pub mod cli;
 mod config;
 mod error;
 mod key;

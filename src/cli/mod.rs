@@ -1,0 +1,3 @@
+//! What the programs share: arguments, messages, exit codes and progress. Not part of the API.
+
+pub mod secret;
