@@ -1,3 +1,4 @@
 //! What the programs share: arguments, messages, exit codes and progress. Not part of the API.
 
+pub mod exit;
 pub mod secret;
