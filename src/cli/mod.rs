@@ -1,4 +1,5 @@
 //! What the programs share: arguments, messages, exit codes and progress. Not part of the API.
 
+pub mod args;
 pub mod exit;
 pub mod secret;
