@@ -2,4 +2,5 @@
 
 pub mod args;
 pub mod exit;
+pub mod message;
 pub mod secret;
