@@ -3,4 +3,5 @@
 pub mod args;
 pub mod exit;
 pub mod message;
+pub mod progress;
 pub mod secret;
