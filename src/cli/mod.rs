@@ -4,4 +4,5 @@ pub mod args;
 pub mod exit;
 pub mod message;
 pub mod progress;
+pub mod report;
 pub mod secret;
