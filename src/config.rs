@@ -51,7 +51,7 @@ pub struct StreamConfig {
     pub control_runtime: Option<Handle>,
     /// Ways to break the protocol on purpose, so that the tests are seen able to fail.
     #[cfg(feature = "fault-injection")]
-    pub faults: crate::faults::Faults,
+    pub faults: crate::Faults,
 }
 
 impl Default for StreamConfig {
@@ -71,7 +71,7 @@ impl Default for StreamConfig {
             direction: Direction::Both,
             control_runtime: None,
             #[cfg(feature = "fault-injection")]
-            faults: crate::faults::Faults::default(),
+            faults: crate::Faults::default(),
         }
     }
 }

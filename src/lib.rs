@@ -4,7 +4,19 @@
 pub mod cli;
 mod config;
 mod error;
+mod faults;
 mod key;
+mod pump;
 mod stats;
+mod transport;
 
+pub use config::{
+    Direction, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH, StreamConfig,
+    TransportPolicy,
+};
+pub use error::{Error, Fault, HandshakeFault};
+#[cfg(feature = "fault-injection")]
+pub use faults::Faults;
 pub use key::{GeneratedKey, Key, KeyError};
+pub use stats::Stats;
+pub use transport::{Listener, ReadHalf, Stream, Transport, Watch, WriteHalf, connect};

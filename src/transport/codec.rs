@@ -1,0 +1,75 @@
+//! Control messages on a byte stream: a length of two bytes, then one Noise message.
+
+use std::io;
+
+use bytes::{Buf, BufMut, BytesMut};
+use tokio_util::codec::{Decoder, Encoder};
+
+use super::{
+    message::Message,
+    noise::{Session, TAG_BYTES, Unopened},
+};
+
+/// Bytes of the length in front of each message, big-endian, as Noise's own examples have it.
+const LENGTH_BYTES: usize = 2;
+
+/// Encrypts and decrypts the control connection.
+pub(crate) struct Codec(pub(crate) Session);
+
+/// What ends a control connection.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ControlError {
+    /// The connection.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// A message.
+    #[error(transparent)]
+    Unopened(#[from] Unopened),
+}
+
+impl From<ControlError> for io::Error {
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::Io(error) => error,
+            ControlError::Unopened(unopened) => Self::new(io::ErrorKind::InvalidData, unopened),
+        }
+    }
+}
+
+impl Decoder for Codec {
+    type Item = Message;
+    type Error = ControlError;
+
+    fn decode(&mut self, buffer: &mut BytesMut) -> Result<Option<Message>, ControlError> {
+        if buffer.len() < LENGTH_BYTES {
+            return Ok(None);
+        }
+        let length = usize::from(u16::from_be_bytes([buffer[0], buffer[1]]));
+        if length < TAG_BYTES {
+            return Err(Unopened::Damaged.into());
+        }
+        if buffer.len() < LENGTH_BYTES + length {
+            buffer.reserve(LENGTH_BYTES + length - buffer.len());
+            return Ok(None);
+        }
+        buffer.advance(LENGTH_BYTES);
+        Ok(Some(self.0.open(&buffer.split_to(length))?))
+    }
+
+    /// A connection that ends inside a message ends like any other: the peer is gone.
+    fn decode_eof(&mut self, buffer: &mut BytesMut) -> Result<Option<Message>, ControlError> {
+        self.decode(buffer)
+    }
+}
+
+impl Encoder<Message> for Codec {
+    type Error = ControlError;
+
+    fn encode(&mut self, message: Message, buffer: &mut BytesMut) -> Result<(), ControlError> {
+        let sealed = self.0.seal(&message);
+        let length = u16::try_from(sealed.len()).expect("a Noise message is shorter than that");
+        buffer.put_u16(length);
+        buffer.extend_from_slice(&sealed);
+        Ok(())
+    }
+}

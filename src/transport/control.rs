@@ -1,0 +1,188 @@
+//! The control task: one per stream, from the handshake to the last goodbye.
+//!
+//! It carries what the halves have to tell the peer, takes what the peer tells, keeps the
+//! connection warm and notices a peer that died or fell silent. Nothing the users do or leave
+//! undone holds it up, so a paused reader never looks like a dead one.
+
+use std::{io, sync::Arc, time::Duration};
+
+use futures::{SinkExt, StreamExt};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_util::codec::Framed;
+
+use super::{
+    codec::{Codec, ControlError},
+    message::Message,
+    state::{Failure, State},
+};
+use crate::Fault;
+
+/// The encrypted control connection.
+pub(crate) type Control = Framed<TcpStream, Codec>;
+
+/// How long a broken data connection waits for its true cause. A peer that dies closes both
+/// connections within the same moment of its kernel; this covers a slow network in between.
+const CAUSE_LIMIT: Duration = Duration::from_millis(300);
+
+/// How long the last frame may take to arrive: the connection is read to its end before it is
+/// closed, since closing with unread bytes sends a reset that would overtake it.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Keepalives for each silence limit: three may be lost or late.
+const PINGS_PER_TIMEOUT: u32 = 4;
+
+/// The two time limits of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timing {
+    /// A peer that has been silent for so long is dead.
+    pub(crate) silence: Duration,
+    /// Something is sent at least so often.
+    pub(crate) ping: Duration,
+}
+
+impl Timing {
+    /// Limits for this end's and the peer's `--timeout`.
+    pub(crate) fn new(ours: Duration, theirs: Duration) -> Self {
+        Self { silence: ours, ping: ours.min(theirs) / PINGS_PER_TIMEOUT }
+    }
+}
+
+/// Runs the control connection until the stream has ended, then closes it.
+pub(crate) async fn run(state: Arc<State>, mut control: Control, timing: Timing) {
+    // However this ends, also by the runtime's own end, nobody waits for it in vain.
+    let _ended = state.ended.clone().drop_guard();
+    if converse(&state, &mut control, timing).await.is_ok() {
+        close(control.into_inner()).await;
+    }
+}
+
+/// Everything up to the last message. An error means that the connection is of no use any more.
+async fn converse(state: &State, control: &mut Control, timing: Timing) -> io::Result<()> {
+    let mut heard = Instant::now();
+    let mut next_ping = heard + timing.ping;
+    loop {
+        let orders = state.orders();
+        if !orders.messages.is_empty() {
+            next_ping = Instant::now() + timing.ping;
+            send(state, control, orders.messages, timing).await?;
+        }
+        if orders.last {
+            return Ok(());
+        }
+        let wake = next_wake(state, heard, next_ping, timing);
+        tokio::select! {
+            () = state.to_control.notified() => {}
+            message = control.next(), if !state.peer_left() => {
+                heard = Instant::now();
+                receive(state, message)?;
+            }
+            () = sleep_until(wake) => {
+                if wake.elapsed() > timing.ping {
+                    // This process was stopped, not the peer silent: hear it out first.
+                    heard = Instant::now();
+                }
+                check_time(state, heard, timing);
+                if Instant::now() >= next_ping && !state.peer_left() {
+                    next_ping = Instant::now() + timing.ping;
+                    send(state, control, vec![Message::Ping], timing).await?;
+                }
+            }
+        }
+    }
+}
+
+fn next_wake(state: &State, heard: Instant, next_ping: Instant, timing: Timing) -> Instant {
+    let silence = next_ping.min(heard + timing.silence);
+    match state.suspicion() {
+        Some((_, since)) => silence.min(Instant::from_std(since) + CAUSE_LIMIT),
+        None if state.peer_left() => Instant::now() + timing.silence,
+        None => silence,
+    }
+}
+
+/// Fails the stream when a time limit has passed.
+fn check_time(state: &State, heard: Instant, timing: Timing) {
+    if let Some((fault, since)) = state.suspicion() {
+        if since.elapsed() >= CAUSE_LIMIT {
+            state.fail(Failure::Fault(fault));
+        }
+    }
+    if heard.elapsed() >= timing.silence && !state.peer_left() {
+        state.fail(Failure::Fault(Fault::PeerSilent(timing.silence)));
+    }
+}
+
+async fn send(
+    state: &State,
+    control: &mut Control,
+    messages: Vec<Message>,
+    timing: Timing,
+) -> io::Result<()> {
+    // The peer's control task always reads, and what may be unread of it is bounded by the pools:
+    // a send that waits means that nobody is there.
+    let sending = async {
+        for message in messages {
+            control.feed(message).await?;
+        }
+        control.flush().await
+    };
+    match timeout(timing.silence, sending).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => died(state, control, error).await,
+        Err(_) => {
+            state.fail(Failure::Fault(Fault::PeerSilent(timing.silence)));
+            Err(io::ErrorKind::TimedOut.into())
+        }
+    }
+}
+
+/// Sending failed: what the peer said before it closed is still to be read, and tells more.
+async fn died(state: &State, control: &mut Control, error: ControlError) -> io::Result<()> {
+    while !state.failed() && !state.peer_left() {
+        let next = timeout(CAUSE_LIMIT, control.next()).await;
+        if receive(state, next.unwrap_or(None)).is_err() {
+            break;
+        }
+    }
+    Err(error.into())
+}
+
+/// Takes one message, or the end of the connection.
+fn receive(state: &State, message: Option<Result<Message, ControlError>>) -> io::Result<()> {
+    match message {
+        Some(Ok(message)) => {
+            state.receive(message);
+            Ok(())
+        }
+        Some(Err(ControlError::Unopened(unopened))) => {
+            state.fail(Failure::Fault(Fault::Corrupt(unopened.text())));
+            Ok(())
+        }
+        Some(Err(ControlError::Io(error))) => Err(lost(state, error)),
+        None => {
+            let closed = "its connection closed without a goodbye";
+            Err(lost(state, io::Error::new(io::ErrorKind::UnexpectedEof, closed)))
+        }
+    }
+}
+
+fn lost(state: &State, error: io::Error) -> io::Error {
+    let kind = error.kind();
+    state.fail(Failure::Fault(Fault::PeerDied(Arc::new(error))));
+    kind.into()
+}
+
+/// Closes a connection so that the last message arrives.
+pub(crate) async fn close(mut socket: TcpStream) {
+    let finish = async {
+        socket.shutdown().await?;
+        let mut rest = [0; 4096];
+        while socket.read(&mut rest).await? > 0 {}
+        io::Result::Ok(())
+    };
+    let _ = timeout(LINGER, finish).await;
+}

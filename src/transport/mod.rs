@@ -1,0 +1,40 @@
+//! One stream between two processes: negotiation, data path, control connection.
+
+mod codec;
+mod control;
+mod dial;
+mod handshake;
+mod listener;
+mod message;
+mod noise;
+mod path;
+mod preamble;
+mod recv;
+mod send;
+mod shared;
+mod state;
+mod steward;
+mod stream;
+mod tcp;
+mod terms;
+mod wire;
+
+pub use dial::connect;
+pub use listener::Listener;
+pub use stream::{ReadHalf, Stream, Watch, WriteHalf};
+
+/// What carries the data of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Transport {
+    /// A TCP connection beside the control connection.
+    Tcp,
+}
+
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp => f.write_str("tcp"),
+        }
+    }
+}

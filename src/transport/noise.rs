@@ -1,0 +1,180 @@
+//! The Noise handshake and the session it leaves behind: pure, bytes in and bytes out.
+//!
+//! `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s` (the Noise Protocol Framework, revision 34): neither
+//! end has an identity beyond the shared key; the key is mixed in before the first message, so an
+//! acceptor answers nobody who does not have it; both ends add a fresh key pair, so a key that
+//! leaks later opens no recording. A recorded first message gets an answer, but whoever replays it
+//! cannot speak under the session keys that follow: only a message under those authenticates.
+
+use snow::{Builder, HandshakeState, TransportState};
+
+use super::message::{MAX_MESSAGE_BYTES, Message};
+use crate::key::Key;
+
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+
+/// Bytes of each of the two handshake messages: a public key and the tag of an empty payload.
+pub(crate) const HANDSHAKE_BYTES: usize = 32 + 16;
+
+/// Bytes that encryption adds to a message.
+pub(crate) const TAG_BYTES: usize = 16;
+
+/// The peer does not have the key, or the bytes are no handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the handshake does not verify")]
+pub(crate) struct Unverified;
+
+/// The dialing end, after its first message.
+pub(crate) struct Initiator(HandshakeState);
+
+impl Initiator {
+    /// Starts a handshake; `prologue` is what both ends must have seen the same way before it.
+    pub(crate) fn start(key: &Key, prologue: &[u8]) -> (Self, [u8; HANDSHAKE_BYTES]) {
+        let mut state = builder(key, prologue).build_initiator().expect(COMPLETE);
+        let mut first = [0; HANDSHAKE_BYTES];
+        state.write_message(&[], &mut first).expect(FITS);
+        (Self(state), first)
+    }
+
+    /// Takes the acceptor's reply.
+    ///
+    /// # Errors
+    ///
+    /// When the reply was not made with the same key, for this very first message.
+    pub(crate) fn finish(mut self, reply: &[u8]) -> Result<Session, Unverified> {
+        self.0.read_message(reply, &mut []).map_err(|_| Unverified)?;
+        Ok(Session::new(self.0))
+    }
+}
+
+/// The accepting end: checks a dialer's first message and makes the reply to it.
+///
+/// # Errors
+///
+/// When the message was not made with the same key.
+pub(crate) fn respond(
+    key: &Key,
+    prologue: &[u8],
+    first: &[u8],
+) -> Result<(Session, [u8; HANDSHAKE_BYTES]), Unverified> {
+    let mut state = builder(key, prologue).build_responder().expect(COMPLETE);
+    state.read_message(first, &mut []).map_err(|_| Unverified)?;
+    let mut reply = [0; HANDSHAKE_BYTES];
+    state.write_message(&[], &mut reply).expect(FITS);
+    Ok((Session::new(state), reply))
+}
+
+const COMPLETE: &str = "pattern, key and prologue are all that this pattern needs";
+const FITS: &str = "an empty payload makes a message of exactly this size";
+
+fn builder<'a>(key: &'a Key, prologue: &'a [u8]) -> Builder<'a> {
+    let params = PATTERN.parse().expect("the pattern is one that snow knows");
+    let builder = Builder::new(params).psk(0, key.secret()).expect(COMPLETE);
+    builder.prologue(prologue).expect(COMPLETE)
+}
+
+/// The keys of one connection after its handshake, both ways, with their message counters.
+pub(crate) struct Session {
+    keys: TransportState,
+    /// Where the chains of the two directions begin: the dialer's first.
+    pub(crate) seeds: [u64; 2],
+}
+
+impl Session {
+    fn new(state: HandshakeState) -> Self {
+        // The hash covers both public keys and the shared key: nobody else can know it.
+        let hash = state.get_handshake_hash();
+        let seed = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| hash[at + i]));
+        let seeds = [seed(0), seed(8)];
+        Self { keys: state.into_transport_mode().expect("both messages have been exchanged"), seeds }
+    }
+
+    /// Encrypts one message: [`TAG_BYTES`] longer than it was.
+    pub(crate) fn seal(&mut self, message: &Message) -> Vec<u8> {
+        let plain = message.encode();
+        debug_assert!(plain.len() <= MAX_MESSAGE_BYTES, "{message:?}");
+        let mut sealed = vec![0; plain.len() + TAG_BYTES];
+        self.keys.write_message(&plain, &mut sealed).expect("every message is below the limit");
+        sealed
+    }
+
+    /// Decrypts one message.
+    ///
+    /// # Errors
+    ///
+    /// When it is not the peer's next message, or means nothing to this version.
+    pub(crate) fn open(&mut self, sealed: &[u8]) -> Result<Message, Unopened> {
+        let mut plain = vec![0; sealed.len()];
+        let length = self.keys.read_message(sealed, &mut plain).map_err(|_| Unopened::Damaged)?;
+        Message::decode(&plain[..length]).map_err(|_| Unopened::Unintelligible)
+    }
+}
+
+/// Why a message could not be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.text())]
+pub(crate) enum Unopened {
+    /// Not the peer's next message.
+    Damaged,
+    /// The peer's, but of no meaning here.
+    Unintelligible,
+}
+
+impl Unopened {
+    /// In words.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Damaged => "a control message does not verify",
+            Self::Unintelligible => "a control message makes no sense to this version",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fresh() -> Key {
+        Key::generate().unwrap().key().clone()
+    }
+
+    fn pair(ours: &Key, theirs: &Key) -> Result<(Session, Session), Unverified> {
+        let (initiator, first) = Initiator::start(ours, b"prologue");
+        let (acceptor, reply) = respond(theirs, b"prologue", &first)?;
+        Ok((initiator.finish(&reply)?, acceptor))
+    }
+
+    #[test]
+    fn the_same_key_makes_a_session() {
+        let key = fresh();
+        let (mut dialer, mut acceptor) = pair(&key, &key).unwrap();
+        assert_eq!(dialer.seeds, acceptor.seeds);
+        assert_ne!(dialer.seeds[0], dialer.seeds[1]);
+        let sealed = dialer.seal(&Message::Ping);
+        assert_eq!(acceptor.open(&sealed), Ok(Message::Ping));
+        assert_eq!(acceptor.open(&sealed), Err(Unopened::Damaged), "a repeated message");
+    }
+
+    #[test]
+    fn another_key_makes_none() {
+        assert!(pair(&fresh(), &fresh()).is_err());
+    }
+
+    #[test]
+    fn another_prologue_makes_none() {
+        let key = fresh();
+        let (_, first) = Initiator::start(&key, b"version 1");
+        assert!(respond(&key, b"version 2", &first).is_err());
+    }
+
+    #[test]
+    fn a_replayed_first_message_cannot_go_on() {
+        let key = fresh();
+        let (initiator, first) = Initiator::start(&key, b"");
+        let (_, reply) = respond(&key, b"", &first).unwrap();
+        let mut recorded = initiator.finish(&reply).unwrap();
+        let recorded_hello = recorded.seal(&Message::Ping);
+        let (mut replayed, _) = respond(&key, b"", &first).unwrap();
+        assert_eq!(replayed.open(&recorded_hello), Err(Unopened::Damaged));
+    }
+}

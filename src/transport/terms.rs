@@ -1,0 +1,138 @@
+//! What two ends agree on: pure, no I/O.
+
+use std::time::Duration;
+
+use super::message::{Policy, Terms, Way};
+use crate::{Direction, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, StreamConfig, TransportPolicy};
+
+/// What one end does, once both have spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Agreement {
+    /// Which ways bytes travel, as this end sees it.
+    pub(crate) direction: Direction,
+    /// The chunk size, in bytes.
+    pub(crate) chunk_bytes: usize,
+    /// Slots of this end's receive pool.
+    pub(crate) depth: u32,
+    /// The peer's silence limit.
+    pub(crate) peer_timeout: Duration,
+}
+
+/// This end's terms.
+pub(crate) fn ours(config: &StreamConfig) -> Terms {
+    let chunk_bytes = config.chunk_bytes.clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES);
+    let depth = config.depth.clamp(crate::MIN_DEPTH, crate::MAX_DEPTH);
+    Terms {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        host: host_name(),
+        direction: config.direction.into(),
+        chunk_bytes: u32::try_from(chunk_bytes).expect("at most 64 MiB"),
+        depth: u32::try_from(depth).expect("at most a few thousand"),
+        timeout_ms: u64::try_from(config.timeout.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+/// This host's own name, for the peer's messages.
+pub(crate) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// What follows from this end's and the peer's terms. Both ends come to the same result.
+///
+/// # Errors
+///
+/// When they cannot work together.
+pub(crate) fn agree(ours: &Terms, theirs: &Terms) -> Result<Agreement, HandshakeFault> {
+    let chunk_bytes = ours.chunk_bytes.min(theirs.chunk_bytes) as usize;
+    if chunk_bytes < MIN_CHUNK_BYTES {
+        return Err(HandshakeFault::Protocol("a chunk size below the least"));
+    }
+    if theirs.timeout_ms == 0 {
+        return Err(HandshakeFault::Protocol("a time limit of nothing"));
+    }
+    Ok(Agreement {
+        direction: meet(ours.direction, theirs.direction)?,
+        chunk_bytes,
+        depth: ours.depth,
+        peer_timeout: Duration::from_millis(theirs.timeout_ms),
+    })
+}
+
+/// This end's direction: the more modest of what both want.
+fn meet(ours: Way, theirs: Way) -> Result<Direction, HandshakeFault> {
+    match (ours, theirs) {
+        (Way::Send, Way::Send) => Err(HandshakeFault::Direction("send")),
+        (Way::Receive, Way::Receive) => Err(HandshakeFault::Direction("receive")),
+        (Way::Both, Way::Both) => Ok(Direction::Both),
+        (Way::Send, _) | (Way::Both, Way::Receive) => Ok(Direction::Send),
+        (Way::Receive, _) | (Way::Both, Way::Send) => Ok(Direction::Receive),
+    }
+}
+
+/// Why the data goes over TCP, in words that follow "tcp, because".
+///
+/// # Errors
+///
+/// When either end insists on RDMA.
+pub(crate) fn transport(ours: TransportPolicy, theirs: Policy) -> Result<&'static str, HandshakeFault> {
+    const MISSING: &str = "this version has no RDMA data path yet";
+    let insists = |end: &str| {
+        let text = format!("{end} insists on RDMA, but {MISSING}; use --transport auto or tcp");
+        Err(HandshakeFault::Transport(text))
+    };
+    match (ours, theirs) {
+        (TransportPolicy::Rdma, _) => insists("this end"),
+        (_, Policy::Rdma) => insists("the other end"),
+        (TransportPolicy::Tcp, _) => Ok("this end asked for it"),
+        (_, Policy::Tcp) => Ok("the other end asked for it"),
+        (TransportPolicy::Auto, Policy::Auto) => Ok(MISSING),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms(direction: Direction, chunk_bytes: usize) -> Terms {
+        let mut config = StreamConfig::default();
+        config.direction = direction;
+        config.chunk_bytes = chunk_bytes;
+        ours(&config)
+    }
+
+    #[test]
+    fn both_ends_see_the_same_stream() {
+        use Direction::{Both, Receive, Send};
+        for (here, there, mine, yours) in [
+            (Both, Both, Both, Both),
+            (Send, Both, Send, Receive),
+            (Both, Send, Receive, Send),
+            (Send, Receive, Send, Receive),
+        ] {
+            let (here, there) = (terms(here, 1 << 20), terms(there, 1 << 16));
+            let (a, b) = (agree(&here, &there).unwrap(), agree(&there, &here).unwrap());
+            assert_eq!((a.direction, b.direction), (mine, yours));
+            assert_eq!((a.chunk_bytes, b.chunk_bytes), (1 << 16, 1 << 16));
+        }
+    }
+
+    #[test]
+    fn two_senders_cannot_meet() {
+        let send = terms(Direction::Send, 1 << 16);
+        assert!(matches!(agree(&send, &send), Err(HandshakeFault::Direction("send"))));
+    }
+
+    #[test]
+    fn a_damaged_chunk_size_is_refused() {
+        let (here, mut there) = (terms(Direction::Both, 1 << 16), terms(Direction::Both, 1 << 16));
+        there.chunk_bytes = 0;
+        assert!(agree(&here, &there).is_err());
+    }
+
+    #[test]
+    fn rdma_is_never_replaced_silently() {
+        assert!(transport(TransportPolicy::Rdma, Policy::Auto).is_err());
+        assert!(transport(TransportPolicy::Auto, Policy::Rdma).is_err());
+        assert!(transport(TransportPolicy::Auto, Policy::Auto).is_ok());
+    }
+}
