@@ -2,5 +2,6 @@
 
 mod config;
 mod error;
+mod fd;
 mod key;
 mod stats;
