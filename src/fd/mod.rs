@@ -7,11 +7,14 @@
 
 mod sink;
 mod source;
+mod target;
+mod temporary;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use sink::Sink;
 pub(crate) use source::Source;
+pub(crate) use target::Target;
 
 use std::{
     ffi::c_int,

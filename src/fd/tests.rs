@@ -2,6 +2,7 @@
 
 mod sink;
 mod source;
+mod target;
 
 use std::{
     ffi::OsString,
