@@ -4,4 +4,5 @@ mod config;
 mod error;
 mod fd;
 mod key;
+mod pump;
 mod stats;
