@@ -5,6 +5,7 @@ pub mod cli;
 mod config;
 mod error;
 mod faults;
+mod fd;
 mod key;
 mod pump;
 mod stats;

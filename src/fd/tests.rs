@@ -1,0 +1,62 @@
+//! Descriptors of every kind, as far as one machine has them.
+
+mod sink;
+mod source;
+mod target;
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    os::fd::{FromRawFd, OwnedFd},
+    path::Path,
+    task::Waker,
+};
+
+use rustix::io::Errno;
+
+use super::{close, duplicate};
+
+/// Polls once, outside the task: for what must be ready, or must not.
+fn poll_once<T>(future: &mut (impl Future<Output = T> + Unpin)) -> std::task::Poll<T> {
+    let mut cx = std::task::Context::from_waker(Waker::noop());
+    std::pin::Pin::new(future).poll(&mut cx)
+}
+
+fn os_error(error: &io::Error) -> Option<Errno> {
+    Errno::from_io_error(error)
+}
+
+/// All names in a directory, hidden ones too.
+fn names(directory: &Path) -> Vec<OsString> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    names
+}
+
+/// A number that no process can have open: above every limit that the kernel knows.
+#[allow(unsafe_code)]
+fn never_open() -> OwnedFd {
+    // SAFETY: no descriptor has this number, so nobody's descriptor can be touched through it.
+    unsafe { OwnedFd::from_raw_fd(i32::MAX - 1) }
+}
+
+#[test]
+fn the_error_of_close_is_reported() {
+    let error = close(never_open()).unwrap_err();
+    assert_eq!(os_error(&error), Some(Errno::BADF));
+}
+
+#[test]
+fn a_closed_standard_stream_says_so() {
+    use std::{mem::ManuallyDrop, os::fd::AsFd};
+    let closed = ManuallyDrop::new(never_open());
+    let wrong = rustix::fs::OFlags::WRONLY;
+    let error = duplicate(closed.as_fd(), "standard input", wrong).unwrap_err();
+    assert_eq!(error.to_string(), "standard input is closed");
+
+    let (reader, _writer) = rustix::pipe::pipe().unwrap();
+    let wrong = rustix::fs::OFlags::RDONLY;
+    let error = duplicate(reader.as_fd(), "standard output", wrong).unwrap_err();
+    assert!(error.to_string().contains("not open in the direction"));
+}
