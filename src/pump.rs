@@ -1,7 +1,6 @@
 //! The loop under every stage: source to stream, and stream to sink.
 //!
 //! Knows the tokio traits and [`FillSlots`], nothing else.
-#![allow(dead_code)]
 
 use std::{
     future::poll_fn,

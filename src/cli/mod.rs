@@ -3,6 +3,11 @@
 pub mod args;
 pub mod exit;
 pub mod message;
+mod output;
 pub mod progress;
+pub mod rdrecv;
+pub mod rdsend;
 pub mod report;
+mod run;
 pub mod secret;
+mod signals;

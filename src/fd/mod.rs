@@ -3,7 +3,6 @@
 //! Regular files are read and written right on the runtime's thread: a hop to a helper thread and
 //! back costs more than the copy of one chunk. All that can make a thread wait for somebody else
 //! (pipes, terminals, sockets, the opening of a FIFO, `fsync`, `close`) waits asynchronously.
-#![allow(dead_code, unused_imports)]
 
 mod sink;
 mod source;

@@ -144,6 +144,11 @@ impl State {
         Stats { elapsed: self.started.elapsed(), ..self.lock().stats }
     }
 
+    /// Whether this direction sends at all.
+    pub(crate) fn sends(&self) -> bool {
+        self.lock().sending != Sending::Absent
+    }
+
     /// Waits for a failure or a STOP.
     pub(crate) async fn interrupted(&self) {
         self.interrupted.cancelled().await;

@@ -271,8 +271,13 @@ impl Watch {
     /// Safe.
     pub async fn interrupted(&self) -> Error {
         self.0.interrupted().await;
-        let error = self.0.send_error().or_else(|| self.0.receive_error());
-        error.unwrap_or(Error::Misuse("interrupted without a cause"))
+        self.error().unwrap_or(Error::Misuse("interrupted without a cause"))
+    }
+
+    /// What ended the stream before its time, if anything did.
+    #[must_use]
+    pub fn error(&self) -> Option<Error> {
+        if self.0.sends() { self.0.send_error() } else { self.0.receive_error() }
     }
 
     /// Counts so far.

@@ -1,0 +1,7 @@
+//! See `rdrecv --help`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    rdpipe::cli::rdrecv::main()
+}

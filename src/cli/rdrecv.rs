@@ -1,0 +1,108 @@
+//! The program rdrecv: one stream in, to stdout or a file.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    process::ExitCode,
+};
+
+use anyhow::Context;
+use clap::Parser;
+
+use super::{
+    args::{KeySource, RdrecvArgs},
+    message::Console,
+    output::Output,
+    report::{Listening, Report},
+    progress::is_on_terminal,
+    run::{self, Run, cut_short, pumped},
+};
+use crate::{Error, Key, Listener, Stream, StreamConfig, pump};
+
+/// Parses the command line, receives, and says how it went.
+#[must_use]
+pub fn main() -> ExitCode {
+    let mut args = RdrecvArgs::parse();
+    let (key, hidden) = args.key.take();
+    let console = Console::new("rdrecv", args.messages);
+    run::main(console, hidden, |run| receive(args, key, run))
+}
+
+async fn receive(args: RdrecvArgs, key: KeySource, mut run: Run) -> Report {
+    let mut stream = match accept(&args, key, &mut run).await {
+        Ok(stream) => stream,
+        Err(error) => return run.failed(&error),
+    };
+    let terminal = is_on_terminal(&io::stdout(), args.output().is_some());
+    let progress = run.connected(&stream, None, terminal);
+    let result = take(&args, &mut stream, &mut run).await;
+    drop(progress);
+    run.end(stream, result).await
+}
+
+/// Waits for the peer that has the key.
+async fn accept(args: &RdrecvArgs, key: KeySource, run: &mut Run) -> anyhow::Result<Stream> {
+    let given = run::key(key, &run.console)?;
+    let made = if given.is_none() { Some(Key::generate()?) } else { None };
+    let key = given.or_else(|| made.as_ref().map(|made| made.key().clone()));
+    let key = key.context("no key")?;
+    let mut config = args.stream_config();
+    config.control_runtime = Some(run.control_runtime.clone());
+    let mut listener = listen(args, &key, &config)?;
+    let bound = args.bind.filter(|address| !address.is_unspecified());
+    let reach = bound.map_or_else(|| run.console.host().to_owned(), |address| address.to_string());
+    let port = listener.local_addr().port();
+    Listening { reach: &reach, port, key: made.as_ref() }.print(&run.console, args.port == 0);
+    let stream = run.interruptible(listener.accept()).await?;
+    run.console.detail(&format!("{} connected from {}", stream.peer(), stream.peer_addr()));
+    Ok(stream)
+}
+
+/// Listens where the user wants it: by default on every address, of both families where both are.
+fn listen(args: &RdrecvArgs, key: &Key, config: &StreamConfig) -> Result<Listener, Error> {
+    let on = |address: IpAddr| {
+        Listener::bind((address, args.port).into(), key.clone(), config.clone())
+    };
+    match args.bind {
+        Some(address) => on(address),
+        None => on(Ipv6Addr::UNSPECIFIED.into()).or_else(|error| match error.kind() {
+            io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => Err(error),
+            _ => on(Ipv4Addr::UNSPECIFIED.into()),
+        }),
+    }
+}
+
+/// Everything from the first byte to the confirmation.
+async fn take(args: &RdrecvArgs, stream: &mut Stream, run: &mut Run) -> anyhow::Result<()> {
+    let name = args.output().map_or_else(|| "stdout".to_owned(), |path| path.display().to_string());
+    let watch = stream.watch();
+    let opening = async {
+        tokio::select! {
+            output = Output::open(args.output()) => {
+                output.with_context(|| format!("cannot open {name} for writing"))
+            }
+            error = cut_short(&watch) => error,
+        }
+    };
+    let mut output = run.interruptible(opening).await?;
+    let draining = async {
+        tokio::select! {
+            biased;
+            drained = pump::drain(stream, output.sink()) => {
+                pumped(drained, &name, watch.stats().bytes_received)
+            }
+            error = cut_short(&watch) => error,
+        }
+    };
+    run.interruptible(draining).await?;
+    // A peer that died before this point has not been served; after it nothing may turn back.
+    if let Some(error) = watch.error() {
+        return Err(error.into());
+    }
+    crate::faults::point("before-commit");
+    output.commit(args.fsync).await.with_context(|| format!("cannot finish {name}"))?;
+    if let Err(error) = stream.confirm() {
+        run.console.detail(&format!("the output is complete, but the sender may not know: {error}"));
+    }
+    Ok(())
+}

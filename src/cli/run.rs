@@ -1,0 +1,194 @@
+//! What a run of rdsend and one of rdrecv have in common: runtimes, signals, and how it ended.
+
+use std::{future::Future, process::ExitCode, time::Instant};
+
+use anyhow::Context;
+use tokio::{
+    runtime::{Builder, Handle, Runtime},
+    sync::oneshot,
+};
+
+use super::{
+    args::KeySource,
+    exit::Exit,
+    message::{Console, sentence},
+    progress::Progress,
+    report::Report,
+    signals::{self, Caught},
+};
+use crate::{Error, Key, Stats, Stream, Watch, pump::PumpError};
+
+/// What a run works with.
+pub(crate) struct Run {
+    /// Where the user is told things.
+    pub(crate) console: Console,
+    /// Where control tasks run, undisturbed by the main thread's reads and writes of files.
+    pub(crate) control_runtime: Handle,
+    signal: oneshot::Receiver<Caught>,
+    report: Report,
+    started: Option<Instant>,
+}
+
+/// Runs a program to its end and tells the user how it went.
+pub(crate) fn main<F>(
+    console: Console,
+    hidden: std::io::Result<()>,
+    program: impl FnOnce(Run) -> F,
+) -> ExitCode
+where
+    F: Future<Output = Report>,
+{
+    if let Err(error) = hidden {
+        console.warn(&format!("cannot hide the key from ps: {error}"));
+    }
+    let report = start(console.clone(), program);
+    let report = report.unwrap_or_else(|error| Report::failed(&error));
+    report.print(&console);
+    report.exit.into()
+}
+
+fn start<F>(console: Console, program: impl FnOnce(Run) -> F) -> anyhow::Result<Report>
+where
+    F: Future<Output = Report>,
+{
+    let control = runtime(Builder::new_multi_thread().worker_threads(1))?;
+    let main = runtime(&mut Builder::new_current_thread())?;
+    let signal = signals::watch(control.handle()).context("cannot catch signals")?;
+    let run = Run {
+        console,
+        control_runtime: control.handle().clone(),
+        signal,
+        report: Report::default(),
+        started: None,
+    };
+    let report = main.block_on(program(run));
+    // A thread that hangs in the resolver or in a file must not keep the program.
+    main.shutdown_background();
+    control.shutdown_background();
+    Ok(report)
+}
+
+fn runtime(builder: &mut Builder) -> anyhow::Result<Runtime> {
+    builder.enable_all().build().context("cannot start the runtime")
+}
+
+/// The key that the user gave, if any, read and stretched.
+pub(crate) fn key(source: KeySource, console: &Console) -> anyhow::Result<Option<Key>> {
+    let Some(loaded) = source.load()? else { return Ok(None) };
+    if let Some(warning) = &loaded.warning {
+        console.warn(warning);
+    }
+    Ok(Some(loaded.key))
+}
+
+impl Run {
+    /// Waits for `work`, or for a signal.
+    ///
+    /// # Errors
+    ///
+    /// The signal's [`Interrupted`], or what `work` fails with.
+    pub(crate) async fn interruptible<T, E: Into<anyhow::Error>>(
+        &mut self,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> anyhow::Result<T> {
+        tokio::select! {
+            result = work => result.map_err(Into::into),
+            Ok(caught) = &mut self.signal => Err(Interrupted(caught).into()),
+        }
+    }
+
+    /// Notes what is known once there is a stream, and shows its progress.
+    pub(crate) fn connected(&mut self, stream: &Stream, total: Option<u64>, terminal: bool) -> Option<Progress> {
+        self.started = Some(Instant::now());
+        self.report = Report {
+            transport: Some(stream.transport().to_string()),
+            transport_reason: Some(stream.transport_reason().to_owned()),
+            peer: Some(stream.peer().to_owned()),
+            chunk_bytes: Some(stream.chunk_bytes()),
+            depth: Some(stream.depth()),
+            ..Report::default()
+        };
+        let watch = stream.watch();
+        let moved = move || {
+            let Stats { bytes_sent, bytes_received, .. } = watch.stats();
+            bytes_sent + bytes_received
+        };
+        Progress::start(&self.console, total, terminal, moved)
+    }
+
+    /// Ends a stream that was connected: tells the peer what broke here, if something did, and
+    /// waits until it has heard.
+    pub(crate) async fn end(mut self, mut stream: Stream, result: anyhow::Result<()>) -> Report {
+        if let Err(error) = &result {
+            tell_peer(&mut stream, error);
+        }
+        let stats = stream.stats();
+        self.report.bytes = stats.bytes_sent + stats.bytes_received;
+        self.report.seconds = self.started.map_or(0.0, |started| started.elapsed().as_secs_f64());
+        stream.close().await;
+        match result {
+            Ok(()) => self.report,
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    /// A run that failed.
+    pub(crate) fn failed(self, error: &anyhow::Error) -> Report {
+        let exit = match error.downcast_ref::<Interrupted>() {
+            Some(Interrupted(caught)) => Exit::Signal(caught.number),
+            None => Exit::from(error),
+        };
+        // Like a death by SIGPIPE, this one needs no words on the side that writes to the pipe.
+        let silent = exit == Exit::ReaderClosed && error.downcast_ref::<Error>().is_none();
+        let error = (!silent).then(|| sentence(error));
+        Report { error, exit, ..self.report }
+    }
+}
+
+/// A signal ended the run.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted by {}", .0.name)]
+pub(crate) struct Interrupted(Caught);
+
+/// Tells the peer about a failure that only this end knows of. A reader that left its pipe early
+/// is none: the peer may stop.
+fn tell_peer(stream: &mut Stream, error: &anyhow::Error) {
+    let from_stream = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<Error>().is_some()
+            || cause.downcast_ref().is_some_and(|error| Error::from_io(error).is_some())
+    };
+    if error.chain().any(from_stream) {
+        return;
+    }
+    if Exit::from(error) == Exit::ReaderClosed {
+        stream.stop();
+    } else {
+        stream.abort(&sentence(error));
+    }
+}
+
+/// Tells what a pump's failure was about: the stream's own errors speak for themselves.
+pub(crate) fn pumped(result: Result<u64, PumpError>, name: &str, offset: u64) -> anyhow::Result<()> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(PumpError::Stream(error)) => Err(unwrapped(error)),
+        Err(PumpError::Source(error)) => {
+            Err(error).with_context(|| format!("cannot read {name} at byte {offset}"))
+        }
+        Err(PumpError::Sink(error)) => {
+            Err(error).with_context(|| format!("cannot write {name} at byte {offset}"))
+        }
+    }
+}
+
+fn unwrapped(error: std::io::Error) -> anyhow::Error {
+    match Error::from_io(&error) {
+        Some(inner) => inner.clone().into(),
+        None => error.into(),
+    }
+}
+
+/// Fails as soon as the stream does.
+pub(crate) async fn cut_short<T>(watch: &Watch) -> anyhow::Result<T> {
+    Err(watch.interrupted().await.into())
+}

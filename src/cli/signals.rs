@@ -1,0 +1,72 @@
+//! The signals that end a run in an orderly way.
+
+use std::{fs, io, process};
+
+use tokio::{
+    runtime::Handle,
+    signal::unix::{Signal, SignalKind, signal},
+    sync::oneshot,
+};
+
+/// ^C, kill, and the terminal that was closed, with their names.
+const SIGNALS: [(i32, &str); 3] = [(2, "SIGINT"), (15, "SIGTERM"), (1, "SIGHUP")];
+
+/// A signal that came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Caught {
+    /// Its number.
+    pub(crate) number: u8,
+    /// Its name.
+    pub(crate) name: &'static str,
+}
+
+/// Waits for the first signal on `runtime`; a second one ends the process on the spot, since the
+/// first may find the main thread in a read that does not return.
+///
+/// Signals that are ignored when the program starts stay ignored: that is how `nohup` and a
+/// shell's `&` want it.
+///
+/// # Errors
+///
+/// When no handler can be installed.
+pub(crate) fn watch(runtime: &Handle) -> io::Result<oneshot::Receiver<Caught>> {
+    let _context = runtime.enter();
+    let ignored = ignored();
+    let mut signals = Vec::new();
+    for (number, name) in SIGNALS {
+        if ignored & (1 << (number - 1)) == 0 {
+            signals.push((signal(SignalKind::from_raw(number))?, number, name));
+        }
+    }
+    let (sender, receiver) = oneshot::channel();
+    runtime.spawn(async move {
+        let caught = next(&mut signals).await;
+        let _ = sender.send(caught);
+        let again = next(&mut signals).await;
+        process::exit(128 + i32::from(again.number));
+    });
+    Ok(receiver)
+}
+
+async fn next(signals: &mut [(Signal, i32, &'static str)]) -> Caught {
+    if signals.is_empty() {
+        return std::future::pending().await;
+    }
+    let waits = signals.iter_mut().map(|(signal, number, name)| {
+        let caught = Caught { number: u8::try_from(*number).unwrap_or(u8::MAX), name };
+        Box::pin(async move {
+            if signal.recv().await.is_none() {
+                std::future::pending::<()>().await;
+            }
+            caught
+        })
+    });
+    futures::future::select_all(waits).await.0
+}
+
+/// The mask of signals that this process ignores; none where the system does not tell.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
