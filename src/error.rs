@@ -18,7 +18,9 @@ pub enum Error {
         source: Arc<io::Error>,
     },
     /// No address of the peer could be reached in time.
-    #[error("cannot connect to {peer}: {source} (tried for {tried:.1?}; is the receiver running, and is the port open?)")]
+    #[error(
+        "cannot connect to {peer}: {source} (tried for {tried:.1?}; is the receiver running, and is the port open?)"
+    )]
     Connect {
         /// Host and port as they were given.
         peer: String,
@@ -149,7 +151,9 @@ pub enum Fault {
     #[error("the other end died ({0})")]
     PeerDied(Arc<io::Error>),
     /// Nothing was heard from the peer, not even a keepalive.
-    #[error("nothing was heard from the other end for {0:.1?} (host down or cable out; see --timeout)")]
+    #[error(
+        "nothing was heard from the other end for {0:.1?} (host down or cable out; see --timeout)"
+    )]
     PeerSilent(Duration),
     /// The data connection failed.
     #[error("the data connection broke ({0})")]

@@ -20,4 +20,7 @@ pub use error::{Error, Fault, HandshakeFault};
 pub use faults::Faults;
 pub use key::{GeneratedKey, Key, KeyError};
 pub use stats::Stats;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub use transport::fuzzing;
 pub use transport::{Listener, ReadHalf, Stream, Transport, Watch, WriteHalf, connect};

@@ -4,7 +4,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 async fn smoke() {
     let key = Key::generate().unwrap();
     let config = StreamConfig::default();
-    let mut l = Listener::bind("127.0.0.1:0".parse().unwrap(), key.key().clone(), config.clone()).unwrap();
+    let mut l = Listener::bind(
+        "127.0.0.1:0".parse().unwrap(),
+        key.key().clone(),
+        config.clone(),
+    )
+    .unwrap();
     let port = l.local_addr().port();
     let k = key.key().clone();
     let t = tokio::spawn(async move {

@@ -13,8 +13,8 @@ use super::{
     args::{KeySource, RdrecvArgs},
     message::Console,
     output::Output,
-    report::{Listening, Report},
     progress::is_on_terminal,
+    report::{Listening, Report},
     run::{self, Run, cut_short, pumped},
 };
 use crate::{Error, Key, Listener, Stream, StreamConfig, pump};
@@ -43,26 +43,41 @@ async fn receive(args: RdrecvArgs, key: KeySource, mut run: Run) -> Report {
 /// Waits for the peer that has the key.
 async fn accept(args: &RdrecvArgs, key: KeySource, run: &mut Run) -> anyhow::Result<Stream> {
     let given = run::key(key, &run.console)?;
-    let made = if given.is_none() { Some(Key::generate()?) } else { None };
+    let made = if given.is_none() {
+        Some(Key::generate()?)
+    } else {
+        None
+    };
     let key = given.or_else(|| made.as_ref().map(|made| made.key().clone()));
     let key = key.context("no key")?;
     let mut config = args.stream_config();
     config.control_runtime = Some(run.control_runtime.clone());
     let mut listener = listen(args, &key, &config)?;
     let bound = args.bind.filter(|address| !address.is_unspecified());
-    let reach = bound.map_or_else(|| run.console.host().to_owned(), |address| address.to_string());
+    let reach = bound.map_or_else(
+        || run.console.host().to_owned(),
+        |address| address.to_string(),
+    );
     let port = listener.local_addr().port();
-    Listening { reach: &reach, port, key: made.as_ref() }.print(&run.console, args.port == 0);
+    Listening {
+        reach: &reach,
+        port,
+        key: made.as_ref(),
+    }
+    .print(&run.console, args.port == 0);
     let stream = run.interruptible(listener.accept()).await?;
-    run.console.detail(&format!("{} connected from {}", stream.peer(), stream.peer_addr()));
+    run.console.detail(&format!(
+        "{} connected from {}",
+        stream.peer(),
+        stream.peer_addr()
+    ));
     Ok(stream)
 }
 
 /// Listens where the user wants it: by default on every address, of both families where both are.
 fn listen(args: &RdrecvArgs, key: &Key, config: &StreamConfig) -> Result<Listener, Error> {
-    let on = |address: IpAddr| {
-        Listener::bind((address, args.port).into(), key.clone(), config.clone())
-    };
+    let on =
+        |address: IpAddr| Listener::bind((address, args.port).into(), key.clone(), config.clone());
     match args.bind {
         Some(address) => on(address),
         None => on(Ipv6Addr::UNSPECIFIED.into()).or_else(|error| match error.kind() {
@@ -74,7 +89,9 @@ fn listen(args: &RdrecvArgs, key: &Key, config: &StreamConfig) -> Result<Listene
 
 /// Everything from the first byte to the confirmation.
 async fn take(args: &RdrecvArgs, stream: &mut Stream, run: &mut Run) -> anyhow::Result<()> {
-    let name = args.output().map_or_else(|| "stdout".to_owned(), |path| path.display().to_string());
+    let name = args
+        .output()
+        .map_or_else(|| "stdout".to_owned(), |path| path.display().to_string());
     let watch = stream.watch();
     let opening = async {
         tokio::select! {
@@ -100,9 +117,14 @@ async fn take(args: &RdrecvArgs, stream: &mut Stream, run: &mut Run) -> anyhow::
         return Err(error.into());
     }
     crate::faults::point("before-commit");
-    output.commit(args.fsync).await.with_context(|| format!("cannot finish {name}"))?;
+    output
+        .commit(args.fsync)
+        .await
+        .with_context(|| format!("cannot finish {name}"))?;
     if let Err(error) = stream.confirm() {
-        run.console.detail(&format!("the output is complete, but the sender may not know: {error}"));
+        run.console.detail(&format!(
+            "the output is complete, but the sender may not know: {error}"
+        ));
     }
     Ok(())
 }

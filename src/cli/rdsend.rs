@@ -8,8 +8,8 @@ use clap::Parser;
 use super::{
     args::{KeySource, RdsendArgs},
     message::Console,
-    report::Report,
     progress::is_on_terminal,
+    report::Report,
     run::{self, Run, cut_short, pumped},
 };
 use crate::{KeyError, Stream, connect, fd::Source, pump};
@@ -39,8 +39,14 @@ async fn dial(args: &RdsendArgs, key: KeySource, run: &mut Run) -> anyhow::Resul
     let key = run::key(key, &run.console)?.ok_or(KeyError::Missing)?;
     let mut config = args.stream_config();
     config.control_runtime = Some(run.control_runtime.clone());
-    let stream = run.interruptible(connect(&args.host, args.port, &key, &config)).await?;
-    run.console.detail(&format!("connected to {} at {}", stream.peer(), stream.peer_addr()));
+    let stream = run
+        .interruptible(connect(&args.host, args.port, &key, &config))
+        .await?;
+    run.console.detail(&format!(
+        "connected to {} at {}",
+        stream.peer(),
+        stream.peer_addr()
+    ));
     Ok(stream)
 }
 
@@ -50,7 +56,10 @@ fn size(args: &RdsendArgs) -> Option<u64> {
         Some(path) => fs::metadata(path),
         None => fs::metadata("/proc/self/fd/0"),
     };
-    metadata.ok().filter(fs::Metadata::is_file).map(|metadata| metadata.len())
+    metadata
+        .ok()
+        .filter(fs::Metadata::is_file)
+        .map(|metadata| metadata.len())
 }
 
 /// Everything from the first byte to the receiver's confirmation.

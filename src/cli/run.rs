@@ -70,7 +70,10 @@ where
 /// A runtime of one thread: waking it costs one write to an eventfd, where a pool of workers adds
 /// a futex call on both sides (measured: a third of all system calls at full speed).
 fn runtime() -> anyhow::Result<Runtime> {
-    Builder::new_current_thread().enable_all().build().context("cannot start the runtime")
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")
 }
 
 /// A runtime on a thread of its own, which lives as long as the process.
@@ -78,13 +81,18 @@ fn control_runtime() -> anyhow::Result<Handle> {
     let runtime = runtime()?;
     let handle = runtime.handle().clone();
     let run = move || runtime.block_on(std::future::pending::<()>());
-    thread::Builder::new().name("control".to_owned()).spawn(run).context("cannot start a thread")?;
+    thread::Builder::new()
+        .name("control".to_owned())
+        .spawn(run)
+        .context("cannot start a thread")?;
     Ok(handle)
 }
 
 /// The key that the user gave, if any, read and stretched.
 pub(crate) fn key(source: KeySource, console: &Console) -> anyhow::Result<Option<Key>> {
-    let Some(loaded) = source.load()? else { return Ok(None) };
+    let Some(loaded) = source.load()? else {
+        return Ok(None);
+    };
     if let Some(warning) = &loaded.warning {
         console.warn(warning);
     }
@@ -108,7 +116,12 @@ impl Run {
     }
 
     /// Notes what is known once there is a stream, and shows its progress.
-    pub(crate) fn connected(&mut self, stream: &Stream, total: Option<u64>, terminal: bool) -> Option<Progress> {
+    pub(crate) fn connected(
+        &mut self,
+        stream: &Stream,
+        total: Option<u64>,
+        terminal: bool,
+    ) -> Option<Progress> {
         self.started = Some(Instant::now());
         self.report = Report {
             transport: Some(stream.transport().to_string()),
@@ -120,7 +133,11 @@ impl Run {
         };
         let watch = stream.watch();
         let moved = move || {
-            let Stats { bytes_sent, bytes_received, .. } = watch.stats();
+            let Stats {
+                bytes_sent,
+                bytes_received,
+                ..
+            } = watch.stats();
             bytes_sent + bytes_received
         };
         Progress::start(&self.console, total, terminal, moved)
@@ -134,7 +151,9 @@ impl Run {
         }
         let stats = stream.stats();
         self.report.bytes = stats.bytes_sent + stats.bytes_received;
-        self.report.seconds = self.started.map_or(0.0, |started| started.elapsed().as_secs_f64());
+        self.report.seconds = self
+            .started
+            .map_or(0.0, |started| started.elapsed().as_secs_f64());
         stream.close().await;
         match result {
             Ok(()) => self.report,
@@ -151,7 +170,11 @@ impl Run {
         // Like a death by SIGPIPE, this one needs no words on the side that writes to the pipe.
         let silent = exit == Exit::ReaderClosed && error.downcast_ref::<Error>().is_none();
         let error = (!silent).then(|| sentence(error));
-        Report { error, exit, ..self.report }
+        Report {
+            error,
+            exit,
+            ..self.report
+        }
     }
 }
 
@@ -165,7 +188,9 @@ pub(crate) struct Interrupted(Caught);
 fn tell_peer(stream: &mut Stream, error: &anyhow::Error) {
     let from_stream = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<Error>().is_some()
-            || cause.downcast_ref().is_some_and(|error| Error::from_io(error).is_some())
+            || cause
+                .downcast_ref()
+                .is_some_and(|error| Error::from_io(error).is_some())
     };
     if error.chain().any(from_stream) {
         return;
@@ -178,7 +203,11 @@ fn tell_peer(stream: &mut Stream, error: &anyhow::Error) {
 }
 
 /// Tells what a pump's failure was about: the stream's own errors speak for themselves.
-pub(crate) fn pumped(result: Result<u64, PumpError>, name: &str, offset: u64) -> anyhow::Result<()> {
+pub(crate) fn pumped(
+    result: Result<u64, PumpError>,
+    name: &str,
+    offset: u64,
+) -> anyhow::Result<()> {
     match result {
         Ok(_) => Ok(()),
         Err(PumpError::Stream(error)) => Err(unwrapped(error)),

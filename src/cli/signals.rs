@@ -53,7 +53,10 @@ async fn next(signals: &mut [(Signal, i32, &'static str)]) -> Caught {
         return std::future::pending().await;
     }
     let waits = signals.iter_mut().map(|(signal, number, name)| {
-        let caught = Caught { number: u8::try_from(*number).unwrap_or(u8::MAX), name };
+        let caught = Caught {
+            number: u8::try_from(*number).unwrap_or(u8::MAX),
+            name,
+        };
         Box::pin(async move {
             if signal.recv().await.is_none() {
                 std::future::pending::<()>().await;
@@ -68,5 +71,6 @@ async fn next(signals: &mut [(Signal, i32, &'static str)]) -> Caught {
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
 }

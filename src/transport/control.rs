@@ -47,7 +47,10 @@ pub(crate) struct Timing {
 impl Timing {
     /// Limits for this end's and the peer's `--timeout`.
     pub(crate) fn new(ours: Duration, theirs: Duration) -> Self {
-        Self { silence: ours, ping: ours.min(theirs) / PINGS_PER_TIMEOUT }
+        Self {
+            silence: ours,
+            ping: ours.min(theirs) / PINGS_PER_TIMEOUT,
+        }
     }
 }
 
@@ -165,7 +168,10 @@ fn receive(state: &State, message: Option<Result<Message, ControlError>>) -> io:
         Some(Err(ControlError::Io(error))) => Err(lost(state, error)),
         None => {
             let closed = "its connection closed without a goodbye";
-            Err(lost(state, io::Error::new(io::ErrorKind::UnexpectedEof, closed)))
+            Err(lost(
+                state,
+                io::Error::new(io::ErrorKind::UnexpectedEof, closed),
+            ))
         }
     }
 }

@@ -40,8 +40,12 @@ pub async fn connect(
     config: &StreamConfig,
 ) -> Result<Stream, Error> {
     if config.transport == TransportPolicy::Rdma {
-        super::terms::transport(config.transport, super::message::Policy::Auto)
-            .map_err(|fault| Error::Handshake { peer: host.to_owned(), fault })?;
+        super::terms::transport(config.transport, super::message::Policy::Auto).map_err(
+            |fault| Error::Handshake {
+                peer: host.to_owned(),
+                fault,
+            },
+        )?;
     }
     let started = Instant::now();
     let deadline = started + config.connect_timeout;
@@ -52,7 +56,10 @@ pub async fn connect(
             match attempt(*address, host, key, config, deadline).await {
                 Ok(negotiated) => return Stream::start(negotiated, config),
                 Err(Setback::Final(fault)) => {
-                    return Err(Error::Handshake { peer: host.to_owned(), fault });
+                    return Err(Error::Handshake {
+                        peer: host.to_owned(),
+                        fault,
+                    });
                 }
                 Err(Setback::NotYet(error)) => last = Some(error),
             }
@@ -70,10 +77,16 @@ pub async fn connect(
 }
 
 async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
-    let failed = |source| Error::Resolve { host: host.to_owned(), source: Arc::new(source) };
+    let failed = |source| Error::Resolve {
+        host: host.to_owned(),
+        source: Arc::new(source),
+    };
     let addresses: Vec<_> = lookup_host((host, port)).await.map_err(failed)?.collect();
     if addresses.is_empty() {
-        return Err(failed(io::Error::new(io::ErrorKind::NotFound, "it has no address")));
+        return Err(failed(io::Error::new(
+            io::ErrorKind::NotFound,
+            "it has no address",
+        )));
     }
     Ok(addresses)
 }

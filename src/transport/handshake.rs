@@ -85,7 +85,10 @@ pub(crate) async fn dial(
     let mut control = Framed::new(socket, Codec(session));
 
     let ours = terms::ours(config);
-    let hello = Hello { terms: ours.clone(), transport: config.transport.into() };
+    let hello = Hello {
+        terms: ours.clone(),
+        transport: config.transport.into(),
+    };
     control.send(Message::Hello(hello)).await?;
     let welcome = match control.next().await.ok_or_else(closed)?? {
         Message::Welcome(welcome) => welcome,
@@ -102,7 +105,14 @@ pub(crate) async fn dial(
         }
     }
     let (seeds, reason) = ([to_acceptor, to_dialer], welcome.reason);
-    Ok(Negotiated { control, data, agreement, seeds, peer: peer.to_owned(), reason })
+    Ok(Negotiated {
+        control,
+        data,
+        agreement,
+        seeds,
+        peer: peer.to_owned(),
+        reason,
+    })
 }
 
 async fn read_reply(
@@ -114,9 +124,10 @@ async fn read_reply(
     let not_rdpipe = HandshakeFault::NotRdpipe("its first bytes are another protocol's");
     let Preamble { version, kind } = Preamble::decode(&preamble).ok_or(not_rdpipe)?;
     match kind {
-        _ if version != PROTOCOL_VERSION => {
-            Err(HandshakeFault::Version { ours: PROTOCOL_VERSION, theirs: version })
-        }
+        _ if version != PROTOCOL_VERSION => Err(HandshakeFault::Version {
+            ours: PROTOCOL_VERSION,
+            theirs: version,
+        }),
         Some(Kind::WrongKey) => Err(HandshakeFault::Key),
         Some(Kind::Reply) => {
             let mut reply = [0; HANDSHAKE_BYTES];
@@ -130,7 +141,8 @@ async fn read_reply(
 async fn open_data(address: std::net::SocketAddr, token: &Token) -> io::Result<TcpStream> {
     let mut data = TcpStream::connect(address).await?;
     data.set_nodelay(true)?;
-    data.write_all(&[&Preamble::encode(Kind::Data)[..], &token.0].concat()).await?;
+    data.write_all(&[&Preamble::encode(Kind::Data)[..], &token.0].concat())
+        .await?;
     Ok(data)
 }
 
@@ -165,7 +177,12 @@ fn broken_data(what: &'static str) -> HandshakeFault {
 
 /// Tells an authenticated peer why this end gives up.
 async fn give_up(mut control: Control, fault: &HandshakeFault) {
-    let _ = control.send(Message::Abort { offset: 0, reason: fault.to_string() }).await;
+    let _ = control
+        .send(Message::Abort {
+            offset: 0,
+            reason: fault.to_string(),
+        })
+        .await;
     control::close(control.into_inner()).await;
 }
 
@@ -194,19 +211,26 @@ pub(crate) async fn authenticate(
     let theirs = Preamble::decode(&preamble).map_or(PROTOCOL_VERSION, |p| p.version);
     if theirs != PROTOCOL_VERSION {
         refuse(socket, Kind::WrongVersion).await;
-        return Err(HandshakeFault::Version { ours: PROTOCOL_VERSION, theirs });
+        return Err(HandshakeFault::Version {
+            ours: PROTOCOL_VERSION,
+            theirs,
+        });
     }
     let Ok((session, reply)) = noise::respond(key, &preamble, &first) else {
         refuse(socket, Kind::WrongKey).await;
         return Err(HandshakeFault::Key);
     };
-    socket.write_all(&[&Preamble::encode(Kind::Reply)[..], &reply].concat()).await?;
+    socket
+        .write_all(&[&Preamble::encode(Kind::Reply)[..], &reply].concat())
+        .await?;
     let [to_acceptor, to_dialer] = session.seeds;
     let mut control = Framed::new(socket, Codec(session));
     match control.next().await.ok_or_else(closed)?? {
-        Message::Hello(hello) => {
-            Ok(Authenticated { control, hello, seeds: [to_dialer, to_acceptor] })
-        }
+        Message::Hello(hello) => Ok(Authenticated {
+            control,
+            hello,
+            seeds: [to_dialer, to_acceptor],
+        }),
         _ => Err(HandshakeFault::Protocol("a first message that is no hello")),
     }
 }
@@ -231,12 +255,20 @@ pub(crate) async fn welcome<F>(
 where
     F: Future<Output = Option<TcpStream>>,
 {
-    let Authenticated { mut control, hello, seeds } = authenticated;
+    let Authenticated {
+        mut control,
+        hello,
+        seeds,
+    } = authenticated;
     let peer = hello.terms.host.clone();
     let limit = config.handshake_timeout;
     let terms = terms::ours(config);
-    let agreed = terms::agree(&terms, &hello.terms)
-        .and_then(|agreement| Ok((agreement, terms::transport(config.transport, hello.transport)?)));
+    let agreed = terms::agree(&terms, &hello.terms).and_then(|agreement| {
+        Ok((
+            agreement,
+            terms::transport(config.transport, hello.transport)?,
+        ))
+    });
     let (agreement, reason) = match agreed {
         Ok(agreed) => agreed,
         Err(fault) => {
@@ -248,10 +280,25 @@ where
     let reason = reason.to_owned();
     let token = Token(random());
     let data = data_connection(token.clone());
-    let answer = Welcome { terms, reason: reason.clone(), token };
+    let answer = Welcome {
+        terms,
+        reason: reason.clone(),
+        token,
+    };
     match bring_data(&mut control, answer, data, limit).await {
-        Ok(data) => Ok(Negotiated { control, data, agreement, seeds, peer, reason }),
-        Err(Stumble::PeerAborted(reason)) => Err(Error::PeerAborted { peer, offset: 0, reason }),
+        Ok(data) => Ok(Negotiated {
+            control,
+            data,
+            agreement,
+            seeds,
+            peer,
+            reason,
+        }),
+        Err(Stumble::PeerAborted(reason)) => Err(Error::PeerAborted {
+            peer,
+            offset: 0,
+            reason,
+        }),
         Err(Stumble::Fault(fault)) => {
             give_up(control, &fault).await;
             Err(Error::Handshake { peer, fault })
@@ -299,4 +346,3 @@ fn random() -> [u8; 32] {
     getrandom::fill(&mut bytes).expect("the system has random numbers once it has booted");
     bytes
 }
-

@@ -62,8 +62,14 @@ impl Listener {
     ///
     /// Outside a tokio runtime.
     pub fn bind(address: SocketAddr, key: Key, config: StreamConfig) -> Result<Self, Error> {
-        let failed = |source| Error::Listen { address: address.to_string(), source: Arc::new(source) };
-        let runtime = config.control_runtime.clone().unwrap_or_else(Handle::current);
+        let failed = |source| Error::Listen {
+            address: address.to_string(),
+            source: Arc::new(source),
+        };
+        let runtime = config
+            .control_runtime
+            .clone()
+            .unwrap_or_else(Handle::current);
         let socket = {
             let _context = runtime.enter();
             listen(address).map_err(failed)?
@@ -79,8 +85,17 @@ impl Listener {
             arrivals: sender,
             closed: closed.clone(),
         });
-        runtime.spawn(closed.clone().run_until_cancelled_owned(door.answer(socket)));
-        Ok(Self { address: local, config, arrivals, _door: closed.drop_guard() })
+        runtime.spawn(
+            closed
+                .clone()
+                .run_until_cancelled_owned(door.answer(socket)),
+        );
+        Ok(Self {
+            address: local,
+            config,
+            arrivals,
+            _door: closed.drop_guard(),
+        })
     }
 
     /// The address it listens on.
@@ -102,7 +117,10 @@ impl Listener {
         let arrival = self.arrivals.recv().await;
         let closed = || {
             let source = Arc::new(io::Error::other("its runtime has ended"));
-            Err(Error::Listen { address: self.address.to_string(), source })
+            Err(Error::Listen {
+                address: self.address.to_string(),
+                source,
+            })
         };
         Stream::start(arrival.unwrap_or_else(closed)?, &self.config)
     }
@@ -110,7 +128,11 @@ impl Listener {
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     use socket2::{Domain, Socket, Type};
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), None)?;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM.nonblocking(),
+        None,
+    )?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(!address.ip().is_unspecified())?;
@@ -150,7 +172,10 @@ impl Door {
         let mut strangers = lock(&self.strangers);
         let number = strangers.next();
         let serving = async move {
-            let admission = Admission { door: &door, number };
+            let admission = Admission {
+                door: &door,
+                number,
+            };
             if let Err(fault) = door.serve(socket, admission).await {
                 tracing::debug!(%address, %fault, "a connection without the key");
             }
@@ -164,19 +189,30 @@ impl Door {
     }
 
     /// Serves one connection to its end. An error is a stranger's.
-    async fn serve(&self, mut socket: TcpStream, admission: Admission<'_>) -> Result<(), HandshakeFault> {
+    async fn serve(
+        &self,
+        mut socket: TcpStream,
+        admission: Admission<'_>,
+    ) -> Result<(), HandshakeFault> {
         let limit = self.config.handshake_timeout;
         let authenticating = async {
             socket.set_nodelay(true)?;
             let mut preamble = [0; PREAMBLE_BYTES];
             socket.read_exact(&mut preamble).await?;
             match Preamble::decode(&preamble) {
-                None => Err(HandshakeFault::NotRdpipe("its first bytes are another protocol's")),
-                Some(Preamble { version: PROTOCOL_VERSION, kind: Some(Kind::Data) }) => {
+                None => Err(HandshakeFault::NotRdpipe(
+                    "its first bytes are another protocol's",
+                )),
+                Some(Preamble {
+                    version: PROTOCOL_VERSION,
+                    kind: Some(Kind::Data),
+                }) => {
                     self.take_data(socket).await?;
                     Ok(None)
                 }
-                Some(_) => handshake::authenticate(socket, preamble, &self.key).await.map(Some),
+                Some(_) => handshake::authenticate(socket, preamble, &self.key)
+                    .await
+                    .map(Some),
             }
         };
         let authenticated = timeout(limit, authenticating).await;
@@ -256,7 +292,9 @@ struct Admission<'a> {
 
 impl Drop for Admission<'_> {
     fn drop(&mut self) {
-        lock(&self.door.strangers).waiting.retain(|(number, _)| *number != self.number);
+        lock(&self.door.strangers)
+            .waiting
+            .retain(|(number, _)| *number != self.number);
     }
 }
 

@@ -3,6 +3,8 @@
 mod codec;
 mod control;
 mod dial;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod handshake;
 mod listener;
 mod message;

@@ -42,7 +42,9 @@ impl Initiator {
     ///
     /// When the reply was not made with the same key, for this very first message.
     pub(crate) fn finish(mut self, reply: &[u8]) -> Result<Session, Unverified> {
-        self.0.read_message(reply, &mut []).map_err(|_| Unverified)?;
+        self.0
+            .read_message(reply, &mut [])
+            .map_err(|_| Unverified)?;
         Ok(Session::new(self.0))
     }
 }
@@ -86,7 +88,12 @@ impl Session {
         let hash = state.get_handshake_hash();
         let seed = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| hash[at + i]));
         let seeds = [seed(0), seed(8)];
-        Self { keys: state.into_transport_mode().expect("both messages have been exchanged"), seeds }
+        Self {
+            keys: state
+                .into_transport_mode()
+                .expect("both messages have been exchanged"),
+            seeds,
+        }
     }
 
     /// Encrypts one message: [`TAG_BYTES`] longer than it was.
@@ -94,7 +101,9 @@ impl Session {
         let plain = message.encode();
         debug_assert!(plain.len() <= MAX_MESSAGE_BYTES, "{message:?}");
         let mut sealed = vec![0; plain.len() + TAG_BYTES];
-        self.keys.write_message(&plain, &mut sealed).expect("every message is below the limit");
+        self.keys
+            .write_message(&plain, &mut sealed)
+            .expect("every message is below the limit");
         sealed
     }
 
@@ -105,7 +114,10 @@ impl Session {
     /// When it is not the peer's next message, or means nothing to this version.
     pub(crate) fn open(&mut self, sealed: &[u8]) -> Result<Message, Unopened> {
         let mut plain = vec![0; sealed.len()];
-        let length = self.keys.read_message(sealed, &mut plain).map_err(|_| Unopened::Damaged)?;
+        let length = self
+            .keys
+            .read_message(sealed, &mut plain)
+            .map_err(|_| Unopened::Damaged)?;
         Message::decode(&plain[..length]).map_err(|_| Unopened::Unintelligible)
     }
 }
@@ -152,7 +164,11 @@ mod tests {
         assert_ne!(dialer.seeds[0], dialer.seeds[1]);
         let sealed = dialer.seal(&Message::Ping);
         assert_eq!(acceptor.open(&sealed), Ok(Message::Ping));
-        assert_eq!(acceptor.open(&sealed), Err(Unopened::Damaged), "a repeated message");
+        assert_eq!(
+            acceptor.open(&sealed),
+            Err(Unopened::Damaged),
+            "a repeated message"
+        );
     }
 
     #[test]

@@ -55,14 +55,23 @@ impl Preamble {
         let mut bytes = [0; PREAMBLE_BYTES];
         bytes[..6].copy_from_slice(MAGIC);
         bytes[6] = PROTOCOL_VERSION;
-        bytes[7] = Kind::ALL.iter().find(|(known, _)| *known == kind).map_or(0, |(_, byte)| *byte);
+        bytes[7] = Kind::ALL
+            .iter()
+            .find(|(known, _)| *known == kind)
+            .map_or(0, |(_, byte)| *byte);
         bytes
     }
 
     /// Reads a preamble; `None` when whoever wrote the bytes is not rdpipe.
     pub(crate) fn decode(bytes: &[u8; PREAMBLE_BYTES]) -> Option<Self> {
-        let kind = Kind::ALL.iter().find(|(_, byte)| *byte == bytes[7]).map(|(kind, _)| *kind);
-        bytes.starts_with(MAGIC).then_some(Self { version: bytes[6], kind })
+        let kind = Kind::ALL
+            .iter()
+            .find(|(_, byte)| *byte == bytes[7])
+            .map(|(kind, _)| *kind);
+        bytes.starts_with(MAGIC).then_some(Self {
+            version: bytes[6],
+            kind,
+        })
     }
 }
 
@@ -73,7 +82,10 @@ mod tests {
     #[test]
     fn every_kind_survives_the_wire() {
         for (kind, _) in Kind::ALL {
-            let preamble = Preamble { version: PROTOCOL_VERSION, kind: Some(kind) };
+            let preamble = Preamble {
+                version: PROTOCOL_VERSION,
+                kind: Some(kind),
+            };
             assert_eq!(Preamble::decode(&Preamble::encode(kind)), Some(preamble));
         }
     }
@@ -82,7 +94,10 @@ mod tests {
     fn others_are_told_apart() {
         assert_eq!(Preamble::decode(b"SSH-2.0-"), None);
         assert_eq!(Preamble::decode(b"GET / HT"), None);
-        let newer = Preamble { version: 9, kind: None };
+        let newer = Preamble {
+            version: 9,
+            kind: None,
+        };
         assert_eq!(Preamble::decode(b"RDPIPE\x09?"), Some(newer));
     }
 }

@@ -69,7 +69,10 @@ impl<P: ReceivePath> Receiver<P> {
             broken: false,
             faults,
         };
-        Self { lane: Mutex::new(lane), polls: AtomicU64::new(0) }
+        Self {
+            lane: Mutex::new(lane),
+            polls: AtomicU64::new(0),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Lane<P>> {
@@ -123,12 +126,17 @@ impl<P: ReceivePath> Lane<P> {
     /// Checks one frame and queues its payload.
     fn arrive(&mut self, state: &State, slot: P::Slot) -> Result<(), Fault> {
         let index = slot.index();
-        let granted = self.granted.get_mut(index as usize).is_some_and(std::mem::take);
+        let granted = self
+            .granted
+            .get_mut(index as usize)
+            .is_some_and(std::mem::take);
         if !granted {
             return Err(Fault::Protocol("a chunk for a slot that was not granted"));
         }
         self.outstanding -= 1;
-        let header = slot.bytes()[..HEADER_BYTES].try_into().expect("a slot begins with a header");
+        let header = slot.bytes()[..HEADER_BYTES]
+            .try_into()
+            .expect("a slot begins with a header");
         let header = Header::decode(header).map_err(|damage| Fault::Corrupt(damage.text()))?;
         if header.slot != index {
             return Err(Fault::Protocol("a chunk that names another slot"));
@@ -146,13 +154,19 @@ impl<P: ReceivePath> Lane<P> {
             self.freed.push(index);
             self.grant(state);
         }
-        self.ready.push_back(Readable { slot, next: HEADER_BYTES, end: HEADER_BYTES + length });
+        self.ready.push_back(Readable {
+            slot,
+            next: HEADER_BYTES,
+            end: HEADER_BYTES + length,
+        });
         Ok(())
     }
 
     /// Holds what has come against the FIN, when that is in.
     fn check_end(&self, state: &State) -> Result<(), Fault> {
-        let Some((bytes, digest)) = state.announced_end() else { return Ok(()) };
+        let Some((bytes, digest)) = state.announced_end() else {
+            return Ok(());
+        };
         let damage = match self.chain.offset().cmp(&bytes) {
             std::cmp::Ordering::Less => return Ok(()),
             std::cmp::Ordering::Greater => Damage::Excess,
@@ -192,7 +206,10 @@ impl<P: ReceivePath> Lane<P> {
 /// The data connection is lost: what the peer did wrong on it is a fault of its own, anything else
 /// may be a consequence of something that the control connection knows better.
 fn lose(state: &State, error: io::Error) {
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<Violation>()) {
+    match error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<Violation>())
+    {
         Some(violation) => state.fail(Failure::Fault(Fault::Corrupt(violation.0))),
         None => state.suspect(Fault::Data(Arc::new(error))),
     }
@@ -210,7 +227,11 @@ pub(crate) struct RecvHalf<D: DataPath> {
 impl<D: DataPath> RecvHalf<D> {
     /// The one receiving half of `shared`.
     pub(crate) fn new(shared: Arc<Shared<D>>) -> Self {
-        Self { shared, current: None, taken: 0 }
+        Self {
+            shared,
+            current: None,
+            taken: 0,
+        }
     }
 
     /// The unread rest of the chunk that the reader is at; empty at the end of the stream.
@@ -223,7 +244,9 @@ impl<D: DataPath> RecvHalf<D> {
 
     /// The next chunk, or none at the end.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<ReadableOf<D>>, Error>> {
-        let Some(receiver) = &self.shared.receiver else { return Poll::Ready(Ok(None)) };
+        let Some(receiver) = &self.shared.receiver else {
+            return Poll::Ready(Ok(None));
+        };
         let state = &self.shared.state;
         receiver.polls.fetch_add(1, Ordering::Relaxed);
         self.shared.attended.wake();
@@ -236,18 +259,26 @@ impl<D: DataPath> RecvHalf<D> {
         if let Some(chunk) = lane.ready.pop_front() {
             return Poll::Ready(Ok(Some(chunk)));
         }
-        if state.at_end()? { Poll::Ready(Ok(None)) } else { Poll::Pending }
+        if state.at_end()? {
+            Poll::Ready(Ok(None))
+        } else {
+            Poll::Pending
+        }
     }
 
     /// The reader has taken `count` bytes of what [`poll_fill`](Self::poll_fill) gave it.
     pub(crate) fn take(&mut self, count: usize) {
-        let Some(current) = &mut self.current else { return };
+        let Some(current) = &mut self.current else {
+            return;
+        };
         current.next += count;
         self.taken += count as u64;
         if current.next < current.end {
             return;
         }
-        let Some(done) = self.current.take() else { return };
+        let Some(done) = self.current.take() else {
+            return;
+        };
         if let Some(receiver) = &self.shared.receiver {
             receiver.lock().release(&self.shared.state, done.slot);
         }

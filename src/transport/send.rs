@@ -50,8 +50,16 @@ impl<S: Slot> Filling<S> {
 impl<P: SendPath> Sender<P> {
     /// A sender whose first chunk is chained to `seed`.
     pub(crate) fn new(path: P, seed: u64) -> Self {
-        let lane = Lane { path, chain: Chain::new(seed), filling: None, broken: false };
-        Self { lane: Mutex::new(lane), polls: AtomicU64::new(0) }
+        let lane = Lane {
+            path,
+            chain: Chain::new(seed),
+            filling: None,
+            broken: false,
+        };
+        Self {
+            lane: Mutex::new(lane),
+            polls: AtomicU64::new(0),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Lane<P>> {
@@ -97,13 +105,17 @@ impl<P: SendPath> Lane<P> {
             if !self.filling.as_mut().is_some_and(due) {
                 return progress;
             }
-            let Some(target) = state.take_credit() else { return Poll::Pending };
+            let Some(target) = state.take_credit() else {
+                return Poll::Pending;
+            };
             self.post(state, target);
         }
     }
 
     fn post(&mut self, state: &State, target: u32) {
-        let Some(Filling { mut slot, filled }) = self.filling.take() else { return };
+        let Some(Filling { mut slot, filled }) = self.filling.take() else {
+            return;
+        };
         let header = self.chain.seal(target, slot.payload(filled));
         slot.bytes_mut()[..HEADER_BYTES].copy_from_slice(&header.encode());
         self.path.post(slot, header.frame_bytes(), target);
@@ -128,7 +140,11 @@ impl<P: SendPath> Lane<P> {
             return Poll::Pending;
         }
         let fresh = |slot| Filling { slot, filled: 0 };
-        match self.filling.take().or_else(|| self.path.acquire().map(fresh)) {
+        match self
+            .filling
+            .take()
+            .or_else(|| self.path.acquire().map(fresh))
+        {
             Some(filling) => Poll::Ready(Ok(filling)),
             None => Poll::Pending,
         }
@@ -153,13 +169,20 @@ impl<D: DataPath> SendHalf<D> {
     }
 
     fn sender(&self) -> Result<&Sender<D::Send>, Error> {
-        self.shared.sender.as_ref().ok_or(Error::Misuse("this stream only receives"))
+        self.shared
+            .sender
+            .as_ref()
+            .ok_or(Error::Misuse("this stream only receives"))
     }
 
     /// Puts the lent slot back where the steward and `poll_posted` find it.
     fn give_back(&mut self) {
-        let Some(filling) = self.lent.take() else { return };
-        let Some(sender) = &self.shared.sender else { return };
+        let Some(filling) = self.lent.take() else {
+            return;
+        };
+        let Some(sender) = &self.shared.sender else {
+            return;
+        };
         let mut lane = sender.lock();
         if filling.filled == 0 {
             lane.path.release(filling.slot);
@@ -172,7 +195,9 @@ impl<D: DataPath> SendHalf<D> {
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.give_back();
         self.shared.attended_send();
-        let Ok(sender) = self.sender() else { return Poll::Ready(Ok(())) };
+        let Ok(sender) = self.sender() else {
+            return Poll::Ready(Ok(()));
+        };
         let state = self.state();
         state.wait_to_send(cx);
         if let Some(error) = state.send_error() {
@@ -256,7 +281,10 @@ impl<D: DataPath> FillSlots for SendHalf<D> {
         if let Some(error) = state.send_error() {
             return Poll::Ready(Err(error.into()));
         }
-        self.sender()?.lock().poll_posted(state, cx, false).map_err(Into::into)
+        self.sender()?
+            .lock()
+            .poll_posted(state, cx, false)
+            .map_err(Into::into)
     }
 }
 

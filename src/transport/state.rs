@@ -106,8 +106,16 @@ impl State {
     /// The state of a stream that has just been connected, whose user holds `halves` halves.
     pub(crate) fn new(peer: String, direction: Direction, halves: u8) -> Arc<Self> {
         let inner = Inner {
-            sending: if direction.sends() { Sending::Open } else { Sending::Absent },
-            receiving: if direction.receives() { Receiving::Open } else { Receiving::Absent },
+            sending: if direction.sends() {
+                Sending::Open
+            } else {
+                Sending::Absent
+            },
+            receiving: if direction.receives() {
+                Receiving::Open
+            } else {
+                Receiving::Absent
+            },
             credits: VecDeque::new(),
             outbox: Vec::new(),
             failure: None,
@@ -141,7 +149,10 @@ impl State {
 
     /// Counts so far.
     pub(crate) fn stats(&self) -> Stats {
-        Stats { elapsed: self.started.elapsed(), ..self.lock().stats }
+        Stats {
+            elapsed: self.started.elapsed(),
+            ..self.lock().stats
+        }
     }
 
     /// Whether this direction sends at all.
@@ -253,7 +264,10 @@ impl State {
 
     /// Whether this direction receives at all.
     pub(crate) fn receives(&self) -> bool {
-        !matches!(self.lock().receiving, Receiving::Absent | Receiving::Stopped)
+        !matches!(
+            self.lock().receiving,
+            Receiving::Absent | Receiving::Stopped
+        )
     }
 
     /// One chunk of `bytes` arrived and was verified.
@@ -329,7 +343,10 @@ impl State {
     /// The reader wants no more after `offset` bytes, and is content.
     pub(crate) fn stop(&self, offset: u64) {
         let mut inner = self.lock();
-        if matches!(inner.receiving, Receiving::Open | Receiving::Fin(..) | Receiving::Complete) {
+        if matches!(
+            inner.receiving,
+            Receiving::Open | Receiving::Fin(..) | Receiving::Complete
+        ) {
             inner.receiving = Receiving::Stopped;
             inner.outbox.push(Message::Stop { offset });
             self.to_control.notify_one();
@@ -356,14 +373,22 @@ impl State {
     /// The data connection's fault and when it was seen, while nothing better is known.
     pub(crate) fn suspicion(&self) -> Option<(Fault, Instant)> {
         let inner = self.lock();
-        if inner.done() { None } else { inner.suspicion.clone() }
+        if inner.done() {
+            None
+        } else {
+            inner.suspicion.clone()
+        }
     }
 
     /// The user let go of the sending half (or of the receiving half, with all it had not read).
     pub(crate) fn release_half(&self, sending: bool, unread: bool) {
         let mut inner = self.lock();
         inner.held -= 1;
-        let done = if sending { inner.send_done() } else { inner.receive_done(unread) };
+        let done = if sending {
+            inner.send_done()
+        } else {
+            inner.receive_done(unread)
+        };
         if !done {
             let reason = "the program dropped the stream before its end".to_owned();
             inner.fail(Failure::Aborted { reason }, self);
@@ -381,7 +406,10 @@ impl State {
     pub(crate) fn orders(&self) -> Orders {
         let mut inner = self.lock();
         let last = inner.held == 0 || inner.failure.is_some();
-        Orders { messages: std::mem::take(&mut inner.outbox), last }
+        Orders {
+            messages: std::mem::take(&mut inner.outbox),
+            last,
+        }
     }
 
     /// Whether the peer has said goodbye: the end of its connection is no death then.
@@ -433,8 +461,10 @@ fn register(place: &mut Option<Waker>, cx: &Context<'_>) {
 impl Inner {
     fn send_done(&self) -> bool {
         use Sending as S;
-        matches!(self.sending, S::Absent | S::Acked | S::Confirmed | S::Stopped(_))
-            || self.failure.is_some()
+        matches!(
+            self.sending,
+            S::Absent | S::Acked | S::Confirmed | S::Stopped(_)
+        ) || self.failure.is_some()
     }
 
     fn receive_done(&self, unread: bool) -> bool {
@@ -459,23 +489,41 @@ impl Inner {
             Failure::Fault(fault) if self.sending == Sending::Acked => {
                 self.unconfirmed(&peer, fault)
             }
-            Failure::Fault(fault) => Error::Send { peer, offset: self.stats.bytes_sent, fault },
-            Failure::PeerAborted { offset, reason } => Error::PeerAborted { peer, offset, reason },
+            Failure::Fault(fault) => Error::Send {
+                peer,
+                offset: self.stats.bytes_sent,
+                fault,
+            },
+            Failure::PeerAborted { offset, reason } => Error::PeerAborted {
+                peer,
+                offset,
+                reason,
+            },
             Failure::Aborted { reason } => Error::Aborted { reason },
         })
     }
 
     fn unconfirmed(&self, peer: &str, fault: Fault) -> Error {
-        Error::Unconfirmed { peer: peer.to_owned(), bytes: self.stats.bytes_sent, fault }
+        Error::Unconfirmed {
+            peer: peer.to_owned(),
+            bytes: self.stats.bytes_sent,
+            fault,
+        }
     }
 
     fn receive_error(&self, peer: &str) -> Option<Error> {
         let peer = peer.to_owned();
         Some(match self.failure.clone()? {
-            Failure::Fault(fault) => {
-                Error::Receive { peer, offset: self.stats.bytes_received, fault }
-            }
-            Failure::PeerAborted { offset, reason } => Error::PeerAborted { peer, offset, reason },
+            Failure::Fault(fault) => Error::Receive {
+                peer,
+                offset: self.stats.bytes_received,
+                fault,
+            },
+            Failure::PeerAborted { offset, reason } => Error::PeerAborted {
+                peer,
+                offset,
+                reason,
+            },
             Failure::Aborted { reason } => Error::Aborted { reason },
         })
     }
@@ -506,7 +554,11 @@ impl Inner {
     fn wake(&mut self, sender: bool, receiver: bool) {
         let wakers = [
             if sender { self.send_waker.take() } else { None },
-            if receiver { self.receive_waker.take() } else { None },
+            if receiver {
+                self.receive_waker.take()
+            } else {
+                None
+            },
             self.steward_waker.take(),
         ];
         wakers.into_iter().flatten().for_each(Waker::wake);

@@ -27,7 +27,12 @@ const GRACE: Duration = Duration::from_millis(5);
 pub(crate) async fn serve<D: DataPath>(shared: Arc<Shared<D>>) {
     let mut timer = pin!(sleep(GRACE));
     let mut ended = pin!(shared.state.ended.cancelled());
-    let mut steward = Steward { shared: &shared, seen: [0; 2], alone: [false; 2], watching: true };
+    let mut steward = Steward {
+        shared: &shared,
+        seen: [0; 2],
+        alone: [false; 2],
+        watching: true,
+    };
     poll_fn(|cx| {
         if ended.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
@@ -83,7 +88,12 @@ impl<D: DataPath> Steward<'_, D> {
 
     fn drive(&self, cx: &mut Context<'_>) {
         let now = self.polls();
-        let Shared { state, sender, receiver, .. } = self.shared;
+        let Shared {
+            state,
+            sender,
+            receiver,
+            ..
+        } = self.shared;
         if let (Some(sender), true) = (sender, self.alone[0] && now[0] == self.seen[0]) {
             sender.drive_unattended(state, cx);
         }
@@ -93,10 +103,16 @@ impl<D: DataPath> Steward<'_, D> {
     }
 
     fn polls(&self) -> [u64; 2] {
-        let Shared { sender, receiver, .. } = self.shared;
+        let Shared {
+            sender, receiver, ..
+        } = self.shared;
         [
-            sender.as_ref().map_or(0, |half| half.polls.load(Ordering::Relaxed)),
-            receiver.as_ref().map_or(0, |half| half.polls.load(Ordering::Relaxed)),
+            sender
+                .as_ref()
+                .map_or(0, |half| half.polls.load(Ordering::Relaxed)),
+            receiver
+                .as_ref()
+                .map_or(0, |half| half.polls.load(Ordering::Relaxed)),
         ]
     }
 }

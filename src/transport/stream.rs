@@ -85,29 +85,48 @@ pub struct Watch(Arc<State>);
 impl Stream {
     /// Makes the halves, starts the tasks, and grants the peer its slots.
     pub(crate) fn start(negotiated: Negotiated, config: &StreamConfig) -> Result<Self, Error> {
-        let Negotiated { control, data, agreement, seeds, peer, reason } = negotiated;
+        let Negotiated {
+            control,
+            data,
+            agreement,
+            seeds,
+            peer,
+            reason,
+        } = negotiated;
         let io_failed = |source: io::Error| Error::Handshake {
             peer: peer.clone(),
             fault: crate::HandshakeFault::Broken(Arc::new(source)),
         };
         let peer_addr = control.get_ref().peer_addr().map_err(io_failed)?;
         // The listener's runtime may be another one than this stream's.
-        let data = data.into_std().and_then(TcpStream::from_std).map_err(io_failed)?;
-        let control_runtime = config.control_runtime.clone().unwrap_or_else(Handle::current);
+        let data = data
+            .into_std()
+            .and_then(TcpStream::from_std)
+            .map_err(io_failed)?;
+        let control_runtime = config
+            .control_runtime
+            .clone()
+            .unwrap_or_else(Handle::current);
         let control = move_control(control, &control_runtime).map_err(io_failed)?;
 
         let socket = Arc::new(data);
         let chunk_bytes = agreement.chunk_bytes;
-        let sender = agreement.direction.sends().then(|| {
-            Sender::new(TcpSend::new(Arc::clone(&socket), chunk_bytes), seeds[0])
-        });
+        let sender = agreement
+            .direction
+            .sends()
+            .then(|| Sender::new(TcpSend::new(Arc::clone(&socket), chunk_bytes), seeds[0]));
         let receiver = agreement.direction.receives().then(|| {
             let path = TcpReceive::new(Arc::clone(&socket), chunk_bytes, agreement.depth);
             Receiver::new(path, agreement.depth, seeds[1], faults(config))
         });
         let state = State::new(peer, agreement.direction, 2);
         let attended = AtomicWaker::new();
-        let shared = Arc::new(Shared { state: Arc::clone(&state), sender, receiver, attended });
+        let shared = Arc::new(Shared {
+            state: Arc::clone(&state),
+            sender,
+            receiver,
+            attended,
+        });
         if let Some(receiver) = &shared.receiver {
             receiver.grant_all(&state);
         }
@@ -166,7 +185,9 @@ impl Stream {
     /// Ends the stream in both directions because something broke. The peer's reads and writes
     /// fail with [`Error::PeerAborted`], which carries `reason`.
     pub fn abort(&mut self, reason: &str) {
-        self.info.state.fail(Failure::Aborted { reason: reason.to_owned() });
+        self.info.state.fail(Failure::Aborted {
+            reason: reason.to_owned(),
+        });
     }
 
     /// Lets go of the stream and waits until its last message has arrived at the peer, for at
@@ -271,13 +292,18 @@ impl Watch {
     /// Safe.
     pub async fn interrupted(&self) -> Error {
         self.0.interrupted().await;
-        self.error().unwrap_or(Error::Misuse("interrupted without a cause"))
+        self.error()
+            .unwrap_or(Error::Misuse("interrupted without a cause"))
     }
 
     /// What ended the stream before its time, if anything did.
     #[must_use]
     pub fn error(&self) -> Option<Error> {
-        if self.0.sends() { self.0.send_error() } else { self.0.receive_error() }
+        if self.0.sends() {
+            self.0.send_error()
+        } else {
+            self.0.receive_error()
+        }
     }
 
     /// Counts so far.

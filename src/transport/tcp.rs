@@ -40,7 +40,10 @@ pub(crate) struct TcpSlot {
 
 impl TcpSlot {
     fn new(index: u32, chunk_bytes: usize) -> Self {
-        Self { index, memory: vec![0; HEADER_BYTES + chunk_bytes].into_boxed_slice() }
+        Self {
+            index,
+            memory: vec![0; HEADER_BYTES + chunk_bytes].into_boxed_slice(),
+        }
     }
 }
 
@@ -74,8 +77,14 @@ struct Posted {
 impl TcpSend {
     /// A sender of chunks of `chunk_bytes` over `socket`.
     pub(crate) fn new(socket: Arc<TcpStream>, chunk_bytes: usize) -> Self {
-        let free = (0..SEND_SLOTS).map(|_| TcpSlot::new(0, chunk_bytes)).collect();
-        Self { socket, free, queue: VecDeque::with_capacity(SEND_SLOTS) }
+        let free = (0..SEND_SLOTS)
+            .map(|_| TcpSlot::new(0, chunk_bytes))
+            .collect();
+        Self {
+            socket,
+            free,
+            queue: VecDeque::with_capacity(SEND_SLOTS),
+        }
     }
 }
 
@@ -91,7 +100,11 @@ impl SendPath for TcpSend {
     }
 
     fn post(&mut self, slot: TcpSlot, frame_bytes: usize, _target: u32) {
-        self.queue.push_back(Posted { slot, frame_bytes, sent: 0 });
+        self.queue.push_back(Posted {
+            slot,
+            frame_bytes,
+            sent: 0,
+        });
     }
 
     fn in_flight(&self) -> usize {
@@ -100,7 +113,10 @@ impl SendPath for TcpSend {
 
     fn poll_complete(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(front) = self.queue.front_mut() {
-            match self.socket.try_write(&front.slot.memory[front.sent..front.frame_bytes]) {
+            match self
+                .socket
+                .try_write(&front.slot.memory[front.sent..front.frame_bytes])
+            {
                 Ok(count) => front.sent += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     ready!(self.socket.poll_write_ready(cx))?;
@@ -137,8 +153,17 @@ struct Arriving {
 impl TcpReceive {
     /// A receiver of chunks of at most `chunk_bytes` into `depth` slots.
     pub(crate) fn new(socket: Arc<TcpStream>, chunk_bytes: usize, depth: u32) -> Self {
-        let free = (0..depth).map(|index| Some(TcpSlot::new(index, chunk_bytes))).collect();
-        Self { socket, chunk_bytes, free, header: [0; HEADER_BYTES], header_have: 0, arriving: None }
+        let free = (0..depth)
+            .map(|index| Some(TcpSlot::new(index, chunk_bytes)))
+            .collect();
+        Self {
+            socket,
+            chunk_bytes,
+            free,
+            header: [0; HEADER_BYTES],
+            header_have: 0,
+            arriving: None,
+        }
     }
 
     /// Takes the slot that the header, now whole, names.
@@ -153,8 +178,11 @@ impl TcpReceive {
             .ok_or_else(|| invalid("a chunk for a slot that was not granted"))?;
         slot.memory[..HEADER_BYTES].copy_from_slice(&self.header);
         self.header_have = 0;
-        self.arriving =
-            Some(Arriving { slot, frame_bytes: header.frame_bytes(), have: HEADER_BYTES });
+        self.arriving = Some(Arriving {
+            slot,
+            frame_bytes: header.frame_bytes(),
+            have: HEADER_BYTES,
+        });
         Ok(())
     }
 
@@ -163,15 +191,25 @@ impl TcpReceive {
         let header = IoSliceMut::new(&mut self.header[self.header_have..]);
         let count = match &mut self.arriving {
             None => self.socket.try_read_vectored(&mut [header])?,
-            Some(Arriving { slot, frame_bytes, have }) => {
+            Some(Arriving {
+                slot,
+                frame_bytes,
+                have,
+            }) => {
                 let payload = IoSliceMut::new(&mut slot.memory[*have..*frame_bytes]);
                 self.socket.try_read_vectored(&mut [payload, header])?
             }
         };
         if count == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "closed by the other end"));
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "closed by the other end",
+            ));
         }
-        let into_payload = self.arriving.as_ref().map_or(0, |a| count.min(a.frame_bytes - a.have));
+        let into_payload = self
+            .arriving
+            .as_ref()
+            .map_or(0, |a| count.min(a.frame_bytes - a.have));
         if let Some(arriving) = &mut self.arriving {
             arriving.have += into_payload;
         }
@@ -197,7 +235,11 @@ impl ReceivePath for TcpReceive {
             if self.arriving.is_none() && self.header_have == HEADER_BYTES {
                 self.begin()?;
             }
-            if self.arriving.as_ref().is_some_and(|a| a.have == a.frame_bytes) {
+            if self
+                .arriving
+                .as_ref()
+                .is_some_and(|a| a.have == a.frame_bytes)
+            {
                 let arrived = self.arriving.take().expect("it was looked at just now");
                 return Poll::Ready(Ok(arrived.slot));
             }

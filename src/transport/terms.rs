@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::message::{Policy, Terms, Way};
-use crate::{Direction, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, StreamConfig, TransportPolicy};
+use crate::{
+    Direction, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, StreamConfig, TransportPolicy,
+};
 
 /// What one end does, once both have spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +36,10 @@ pub(crate) fn ours(config: &StreamConfig) -> Terms {
 
 /// This host's own name, for the peer's messages.
 pub(crate) fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// What follows from this end's and the peer's terms. Both ends come to the same result.
@@ -74,7 +79,10 @@ fn meet(ours: Way, theirs: Way) -> Result<Direction, HandshakeFault> {
 /// # Errors
 ///
 /// When either end insists on RDMA.
-pub(crate) fn transport(ours: TransportPolicy, theirs: Policy) -> Result<&'static str, HandshakeFault> {
+pub(crate) fn transport(
+    ours: TransportPolicy,
+    theirs: Policy,
+) -> Result<&'static str, HandshakeFault> {
     const MISSING: &str = "this version has no RDMA data path yet";
     let insists = |end: &str| {
         let text = format!("{end} insists on RDMA, but {MISSING}; use --transport auto or tcp");
@@ -119,12 +127,18 @@ mod tests {
     #[test]
     fn two_senders_cannot_meet() {
         let send = terms(Direction::Send, 1 << 16);
-        assert!(matches!(agree(&send, &send), Err(HandshakeFault::Direction("send"))));
+        assert!(matches!(
+            agree(&send, &send),
+            Err(HandshakeFault::Direction("send"))
+        ));
     }
 
     #[test]
     fn a_damaged_chunk_size_is_refused() {
-        let (here, mut there) = (terms(Direction::Both, 1 << 16), terms(Direction::Both, 1 << 16));
+        let (here, mut there) = (
+            terms(Direction::Both, 1 << 16),
+            terms(Direction::Both, 1 << 16),
+        );
         there.chunk_bytes = 0;
         assert!(agree(&here, &there).is_err());
     }

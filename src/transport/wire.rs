@@ -140,7 +140,10 @@ pub(crate) struct Chain {
 impl Chain {
     /// The beginning of a direction.
     pub(crate) fn new(seed: u64) -> Self {
-        Self { offset: 0, digest: seed }
+        Self {
+            offset: 0,
+            digest: seed,
+        }
     }
 
     /// Bytes so far.
@@ -157,7 +160,12 @@ impl Chain {
     pub(crate) fn seal(&mut self, slot: u32, payload: &[u8]) -> Header {
         let length = u32::try_from(payload.len()).expect("a chunk is at most 64 MiB");
         let digest = XxHash3_64::oneshot_with_seed(self.digest, payload);
-        let header = Header { length, slot, offset: self.offset, digest };
+        let header = Header {
+            length,
+            slot,
+            offset: self.offset,
+            digest,
+        };
         self.advance(&header);
         header
     }
@@ -193,7 +201,10 @@ mod tests {
 
     fn sealed(seed: u64, payloads: &[Vec<u8>]) -> Vec<Header> {
         let mut chain = Chain::new(seed);
-        payloads.iter().map(|payload| chain.seal(7, payload)).collect()
+        payloads
+            .iter()
+            .map(|payload| chain.seal(7, payload))
+            .collect()
     }
 
     proptest! {
@@ -244,7 +255,10 @@ mod tests {
     fn a_chunk_of_another_stream_is_found() {
         let payload = b"the same bytes at the same place".to_vec();
         let header = sealed(1, &[payload.clone()])[0];
-        assert_eq!(Chain::new(2).verify(&header, &payload), Err(Damage::Payload));
+        assert_eq!(
+            Chain::new(2).verify(&header, &payload),
+            Err(Damage::Payload)
+        );
     }
 
     #[test]

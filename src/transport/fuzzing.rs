@@ -1,0 +1,76 @@
+//! Entry points of the fuzz targets: everything that parses bytes from the network. Each of them
+//! must return, whatever the bytes are, and checks the promise that stands above it.
+
+use std::sync::OnceLock;
+
+use bytes::BytesMut;
+use tokio_util::codec::Decoder;
+
+use super::{
+    codec::Codec,
+    message::Message,
+    noise::{self, HANDSHAKE_BYTES, Initiator},
+    preamble::{PREAMBLE_BYTES, Preamble},
+    wire::{Chain, HEADER_BYTES, Header},
+};
+use crate::Key;
+
+/// A header that is believed is the bytes it was read from, and a payload is delivered only
+/// behind the header that was made for it.
+pub fn header(data: &[u8]) {
+    let Some((header, payload)) = data.split_first_chunk::<HEADER_BYTES>() else {
+        return;
+    };
+    if let Ok(parsed) = Header::decode(header) {
+        assert_eq!(&parsed.encode(), header);
+        let mut chain = Chain::new(parsed.digest);
+        let before = chain;
+        if chain.verify(&parsed, payload).is_err() {
+            assert_eq!(chain, before);
+        }
+    }
+    if !payload.is_empty() {
+        let sealed = Chain::new(1).seal(0, payload);
+        assert_eq!(Chain::new(1).verify(&sealed, payload), Ok(()));
+    }
+}
+
+/// A message that is understood can be said again, and its texts can be shown on a terminal.
+pub fn control(data: &[u8]) {
+    let Ok(message) = Message::decode(data) else {
+        return;
+    };
+    if let Message::Abort { reason, .. } | Message::Reject(reason) = &message {
+        assert!(!reason.chars().any(char::is_control));
+    }
+    assert_eq!(Message::decode(&message.encode()).as_ref(), Ok(&message));
+}
+
+/// Whoever does not have the key gets no session, as dialer, as acceptor, or later on the
+/// encrypted connection.
+pub fn handshake(data: &[u8]) {
+    let key = key();
+    if let Some(preamble) = data.first_chunk::<PREAMBLE_BYTES>() {
+        let _ = Preamble::decode(preamble);
+    }
+    let first = &data[..data.len().min(HANDSHAKE_BYTES)];
+    assert!(noise::respond(key, b"", first).is_err());
+    assert!(Initiator::start(key, b"").0.finish(data).is_err());
+    let mut buffer = BytesMut::from(data);
+    let mut codec = codec(key);
+    while let Ok(Some(message)) = codec.decode(&mut buffer) {
+        panic!("{message:?} was forged");
+    }
+}
+
+fn key() -> &'static Key {
+    static KEY: OnceLock<Key> = OnceLock::new();
+    KEY.get_or_init(|| Key::generate().expect("random numbers").key().clone())
+}
+
+/// The acceptor's codec after a good handshake.
+fn codec(key: &Key) -> Codec {
+    let (_, first) = Initiator::start(key, b"");
+    let (session, _) = noise::respond(key, b"", &first).expect("the same key");
+    Codec(session)
+}
