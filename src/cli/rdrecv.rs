@@ -25,7 +25,7 @@ pub fn main() -> ExitCode {
     let mut args = RdrecvArgs::parse();
     let (key, hidden) = args.key.take();
     let console = Console::new("rdrecv", args.messages);
-    run::main(console, hidden, |run| receive(args, key, run))
+    run::main(&console, hidden, |run| receive(args, key, run))
 }
 
 async fn receive(args: RdrecvArgs, key: KeySource, mut run: Run) -> Report {

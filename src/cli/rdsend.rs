@@ -20,7 +20,7 @@ pub fn main() -> ExitCode {
     let mut args = RdsendArgs::parse();
     let (key, hidden) = args.key.take();
     let console = Console::new("rdsend", args.messages);
-    run::main(console, hidden, |run| send(args, key, run))
+    run::main(&console, hidden, |run| send(args, key, run))
 }
 
 async fn send(args: RdsendArgs, key: KeySource, mut run: Run) -> Report {

@@ -31,7 +31,7 @@ pub(crate) struct Run {
 
 /// Runs a program to its end and tells the user how it went.
 pub(crate) fn main<F>(
-    console: Console,
+    console: &Console,
     hidden: std::io::Result<()>,
     program: impl FnOnce(Run) -> F,
 ) -> ExitCode
@@ -43,7 +43,7 @@ where
     }
     let report = start(console.clone(), program);
     let report = report.unwrap_or_else(|error| Report::failed(&error));
-    report.print(&console);
+    report.print(console);
     report.exit.into()
 }
 

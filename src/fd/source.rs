@@ -78,14 +78,7 @@ impl Source {
     }
 
     /// Any open descriptor.
-    ///
-    /// # Errors
-    ///
-    /// When the runtime cannot wait for it.
-    ///
-    /// # Panics
-    ///
-    /// Outside a tokio runtime.
+    #[cfg(test)]
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         Self::with_name(fd, "the input".into())
     }

@@ -51,7 +51,7 @@ pub fn control(data: &[u8]) {
 pub fn handshake(data: &[u8]) {
     let key = key();
     if let Some(preamble) = data.first_chunk::<PREAMBLE_BYTES>() {
-        let _ = Preamble::decode(preamble);
+        let _ = Preamble::decode(*preamble);
     }
     let first = &data[..data.len().min(HANDSHAKE_BYTES)];
     assert!(noise::respond(key, b"", first).is_err());

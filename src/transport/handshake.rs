@@ -122,7 +122,7 @@ async fn read_reply(
     let mut preamble = [0; PREAMBLE_BYTES];
     socket.read_exact(&mut preamble).await?;
     let not_rdpipe = HandshakeFault::NotRdpipe("its first bytes are another protocol's");
-    let Preamble { version, kind } = Preamble::decode(&preamble).ok_or(not_rdpipe)?;
+    let Preamble { version, kind } = Preamble::decode(preamble).ok_or(not_rdpipe)?;
     match kind {
         _ if version != PROTOCOL_VERSION => Err(HandshakeFault::Version {
             ours: PROTOCOL_VERSION,
@@ -208,7 +208,7 @@ pub(crate) async fn authenticate(
 ) -> Result<Authenticated, HandshakeFault> {
     let mut first = [0; HANDSHAKE_BYTES];
     socket.read_exact(&mut first).await?;
-    let theirs = Preamble::decode(&preamble).map_or(PROTOCOL_VERSION, |p| p.version);
+    let theirs = Preamble::decode(preamble).map_or(PROTOCOL_VERSION, |p| p.version);
     if theirs != PROTOCOL_VERSION {
         refuse(socket, Kind::WrongVersion).await;
         return Err(HandshakeFault::Version {

@@ -199,7 +199,7 @@ impl Door {
             socket.set_nodelay(true)?;
             let mut preamble = [0; PREAMBLE_BYTES];
             socket.read_exact(&mut preamble).await?;
-            match Preamble::decode(&preamble) {
+            match Preamble::decode(preamble) {
                 None => Err(HandshakeFault::NotRdpipe(
                     "its first bytes are another protocol's",
                 )),

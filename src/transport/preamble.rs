@@ -63,7 +63,7 @@ impl Preamble {
     }
 
     /// Reads a preamble; `None` when whoever wrote the bytes is not rdpipe.
-    pub(crate) fn decode(bytes: &[u8; PREAMBLE_BYTES]) -> Option<Self> {
+    pub(crate) fn decode(bytes: [u8; PREAMBLE_BYTES]) -> Option<Self> {
         let kind = Kind::ALL
             .iter()
             .find(|(_, byte)| *byte == bytes[7])
@@ -86,18 +86,18 @@ mod tests {
                 version: PROTOCOL_VERSION,
                 kind: Some(kind),
             };
-            assert_eq!(Preamble::decode(&Preamble::encode(kind)), Some(preamble));
+            assert_eq!(Preamble::decode(Preamble::encode(kind)), Some(preamble));
         }
     }
 
     #[test]
     fn others_are_told_apart() {
-        assert_eq!(Preamble::decode(b"SSH-2.0-"), None);
-        assert_eq!(Preamble::decode(b"GET / HT"), None);
+        assert_eq!(Preamble::decode(*b"SSH-2.0-"), None);
+        assert_eq!(Preamble::decode(*b"GET / HT"), None);
         let newer = Preamble {
             version: 9,
             kind: None,
         };
-        assert_eq!(Preamble::decode(b"RDPIPE\x09?"), Some(newer));
+        assert_eq!(Preamble::decode(*b"RDPIPE\x09?"), Some(newer));
     }
 }

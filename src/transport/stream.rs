@@ -97,7 +97,7 @@ impl Stream {
             peer: peer.clone(),
             fault: crate::HandshakeFault::Broken(Arc::new(source)),
         };
-        let peer_addr = control.get_ref().peer_addr().map_err(io_failed)?;
+        let peer_addr = canonical(control.get_ref().peer_addr().map_err(io_failed)?);
         // The listener's runtime may be another one than this stream's.
         let data = data
             .into_std()
@@ -261,6 +261,11 @@ impl Stream {
     pub fn stats(&self) -> Stats {
         self.info.state.stats()
     }
+}
+
+/// An IPv4 address as one, also where a socket of both families shows it inside an IPv6 one.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    (address.ip().to_canonical(), address.port()).into()
 }
 
 /// Takes the control connection to the runtime that its task will run on.

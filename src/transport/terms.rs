@@ -102,9 +102,11 @@ mod tests {
     use super::*;
 
     fn terms(direction: Direction, chunk_bytes: usize) -> Terms {
-        let mut config = StreamConfig::default();
-        config.direction = direction;
-        config.chunk_bytes = chunk_bytes;
+        let config = StreamConfig {
+            direction,
+            chunk_bytes,
+            ..StreamConfig::default()
+        };
         ours(&config)
     }
 

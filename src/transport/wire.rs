@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn a_chunk_of_another_stream_is_found() {
         let payload = b"the same bytes at the same place".to_vec();
-        let header = sealed(1, &[payload.clone()])[0];
+        let header = sealed(1, std::slice::from_ref(&payload))[0];
         assert_eq!(
             Chain::new(2).verify(&header, &payload),
             Err(Damage::Payload)

@@ -27,8 +27,9 @@ pub struct KeyOptions {
     #[arg(help = "Key that both ends share [env: RDPIPE_KEY]")]
     key: Option<Secret>,
 
-    /// Read the key from the first line of FILE
-    #[arg(long, value_name = "FILE")]
+    /// Read the key from the first line of FILE; the data's file is then named with -i or -o
+    // A KEY beside it is most often a file for data: taking it for the key would be a wrong guess.
+    #[arg(long, value_name = "FILE", conflicts_with = "key")]
     key_file: Option<PathBuf>,
 }
 
@@ -50,15 +51,9 @@ impl KeyOptions {
     /// The first that there is.
     fn choose(&mut self, variable: Option<Secret>) -> KeySource {
         match (self.key.take(), self.key_file.take()) {
-            (Some(key), key_file) => KeySource::Text {
-                key,
-                ignored: key_file,
-            },
+            (Some(key), _) => KeySource::Text(key),
             (None, Some(path)) => KeySource::File(path),
-            (None, None) => variable.map_or(KeySource::None, |key| KeySource::Text {
-                key,
-                ignored: None,
-            }),
+            (None, None) => variable.map_or(KeySource::None, KeySource::Text),
         }
     }
 }
@@ -68,13 +63,8 @@ impl KeyOptions {
 pub enum KeySource {
     /// The user gave none.
     None,
-    /// This text, whatever is in the file that was named as well.
-    Text {
-        /// The key as it was given.
-        key: Secret,
-        /// A key file that counts for nothing beside an argument.
-        ignored: Option<PathBuf>,
-    },
+    /// This text.
+    Text(Secret),
     /// The first line of this file.
     File(PathBuf),
 }
@@ -97,13 +87,9 @@ impl KeySource {
     pub fn load(self) -> Result<Option<LoadedKey>, KeyError> {
         match self {
             Self::None => Ok(None),
-            Self::Text { key, ignored } => {
-                let warning = ignored.map(|path| {
-                    let path = path.display();
-                    format!("KEY was given as an argument, so --key-file {path} was not read; if it was meant to be a file for data, name it with -i or -o")
-                });
-                let key = Key::parse(key.0.as_encoded_bytes())?;
-                Ok(Some(LoadedKey { key, warning }))
+            Self::Text(text) => {
+                let key = Key::parse(text.0.as_encoded_bytes())?;
+                Ok(Some(LoadedKey { key, warning: None }))
             }
             Self::File(path) => {
                 let (key, warning) = Key::from_file(path)?;
@@ -147,32 +133,16 @@ mod tests {
     #[test]
     fn the_argument_comes_first_then_the_file_then_the_environment() {
         let secret = |source: KeySource| match source {
-            KeySource::Text { key, .. } => key.0.to_string_lossy().into_owned(),
+            KeySource::Text(key) => key.0.to_string_lossy().into_owned(),
             other => panic!("{other:?}"),
         };
-        assert_eq!(secret(chosen(Some("a"), Some("f"), Some("v"))), "a");
+        assert_eq!(secret(chosen(Some("a"), None, Some("v"))), "a");
         assert!(matches!(
             chosen(None, Some("f"), Some("v")),
             KeySource::File(_)
         ));
         assert_eq!(secret(chosen(None, None, Some("v"))), "v");
         assert!(matches!(chosen(None, None, None), KeySource::None));
-    }
-
-    #[test]
-    fn a_file_that_is_not_read_is_warned_about() {
-        let loaded = chosen(Some("a"), Some("/nonexistent"), None)
-            .load()
-            .unwrap()
-            .unwrap();
-        assert!(
-            loaded
-                .warning
-                .unwrap()
-                .contains("--key-file /nonexistent was not read")
-        );
-        let loaded = chosen(Some("a"), None, None).load().unwrap().unwrap();
-        assert_eq!(loaded.warning, None);
     }
 
     #[test]
