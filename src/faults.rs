@@ -4,6 +4,8 @@
 
 /// Which rules a stream breaks. None, unless a test asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+// Exported with the feature only.
+#[cfg_attr(not(feature = "fault-injection"), allow(unreachable_pub))]
 #[non_exhaustive]
 pub struct Faults {
     /// The receiver never gives a credit back.

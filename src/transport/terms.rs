@@ -103,8 +103,8 @@ mod tests {
 
     fn terms(direction: Direction, chunk_bytes: usize) -> Terms {
         let config = StreamConfig {
-            direction,
             chunk_bytes,
+            direction,
             ..StreamConfig::default()
         };
         ours(&config)
