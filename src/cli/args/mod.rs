@@ -151,7 +151,7 @@ pub struct StreamOptions {
     #[arg(default_value = "auto")]
     pub transport: Transport,
 
-    /// Bytes in one chunk, with K, M or G for powers of 1024 [default: 256K]
+    /// Bytes in one chunk, with K, M or G for powers of 1024 [default: 512K]
     #[arg(long, value_name = "SIZE", value_parser = parse::chunk)]
     pub chunk: Option<usize>,
 
