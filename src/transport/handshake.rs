@@ -206,8 +206,7 @@ pub(crate) async fn authenticate(
     preamble: [u8; PREAMBLE_BYTES],
     key: &Key,
 ) -> Result<Authenticated, HandshakeFault> {
-    let mut first = [0; HANDSHAKE_BYTES];
-    socket.read_exact(&mut first).await?;
+    // Before anything else is read: how much follows is up to their version.
     let theirs = Preamble::decode(preamble).map_or(PROTOCOL_VERSION, |p| p.version);
     if theirs != PROTOCOL_VERSION {
         refuse(socket, Kind::WrongVersion).await;
@@ -216,6 +215,8 @@ pub(crate) async fn authenticate(
             theirs,
         });
     }
+    let mut first = [0; HANDSHAKE_BYTES];
+    socket.read_exact(&mut first).await?;
     let Ok((session, reply)) = noise::respond(key, &preamble, &first) else {
         refuse(socket, Kind::WrongKey).await;
         return Err(HandshakeFault::Key);
