@@ -291,9 +291,13 @@ impl State {
     /// Every byte of the FIN is here and verified.
     pub(crate) fn complete(&self) {
         let mut inner = self.lock();
-        inner.receiving = Receiving::Complete;
-        inner.outbox.push(Message::FinAck);
-        self.to_control.notify_one();
+        // The reader may have stopped since the FIN was looked at; the peer takes no
+        // acknowledgement after that.
+        if matches!(inner.receiving, Receiving::Fin(..)) {
+            inner.receiving = Receiving::Complete;
+            inner.outbox.push(Message::FinAck);
+            self.to_control.notify_one();
+        }
     }
 
     /// The reader has had every byte: `true` when that was the end of the stream.
