@@ -88,7 +88,7 @@ async fn converse(state: &State, control: &mut Control, timing: Timing) -> io::R
                     // This process was stopped, not the peer silent: hear it out first.
                     heard = Instant::now();
                 }
-                check_time(state, heard, timing);
+                check_time(state, control, heard, timing);
                 if Instant::now() >= next_ping && !state.peer_left() {
                     next_ping = Instant::now() + timing.ping;
                     send(state, control, vec![Message::Ping], timing).await?;
@@ -108,14 +108,20 @@ fn next_wake(state: &State, heard: Instant, next_ping: Instant, timing: Timing) 
 }
 
 /// Fails the stream when a time limit has passed.
-fn check_time(state: &State, heard: Instant, timing: Timing) {
+fn check_time(state: &State, control: &Control, heard: Instant, timing: Timing) {
     if let Some((fault, since)) = state.suspicion() {
         if since.elapsed() >= CAUSE_LIMIT {
             state.fail(Failure::Fault(fault));
         }
     }
     if heard.elapsed() >= timing.silence && !state.peer_left() {
-        state.fail(Failure::Fault(Fault::PeerSilent(timing.silence)));
+        // Messages arrive whole or not at all: one whose end never comes has lied about its length.
+        let fault = if control.read_buffer().is_empty() {
+            Fault::PeerSilent(timing.silence)
+        } else {
+            Fault::Corrupt("a control message never came to its end")
+        };
+        state.fail(Failure::Fault(fault));
     }
 }
 
