@@ -54,6 +54,16 @@ impl<S: Slot> Readable<S> {
     fn rest(&self) -> &[u8] {
         &self.slot.bytes()[self.next..self.end]
     }
+
+    /// Appends `payload` if there is room for it. Many small chunks do not use up the pool then:
+    /// of any two that wait for the reader one after the other, at least half is payload.
+    fn join(&mut self, payload: &[u8]) -> bool {
+        let room = self.slot.bytes_mut()[self.end..].get_mut(..payload.len());
+        let Some(place) = room else { return false };
+        place.copy_from_slice(payload);
+        self.end += payload.len();
+        true
+    }
 }
 
 impl<P: ReceivePath> Receiver<P> {
@@ -154,11 +164,17 @@ impl<P: ReceivePath> Lane<P> {
             self.freed.push(index);
             self.grant(state);
         }
-        self.ready.push_back(Readable {
-            slot,
-            next: HEADER_BYTES,
-            end: HEADER_BYTES + length,
-        });
+        // Only a reader that is away has a chunk waiting here: one that keeps up pays nothing.
+        let joined = |last: &mut Readable<_>| last.join(slot.payload(length));
+        if self.ready.back_mut().is_some_and(joined) {
+            self.release(state, slot);
+        } else {
+            self.ready.push_back(Readable {
+                slot,
+                next: HEADER_BYTES,
+                end: HEADER_BYTES + length,
+            });
+        }
         Ok(())
     }
 
