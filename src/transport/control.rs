@@ -73,13 +73,15 @@ async fn converse(state: &State, control: &mut Control, timing: Timing) -> io::R
             next_ping = Instant::now() + timing.ping;
             send(state, control, orders.messages, timing).await?;
         }
-        if orders.last {
+        // A peer that has said goodbye has had all there was to tell it, and waits for the end of the
+        // connection: not for the user of this end to let go of the stream as well.
+        if orders.last || state.peer_left() {
             return Ok(());
         }
         let wake = next_wake(state, heard, next_ping, timing);
         tokio::select! {
             () = state.to_control.notified() => {}
-            message = control.next(), if !state.peer_left() => {
+            message = control.next() => {
                 heard = Instant::now();
                 receive(state, message)?;
             }
@@ -89,7 +91,7 @@ async fn converse(state: &State, control: &mut Control, timing: Timing) -> io::R
                     heard = Instant::now();
                 }
                 check_time(state, control, heard, timing);
-                if Instant::now() >= next_ping && !state.peer_left() {
+                if Instant::now() >= next_ping {
                     next_ping = Instant::now() + timing.ping;
                     send(state, control, vec![Message::Ping], timing).await?;
                 }
@@ -102,7 +104,6 @@ fn next_wake(state: &State, heard: Instant, next_ping: Instant, timing: Timing) 
     let silence = next_ping.min(heard + timing.silence);
     match state.suspicion() {
         Some((_, since)) => silence.min(Instant::from_std(since) + CAUSE_LIMIT),
-        None if state.peer_left() => Instant::now() + timing.silence,
         None => silence,
     }
 }
@@ -114,7 +115,7 @@ fn check_time(state: &State, control: &Control, heard: Instant, timing: Timing) 
             state.fail(Failure::Fault(fault));
         }
     }
-    if heard.elapsed() >= timing.silence && !state.peer_left() {
+    if heard.elapsed() >= timing.silence {
         // Messages arrive whole or not at all: one whose end never comes has lied about its length.
         let fault = if control.read_buffer().is_empty() {
             Fault::PeerSilent(timing.silence)
