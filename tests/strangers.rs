@@ -1,0 +1,349 @@
+//! Nobody gets in without the key, and nobody keeps out whoever has it.
+
+mod common;
+
+use std::{net::SocketAddr, time::Duration};
+
+use anyhow::{Context, Result, bail, ensure};
+use common::{
+    ends,
+    limit::{GENEROUS, within},
+    process,
+    proxy::{CONTROL, DATA, Proxy},
+    random::Random,
+};
+use futures::{FutureExt, future::join_all};
+use rdpipe::{Error, HandshakeFault, Key, Listener, StreamConfig, connect};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::Mutex,
+    time::{Instant, timeout},
+};
+
+/// Tests run one at a time: each looks at the memory of the process.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+/// What strangers may cost in memory, in bytes: sockets and tasks, and what the allocator keeps.
+const SLACK_BYTES: u64 = 8 << 20;
+
+/// A listener, and how to reach it.
+struct House {
+    listener: Listener,
+    address: SocketAddr,
+    key: Key,
+    config: StreamConfig,
+}
+
+impl House {
+    fn open() -> Result<Self> {
+        Self::with_patience(StreamConfig::default().handshake_timeout)
+    }
+
+    fn with_patience(handshake_timeout: Duration) -> Result<Self> {
+        let mut config = StreamConfig::default();
+        (config.chunk_bytes, config.depth) = (16 << 10, 4);
+        config.handshake_timeout = handshake_timeout;
+        let (listener, key) = ends::listener(config.clone())?;
+        Ok(Self {
+            address: listener.local_addr(),
+            listener,
+            key,
+            config,
+        })
+    }
+
+    async fn stranger(&self) -> Result<TcpStream> {
+        Ok(TcpStream::connect(self.address).await?)
+    }
+
+    /// The right peer comes, and is the first whom anybody hears of.
+    async fn serves_the_right_peer(&mut self) -> Result<()> {
+        self.serves_through(self.address.port()).await
+    }
+
+    async fn serves_through(&mut self, port: u16) -> Result<()> {
+        let dialing = connect("127.0.0.1", port, &self.key, &self.config);
+        let (dialed, accepted) = tokio::join!(dialing, self.listener.accept());
+        let accepted = accepted.context("accept() tells of somebody who is not the right peer")?;
+        let (mut here, mut there) = (dialed.context("the right peer")?, accepted);
+        here.write_all(b"it is me").await?;
+        here.shutdown().await?;
+        let mut said = String::new();
+        there.read_to_string(&mut said).await?;
+        ensure!(said == "it is me", "{said:?}");
+        there.shutdown().await?;
+        ensure!(here.read(&mut [0]).await? == 0, "no end");
+        tokio::join!(here.close(), there.close());
+        ensure!(
+            self.listener.accept().now_or_never().is_none(),
+            "somebody else got in"
+        );
+        Ok(())
+    }
+}
+
+/// Runs `body` alone; what it takes in memory stays within bounds.
+async fn alone(name: &str, body: impl Future<Output = Result<()>>) -> Result<()> {
+    let _alone = ALONE.lock().await;
+    let before = process::resident_bytes();
+    within(GENEROUS, name, body).await?;
+    let grown = process::resident_bytes().saturating_sub(before);
+    ensure!(grown < SLACK_BYTES, "{name}: {grown} more bytes resident");
+    Ok(())
+}
+
+macro_rules! strangers {
+    ($($(#[$doc:meta])* $name:ident($house:ident) $body:block)*) => { $(
+        $(#[$doc])*
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() -> Result<()> {
+            alone(stringify!($name), async {
+                let mut $house = House::open()?;
+                $body
+                $house.serves_the_right_peer().await
+            })
+            .await
+        }
+    )* };
+}
+
+strangers! {
+    /// The dialer is told at once, and not only when its time is up.
+    wrong_key(house) {
+        let mut patient = house.config.clone();
+        (patient.connect_timeout, patient.handshake_timeout) = (GENEROUS, GENEROUS);
+        let key = Key::generate()?.key().clone();
+        let started = Instant::now();
+        let error = connect("127.0.0.1", house.address.port(), &key, &patient).await;
+        let fault = handshake_fault(error.map(drop))?;
+        ensure!(matches!(fault, HandshakeFault::Key), "{fault:?}");
+        ensure!(started.elapsed() < Duration::from_secs(3), "told after {:?}", started.elapsed());
+    }
+
+    a_megabyte_of_random_bytes(house) {
+        for number in 0..8 {
+            let mut stranger = house.stranger().await?;
+            // The listener hangs up in the middle of it.
+            let _ = stranger.write_all(&Random::new(number).bytes(1 << 20)).await;
+            hung_up(&mut stranger).await?;
+        }
+    }
+
+    /// Behind the first bytes that belong there.
+    a_megabyte_behind_a_preamble(house) {
+        for kind in *b"CDRKV?" {
+            let mut stranger = house.stranger().await?;
+            let mut bytes = preamble(1, kind).to_vec();
+            bytes.extend(Random::new(u64::from(kind)).bytes(1 << 20));
+            let _ = stranger.write_all(&bytes).await;
+            hung_up(&mut stranger).await?;
+        }
+    }
+
+    connect_and_close_a_thousand_times(house) {
+        for _ in 0..500 {
+            drop(house.stranger().await?);
+        }
+        let address = house.address;
+        let crowd = tokio::spawn(async move {
+            for _ in 0..500 {
+                drop(TcpStream::connect(address).await?);
+            }
+            anyhow::Ok(())
+        });
+        house.serves_the_right_peer().await.context("among them")?;
+        crowd.await??;
+    }
+
+    connect_and_be_silent_two_hundred_at_once(house) {
+        let mut resident_bytes = Vec::new();
+        for _ in 0..10 {
+            let silent = join_all((0..100).map(|_| house.stranger())).await;
+            let address = house.address;
+            let more = tokio::spawn(async move {
+                join_all((0..100).map(|_| TcpStream::connect(address))).await
+            });
+            house.serves_the_right_peer().await.context("among them")?;
+            let more = more.await?;
+            house.serves_the_right_peer().await.context("after them")?;
+            drop((silent, more));
+            resident_bytes.push(process::resident_bytes());
+        }
+        // What the allocator keeps from one crowd serves the next: 2 KiB for each stranger would show.
+        let grown = resident_bytes[9].saturating_sub(resident_bytes[0]);
+        ensure!(grown < SLACK_BYTES / 2, "not flat: {resident_bytes:?}");
+    }
+
+    /// Both connections, byte for byte, one after the other and side by side.
+    a_replayed_handshake(house) {
+        let proxy = Proxy::to(house.address, None).await?;
+        house.serves_through(proxy.port()).await.context("the recording")?;
+        let tapes = proxy.tapes();
+        ensure!(tapes.len() == 2, "{} connections", tapes.len());
+        for _ in 0..20 {
+            let (mut control, mut data) = (house.stranger().await?, house.stranger().await?);
+            control.write_all(&tapes[CONTROL]).await?;
+            data.write_all(&tapes[DATA]).await?;
+            hung_up(&mut data).await.context("the data connection")?;
+            hung_up(&mut control).await.context("the control connection")?;
+            ensure!(house.listener.accept().now_or_never().is_none(), "a recording got in");
+        }
+    }
+
+    /// The token of a stream is good once, also while that stream is open.
+    a_replayed_token(house) {
+        let proxy = Proxy::to(house.address, None).await?;
+        let dialing = connect("127.0.0.1", proxy.port(), &house.key, &house.config);
+        let (dialed, accepted) = tokio::join!(dialing, house.listener.accept());
+        let (mut here, mut there) = (dialed?, accepted?);
+        let mut thief = house.stranger().await?;
+        thief.write_all(&proxy.tapes()[DATA]).await?;
+        hung_up(&mut thief).await?;
+        here.write_all(b"unharmed").await?;
+        here.shutdown().await?;
+        let mut said = String::new();
+        there.read_to_string(&mut said).await?;
+        ensure!(said == "unharmed", "{said:?}");
+    }
+
+    /// It gets an answer that tells its own program what to say.
+    another_version(house) {
+        for (version, rest) in [(0, 48), (2, 48), (200, 0), (255, 100)] {
+            let mut stranger = house.stranger().await?;
+            stranger.write_all(&preamble(version, b'C')).await?;
+            stranger.write_all(&vec![7; rest]).await?;
+            let mut answer = [0; 8];
+            stranger.read_exact(&mut answer).await.with_context(|| format!("version {version}"))?;
+            ensure!(answer == preamble(1, b'V'), "version {version}: {answer:?}");
+        }
+    }
+
+    an_http_request(house) {
+        let mut stranger = house.stranger().await?;
+        stranger.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await?;
+        hung_up(&mut stranger).await?;
+    }
+}
+
+/// A stranger that stops in the middle of what it has to say loses its connection in time, and
+/// holds up nobody until then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_word_then_silence() -> Result<()> {
+    let body = Box::pin(async {
+        let mut house = House::with_patience(Duration::from_millis(300))?;
+        let whole = [&preamble(1, b'C')[..], &[7; 47]].concat();
+        let token = [&preamble(1, b'D')[..], &[7; 31]].concat();
+        let mut silent = Vec::new();
+        for words in [
+            &whole[..0],
+            &whole[..4],
+            &whole[..8],
+            &whole[..],
+            &token[..],
+        ] {
+            let mut stranger = house.stranger().await?;
+            stranger.write_all(words).await?;
+            silent.push(stranger);
+        }
+        house.serves_the_right_peer().await.context("among them")?;
+        for mut stranger in silent {
+            hung_up(&mut stranger).await?;
+        }
+        house.serves_the_right_peer().await
+    });
+    alone("half_a_word_then_silence", body).await
+}
+
+/// What answers is something else: the dialer says so at once.
+#[tokio::test]
+async fn dialing_something_else() -> Result<()> {
+    for banner in [
+        &b"SSH-2.0-OpenSSH_9.9\r\n"[..],
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    ] {
+        let fault = dial_a_fake(banner).await?;
+        ensure!(matches!(fault, HandshakeFault::NotRdpipe(_)), "{fault:?}");
+        ensure!(fault.to_string().contains("not rdpipe"), "{fault}");
+    }
+    Ok(())
+}
+
+/// The message about two versions names both.
+#[tokio::test]
+async fn dialing_another_version() -> Result<()> {
+    for kind in *b"VRK!" {
+        let fault = dial_a_fake(&preamble(9, kind)).await?;
+        ensure!(
+            matches!(fault, HandshakeFault::Version { ours: 1, theirs: 9 }),
+            "{fault:?}"
+        );
+        let text = fault.to_string();
+        ensure!(text.contains("version 9 there, 1 here"), "{text}");
+    }
+    Ok(())
+}
+
+/// An acceptor that does not have the key either, and answers all the same.
+#[tokio::test]
+async fn dialing_an_impostor() -> Result<()> {
+    let reply = [&preamble(1, b'R')[..], &[7; 48]].concat();
+    let fault = dial_a_fake(&reply).await?;
+    ensure!(matches!(fault, HandshakeFault::Key), "{fault:?}");
+    Ok(())
+}
+
+/// Whoever accepts and says nothing is given up in time.
+#[tokio::test]
+async fn dialing_silence() -> Result<()> {
+    let fault = dial_a_fake(b"").await?;
+    ensure!(matches!(fault, HandshakeFault::Timeout(_)), "{fault:?}");
+    Ok(())
+}
+
+/// What the dialer makes of an acceptor that says `banner` and then nothing.
+async fn dial_a_fake(banner: &[u8]) -> Result<HandshakeFault> {
+    let fake = TcpListener::bind("127.0.0.1:0").await?;
+    let port = fake.local_addr()?.port();
+    let mut config = StreamConfig::default();
+    (config.connect_timeout, config.handshake_timeout) = (GENEROUS, Duration::from_millis(500));
+    let key = Key::generate()?.key().clone();
+    let answering = async {
+        let (mut dialer, _) = fake.accept().await?;
+        dialer.write_all(banner).await?;
+        anyhow::Ok(dialer)
+    };
+    let dialing = connect("127.0.0.1", port, &key, &config);
+    let both = async { tokio::join!(dialing, answering) };
+    let (dialed, _dialer) = timeout(Duration::from_secs(10), both)
+        .await
+        .context("the dialer hangs")?;
+    handshake_fault(dialed.map(drop))
+}
+
+fn handshake_fault(outcome: Result<(), Error>) -> Result<HandshakeFault> {
+    match outcome {
+        Err(Error::Handshake { fault, .. }) => Ok(fault),
+        other => bail!("{other:?}"),
+    }
+}
+
+fn preamble(version: u8, kind: u8) -> [u8; 8] {
+    [b'R', b'D', b'P', b'I', b'P', b'E', version, kind]
+}
+
+/// The listener closes the connection, whatever it says before.
+async fn hung_up(stranger: &mut TcpStream) -> Result<()> {
+    let mut last_words = Vec::new();
+    let reading = stranger.read_to_end(&mut last_words);
+    // A reset is as good as an end.
+    let _ = timeout(Duration::from_secs(5), reading)
+        .await
+        .context("still connected")?;
+    ensure!(
+        last_words.len() < 200,
+        "it says {} bytes to a stranger",
+        last_words.len()
+    );
+    Ok(())
+}
