@@ -54,15 +54,15 @@ pub(crate) trait FillSlots {
 /// Which end of a pump failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PumpError {
-    /// The source could not be read.
-    #[error("cannot read the input: {0}")]
-    Source(#[source] io::Error),
+    /// The source could not be read after so many bytes.
+    #[error("cannot read the input at byte {1}: {0}")]
+    Source(#[source] io::Error, u64),
     /// The stream failed, or its peer wants no more.
     #[error("{0}")]
     Stream(#[source] io::Error),
-    /// The sink did not take what it was given.
-    #[error("cannot write the output: {0}")]
-    Sink(#[source] io::Error),
+    /// The sink took so many bytes, and not the next ones.
+    #[error("cannot write the output at byte {1}: {0}")]
+    Sink(#[source] io::Error, u64),
 }
 
 /// Reads `source` to its end, straight into the slots of `stream`. Returns the bytes moved.
@@ -106,7 +106,7 @@ fn poll_fill<S: AsyncRead + Unpin, T: FillSlots>(
         let mut buf = ReadBuf::new(slot);
         match Pin::new(&mut *source).poll_read(cx, &mut buf) {
             Poll::Ready(Ok(())) => {}
-            Poll::Ready(Err(error)) => return Poll::Ready(Err(PumpError::Source(error))),
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(PumpError::Source(error, *total))),
             Poll::Pending => {
                 if let Poll::Ready(Err(error)) = stream.post(cx) {
                     return Poll::Ready(Err(PumpError::Stream(error)));
@@ -142,11 +142,12 @@ where
     let mut sink = Blamed {
         sink,
         turn: Turn::default(),
+        taken: 0,
         failed: false,
     };
     match tokio::io::copy_buf(stream, &mut sink).await {
         Ok(total) => Ok(total),
-        Err(error) if sink.failed => Err(PumpError::Sink(error)),
+        Err(error) if sink.failed => Err(PumpError::Sink(error, sink.taken)),
         Err(error) => Err(PumpError::Stream(error)),
     }
 }
@@ -173,10 +174,12 @@ impl Turn {
     }
 }
 
-/// A sink that remembers its own failure, since `copy_buf` does not say whose error it returns.
+/// A sink that remembers its own failure and how far it came, since `copy_buf` says neither whose
+/// error it returns nor at which byte.
 struct Blamed<'a, W> {
     sink: &'a mut W,
     turn: Turn,
+    taken: u64,
     failed: bool,
 }
 
@@ -199,7 +202,9 @@ impl<W: AsyncWrite + Unpin> AsyncWrite for Blamed<'_, W> {
             Ok(0) if !buf.is_empty() => Err(io::ErrorKind::WriteZero.into()),
             result => result,
         };
-        self.turn.spend(*result.as_ref().unwrap_or(&0));
+        let count = *result.as_ref().unwrap_or(&0);
+        self.turn.spend(count);
+        self.taken += count as u64;
         Poll::Ready(self.blame(result))
     }
 

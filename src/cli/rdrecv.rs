@@ -105,9 +105,7 @@ async fn take(args: &RdrecvArgs, stream: &mut Stream, run: &mut Run) -> anyhow::
     let draining = async {
         tokio::select! {
             biased;
-            drained = pump::drain(stream, output.sink()) => {
-                pumped(drained, &name, watch.stats().bytes_received)
-            }
+            drained = pump::drain(stream, output.sink()) => pumped(drained, &name),
             error = cut_short(&watch) => error,
         }
     };

@@ -75,9 +75,7 @@ async fn give(args: &RdsendArgs, stream: &mut Stream, run: &mut Run) -> anyhow::
     let filling = async {
         tokio::select! {
             biased;
-            filled = pump::fill(&mut source, stream) => {
-                pumped(filled, &name, watch.stats().bytes_sent)
-            }
+            filled = pump::fill(&mut source, stream) => pumped(filled, &name),
             error = cut_short(&watch) => error,
         }
     };

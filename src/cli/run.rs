@@ -203,18 +203,14 @@ fn tell_peer(stream: &mut Stream, error: &anyhow::Error) {
 }
 
 /// Tells what a pump's failure was about: the stream's own errors speak for themselves.
-pub(crate) fn pumped(
-    result: Result<u64, PumpError>,
-    name: &str,
-    offset: u64,
-) -> anyhow::Result<()> {
+pub(crate) fn pumped(result: Result<u64, PumpError>, name: &str) -> anyhow::Result<()> {
     match result {
         Ok(_) => Ok(()),
         Err(PumpError::Stream(error)) => Err(unwrapped(error)),
-        Err(PumpError::Source(error)) => {
+        Err(PumpError::Source(error, offset)) => {
             Err(error).with_context(|| format!("cannot read {name} at byte {offset}"))
         }
-        Err(PumpError::Sink(error)) => {
+        Err(PumpError::Sink(error, offset)) => {
             Err(error).with_context(|| format!("cannot write {name} at byte {offset}"))
         }
     }

@@ -273,7 +273,7 @@ fn an_ended_source_moves_nothing() {
 fn a_failing_source_is_blamed() {
     let mut source = FakeSource::new([Step::Give(b"abc"), Step::Fail(io::ErrorKind::Other)]);
     let (result, ..) = run(fill(&mut source, &mut FakeStream::default()));
-    assert!(matches!(result, Err(PumpError::Source(_))), "{result:?}");
+    assert!(matches!(result, Err(PumpError::Source(_, 3))), "{result:?}");
 }
 
 #[test]
@@ -335,11 +335,12 @@ fn drain_tells_whose_failure_it_was() {
     ));
     assert!(matches!(result, Err(PumpError::Stream(_))), "{result:?}");
 
-    for (most, limit, flush_fails) in [(2, 2, false), (0, 9, false), (9, 9, true)] {
+    for (most, limit, flush_fails, taken) in [(2, 2, false, 2), (0, 9, false, 0), (9, 9, true, 3)] {
         let mut sink = FakeSink::new(most, limit);
         sink.flush_fails = flush_fails;
         let mut receiver = FakeReceiver::new([Step::Give(b"abc")]);
         let (result, ..) = run(drain(&mut receiver, &mut sink));
-        assert!(matches!(result, Err(PumpError::Sink(_))), "{result:?}");
+        let blamed = matches!(result, Err(PumpError::Sink(_, at)) if at == taken);
+        assert!(blamed, "{result:?}");
     }
 }

@@ -59,7 +59,13 @@ pub(crate) async fn run(state: Arc<State>, mut control: Control, timing: Timing)
     // However this ends, also by the runtime's own end, nobody waits for it in vain.
     let _ended = state.ended.clone().drop_guard();
     if converse(&state, &mut control, timing).await.is_ok() {
-        close(control.into_inner()).await;
+        // Who was silent for so long will hardly answer now: no reason to make the user wait.
+        let limit = if state.is_peer_silent() {
+            CAUSE_LIMIT
+        } else {
+            LINGER
+        };
+        let _ = timeout(limit, finish(control.into_inner())).await;
     }
 }
 
@@ -190,12 +196,14 @@ fn lost(state: &State, error: io::Error) -> io::Error {
 }
 
 /// Closes a connection so that the last message arrives.
-pub(crate) async fn close(mut socket: TcpStream) {
-    let finish = async {
-        socket.shutdown().await?;
-        let mut rest = [0; 4096];
-        while socket.read(&mut rest).await? > 0 {}
-        io::Result::Ok(())
-    };
-    let _ = timeout(LINGER, finish).await;
+pub(crate) async fn close(socket: TcpStream) {
+    let _ = timeout(LINGER, finish(socket)).await;
+}
+
+/// Sends everything, and waits until the peer has closed its side.
+async fn finish(mut socket: TcpStream) -> io::Result<()> {
+    socket.shutdown().await?;
+    let mut rest = [0; 4096];
+    while socket.read(&mut rest).await? > 0 {}
+    Ok(())
 }

@@ -36,7 +36,7 @@ pub enum Transport {
 impl std::fmt::Display for Transport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Tcp => f.write_str("tcp"),
+            Self::Tcp => f.write_str("TCP"),
         }
     }
 }

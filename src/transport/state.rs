@@ -421,6 +421,14 @@ impl State {
         self.lock().peer_left
     }
 
+    /// Whether the stream failed because the peer said nothing for too long.
+    pub(crate) fn is_peer_silent(&self) -> bool {
+        matches!(
+            self.lock().failure,
+            Some(Failure::Fault(Fault::PeerSilent(_)))
+        )
+    }
+
     /// Whether the stream has failed.
     pub(crate) fn failed(&self) -> bool {
         self.lock().failure.is_some()
