@@ -1,6 +1,6 @@
 //! The program rdsend: stdin or a file, to rdrecv on another host.
 
-use std::{fs, io, process::ExitCode};
+use std::{fs, io, process::ExitCode, time::Duration};
 
 use anyhow::Context;
 use clap::Parser;
@@ -80,5 +80,18 @@ async fn give(args: &RdsendArgs, stream: &mut Stream, run: &mut Run) -> anyhow::
         }
     };
     run.interruptible(filling).await?;
+    if size(args).is_none() {
+        run.interruptible(settled()).await?;
+    }
     run.interruptible(stream.finish()).await
 }
+
+/// Lets a signal that ended the program in front of the pipe reach this one too: ^C goes to both,
+/// and what its death left unsaid must not pass for the end of the data.
+async fn settled() -> anyhow::Result<()> {
+    tokio::time::sleep(SIGNAL_GRACE).await;
+    Ok(())
+}
+
+/// A signal is there as soon as the thread that takes it gets a turn; this is many turns.
+const SIGNAL_GRACE: Duration = Duration::from_millis(10);

@@ -1,235 +1,18 @@
-//! The receiving half: from arrived chunks to the user's bytes.
+//! The receiving half: from the receiving lane to the user's bytes.
 
 use std::{
-    collections::VecDeque,
-    io,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     task::{Context, Poll, ready},
 };
 
 use tokio::io::ReadBuf;
 
 use super::{
-    path::{DataPath, ReceivePath, Slot},
+    path::{DataPath, ReceivePath},
+    receiver::{Readable, Receiver},
     shared::Shared,
-    state::{Failure, State},
-    tcp::Violation,
-    wire::{Chain, Damage, HEADER_BYTES, Header, credit_batch},
 };
-use crate::{Error, Fault, faults};
-
-/// What the receiving half and the steward drive: chunks that arrive, and credits that go back.
-pub(crate) struct Receiver<P: ReceivePath> {
-    lane: Mutex<Lane<P>>,
-    /// Counts the user's polls, so that the steward sees whether somebody drives.
-    pub(crate) polls: AtomicU64,
-}
-
-struct Lane<P: ReceivePath> {
-    path: P,
-    chain: Chain,
-    /// Verified chunks that the reader has not had yet.
-    ready: VecDeque<Readable<P::Slot>>,
-    /// By slot: whether the peer may write it.
-    granted: Vec<bool>,
-    /// How many those are.
-    outstanding: usize,
-    /// Slots given back by the reader and not granted again yet.
-    freed: Vec<u32>,
-    broken: bool,
-    faults: faults::Faults,
-}
-
-/// A verified chunk, or what is left of it.
-struct Readable<S> {
-    slot: S,
-    next: usize,
-    end: usize,
-}
-
-impl<S: Slot> Readable<S> {
-    fn rest(&self) -> &[u8] {
-        &self.slot.bytes()[self.next..self.end]
-    }
-
-    /// Appends `payload` if there is room for it. Many small chunks do not use up the pool then:
-    /// of any two that wait for the reader one after the other, at least half is payload.
-    fn join(&mut self, payload: &[u8]) -> bool {
-        let room = self.slot.bytes_mut()[self.end..].get_mut(..payload.len());
-        let Some(place) = room else { return false };
-        place.copy_from_slice(payload);
-        self.end += payload.len();
-        true
-    }
-}
-
-impl<P: ReceivePath> Receiver<P> {
-    /// A receiver with `depth` slots whose first chunk is chained to `seed`.
-    pub(crate) fn new(path: P, depth: u32, seed: u64, faults: faults::Faults) -> Self {
-        let lane = Lane {
-            path,
-            chain: Chain::new(seed),
-            ready: VecDeque::with_capacity(depth as usize),
-            granted: vec![false; depth as usize],
-            outstanding: 0,
-            freed: (0..depth).collect(),
-            broken: false,
-            faults,
-        };
-        Self {
-            lane: Mutex::new(lane),
-            polls: AtomicU64::new(0),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Lane<P>> {
-        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Grants every slot, at the start.
-    pub(crate) fn grant_all(&self, state: &State) {
-        self.lock().grant(state);
-    }
-
-    /// Goes on without the user, and wakes it when something has moved.
-    pub(crate) fn drive_unattended(&self, state: &State, cx: &mut Context<'_>) {
-        let mut lane = self.lock();
-        let before = (lane.ready.len(), state.announced_end());
-        lane.take_arrivals(state, cx, usize::MAX);
-        if before != (lane.ready.len(), state.announced_end()) {
-            state.wake_receiver();
-        }
-    }
-}
-
-impl<P: ReceivePath> Lane<P> {
-    /// Takes frames from the path until `enough` chunks are ready, or no more are there.
-    /// Damage and broken rules fail the stream here, before anything of it is delivered.
-    fn take_arrivals(&mut self, state: &State, cx: &mut Context<'_>, enough: usize) {
-        loop {
-            if let Err(fault) = self.check_end(state) {
-                self.broken = true;
-                state.fail(Failure::Fault(fault));
-            }
-            if self.broken || self.ready.len() >= enough || !state.receives() {
-                return;
-            }
-            match self.path.poll_arrival(cx) {
-                Poll::Pending => return,
-                Poll::Ready(Ok(slot)) => {
-                    if let Err(fault) = self.arrive(state, slot) {
-                        self.broken = true;
-                        state.fail(Failure::Fault(fault));
-                    }
-                }
-                Poll::Ready(Err(error)) => {
-                    self.broken = true;
-                    lose(state, error);
-                }
-            }
-        }
-    }
-
-    /// Checks one frame and queues its payload.
-    fn arrive(&mut self, state: &State, slot: P::Slot) -> Result<(), Fault> {
-        let index = slot.index();
-        let granted = self
-            .granted
-            .get_mut(index as usize)
-            .is_some_and(std::mem::take);
-        if !granted {
-            return Err(Fault::Protocol("a chunk for a slot that was not granted"));
-        }
-        self.outstanding -= 1;
-        let header = slot.bytes()[..HEADER_BYTES]
-            .try_into()
-            .expect("a slot begins with a header");
-        let header = Header::decode(header).map_err(|damage| Fault::Corrupt(damage.text()))?;
-        if header.slot != index {
-            return Err(Fault::Protocol("a chunk that names another slot"));
-        }
-        let length = header.length as usize;
-        if self.faults.ignores_digest() {
-            self.chain.advance(&header);
-        } else {
-            let verified = self.chain.verify(&header, slot.payload(length));
-            verified.map_err(|damage| Fault::Corrupt(damage.text()))?;
-        }
-        state.count_received(length as u64);
-        faults::point("first-chunk-received");
-        if self.faults.reuses_slots_early() {
-            self.freed.push(index);
-            self.grant(state);
-        }
-        // Only a reader that is away has a chunk waiting here: one that keeps up pays nothing.
-        let joined = |last: &mut Readable<_>| last.join(slot.payload(length));
-        if self.ready.back_mut().is_some_and(joined) {
-            self.release(state, slot);
-        } else {
-            self.ready.push_back(Readable {
-                slot,
-                next: HEADER_BYTES,
-                end: HEADER_BYTES + length,
-            });
-        }
-        Ok(())
-    }
-
-    /// Holds what has come against the FIN, when that is in.
-    fn check_end(&self, state: &State) -> Result<(), Fault> {
-        let Some((bytes, digest)) = state.announced_end() else {
-            return Ok(());
-        };
-        let damage = match self.chain.offset().cmp(&bytes) {
-            std::cmp::Ordering::Less => return Ok(()),
-            std::cmp::Ordering::Greater => Damage::Excess,
-            std::cmp::Ordering::Equal if self.chain.digest() != digest => Damage::Whole,
-            std::cmp::Ordering::Equal => {
-                state.complete();
-                return Ok(());
-            }
-        };
-        Err(Fault::Corrupt(damage.text()))
-    }
-
-    /// Takes a slot back from its reader, and grants it again: at once when the sender is running
-    /// low, otherwise with the next few, so that not every chunk costs a control message.
-    fn release(&mut self, state: &State, slot: P::Slot) {
-        let index = slot.index();
-        self.path.release(slot);
-        if self.faults.skips_credits() || self.faults.reuses_slots_early() {
-            return;
-        }
-        self.freed.push(index);
-        let batch = credit_batch(self.granted.len());
-        if self.freed.len() >= batch || self.outstanding < batch {
-            self.grant(state);
-        }
-    }
-
-    fn grant(&mut self, state: &State) {
-        for index in &self.freed {
-            self.granted[*index as usize] = true;
-        }
-        self.outstanding += self.freed.len();
-        state.grant(&mut self.freed);
-    }
-}
-
-/// The data connection is lost: what the peer did wrong on it is a fault of its own, anything else
-/// may be a consequence of something that the control connection knows better.
-fn lose(state: &State, error: io::Error) {
-    match error
-        .get_ref()
-        .and_then(|inner| inner.downcast_ref::<Violation>())
-    {
-        Some(violation) => state.fail(Failure::Fault(Fault::Corrupt(violation.0))),
-        None => state.suspect(Fault::Data(Arc::new(error))),
-    }
-}
+use crate::{Error, faults};
 
 /// The receiving half of a stream over one kind of data path.
 pub(crate) struct RecvHalf<D: DataPath> {
@@ -268,11 +51,7 @@ impl<D: DataPath> RecvHalf<D> {
         self.shared.attended.wake();
         // Registered before anything is looked at, so that nothing can change unseen in between.
         state.wait_to_receive(cx);
-        let mut lane = receiver.lock();
-        if lane.ready.is_empty() {
-            lane.take_arrivals(state, cx, 1);
-        }
-        if let Some(chunk) = lane.ready.pop_front() {
+        if let Some(chunk) = receiver.lock().next(state, cx) {
             return Poll::Ready(Ok(Some(chunk)));
         }
         if state.at_end()? {
@@ -287,16 +66,15 @@ impl<D: DataPath> RecvHalf<D> {
         let Some(current) = &mut self.current else {
             return;
         };
-        current.next += count;
         self.taken += count as u64;
-        if current.next < current.end {
+        if !current.take(count) {
             return;
         }
         let Some(done) = self.current.take() else {
             return;
         };
         if let Some(receiver) = &self.shared.receiver {
-            receiver.lock().release(&self.shared.state, done.slot);
+            receiver.lock().release(&self.shared.state, done);
         }
     }
 
@@ -331,7 +109,7 @@ type ReadableOf<D> = Readable<<<D as DataPath>::Receive as ReceivePath>::Slot>;
 
 impl<D: DataPath> Drop for RecvHalf<D> {
     fn drop(&mut self) {
-        let queued = |receiver: &Receiver<D::Receive>| !receiver.lock().ready.is_empty();
+        let queued = |receiver: &Receiver<D::Receive>| receiver.lock().has_ready();
         let unread = self.current.is_some() || self.shared.receiver.as_ref().is_some_and(queued);
         self.shared.state.release_half(false, unread);
     }

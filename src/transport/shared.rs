@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::task::AtomicWaker;
 
-use super::{path::DataPath, recv::Receiver, send::Sender, state::State};
+use super::{path::DataPath, receiver::Receiver, sender::Sender, state::State};
 
 /// See the module. Freed, with the data path and its pools, when the last holder lets go.
 pub(crate) struct Shared<D: DataPath> {

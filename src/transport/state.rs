@@ -4,8 +4,9 @@
 //! the peer goes into the outbox, what the peer tells comes in through [`State::receive`]. The
 //! table of states stands in docs/architecture.md.
 
+mod machine;
+
 use std::{
-    collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
     time::Instant,
@@ -14,84 +15,23 @@ use std::{
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::message::{Message, printable};
+pub(crate) use machine::Failure;
+use machine::{Machine, Receiving, Sending};
+
+use super::message::Message;
 use crate::{Direction, Error, Fault, Stats};
-
-/// The sending direction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sending {
-    /// This end does not send.
-    Absent,
-    /// Bytes may follow.
-    Open,
-    /// FIN is out.
-    Fin,
-    /// The peer's endpoint holds and has verified every byte.
-    Acked,
-    /// The peer's sink has taken every byte.
-    Confirmed,
-    /// The peer's reader wants no more, after so many bytes.
-    Stopped(u64),
-}
-
-/// The receiving direction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Receiving {
-    /// This end does not receive.
-    Absent,
-    /// Bytes may follow.
-    Open,
-    /// FIN is in: so many bytes in all, with this digest at the end.
-    Fin(u64, u64),
-    /// Every byte is here and verified; the reader has not had all of them.
-    Complete,
-    /// The reader has seen the end.
-    AtEnd,
-    /// The sink has taken every byte, and the peer knows.
-    Confirmed,
-    /// The reader wants no more.
-    Stopped,
-}
-
-/// The first thing that went wrong; what follows from it is not recorded.
-#[derive(Debug, Clone)]
-pub(crate) enum Failure {
-    /// Found here.
-    Fault(Fault),
-    /// Told by the peer.
-    PeerAborted { offset: u64, reason: String },
-    /// Given up by the user of this end.
-    Aborted { reason: String },
-}
 
 /// See the module.
 pub(crate) struct State {
     peer: String,
     started: Instant,
-    inner: Mutex<Inner>,
+    inner: Mutex<Machine>,
     /// Wakes the control task: something is in the outbox, or the end has come.
     pub(crate) to_control: Notify,
     /// Cancelled by a failure or a STOP: whoever waits for something else has to look.
     interrupted: CancellationToken,
     /// Cancelled when the control task has ended and its connection is closed.
     pub(crate) ended: CancellationToken,
-}
-
-struct Inner {
-    sending: Sending,
-    receiving: Receiving,
-    credits: VecDeque<u32>,
-    outbox: Vec<Message>,
-    failure: Option<Failure>,
-    /// A broken data connection, whose cause the control connection may yet tell.
-    suspicion: Option<(Fault, Instant)>,
-    stats: Stats,
-    send_waker: Option<Waker>,
-    receive_waker: Option<Waker>,
-    steward_waker: Option<Waker>,
-    /// Halves that are still held by the user.
-    held: u8,
-    peer_left: bool,
 }
 
 /// What the control task has to do next.
@@ -105,39 +45,17 @@ pub(crate) struct Orders {
 impl State {
     /// The state of a stream that has just been connected, whose user holds `halves` halves.
     pub(crate) fn new(peer: String, direction: Direction, halves: u8) -> Arc<Self> {
-        let inner = Inner {
-            sending: if direction.sends() {
-                Sending::Open
-            } else {
-                Sending::Absent
-            },
-            receiving: if direction.receives() {
-                Receiving::Open
-            } else {
-                Receiving::Absent
-            },
-            credits: VecDeque::new(),
-            outbox: Vec::new(),
-            failure: None,
-            suspicion: None,
-            stats: Stats::default(),
-            send_waker: None,
-            receive_waker: None,
-            steward_waker: None,
-            held: halves,
-            peer_left: false,
-        };
         Arc::new(Self {
             peer,
             started: Instant::now(),
-            inner: Mutex::new(inner),
+            inner: Mutex::new(Machine::new(direction, halves)),
             to_control: Notify::new(),
             interrupted: CancellationToken::new(),
             ended: CancellationToken::new(),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Machine> {
         // Nothing in here panics half-way through a change.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -361,7 +279,9 @@ impl State {
 
     /// Records the first failure, tells the peer unless the peer knows, and wakes everybody.
     pub(crate) fn fail(&self, failure: Failure) {
-        self.lock().fail(failure, self);
+        let mut inner = self.lock();
+        inner.fail(failure);
+        self.settle(&inner);
     }
 
     /// The data connection broke. The control connection is given a moment to tell why: a peer
@@ -395,7 +315,8 @@ impl State {
         };
         if !done {
             let reason = "the program dropped the stream before its end".to_owned();
-            inner.fail(Failure::Aborted { reason }, self);
+            inner.fail(Failure::Aborted { reason });
+            self.settle(&inner);
         } else if inner.held == 0 {
             if inner.failure.is_none() {
                 inner.outbox.push(Message::Bye);
@@ -457,8 +378,17 @@ impl State {
         if inner.failure.is_some() {
             return;
         }
-        if let Err(broken) = inner.receive(message, self) {
-            inner.fail(Failure::Fault(Fault::Protocol(broken)), self);
+        if let Err(broken) = inner.receive(message) {
+            inner.fail(Failure::Fault(Fault::Protocol(broken)));
+        }
+        self.settle(&inner);
+    }
+
+    /// Tells those that wait elsewhere what has just happened under the lock.
+    fn settle(&self, inner: &Machine) {
+        if inner.interrupted && !self.interrupted.is_cancelled() {
+            self.interrupted.cancel();
+            self.to_control.notify_one();
         }
     }
 }
@@ -469,154 +399,3 @@ fn register(place: &mut Option<Waker>, cx: &Context<'_>) {
         None => *place = Some(cx.waker().clone()),
     }
 }
-
-impl Inner {
-    fn send_done(&self) -> bool {
-        use Sending as S;
-        matches!(
-            self.sending,
-            S::Absent | S::Acked | S::Confirmed | S::Stopped(_)
-        ) || self.failure.is_some()
-    }
-
-    fn receive_done(&self, unread: bool) -> bool {
-        match self.receiving {
-            Receiving::Open | Receiving::Fin(..) => self.failure.is_some(),
-            Receiving::Complete => !unread || self.failure.is_some(),
-            _ => true,
-        }
-    }
-
-    /// Nothing more is expected of the data path.
-    fn done(&self) -> bool {
-        self.send_done() && self.receive_done(false)
-    }
-
-    fn send_error(&self, peer: &str) -> Option<Error> {
-        let peer = peer.to_owned();
-        if let Sending::Stopped(offset) = self.sending {
-            return Some(Error::Stopped { peer, offset });
-        }
-        Some(match self.failure.clone()? {
-            Failure::Fault(fault) if self.sending == Sending::Acked => {
-                self.unconfirmed(&peer, fault)
-            }
-            Failure::Fault(fault) => Error::Send {
-                peer,
-                offset: self.stats.bytes_sent,
-                fault,
-            },
-            Failure::PeerAborted { offset, reason } => Error::PeerAborted {
-                peer,
-                offset,
-                reason,
-            },
-            Failure::Aborted { reason } => Error::Aborted { reason },
-        })
-    }
-
-    fn unconfirmed(&self, peer: &str, fault: Fault) -> Error {
-        Error::Unconfirmed {
-            peer: peer.to_owned(),
-            bytes: self.stats.bytes_sent,
-            fault,
-        }
-    }
-
-    fn receive_error(&self, peer: &str) -> Option<Error> {
-        let peer = peer.to_owned();
-        Some(match self.failure.clone()? {
-            Failure::Fault(fault) => Error::Receive {
-                peer,
-                offset: self.stats.bytes_received,
-                fault,
-            },
-            Failure::PeerAborted { offset, reason } => Error::PeerAborted {
-                peer,
-                offset,
-                reason,
-            },
-            Failure::Aborted { reason } => Error::Aborted { reason },
-        })
-    }
-
-    fn fail(&mut self, failure: Failure, state: &State) {
-        if self.failure.is_some() {
-            return;
-        }
-        let reason = match &failure {
-            Failure::Fault(Fault::PeerDied(_)) | Failure::PeerAborted { .. } => None,
-            Failure::Fault(fault) => Some(fault.to_string()),
-            Failure::Aborted { reason } => Some(printable(reason)),
-        };
-        if let Some(reason) = reason {
-            let offset = self.stats.bytes_sent.max(self.stats.bytes_received);
-            self.outbox.push(Message::Abort { offset, reason });
-        }
-        self.failure = Some(failure);
-        self.interrupt(state);
-    }
-
-    fn interrupt(&mut self, state: &State) {
-        state.interrupted.cancel();
-        state.to_control.notify_one();
-        self.wake(true, true);
-    }
-
-    fn wake(&mut self, sender: bool, receiver: bool) {
-        let wakers = [
-            if sender { self.send_waker.take() } else { None },
-            if receiver {
-                self.receive_waker.take()
-            } else {
-                None
-            },
-            self.steward_waker.take(),
-        ];
-        wakers.into_iter().flatten().for_each(Waker::wake);
-    }
-
-    /// Takes a message of the peer's, or says which rule it breaks.
-    fn receive(&mut self, message: Message, state: &State) -> Result<(), &'static str> {
-        match message {
-            Message::Ping => {}
-            Message::Credit(_) if self.sending == Sending::Absent => return Err(UNASKED_CREDIT),
-            Message::Credit(slots) => {
-                self.credits.extend(slots);
-                self.wake(true, false);
-            }
-            Message::Fin { bytes, digest } => {
-                self.receiving = match self.receiving {
-                    Receiving::Open => Receiving::Fin(bytes, digest),
-                    Receiving::Stopped => Receiving::Stopped,
-                    _ => return Err("a second FIN"),
-                };
-                self.wake(false, true);
-            }
-            Message::FinAck if self.sending == Sending::Fin => {
-                self.sending = Sending::Acked;
-                self.wake(true, false);
-            }
-            Message::Confirm if self.sending == Sending::Acked => {
-                self.sending = Sending::Confirmed;
-                self.wake(true, false);
-            }
-            Message::Stop { offset } if self.sending != Sending::Absent => {
-                self.sending = Sending::Stopped(offset);
-                self.interrupt(state);
-            }
-            Message::Abort { offset, reason } => {
-                self.fail(Failure::PeerAborted { offset, reason }, state);
-            }
-            Message::Bye if self.done() => {
-                self.peer_left = true;
-                self.wake(true, true);
-            }
-            Message::Bye => return Err("a goodbye in the middle of the stream"),
-            _ => return Err("a message at a time when it makes no sense"),
-        }
-        Ok(())
-    }
-}
-
-const UNASKED_CREDIT: &str = "a credit for a direction that does not exist";

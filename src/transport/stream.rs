@@ -20,8 +20,10 @@ use tokio_util::codec::Framed;
 use super::{
     control::{self, Control, Timing},
     handshake::Negotiated,
-    recv::{Receiver, RecvHalf},
-    send::{SendHalf, Sender},
+    receiver::Receiver,
+    recv::RecvHalf,
+    send::SendHalf,
+    sender::Sender,
     shared::Shared,
     state::{Failure, State},
     steward,

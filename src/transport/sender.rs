@@ -1,0 +1,170 @@
+//! The sending lane: from filled slots to posted chunks, driven by whoever polls.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    task::{Context, Poll},
+};
+
+use super::{
+    path::{SendPath, Slot},
+    state::State,
+    wire::{Chain, HEADER_BYTES},
+};
+use crate::{Error, Fault, faults};
+
+/// What the sending half and the steward drive: the chunk being filled and those in flight.
+pub(crate) struct Sender<P: SendPath> {
+    lane: Mutex<Lane<P>>,
+    /// Counts the user's polls, so that the steward sees whether somebody drives.
+    pub(crate) polls: AtomicU64,
+}
+
+/// The chunk being filled and those in flight.
+pub(super) struct Lane<P: SendPath> {
+    path: P,
+    chain: Chain,
+    filling: Option<Filling<P::Slot>>,
+    broken: bool,
+}
+
+/// A slot that the user's bytes go into.
+pub(super) struct Filling<S> {
+    slot: S,
+    filled: usize,
+}
+
+impl<S: Slot> Filling<S> {
+    /// The first `count` of them now hold data.
+    pub(super) fn fill(&mut self, count: usize) {
+        self.filled += count;
+    }
+
+    /// The bytes that are still free.
+    pub(super) fn room(&mut self) -> &mut [u8] {
+        &mut self.slot.bytes_mut()[HEADER_BYTES + self.filled..]
+    }
+
+    /// Whether there are none.
+    pub(super) fn is_full(&self) -> bool {
+        HEADER_BYTES + self.filled == self.slot.bytes().len()
+    }
+}
+
+impl<P: SendPath> Sender<P> {
+    /// A sender whose first chunk is chained to `seed`.
+    pub(crate) fn new(path: P, seed: u64) -> Self {
+        let lane = Lane {
+            path,
+            chain: Chain::new(seed),
+            filling: None,
+            broken: false,
+        };
+        Self {
+            lane: Mutex::new(lane),
+            polls: AtomicU64::new(0),
+        }
+    }
+
+    /// The lane, which only the user and the steward ever contend for.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Lane<P>> {
+        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes on without the user, and wakes it when something has moved.
+    pub(crate) fn drive_unattended(&self, state: &State, cx: &mut Context<'_>) {
+        let mut lane = self.lock();
+        let before = (lane.path.in_flight(), lane.chain.offset());
+        let _ = lane.poll_posted(state, cx, false);
+        if before != (lane.path.in_flight(), lane.chain.offset()) {
+            state.wake_sender();
+        }
+    }
+}
+
+impl<P: SendPath> Lane<P> {
+    /// Bytes posted so far and the digest of the last of them.
+    pub(super) fn posted(&self) -> (u64, u64) {
+        (self.chain.offset(), self.chain.digest())
+    }
+
+    /// Takes the slot being filled, which the next [`poll_posted`](Self::poll_posted) may post.
+    pub(super) fn give_back(&mut self, filling: Filling<P::Slot>) {
+        if filling.filled == 0 {
+            self.path.release(filling.slot);
+        } else {
+            self.filling = Some(filling);
+        }
+    }
+
+    /// Completes what is in flight and posts what may be posted: a full chunk always, a partial
+    /// one when nothing is in flight (so that a request never waits for a flush) or when `all`
+    /// must go. Ready when nothing is left, neither to post (of what may be) nor in flight.
+    pub(super) fn poll_posted(
+        &mut self,
+        state: &State,
+        cx: &mut Context<'_>,
+        all: bool,
+    ) -> Poll<Result<(), Error>> {
+        loop {
+            if self.broken {
+                return Poll::Pending;
+            }
+            let progress = match self.path.poll_complete(cx) {
+                Poll::Ready(Err(error)) => {
+                    self.broken = true;
+                    state.suspect(Fault::Data(Arc::new(error)));
+                    continue;
+                }
+                Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
+                Poll::Pending => Poll::Pending,
+            };
+            let idle = self.path.in_flight() == 0;
+            let due = |f: &mut Filling<_>| f.is_full() || (f.filled > 0 && (all || idle));
+            if !self.filling.as_mut().is_some_and(due) {
+                return progress;
+            }
+            let Some(target) = state.take_credit() else {
+                return Poll::Pending;
+            };
+            self.post(state, target);
+        }
+    }
+
+    fn post(&mut self, state: &State, target: u32) {
+        let Some(Filling { mut slot, filled }) = self.filling.take() else {
+            return;
+        };
+        let header = self.chain.seal(target, slot.payload(filled));
+        slot.bytes_mut()[..HEADER_BYTES].copy_from_slice(&header.encode());
+        self.path.post(slot, header.frame_bytes(), target);
+        state.count_sent(filled as u64);
+        faults::point("first-chunk-sent");
+    }
+
+    /// A slot with room in it, once there is one.
+    pub(super) fn poll_room(
+        &mut self,
+        state: &State,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Filling<P::Slot>, Error>> {
+        state.writable()?;
+        // Registered before it is looked at, so that nothing can change unseen in between.
+        state.wait_to_send(cx);
+        let full = |filling: &Filling<_>| filling.is_full();
+        if self.filling.as_ref().is_some_and(full) || self.filling.is_none() {
+            let _ = self.poll_posted(state, cx, false)?;
+        }
+        if self.filling.as_ref().is_some_and(full) {
+            return Poll::Pending;
+        }
+        let fresh = |slot| Filling { slot, filled: 0 };
+        match self
+            .filling
+            .take()
+            .or_else(|| self.path.acquire().map(fresh))
+        {
+            Some(filling) => Poll::Ready(Ok(filling)),
+            None => Poll::Pending,
+        }
+    }
+}

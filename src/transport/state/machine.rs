@@ -1,0 +1,359 @@
+//! The states of a stream's two directions and what moves them: pure, no I/O, no lock.
+
+use std::{collections::VecDeque, task::Waker, time::Instant};
+
+use super::super::message::{Message, printable};
+use crate::{Direction, Error, Fault, Stats};
+
+/// The sending direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sending {
+    /// This end does not send.
+    Absent,
+    /// Bytes may follow.
+    Open,
+    /// FIN is out.
+    Fin,
+    /// The peer's endpoint holds and has verified every byte.
+    Acked,
+    /// The peer's sink has taken every byte.
+    Confirmed,
+    /// The peer's reader wants no more, after so many bytes.
+    Stopped(u64),
+}
+
+/// The receiving direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Receiving {
+    /// This end does not receive.
+    Absent,
+    /// Bytes may follow.
+    Open,
+    /// FIN is in: so many bytes in all, with this digest at the end.
+    Fin(u64, u64),
+    /// Every byte is here and verified; the reader has not had all of them.
+    Complete,
+    /// The reader has seen the end.
+    AtEnd,
+    /// The sink has taken every byte, and the peer knows.
+    Confirmed,
+    /// The reader wants no more.
+    Stopped,
+}
+
+/// The first thing that went wrong; what follows from it is not recorded.
+#[derive(Debug, Clone)]
+pub(crate) enum Failure {
+    /// Found here.
+    Fault(Fault),
+    /// Told by the peer.
+    PeerAborted { offset: u64, reason: String },
+    /// Given up by the user of this end.
+    Aborted { reason: String },
+}
+
+/// What a stream's lock protects.
+pub(super) struct Machine {
+    pub(super) sending: Sending,
+    pub(super) receiving: Receiving,
+    pub(super) credits: VecDeque<u32>,
+    pub(super) outbox: Vec<Message>,
+    pub(super) failure: Option<Failure>,
+    /// A broken data connection, whose cause the control connection may yet tell.
+    pub(super) suspicion: Option<(Fault, Instant)>,
+    pub(super) stats: Stats,
+    pub(super) send_waker: Option<Waker>,
+    pub(super) receive_waker: Option<Waker>,
+    pub(super) steward_waker: Option<Waker>,
+    /// Halves that are still held by the user.
+    pub(super) held: u8,
+    /// The peer has said goodbye.
+    pub(super) peer_left: bool,
+    /// A failure or a STOP: whoever waits for something else has to look.
+    pub(super) interrupted: bool,
+}
+
+impl Machine {
+    /// The state of a stream that has just been connected, whose user holds `halves` halves.
+    pub(super) fn new(direction: Direction, halves: u8) -> Self {
+        Self {
+            sending: if direction.sends() {
+                Sending::Open
+            } else {
+                Sending::Absent
+            },
+            receiving: if direction.receives() {
+                Receiving::Open
+            } else {
+                Receiving::Absent
+            },
+            credits: VecDeque::new(),
+            outbox: Vec::new(),
+            failure: None,
+            suspicion: None,
+            stats: Stats::default(),
+            send_waker: None,
+            receive_waker: None,
+            steward_waker: None,
+            held: halves,
+            peer_left: false,
+            interrupted: false,
+        }
+    }
+
+    /// Nothing more is expected of the sending direction.
+    pub(super) fn send_done(&self) -> bool {
+        use Sending as S;
+        matches!(
+            self.sending,
+            S::Absent | S::Acked | S::Confirmed | S::Stopped(_)
+        ) || self.failure.is_some()
+    }
+
+    /// Nothing more is expected of the receiving direction, of which the reader has `unread` bytes.
+    pub(super) fn receive_done(&self, unread: bool) -> bool {
+        match self.receiving {
+            Receiving::Open | Receiving::Fin(..) => self.failure.is_some(),
+            Receiving::Complete => !unread || self.failure.is_some(),
+            _ => true,
+        }
+    }
+
+    /// Nothing more is expected of the data path.
+    pub(super) fn done(&self) -> bool {
+        self.send_done() && self.receive_done(false)
+    }
+
+    /// What keeps the sending direction from going on.
+    pub(super) fn send_error(&self, peer: &str) -> Option<Error> {
+        let peer = peer.to_owned();
+        if let Sending::Stopped(offset) = self.sending {
+            return Some(Error::Stopped { peer, offset });
+        }
+        Some(match self.failure.clone()? {
+            Failure::Fault(fault) if self.sending == Sending::Acked => {
+                self.unconfirmed(&peer, fault)
+            }
+            Failure::Fault(fault) => Error::Send {
+                peer,
+                offset: self.stats.bytes_sent,
+                fault,
+            },
+            Failure::PeerAborted { offset, reason } => Error::PeerAborted {
+                peer,
+                offset,
+                reason,
+            },
+            Failure::Aborted { reason } => Error::Aborted { reason },
+        })
+    }
+
+    /// All bytes arrived, and no confirmation.
+    pub(super) fn unconfirmed(&self, peer: &str, fault: Fault) -> Error {
+        Error::Unconfirmed {
+            peer: peer.to_owned(),
+            bytes: self.stats.bytes_sent,
+            fault,
+        }
+    }
+
+    /// What keeps the receiving direction from going on.
+    pub(super) fn receive_error(&self, peer: &str) -> Option<Error> {
+        let peer = peer.to_owned();
+        Some(match self.failure.clone()? {
+            Failure::Fault(fault) => Error::Receive {
+                peer,
+                offset: self.stats.bytes_received,
+                fault,
+            },
+            Failure::PeerAborted { offset, reason } => Error::PeerAborted {
+                peer,
+                offset,
+                reason,
+            },
+            Failure::Aborted { reason } => Error::Aborted { reason },
+        })
+    }
+
+    /// Records the first failure, and tells the peer unless the peer knows.
+    pub(super) fn fail(&mut self, failure: Failure) {
+        if self.failure.is_some() {
+            return;
+        }
+        let reason = match &failure {
+            Failure::Fault(Fault::PeerDied(_)) | Failure::PeerAborted { .. } => None,
+            Failure::Fault(fault) => Some(fault.to_string()),
+            Failure::Aborted { reason } => Some(printable(reason)),
+        };
+        if let Some(reason) = reason {
+            let offset = self.stats.bytes_sent.max(self.stats.bytes_received);
+            self.outbox.push(Message::Abort { offset, reason });
+        }
+        self.failure = Some(failure);
+        self.interrupt();
+    }
+
+    /// Wakes everybody, and lets the state tell those that wait elsewhere.
+    fn interrupt(&mut self) {
+        self.interrupted = true;
+        self.wake(true, true);
+    }
+
+    fn wake(&mut self, sender: bool, receiver: bool) {
+        let wakers = [
+            if sender { self.send_waker.take() } else { None },
+            if receiver {
+                self.receive_waker.take()
+            } else {
+                None
+            },
+            self.steward_waker.take(),
+        ];
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+
+    /// Takes a message of the peer's, or says which rule it breaks.
+    pub(super) fn receive(&mut self, message: Message) -> Result<(), &'static str> {
+        match message {
+            Message::Ping => {}
+            Message::Credit(_) if self.sending == Sending::Absent => return Err(UNASKED_CREDIT),
+            Message::Credit(slots) => {
+                self.credits.extend(slots);
+                self.wake(true, false);
+            }
+            Message::Fin { bytes, digest } => {
+                self.receiving = match self.receiving {
+                    Receiving::Open => Receiving::Fin(bytes, digest),
+                    Receiving::Stopped => Receiving::Stopped,
+                    _ => return Err("a second FIN"),
+                };
+                self.wake(false, true);
+            }
+            Message::FinAck if self.sending == Sending::Fin => {
+                self.sending = Sending::Acked;
+                self.wake(true, false);
+            }
+            Message::Confirm if self.sending == Sending::Acked => {
+                self.sending = Sending::Confirmed;
+                self.wake(true, false);
+            }
+            Message::Stop { offset } if self.sending != Sending::Absent => {
+                self.sending = Sending::Stopped(offset);
+                self.interrupt();
+            }
+            Message::Abort { offset, reason } => {
+                self.fail(Failure::PeerAborted { offset, reason });
+            }
+            Message::Bye if self.done() => {
+                self.peer_left = true;
+                self.wake(true, true);
+            }
+            Message::Bye => return Err("a goodbye in the middle of the stream"),
+            _ => return Err("a message at a time when it makes no sense"),
+        }
+        Ok(())
+    }
+}
+
+const UNASKED_CREDIT: &str = "a credit for a direction that does not exist";
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn machine() -> Machine {
+        Machine::new(Direction::Both, 2)
+    }
+
+    fn message() -> impl Strategy<Value = Message> {
+        prop_oneof![
+            Just(Message::Ping),
+            Just(Message::Credit(vec![1, 2])),
+            Just(Message::Fin {
+                bytes: 3,
+                digest: 4
+            }),
+            Just(Message::FinAck),
+            Just(Message::Confirm),
+            Just(Message::Stop { offset: 5 }),
+            Just(Message::Bye),
+        ]
+    }
+
+    proptest! {
+        /// Whatever a peer says in whatever order: nothing that it says makes a direction end well
+        /// that has not, and it never leaves in peace in the middle of a stream.
+        #[test]
+        fn no_order_of_messages_makes_a_false_end(messages in proptest::collection::vec(message(), 0..12)) {
+            let mut machine = machine();
+            for message in messages {
+                if machine.receive(message).is_err() {
+                    return Ok(());
+                }
+                prop_assert!(!matches!(machine.sending, Sending::Acked | Sending::Confirmed));
+                prop_assert!(!matches!(machine.receiving, Receiving::Complete | Receiving::AtEnd));
+                prop_assert!(!machine.peer_left || machine.done());
+            }
+        }
+    }
+
+    #[test]
+    fn an_acknowledgement_needs_a_fin() {
+        assert!(machine().receive(Message::FinAck).is_err());
+        assert!(machine().receive(Message::Confirm).is_err());
+        let mut sent = machine();
+        sent.sending = Sending::Fin;
+        assert!(
+            sent.receive(Message::Confirm).is_err(),
+            "not acknowledged yet"
+        );
+        sent.receive(Message::FinAck).unwrap();
+        sent.receive(Message::Confirm).unwrap();
+        assert_eq!(sent.sending, Sending::Confirmed);
+    }
+
+    #[test]
+    fn only_one_fin() {
+        let mut machine = machine();
+        let fin = Message::Fin {
+            bytes: 1,
+            digest: 2,
+        };
+        machine.receive(fin.clone()).unwrap();
+        assert!(machine.receive(fin).is_err());
+    }
+
+    #[test]
+    fn the_first_failure_is_the_cause() {
+        let mut machine = machine();
+        let reason = "disk full".to_owned();
+        machine
+            .receive(Message::Abort { offset: 7, reason })
+            .unwrap();
+        machine.fail(Failure::Fault(Fault::Protocol("what followed from it")));
+        let error = machine.send_error("hostB").unwrap();
+        assert_eq!(error.to_string(), "hostB gave up at byte 7: disk full");
+        assert!(machine.outbox.is_empty(), "the peer knows");
+    }
+
+    #[test]
+    fn a_fault_found_here_is_told() {
+        let mut machine = machine();
+        machine.fail(Failure::Fault(Fault::Corrupt("a chunk")));
+        assert!(matches!(machine.outbox[..], [Message::Abort { .. }]));
+        assert!(machine.interrupted);
+    }
+
+    #[test]
+    fn a_lost_peer_after_the_acknowledgement_is_unconfirmed() {
+        let mut machine = machine();
+        machine.sending = Sending::Acked;
+        machine.fail(Failure::Fault(Fault::Protocol("x")));
+        assert!(matches!(
+            machine.send_error("b"),
+            Some(Error::Unconfirmed { .. })
+        ));
+    }
+}
