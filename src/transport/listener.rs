@@ -210,7 +210,9 @@ impl Door {
                     self.take_data(socket).await?;
                     Ok(None)
                 }
-                Some(_) => handshake::authenticate(socket, preamble, &self.key)
+                // Boxed, as below: a stranger who says nothing costs a socket and a few hundred
+                // bytes, not the room that a whole handshake would take.
+                Some(_) => Box::pin(handshake::authenticate(socket, preamble, &self.key))
                     .await
                     .map(Some),
             }
@@ -221,7 +223,8 @@ impl Door {
         let Some(peer) = authenticated.map_err(|_| HandshakeFault::Timeout(limit))?? else {
             return Ok(());
         };
-        let arrival = handshake::welcome(peer, &self.config, |token| self.expect(token)).await;
+        let welcome = handshake::welcome(peer, &self.config, |token| self.expect(token));
+        let arrival = Box::pin(welcome).await;
         let _ = self.arrivals.send(arrival).await;
         Ok(())
     }
