@@ -1,0 +1,281 @@
+//! One queue pair, and the memory registered with it: the only file that names async-rdma.
+//!
+//! What that crate does behind these few calls, and why they are made in this way, was found by
+//! running it:
+//!
+//! - An operation is posted when its future is polled for the first time. [`Posted`] does that at
+//!   once, so the order of the calls is the order on the wire.
+//! - A future that is dropped leaves its operation posted: the crate keeps the memory of a write
+//!   until it has completed, and a receive goes on eating the peer's writes. Both end with the
+//!   link, so operations are only ever dropped together with it.
+//! - `retry_cnt` 7 means for ever on soft-RoCE; 6 does not.
+//! - The immediate value of a receive is not reliable, so nobody looks at it.
+//! - Everything registered here uses the crate's raw strategy: its allocator keeps devices and
+//!   memory for the life of the process.
+
+use std::{
+    alloc::Layout,
+    future::Future,
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::{Duration, SystemTime},
+};
+
+use async_rdma::{
+    AccessFlag, ConnectionType, LocalMr, LocalMrReadAccess, LocalMrWriteAccess, MRManageStrategy,
+    MTU, MrAccess, MrTokenBuilder, QueuePairEndpoint, Rdma, RdmaBuilder, RemoteMr,
+};
+use serde::{Deserialize, Serialize};
+
+/// Memory is registered in whole pages.
+const PAGE_BYTES: usize = 4096;
+
+/// Local ACK timeout of the queue pair, as the exponent that verbs want: 4.096 us x 2^17 = 0.54 s. Six
+/// retries of that make a lost link known after some 4 s, while a second without a cable is survived.
+const ACK_TIMEOUT: u8 = 17;
+
+/// Retries before a write fails. See the module for 7.
+const RETRIES: u8 = 6;
+
+/// A receive is always posted before its slot is granted, so a receiver that is not ready is the
+/// hardware's own moment between the two: 7 waits for it without counting.
+const RNR_RETRIES: u8 = 7;
+
+/// How long a completion may go unnoticed: the crate re-arms its completion queue and then does not
+/// look once more, so one that came in between waits for this.
+const COMPLETION_LIMIT: Duration = Duration::from_millis(10);
+
+/// Where a queue pair lives, and what both ends must have agreed on before either can build it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The device's name.
+    pub(crate) device: String,
+    /// The device's port, from 1.
+    pub(crate) port: u8,
+    /// The row of the port's GID table.
+    pub(crate) gid_index: usize,
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
+    pub(crate) mtu: u32,
+    /// First packet sequence number of what this end sends, 24 bits.
+    pub(crate) send_psn: u32,
+    /// First packet sequence number of what the peer sends, 24 bits.
+    pub(crate) receive_psn: u32,
+    /// Most operations of each kind at once.
+    pub(crate) depth: u32,
+}
+
+/// How the peer reaches this end's queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Endpoint(QueuePairEndpoint);
+
+/// How the peer writes one slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SlotToken {
+    address: u64,
+    bytes: u32,
+    key: u32,
+}
+
+/// A queue pair that is not connected yet.
+pub(crate) struct Unconnected(Rdma);
+
+/// A connected queue pair. Dropping the last clone tears it down.
+#[derive(Clone)]
+pub(crate) struct Link(Arc<Rdma>);
+
+impl Unconnected {
+    /// Opens the device and makes a queue pair.
+    ///
+    /// # Errors
+    ///
+    /// Of the device: it is not there, not active, or this user has no right to it.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub(crate) fn build(place: &Place) -> io::Result<Self> {
+        RdmaBuilder::default()
+            .set_conn_type(ConnectionType::RCIBV)
+            .set_raw(true)
+            .set_mr_strategy(MRManageStrategy::Raw)
+            .set_dev(&place.device)
+            .set_port_num(place.port)
+            .set_gid_index(place.gid_index)
+            .set_mtu(mtu(place.mtu))
+            .set_sq_psn(place.send_psn)
+            .set_rq_psn(place.receive_psn)
+            .set_qp_max_send_wr(place.depth)
+            // One for the message that proves the path.
+            .set_qp_max_recv_wr(place.depth + 1)
+            .set_qp_max_send_sge(1)
+            .set_qp_max_recv_sge(1)
+            .set_cq_size(2 * place.depth + 2)
+            .set_max_cqe(32)
+            .set_qp_access(AccessFlag::LocalWrite | AccessFlag::RemoteWrite)
+            .set_mr_access(AccessFlag::LocalWrite.into())
+            .set_timeout(ACK_TIMEOUT)
+            .set_retry_cnt(RETRIES)
+            .set_rnr_retry(RNR_RETRIES)
+            .set_min_rnr_timer(1)
+            .set_cc_evnet_timeout(COMPLETION_LIMIT)
+            .build()
+            .map(Self)
+    }
+
+    /// What the peer needs to connect to this queue pair.
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        Endpoint(self.0.get_qp_endpoint())
+    }
+
+    /// Registers `bytes` of memory, zeroed; only what the peer shall write is reachable for it.
+    ///
+    /// # Errors
+    ///
+    /// Most often [`io::ErrorKind::OutOfMemory`]: the memlock limit.
+    pub(crate) fn register(&self, bytes: usize, reach: Reach) -> io::Result<Region> {
+        let layout = Layout::from_size_align(bytes, PAGE_BYTES).map_err(io::Error::other)?;
+        let access = match reach {
+            Reach::Local => AccessFlag::LocalWrite.into(),
+            Reach::Peer => AccessFlag::LocalWrite | AccessFlag::RemoteWrite,
+        };
+        self.0.alloc_local_mr_with_access(layout, access).map(Region)
+    }
+
+    /// Connects to the peer's queue pair. Nothing may be written before the peer has done the same.
+    ///
+    /// # Errors
+    ///
+    /// When the two do not fit: a GID that is not there, networks that do not meet.
+    pub(crate) async fn connect(mut self, peer: Endpoint) -> io::Result<Link> {
+        self.0.ibv_connect(peer.0).await?;
+        Ok(Link(Arc::new(self.0)))
+    }
+}
+
+/// Who may reach a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// This end only.
+    Local,
+    /// The peer may write it.
+    Peer,
+}
+
+/// Registered memory. It must not outlive its link by more than a moment: the crate frees the
+/// memory and then tells the device, which a link that is gone makes harmless.
+pub(crate) struct Region(LocalMr);
+
+impl Region {
+    /// What the peer needs to write it.
+    pub(crate) fn token(&self) -> SlotToken {
+        SlotToken {
+            address: self.0.addr() as u64,
+            bytes: u32::try_from(self.0.length()).unwrap_or(u32::MAX),
+            key: self.0.rkey(),
+        }
+    }
+
+    /// Its bytes.
+    #[allow(unsafe_code)]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: the region is that many initialised bytes (it is allocated zeroed) for as long as
+        // `self.0` lives. Nothing writes them meanwhile: this end's only operation on a region, the
+        // write that reads from it, owns it until it has completed, so nobody can call this then;
+        // the peer writes only slots that were granted to it, and a granted slot is in the hands
+        // of the receiving path, which does not look at it before the peer's write has completed.
+        // (A peer that breaks this rule can change bytes under a reader. They are plain bytes, and
+        // the digest was checked on what was there; no decision of ours is made on them twice.)
+        unsafe { self.0.as_slice_unchecked() }
+    }
+
+    /// Its bytes, to be filled.
+    #[allow(unsafe_code)]
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` says that nobody else looks at it.
+        unsafe { self.0.as_mut_slice_unchecked() }
+    }
+}
+
+impl Link {
+    /// Writes the first `bytes` of `region` into the peer's slot, and takes up one of the receives
+    /// that the peer has posted. The region comes back with the result.
+    pub(crate) fn write(&self, region: Region, bytes: usize, slot: SlotToken) -> Posted<Written> {
+        let link = Arc::clone(&self.0);
+        Posted::new(Box::pin(async move {
+            let result = match (region.0.get(0..bytes), remote(slot)) {
+                (Some(local), Ok(mut remote)) => {
+                    link.write_with_imm(&local, &mut remote, 0).await
+                }
+                (None, _) => Err(io::ErrorKind::InvalidInput.into()),
+                (_, Err(error)) => Err(error),
+            };
+            Written { result, region }
+        }))
+    }
+
+    /// Takes notice of one write by the peer.
+    pub(crate) fn receive(&self) -> Posted<io::Result<()>> {
+        let link = Arc::clone(&self.0);
+        Posted::new(Box::pin(async move {
+            // The write goes to its slot; what is received is only that it happened.
+            link.receive_raw_with_imm(Layout::new::<u8>()).await.map(drop)
+        }))
+    }
+}
+
+/// A write that has completed, and the memory that it was made from.
+pub(crate) struct Written {
+    /// Whether the peer's device has it.
+    pub(crate) result: io::Result<()>,
+    /// Free again.
+    pub(crate) region: Region,
+}
+
+/// An operation that has been posted, in the order in which these were made.
+pub(crate) struct Posted<T> {
+    future: Pin<Box<dyn Future<Output = T> + Send>>,
+    /// The first poll may find it complete already. It keeps its place in the order all the same.
+    done: Option<T>,
+}
+
+impl<T> Posted<T> {
+    fn new(mut future: Pin<Box<dyn Future<Output = T> + Send>>) -> Self {
+        let done = match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        };
+        Self { future, done }
+    }
+
+    /// Waits for the completion.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<T> {
+        match self.done.take() {
+            Some(output) => Poll::Ready(output),
+            None => self.future.as_mut().poll(cx),
+        }
+    }
+}
+
+fn remote(slot: SlotToken) -> io::Result<RemoteMr> {
+    let token = MrTokenBuilder::default()
+        .addr(usize::try_from(slot.address).map_err(io::Error::other)?)
+        .len(slot.bytes as usize)
+        .rkey(slot.key)
+        .ddl(SystemTime::UNIX_EPOCH)
+        .access(AccessFlag::LocalWrite | AccessFlag::RemoteWrite)
+        .build()
+        .map_err(io::Error::other)?;
+    Ok(RemoteMr::new(token))
+}
+
+fn mtu(bytes: u32) -> MTU {
+    match bytes {
+        4096.. => MTU::MTU4096,
+        2048.. => MTU::MTU2048,
+        1024.. => MTU::MTU1024,
+        512.. => MTU::MTU512,
+        _ => MTU::MTU256,
+    }
+}
