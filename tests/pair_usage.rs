@@ -7,7 +7,7 @@ use std::{
     fs::File,
     net::{Ipv6Addr, TcpListener},
     path::Path,
-    process::Stdio,
+    process::{Command, Stdio},
 };
 
 use pair::{Place, free_port, key, pattern, program, rdrecv, rdsend, receiver, sender};
@@ -145,6 +145,35 @@ fn what_rdrecv_says_to_type_works_when_typed() {
     let end = receiver.end();
     end.exits(0);
     assert!(end.stdout == data);
+}
+
+/// In a mount namespace of its own the host name `several` has a dead address and a living one.
+#[test]
+fn a_host_with_a_dead_address_is_reached() {
+    let place = Place::new();
+    let hosts = place.file("hosts", b"127.0.0.9 several\n127.0.0.1 several\n");
+    let has_namespaces = Command::new("unshare").args(["-m", "true"]).output();
+    if !has_namespaces.is_ok_and(|output| output.status.success()) {
+        pair::skip("this user cannot make a mount namespace");
+        return;
+    }
+    let receiver = receiver("--bind 127.0.0.1").start();
+    let port = receiver.port();
+    let typed = format!(
+        "mount --bind {hosts} /etc/hosts && exec {BINARIES} several {port} {}",
+        key()
+    );
+    let sender = program("unshare", "rdsend")
+        .arg("-m")
+        .arg("sh")
+        .arg("-c")
+        .arg(typed);
+    sender
+        .stdin(File::open(hosts).unwrap())
+        .start()
+        .end()
+        .exits(0);
+    receiver.end().exits(0);
 }
 
 #[test]
