@@ -65,9 +65,8 @@ pub enum Error {
         /// What happened.
         fault: Fault,
     },
-    /// Everything was sent and verified by the peer's endpoint, but its sink never said that it
-    /// took it.
-    #[error("delivery to {peer} is unconfirmed: all {bytes} bytes arrived there, then {fault}")]
+    /// Everything was sent, but the peer's sink never said that it took it. It may have.
+    #[error("delivery to {peer} is unconfirmed: all {bytes} bytes were sent, then {fault}")]
     Unconfirmed {
         /// The peer, by name or address.
         peer: String,

@@ -21,6 +21,8 @@ pub struct Faults {
 
 #[cfg(feature = "fault-injection")]
 mod switches {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use rustix::process::{Signal, getpid, kill_process};
 
     impl super::Faults {
@@ -38,11 +40,12 @@ mod switches {
     }
 
     /// Stops this process with SIGSTOP when `RDPIPE_STOP_AT` names this point, so that a test can
-    /// see it stand there and kill it.
+    /// see it stand there and kill it, or let it go on: it stops only the first time.
     pub(crate) fn point(name: &str) {
+        static STOPPED: AtomicBool = AtomicBool::new(false);
         static STOP_AT: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
         let stop_at = STOP_AT.get_or_init(|| std::env::var("RDPIPE_STOP_AT").ok());
-        if stop_at.as_deref() == Some(name) {
+        if stop_at.as_deref() == Some(name) && !STOPPED.swap(true, Ordering::Relaxed) {
             let _ = kill_process(getpid(), Signal::STOP);
         }
     }

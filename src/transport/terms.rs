@@ -89,8 +89,8 @@ pub(crate) fn transport(
         Err(HandshakeFault::Transport(text))
     };
     match (ours, theirs) {
-        (TransportPolicy::Rdma, _) => insists("this end"),
-        (_, Policy::Rdma) => insists("the other end"),
+        (TransportPolicy::Rdma, _) => insists("the listening end"),
+        (_, Policy::Rdma) => insists("the dialing end"),
         (TransportPolicy::Tcp, _) => Ok("this end asked for it"),
         (_, Policy::Tcp) => Ok("the other end asked for it"),
         (TransportPolicy::Auto, Policy::Auto) => Ok(MISSING),

@@ -131,7 +131,7 @@ impl Machine {
             return Some(Error::Stopped { peer, offset });
         }
         Some(match self.failure.clone()? {
-            Failure::Fault(fault) if self.sending == Sending::Acked => {
+            Failure::Fault(fault) if matches!(self.sending, Sending::Fin | Sending::Acked) => {
                 self.unconfirmed(&peer, fault)
             }
             Failure::Fault(fault) => Error::Send {
@@ -148,7 +148,7 @@ impl Machine {
         })
     }
 
-    /// All bytes arrived, and no confirmation.
+    /// All bytes were sent, and nobody knows what became of them.
     pub(super) fn unconfirmed(&self, peer: &str, fault: Fault) -> Error {
         Error::Unconfirmed {
             peer: peer.to_owned(),

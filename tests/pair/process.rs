@@ -1,0 +1,341 @@
+//! rdsend and rdrecv as processes: nobody waits for them without a limit, and none outlives its test.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    io::Read,
+    os::{
+        fd::OwnedFd,
+        unix::process::{CommandExt, ExitStatusExt},
+    },
+    process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
+    sync::{Arc, Condvar, Mutex},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
+};
+
+use super::eventually;
+
+/// Longer than anything here may take, on a machine that is busy.
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// A program that is going to be started.
+pub struct Setup {
+    name: &'static str,
+    command: Command,
+}
+
+/// rdrecv with these arguments, separated by spaces. Its output is kept for [`End::stdout`].
+pub fn rdrecv(arguments: impl AsRef<str>) -> Setup {
+    let mut setup = program(env!("CARGO_BIN_EXE_rdrecv"), "rdrecv");
+    setup.command.args(arguments.as_ref().split_whitespace());
+    setup
+}
+
+/// rdsend with these arguments, separated by spaces. Its input is empty.
+pub fn rdsend(arguments: impl AsRef<str>) -> Setup {
+    let mut setup = program(env!("CARGO_BIN_EXE_rdsend"), "rdsend");
+    setup.command.args(arguments.as_ref().split_whitespace());
+    setup
+}
+
+/// Any program.
+pub fn program(path: &str, name: &'static str) -> Setup {
+    let mut command = Command::new(path);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+        .env_remove("RDPIPE_KEY")
+        .env_remove("RDPIPE_STOP_AT");
+    Setup { name, command }
+}
+
+impl Setup {
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.command.arg(argument);
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Has the process stop itself at a named point of the protocol.
+    pub fn stop_at(self, point: &str) -> Self {
+        self.env("RDPIPE_STOP_AT", point)
+    }
+
+    pub fn stdin(mut self, stdin: impl Into<Stdio>) -> Self {
+        self.command.stdin(stdin);
+        self
+    }
+
+    pub fn stdout(mut self, stdout: impl Into<Stdio>) -> Self {
+        self.command.stdout(stdout);
+        self
+    }
+
+    /// Runs it as another user, which only root can.
+    pub fn user(mut self, id: u32) -> Self {
+        self.command.uid(id).gid(id);
+        self
+    }
+
+    /// Starts it; what it writes is collected from now on.
+    #[track_caller]
+    pub fn start(self) -> Running {
+        let mut running = self.start_raw();
+        if let Some(mut stdout) = running.child.stdout.take() {
+            running.stdout = Some(thread::spawn(move || {
+                let mut bytes = Vec::new();
+                stdout.read_to_end(&mut bytes).expect("a pipe can be read");
+                bytes
+            }));
+        }
+        running
+    }
+
+    /// Starts it, and leaves its stdout to [`Running::take_stdout`].
+    #[track_caller]
+    pub fn start_raw(mut self) -> Running {
+        let mut child = self.command.spawn().expect(self.name);
+        let pid = Pid::from_child(&child);
+        let stderr = Transcript::of(child.stderr.take().expect("stderr is a pipe"));
+        Running {
+            name: self.name,
+            handle: pidfd_open(pid, PidfdFlags::empty()).expect("a process has a descriptor"),
+            child,
+            stderr,
+            stdout: None,
+        }
+    }
+}
+
+/// A program that runs. Dropped, it is killed.
+pub struct Running {
+    name: &'static str,
+    child: Child,
+    /// Readable when the process has ended.
+    handle: OwnedFd,
+    stderr: Transcript,
+    stdout: Option<JoinHandle<Vec<u8>>>,
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub struct End {
+    pub name: &'static str,
+    status: ExitStatus,
+    pub stderr: String,
+    pub stdout: Vec<u8>,
+    /// When it was seen to have ended.
+    pub at: Instant,
+}
+
+impl Running {
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn stdin(&mut self) -> ChildStdin {
+        self.child.stdin.take().expect("stdin was a pipe")
+    }
+
+    pub fn take_stdout(&mut self) -> ChildStdout {
+        self.child.stdout.take().expect("stdout was left alone")
+    }
+
+    /// The port that rdrecv says it listens on.
+    #[track_caller]
+    pub fn port(&self) -> u16 {
+        self.said("where it listens", |text| {
+            let places = ["listening on port ", "\"port\":", " < FILE"];
+            let place = places.into_iter().find(|place| text.contains(place))?;
+            let (before, after) = text.split_once(place)?;
+            let digits = match place {
+                " < FILE" => before.rsplit(' ').next()?,
+                _ => after.split(|c: char| !c.is_ascii_digit()).next()?,
+            };
+            digits.parse().ok()
+        })
+    }
+
+    /// Waits until the program has written something to stderr that `find` finds.
+    #[track_caller]
+    pub fn said<T>(&self, what: &str, find: impl Fn(&str) -> Option<T>) -> T {
+        let found = self.stderr.wait_for(find);
+        found.unwrap_or_else(|text| panic!("{} never said {what}:\n{text}", self.name))
+    }
+
+    /// Waits until the program has stopped itself, at the point that it was told.
+    #[track_caller]
+    pub fn stopped(&self) {
+        let stat = format!("/proc/{}/stat", self.id());
+        eventually("a stopped process", || {
+            let stat = fs::read_to_string(&stat).expect("it has not been waited for");
+            assert!(
+                !stat.contains(") Z "),
+                "{} ended before it could stop",
+                self.name
+            );
+            stat.contains(") T ").then_some(())
+        });
+    }
+
+    /// Sends a signal, and says when.
+    pub fn signal(&self, signal: Signal) -> Instant {
+        let now = Instant::now();
+        kill_process(Pid::from_child(&self.child), signal).expect("it has not been waited for");
+        now
+    }
+
+    /// kill -9.
+    pub fn kill(&self) -> Instant {
+        self.signal(Signal::KILL)
+    }
+
+    /// Whether it still runs.
+    pub fn runs(&self) -> bool {
+        !self.ends_within(Duration::ZERO)
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub fn end(mut self) -> End {
+        let ended = self.ends_within(LIMIT);
+        let at = Instant::now();
+        if !ended {
+            self.kill();
+        }
+        let status = self.child.wait().expect("a child can be waited for");
+        let stderr = self.stderr.whole();
+        assert!(
+            ended,
+            "{} still ran after {LIMIT:?}; it said:\n{stderr}",
+            self.name
+        );
+        let stdout = self
+            .stdout
+            .take()
+            .map(|reader| reader.join().expect("it reads on"));
+        End {
+            name: self.name,
+            status,
+            stderr,
+            stdout: stdout.unwrap_or_default(),
+            at,
+        }
+    }
+
+    fn ends_within(&self, limit: Duration) -> bool {
+        let mut handles = [PollFd::new(&self.handle, PollFlags::IN)];
+        let limit = Timespec::try_from(limit).expect("a short time");
+        poll(&mut handles, Some(&limit)).expect("a descriptor can be polled") > 0
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl End {
+    /// The exit code; minus the signal for a program that was killed.
+    pub fn code(&self) -> i32 {
+        self.status
+            .code()
+            .unwrap_or_else(|| -self.status.signal().unwrap_or(0))
+    }
+
+    /// Checks the code and returns what was said.
+    #[track_caller]
+    pub fn exits(&self, code: i32) -> &str {
+        let Self { name, stderr, .. } = self;
+        assert_eq!(self.code(), code, "{name} said:\n{stderr}");
+        stderr
+    }
+
+    /// Checks that it failed, and that it named everything in `words`.
+    #[track_caller]
+    pub fn fails(&self, code: i32, words: &[&str]) {
+        let text = self.exits(code);
+        for word in words {
+            assert!(
+                text.contains(word),
+                "{} did not say {word:?}, but:\n{text}",
+                self.name
+            );
+        }
+        let lines = text
+            .lines()
+            .filter(|line| !line.contains("listening on port"));
+        assert_eq!(lines.count(), 1, "not one sentence:\n{text}");
+    }
+}
+
+/// What a process has written to stderr so far.
+struct Transcript {
+    text: Arc<(Mutex<(String, bool)>, Condvar)>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Transcript {
+    fn of(mut pipe: impl Read + Send + 'static) -> Self {
+        let text = Arc::new((Mutex::new((String::new(), false)), Condvar::new()));
+        let shared = Arc::clone(&text);
+        let read = move || {
+            let mut buffer = [0; 4096];
+            loop {
+                let count = pipe.read(&mut buffer).unwrap_or(0);
+                let mut text = shared.0.lock().expect("nobody panics with it");
+                text.0.push_str(&String::from_utf8_lossy(&buffer[..count]));
+                text.1 = count == 0;
+                shared.1.notify_all();
+                if count == 0 {
+                    return;
+                }
+            }
+        };
+        Self {
+            text,
+            reader: Some(thread::spawn(read)),
+        }
+    }
+
+    fn wait_for<T>(&self, find: impl Fn(&str) -> Option<T>) -> Result<T, String> {
+        let deadline = Instant::now() + LIMIT;
+        let mut text = self.text.0.lock().expect("nobody panics with it");
+        loop {
+            if let Some(found) = find(&text.0) {
+                return Ok(found);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if text.1 || left.is_zero() {
+                return Err(text.0.clone());
+            }
+            text = self
+                .text
+                .1
+                .wait_timeout(text, left)
+                .expect("nobody panics with it")
+                .0;
+        }
+    }
+
+    fn whole(&mut self) -> String {
+        if let Some(reader) = self.reader.take() {
+            reader.join().expect("it reads on");
+        }
+        self.text.0.lock().expect("nobody panics with it").0.clone()
+    }
+}

@@ -1,0 +1,85 @@
+//! What `/proc` tells about a process that runs.
+
+use std::{
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{fd::AsFd, io::ioctl_fionread, process::Signal};
+
+use super::{LIMIT, Running};
+
+/// Waits until `probe` finds what it looks for: the kernel tells some things only to whoever asks.
+#[track_caller]
+pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = probe() {
+            return found;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "in vain waited for {LIMIT:?}: {what}"
+        );
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// How far the process has written a file below `directory`, with or without a name; `None` while
+/// it has none open.
+pub fn write_position(process: &Running, directory: &Path) -> Option<u64> {
+    let proc = format!("/proc/{}", process.id());
+    let entries = fs::read_dir(format!("{proc}/fd")).ok()?;
+    let mut positions = entries.flatten().filter_map(|entry| {
+        let number = entry.file_name().to_string_lossy().into_owned();
+        let below = fs::read_link(entry.path()).ok()?.starts_with(directory);
+        let info = fs::read_to_string(format!("{proc}/fdinfo/{number}"));
+        let info = info.ok().filter(|_| below)?;
+        let writes = field(&info, "flags:").is_some_and(|flags| !flags.ends_with('0'));
+        field(&info, "pos:").filter(|_| writes)?.parse().ok()
+    });
+    positions.next()
+}
+
+/// Bytes that wait in a pipe.
+pub fn held_bytes(pipe: impl AsFd) -> u64 {
+    ioctl_fionread(pipe).expect("a pipe tells what is in it")
+}
+
+/// Whether this process, and so every program that it starts, ignores the signal: a shell's `&`
+/// and `nohup` have it so.
+pub fn is_ignored(signal: Signal) -> bool {
+    let status = fs::read_to_string("/proc/self/status").expect("a process has a status");
+    let mask = field(&status, "SigIgn:").expect("the kernel tells");
+    let mask = u64::from_str_radix(mask, 16).expect("a number");
+    mask & (1 << (signal.as_raw() - 1)) != 0
+}
+
+/// The most memory that the process ever had in use, in KiB.
+pub fn peak_kib(process: &Running) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.id())).expect("it runs");
+    let peak = field(&status, "VmHWM:").and_then(|peak| peak.strip_suffix(" kB"));
+    peak.expect("the kernel counts").parse().expect("a number")
+}
+
+/// Processor time that the process has used, in ticks of 10 ms.
+pub fn cpu_ticks(process: &Running) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.id())).expect("it runs");
+    let (_, fields) = stat.rsplit_once(')').expect("a name in parentheses");
+    let ticks = |field: &str| field.parse::<u64>().expect("a number");
+    // Fields 14 and 15 of proc_pid_stat(5); the first one here is the third.
+    fields
+        .split_ascii_whitespace()
+        .skip(11)
+        .take(2)
+        .map(ticks)
+        .sum()
+}
+
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines()
+        .find_map(|line| line.strip_prefix(name))
+        .map(str::trim)
+}

@@ -1,0 +1,150 @@
+//! Whichever end dies, at whatever moment: the other one says so within a second, and nothing is
+//! taken for whole that is not.
+
+mod pair;
+
+use std::{io::Read, process::Stdio, time::Duration};
+
+use pair::{
+    OLD, Place, Random, SOON, Victim, assert_no_loss, eventually, held_bytes, kill_at, pattern,
+    receiver, sender, write_position,
+};
+use rustix::{pipe::fcntl_getpipe_size, process::Signal};
+
+/// A file that takes a while to send: long enough to be caught in the middle.
+const FILE_BYTES: usize = 48 << 20;
+
+#[test]
+fn the_sender_dies_at_random_moments() {
+    die_at_random_moments(Victim::Sender, 0x5eed_0001);
+}
+
+#[test]
+fn the_receiver_dies_at_random_moments() {
+    die_at_random_moments(Victim::Receiver, 0x5eed_0002);
+}
+
+fn die_at_random_moments(victim: Victim, seed: u64) {
+    let data = pattern(FILE_BYTES);
+    let mut random = Random(seed);
+    let mut caught = 0;
+    for round in 0..20 {
+        let place = Place::new();
+        place.file("in", &data);
+        let moment = random.below(FILE_BYTES as u64);
+        let programs = [
+            receiver(format!("-o {}", place.old())),
+            pair::rdsend("127.0.0.1"),
+        ];
+        let ends = kill_at(&place, victim, programs, |_, receiver| {
+            // A target that is closed again has been written.
+            eventually("so many bytes", || {
+                let at = write_position(receiver, place.directory());
+                let over = !receiver.runs() || place.read("old") != OLD;
+                (over || at >= Some(moment)).then_some(())
+            });
+        });
+        println!("round {round}, byte {moment}: {:?}", ends[1].stderr);
+        caught += usize::from(ends[1].code() != 0);
+        assert_no_loss(&place, victim, &ends, &data);
+    }
+    assert!(
+        caught >= 10,
+        "only {caught} of 20 were caught in the middle"
+    );
+}
+
+#[test]
+fn the_receiver_dies_while_the_source_is_idle() {
+    let receiver = receiver("").start_raw();
+    let mut sender = sender(receiver.port(), "").stdin(Stdio::piped()).start();
+    let mut input = sender.stdin();
+    std::io::Write::write_all(&mut input, b"hello").unwrap();
+    let mut receiver = receiver;
+    let mut arrived = [0; 5];
+    receiver.take_stdout().read_exact(&mut arrived).unwrap();
+    let killed = receiver.kill();
+    let sender = sender.end();
+    assert!(sender.at.saturating_duration_since(killed) < SOON);
+    sender.fails(
+        255,
+        &["sending to 127.0.0.1 failed at byte 5: the other end died"],
+    );
+    drop(input);
+}
+
+#[test]
+fn the_sender_dies_while_the_sink_is_blocked() {
+    let mut receiver = receiver("").start_raw();
+    let output = receiver.take_stdout();
+    let sender = sender(receiver.port(), "-i /dev/zero").start();
+    eventually("a full pipe", || {
+        let room = fcntl_getpipe_size(&output).unwrap();
+        (held_bytes(&output) == room as u64).then_some(())
+    });
+    let killed = sender.kill();
+    let receiver = receiver.end();
+    assert!(receiver.at.saturating_duration_since(killed) < SOON);
+    receiver.fails(
+        255,
+        &["receiving from ", " failed at byte ", "the other end died"],
+    );
+    drop(output);
+}
+
+#[test]
+fn the_byte_that_is_named_is_near_the_last_one_delivered() {
+    let mut receiver = receiver("").start_raw();
+    let mut output = receiver.take_stdout();
+    let sender = sender(receiver.port(), "-i /dev/zero").start();
+    let mut some = vec![0; 40 << 20];
+    output.read_exact(&mut some).unwrap();
+    sender.kill();
+    let rest = output.read_to_end(&mut Vec::new()).unwrap();
+    let delivered = (some.len() + rest) as u64;
+    let end = receiver.end();
+    let text = end.exits(255);
+    let number = text
+        .split("failed at byte ")
+        .nth(1)
+        .and_then(|rest| rest.split(':').next());
+    let named: u64 = number.expect(text).parse().expect(text);
+    let pool = 16 * (512 << 10);
+    assert!(
+        (delivered..=delivered + pool).contains(&named),
+        "{named}, but {delivered} came"
+    );
+}
+
+#[test]
+fn a_silent_end_counts_as_dead_after_the_timeout() {
+    for stop_sender in [true, false] {
+        let place = Place::new();
+        let receiver = receiver(format!("--timeout 0.4 -o {}", place.old())).start();
+        let port = receiver.port();
+        let sender = sender(port, "--timeout 0.4 -i /dev/zero").start();
+        eventually("some bytes", || {
+            write_position(&receiver, place.directory()).filter(|at| *at > 0)
+        });
+        let (stopped, other) = if stop_sender {
+            (sender, receiver)
+        } else {
+            (receiver, sender)
+        };
+        let since = stopped.signal(Signal::STOP);
+        let end = other.end();
+        let late = end.at - since;
+        assert!(late < Duration::from_millis(400) + SOON, "{late:?}");
+        end.fails(
+            255,
+            &[
+                "nothing was heard from the other end for 400.0ms",
+                "at byte ",
+            ],
+        );
+        stopped.signal(Signal::CONT);
+        let end = stopped.end();
+        assert_ne!(end.code(), 0, "{end:?}");
+        place.assert_untouched(&[]);
+    }
+}
