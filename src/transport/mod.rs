@@ -11,6 +11,7 @@ mod message;
 mod noise;
 mod path;
 mod preamble;
+mod rdma;
 mod recv;
 mod send;
 mod shared;
