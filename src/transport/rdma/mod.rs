@@ -1,6 +1,6 @@
-//! The RDMA data path: which ports there are.
+//! The RDMA data path: which ports there are, and which pair of them to use.
 //!
-//! Everything here so far is plain functions over a sysfs root; nothing needs libibverbs.
+//! Everything here so far is plain functions over a sysfs root and two lists; nothing needs libibverbs.
 #![allow(dead_code)] // until the data path uses it
 
 mod choice;
@@ -11,6 +11,7 @@ mod fixtures;
 mod gid;
 mod network;
 mod offer;
+mod rank;
 mod sysfs;
 #[cfg(test)]
 mod tests;

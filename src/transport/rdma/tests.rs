@@ -6,6 +6,7 @@ use super::{
     fixtures::{Tree, V1, V2, infiniband, roce},
     gid::GidKind,
     offer::{Candidate, MAX_OFFERS, Offers},
+    rank::{End, rank},
 };
 
 mod chosen;

@@ -208,3 +208,26 @@ fn a_large_machine_offers_every_port() {
     let names: Vec<_> = (0..10).map(|n| format!("mlx5_{n}")).collect();
     assert_eq!(first, names);
 }
+
+#[test]
+fn two_machines_find_their_best_pair() {
+    let (here, there) = (dual_port(), Tree::new());
+    there.hardware("mlx5_1");
+    there.port("mlx5_1", 1, "Ethernet", EDR);
+    there.gid("mlx5_1", 1, 0, "fe80::2", V2, "eth1");
+    there.gid("mlx5_1", 1, 1, "::ffff:10.1.0.9", V2, "eth1");
+    there.netdev("eth1", 1500);
+    there.routes(&[("eth1", [10, 1, 0, 0], 24)]);
+    let (ours, theirs) = (all(&here), all(&there));
+    let offers = Offers::of(&theirs);
+    let pairs = rank(End::Dialer, &ours, offers.as_slice());
+    let named: Vec<_> = pairs
+        .iter()
+        .map(|&(i, j)| (ours[i].gid_index, theirs[j].gid_index))
+        .collect();
+    assert_eq!(named, [(3, 1), (1, 0)]);
+    assert_eq!(
+        ours[pairs[0].0].path_mtu(&offers.as_slice()[pairs[0].1]),
+        1024
+    );
+}
