@@ -40,6 +40,8 @@ pub struct StreamConfig {
     pub handshake_timeout: Duration,
     /// Which transports may be used.
     pub transport: TransportPolicy,
+    /// What applies to RDMA only, its chunk size and depth among it.
+    pub rdma: RdmaConfig,
     /// Which ways bytes will travel.
     pub direction: Direction,
     /// Where the stream's control task runs: credits, keepalives, FIN and ABORT.
@@ -69,10 +71,53 @@ impl Default for StreamConfig {
             connect_timeout: Duration::from_secs(3),
             handshake_timeout: Duration::from_secs(10),
             transport: TransportPolicy::Auto,
+            rdma: RdmaConfig::default(),
             direction: Direction::Both,
             control_runtime: None,
             #[cfg(feature = "fault-injection")]
             faults: crate::Faults::default(),
+        }
+    }
+}
+
+/// How a stream is set up where RDMA carries it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct RdmaConfig {
+    /// Payload of one chunk, in bytes, each a registered buffer.
+    pub chunk_bytes: usize,
+    /// Chunks in each pool. Both shrink where the memlock limit wants it.
+    pub depth: usize,
+    /// Only this device, by its name under `/sys/class/infiniband`.
+    pub device: Option<String>,
+    /// Only this port of each device, from 1.
+    pub port: Option<u8>,
+    /// Only this row of each port's GID table.
+    pub gid_index: Option<u8>,
+    /// Traffic class of each packet (on RoCE v2 the DSCP and ECN bits of the IP header).
+    pub traffic_class: u8,
+    /// Service level, 0 to 15 (on RoCE the VLAN priority).
+    pub service_level: u8,
+    /// Row of the port's partition key table.
+    pub pkey_index: u16,
+}
+
+impl Default for RdmaConfig {
+    /// 2 MiB × 7 = 14 MiB, which with its headers, rings and small receives stays below the 16 MiB
+    /// that a stream's end pins at most.
+    ///
+    /// Over RDMA it is operations and wake-ups that cost, not bytes: large chunks, and still enough
+    /// of them that one is filled, some are on their way and one is being read.
+    fn default() -> Self {
+        Self {
+            chunk_bytes: 2 << 20,
+            depth: 7,
+            device: None,
+            port: None,
+            gid_index: None,
+            traffic_class: 0,
+            service_level: 0,
+            pkey_index: 0,
         }
     }
 }

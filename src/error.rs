@@ -37,6 +37,12 @@ pub enum Error {
         /// What the system said.
         source: Arc<io::Error>,
     },
+    /// The RDMA device that was asked for cannot be used.
+    #[error("{reason}; use --transport auto to take TCP instead, or look at `ibv_devinfo`")]
+    Device {
+        /// Why, in words.
+        reason: String,
+    },
     /// The two ends did not come to terms.
     #[error("{peer}: {fault}")]
     Handshake {
@@ -196,6 +202,7 @@ impl Error {
             },
             Self::PeerAborted { .. } | Self::Aborted { .. } => Kind::ConnectionAborted,
             Self::Stopped { .. } => Kind::BrokenPipe,
+            Self::Device { .. } => Kind::Unsupported,
             Self::Misuse(_) => Kind::InvalidInput,
         }
     }

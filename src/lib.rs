@@ -61,7 +61,7 @@ mod stats;
 mod transport;
 
 pub use config::{
-    Direction, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH, StreamConfig,
+    Direction, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig, StreamConfig,
     TransportPolicy,
 };
 pub use error::{Error, Fault, HandshakeFault};

@@ -63,6 +63,7 @@ impl From<&Error> for Exit {
             Error::Resolve { .. }
             | Error::Connect { .. }
             | Error::Listen { .. }
+            | Error::Device { .. }
             | Error::Handshake { .. }
             | Error::Send { .. }
             | Error::Receive { .. } => Self::Connection,

@@ -131,6 +131,11 @@ impl Run {
             depth: Some(stream.depth()),
             ..Report::default()
         };
+        if stream.is_fallback() {
+            let reason = stream.transport_reason();
+            self.console
+                .note(&format!("the data goes over TCP: {reason}"));
+        }
         let watch = stream.watch();
         let moved = move || {
             let Stats {

@@ -8,10 +8,11 @@ use tokio::{
 };
 
 use super::{
-    handshake::{self, Negotiated},
+    negotiate::{self, Negotiated},
+    rdma,
     stream::Stream,
 };
-use crate::{Error, HandshakeFault, Key, StreamConfig, TransportPolicy};
+use crate::{Error, HandshakeFault, Key, StreamConfig};
 
 /// Pause between two rounds of attempts: short, because the usual reason to wait is a receiver
 /// that is being started at the same moment.
@@ -39,14 +40,7 @@ pub async fn connect(
     key: &Key,
     config: &StreamConfig,
 ) -> Result<Stream, Error> {
-    if config.transport == TransportPolicy::Rdma {
-        super::terms::transport(config.transport, super::message::Policy::Auto).map_err(
-            |fault| Error::Handshake {
-                peer: host.to_owned(),
-                fault,
-            },
-        )?;
-    }
+    rdma::Ours::check(config)?;
     let started = Instant::now();
     let deadline = started + config.connect_timeout;
     let addresses = resolve(host, port).await?;
@@ -113,7 +107,9 @@ async fn attempt(
         Err(_) => return Err(Setback::NotYet(io::ErrorKind::TimedOut.into())),
     };
     let limit = config.handshake_timeout;
-    match timeout(limit, handshake::dial(socket, host, key, config)).await {
+    // Boxed: it is many times larger than all the rest of `connect`.
+    let dialing = Box::pin(negotiate::dial(socket, host, key, config));
+    match timeout(limit, dialing).await {
         Ok(Ok(negotiated)) => Ok(negotiated),
         Ok(Err(HandshakeFault::Broken(error))) if Instant::now() + PAUSE < deadline => {
             Err(Setback::NotYet(io::Error::new(error.kind(), error)))

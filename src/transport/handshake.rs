@@ -1,51 +1,32 @@
-//! From a fresh TCP connection to an authenticated control connection with agreed terms.
+//! From a fresh TCP connection to an authenticated control connection.
 //!
 //! ```text
 //! dialer                                    acceptor
 //!   preamble, Noise message 1  ───────────►   wrong key, wrong version: says so, closes
 //!                              ◄───────────   preamble, Noise message 2
 //!   Hello                      ───────────►   only now the dialer is believed
-//!                              ◄───────────   Welcome (with a token) or Reject
-//!   second connection: preamble, token  ──►
-//!                              ◄───────────   Ready
 //! ```
+//!
+//! What follows is in [`negotiate`](super::negotiate).
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, sync::Arc};
 
-use futures::{SinkExt, StreamExt};
+use futures::StreamExt;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    time::timeout,
 };
 use tokio_util::codec::Framed;
 
 use super::{
     codec::{Codec, ControlError},
     control::{self, Control},
-    message::{Hello, Message, Token, Welcome},
+    message::{Hello, Message},
     noise::{self, HANDSHAKE_BYTES, Initiator},
     preamble::{Kind, PREAMBLE_BYTES, Preamble},
-    terms::{self, Agreement},
     wire::PROTOCOL_VERSION,
 };
-use crate::{Error, HandshakeFault, Key, StreamConfig};
-
-/// A stream that both ends have agreed on, before its halves and tasks exist.
-pub(crate) struct Negotiated {
-    /// The authenticated control connection.
-    pub(crate) control: Control,
-    /// The data connection.
-    pub(crate) data: TcpStream,
-    /// What was agreed.
-    pub(crate) agreement: Agreement,
-    /// Where the chains begin: this end's sending direction, then its receiving one.
-    pub(crate) seeds: [u64; 2],
-    /// The peer's name for messages.
-    pub(crate) peer: String,
-    /// Why the data goes the way it goes.
-    pub(crate) reason: String,
-}
+use crate::{HandshakeFault, Key};
 
 impl From<ControlError> for HandshakeFault {
     fn from(error: ControlError) -> Self {
@@ -62,57 +43,28 @@ impl From<io::Error> for HandshakeFault {
     }
 }
 
-fn closed() -> HandshakeFault {
+/// The end of a connection where a message should be.
+pub(super) fn closed() -> HandshakeFault {
     io::Error::new(io::ErrorKind::UnexpectedEof, "closed by the other end").into()
 }
 
-// --- the dialer's side -----------------------------------------------------------------------
-
-/// The dialer's side on a fresh connection.
-pub(crate) async fn dial(
+/// The dialer's side on a fresh connection: the control connection, and where the chains begin, this
+/// end's sending direction first.
+///
+/// # Errors
+///
+/// When the acceptor does not have the key, speaks another version, or is not rdpipe.
+pub(crate) async fn introduce(
     mut socket: TcpStream,
-    peer: &str,
     key: &Key,
-    config: &StreamConfig,
-) -> Result<Negotiated, HandshakeFault> {
+) -> Result<(Control, [u64; 2]), HandshakeFault> {
     socket.set_nodelay(true)?;
-    let address = socket.peer_addr()?;
     let preamble = Preamble::encode(Kind::Control);
     let (initiator, first) = Initiator::start(key, &preamble);
     socket.write_all(&[&preamble[..], &first].concat()).await?;
     let session = read_reply(&mut socket, initiator).await?;
-    let [to_acceptor, to_dialer] = session.seeds;
-    let mut control = Framed::new(socket, Codec(session));
-
-    let ours = terms::ours(config);
-    let hello = Hello {
-        terms: ours.clone(),
-        transport: config.transport.into(),
-    };
-    control.send(Message::Hello(hello)).await?;
-    let welcome = match control.next().await.ok_or_else(closed)?? {
-        Message::Welcome(welcome) => welcome,
-        Message::Reject(reason) => return Err(HandshakeFault::Refused(reason)),
-        _ => return Err(HandshakeFault::Protocol("neither a welcome nor a refusal")),
-    };
-    let agreement = terms::agree(&ours, &welcome.terms)?;
-    let data = open_data(address, &welcome.token).await?;
-    match await_ready(&mut control, &data).await {
-        Ok(()) => {}
-        Err(fault) => {
-            give_up(control, &fault).await;
-            return Err(fault);
-        }
-    }
-    let (seeds, reason) = ([to_acceptor, to_dialer], welcome.reason);
-    Ok(Negotiated {
-        control,
-        data,
-        agreement,
-        seeds,
-        peer: peer.to_owned(),
-        reason,
-    })
+    let seeds = session.seeds;
+    Ok((Framed::new(socket, Codec(session)), seeds))
 }
 
 async fn read_reply(
@@ -138,61 +90,14 @@ async fn read_reply(
     }
 }
 
-async fn open_data(address: std::net::SocketAddr, token: &Token) -> io::Result<TcpStream> {
-    let mut data = TcpStream::connect(address).await?;
-    data.set_nodelay(true)?;
-    data.write_all(&[&Preamble::encode(Kind::Data)[..], &token.0].concat())
-        .await?;
-    Ok(data)
-}
-
-/// Waits until the acceptor has the data connection, or either connection ends.
-async fn await_ready(control: &mut Control, data: &TcpStream) -> Result<(), HandshakeFault> {
-    let mut byte = [0];
-    tokio::select! {
-        // The acceptor sends the first data only after Ready, which is then on its way too.
-        biased;
-        message = control.next() => match message.ok_or_else(closed)?? {
-            Message::Ready => Ok(()),
-            Message::Reject(reason) | Message::Abort { reason, .. } => {
-                Err(HandshakeFault::Refused(reason))
-            }
-            _ => Err(HandshakeFault::Protocol("no word on the data connection")),
-        },
-        count = data.peek(&mut byte) => match count {
-            Ok(0) => Err(broken_data("closed by the other end")),
-            Ok(_) => match control.next().await.ok_or_else(closed)?? {
-                Message::Ready => Ok(()),
-                _ => Err(HandshakeFault::Protocol("no word on the data connection")),
-            },
-            Err(error) => Err(error.into()),
-        },
-    }
-}
-
-fn broken_data(what: &'static str) -> HandshakeFault {
-    let text = format!("the data connection was {what}");
-    io::Error::new(io::ErrorKind::ConnectionReset, text).into()
-}
-
-/// Tells an authenticated peer why this end gives up.
-async fn give_up(mut control: Control, fault: &HandshakeFault) {
-    let _ = control
-        .send(Message::Abort {
-            offset: 0,
-            reason: fault.to_string(),
-        })
-        .await;
-    control::close(control.into_inner()).await;
-}
-
-// --- the acceptor's side ---------------------------------------------------------------------
-
 /// A dialer that has proved that it has the key, and what it wants.
 pub(crate) struct Authenticated {
-    control: Control,
-    hello: Hello,
-    seeds: [u64; 2],
+    /// The control connection.
+    pub(super) control: Control,
+    /// What the dialer wants.
+    pub(super) hello: Hello,
+    /// Where the chains begin: this end's sending direction, then its receiving one.
+    pub(super) seeds: [u64; 2],
 }
 
 /// The acceptor's side of a control connection, up to the point where the dialer is believed.
@@ -240,110 +145,4 @@ async fn refuse(mut socket: TcpStream, kind: Kind) {
     if socket.write_all(&Preamble::encode(kind)).await.is_ok() {
         control::close(socket).await;
     }
-}
-
-/// The acceptor's side once the dialer is believed. `data_connection` brings the connection that
-/// presents the token it is given.
-///
-/// # Errors
-///
-/// Whatever keeps the stream from coming about; the dialer has been told.
-pub(crate) async fn welcome<F>(
-    authenticated: Authenticated,
-    config: &StreamConfig,
-    data_connection: impl FnOnce(Token) -> F,
-) -> Result<Negotiated, Error>
-where
-    F: Future<Output = Option<TcpStream>>,
-{
-    let Authenticated {
-        mut control,
-        hello,
-        seeds,
-    } = authenticated;
-    let peer = hello.terms.host.clone();
-    let limit = config.handshake_timeout;
-    let terms = terms::ours(config);
-    let agreed = terms::agree(&terms, &hello.terms).and_then(|agreement| {
-        Ok((
-            agreement,
-            terms::transport(config.transport, hello.transport)?,
-        ))
-    });
-    let (agreement, reason) = match agreed {
-        Ok(agreed) => agreed,
-        Err(fault) => {
-            let _ = control.send(Message::Reject(fault.to_string())).await;
-            control::close(control.into_inner()).await;
-            return Err(Error::Handshake { peer, fault });
-        }
-    };
-    let reason = reason.to_owned();
-    let token = Token(random());
-    let data = data_connection(token.clone());
-    let answer = Welcome {
-        terms,
-        reason: reason.clone(),
-        token,
-    };
-    match bring_data(&mut control, answer, data, limit).await {
-        Ok(data) => Ok(Negotiated {
-            control,
-            data,
-            agreement,
-            seeds,
-            peer,
-            reason,
-        }),
-        Err(Stumble::PeerAborted(reason)) => Err(Error::PeerAborted {
-            peer,
-            offset: 0,
-            reason,
-        }),
-        Err(Stumble::Fault(fault)) => {
-            give_up(control, &fault).await;
-            Err(Error::Handshake { peer, fault })
-        }
-    }
-}
-
-enum Stumble {
-    PeerAborted(String),
-    Fault(HandshakeFault),
-}
-
-impl<T: Into<HandshakeFault>> From<T> for Stumble {
-    fn from(fault: T) -> Self {
-        Self::Fault(fault.into())
-    }
-}
-
-async fn bring_data(
-    control: &mut Control,
-    answer: Welcome,
-    data: impl Future<Output = Option<TcpStream>>,
-    limit: Duration,
-) -> Result<TcpStream, Stumble> {
-    control.send(Message::Welcome(answer)).await?;
-    let data = tokio::select! {
-        data = timeout(limit, data) => match data {
-            Ok(Some(data)) => data,
-            Ok(None) => return Err(closed().into()),
-            Err(_) => return Err(HandshakeFault::Timeout(limit).into()),
-        },
-        message = control.next() => return Err(match message {
-            Some(Ok(Message::Abort { reason, .. })) => Stumble::PeerAborted(reason),
-            Some(Ok(_)) => HandshakeFault::Protocol("a message before the data connection").into(),
-            Some(Err(error)) => error.into(),
-            None => closed().into(),
-        }),
-    };
-    control.send(Message::Ready).await?;
-    Ok(data)
-}
-
-fn random() -> [u8; 32] {
-    let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).expect("the system has random numbers once it has booted");
-    bytes
 }

@@ -19,9 +19,11 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    handshake::{self, Negotiated},
+    handshake,
     message::Token,
+    negotiate::{self, Negotiated},
     preamble::{Kind, PREAMBLE_BYTES, Preamble},
+    rdma,
     stream::Stream,
     wire::PROTOCOL_VERSION,
 };
@@ -56,7 +58,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`Error::Listen`].
+    /// [`Error::Listen`], or [`Error::Device`] where RDMA was asked for and cannot be had.
     ///
     /// # Panics
     ///
@@ -66,10 +68,10 @@ impl Listener {
             address: address.to_string(),
             source: Arc::new(source),
         };
-        let runtime = config
-            .control_runtime
-            .clone()
-            .unwrap_or_else(Handle::current);
+        rdma::Ours::check(&config)?;
+        let streams = Handle::current();
+        let runtime = config.control_runtime.clone();
+        let runtime = runtime.unwrap_or_else(|| streams.clone());
         let socket = {
             let _context = runtime.enter();
             listen(address).map_err(failed)?
@@ -80,6 +82,7 @@ impl Listener {
         let door = Arc::new(Door {
             key,
             config: config.clone(),
+            streams,
             strangers: Mutex::default(),
             expected: Mutex::default(),
             arrivals: sender,
@@ -147,6 +150,9 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 struct Door {
     key: Key,
     config: StreamConfig,
+    /// Where streams will be used, so where their data path is to be made: a queue pair belongs to
+    /// the runtime that it is made in.
+    streams: Handle,
     strangers: Mutex<Strangers>,
     /// Data connections that streams wait for, by their tokens.
     expected: Mutex<HashMap<[u8; 32], oneshot::Sender<TcpStream>>>,
@@ -190,7 +196,7 @@ impl Door {
 
     /// Serves one connection to its end. An error is a stranger's.
     async fn serve(
-        &self,
+        self: &Arc<Self>,
         mut socket: TcpStream,
         admission: Admission<'_>,
     ) -> Result<(), HandshakeFault> {
@@ -223,8 +229,14 @@ impl Door {
         let Some(peer) = authenticated.map_err(|_| HandshakeFault::Timeout(limit))?? else {
             return Ok(());
         };
-        let welcome = handshake::welcome(peer, &self.config, |token| self.expect(token));
-        let arrival = Box::pin(welcome).await;
+        let door = Arc::clone(self);
+        let welcome =
+            async move { negotiate::welcome(peer, &door.config, |token| door.expect(token)).await };
+        let welcome = self.closed.clone().run_until_cancelled_owned(welcome);
+        let Ok(Some(arrival)) = self.streams.spawn(welcome).await else {
+            // The listener is gone, or its runtime.
+            return Ok(());
+        };
         let _ = self.arrivals.send(arrival).await;
         Ok(())
     }

@@ -17,8 +17,6 @@ pub(crate) enum Message {
     Hello(Hello),
     /// Acceptor's answer: what both will do.
     Welcome(Welcome),
-    /// Acceptor's other answer: why not.
-    Reject(String),
     /// Acceptor: the data connection is there, go ahead.
     Ready,
     /// Receiver of a direction: these slots may be written.
@@ -50,6 +48,8 @@ pub(crate) enum Message {
     Ping,
     /// This end is finished and content. Nothing comes after it.
     Bye,
+    /// One step towards a queue pair: this end's part of it, or why there is none.
+    Step(Result<Vec<u8>, String>),
 }
 
 /// What the dialer wants.
@@ -59,6 +59,8 @@ pub(crate) struct Hello {
     pub(crate) terms: Terms,
     /// Which transports it may use.
     pub(crate) transport: Policy,
+    /// Its ways over RDMA, or why there are none.
+    pub(crate) rdma: Result<Vec<u8>, String>,
 }
 
 /// What both will do.
@@ -66,8 +68,10 @@ pub(crate) struct Hello {
 pub(crate) struct Welcome {
     /// What this end is and would like.
     pub(crate) terms: Terms,
-    /// Why the data goes over the transport it goes over.
-    pub(crate) reason: String,
+    /// Which transports it may use.
+    pub(crate) transport: Policy,
+    /// The way over RDMA that both should try, or why the data goes over TCP.
+    pub(crate) rdma: Result<Vec<u8>, String>,
     /// Proves, once, that the data connection belongs to this control connection.
     pub(crate) token: Token,
 }
@@ -158,12 +162,12 @@ impl Message {
             return Err(Unintelligible);
         }
         match &mut message {
-            Self::Hello(hello) => hello.terms.clean(),
-            Self::Welcome(welcome) => {
-                welcome.terms.clean();
-                welcome.reason = printable(&welcome.reason);
+            Self::Hello(Hello { terms, rdma, .. }) | Self::Welcome(Welcome { terms, rdma, .. }) => {
+                terms.clean();
+                clean(rdma);
             }
-            Self::Reject(reason) | Self::Abort { reason, .. } => *reason = printable(reason),
+            Self::Step(step) => clean(step),
+            Self::Abort { reason, .. } => *reason = printable(reason),
             _ => {}
         }
         Ok(message)
@@ -174,6 +178,12 @@ impl Terms {
     fn clean(&mut self) {
         self.version = printable(&self.version);
         self.host = printable(&self.host);
+    }
+}
+
+fn clean(step: &mut Result<Vec<u8>, String>) {
+    if let Err(reason) = step {
+        *reason = printable(reason);
     }
 }
 

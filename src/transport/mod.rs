@@ -8,9 +8,15 @@ pub mod fuzzing;
 mod handshake;
 mod listener;
 mod message;
+mod negotiate;
 mod noise;
 mod path;
 mod preamble;
+#[cfg(feature = "rdma")]
+mod rdma;
+#[cfg(not(feature = "rdma"))]
+#[path = "no_rdma.rs"]
+mod rdma;
 mod receiver;
 mod recv;
 mod send;
@@ -33,12 +39,15 @@ pub use stream::{ReadHalf, Stream, Watch, WriteHalf};
 pub enum Transport {
     /// A TCP connection beside the control connection.
     Tcp,
+    /// A queue pair, written to by the peers' devices.
+    Rdma,
 }
 
 impl std::fmt::Display for Transport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Tcp => f.write_str("TCP"),
+            Self::Rdma => f.write_str("RDMA"),
         }
     }
 }

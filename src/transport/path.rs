@@ -65,6 +65,10 @@ pub(crate) trait ReceivePath: Send + Unpin + 'static {
 
     /// Takes back a slot whose reader is done with it. It may be granted again.
     fn release(&mut self, slot: Self::Slot);
+
+    /// Gets ready for a frame in slot `index`, which is granted next: slots are used in the order in
+    /// which they are granted.
+    fn expect(&mut self, index: u32);
 }
 
 /// A kind of data path.
@@ -73,4 +77,14 @@ pub(crate) trait DataPath: Send + Sync + 'static {
     type Send: SendPath;
     /// Its receiving side.
     type Receive: ReceivePath;
+}
+
+/// What the peer did wrong on the data path, as the source of an [`io::Error`].
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Violation(pub(crate) &'static str);
+
+/// A broken rule as the error of a data path.
+pub(crate) fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, Violation(what))
 }

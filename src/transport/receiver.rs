@@ -8,9 +8,8 @@ use std::{
 };
 
 use super::{
-    path::{ReceivePath, Slot},
+    path::{ReceivePath, Slot, Violation},
     state::{Failure, State},
-    tcp::Violation,
     wire::{Chain, Damage, HEADER_BYTES, Header, credit_batch},
 };
 use crate::{Fault, faults};
@@ -232,6 +231,7 @@ impl<P: ReceivePath> Lane<P> {
     fn grant(&mut self, state: &State) {
         for index in &self.freed {
             self.granted[*index as usize] = true;
+            self.path.expect(*index);
         }
         self.outstanding += self.freed.len();
         state.grant(&mut self.freed);

@@ -17,9 +17,12 @@ use tokio::{
 };
 use tokio_util::codec::Framed;
 
+#[cfg(feature = "rdma")]
+use super::rdma;
 use super::{
     control::{self, Control, Timing},
-    handshake::Negotiated,
+    negotiate::{Data, Negotiated},
+    path::DataPath,
     receiver::Receiver,
     recv::RecvHalf,
     send::SendHalf,
@@ -28,6 +31,7 @@ use super::{
     state::{Failure, State},
     steward,
     tcp::{Tcp, TcpReceive, TcpSend},
+    terms::Agreement,
 };
 use crate::{Direction, Error, Stats, StreamConfig, Transport, pump::FillSlots};
 
@@ -64,10 +68,42 @@ pub struct Stream {
 }
 
 /// The half of a [`Stream`] that reads, from [`Stream::into_split`].
-pub struct ReadHalf(RecvHalf<Tcp>);
+pub struct ReadHalf(Either<RecvHalf<Tcp>, RecvRdma>);
 
 /// The half of a [`Stream`] that writes, from [`Stream::into_split`].
-pub struct WriteHalf(SendHalf<Tcp>);
+pub struct WriteHalf(Either<SendHalf<Tcp>, SendRdma>);
+
+/// What a stream is made of, by its data path: every call goes through one `match`, none through a
+/// table of functions.
+enum Either<T, R> {
+    Tcp(T),
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code))]
+    Rdma(R),
+}
+
+#[cfg(feature = "rdma")]
+type RecvRdma = RecvHalf<rdma::Rdma>;
+#[cfg(feature = "rdma")]
+type SendRdma = SendHalf<rdma::Rdma>;
+
+// A build without RDMA has no such halves, and the compiler knows.
+#[cfg(not(feature = "rdma"))]
+type RecvRdma = std::convert::Infallible;
+#[cfg(not(feature = "rdma"))]
+type SendRdma = std::convert::Infallible;
+
+/// Runs the same expression on whichever half there is.
+macro_rules! either {
+    ($half:expr, $inner:ident => $call:expr) => {
+        match $half {
+            Either::Tcp($inner) => $call,
+            #[cfg(feature = "rdma")]
+            Either::Rdma($inner) => $call,
+            #[cfg(not(feature = "rdma"))]
+            Either::Rdma(never) => match *never {},
+        }
+    };
+}
 
 /// What was agreed on, and does not change.
 struct Info {
@@ -75,6 +111,7 @@ struct Info {
     peer_addr: SocketAddr,
     transport: Transport,
     reason: String,
+    is_fallback: bool,
     direction: Direction,
     chunk_bytes: usize,
     depth: usize,
@@ -93,61 +130,56 @@ impl Stream {
             agreement,
             seeds,
             peer,
-            reason,
         } = negotiated;
         let io_failed = |source: io::Error| Error::Handshake {
             peer: peer.clone(),
             fault: crate::HandshakeFault::Broken(Arc::new(source)),
         };
         let peer_addr = canonical(control.get_ref().peer_addr().map_err(io_failed)?);
-        // The listener's runtime may be another one than this stream's.
-        let data = data
-            .into_std()
-            .and_then(TcpStream::from_std)
-            .map_err(io_failed)?;
-        let control_runtime = config
-            .control_runtime
-            .clone()
-            .unwrap_or_else(Handle::current);
+        let control_runtime = config.control_runtime.clone();
+        let control_runtime = control_runtime.unwrap_or_else(Handle::current);
         let control = move_control(control, &control_runtime).map_err(io_failed)?;
-
-        let socket = Arc::new(data);
-        let chunk_bytes = agreement.chunk_bytes;
-        let sender = agreement
-            .direction
-            .sends()
-            .then(|| Sender::new(TcpSend::new(Arc::clone(&socket), chunk_bytes), seeds[0]));
-        let receiver = agreement.direction.receives().then(|| {
-            let path = TcpReceive::new(Arc::clone(&socket), chunk_bytes, agreement.depth);
-            Receiver::new(path, agreement.depth, seeds[1], faults(config))
-        });
-        let state = State::new(peer, agreement.direction, 2);
-        let attended = AtomicWaker::new();
-        let shared = Arc::new(Shared {
+        let state = State::new(peer.clone(), agreement.direction, 2);
+        let mut info = Info {
             state: Arc::clone(&state),
-            sender,
-            receiver,
-            attended,
-        });
-        if let Some(receiver) = &shared.receiver {
-            receiver.grant_all(&state);
-        }
+            peer_addr,
+            transport: Transport::Tcp,
+            reason: String::new(),
+            is_fallback: false,
+            direction: agreement.direction,
+            chunk_bytes: agreement.chunk_bytes,
+            depth: agreement.depth as usize,
+        };
+        let (send, recv) = match data {
+            Data::Tcp {
+                socket,
+                reason,
+                is_fallback,
+            } => {
+                (info.reason, info.is_fallback) = (reason, is_fallback);
+                let paths = tcp_paths(socket, &agreement).map_err(io_failed)?;
+                let (send, recv) = halves::<Tcp>(&state, paths, agreement.depth, seeds, config);
+                (Either::Tcp(send), Either::Tcp(recv))
+            }
+            #[cfg(feature = "rdma")]
+            Data::Rdma(ends) => {
+                let rdma::Ends { send, receive, .. } = *ends;
+                (info.transport, info.reason) = (Transport::Rdma, ends.name);
+                (info.chunk_bytes, info.depth) = (ends.chunk_bytes, ends.depth as usize);
+                let paths = (send, receive);
+                let (send, recv) = halves::<rdma::Rdma>(&state, paths, ends.depth, seeds, config);
+                (Either::Rdma(send), Either::Rdma(recv))
+            }
+            #[cfg(not(feature = "rdma"))]
+            Data::Rdma(never) => match *never {},
+        };
         let timing = Timing::new(config.timeout, agreement.peer_timeout);
-        control_runtime.spawn(control::run(Arc::clone(&state), control, timing));
-        tokio::spawn(steward::serve::<Tcp>(Arc::clone(&shared)));
+        control_runtime.spawn(control::run(state, control, timing));
         crate::faults::point("after-hello");
         Ok(Self {
-            send: WriteHalf(SendHalf::new(Arc::clone(&shared))),
-            recv: ReadHalf(RecvHalf::new(shared)),
-            info: Arc::new(Info {
-                state,
-                peer_addr,
-                transport: Transport::Tcp,
-                reason,
-                direction: agreement.direction,
-                chunk_bytes,
-                depth: agreement.depth as usize,
-            }),
+            send: WriteHalf(send),
+            recv: ReadHalf(recv),
+            info: Arc::new(info),
         })
     }
 
@@ -165,7 +197,7 @@ impl Stream {
     ///
     /// Safe: call it again.
     pub async fn finish(&mut self) -> Result<(), Error> {
-        poll_fn(|cx| self.send.0.poll_finish(cx)).await
+        poll_fn(|cx| either!(&mut self.send.0, half => half.poll_finish(cx))).await
     }
 
     /// Tells the peer's [`finish`](Self::finish) that everything read from this stream, to its
@@ -175,13 +207,13 @@ impl Stream {
     ///
     /// When the end of the stream has not been read, or the stream failed before.
     pub fn confirm(&mut self) -> Result<(), Error> {
-        self.recv.0.confirm()
+        either!(&self.recv.0, half => half.confirm())
     }
 
     /// Tells the peer that this end wants no more of its bytes, and is content: its writes fail
     /// with [`Error::Stopped`], as a pipe's do whose reader has left.
     pub fn stop(&mut self) {
-        self.recv.0.stop();
+        either!(&self.recv.0, half => half.stop());
     }
 
     /// Ends the stream in both directions because something broke. The peer's reads and writes
@@ -240,6 +272,13 @@ impl Stream {
         &self.info.reason
     }
 
+    /// Whether this host has RDMA and was free to use it, and the data goes over TCP all the same:
+    /// worth a line to the user, with [`transport_reason`](Self::transport_reason).
+    #[must_use]
+    pub fn is_fallback(&self) -> bool {
+        self.info.is_fallback
+    }
+
     /// Which ways bytes travel, as this end sees it.
     #[must_use]
     pub fn direction(&self) -> Direction {
@@ -263,6 +302,48 @@ impl Stream {
     pub fn stats(&self) -> Stats {
         self.info.state.stats()
     }
+}
+
+/// Both sides of the data connection, on this runtime: the listener's may have been another one.
+fn tcp_paths(
+    socket: TcpStream,
+    agreement: &Agreement,
+) -> io::Result<(Option<TcpSend>, Option<TcpReceive>)> {
+    let socket = Arc::new(TcpStream::from_std(socket.into_std()?)?);
+    let Agreement {
+        direction,
+        chunk_bytes,
+        depth,
+        ..
+    } = *agreement;
+    let sender = || TcpSend::new(Arc::clone(&socket), chunk_bytes);
+    let receiver = || TcpReceive::new(Arc::clone(&socket), chunk_bytes, depth);
+    Ok((
+        direction.sends().then(sender),
+        direction.receives().then(receiver),
+    ))
+}
+
+/// The halves of a stream over one kind of data path, with their steward; the peer has its slots.
+fn halves<D: DataPath>(
+    state: &Arc<State>,
+    (send, receive): (Option<D::Send>, Option<D::Receive>),
+    depth: u32,
+    seeds: [u64; 2],
+    config: &StreamConfig,
+) -> (SendHalf<D>, RecvHalf<D>) {
+    let receiver = |path| Receiver::new(path, depth, seeds[1], faults(config));
+    let shared = Arc::new(Shared::<D> {
+        state: Arc::clone(state),
+        sender: send.map(|path| Sender::new(path, seeds[0])),
+        receiver: receive.map(receiver),
+        attended: AtomicWaker::new(),
+    });
+    if let Some(receiver) = &shared.receiver {
+        receiver.grant_all(state);
+    }
+    tokio::spawn(steward::serve(Arc::clone(&shared)));
+    (SendHalf::new(Arc::clone(&shared)), RecvHalf::new(shared))
 }
 
 /// An IPv4 address as one, also where a socket of both families shows it inside an IPv6 one.
@@ -339,17 +420,17 @@ impl AsyncRead for ReadHalf {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.0.poll_read(cx, buf).map_err(Into::into)
+        either!(&mut self.0, half => half.poll_read(cx, buf)).map_err(Into::into)
     }
 }
 
 impl AsyncBufRead for ReadHalf {
     fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        self.get_mut().0.poll_fill(cx).map_err(Into::into)
+        either!(&mut self.get_mut().0, half => half.poll_fill(cx)).map_err(Into::into)
     }
 
     fn consume(mut self: Pin<&mut Self>, count: usize) {
-        self.0.take(count);
+        either!(&mut self.0, half => half.take(count));
     }
 }
 
@@ -359,15 +440,15 @@ impl AsyncWrite for WriteHalf {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.0.poll_write(cx, bytes).map_err(Into::into)
+        either!(&mut self.0, half => half.poll_write(cx, bytes)).map_err(Into::into)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.poll_flush(cx).map_err(Into::into)
+        either!(&mut self.0, half => half.poll_flush(cx)).map_err(Into::into)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.poll_shutdown(cx).map_err(Into::into)
+        either!(&mut self.0, half => half.poll_shutdown(cx)).map_err(Into::into)
     }
 }
 
@@ -411,14 +492,14 @@ impl AsyncWrite for Stream {
 
 impl FillSlots for Stream {
     fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut [u8]>> {
-        self.send.0.poll_slot(cx)
+        either!(&mut self.send.0, half => half.poll_slot(cx))
     }
 
     fn advance(&mut self, count: usize) {
-        self.send.0.advance(count);
+        either!(&mut self.send.0, half => half.advance(count));
     }
 
     fn post(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        FillSlots::post(&mut self.send.0, cx)
+        either!(&mut self.send.0, half => half.post(cx))
     }
 }

@@ -15,7 +15,7 @@ use std::{
 use tokio::net::TcpStream;
 
 use super::{
-    path::{DataPath, ReceivePath, SendPath, Slot},
+    path::{DataPath, ReceivePath, SendPath, Slot, invalid},
     wire::{HEADER_BYTES, Header},
 };
 
@@ -218,15 +218,6 @@ impl TcpReceive {
     }
 }
 
-fn invalid(what: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, Violation(what))
-}
-
-/// What the peer did wrong on the data connection.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Violation(pub(crate) &'static str);
-
 impl ReceivePath for TcpReceive {
     type Slot = TcpSlot;
 
@@ -257,4 +248,7 @@ impl ReceivePath for TcpReceive {
         let place = slot.index as usize;
         self.free[place] = Some(slot);
     }
+
+    /// Over TCP every frame says where it goes, and is read when it is there.
+    fn expect(&mut self, _index: u32) {}
 }

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use super::message::{Policy, Terms, Way};
-use crate::{
-    Direction, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, StreamConfig, TransportPolicy,
-};
+use super::message::{Terms, Way};
+use crate::{Direction, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, StreamConfig};
 
 /// What one end does, once both have spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,29 +72,6 @@ fn meet(ours: Way, theirs: Way) -> Result<Direction, HandshakeFault> {
     }
 }
 
-/// Why the data goes over TCP, in words that follow "tcp, because".
-///
-/// # Errors
-///
-/// When either end insists on RDMA.
-pub(crate) fn transport(
-    ours: TransportPolicy,
-    theirs: Policy,
-) -> Result<&'static str, HandshakeFault> {
-    const MISSING: &str = "this version has no RDMA data path yet";
-    let insists = |end: &str| {
-        let text = format!("{end} insists on RDMA, but {MISSING}; use --transport auto or tcp");
-        Err(HandshakeFault::Transport(text))
-    };
-    match (ours, theirs) {
-        (TransportPolicy::Rdma, _) => insists("the listening end"),
-        (_, Policy::Rdma) => insists("the dialing end"),
-        (TransportPolicy::Tcp, _) => Ok("this end asked for it"),
-        (_, Policy::Tcp) => Ok("the other end asked for it"),
-        (TransportPolicy::Auto, Policy::Auto) => Ok(MISSING),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,12 +118,5 @@ mod tests {
         );
         there.chunk_bytes = 0;
         assert!(agree(&here, &there).is_err());
-    }
-
-    #[test]
-    fn rdma_is_never_replaced_silently() {
-        assert!(transport(TransportPolicy::Rdma, Policy::Auto).is_err());
-        assert!(transport(TransportPolicy::Auto, Policy::Rdma).is_err());
-        assert!(transport(TransportPolicy::Auto, Policy::Auto).is_ok());
     }
 }

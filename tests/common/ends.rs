@@ -1,13 +1,18 @@
 //! Two connected ends of a stream, over one kind of data path.
 
 use anyhow::{Context, Result, ensure};
-use rdpipe::{Key, Listener, Stream, StreamConfig, Transport, connect};
+use rdpipe::{Key, Listener, Stream, StreamConfig, Transport, TransportPolicy, connect};
 
 use super::proxy::{DATA, Deed, Mischief, Proxy, Way};
 
 /// A data path under test. Another one needs an implementation of this, and a line in the list of
 /// contracts.
 pub(crate) trait Ends: 'static {
+    /// Why this data path cannot be tested on this machine, if it cannot.
+    fn missing() -> Option<String> {
+        None
+    }
+
     /// A dialer and its acceptor, connected, each with its own configuration.
     fn pair(
         dialer: StreamConfig,
@@ -19,7 +24,8 @@ pub(crate) trait Ends: 'static {
 pub(crate) struct Tcp;
 
 impl Ends for Tcp {
-    async fn pair(dialer: StreamConfig, acceptor: StreamConfig) -> Result<(Stream, Stream)> {
+    async fn pair(mut dialer: StreamConfig, acceptor: StreamConfig) -> Result<(Stream, Stream)> {
+        dialer.transport = TransportPolicy::Tcp;
         let (listener, key) = listener(acceptor)?;
         let port = listener.local_addr().port();
         let ends = meet(listener, port, &key, &dialer).await?;
@@ -32,7 +38,8 @@ impl Ends for Tcp {
 pub(crate) struct Flipped;
 
 impl Ends for Flipped {
-    async fn pair(dialer: StreamConfig, acceptor: StreamConfig) -> Result<(Stream, Stream)> {
+    async fn pair(mut dialer: StreamConfig, acceptor: StreamConfig) -> Result<(Stream, Stream)> {
+        dialer.transport = TransportPolicy::Tcp;
         let at = dialer.chunk_bytes as u64 * 3 / 2;
         let flip = Mischief {
             connection: DATA,
@@ -44,6 +51,35 @@ impl Ends for Flipped {
         let proxy = Proxy::to(listener.local_addr(), Some(flip)).await?;
         let ends = meet(listener, proxy.port(), &key, &dialer).await?;
         proxy.outlive_its_owner();
+        Ok(ends)
+    }
+}
+
+/// RDMA, with the control connection over loopback.
+#[cfg(feature = "rdma")]
+pub(crate) struct Rdma;
+
+#[cfg(feature = "rdma")]
+impl Ends for Rdma {
+    /// Where `RDPIPE_REQUIRE_RDMA` is 1 nothing is missing: a machine without RDMA fails the test.
+    fn missing() -> Option<String> {
+        let required = std::env::var("RDPIPE_REQUIRE_RDMA").is_ok_and(|value| value == "1");
+        let devices = std::fs::read_dir("/sys/class/infiniband");
+        let present = devices.is_ok_and(|mut devices| devices.next().is_some());
+        (!required && !present).then(|| "no RDMA device".to_owned())
+    }
+
+    async fn pair(dialer: StreamConfig, acceptor: StreamConfig) -> Result<(Stream, Stream)> {
+        let over_rdma = |mut config: StreamConfig| {
+            // What a test says about chunks it says about those of the path under test.
+            (config.rdma.chunk_bytes, config.rdma.depth) = (config.chunk_bytes, config.depth);
+            config.transport = TransportPolicy::Rdma;
+            config
+        };
+        let (listener, key) = listener(over_rdma(acceptor))?;
+        let port = listener.local_addr().port();
+        let ends = meet(listener, port, &key, &over_rdma(dialer)).await?;
+        ensure!(ends.0.transport() == Transport::Rdma, "it was to be RDMA");
         Ok(ends)
     }
 }

@@ -12,6 +12,12 @@ use tokio::{
 /// there hangs.
 pub(crate) const GENEROUS: Duration = Duration::from_secs(60);
 
+/// [`GENEROUS`], or more of it on a machine that is emulated.
+pub(crate) fn generous() -> Duration {
+    let is_emulated = std::env::var("RDPIPE_RIG").is_ok_and(|rig| rig == "guest-tcg");
+    GENEROUS * if is_emulated { 5 } else { 1 }
+}
+
 /// What `body` comes to. A hang is a failure that bears its name.
 pub(crate) async fn within<T>(
     limit: Duration,

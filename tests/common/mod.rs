@@ -7,3 +7,9 @@ pub(crate) mod pattern;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod random;
+
+/// Says why a test cannot run here: past libtest's capture, in the words that `scripts/test` counts.
+pub(crate) fn skip(why: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
+}

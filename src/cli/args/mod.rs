@@ -15,7 +15,7 @@ use clap::{Args, Parser, ValueEnum};
 
 pub use key::{KEY_VARIABLE, KeyOptions, KeySource, LoadedKey};
 
-use crate::config::{Direction, StreamConfig, TransportPolicy};
+use crate::config::{Direction, RdmaConfig, StreamConfig, TransportPolicy};
 
 /// The command line of rdrecv.
 #[derive(Debug, Parser)]
@@ -151,11 +151,11 @@ pub struct StreamOptions {
     #[arg(default_value = "auto")]
     pub transport: Transport,
 
-    /// Bytes in one chunk, with K, M or G for powers of 1024 [default: 512K]
+    /// Bytes in one chunk, with K, M or G for powers of 1024 [default: 512K over TCP, 2M over RDMA]
     #[arg(long, value_name = "SIZE", value_parser = parse::chunk)]
     pub chunk: Option<usize>,
 
-    /// Chunks that may be on their way at once [default: 16]
+    /// Chunks that may be on their way at once [default: 16 over TCP, 7 over RDMA]
     #[arg(long, value_name = "N", value_parser = parse::depth)]
     pub depth: Option<usize>,
 
@@ -172,6 +172,11 @@ impl StreamOptions {
         StreamConfig {
             chunk_bytes: self.chunk.unwrap_or(default.chunk_bytes),
             depth: self.depth.unwrap_or(default.depth),
+            rdma: RdmaConfig {
+                chunk_bytes: self.chunk.unwrap_or(default.rdma.chunk_bytes),
+                depth: self.depth.unwrap_or(default.rdma.depth),
+                ..default.rdma
+            },
             timeout: self.timeout.unwrap_or(default.timeout),
             transport: self.transport.into(),
             direction,

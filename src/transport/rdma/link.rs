@@ -47,6 +47,12 @@ const RNR_RETRIES: u8 = 7;
 /// look once more, so one that came in between waits for this.
 const COMPLETION_LIMIT: Duration = Duration::from_millis(10);
 
+/// Completions taken from the queue in one go.
+const POLLED_AT_ONCE: i32 = 16;
+
+/// Least length of the completion queue: the crate wants it longer than what it takes in one go.
+const QUEUE_LENGTH: u32 = 32;
+
 /// Where a queue pair lives, and what both ends must have agreed on before either can build it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -64,6 +70,12 @@ pub(crate) struct Place {
     pub(crate) receive_psn: u32,
     /// Most operations of each kind at once.
     pub(crate) depth: u32,
+    /// Traffic class of each packet.
+    pub(crate) traffic_class: u8,
+    /// Service level, 0 to 15.
+    pub(crate) service_level: u8,
+    /// Row of the partition key table.
+    pub(crate) pkey_index: u16,
 }
 
 /// How the peer reaches this end's queue pair.
@@ -111,10 +123,13 @@ impl Unconnected {
             .set_qp_max_recv_wr(place.depth + 1)
             .set_qp_max_send_sge(1)
             .set_qp_max_recv_sge(1)
-            .set_cq_size(2 * place.depth + 2)
-            .set_max_cqe(32)
+            .set_cq_size((2 * place.depth + 2).max(QUEUE_LENGTH))
+            .set_max_cqe(POLLED_AT_ONCE)
             .set_qp_access(AccessFlag::LocalWrite | AccessFlag::RemoteWrite)
             .set_mr_access(AccessFlag::LocalWrite.into())
+            .set_traffic_class(place.traffic_class)
+            .set_service_level(place.service_level)
+            .set_pkey_index(place.pkey_index)
             .set_timeout(ACK_TIMEOUT)
             .set_retry_cnt(RETRIES)
             .set_rnr_retry(RNR_RETRIES)
@@ -140,7 +155,9 @@ impl Unconnected {
             Reach::Local => AccessFlag::LocalWrite.into(),
             Reach::Peer => AccessFlag::LocalWrite | AccessFlag::RemoteWrite,
         };
-        self.0.alloc_local_mr_with_access(layout, access).map(Region)
+        self.0
+            .alloc_local_mr_with_access(layout, access)
+            .map(Region)
     }
 
     /// Connects to the peer's queue pair. Nothing may be written before the peer has done the same.
@@ -205,9 +222,7 @@ impl Link {
         let link = Arc::clone(&self.0);
         Posted::new(Box::pin(async move {
             let result = match (region.0.get(0..bytes), remote(slot)) {
-                (Some(local), Ok(mut remote)) => {
-                    link.write_with_imm(&local, &mut remote, 0).await
-                }
+                (Some(local), Ok(mut remote)) => link.write_with_imm(&local, &mut remote, 0).await,
                 (None, _) => Err(io::ErrorKind::InvalidInput.into()),
                 (_, Err(error)) => Err(error),
             };
@@ -220,7 +235,9 @@ impl Link {
         let link = Arc::clone(&self.0);
         Posted::new(Box::pin(async move {
             // The write goes to its slot; what is received is only that it happened.
-            link.receive_raw_with_imm(Layout::new::<u8>()).await.map(drop)
+            link.receive_raw_with_imm(Layout::new::<u8>())
+                .await
+                .map(drop)
         }))
     }
 }
@@ -242,7 +259,10 @@ pub(crate) struct Posted<T> {
 
 impl<T> Posted<T> {
     fn new(mut future: Pin<Box<dyn Future<Output = T> + Send>>) -> Self {
-        let done = match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        let done = match future
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        {
             Poll::Ready(output) => Some(output),
             Poll::Pending => None,
         };

@@ -1,0 +1,190 @@
+//! Which of this machine's ports take part: all that can, or what the user asked for.
+
+use std::{cmp::Reverse, collections::VecDeque};
+
+use super::{
+    device::{Device, GidEntry, Inventory, Port},
+    explain::explain,
+    gid::{GidKind, Scope},
+    offer::{Candidate, MAX_OFFERS},
+};
+
+/// `--device`, `--ib-port` and `--gid-index`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct DeviceChoice {
+    /// Only this device.
+    pub(crate) device: Option<String>,
+    /// Only this port, of each device.
+    pub(crate) port: Option<u8>,
+    /// Only this GID, of each port.
+    pub(crate) gid_index: Option<u8>,
+    /// Only ports that have this partition key.
+    pub(crate) pkey_index: u16,
+}
+
+/// Why this machine has nothing to offer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoRdma {
+    /// There is nothing of that description: the user's mistake, whatever the transport policy.
+    #[error("{0}")]
+    Choice(String),
+    /// What there is, or what was asked for, cannot be used now.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+/// Most things listed in a message.
+const MAX_LISTED: usize = 16;
+
+impl DeviceChoice {
+    /// The candidates of this machine, at most [`MAX_OFFERS`]: each port's best address first,
+    /// fast ports before slow ones, then each port's second, and so on.
+    ///
+    /// # Errors
+    ///
+    /// When there are none, with the reason in one sentence.
+    pub(crate) fn candidates(&self, inventory: &Inventory) -> Result<Vec<Candidate>, NoRdma> {
+        let ports = self.ports(inventory)?;
+        let mut usable: Vec<_> = ports
+            .iter()
+            .filter(|(device, port)| device.fault.is_none() && port.fault().is_none())
+            .collect();
+        // Stable: ports of one speed stay in the order of their names.
+        usable.sort_by_key(|(device, port)| (device.software, Reverse(port.rate_mbps)));
+        let lists = usable.into_iter().map(|(device, port)| {
+            let entries = self.entries(port).into_iter();
+            entries
+                .map(|entry| Candidate::new(device, port, entry))
+                .collect()
+        });
+        let candidates = round_robin(lists.collect());
+        if candidates.is_empty() {
+            return Err(NoRdma::Unusable(explain(&ports)));
+        }
+        Ok(candidates)
+    }
+
+    /// The ports that were asked for, usable or not; at least one, with the GID asked for.
+    fn ports<'a>(&self, inventory: &'a Inventory) -> Result<Vec<(&'a Device, &'a Port)>, NoRdma> {
+        let all: Vec<_> = inventory.ports().collect();
+        let asked_for = |(device, port): &(&Device, &Port)| {
+            self.device.as_ref().is_none_or(|name| *name == device.name)
+                && self.port.is_none_or(|number| number == port.number)
+        };
+        let ports: Vec<_> = all.iter().copied().filter(asked_for).collect();
+        if ports.is_empty() && self != &Self::default() {
+            return Err(NoRdma::Choice(self.no_port(&all)));
+        }
+        let key = usize::from(self.pkey_index);
+        // Row 0 is there even where a driver does not list it.
+        let has_key = |(_, port): &(&Device, &Port)| key == 0 || key < port.pkeys.len();
+        let ports: Vec<_> = ports.into_iter().filter(has_key).collect();
+        if ports.is_empty() && key != 0 {
+            let text = format!("no port has a partition key at index {key}; see --pkey-index");
+            return Err(NoRdma::Choice(text));
+        }
+        let Some(index) = self.gid_index else {
+            return Ok(ports);
+        };
+        let has_gid = |(_, port): &(&Device, &Port)| port.gids.iter().any(|g| g.index == index);
+        let with_gid: Vec<_> = ports.iter().copied().filter(has_gid).collect();
+        if with_gid.is_empty() {
+            return Err(NoRdma::Choice(no_gid(index, &ports)));
+        }
+        Ok(with_gid)
+    }
+
+    /// The addresses of a port to use, best first.
+    fn entries<'a>(&self, port: &'a Port) -> Vec<&'a GidEntry> {
+        let reachable = port.gids.iter().filter(|entry| entry.is_reachable());
+        let mut entries: Vec<_> = match self.gid_index {
+            Some(index) => reachable.filter(|entry| entry.index == index).collect(),
+            // The rest of an InfiniBand port's GIDs are aliases for other software's use.
+            None => reachable
+                .filter(|entry| entry.kind != GidKind::InfiniBand || entry.index == 0)
+                .collect(),
+        };
+        entries.sort_by_key(|entry| preference(entry));
+        entries
+    }
+
+    fn no_port(&self, all: &[(&Device, &Port)]) -> String {
+        let what = match (&self.device, self.port) {
+            (Some(name), Some(port)) => format!("no RDMA device {name} with a port {port}"),
+            (Some(name), None) => format!("no RDMA device {name}"),
+            (None, Some(port)) => format!("no RDMA device with a port {port}"),
+            (None, None) => "no RDMA device".to_owned(),
+        };
+        if all.is_empty() {
+            return format!("there is {what}, nor any other");
+        }
+        let there = all.iter().map(|(device, port)| {
+            let link = port
+                .link_layer
+                .map_or_else(|| "unknown".to_owned(), |l| l.to_string());
+            let state = match &device.fault {
+                Some(fault) => fault.to_string(),
+                None if port.state == "ACTIVE" => "ACTIVE".to_owned(),
+                None => format!("{}, {}", port.state, port.phys_state),
+            };
+            format!("{} port {} ({link}, {state})", device.name, port.number)
+        });
+        format!("there is {what}; there is: {}", listed(there.collect()))
+    }
+}
+
+/// RoCE v2 before v1; IPv4, IPv6, and last what ends at the link.
+fn preference(entry: &GidEntry) -> (bool, bool, bool, u8) {
+    let GidEntry { gid, kind, .. } = entry;
+    let link_local = gid.scope() == Scope::Link;
+    (
+        *kind == GidKind::RoceV1,
+        link_local,
+        gid.ip().is_ipv6(),
+        entry.index,
+    )
+}
+
+/// The first of each list, then the second of each, and so on.
+fn round_robin(lists: Vec<Vec<Candidate>>) -> Vec<Candidate> {
+    let mut lists: VecDeque<_> = lists.into_iter().map(Vec::into_iter).collect();
+    let mut all = Vec::new();
+    while let Some(mut list) = lists.pop_front() {
+        if let Some(candidate) = list.next() {
+            all.push(candidate);
+            lists.push_back(list);
+        }
+    }
+    all.truncate(MAX_OFFERS);
+    all
+}
+
+fn no_gid(index: u8, ports: &[(&Device, &Port)]) -> String {
+    let there = ports.iter().flat_map(|(device, port)| {
+        port.gids.iter().map(|entry| {
+            let (device, port) = (&device.name, port.number);
+            let GidEntry {
+                index, kind, gid, ..
+            } = entry;
+            format!("{index} on {device} port {port} ({kind}, {gid})")
+        })
+    });
+    let there: Vec<_> = there.collect();
+    if there.is_empty() {
+        return format!("there is no GID with index {index}, nor any other");
+    }
+    format!(
+        "there is no GID with index {index}; there is: {}",
+        listed(there)
+    )
+}
+
+/// All of it, or the beginning and how much more there is.
+fn listed(mut items: Vec<String>) -> String {
+    let more = items.len().saturating_sub(MAX_LISTED);
+    items.truncate(MAX_LISTED);
+    if more > 0 {
+        items.push(format!("and {more} more"));
+    }
+    items.join(", ")
+}

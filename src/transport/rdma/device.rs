@@ -1,0 +1,389 @@
+//! The RDMA devices of this machine, their ports and GIDs, read from sysfs.
+//!
+//! ```text
+//! class/infiniband/mlx5_0        a link into the tree of devices; software has it under devices/virtual
+//!   node_type                    1: CA
+//!   parent                       rxe only: the interface below it
+//!   ports/1/state                4: ACTIVE
+//!   ports/1/phys_state           5: LinkUp
+//!   ports/1/rate                 100 Gb/sec (4X EDR)
+//!   ports/1/link_layer           InfiniBand | Ethernet
+//!   ports/1/lid                  0x1
+//!   ports/1/pkeys/0              0xffff
+//!   ports/1/gids/0               fe80:0000:…   all zeros in an empty slot
+//!   ports/1/gid_attrs/types/0    IB/RoCE v1 | RoCE v2   EINVAL in an empty slot
+//!   ports/1/gid_attrs/ndevs/0    eth0.100      EINVAL in an empty slot, and on InfiniBand
+//! class/infiniband_verbs/uverbs0/ibdev    mlx5_0, which /dev/infiniband/uverbs0 opens
+//! ```
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{Access, access},
+    io::Errno,
+};
+
+use super::{
+    gid::{Gid, GidKind, LinkLayer},
+    network::Networks,
+    sysfs::{self, Roots},
+};
+
+/// Everything that is there, usable or not.
+#[derive(Debug)]
+pub(crate) struct Inventory {
+    /// By name.
+    pub(crate) devices: Vec<Device>,
+}
+
+/// One RDMA device.
+#[derive(Debug)]
+pub(crate) struct Device {
+    /// Its name, `mlx5_0`.
+    pub(crate) name: String,
+    /// Made of software (rxe), so slower than it says, and mostly slower than TCP.
+    pub(crate) software: bool,
+    /// Why no port of it can be used.
+    pub(crate) fault: Option<Fault>,
+    /// By number.
+    pub(crate) ports: Vec<Port>,
+}
+
+/// One port of a device.
+#[derive(Debug)]
+pub(crate) struct Port {
+    /// Its number, from 1.
+    pub(crate) number: u8,
+    /// Of the link: `ACTIVE` and others.
+    pub(crate) state: String,
+    /// Of the cable: `LinkUp` and others. RoCE drivers say `Disabled` for a cable that is out, too.
+    pub(crate) phys_state: String,
+    /// What is below it; nothing when the kernel names neither.
+    pub(crate) link_layer: Option<LinkLayer>,
+    /// Speed in Mbit/s; 0 when unknown. Software says 2,500 whatever it does.
+    pub(crate) rate_mbps: u32,
+    /// Address in an InfiniBand subnet; 0 on Ethernet.
+    pub(crate) lid: u16,
+    /// Partition keys, by index.
+    pub(crate) pkeys: Vec<u16>,
+    /// The slots of its GID table that are in use.
+    pub(crate) gids: Vec<GidEntry>,
+}
+
+/// One slot of a GID table.
+#[derive(Debug)]
+pub(crate) struct GidEntry {
+    /// Which.
+    pub(crate) index: u8,
+    /// The address.
+    pub(crate) gid: Gid,
+    /// What travels under it.
+    pub(crate) kind: GidKind,
+    /// The interface that has the address: `eth0`, `eth0.100`, `bond0`. None on InfiniBand.
+    pub(crate) netdev: Option<String>,
+    /// Prefix length of the address, where it is known.
+    pub(crate) prefix: Option<u8>,
+    /// Largest packet payload, in bytes: one of [`MTUS`].
+    pub(crate) mtu: u16,
+}
+
+/// Why a device or a port cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Connects through TCP and librdmacm only, which async-rdma does not.
+    Iwarp,
+    /// No reliable queue pairs: usNIC, EFA.
+    NodeType(String),
+    /// Programs cannot reach it: `ib_uverbs` is not there.
+    NoVerbs,
+    /// Its device file, by name, does not exist, as in a container.
+    NoFile(String),
+    /// Its device file, by name, is somebody else's.
+    NoRights(String),
+    /// Neither InfiniBand nor Ethernet.
+    LinkLayer,
+    /// Not active.
+    State(String),
+    /// No address that a peer could reach.
+    NoGid,
+}
+
+/// The payloads that an RDMA packet can have, in bytes.
+pub(crate) const MTUS: [u16; 5] = [256, 512, 1024, 2048, 4096];
+
+/// What an InfiniBand port surely carries. Its true MTU is known to verbs alone, and async-rdma
+/// keeps it to itself; a larger value than the true one fails to connect, and the 4096 of
+/// today's networks would gain a percent or two. 2048 is what subnet managers start with.
+const INFINIBAND_MTU: u16 = 2048;
+
+/// Where no interface tells: 1500, Ethernet's own, carries this much.
+const ETHERNET_MTU: u16 = 1024;
+
+/// The headers that the kernel leaves room for when it derives a RoCE port's MTU
+/// (`iboe_get_mtu`): GRH 40, UDP 8, BTH 12, XRC 4, atomic 28, ICRC 4. rxe leaves 80: between
+/// the two, this is the smaller MTU, which always works.
+const ROCE_HEADER_BYTES: u32 = 96;
+
+/// Verbs address a GID by one byte; rxe has a table of 1,024.
+const MAX_GIDS: u16 = 256;
+
+/// A partition table's greatest useful length; mlx5 has 128.
+const MAX_PKEYS: u16 = 256;
+
+impl Inventory {
+    /// Reads what the kernel shows. Never fails: what cannot be read is not there.
+    pub(crate) fn read(roots: &Roots) -> Self {
+        let networks = Networks::read(&roots.proc);
+        let names: Vec<String> = sysfs::entries(&roots.sys.join("class/infiniband"));
+        let device = |name| Device::read(roots, &networks, name);
+        Self {
+            devices: names.into_iter().map(device).collect(),
+        }
+    }
+
+    /// All ports, each with its device.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = (&Device, &Port)> {
+        self.devices
+            .iter()
+            .flat_map(|device| device.ports.iter().map(move |port| (device, port)))
+    }
+}
+
+impl Device {
+    fn read(roots: &Roots, networks: &Networks, name: String) -> Self {
+        let path = roots.sys.join("class/infiniband").join(&name);
+        let numbers: Vec<u8> = sysfs::entries(&path.join("ports"));
+        let port = |number| Port::read(roots, networks, &path, number);
+        Self {
+            software: is_software(&path),
+            fault: node_fault(&path).or_else(|| file_fault(roots, &name)),
+            ports: numbers.into_iter().map(port).collect(),
+            name,
+        }
+    }
+}
+
+impl Port {
+    fn read(roots: &Roots, networks: &Networks, device: &Path, number: u8) -> Self {
+        let path = device.join("ports").join(number.to_string());
+        let text = |name| sysfs::text(&path.join(name)).unwrap_or_default();
+        let link_layer = LinkLayer::parse(&text("link_layer"));
+        let gids = (0..MAX_GIDS).filter_map(|index| {
+            let index = u8::try_from(index).ok()?;
+            GidEntry::read(roots, networks, &path, link_layer?, index)
+        });
+        let pkeys = (0..MAX_PKEYS).map_while(|index| {
+            let key = sysfs::number(&path.join("pkeys").join(index.to_string()))?;
+            u16::try_from(key).ok()
+        });
+        let lid = sysfs::number(&path.join("lid"));
+        Self {
+            number,
+            state: enumerated(&text("state")),
+            phys_state: enumerated(&text("phys_state")),
+            link_layer,
+            rate_mbps: rate_mbps(&text("rate")).unwrap_or(0),
+            lid: lid.and_then(|lid| u16::try_from(lid).ok()).unwrap_or(0),
+            pkeys: pkeys.collect(),
+            gids: gids.collect(),
+        }
+    }
+
+    /// Why it cannot be used, its device aside.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        if self.state != "ACTIVE" {
+            Some(Fault::State(self.state.clone()))
+        } else if self.link_layer.is_none() {
+            Some(Fault::LinkLayer)
+        } else if !self.gids.iter().any(GidEntry::is_reachable) {
+            Some(Fault::NoGid)
+        } else {
+            None
+        }
+    }
+}
+
+impl GidEntry {
+    fn read(
+        roots: &Roots,
+        networks: &Networks,
+        port: &Path,
+        link: LinkLayer,
+        index: u8,
+    ) -> Option<Self> {
+        let gid = Gid::parse(&sysfs::text(&port.join(format!("gids/{index}")))?)?;
+        if gid.is_zero() {
+            return None;
+        }
+        let attribute = |name| sysfs::text(&port.join(format!("gid_attrs/{name}/{index}")));
+        let (kind, netdev) = match link {
+            // Older kernels have no attributes for InfiniBand, and none of it needs them.
+            LinkLayer::InfiniBand => (GidKind::InfiniBand, None),
+            // The slot may have been emptied since: then these answer EINVAL.
+            LinkLayer::Ethernet => (
+                GidKind::parse(&attribute("types")?, link)?,
+                attribute("ndevs"),
+            ),
+        };
+        let netdev = netdev.filter(|name| !name.is_empty());
+        Some(Self {
+            index,
+            gid,
+            kind,
+            prefix: netdev
+                .as_ref()
+                .and_then(|name| networks.prefix(name, gid.ip())),
+            mtu: match link {
+                LinkLayer::InfiniBand => INFINIBAND_MTU,
+                LinkLayer::Ethernet => roce_mtu(roots, netdev.as_deref()),
+            },
+            netdev,
+        })
+    }
+
+    /// Whether a peer could reach it.
+    pub(crate) fn is_reachable(&self) -> bool {
+        use super::gid::Scope;
+        self.kind == GidKind::InfiniBand || self.gid.scope() != Scope::Nowhere
+    }
+}
+
+impl fmt::Display for Fault {
+    /// In words that follow the device, or the device and port.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Iwarp => f.write_str("is iWARP, which rdpipe does not use"),
+            Self::NodeType(kind) => write!(f, "is of type {kind}, which rdpipe does not use"),
+            Self::NoVerbs => {
+                f.write_str("is closed to programs (load the kernel module ib_uverbs)")
+            }
+            Self::NoFile(name) => write!(
+                f,
+                "has no /dev/infiniband/{name} (in a container, pass it in)"
+            ),
+            Self::NoRights(name) => {
+                write!(f, "may not be used: no rights on /dev/infiniband/{name}")
+            }
+            Self::LinkLayer => f.write_str("is neither InfiniBand nor Ethernet"),
+            Self::State(state) if state == "INIT" => {
+                f.write_str("is INIT (no subnet manager has set it up)")
+            }
+            Self::State(state) if state.is_empty() => f.write_str("has no readable state"),
+            Self::State(state) => write!(f, "is {state}"),
+            Self::NoGid => f.write_str("has no address (give its network interface one)"),
+        }
+    }
+}
+
+/// The largest MTU that fits into `bytes`.
+pub(crate) fn mtu_within(bytes: u32) -> Option<u16> {
+    let fits = |mtu: &&u16| u32::from(**mtu) <= bytes;
+    MTUS.iter().rev().find(fits).copied()
+}
+
+fn roce_mtu(roots: &Roots, netdev: Option<&str>) -> u16 {
+    let path = |name| roots.sys.join("class/net").join(name).join("mtu");
+    // An interface in another network namespace is named, but not to be seen.
+    let Some(bytes) = netdev.and_then(|name| sysfs::number(&path(name))) else {
+        return ETHERNET_MTU;
+    };
+    mtu_within(bytes.saturating_sub(ROCE_HEADER_BYTES)).unwrap_or(MTUS[0])
+}
+
+/// rxe names the interface below it, whatever else it claims: on older kernels it sits under the
+/// network card's own PCI device. Newer ones and other software are virtual devices.
+fn is_software(device: &Path) -> bool {
+    let is_virtual = |path: PathBuf| {
+        let parts: Vec<_> = path.iter().collect();
+        parts
+            .windows(2)
+            .any(|w| w[0] == "devices" && w[1] == "virtual")
+    };
+    device.join("parent").is_file() || device.canonicalize().is_ok_and(is_virtual)
+}
+
+/// What `node_type` rules out. `1: CA` stands for every adapter that has reliable queue pairs.
+fn node_fault(device: &Path) -> Option<Fault> {
+    let text = sysfs::text(&device.join("node_type")).unwrap_or_default();
+    let kind = enumerated(&text);
+    match kind.as_str() {
+        "CA" => None,
+        "RNIC" => Some(Fault::Iwarp),
+        "" => Some(Fault::NodeType("unknown".to_owned())),
+        _ => Some(Fault::NodeType(kind)),
+    }
+}
+
+/// Whether this process can open the device.
+fn file_fault(roots: &Roots, device: &str) -> Option<Fault> {
+    let class = roots.sys.join("class/infiniband_verbs");
+    let names: Vec<String> = sysfs::entries(&class);
+    let opens = |name: &String| {
+        sysfs::text(&class.join(name).join("ibdev")).is_some_and(|text| text == device)
+    };
+    let Some(name) = names.into_iter().find(opens) else {
+        return Some(Fault::NoVerbs);
+    };
+    let path = roots.dev.join("infiniband").join(&name);
+    match access(&path, Access::READ_OK | Access::WRITE_OK) {
+        Ok(()) => None,
+        Err(Errno::ACCESS | Errno::PERM) => Some(Fault::NoRights(name)),
+        Err(_) => Some(Fault::NoFile(name)),
+    }
+}
+
+/// `ACTIVE` of `4: ACTIVE`; empty when it is nothing of the kind.
+fn enumerated(text: &str) -> String {
+    match text.split_once(": ") {
+        Some((number, word)) if number.parse::<u8>().is_ok() => word.trim().to_owned(),
+        _ => String::new(),
+    }
+}
+
+/// 100,000 of `100 Gb/sec (4X EDR)`, 2,500 of `2.5 Gb/sec (1X SDR)`: halves are all the kernel prints.
+fn rate_mbps(text: &str) -> Option<u32> {
+    let (number, _) = text.split_once(" Gb/sec")?;
+    let (whole, half) = match number.strip_suffix(".5") {
+        Some(whole) => (whole, 500),
+        None => (number, 0),
+    };
+    whole
+        .parse::<u32>()
+        .ok()?
+        .checked_mul(1000)?
+        .checked_add(half)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_read_to_the_half() {
+        assert_eq!(rate_mbps("100 Gb/sec (4X EDR)"), Some(100_000));
+        assert_eq!(rate_mbps("2.5 Gb/sec (1X SDR)"), Some(2_500));
+        assert_eq!(rate_mbps("400 Gb/sec (4X NDR)"), Some(400_000));
+        for nonsense in ["", "fast", " Gb/sec", "-1 Gb/sec", "5000000 Gb/sec", "100"] {
+            assert_eq!(rate_mbps(nonsense), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn an_mtu_is_one_that_rdma_has() {
+        assert_eq!(mtu_within(9000 - ROCE_HEADER_BYTES), Some(4096));
+        assert_eq!(mtu_within(1500 - ROCE_HEADER_BYTES), Some(1024));
+        assert_eq!(mtu_within(4095), Some(2048));
+        assert_eq!(mtu_within(255), None);
+    }
+
+    #[test]
+    fn words_are_told_from_nonsense() {
+        assert_eq!(enumerated("4: ACTIVE"), "ACTIVE");
+        assert_eq!(enumerated("7: Phy Test"), "Phy Test");
+        assert_eq!(enumerated("ACTIVE"), "");
+        assert_eq!(enumerated(": ACTIVE"), "");
+    }
+}

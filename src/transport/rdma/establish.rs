@@ -1,0 +1,425 @@
+//! From two lists of ports to a queue pair that a message has crossed.
+//!
+//! ```text
+//! dialer                                    acceptor
+//!   Hello {offer}               ───────────►
+//!                               ◄───────────   Welcome {proposal}: the best pair, sequence numbers
+//!   Step: endpoint, slots       ◄──────────►   Step: endpoint, slots
+//!   Step: connected             ◄──────────►   Step: connected
+//!                 one frame each way that bytes will travel
+//!   Step: it arrived            ◄──────────►   Step: it arrived
+//! ```
+//!
+//! Either end may say at each step why it cannot go on; then both use TCP, or neither does.
+
+use std::{
+    future::{Future, poll_fn},
+    io,
+    time::Duration,
+};
+
+use futures::{SinkExt, StreamExt};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tokio::time::timeout;
+
+use super::{
+    choice::{DeviceChoice, NoRdma},
+    device::Inventory,
+    explain::networks_differ,
+    link::{Endpoint, Link, Place, Posted, Reach, SlotToken, Unconnected, Written},
+    memlock::{Memlock, fit},
+    offer::{Candidate, Offers},
+    pool::{self, RdmaSlot},
+    rank::{End, rank},
+    recv::RdmaReceive,
+    send::RdmaSend,
+    sysfs::Roots,
+};
+use crate::{
+    Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig, StreamConfig,
+    TransportPolicy,
+    transport::{control::Control, message::Message, path::Slot, terms::Agreement},
+};
+
+/// How long a queue pair may take from connecting to a message that has crossed it. Milliseconds are
+/// usual; who waits for a fallback should not wait for more than this.
+const PROOF_LIMIT: Duration = Duration::from_millis(1500);
+
+/// Most slots of a pool: their tokens, of some 20 bytes each, fit into one message.
+const MAX_RDMA_DEPTH: usize = 2048;
+
+/// What the peer is told of this end's ways.
+#[derive(Serialize, Deserialize)]
+struct Offer {
+    ports: Offers,
+    chunk_bytes: u32,
+}
+
+/// The way that both ends try.
+#[derive(Serialize, Deserialize)]
+struct Proposal {
+    dialer: u8,
+    acceptor: u8,
+    mtu: u16,
+    chunk_bytes: u32,
+    dialer_psn: u32,
+    acceptor_psn: u32,
+}
+
+/// What the peer needs to connect and to write.
+#[derive(Serialize, Deserialize)]
+struct Opened {
+    endpoint: Endpoint,
+    slots: Vec<SlotToken>,
+}
+
+/// Why there is no way over RDMA.
+#[derive(Debug, Clone)]
+pub(crate) struct NoWay {
+    /// In words.
+    pub(crate) reason: String,
+    /// There is hardware for it all the same.
+    pub(crate) hardware: bool,
+}
+
+/// This end's ways over RDMA.
+pub(crate) struct Ours {
+    candidates: Vec<Candidate>,
+    chunk_bytes: usize,
+    depth: usize,
+    marks: RdmaConfig,
+}
+
+/// Both sides of an established path, and its name.
+pub(crate) struct Ends {
+    /// Absent in a stream that only receives.
+    pub(crate) send: Option<RdmaSend>,
+    /// Absent in a stream that only sends.
+    pub(crate) receive: Option<RdmaReceive>,
+    /// Payload of a chunk, in bytes.
+    pub(crate) chunk_bytes: usize,
+    /// Slots of the receive pool.
+    pub(crate) depth: u32,
+    /// Device, port, GID and MTU, for the user.
+    pub(crate) name: String,
+}
+
+impl Ours {
+    /// This machine's ways, and the pool that may be pinned for a stream.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, in words.
+    pub(crate) fn look(config: &StreamConfig) -> Result<Self, NoWay> {
+        let inventory = Inventory::read(&Roots::default());
+        let hardware = inventory.ports().next().is_some();
+        let no_way = |reason: String| NoWay { reason, hardware };
+        let candidates = choice(config).candidates(&inventory);
+        let candidates = candidates.map_err(|none| no_way(none.to_string()))?;
+        let chunk_bytes = config
+            .rdma
+            .chunk_bytes
+            .clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES);
+        let depth = config.rdma.depth.clamp(MIN_DEPTH, MAX_RDMA_DEPTH);
+        let fitting = fit(chunk_bytes, depth, config.direction, &Memlock::now());
+        let (chunk_bytes, depth) = fitting.map_err(|small| no_way(small.to_string()))?;
+        Ok(Self {
+            candidates,
+            chunk_bytes,
+            depth,
+            marks: config.rdma.clone(),
+        })
+    }
+
+    /// Finds out early what would only fail later: a device that was asked for and is not there, or
+    /// no device where RDMA was insisted on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Device`].
+    pub(crate) fn check(config: &StreamConfig) -> Result<(), Error> {
+        match config.transport {
+            TransportPolicy::Tcp => Ok(()),
+            TransportPolicy::Rdma => Self::look(config)
+                .map(drop)
+                .map_err(|NoWay { reason, .. }| Error::Device { reason }),
+            TransportPolicy::Auto => {
+                let inventory = Inventory::read(&Roots::default());
+                match choice(config).candidates(&inventory) {
+                    Err(NoRdma::Choice(reason)) => Err(Error::Device { reason }),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// What the peer is told of them.
+    pub(crate) fn offer(&self) -> Vec<u8> {
+        encode(&Offer {
+            ports: Offers::of(&self.candidates),
+            chunk_bytes: u32::try_from(self.chunk_bytes).unwrap_or(u32::MAX),
+        })
+    }
+
+    /// The acceptor's choice among the pairs of both ends' ways.
+    ///
+    /// # Errors
+    ///
+    /// Why no pair will do, in words.
+    pub(crate) fn propose(&self, theirs: &[u8]) -> Result<Vec<u8>, String> {
+        let theirs: Offer = decode(theirs)?;
+        let ports = theirs.ports.as_slice();
+        let best = rank(End::Acceptor, &self.candidates, ports);
+        let Some(&(ours, dialers)) = best.first() else {
+            return Err(networks_differ(&self.candidates, ports));
+        };
+        let [dialer_psn, acceptor_psn] = random_psns();
+        Ok(encode(&Proposal {
+            dialer: small(dialers)?,
+            acceptor: small(ours)?,
+            mtu: self.candidates[ours].path_mtu(&ports[dialers]),
+            chunk_bytes: theirs
+                .chunk_bytes
+                .min(u32::try_from(self.chunk_bytes).unwrap_or(u32::MAX)),
+            dialer_psn,
+            acceptor_psn,
+        }))
+    }
+
+    /// Builds the queue pair that was proposed and sends something over it.
+    ///
+    /// # Errors
+    ///
+    /// Outside, of the control connection; inside, why there is no queue pair: both ends know then.
+    pub(crate) async fn establish(
+        &self,
+        control: &mut Control,
+        proposal: &[u8],
+        dialer: bool,
+        agreement: &Agreement,
+    ) -> Result<Result<Ends, String>, HandshakeFault> {
+        let opened = self.open(proposal, dialer, agreement);
+        let part = opened.as_ref().map(Opening::part).map_err(Clone::clone);
+        let theirs = exchange(control, part).await?;
+        let (opened, theirs) = match (opened, theirs) {
+            (Ok(opened), Ok(theirs)) => (opened, theirs),
+            (Err(reason), _) | (Ok(_), Err(reason)) => return Ok(Err(reason)),
+        };
+        let mut proving = match within(opened.connect(&theirs)).await {
+            Ok(proving) => proving,
+            Err(reason) => {
+                let theirs = exchange(control, Err(reason.clone())).await?;
+                return Ok(Err(theirs.err().unwrap_or(reason)));
+            }
+        };
+        if let Err(reason) = exchange(control, Ok(Vec::new())).await? {
+            return Ok(Err(reason));
+        }
+        let proof = within(proving.prove()).await;
+        let theirs = exchange(
+            control,
+            proof.as_ref().map(|()| Vec::new()).map_err(Clone::clone),
+        );
+        let theirs = theirs.await?;
+        Ok(proof.and(theirs).map(|_| proving.ends()))
+    }
+
+    fn open(
+        &self,
+        proposal: &[u8],
+        dialer: bool,
+        agreement: &Agreement,
+    ) -> Result<Opening, String> {
+        let proposal: Proposal = decode(proposal)?;
+        let number = if dialer {
+            proposal.dialer
+        } else {
+            proposal.acceptor
+        };
+        let candidate = self
+            .candidates
+            .get(usize::from(number))
+            .ok_or("a port that was not offered")?;
+        let chunk_bytes = (proposal.chunk_bytes as usize).min(self.chunk_bytes);
+        if chunk_bytes < MIN_CHUNK_BYTES {
+            return Err("a chunk size below the least".to_owned());
+        }
+        let psns = (proposal.dialer_psn, proposal.acceptor_psn);
+        let (send_psn, receive_psn) = if dialer { psns } else { (psns.1, psns.0) };
+        let depth = u32::try_from(self.depth).map_err(|error| error.to_string())?;
+        let place = Place {
+            device: candidate.device.clone(),
+            port: candidate.port,
+            gid_index: usize::from(candidate.gid_index),
+            mtu: u32::from(proposal.mtu),
+            send_psn,
+            receive_psn,
+            depth,
+            traffic_class: self.marks.traffic_class,
+            service_level: self.marks.service_level,
+            pkey_index: self.marks.pkey_index,
+        };
+        let name = format!("{candidate}, MTU {}", proposal.mtu);
+        let failed = |what: &str, error: io::Error| format!("{what} {}: {error}", place.device);
+        let link = Unconnected::build(&place).map_err(|error| failed("cannot open", error))?;
+        let pool = |wanted: bool, reach| {
+            let depth = if wanted { depth } else { 0 };
+            pool::register(&link, reach, chunk_bytes, depth)
+                .map_err(|error| failed("cannot register memory with", error))
+        };
+        let send = pool(agreement.direction.sends(), Reach::Local)?;
+        let receive = pool(agreement.direction.receives(), Reach::Peer)?;
+        Ok(Opening {
+            link,
+            send,
+            receive,
+            chunk_bytes,
+            depth,
+            name,
+        })
+    }
+}
+
+/// A queue pair that is not connected, and its pools.
+struct Opening {
+    link: Unconnected,
+    send: Vec<RdmaSlot>,
+    receive: Vec<RdmaSlot>,
+    chunk_bytes: usize,
+    depth: u32,
+    name: String,
+}
+
+impl Opening {
+    /// What the peer needs.
+    fn part(&self) -> Vec<u8> {
+        encode(&Opened {
+            endpoint: self.link.endpoint(),
+            slots: self.receive.iter().map(RdmaSlot::token).collect(),
+        })
+    }
+
+    /// Connects, and gets ready for the peer's proof.
+    async fn connect(self, theirs: &[u8]) -> Result<Proving, String> {
+        let theirs: Opened = decode(theirs)?;
+        if theirs.slots.is_empty() != self.send.is_empty() {
+            return Err("the other end has no slots to write to, or too many".to_owned());
+        }
+        let connected = self.link.connect(theirs.endpoint).await;
+        let link = connected.map_err(|error| format!("cannot connect the queue pairs: {error}"))?;
+        let receive = (!self.receive.is_empty()).then(|| link.receive());
+        Ok(Proving {
+            receive,
+            link,
+            peer: theirs.slots,
+            send_slots: self.send,
+            receive_slots: self.receive,
+            chunk_bytes: self.chunk_bytes,
+            depth: self.depth,
+            name: self.name,
+        })
+    }
+}
+
+/// A connected queue pair that nothing has crossed yet.
+struct Proving {
+    receive: Option<Posted<io::Result<()>>>,
+    link: Link,
+    peer: Vec<SlotToken>,
+    send_slots: Vec<RdmaSlot>,
+    receive_slots: Vec<RdmaSlot>,
+    chunk_bytes: usize,
+    depth: u32,
+    name: String,
+}
+
+impl Proving {
+    /// Sends one frame, and takes one.
+    async fn prove(&mut self) -> Result<(), String> {
+        let write = match (self.send_slots.pop(), self.peer.first()) {
+            (Some(slot), Some(peer)) => {
+                let (index, bytes) = (slot.index(), slot.bytes().len());
+                Some((self.link.write(slot.into_region(), 1, *peer), index, bytes))
+            }
+            _ => None,
+        };
+        if let Some((mut write, index, bytes)) = write {
+            let Written { result, region } = poll_fn(|cx| write.poll(cx)).await;
+            self.send_slots
+                .push(RdmaSlot::from_region(index, region, bytes));
+            result.map_err(|error| format!("nothing gets through: {error}"))?;
+        }
+        if let Some(receive) = &mut self.receive {
+            let arrived = poll_fn(|cx| receive.poll(cx)).await;
+            arrived.map_err(|error| format!("nothing arrives: {error}"))?;
+        }
+        self.receive = None;
+        Ok(())
+    }
+
+    fn ends(self) -> Ends {
+        let Self { link, .. } = self;
+        Ends {
+            send: (!self.send_slots.is_empty())
+                .then(|| RdmaSend::new(link.clone(), self.send_slots, self.peer)),
+            receive: (!self.receive_slots.is_empty())
+                .then(|| RdmaReceive::new(link, self.receive_slots)),
+            chunk_bytes: self.chunk_bytes,
+            depth: self.depth,
+            name: self.name,
+        }
+    }
+}
+
+fn choice(config: &StreamConfig) -> DeviceChoice {
+    DeviceChoice {
+        device: config.rdma.device.clone(),
+        port: config.rdma.port,
+        gid_index: config.rdma.gid_index,
+        pkey_index: config.rdma.pkey_index,
+    }
+}
+
+async fn within<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let late = || format!("nothing crossed the queue pair within {PROOF_LIMIT:.1?}");
+    timeout(PROOF_LIMIT, work)
+        .await
+        .unwrap_or_else(|_| Err(late()))
+}
+
+/// Tells the peer this end's part of a step, and takes the peer's.
+async fn exchange(
+    control: &mut Control,
+    ours: Result<Vec<u8>, String>,
+) -> Result<Result<Vec<u8>, String>, HandshakeFault> {
+    control.send(Message::Step(ours)).await?;
+    let closed = || io::Error::new(io::ErrorKind::UnexpectedEof, "closed by the other end");
+    match control.next().await.ok_or_else(closed)?? {
+        Message::Step(theirs) => Ok(theirs),
+        Message::Abort { reason, .. } => Err(HandshakeFault::Refused(reason)),
+        _ => Err(HandshakeFault::Protocol(
+            "a message in the middle of a step",
+        )),
+    }
+}
+
+/// Two random packet sequence numbers of 24 bits: a packet of a connection that is gone fits no new one.
+fn random_psns() -> [u32; 2] {
+    let mut bytes = [0; 8];
+    // Without random numbers there was no handshake either.
+    let _ = getrandom::fill(&mut bytes);
+    let psn = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i])) >> 8;
+    [psn(0), psn(4)]
+}
+
+fn small(index: usize) -> Result<u8, String> {
+    u8::try_from(index).map_err(|error| error.to_string())
+}
+
+fn encode(value: &impl Serialize) -> Vec<u8> {
+    postcard::to_stdvec(value).expect("plain data, and memory does not fail")
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    postcard::from_bytes(bytes).map_err(|_| "the other end's RDMA offer makes no sense".to_owned())
+}

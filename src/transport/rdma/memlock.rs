@@ -1,0 +1,331 @@
+//! How much memory may be pinned, and which pool fits into it.
+//!
+//! The kernel counts every page of every registered region against `RLIMIT_MEMLOCK` of the process,
+//! whole pages and shared ones twice, and shows the sum as `VmPin`. Root is only exempt by
+//! `CAP_IPC_LOCK` *in the first user namespace*: a container's root is not.
+
+use std::path::Path;
+
+use rustix::process::{Resource, getrlimit};
+
+use super::sysfs::{self, Roots};
+use crate::{Direction, MIN_CHUNK_BYTES, MIN_DEPTH, transport::wire::HEADER_BYTES};
+
+/// What a stream's end pins at most, unless told otherwise: more than a millisecond's traffic at
+/// 100 Gbit/s, hundreds of round trips within a site, and no burden to a machine with a hundred streams.
+pub(crate) const DEFAULT_CAP_BYTES: u64 = 16 << 20;
+
+/// What the queues of one link pin beside the pools: async-rdma's completion queue of 1,024
+/// entries of 64 bytes, and as much again for work queues and doorbells. rxe pins none of it.
+pub(crate) const RING_BYTES: u64 = 128 << 10;
+
+/// The depth that is given up only after the chunk size: one slot filled, one sent, one on its way,
+/// one being read.
+const GOOD_DEPTH: usize = 4;
+
+/// The chunk size that is given up only after the depth: below it, the cost of each operation
+/// is more than that of its bytes.
+const GOOD_CHUNK_BYTES: usize = 64 << 10;
+
+/// What this process may pin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Memlock {
+    /// The limit in bytes; none when there is none, or the process is exempt.
+    pub(crate) limit: Option<u64>,
+    /// What the process has pinned already, in bytes.
+    pub(crate) pinned: u64,
+    /// What a stream's end should pin at most, in bytes, rings included.
+    pub(crate) cap: u64,
+    /// In bytes. Regions are counted in pages.
+    pub(crate) page: u64,
+}
+
+/// Not even the least pool can be pinned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "cannot pin {}: the memlock limit is {}{}; raise `ulimit -l` (see README, Locked memory) or use --transport tcp",
+    size(*.needed), size(*.limit), taken(*.pinned)
+)]
+pub(crate) struct TooSmall {
+    /// What the least pool takes, in bytes.
+    pub(crate) needed: u64,
+    /// The limit, in bytes.
+    pub(crate) limit: u64,
+    /// What of the limit is taken already, in bytes.
+    pub(crate) pinned: u64,
+}
+
+impl Memlock {
+    /// Of this process, now.
+    pub(crate) fn now() -> Self {
+        Self::read(&Roots::default().proc, getrlimit(Resource::Memlock).current)
+    }
+
+    fn read(proc: &Path, limit: Option<u64>) -> Self {
+        let status = sysfs::text(&proc.join("self/status")).unwrap_or_default();
+        let users = sysfs::text(&proc.join("self/uid_map")).unwrap_or_default();
+        let exempt = has_ipc_lock(&status) && is_first_namespace(&users);
+        Self {
+            limit: limit.filter(|_| !exempt),
+            pinned: pinned(&status),
+            cap: DEFAULT_CAP_BYTES,
+            page: rustix::param::page_size() as u64,
+        }
+    }
+
+    /// What one end of a stream may take, in bytes.
+    fn budget(&self) -> u64 {
+        let left = self
+            .limit
+            .map_or(u64::MAX, |l| l.saturating_sub(self.pinned));
+        left.min(self.cap)
+    }
+
+    /// What an end of a stream takes, in bytes.
+    pub(crate) fn needed(&self, chunk_bytes: usize, depth: usize, direction: Direction) -> u64 {
+        let slot = ((HEADER_BYTES + chunk_bytes) as u64).next_multiple_of(self.page);
+        // Each slot that is written to has a small receive posted, in a region of its own.
+        let pools = match direction {
+            Direction::Send => slot,
+            Direction::Receive => slot + self.page,
+            Direction::Both => 2 * slot + self.page,
+        };
+        pools
+            .saturating_mul(depth as u64)
+            .saturating_add(RING_BYTES)
+    }
+}
+
+/// The chunk size and depth nearest to those wanted that fit: shallower down to 4 slots, then smaller
+/// chunks down to 64 KiB, then 2 slots, then chunks down to the least there are.
+///
+/// # Errors
+///
+/// When [`MIN_DEPTH`] slots of [`MIN_CHUNK_BYTES`] do not fit into the limit. (The cap gives way.)
+pub(crate) fn fit(
+    chunk_bytes: usize,
+    depth: usize,
+    direction: Direction,
+    memlock: &Memlock,
+) -> Result<(usize, usize), TooSmall> {
+    let depth_of = |chunk| deepest(chunk, depth, direction, memlock);
+    let good_depth = depth.min(GOOD_DEPTH);
+    let mut chunk = chunk_bytes.max(MIN_CHUNK_BYTES);
+    while chunk > GOOD_CHUNK_BYTES && depth_of(chunk) < good_depth {
+        chunk = halved(chunk).max(GOOD_CHUNK_BYTES);
+    }
+    while chunk > MIN_CHUNK_BYTES && depth_of(chunk) < MIN_DEPTH {
+        chunk = halved(chunk);
+    }
+    let depth = depth_of(chunk);
+    if depth >= MIN_DEPTH {
+        return Ok((chunk, depth));
+    }
+    let needed = memlock.needed(MIN_CHUNK_BYTES, MIN_DEPTH, direction);
+    let Memlock { limit, pinned, .. } = *memlock;
+    match limit {
+        Some(limit) if needed > limit.saturating_sub(pinned) => Err(TooSmall {
+            needed,
+            limit,
+            pinned,
+        }),
+        _ => Ok((MIN_CHUNK_BYTES, MIN_DEPTH)),
+    }
+}
+
+/// The greatest depth that fits, at most `wanted`.
+fn deepest(chunk: usize, wanted: usize, direction: Direction, memlock: &Memlock) -> usize {
+    let per_slot = memlock.needed(chunk, 1, direction) - RING_BYTES;
+    let fitting = memlock.budget().saturating_sub(RING_BYTES) / per_slot;
+    usize::try_from(fitting)
+        .unwrap_or(usize::MAX)
+        .min(wanted.max(MIN_DEPTH))
+}
+
+/// Half of it in whole kilobytes, but no less than the least.
+fn halved(chunk: usize) -> usize {
+    (chunk / 2 / 1024 * 1024).max(MIN_CHUNK_BYTES)
+}
+
+/// Whether the process has `CAP_IPC_LOCK`, bit 14.
+fn has_ipc_lock(status: &str) -> bool {
+    let mask = field(status, "CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok());
+    mask.is_some_and(|mask| mask >> 14 & 1 == 1)
+}
+
+/// Only the first user namespace maps every user to itself; where nothing is known it is that one.
+fn is_first_namespace(uid_map: &str) -> bool {
+    let numbers: Vec<&str> = uid_map.split_whitespace().collect();
+    numbers.is_empty() || numbers == ["0", "0", "4294967295"]
+}
+
+fn pinned(status: &str) -> u64 {
+    let kilobytes = field(status, "VmPin:").and_then(|text| text.parse().ok());
+    kilobytes.map_or(0, |kilobytes: u64| kilobytes.saturating_mul(1024))
+}
+
+/// The first word after `name` at the beginning of a line.
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let value = status.lines().find_map(|line| line.strip_prefix(name))?;
+    value.split_whitespace().next()
+}
+
+/// In whole KiB or MiB, as `ulimit -l` counts.
+fn size(bytes: u64) -> String {
+    if bytes >= 1 << 20 && bytes % (1 << 20) == 0 {
+        format!("{} MiB", bytes >> 20)
+    } else {
+        format!("{} KiB", bytes.div_ceil(1024))
+    }
+}
+
+fn taken(pinned: u64) -> String {
+    match pinned {
+        0 => String::new(),
+        _ => format!(", of which {} are taken", size(pinned)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{MAX_CHUNK_BYTES, MAX_DEPTH, transport::rdma::fixtures::Tree};
+
+    const KIB: u64 = 1024;
+    const MIB: u64 = 1024 * KIB;
+
+    fn limited(limit: u64) -> Memlock {
+        Memlock {
+            limit: Some(limit),
+            pinned: 0,
+            cap: DEFAULT_CAP_BYTES,
+            page: 4096,
+        }
+    }
+
+    fn status(capabilities: u64, pinned: u64) -> String {
+        format!("Name:\trdsend\nVmPin:\t{pinned:8} kB\nCapInh:\t0\nCapEff:\t{capabilities:016x}\n")
+    }
+
+    fn read(status: &str, uid_map: &str, limit: Option<u64>) -> (Option<u64>, u64) {
+        let tree = Tree::new();
+        tree.write("proc/self/status", status);
+        tree.write("proc/self/uid_map", uid_map);
+        let memlock = Memlock::read(&tree.roots().proc, limit);
+        (memlock.limit, memlock.pinned)
+    }
+
+    const FIRST: &str = "         0          0 4294967295\n";
+    const CONTAINER: &str = "         0     100000      65536\n";
+
+    #[test]
+    fn the_capability_lifts_the_limit_but_not_in_a_container() {
+        let limit = Some(8 * MIB);
+        assert_eq!(read(&status(0x1ff_ffff_ffff, 0), FIRST, limit), (None, 0));
+        assert_eq!(read(&status(1 << 14, 12), FIRST, limit), (None, 12 * KIB));
+        assert_eq!(
+            read(&status(!(1 << 14), 12), FIRST, limit),
+            (limit, 12 * KIB)
+        );
+        assert_eq!(read(&status(1 << 14, 0), CONTAINER, limit), (limit, 0));
+        assert_eq!(read("", "", limit), (limit, 0));
+        assert_eq!(read("", "", None), (None, 0));
+        assert_eq!(read("CapEff:\nVmPin:\tmuch\n", FIRST, limit), (limit, 0));
+    }
+
+    #[test]
+    fn this_process_has_some_limit() {
+        assert!(Memlock::now().page >= 4096);
+    }
+
+    #[test]
+    fn the_default_stays_within_its_cap() {
+        let config = crate::StreamConfig::default();
+        let free = Memlock {
+            limit: None,
+            ..limited(0)
+        };
+        let fit = |direction| fit(config.chunk_bytes, config.depth, direction, &free).unwrap();
+        assert_eq!(fit(Direction::Send), (512 << 10, 16));
+        assert_eq!(fit(Direction::Receive), (512 << 10, 16));
+        assert_eq!(fit(Direction::Both), (512 << 10, 15));
+    }
+
+    #[test]
+    fn the_pool_shrinks_with_the_limit() {
+        let fit = |limit, direction| fit(512 << 10, 16, direction, &limited(limit));
+        assert_eq!(fit(4 * MIB, Direction::Send), Ok((512 << 10, 7)));
+        assert_eq!(fit(4 * MIB, Direction::Both), Ok((256 << 10, 7)));
+        assert_eq!(fit(MIB, Direction::Send), Ok((128 << 10, 6)));
+        assert_eq!(fit(MIB, Direction::Both), Ok((64 << 10, 6)));
+        assert_eq!(fit(448 * KIB, Direction::Both), Ok((64 << 10, 2)));
+        assert_eq!(fit(256 * KIB, Direction::Both), Ok((16 << 10, 2)));
+        assert_eq!(fit(168 * KIB, Direction::Both), Ok((4 << 10, 2)));
+    }
+
+    #[test]
+    fn too_small_a_limit_is_an_error_with_the_remedy() {
+        let error = fit(512 << 10, 16, Direction::Send, &limited(64 * KIB)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "cannot pin 144 KiB: the memlock limit is 64 KiB; raise `ulimit -l` (see README, Locked memory) or use --transport tcp"
+        );
+        let crowded = Memlock {
+            pinned: 7 * MIB + 1000 * KIB,
+            ..limited(8 * MIB)
+        };
+        let error = fit(512 << 10, 16, Direction::Send, &crowded).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("limit is 8 MiB, of which 8168 KiB are taken;"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_cap_alone_refuses_nobody() {
+        let frugal = Memlock {
+            limit: None,
+            cap: 0,
+            ..limited(0)
+        };
+        assert_eq!(
+            fit(512 << 10, 16, Direction::Both, &frugal),
+            Ok((MIN_CHUNK_BYTES, MIN_DEPTH))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_said_to_fit_fits(
+            chunk in MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES,
+            depth in MIN_DEPTH..=MAX_DEPTH,
+            direction in prop::sample::select(vec![Direction::Send, Direction::Receive, Direction::Both]),
+            limit in prop_oneof![0..MIB, 0..64 * MIB, Just(u64::MAX)],
+            pinned in prop_oneof![Just(0), 0..2 * MIB],
+            page in prop::sample::select(vec![4096_u64, 16384, 65536]),
+        ) {
+            let memlock = Memlock { pinned, page, ..limited(limit) };
+            let left = limit.saturating_sub(pinned);
+            match fit(chunk, depth, direction, &memlock) {
+                Ok((fitted, depth_fitted)) => {
+                    let needed = memlock.needed(fitted, depth_fitted, direction);
+                    prop_assert!(needed <= left && needed <= DEFAULT_CAP_BYTES);
+                    prop_assert!((MIN_CHUNK_BYTES..=chunk).contains(&fitted));
+                    prop_assert!((MIN_DEPTH..=depth).contains(&depth_fitted));
+                    // Nothing is given up without need.
+                    let deeper = memlock.needed(fitted, depth_fitted + 1, direction);
+                    prop_assert!(depth_fitted == depth || deeper > left.min(DEFAULT_CAP_BYTES));
+                    prop_assert!(depth_fitted >= depth.min(GOOD_DEPTH) || fitted <= GOOD_CHUNK_BYTES);
+                }
+                Err(error) => {
+                    prop_assert_eq!(error.needed, memlock.needed(MIN_CHUNK_BYTES, MIN_DEPTH, direction));
+                    prop_assert!(error.needed > left);
+                }
+            }
+        }
+    }
+}
