@@ -100,6 +100,9 @@ pub struct RdmaConfig {
     pub service_level: u8,
     /// Row of the port's partition key table.
     pub pkey_index: u16,
+    /// After how many completed operations an end replaces its link, unnoticed by the users: each
+    /// leaves 64 to 128 bytes of kernel memory behind, which only a new link gives back.
+    pub renew_after: u64,
 }
 
 impl Default for RdmaConfig {
@@ -118,9 +121,14 @@ impl Default for RdmaConfig {
             traffic_class: 0,
             service_level: 0,
             pkey_index: 0,
+            renew_after: RENEW_AFTER,
         }
     }
 }
+
+/// A quarter of a million operations: at most 32 MiB of kernel memory for each end, and half a
+/// tebibyte of chunks of the default size between two renewals of some milliseconds.
+const RENEW_AFTER: u64 = 1 << 18;
 
 /// Which transports a stream may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -63,8 +63,12 @@ pub(crate) trait ReceivePath: Send + Unpin + 'static {
     /// is of no use afterwards.
     fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Self::Slot>>;
 
-    /// Takes back a slot whose reader is done with it. It may be granted again.
-    fn release(&mut self, slot: Self::Slot);
+    /// Takes back a slot whose reader is done with it. Whether it may be granted again: not when it
+    /// belongs to a pool that has been replaced since.
+    fn release(&mut self, slot: Self::Slot) -> bool;
+
+    /// Whether slots may be granted now: not while the pool is being replaced.
+    fn may_grant(&self) -> bool;
 
     /// Gets ready for a frame in slot `index`, which is granted next: slots are used in the order in
     /// which they are granted.

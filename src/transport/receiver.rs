@@ -33,6 +33,11 @@ pub(super) struct Lane<P: ReceivePath> {
     outstanding: usize,
     /// Slots given back by the reader and not granted again yet.
     freed: Vec<u32>,
+    /// Chunks that arrived and that the reader has not given back.
+    unread: usize,
+    /// Slots of a new pool that stay empty for as long as chunks of the old one are unread: what may be
+    /// on its way never grows.
+    withheld: Vec<u32>,
     broken: bool,
     faults: faults::Faults,
 }
@@ -77,6 +82,8 @@ impl<P: ReceivePath> Receiver<P> {
             granted: vec![false; depth as usize],
             outstanding: 0,
             freed: (0..depth).collect(),
+            unread: 0,
+            withheld: Vec::new(),
             broken: false,
             faults,
         };
@@ -118,6 +125,39 @@ impl<P: ReceivePath> Lane<P> {
             self.take_arrivals(state, cx, 1);
         }
         self.ready.pop_front()
+    }
+
+    /// The data path, and the chunks that wait for the reader.
+    #[cfg(feature = "rdma")]
+    pub(super) fn renewable(&mut self) -> (&mut P, impl Iterator<Item = &mut P::Slot>) {
+        (
+            &mut self.path,
+            self.ready.iter_mut().map(|chunk| &mut chunk.slot),
+        )
+    }
+
+    /// Takes all that has arrived.
+    #[cfg(feature = "rdma")]
+    pub(super) fn take_all(&mut self, state: &State, cx: &mut Context<'_>) {
+        self.take_arrivals(state, cx, usize::MAX);
+    }
+
+    /// Bytes that arrived and were verified.
+    #[cfg(feature = "rdma")]
+    pub(super) fn verified(&self) -> u64 {
+        self.chain.offset()
+    }
+
+    /// Begins anew with an empty pool, and grants all of it.
+    #[cfg(feature = "rdma")]
+    pub(super) fn restart(&mut self, state: &State) {
+        self.granted.fill(false);
+        self.outstanding = 0;
+        let depth = u32::try_from(self.granted.len()).unwrap_or(u32::MAX);
+        let unread = u32::try_from(self.unread).unwrap_or(u32::MAX).min(depth);
+        self.freed = (0..depth - unread).collect();
+        self.withheld = (depth - unread..depth).collect();
+        self.grant(state);
     }
 
     /// Whether verified chunks wait for the reader.
@@ -163,6 +203,7 @@ impl<P: ReceivePath> Lane<P> {
             return Err(Fault::Protocol("a chunk for a slot that was not granted"));
         }
         self.outstanding -= 1;
+        self.unread += 1;
         let header = slot.bytes()[..HEADER_BYTES]
             .try_into()
             .expect("a slot begins with a header");
@@ -217,10 +258,15 @@ impl<P: ReceivePath> Lane<P> {
     /// low, otherwise with the next few, so that not every chunk costs a control message.
     pub(super) fn release(&mut self, state: &State, done: Readable<P::Slot>) {
         let index = done.slot.index();
-        self.path.release(done.slot);
-        if self.faults.skips_credits() || self.faults.reuses_slots_early() {
+        self.unread -= 1;
+        let is_free = self.path.release(done.slot);
+        if self.faults.skips_credits() || self.faults.reuses_slots_early() || !self.path.may_grant()
+        {
             return;
         }
+        let Some(index) = is_free.then_some(index).or_else(|| self.withheld.pop()) else {
+            return;
+        };
         self.freed.push(index);
         let batch = credit_batch(self.granted.len());
         if self.freed.len() >= batch || self.outstanding < batch {
@@ -229,6 +275,9 @@ impl<P: ReceivePath> Lane<P> {
     }
 
     fn grant(&mut self, state: &State) {
+        if self.freed.is_empty() {
+            return;
+        }
         for index in &self.freed {
             self.granted[*index as usize] = true;
             self.path.expect(*index);

@@ -82,6 +82,15 @@ impl<P: SendPath> Sender<P> {
 }
 
 impl<P: SendPath> Lane<P> {
+    /// The data path, and the slot being filled.
+    #[cfg(feature = "rdma")]
+    pub(super) fn renewable(&mut self) -> (&mut P, Option<&mut P::Slot>) {
+        (
+            &mut self.path,
+            self.filling.as_mut().map(|filling| &mut filling.slot),
+        )
+    }
+
     /// Bytes posted so far and the digest of the last of them.
     pub(super) fn posted(&self) -> (u64, u64) {
         (self.chain.offset(), self.chain.digest())

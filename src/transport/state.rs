@@ -30,6 +30,8 @@ pub(crate) struct State {
     pub(crate) to_control: Notify,
     /// Cancelled by a failure or a STOP: whoever waits for something else has to look.
     interrupted: CancellationToken,
+    /// Wakes whoever renews the data path: a step of the peer's has come.
+    pub(crate) stepped: Notify,
     /// Cancelled when the control task has ended and its connection is closed.
     pub(crate) ended: CancellationToken,
 }
@@ -51,6 +53,7 @@ impl State {
             inner: Mutex::new(Machine::new(direction, halves)),
             to_control: Notify::new(),
             interrupted: CancellationToken::new(),
+            stepped: Notify::new(),
             ended: CancellationToken::new(),
         })
     }
@@ -114,7 +117,42 @@ impl State {
 
     /// A slot of the peer's that may be written.
     pub(crate) fn take_credit(&self) -> Option<u32> {
-        self.lock().credits.pop_front()
+        self.lock().take_credit()
+    }
+
+    /// Forgets every credit, and gives none away until [`resume`](Self::resume): the slots that
+    /// they are for are about to go.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn pause(&self) {
+        let mut inner = self.lock();
+        inner.credits.clear();
+        inner.paused = true;
+    }
+
+    /// Gives credits away again. What has come since the peer paused is for the new slots.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn resume(&self) {
+        self.lock().paused = false;
+    }
+
+    /// Tells the peer a step of the renewal of the data path.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn step(&self, step: Result<Vec<u8>, String>) {
+        self.lock().outbox.push(Message::Step(step));
+        self.to_control.notify_one();
+    }
+
+    /// The peer's next step of that.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn take_step(&self) -> Option<Result<Vec<u8>, String>> {
+        self.lock().steps.pop_front()
+    }
+
+    /// Whether a renewal of the data path still has a purpose.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn is_open(&self) -> bool {
+        let inner = self.lock();
+        inner.failure.is_none() && !inner.done()
     }
 
     /// One chunk of `bytes` went to the data path.
@@ -377,6 +415,9 @@ impl State {
         let mut inner = self.lock();
         if inner.failure.is_some() {
             return;
+        }
+        if matches!(message, Message::Step(_)) {
+            self.stepped.notify_one();
         }
         if let Err(broken) = inner.receive(message) {
             inner.fail(Failure::Fault(Fault::Protocol(broken)));

@@ -158,16 +158,19 @@ impl Stream {
             } => {
                 (info.reason, info.is_fallback) = (reason, is_fallback);
                 let paths = tcp_paths(socket, &agreement).map_err(io_failed)?;
-                let (send, recv) = halves::<Tcp>(&state, paths, agreement.depth, seeds, config);
+                let shared = share::<Tcp>(&state, paths, agreement.depth, seeds, config);
+                let (send, recv) = halves(shared);
                 (Either::Tcp(send), Either::Tcp(recv))
             }
             #[cfg(feature = "rdma")]
             Data::Rdma(ends) => {
-                let rdma::Ends { send, receive, .. } = *ends;
-                (info.transport, info.reason) = (Transport::Rdma, ends.name);
+                let mut ends = *ends;
+                (info.transport, info.reason) = (Transport::Rdma, ends.name.clone());
                 (info.chunk_bytes, info.depth) = (ends.chunk_bytes, ends.depth as usize);
-                let paths = (send, receive);
-                let (send, recv) = halves::<rdma::Rdma>(&state, paths, ends.depth, seeds, config);
+                let (paths, depth) = (ends.paths(&state), ends.depth);
+                let shared = share::<rdma::Rdma>(&state, paths, depth, seeds, config);
+                tokio::spawn(ends.renewer(Arc::clone(&shared), config.timeout).serve());
+                let (send, recv) = halves(shared);
                 (Either::Rdma(send), Either::Rdma(recv))
             }
             #[cfg(not(feature = "rdma"))]
@@ -324,24 +327,29 @@ fn tcp_paths(
     ))
 }
 
-/// The halves of a stream over one kind of data path, with their steward; the peer has its slots.
-fn halves<D: DataPath>(
+/// What the halves of a stream over one kind of data path share. The peer has its slots.
+fn share<D: DataPath>(
     state: &Arc<State>,
     (send, receive): (Option<D::Send>, Option<D::Receive>),
     depth: u32,
     seeds: [u64; 2],
     config: &StreamConfig,
-) -> (SendHalf<D>, RecvHalf<D>) {
+) -> Arc<Shared<D>> {
     let receiver = |path| Receiver::new(path, depth, seeds[1], faults(config));
-    let shared = Arc::new(Shared::<D> {
+    let shared = Shared {
         state: Arc::clone(state),
         sender: send.map(|path| Sender::new(path, seeds[0])),
         receiver: receive.map(receiver),
         attended: AtomicWaker::new(),
-    });
+    };
     if let Some(receiver) = &shared.receiver {
         receiver.grant_all(state);
     }
+    Arc::new(shared)
+}
+
+/// The halves, with their steward.
+fn halves<D: DataPath>(shared: Arc<Shared<D>>) -> (SendHalf<D>, RecvHalf<D>) {
     tokio::spawn(steward::serve(Arc::clone(&shared)));
     (SendHalf::new(Arc::clone(&shared)), RecvHalf::new(shared))
 }

@@ -244,9 +244,14 @@ impl ReceivePath for TcpReceive {
         }
     }
 
-    fn release(&mut self, slot: TcpSlot) {
+    fn release(&mut self, slot: TcpSlot) -> bool {
         let place = slot.index as usize;
         self.free[place] = Some(slot);
+        true
+    }
+
+    fn may_grant(&self) -> bool {
+        true
     }
 
     /// Over TCP every frame says where it goes, and is read when it is there.

@@ -1,6 +1,8 @@
 //! Two connected ends of a stream, over one kind of data path.
 
 use anyhow::{Context, Result, ensure};
+#[cfg(feature = "rdma")]
+use rdpipe::RdmaConfig;
 use rdpipe::{Key, Listener, Stream, StreamConfig, Transport, TransportPolicy, connect};
 
 use super::proxy::{DATA, Deed, Mischief, Proxy, Way};
@@ -70,18 +72,43 @@ impl Ends for Rdma {
     }
 
     async fn pair(dialer: StreamConfig, acceptor: StreamConfig) -> Result<(Stream, Stream)> {
-        let over_rdma = |mut config: StreamConfig| {
-            // What a test says about chunks it says about those of the path under test.
-            (config.rdma.chunk_bytes, config.rdma.depth) = (config.chunk_bytes, config.depth);
-            config.transport = TransportPolicy::Rdma;
-            config
-        };
-        let (listener, key) = listener(over_rdma(acceptor))?;
-        let port = listener.local_addr().port();
-        let ends = meet(listener, port, &key, &over_rdma(dialer)).await?;
-        ensure!(ends.0.transport() == Transport::Rdma, "it was to be RDMA");
-        Ok(ends)
+        over_rdma(dialer, acceptor, RdmaConfig::default().renew_after).await
     }
+}
+
+/// RDMA whose link is replaced again and again.
+#[cfg(feature = "rdma")]
+pub(crate) struct Renewed;
+
+#[cfg(feature = "rdma")]
+impl Ends for Renewed {
+    fn missing() -> Option<String> {
+        Rdma::missing()
+    }
+
+    async fn pair(dialer: StreamConfig, acceptor: StreamConfig) -> Result<(Stream, Stream)> {
+        over_rdma(dialer, acceptor, 7).await
+    }
+}
+
+#[cfg(feature = "rdma")]
+async fn over_rdma(
+    dialer: StreamConfig,
+    acceptor: StreamConfig,
+    renew_after: u64,
+) -> Result<(Stream, Stream)> {
+    let over_rdma = |mut config: StreamConfig| {
+        // What a test says about chunks it says about those of the path under test.
+        (config.rdma.chunk_bytes, config.rdma.depth) = (config.chunk_bytes, config.depth);
+        config.rdma.renew_after = renew_after;
+        config.transport = TransportPolicy::Rdma;
+        config
+    };
+    let (listener, key) = listener(over_rdma(acceptor))?;
+    let port = listener.local_addr().port();
+    let ends = meet(listener, port, &key, &over_rdma(dialer)).await?;
+    ensure!(ends.0.transport() == Transport::Rdma, "it was to be RDMA");
+    Ok(ends)
 }
 
 /// A listener on a free port of loopback, with a key of its own.

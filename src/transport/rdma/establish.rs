@@ -15,6 +15,7 @@
 use std::{
     future::{Future, poll_fn},
     io,
+    sync::Arc,
     time::Duration,
 };
 
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::time::timeout;
 
 use super::{
+    Rdma,
     choice::{DeviceChoice, NoRdma},
     device::Inventory,
     explain::networks_differ,
@@ -31,14 +33,18 @@ use super::{
     offer::{Candidate, Offers},
     pool::{self, RdmaSlot},
     rank::{End, rank},
-    recv::RdmaReceive,
-    send::RdmaSend,
+    recv::{self, RdmaReceive},
+    renew::{Renewal, Renewer},
+    send::{self, RdmaSend},
     sysfs::Roots,
 };
 use crate::{
-    Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig, StreamConfig,
-    TransportPolicy,
-    transport::{control::Control, message::Message, path::Slot, terms::Agreement},
+    Direction, Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig,
+    StreamConfig, TransportPolicy,
+    transport::{
+        control::Control, message::Message, path::Slot, shared::Shared, state::State,
+        terms::Agreement,
+    },
 };
 
 /// How long a queue pair may take from connecting to a message that has crossed it. Milliseconds are
@@ -68,7 +74,7 @@ struct Proposal {
 
 /// What the peer needs to connect and to write.
 #[derive(Serialize, Deserialize)]
-struct Opened {
+pub(super) struct Opened {
     endpoint: Endpoint,
     slots: Vec<SlotToken>,
 }
@@ -93,9 +99,11 @@ pub(crate) struct Ours {
 /// Both sides of an established path, and its name.
 pub(crate) struct Ends {
     /// Absent in a stream that only receives.
-    pub(crate) send: Option<RdmaSend>,
+    send: Option<send::Live>,
     /// Absent in a stream that only sends.
-    pub(crate) receive: Option<RdmaReceive>,
+    receive: Option<recv::Live>,
+    blueprint: Blueprint,
+    renewal: Option<Arc<Renewal>>,
     /// Payload of a chunk, in bytes.
     pub(crate) chunk_bytes: usize,
     /// Slots of the receive pool.
@@ -198,48 +206,56 @@ impl Ours {
         dialer: bool,
         agreement: &Agreement,
     ) -> Result<Result<Ends, String>, HandshakeFault> {
-        let opened = self.open(proposal, dialer, agreement);
-        let part = opened.as_ref().map(Opening::part).map_err(Clone::clone);
-        let theirs = exchange(control, part).await?;
-        let (opened, theirs) = match (opened, theirs) {
+        let blueprint = self.blueprint(proposal, dialer, agreement);
+        let opened = blueprint.and_then(|blueprint| Ok((blueprint.open(0)?, blueprint)));
+        let part = opened.as_ref().map(|(opening, _)| encode(&opening.part()));
+        let theirs = exchange(control, part.map_err(Clone::clone)).await?;
+        let theirs = theirs.and_then(|part| decode(&part));
+        let ((opening, blueprint), theirs) = match (opened, theirs) {
             (Ok(opened), Ok(theirs)) => (opened, theirs),
             (Err(reason), _) | (Ok(_), Err(reason)) => return Ok(Err(reason)),
         };
-        let mut proving = match within(opened.connect(&theirs)).await {
-            Ok(proving) => proving,
-            Err(reason) => {
-                let theirs = exchange(control, Err(reason.clone())).await?;
-                return Ok(Err(theirs.err().unwrap_or(reason)));
-            }
+        let connected = within(opening.connect(theirs)).await;
+        let expected = connected.as_ref().ok().and_then(Connected::expect_proof);
+        let step = connected.as_ref().map(|_| Vec::new()).map_err(Clone::clone);
+        let theirs = exchange(control, step).await?;
+        let mut connected = match (connected, theirs) {
+            (Ok(connected), Ok(_)) => connected,
+            (Err(reason), _) | (Ok(_), Err(reason)) => return Ok(Err(reason)),
         };
-        if let Err(reason) = exchange(control, Ok(Vec::new())).await? {
+        let proof = within(connected.prove(expected)).await;
+        let step = proof.as_ref().map(|()| Vec::new()).map_err(Clone::clone);
+        let theirs = exchange(control, step).await?;
+        if let Err(reason) = proof.and(theirs.map(drop)) {
             return Ok(Err(reason));
         }
-        let proof = within(proving.prove()).await;
-        let theirs = exchange(
-            control,
-            proof.as_ref().map(|()| Vec::new()).map_err(Clone::clone),
-        );
-        let theirs = theirs.await?;
-        Ok(proof.and(theirs).map(|_| proving.ends()))
+        let (send, receive) = connected.lives();
+        Ok(Ok(Ends {
+            send,
+            receive,
+            chunk_bytes: blueprint.chunk_bytes,
+            depth: blueprint.depth,
+            name: blueprint.name.clone(),
+            blueprint,
+            renewal: None,
+        }))
     }
 
-    fn open(
+    /// What a link between both ends looks like.
+    fn blueprint(
         &self,
         proposal: &[u8],
         dialer: bool,
         agreement: &Agreement,
-    ) -> Result<Opening, String> {
+    ) -> Result<Blueprint, String> {
         let proposal: Proposal = decode(proposal)?;
         let number = if dialer {
             proposal.dialer
         } else {
             proposal.acceptor
         };
-        let candidate = self
-            .candidates
-            .get(usize::from(number))
-            .ok_or("a port that was not offered")?;
+        let candidate = self.candidates.get(usize::from(number));
+        let candidate = candidate.ok_or("a port that was not offered")?;
         let chunk_bytes = (proposal.chunk_bytes as usize).min(self.chunk_bytes);
         if chunk_bytes < MIN_CHUNK_BYTES {
             return Err("a chunk size below the least".to_owned());
@@ -259,115 +275,157 @@ impl Ours {
             service_level: self.marks.service_level,
             pkey_index: self.marks.pkey_index,
         };
-        let name = format!("{candidate}, MTU {}", proposal.mtu);
+        Ok(Blueprint {
+            name: format!("{candidate}, MTU {}", proposal.mtu),
+            place,
+            direction: agreement.direction,
+            chunk_bytes,
+            depth,
+            renew_after: self.marks.renew_after,
+        })
+    }
+}
+
+/// What every link of a stream looks like, the first one and those that replace it.
+pub(super) struct Blueprint {
+    name: String,
+    place: Place,
+    direction: Direction,
+    chunk_bytes: usize,
+    depth: u32,
+    renew_after: u64,
+}
+
+impl Blueprint {
+    /// Builds a queue pair and registers its pools.
+    pub(super) fn open(&self, generation: u32) -> Result<Opening, String> {
+        let place = Place {
+            send_psn: later(self.place.send_psn, generation),
+            receive_psn: later(self.place.receive_psn, generation),
+            ..self.place.clone()
+        };
         let failed = |what: &str, error: io::Error| format!("{what} {}: {error}", place.device);
         let link = Unconnected::build(&place).map_err(|error| failed("cannot open", error))?;
         let pool = |wanted: bool, reach| {
-            let depth = if wanted { depth } else { 0 };
-            pool::register(&link, reach, chunk_bytes, depth)
+            let depth = if wanted { self.depth } else { 0 };
+            pool::register(&link, reach, generation, self.chunk_bytes, depth)
                 .map_err(|error| failed("cannot register memory with", error))
         };
-        let send = pool(agreement.direction.sends(), Reach::Local)?;
-        let receive = pool(agreement.direction.receives(), Reach::Peer)?;
+        let send = pool(self.direction.sends(), Reach::Local)?;
+        let receive = pool(self.direction.receives(), Reach::Peer)?;
         Ok(Opening {
             link,
             send,
             receive,
-            chunk_bytes,
-            depth,
-            name,
         })
     }
 }
 
+/// The sequence number that a later link begins with: another one, so that no late packet of the link
+/// before fits it.
+fn later(psn: u32, generation: u32) -> u32 {
+    psn.wrapping_add(generation.wrapping_mul(0x1_0001)) & 0xff_ffff
+}
+
 /// A queue pair that is not connected, and its pools.
-struct Opening {
+pub(super) struct Opening {
     link: Unconnected,
     send: Vec<RdmaSlot>,
     receive: Vec<RdmaSlot>,
-    chunk_bytes: usize,
-    depth: u32,
-    name: String,
 }
 
 impl Opening {
     /// What the peer needs.
-    fn part(&self) -> Vec<u8> {
-        encode(&Opened {
+    pub(super) fn part(&self) -> Opened {
+        Opened {
             endpoint: self.link.endpoint(),
-            slots: self.receive.iter().map(RdmaSlot::token).collect(),
-        })
+            slots: self.receive.iter().filter_map(RdmaSlot::token).collect(),
+        }
     }
 
-    /// Connects, and gets ready for the peer's proof.
-    async fn connect(self, theirs: &[u8]) -> Result<Proving, String> {
-        let theirs: Opened = decode(theirs)?;
+    /// Connects to the peer's queue pair.
+    pub(super) async fn connect(self, theirs: Opened) -> Result<Connected, String> {
         if theirs.slots.is_empty() != self.send.is_empty() {
             return Err("the other end has no slots to write to, or too many".to_owned());
         }
         let connected = self.link.connect(theirs.endpoint).await;
         let link = connected.map_err(|error| format!("cannot connect the queue pairs: {error}"))?;
-        let receive = (!self.receive.is_empty()).then(|| link.receive());
-        Ok(Proving {
-            receive,
+        Ok(Connected {
             link,
             peer: theirs.slots,
-            send_slots: self.send,
-            receive_slots: self.receive,
-            chunk_bytes: self.chunk_bytes,
-            depth: self.depth,
-            name: self.name,
+            send: self.send,
+            receive: self.receive,
         })
     }
 }
 
-/// A connected queue pair that nothing has crossed yet.
-struct Proving {
-    receive: Option<Posted<io::Result<()>>>,
+/// A connected queue pair, and its pools.
+pub(super) struct Connected {
     link: Link,
     peer: Vec<SlotToken>,
-    send_slots: Vec<RdmaSlot>,
-    receive_slots: Vec<RdmaSlot>,
-    chunk_bytes: usize,
-    depth: u32,
-    name: String,
+    send: Vec<RdmaSlot>,
+    receive: Vec<RdmaSlot>,
 }
 
-impl Proving {
+impl Connected {
+    /// Gets ready for the peer's proof.
+    fn expect_proof(&self) -> Option<Posted<io::Result<()>>> {
+        (!self.receive.is_empty()).then(|| self.link.receive())
+    }
+
     /// Sends one frame, and takes one.
-    async fn prove(&mut self) -> Result<(), String> {
-        let write = match (self.send_slots.pop(), self.peer.first()) {
-            (Some(slot), Some(peer)) => {
-                let (index, bytes) = (slot.index(), slot.bytes().len());
-                Some((self.link.write(slot.into_region(), 1, *peer), index, bytes))
-            }
-            _ => None,
-        };
-        if let Some((mut write, index, bytes)) = write {
+    async fn prove(&mut self, expected: Option<Posted<io::Result<()>>>) -> Result<(), String> {
+        if let (Some(slot), Some(peer)) = (self.send.pop(), self.peer.first()) {
+            let (index, generation) = (slot.index, slot.generation);
+            let bytes = slot.bytes().len();
+            let region = slot.into_region().ok_or("a slot without memory")?;
+            let mut write = self.link.write(region, 1, *peer);
             let Written { result, region } = poll_fn(|cx| write.poll(cx)).await;
-            self.send_slots
-                .push(RdmaSlot::from_region(index, region, bytes));
+            self.send
+                .push(RdmaSlot::new(index, generation, region, bytes));
             result.map_err(|error| format!("nothing gets through: {error}"))?;
         }
-        if let Some(receive) = &mut self.receive {
-            let arrived = poll_fn(|cx| receive.poll(cx)).await;
+        if let Some(mut expected) = expected {
+            let arrived = poll_fn(|cx| expected.poll(cx)).await;
             arrived.map_err(|error| format!("nothing arrives: {error}"))?;
         }
-        self.receive = None;
         Ok(())
     }
 
-    fn ends(self) -> Ends {
-        let Self { link, .. } = self;
-        Ends {
-            send: (!self.send_slots.is_empty())
-                .then(|| RdmaSend::new(link.clone(), self.send_slots, self.peer)),
-            receive: (!self.receive_slots.is_empty())
-                .then(|| RdmaReceive::new(link, self.receive_slots)),
-            chunk_bytes: self.chunk_bytes,
-            depth: self.depth,
-            name: self.name,
-        }
+    /// Both sides, ready for use.
+    pub(super) fn lives(self) -> (Option<send::Live>, Option<recv::Live>) {
+        let Self {
+            link,
+            peer,
+            send,
+            receive,
+        } = self;
+        let sends = (!send.is_empty()).then(|| send::Live::new(link.clone(), send, peer));
+        let receives = (!receive.is_empty()).then(|| recv::Live::new(link, receive));
+        (sends, receives)
+    }
+}
+
+impl Ends {
+    /// The paths of the stream whose state is `state`.
+    pub(crate) fn paths(&mut self, state: &Arc<State>) -> (Option<RdmaSend>, Option<RdmaReceive>) {
+        let renewal = self.renewal(state);
+        let send = self.send.take();
+        let send = send.map(|live| RdmaSend::new(live, Arc::clone(&renewal), Arc::clone(state)));
+        let receive = self.receive.take();
+        (send, receive.map(|live| RdmaReceive::new(live, renewal)))
+    }
+
+    fn renewal(&mut self, state: &Arc<State>) -> Arc<Renewal> {
+        let limit = self.blueprint.renew_after;
+        let fresh = || Arc::new(Renewal::new(Arc::clone(state), limit));
+        Arc::clone(self.renewal.get_or_insert_with(fresh))
+    }
+
+    /// Replaces the link when that is needed, for as long as the stream lasts.
+    pub(crate) fn renewer(mut self, shared: Arc<Shared<Rdma>>, patience: Duration) -> Renewer {
+        let renewal = self.renewal(&shared.state);
+        Renewer::new(shared, renewal, self.blueprint, patience)
     }
 }
 
@@ -416,10 +474,12 @@ fn small(index: usize) -> Result<u8, String> {
     u8::try_from(index).map_err(|error| error.to_string())
 }
 
-fn encode(value: &impl Serialize) -> Vec<u8> {
+/// A step as it travels.
+pub(super) fn encode(value: &impl Serialize) -> Vec<u8> {
     postcard::to_stdvec(value).expect("plain data, and memory does not fail")
 }
 
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+/// A step of the peer's.
+pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     postcard::from_bytes(bytes).map_err(|_| "the other end's RDMA offer makes no sense".to_owned())
 }

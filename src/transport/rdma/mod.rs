@@ -19,6 +19,7 @@ mod offer;
 mod pool;
 mod rank;
 mod recv;
+mod renew;
 mod send;
 mod sysfs;
 #[cfg(test)]

@@ -5,31 +5,53 @@ use std::io;
 use super::link::{Reach, Region, SlotToken, Unconnected};
 use crate::transport::{path::Slot, wire::HEADER_BYTES};
 
-/// A slot in registered memory.
+/// A slot in registered memory, or what was in one when its link was taken down.
 pub(crate) struct RdmaSlot {
-    index: u32,
-    region: Region,
+    /// Its number in the pool.
+    pub(super) index: u32,
+    /// Which pool of the stream's it belongs to: 0 for the first.
+    pub(super) generation: u32,
+    memory: Memory,
     bytes: usize,
 }
 
+enum Memory {
+    Registered(Region),
+    Heap(Box<[u8]>),
+}
+
 impl RdmaSlot {
-    /// The slot that was taken apart by [`into_region`](Self::into_region).
-    pub(crate) fn from_region(index: u32, region: Region, bytes: usize) -> Self {
+    /// A slot of `bytes` in `region`.
+    pub(super) fn new(index: u32, generation: u32, region: Region, bytes: usize) -> Self {
         Self {
             index,
-            region,
+            generation,
+            memory: Memory::Registered(region),
             bytes,
         }
     }
 
-    /// Its memory, for an operation to own.
-    pub(crate) fn into_region(self) -> Region {
-        self.region
+    /// Its registered memory, for an operation to own; none when that is gone.
+    pub(super) fn into_region(self) -> Option<Region> {
+        match self.memory {
+            Memory::Registered(region) => Some(region),
+            Memory::Heap(_) => None,
+        }
+    }
+
+    /// Keeps its bytes and gives up its registered memory.
+    pub(super) fn unpin(&mut self) {
+        if let Memory::Registered(region) = &self.memory {
+            self.memory = Memory::Heap(region.bytes()[..self.bytes].into());
+        }
     }
 
     /// What the peer needs to write it.
-    pub(crate) fn token(&self) -> SlotToken {
-        self.region.token()
+    pub(super) fn token(&self) -> Option<SlotToken> {
+        match &self.memory {
+            Memory::Registered(region) => Some(region.token()),
+            Memory::Heap(_) => None,
+        }
     }
 }
 
@@ -39,11 +61,17 @@ impl Slot for RdmaSlot {
     }
 
     fn bytes(&self) -> &[u8] {
-        &self.region.bytes()[..self.bytes]
+        match &self.memory {
+            Memory::Registered(region) => &region.bytes()[..self.bytes],
+            Memory::Heap(bytes) => bytes,
+        }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.region.bytes_mut()[..self.bytes]
+        match &mut self.memory {
+            Memory::Registered(region) => &mut region.bytes_mut()[..self.bytes],
+            Memory::Heap(bytes) => bytes,
+        }
     }
 }
 
@@ -52,20 +80,17 @@ impl Slot for RdmaSlot {
 /// # Errors
 ///
 /// When so much memory cannot be pinned.
-pub(crate) fn register(
+pub(super) fn register(
     link: &Unconnected,
     reach: Reach,
+    generation: u32,
     chunk_bytes: usize,
     depth: u32,
 ) -> io::Result<Vec<RdmaSlot>> {
     let bytes = HEADER_BYTES + chunk_bytes;
     let slot = |index| {
         let region = link.register(bytes, reach)?;
-        Ok(RdmaSlot {
-            index,
-            region,
-            bytes,
-        })
+        Ok(RdmaSlot::new(index, generation, region, bytes))
     };
     (0..depth).map(slot).collect()
 }

@@ -3,12 +3,14 @@
 use std::{
     collections::VecDeque,
     io,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use super::{
     link::{Link, Posted},
     pool::RdmaSlot,
+    renew::Renewal,
 };
 use crate::transport::{
     path::{ReceivePath, Slot, invalid},
@@ -17,40 +19,92 @@ use crate::transport::{
 
 /// The receiving side.
 pub(crate) struct RdmaReceive {
-    // In the order in which they must go: operations, queue pair, memory.
+    /// The queue pair and its pool; none while they are being replaced.
+    live: Option<Live>,
+    generation: u32,
+    /// Frames that arrived over this link.
+    arrived: u64,
+    renewal: Arc<Renewal>,
+}
+
+/// What a receive needs, in the order in which it must go: operations, queue pair, memory.
+pub(super) struct Live {
     /// The slots that were granted, each with the receive that its frame completes.
     expected: VecDeque<(u32, Posted<io::Result<()>>)>,
     link: Link,
     /// By number: the slots that no reader holds.
     slots: Vec<Option<RdmaSlot>>,
+    broken: bool,
 }
 
-impl RdmaReceive {
-    /// A receiver into `slots`.
-    pub(crate) fn new(link: Link, slots: Vec<RdmaSlot>) -> Self {
+impl Live {
+    /// Receives over `link` into `slots`.
+    pub(super) fn new(link: Link, slots: Vec<RdmaSlot>) -> Self {
         Self {
             expected: VecDeque::with_capacity(slots.len()),
             link,
             slots: slots.into_iter().map(Some).collect(),
+            broken: false,
         }
+    }
+}
+
+impl RdmaReceive {
+    /// A receiver over the stream's first link.
+    pub(super) fn new(live: Live, renewal: Arc<Renewal>) -> Self {
+        Self {
+            live: Some(live),
+            generation: 0,
+            arrived: 0,
+            renewal,
+        }
+    }
+
+    /// Frames that arrived over this link.
+    pub(super) fn arrived(&self) -> u64 {
+        self.arrived
+    }
+
+    /// Whether nothing more can arrive over this link.
+    pub(super) fn is_broken(&self) -> bool {
+        self.live.as_ref().is_none_or(|live| live.broken)
+    }
+
+    /// Takes the link down, with the pool.
+    pub(super) fn take_down(&mut self) {
+        self.live = None;
+    }
+
+    /// Goes on over a new link, with a pool of this `generation`.
+    pub(super) fn install(&mut self, live: Live, generation: u32) {
+        (self.live, self.generation, self.arrived) = (Some(live), generation, 0);
     }
 }
 
 impl ReceivePath for RdmaReceive {
     type Slot = RdmaSlot;
 
+    /// A failed receive is no end here: the link is renewed, and whoever waits is woken then.
     fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RdmaSlot>> {
-        let Some((index, receive)) = self.expected.front_mut() else {
-            // Nothing was granted: the grant that changes this is made by whoever polls next.
+        let Some(live) = self.live.as_mut().filter(|live| !live.broken) else {
             return Poll::Pending;
         };
-        let (index, arrived) = (*index, ready!(receive.poll(cx)));
-        self.expected.pop_front();
-        arrived?;
-        let place = self.slots.get_mut(index as usize);
-        let slot = place
-            .and_then(Option::take)
-            .ok_or_else(|| invalid("a chunk for a slot that is still being read"))?;
+        let Some((index, receive)) = live.expected.front_mut() else {
+            // Nothing was granted: whoever grants polls again.
+            return Poll::Pending;
+        };
+        let (index, result) = (*index, ready!(receive.poll(cx)));
+        live.expected.pop_front();
+        self.renewal.tell();
+        if let Err(error) = result {
+            live.broken = true;
+            self.renewal.request(Some(error));
+            return Poll::Pending;
+        }
+        self.arrived += 1;
+        self.renewal.count();
+        let slot = live.slots.get_mut(index as usize).and_then(Option::take);
+        let slot = slot.ok_or_else(|| invalid("a chunk for a slot that is still being read"))?;
         let header = slot.bytes().first_chunk::<HEADER_BYTES>();
         let header = header.ok_or_else(|| invalid("a slot too small for a header"))?;
         let header = Header::decode(header).map_err(|damage| invalid(damage.text()))?;
@@ -60,12 +114,26 @@ impl ReceivePath for RdmaReceive {
         Poll::Ready(Ok(slot))
     }
 
-    fn release(&mut self, slot: RdmaSlot) {
-        let place = slot.index() as usize;
-        self.slots[place] = Some(slot);
+    fn release(&mut self, slot: RdmaSlot) -> bool {
+        let Some(live) = &mut self.live else {
+            return false;
+        };
+        if slot.generation != self.generation {
+            return false;
+        }
+        let place = slot.index as usize;
+        live.slots[place] = Some(slot);
+        true
+    }
+
+    /// What is given back while the pool is being replaced is granted with the new one.
+    fn may_grant(&self) -> bool {
+        !self.renewal.is_underway()
     }
 
     fn expect(&mut self, index: u32) {
-        self.expected.push_back((index, self.link.receive()));
+        if let Some(live) = &mut self.live {
+            live.expected.push_back((index, live.link.receive()));
+        }
     }
 }

@@ -2,26 +2,44 @@
 
 use std::{
     collections::VecDeque,
-    io,
-    task::{Context, Poll, ready},
+    io, mem,
+    sync::Arc,
+    task::{Context, Poll},
 };
 
 use super::{
     link::{Link, Posted, SlotToken, Written},
     pool::RdmaSlot,
+    renew::Renewal,
 };
-use crate::transport::path::{SendPath, Slot, invalid};
+use crate::transport::{
+    path::{SendPath, Slot, invalid},
+    state::State,
+    wire::{HEADER_BYTES, Header},
+};
 
 /// The sending side.
 pub(crate) struct RdmaSend {
-    // In the order in which they must go: operations, queue pair, memory.
+    /// The queue pair and its pool; none while they are being replaced.
+    live: Option<Live>,
+    /// Frames that a lost link left behind, or that came while it was being replaced, in order.
+    waiting: VecDeque<Frame>,
+    generation: u32,
+    /// Writes of this link that have completed.
+    written: u64,
+    renewal: Arc<Renewal>,
+    state: Arc<State>,
+}
+
+/// What a write needs, in the order in which it must go: operations, queue pair, memory.
+pub(super) struct Live {
     flying: VecDeque<Flying>,
     link: Link,
     free: Vec<RdmaSlot>,
     /// The peer's slots, by number.
     peer: Vec<SlotToken>,
-    /// The peer granted a slot that it does not have.
-    violated: bool,
+    /// The first error. Nothing is written after it.
+    broken: bool,
 }
 
 /// A write that was posted.
@@ -29,19 +47,163 @@ struct Flying {
     write: Posted<Written>,
     index: u32,
     bytes: usize,
+    frame_bytes: usize,
 }
 
-impl RdmaSend {
-    /// A sender from the slots of `free` into the peer's slots.
-    pub(crate) fn new(link: Link, free: Vec<RdmaSlot>, peer: Vec<SlotToken>) -> Self {
-        let flying = VecDeque::with_capacity(free.len());
+/// A frame in ordinary memory, and the slot that it is for if it has one already.
+struct Frame {
+    bytes: Vec<u8>,
+    target: Option<u32>,
+}
+
+impl Live {
+    /// Writes over `link` from the slots of `free` into the peer's slots.
+    pub(super) fn new(link: Link, free: Vec<RdmaSlot>, peer: Vec<SlotToken>) -> Self {
         Self {
-            flying,
+            flying: VecDeque::with_capacity(free.len()),
             link,
             free,
             peer,
-            violated: false,
+            broken: false,
         }
+    }
+
+    fn write(&mut self, slot: RdmaSlot, frame_bytes: usize, target: u32) -> io::Result<()> {
+        let target = self.peer.get(target as usize);
+        let target = *target.ok_or_else(|| invalid("a credit for a slot that does not exist"))?;
+        let (index, bytes) = (slot.index, slot.bytes().len());
+        let region = slot.into_region();
+        let region = region.ok_or_else(|| io::Error::other("a slot without memory"))?;
+        self.flying.push_back(Flying {
+            write: self.link.write(region, frame_bytes, target),
+            index,
+            bytes,
+            frame_bytes,
+        });
+        Ok(())
+    }
+}
+
+impl RdmaSend {
+    /// A sender over the stream's first link.
+    pub(super) fn new(live: Live, renewal: Arc<Renewal>, state: Arc<State>) -> Self {
+        Self {
+            live: Some(live),
+            waiting: VecDeque::new(),
+            generation: 0,
+            written: 0,
+            renewal,
+            state,
+        }
+    }
+
+    /// Writes of this link that have completed: the peer's device has them.
+    pub(super) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Completes when nothing is in flight any more: it has been written, or waits.
+    pub(super) fn poll_quiet(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_flying(cx);
+        let flying = self.live.as_ref().map_or(0, |live| live.flying.len());
+        if flying == 0 {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+
+    /// Takes the link down, with the pool. What was not written waits.
+    pub(super) fn take_down(&mut self) {
+        self.live = None;
+    }
+
+    /// Goes on over a new link, with a pool of this `generation`. The peer has `verified` so many
+    /// bytes: what of them was left behind has arrived all the same.
+    pub(super) fn install(&mut self, live: Live, generation: u32, verified: u64) {
+        (self.live, self.generation, self.written) = (Some(live), generation, 0);
+        let arrived = |frame: &Frame| header(&frame.bytes).is_some_and(|h| h.offset < verified);
+        while self.waiting.front().is_some_and(arrived) {
+            self.waiting.pop_front();
+        }
+        // What the lost link had promised to a slot has to find a new one.
+        self.waiting
+            .iter_mut()
+            .for_each(|frame| frame.target = None);
+    }
+
+    /// Takes what has completed off the front of those in flight.
+    fn poll_flying(&mut self, cx: &mut Context<'_>) {
+        let Some(live) = &mut self.live else { return };
+        let mut left_behind = Vec::new();
+        while let Some(front) = live.flying.front_mut() {
+            let Poll::Ready(Written { result, region }) = front.write.poll(cx) else {
+                break;
+            };
+            let Some(done) = live.flying.pop_front() else {
+                break;
+            };
+            match result {
+                Ok(()) => {
+                    self.written += 1;
+                    self.renewal.count();
+                }
+                Err(error) => {
+                    live.broken = true;
+                    self.renewal.request(Some(error));
+                    left_behind.push(Frame {
+                        bytes: region.bytes()[..done.frame_bytes].to_vec(),
+                        target: None,
+                    });
+                }
+            }
+            let slot = RdmaSlot::new(done.index, self.generation, region, done.bytes);
+            live.free.push(slot);
+        }
+        self.renewal.tell();
+        // They were posted before anything that waits already.
+        let later = mem::take(&mut self.waiting);
+        self.waiting.extend(left_behind);
+        self.waiting.extend(later);
+    }
+
+    /// Writes what waits, as far as there are slots and credits.
+    fn post_waiting(&mut self) -> io::Result<()> {
+        let Some(live) = &mut self.live else {
+            return Ok(());
+        };
+        if live.broken {
+            return Ok(());
+        }
+        while let Some(frame) = self.waiting.front_mut() {
+            if live.free.is_empty() {
+                return Ok(());
+            }
+            let Some(target) = frame.target.or_else(|| self.state.take_credit()) else {
+                return Ok(());
+            };
+            let (Some(mut slot), Some(mut frame)) = (live.free.pop(), self.waiting.pop_front())
+            else {
+                return Ok(());
+            };
+            readdress(&mut frame.bytes, target);
+            slot.bytes_mut()[..frame.bytes.len()].copy_from_slice(&frame.bytes);
+            live.write(slot, frame.bytes.len(), target)?;
+        }
+        Ok(())
+    }
+}
+
+/// The header of a frame.
+fn header(frame: &[u8]) -> Option<Header> {
+    Header::decode(frame.first_chunk::<HEADER_BYTES>()?).ok()
+}
+
+/// Sends a frame to another slot.
+fn readdress(frame: &mut [u8], slot: u32) {
+    if let Some(header) = header(frame) {
+        let header = Header { slot, ..header };
+        frame[..HEADER_BYTES].copy_from_slice(&header.encode());
     }
 }
 
@@ -49,43 +211,55 @@ impl SendPath for RdmaSend {
     type Slot = RdmaSlot;
 
     fn acquire(&mut self) -> Option<RdmaSlot> {
-        self.free.pop()
+        // What waits has the first right to slots.
+        if self.waiting.is_empty() {
+            self.live.as_mut()?.free.pop()
+        } else {
+            None
+        }
     }
 
     fn release(&mut self, slot: RdmaSlot) {
-        self.free.push(slot);
+        match &mut self.live {
+            Some(live) if slot.generation == self.generation => live.free.push(slot),
+            _ => {}
+        }
     }
 
     fn post(&mut self, slot: RdmaSlot, frame_bytes: usize, target: u32) {
-        let Some(target) = self.peer.get(target as usize) else {
-            self.violated = true;
-            return self.free.push(slot);
-        };
-        let (index, bytes) = (slot.index(), slot.bytes().len());
-        let write = self.link.write(slot.into_region(), frame_bytes, *target);
-        self.flying.push_back(Flying {
-            write,
-            index,
-            bytes,
-        });
+        let is_current = slot.generation == self.generation && self.waiting.is_empty();
+        match &mut self.live {
+            Some(live) if is_current && !live.broken => {
+                if let Err(error) = live.write(slot, frame_bytes, target) {
+                    live.broken = true;
+                    self.renewal.fail(error);
+                }
+            }
+            _ => {
+                self.waiting.push_back(Frame {
+                    bytes: slot.bytes()[..frame_bytes].to_vec(),
+                    target: Some(target),
+                });
+                self.release(slot);
+            }
+        }
     }
 
     fn in_flight(&self) -> usize {
-        self.flying.len()
+        self.waiting.len() + self.live.as_ref().map_or(0, |live| live.flying.len())
     }
 
+    /// An error is no end here: the link is renewed, and whoever waits is woken then.
     fn poll_complete(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.violated {
-            return Poll::Ready(Err(invalid("a credit for a slot that does not exist")));
+        self.poll_flying(cx);
+        if !self.waiting.is_empty() {
+            self.post_waiting()?;
+            self.poll_flying(cx);
         }
-        // A reliable connection completes in order: the first one is the next one.
-        while let Some(front) = self.flying.front_mut() {
-            let Written { result, region } = ready!(front.write.poll(cx));
-            let (index, bytes) = (front.index, front.bytes);
-            self.flying.pop_front();
-            self.free.push(RdmaSlot::from_region(index, region, bytes));
-            result?;
+        if self.in_flight() == 0 {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
         }
-        Poll::Ready(Ok(()))
     }
 }

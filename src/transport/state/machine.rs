@@ -57,6 +57,10 @@ pub(super) struct Machine {
     pub(super) sending: Sending,
     pub(super) receiving: Receiving,
     pub(super) credits: VecDeque<u32>,
+    /// Credits are not to be used: the pool that they are for is being replaced.
+    pub(super) paused: bool,
+    /// The peer's steps towards a new data path.
+    pub(super) steps: VecDeque<Result<Vec<u8>, String>>,
     pub(super) outbox: Vec<Message>,
     pub(super) failure: Option<Failure>,
     /// A broken data connection, whose cause the control connection may yet tell.
@@ -88,6 +92,8 @@ impl Machine {
                 Receiving::Absent
             },
             credits: VecDeque::new(),
+            paused: false,
+            steps: VecDeque::new(),
             outbox: Vec::new(),
             failure: None,
             suspicion: None,
@@ -98,6 +104,15 @@ impl Machine {
             held: halves,
             peer_left: false,
             interrupted: false,
+        }
+    }
+
+    /// A slot of the peer's that may be written.
+    pub(super) fn take_credit(&mut self) -> Option<u32> {
+        if self.paused {
+            None
+        } else {
+            self.credits.pop_front()
         }
     }
 
@@ -229,6 +244,10 @@ impl Machine {
                 };
                 self.wake(false, true);
             }
+            Message::Step(_) if self.steps.len() >= MOST_STEPS => {
+                return Err("more steps than there are");
+            }
+            Message::Step(step) => self.steps.push_back(step),
             Message::FinAck if self.sending == Sending::Fin => {
                 self.sending = Sending::Acked;
                 self.wake(true, false);
@@ -254,6 +273,10 @@ impl Machine {
         Ok(())
     }
 }
+
+/// Most steps of the peer's that can wait here: it takes four to renew a data path, and the peer does
+/// not begin again before this end has finished.
+const MOST_STEPS: usize = 8;
 
 const UNASKED_CREDIT: &str = "a credit for a direction that does not exist";
 
