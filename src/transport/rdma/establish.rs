@@ -138,19 +138,23 @@ impl Ours {
     ///
     /// [`Error::Device`].
     pub(crate) fn check(config: &StreamConfig) -> Result<(), Error> {
-        match config.transport {
-            TransportPolicy::Tcp => Ok(()),
-            TransportPolicy::Rdma => Self::look(config)
-                .map(drop)
-                .map_err(|NoWay { reason, .. }| Error::Device { reason }),
-            TransportPolicy::Auto => {
-                let inventory = Inventory::read(&Roots::default());
-                match choice(config).candidates(&inventory) {
-                    Err(NoRdma::Choice(reason)) => Err(Error::Device { reason }),
-                    _ => Ok(()),
-                }
-            }
+        if config.transport == TransportPolicy::Tcp {
+            return Ok(());
         }
+        let inventory = Inventory::read(&Roots::default());
+        match choice(config).candidates(&inventory) {
+            Err(NoRdma::Choice(reason)) => return Err(Error::Device { reason }),
+            _ if config.transport == TransportPolicy::Auto => return Ok(()),
+            _ => {}
+        }
+        Self::look(config).map(drop).map_err(|none| {
+            let mut reason = none.reason;
+            // What is said of hardware, or of memory, says what to do.
+            if !none.hardware {
+                reason.push_str("; use --transport auto to take TCP instead");
+            }
+            Error::Device { reason }
+        })
     }
 
     /// What the peer is told of them.
