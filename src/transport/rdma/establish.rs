@@ -27,7 +27,7 @@ use super::{
     device::Inventory,
     explain::networks_differ,
     link::{Endpoint, Link, Place, Posted, Reach, SlotToken, Unconnected, Written},
-    memlock::{Memlock, fit},
+    memlock::{Memlock, fit, why_smaller},
     offer::{Candidate, Offers},
     pool::{self, RdmaSlot},
     rank::{End, rank},
@@ -87,6 +87,8 @@ pub(crate) struct Ours {
     candidates: Vec<Candidate>,
     chunk_bytes: usize,
     depth: usize,
+    /// Why the pool is smaller than was wanted, if it is.
+    smaller: Option<String>,
     marks: RdmaConfig,
 }
 
@@ -102,6 +104,8 @@ pub(crate) struct Ends {
     pub(crate) depth: u32,
     /// Device, port, GID and MTU, for the user.
     pub(crate) name: String,
+    /// Why the pool is smaller than was wanted, if it is.
+    pub(crate) smaller: Option<String>,
 }
 
 impl Ours {
@@ -121,12 +125,15 @@ impl Ours {
             .chunk_bytes
             .clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES);
         let depth = config.rdma.depth.clamp(MIN_DEPTH, MAX_RDMA_DEPTH);
-        let fitting = fit(chunk_bytes, depth, config.direction, &Memlock::now());
+        let memlock = Memlock::now();
+        let smaller = why_smaller(chunk_bytes, depth, config.direction, &memlock);
+        let fitting = fit(chunk_bytes, depth, config.direction, &memlock);
         let (chunk_bytes, depth) = fitting.map_err(|small| no_way(small.to_string()))?;
         Ok(Self {
             candidates,
             chunk_bytes,
             depth,
+            smaller,
             marks: config.rdma.clone(),
         })
     }
@@ -225,7 +232,9 @@ impl Ours {
             proof.as_ref().map(|()| Vec::new()).map_err(Clone::clone),
         );
         let theirs = theirs.await?;
-        Ok(proof.and(theirs).map(|_| proving.ends()))
+        Ok(proof
+            .and(theirs)
+            .map(|_| proving.ends(self.smaller.clone())))
     }
 
     fn open(
@@ -361,7 +370,7 @@ impl Proving {
         Ok(())
     }
 
-    fn ends(self) -> Ends {
+    fn ends(self, smaller: Option<String>) -> Ends {
         let Self { link, .. } = self;
         Ends {
             send: (!self.send_slots.is_empty())
@@ -371,6 +380,7 @@ impl Proving {
             chunk_bytes: self.chunk_bytes,
             depth: self.depth,
             name: self.name,
+            smaller,
         }
     }
 }
