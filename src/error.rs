@@ -38,9 +38,9 @@ pub enum Error {
         source: Arc<io::Error>,
     },
     /// The RDMA device that was asked for cannot be used.
-    #[error("{reason}; use --transport auto to take TCP instead, or look at `ibv_devinfo`")]
+    #[error("{reason}")]
     Device {
-        /// Why, in words.
+        /// Why, and what to do about it, in words.
         reason: String,
     },
     /// The two ends did not come to terms.

@@ -16,7 +16,7 @@ pub struct Report {
     pub seconds: f64,
     /// What carried the data: `TCP` or `RDMA`.
     pub transport: Option<String>,
-    /// Why that one.
+    /// With RDMA which device, port, GID and MTU; with TCP why not RDMA.
     pub transport_reason: Option<String>,
     /// The other end.
     pub peer: Option<String>,
@@ -24,6 +24,8 @@ pub struct Report {
     pub chunk_bytes: Option<usize>,
     /// Slots in the pool.
     pub depth: Option<usize>,
+    /// Why that is less than was wanted, if it is.
+    pub smaller_pool_reason: Option<String>,
     /// What failed, in one sentence.
     pub error: Option<String>,
     /// How the program exits.
@@ -80,6 +82,9 @@ impl Report {
         }
         if let (Some(chunk_bytes), Some(depth)) = (self.chunk_bytes, self.depth) {
             lines.push(format!("Chunks of {chunk_bytes} bytes, {depth} at once"));
+        }
+        if let Some(reason) = &self.smaller_pool_reason {
+            lines.push(format!("That is {reason}"));
         }
         lines.push(format!("Bytes {}", self.bytes));
         lines.push(format!("Seconds {:.3}", self.seconds));
@@ -151,6 +156,7 @@ mod tests {
             peer: Some("hostA:5000".to_owned()),
             chunk_bytes: Some(262_144),
             depth: Some(16),
+            smaller_pool_reason: None,
             error: None,
             exit: Exit::Ok,
         }
@@ -176,13 +182,34 @@ mod tests {
     }
 
     #[test]
+    fn rdma_names_its_port_and_why_its_pool_is_small() {
+        let report = Report {
+            transport: Some("RDMA".to_owned()),
+            transport_reason: Some(
+                "mlx5_0 port 1, GID 3 (RoCE v2, 10.1.0.5 on eth0), MTU 4096".to_owned(),
+            ),
+            peer: Some("hostB".to_owned()),
+            smaller_pool_reason: Some("less than wanted: a limit".to_owned()),
+            ..report()
+        };
+        assert_eq!(
+            report.lines()[..3],
+            [
+                "Peer hostB over RDMA (mlx5_0 port 1, GID 3 (RoCE v2, 10.1.0.5 on eth0), MTU 4096)",
+                "Chunks of 262144 bytes, 16 at once",
+                "That is less than wanted: a limit",
+            ]
+        );
+    }
+
+    #[test]
     fn json_has_everything() {
         let value = serde_json::to_value(report()).unwrap();
         let expected = json!({
             "event": "end", "bytes": 2_000_000_000_u64, "seconds": 0.6964,
             "transport": "TCP", "transport_reason": "no RDMA device here",
             "peer": "hostA:5000", "chunk_bytes": 262_144, "depth": 16,
-            "error": null, "exit": 0,
+            "smaller_pool_reason": null, "error": null, "exit": 0,
         });
         assert_eq!(value, expected);
     }

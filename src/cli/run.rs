@@ -129,6 +129,7 @@ impl Run {
             peer: Some(stream.peer().to_owned()),
             chunk_bytes: Some(stream.chunk_bytes()),
             depth: Some(stream.depth()),
+            smaller_pool_reason: stream.smaller_pool_reason().map(str::to_owned),
             ..Report::default()
         };
         if stream.is_fallback() {

@@ -292,7 +292,9 @@ impl Means {
     /// The way that both should try, or why there is none, and at which host.
     fn propose(&self, host: &str, theirs: &Hello) -> Result<Vec<u8>, String> {
         match (&self.rdma, &theirs.rdma) {
-            (Ok(ours), Ok(offer)) => ours.propose(offer),
+            (Ok(ours), Ok(offer)) => ours
+                .propose(offer)
+                .map_err(|reason| format!("{host}: {reason}")),
             (Err(none), _) => Err(format!("{host}: {}", none.reason)),
             (_, Err(reason)) => Err(format!("{}: {reason}", theirs.terms.host)),
         }

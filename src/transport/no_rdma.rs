@@ -31,7 +31,9 @@ impl Ours {
     /// Finds out early what would only fail later.
     pub(crate) fn check(config: &StreamConfig) -> Result<(), Error> {
         match (config.transport, Self::look(config)) {
-            (TransportPolicy::Rdma, Err(NoWay { reason, .. })) => Err(Error::Device { reason }),
+            (TransportPolicy::Rdma, Err(NoWay { reason, .. })) => Err(Error::Device {
+                reason: format!("{reason}; use --transport auto to take TCP instead"),
+            }),
             _ => Ok(()),
         }
     }

@@ -115,6 +115,7 @@ struct Info {
     direction: Direction,
     chunk_bytes: usize,
     depth: usize,
+    smaller: Option<String>,
 }
 
 /// Watches a stream from elsewhere while its halves are in use.
@@ -149,6 +150,7 @@ impl Stream {
             direction: agreement.direction,
             chunk_bytes: agreement.chunk_bytes,
             depth: agreement.depth as usize,
+            smaller: None,
         };
         let (send, recv) = match data {
             Data::Tcp {
@@ -166,6 +168,7 @@ impl Stream {
             Data::Rdma(ends) => {
                 let mut ends = *ends;
                 (info.transport, info.reason) = (Transport::Rdma, ends.name.clone());
+                info.smaller = ends.smaller.take();
                 (info.chunk_bytes, info.depth) = (ends.chunk_bytes, ends.depth as usize);
                 let (paths, depth) = (ends.paths(&state), ends.depth);
                 let shared = share::<rdma::Rdma>(&state, paths, depth, seeds, config);
@@ -269,7 +272,8 @@ impl Stream {
         self.info.transport
     }
 
-    /// Why the data goes over [`transport`](Self::transport), in words that follow "because".
+    /// More about the [`transport`](Self::transport): with RDMA this end's device, port, GID and
+    /// MTU, with TCP why it is not RDMA.
     #[must_use]
     pub fn transport_reason(&self) -> &str {
         &self.info.reason
@@ -294,10 +298,18 @@ impl Stream {
         self.info.chunk_bytes
     }
 
-    /// Slots of this end's receive pool.
+    /// Slots of this end's pool: over TCP that which receives, over RDMA each.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.info.depth
+    }
+
+    /// Why this end's pool is smaller than [`StreamConfig::rdma`] wanted, where it is: the memlock
+    /// limit, or the most that one end pins. In words that follow
+    /// [`chunk_bytes`](Self::chunk_bytes) and [`depth`](Self::depth).
+    #[must_use]
+    pub fn smaller_pool_reason(&self) -> Option<&str> {
+        self.info.smaller.as_deref()
     }
 
     /// Counts so far.

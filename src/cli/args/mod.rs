@@ -3,6 +3,7 @@
 mod help;
 mod key;
 mod parse;
+mod rdma;
 
 use std::{
     ffi::OsStr,
@@ -14,6 +15,7 @@ use std::{
 use clap::{Args, Parser, ValueEnum};
 
 pub use key::{KEY_VARIABLE, KeyOptions, KeySource, LoadedKey};
+pub use rdma::RdmaOptions;
 
 use crate::config::{Direction, RdmaConfig, StreamConfig, TransportPolicy};
 
@@ -162,6 +164,10 @@ pub struct StreamOptions {
     /// How long a silent peer counts as alive: 30, 0.5, 500ms, 2m [default: 30s]
     #[arg(long, value_name = "SECS", value_parser = parse::duration)]
     pub timeout: Option<Duration>,
+
+    /// What concerns RDMA only.
+    #[command(flatten)]
+    pub rdma: RdmaOptions,
 }
 
 impl StreamOptions {
@@ -175,7 +181,7 @@ impl StreamOptions {
             rdma: RdmaConfig {
                 chunk_bytes: self.chunk.unwrap_or(default.rdma.chunk_bytes),
                 depth: self.depth.unwrap_or(default.rdma.depth),
-                ..default.rdma
+                ..self.rdma.config()
             },
             timeout: self.timeout.unwrap_or(default.timeout),
             transport: self.transport.into(),
@@ -304,6 +310,8 @@ mod tests {
             "h 1 key --chunk 1MiB --depth 8 --timeout 2m --connect-timeout 0.5 --transport tcp";
         let config = rdsend(line).unwrap().stream_config();
         assert_eq!((config.chunk_bytes, config.depth), (1 << 20, 8));
+        let rdma = config.rdma;
+        assert_eq!((rdma.chunk_bytes, rdma.depth), (1 << 20, 8));
         assert_eq!(config.timeout, Duration::from_secs(120));
         assert_eq!(config.connect_timeout, Duration::from_millis(500));
         assert_eq!(config.transport, TransportPolicy::Tcp);
@@ -318,6 +326,10 @@ mod tests {
             (config.chunk_bytes, config.depth),
             (default.chunk_bytes, default.depth)
         );
+        assert_eq!(
+            (config.rdma.chunk_bytes, config.rdma.depth),
+            (default.rdma.chunk_bytes, default.rdma.depth)
+        );
         assert_eq!(config.transport, default.transport);
         assert_eq!(config.direction, Direction::Receive);
         assert_eq!(
@@ -327,8 +339,15 @@ mod tests {
 
         let help = RdsendArgs::command().render_help().to_string();
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(help.contains(&format!("[default: {}K]", default.chunk_bytes >> 10)));
-        assert!(help.contains(&format!("[default: {}]", default.depth)));
+        assert!(help.contains(&format!(
+            "[default: {}K over TCP, {}M over RDMA]",
+            default.chunk_bytes >> 10,
+            default.rdma.chunk_bytes >> 20
+        )));
+        assert!(help.contains(&format!(
+            "[default: {} over TCP, {} over RDMA]",
+            default.depth, default.rdma.depth
+        )));
         assert!(help.contains(&format!("[default: {}s]", default.timeout.as_secs())));
         assert!(help.contains(&format!(
             "[default: {}s]",

@@ -29,7 +29,7 @@ use super::{
     device::Inventory,
     explain::networks_differ,
     link::{Endpoint, Link, Place, Posted, Reach, SlotToken, Unconnected, Written},
-    memlock::{Memlock, fit},
+    memlock::{Memlock, fit, why_smaller},
     offer::{Candidate, Offers},
     pool::{self, RdmaSlot},
     rank::{End, rank},
@@ -93,6 +93,8 @@ pub(crate) struct Ours {
     candidates: Vec<Candidate>,
     chunk_bytes: usize,
     depth: usize,
+    /// Why the pool is smaller than was wanted, if it is.
+    smaller: Option<String>,
     marks: RdmaConfig,
 }
 
@@ -110,6 +112,8 @@ pub(crate) struct Ends {
     pub(crate) depth: u32,
     /// Device, port, GID and MTU, for the user.
     pub(crate) name: String,
+    /// Why the pool is smaller than was wanted, if it is.
+    pub(crate) smaller: Option<String>,
 }
 
 impl Ours {
@@ -129,12 +133,15 @@ impl Ours {
             .chunk_bytes
             .clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES);
         let depth = config.rdma.depth.clamp(MIN_DEPTH, MAX_RDMA_DEPTH);
-        let fitting = fit(chunk_bytes, depth, config.direction, &Memlock::now());
+        let memlock = Memlock::now();
+        let smaller = why_smaller(chunk_bytes, depth, config.direction, &memlock);
+        let fitting = fit(chunk_bytes, depth, config.direction, &memlock);
         let (chunk_bytes, depth) = fitting.map_err(|small| no_way(small.to_string()))?;
         Ok(Self {
             candidates,
             chunk_bytes,
             depth,
+            smaller,
             marks: config.rdma.clone(),
         })
     }
@@ -146,19 +153,23 @@ impl Ours {
     ///
     /// [`Error::Device`].
     pub(crate) fn check(config: &StreamConfig) -> Result<(), Error> {
-        match config.transport {
-            TransportPolicy::Tcp => Ok(()),
-            TransportPolicy::Rdma => Self::look(config)
-                .map(drop)
-                .map_err(|NoWay { reason, .. }| Error::Device { reason }),
-            TransportPolicy::Auto => {
-                let inventory = Inventory::read(&Roots::default());
-                match choice(config).candidates(&inventory) {
-                    Err(NoRdma::Choice(reason)) => Err(Error::Device { reason }),
-                    _ => Ok(()),
-                }
-            }
+        if config.transport == TransportPolicy::Tcp {
+            return Ok(());
         }
+        let inventory = Inventory::read(&Roots::default());
+        match choice(config).candidates(&inventory) {
+            Err(NoRdma::Choice(reason)) => return Err(Error::Device { reason }),
+            _ if config.transport == TransportPolicy::Auto => return Ok(()),
+            _ => {}
+        }
+        Self::look(config).map(drop).map_err(|none| {
+            let mut reason = none.reason;
+            // What is said of hardware, or of memory, says what to do.
+            if !none.hardware {
+                reason.push_str("; use --transport auto to take TCP instead");
+            }
+            Error::Device { reason }
+        })
     }
 
     /// What the peer is told of them.
@@ -236,6 +247,7 @@ impl Ours {
             chunk_bytes: blueprint.chunk_bytes,
             depth: blueprint.depth,
             name: blueprint.name.clone(),
+            smaller: self.smaller.clone(),
             blueprint,
             renewal: None,
         }))

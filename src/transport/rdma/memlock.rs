@@ -133,6 +133,38 @@ pub(crate) fn fit(
     }
 }
 
+/// Why [`fit`] gives less than is wanted, if it does, in words.
+pub(crate) fn why_smaller(
+    chunk_bytes: usize,
+    depth: usize,
+    direction: Direction,
+    memlock: &Memlock,
+) -> Option<String> {
+    let wanted = (chunk_bytes, depth);
+    let fitted = |memlock: &Memlock| fit(chunk_bytes, depth, direction, memlock).ok();
+    let unlimited = Memlock {
+        limit: None,
+        ..*memlock
+    };
+    let (fitting, unlimited) = (fitted(memlock)?, fitted(&unlimited)?);
+    let cause = match memlock.limit {
+        Some(limit) if fitting != unlimited => {
+            let taken = taken(memlock.pinned);
+            format!(
+                "the memlock limit is {}{taken} (see README, Locked memory)",
+                size(limit)
+            )
+        }
+        _ if fitting != wanted => {
+            format!("one end of a stream pins at most {}", size(memlock.cap))
+        }
+        _ => return None,
+    };
+    Some(format!(
+        "less than the {chunk_bytes} bytes, {depth} at once, that were wanted: {cause}"
+    ))
+}
+
 /// The greatest depth that fits, at most `wanted`.
 fn deepest(chunk: usize, wanted: usize, direction: Direction, memlock: &Memlock) -> usize {
     let per_slot = memlock.needed(chunk, 1, direction) - RING_BYTES;
@@ -263,6 +295,40 @@ mod tests {
         assert_eq!(fit(448 * KIB, Direction::Both), Ok((64 << 10, 2)));
         assert_eq!(fit(256 * KIB, Direction::Both), Ok((16 << 10, 2)));
         assert_eq!(fit(168 * KIB, Direction::Both), Ok((4 << 10, 2)));
+    }
+
+    #[test]
+    fn a_smaller_pool_names_what_made_it_so() {
+        let default = crate::StreamConfig::default().rdma;
+        let why =
+            |chunk, depth, memlock: &Memlock| why_smaller(chunk, depth, Direction::Send, memlock);
+        let free = Memlock {
+            limit: None,
+            ..limited(0)
+        };
+        let (chunk, depth) = (default.chunk_bytes, default.depth);
+        assert_eq!(why(chunk, depth, &free), None);
+        assert_eq!(why(chunk, depth, &limited(16 * MIB)), None);
+        assert_eq!(
+            why(chunk, depth, &limited(4 * MIB)).unwrap(),
+            "less than the 2097152 bytes, 7 at once, that were wanted: the memlock limit is 4 MiB (see README, Locked memory)"
+        );
+        let crowded = Memlock {
+            pinned: MIB,
+            ..limited(4 * MIB)
+        };
+        let text = why(chunk, depth, &crowded).unwrap();
+        assert!(
+            text.contains("is 4 MiB, of which 1 MiB are taken (see"),
+            "{text}"
+        );
+        let text = why(8 << 20, 8, &free).unwrap();
+        assert!(
+            text.ends_with("wanted: one end of a stream pins at most 16 MiB"),
+            "{text}"
+        );
+        // Nothing fits: that is an error, and no smaller pool.
+        assert_eq!(why(chunk, depth, &limited(64 * KIB)), None);
     }
 
     #[test]

@@ -1,0 +1,119 @@
+//! The options that choose among RDMA devices and mark their packets.
+
+use clap::{
+    Args,
+    builder::{NonEmptyStringValueParser, RangedU64ValueParser},
+};
+
+use crate::config::RdmaConfig;
+
+// Stands at each option: as `next_help_heading` it would take in those that come after them.
+const HEADING: &str = "RDMA (each end for itself; no effect over TCP)";
+
+/// What concerns RDMA only. Each end has its own, and they have no effect over TCP.
+///
+/// A build without RDMA takes them too: a command line works with either.
+#[derive(Debug, Clone, Default, Args)]
+pub struct RdmaOptions {
+    /// Use only this device, as `ibv_devices` names it [default: the fastest that reaches the peer]
+    #[arg(long, help_heading = HEADING, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub device: Option<String>,
+
+    /// Use only this port of the device, from 1 [default: any active one]
+    #[arg(long, help_heading = HEADING, value_name = "N", value_parser = RangedU64ValueParser::<u8>::new().range(1..))]
+    pub ib_port: Option<u8>,
+
+    /// Use only this row of the port's GID table [default: RoCE v2 before v1, IPv4 before IPv6]
+    #[arg(long, help_heading = HEADING, value_name = "N")]
+    pub gid_index: Option<u8>,
+
+    /// Traffic class of the packets; on RoCE v2 four times the DSCP, 104 for DSCP 26 [default: 0]
+    #[arg(long, help_heading = HEADING, value_name = "N")]
+    pub traffic_class: Option<u8>,
+
+    /// Service level of the packets, 0 to 15; on RoCE the VLAN priority, 0 to 7 [default: 0]
+    #[arg(long, help_heading = HEADING, value_name = "N", value_parser = RangedU64ValueParser::<u8>::new().range(..=15))]
+    pub service_level: Option<u8>,
+
+    /// Row of the port's partition key table; on InfiniBand both ends must be in the partition [default: 0]
+    #[arg(long, help_heading = HEADING, value_name = "N")]
+    pub pkey_index: Option<u16>,
+}
+
+impl RdmaOptions {
+    /// The configuration that these options ask for.
+    pub(super) fn config(&self) -> RdmaConfig {
+        let default = RdmaConfig::default();
+        RdmaConfig {
+            device: self.device.clone(),
+            port: self.ib_port,
+            gid_index: self.gid_index,
+            traffic_class: self.traffic_class.unwrap_or(default.traffic_class),
+            service_level: self.service_level.unwrap_or(default.service_level),
+            pkey_index: self.pkey_index.unwrap_or(default.pkey_index),
+            ..default
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+    use crate::cli::args::{RdrecvArgs, RdsendArgs};
+
+    fn rdsend(line: &str) -> Result<RdmaConfig, clap::Error> {
+        let line = format!("rdsend h 1 key {line}");
+        RdsendArgs::try_parse_from(line.split_whitespace()).map(|args| args.stream_config().rdma)
+    }
+
+    #[test]
+    fn every_option_reaches_the_queue_pair() {
+        let options = "--device mlx5_1 --ib-port 2 --gid-index 3 --traffic-class 104 --service-level 15 --pkey-index 300";
+        let line = format!("rdrecv 1 key {options}");
+        let args = RdrecvArgs::try_parse_from(line.split_whitespace()).unwrap();
+        for rdma in [rdsend(options).unwrap(), args.stream_config().rdma] {
+            assert_eq!(rdma.device.as_deref(), Some("mlx5_1"));
+            assert_eq!((rdma.port, rdma.gid_index), (Some(2), Some(3)));
+            assert_eq!((rdma.traffic_class, rdma.service_level), (104, 15));
+            assert_eq!(rdma.pkey_index, 300);
+        }
+    }
+
+    #[test]
+    fn without_them_every_port_takes_part() {
+        let rdma = rdsend("").unwrap();
+        assert_eq!((rdma.device, rdma.port, rdma.gid_index), (None, None, None));
+        assert_eq!((rdma.traffic_class, rdma.service_level), (0, 0));
+        assert_eq!(rdma.pkey_index, 0);
+    }
+
+    #[test]
+    fn what_no_device_has_is_a_usage_error() {
+        for line in [
+            "--device=",
+            "--ib-port 0",
+            "--ib-port 256",
+            "--gid-index 256",
+            "--gid-index -1",
+            "--traffic-class 256",
+            "--service-level 16",
+            "--pkey-index 65536",
+        ] {
+            assert_eq!(rdsend(line).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_help_keeps_them_apart() {
+        for mut command in [RdrecvArgs::command(), RdsendArgs::command()] {
+            let help = command.render_help().to_string();
+            let (general, rdma) = help.split_once("\nRDMA (").expect(&help);
+            assert!(rdma.contains("--device <NAME>") && rdma.contains("--pkey-index <N>"));
+            for other in ["--verbose", "--json", "--version", "--timeout"] {
+                assert!(general.contains(other) && !rdma.contains(other), "{other}");
+            }
+        }
+    }
+}
