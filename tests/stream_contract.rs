@@ -42,7 +42,7 @@ contract!(tcp, crate::common::ends::Tcp);
 #[cfg(feature = "rdma")]
 contract!(rdma, crate::common::ends::Rdma);
 #[cfg(feature = "rdma")]
-contract!(rdma_renewed, crate::common::ends::Renewed);
+contract!(renewed_rdma, crate::common::ends::Renewed);
 
 mod damaged_tcp {
     contract! { @each crate::common::ends::Flipped: order::never_a_wrong_byte }
