@@ -73,3 +73,5 @@ pub use stats::Stats;
 #[doc(hidden)]
 pub use transport::fuzzing;
 pub use transport::{Listener, ReadHalf, Stream, Transport, Watch, WriteHalf, connect};
+#[cfg(feature = "rdma")]
+pub use transport::{NotRdma, RdmaStream};

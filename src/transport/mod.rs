@@ -17,6 +17,8 @@ mod rdma;
 #[cfg(not(feature = "rdma"))]
 #[path = "no_rdma.rs"]
 mod rdma;
+#[cfg(feature = "rdma")]
+mod rdma_stream;
 mod receiver;
 mod recv;
 mod send;
@@ -31,6 +33,8 @@ mod wire;
 
 pub use dial::connect;
 pub use listener::Listener;
+#[cfg(feature = "rdma")]
+pub use rdma_stream::{NotRdma, RdmaStream};
 pub use stream::{ReadHalf, Stream, Watch, WriteHalf};
 
 /// What carries the data of a stream.

@@ -1,0 +1,56 @@
+//! One file over RDMA, or an error: TCP is never used for the data.
+//!
+//! ```console
+//! hostB $ RDPIPE_KEY=... cargo run --example rdma_copy receive PORT > FILE
+//! hostA $ RDPIPE_KEY=... cargo run --example rdma_copy send HOST PORT < FILE
+//! ```
+
+use std::{error::Error, net::Ipv6Addr};
+
+use rdpipe::{Direction, Key, Listener, RdmaStream, StreamConfig, TransportPolicy};
+use tokio::io::AsyncWriteExt;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["send", host, port] => send(host, port.parse()?).await,
+        ["receive", port] => receive(port.parse()?).await,
+        _ => Err("usage: rdma_copy send HOST PORT < FILE | rdma_copy receive PORT > FILE".into()),
+    }
+}
+
+async fn send(host: &str, port: u16) -> Result<(), Box<dyn Error>> {
+    let key = Key::parse(std::env::var("RDPIPE_KEY")?)?;
+    let mut config = StreamConfig::default();
+    config.direction = Direction::Send;
+
+    let mut rdma_stream = RdmaStream::connect(host, port, &key, &config).await?;
+    tokio::io::copy(&mut tokio::io::stdin(), &mut rdma_stream).await?;
+    // Without this the peer sees a failure, not an end.
+    rdma_stream.finish().await?;
+    rdma_stream.close().await;
+    Ok(())
+}
+
+async fn receive(port: u16) -> Result<(), Box<dyn Error>> {
+    let key = Key::parse(std::env::var("RDPIPE_KEY")?)?;
+    let mut config = StreamConfig::default();
+    config.direction = Direction::Receive;
+    config.transport = TransportPolicy::Rdma;
+
+    let address = (Ipv6Addr::UNSPECIFIED, port).into();
+    let mut listener = Listener::bind(address, key, config)?;
+    eprintln!("listening on port {}", listener.local_addr().port());
+    let mut rdma_stream = RdmaStream::accept(&mut listener).await?;
+    eprintln!("over {}", rdma_stream.get_ref().transport_reason());
+    let mut stdout = tokio::io::stdout();
+    // From the slot that the peer's device wrote straight to stdout.
+    tokio::io::copy_buf(&mut rdma_stream, &mut stdout).await?;
+    stdout.flush().await?;
+    // Only now is the sender told that its bytes were taken.
+    rdma_stream.confirm()?;
+    rdma_stream.close().await;
+    Ok(())
+}
