@@ -33,6 +33,16 @@
 //! # }
 //! ```
 //!
+//! # RDMA and TCP
+//!
+//! Listening, authenticating and everything that controls a stream happen over TCP. Its bytes go over
+//! RDMA where both ends have it and a message has crossed it, otherwise over TCP;
+//! [`StreamConfig::transport`] says which are allowed, [`Stream::transport`] which it is, and
+//! [`Stream::transport_reason`] why, or over which port. `RdmaStream`, in builds with the default
+//! feature `rdma`, is a stream that is RDMA or an error. Over RDMA a chunk is one write by the
+//! sender's device into a registered slot of the receiver's: at most 16 MiB are pinned for one end of a
+//! stream, and less where the memlock limit wants it ([`RdmaConfig`]).
+//!
 //! # What a stream promises
 //!
 //! - **Bytes in order, or an error.** Every chunk carries its offset and a digest chained to the
