@@ -54,8 +54,9 @@ impl RdmaStream {
     /// # Errors
     ///
     /// [`Error::Device`] when this host has no RDMA that can be used;
-    /// [`HandshakeFault::Transport`] in an [`Error::Handshake`] when the peer has none, no network
-    /// joins the two, or nothing crossed it; otherwise those of [`connect`](crate::connect).
+    /// [`HandshakeFault::Refused`] or [`HandshakeFault::Transport`] in an [`Error::Handshake`] when the
+    /// peer has none, no network joins the two, or nothing crossed it, depending on which end found
+    /// out first; otherwise those of [`connect`](crate::connect).
     ///
     /// # Cancel safety
     ///
