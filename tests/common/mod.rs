@@ -7,6 +7,7 @@ pub(crate) mod pattern;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod random;
+pub(crate) mod states;
 
 /// Says why a test cannot run here: past libtest's capture, in the words that `scripts/test` counts.
 pub(crate) fn skip(why: &str) {

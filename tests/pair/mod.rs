@@ -12,13 +12,17 @@ mod death;
 mod process;
 mod proxy;
 mod random;
+mod rig;
 mod watch;
 
 pub use death::{SOON, Victim, assert_no_loss, kill_at};
 pub use process::{End, LIMIT, Running, Setup, program, rdrecv, rdsend};
 pub use proxy::{Act, Connection, Plan, Proxy, Towards};
 pub use random::{Random, pattern};
-pub use watch::{cpu_ticks, eventually, held_bytes, is_ignored, peak_kib, write_position};
+pub use rig::{Link, Sight, ip, lacks_guest, lacks_rdma, patient};
+pub use watch::{
+    cpu_ticks, eventually, held_bytes, is_ignored, peak_kib, pinned_kib, write_position,
+};
 
 use std::{
     fs,

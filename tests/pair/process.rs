@@ -19,7 +19,7 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
 };
 
-use super::eventually;
+use super::{eventually, patient};
 
 /// Longer than anything here may take, on a machine that is busy.
 pub const LIMIT: Duration = Duration::from_secs(30);
@@ -210,7 +210,7 @@ impl Running {
     /// Waits for its end.
     #[track_caller]
     pub fn end(mut self) -> End {
-        let ended = self.ends_within(LIMIT);
+        let ended = self.ends_within(patient(LIMIT));
         let at = Instant::now();
         if !ended {
             self.kill();
@@ -219,8 +219,9 @@ impl Running {
         let stderr = self.stderr.whole();
         assert!(
             ended,
-            "{} still ran after {LIMIT:?}; it said:\n{stderr}",
-            self.name
+            "{} still ran after {:?}; it said:\n{stderr}",
+            self.name,
+            patient(LIMIT)
         );
         let stdout = self
             .stdout

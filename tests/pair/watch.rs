@@ -59,9 +59,18 @@ pub fn is_ignored(signal: Signal) -> bool {
 
 /// The most memory that the process ever had in use, in KiB.
 pub fn peak_kib(process: &Running) -> u64 {
+    status_kib(process, "VmHWM:")
+}
+
+/// The memory that the process has registered with devices, in KiB.
+pub fn pinned_kib(process: &Running) -> u64 {
+    status_kib(process, "VmPin:")
+}
+
+fn status_kib(process: &Running, name: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", process.id())).expect("it runs");
-    let peak = field(&status, "VmHWM:").and_then(|peak| peak.strip_suffix(" kB"));
-    peak.expect("the kernel counts").parse().expect("a number")
+    let kib = field(&status, name).and_then(|kib| kib.strip_suffix(" kB"));
+    kib.expect("the kernel counts").parse().expect("a number")
 }
 
 /// Processor time that the process has used, in ticks of 10 ms.
