@@ -10,8 +10,8 @@ fn files_of_every_kind_of_size() {
     if lacks_rdma() {
         return;
     }
-    // None, one chunk of the default size and a little, more than a pool.
-    for bytes in [0, (2 << 20) + 1, (17 << 20) + 7] {
+    // None, one, one chunk of the default size and its neighbours, more than a pool.
+    for bytes in [0, 1, (2 << 20) - 1, 2 << 20, (2 << 20) + 1, (17 << 20) + 7] {
         let place = Place::new();
         let data = pattern(bytes);
         let input = place.file("in", &data);

@@ -11,16 +11,15 @@ use pair::{
 };
 use rustix::process::Signal;
 
-/// Several pools of [`programs`] long.
-const FILE_BYTES: usize = 16 << 20;
+/// Several pools long.
+const FILE_BYTES: usize = 40 << 20;
 
 /// Kills of each end: a few, for an emulated machine takes seconds for each.
 const ROUNDS: usize = 5;
 
 fn programs(place: &Place) -> [Setup; 2] {
-    let options = "--transport rdma --chunk 256K --depth 8";
-    let to = receiver(format!("{options} -o {}", place.old()));
-    [to, rdsend(format!("{options} 127.0.0.1"))]
+    let options = format!("--transport rdma -o {}", place.old());
+    [receiver(options), rdsend("--transport rdma 127.0.0.1")]
 }
 
 /// Waits until the target has been written so far, or is there.
@@ -90,7 +89,7 @@ fn they_die_at_every_point() {
 
 #[cfg(feature = "fault-injection")]
 fn die_at(victim: Victim, point: &str) {
-    let data = pattern((3 << 20) + 7);
+    let data = pattern((6 << 20) + 7);
     let place = Place::new();
     place.file("in", &data);
     let [to, from] = programs(&place);

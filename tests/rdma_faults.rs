@@ -57,8 +57,8 @@ fn the_control_connection_is_cut() {
         let plan = Plan {
             connection: Connection::Control,
             towards,
-            // The handshake takes some 400 bytes; credits and keepalives, four a second, bring the rest.
-            at: 1_000,
+            // Well behind the handshake: credits and keepalives, four a second, bring the rest.
+            at: 4_000,
             act: Act::Cut,
         };
         let proxy = Proxy::start(receiver.port(), plan);

@@ -222,7 +222,10 @@ impl Link {
         let link = Arc::clone(&self.0);
         Posted::new(Box::pin(async move {
             let result = match (region.0.get(0..bytes), remote(slot)) {
-                (Some(local), Ok(mut remote)) => link.write_with_imm(&local, &mut remote, 0).await,
+                (Some(local), Ok(mut remote)) => {
+                    let written = link.write_with_imm(&local, &mut remote, 0).await;
+                    written.map_err(brief)
+                }
                 (None, _) => Err(io::ErrorKind::InvalidInput.into()),
                 (_, Err(error)) => Err(error),
             };
@@ -235,9 +238,8 @@ impl Link {
         let link = Arc::clone(&self.0);
         Posted::new(Box::pin(async move {
             // The write goes to its slot; what is received is only that it happened.
-            link.receive_raw_with_imm(Layout::new::<u8>())
-                .await
-                .map(drop)
+            let received = link.receive_raw_with_imm(Layout::new::<u8>()).await;
+            received.map(drop).map_err(brief)
         }))
     }
 }
@@ -275,6 +277,18 @@ impl<T> Posted<T> {
             Some(output) => Poll::Ready(output),
             None => self.future.as_mut().poll(cx),
         }
+    }
+}
+
+/// The name of a failed completion, such as "Transport Retry Counter Exceeded", without the paragraph of
+/// the manual that the crate puts behind it.
+fn brief(error: io::Error) -> io::Error {
+    let text = error.to_string();
+    match text.split_once(": ") {
+        Some((name, _)) if error.raw_os_error().is_none() => {
+            io::Error::new(error.kind(), name.to_owned())
+        }
+        _ => error,
     }
 }
 

@@ -1,0 +1,179 @@
+//! What a stream over RDMA pins, and what becomes of it where less may be pinned.
+#![cfg(feature = "rdma")]
+
+mod common;
+mod pair;
+
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Result, ensure};
+use common::{
+    ends,
+    limit::{generous, together, within},
+    pattern::Pattern,
+    process,
+};
+use pair::{Setup, key, lacks_rdma, pattern, pinned_kib, program, receiver, sender};
+use rdpipe::{StreamConfig, Transport, TransportPolicy};
+use tokio::io::AsyncWriteExt;
+
+/// What one end may pin, as the issue has it.
+const MOST_KIB: u64 = 16 << 10;
+
+#[test]
+fn an_end_pins_sixteen_mebibytes_at_most() {
+    if lacks_rdma() {
+        return;
+    }
+    let receiver = receiver("--transport rdma -v").start();
+    let sender = sender(receiver.port(), "--transport rdma -v");
+    let mut sender = sender.stdin(Stdio::piped()).start();
+    let mut input = sender.stdin();
+    let mut peaks = [0; 2];
+    for _ in 0..20 {
+        input.write_all(&pattern(1 << 20)).unwrap();
+        for (peak, end) in peaks.iter_mut().zip([&sender, &receiver]) {
+            *peak = pinned_kib(end).max(*peak);
+        }
+    }
+    drop(input);
+    for end in [sender.end(), receiver.end()] {
+        assert!(end.exits(0).contains(" over RDMA ("), "{}", end.stderr);
+    }
+    println!("pinned: {peaks:?} KiB");
+    // Most of it is used, too: otherwise this measured something else.
+    let right = |peak: &u64| (MOST_KIB / 2..=MOST_KIB).contains(peak);
+    assert!(peaks.iter().all(right), "{peaks:?} KiB");
+}
+
+#[test]
+fn two_ways_fit_into_the_same() -> Result<()> {
+    if lacks_rdma() {
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Runtime::new()?;
+    runtime.block_on(within(generous(), "two ways", async {
+        let before = process::pinned_bytes();
+        let mut config = StreamConfig::default();
+        config.transport = TransportPolicy::Rdma;
+        let (listener, key) = ends::listener(config.clone())?;
+        let port = listener.local_addr().port();
+        let (a, b) = ends::meet(listener, port, &key, &config).await?;
+        ensure!(a.transport() == Transport::Rdma, "it was to be RDMA");
+        let peak = process::pinned_bytes() - before;
+        println!(
+            "both ends: {peak} bytes, {} x {}",
+            a.chunk_bytes(),
+            a.depth()
+        );
+        ensure!((16 << 20..=32 << 20).contains(&peak), "{peak} bytes");
+        together(busy(a, 70, 71), busy(b, 71, 70)).await?;
+        let after = process::pinned_bytes() - before;
+        ensure!(after <= 32 << 20, "{after} bytes");
+        Ok(())
+    }))
+}
+
+async fn busy(end: rdpipe::Stream, ours: u64, theirs: u64) -> Result<()> {
+    let (mut reads, mut writes) = end.into_split();
+    let writing = async move {
+        Pattern::new(ours).write(&mut writes, 0..9 << 20).await?;
+        anyhow::Ok(writes.shutdown().await?)
+    };
+    let reading = async move { Pattern::new(theirs).read_all(&mut reads, 0..9 << 20).await };
+    together(writing, reading).await?;
+    Ok(())
+}
+
+/// A program as somebody without the right to pin what they like, who may pin so much.
+fn limited(program_path: &'static str, name: &'static str, limit_kib: u64) -> Setup {
+    let script = format!(
+        "ulimit -l {limit_kib} && exec setpriv --reuid=65534 --clear-groups --bounding-set=-all \
+         --inh-caps=-all {program_path} \"$@\""
+    );
+    program("/bin/sh", name).arg("-c").arg(script).arg(name)
+}
+
+/// Both programs with their limits: receiver, sender.
+fn limited_pair(limits: [u64; 2], options: &str) -> [pair::End; 2] {
+    let receiver = limited(env!("CARGO_BIN_EXE_rdrecv"), "rdrecv", limits[0]);
+    let receiver = with(receiver, &format!("0 {} -v {options}", key())).start();
+    let sender = limited(env!("CARGO_BIN_EXE_rdsend"), "rdsend", limits[1]);
+    let line = format!("127.0.0.1 {} {} -v {options}", receiver.port(), key());
+    let mut sender = with(sender, &line).stdin(Stdio::piped()).start();
+    let mut input = sender.stdin();
+    let data = pattern(3 << 20);
+    // One that refuses does not read.
+    let written = input.write_all(&data);
+    drop(input);
+    let ends = [receiver.end(), sender.end()];
+    if ends[0].code() == 0 {
+        written.unwrap();
+        assert!(ends[0].stdout == data, "other bytes");
+    }
+    ends
+}
+
+fn with(mut setup: Setup, line: &str) -> Setup {
+    for argument in line.split_whitespace() {
+        setup = setup.arg(argument);
+    }
+    setup
+}
+
+/// Whether the programs cannot be run as somebody else here.
+fn lacks_others() -> bool {
+    let test = Command::new("setpriv")
+        .args(["--reuid=65534", "--clear-groups", "--bounding-set=-all"])
+        .args(["test", "-x", env!("CARGO_BIN_EXE_rdrecv")])
+        .status();
+    let can = rustix::process::geteuid().is_root() && test.is_ok_and(|status| status.success());
+    if !can {
+        pair::skip("this user cannot run the programs as somebody else");
+    }
+    !can
+}
+
+#[test]
+fn smaller_limits_make_smaller_pools() {
+    if lacks_rdma() || lacks_others() {
+        return;
+    }
+    for limit_kib in [16 << 10, 4 << 10, 1 << 10] {
+        for end in limited_pair([limit_kib; 2], "--transport rdma") {
+            let text = end.exits(0);
+            assert!(text.contains(" over RDMA ("), "{text}");
+            let pool = text.split("Chunks of ").nth(1).expect(text);
+            let numbers: Vec<u64> = pool
+                .split(|c: char| !c.is_ascii_digit())
+                .filter_map(|digits| digits.parse().ok())
+                .collect();
+            let pool_kib = (numbers[0] * numbers[1]) >> 10;
+            println!("{limit_kib} KiB: {} x {}", numbers[0], numbers[1]);
+            let right = limit_kib / 2..=limit_kib;
+            assert!(right.contains(&pool_kib), "{pool_kib} KiB:\n{text}");
+        }
+    }
+}
+
+#[test]
+fn too_small_a_limit_is_tcp_for_auto() {
+    if lacks_rdma() || lacks_others() {
+        return;
+    }
+    for limits in [[64, 64], [64, 16 << 10], [16 << 10, 64]] {
+        for end in limited_pair(limits, "--transport auto") {
+            let text = end.exits(0);
+            assert!(text.contains(" over TCP ("), "{text}");
+            let told = text
+                .lines()
+                .filter(|line| line.contains("the data goes over TCP: "));
+            let told: Vec<_> = told.collect();
+            assert_eq!(told.len(), 1, "{text}");
+            assert!(told[0].contains("the memlock limit is 64 KiB"), "{text}");
+        }
+    }
+}
