@@ -10,6 +10,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::args::MessageOptions;
+use crate::transport::host_name;
 
 /// Where a program talks to its user. Clones share the terminal.
 #[derive(Debug, Clone)]
@@ -194,14 +195,6 @@ pub fn sentence(error: &anyhow::Error) -> String {
         }
     }
     text
-}
-
-/// The name by which this host calls itself.
-fn host_name() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned()
 }
 
 /// The text in one line, without the means to command a terminal: some of it comes from the peer.

@@ -31,7 +31,7 @@ const NAME_TRIES: usize = 8;
 /// The directory side of a file under construction. Dropped, it leaves nothing behind.
 ///
 /// Where the file system knows `O_TMPFILE`, the file has no name at all and even SIGKILL leaves
-/// no litter. Elsewhere (NFS, FUSE) it is `.NAME.rdpipe-XXXXXXXX`.
+/// no litter. Elsewhere (NFS, FUSE) it is `.NAME.rdpipe-` and eight random digits.
 pub(super) struct Temporary {
     directory: OwnedFd,
     /// The name in `directory`, if it has one now.

@@ -36,6 +36,7 @@ pub use listener::Listener;
 #[cfg(feature = "rdma")]
 pub use rdma_stream::{NotRdma, RdmaStream};
 pub use stream::{ReadHalf, Stream, Watch, WriteHalf};
+pub(crate) use terms::host_name;
 
 /// What carries the data of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

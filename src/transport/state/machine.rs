@@ -141,21 +141,36 @@ impl Machine {
 
     /// What keeps the sending direction from going on.
     pub(super) fn send_error(&self, peer: &str) -> Option<Error> {
-        let peer = peer.to_owned();
         if let Sending::Stopped(offset) = self.sending {
+            let peer = peer.to_owned();
             return Some(Error::Stopped { peer, offset });
         }
-        Some(match self.failure.clone()? {
-            Failure::Fault(fault) if matches!(self.sending, Sending::Fin | Sending::Acked) => {
-                self.unconfirmed(&peer, fault)
-            }
-            Failure::Fault(fault) => Error::Send {
-                peer,
+        self.error(peer, |fault| match self.sending {
+            Sending::Fin | Sending::Acked => self.unconfirmed(peer, fault),
+            _ => Error::Send {
+                peer: peer.to_owned(),
                 offset: self.stats.bytes_sent,
                 fault,
             },
+        })
+    }
+
+    /// What keeps the receiving direction from going on.
+    pub(super) fn receive_error(&self, peer: &str) -> Option<Error> {
+        self.error(peer, |fault| Error::Receive {
+            peer: peer.to_owned(),
+            offset: self.stats.bytes_received,
+            fault,
+        })
+    }
+
+    /// The failure, if there is one, as a direction sees it: only what was found here looks
+    /// different from each.
+    fn error(&self, peer: &str, found_here: impl FnOnce(Fault) -> Error) -> Option<Error> {
+        Some(match self.failure.clone()? {
+            Failure::Fault(fault) => found_here(fault),
             Failure::PeerAborted { offset, reason } => Error::PeerAborted {
-                peer,
+                peer: peer.to_owned(),
                 offset,
                 reason,
             },
@@ -170,24 +185,6 @@ impl Machine {
             bytes: self.stats.bytes_sent,
             fault,
         }
-    }
-
-    /// What keeps the receiving direction from going on.
-    pub(super) fn receive_error(&self, peer: &str) -> Option<Error> {
-        let peer = peer.to_owned();
-        Some(match self.failure.clone()? {
-            Failure::Fault(fault) => Error::Receive {
-                peer,
-                offset: self.stats.bytes_received,
-                fault,
-            },
-            Failure::PeerAborted { offset, reason } => Error::PeerAborted {
-                peer,
-                offset,
-                reason,
-            },
-            Failure::Aborted { reason } => Error::Aborted { reason },
-        })
     }
 
     /// Records the first failure, and tells the peer unless the peer knows.
