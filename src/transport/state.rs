@@ -398,6 +398,12 @@ impl State {
         register(&mut self.lock().steward_waker, cx);
     }
 
+    /// Wakes both users and the steward.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn wake_all(&self) {
+        self.lock().wake(true, true);
+    }
+
     /// Wakes whoever waits for the sending half.
     pub(crate) fn wake_sender(&self) {
         let waker = self.lock().send_waker.take();

@@ -408,8 +408,8 @@ impl Renewer {
             lane.restart(state);
         }
         state.resume();
-        state.wake_sender();
-        state.wake_receiver();
+        // The steward too: a half that its user leaves alone has nobody else to look at the new link.
+        state.wake_all();
     }
 }
 

@@ -211,7 +211,8 @@ impl Machine {
         self.wake(true, true);
     }
 
-    fn wake(&mut self, sender: bool, receiver: bool) {
+    /// Wakes the users of these halves, and the steward.
+    pub(super) fn wake(&mut self, sender: bool, receiver: bool) {
         let wakers = [
             if sender { self.send_waker.take() } else { None },
             if receiver {
