@@ -67,6 +67,7 @@ mod faults;
 mod fd;
 mod key;
 mod pump;
+mod ssh;
 mod stats;
 mod transport;
 
