@@ -234,6 +234,7 @@ impl<P: ReceivePath> Lane<P> {
         } else {
             self.ready.push_back(readable);
         }
+        self.grant_due(state);
         Ok(())
     }
 
@@ -268,8 +269,14 @@ impl<P: ReceivePath> Lane<P> {
             return;
         };
         self.freed.push(index);
+        self.grant_due(state);
+    }
+
+    /// Grants what was given back, if that is enough for a message or the sender is running low.
+    fn grant_due(&mut self, state: &State) {
         let batch = credit_batch(self.granted.len());
-        if self.freed.len() >= batch || self.outstanding < batch {
+        let is_due = self.freed.len() >= batch || self.outstanding < batch;
+        if is_due && self.path.may_grant() && !self.faults.skips_credits() {
             self.grant(state);
         }
     }

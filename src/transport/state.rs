@@ -241,6 +241,8 @@ impl State {
         } else {
             inner.outbox.push(Message::Credit(std::mem::take(slots)));
         }
+        // The control task wants the lock first of all: woken before it is free, it goes to sleep again.
+        drop(inner);
         self.to_control.notify_one();
     }
 

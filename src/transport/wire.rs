@@ -19,7 +19,7 @@
 //! The receiver grants slots by number over the control connection ([`Message::Credit`]); the
 //! sender writes a slot only against such a grant and names it in the header. A slot is granted
 //! again only after its reader has given it back. Credits not yet sent are held back only while
-//! the sender still has a quarter of the pool (see [`credit_batch`]), so whenever a slot is free
+//! the sender still has half of the pool (see [`credit_batch`]), so whenever a slot is free
 //! and the sender has none, a grant is on its way: the two ends cannot wait for each other.
 //!
 //! [`Message::Credit`]: super::message::Message::Credit
@@ -36,11 +36,11 @@ pub(crate) const HEADER_BYTES: usize = 32;
 /// How much of a header the check covers.
 const CHECKED_BYTES: usize = 24;
 
-/// How many slots the receiver may hold back before it must grant them: a quarter of the pool,
-/// so that there are four control messages for every pool's worth of data and the sender, who
-/// still has the other three quarters, never waits for one.
+/// How many slots the receiver may hold back before it must grant them: half of the pool, so that
+/// there are two control messages for every pool's worth of data, each a wake-up at both ends, and
+/// the sender, who still has the other half, never waits for one.
 pub(crate) fn credit_batch(depth: usize) -> usize {
-    (depth / 4).max(1)
+    (depth / 2).max(1)
 }
 
 /// What stands in front of a chunk's payload.

@@ -57,6 +57,8 @@ pub(super) struct Machine {
     pub(super) sending: Sending,
     pub(super) receiving: Receiving,
     pub(super) credits: VecDeque<u32>,
+    /// A credit was asked for and there was none: the next one wakes the sender.
+    pub(super) starved: bool,
     /// Credits are not to be used: the pool that they are for is being replaced.
     pub(super) paused: bool,
     /// The peer's steps towards a new data path.
@@ -92,6 +94,7 @@ impl Machine {
                 Receiving::Absent
             },
             credits: VecDeque::new(),
+            starved: false,
             paused: false,
             steps: VecDeque::new(),
             outbox: Vec::new(),
@@ -109,11 +112,13 @@ impl Machine {
 
     /// A slot of the peer's that may be written.
     pub(super) fn take_credit(&mut self) -> Option<u32> {
-        if self.paused {
+        let credit = if self.paused {
             None
         } else {
             self.credits.pop_front()
-        }
+        };
+        self.starved = credit.is_none();
+        credit
     }
 
     /// Nothing more is expected of the sending direction.
@@ -232,7 +237,10 @@ impl Machine {
             Message::Credit(_) if self.sending == Sending::Absent => return Err(UNASKED_CREDIT),
             Message::Credit(slots) => {
                 self.credits.extend(slots);
-                self.wake(true, false);
+                // A sender that still had some is busy, or waits for something else.
+                if self.starved {
+                    self.wake(true, false);
+                }
             }
             Message::Fin { bytes, digest } => {
                 self.receiving = match self.receiving {
