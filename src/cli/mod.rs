@@ -5,6 +5,7 @@ pub mod exit;
 pub mod message;
 mod output;
 pub mod progress;
+pub mod rdpipe;
 pub mod rdrecv;
 pub mod rdsend;
 pub mod report;
