@@ -156,7 +156,7 @@ mod tests {
         });
         let found = Processes(table.to_vec()).descendants(pid(2));
         let mut found: Vec<_> = found.iter().map(|process| process.pid).collect();
-        found.sort();
+        found.sort_by_key(|pid| pid.as_raw_nonzero());
         assert_eq!(found, [pid(3), pid(4), pid(6)]);
     }
 

@@ -19,6 +19,8 @@ mod meter;
 mod pump_thread;
 mod reaper;
 mod stage;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 pub(crate) use guard::main as guard_main;
