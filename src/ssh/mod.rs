@@ -1,5 +1,6 @@
 //! Pipelines: the controller that runs them, the agents that run their stages, and ssh between the two.
 
+pub(crate) mod agent;
 pub(crate) mod explain;
 mod greeting;
 pub(crate) mod outcome;
@@ -7,6 +8,5 @@ pub(crate) mod own;
 pub(crate) mod plan;
 pub(crate) mod protocol;
 pub(crate) mod quote;
-mod reach;
 mod session;
 pub(crate) mod supervisor;
