@@ -121,7 +121,10 @@ fn driver(
     let own_program = env::current_exe().context("cannot find the own program")?;
     let remote = args.hosts.remote();
     let launch = |stage: &crate::ssh::plan::Stage| remote.launch(&stage.place, &own_program);
-    let launches = plan.stages.iter().map(launch).collect();
+    let launches: Vec<_> = plan.stages.iter().map(launch).collect();
+    for (stage, launch) in launches.iter().enumerate() {
+        console.detail(&format!("stage {}: {}", plan.name(stage), launch.display()));
+    }
     let (inbox, happenings) = inbox();
     let lane = |end| lane(args, plan, end, &keys, control, &inbox);
     let lanes = [

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Action, Event, Notice, OwnEvent, Settings, Summary,
+    Action, Closing, Event, Notice, OwnEvent, Settings, Summary,
     edge::{Joint, Next, Node, index},
 };
 use crate::ssh::{
@@ -23,8 +23,7 @@ const INTERRUPT_LIMIT: Duration = Duration::from_secs(2);
 /// How long a session that was cut may take to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
 
-/// A pipeline from its first session to its last.
-#[derive(Debug)]
+/// A pipeline from its first session to its last. It holds the keys, and is never printed.
 pub(crate) struct Machine {
     plan: Plan,
     settings: Settings,
@@ -95,7 +94,7 @@ impl Machine {
     pub(crate) fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
         match event {
             Event::Message(stage, message) => self.heard(now, stage, message),
-            Event::Closed(stage, why) => self.closed(now, stage, why),
+            Event::Closed(stage, closing) => self.closed(now, stage, closing),
             Event::Own(end, event) => self.own(now, end, event),
             Event::Signal { number, name } => {
                 self.signal = Some(number);
@@ -436,7 +435,11 @@ impl Machine {
         self.stages[stage].report = Some(report);
         let site = Site::Stage(stage);
         match fault {
-            Some(Fault { kind, text }) => self.fail(now, site, kind, text, false),
+            // Files are opened after that: what fails before it is the way there.
+            Some(Fault { kind, text }) => {
+                let is_trouble = self.phase == Phase::Connecting && kind <= FaultKind::Edge;
+                self.fail(now, site, kind, text, is_trouble);
+            }
             None if self.phase == Phase::Connecting => {
                 let text = "it ended before the pipeline began".to_owned();
                 self.fail(now, site, FaultKind::Own, text, true);
@@ -449,13 +452,19 @@ impl Machine {
         }
     }
 
-    fn closed(&mut self, now: Duration, stage: usize, why: String) {
+    fn closed(&mut self, now: Duration, stage: usize, closing: Closing) {
+        let Closing { why, killed } = closing;
         let state = &mut self.stages[stage];
         state.closed = true;
+        let site = Site::Stage(stage);
         if state.report.is_some() {
+            // A worker whose guard was killed is told to end, and can say no more than that.
+            let own = |cause: &&mut Cause| cause.site == site && cause.fault.kind == FaultKind::Own;
+            if let (true, Some(cause)) = (killed, self.causes.iter_mut().find(own)) {
+                cause.fault.text = format!("{why}; {}", cause.fault.text);
+            }
             return;
         }
-        let site = Site::Stage(stage);
         if !state.cut {
             self.fail(now, site, FaultKind::Own, why, true);
         } else if state.hello.is_some() && self.signal.is_none() {
