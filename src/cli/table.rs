@@ -227,7 +227,7 @@ impl Row {
         };
         let status = match self.outcome {
             "stopped" => format!("{status}, told to stop"),
-            "ended" => format!("{status}, was ended"),
+            "ended" if self.status != Some(0) => format!("{status}, was ended"),
             "lost" => format!("{status}, lost"),
             "broken" => format!("{status}, its edge broke"),
             _ => status,
