@@ -1,7 +1,14 @@
 //! Pipelines: the controller that runs them, the agents that run their stages, and ssh between the two.
 
-#[allow(
-    dead_code,
-    reason = "the controller and the agent come with the next commits"
-)]
-mod protocol;
+pub(crate) mod agent;
+pub(crate) mod explain;
+#[cfg(fuzzing)]
+pub mod fuzzing;
+mod greeting;
+pub(crate) mod outcome;
+pub(crate) mod own;
+pub(crate) mod plan;
+pub(crate) mod protocol;
+pub(crate) mod quote;
+mod session;
+pub(crate) mod supervisor;
