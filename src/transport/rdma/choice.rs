@@ -51,10 +51,10 @@ impl DeviceChoice {
             .collect();
         // Stable: ports of one speed stay in the order of their names.
         usable.sort_by_key(|(device, port)| (device.software, Reverse(port.rate_mbps)));
-        let lists = usable.into_iter().map(|(device, port)| {
+        let lists = (0..=u8::MAX).zip(usable).map(|(number, (device, port))| {
             let entries = self.entries(port).into_iter();
             entries
-                .map(|entry| Candidate::new(device, port, entry))
+                .map(|entry| Candidate::new(number, device, port, entry))
                 .collect()
         });
         let candidates = round_robin(lists.collect());

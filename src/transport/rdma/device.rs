@@ -264,12 +264,17 @@ impl fmt::Display for Fault {
                 f,
                 "has no /dev/infiniband/{name} (in a container, pass it in)"
             ),
-            Self::NoRights(name) => {
-                write!(f, "may not be used: no rights on /dev/infiniband/{name}")
-            }
+            Self::NoRights(name) => write!(
+                f,
+                "may not be used: no rights on /dev/infiniband/{name} (`chmod 666` it, or give it mode \
+                 660 and a group of this user's, in a udev rule if that is to last)"
+            ),
             Self::LinkLayer => f.write_str("is neither InfiniBand nor Ethernet"),
             Self::State(state) if state == "INIT" => {
                 f.write_str("is INIT (no subnet manager has set it up)")
+            }
+            Self::State(state) if state == "DOWN" => {
+                f.write_str("is DOWN (set its network interface up, or see to the cable)")
             }
             Self::State(state) if state.is_empty() => f.write_str("has no readable state"),
             Self::State(state) => write!(f, "is {state}"),

@@ -17,6 +17,7 @@ mod memlock;
 mod network;
 mod offer;
 mod pool;
+mod proposal;
 mod rank;
 mod recv;
 mod renew;

@@ -141,7 +141,7 @@ fn malformed_files_are_missing_files() {
     tree.set("mlx5_0", 1, "state", "1: DOWN");
     assert_eq!(
         why_not(&tree),
-        "device mlx5_0 port 1 is DOWN; device mlx5_0 port 2 is neither InfiniBand nor Ethernet"
+        "device mlx5_0 port 1 is DOWN (set its network interface up, or see to the cable); device mlx5_0 port 2 is neither InfiniBand nor Ethernet"
     );
 }
 
