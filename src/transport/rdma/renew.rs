@@ -209,6 +209,7 @@ impl Renewer {
         theirs: Option<Result<Vec<u8>, String>>,
         reason: Option<Reason>,
     ) -> Result<(), Fault> {
+        let began = Instant::now();
         self.note_progress(reason)?;
         self.generation += 1;
         self.set_aside().await;
@@ -225,6 +226,8 @@ impl Renewer {
         self.take_down();
         let (ends, verified) = self.reconnect().await?;
         self.install(ends, verified);
+        let renewed_in_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        tracing::debug!(renewed_in_us, "the link is a new one");
         Ok(())
     }
 
