@@ -77,7 +77,7 @@ impl DeviceChoice {
         }
         let key = usize::from(self.pkey_index);
         // Row 0 is there even where a driver does not list it.
-        let has_key = |(_, port): &(&Device, &Port)| key == 0 || key < port.pkeys.len();
+        let has_key = |(_, port): &(&Device, &Port)| key == 0 || key < port.pkeys;
         let ports: Vec<_> = ports.into_iter().filter(has_key).collect();
         if ports.is_empty() && key != 0 {
             let text = format!("no port has a partition key at index {key}; see --pkey-index");

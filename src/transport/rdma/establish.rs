@@ -107,10 +107,13 @@ impl Ours {
     ///
     /// Why there is none, in words.
     pub(crate) fn look(config: &StreamConfig) -> Result<Self, NoWay> {
-        let inventory = Inventory::read(&Roots::default());
+        Self::among(&Inventory::read(&Roots::default()), config)
+    }
+
+    fn among(inventory: &Inventory, config: &StreamConfig) -> Result<Self, NoWay> {
         let hardware = inventory.ports().next().is_some();
         let no_way = |reason: String| NoWay { reason, hardware };
-        let candidates = choice(config).candidates(&inventory);
+        let candidates = choice(config).candidates(inventory);
         let candidates = candidates.map_err(|none| no_way(none.to_string()))?;
         let chunk_bytes = config
             .rdma
@@ -150,7 +153,7 @@ impl Ours {
             _ if config.transport == TransportPolicy::Auto => return Ok(()),
             _ => {}
         }
-        Self::look(config).map(drop).map_err(|none| {
+        Self::among(&inventory, config).map(drop).map_err(|none| {
             let mut reason = none.reason;
             // What is said of memory, says so already.
             if !reason.contains("--transport") {
