@@ -18,7 +18,7 @@ use common::{
     process, skip, states,
 };
 use rdpipe::StreamConfig;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
 /// Streams before the first count: allocators, pools of threads and the like settle.
 const WARM_UP: u32 = 48;
@@ -182,6 +182,7 @@ async fn messages() -> Result<()> {
             a.stats().chunks_sent,
             Held::now()
         );
+        ensure!(a.fill_buf().await?.is_empty(), "more than was sent");
         a.close().await;
         Ok(())
     };
