@@ -210,7 +210,7 @@ impl Seen {
             Times(&stalls)
         );
         // Whoever waits for so long has been forgotten.
-        let most = generous() / 60;
+        let most = generous() / 20;
         ensure!(
             *waits.last().unwrap_or(&most) < most,
             "longer than {most:?}"
