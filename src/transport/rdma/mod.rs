@@ -16,6 +16,7 @@ mod link;
 mod memlock;
 mod network;
 mod offer;
+mod opening;
 mod pool;
 mod proposal;
 mod rank;

@@ -37,8 +37,9 @@ use tokio::{
 
 use super::{
     Rdma,
-    establish::{Blueprint, Opened, decode, encode},
+    establish::{decode, encode},
     memlock::DEFAULT_CAP_BYTES,
+    opening::{Blueprint, Connected, Opened, Opening},
     recv, send,
 };
 use crate::{
@@ -371,7 +372,7 @@ impl Renewer {
         let verified = receiver
             .as_ref()
             .map_or(0, |receiver| receiver.lock().verified());
-        let step = |opening: &super::establish::Opening| {
+        let step = |opening: &Opening| {
             let part = opening.part();
             encode(&Step::Open { part, verified })
         };
@@ -385,7 +386,7 @@ impl Renewer {
             return Err(Fault::Protocol("a renewal that does not open"));
         };
         let connected = opening.connect(part).await;
-        let step = |_: &super::establish::Connected| encode(&Step::Connected);
+        let step = |_: &Connected| encode(&Step::Connected);
         state.step(connected.as_ref().map(step).map_err(Clone::clone));
         let theirs = self.next_step().await?;
         Ok(match (connected, theirs) {
