@@ -7,7 +7,7 @@
 mod pair;
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, Once, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -191,8 +191,9 @@ fn move_device((from, old): (&str, &str), (to, new): (&str, &str)) {
 
 impl Absence {
     fn is_tcp_or_an_error(&self) {
+        static READ: Once = Once::new();
         // The first run reads the programs.
-        run(self.sights, ["--transport tcp"; 2]);
+        READ.call_once(|| drop(run(self.sights, ["--transport tcp"; 2])));
         let tcp = run(self.sights, ["--transport tcp"; 2]).took;
         let auto = run(self.sights, ["--transport auto"; 2]);
         let more = auto.took.saturating_sub(tcp);
