@@ -49,9 +49,10 @@ use crate::{
 };
 
 /// How long all queue pairs that are tried may take in all, each from connecting to a message that has
-/// crossed it. Milliseconds are usual; who waits for a fallback should not wait for more than this,
-/// and a third of it still bears the loss of one packet, which is sent again after 0.54 s.
-const PROOF_LIMIT: Duration = Duration::from_millis(1700);
+/// crossed it. Milliseconds are usual; who waits for a fallback should not wait for more than this, with
+/// what it takes to open them. Half of it bears the loss of one packet, which is sent again after
+/// 0.54 s; a third just does not, but then there is another pair.
+const PROOF_LIMIT: Duration = Duration::from_millis(1500);
 
 /// Most slots of a pool: their tokens, of some 20 bytes each, fit into one message.
 const MAX_RDMA_DEPTH: usize = 2048;
