@@ -119,7 +119,7 @@ fn a_device_that_never_delivers() {
     let _near = Near::new();
     Absence {
         sights: APART,
-        why: "nothing crossed the queue pair within 1.5 s",
+        why: "nothing crossed the queue pair within 1.",
         remedy: "RoCE v2 is UDP, port 4791: see that nothing on the way drops it",
         said: Said::ByBoth,
     }
