@@ -5,31 +5,16 @@ mod pair;
 
 use std::{io::Write, process::Stdio, time::Duration};
 
-use pair::{
-    OLD, Place, Random, Running, SOON, Setup, Victim, assert_no_loss, eventually, kill_at,
-    lacks_rdma, patient, pattern, rdsend, receiver, sender, write_position,
-};
+use pair::{Doomed, Place, SOON, Victim, lacks_rdma, patient, pattern, receiver, sender, written};
 use rustix::process::Signal;
+
+const OPTIONS: &str = "--transport rdma";
 
 /// Several pools long.
 const FILE_BYTES: usize = 40 << 20;
 
 /// Kills of each end: a few, for an emulated machine takes seconds for each.
 const ROUNDS: usize = 5;
-
-fn programs(place: &Place) -> [Setup; 2] {
-    let options = format!("--transport rdma -o {}", place.old());
-    [receiver(options), rdsend("--transport rdma 127.0.0.1")]
-}
-
-/// Waits until the target has been written so far, or is there.
-fn written(place: &Place, receiver: &Running, moment: u64) {
-    eventually("so many bytes", || {
-        let at = write_position(receiver, place.directory());
-        let over = !receiver.runs() || place.read("old") != OLD;
-        (over || at >= Some(moment)).then_some(())
-    });
-}
 
 #[test]
 fn the_sender_dies_at_random_moments() {
@@ -45,20 +30,11 @@ fn die_at_random_moments(victim: Victim, seed: u64) {
     if lacks_rdma() {
         return;
     }
-    let data = pattern(FILE_BYTES);
-    let mut random = Random(seed);
-    let mut caught = 0;
-    for round in 0..ROUNDS {
-        let place = Place::new();
-        place.file("in", &data);
-        let moment = random.below(FILE_BYTES as u64 / 2);
-        let ends = kill_at(&place, victim, programs(&place), |_, receiver| {
-            written(&place, receiver, moment);
-        });
-        println!("round {round}, byte {moment}: {:?}", ends[1].stderr);
-        caught += usize::from(ends[1].code() != 0);
-        assert_no_loss(&place, victim, &ends, &data);
-    }
+    let copy = Doomed {
+        options: OPTIONS,
+        bytes: FILE_BYTES,
+    };
+    let caught = copy.die_at_random_moments(victim, seed, ROUNDS, FILE_BYTES / 2);
     assert!(caught > 0, "none was caught in the middle");
 }
 
@@ -68,54 +44,12 @@ fn they_die_at_every_point() {
     if lacks_rdma() {
         return;
     }
-    for point in [
-        "after-hello",
-        "first-chunk-sent",
-        "before-fin",
-        "after-fin",
-        "before-confirmation-received",
-    ] {
-        die_at(Victim::Sender, point);
-    }
-    for point in [
-        "after-hello",
-        "first-chunk-received",
-        "before-commit",
-        "before-confirmation-sent",
-    ] {
-        die_at(Victim::Receiver, point);
-    }
-}
-
-#[cfg(feature = "fault-injection")]
-fn die_at(victim: Victim, point: &str) {
-    let data = pattern((6 << 20) + 7);
-    let place = Place::new();
-    place.file("in", &data);
-    let [to, from] = programs(&place);
-    let programs = match victim {
-        Victim::Sender => [to, from.stop_at(point)],
-        Victim::Receiver => [to.stop_at(point), from],
-    };
-    let ends = kill_at(&place, victim, programs, |sender, receiver| match victim {
-        Victim::Sender => sender.stopped(),
-        Victim::Receiver => receiver.stopped(),
-    });
-    println!("{victim:?} at {point}: {}", ends[1].stderr);
-    assert_no_loss(&place, victim, &ends, &data);
-    let survivor = ends[1].code();
-    match (victim, point) {
-        (Victim::Sender, "after-hello" | "first-chunk-sent" | "before-fin") => {
-            assert_eq!((survivor, &place.read("old")[..]), (255, OLD));
-        }
-        (Victim::Receiver, "before-commit") => {
-            assert_eq!((survivor, &place.read("old")[..]), (4, OLD));
-        }
-        (Victim::Receiver, "before-confirmation-sent") => {
-            assert!(survivor == 4 && place.read("old") == data);
-        }
-        (Victim::Receiver, _) => assert_eq!(survivor, 255),
-        _ => {}
+    for victim in [Victim::Sender, Victim::Receiver] {
+        let copy = Doomed {
+            options: OPTIONS,
+            bytes: (6 << 20) + 7,
+        };
+        copy.die_at_every_point(victim);
     }
 }
 

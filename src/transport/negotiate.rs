@@ -339,7 +339,7 @@ fn fall_back(
     reason: String,
 ) -> Result<String, HandshakeFault> {
     if ours == TransportPolicy::Rdma || theirs == Policy::Rdma {
-        let text = format!("no RDMA, which --transport rdma insists on: {reason}");
+        let text = format!("no RDMA, which --transport rdma insists on (auto takes TCP): {reason}");
         return Err(HandshakeFault::Transport(text));
     }
     Ok(reason)

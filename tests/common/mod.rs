@@ -9,6 +9,11 @@ pub(crate) mod proxy;
 pub(crate) mod random;
 pub(crate) mod states;
 
+/// Whether the tests that take long are wanted, too: `scripts/test --full`.
+pub(crate) fn is_full() -> bool {
+    std::env::var("RDPIPE_FULL").is_ok_and(|value| value == "1")
+}
+
 /// Says why a test cannot run here: past libtest's capture, in the words that `scripts/test` counts.
 pub(crate) fn skip(why: &str) {
     use std::io::Write;

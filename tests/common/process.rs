@@ -34,8 +34,17 @@ pub(crate) fn slab_objects(cache: &str) -> Option<u64> {
     })
 }
 
+/// What the kernel holds in its caches and cannot give back, in bytes.
+pub(crate) fn slab_bytes() -> u64 {
+    bytes_in("/proc/meminfo", "SUnreclaim:")
+}
+
 fn status_bytes(name: &str) -> u64 {
-    let status = fs::read_to_string("/proc/self/status").expect("this is Linux");
+    bytes_in("/proc/self/status", name)
+}
+
+fn bytes_in(path: &str, name: &str) -> u64 {
+    let status = fs::read_to_string(path).expect("this is Linux");
     let line = status.lines().find(|line| line.starts_with(name));
     let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
     kib.expect("it is a number of kB") << 10

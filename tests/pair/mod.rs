@@ -15,7 +15,7 @@ mod random;
 mod rig;
 mod watch;
 
-pub use death::{SOON, Victim, assert_no_loss, kill_at};
+pub use death::{Doomed, SOON, Victim, written};
 pub use process::{End, LIMIT, Running, Setup, program, rdrecv, rdsend};
 pub use proxy::{Act, Connection, Plan, Proxy, Towards};
 pub use random::{Random, pattern};

@@ -51,10 +51,10 @@ impl DeviceChoice {
             .collect();
         // Stable: ports of one speed stay in the order of their names.
         usable.sort_by_key(|(device, port)| (device.software, Reverse(port.rate_mbps)));
-        let lists = usable.into_iter().map(|(device, port)| {
+        let lists = (0..=u8::MAX).zip(usable).map(|(number, (device, port))| {
             let entries = self.entries(port).into_iter();
             entries
-                .map(|entry| Candidate::new(device, port, entry))
+                .map(|entry| Candidate::new(number, device, port, entry))
                 .collect()
         });
         let candidates = round_robin(lists.collect());
@@ -77,7 +77,7 @@ impl DeviceChoice {
         }
         let key = usize::from(self.pkey_index);
         // Row 0 is there even where a driver does not list it.
-        let has_key = |(_, port): &(&Device, &Port)| key == 0 || key < port.pkeys.len();
+        let has_key = |(_, port): &(&Device, &Port)| key == 0 || key < port.pkeys;
         let ports: Vec<_> = ports.into_iter().filter(has_key).collect();
         if ports.is_empty() && key != 0 {
             let text = format!("no port has a partition key at index {key}; see --pkey-index");

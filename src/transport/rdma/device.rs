@@ -9,7 +9,7 @@
 //!   ports/1/rate                 100 Gb/sec (4X EDR)
 //!   ports/1/link_layer           InfiniBand | Ethernet
 //!   ports/1/lid                  0x1
-//!   ports/1/pkeys/0              0xffff
+//!   ports/1/pkeys/0              0xffff: how many there are is all that is looked at
 //!   ports/1/gids/0               fe80:0000:…   all zeros in an empty slot
 //!   ports/1/gid_attrs/types/0    IB/RoCE v1 | RoCE v2   EINVAL in an empty slot
 //!   ports/1/gid_attrs/ndevs/0    eth0.100      EINVAL in an empty slot, and on InfiniBand
@@ -67,8 +67,8 @@ pub(crate) struct Port {
     pub(crate) rate_mbps: u32,
     /// Address in an InfiniBand subnet; 0 on Ethernet.
     pub(crate) lid: u16,
-    /// Partition keys, by index.
-    pub(crate) pkeys: Vec<u16>,
+    /// Rows of its partition key table.
+    pub(crate) pkeys: usize,
     /// The slots of its GID table that are in use.
     pub(crate) gids: Vec<GidEntry>,
 }
@@ -130,9 +130,6 @@ const ROCE_HEADER_BYTES: u32 = 96;
 /// Verbs address a GID by one byte; rxe has a table of 1,024.
 const MAX_GIDS: u16 = 256;
 
-/// A partition table's greatest useful length; mlx5 has 128.
-const MAX_PKEYS: u16 = 256;
-
 impl Inventory {
     /// Reads what the kernel shows. Never fails: what cannot be read is not there.
     pub(crate) fn read(roots: &Roots) -> Self {
@@ -175,10 +172,6 @@ impl Port {
             let index = u8::try_from(index).ok()?;
             GidEntry::read(roots, networks, &path, link_layer?, index)
         });
-        let pkeys = (0..MAX_PKEYS).map_while(|index| {
-            let key = sysfs::number(&path.join("pkeys").join(index.to_string()))?;
-            u16::try_from(key).ok()
-        });
         let lid = sysfs::number(&path.join("lid"));
         Self {
             number,
@@ -187,7 +180,7 @@ impl Port {
             link_layer,
             rate_mbps: rate_mbps(&text("rate")).unwrap_or(0),
             lid: lid.and_then(|lid| u16::try_from(lid).ok()).unwrap_or(0),
-            pkeys: pkeys.collect(),
+            pkeys: sysfs::entries::<u16>(&path.join("pkeys")).len(),
             gids: gids.collect(),
         }
     }
@@ -264,12 +257,17 @@ impl fmt::Display for Fault {
                 f,
                 "has no /dev/infiniband/{name} (in a container, pass it in)"
             ),
-            Self::NoRights(name) => {
-                write!(f, "may not be used: no rights on /dev/infiniband/{name}")
-            }
+            Self::NoRights(name) => write!(
+                f,
+                "may not be used: no rights on /dev/infiniband/{name} (`chmod 666` it, or give it mode \
+                 660 and a group of this user's, in a udev rule if that is to last)"
+            ),
             Self::LinkLayer => f.write_str("is neither InfiniBand nor Ethernet"),
             Self::State(state) if state == "INIT" => {
                 f.write_str("is INIT (no subnet manager has set it up)")
+            }
+            Self::State(state) if state == "DOWN" => {
+                f.write_str("is DOWN (set its network interface up, or see to the cable)")
             }
             Self::State(state) if state.is_empty() => f.write_str("has no readable state"),
             Self::State(state) => write!(f, "is {state}"),

@@ -3,81 +3,59 @@
 //! ```text
 //! dialer                                    acceptor
 //!   Hello {offer}               ───────────►
-//!                               ◄───────────   Welcome {proposal}: the best pair, sequence numbers
+//!                               ◄───────────   Welcome {proposal}: the best pairs, sequence numbers
 //!   Step: endpoint, slots       ◄──────────►   Step: endpoint, slots
 //!   Step: connected             ◄──────────►   Step: connected
 //!                 one frame each way that bytes will travel
 //!   Step: it arrived            ◄──────────►   Step: it arrived
 //! ```
 //!
-//! Either end may say at each step why it cannot go on; then both use TCP, or neither does.
+//! Either end may say at each step why it cannot go on; then both try the next pair that was proposed,
+//! from its first step. After the last one both use TCP, or neither does.
 
 use std::{
-    future::{Future, poll_fn},
+    future::Future,
     io,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::{SinkExt, StreamExt};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::timeout;
 
 use super::{
     Rdma,
     choice::{DeviceChoice, NoRdma},
     device::Inventory,
-    explain::networks_differ,
-    link::{Endpoint, Link, Place, Posted, Reach, SlotToken, Unconnected, Written},
+    explain::{fruitless, remedy},
+    link::Place,
     memlock::{Memlock, fit, why_smaller},
-    offer::{Candidate, Offers},
-    pool::{self, RdmaSlot},
-    rank::{End, rank},
+    offer::Candidate,
+    opening::{Blueprint, Connected, Opened},
+    proposal::{Proposal, Way, Ways},
     recv::{self, RdmaReceive},
     renew::{Renewal, Renewer},
     send::{self, RdmaSend},
     sysfs::Roots,
 };
 use crate::{
-    Direction, Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig,
-    StreamConfig, TransportPolicy,
+    Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig, StreamConfig,
+    TransportPolicy,
     transport::{
-        control::Control, message::Message, path::Slot, shared::Shared, state::State,
+        control::Control, host_name, message::Message, shared::Shared, state::State,
         terms::Agreement,
     },
 };
 
-/// How long a queue pair may take from connecting to a message that has crossed it. Milliseconds are
-/// usual; who waits for a fallback should not wait for more than this.
+/// How long all queue pairs that are tried may take in all, each from connecting to a message that has
+/// crossed it. Milliseconds are usual; who waits for a fallback should not wait for more than this, with
+/// what it takes to open them. Half of it bears the loss of one packet, which is sent again after
+/// 0.54 s; a third just does not, but then there is another pair.
 const PROOF_LIMIT: Duration = Duration::from_millis(1500);
 
 /// Most slots of a pool: their tokens, of some 20 bytes each, fit into one message.
 const MAX_RDMA_DEPTH: usize = 2048;
-
-/// What the peer is told of this end's ways.
-#[derive(Serialize, Deserialize)]
-struct Offer {
-    ports: Offers,
-    chunk_bytes: u32,
-}
-
-/// The way that both ends try.
-#[derive(Serialize, Deserialize)]
-struct Proposal {
-    dialer: u8,
-    acceptor: u8,
-    mtu: u16,
-    chunk_bytes: u32,
-    dialer_psn: u32,
-    acceptor_psn: u32,
-}
-
-/// What the peer needs to connect and to write.
-#[derive(Serialize, Deserialize)]
-pub(super) struct Opened {
-    endpoint: Endpoint,
-    slots: Vec<SlotToken>,
-}
 
 /// Why there is no way over RDMA.
 #[derive(Debug, Clone)]
@@ -110,7 +88,7 @@ pub(crate) struct Ends {
     pub(crate) chunk_bytes: usize,
     /// Slots of the receive pool.
     pub(crate) depth: u32,
-    /// Device, port, GID and MTU, for the user.
+    /// Device, port, GID and MTU, for the user, and why it is not a better pair of ports.
     pub(crate) name: String,
     /// Why the pool is smaller than was wanted, if it is.
     pub(crate) smaller: Option<String>,
@@ -123,10 +101,13 @@ impl Ours {
     ///
     /// Why there is none, in words.
     pub(crate) fn look(config: &StreamConfig) -> Result<Self, NoWay> {
-        let inventory = Inventory::read(&Roots::default());
+        Self::among(&Inventory::read(&Roots::default()), config)
+    }
+
+    fn among(inventory: &Inventory, config: &StreamConfig) -> Result<Self, NoWay> {
         let hardware = inventory.ports().next().is_some();
         let no_way = |reason: String| NoWay { reason, hardware };
-        let candidates = choice(config).candidates(&inventory);
+        let candidates = choice(config).candidates(inventory);
         let candidates = candidates.map_err(|none| no_way(none.to_string()))?;
         let chunk_bytes = config
             .rdma
@@ -166,10 +147,10 @@ impl Ours {
             _ if config.transport == TransportPolicy::Auto => return Ok(()),
             _ => {}
         }
-        Self::look(config).map(drop).map_err(|none| {
+        Self::among(&inventory, config).map(drop).map_err(|none| {
             let mut reason = none.reason;
-            // What is said of hardware, or of memory, says what to do.
-            if !none.hardware {
+            // What is said of memory, says so already.
+            if !reason.contains("--transport") {
                 reason.push_str("; use --transport auto to take TCP instead");
             }
             Error::Device { reason }
@@ -178,10 +159,7 @@ impl Ours {
 
     /// What the peer is told of them.
     pub(crate) fn offer(&self) -> Vec<u8> {
-        encode(&Offer {
-            ports: Offers::of(&self.candidates),
-            chunk_bytes: u32::try_from(self.chunk_bytes).unwrap_or(u32::MAX),
-        })
+        encode(&Ways::of(&self.candidates, self.chunk_bytes))
     }
 
     /// The acceptor's choice among the pairs of both ends' ways.
@@ -190,26 +168,12 @@ impl Ours {
     ///
     /// Why no pair will do, in words.
     pub(crate) fn propose(&self, theirs: &[u8]) -> Result<Vec<u8>, String> {
-        let theirs: Offer = decode(theirs)?;
-        let ports = theirs.ports.as_slice();
-        let best = rank(End::Acceptor, &self.candidates, ports);
-        let Some(&(ours, dialers)) = best.first() else {
-            return Err(networks_differ(&self.candidates, ports));
-        };
-        let [dialer_psn, acceptor_psn] = random_psns();
-        Ok(encode(&Proposal {
-            dialer: small(dialers)?,
-            acceptor: small(ours)?,
-            mtu: self.candidates[ours].path_mtu(&ports[dialers]),
-            chunk_bytes: theirs
-                .chunk_bytes
-                .min(u32::try_from(self.chunk_bytes).unwrap_or(u32::MAX)),
-            dialer_psn,
-            acceptor_psn,
-        }))
+        let theirs: Ways = decode(theirs)?;
+        let proposal = Proposal::new(&self.candidates, self.chunk_bytes, &theirs, random_psns)?;
+        Ok(encode(&proposal))
     }
 
-    /// Builds the queue pair that was proposed and sends something over it.
+    /// Builds the queue pairs that were proposed, one after the other, until something has crossed one.
     ///
     /// # Errors
     ///
@@ -221,69 +185,64 @@ impl Ours {
         dialer: bool,
         agreement: &Agreement,
     ) -> Result<Result<Ends, String>, HandshakeFault> {
-        let blueprint = self.blueprint(proposal, dialer, agreement);
-        let opened = blueprint.and_then(|blueprint| Ok((blueprint.open(0)?, blueprint)));
-        let part = opened.as_ref().map(|(opening, _)| encode(&opening.part()));
-        let theirs = exchange(control, part.map_err(Clone::clone)).await?;
-        let theirs = theirs.and_then(|part| decode(&part));
-        let ((opening, blueprint), theirs) = match (opened, theirs) {
-            (Ok(opened), Ok(theirs)) => (opened, theirs),
-            (Err(reason), _) | (Ok(_), Err(reason)) => return Ok(Err(reason)),
-        };
-        let connected = within(opening.connect(theirs)).await;
-        let expected = connected.as_ref().ok().and_then(Connected::expect_proof);
-        let step = connected.as_ref().map(|_| Vec::new()).map_err(Clone::clone);
-        let theirs = exchange(control, step).await?;
-        let mut connected = match (connected, theirs) {
-            (Ok(connected), Ok(_)) => connected,
-            (Err(reason), _) | (Ok(_), Err(reason)) => return Ok(Err(reason)),
-        };
-        let proof = within(connected.prove(expected)).await;
-        let step = proof.as_ref().map(|()| Vec::new()).map_err(Clone::clone);
-        let theirs = exchange(control, step).await?;
-        if let Err(reason) = proof.and(theirs.map(drop)) {
-            return Ok(Err(reason));
+        let nonsense = |_| HandshakeFault::Protocol("a choice of ports that makes no sense");
+        let proposal: Proposal = decode(proposal).map_err(nonsense)?;
+        let mut clock = Clock::new();
+        let mut reasons = Vec::new();
+        for (way, left) in proposal.ways.iter().zip((1..=proposal.ways.len()).rev()) {
+            clock.share = u32::try_from(left).unwrap_or(u32::MAX);
+            let blueprint = self.blueprint(way, dialer, agreement);
+            let attempt = attempt(control, blueprint, &mut clock);
+            match attempt.await? {
+                Ok((blueprint, connected)) => {
+                    return Ok(Ok(self.ends(blueprint, connected, reasons.first())));
+                }
+                Err(reason) => reasons.push(reason),
+            }
         }
+        Ok(Err(fruitless(&reasons, proposal.doubt.as_deref())))
+    }
+
+    fn ends(&self, blueprint: Blueprint, connected: Connected, better: Option<&String>) -> Ends {
         let (send, receive) = connected.lives();
-        Ok(Ok(Ends {
+        let mut name = blueprint.name.clone();
+        if let Some(reason) = better {
+            name = format!("{name}; first tried: {reason}");
+        }
+        Ends {
             send,
             receive,
             chunk_bytes: blueprint.chunk_bytes,
             depth: blueprint.depth,
-            name: blueprint.name.clone(),
+            name,
             smaller: self.smaller.clone(),
             blueprint,
             renewal: None,
-        }))
+        }
     }
 
     /// What a link between both ends looks like.
     fn blueprint(
         &self,
-        proposal: &[u8],
+        way: &Way,
         dialer: bool,
         agreement: &Agreement,
     ) -> Result<Blueprint, String> {
-        let proposal: Proposal = decode(proposal)?;
-        let number = if dialer {
-            proposal.dialer
-        } else {
-            proposal.acceptor
-        };
+        let number = if dialer { way.dialer } else { way.acceptor };
         let candidate = self.candidates.get(usize::from(number));
         let candidate = candidate.ok_or("a port that was not offered")?;
-        let chunk_bytes = (proposal.chunk_bytes as usize).min(self.chunk_bytes);
+        let chunk_bytes = (way.chunk_bytes as usize).min(self.chunk_bytes);
         if chunk_bytes < MIN_CHUNK_BYTES {
             return Err("a chunk size below the least".to_owned());
         }
-        let psns = (proposal.dialer_psn, proposal.acceptor_psn);
+        let psns = (way.dialer_psn, way.acceptor_psn);
         let (send_psn, receive_psn) = if dialer { psns } else { (psns.1, psns.0) };
         let depth = u32::try_from(self.depth).map_err(|error| error.to_string())?;
         let place = Place {
             device: candidate.device.clone(),
             port: candidate.port,
             gid_index: usize::from(candidate.gid_index),
-            mtu: u32::from(proposal.mtu),
+            mtu: u32::from(way.mtu),
             send_psn,
             receive_psn,
             depth,
@@ -292,133 +251,14 @@ impl Ours {
             pkey_index: self.marks.pkey_index,
         };
         Ok(Blueprint {
-            name: format!("{candidate}, MTU {}", proposal.mtu),
+            remedy: remedy(candidate.offer.kind),
+            name: format!("{candidate}, MTU {}", way.mtu),
             place,
             direction: agreement.direction,
             chunk_bytes,
             depth,
             renew_after: self.marks.renew_after,
         })
-    }
-}
-
-/// What every link of a stream looks like, the first one and those that replace it.
-pub(super) struct Blueprint {
-    name: String,
-    place: Place,
-    direction: Direction,
-    chunk_bytes: usize,
-    depth: u32,
-    renew_after: u64,
-}
-
-impl Blueprint {
-    /// Builds a queue pair and registers its pools.
-    pub(super) fn open(&self, generation: u32) -> Result<Opening, String> {
-        let place = Place {
-            send_psn: later(self.place.send_psn, generation),
-            receive_psn: later(self.place.receive_psn, generation),
-            ..self.place.clone()
-        };
-        let failed = |what: &str, error: io::Error| format!("{what} {}: {error}", place.device);
-        let link = Unconnected::build(&place).map_err(|error| failed("cannot open", error))?;
-        let pool = |wanted: bool, reach| {
-            let depth = if wanted { self.depth } else { 0 };
-            pool::register(&link, reach, generation, self.chunk_bytes, depth)
-                .map_err(|error| failed("cannot register memory with", error))
-        };
-        let send = pool(self.direction.sends(), Reach::Local)?;
-        let receive = pool(self.direction.receives(), Reach::Peer)?;
-        Ok(Opening {
-            link,
-            send,
-            receive,
-        })
-    }
-}
-
-/// The sequence number that a later link begins with: another one, so that no late packet of the link
-/// before fits it.
-fn later(psn: u32, generation: u32) -> u32 {
-    psn.wrapping_add(generation.wrapping_mul(0x1_0001)) & 0xff_ffff
-}
-
-/// A queue pair that is not connected, and its pools.
-pub(super) struct Opening {
-    link: Unconnected,
-    send: Vec<RdmaSlot>,
-    receive: Vec<RdmaSlot>,
-}
-
-impl Opening {
-    /// What the peer needs.
-    pub(super) fn part(&self) -> Opened {
-        Opened {
-            endpoint: self.link.endpoint(),
-            slots: self.receive.iter().filter_map(RdmaSlot::token).collect(),
-        }
-    }
-
-    /// Connects to the peer's queue pair.
-    pub(super) async fn connect(self, theirs: Opened) -> Result<Connected, String> {
-        if theirs.slots.is_empty() != self.send.is_empty() {
-            return Err("the other end has no slots to write to, or too many".to_owned());
-        }
-        let connected = self.link.connect(theirs.endpoint).await;
-        let link = connected.map_err(|error| format!("cannot connect the queue pairs: {error}"))?;
-        Ok(Connected {
-            link,
-            peer: theirs.slots,
-            send: self.send,
-            receive: self.receive,
-        })
-    }
-}
-
-/// A connected queue pair, and its pools.
-pub(super) struct Connected {
-    link: Link,
-    peer: Vec<SlotToken>,
-    send: Vec<RdmaSlot>,
-    receive: Vec<RdmaSlot>,
-}
-
-impl Connected {
-    /// Gets ready for the peer's proof.
-    fn expect_proof(&self) -> Option<Posted<io::Result<()>>> {
-        (!self.receive.is_empty()).then(|| self.link.receive())
-    }
-
-    /// Sends one frame, and takes one.
-    async fn prove(&mut self, expected: Option<Posted<io::Result<()>>>) -> Result<(), String> {
-        if let (Some(slot), Some(peer)) = (self.send.pop(), self.peer.first()) {
-            let (index, generation) = (slot.index, slot.generation);
-            let bytes = slot.bytes().len();
-            let region = slot.into_region().ok_or("a slot without memory")?;
-            let mut write = self.link.write(region, 1, *peer);
-            let Written { result, region } = poll_fn(|cx| write.poll(cx)).await;
-            self.send
-                .push(RdmaSlot::new(index, generation, region, bytes));
-            result.map_err(|error| format!("nothing gets through: {error}"))?;
-        }
-        if let Some(mut expected) = expected {
-            let arrived = poll_fn(|cx| expected.poll(cx)).await;
-            arrived.map_err(|error| format!("nothing arrives: {error}"))?;
-        }
-        Ok(())
-    }
-
-    /// Both sides, ready for use.
-    pub(super) fn lives(self) -> (Option<send::Live>, Option<recv::Live>) {
-        let Self {
-            link,
-            peer,
-            send,
-            receive,
-        } = self;
-        let sends = (!send.is_empty()).then(|| send::Live::new(link.clone(), send, peer));
-        let receives = (!receive.is_empty()).then(|| recv::Live::new(link, receive));
-        (sends, receives)
     }
 }
 
@@ -454,11 +294,73 @@ fn choice(config: &StreamConfig) -> DeviceChoice {
     }
 }
 
-async fn within<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
-    let late = || format!("nothing crossed the queue pair within {PROOF_LIMIT:.1?}");
-    timeout(PROOF_LIMIT, work)
-        .await
-        .unwrap_or_else(|_| Err(late()))
+/// What is left of the time that queue pairs may take.
+struct Clock {
+    left: Duration,
+    /// Over how many pairs of ports.
+    share: u32,
+}
+
+impl Clock {
+    fn new() -> Self {
+        Self {
+            left: PROOF_LIMIT,
+            share: 1,
+        }
+    }
+
+    /// `work`, for as long as one pair may take. An error says where it was.
+    async fn within<T>(
+        &mut self,
+        blueprint: &Blueprint,
+        work: impl Future<Output = Result<T, String>>,
+    ) -> Result<T, String> {
+        let (began, limit) = (Instant::now(), self.left / self.share);
+        let Blueprint { name, remedy, .. } = blueprint;
+        let late = |_| {
+            let seconds = limit.as_secs_f32();
+            let text = format!("nothing crossed the queue pair within {seconds:.1} s ({remedy})");
+            Err(text)
+        };
+        let result = timeout(limit, work).await.unwrap_or_else(late);
+        self.left = self.left.saturating_sub(began.elapsed());
+        result.map_err(|reason| located(&format!("{name}: {reason}")))
+    }
+}
+
+/// Builds one queue pair and sends something over it.
+async fn attempt(
+    control: &mut Control,
+    blueprint: Result<Blueprint, String>,
+    clock: &mut Clock,
+) -> Result<Result<(Blueprint, Connected), String>, HandshakeFault> {
+    let opened = blueprint.and_then(|blueprint| Ok((blueprint.open(0)?, blueprint)));
+    let opened = opened.map_err(|reason| located(&reason));
+    let part = opened.as_ref().map(|(opening, _)| encode(&opening.part()));
+    let theirs = exchange(control, part.map_err(Clone::clone)).await?;
+    let ((opening, blueprint), theirs) = match (opened, theirs) {
+        (Ok(opened), Ok(theirs)) => (opened, theirs),
+        (Err(reason), _) | (Ok(_), Err(reason)) => return Ok(Err(reason)),
+    };
+    let nonsense = |_| HandshakeFault::Protocol("a queue pair that makes no sense");
+    let theirs: Opened = decode(&theirs).map_err(nonsense)?;
+    let connected = clock.within(&blueprint, opening.connect(theirs)).await;
+    let expected = connected.as_ref().ok().and_then(Connected::expect_proof);
+    let step = connected.as_ref().map(|_| Vec::new()).map_err(Clone::clone);
+    let theirs = exchange(control, step).await?;
+    let mut connected = match (connected, theirs) {
+        (Ok(connected), Ok(_)) => connected,
+        (Err(reason), _) | (Ok(_), Err(reason)) => return Ok(Err(reason)),
+    };
+    let proof = clock.within(&blueprint, connected.prove(expected)).await;
+    let step = proof.as_ref().map(|()| Vec::new()).map_err(Clone::clone);
+    let theirs = exchange(control, step).await?;
+    Ok(proof.and(theirs).map(|_| (blueprint, connected)))
+}
+
+/// Both ends will read it.
+fn located(reason: &str) -> String {
+    format!("{}: {reason}", host_name())
 }
 
 /// Tells the peer this end's part of a step, and takes the peer's.
@@ -484,10 +386,6 @@ fn random_psns() -> [u32; 2] {
     let _ = getrandom::fill(&mut bytes);
     let psn = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i])) >> 8;
     [psn(0), psn(4)]
-}
-
-fn small(index: usize) -> Result<u8, String> {
-    u8::try_from(index).map_err(|error| error.to_string())
 }
 
 /// A step as it travels.

@@ -49,6 +49,33 @@ pub(crate) fn explain(ports: &[(&Device, &Port)]) -> String {
     reasons.join("; ")
 }
 
+/// Why there is no RDMA though ports were tried, at least one: what the first, the best one, said. Both
+/// ends say it, so the reasons name their host.
+pub(super) fn fruitless(reasons: &[String], doubt: Option<&str>) -> String {
+    let mut text = reasons.first().cloned().unwrap_or_default();
+    match reasons.len() {
+        0 | 1 => {}
+        2 => text.push_str("; nor does the next pair of ports work"),
+        tried => text.push_str(&format!(
+            "; nor do the next {} pairs of ports work",
+            tried - 1
+        )),
+    }
+    match doubt {
+        Some(doubt) => format!("{text}; {doubt}"),
+        None => text,
+    }
+}
+
+/// What to say when nothing comes out of a queue pair under an address of this kind.
+pub(super) fn remedy(kind: GidKind) -> &'static str {
+    match kind {
+        GidKind::RoceV2 => "RoCE v2 is UDP, port 4791: see that nothing on the way drops it",
+        GidKind::RoceV1 => "RoCE v1 ends at the first router: see that the hosts share a link",
+        GidKind::InfiniBand => "see that `ibping` gets through",
+    }
+}
+
 /// What to say when no pair of ports works, though both ends offer some.
 pub(crate) fn networks_differ(ours: &[Candidate], theirs: &[Offer]) -> String {
     let ours: Vec<_> = ours.iter().map(|ours| &ours.offer).collect();
@@ -56,9 +83,11 @@ pub(crate) fn networks_differ(ours: &[Candidate], theirs: &[Offer]) -> String {
     let (here, there) = (networks(&ours), networks(&theirs));
     if here == there {
         // Two InfiniBand fabrics, or two private networks, may well bear one name.
-        return format!("no message crosses the hosts' RDMA networks ({here} on both)");
+        return format!("no message crosses the hosts' RDMA networks ({here} on both): join them");
     }
-    format!("the hosts' RDMA networks differ ({here} here, {there} there)")
+    format!(
+        "the hosts' RDMA networks differ ({here} here, {there} there): put a port of each into one"
+    )
 }
 
 /// The networks of one end, each once. Link-local ones say nothing, so only when all are.

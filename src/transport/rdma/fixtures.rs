@@ -175,6 +175,7 @@ pub(crate) fn roce(ip: &str) -> Candidate {
         ip.to_owned()
     };
     candidate(Offer {
+        port: 0,
         gid: Gid::parse(&gid).unwrap(),
         kind: GidKind::RoceV2,
         prefix: Some(if v4 { 24 } else { 64 }),

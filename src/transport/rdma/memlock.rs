@@ -62,8 +62,8 @@ impl Memlock {
     }
 
     fn read(proc: &Path, limit: Option<u64>) -> Self {
-        let status = sysfs::text(&proc.join("self/status")).unwrap_or_default();
-        let users = sysfs::text(&proc.join("self/uid_map")).unwrap_or_default();
+        let status = sysfs::whole(&proc.join("self/status")).unwrap_or_default();
+        let users = sysfs::whole(&proc.join("self/uid_map")).unwrap_or_default();
         let exempt = has_ipc_lock(&status) && is_first_namespace(&users);
         Self {
             limit: limit.filter(|_| !exempt),

@@ -25,7 +25,7 @@ struct Network {
 impl Networks {
     /// Reads `net/route` and `net/if_inet6` below `proc`. What cannot be read is left out.
     pub(crate) fn read(proc: &Path) -> Self {
-        let lines = |name: &str| sysfs::text(&proc.join("net").join(name)).unwrap_or_default();
+        let lines = |name: &str| sysfs::whole(&proc.join("net").join(name)).unwrap_or_default();
         let v4 = lines("route");
         let v6 = lines("if_inet6");
         let v4 = v4.lines().filter_map(route);

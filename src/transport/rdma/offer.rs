@@ -31,6 +31,8 @@ pub(crate) struct Candidate {
 /// A candidate as the peer sees it. Its place in the list is its name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Offer {
+    /// Which of its end's ports: the addresses of one port share the number.
+    pub(crate) port: u8,
     /// The address.
     pub(crate) gid: Gid,
     /// What travels under it, and with it the link layer.
@@ -53,14 +55,15 @@ pub(crate) struct Offer {
 pub(crate) struct Offers(Vec<Offer>);
 
 impl Candidate {
-    /// The candidate that is `entry` of `port` of `device`.
-    pub(crate) fn new(device: &Device, port: &Port, entry: &GidEntry) -> Self {
+    /// The candidate that is `entry` of `port` of `device`, which is the `number`th of this machine's.
+    pub(crate) fn new(number: u8, device: &Device, port: &Port, entry: &GidEntry) -> Self {
         Self {
             device: device.name.clone(),
             port: port.number,
             gid_index: entry.index,
             netdev: entry.netdev.clone(),
             offer: Offer {
+                port: number,
                 gid: entry.gid,
                 kind: entry.kind,
                 prefix: entry.prefix,
@@ -126,9 +129,10 @@ mod tests {
         let mut largest = roce("fe80::1").offer;
         largest.prefix = Some(u8::MAX);
         (largest.lid, largest.rate_mbps, largest.mtu) = (u16::MAX, u32::MAX, u16::MAX);
+        largest.port = u8::MAX;
         let offers = Offers(vec![largest; MAX_OFFERS]);
         let bytes = postcard::to_stdvec(&offers).unwrap();
-        assert!(bytes.len() <= 512, "{} bytes", bytes.len());
+        assert!(bytes.len() <= 528, "{} bytes", bytes.len());
         assert_eq!(postcard::from_bytes::<Offers>(&bytes), Ok(offers));
     }
 

@@ -42,6 +42,37 @@ pub(crate) fn rank(end: End, ours: &[Candidate], theirs: &[Offer]) -> Vec<(usize
     pairs.into_iter().map(|(_, pair)| pair).collect()
 }
 
+/// The pairs to try, at most `most` of those `ranked`: one of each pair of ports, and first those that
+/// share no port with any before them, since it may be the port that does not work.
+pub(crate) fn to_try(
+    ranked: &[(usize, usize)],
+    ours: &[Offer],
+    theirs: &[Offer],
+    most: usize,
+) -> Vec<(usize, usize)> {
+    let ports = |&(i, j): &(usize, usize)| (ours[i].port, theirs[j].port);
+    let mut pairs: Vec<(usize, usize)> = Vec::new();
+    for pair in ranked {
+        if !pairs.iter().any(|known| ports(known) == ports(pair)) {
+            pairs.push(*pair);
+        }
+    }
+    let (mut apart, mut rest) = (Vec::new(), Vec::new());
+    for pair in pairs {
+        let (a, b) = ports(&pair);
+        let fresh = |known: &(usize, usize)| ports(known).0 != a && ports(known).1 != b;
+        let list = if apart.iter().all(fresh) {
+            &mut apart
+        } else {
+            &mut rest
+        };
+        list.push(pair);
+    }
+    apart.append(&mut rest);
+    apart.truncate(most);
+    apart
+}
+
 /// How good a pair is: the less, the better. The same seen from either end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Merit {
@@ -203,6 +234,19 @@ mod tests {
         assert!(share_network(&near.offer, &narrow.offer));
     }
 
+    #[test]
+    fn what_is_tried_next_has_other_ports() {
+        let at = |ip, port| with(roce(ip), |o| o.port = port);
+        let ours = [at("10.1.0.1", 0), at("10.1.0.3", 1), at("fd00::1", 0)];
+        let theirs = [at("10.1.0.2", 0), at("10.1.0.4", 1), at("fd00::2", 0)];
+        let (ours_sent, theirs_sent) = (offers(&ours), offers(&theirs));
+        let tried = |most| to_try(&ranked(&ours, &theirs), &ours_sent, &theirs_sent, most);
+        assert_eq!(ranked(&ours, &theirs)[..3], [(0, 0), (0, 1), (1, 0)]);
+        assert_eq!(tried(3), [(0, 0), (1, 1), (0, 1)]);
+        assert_eq!(tried(9), [(0, 0), (1, 1), (0, 1), (1, 0)]);
+        assert_eq!(tried(1), [(0, 0)]);
+    }
+
     prop_compose! {
         /// Few values each, so that ties are common.
         fn offer()(
@@ -216,10 +260,11 @@ mod tests {
             mtu in prop::sample::select(vec![0, 1024, 4096]),
             software: bool,
             lid in 0_u16..3,
+            port in 0_u8..3,
         ) -> Candidate {
             let gid = Gid::parse(gid).unwrap();
             let mut candidate = roce("10.1.0.1");
-            candidate.offer = Offer { gid, kind, prefix, lid, rate_mbps, mtu, software };
+            candidate.offer = Offer { port, gid, kind, prefix, lid, rate_mbps, mtu, software };
             candidate
         }
     }

@@ -1,7 +1,8 @@
 //! Reading attributes: small text files of the kernel, any of which may be missing or refuse.
 
 use std::{
-    fs,
+    fs::{self, File},
+    io::Read,
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -27,11 +28,21 @@ impl Default for Roots {
     }
 }
 
+/// Longest attribute: the kernel gives it one page, and all of it in one read. Half the system calls
+/// that [`fs::read`] makes, and of these files there are hundreds.
+const PAGE_BYTES: usize = 4096;
+
 /// The trimmed text of an attribute, or nothing when it is missing or cannot be read: an empty
 /// slot of the GID table, for one, has attributes that answer EINVAL.
 pub(crate) fn text(path: &Path) -> Option<String> {
-    let bytes = fs::read(path).ok()?;
-    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+    let mut page = [0; PAGE_BYTES];
+    let count = File::open(path).ok()?.read(&mut page).ok()?;
+    Some(String::from_utf8_lossy(&page[..count]).trim().to_owned())
+}
+
+/// The text of a file of procfs, which may take many reads.
+pub(crate) fn whole(path: &Path) -> Option<String> {
+    fs::read_to_string(path).ok()
 }
 
 /// An attribute's number, decimal, or hexadecimal after `0x`.

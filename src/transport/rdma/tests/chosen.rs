@@ -26,7 +26,7 @@ fn each_port_gives_its_best_address_before_any_gives_its_second() {
     assert_eq!((roce.rate_mbps, roce.lid, roce.mtu), (100_000, 0, 4096));
     assert_eq!((infiniband.prefix, roce.prefix), (None, Some(24)));
     assert!(!infiniband.software && !roce.software);
-    assert_eq!(tree.inventory().devices[0].ports[0].pkeys, [0xffff]);
+    assert_eq!(tree.inventory().devices[0].ports[0].pkeys, 1);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn malformed_files_are_missing_files() {
     tree.set("mlx5_0", 1, "lid", "0xfffff");
     tree.set("mlx5_0", 2, "rate", "very fast");
     tree.set("mlx5_0", 2, "gid_attrs/types/3", "RoCE v9");
-    tree.set("mlx5_0", 2, "pkeys/0", "none");
+    tree.set("mlx5_0", 2, "pkeys/none", "0xffff");
     tree.write("sys/class/net/eth0/mtu", "large\n");
     let candidates = all(&tree);
     let best = &candidates[0];
@@ -135,13 +135,13 @@ fn malformed_files_are_missing_files() {
     );
     let ports = &tree.inventory().devices[0].ports;
     assert_eq!((ports.len(), ports[0].lid), (2, 0));
-    assert!(ports[1].pkeys.is_empty());
+    assert_eq!(ports[1].pkeys, 1);
 
     tree.set("mlx5_0", 2, "link_layer", "Carrier Pigeon");
     tree.set("mlx5_0", 1, "state", "1: DOWN");
     assert_eq!(
         why_not(&tree),
-        "device mlx5_0 port 1 is DOWN; device mlx5_0 port 2 is neither InfiniBand nor Ethernet"
+        "device mlx5_0 port 1 is DOWN (set its network interface up, or see to the cable); device mlx5_0 port 2 is neither InfiniBand nor Ethernet"
     );
 }
 

@@ -11,7 +11,10 @@ fn a_port_that_cannot_be_used_says_why() {
     tree.port("mlx5_0", 1, "Ethernet", EDR);
     roce_gids(&tree, "mlx5_0", 1);
     for (state, reason) in [
-        ("1: DOWN", "device mlx5_0 port 1 is DOWN"),
+        (
+            "1: DOWN",
+            "device mlx5_0 port 1 is DOWN (set its network interface up, or see to the cable)",
+        ),
         (
             "2: INIT",
             "device mlx5_0 port 1 is INIT (no subnet manager has set it up)",
@@ -30,7 +33,7 @@ fn a_port_that_cannot_be_used_says_why() {
     tree.set("mlx5_0", 1, "state", "1: DOWN");
     assert_eq!(
         why_not(&tree),
-        "irdma0 is iWARP, which rdpipe does not use; device mlx5_0 port 1 is DOWN"
+        "irdma0 is iWARP, which rdpipe does not use; device mlx5_0 port 1 is DOWN (set its network interface up, or see to the cable)"
     );
 }
 
@@ -43,7 +46,7 @@ fn many_reasons_are_cut_short() {
         tree.port(&name, 1, "InfiniBand", EDR);
         tree.set(&name, 1, "state", "1: DOWN");
     }
-    assert!(why_not(&tree).ends_with("device mlx5_3 port 1 is DOWN; and so on for 4 more"));
+    assert!(why_not(&tree).ends_with("device mlx5_3 port 1 is DOWN (set its network interface up, or see to the cable); and so on for 4 more"));
 }
 
 #[test]
@@ -106,7 +109,10 @@ fn a_chosen_port_that_is_down_is_no_mistake_in_the_choice() {
     };
     assert_eq!(
         choice.candidates(&tree.inventory()),
-        Err(NoRdma::Unusable("device mlx5_0 port 2 is DOWN".to_owned()))
+        Err(NoRdma::Unusable(
+            "device mlx5_0 port 2 is DOWN (set its network interface up, or see to the cable)"
+                .to_owned()
+        ))
     );
     let nowhere = DeviceChoice {
         device: Some("x".to_owned()),
@@ -123,20 +129,20 @@ fn different_networks_are_named() {
     let here = [roce("10.1.0.5"), roce("10.1.0.6"), roce("fe80::1")];
     assert_eq!(
         differ(&here, &[roce("10.2.0.5")]),
-        "the hosts' RDMA networks differ (10.1.0.0/24 here, 10.2.0.0/24 there)"
+        "the hosts' RDMA networks differ (10.1.0.0/24 here, 10.2.0.0/24 there): put a port of each into one"
     );
     assert_eq!(
         differ(&here, &[infiniband(1), roce("fd00::1")]),
-        "the hosts' RDMA networks differ (10.1.0.0/24 here, InfiniBand subnet fe80000000000000 and fd00::/64 there)"
+        "the hosts' RDMA networks differ (10.1.0.0/24 here, InfiniBand subnet fe80000000000000 and fd00::/64 there): put a port of each into one"
     );
     let mut unknown = roce("10.1.0.5");
     (unknown.offer.prefix, unknown.offer.kind) = (None, GidKind::RoceV1);
     assert_eq!(
         differ(&[unknown], &[roce("fe80::1")]),
-        "the hosts' RDMA networks differ (10.1.0.5 by RoCE v1 here, fe80::/64 there)"
+        "the hosts' RDMA networks differ (10.1.0.5 by RoCE v1 here, fe80::/64 there): put a port of each into one"
     );
     assert_eq!(
         differ(&[infiniband(1)], &[infiniband(2)]),
-        "no message crosses the hosts' RDMA networks (InfiniBand subnet fe80000000000000 on both)"
+        "no message crosses the hosts' RDMA networks (InfiniBand subnet fe80000000000000 on both): join them"
     );
 }

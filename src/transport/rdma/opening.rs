@@ -1,0 +1,144 @@
+//! A queue pair and its pools on their way to a link: planned, opened, connected, proven.
+
+use std::{future::poll_fn, io};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    link::{Endpoint, Link, Place, Posted, Reach, SlotToken, Unconnected, Written},
+    pool::{self, RdmaSlot},
+    recv, send,
+};
+use crate::{Direction, transport::path::Slot};
+
+/// What every link of a stream looks like, the first one and those that replace it.
+pub(super) struct Blueprint {
+    pub(super) name: String,
+    /// What to do when nothing crosses it.
+    pub(super) remedy: &'static str,
+    pub(super) place: Place,
+    pub(super) direction: Direction,
+    pub(super) chunk_bytes: usize,
+    pub(super) depth: u32,
+    pub(super) renew_after: u64,
+}
+
+impl Blueprint {
+    /// Builds a queue pair and registers its pools.
+    pub(super) fn open(&self, generation: u32) -> Result<Opening, String> {
+        let place = Place {
+            send_psn: later(self.place.send_psn, generation),
+            receive_psn: later(self.place.receive_psn, generation),
+            ..self.place.clone()
+        };
+        let failed = |what: &str, error: io::Error| format!("{what} {}: {error}", place.device);
+        let link = Unconnected::build(&place).map_err(|error| failed("cannot open", error))?;
+        let pool = |wanted: bool, reach| {
+            let depth = if wanted { self.depth } else { 0 };
+            pool::register(&link, reach, generation, self.chunk_bytes, depth)
+                .map_err(|error| failed("cannot register memory with", error))
+        };
+        let send = pool(self.direction.sends(), Reach::Local)?;
+        let receive = pool(self.direction.receives(), Reach::Peer)?;
+        Ok(Opening {
+            link,
+            send,
+            receive,
+        })
+    }
+}
+
+/// The sequence number that a later link begins with: another one, so that no late packet of the link
+/// before fits it.
+fn later(psn: u32, generation: u32) -> u32 {
+    psn.wrapping_add(generation.wrapping_mul(0x1_0001)) & 0xff_ffff
+}
+
+/// What the peer needs to connect and to write.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Opened {
+    endpoint: Endpoint,
+    slots: Vec<SlotToken>,
+}
+
+/// A queue pair that is not connected, and its pools.
+pub(super) struct Opening {
+    link: Unconnected,
+    send: Vec<RdmaSlot>,
+    receive: Vec<RdmaSlot>,
+}
+
+impl Opening {
+    /// What the peer needs.
+    pub(super) fn part(&self) -> Opened {
+        Opened {
+            endpoint: self.link.endpoint(),
+            slots: self.receive.iter().filter_map(RdmaSlot::token).collect(),
+        }
+    }
+
+    /// Connects to the peer's queue pair.
+    pub(super) async fn connect(self, theirs: Opened) -> Result<Connected, String> {
+        if theirs.slots.is_empty() != self.send.is_empty() {
+            return Err("the other end has no slots to write to, or too many".to_owned());
+        }
+        let connected = self.link.connect(theirs.endpoint).await;
+        let link = connected.map_err(|error| format!("cannot connect the queue pairs: {error}"))?;
+        Ok(Connected {
+            link,
+            peer: theirs.slots,
+            send: self.send,
+            receive: self.receive,
+        })
+    }
+}
+
+/// A connected queue pair, and its pools.
+pub(super) struct Connected {
+    link: Link,
+    peer: Vec<SlotToken>,
+    send: Vec<RdmaSlot>,
+    receive: Vec<RdmaSlot>,
+}
+
+impl Connected {
+    /// Gets ready for the peer's proof.
+    pub(super) fn expect_proof(&self) -> Option<Posted<io::Result<()>>> {
+        (!self.receive.is_empty()).then(|| self.link.receive())
+    }
+
+    /// Sends one frame, and takes one.
+    pub(super) async fn prove(
+        &mut self,
+        expected: Option<Posted<io::Result<()>>>,
+    ) -> Result<(), String> {
+        if let (Some(slot), Some(peer)) = (self.send.pop(), self.peer.first()) {
+            let (index, generation) = (slot.index, slot.generation);
+            let bytes = slot.bytes().len();
+            let region = slot.into_region().ok_or("a slot without memory")?;
+            let mut write = self.link.write(region, 1, *peer);
+            let Written { result, region } = poll_fn(|cx| write.poll(cx)).await;
+            self.send
+                .push(RdmaSlot::new(index, generation, region, bytes));
+            result.map_err(|error| format!("nothing gets through: {error}"))?;
+        }
+        if let Some(mut expected) = expected {
+            let arrived = poll_fn(|cx| expected.poll(cx)).await;
+            arrived.map_err(|error| format!("nothing arrives: {error}"))?;
+        }
+        Ok(())
+    }
+
+    /// Both sides, ready for use.
+    pub(super) fn lives(self) -> (Option<send::Live>, Option<recv::Live>) {
+        let Self {
+            link,
+            peer,
+            send,
+            receive,
+        } = self;
+        let sends = (!send.is_empty()).then(|| send::Live::new(link.clone(), send, peer));
+        let receives = (!receive.is_empty()).then(|| recv::Live::new(link, receive));
+        (sends, receives)
+    }
+}
