@@ -32,15 +32,16 @@ struct Amount {
 
 impl Amount {
     fn of_this_run() -> Self {
-        match is_full() {
-            true => Self {
+        if is_full() {
+            Self {
                 streams: 1000,
                 messages: 20_000,
-            },
-            false => Self {
+            }
+        } else {
+            Self {
                 streams: 80,
                 messages: 4000,
-            },
+            }
         }
     }
 }

@@ -117,22 +117,20 @@ impl State {
 
     /// A slot of the peer's that may be written.
     pub(crate) fn take_credit(&self) -> Option<u32> {
-        self.lock().take_credit()
+        self.lock().credits.take()
     }
 
     /// Forgets every credit, and gives none away until [`resume`](Self::resume): the slots that
     /// they are for are about to go.
     #[cfg(feature = "rdma")]
     pub(crate) fn pause(&self) {
-        let mut inner = self.lock();
-        inner.credits.clear();
-        inner.paused = true;
+        self.lock().credits.pause();
     }
 
     /// Gives credits away again. What has come since the peer paused is for the new slots.
     #[cfg(feature = "rdma")]
     pub(crate) fn resume(&self) {
-        self.lock().paused = false;
+        self.lock().credits.resume();
     }
 
     /// Tells the peer a step of the renewal of the data path.

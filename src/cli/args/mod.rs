@@ -159,7 +159,7 @@ pub struct StreamOptions {
     #[arg(long, value_name = "SIZE", value_parser = parse::chunk)]
     pub chunk: Option<usize>,
 
-    /// Chunks that may be on their way at once [default: 16 over TCP, 7 over RDMA]
+    /// Chunks that may be on their way at once [default: 16 over TCP, 4 over RDMA]
     #[arg(long, value_name = "N", value_parser = parse::depth)]
     pub depth: Option<usize>,
 

@@ -52,15 +52,12 @@ pub(crate) fn explain(ports: &[(&Device, &Port)]) -> String {
 /// Why there is no RDMA though ports were tried, at least one: what the first, the best one, said. Both
 /// ends say it, so the reasons name their host.
 pub(super) fn fruitless(reasons: &[String], doubt: Option<&str>) -> String {
-    let mut text = reasons.first().cloned().unwrap_or_default();
-    match reasons.len() {
-        0 | 1 => {}
-        2 => text.push_str("; nor does the next pair of ports work"),
-        tried => text.push_str(&format!(
-            "; nor do the next {} pairs of ports work",
-            tried - 1
-        )),
-    }
+    let first = reasons.first().map_or("", String::as_str);
+    let text = match reasons.len() {
+        0 | 1 => first.to_owned(),
+        2 => format!("{first}; nor does the next pair of ports work"),
+        tried => format!("{first}; nor do the next {} pairs of ports work", tried - 1),
+    };
     match doubt {
         Some(doubt) => format!("{text}; {doubt}"),
         None => text,

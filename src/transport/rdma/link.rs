@@ -44,8 +44,9 @@ const RETRIES: u8 = 6;
 const RNR_RETRIES: u8 = 7;
 
 /// How long a completion may go unnoticed: the crate re-arms its completion queue and then does not
-/// look once more, so one that came in between waits for this.
-const COMPLETION_LIMIT: Duration = Duration::from_millis(10);
+/// look once more, so one that came in between waits for this, unless another one comes. An idle
+/// link looks so often, which costs a wake-up each time.
+const COMPLETION_LIMIT: Duration = Duration::from_millis(25);
 
 /// Completions taken from the queue in one go.
 const POLLED_AT_ONCE: i32 = 16;

@@ -19,9 +19,9 @@ pub(crate) const DEFAULT_CAP_BYTES: u64 = 16 << 20;
 /// entries of 64 bytes, and as much again for work queues and doorbells. rxe pins none of it.
 pub(crate) const RING_BYTES: u64 = 128 << 10;
 
-/// The depth that is given up only after the chunk size: one slot filled, one sent, one on its way,
-/// one being read.
-const GOOD_DEPTH: usize = 4;
+/// The depth that is given up only after the chunk size: one slot filled, one on its way, one being
+/// read.
+const GOOD_DEPTH: usize = 3;
 
 /// The chunk size that is given up only after the depth: below it, the cost of each operation
 /// is more than that of its bytes.
@@ -96,7 +96,7 @@ impl Memlock {
     }
 }
 
-/// The chunk size and depth nearest to those wanted that fit: shallower down to 4 slots, then smaller
+/// The chunk size and depth nearest to those wanted that fit: shallower down to 3 slots, then smaller
 /// chunks down to 64 KiB, then 2 slots, then chunks down to the least there are.
 ///
 /// # Errors
@@ -274,24 +274,24 @@ mod tests {
 
     #[test]
     fn the_default_stays_within_its_cap() {
-        let config = crate::StreamConfig::default();
+        let config = crate::StreamConfig::default().rdma;
         let free = Memlock {
             limit: None,
             ..limited(0)
         };
         let fit = |direction| fit(config.chunk_bytes, config.depth, direction, &free).unwrap();
-        assert_eq!(fit(Direction::Send), (512 << 10, 16));
-        assert_eq!(fit(Direction::Receive), (512 << 10, 16));
-        assert_eq!(fit(Direction::Both), (512 << 10, 15));
+        assert_eq!(fit(Direction::Send), (2 << 20, 4));
+        assert_eq!(fit(Direction::Receive), (2 << 20, 4));
+        assert_eq!(fit(Direction::Both), (2 << 20, 3));
     }
 
     #[test]
     fn the_pool_shrinks_with_the_limit() {
         let fit = |limit, direction| fit(512 << 10, 16, direction, &limited(limit));
         assert_eq!(fit(4 * MIB, Direction::Send), Ok((512 << 10, 7)));
-        assert_eq!(fit(4 * MIB, Direction::Both), Ok((256 << 10, 7)));
-        assert_eq!(fit(MIB, Direction::Send), Ok((128 << 10, 6)));
-        assert_eq!(fit(MIB, Direction::Both), Ok((64 << 10, 6)));
+        assert_eq!(fit(4 * MIB, Direction::Both), Ok((512 << 10, 3)));
+        assert_eq!(fit(MIB, Direction::Send), Ok((256 << 10, 3)));
+        assert_eq!(fit(MIB, Direction::Both), Ok((128 << 10, 3)));
         assert_eq!(fit(448 * KIB, Direction::Both), Ok((64 << 10, 2)));
         assert_eq!(fit(256 * KIB, Direction::Both), Ok((16 << 10, 2)));
         assert_eq!(fit(168 * KIB, Direction::Both), Ok((4 << 10, 2)));
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(why(chunk, depth, &limited(16 * MIB)), None);
         assert_eq!(
             why(chunk, depth, &limited(4 * MIB)).unwrap(),
-            "less than the 2097152 bytes, 7 at once, that were wanted: the memlock limit is 4 MiB (see README, Locked memory)"
+            "less than the 2097152 bytes, 4 at once, that were wanted: the memlock limit is 4 MiB (see README, Locked memory)"
         );
         let crowded = Memlock {
             pinned: MIB,

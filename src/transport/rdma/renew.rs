@@ -38,7 +38,6 @@ use tokio::{
 use super::{
     Rdma,
     establish::{decode, encode},
-    memlock::DEFAULT_CAP_BYTES,
     opening::{Blueprint, Connected, Opened, Opening},
     recv, send,
 };
@@ -180,7 +179,6 @@ impl Renewer {
     /// Serves the stream until its control task has ended.
     pub(crate) async fn serve(mut self) {
         let state = Arc::clone(&self.shared.state);
-        keep_freed_memory();
         tokio::select! {
             () = state.ended.cancelled() => {}
             fault = self.watch() => state.fail(Failure::Fault(fault)),
@@ -417,17 +415,6 @@ impl Renewer {
         // The steward too: a half that its user leaves alone has nobody else to look at the new link.
         state.wake_all();
     }
-}
-
-/// Has glibc keep the memory of pools that are freed for those that replace them.
-///
-/// It learns from what is freed: blocks smaller than the largest one of these, up to 32 MiB, are no longer mapped
-/// from the kernel and given back one by one, and twice as much freed memory is kept. Without this each
-/// renewal has the kernel make thousands of pages anew, which is most of what a renewal takes. Another
-/// allocator just gets a block back that nobody touched.
-fn keep_freed_memory() {
-    let pool = usize::try_from(DEFAULT_CAP_BYTES).unwrap_or(usize::MAX);
-    drop(std::hint::black_box(Vec::<u8>::with_capacity(pool)));
 }
 
 /// Both sides of a new link.

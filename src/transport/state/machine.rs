@@ -52,15 +52,53 @@ pub(crate) enum Failure {
     Aborted { reason: String },
 }
 
+/// The peer's slots that this end may write.
+#[derive(Default)]
+pub(super) struct Credits {
+    slots: VecDeque<u32>,
+    /// They are not to be used: the pool that they are for is being replaced.
+    paused: bool,
+    /// One was asked for and there was none.
+    starved: bool,
+}
+
+impl Credits {
+    /// A slot of the peer's that may be written.
+    pub(super) fn take(&mut self) -> Option<u32> {
+        let slot = if self.paused {
+            None
+        } else {
+            self.slots.pop_front()
+        };
+        self.starved = slot.is_none();
+        slot
+    }
+
+    /// More of them. Whether the sender waits for one: otherwise it is busy, or waits for something else.
+    fn add(&mut self, slots: Vec<u32>) -> bool {
+        self.slots.extend(slots);
+        self.starved
+    }
+
+    /// Forgets every credit, and gives none away until [`resume`](Self::resume).
+    #[cfg(feature = "rdma")]
+    pub(super) fn pause(&mut self) {
+        self.slots.clear();
+        self.paused = true;
+    }
+
+    /// Gives credits away again.
+    #[cfg(feature = "rdma")]
+    pub(super) fn resume(&mut self) {
+        self.paused = false;
+    }
+}
+
 /// What a stream's lock protects.
 pub(super) struct Machine {
     pub(super) sending: Sending,
     pub(super) receiving: Receiving,
-    pub(super) credits: VecDeque<u32>,
-    /// A credit was asked for and there was none: the next one wakes the sender.
-    pub(super) starved: bool,
-    /// Credits are not to be used: the pool that they are for is being replaced.
-    pub(super) paused: bool,
+    pub(super) credits: Credits,
     /// The peer's steps towards a new data path.
     pub(super) steps: VecDeque<Result<Vec<u8>, String>>,
     pub(super) outbox: Vec<Message>,
@@ -93,9 +131,7 @@ impl Machine {
             } else {
                 Receiving::Absent
             },
-            credits: VecDeque::new(),
-            starved: false,
-            paused: false,
+            credits: Credits::default(),
             steps: VecDeque::new(),
             outbox: Vec::new(),
             failure: None,
@@ -108,17 +144,6 @@ impl Machine {
             peer_left: false,
             interrupted: false,
         }
-    }
-
-    /// A slot of the peer's that may be written.
-    pub(super) fn take_credit(&mut self) -> Option<u32> {
-        let credit = if self.paused {
-            None
-        } else {
-            self.credits.pop_front()
-        };
-        self.starved = credit.is_none();
-        credit
     }
 
     /// Nothing more is expected of the sending direction.
@@ -236,9 +261,7 @@ impl Machine {
             Message::Ping => {}
             Message::Credit(_) if self.sending == Sending::Absent => return Err(UNASKED_CREDIT),
             Message::Credit(slots) => {
-                self.credits.extend(slots);
-                // A sender that still had some is busy, or waits for something else.
-                if self.starved {
+                if self.credits.add(slots) {
                     self.wake(true, false);
                 }
             }

@@ -4,12 +4,9 @@ use std::{
     env,
     ffi::{OsStr, OsString},
     io,
-    os::{
-        fd::OwnedFd,
-        unix::{ffi::OsStrExt, process::CommandExt},
-    },
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::Stdio,
     sync::mpsc as blocking_mpsc,
     thread,
 };
@@ -18,7 +15,10 @@ use rustix::{
     pipe::{PipeFlags, pipe_with},
     process::Pid,
 };
-use tokio::sync::mpsc;
+use tokio::{
+    process::{Child, ChildStdout, Command},
+    sync::mpsc,
+};
 
 use super::super::{
     descendants,
@@ -41,6 +41,8 @@ pub(super) struct Tree {
     endings: mpsc::UnboundedReceiver<Ending>,
     /// Hangs up when nothing is left.
     ended: Option<blocking_mpsc::Receiver<()>>,
+    /// Waited for by the reaper: tokio, which waits for a child that was dropped, is to keep out of it.
+    _command: Child,
 }
 
 /// This end of the command's pipes, where it has any.
@@ -85,23 +87,26 @@ impl Tree {
                 })
                 .process_group(0)
                 .spawn()?;
-            let stdout = child.stdout.take().map(OwnedFd::from);
-            Ok((Self::watch(&child)?, Pipes { stdin, stdout }))
+            let stdout = child.stdout.take().map(ChildStdout::into_owned_fd);
+            let stdout = stdout.transpose()?;
+            Ok((Self::watch(child)?, Pipes { stdin, stdout }))
         };
         let spawned: io::Result<_> = spawning();
         spawned.map_err(|error| format!("cannot run the shell {}: {error}", shell.display()))
     }
 
     /// Reaps on a thread of its own: nothing else in this process starts children, or waits for any.
-    fn watch(child: &Child) -> io::Result<Self> {
-        let command = Pid::from_child(child);
+    fn watch(child: Child) -> io::Result<Self> {
+        let number = child.id().and_then(|id| i32::try_from(id).ok());
+        let command = number.and_then(Pid::from_raw);
         let (endings, receiver) = mpsc::unbounded_channel();
         let (alive, ended) = blocking_mpsc::channel();
         let reap = move || {
             let mut merged = Merged::default();
             let reaped = reap_all(|pid, status| {
-                merged.add(pid == command, status);
-                if pid == command {
+                let is_command = Some(pid) == command;
+                merged.add(is_command, status);
+                if is_command {
                     let _ = endings.send(Ending::Command(status));
                 }
             });
@@ -116,6 +121,7 @@ impl Tree {
         Ok(Self {
             endings: receiver,
             ended: Some(ended),
+            _command: child,
         })
     }
 
