@@ -8,7 +8,12 @@ use std::{
 };
 
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
-use tokio::{net::TcpStream, runtime::Handle, sync::mpsc, time::timeout};
+use tokio::{
+    net::TcpStream,
+    runtime::Handle,
+    sync::mpsc,
+    time::{Instant, sleep, timeout},
+};
 
 use super::{control::Outbox, explain};
 use crate::{
@@ -22,6 +27,12 @@ const PROBE_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long an address that answered waits for a better one: a LAN answers within it.
 const BETTER_LIMIT: Duration = Duration::from_millis(20);
+
+/// How long the ports of `-p` may all be taken: edges of the same pipeline stand within it.
+const PORT_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often they are tried meanwhile.
+const PORT_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What the controller says about an edge that does not stand yet.
 #[derive(Debug)]
@@ -60,7 +71,7 @@ impl Plan {
             tokio::select! {
                 Some(request) = requests.recv() => match request {
                     Request::Listen => {
-                        let opened = listen(&self)?;
+                        let opened = listen(&self).await?;
                         let port = opened.local_addr().port();
                         outbox.send(FromAgent::Listening { end: self.end, port });
                         listener = Some(opened);
@@ -153,33 +164,58 @@ pub(super) fn config(order: &StreamOrder, end: End, control_runtime: Handle) -> 
     }
 }
 
+/// Listens on a port that is free, or becomes so: an edge that stands needs its port no more, and a
+/// pipeline whose hosts have one open port each takes them in turns.
+async fn listen(plan: &Plan) -> Result<Listener, String> {
+    let given_up = Instant::now() + PORT_LIMIT;
+    loop {
+        match try_listen(plan) {
+            Err(Error::Listen { source, .. })
+                if source.kind() == io::ErrorKind::AddrInUse && Instant::now() < given_up =>
+            {
+                sleep(PORT_INTERVAL).await;
+            }
+            opened => return opened.map_err(|error| cannot_listen(plan, &error)),
+        }
+    }
+}
+
 /// Listens on every address, of both families where both are, on the first port that is free.
-fn listen(plan: &Plan) -> Result<Listener, String> {
+fn try_listen(plan: &Plan) -> Result<Listener, Error> {
     let on = |address: IpAddr, port| {
         let address = SocketAddr::from((address, port));
         Listener::bind(address, plan.key.clone(), plan.config.clone())
     };
-    let mut last = None;
-    let (first, end) = plan.ports.unwrap_or((0, 0));
-    for port in first..=end {
-        let both = on(Ipv6Addr::UNSPECIFIED.into(), port).or_else(|error| match error.kind() {
+    let on_both = |port| {
+        on(Ipv6Addr::UNSPECIFIED.into(), port).or_else(|error| match error.kind() {
             io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => Err(error),
             _ => on(Ipv4Addr::UNSPECIFIED.into(), port),
-        });
-        match both {
-            Ok(listener) => return Ok(listener),
-            Err(Error::Listen { source, .. }) => last = Some(source),
-            Err(error) => return Err(error.to_string()),
+        })
+    };
+    let (first, last) = plan.ports.unwrap_or((0, 0));
+    let mut opened = on_both(first);
+    for port in first..last {
+        match opened {
+            Err(Error::Listen { .. }) => opened = on_both(port + 1),
+            _ => break,
         }
     }
-    let reason = last.map(|error| format!(": {error}")).unwrap_or_default();
-    Err(match plan.ports {
-        None => format!("cannot listen{reason}"),
-        Some((first, last)) if first == last => format!("cannot listen on port {first}{reason}"),
-        Some((first, last)) => {
-            format!("cannot listen on any of the ports {first}-{last}{reason}; see -p")
+    opened
+}
+
+fn cannot_listen(plan: &Plan, error: &Error) -> String {
+    let Error::Listen { source, .. } = error else {
+        return error.to_string();
+    };
+    match plan.ports {
+        None => format!("cannot listen: {source}"),
+        Some((first, last)) if first == last => {
+            format!("cannot listen on port {first}: {source}; see -p")
         }
-    })
+        Some((first, last)) => {
+            format!("cannot listen on any of the ports {first}-{last}: {source}; see -p")
+        }
+    }
 }
 
 async fn accept(listener: Option<&mut Listener>) -> Result<Stream, Error> {
