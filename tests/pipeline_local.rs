@@ -264,6 +264,25 @@ fn what_commands_say_is_shown_behind_their_stage() {
 }
 
 #[test]
+fn the_failure_right_before_a_file_is_told_as_it_was() {
+    let hosts = Hosts::new("");
+    let end = hosts.run(&["a:echo half; exit 3", "b:> f"]);
+    says(&end, 3, &["stage 1 (a) exited with 3"]);
+    assert!(!hosts.has("b", "f"));
+    let first = end.stderr.lines().next().unwrap_or_default();
+    assert!(first.contains("exited with 3"), "{first}");
+}
+
+#[test]
+fn one_open_port_is_enough_for_any_pipeline() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let number = port.local_addr().unwrap().port().to_string();
+    drop(port);
+    let args = ["-p", &number, ":cat", ":cat", ":cat"];
+    gives(&fed(&args, b"through one port\n"), 0, "through one port\n");
+}
+
+#[test]
 fn the_report_is_for_people_and_programs() {
     let hosts = Hosts::new("");
     let report = hosts.directory().join("report");

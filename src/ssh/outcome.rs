@@ -31,7 +31,7 @@ pub(crate) struct Cause {
 /// What is known about a stage in the end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StageEnd {
-    /// From [`FromAgent::Ended`](super::protocol::FromAgent::Ended), for want of a report.
+    /// From [`FromAgent::Ended`](super::protocol::FromAgent::Ended): nothing had failed before it.
     pub(crate) ended: Option<Status>,
     pub(crate) report: Option<Report>,
     /// Whether it is about a file and runs no command.
@@ -92,7 +92,13 @@ impl Ends {
             Some(cause) => match cause.fault.kind {
                 FaultKind::Own if stage.is_file => return Verdict::Failed(1),
                 FaultKind::Own | FaultKind::Edge => return Verdict::Trouble,
-                FaultKind::PeerAborted | FaultKind::Ordered => return Verdict::Consequence,
+                // Its command may have failed before it was told that something did.
+                FaultKind::PeerAborted | FaultKind::Ordered => {
+                    match stage.ended.map(shell_status) {
+                        None | Some(0 | SIGPIPE_STATUS) => return Verdict::Consequence,
+                        Some(code) => return Verdict::Failed(code),
+                    }
+                }
             },
             None => {}
         }

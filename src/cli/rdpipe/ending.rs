@@ -72,7 +72,10 @@ fn words(plan: &Plan, summary: &Summary) -> (Vec<String>, Vec<String>) {
         }
     }
     for (stage, verdict) in ends.verdicts().into_iter().enumerate() {
-        let has_cause = ends.causes.iter().any(|c| c.site == Site::Stage(stage));
+        // What a stage was told later does not explain its own failure.
+        let own =
+            |cause: &Cause| cause.site == Site::Stage(stage) && cause.fault.kind <= FaultKind::Edge;
+        let has_cause = ends.causes.iter().any(own);
         let status = ends.stages[stage].status();
         if let (Verdict::Failed(_), Some(status), false) = (verdict, status, has_cause) {
             errors.push(format!("stage {} {}", plan.name(stage), describe(status)));

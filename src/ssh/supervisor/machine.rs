@@ -195,7 +195,10 @@ impl Machine {
     fn reported(&mut self, now: Duration, stage: usize, report: Report) {
         let fault = report.fault.clone();
         let status = report.status;
-        self.stages[stage].ended = self.stages[stage].ended.or(status);
+        // After a fault a status may be the agent's own doing; what was told before is the command's.
+        if fault.is_none() {
+            self.stages[stage].ended = self.stages[stage].ended.or(status);
+        }
         self.stages[stage].bytes = report.bytes_in.max(report.bytes_out);
         self.stages[stage].report = Some(report);
         let site = Site::Stage(stage);
