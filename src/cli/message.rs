@@ -67,6 +67,18 @@ impl Console {
         }
     }
 
+    /// Passes on a line that somebody else wrote, behind the writer's name; also with `-q`, because it is not
+    /// ours to judge.
+    pub(super) fn words(&self, writer: &str, line: &str) {
+        let line: Vec<_> = line.split('\t').map(harmless).collect();
+        self.write(&format!("{writer}: {}\n", line.join("\t")));
+    }
+
+    /// A text of several lines, as it is.
+    pub(super) fn lines(&self, lines: &[String]) {
+        self.write(&(lines.join("\n") + "\n"));
+    }
+
     /// Whether the user wants JSON.
     #[must_use]
     pub fn is_json(&self) -> bool {

@@ -69,7 +69,7 @@ where
 
 /// A runtime of one thread: waking it costs one write to an eventfd, where a pool of workers adds
 /// a futex call on both sides (measured: a third of all system calls at full speed).
-fn runtime() -> anyhow::Result<Runtime> {
+pub(crate) fn runtime() -> anyhow::Result<Runtime> {
     Builder::new_current_thread()
         .enable_all()
         .build()
@@ -77,7 +77,7 @@ fn runtime() -> anyhow::Result<Runtime> {
 }
 
 /// A runtime on a thread of its own, which lives as long as the process.
-fn control_runtime() -> anyhow::Result<Handle> {
+pub(crate) fn control_runtime() -> anyhow::Result<Handle> {
     let runtime = runtime()?;
     let handle = runtime.handle().clone();
     let run = move || runtime.block_on(std::future::pending::<()>());

@@ -1,7 +1,12 @@
 //! Pipelines: the controller that runs them, the agents that run their stages, and ssh between the two.
 
-#[allow(
-    dead_code,
-    reason = "the controller and the agent come with the next commits"
-)]
-mod protocol;
+pub(crate) mod explain;
+mod greeting;
+pub(crate) mod outcome;
+pub(crate) mod own;
+pub(crate) mod plan;
+pub(crate) mod protocol;
+pub(crate) mod quote;
+mod reach;
+mod session;
+pub(crate) mod supervisor;

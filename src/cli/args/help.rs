@@ -7,11 +7,44 @@ pub(super) fn rdrecv() -> String {
     format!("{EXAMPLES}\n\n{KEYS}\n\n{}", Exit::TABLE)
 }
 
+/// The end of `rdpipe --help`.
+pub(super) fn rdpipe() -> &'static str {
+    RDPIPE
+}
+
 /// The end of `rdsend --help`.
 pub(super) fn rdsend() -> String {
     // The same: whoever reads one of them has to type both.
     rdrecv()
 }
+
+/// The examples of the manual, and what else one must know.
+const RDPIPE: &str = "\
+Examples:
+  $ rdpipe fs1:'wc -c' < myfile
+  $ rdpipe fs1:'< textfile' caps:'tr [:lower:] [:upper:]' fs2:'> TEXTFILE'
+  $ rdpipe fs1:'zfs send tank/media@snap' fs2:'tee >(zfs recv tank/media)' \\
+           logs:'wc -c >> snap_sizes; echo done'
+
+Segments:
+  HOST:COMMAND       runs in the login shell on HOST, over ssh; [user@] may stand in front, and an
+                     IPv6 address in brackets
+  :COMMAND           runs on this machine
+  HOST:'< FILE'      sends FILE; in the middle of a pipeline once all before it has succeeded
+  HOST:'> FILE'      writes FILE, which is replaced only when all before it has succeeded
+  HOST:'>> FILE'     appends to FILE
+  What comes in goes to the first, unless it is a terminal; what the last gives comes out.
+  The data goes from host to host. It is checked, but not encrypted.
+
+Exit codes:
+  0      every stage succeeded
+  N      the status of the last stage that failed; 128+N where signal N killed it,
+         1 where its file could not be read or written
+  1      rdpipe could not read its input or write its output
+  2      the command line cannot be used
+  128+N  signal N ended rdpipe (130 after ^C)
+  141    the reader of the output went away
+  255    ssh, an agent or the network failed";
 
 /// The example of the manual, then the same without a key to think of.
 const EXAMPLES: &str = "\

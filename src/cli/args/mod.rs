@@ -1,9 +1,10 @@
-//! The command lines of rdsend and rdrecv.
+//! The command lines of rdpipe, rdsend and rdrecv.
 
 mod help;
 mod key;
 mod parse;
 mod rdma;
+mod rdpipe;
 
 use std::{
     ffi::OsStr,
@@ -16,6 +17,7 @@ use clap::{Args, Parser, ValueEnum};
 
 pub use key::{KEY_VARIABLE, KeyOptions, KeySource, LoadedKey};
 pub use rdma::RdmaOptions;
+pub use rdpipe::{Agent, HostOptions, RdpipeArgs};
 
 use crate::config::{Direction, RdmaConfig, StreamConfig, TransportPolicy};
 

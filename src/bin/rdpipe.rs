@@ -1,0 +1,7 @@
+//! See `rdpipe --help`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    rdpipe::cli::rdpipe::main()
+}

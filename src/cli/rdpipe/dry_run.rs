@@ -1,0 +1,91 @@
+//! `-n`: what would be done.
+
+use std::{
+    env,
+    io::{self, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use crate::{
+    cli::args::RdpipeArgs,
+    ssh::{
+        plan::{Place, Plan},
+        protocol::Work,
+    },
+};
+
+/// Prints stages and edges on stdout.
+pub(super) fn print(plan: &Plan, args: &RdpipeArgs) -> ExitCode {
+    let mut text = stages(plan, args);
+    text += &edges(plan, args);
+    match io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::from(super::FAILED_HERE),
+    }
+}
+
+fn stages(plan: &Plan, args: &RdpipeArgs) -> String {
+    let remote = args.hosts.remote();
+    let own = env::current_exe().unwrap_or_else(|_| PathBuf::from("rdpipe"));
+    let stage = |(number, stage): (usize, &crate::ssh::plan::Stage)| {
+        let name = plan.name(number);
+        let work = match &stage.work {
+            Work::Command(command) => {
+                format!("runs, in the login shell: {}", lossy(command))
+            }
+            Work::Read(path) => format!("reads the file {}", lossy(path)),
+            Work::Write { path, append: true } => format!("appends to the file {}", lossy(path)),
+            Work::Write { path, .. } => format!("writes the file {}", lossy(path)),
+        };
+        let agent = remote.launch(&stage.place, &own).display();
+        format!("stage {name}\n  {work}\n  agent: {agent}\n")
+    };
+    plan.stages.iter().enumerate().map(stage).collect()
+}
+
+fn edges(plan: &Plan, args: &RdpipeArgs) -> String {
+    let count = plan.stages.len();
+    let first = usize::from(!plan.has_input);
+    let edge = |number: usize| {
+        let (from, to) = plan.ends(number);
+        let (from, to) = match number {
+            0 => ("standard input".to_owned(), to),
+            _ if number == count => (from, "standard output".to_owned()),
+            _ => (from, to),
+        };
+        // The reader listens, but rdpipe itself never does.
+        let listener = number.min(count - 1);
+        let addresses = addresses(&plan.stages[listener].place, args);
+        let name = plan.name(listener);
+        let port = match args.hosts.ports {
+            None => "any free port".to_owned(),
+            Some((first, last)) if first == last => format!("port {first}"),
+            Some((first, last)) => format!("a port from {first} to {last}"),
+        };
+        format!("edge from {from} to {to}\n  stage {name} listens on {port}, at {addresses}\n")
+    };
+    (first..=count).map(edge).collect()
+}
+
+/// Where a stage's host is found, as far as that is known before it is asked.
+fn addresses(place: &Place, args: &RdpipeArgs) -> String {
+    match place {
+        Place::Here => match args.hosts.here() {
+            None => "the addresses that this machine has".to_owned(),
+            Some(here) => format!("{here} and the addresses that this machine has"),
+        },
+        Place::Host { host, .. } => {
+            let given = args.hosts.addresses.iter();
+            let given = given.clone().find(|given| given.host == *host);
+            match given {
+                Some(given) => given.addresses.join(", "),
+                None => format!("the addresses that {host} says it has, and {host}"),
+            }
+        }
+    }
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

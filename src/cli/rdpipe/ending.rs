@@ -1,0 +1,94 @@
+//! What the user is told in the end.
+
+use std::{fs, time::Duration};
+
+use crate::{
+    cli::{
+        args::RdpipeArgs,
+        message::Console,
+        table::{Table, rate},
+    },
+    ssh::{
+        outcome::{Cause, Site, Verdict, describe},
+        plan::Plan,
+        protocol::{End, FaultKind},
+        supervisor::Summary,
+    },
+};
+
+/// Says what failed, shows and writes the table, and returns the number to exit with.
+pub(super) fn tell(
+    args: &RdpipeArgs,
+    plan: &Plan,
+    summary: &Summary,
+    elapsed: Duration,
+    console: &Console,
+) -> u8 {
+    let ends = &summary.ends;
+    let (errors, details) = words(plan, summary);
+    for error in &errors {
+        console.error(error);
+    }
+    for detail in &details {
+        console.detail(detail);
+    }
+    let table = Table::new(plan, summary, errors, elapsed);
+    let is_failure = !ends.is_success() && ends.signal.is_none();
+    if args.verbose || (is_failure && !args.quiet) {
+        console.lines(&table.lines());
+    }
+    let (bytes, seconds) = (table.bytes(), table.stage_seconds());
+    console.detail(&format!("Bytes {bytes}"));
+    console.detail(&format!("Seconds {:.3}", elapsed.as_secs_f64()));
+    let gigabytes = rate(bytes, seconds) / 1e9;
+    console.detail(&format!("Bandwidth {gigabytes:.3} GB/s"));
+    let exit = ends.exit();
+    if let Some(path) = &args.json {
+        if let Err(error) = fs::write(path, table.json()) {
+            console.error(&format!("cannot write {}: {error}", path.display()));
+            return if exit == 0 { super::FAILED_HERE } else { exit };
+        }
+    }
+    exit
+}
+
+/// What failed by its own doing, the first cause first; and what followed from that.
+fn words(plan: &Plan, summary: &Summary) -> (Vec<String>, Vec<String>) {
+    let ends = &summary.ends;
+    if let Some(number) = ends.signal {
+        let text = crate::ssh::explain::signal(number);
+        return (vec![format!("interrupted by {text}")], Vec::new());
+    }
+    let mut errors = Vec::new();
+    let mut details = Vec::new();
+    for cause in ends.ranked() {
+        // The first of several of the same kind is the cause, the others mostly follow from it.
+        let is_first = errors.is_empty() && cause.fault.kind <= FaultKind::Edge;
+        let text = sentence(plan, cause);
+        if is_first || cause.fault.kind == FaultKind::Own {
+            errors.push(text);
+        } else {
+            details.push(text);
+        }
+    }
+    for (stage, verdict) in ends.verdicts().into_iter().enumerate() {
+        let has_cause = ends.causes.iter().any(|c| c.site == Site::Stage(stage));
+        let status = ends.stages[stage].status();
+        if let (Verdict::Failed(_), Some(status), false) = (verdict, status, has_cause) {
+            errors.push(format!("stage {} {}", plan.name(stage), describe(status)));
+        }
+    }
+    if errors.is_empty() && !details.is_empty() {
+        // Nobody knows better.
+        errors.push(details.remove(0));
+    }
+    (errors, details)
+}
+
+fn sentence(plan: &Plan, cause: &Cause) -> String {
+    let text = &cause.fault.text;
+    match cause.site {
+        Site::Stage(stage) => format!("stage {}: {text}", plan.name(stage)),
+        Site::Own(End::Input | End::Output) | Site::Edge(_) => text.clone(),
+    }
+}

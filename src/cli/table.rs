@@ -1,0 +1,385 @@
+//! What came of the stages, as a table for people and as JSON for programs.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::ssh::{
+    outcome::{StageEnd, Verdict},
+    plan::Plan,
+    protocol::{Link, Status},
+    supervisor::Summary,
+};
+
+/// The report of a pipeline.
+#[derive(Debug, Serialize)]
+pub(crate) struct Table {
+    /// How rdpipe exits.
+    exit: u8,
+    /// What failed, the nearest to the cause first.
+    errors: Vec<String>,
+    /// From the first ssh to the end.
+    seconds: f64,
+    stages: Vec<Row>,
+    edges: Vec<EdgeRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    number: usize,
+    /// As it was typed; none is this machine.
+    host: Option<String>,
+    /// As it calls itself.
+    host_name: Option<String>,
+    command: String,
+    /// The command's exit status.
+    status: Option<u8>,
+    /// The signal that killed it.
+    signal: Option<u8>,
+    outcome: &'static str,
+    fault: Option<String>,
+    output_stopped: bool,
+    input_stopped: bool,
+    bytes_in: u64,
+    bytes_out: u64,
+    seconds: f64,
+    bytes_per_second: f64,
+    blocked_on_input_seconds: f64,
+    blocked_on_output_seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct EdgeRow {
+    from: String,
+    to: String,
+    transport: Option<String>,
+    reason: Option<String>,
+    address: Option<String>,
+}
+
+impl Table {
+    /// Puts together what is known.
+    pub(crate) fn new(
+        plan: &Plan,
+        summary: &Summary,
+        errors: Vec<String>,
+        elapsed: Duration,
+    ) -> Self {
+        let verdicts = summary.ends.verdicts();
+        let stage = |number: usize| {
+            let end = &summary.ends.stages[number];
+            let host_name = summary.hosts[number].clone();
+            row(plan, number, end, verdicts[number], host_name)
+        };
+        let edge = |(number, link): (usize, &Option<Link>)| {
+            let is_there = number > 0 || plan.has_input;
+            is_there.then(|| edge(plan.ends(number), link.as_ref()))
+        };
+        Self {
+            exit: summary.ends.exit(),
+            errors,
+            seconds: elapsed.as_secs_f64(),
+            stages: (0..plan.stages.len()).map(stage).collect(),
+            edges: summary.links.iter().enumerate().filter_map(edge).collect(),
+        }
+    }
+
+    /// The report for a program.
+    pub(crate) fn json(&self) -> String {
+        // Only a map without string keys could fail, and none of ours is one.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// The most bytes that any stage took or gave.
+    pub(crate) fn bytes(&self) -> u64 {
+        let most = |row: &Row| row.bytes_in.max(row.bytes_out);
+        self.stages.iter().map(most).max().unwrap_or(0)
+    }
+
+    /// How long the stages ran.
+    pub(crate) fn stage_seconds(&self) -> f64 {
+        self.stages
+            .iter()
+            .map(|row| row.seconds)
+            .fold(0.0, f64::max)
+    }
+
+    /// The report for people, in lines.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let mut cells = vec![HEADER.map(str::to_owned)];
+        cells.extend(self.stages.iter().map(Row::cells));
+        let mut widths = [0; COLUMNS];
+        for row in &cells {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        let line = |row: &[String; COLUMNS]| {
+            let cells = row.iter().zip(widths).enumerate();
+            let cell = |(column, (cell, width)): (usize, (&String, usize))| {
+                if LEFT[column] {
+                    format!("{cell:<width$}")
+                } else {
+                    format!("{cell:>width$}")
+                }
+            };
+            let cells: Vec<_> = cells.map(cell).collect();
+            cells.join("  ").trim_end().to_owned()
+        };
+        cells.iter().map(line).collect()
+    }
+}
+
+const COLUMNS: usize = 9;
+
+const HEADER: [&str; COLUMNS] = [
+    "stage",
+    "host",
+    "command",
+    "status",
+    "in",
+    "out",
+    "rate",
+    "waited for input",
+    "for output",
+];
+
+/// Which columns are words, and begin at their left.
+const LEFT: [bool; COLUMNS] = [false, true, true, true, false, false, false, false, false];
+
+/// A command is shortened to this many characters.
+const COMMAND_CHARS: usize = 32;
+
+fn row(
+    plan: &Plan,
+    number: usize,
+    end: &StageEnd,
+    verdict: Verdict,
+    host_name: Option<String>,
+) -> Row {
+    use crate::ssh::plan::Place;
+    let stage = &plan.stages[number];
+    let host = match &stage.place {
+        Place::Here => None,
+        Place::Host { host, .. } => Some(host.clone()),
+    };
+    let (status, signal) = match end.status() {
+        Some(Status::Exited(code)) => (Some(code), None),
+        Some(Status::Signaled(number)) => (None, Some(number)),
+        None => (None, None),
+    };
+    let report = end.report.as_ref();
+    let micros = |us: u64| Duration::from_micros(us).as_secs_f64();
+    let bytes = |side: fn(&crate::ssh::protocol::Report) -> u64| report.map_or(0, side);
+    let (bytes_in, bytes_out) = (bytes(|r| r.bytes_in), bytes(|r| r.bytes_out));
+    let seconds = micros(bytes(|r| r.elapsed_us));
+    Row {
+        number: number + 1,
+        host,
+        host_name,
+        command: stage.text.clone(),
+        status,
+        signal,
+        outcome: match verdict {
+            Verdict::Fine => "ok",
+            Verdict::Forgiven => "stopped",
+            Verdict::Failed(_) => "failed",
+            Verdict::Consequence => "ended",
+            Verdict::Trouble => "lost",
+        },
+        fault: report.and_then(|report| Some(report.fault.as_ref()?.text.clone())),
+        output_stopped: report.is_some_and(|report| report.output_stopped),
+        input_stopped: report.is_some_and(|report| report.input_stopped),
+        bytes_in,
+        bytes_out,
+        seconds,
+        bytes_per_second: rate(bytes_in.max(bytes_out), seconds),
+        blocked_on_input_seconds: micros(bytes(|r| r.blocked_on_input_us)),
+        blocked_on_output_seconds: micros(bytes(|r| r.blocked_on_output_us)),
+    }
+}
+
+fn edge((from, to): (String, String), link: Option<&Link>) -> EdgeRow {
+    EdgeRow {
+        from,
+        to,
+        transport: link.map(|link| link.transport.clone()),
+        reason: link.map(|link| link.reason.clone()),
+        address: link.map(|link| link.address.clone()),
+    }
+}
+
+/// A second, 0 where no time went by.
+pub(crate) fn rate(bytes: u64, seconds: f64) -> f64 {
+    // Exact up to 9 petabytes, and three digits are shown.
+    #[allow(clippy::cast_precision_loss)]
+    let bytes = bytes as f64;
+    if seconds > 0.0 { bytes / seconds } else { 0.0 }
+}
+
+impl Row {
+    fn cells(&self) -> [String; COLUMNS] {
+        let status = match (self.status, self.signal) {
+            (Some(code), _) => code.to_string(),
+            (None, Some(number)) => format!("signal {number}"),
+            (None, None) => "-".to_owned(),
+        };
+        let status = match self.outcome {
+            "stopped" => format!("{status}, told to stop"),
+            "ended" => format!("{status}, was ended"),
+            "lost" => format!("{status}, lost"),
+            _ => status,
+        };
+        let percent = |part: f64| {
+            let all = self.seconds.max(f64::MIN_POSITIVE);
+            format!("{part:.1} s ({:.0}%)", (part / all * 100.0).min(100.0))
+        };
+        [
+            self.number.to_string(),
+            self.host.clone().unwrap_or_else(|| "here".to_owned()),
+            shortened(&self.command),
+            status,
+            amount(self.bytes_in),
+            amount(self.bytes_out),
+            format!("{}/s", decimal(self.bytes_per_second)),
+            percent(self.blocked_on_input_seconds),
+            percent(self.blocked_on_output_seconds),
+        ]
+    }
+}
+
+/// In one line, without what could command a terminal.
+fn shortened(command: &str) -> String {
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let line: String = command.trim().chars().map(plain).collect();
+    if line.chars().count() <= COMMAND_CHARS {
+        return line;
+    }
+    let start: String = line.chars().take(COMMAND_CHARS - 3).collect();
+    start + "..."
+}
+
+fn amount(bytes: u64) -> String {
+    if bytes < 1000 {
+        return format!("{bytes} B");
+    }
+    decimal(rate(bytes, 1.0))
+}
+
+/// Decimal units, as in the bandwidth that `-v` ends with.
+fn decimal(bytes: f64) -> String {
+    let mut value = bytes;
+    for unit in ["B", "kB", "MB", "GB"] {
+        if value < 1000.0 {
+            return format!("{value:.1} {unit}");
+        }
+        value /= 1000.0;
+    }
+    format!("{value:.1} TB")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+    use crate::ssh::{outcome::Ends, protocol::Report};
+
+    fn table() -> Table {
+        let segments = [
+            "fs1:< big",
+            ":tr a-z A-Z | a very long command\nof two lines",
+        ];
+        let segments: Vec<_> = segments.iter().map(OsString::from).collect();
+        let plan = Plan::parse(&segments, true).unwrap();
+        let report = |status, bytes_in, bytes_out| Report {
+            status: Some(status),
+            fault: None,
+            output_stopped: false,
+            input_stopped: false,
+            bytes_in,
+            bytes_out,
+            elapsed_us: 2_000_000,
+            blocked_on_input_us: 0,
+            blocked_on_output_us: 1_500_000,
+        };
+        let end = |report| StageEnd {
+            report: Some(report),
+            ..StageEnd::default()
+        };
+        let stages = vec![
+            end(report(Status::Exited(0), 0, 3_000_000_000)),
+            end(report(Status::Signaled(9), 3_000_000_000, 17)),
+        ];
+        let link = Link {
+            transport: "tcp".to_owned(),
+            reason: "no RDMA device here".to_owned(),
+            is_fallback: false,
+            address: "10.0.0.2".to_owned(),
+        };
+        let summary = Summary {
+            ends: Ends {
+                stages,
+                ..Ends::default()
+            },
+            hosts: vec![Some("one".to_owned()), None],
+            links: vec![None, Some(link), None],
+        };
+        let elapsed = Duration::from_secs(3);
+        Table::new(&plan, &summary, vec!["stage 2".to_owned()], elapsed)
+    }
+
+    #[test]
+    fn the_table_is_for_people() {
+        let lines = table().lines();
+        assert_eq!(lines.len(), 3);
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(
+            words(&lines[1]),
+            "1 fs1 < big 0 0 B 3.0 GB 1.5 GB/s 0.0 s (0%) 1.5 s (75%)"
+        );
+        assert_eq!(
+            words(&lines[2]),
+            "2 here tr a-z A-Z | a very long comm... signal 9 3.0 GB 17 B 1.5 GB/s 0.0 s (0%) 1.5 s (75%)"
+        );
+        // Columns end, or begin, below each other.
+        assert_eq!(lines[0].find("command"), lines[1].find("< big"));
+        assert!(lines.iter().all(|line| line.len() == lines[0].len()));
+    }
+
+    #[test]
+    fn json_is_for_programs() {
+        let value: serde_json::Value = serde_json::from_str(&table().json()).unwrap();
+        assert_eq!(value["exit"], 137);
+        assert_eq!(value["errors"][0], "stage 2");
+        let stages = value["stages"].as_array().unwrap();
+        assert_eq!(stages[0]["host"], "fs1");
+        assert_eq!(stages[0]["host_name"], "one");
+        assert_eq!(stages[0]["status"], 0);
+        assert_eq!(stages[0]["bytes_per_second"], 1.5e9);
+        assert_eq!(stages[1]["host"], serde_json::Value::Null);
+        assert_eq!(stages[1]["signal"], 9);
+        assert_eq!(stages[1]["outcome"], "failed");
+        assert_eq!(stages[1]["blocked_on_output_seconds"], 1.5);
+        let edges = value["edges"].as_array().unwrap();
+        assert_eq!(
+            edges.len(),
+            2,
+            "a file in front leaves rdpipe's input alone"
+        );
+        assert_eq!(edges[0]["address"], "10.0.0.2");
+        assert_eq!(edges[1]["to"], "rdpipe");
+    }
+
+    #[test]
+    fn amounts_are_decimal() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1.0 kB"),
+            (2_500_000, "2.5 MB"),
+        ] {
+            assert_eq!(amount(bytes), text);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Why a session could not be opened, or was lost, in words that say what to do: pure, no I/O.
+
+use super::{
+    plan::launch::{Launch, Way},
+    protocol::Status,
+};
+
+/// What is known about a session that ended without a report.
+#[derive(Debug)]
+pub(crate) struct Evidence<'a> {
+    /// The last lines of its stderr, and of what came before the greeting.
+    pub(crate) words: &'a [String],
+    /// How the process that led there ended.
+    pub(crate) status: Option<Status>,
+    /// Whether the agent had said hello.
+    pub(crate) greeted: bool,
+}
+
+/// One sentence.
+pub(crate) fn explain(launch: &Launch, evidence: &Evidence<'_>) -> String {
+    if evidence.greeted {
+        lost(launch, evidence)
+    } else {
+        unopened(launch, evidence)
+    }
+}
+
+/// The agent was there, and is gone.
+fn lost(launch: &Launch, evidence: &Evidence<'_>) -> String {
+    let host = &launch.host;
+    let last = said(launch, evidence.words);
+    match evidence.status {
+        // ssh's own failures; a status of the agent's would be another.
+        Some(Status::Exited(255)) if launch.way == Way::Ssh => {
+            format!("lost the connection to {host}{last}")
+        }
+        Some(Status::Exited(status @ 129..=192)) => {
+            format!("the agent on {host} was killed by {}", signal(status - 128))
+        }
+        Some(Status::Exited(status)) => {
+            format!("the agent on {host} ended too early, with status {status}{last}")
+        }
+        Some(Status::Signaled(number)) if launch.way == Way::Here => {
+            format!("the agent on {host} was killed by {}", signal(number))
+        }
+        Some(Status::Signaled(number)) => {
+            let program = program(launch);
+            format!("lost {host}: {program} was killed by {}", signal(number))
+        }
+        None => format!("lost {host}{last}"),
+    }
+}
+
+/// There never was an agent.
+fn unopened(launch: &Launch, evidence: &Evidence<'_>) -> String {
+    let Launch {
+        host, destination, ..
+    } = launch;
+    let last = said(launch, evidence.words);
+    let status = match evidence.status {
+        Some(Status::Exited(status)) => status,
+        Some(Status::Signaled(number)) => {
+            let program = program(launch);
+            return format!(
+                "cannot reach {host}: {program} was killed by {}",
+                signal(number)
+            );
+        }
+        None => return format!("cannot reach {host}{last}"),
+    };
+    if launch.way == Way::Ssh && status == 255 {
+        let has = |text: &str| evidence.words.iter().any(|line| line.contains(text));
+        let known = SSH_FAILURES
+            .iter()
+            .find(|(texts, _)| texts.iter().any(|text| has(text)));
+        let advice = known.map_or("", |(_, advice)| advice);
+        let advice = advice.replace("{dest}", destination);
+        return format!("cannot reach {host}{last}{advice}");
+    }
+    let said_not_found = evidence.words.iter().any(|line| {
+        let line = line.to_lowercase();
+        line.contains("not found")
+            || line.contains("no such file")
+            || line.contains("unknown command")
+    });
+    let knows_no_agent = || evidence.words.iter().any(|line| line.contains("--agent"));
+    match status {
+        _ if status == 127 || (status != 0 && said_not_found) => format!(
+            "there is no rdpipe on {host}{last}; install it there, or say with --remote-rdpipe PATH where it is"
+        ),
+        126 => format!("rdpipe on {host} cannot be run{last}"),
+        2 if knows_no_agent() => format!(
+            "rdpipe on {host} is another program, or too old to be part of a pipeline{last}"
+        ),
+        0 => format!(
+            "the session on {host} ended before rdpipe began there; does a profile of its login shell exit?{last}"
+        ),
+        129..=192 => format!("the agent on {host} was killed by {}", signal(status - 128)),
+        _ => format!("cannot start rdpipe on {host}: status {status}{last}"),
+    }
+}
+
+/// What ssh says when it fails, and what a user can do about it.
+const SSH_FAILURES: [(&[&str], &str); 6] = [
+    (
+        &["Could not resolve hostname"],
+        "; is the name right? (--ssh-opt -oHostName=ADDR gives an address)",
+    ),
+    (
+        &[
+            "Host key verification failed",
+            "REMOTE HOST IDENTIFICATION HAS CHANGED",
+        ],
+        "; its host key is not the known one: look at it with `ssh {dest}`, and accept it there if it is right",
+    ),
+    (
+        &["Permission denied", "Too many authentication failures"],
+        "; rdpipe never asks for a password: install a key with `ssh-copy-id {dest}`, or load yours into the agent with `ssh-add`",
+    ),
+    (
+        &["Connection refused"],
+        "; does sshd run there, on this port? (--ssh-opt -oPort=N)",
+    ),
+    (
+        &["timed out", "No route to host", "Network is unreachable"],
+        "; is the host up, and its port for ssh open?",
+    ),
+    (
+        &[
+            "Bad configuration option",
+            "Bad owner or permissions",
+            "command-line: line 0",
+        ],
+        "; see --ssh-opt and ssh's configuration",
+    ),
+];
+
+/// `: ssh said "..."`, with the line that tells most: ssh's own last word, or else the last one.
+fn said(launch: &Launch, words: &[String]) -> String {
+    let own = |line: &&String| {
+        line.starts_with("ssh: ")
+            || line.contains("Permission denied")
+            || line.contains("verification failed")
+    };
+    let line = words.iter().rev().find(own).or(words.last());
+    let Some(line) = line else {
+        return String::new();
+    };
+    match launch.way {
+        Way::Here => format!(": {line}"),
+        Way::Ssh | Way::Rsh => {
+            let program = program(launch);
+            let line = line.strip_prefix("ssh: ").unwrap_or(line);
+            format!(": {program} said \"{}\"", line.trim())
+        }
+    }
+}
+
+/// The program's name without its path.
+fn program(launch: &Launch) -> String {
+    let name = std::path::Path::new(launch.program()).file_name();
+    name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
+/// A signal by number, and by name where everybody knows it.
+pub(crate) fn signal(number: u8) -> String {
+    let name = match number {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        _ => return format!("signal {number}"),
+    };
+    format!("signal {number} ({name})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ssh::plan::{Place, launch::Remote};
+
+    fn launch(rsh: Option<&str>) -> Launch {
+        let remote = Remote {
+            rsh: rsh.map(|rsh| vec![rsh.to_owned()]),
+            ..Remote::default()
+        };
+        let place = Place::Host {
+            destination: "me@fs1".to_owned(),
+            host: "fs1".to_owned(),
+        };
+        remote.launch(&place, "/usr/bin/rdpipe".as_ref())
+    }
+
+    fn before(words: &[&str], status: Status) -> String {
+        told(&launch(None), words, status, false)
+    }
+
+    fn told(launch: &Launch, words: &[&str], status: Status, greeted: bool) -> String {
+        let words: Vec<_> = words.iter().map(|&line| line.to_owned()).collect();
+        let evidence = Evidence {
+            words: &words,
+            status: Some(status),
+            greeted,
+        };
+        explain(launch, &evidence)
+    }
+
+    #[test]
+    fn ssh_failures_come_with_advice() {
+        for (line, hint) in [
+            (
+                "ssh: Could not resolve hostname fs1: Name or service not known",
+                "is the name right?",
+            ),
+            (
+                "ssh: connect to host fs1 port 22: Connection refused",
+                "does sshd run there",
+            ),
+            (
+                "ssh: connect to host fs1 port 22: Connection timed out",
+                "is the host up",
+            ),
+            (
+                "ssh: connect to host fs1 port 22: No route to host",
+                "is the host up",
+            ),
+            (
+                "me@fs1: Permission denied (publickey,password).",
+                "ssh-copy-id me@fs1",
+            ),
+            ("Host key verification failed.", "`ssh me@fs1`"),
+            (
+                "command-line: line 0: Bad configuration option: bogus",
+                "--ssh-opt",
+            ),
+        ] {
+            let text = before(&["Warning: something", line], Status::Exited(255));
+            assert!(text.starts_with("cannot reach fs1: ssh said \""), "{text}");
+            assert!(text.contains(hint), "{text}");
+            assert!(
+                text.contains(line.strip_prefix("ssh: ").unwrap_or(line)),
+                "{text}"
+            );
+        }
+        let text = before(&["ssh: some new trouble"], Status::Exited(255));
+        assert_eq!(text, "cannot reach fs1: ssh said \"some new trouble\"");
+        assert_eq!(before(&[], Status::Exited(255)), "cannot reach fs1");
+    }
+
+    #[test]
+    fn a_missing_rdpipe_is_told_from_a_missing_host() {
+        for (line, status) in [
+            ("bash: line 1: rdpipe: command not found", 127),
+            ("sh: 1: rdpipe: not found", 127),
+            ("rdpipe: Command not found.", 1),
+            ("fish: Unknown command: rdpipe", 127),
+            (
+                "OCI runtime exec failed: exec: \"rdpipe\": executable file not found in $PATH",
+                126,
+            ),
+        ] {
+            let text = before(&[line], Status::Exited(status));
+            assert!(text.starts_with("there is no rdpipe on fs1"), "{text}");
+            assert!(text.contains("--remote-rdpipe"), "{text}");
+        }
+    }
+
+    #[test]
+    fn other_beginnings_that_fail() {
+        let old = before(
+            &["error: unexpected argument '--agent' found"],
+            Status::Exited(2),
+        );
+        assert!(old.contains("too old"), "{old}");
+        let profile = before(&["bye"], Status::Exited(0));
+        assert!(profile.contains("does a profile"), "{profile}");
+        let denied = before(&["sh: rdpipe: Permission denied"], Status::Exited(126));
+        assert!(denied.contains("cannot be run"), "{denied}");
+        let killed = before(&[], Status::Signaled(9));
+        assert_eq!(
+            killed,
+            "cannot reach fs1: ssh was killed by signal 9 (SIGKILL)"
+        );
+        // What another program calls 255 is its own affair.
+        let rsh = told(
+            &launch(Some("/opt/krun")),
+            &["no pod"],
+            Status::Exited(255),
+            false,
+        );
+        assert_eq!(
+            rsh,
+            "cannot start rdpipe on fs1: status 255: krun said \"no pod\""
+        );
+    }
+
+    #[test]
+    fn a_lost_agent_is_told_from_a_lost_connection() {
+        let lost = |words: &[&str], status| told(&launch(None), words, status, true);
+        assert_eq!(
+            lost(&[], Status::Exited(137)),
+            "the agent on fs1 was killed by signal 9 (SIGKILL)"
+        );
+        assert_eq!(
+            lost(
+                &["Connection to fs1 closed by remote host."],
+                Status::Exited(255)
+            ),
+            "lost the connection to fs1: ssh said \"Connection to fs1 closed by remote host.\""
+        );
+        assert_eq!(
+            lost(&[], Status::Signaled(9)),
+            "lost fs1: ssh was killed by signal 9 (SIGKILL)"
+        );
+        assert_eq!(
+            lost(&[], Status::Exited(0)),
+            "the agent on fs1 ended too early, with status 0"
+        );
+        let here = Remote::default().launch(&Place::Here, "/usr/bin/rdpipe".as_ref());
+        assert_eq!(
+            told(&here, &[], Status::Signaled(9), true),
+            "the agent on this machine was killed by signal 9 (SIGKILL)"
+        );
+    }
+}

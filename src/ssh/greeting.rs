@@ -1,0 +1,147 @@
+//! Finding the agent's greeting in what a login shell prints: pure, no I/O.
+
+use super::protocol;
+
+/// Most that is skipped before the greeting: more than that is no profile, but a program that is not ours.
+const MAX_NOISE_BYTES: usize = 64 << 10;
+
+/// Looks for the line that the peer begins with.
+#[derive(Debug)]
+pub(crate) struct Greeting {
+    role: &'static str,
+    buffer: Vec<u8>,
+    skipped: usize,
+}
+
+/// What stands in front.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// A line that a profile printed, empty ones left out.
+    Noise(String),
+    /// The greeting: what follows it is in [`Greeting::into_rest`].
+    Greeting { version: u32, program: String },
+    /// More bytes are needed.
+    NotYet,
+    /// There is none within the limit.
+    TooMuch,
+}
+
+impl Greeting {
+    /// Looks for the greeting of `role`.
+    pub(crate) fn new(role: &'static str) -> Self {
+        Self {
+            role,
+            buffer: Vec::new(),
+            skipped: 0,
+        }
+    }
+
+    /// Takes what arrived.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next thing in what arrived.
+    pub(crate) fn next(&mut self) -> Found {
+        loop {
+            let Some(end) = self.buffer.iter().position(|&byte| byte == b'\n') else {
+                let long = self.skipped + self.buffer.len() > MAX_NOISE_BYTES;
+                return if long { Found::TooMuch } else { Found::NotYet };
+            };
+            let line: Vec<u8> = self.buffer.drain(..=end).collect();
+            self.skipped += line.len();
+            let line = String::from_utf8_lossy(&line);
+            if let Some((version, program)) = protocol::parse_greeting(&line, self.role) {
+                let program = program.to_owned();
+                return Found::Greeting { version, program };
+            }
+            if self.skipped > MAX_NOISE_BYTES {
+                return Found::TooMuch;
+            }
+            if !line.trim_end().is_empty() {
+                return Found::Noise(line.trim_end().to_owned());
+            }
+        }
+    }
+
+    /// What was fed and not used.
+    pub(crate) fn into_rest(self) -> Vec<u8> {
+        self.buffer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn find(bytes: &[u8]) -> (Vec<String>, Option<(u32, String)>, Vec<u8>) {
+        let mut greeting = Greeting::new("agent");
+        greeting.feed(bytes);
+        let mut noise = Vec::new();
+        loop {
+            match greeting.next() {
+                Found::Noise(line) => noise.push(line),
+                Found::Greeting { version, program } => {
+                    return (noise, Some((version, program)), greeting.into_rest());
+                }
+                Found::NotYet | Found::TooMuch => return (noise, None, greeting.into_rest()),
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_profile_prints_is_skipped_and_shown() {
+        let text = format!("Welcome!\n\nunfinished{}\0\0", protocol::greeting("agent"));
+        let (noise, found, rest) = find(text.as_bytes());
+        assert_eq!(noise, ["Welcome!", "unfinished"]);
+        let program = env!("CARGO_PKG_VERSION").to_owned();
+        assert_eq!(found, Some((protocol::VERSION, program)));
+        assert_eq!(rest, b"\0\0");
+    }
+
+    #[test]
+    fn another_version_is_understood_this_far() {
+        let (_, found, _) = find(b"\nrdpipe-agent 77 9.1.0\n");
+        assert_eq!(found, Some((77, "9.1.0".to_owned())));
+        assert_eq!(find(b"rdpipe-controller 1 0.1.0\n").1, None);
+    }
+
+    #[test]
+    fn an_endless_profile_is_given_up() {
+        let mut greeting = Greeting::new("agent");
+        let line = "x".repeat(1000) + "\n";
+        for _ in 0..66 {
+            greeting.feed(line.as_bytes());
+        }
+        let last =
+            std::iter::from_fn(|| Some(greeting.next())).find(|f| !matches!(f, Found::Noise(_)));
+        assert_eq!(last, Some(Found::TooMuch));
+
+        let mut greeting = Greeting::new("agent");
+        greeting.feed(&vec![b'x'; MAX_NOISE_BYTES + 1]);
+        assert_eq!(greeting.next(), Found::TooMuch);
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_make_no_difference(noise in "[a-z\n]{0,100}", rest: Vec<u8>, size in 1..20_usize) {
+            let mut bytes = noise.into_bytes();
+            bytes.extend_from_slice(protocol::greeting("agent").as_bytes());
+            bytes.extend_from_slice(&rest);
+            let whole = find(&bytes);
+            prop_assert_eq!(&whole.2, &rest);
+            let mut greeting = Greeting::new("agent");
+            let mut left = bytes.chunks(size);
+            let found = loop {
+                match greeting.next() {
+                    Found::NotYet => greeting.feed(left.next().unwrap()),
+                    Found::Noise(_) => {}
+                    found => break found,
+                }
+            };
+            prop_assert!(matches!(found, Found::Greeting { .. }), "{:?}", found);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+use super::*;
+
+fn stage(status: Status) -> StageEnd {
+    StageEnd {
+        ended: Some(status),
+        report: Some(report(status)),
+        is_file: false,
+    }
+}
+
+fn report(status: Status) -> Report {
+    Report {
+        status: Some(status),
+        fault: None,
+        output_stopped: false,
+        input_stopped: false,
+        bytes_in: 0,
+        bytes_out: 0,
+        elapsed_us: 0,
+        blocked_on_input_us: 0,
+        blocked_on_output_us: 0,
+    }
+}
+
+fn stopped(status: Status) -> StageEnd {
+    let mut stage = stage(status);
+    stage.report.as_mut().unwrap().output_stopped = true;
+    stage
+}
+
+fn cause(site: Site, kind: FaultKind) -> Cause {
+    let text = format!("{kind:?}");
+    Cause {
+        site,
+        fault: Fault { kind, text },
+        is_trouble: false,
+    }
+}
+
+fn ends(stages: impl IntoIterator<Item = StageEnd>) -> Ends {
+    Ends {
+        stages: stages.into_iter().collect(),
+        ..Ends::default()
+    }
+}
+
+const OK: Status = Status::Exited(0);
+const PIPE: Status = Status::Signaled(13);
+
+#[test]
+fn the_rightmost_failure_counts() {
+    let of = |codes: [u8; 3]| ends(codes.map(|code| stage(Status::Exited(code)))).exit();
+    assert_eq!(of([0, 0, 0]), 0);
+    assert_eq!(of([3, 0, 0]), 3);
+    assert_eq!(of([3, 4, 0]), 4);
+    assert_eq!(of([3, 0, 5]), 5);
+    assert_eq!(ends([stage(Status::Signaled(9)), stage(OK)]).exit(), 137);
+    assert_eq!(ends([stage(Status::Exited(127)), stage(OK)]).exit(), 127);
+}
+
+#[test]
+fn whoever_was_told_to_stop_is_forgiven_all_the_way_up() {
+    for status in [PIPE, Status::Exited(141)] {
+        let fine = ends([stopped(status), stopped(status), stage(OK)]);
+        use Verdict::{Fine, Forgiven};
+        assert_eq!(fine.verdicts(), [Forgiven, Forgiven, Fine]);
+        assert_eq!(fine.exit(), 0);
+        assert!(fine.is_success());
+    }
+    let failed = ends([stopped(PIPE), stopped(PIPE), stage(Status::Exited(2))]);
+    assert_eq!(failed.exit(), 2);
+    let alone = ends([stage(PIPE), stage(OK)]);
+    assert_eq!(alone.exit(), 141, "nobody had told it to stop");
+    let other = ends([stopped(Status::Signaled(9)), stage(OK)]);
+    assert_eq!(other.exit(), 137);
+}
+
+#[test]
+fn a_reader_that_leaves_ends_rdpipe_as_sigpipe_would() {
+    let mut ends = ends([stopped(PIPE)]);
+    ends.reader_left = true;
+    assert_eq!(ends.exit(), 141);
+    assert!(ends.is_success());
+    ends.stages[0] = stopped(Status::Exited(3));
+    assert_eq!(ends.exit(), 3);
+    assert!(!ends.is_success());
+}
+
+#[test]
+fn consequences_do_not_count_beside_a_cause() {
+    let mut killed = ends([
+        stage(Status::Signaled(9)),
+        stage(Status::Signaled(15)),
+        stage(OK),
+    ]);
+    killed.causes = vec![
+        cause(Site::Stage(1), FaultKind::PeerAborted),
+        cause(Site::Stage(2), FaultKind::Ordered),
+    ];
+    assert_eq!(killed.exit(), 137);
+    killed.stages.remove(0);
+    killed.causes[0].site = Site::Stage(0);
+    killed.causes[1].site = Site::Stage(1);
+    assert_eq!(killed.exit(), 255, "nobody knows why");
+}
+
+#[test]
+fn trouble_outweighs_statuses() {
+    let mut ends = ends([stage(Status::Exited(3)), StageEnd::default()]);
+    assert_eq!(ends.exit(), 3, "the second never began");
+    ends.causes = vec![Cause {
+        is_trouble: true,
+        ..cause(Site::Stage(1), FaultKind::Own)
+    }];
+    assert_eq!(ends.verdicts()[1], Verdict::Trouble);
+    assert_eq!(ends.exit(), 255);
+    ends.causes = vec![cause(Site::Own(End::Output), FaultKind::Edge)];
+    assert_eq!(ends.exit(), 255);
+    ends.signal = Some(2);
+    assert_eq!(ends.exit(), 130);
+}
+
+#[test]
+fn a_file_that_fails_is_status_1() {
+    let mut ends = ends([stage(OK), stage(OK)]);
+    ends.stages[1].is_file = true;
+    ends.causes = vec![cause(Site::Stage(1), FaultKind::Own)];
+    assert_eq!(ends.exit(), 1);
+    ends.causes = vec![cause(Site::Own(End::Input), FaultKind::Own)];
+    assert_eq!(ends.exit(), 1);
+    ends.stages[1].is_file = false;
+    ends.causes = vec![cause(Site::Stage(1), FaultKind::Own)];
+    assert_eq!(ends.exit(), 255, "a shell that cannot be run");
+}
+
+#[test]
+fn the_nearest_cause_comes_first() {
+    let mut ends = ends([]);
+    ends.causes = vec![
+        cause(Site::Stage(0), FaultKind::PeerAborted),
+        cause(Site::Stage(1), FaultKind::Edge),
+        cause(Site::Stage(2), FaultKind::Own),
+        cause(Site::Stage(3), FaultKind::Own),
+    ];
+    let sites: Vec<_> = ends.ranked().iter().map(|cause| cause.site).collect();
+    assert_eq!(sites, [2, 3, 1, 0].map(Site::Stage));
+}
+
+#[test]
+fn statuses_have_words() {
+    assert_eq!(describe(Status::Exited(3)), "exited with 3");
+    assert_eq!(
+        describe(Status::Signaled(9)),
+        "was killed by signal 9 (SIGKILL)"
+    );
+    assert!(describe(Status::Exited(127)).contains("not found"));
+    assert_eq!(
+        describe(Status::Exited(137)),
+        "exited with 137, as after signal 9 (SIGKILL)"
+    );
+}

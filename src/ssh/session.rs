@@ -1,0 +1,358 @@
+//! One remote: the process that leads there, and the talk with the agent behind it.
+
+mod lines;
+
+use std::{
+    collections::VecDeque,
+    io::{self, Cursor},
+    os::unix::process::ExitStatusExt,
+    process::{ExitStatus, Stdio},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    time::{MissedTickBehavior, interval, timeout},
+};
+use tokio_util::{
+    codec::{FramedRead, FramedWrite, LengthDelimitedCodec},
+    sync::CancellationToken,
+};
+
+use self::lines::Lines;
+use super::{
+    explain::{Evidence, explain},
+    greeting::{Found, Greeting},
+    plan::launch::Launch,
+    protocol::{self, FromAgent, MAX_MESSAGE_BYTES, Status, ToAgent, VERSION, greeting},
+};
+
+/// How long the way to an agent may take: ssh's own limit for connecting, and as long again for a slow login.
+const GREETING_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long a process may go on that has closed its end of the conversation.
+const EXIT_LIMIT: Duration = Duration::from_secs(3);
+
+/// How long somebody who inherited stderr may keep us: what ssh itself said is there by then.
+const WORDS_LIMIT: Duration = Duration::from_millis(300);
+
+/// Lines that are kept to explain a failure.
+const KEPT_LINES: usize = 20;
+
+/// The controller's end of a session. Dropped, it ends the session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    messages: UnboundedSender<ToAgent>,
+    cut: CancellationToken,
+}
+
+/// What comes out of a session.
+#[derive(Debug)]
+pub(crate) enum SessionEvent {
+    /// A line of stderr, or of what the login shell printed.
+    Words(String),
+    Message(FromAgent),
+    /// Last: the process is gone; why, should that be too early.
+    Closed(String),
+}
+
+impl Session {
+    /// Starts the process that leads to the agent, and talks to it on the current runtime. What comes of it
+    /// goes to `events`, a failure to start among it.
+    pub(crate) fn open(
+        launch: Launch,
+        silence: Duration,
+        events: impl Fn(SessionEvent) + Send + Sync + 'static,
+    ) -> Self {
+        let (messages, queue) = unbounded_channel();
+        let cut = CancellationToken::new();
+        let talk = Talk {
+            launch,
+            silence,
+            events: Arc::new(events),
+            words: Arc::default(),
+            cut: cut.clone(),
+            greeted: false,
+        };
+        tokio::spawn(talk.run(queue));
+        Self { messages, cut }
+    }
+
+    /// Says something, after all that was said before.
+    pub(crate) fn send(&self, message: ToAgent) {
+        // A session that is gone says so by itself.
+        let _ = self.messages.send(message);
+    }
+
+    /// Ends the session's processes here, whatever they do.
+    pub(crate) fn cut(&self) {
+        self.cut.cancel();
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.cut.cancel();
+    }
+}
+
+struct Talk {
+    launch: Launch,
+    /// How long the agent may say nothing.
+    silence: Duration,
+    events: Arc<dyn Fn(SessionEvent) + Send + Sync>,
+    /// The last lines.
+    words: Arc<Mutex<VecDeque<String>>>,
+    cut: CancellationToken,
+    greeted: bool,
+}
+
+/// How a talk ended that did not come to its end.
+enum Broken {
+    /// The other side closed it; its status says why.
+    Closed,
+    /// For this reason.
+    Because(String),
+}
+
+impl Talk {
+    async fn run(mut self, queue: UnboundedReceiver<ToAgent>) {
+        let why = match spawn(&self.launch) {
+            Ok(child) => self.attend(child, queue).await,
+            Err(error) => {
+                let program = self.launch.program().to_string_lossy().into_owned();
+                format!("cannot run {program}: {error}")
+            }
+        };
+        (self.events)(SessionEvent::Closed(why));
+    }
+
+    async fn attend(&mut self, mut child: Child, queue: UnboundedReceiver<ToAgent>) -> String {
+        let (Some(stdin), Some(stdout), Some(stderr)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            return "its pipes are missing".to_owned();
+        };
+        let words = tokio::spawn(listen(
+            stderr,
+            Arc::clone(&self.words),
+            Arc::clone(&self.events),
+        ));
+        let writer = tokio::spawn(say(stdin, queue, self.silence / 4));
+        let cut = self.cut.clone();
+        let broken = tokio::select! {
+            broken = self.hear(stdout) => broken,
+            () = cut.cancelled() => Broken::Because("its session was cut".to_owned()),
+        };
+        // An agent whose controller has no more to say ends.
+        writer.abort();
+        let is_closed = matches!(broken, Broken::Closed);
+        let status = self.wait(&mut child, is_closed).await;
+        let _ = timeout(WORDS_LIMIT, words).await;
+        match broken {
+            Broken::Because(why) => why,
+            Broken::Closed => {
+                let words: Vec<_> = lock(&self.words).iter().cloned().collect();
+                let evidence = Evidence {
+                    words: &words,
+                    status,
+                    greeted: self.greeted,
+                };
+                explain(&self.launch, &evidence)
+            }
+        }
+    }
+
+    /// Waits for the process, with its group killed when it must not go on or does not end.
+    async fn wait(&self, child: &mut Child, is_closed: bool) -> Option<Status> {
+        if is_closed {
+            let ended = tokio::select! {
+                ended = timeout(EXIT_LIMIT, child.wait()) => ended.ok(),
+                () = self.cut.cancelled() => None,
+            };
+            if let Some(ended) = ended {
+                return ended.ok().map(status);
+            }
+        }
+        // Before it was waited for, its number can be nobody else's.
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        if let Some(group) = id.and_then(Pid::from_raw) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        // What we did ourselves explains nothing.
+        let _ = child.wait().await;
+        None
+    }
+
+    /// Everything that the agent says.
+    async fn hear(&mut self, mut stdout: ChildStdout) -> Broken {
+        let host = &self.launch.host;
+        let greeted = timeout(GREETING_LIMIT, self.find_greeting(&mut stdout)).await;
+        let rest = match greeted {
+            Ok(Ok(rest)) => rest,
+            Ok(Err(broken)) => return broken,
+            Err(_) => {
+                return Broken::Because(format!(
+                    "rdpipe on {host} has not answered within {GREETING_LIMIT:.0?}"
+                ));
+            }
+        };
+        self.greeted = true;
+        let mut frames = FramedRead::new(Cursor::new(rest).chain(stdout), codec());
+        loop {
+            let bytes = match timeout(self.silence, frames.next()).await {
+                Ok(Some(Ok(bytes))) => bytes,
+                Ok(Some(Err(error))) if error.kind() == io::ErrorKind::InvalidData => {
+                    return self.nonsense();
+                }
+                // A stream that breaks off, and one that ends: the process's status knows more.
+                Ok(Some(Err(_)) | None) => return Broken::Closed,
+                Err(_) => {
+                    let (host, silence) = (&self.launch.host, self.silence);
+                    return Broken::Because(format!(
+                        "nothing was heard from {host} for {silence:.0?} (host down or cable out; see --timeout)"
+                    ));
+                }
+            };
+            match protocol::decode(&bytes) {
+                Ok(message) => (self.events)(SessionEvent::Message(message)),
+                Err(_) => return self.nonsense(),
+            }
+        }
+    }
+
+    fn nonsense(&self) -> Broken {
+        let host = &self.launch.host;
+        Broken::Because(format!(
+            "what the agent on {host} says makes no sense to this version"
+        ))
+    }
+
+    /// Skips and shows what the login shell prints; returns what came with the greeting.
+    async fn find_greeting(&self, stdout: &mut ChildStdout) -> Result<Vec<u8>, Broken> {
+        let host = &self.launch.host;
+        let mut scanner = Greeting::new("agent");
+        let mut buffer = vec![0; 4096];
+        loop {
+            match scanner.next() {
+                Found::Noise(line) => keep(&self.words, &*self.events, line),
+                Found::Greeting {
+                    version: VERSION, ..
+                } => return Ok(scanner.into_rest()),
+                Found::Greeting { version, program } => {
+                    let ours = env!("CARGO_PKG_VERSION");
+                    return Err(Broken::Because(format!(
+                        "rdpipe {program} on {host} speaks version {version} of the pipelines' protocol, rdpipe {ours} here version {VERSION}; install the same rdpipe on both"
+                    )));
+                }
+                Found::TooMuch => {
+                    return Err(Broken::Because(format!(
+                        "the login shell on {host} prints without end, and rdpipe never begins"
+                    )));
+                }
+                Found::NotYet => match stdout.read(&mut buffer).await {
+                    Ok(0) | Err(_) => return Err(Broken::Closed),
+                    Ok(count) => scanner.feed(&buffer[..count]),
+                },
+            }
+        }
+    }
+}
+
+/// Starts the process, in a group of its own: ^C is for the controller, which tells the agents.
+fn spawn(launch: &Launch) -> io::Result<Child> {
+    Command::new(launch.program())
+        .args(&launch.words[1..])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+}
+
+fn status(status: ExitStatus) -> Status {
+    let small = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Status::Exited(small(code)),
+        (None, signal) => Status::Signaled(small(signal.unwrap_or(0))),
+    }
+}
+
+/// Says what is in the queue, and that we are here while there is nothing.
+async fn say(stdin: ChildStdin, mut queue: UnboundedReceiver<ToAgent>, pause: Duration) {
+    let mut stdin = stdin;
+    if stdin
+        .write_all(greeting("controller").as_bytes())
+        .await
+        .is_err()
+    {
+        return;
+    }
+    let mut frames = FramedWrite::new(stdin, codec());
+    let mut pings = interval(pause.max(Duration::from_millis(10)));
+    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // An agent takes its order first.
+    let mut ordered = false;
+    loop {
+        let message = tokio::select! {
+            message = queue.recv() => message,
+            _ = pings.tick(), if ordered => Some(ToAgent::Ping),
+        };
+        let Some(message) = message else { return };
+        ordered = true;
+        let Ok(bytes) = protocol::encode(&message) else {
+            return;
+        };
+        if frames.send(Bytes::from(bytes)).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn codec() -> LengthDelimitedCodec {
+    LengthDelimitedCodec::builder()
+        .max_frame_length(MAX_MESSAGE_BYTES)
+        .new_codec()
+}
+
+/// Passes on what comes out of stderr, by lines.
+async fn listen(
+    mut stderr: impl AsyncRead + Unpin,
+    words: Arc<Mutex<VecDeque<String>>>,
+    events: Arc<dyn Fn(SessionEvent) + Send + Sync>,
+) {
+    let mut lines = Lines::default();
+    let mut buffer = vec![0; 8192];
+    while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
+        for line in lines.feed(&buffer[..count]) {
+            keep(&words, &*events, line);
+        }
+    }
+    if let Some(line) = lines.finish() {
+        keep(&words, &*events, line);
+    }
+}
+
+fn keep(
+    words: &Mutex<VecDeque<String>>,
+    events: &(dyn Fn(SessionEvent) + Send + Sync),
+    line: String,
+) {
+    let mut kept = lock(words);
+    if kept.len() == KEPT_LINES {
+        kept.pop_front();
+    }
+    kept.push_back(line.clone());
+    drop(kept);
+    events(SessionEvent::Words(line));
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,536 @@
+use std::{ffi::OsString, time::Duration};
+
+use super::{Action, Event, Notice, OwnEnd, OwnEvent, Settings, machine::Machine};
+use crate::ssh::{
+    plan::{Addresses, Plan},
+    protocol::{
+        End, Fault, FaultKind, FromAgent, Hello, Link, Report, Status, StreamOrder, ToAgent,
+    },
+};
+
+/// A machine, and what it wanted so far.
+struct Rig {
+    machine: Machine,
+    now: Duration,
+    actions: Vec<Action>,
+}
+
+const OK: Status = Status::Exited(0);
+
+impl Rig {
+    fn new(segments: &[&str], input: bool) -> Self {
+        Self::with(segments, input, |_| {})
+    }
+
+    fn with(segments: &[&str], input: bool, change: impl FnOnce(&mut Settings)) -> Self {
+        let segments: Vec<_> = segments.iter().map(OsString::from).collect();
+        let plan = Plan::parse(&segments, input).unwrap();
+        let mut settings = Settings {
+            stream: StreamOrder {
+                transport: 0,
+                chunk_bytes: None,
+                depth: None,
+                timeout_ms: 30_000,
+                ports: None,
+                device: None,
+                ib_port: None,
+                gid_index: None,
+                traffic_class: 0,
+                service_level: 0,
+                pkey_index: 0,
+            },
+            fsync: false,
+            addresses: Vec::new(),
+            here: None,
+            machine: Some("m0".to_owned()),
+        };
+        change(&mut settings);
+        let keys = (0..=segments.len()).map(|edge| format!("key {edge}"));
+        let keys = keys.collect();
+        Self {
+            machine: Machine::new(plan, settings, keys),
+            now: Duration::ZERO,
+            actions: Vec::new(),
+        }
+    }
+
+    /// What the machine wants after this, details for the user left out.
+    fn event(&mut self, event: Event) -> Vec<Action> {
+        let mut actions = self.machine.handle(self.now, event);
+        actions.retain(|action| !matches!(action, Action::Tell(Notice::Detail(_))));
+        self.actions.extend(actions.iter().cloned());
+        actions
+    }
+
+    fn says(&mut self, stage: usize, message: FromAgent) -> Vec<Action> {
+        self.event(Event::Message(stage, message))
+    }
+
+    fn hello(&mut self, stage: usize, machine: &str) -> Vec<Action> {
+        let hello = Hello {
+            host: format!("host{stage}"),
+            machine: machine.to_owned(),
+            addresses: vec![format!("10.0.0.{stage}").parse().unwrap()],
+        };
+        self.says(stage, FromAgent::Hello(hello))
+    }
+
+    fn connected(&mut self, stage: usize, end: End) -> Vec<Action> {
+        self.says(stage, FromAgent::Connected { end, link: link() })
+    }
+
+    fn own(&mut self, end: End, event: OwnEvent) -> Vec<Action> {
+        self.event(Event::Own(end, event))
+    }
+
+    /// Everything up to [`ToAgent::Go`].
+    fn up(&mut self, stages: usize, input: bool) {
+        for stage in 0..stages {
+            self.hello(stage, &format!("m{}", stage + 1));
+        }
+        for stage in 0..stages {
+            for end in [End::Input, End::Output] {
+                if input || stage > 0 || end == End::Output {
+                    self.connected(stage, end);
+                }
+            }
+        }
+        if input {
+            self.own(End::Input, OwnEvent::Connected(link()));
+        }
+        let actions = self.own(End::Output, OwnEvent::Connected(link()));
+        assert!(actions.contains(&Action::Go), "{actions:?}");
+        for stage in 0..stages {
+            assert!(actions.contains(&send(stage, ToAgent::Go)));
+        }
+    }
+
+    fn report(&mut self, stage: usize, status: Status) -> Vec<Action> {
+        self.says(stage, FromAgent::Report(report(status)))
+    }
+
+    fn faulty(&mut self, stage: usize, kind: FaultKind, text: &str) -> Vec<Action> {
+        let text = text.to_owned();
+        let report = Report {
+            fault: Some(Fault { kind, text }),
+            ..report(Status::Signaled(15))
+        };
+        self.says(stage, FromAgent::Report(report))
+    }
+
+    fn closed(&mut self, stage: usize) -> Vec<Action> {
+        self.event(Event::Closed(stage, format!("lost host{stage}")))
+    }
+
+    fn own_ended(&mut self, end: End) -> Vec<Action> {
+        self.own(end, OwnEvent::Ended(OwnEnd::default()))
+    }
+
+    fn exit(&self) -> u8 {
+        self.machine.summary().ends.exit()
+    }
+}
+
+fn link() -> Link {
+    Link {
+        transport: "tcp".to_owned(),
+        reason: "no RDMA device here".to_owned(),
+        is_fallback: false,
+        address: "10.0.0.9".to_owned(),
+    }
+}
+
+fn report(status: Status) -> Report {
+    Report {
+        status: Some(status),
+        fault: None,
+        output_stopped: false,
+        input_stopped: false,
+        bytes_in: 5,
+        bytes_out: 7,
+        elapsed_us: 1,
+        blocked_on_input_us: 0,
+        blocked_on_output_us: 0,
+    }
+}
+
+fn send(stage: usize, message: ToAgent) -> Action {
+    Action::Send(stage, message)
+}
+
+/// The addresses and the port of the only order to dial.
+fn dialled(actions: &[Action]) -> (Vec<&str>, u16) {
+    let dial = actions.iter().find_map(|action| match action {
+        Action::Send(
+            _,
+            ToAgent::Dial {
+                addresses, port, ..
+            },
+        )
+        | Action::Dial {
+            addresses, port, ..
+        } => Some((addresses.iter().map(String::as_str).collect(), *port)),
+        _ => None,
+    });
+    dial.unwrap_or_else(|| panic!("nobody dials: {actions:?}"))
+}
+
+fn killed(actions: &[Action]) -> Vec<usize> {
+    let killed = actions.iter().filter_map(|action| match action {
+        Action::Send(stage, ToAgent::Kill { .. }) => Some(*stage),
+        _ => None,
+    });
+    killed.collect()
+}
+
+#[test]
+fn orders_say_who_listens_and_share_keys_by_edge() {
+    let mut rig = Rig::new(&["a:x", "b:y"], true);
+    let mut order = |stage| match rig.hello(stage, "m9").remove(0) {
+        Action::Send(at, ToAgent::Order(order)) if at == stage => order,
+        other => panic!("{other:?}"),
+    };
+    let (first, second) = (order(0), order(1));
+    let edge = |edge: &Option<crate::ssh::protocol::Edge>| {
+        let edge = edge.clone().unwrap();
+        (edge.peer, edge.key, edge.listens)
+    };
+    let expected = |peer: &str, key: &str, listens| (peer.to_owned(), key.to_owned(), listens);
+    assert_eq!(edge(&first.input), expected("rdpipe", "key 0", true));
+    assert_eq!(edge(&first.output), expected("stage 2 (b)", "key 1", false));
+    assert_eq!(edge(&second.input), expected("stage 1 (a)", "key 1", true));
+    assert_eq!(edge(&second.output), expected("rdpipe", "key 2", true));
+    assert_eq!((first.number, &*second.name), (1, "2 (b)"));
+}
+
+#[test]
+fn a_sender_dials_once_both_are_there() {
+    let mut rig = Rig::new(&["a:x", "b:y"], false);
+    rig.hello(1, "m2");
+    let port = 4711;
+    let listening = FromAgent::Listening {
+        end: End::Input,
+        port,
+    };
+    assert_eq!(rig.says(1, listening), []);
+    let actions = rig.hello(0, "m1");
+    assert_eq!(dialled(&actions), (vec!["10.0.0.1", "b"], 4711));
+    let output = FromAgent::Listening {
+        end: End::Output,
+        port: 5,
+    };
+    let actions = rig.says(1, output);
+    assert_eq!(dialled(&actions), (vec!["10.0.0.1", "b"], 5));
+    assert!(matches!(
+        actions[0],
+        Action::Dial {
+            end: End::Output,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn addresses_are_those_of_the_host_or_those_given() {
+    let order = |change: fn(&mut Settings), segments: &[&str], machine| {
+        let mut rig = Rig::with(segments, false, change);
+        rig.hello(0, "m1");
+        rig.hello(1, machine);
+        let end = End::Input;
+        let actions = rig.says(1, FromAgent::Listening { end, port: 1 });
+        let (addresses, _) = dialled(&actions);
+        addresses.join(" ")
+    };
+    let nothing: fn(&mut Settings) = |_| {};
+    let remote = ["a:x", "me@b:y"];
+    assert_eq!(order(nothing, &remote, "m2"), "10.0.0.1 b");
+    assert_eq!(order(nothing, &remote, "m1"), "127.0.0.1 10.0.0.1 b");
+    assert_eq!(
+        order(nothing, &["a:x", "10.0.0.1:y"], "m2"),
+        "10.0.0.1",
+        "each once"
+    );
+    let here: fn(&mut Settings) = |settings| settings.here = Some("me.net".to_owned());
+    assert_eq!(order(here, &["a:x", ":y"], "m2"), "me.net 10.0.0.1");
+    assert_eq!(order(nothing, &["a:x", ":y"], "m2"), "10.0.0.1");
+    let given: fn(&mut Settings) = |settings| {
+        settings.addresses = vec![Addresses::parse("b=192.168.0.7,::1").unwrap()];
+    };
+    assert_eq!(order(given, &remote, "m1"), "192.168.0.7 ::1");
+}
+
+#[test]
+fn where_one_way_is_blocked_the_other_is_tried() {
+    let mut rig = Rig::new(&["a:x", "b:y"], false);
+    rig.hello(0, "m1");
+    rig.hello(1, "m2");
+    let end = End::Input;
+    rig.says(1, FromAgent::Listening { end, port: 40001 });
+    let tried = vec![("10.0.0.1".to_owned(), "no answer within 2s".to_owned())];
+    let unreachable = FromAgent::Unreachable {
+        end: End::Output,
+        tried: tried.clone(),
+    };
+    let actions = rig.says(0, unreachable);
+    assert_eq!(actions, [send(0, ToAgent::Listen { end: End::Output })]);
+    let listening = FromAgent::Listening {
+        end: End::Output,
+        port: 40002,
+    };
+    let actions = rig.says(0, listening);
+    assert!(matches!(
+        actions[..],
+        [Action::Send(
+            1,
+            ToAgent::Dial {
+                end: End::Input,
+                port: 40002,
+                ..
+            }
+        )]
+    ));
+    let actions = rig.says(1, FromAgent::Unreachable { end, tried });
+    assert_eq!(killed(&actions), [0, 1]);
+    let text = rig.machine.summary().ends.causes[0].fault.text.clone();
+    for part in [
+        "stage 1 (a) and stage 2 (b)",
+        "from a to b, port 40001: 10.0.0.1: no answer",
+        "from b to a, port 40002",
+        "-p PORT-PORT",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!(rig.exit(), 255);
+}
+
+#[test]
+fn a_pipeline_that_works_ends_when_all_have_reported_and_gone() {
+    let mut rig = Rig::new(&["a:x", "b:y"], true);
+    rig.up(2, true);
+    rig.own_ended(End::Input);
+    for stage in 0..2 {
+        assert_eq!(rig.says(stage, FromAgent::Ended(OK)), []);
+        assert_eq!(rig.report(stage, OK), []);
+        assert_eq!(rig.closed(stage), []);
+    }
+    assert_eq!(rig.own_ended(End::Output), [Action::Done]);
+    assert_eq!(rig.exit(), 0);
+    assert_eq!(rig.machine.bytes(), 7);
+}
+
+#[test]
+fn a_file_is_committed_only_when_all_before_it_succeeded() {
+    let mut rig = Rig::new(&["a:x", "b:y", "c:> f"], false);
+    rig.up(3, false);
+    assert_eq!(rig.says(2, FromAgent::AtEnd), []);
+    assert_eq!(rig.says(0, FromAgent::Ended(OK)), []);
+    let actions = rig.says(1, FromAgent::Ended(OK));
+    assert_eq!(actions, [send(2, ToAgent::Proceed)]);
+    assert_eq!(rig.report(1, OK), [], "it is told once");
+
+    let mut rig = Rig::new(&["a:x", "b:y", "c:> f"], false);
+    rig.up(3, false);
+    rig.says(0, FromAgent::Ended(Status::Exited(3)));
+    rig.says(1, FromAgent::Ended(OK));
+    let actions = rig.says(2, FromAgent::AtEnd);
+    let reason = "stage 1 (a) exited with 3".to_owned();
+    assert_eq!(actions, [send(2, ToAgent::Kill { reason })]);
+    rig.report(0, Status::Exited(3));
+    rig.report(1, OK);
+    rig.faulty(2, FaultKind::Ordered, "told to end");
+    assert_eq!(rig.exit(), 3);
+
+    let mut rig = Rig::new(&["a:> f"], false);
+    rig.up(1, false);
+    assert_eq!(
+        rig.says(0, FromAgent::AtEnd),
+        [send(0, ToAgent::Proceed)],
+        "nobody is before it"
+    );
+}
+
+#[test]
+fn whoever_was_told_to_stop_holds_up_no_file() {
+    let mut rig = Rig::new(&["a:yes", "b:head -1", "c:> f"], false);
+    rig.up(3, false);
+    rig.says(0, FromAgent::Ended(Status::Signaled(13)));
+    rig.says(1, FromAgent::Ended(OK));
+    assert_eq!(
+        rig.says(2, FromAgent::AtEnd),
+        [],
+        "why the first ended is not known yet"
+    );
+    let stopped = Report {
+        output_stopped: true,
+        ..report(Status::Signaled(13))
+    };
+    let actions = rig.says(0, FromAgent::Report(stopped));
+    assert_eq!(actions, [send(2, ToAgent::Proceed)]);
+
+    let mut rig = Rig::new(&["a:yes", "b:head -1", "c:> f"], false);
+    rig.up(3, false);
+    rig.says(1, FromAgent::Ended(OK));
+    rig.says(2, FromAgent::AtEnd);
+    rig.says(0, FromAgent::Ended(Status::Signaled(13)));
+    let actions = rig.report(0, Status::Signaled(13));
+    assert_eq!(killed(&actions), [2], "nobody had told it to stop");
+}
+
+#[test]
+fn a_session_that_cannot_be_opened_ends_all() {
+    let mut rig = Rig::new(&["a:x", "b:y", "c:z"], true);
+    rig.hello(0, "m1");
+    let actions = rig.closed(1);
+    assert_eq!(killed(&actions), [0]);
+    assert!(
+        actions.contains(&Action::Kill(2)),
+        "it has not even begun: {actions:?}"
+    );
+    for end in [End::Input, End::Output] {
+        let gave_up = |action: &Action| matches!(action, Action::Abort(at, _) if *at == end);
+        assert!(actions.iter().any(gave_up), "{actions:?}");
+    }
+    rig.faulty(0, FaultKind::Ordered, "told to end");
+    rig.closed(0);
+    rig.closed(2);
+    rig.own_ended(End::Input);
+    assert_eq!(rig.own_ended(End::Output), [Action::Done]);
+    let ends = rig.machine.summary().ends;
+    assert_eq!(ends.ranked()[0].fault.text, "lost host1");
+    assert_eq!(ends.exit(), 255);
+}
+
+#[test]
+fn a_late_hello_is_not_answered_after_a_failure() {
+    let mut rig = Rig::new(&["a:x", "b:y"], false);
+    rig.closed(0);
+    assert_eq!(rig.hello(1, "m2"), []);
+}
+
+#[test]
+fn agents_that_do_not_end_are_cut_after_five_seconds() {
+    let mut rig = Rig::new(&["a:x", "b:y"], false);
+    rig.up(2, false);
+    let actions = rig.faulty(0, FaultKind::Own, "no such file");
+    assert_eq!(killed(&actions), [1]);
+    rig.closed(0);
+    assert_eq!(rig.machine.deadline(), Some(Duration::from_secs(5)));
+    rig.now = Duration::from_secs(5);
+    let actions = rig.event(Event::Tick);
+    assert!(actions.contains(&Action::Kill(1)), "{actions:?}");
+    rig.now = Duration::from_secs(6);
+    assert_eq!(rig.event(Event::Tick), [Action::Done], "whatever is left");
+}
+
+#[test]
+fn a_session_that_stays_after_its_report_is_cut() {
+    let mut rig = Rig::new(&["a:x"], false);
+    rig.up(1, false);
+    rig.report(0, OK);
+    rig.own_ended(End::Output);
+    let deadline = rig.machine.deadline().unwrap();
+    rig.now = deadline;
+    assert_eq!(rig.event(Event::Tick)[0], Action::Kill(0));
+    assert_eq!(rig.closed(0), [Action::Done]);
+    assert_eq!(rig.exit(), 0);
+}
+
+#[test]
+fn an_interrupt_ends_all_within_two_seconds() {
+    let mut rig = Rig::new(&["a:x", "b:y"], false);
+    rig.up(2, false);
+    let (number, name) = (2, "SIGINT");
+    let actions = rig.event(Event::Signal { number, name });
+    assert_eq!(killed(&actions), [0, 1]);
+    assert_eq!(rig.machine.deadline(), Some(Duration::from_secs(2)));
+    assert_eq!(rig.exit(), 130);
+    let mut rig = Rig::new(&["a:x"], false);
+    rig.up(1, false);
+    rig.faulty(0, FaultKind::Own, "x");
+    rig.event(Event::Signal { number, name });
+    assert_eq!(rig.machine.deadline(), Some(Duration::from_secs(2)));
+}
+
+#[test]
+fn the_first_cause_is_found_behind_its_consequences() {
+    let mut rig = Rig::new(&["a:x", "b:> f", "c:z"], false);
+    rig.up(3, false);
+    rig.faulty(0, FaultKind::PeerAborted, "stage 2 gave up");
+    rig.faulty(2, FaultKind::Edge, "the other end died");
+    rig.faulty(1, FaultKind::Own, "no space left on device");
+    let ends = rig.machine.summary().ends;
+    assert_eq!(ends.ranked()[0].fault.text, "no space left on device");
+}
+
+#[test]
+fn a_broken_output_of_our_own_ends_all() {
+    let mut rig = Rig::new(&["a:x"], false);
+    rig.up(1, false);
+    let fault = Some(Fault {
+        kind: FaultKind::Own,
+        text: "cannot write standard output".to_owned(),
+    });
+    let ended = OwnEnd {
+        fault,
+        ..OwnEnd::default()
+    };
+    let actions = rig.own(End::Output, OwnEvent::Ended(ended));
+    assert_eq!(killed(&actions), [0]);
+    rig.faulty(0, FaultKind::PeerAborted, "rdpipe gave up");
+    assert_eq!(rig.closed(0), [Action::Done]);
+    assert_eq!(rig.exit(), 1);
+}
+
+#[test]
+fn a_fallback_is_told_once() {
+    let mut rig = Rig::new(&["a:x"], false);
+    rig.hello(0, "m1");
+    let link = Link {
+        is_fallback: true,
+        ..link()
+    };
+    let end = End::Output;
+    let connected = FromAgent::Connected {
+        end,
+        link: link.clone(),
+    };
+    let told = rig.says(0, connected);
+    assert!(
+        matches!(told[..], [Action::Tell(Notice::Note(_))]),
+        "{told:?}"
+    );
+    let told = rig.own(end, OwnEvent::Connected(link));
+    assert!(!told.iter().any(|action| matches!(action, Action::Tell(_))));
+}
+
+/// Whatever agents say, in whatever order, the machine decides something and comes to an end.
+#[test]
+fn nonsense_does_no_harm() {
+    let events = |stage: usize| {
+        let end = |end| {
+            [
+                FromAgent::Listening { end, port: 1 },
+                FromAgent::Unreachable { end, tried: vec![] },
+                FromAgent::Connected { end, link: link() },
+            ]
+        };
+        let mut all: Vec<_> = [end(End::Input), end(End::Output)].concat();
+        all.extend([FromAgent::AtEnd, FromAgent::Pong, FromAgent::Ended(OK)]);
+        all.push(FromAgent::Report(report(OK)));
+        all.into_iter().map(move |message| (stage, message))
+    };
+    for skip in 0..20 {
+        let mut rig = Rig::new(&["a:x", "b:< f"], false);
+        let all: Vec<_> = events(1).chain(events(0)).collect();
+        for (stage, message) in all.iter().cycle().skip(skip).take(all.len()) {
+            rig.says(*stage, message.clone());
+        }
+        rig.closed(0);
+        rig.closed(1);
+        rig.now = Duration::from_secs(60);
+        rig.event(Event::Tick);
+        rig.now = Duration::from_secs(62);
+        rig.event(Event::Tick);
+        assert!(rig.actions.contains(&Action::Done), "{:?}", rig.actions);
+    }
+}
