@@ -20,7 +20,7 @@ use clap::{CommandFactory, Parser, error::ErrorKind};
 use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
-    args::RdpipeArgs,
+    args::{Agent, RdpipeArgs},
     message::Console,
     progress::{Progress, is_on_terminal},
     run, signals,
@@ -28,6 +28,7 @@ use super::{
 use crate::{
     Direction, GeneratedKey, Key,
     ssh::{
+        agent,
         own::{self, Lane, Parts},
         plan::Plan,
         protocol::End,
@@ -43,9 +44,10 @@ use crate::{
 #[must_use]
 pub fn main() -> ExitCode {
     let args = RdpipeArgs::parse();
-    if let Some(agent) = args.agent {
-        let _ = agent;
-        return ExitCode::FAILURE;
+    match args.agent {
+        Some(Agent::Guard) => return agent::guard_main(),
+        Some(Agent::Worker) => return agent::worker_main(),
+        None => {}
     }
     // A terminal is no input: a pipeline in the background must not stop on it.
     let plan = match Plan::parse(&args.segments, !io::stdin().is_terminal()) {

@@ -78,7 +78,14 @@ impl Source {
     }
 
     /// Any open descriptor.
-    #[cfg(test)]
+    ///
+    /// # Errors
+    ///
+    /// When the runtime cannot wait for it.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         Self::with_name(fd, "the input".into())
     }

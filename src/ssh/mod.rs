@@ -1,5 +1,6 @@
 //! Pipelines: the controller that runs them, the agents that run their stages, and ssh between the two.
 
+pub(crate) mod agent;
 pub(crate) mod explain;
 mod greeting;
 pub(crate) mod outcome;

@@ -1,0 +1,199 @@
+//! The agent's side of the protocol: greeting, order, messages both ways, keepalive.
+
+use std::{io, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use futures::{SinkExt, StreamExt};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    sync::mpsc,
+    task::JoinHandle,
+    time::timeout,
+};
+use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
+use zeroize::Zeroize;
+
+use crate::ssh::protocol::{
+    FromAgent, Hello, MAX_MESSAGE_BYTES, Order, ToAgent, VERSION, decode, encode, greeting,
+    parse_greeting,
+};
+
+/// How long the controller may take to greet and to give its order. It does both at once; this covers
+/// a slow network.
+const ORDER_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long the last messages may take to leave.
+const FLUSH_LIMIT: Duration = Duration::from_secs(1);
+
+/// Longest greeting line.
+const MAX_LINE_BYTES: usize = 256;
+
+/// Why the controller is of no use any more.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ControlError {
+    /// The end of its messages: it ended or was killed, or the session was cut.
+    #[error("the controller is gone")]
+    Gone,
+    #[error("nothing was heard from the controller for {0:.1?}")]
+    Silent(Duration),
+    #[error("the session with the controller broke: {0}")]
+    Broken(#[from] io::Error),
+    #[error("what came from the controller made no sense ({0})")]
+    Garbage(&'static str),
+    #[error(
+        "the agent here is rdpipe {}, the controller is rdpipe {theirs}; install the same on all hosts",
+        env!("CARGO_PKG_VERSION")
+    )]
+    Version { theirs: String },
+}
+
+/// Sends messages to the controller, in order, without ever waiting.
+#[derive(Debug, Clone)]
+pub(super) struct Outbox(mpsc::UnboundedSender<FromAgent>);
+
+impl Outbox {
+    /// Where the controller is gone the message is lost: that is found out by reading.
+    pub(super) fn send(&self, message: FromAgent) {
+        let _ = self.0.send(message);
+    }
+}
+
+/// The messages of the controller.
+pub(super) struct Inbox<R> {
+    frames: FramedRead<R, LengthDelimitedCodec>,
+    outbox: Outbox,
+    silence: Duration,
+}
+
+impl<R: AsyncRead + Unpin> Inbox<R> {
+    /// The next message; pings are answered here.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a message is either returned or still to come.
+    pub(super) async fn next(&mut self) -> Result<ToAgent, ControlError> {
+        loop {
+            let silence = self.silence;
+            let frame = timeout(silence, self.frames.next()).await;
+            let frame = frame.map_err(|_| ControlError::Silent(silence))?;
+            match parse(frame)? {
+                ToAgent::Ping => self.outbox.send(FromAgent::Pong),
+                message => return Ok(message),
+            }
+        }
+    }
+}
+
+/// Decodes one frame, which may have held keys, and wipes it.
+fn parse(frame: Option<io::Result<BytesMut>>) -> Result<ToAgent, ControlError> {
+    let mut frame = match frame {
+        None => return Err(ControlError::Gone),
+        Some(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+            return Err(ControlError::Garbage("a message too long"));
+        }
+        Some(frame) => frame?,
+    };
+    let message = decode(&frame);
+    frame.as_mut().zeroize();
+    message.map_err(|_| ControlError::Garbage("no message of this version"))
+}
+
+/// Writes what is put into the outbox.
+pub(super) struct Writer {
+    task: JoinHandle<()>,
+}
+
+impl Writer {
+    /// Waits until everything has left. All outboxes must be gone.
+    pub(super) async fn finish(self) {
+        let _ = timeout(FLUSH_LIMIT, self.task).await;
+    }
+}
+
+/// Greets the controller, says hello, and takes its order.
+///
+/// # Errors
+///
+/// When it cannot be understood, or does not come in time.
+pub(super) async fn open<R, W>(
+    mut input: R,
+    mut output: W,
+    hello: Hello,
+) -> Result<(Order, Inbox<R>, Outbox, Writer), ControlError>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin + Send + 'static,
+{
+    output.write_all(greeting("agent").as_bytes()).await?;
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let outbox = Outbox(sender);
+    let task = tokio::spawn(write(output, receiver));
+    outbox.send(FromAgent::Hello(hello));
+    let ordering = async {
+        let mut rest = greet(&mut input).await?;
+        let mut frames = FramedRead::new(input, codec());
+        frames.read_buffer_mut().extend_from_slice(&rest);
+        rest.as_mut().zeroize();
+        let mut inbox = Inbox {
+            frames,
+            outbox: outbox.clone(),
+            silence: ORDER_LIMIT,
+        };
+        let ToAgent::Order(order) = inbox.next().await? else {
+            return Err(ControlError::Garbage("a message before the order"));
+        };
+        inbox.silence = Duration::from_millis(order.stream.timeout_ms);
+        Ok((*order, inbox))
+    };
+    let ordered = timeout(ORDER_LIMIT, ordering).await;
+    let (order, inbox) = ordered.map_err(|_| ControlError::Silent(ORDER_LIMIT))??;
+    Ok((order, inbox, outbox, Writer { task }))
+}
+
+/// Reads the controller's greeting. Returns what came with it, of what follows.
+async fn greet(input: &mut (impl AsyncRead + Unpin)) -> Result<BytesMut, ControlError> {
+    let mut read = BytesMut::with_capacity(MAX_LINE_BYTES);
+    loop {
+        // It begins with an empty line, which ends whatever stood there before.
+        while let Some(end) = read.iter().position(|byte| *byte == b'\n') {
+            let line = read.split_to(end + 1);
+            let line = String::from_utf8_lossy(&line);
+            if line.trim_end().is_empty() {
+                continue;
+            }
+            return match parse_greeting(&line, "controller") {
+                None => Err(ControlError::Garbage("no greeting")),
+                Some((VERSION, _)) => Ok(read),
+                Some((version, program)) => {
+                    let theirs = format!("{program} (protocol {version} there, {VERSION} here)");
+                    Err(ControlError::Version { theirs })
+                }
+            };
+        }
+        if read.len() >= MAX_LINE_BYTES {
+            return Err(ControlError::Garbage("no greeting"));
+        }
+        if input.read_buf(&mut read).await? == 0 {
+            return Err(ControlError::Gone);
+        }
+    }
+}
+
+async fn write(output: impl AsyncWrite + Unpin, mut messages: mpsc::UnboundedReceiver<FromAgent>) {
+    let mut frames = FramedWrite::new(output, codec());
+    while let Some(message) = messages.recv().await {
+        let Ok(bytes) = encode(&message) else {
+            continue;
+        };
+        // Where nobody reads, reading finds out.
+        if frames.send(Bytes::from(bytes)).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn codec() -> LengthDelimitedCodec {
+    LengthDelimitedCodec::builder()
+        .max_frame_length(MAX_MESSAGE_BYTES)
+        .new_codec()
+}

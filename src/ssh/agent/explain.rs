@@ -1,0 +1,59 @@
+//! Words for what went wrong, as the user knows the parts: by stage, not by address.
+
+use crate::Error;
+
+/// Why an edge to `peer` does not stand.
+pub(super) fn unconnected(error: Error, peer: &str) -> String {
+    format!("cannot connect to {peer}: {}", named(error, peer))
+}
+
+/// The same error, about `peer` instead of an address.
+pub(super) fn named(error: Error, name: &str) -> Error {
+    let mut error = error;
+    match &mut error {
+        Error::Handshake { peer, .. }
+        | Error::Send { peer, .. }
+        | Error::Receive { peer, .. }
+        | Error::Unconfirmed { peer, .. }
+        | Error::PeerAborted { peer, .. }
+        | Error::Stopped { peer, .. } => name.clone_into(peer),
+        _ => {}
+    }
+    error
+}
+
+/// The name of a signal.
+pub(super) fn signal(number: u8) -> String {
+    let name = match number {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        _ => return format!("signal {number}"),
+    };
+    name.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_stages() {
+        let error = Error::PeerAborted {
+            peer: "10.0.0.1".into(),
+            offset: 7,
+            reason: "stage 1 (a): killed".into(),
+        };
+        let text = named(error, "stage 2 (b)").to_string();
+        assert_eq!(text, "stage 2 (b) gave up at byte 7: stage 1 (a): killed");
+    }
+}

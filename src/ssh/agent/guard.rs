@@ -1,0 +1,86 @@
+//! The process that outlives a killed agent just long enough to leave nothing behind.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    os::unix::process::CommandExt,
+    process::{Command, ExitCode},
+    sync::mpsc,
+    thread,
+};
+
+use rustix::{
+    io::{Errno, retry_on_intr},
+    process::{Pid, WaitOptions, set_child_subreaper, wait},
+    stdio::{dup2_stdin, dup2_stdout},
+};
+
+use super::{descendants, reaper};
+use crate::ssh::protocol::Status;
+
+/// Runs the guard: `rdpipe --agent`.
+pub(crate) fn main() -> ExitCode {
+    let mut worker = Command::new("/proc/self/exe");
+    worker.arg0("rdpipe").arg("--agent=worker");
+    ExitCode::from(guard(&mut worker))
+}
+
+/// Runs `worker`, kills whatever it leaves behind, and ends as it did: with 128+n after signal n.
+pub(super) fn guard(worker: &mut Command) -> u8 {
+    match watch(worker) {
+        Ok(Status::Exited(code)) => code,
+        Ok(Status::Signaled(number)) => number.saturating_add(128),
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "rdpipe: cannot start the agent: {error}");
+            1
+        }
+    }
+}
+
+fn watch(worker: &mut Command) -> io::Result<Status> {
+    // What loses its parent comes to this process, even if it has left group and session.
+    set_child_subreaper(Some(rustix::process::getpid()))?;
+    let child = worker.spawn()?;
+    // The session ends for the controller when the worker closes it, not when this process does.
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    dup2_stdin(&null)?;
+    dup2_stdout(&null)?;
+    let worker = Pid::from_child(&child);
+    let status = loop {
+        match retry_on_intr(|| wait(WaitOptions::empty()))? {
+            Some((pid, status)) if pid == worker => {
+                if let Some(status) = reaper::status_of(status) {
+                    break status;
+                }
+            }
+            _ => {}
+        }
+    };
+    if has_children() {
+        end_all();
+    }
+    Ok(status)
+}
+
+/// Whether there is still a child, after those that are dead have been reaped.
+fn has_children() -> bool {
+    loop {
+        match retry_on_intr(|| wait(WaitOptions::NOHANG)) {
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+            Err(error) => return error != Errno::CHILD,
+        }
+    }
+}
+
+fn end_all() {
+    let (ended, is_over) = mpsc::channel();
+    thread::spawn(move || {
+        let _ = reaper::reap_all(|_, _| {});
+        drop(ended);
+    });
+    if let Err(left) = descendants::end_all(&is_over) {
+        let left = left.join(", ");
+        let _ = writeln!(io::stderr(), "rdpipe: cannot kill {left}");
+    }
+}

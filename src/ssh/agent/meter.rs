@@ -1,0 +1,128 @@
+//! How many bytes went through an edge, and how long its stage was held up there.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::atomic::{AtomicU64, Ordering},
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use tokio::io::{AsyncBufRead, AsyncRead, ReadBuf};
+
+use crate::{Stream, pump::FillSlots};
+
+/// The counts of one edge, read by other threads while it is in use.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    bytes: AtomicU64,
+    blocked_ns: AtomicU64,
+}
+
+impl Meter {
+    /// Bytes that the stage has taken from the edge or given to it.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// How long the edge had nothing to give, or no room.
+    pub(super) fn blocked(&self) -> Duration {
+        Duration::from_nanos(self.blocked_ns.load(Ordering::Relaxed))
+    }
+
+    fn count(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// A stream that is measured. The clock is read only where the stream makes its user wait, and when it
+/// no longer does: nothing is measured while all goes well.
+pub(super) struct Metered<'a> {
+    stream: &'a mut Stream,
+    clock: Clock<'a>,
+}
+
+impl<'a> Metered<'a> {
+    pub(super) fn new(stream: &'a mut Stream, meter: &'a Meter) -> Self {
+        let clock = Clock { meter, since: None };
+        Self { stream, clock }
+    }
+}
+
+/// Runs while the stage is held up.
+struct Clock<'a> {
+    meter: &'a Meter,
+    since: Option<Instant>,
+}
+
+impl Clock<'_> {
+    /// Starts or stops the clock by what the stream said.
+    fn watch<T>(&mut self, answer: Poll<T>) -> Poll<T> {
+        if answer.is_pending() {
+            self.since.get_or_insert_with(Instant::now);
+        } else {
+            self.stop();
+        }
+        answer
+    }
+
+    fn stop(&mut self) {
+        if let Some(since) = self.since.take() {
+            let blocked = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.meter.blocked_ns.fetch_add(blocked, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Clock<'_> {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl AsyncRead for Metered<'_> {
+    /// Forwarded, and not measured: the pump reads through [`AsyncBufRead`].
+    ///
+    /// # Cancel safety
+    ///
+    /// That of the stream.
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.get_mut().stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncBufRead for Metered<'_> {
+    /// Forwarded.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of the stream.
+    fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        let Self { stream, clock } = self.get_mut();
+        clock.watch(Pin::new(&mut **stream).poll_fill_buf(cx))
+    }
+
+    fn consume(mut self: Pin<&mut Self>, count: usize) {
+        self.clock.meter.count(count);
+        Pin::new(&mut *self.stream).consume(count);
+    }
+}
+
+impl FillSlots for Metered<'_> {
+    fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut [u8]>> {
+        self.clock.watch(self.stream.poll_slot(cx))
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.clock.meter.count(count);
+        self.stream.advance(count);
+    }
+
+    fn post(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.post(cx)
+    }
+}

@@ -1,0 +1,193 @@
+//! A stage that runs a command.
+
+use std::{io, os::fd::OwnedFd};
+
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    super::{
+        explain,
+        joint::{Joint, Trouble},
+        reaper::{is_broken_pipe, signal_in},
+    },
+    Ends, Placed, Stage,
+    tree::{Ending, Tree},
+};
+use crate::{
+    fd::{Sink, Source},
+    ssh::protocol::{FromAgent, Status},
+};
+
+/// Runs the command between its edges.
+pub(super) async fn run(stage: &Stage, command: &[u8], ends: Ends) -> Option<Status> {
+    let Ends { input, output } = ends;
+    let (tree, pipes) = match Tree::grow(command, input.is_some(), output.is_some()) {
+        Ok(grown) => grown,
+        Err(text) => {
+            stage.own(&text);
+            close(input).await;
+            close(output).await;
+            return None;
+        }
+    };
+    let dead = CancellationToken::new();
+    let (good, is_good) = oneshot::channel();
+    let supervising = supervise(stage, tree, good, dead.clone());
+    let taking = async {
+        if let (Some((thread, joint)), Some(stdin)) = (input, pipes.stdin) {
+            thread.run(take(joint, stdin, dead.clone())).await;
+        }
+    };
+    let giving = async {
+        if let (Some((thread, joint)), Some(stdout)) = (output, pipes.stdout) {
+            thread.run(give(joint, stdout, is_good)).await;
+        }
+    };
+    tokio::join!(supervising, taking, giving).0
+}
+
+async fn close(end: Option<Placed>) {
+    if let Some((thread, joint)) = end {
+        thread.run(joint.close()).await;
+    }
+}
+
+/// Waits until the command and all its descendants have ended; kills them when something fails. Says
+/// `good` if what the command wrote is all of its output.
+async fn supervise(
+    stage: &Stage,
+    mut tree: Tree,
+    good: oneshot::Sender<()>,
+    dead: CancellationToken,
+) -> Option<Status> {
+    let cause = &stage.cause;
+    let mut is_killed = false;
+    let status = loop {
+        tokio::select! {
+            biased;
+            ending = tree.next() => match ending {
+                // What a killed command leaves behind is of no use.
+                Some(Ending::Command(status)) => give_up_if_killed(stage, status),
+                Some(Ending::All(status)) => break Some(status),
+                None => break None,
+            },
+            () = cause.failed(), if !is_killed => {
+                is_killed = true;
+                if let Err(left) = tree.kill().await {
+                    let text = format!("cannot kill {}", left.join(", "));
+                    stage.outbox.send(FromAgent::Warning(text));
+                    break None;
+                }
+            }
+        }
+    };
+    if let Some(status) = status {
+        give_up_if_killed(stage, status);
+        // After a fault the status tells of our own SIGTERM: nobody may take it for a success.
+        if cause.fault().is_none() {
+            stage.outbox.send(FromAgent::Ended(status));
+        }
+        if !cause.has_failed() {
+            let _ = good.send(());
+        }
+    }
+    dead.cancel();
+    status
+}
+
+/// A command that was killed has not come to its end, so there is no end of file after its output.
+/// Exempt is a death by SIGPIPE that the next stage wanted.
+fn give_up_if_killed(stage: &Stage, status: Status) {
+    let was_wanted = is_broken_pipe(status) && stage.cause.output_stopped.is_set();
+    if let (Some(number), false) = (signal_in(status), was_wanted) {
+        let signal = explain::signal(number);
+        let reason = format!("{}: its command was killed by {signal}", stage.name);
+        stage.cause.give_up(reason);
+    }
+}
+
+/// Gives the command its input. Its stdin is closed after a verified end, or when it is dead: a pipe
+/// cannot say that something broke, and `cat > copy` must not end happily on half its input.
+async fn take(mut joint: Joint, stdin: OwnedFd, dead: CancellationToken) {
+    let sink = match Sink::new(stdin, "the command's input") {
+        Ok(mut sink) => {
+            take_into(&mut joint, &mut sink, &dead).await;
+            Some(sink)
+        }
+        Err(error) => {
+            joint.own(format!("cannot use a pipe: {error}"));
+            None
+        }
+    };
+    if joint.cause.has_failed() {
+        joint.abort_if_failed();
+        dead.cancelled().await;
+        drop(sink);
+    } else {
+        drop(sink);
+        if !joint.cause.input_stopped.is_set() {
+            // Fails only where the peer is gone by now: it had given everything.
+            let _ = joint.stream.confirm();
+        }
+    }
+    joint.close().await;
+}
+
+async fn take_into(joint: &mut Joint, sink: &mut Sink, dead: &CancellationToken) {
+    let drained = tokio::select! {
+        biased;
+        drained = joint.drain(sink) => Some(drained),
+        () = dead.cancelled() => None,
+    };
+    match drained {
+        Some(Ok(()) | Err(Trouble::Elsewhere | Trouble::Stopped)) => {}
+        Some(Err(Trouble::Stream(error))) => joint.broken(error),
+        Some(Err(Trouble::Local(error, offset))) if error.kind() != io::ErrorKind::BrokenPipe => {
+            joint.own(format!(
+                "cannot write to the command at byte {offset}: {error}"
+            ));
+        }
+        // It closed its stdin early, or ended without having read all.
+        Some(Err(Trouble::Local(..))) | None => {
+            if !joint.cause.has_failed() {
+                joint.cause.input_stopped.set();
+                joint.stream.stop();
+            }
+        }
+    }
+}
+
+/// Sends what the command writes, and a FIN once it is `good`.
+async fn give(mut joint: Joint, stdout: OwnedFd, good: oneshot::Receiver<()>) {
+    match give_from(&mut joint, stdout, good).await {
+        Ok(()) | Err(Trouble::Elsewhere) => {}
+        Err(Trouble::Stopped) => joint.cause.output_stopped.set(),
+        Err(Trouble::Stream(error)) => joint.broken(error),
+        Err(Trouble::Local(error, offset)) => {
+            joint.own(format!(
+                "cannot read from the command at byte {offset}: {error}"
+            ));
+        }
+    }
+    joint.close().await;
+}
+
+async fn give_from(
+    joint: &mut Joint,
+    stdout: OwnedFd,
+    good: oneshot::Receiver<()>,
+) -> Result<(), Trouble> {
+    let mut source = Source::new(stdout).map_err(|error| Trouble::Local(error, 0))?;
+    let filled = joint.fill(&mut source).await;
+    if let Err(Trouble::Stopped) = filled {
+        // Before the pipe is closed, so that a death by SIGPIPE finds its excuse.
+        joint.cause.output_stopped.set();
+    }
+    drop(source);
+    filled?;
+    match joint.until(good).await? {
+        Ok(()) => joint.finish().await,
+        Err(_) => Err(Trouble::Elsewhere),
+    }
+}

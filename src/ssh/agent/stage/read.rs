@@ -1,0 +1,104 @@
+//! A stage that reads a file: `< path`.
+
+use std::path::{Path, PathBuf};
+
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    super::joint::{Joint, Trouble},
+    Ends, Stage,
+};
+use crate::{
+    fd::Source,
+    ssh::protocol::{FromAgent, Status},
+};
+
+/// Drains the input to nothing, if there is one, and when all before it has succeeded sends the file.
+pub(super) async fn run(stage: &Stage, path: PathBuf, ends: Ends) -> Option<Status> {
+    let Ends { input, output } = ends;
+    let start = CancellationToken::new();
+    let draining = async {
+        if let Some((thread, joint)) = input {
+            thread.run(discard(joint)).await;
+            if stage.cause.has_failed() {
+                return;
+            }
+            stage.outbox.send(FromAgent::AtEnd);
+            if !stage.may_proceed().await {
+                return;
+            }
+        }
+        start.cancel();
+    };
+    let sending = async {
+        let (thread, joint) = output?;
+        let sending = send(stage.clone(), joint, path, start.clone());
+        Some(thread.run(sending).await)
+    };
+    tokio::join!(draining, sending).1
+}
+
+/// Reads the input to its end, and confirms it.
+async fn discard(mut joint: Joint) {
+    match joint.drain(&mut tokio::io::sink()).await {
+        Ok(()) => {
+            let _ = joint.stream.confirm();
+        }
+        Err(Trouble::Stream(error)) => joint.broken(error),
+        Err(Trouble::Local(error, _)) => joint.own(error.to_string()),
+        Err(Trouble::Stopped | Trouble::Elsewhere) => {}
+    }
+    joint.close().await;
+}
+
+/// Sends the file once it may `start`.
+async fn send(stage: Stage, mut joint: Joint, path: PathBuf, start: CancellationToken) -> Status {
+    let sent = send_from(&mut joint, &path, &start).await;
+    let mut status = Status::Exited(0);
+    match sent {
+        Ok(()) => stage.outbox.send(FromAgent::Ended(status)),
+        Err(Trouble::Stopped) => {
+            joint.cause.output_stopped.set();
+            stage.outbox.send(FromAgent::Ended(status));
+        }
+        Err(trouble) => {
+            status = Status::Exited(1);
+            tell(&joint, &path, trouble);
+        }
+    }
+    if sent_all(&joint) {
+        match joint.finish().await {
+            Ok(()) | Err(Trouble::Elsewhere) => {}
+            Err(Trouble::Stopped) => joint.cause.output_stopped.set(),
+            Err(trouble) => tell(&joint, &path, trouble),
+        }
+    }
+    joint.close().await;
+    status
+}
+
+fn sent_all(joint: &Joint) -> bool {
+    !joint.cause.has_failed() && !joint.cause.output_stopped.is_set()
+}
+
+async fn send_from(
+    joint: &mut Joint,
+    path: &Path,
+    start: &CancellationToken,
+) -> Result<(), Trouble> {
+    joint.until(start.cancelled()).await?;
+    let mut source = Source::open(path).map_err(|error| Trouble::Local(error, 0))?;
+    joint.fill(&mut source).await
+}
+
+fn tell(joint: &Joint, path: &Path, trouble: Trouble) {
+    let path = path.display();
+    match trouble {
+        Trouble::Stream(error) => joint.broken(error),
+        Trouble::Local(error, 0) => joint.own(format!("cannot read {path}: {error}")),
+        Trouble::Local(error, offset) => {
+            joint.own(format!("cannot read {path} at byte {offset}: {error}"));
+        }
+        Trouble::Stopped | Trouble::Elsewhere => {}
+    }
+}

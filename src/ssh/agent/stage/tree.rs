@@ -1,0 +1,147 @@
+//! A command in the user's shell, with everything that it starts.
+
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    io,
+    os::{
+        fd::OwnedFd,
+        unix::{ffi::OsStrExt, process::CommandExt},
+    },
+    process::{Child, Command, Stdio},
+    sync::mpsc as blocking_mpsc,
+    thread,
+};
+
+use rustix::process::Pid;
+use tokio::sync::mpsc;
+
+use super::super::{
+    descendants,
+    reaper::{Merged, reap_all},
+};
+use crate::ssh::protocol::Status;
+
+/// Something ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Ending {
+    /// The command itself; what it started may still run.
+    Command(Status),
+    /// The last of all its processes; the status is that of the stage.
+    All(Status),
+}
+
+/// A running command.
+pub(super) struct Tree {
+    endings: mpsc::UnboundedReceiver<Ending>,
+    /// Hangs up when nothing is left.
+    ended: Option<blocking_mpsc::Receiver<()>>,
+}
+
+/// This end of the command's pipes, where it has any.
+pub(super) struct Pipes {
+    pub(super) stdin: Option<OwnedFd>,
+    pub(super) stdout: Option<OwnedFd>,
+}
+
+impl Tree {
+    /// Runs `command` in the user's login shell, in a process group of its own. Its stderr is ours.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for the user when the shell cannot be started.
+    pub(super) fn grow(
+        command: &[u8],
+        has_input: bool,
+        has_output: bool,
+    ) -> Result<(Self, Pipes), String> {
+        let shell = shell(env::var_os("SHELL"));
+        let child = Command::new(&shell)
+            .arg("-c")
+            .arg(OsStr::from_bytes(command))
+            .stdin(stdio(has_input))
+            .stdout(stdio(has_output))
+            .process_group(0)
+            .spawn();
+        let failed = |error: &dyn std::fmt::Display| {
+            format!("cannot run the shell {}: {error}", shell.display())
+        };
+        let mut child = child.map_err(|error| failed(&error))?;
+        let pipes = Pipes {
+            stdin: child.stdin.take().map(OwnedFd::from),
+            stdout: child.stdout.take().map(OwnedFd::from),
+        };
+        let tree = Self::watch(&child).map_err(|error| failed(&error))?;
+        Ok((tree, pipes))
+    }
+
+    /// Reaps on a thread of its own: nothing else in this process starts children, or waits for any.
+    fn watch(child: &Child) -> io::Result<Self> {
+        let command = Pid::from_child(child);
+        let (endings, receiver) = mpsc::unbounded_channel();
+        let (alive, ended) = blocking_mpsc::channel();
+        let reap = move || {
+            let mut merged = Merged::default();
+            let reaped = reap_all(|pid, status| {
+                merged.add(pid == command, status);
+                if pid == command {
+                    let _ = endings.send(Ending::Command(status));
+                }
+            });
+            if let (Ok(()), Some(status)) = (reaped, merged.status()) {
+                let _ = endings.send(Ending::All(status));
+            }
+            drop(alive);
+        };
+        thread::Builder::new()
+            .name("reaper".to_owned())
+            .spawn(reap)?;
+        Ok(Self {
+            endings: receiver,
+            ended: Some(ended),
+        })
+    }
+
+    /// What ends next; none after the last.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe.
+    pub(super) async fn next(&mut self) -> Option<Ending> {
+        self.endings.recv().await
+    }
+
+    /// Ends all of it, within seconds. Only the first call does anything.
+    ///
+    /// # Errors
+    ///
+    /// The processes that could not be killed.
+    ///
+    /// # Cancel safety
+    ///
+    /// It goes on when the future is dropped.
+    pub(super) async fn kill(&mut self) -> Result<(), Vec<String>> {
+        let Some(ended) = self.ended.take() else {
+            return Ok(());
+        };
+        let killing = tokio::task::spawn_blocking(move || descendants::end_all(&ended));
+        killing
+            .await
+            .unwrap_or_else(|error| Err(vec![error.to_string()]))
+    }
+}
+
+fn stdio(is_pipe: bool) -> Stdio {
+    if is_pipe {
+        Stdio::piped()
+    } else {
+        Stdio::null()
+    }
+}
+
+/// The user's login shell, as sshd and login tell it.
+fn shell(variable: Option<OsString>) -> OsString {
+    variable
+        .filter(|shell| !shell.is_empty())
+        .unwrap_or_else(|| "/bin/sh".into())
+}

@@ -1,0 +1,134 @@
+//! A stage that writes a file: `> path` and `>> path`.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    super::joint::{Joint, Trouble},
+    Ends, Stage,
+    output_file::OutputFile,
+};
+use crate::ssh::protocol::{FromAgent, Status};
+
+/// Writes the input to the file, commits it when all before it has succeeded, and then gives the next
+/// stage an empty stream.
+pub(super) async fn run(stage: &Stage, path: PathBuf, append: bool, ends: Ends) -> Option<Status> {
+    let Ends { input, output } = ends;
+    let committed = CancellationToken::new();
+    let storing = async {
+        let is_stored = match input {
+            Some((thread, joint)) => thread.run(store(stage.clone(), joint, path, append)).await,
+            None => create(stage, &path, append).await,
+        };
+        if is_stored {
+            committed.cancel();
+        }
+        Some(Status::Exited(u8::from(!is_stored)))
+    };
+    let ending = async {
+        if let Some((thread, joint)) = output {
+            thread.run(give_nothing(joint, committed.clone())).await;
+        }
+    };
+    tokio::join!(storing, ending).0
+}
+
+/// Creates or truncates the file.
+async fn create(stage: &Stage, path: &Path, append: bool) -> bool {
+    let creating = async {
+        let file = OutputFile::open(path, append).await?;
+        stage.outbox.send(FromAgent::AtEnd);
+        if !stage.may_proceed().await {
+            return Ok(false);
+        }
+        file.commit(stage.fsync).await?;
+        Ok::<_, io::Error>(true)
+    };
+    let created = tokio::select! {
+        created = creating => created,
+        () = stage.cause.failed() => Ok(false),
+    };
+    match &created {
+        Ok(true) => stage.outbox.send(FromAgent::Ended(Status::Exited(0))),
+        Ok(false) => {}
+        Err(error) => stage.own(&format!("cannot write {}: {error}", path.display())),
+    }
+    matches!(created, Ok(true))
+}
+
+/// Writes the input to the file.
+async fn store(stage: Stage, mut joint: Joint, path: PathBuf, append: bool) -> bool {
+    let stored = match open(&joint, &path, append).await {
+        Ok(file) => store_into(&stage, &mut joint, file).await,
+        Err(trouble) => Err(("cannot open", trouble, String::new())),
+    };
+    let is_stored = stored.is_ok();
+    match stored {
+        Ok(()) => {
+            stage.outbox.send(FromAgent::Ended(Status::Exited(0)));
+            // Fails only where the peer is gone by now: it had given everything.
+            let _ = joint.stream.confirm();
+        }
+        Err((what, trouble, before)) => tell(&stage, &joint, &path, what, trouble, &before),
+    }
+    joint.close().await;
+    is_stored
+}
+
+async fn open(joint: &Joint, path: &Path, append: bool) -> Result<OutputFile, Trouble> {
+    let opened = joint.until(OutputFile::open(path, append)).await?;
+    opened.map_err(|error| Trouble::Local(error, 0))
+}
+
+/// Everything from the first byte to the commit. An error says what was tried, and what the file was
+/// before where it is not that any more.
+async fn store_into(
+    stage: &Stage,
+    joint: &mut Joint,
+    mut file: OutputFile,
+) -> Result<(), (&'static str, Trouble, String)> {
+    let before = file.before();
+    let failed = |what| move |trouble| (what, trouble, before.clone());
+    let drained = joint.drain(file.sink()).await;
+    drained.map_err(failed.clone()("cannot write"))?;
+    stage.outbox.send(FromAgent::AtEnd);
+    let proceeding = joint.until(stage.proceed.cancelled()).await;
+    proceeding.map_err(failed.clone()("cannot write"))?;
+    let committed = file.commit(stage.fsync).await;
+    committed.map_err(|error| failed("cannot finish")(Trouble::Local(error, 0)))
+}
+
+fn tell(stage: &Stage, joint: &Joint, path: &Path, what: &str, trouble: Trouble, before: &str) {
+    let path = path.display();
+    match trouble {
+        Trouble::Local(error, 0) => return joint.own(format!("{what} {path}: {error}{before}")),
+        Trouble::Local(error, offset) => {
+            return joint.own(format!("{what} {path} at byte {offset}: {error}{before}"));
+        }
+        Trouble::Stream(error) => joint.broken(error),
+        Trouble::Stopped | Trouble::Elsewhere => {}
+    }
+    if let Some(before) = before.strip_prefix("; it") {
+        stage
+            .outbox
+            .send(FromAgent::Warning(format!("{path}{before}")));
+    }
+}
+
+/// An empty stream, once the file is committed.
+async fn give_nothing(mut joint: Joint, committed: CancellationToken) {
+    let given = match joint.until(committed.cancelled()).await {
+        Ok(()) => joint.finish().await,
+        Err(trouble) => Err(trouble),
+    };
+    match given {
+        Err(Trouble::Stopped) => joint.cause.output_stopped.set(),
+        Err(Trouble::Stream(error)) => joint.broken(error),
+        Ok(()) | Err(Trouble::Local(..) | Trouble::Elsewhere) => {}
+    }
+    joint.close().await;
+}

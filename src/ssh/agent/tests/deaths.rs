@@ -1,0 +1,184 @@
+//! Nothing stays behind, however anybody dies.
+
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::AsyncWriteExt;
+
+use super::controller::{Agent, LIMIT, Pipeline, command};
+use crate::ssh::protocol::{FaultKind, FromAgent, Status, ToAgent};
+
+/// What the issue allows from a death to the last process's end.
+const END: Duration = Duration::from_secs(5);
+
+/// Commands that are hard to get rid of. `$MARK` makes them known to [`left`].
+const STUBBORN: [&str; 6] = [
+    "sleep 1000 & wait",
+    "setsid sleep 1000 & wait",
+    "(setsid sh -c 'sleep 1000 & sleep 1000' &) ; sleep 1000",
+    "trap '' TERM; while :; do sleep 0.2; done",
+    "f() { sleep 0.01; f & }; f; sleep 1000",
+    "cat > /dev/null; sleep 1000",
+];
+
+/// A command whose every process has an open file of its own kind, by which it is found.
+fn marked(directory: &Path, text: &str) -> String {
+    let mark = directory.join("mark");
+    fs::write(&mark, "").unwrap();
+    format!("exec 9<{}; echo begun; {text}", mark.display())
+}
+
+/// Processes that have the mark open.
+fn left(directory: &Path) -> Vec<String> {
+    let mark = directory.join("mark");
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let marked = processes.filter(|process| {
+        let descriptor = process.path().join("fd/9");
+        fs::read_link(descriptor).is_ok_and(|path| path == mark)
+    });
+    marked
+        .map(|process| process.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+async fn none_left(directory: &Path, since: Instant) {
+    while !left(directory).is_empty() {
+        assert!(since.elapsed() < END, "{:?} are left", left(directory));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The worker: the only child of the guard.
+fn worker(agent: &Agent) -> Pid {
+    let tasks = fs::read_dir(format!("/proc/{}/task", agent.guard.id())).unwrap();
+    // It is the child of whichever thread the test ran on.
+    let children = tasks
+        .flatten()
+        .map(|task| fs::read_to_string(task.path().join("children")));
+    let children: String = children.map(Result::unwrap).collect();
+    let number = children.trim().parse().unwrap();
+    Pid::from_raw(number).unwrap()
+}
+
+fn pid(child: &std::process::Child) -> Pid {
+    Pid::from_child(child)
+}
+
+/// A stage that has begun.
+async fn begun(directory: &Path, text: &str) -> Pipeline {
+    use tokio::io::AsyncReadExt;
+    let mut pipeline = Pipeline::start(vec![command(&marked(directory, text))], true).await;
+    let mut line = [0; 6];
+    let reading = pipeline.output.read_exact(&mut line);
+    tokio::time::timeout(LIMIT, reading).await.unwrap().unwrap();
+    pipeline
+}
+
+#[tokio::test]
+async fn a_killed_worker_leaves_nothing() {
+    for text in STUBBORN {
+        let directory = tempfile::tempdir().unwrap();
+        let mut pipeline = begun(directory.path(), text).await;
+        let since = Instant::now();
+        kill_process(worker(&pipeline.agents[0]), Signal::KILL).unwrap();
+        assert_eq!(pipeline.agents[0].exit().await, 137, "{text}");
+        none_left(directory.path(), since).await;
+    }
+}
+
+#[tokio::test]
+async fn a_killed_guard_leaves_nothing() {
+    for text in STUBBORN {
+        let directory = tempfile::tempdir().unwrap();
+        let mut pipeline = begun(directory.path(), text).await;
+        let since = Instant::now();
+        kill_process(pid(&pipeline.agents[0].guard), Signal::KILL).unwrap();
+        none_left(directory.path(), since).await;
+        pipeline.read().await.unwrap_err();
+    }
+}
+
+#[tokio::test]
+async fn a_controller_that_is_gone_leaves_nothing() {
+    for text in STUBBORN {
+        let directory = tempfile::tempdir().unwrap();
+        let mut pipeline = begun(directory.path(), text).await;
+        let since = Instant::now();
+        pipeline.agents[0].input = None;
+        let (_, report, exit) = pipeline.agents[0].end().await;
+        let fault = report.fault.unwrap();
+        assert_eq!((fault.text.as_str(), exit), ("the controller is gone", 1));
+        assert_eq!(fault.kind, FaultKind::Ordered);
+        none_left(directory.path(), since).await;
+    }
+}
+
+#[tokio::test]
+async fn a_killed_command_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = "sleep 1000 & setsid sleep 1000 & kill -9 $$";
+    let mut pipeline = begun(directory.path(), text).await;
+    let (_, report, _) = pipeline.agents[0].end().await;
+    assert_eq!(
+        (report.status, report.fault),
+        (Some(Status::Signaled(9)), None)
+    );
+    assert!(left(directory.path()).is_empty());
+}
+
+#[tokio::test]
+async fn half_an_input_is_no_end_of_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("copy");
+    let text = format!("cat > {}; echo done > {0}.end", copy.display());
+    let mut pipeline = begun(directory.path(), &text).await;
+    let mut input = pipeline.input.take().unwrap();
+    input.write_all(b"half").await.unwrap();
+    input.flush().await.unwrap();
+    drop(input);
+    let (messages, report, _) = pipeline.agents[0].end().await;
+    assert_eq!(messages, []);
+    assert!(report.fault.is_some());
+    assert_eq!(report.status, Some(Status::Signaled(15)));
+    assert!(!directory.path().join("copy.end").exists());
+    pipeline.read().await.unwrap_err();
+}
+
+#[tokio::test]
+async fn signals_and_garbage_end_a_stage() {
+    use bytes::Bytes;
+    use futures::SinkExt;
+    let directory = tempfile::tempdir().unwrap();
+    let mut pipeline = begun(directory.path(), STUBBORN[0]).await;
+    kill_process(worker(&pipeline.agents[0]), Signal::TERM).unwrap();
+    let (_, report, exit) = pipeline.agents[0].end().await;
+    assert_eq!(report.fault.unwrap().text, "the agent was ended by SIGTERM");
+    assert_eq!(exit, 143);
+
+    let mut pipeline = begun(directory.path(), STUBBORN[0]).await;
+    let agent = &mut pipeline.agents[0];
+    let garbage = Bytes::from_static(b"\xff\xff\xff");
+    agent.input.as_mut().unwrap().send(garbage).await.unwrap();
+    let (_, report, exit) = agent.end().await;
+    assert!(report.fault.unwrap().text.contains("made no sense"));
+    assert_eq!(exit, 1);
+    assert!(left(directory.path()).is_empty());
+}
+
+#[tokio::test]
+async fn a_silent_controller_counts_as_gone() {
+    let mut agent = Agent::start().await;
+    let mut order = super::controller::order(1, command("sleep 1000"));
+    order.stream.timeout_ms = 300;
+    agent.send(ToAgent::Order(Box::new(order))).await;
+    agent.send(ToAgent::Ping).await;
+    agent.send(ToAgent::Go).await;
+    let (messages, report, exit) = agent.end().await;
+    assert_eq!((messages, exit), (vec![], 1));
+    assert!(report.fault.unwrap().text.starts_with("nothing was heard"));
+    assert!(agent.seen.contains(&FromAgent::Pong));
+}

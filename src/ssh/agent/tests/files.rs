@@ -1,0 +1,161 @@
+//! `<`, `>` and `>>`.
+
+use std::{fs, os::unix::ffi::OsStrExt, path::Path};
+
+use tokio::io::AsyncWriteExt;
+
+use super::controller::{Pipeline, command, ends_with};
+use crate::ssh::protocol::{FaultKind, FromAgent, Status, ToAgent, Work};
+
+const OK: Status = Status::Exited(0);
+
+fn read(path: &Path) -> Work {
+    Work::Read(path.as_os_str().as_bytes().to_vec())
+}
+
+fn write(path: &Path, append: bool) -> Work {
+    let path = path.as_os_str().as_bytes().to_vec();
+    Work::Write { path, append }
+}
+
+async fn proceed(pipeline: &mut Pipeline, index: usize) {
+    let agent = &mut pipeline.agents[index];
+    assert_eq!(agent.next().await, FromAgent::AtEnd);
+    agent.send(ToAgent::Proceed).await;
+}
+
+#[tokio::test]
+async fn a_file_goes_through_a_command_to_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let (from, to) = (directory.path().join("from"), directory.path().join("to"));
+    fs::write(&from, "text").unwrap();
+    let works = vec![read(&from), command("tr a-z A-Z"), write(&to, false)];
+    let mut pipeline = Pipeline::start(works, false).await;
+    assert_eq!(pipeline.agents[2].next().await, FromAgent::AtEnd);
+    assert!(!to.exists());
+    pipeline.agents[2].send(ToAgent::Proceed).await;
+    assert_eq!(pipeline.read().await.unwrap(), b"");
+    assert_eq!(fs::read(&to).unwrap(), b"TEXT");
+    for agent in &mut pipeline.agents {
+        ends_with(agent, OK).await;
+    }
+}
+
+#[tokio::test]
+async fn a_file_is_appended_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    fs::write(&path, "one ").unwrap();
+    let mut pipeline = Pipeline::start(vec![write(&path, true)], true).await;
+    let mut input = pipeline.input.take().unwrap();
+    input.write_all(b"two").await.unwrap();
+    input.shutdown().await.unwrap();
+    proceed(&mut pipeline, 0).await;
+    input.finish().await.unwrap();
+    assert_eq!(pipeline.read().await.unwrap(), b"");
+    assert_eq!(fs::read(&path).unwrap(), b"one two");
+    ends_with(&mut pipeline.agents[0], OK).await;
+}
+
+#[tokio::test]
+async fn without_input_files_are_made_and_emptied() {
+    for (append, kept) in [(false, "".as_bytes()), (true, b"kept")] {
+        let directory = tempfile::tempdir().unwrap();
+        let (old, new) = (directory.path().join("old"), directory.path().join("new"));
+        fs::write(&old, "kept").unwrap();
+        for path in [&old, &new] {
+            let mut pipeline = Pipeline::start(vec![write(path, append)], false).await;
+            proceed(&mut pipeline, 0).await;
+            assert_eq!(pipeline.read().await.unwrap(), b"");
+            ends_with(&mut pipeline.agents[0], OK).await;
+        }
+        assert_eq!(fs::read(&old).unwrap(), kept);
+        assert_eq!(fs::read(&new).unwrap(), b"");
+    }
+}
+
+#[tokio::test]
+async fn a_file_in_the_middle_waits_for_those_before_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let works = vec![command("echo dropped"), read(&path)];
+    let mut pipeline = Pipeline::start(works, false).await;
+    assert_eq!(pipeline.agents[1].next().await, FromAgent::AtEnd);
+    ends_with(&mut pipeline.agents[0], OK).await;
+    fs::write(&path, "anew").unwrap();
+    pipeline.agents[1].send(ToAgent::Proceed).await;
+    assert_eq!(pipeline.read().await.unwrap(), b"anew");
+    ends_with(&mut pipeline.agents[1], OK).await;
+}
+
+#[tokio::test]
+async fn an_order_to_die_keeps_the_old_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    fs::write(&path, "old").unwrap();
+    let works = vec![command("echo new; exit 3"), write(&path, false)];
+    let mut pipeline = Pipeline::start(works, false).await;
+    let agent = &mut pipeline.agents[1];
+    assert_eq!(agent.next().await, FromAgent::AtEnd);
+    agent
+        .send(ToAgent::Kill {
+            reason: "stage 1 failed".into(),
+        })
+        .await;
+    let (_, report, exit) = agent.end().await;
+    assert_eq!((report.fault.unwrap().kind, exit), (FaultKind::Ordered, 0));
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn files_that_fail_are_named() {
+    let works = vec![read(Path::new("/no/such/file"))];
+    let mut pipeline = Pipeline::start(works, false).await;
+    pipeline.read().await.unwrap_err();
+    let (_, report, _) = pipeline.agents[0].end().await;
+    let fault = report.fault.unwrap();
+    assert!(
+        fault
+            .text
+            .starts_with("cannot read /no/such/file: No such file"),
+        "{}",
+        fault.text
+    );
+    assert_eq!(
+        (fault.kind, report.status),
+        (FaultKind::Own, Some(Status::Exited(1)))
+    );
+
+    let works = vec![command("echo x"), write(Path::new("/dev/full"), true)];
+    let mut pipeline = Pipeline::start(works, false).await;
+    pipeline.read().await.unwrap_err();
+    let (_, report, _) = pipeline.agents[1].end().await;
+    let fault = report.fault.unwrap();
+    assert!(
+        fault
+            .text
+            .starts_with("cannot write /dev/full: No space left"),
+        "{}",
+        fault.text
+    );
+}
+
+#[tokio::test]
+async fn a_broken_append_says_what_was_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    fs::write(&path, "one ").unwrap();
+    let mut pipeline = Pipeline::start(vec![write(&path, true)], true).await;
+    let mut input = pipeline.input.take().unwrap();
+    input.write_all(b"two").await.unwrap();
+    input.flush().await.unwrap();
+    while fs::read(&path).unwrap() != b"one two" {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    input.abort("the source broke");
+    let (_, report, _) = pipeline.agents[0].end().await;
+    assert_eq!(report.fault.unwrap().kind, FaultKind::PeerAborted);
+    let warned = |message: &FromAgent| matches!(message, FromAgent::Warning(text) if text.contains("had 4 bytes before"));
+    assert!(pipeline.agents[0].seen.iter().any(warned));
+}

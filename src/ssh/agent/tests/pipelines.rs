@@ -1,0 +1,176 @@
+//! Commands between edges.
+
+use tokio::io::AsyncWriteExt;
+
+use super::controller::{Agent, Pipeline, command, dial, edge, ends_with, order};
+use crate::{
+    Direction, Error, Key,
+    ssh::protocol::{End, FaultKind, FromAgent, Status, ToAgent},
+};
+
+const OK: Status = Status::Exited(0);
+
+#[tokio::test]
+async fn bytes_go_through_three_commands() {
+    let works = ["tr a-z A-Z", "cat", "rev; echo done"]
+        .map(command)
+        .to_vec();
+    let mut pipeline = Pipeline::start(works, true).await;
+    let mut input = pipeline.input.take().unwrap();
+    input.write_all(b"hello\n").await.unwrap();
+    input.finish().await.unwrap();
+    assert_eq!(pipeline.read().await.unwrap(), b"OLLEH\ndone\n");
+    for agent in &mut pipeline.agents {
+        let report = ends_with(agent, OK).await;
+        assert_eq!(report.bytes_in, 6);
+        assert!(!report.input_stopped && !report.output_stopped);
+    }
+}
+
+#[tokio::test]
+async fn much_goes_through() {
+    let mut pipeline = Pipeline::start(vec![command("cat"), command("cat")], true).await;
+    let mut input = pipeline.input.take().unwrap();
+    let sent: Vec<u8> = (0..20_000_000_u32).map(|n| (n / 7) as u8).collect();
+    let copy = sent.clone();
+    let writing = tokio::spawn(async move {
+        input.write_all(&copy).await.unwrap();
+        input.finish().await.unwrap();
+    });
+    assert!(
+        pipeline.read().await.unwrap() == sent,
+        "other bytes arrived"
+    );
+    writing.await.unwrap();
+    for agent in &mut pipeline.agents {
+        let report = ends_with(agent, OK).await;
+        assert_eq!(
+            (report.bytes_in, report.bytes_out),
+            (20_000_000, 20_000_000)
+        );
+        assert!(report.elapsed_us >= report.blocked_on_input_us.max(report.blocked_on_output_us));
+    }
+}
+
+#[tokio::test]
+async fn a_status_is_reported_and_the_output_still_ends() {
+    let mut pipeline = Pipeline::start(vec![command("echo x; exit 3")], false).await;
+    assert_eq!(pipeline.read().await.unwrap(), b"x\n");
+    ends_with(&mut pipeline.agents[0], Status::Exited(3)).await;
+}
+
+#[tokio::test]
+async fn descendants_are_waited_for_and_count() {
+    let text = "(sleep 0.3; exit 4) & (sleep 0.1; exit 3) & exec true";
+    let mut pipeline = Pipeline::start(vec![command(text)], false).await;
+    assert_eq!(pipeline.read().await.unwrap(), b"");
+    ends_with(&mut pipeline.agents[0], Status::Exited(3)).await;
+}
+
+#[tokio::test]
+async fn a_killed_command_gives_no_end_of_file() {
+    let mut pipeline = Pipeline::start(vec![command("echo x; kill -9 $$")], false).await;
+    let error = pipeline.read().await.unwrap_err();
+    let Some(Error::PeerAborted { reason, .. }) = Error::from_io(&error) else {
+        panic!("{error:?}");
+    };
+    assert_eq!(reason, "stage 1 (here): its command was killed by SIGKILL");
+    ends_with(&mut pipeline.agents[0], Status::Signaled(9)).await;
+}
+
+#[tokio::test]
+async fn a_reader_that_has_enough_ends_those_before_it() {
+    let works = vec![command("yes"), command("cat"), command("head -n 1")];
+    let mut pipeline = Pipeline::start(works, false).await;
+    assert_eq!(pipeline.read().await.unwrap(), b"y\n");
+    let last = ends_with(&mut pipeline.agents[2], OK).await;
+    assert!(last.input_stopped && !last.output_stopped);
+    for agent in &mut pipeline.agents[..2] {
+        let report = ends_with(agent, Status::Signaled(13)).await;
+        assert!(report.output_stopped);
+    }
+}
+
+#[tokio::test]
+async fn a_missing_shell_is_the_stages_own_fault() {
+    let mut agent = Agent::start_with(|command| {
+        command.env("SHELL", "/no/such/shell");
+    })
+    .await;
+    agent
+        .send(ToAgent::Order(Box::new(order(1, command("true")))))
+        .await;
+    agent.send(ToAgent::Go).await;
+    let (_, report, _) = agent.end().await;
+    let fault = report.fault.unwrap();
+    assert_eq!((fault.kind, report.status), (FaultKind::Own, None));
+    assert!(
+        fault
+            .text
+            .starts_with("cannot run the shell /no/such/shell: No such file"),
+        "{}",
+        fault.text
+    );
+}
+
+#[tokio::test]
+async fn the_receiver_dials_where_the_sender_cannot() {
+    let key = Key::generate().unwrap();
+    let mut agent = Agent::start().await;
+    let mut order = order(1, command("echo x"));
+    order.output = edge(&key, false);
+    agent.send(ToAgent::Order(Box::new(order))).await;
+    let end = End::Output;
+    // Port 1 is nobody's; the name has no address.
+    let addresses = ["127.0.0.1", "nowhere.invalid"].map(str::to_owned).to_vec();
+    agent
+        .send(ToAgent::Dial {
+            end,
+            addresses,
+            port: 1,
+        })
+        .await;
+    let FromAgent::Unreachable {
+        end: End::Output,
+        tried,
+    } = agent.next().await
+    else {
+        panic!("it was reached");
+    };
+    assert_eq!(tried.len(), 2);
+    let refused = tried
+        .iter()
+        .find(|(address, _)| address == "127.0.0.1")
+        .unwrap();
+    assert!(refused.1.contains("refused"), "{tried:?}");
+    agent.send(ToAgent::Listen { end }).await;
+    let (_, port) = agent.listening().await;
+    let output = dial(port, &key, Direction::Receive).await;
+    agent.connected().await;
+    agent.send(ToAgent::Go).await;
+    let mut pipeline = Pipeline {
+        agents: vec![agent],
+        input: None,
+        output,
+    };
+    assert_eq!(pipeline.read().await.unwrap(), b"x\n");
+    ends_with(&mut pipeline.agents[0], OK).await;
+}
+
+#[tokio::test]
+async fn a_range_of_ports_is_tried_to_its_end() {
+    let taken = std::net::TcpListener::bind("[::]:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let key = Key::generate().unwrap();
+    let mut agent = Agent::start().await;
+    let mut order = order(1, command("true"));
+    order.input = edge(&key, true);
+    order.stream.ports = Some((port, port));
+    agent.send(ToAgent::Order(Box::new(order))).await;
+    let (_, report, _) = agent.end().await;
+    let text = report.fault.unwrap().text;
+    assert!(
+        text.starts_with(&format!("cannot listen on port {port}: Address")),
+        "{text}"
+    );
+}
