@@ -133,7 +133,7 @@ fn driver(
         fsync: args.fsync,
         addresses: args.hosts.addresses.clone(),
         here: args.hosts.here(),
-        machine: None,
+        machine: Some(agent::machine()),
     };
     let texts = keys.iter().map(|key| key.text().to_string()).collect();
     let names: Vec<_> = (0..plan.stages.len())

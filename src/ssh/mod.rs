@@ -8,6 +8,5 @@ pub(crate) mod own;
 pub(crate) mod plan;
 pub(crate) mod protocol;
 pub(crate) mod quote;
-mod reach;
 mod session;
 pub(crate) mod supervisor;

@@ -5,8 +5,8 @@ use std::{fs, future::pending, io, time::Duration};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{
+    agent::{EdgePlan, link, named},
     protocol::{End, Fault, FaultKind},
-    reach,
     supervisor::{OwnEnd, OwnEvent},
 };
 use crate::{
@@ -30,10 +30,7 @@ pub(crate) enum Command {
 pub(crate) struct Lane {
     /// Which end of the pipeline.
     end: End,
-    key: Key,
-    /// How messages call the stage at the other end.
-    peer: String,
-    config: StreamConfig,
+    plan: EdgePlan,
     commands: UnboundedReceiver<Command>,
     events: Box<dyn Fn(OwnEvent) + Send + Sync>,
 }
@@ -61,9 +58,13 @@ impl Lane {
         let (sender, commands) = unbounded_channel();
         let lane = Self {
             end,
-            key,
-            peer,
-            config,
+            plan: EdgePlan {
+                end,
+                key,
+                peer,
+                config,
+                ports: None,
+            },
             commands,
             events: Box::new(events),
         };
@@ -86,18 +87,21 @@ impl Lane {
         loop {
             match self.commands.recv().await {
                 Some(Command::Dial { addresses, port }) => {
-                    let dialling = reach::dial(&addresses, port, &self.key, &self.config);
+                    let dialling = self.plan.dial(&addresses, port);
                     let dialled = tokio::select! {
                         dialled = dialling => dialled,
                         reason = aborted(&mut self.commands) => return Err(ordered(reason)),
                     };
                     match dialled {
                         Ok(Ok(stream)) => {
-                            (self.events)(OwnEvent::Connected(reach::link(&stream)));
+                            (self.events)(OwnEvent::Connected(link(&stream)));
                             return Ok(stream);
                         }
                         Ok(Err(tried)) => (self.events)(OwnEvent::Unreachable(tried)),
-                        Err(error) => return Err(self.fault(&error)),
+                        Err(text) => {
+                            let kind = FaultKind::Edge;
+                            return Err(Fault { kind, text });
+                        }
                     }
                 }
                 Some(Command::Go) => {}
@@ -165,7 +169,7 @@ impl Lane {
             Error::Aborted { .. } => FaultKind::Ordered,
             _ => FaultKind::Edge,
         };
-        let text = reach::named(error.clone(), &self.peer).to_string();
+        let text = named(error.clone(), &self.plan.peer).to_string();
         Fault { kind, text }
     }
 }

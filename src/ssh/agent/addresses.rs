@@ -18,7 +18,7 @@ pub(super) fn hello() -> Hello {
 
 /// The same for two processes if they share a network stack: the kernel's boot and the network
 /// namespace. Where the system does not tell, it is nobody else's.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let network = fs::read_link("/proc/self/ns/net");
     match (boot, network) {

@@ -10,7 +10,7 @@ use tokio::{
     task::JoinHandle,
     time::timeout,
 };
-use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
+use tokio_util::codec::{Decoder, FramedRead, FramedWrite, LengthDelimitedCodec};
 use zeroize::Zeroize;
 
 use crate::ssh::protocol::{
@@ -74,13 +74,28 @@ impl<R: AsyncRead + Unpin> Inbox<R> {
     pub(super) async fn next(&mut self) -> Result<ToAgent, ControlError> {
         loop {
             let silence = self.silence;
-            let frame = timeout(silence, self.frames.next()).await;
-            let frame = frame.map_err(|_| ControlError::Silent(silence))?;
+            let frame = match self.buffered() {
+                Some(frame) => Some(frame),
+                None => timeout(silence, self.frames.next())
+                    .await
+                    .map_err(|_| ControlError::Silent(silence))?,
+            };
             match parse(frame)? {
                 ToAgent::Ping => self.outbox.send(FromAgent::Pong),
                 message => return Ok(message),
             }
         }
+    }
+}
+
+impl<R> Inbox<R> {
+    /// A frame that is here in full: one that came together with the greeting is not decoded by
+    /// `frames` before more arrives.
+    fn buffered(&mut self) -> Option<io::Result<BytesMut>> {
+        let mut buffer = std::mem::take(self.frames.read_buffer_mut());
+        let frame = self.frames.decoder_mut().decode(&mut buffer);
+        *self.frames.read_buffer_mut() = buffer;
+        frame.transpose()
     }
 }
 

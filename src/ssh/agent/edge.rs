@@ -33,13 +33,13 @@ pub(super) enum Request {
 }
 
 /// An edge that is to be.
-pub(super) struct Plan {
-    pub(super) end: End,
-    pub(super) key: Key,
+pub(crate) struct Plan {
+    pub(crate) end: End,
+    pub(crate) key: Key,
     /// Who is at the other end.
-    pub(super) peer: String,
-    pub(super) config: StreamConfig,
-    pub(super) ports: Option<(u16, u16)>,
+    pub(crate) peer: String,
+    pub(crate) config: StreamConfig,
+    pub(crate) ports: Option<(u16, u16)>,
 }
 
 impl Plan {
@@ -89,7 +89,7 @@ impl Plan {
 
     /// Shakes hands with the addresses that answer, one after the other, until one is the peer. If none
     /// is: what happened at each.
-    async fn dial(
+    pub(crate) async fn dial(
         &self,
         addresses: &[String],
         port: u16,
@@ -204,7 +204,8 @@ fn is_final(error: &Error) -> bool {
     }
 }
 
-fn link(stream: &Stream) -> Link {
+/// What carries the stream, for the controller.
+pub(crate) fn link(stream: &Stream) -> Link {
     Link {
         transport: match stream.transport() {
             Transport::Rdma => "rdma",

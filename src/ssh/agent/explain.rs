@@ -8,7 +8,7 @@ pub(super) fn unconnected(error: Error, peer: &str) -> String {
 }
 
 /// The same error, about `peer` instead of an address.
-pub(super) fn named(error: Error, name: &str) -> Error {
+pub(crate) fn named(error: Error, name: &str) -> Error {
     let mut error = error;
     match &mut error {
         Error::Handshake { peer, .. }

@@ -23,5 +23,8 @@ mod stage;
 mod tests;
 mod worker;
 
+pub(crate) use addresses::machine;
+pub(crate) use edge::{Plan as EdgePlan, link};
+pub(crate) use explain::named;
 pub(crate) use guard::main as guard_main;
 pub(crate) use worker::main as worker_main;
