@@ -259,7 +259,7 @@ fn a_table_says_where_it_failed() {
         .rdpipe([&options[..], &segments].concat())
         .start()
         .end();
-    end.tells(3, &["h1", "h2", "h3", "cat; exit 3", "1000000"]);
+    end.tells(3, &["h1", "h2", "h3", "cat; exit 3", "1.0 MB"]);
     assert_eq!(end.stdout, b"1000000\n");
     let told: serde_json::Value = serde_json::from_slice(&network.read("ctl", "how.json")).unwrap();
     let stages = told["stages"].as_array().unwrap();

@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Something goes through them for as long as one likes.
 const STAGES: [&str; 3] = [
     "h1:sleep 1001 & while sleep 0.02; do echo more; done",
-    "h2:sleep 1002 & setsid sleep 1003 & (setsid sh -c 'sleep 1004 & sleep 1005 & exit' &) ; cat",
+    "h2:sleep 1002 & setsid sleep 1003 & (setsid sh -c 'sleep 1004 & sleep 1005 & exit' &) ; cat; exit",
     "h3:sleep 1006 & cat > copy && touch happy; wait",
 ];
 

@@ -22,7 +22,7 @@ pub use terminal::Terminal;
 
 /// Lines of text, more of them than any pipe or slot holds, and none like another.
 pub fn text(bytes: usize) -> Vec<u8> {
-    let lines = (0_u64..).map(|number| format!("{number:x} of many lines, Grüße\n"));
+    let lines = (0_u64..).map(|number| format!("{number:x} of many lines to tell apart\n"));
     let mut text: Vec<u8> = lines
         .take(bytes / 20 + 1)
         .flat_map(String::into_bytes)

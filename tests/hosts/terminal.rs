@@ -30,7 +30,7 @@ impl Terminal {
         let inside = OpenOptions::new()
             .read(true)
             .write(true)
-            .custom_flags(OFlags::NOCTTY.bits().cast_signed())
+            .custom_flags(i32::try_from(OFlags::NOCTTY.bits()).expect("a small number"))
             .open(std::ffi::OsStr::from_bytes(name.as_bytes()))
             .expect("it is ours");
         Self {
