@@ -65,6 +65,12 @@ mod config;
 mod error;
 mod faults;
 mod fd;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing {
+    //! Everything that parses bytes from elsewhere.
+    pub use crate::{ssh::fuzzing::*, transport::fuzzing::*};
+}
 mod key;
 mod pump;
 mod ssh;
@@ -80,9 +86,6 @@ pub use error::{Error, Fault, HandshakeFault};
 pub use faults::Faults;
 pub use key::{GeneratedKey, Key, KeyError};
 pub use stats::Stats;
-#[cfg(fuzzing)]
-#[doc(hidden)]
-pub use transport::fuzzing;
 pub use transport::{Listener, ReadHalf, Stream, Transport, Watch, WriteHalf, connect};
 #[cfg(feature = "rdma")]
 pub use transport::{NotRdma, RdmaStream};

@@ -10,8 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pair::{End, pattern};
+use pair::{End, Running, eventually, pattern};
 use pipeline::{Hosts, fed, feed, rdpipe, run};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 #[track_caller]
@@ -403,7 +404,6 @@ fn hosts_are_brought_up_side_by_side() {
 
 #[test]
 fn an_interrupt_ends_the_pipeline() {
-    use rustix::process::Signal;
     let hosts = Hosts::new("");
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         let stages = ["a:echo up >&2; sleep 1000", "b:cat > copy; touch ended"];
@@ -416,5 +416,62 @@ fn an_interrupt_ends_the_pipeline() {
         end.exits(code);
         assert!(end.at - at < Duration::from_secs(3));
         assert!(!hosts.has("b", "ended"));
+    }
+}
+
+/// The numbers that stage 1 prints on stderr behind the word `pids`: its worker, then its own children.
+fn pids(running: &Running) -> Vec<u32> {
+    running.said("its pids", |text| {
+        let line = text
+            .lines()
+            .find_map(|line| line.split_once("pids ").filter(|_| text.ends_with('\n')));
+        let pids = line?.1.split_whitespace().map(|pid| pid.parse().ok());
+        pids.collect()
+    })
+}
+
+fn parent(pid: u32) -> u32 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn nothing_stays_behind_whoever_is_killed() {
+    let hosts = Hosts::new("");
+    let command = "a:sleep 1000 & x=$!; setsid sleep 1000 & echo pids $PPID $x $! >&2; wait";
+    for victim in ["rdpipe", "guard", "worker"] {
+        let running = hosts
+            .rdpipe(&[command, "b:cat > copy; touch ended"])
+            .start();
+        let mut pids = pids(&running);
+        let worker = pids[0];
+        let guard = parent(worker);
+        pids.push(guard);
+        let kill = |pid: u32| {
+            let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+            kill_process(pid, Signal::KILL).unwrap();
+        };
+        kill(match victim {
+            "rdpipe" => running.id(),
+            "guard" => guard,
+            _ => worker,
+        });
+        for pid in pids {
+            eventually("a process that is gone", || {
+                let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+                stat.map_or(true, |stat| stat.contains(") Z "))
+                    .then_some(())
+            });
+        }
+        let end = running.end();
+        if victim != "rdpipe" {
+            says(
+                &end,
+                255,
+                &["stage 1 (a): ", "killed by signal 9 (SIGKILL)"],
+            );
+        }
+        assert!(!hosts.has("b", "ended"), "after the death of {victim}");
     }
 }

@@ -60,7 +60,7 @@ pub fn main() -> ExitCode {
         return dry_run::print(&plan, &args);
     }
     let console = Console::new("rdpipe", args.messages());
-    let code = run(&args, plan, &console).unwrap_or_else(|error| {
+    let code = run(&args, &plan, &console).unwrap_or_else(|error| {
         console.error(&super::message::sentence(&error));
         FAILED_HERE
     });
@@ -70,12 +70,12 @@ pub fn main() -> ExitCode {
 /// As [`Exit::Local`](super::exit::Exit::Local).
 const FAILED_HERE: u8 = 1;
 
-fn run(args: &RdpipeArgs, plan: Plan, console: &Console) -> anyhow::Result<u8> {
+fn run(args: &RdpipeArgs, plan: &Plan, console: &Console) -> anyhow::Result<u8> {
     let started = Instant::now();
     let control = run::control_runtime()?;
     let signal = signals::watch(&control).context("cannot catch signals")?;
     let moved = Arc::new(AtomicU64::new(0));
-    let driver = driver(args, &plan, console, &control, Arc::clone(&moved))?;
+    let driver = driver(args, plan, console, &control, Arc::clone(&moved))?;
     let terminal = is_on_terminal(&io::stdout(), false);
     let progress = Progress::start(console, None, terminal, move || {
         moved.load(Ordering::Relaxed)
@@ -84,7 +84,7 @@ fn run(args: &RdpipeArgs, plan: Plan, console: &Console) -> anyhow::Result<u8> {
     drop(progress);
     Ok(ending::tell(
         args,
-        &plan,
+        plan,
         &summary,
         started.elapsed(),
         console,
@@ -121,7 +121,10 @@ fn driver(
     let own_program = env::current_exe().context("cannot find the own program")?;
     let remote = args.hosts.remote();
     let launch = |stage: &crate::ssh::plan::Stage| remote.launch(&stage.place, &own_program);
-    let launches = plan.stages.iter().map(launch).collect();
+    let launches: Vec<_> = plan.stages.iter().map(launch).collect();
+    for (stage, launch) in launches.iter().enumerate() {
+        console.detail(&format!("stage {}: {}", plan.name(stage), launch.display()));
+    }
     let (inbox, happenings) = inbox();
     let lane = |end| lane(args, plan, end, &keys, control, &inbox);
     let lanes = [
@@ -148,7 +151,7 @@ fn driver(
         inbox,
         happenings,
         tell: Arc::new(move |notice| match notice {
-            Notice::Words(stage, line) => console.words(&names[stage], &line),
+            Notice::Words(stage, text) => console.words(&names[stage], &text),
             Notice::Warning(text) => console.warn(&text),
             Notice::Note(text) => console.note(&text),
             Notice::Detail(text) => console.detail(&text),

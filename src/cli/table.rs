@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::ssh::{
-    outcome::{StageEnd, Verdict},
+    outcome::{Site, StageEnd, Verdict},
     plan::Plan,
     protocol::{Link, Status},
     supervisor::Summary,
@@ -68,8 +68,14 @@ impl Table {
         let verdicts = summary.ends.verdicts();
         let stage = |number: usize| {
             let end = &summary.ends.stages[number];
-            let host_name = summary.hosts[number].clone();
-            row(plan, number, end, verdicts[number], host_name)
+            let site = Site::Stage(number);
+            let mut causes = summary.ends.causes.iter();
+            let is_lost = causes.any(|cause| cause.site == site && cause.is_trouble);
+            let row = row(plan, number, end, verdicts[number], is_lost);
+            Row {
+                host_name: summary.hosts[number].clone(),
+                ..row
+            }
         };
         let edge = |(number, link): (usize, &Option<Link>)| {
             let is_there = number > 0 || plan.has_input;
@@ -150,13 +156,7 @@ const LEFT: [bool; COLUMNS] = [false, true, true, true, false, false, false, fal
 /// A command is shortened to this many characters.
 const COMMAND_CHARS: usize = 32;
 
-fn row(
-    plan: &Plan,
-    number: usize,
-    end: &StageEnd,
-    verdict: Verdict,
-    host_name: Option<String>,
-) -> Row {
+fn row(plan: &Plan, number: usize, end: &StageEnd, verdict: Verdict, is_lost: bool) -> Row {
     use crate::ssh::plan::Place;
     let stage = &plan.stages[number];
     let host = match &stage.place {
@@ -176,7 +176,7 @@ fn row(
     Row {
         number: number + 1,
         host,
-        host_name,
+        host_name: None,
         command: stage.text.clone(),
         status,
         signal,
@@ -185,7 +185,8 @@ fn row(
             Verdict::Forgiven => "stopped",
             Verdict::Failed(_) => "failed",
             Verdict::Consequence => "ended",
-            Verdict::Trouble => "lost",
+            Verdict::Trouble if is_lost => "lost",
+            Verdict::Trouble => "broken",
         },
         fault: report.and_then(|report| Some(report.fault.as_ref()?.text.clone())),
         output_stopped: report.is_some_and(|report| report.output_stopped),
@@ -226,8 +227,9 @@ impl Row {
         };
         let status = match self.outcome {
             "stopped" => format!("{status}, told to stop"),
-            "ended" => format!("{status}, was ended"),
+            "ended" if self.status != Some(0) => format!("{status}, was ended"),
             "lost" => format!("{status}, lost"),
+            "broken" => format!("{status}, its edge broke"),
             _ => status,
         };
         let percent = |part: f64| {

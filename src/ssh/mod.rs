@@ -2,6 +2,8 @@
 
 pub(crate) mod agent;
 pub(crate) mod explain;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod greeting;
 pub(crate) mod outcome;
 pub(crate) mod own;

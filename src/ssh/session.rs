@@ -31,6 +31,7 @@ use super::{
     greeting::{Found, Greeting},
     plan::launch::Launch,
     protocol::{self, FromAgent, MAX_MESSAGE_BYTES, Status, ToAgent, VERSION, greeting},
+    supervisor::Closing,
 };
 
 /// How long the way to an agent may take: ssh's own limit for connecting, and as long again for a slow login.
@@ -58,8 +59,8 @@ pub(crate) enum SessionEvent {
     /// A line of stderr, or of what the login shell printed.
     Words(String),
     Message(FromAgent),
-    /// Last: the process is gone; why, should that be too early.
-    Closed(String),
+    /// Last: the process is gone.
+    Closed(Closing),
 }
 
 impl Session {
@@ -113,6 +114,13 @@ struct Talk {
     greeted: bool,
 }
 
+impl Closing {
+    fn because(why: String) -> Self {
+        let killed = false;
+        Self { why, killed }
+    }
+}
+
 /// How a talk ended that did not come to its end.
 enum Broken {
     /// The other side closed it; its status says why.
@@ -123,21 +131,21 @@ enum Broken {
 
 impl Talk {
     async fn run(mut self, queue: UnboundedReceiver<ToAgent>) {
-        let why = match spawn(&self.launch) {
+        let closing = match spawn(&self.launch) {
             Ok(child) => self.attend(child, queue).await,
             Err(error) => {
                 let program = self.launch.program().to_string_lossy().into_owned();
-                format!("cannot run {program}: {error}")
+                Closing::because(format!("cannot run {program}: {error}"))
             }
         };
-        (self.events)(SessionEvent::Closed(why));
+        (self.events)(SessionEvent::Closed(closing));
     }
 
-    async fn attend(&mut self, mut child: Child, queue: UnboundedReceiver<ToAgent>) -> String {
+    async fn attend(&mut self, mut child: Child, queue: UnboundedReceiver<ToAgent>) -> Closing {
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
-            return "its pipes are missing".to_owned();
+            return Closing::because("its pipes are missing".to_owned());
         };
         let words = tokio::spawn(listen(
             stderr,
@@ -156,7 +164,7 @@ impl Talk {
         let status = self.wait(&mut child, is_closed).await;
         let _ = timeout(WORDS_LIMIT, words).await;
         match broken {
-            Broken::Because(why) => why,
+            Broken::Because(why) => Closing::because(why),
             Broken::Closed => {
                 let words: Vec<_> = lock(&self.words).iter().cloned().collect();
                 let evidence = Evidence {
@@ -164,7 +172,12 @@ impl Talk {
                     status,
                     greeted: self.greeted,
                 };
-                explain(&self.launch, &evidence)
+                let killed = matches!(
+                    status,
+                    Some(Status::Signaled(_) | Status::Exited(129..=192))
+                );
+                let why = explain(&self.launch, &evidence);
+                Closing { why, killed }
             }
         }
     }

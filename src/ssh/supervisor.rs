@@ -33,14 +33,23 @@ pub(crate) struct Settings {
 pub(crate) enum Event {
     /// An agent said this.
     Message(usize, FromAgent),
-    /// A session is over, and so are its processes here; why, if that was too early.
-    Closed(usize, String),
+    /// A session is over, and so are its processes here.
+    Closed(usize, Closing),
     /// One of rdpipe's own edges: its input is what the first stage reads.
     Own(End, OwnEvent),
     /// The user, or the system, wants it to end.
     Signal { number: u8, name: &'static str },
     /// Time went by.
     Tick,
+}
+
+/// The end of a session.
+#[derive(Debug, Clone)]
+pub(crate) struct Closing {
+    /// Why, if that was too early.
+    pub(crate) why: String,
+    /// Whether a signal that nobody here had sent ended the agent.
+    pub(crate) killed: bool,
 }
 
 /// What happens to one of rdpipe's own edges.

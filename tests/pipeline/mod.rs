@@ -21,7 +21,7 @@ use crate::pair::{End, Place, Running, Setup, program};
 pub fn rdpipe(arguments: &[&str]) -> Setup {
     let setup = program(env!("CARGO_BIN_EXE_rdpipe"), "rdpipe");
     let setup = setup.env("SHELL", "/bin/bash");
-    arguments.iter().fold(setup, |setup, word| setup.arg(word))
+    arguments.iter().fold(setup, Setup::arg)
 }
 
 /// Runs a pipeline to its end.

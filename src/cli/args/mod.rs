@@ -17,7 +17,7 @@ use clap::{Args, Parser, ValueEnum};
 
 pub use key::{KEY_VARIABLE, KeyOptions, KeySource, LoadedKey};
 pub use rdma::RdmaOptions;
-pub use rdpipe::{Agent, HostOptions, RdpipeArgs};
+pub use rdpipe::{Agent, HostOptions, RdpipeArgs, ReportOptions};
 
 use crate::config::{Direction, RdmaConfig, StreamConfig, TransportPolicy};
 

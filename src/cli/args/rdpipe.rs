@@ -31,10 +31,6 @@ pub struct RdpipeArgs {
     #[arg(short = 'n', long)]
     pub dry_run: bool,
 
-    /// Write what came of the stages to FILE, in JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-
     /// Have output files on the disk before they count as written
     #[arg(long)]
     pub fsync: bool,
@@ -47,6 +43,19 @@ pub struct RdpipeArgs {
     #[command(flatten)]
     pub stream: StreamOptions,
 
+    /// What the user is told.
+    #[command(flatten)]
+    pub report: ReportOptions,
+
+    /// Be an agent: for rdpipe itself
+    #[arg(long, hide = true, value_enum, num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "guard")]
+    pub agent: Option<Agent>,
+}
+
+/// How much is said, and where.
+#[derive(Debug, Clone, Args)]
+pub struct ReportOptions {
     /// Say how it goes, and show the table of stages in the end
     #[arg(short, long, conflicts_with = "quiet")]
     pub verbose: bool,
@@ -55,10 +64,9 @@ pub struct RdpipeArgs {
     #[arg(short, long)]
     pub quiet: bool,
 
-    /// Be an agent: for rdpipe itself
-    #[arg(long, hide = true, value_enum, num_args = 0..=1, require_equals = true)]
-    #[arg(default_missing_value = "guard")]
-    pub agent: Option<Agent>,
+    /// Write what came of the stages to FILE, in JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 /// Which part of an agent.
@@ -107,8 +115,8 @@ impl RdpipeArgs {
     #[must_use]
     pub fn messages(&self) -> MessageOptions {
         MessageOptions {
-            verbose: self.verbose,
-            quiet: self.quiet,
+            verbose: self.report.verbose,
+            quiet: self.report.quiet,
             json: false,
         }
     }
@@ -197,7 +205,7 @@ mod tests {
     #[test]
     fn options_of_the_manual_stay() {
         let args = parse(&["-v", "-n", "-p", "7691", "-H", "10.0.0.1", "a:wc", "b:> f"]).unwrap();
-        assert!(args.verbose && args.dry_run);
+        assert!(args.report.verbose && args.dry_run);
         assert_eq!(args.hosts.ports, Some((7691, 7691)));
         assert_eq!(args.hosts.here().as_deref(), Some("10.0.0.1"));
         assert_eq!(args.segments, ["a:wc", "b:> f"]);

@@ -34,7 +34,7 @@ pub(super) fn tell(
     }
     let table = Table::new(plan, summary, errors, elapsed);
     let is_failure = !ends.is_success() && ends.signal.is_none();
-    if args.verbose || (is_failure && !args.quiet) {
+    if args.report.verbose || (is_failure && !args.report.quiet) {
         console.lines(&table.lines());
     }
     let (bytes, seconds) = (table.bytes(), table.stage_seconds());
@@ -43,7 +43,7 @@ pub(super) fn tell(
     let gigabytes = rate(bytes, seconds) / 1e9;
     console.detail(&format!("Bandwidth {gigabytes:.3} GB/s"));
     let exit = ends.exit();
-    if let Some(path) = &args.json {
+    if let Some(path) = &args.report.json {
         if let Err(error) = fs::write(path, table.json()) {
             console.error(&format!("cannot write {}: {error}", path.display()));
             return if exit == 0 { super::FAILED_HERE } else { exit };

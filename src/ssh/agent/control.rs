@@ -145,10 +145,8 @@ where
     let task = tokio::spawn(write(output, receiver));
     outbox.send(FromAgent::Hello(hello));
     let ordering = async {
-        let mut rest = greet(&mut input).await?;
-        let mut frames = FramedRead::new(input, codec());
-        frames.read_buffer_mut().extend_from_slice(&rest);
-        rest.as_mut().zeroize();
+        greet(&mut input).await?;
+        let frames = FramedRead::new(input, codec());
         let mut inbox = Inbox {
             frames,
             outbox: outbox.clone(),
@@ -165,31 +163,29 @@ where
     Ok((order, inbox, outbox, Writer { task }))
 }
 
-/// Reads the controller's greeting. Returns what came with it, of what follows.
-async fn greet(input: &mut (impl AsyncRead + Unpin)) -> Result<BytesMut, ControlError> {
-    let mut read = BytesMut::with_capacity(MAX_LINE_BYTES);
-    loop {
-        // It begins with an empty line, which ends whatever stood there before.
-        while let Some(end) = read.iter().position(|byte| *byte == b'\n') {
-            let line = read.split_to(end + 1);
-            let line = String::from_utf8_lossy(&line);
-            if line.trim_end().is_empty() {
-                continue;
+/// Reads the controller's greeting, and not a byte of what follows.
+async fn greet(input: &mut (impl AsyncRead + Unpin)) -> Result<(), ControlError> {
+    let mut line = Vec::with_capacity(MAX_LINE_BYTES);
+    while line.len() < MAX_LINE_BYTES {
+        match input.read_u8().await {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(ControlError::Gone);
             }
-            return match parse_greeting(&line, "controller") {
-                None => Err(ControlError::Garbage("no greeting")),
-                Some((VERSION, _)) => Ok(read),
-                Some((version, program)) => {
-                    let theirs = format!("{program} (protocol {version} there, {VERSION} here)");
-                    Err(ControlError::Version { theirs })
-                }
-            };
+            byte => line.push(byte?),
         }
-        if read.len() >= MAX_LINE_BYTES {
-            return Err(ControlError::Garbage("no greeting"));
+        // It begins with an empty line, which ends whatever stood there before.
+        if line == b"\n" {
+            line.clear();
+        } else if line.ends_with(b"\n") {
+            break;
         }
-        if input.read_buf(&mut read).await? == 0 {
-            return Err(ControlError::Gone);
+    }
+    match parse_greeting(&String::from_utf8_lossy(&line), "controller") {
+        None => Err(ControlError::Garbage("no greeting")),
+        Some((VERSION, _)) => Ok(()),
+        Some((version, program)) => {
+            let theirs = format!("{program} (protocol {version} there, {VERSION} here)");
+            Err(ControlError::Version { theirs })
         }
     }
 }

@@ -15,7 +15,7 @@ use rustix::{
     stdio::{dup2_stdin, dup2_stdout},
 };
 
-use super::{descendants, reaper};
+use super::{descendants, hold::Keeper, reaper};
 use crate::ssh::protocol::Status;
 
 /// Runs the guard: `rdpipe --agent`.
@@ -40,12 +40,14 @@ pub(super) fn guard(worker: &mut Command) -> u8 {
 fn watch(worker: &mut Command) -> io::Result<Status> {
     // What loses its parent comes to this process, even if it has left group and session.
     set_child_subreaper(Some(rustix::process::getpid()))?;
+    let keeper = Keeper::prepare(worker)?;
     let child = worker.spawn()?;
     // The session ends for the controller when the worker closes it, not when this process does.
     let null = File::options().read(true).write(true).open("/dev/null")?;
     dup2_stdin(&null)?;
     dup2_stdout(&null)?;
     let worker = Pid::from_child(&child);
+    keeper.serve(worker);
     let status = loop {
         match retry_on_intr(|| wait(WaitOptions::empty()))? {
             Some((pid, status)) if pid == worker => {

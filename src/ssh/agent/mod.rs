@@ -14,6 +14,7 @@ mod descendants;
 mod edge;
 mod explain;
 mod guard;
+mod hold;
 mod joint;
 mod meter;
 mod pump_thread;

@@ -65,7 +65,7 @@ fn work() -> Result<u8, control::ControlError> {
     let exit = runtime.block_on(async {
         let (input, output) = (Source::stdin()?, Sink::stdout()?);
         let cause = Arc::default();
-        let exit = signals::watch(Arc::clone(&cause))?;
+        let exit = signals::watch(&cause)?;
         hide_stdio()?;
         converse(input, output, cause, exit).await
     });

@@ -1,4 +1,7 @@
-use super::*;
+use super::{
+    Verdict::{Fine, Forgiven},
+    *,
+};
 
 fn stage(status: Status) -> StageEnd {
     StageEnd {
@@ -62,7 +65,6 @@ fn the_rightmost_failure_counts() {
 fn whoever_was_told_to_stop_is_forgiven_all_the_way_up() {
     for status in [PIPE, Status::Exited(141)] {
         let fine = ends([stopped(status), stopped(status), stage(OK)]);
-        use Verdict::{Fine, Forgiven};
         assert_eq!(fine.verdicts(), [Forgiven, Forgiven, Fine]);
         assert_eq!(fine.exit(), 0);
         assert!(fine.is_success());

@@ -108,7 +108,7 @@ const PROGRAM: &str = "rdpipe";
 const AGENT: &str = "--agent";
 
 /// What ssh is told, unless the user says otherwise.
-const SSH_OPTIONS: [&str; 11] = [
+const SSH_OPTIONS: [&str; 8] = [
     "-T",
     // Nobody could answer a question: an error at once, instead.
     "-oBatchMode=yes",
@@ -120,8 +120,4 @@ const SSH_OPTIONS: [&str; 11] = [
     "-oForwardX11=no",
     "-oPermitLocalCommand=no",
     "-oRemoteCommand=none",
-    // Notices a host that is gone even before there is an agent to talk to.
-    "-oServerAliveInterval=10",
-    "-oServerAliveCountMax=3",
-    "-oTCPKeepAlive=yes",
 ];

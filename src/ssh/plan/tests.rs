@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::{launch::Remote, *};
+use crate::ssh::quote;
 
 fn plan(segments: &[&str]) -> Result<Plan, PlanError> {
     let segments: Vec<OsString> = segments.iter().map(OsString::from).collect();
@@ -166,7 +167,6 @@ fn rsh_gets_its_words_as_they_are() {
         program: Some("/opt/r d".to_owned()),
         ..Remote::default()
     };
-    use super::super::quote;
     assert_eq!(
         words(&rsh("kubectl exec -i pod-{host} --"), "fs1:wc"),
         [

@@ -59,7 +59,7 @@ impl Inbox {
             let event = match event {
                 SessionEvent::Words(line) => return tell(Notice::Words(stage, line)),
                 SessionEvent::Message(message) => Event::Message(stage, message),
-                SessionEvent::Closed(why) => Event::Closed(stage, why),
+                SessionEvent::Closed(closing) => Event::Closed(stage, closing),
             };
             let _ = sender.send(event);
         }

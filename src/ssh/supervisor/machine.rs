@@ -1,17 +1,18 @@
 //! The supervisor's decisions: events in, actions out. Pure, no I/O and no clock.
 
+mod answer;
+mod connect;
+
 use std::time::Duration;
 
 use super::{
-    Action, Event, Notice, OwnEvent, Settings, Summary,
-    edge::{Joint, Next, Node, index},
+    Action, Closing, Event, Notice, OwnEvent, Settings, Summary,
+    edge::{Joint, Node, index},
 };
 use crate::ssh::{
-    outcome::{Cause, Ends, SIGPIPE_STATUS, Site, StageEnd, describe, shell_status},
-    plan::{Place, Plan},
-    protocol::{
-        Edge, End, Fault, FaultKind, FromAgent, Hello, Link, Order, Report, Status, ToAgent,
-    },
+    outcome::{Cause, Ends, Site, StageEnd},
+    plan::Plan,
+    protocol::{End, Fault, FaultKind, FromAgent, Hello, Report, Status, ToAgent},
 };
 
 /// How long agents have to clean up and report after a failure, before their sessions are cut.
@@ -23,8 +24,7 @@ const INTERRUPT_LIMIT: Duration = Duration::from_secs(2);
 /// How long a session that was cut may take to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
 
-/// A pipeline from its first session to its last.
-#[derive(Debug)]
+/// A pipeline from its first session to its last. It holds the keys, and is never printed.
 pub(crate) struct Machine {
     plan: Plan,
     settings: Settings,
@@ -58,12 +58,20 @@ struct Stage {
     hello: Option<Hello>,
     ended: Option<Status>,
     report: Option<Report>,
-    is_at_end: bool,
-    /// It was told to proceed, or to end.
-    answered: bool,
+    turn: Turn,
     cut: bool,
     closed: bool,
     bytes: u64,
+}
+
+/// Whether a file's stage has asked to go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Turn {
+    #[default]
+    NotYet,
+    Waits,
+    /// It was told to proceed, or to end.
+    Answered,
 }
 
 impl Machine {
@@ -95,7 +103,7 @@ impl Machine {
     pub(crate) fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
         match event {
             Event::Message(stage, message) => self.heard(now, stage, message),
-            Event::Closed(stage, why) => self.closed(now, stage, why),
+            Event::Closed(stage, closing) => self.closed(now, stage, closing),
             Event::Own(end, event) => self.own(now, end, event),
             Event::Signal { number, name } => {
                 self.signal = Some(number);
@@ -161,7 +169,10 @@ impl Machine {
                 self.connected(index(stage, end), Node::Stage(stage), link);
             }
             FromAgent::AtEnd => {
-                self.stages[stage].is_at_end = true;
+                let turn = &mut self.stages[stage].turn;
+                if *turn == Turn::NotYet {
+                    *turn = Turn::Waits;
+                }
                 self.answer();
             }
             FromAgent::Ended(status) => {
@@ -181,253 +192,6 @@ impl Machine {
         }
     }
 
-    fn hello(&mut self, stage: usize, hello: Hello) {
-        if self.is_ending() {
-            return;
-        }
-        let addresses: Vec<_> = hello.addresses.iter().map(ToString::to_string).collect();
-        self.tell(Notice::Detail(format!(
-            "stage {} is on {}, which has the addresses {}",
-            self.plan.name(stage),
-            hello.host,
-            addresses.join(", ")
-        )));
-        self.stages[stage].hello = Some(hello);
-        let order = Order {
-            number: u32::try_from(stage + 1).unwrap_or(u32::MAX),
-            name: self.plan.name(stage),
-            work: self.plan.stages[stage].work.clone(),
-            input: self.edge(stage, End::Input),
-            output: self.edge(stage, End::Output),
-            stream: self.settings.stream.clone(),
-            fsync: self.settings.fsync,
-        };
-        self.send(stage, ToAgent::Order(Box::new(order)));
-        for edge in 0..self.joints.len() {
-            self.dial(edge);
-        }
-    }
-
-    /// An end of an edge, as its agent is told of it.
-    fn edge(&self, stage: usize, end: End) -> Option<Edge> {
-        let edge = index(stage, end);
-        let joint = self.joints[edge].as_ref()?;
-        let (from, to) = self.plan.ends(edge);
-        Some(Edge {
-            peer: if end == End::Input { from } else { to },
-            key: self.keys[edge].clone(),
-            listens: joint.listens(Node::Stage(stage)),
-        })
-    }
-
-    fn listening(&mut self, stage: usize, end: End, port: u16) {
-        let edge = index(stage, end);
-        if let Some(joint) = &mut self.joints[edge] {
-            joint.listening(Node::Stage(stage), port);
-            self.dial(edge);
-        }
-    }
-
-    /// Has the edge dialled, once there is somebody at both ends.
-    fn dial(&mut self, edge: usize) {
-        let Some(joint) = &mut self.joints[edge] else {
-            return;
-        };
-        let (dialler, listener) = (joint.dialler(), joint.listener());
-        let is_there = |node| match node {
-            Node::Own => true,
-            Node::Stage(stage) => self.stages[stage].hello.is_some(),
-        };
-        if self.phase != Phase::Connecting || !is_there(dialler) {
-            return;
-        }
-        let Some(port) = joint.take_port() else {
-            return;
-        };
-        let addresses = self.addresses(dialler, listener);
-        match dialler {
-            Node::Stage(stage) => {
-                let end = end_of(edge, stage);
-                self.send(
-                    stage,
-                    ToAgent::Dial {
-                        end,
-                        addresses,
-                        port,
-                    },
-                );
-            }
-            Node::Own => {
-                let end = own_end(edge);
-                self.actions.push(Action::Dial {
-                    end,
-                    addresses,
-                    port,
-                });
-            }
-        }
-    }
-
-    /// Where `dialler` may find `listener`, the best first.
-    fn addresses(&self, dialler: Node, listener: Node) -> Vec<String> {
-        let Node::Stage(stage) = listener else {
-            return Vec::new();
-        };
-        let place = &self.plan.stages[stage].place;
-        if let Place::Host { host, .. } = place {
-            let given = &self.settings.addresses;
-            if let Some(given) = given.iter().find(|given| given.host == *host) {
-                return given.addresses.clone();
-            }
-        }
-        let mut addresses = Vec::new();
-        let there = self.machine(listener);
-        if there.is_some() && there == self.machine(dialler) {
-            addresses.push("127.0.0.1".to_owned());
-        }
-        let hello = self.stages[stage].hello.as_ref();
-        let said = hello.map_or(&[][..], |hello| &hello.addresses);
-        let said = said.iter().map(ToString::to_string);
-        match place {
-            // The user knows better than the machine which of its addresses is good.
-            Place::Here => addresses.extend(self.settings.here.clone().into_iter().chain(said)),
-            Place::Host { host, .. } => addresses.extend(said.chain([host.clone()])),
-        }
-        let mut unique = Vec::with_capacity(addresses.len());
-        for address in addresses {
-            if !unique.contains(&address) {
-                unique.push(address);
-            }
-        }
-        unique
-    }
-
-    /// Which machine that is.
-    fn machine(&self, node: Node) -> Option<&str> {
-        match node {
-            Node::Own => self.settings.machine.as_deref(),
-            Node::Stage(stage) => self.stages[stage].hello.as_ref().map(|h| &*h.machine),
-        }
-    }
-
-    fn unreachable(
-        &mut self,
-        now: Duration,
-        edge: usize,
-        node: Node,
-        tried: Vec<(String, String)>,
-    ) {
-        let Some(joint) = &mut self.joints[edge] else {
-            return;
-        };
-        match joint.unreachable(node, tried) {
-            Some(Next::Listen(Node::Stage(stage))) => {
-                let end = end_of(edge, stage);
-                self.send(stage, ToAgent::Listen { end });
-            }
-            Some(Next::Listen(Node::Own) | Next::GiveUp) => {
-                let text = self.blocked(edge);
-                self.fail(now, Site::Edge(edge), FaultKind::Own, text, true);
-            }
-            None => {}
-        }
-    }
-
-    /// Which two, which ports, and what was tried.
-    fn blocked(&self, edge: usize) -> String {
-        let (from, to) = self.plan.ends(edge);
-        let mut text = format!("{from} and {to} cannot reach each other");
-        let name = |node| match node {
-            Node::Own => "rdpipe".to_owned(),
-            Node::Stage(stage) => self.plan.stages[stage].place.to_string(),
-        };
-        let failed = self.joints[edge].as_ref().map_or(&[][..], |j| &j.failed);
-        for attempt in failed {
-            let tried: Vec<_> = attempt
-                .tried
-                .iter()
-                .map(|(address, what)| format!("{address}: {what}"))
-                .collect();
-            let (dialler, listener) = (name(attempt.dialler), name(attempt.listener));
-            let port = attempt.port;
-            text += &format!("; from {dialler} to {listener}, port {port}: ");
-            text += &tried.join(", ");
-        }
-        text + " (-p PORT-PORT pins the ports for a firewall, --addr HOST=ADDR says where a host is)"
-    }
-
-    fn connected(&mut self, edge: usize, node: Node, link: Link) {
-        let Some(joint) = &mut self.joints[edge] else {
-            return;
-        };
-        let Link {
-            transport,
-            reason,
-            is_fallback,
-            address,
-        } = link.clone();
-        let was_fallback = joint.link.as_ref().is_some_and(|link| link.is_fallback);
-        let is_first = joint.connected(node, link);
-        let (from, to) = self.plan.ends(edge);
-        if is_fallback && !was_fallback {
-            let text = format!("from {from} to {to} the data goes over TCP: {reason}");
-            self.tell(Notice::Note(text));
-        } else if is_first {
-            let text = format!("{from} to {to}: {transport} ({reason}), {address}");
-            self.tell(Notice::Detail(text));
-        }
-        let stands = |joint: &Option<Joint>| joint.as_ref().is_none_or(Joint::stands);
-        if self.phase == Phase::Connecting && self.joints.iter().all(stands) {
-            self.phase = Phase::Running;
-            for stage in 0..self.stages.len() {
-                self.send(stage, ToAgent::Go);
-            }
-            self.actions.push(Action::Go);
-        }
-    }
-
-    /// Answers the stages that wait for those before them.
-    fn answer(&mut self) {
-        for stage in 0..self.stages.len() {
-            let waits = self.stages[stage].is_at_end && !self.stages[stage].answered;
-            if !waits || self.is_ending() {
-                continue;
-            }
-            match self.before(stage) {
-                None => {}
-                Some(Ok(())) => {
-                    self.stages[stage].answered = true;
-                    self.send(stage, ToAgent::Proceed);
-                }
-                Some(Err(reason)) => {
-                    self.stages[stage].answered = true;
-                    self.send(stage, ToAgent::Kill { reason });
-                }
-            }
-        }
-    }
-
-    /// Whether everything before the stage has succeeded, or what has not; none while it is open.
-    fn before(&self, stage: usize) -> Option<Result<(), String>> {
-        let mut successor_is_fine = true;
-        let mut failure = None;
-        for index in (0..stage).rev() {
-            let Stage { ended, report, .. } = &self.stages[index];
-            let status = (*ended)?;
-            let is_fine = match shell_status(status) {
-                0 => true,
-                SIGPIPE_STATUS => report.as_ref()?.output_stopped && successor_is_fine,
-                _ => false,
-            };
-            if !is_fine {
-                let name = self.plan.name(index);
-                failure = Some(format!("stage {name} {}", describe(status)));
-            }
-            successor_is_fine = is_fine;
-        }
-        Some(failure.map_or(Ok(()), Err))
-    }
-
     fn reported(&mut self, now: Duration, stage: usize, report: Report) {
         let fault = report.fault.clone();
         let status = report.status;
@@ -436,7 +200,11 @@ impl Machine {
         self.stages[stage].report = Some(report);
         let site = Site::Stage(stage);
         match fault {
-            Some(Fault { kind, text }) => self.fail(now, site, kind, text, false),
+            // Files are opened after that: what fails before it is the way there.
+            Some(Fault { kind, text }) => {
+                let is_trouble = self.phase == Phase::Connecting && kind <= FaultKind::Edge;
+                self.fail(now, site, kind, text, is_trouble);
+            }
             None if self.phase == Phase::Connecting => {
                 let text = "it ended before the pipeline began".to_owned();
                 self.fail(now, site, FaultKind::Own, text, true);
@@ -449,16 +217,22 @@ impl Machine {
         }
     }
 
-    fn closed(&mut self, now: Duration, stage: usize, why: String) {
-        let state = &mut self.stages[stage];
-        state.closed = true;
-        if state.report.is_some() {
+    fn closed(&mut self, now: Duration, stage: usize, closing: Closing) {
+        let Closing { why, killed } = closing;
+        let ended = &mut self.stages[stage];
+        ended.closed = true;
+        let site = Site::Stage(stage);
+        if ended.report.is_some() {
+            // A worker whose guard was killed is told to end, and can say no more than that.
+            let own = |cause: &&mut Cause| cause.site == site && cause.fault.kind == FaultKind::Own;
+            if let (true, Some(cause)) = (killed, self.causes.iter_mut().find(own)) {
+                cause.fault.text = format!("{why}; {}", cause.fault.text);
+            }
             return;
         }
-        let site = Site::Stage(stage);
-        if !state.cut {
+        if !ended.cut {
             self.fail(now, site, FaultKind::Own, why, true);
-        } else if state.hello.is_some() && self.signal.is_none() {
+        } else if ended.hello.is_some() && self.signal.is_none() {
             let text = "its agent did not end in time".to_owned();
             self.fail(now, site, FaultKind::Ordered, text, false);
         }
@@ -575,18 +349,4 @@ impl Machine {
     fn tell(&mut self, notice: Notice) {
         self.actions.push(Action::Tell(notice));
     }
-}
-
-/// Which of its ends the edge is for a stage that it touches.
-fn end_of(edge: usize, stage: usize) -> End {
-    if edge == stage {
-        End::Input
-    } else {
-        End::Output
-    }
-}
-
-/// Which of rdpipe's own the edge is.
-fn own_end(edge: usize) -> End {
-    if edge == 0 { End::Input } else { End::Output }
 }

@@ -1,6 +1,6 @@
 use std::{ffi::OsString, time::Duration};
 
-use super::{Action, Event, Notice, OwnEnd, OwnEvent, Settings, machine::Machine};
+use super::{Action, Closing, Event, Notice, OwnEnd, OwnEvent, Settings, machine::Machine};
 use crate::ssh::{
     plan::{Addresses, Plan},
     protocol::{
@@ -119,7 +119,9 @@ impl Rig {
     }
 
     fn closed(&mut self, stage: usize) -> Vec<Action> {
-        self.event(Event::Closed(stage, format!("lost host{stage}")))
+        let why = format!("lost host{stage}");
+        let killed = false;
+        self.event(Event::Closed(stage, Closing { why, killed }))
     }
 
     fn own_ended(&mut self, end: End) -> Vec<Action> {
@@ -460,6 +462,30 @@ fn the_first_cause_is_found_behind_its_consequences() {
     rig.faulty(1, FaultKind::Own, "no space left on device");
     let ends = rig.machine.summary().ends;
     assert_eq!(ends.ranked()[0].fault.text, "no space left on device");
+}
+
+#[test]
+fn a_killed_guard_is_named() {
+    let mut rig = Rig::new(&["a:x"], false);
+    rig.up(1, false);
+    rig.faulty(0, FaultKind::Own, "the agent was ended by SIGTERM");
+    let why = "the agent on a was killed by signal 9 (SIGKILL)".to_owned();
+    let killed = true;
+    rig.event(Event::Closed(0, Closing { why, killed }));
+    let text = &rig.machine.summary().ends.causes[0].fault.text;
+    assert!(text.starts_with("the agent on a was killed"), "{text}");
+}
+
+#[test]
+fn what_fails_on_the_way_up_is_trouble() {
+    let mut rig = Rig::new(&["a:> f"], false);
+    rig.hello(0, "m1");
+    rig.faulty(0, FaultKind::Own, "cannot listen");
+    assert_eq!(rig.exit(), 255);
+    let mut rig = Rig::new(&["a:> f"], false);
+    rig.up(1, false);
+    rig.faulty(0, FaultKind::Own, "no space left on device");
+    assert_eq!(rig.exit(), 1);
 }
 
 #[test]

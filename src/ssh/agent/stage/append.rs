@@ -1,16 +1,10 @@
 //! The file of `>>`: written in place, after what is there.
 
-use std::{
-    fs::{File, OpenOptions},
-    io,
-    os::unix::fs::{FileTypeExt, OpenOptionsExt},
-    path::Path,
-    time::Duration,
-};
+use std::{fs::File, io, os::unix::fs::FileTypeExt, path::Path, time::Duration};
 
 use rustix::{
-    fs::{OFlags, fcntl_getfl, fcntl_setfl},
-    io::Errno,
+    fs::{CWD, Mode, OFlags, fcntl_getfl, fcntl_setfl, openat},
+    io::{Errno, retry_on_intr},
 };
 
 use crate::fd::Sink;
@@ -45,7 +39,7 @@ impl Append {
             tokio::time::sleep(FIFO_INTERVAL).await;
         };
         let metadata = file.metadata()?;
-        let length = metadata.is_file().then(|| metadata.len());
+        let length = metadata.is_file().then_some(metadata.len());
         let sink = Sink::new(file.into(), path.display().to_string())?;
         Ok(Self { sink, length })
     }
@@ -77,21 +71,18 @@ impl Append {
 
 /// `None` for a FIFO without a reader: to wait for one in open(2) would block a thread for ever.
 fn try_open(path: &Path) -> io::Result<Option<File>> {
-    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
-    let opened = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .custom_flags(flags.cast_signed())
-        .open(path);
-    let is_fifo = |file_type: std::fs::FileType| file_type.is_fifo();
+    let flags = OFlags::WRONLY
+        | OFlags::APPEND
+        | OFlags::CREATE
+        | OFlags::NONBLOCK
+        | OFlags::NOCTTY
+        | OFlags::CLOEXEC;
+    let opened = retry_on_intr(|| openat(CWD, path, flags, Mode::from_raw_mode(0o666)));
     let file = match opened {
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => {
-            let waits = is_fifo(path.metadata()?.file_type());
-            return if waits { Ok(None) } else { Err(error) };
-        }
-        opened => opened?,
+        Err(Errno::NXIO) if path.metadata()?.file_type().is_fifo() => return Ok(None),
+        opened => File::from(opened?),
     };
-    if !is_fifo(file.metadata()?.file_type()) {
+    if !file.metadata()?.file_type().is_fifo() {
         // A device that cannot be polled must wait in its write, not fail with EAGAIN.
         fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
     }

@@ -12,7 +12,7 @@ use super::{
         reaper::{is_broken_pipe, signal_in},
     },
     Ends, Placed, Stage,
-    tree::{Ending, Tree},
+    tree::{Ending, Stdin, Tree},
 };
 use crate::{
     fd::{Sink, Source},
@@ -109,8 +109,9 @@ fn give_up_if_killed(stage: &Stage, status: Status) {
 
 /// Gives the command its input. Its stdin is closed after a verified end, or when it is dead: a pipe
 /// cannot say that something broke, and `cat > copy` must not end happily on half its input.
-async fn take(mut joint: Joint, stdin: OwnedFd, dead: CancellationToken) {
-    let sink = match Sink::new(stdin, "the command's input") {
+async fn take(mut joint: Joint, stdin: Stdin, dead: CancellationToken) {
+    let Stdin { pipe, hold } = stdin;
+    let sink = match Sink::new(pipe, "the command's input") {
         Ok(mut sink) => {
             take_into(&mut joint, &mut sink, &dead).await;
             Some(sink)
@@ -126,6 +127,9 @@ async fn take(mut joint: Joint, stdin: OwnedFd, dead: CancellationToken) {
         drop(sink);
     } else {
         drop(sink);
+        if let Some(hold) = hold {
+            hold.release();
+        }
         if !joint.cause.input_stopped.is_set() {
             // Fails only where the peer is gone by now: it had given everything.
             let _ = joint.stream.confirm();

@@ -8,16 +8,21 @@ use std::{
         fd::OwnedFd,
         unix::{ffi::OsStrExt, process::CommandExt},
     },
+    path::PathBuf,
     process::{Child, Command, Stdio},
     sync::mpsc as blocking_mpsc,
     thread,
 };
 
-use rustix::process::Pid;
+use rustix::{
+    pipe::{PipeFlags, pipe_with},
+    process::Pid,
+};
 use tokio::sync::mpsc;
 
 use super::super::{
     descendants,
+    hold::{self, Hold},
     reaper::{Merged, reap_all},
 };
 use crate::ssh::protocol::Status;
@@ -40,8 +45,14 @@ pub(super) struct Tree {
 
 /// This end of the command's pipes, where it has any.
 pub(super) struct Pipes {
-    pub(super) stdin: Option<OwnedFd>,
+    pub(super) stdin: Option<Stdin>,
     pub(super) stdout: Option<OwnedFd>,
+}
+
+/// The pipe to the command's stdin.
+pub(super) struct Stdin {
+    pub(super) pipe: OwnedFd,
+    pub(super) hold: Option<Hold>,
 }
 
 impl Tree {
@@ -55,24 +66,30 @@ impl Tree {
         has_input: bool,
         has_output: bool,
     ) -> Result<(Self, Pipes), String> {
-        let shell = shell(env::var_os("SHELL"));
-        let child = Command::new(&shell)
-            .arg("-c")
-            .arg(OsStr::from_bytes(command))
-            .stdin(stdio(has_input))
-            .stdout(stdio(has_output))
-            .process_group(0)
-            .spawn();
-        let failed = |error: &dyn std::fmt::Display| {
-            format!("cannot run the shell {}: {error}", shell.display())
+        let shell = PathBuf::from(shell(env::var_os("SHELL")));
+        let spawning = || {
+            let (reader, stdin) = if has_input {
+                stdin()?
+            } else {
+                (Stdio::null(), None)
+            };
+            let mut child = Command::new(&shell)
+                .arg("-c")
+                .arg(OsStr::from_bytes(command))
+                .env_remove(hold::VARIABLE)
+                .stdin(reader)
+                .stdout(if has_output {
+                    Stdio::piped()
+                } else {
+                    Stdio::null()
+                })
+                .process_group(0)
+                .spawn()?;
+            let stdout = child.stdout.take().map(OwnedFd::from);
+            Ok((Self::watch(&child)?, Pipes { stdin, stdout }))
         };
-        let mut child = child.map_err(|error| failed(&error))?;
-        let pipes = Pipes {
-            stdin: child.stdin.take().map(OwnedFd::from),
-            stdout: child.stdout.take().map(OwnedFd::from),
-        };
-        let tree = Self::watch(&child).map_err(|error| failed(&error))?;
-        Ok((tree, pipes))
+        let spawned: io::Result<_> = spawning();
+        spawned.map_err(|error| format!("cannot run the shell {}: {error}", shell.display()))
     }
 
     /// Reaps on a thread of its own: nothing else in this process starts children, or waits for any.
@@ -131,12 +148,11 @@ impl Tree {
     }
 }
 
-fn stdio(is_pipe: bool) -> Stdio {
-    if is_pipe {
-        Stdio::piped()
-    } else {
-        Stdio::null()
-    }
+/// A pipe for the command to read from, which the guard holds open.
+fn stdin() -> io::Result<(Stdio, Option<Stdin>)> {
+    let (reader, pipe) = pipe_with(PipeFlags::CLOEXEC)?;
+    let hold = Hold::on(&pipe);
+    Ok((reader.into(), Some(Stdin { pipe, hold })))
 }
 
 /// The user's login shell, as sshd and login tell it.

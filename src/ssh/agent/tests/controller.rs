@@ -178,12 +178,12 @@ pub(super) fn order(number: u32, work: Work) -> Order {
     }
 }
 
-pub(super) fn edge(key: &GeneratedKey, listens: bool) -> Option<Edge> {
-    Some(Edge {
+pub(super) fn edge(key: &GeneratedKey, listens: bool) -> Edge {
+    Edge {
         peer: "its peer".into(),
         key: key.text().to_string(),
         listens,
-    })
+    }
 }
 
 pub(super) async fn dial(port: u16, key: &GeneratedKey, direction: Direction) -> Stream {
@@ -207,9 +207,9 @@ impl Pipeline {
             let mut agent = Agent::start().await;
             let mut order = order(u32::try_from(index).unwrap() + 1, work);
             if index > 0 || has_input {
-                order.input = edge(&keys[index], true);
+                order.input = Some(edge(&keys[index], true));
             }
-            order.output = edge(&keys[index + 1], index + 1 == count);
+            order.output = Some(edge(&keys[index + 1], index + 1 == count));
             agent.send(ToAgent::Order(Box::new(order))).await;
             agents.push(agent);
         }
@@ -240,7 +240,7 @@ impl Pipeline {
         };
         let output = dial(output_port.unwrap(), &keys[count], Direction::Receive).await;
         for (index, agent) in agents.iter_mut().enumerate() {
-            for _ in 0..1 + usize::from(index > 0 || has_input) {
+            for _ in 0..=usize::from(index > 0 || has_input) {
                 agent.connected().await;
             }
         }

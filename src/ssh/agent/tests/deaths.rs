@@ -149,6 +149,23 @@ async fn half_an_input_is_no_end_of_file() {
 }
 
 #[tokio::test]
+async fn a_killed_worker_ends_no_input() {
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("copy");
+    let text = format!("cat > {}; echo done > {0}.end", copy.display());
+    let mut pipeline = begun(directory.path(), &text).await;
+    let mut input = pipeline.input.take().unwrap();
+    input.write_all(b"half").await.unwrap();
+    while fs::read(&copy).unwrap_or_default() != b"half" {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    kill_process(worker(&pipeline.agents[0]), Signal::KILL).unwrap();
+    assert_eq!(pipeline.agents[0].exit().await, 137);
+    assert!(left(directory.path()).is_empty());
+    assert!(!directory.path().join("copy.end").exists());
+}
+
+#[tokio::test]
 async fn signals_and_garbage_end_a_stage() {
     use bytes::Bytes;
     use futures::SinkExt;

@@ -31,7 +31,9 @@ async fn bytes_go_through_three_commands() {
 async fn much_goes_through() {
     let mut pipeline = Pipeline::start(vec![command("cat"), command("cat")], true).await;
     let mut input = pipeline.input.take().unwrap();
-    let sent: Vec<u8> = (0..20_000_000_u32).map(|n| (n / 7) as u8).collect();
+    let sent: Vec<u8> = (0..20_000_000_u32)
+        .map(|n| (n / 7).to_le_bytes()[0])
+        .collect();
     let copy = sent.clone();
     let writing = tokio::spawn(async move {
         input.write_all(&copy).await.unwrap();
@@ -118,7 +120,7 @@ async fn the_receiver_dials_where_the_sender_cannot() {
     let key = Key::generate().unwrap();
     let mut agent = Agent::start().await;
     let mut order = order(1, command("echo x"));
-    order.output = edge(&key, false);
+    order.output = Some(edge(&key, false));
     agent.send(ToAgent::Order(Box::new(order))).await;
     let end = End::Output;
     // Port 1 is nobody's; the name has no address.
@@ -164,7 +166,7 @@ async fn a_range_of_ports_is_tried_to_its_end() {
     let key = Key::generate().unwrap();
     let mut agent = Agent::start().await;
     let mut order = order(1, command("true"));
-    order.input = edge(&key, true);
+    order.input = Some(edge(&key, true));
     order.stream.ports = Some((port, port));
     agent.send(ToAgent::Order(Box::new(order))).await;
     let (_, report, _) = agent.end().await;

@@ -189,7 +189,10 @@ async fn establish(stage: &Stage, prepared: Option<Prepared>) -> Option<Option<P
 
 /// Waits for the controller's `Go`. None when something breaks first; the peers are told.
 pub(super) async fn wait_for(go: CancellationToken, stage: &Stage, ends: Ends) -> Option<Ends> {
-    let waiting = futures::future::join(broken(stage, &ends.input), broken(stage, &ends.output));
+    let waiting = futures::future::join(
+        broken(stage, ends.input.as_ref()),
+        broken(stage, ends.output.as_ref()),
+    );
     let has_started = tokio::select! {
         biased;
         () = go.cancelled() => true,
@@ -208,7 +211,7 @@ pub(super) async fn wait_for(go: CancellationToken, stage: &Stage, ends: Ends) -
 }
 
 /// Completes when the edge breaks, or something else has.
-async fn broken(stage: &Stage, end: &Option<Placed>) {
+async fn broken(stage: &Stage, end: Option<&Placed>) {
     let Some((_, joint)) = end else {
         return stage.cause.failed().await;
     };

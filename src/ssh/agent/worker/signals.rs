@@ -18,11 +18,11 @@ const SIGNALS: [u8; 3] = [2, 15, 1];
 /// # Errors
 ///
 /// When no handler can be installed.
-pub(super) fn watch(cause: Arc<Cause>) -> io::Result<Exit> {
+pub(super) fn watch(cause: &Arc<Cause>) -> io::Result<Exit> {
     let exit = Exit::default();
     for number in SIGNALS {
         let mut signals = signal(SignalKind::from_raw(number.into()))?;
-        let (cause, exit) = (Arc::clone(&cause), Arc::clone(&exit));
+        let (cause, exit) = (Arc::clone(cause), Arc::clone(&exit));
         tokio::spawn(async move {
             if signals.recv().await.is_some() {
                 exit.store(128 + number, Ordering::Relaxed);

@@ -1,0 +1,50 @@
+//! Who may commit or open a file: those before which everything has succeeded.
+
+use super::{Machine, Stage, Turn};
+use crate::ssh::{
+    outcome::{SIGPIPE_STATUS, describe, shell_status},
+    protocol::ToAgent,
+};
+
+impl Machine {
+    /// Answers the stages that wait for those before them.
+    pub(super) fn answer(&mut self) {
+        for stage in 0..self.stages.len() {
+            if self.stages[stage].turn != Turn::Waits || self.is_ending() {
+                continue;
+            }
+            match self.before(stage) {
+                None => {}
+                Some(Ok(())) => {
+                    self.stages[stage].turn = Turn::Answered;
+                    self.send(stage, ToAgent::Proceed);
+                }
+                Some(Err(reason)) => {
+                    self.stages[stage].turn = Turn::Answered;
+                    self.send(stage, ToAgent::Kill { reason });
+                }
+            }
+        }
+    }
+
+    /// Whether everything before the stage has succeeded, or what has not; none while it is open.
+    fn before(&self, stage: usize) -> Option<Result<(), String>> {
+        let mut successor_is_fine = true;
+        let mut failure = None;
+        for index in (0..stage).rev() {
+            let Stage { ended, report, .. } = &self.stages[index];
+            let status = (*ended)?;
+            let is_fine = match shell_status(status) {
+                0 => true,
+                SIGPIPE_STATUS => report.as_ref()?.output_stopped && successor_is_fine,
+                _ => false,
+            };
+            if !is_fine {
+                let name = self.plan.name(index);
+                failure = Some(format!("stage {name} {}", describe(status)));
+            }
+            successor_is_fine = is_fine;
+        }
+        Some(failure.map_or(Ok(()), Err))
+    }
+}
