@@ -64,7 +64,7 @@ fn an_ssh_session_of_the_source_that_is_killed() {
         return;
     };
     let end = spoil(&network, &[], |_| {
-        network.process("h1", "sshd: root").kill()
+        network.process("h1", "sshd: root").kill();
     });
     end.tells(255, &["h1"]);
     network.assert_empty(end.at, Duration::from_secs(5));
@@ -212,7 +212,7 @@ fn a_reader_that_wants_no_more_is_no_failure() {
     // From our own input, too, where nobody waits for the program that feeds it.
     let mut running = network.rdpipe(["h1:head -1"]).stdin(Stdio::piped()).start();
     let mut stdin = running.stdin();
-    let endless = std::thread::spawn(move || while stdin.write_all(&[b'\n'; 65536]).is_ok() {});
+    let endless = std::thread::spawn(move || while stdin.write_all(&[b'\n'; 4096]).is_ok() {});
     running.end().is("\n");
     endless.join().unwrap();
     // And where our own output goes.

@@ -287,10 +287,7 @@ impl Network {
             }
             assert!(
                 since.elapsed() < limit,
-                "{limit:?} later there still are:\n{}",
-                left.iter()
-                    .map(|(host, process)| format!("{host}: {process:?}\n"))
-                    .collect::<String>()
+                "{limit:?} later there still are {left:#?}"
             );
             thread::sleep(Duration::from_millis(10));
         }

@@ -1,6 +1,6 @@
 //! Who runs in a namespace, from /proc: the kernel's word on what was left behind.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::Path};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -53,7 +53,7 @@ pub fn of_space(kind: &str, name: &str) -> Vec<Process> {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|number| {
             let space = fs::read_link(format!("/proc/{number}/ns/{kind}"));
-            space.is_ok_and(|space| space == PathBuf::from(name))
+            space.is_ok_and(|space| space == Path::new(name))
         })
         .collect();
     numbers.sort_by_key(|number| started(*number));
