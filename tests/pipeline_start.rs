@@ -48,13 +48,12 @@ fn a_slow_way_to_every_host_is_gone_once() {
         &format!("sleep 0.5; exec ssh -F {} \"$@\"", config.display()),
     );
     let slow = network.own("ctl/bin/slow").display().to_string();
-    let one = run(&network, 1, Some(&slow));
-    let eight = run(&network, HOSTS, Some(&slow));
+    // The best of some: what else runs here only ever makes it worse.
+    let best = |stages| (0..3).map(|_| run(&network, stages, Some(&slow))).min();
+    let (one, eight) = (best(1).unwrap(), best(HOSTS).unwrap());
     println!("one stage {one:?}, {HOSTS} stages {eight:?}");
-    assert!(
-        eight <= one + Duration::from_secs(1) * busy(),
-        "{one:?} and {eight:?}"
-    );
+    let limit = one + Duration::from_secs(1) * busy();
+    assert!(eight <= limit, "{one:?} and {eight:?}");
 }
 
 #[test]
@@ -62,7 +61,6 @@ fn no_slower_than_ssh_twice() {
     let Some(network) = Network::new(HOSTS) else {
         return;
     };
-    // The best of some: what else runs here only ever makes it worse.
     let rounds: Vec<_> = (0..5)
         .map(|_| (run_ssh(&network), run(&network, HOSTS, None)))
         .collect();
