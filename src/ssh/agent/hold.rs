@@ -53,14 +53,17 @@ impl Keeper {
     /// Does what the worker asks for, on a thread of its own, for as long as this process lives.
     pub(super) fn serve(mut self, worker: Pid) {
         thread::spawn(move || {
+            // All of it moves here: the worker opens its ends later.
+            let keeper = &mut self;
             let mut held = None;
             let mut request = [0; 4];
-            while self.requests.read_exact(&mut request).is_ok() {
+            while keeper.requests.read_exact(&mut request).is_ok() {
                 held = match i32::from_ne_bytes(request) {
                     RELEASE => None,
                     descriptor => open(worker, descriptor, OpenOptions::new().write(true)).ok(),
                 };
-                if self.answers.write_all(&[u8::from(held.is_some())]).is_err() {
+                let is_held = [u8::from(held.is_some())];
+                if keeper.answers.write_all(&is_held).is_err() {
                     break;
                 }
             }
