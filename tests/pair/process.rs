@@ -63,6 +63,10 @@ impl Setup {
         self
     }
 
+    pub fn args<A: AsRef<OsStr>>(self, arguments: impl IntoIterator<Item = A>) -> Self {
+        arguments.into_iter().fold(self, Self::arg)
+    }
+
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
         self
