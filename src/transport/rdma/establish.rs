@@ -22,7 +22,7 @@ use std::{
 
 use futures::{SinkExt, StreamExt};
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::time::timeout;
+use tokio::{runtime::Handle, time::timeout};
 
 use super::{
     Rdma,
@@ -40,8 +40,8 @@ use super::{
     sysfs::Roots,
 };
 use crate::{
-    Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig, StreamConfig,
-    TransportPolicy,
+    Direction, Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig,
+    StreamConfig, TransportPolicy,
     transport::{
         control::Control, host_name, message::Message, shared::Shared, state::State,
         terms::Agreement,
@@ -74,6 +74,8 @@ pub(crate) struct Ours {
     /// Why the pool is smaller than was wanted, if it is.
     smaller: Option<String>,
     marks: RdmaConfig,
+    /// Where operations are posted, if not where the stream is made.
+    control_runtime: Option<Handle>,
 }
 
 /// Both sides of an established path, and its name.
@@ -124,6 +126,7 @@ impl Ours {
             depth,
             smaller,
             marks: config.rdma.clone(),
+            control_runtime: config.control_runtime.clone(),
         })
     }
 
@@ -258,7 +261,16 @@ impl Ours {
             chunk_bytes,
             depth,
             renew_after: self.marks.renew_after,
+            runtime: self.runtime(agreement.direction),
         })
+    }
+
+    /// Where a link's operations are posted and its completions looked for. To post one may take a while,
+    /// in which a sender goes on with its next chunk; a receiver does as well without another thread.
+    fn runtime(&self, direction: Direction) -> Handle {
+        let elsewhere = self.control_runtime.clone();
+        let elsewhere = elsewhere.filter(|_| direction.sends());
+        elsewhere.unwrap_or_else(Handle::current)
     }
 }
 

@@ -3,8 +3,10 @@
 //! What that crate does behind these few calls, and why they are made in this way, was found by
 //! running it:
 //!
-//! - An operation is posted when its future is polled for the first time. [`Posted`] does that at
-//!   once, so the order of the calls is the order on the wire.
+//! - An operation is posted when its future is polled for the first time. A receive is polled at once;
+//!   writes are handed to one task, which does that in the order of the calls: the order on the wire.
+//! - To post a write is one system call, but where the device is software that call may do all of its
+//!   work. That task is on another thread than the one that fills slots, where there is one.
 //! - A future that is dropped leaves its operation posted: the crate keeps the memory of a write
 //!   until it has completed, and a receive goes on eating the peer's writes. Both end with the
 //!   link, so operations are only ever dropped together with it.
@@ -15,11 +17,11 @@
 
 use std::{
     alloc::Layout,
-    future::Future,
+    future::{Future, poll_fn},
     io,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
     time::{Duration, SystemTime},
 };
 
@@ -28,6 +30,10 @@ use async_rdma::{
     MTU, MrAccess, MrTokenBuilder, QueuePairEndpoint, Rdma, RdmaBuilder, RemoteMr,
 };
 use serde::{Deserialize, Serialize};
+use tokio::{
+    runtime::Handle,
+    sync::{mpsc, oneshot},
+};
 
 /// Memory is registered in whole pages.
 const PAGE_BYTES: usize = 4096;
@@ -92,23 +98,30 @@ pub(crate) struct SlotToken {
 }
 
 /// A queue pair that is not connected yet.
-pub(crate) struct Unconnected(Rdma);
+pub(crate) struct Unconnected {
+    rdma: Rdma,
+    runtime: Handle,
+}
 
 /// A connected queue pair. Dropping the last clone tears it down.
 #[derive(Clone)]
-pub(crate) struct Link(Arc<Rdma>);
+pub(crate) struct Link {
+    rdma: Arc<Rdma>,
+    writes: mpsc::UnboundedSender<Operation<()>>,
+}
+
+/// An operation of the crate's, and what becomes of it.
+type Operation<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 impl Unconnected {
-    /// Opens the device and makes a queue pair.
+    /// Opens the device and makes a queue pair, whose completions are looked for in `runtime`.
     ///
     /// # Errors
     ///
     /// Of the device: it is not there, not active, or this user has no right to it.
-    ///
-    /// # Panics
-    ///
-    /// Outside a tokio runtime.
-    pub(crate) fn build(place: &Place) -> io::Result<Self> {
+    pub(crate) fn build(place: &Place, runtime: &Handle) -> io::Result<Self> {
+        // The crate spawns a task.
+        let _entered = runtime.enter();
         RdmaBuilder::default()
             .set_conn_type(ConnectionType::RCIBV)
             .set_raw(true)
@@ -137,12 +150,15 @@ impl Unconnected {
             .set_min_rnr_timer(1)
             .set_cc_evnet_timeout(COMPLETION_LIMIT)
             .build()
-            .map(Self)
+            .map(|rdma| Self {
+                rdma,
+                runtime: runtime.clone(),
+            })
     }
 
     /// What the peer needs to connect to this queue pair.
     pub(crate) fn endpoint(&self) -> Endpoint {
-        Endpoint(self.0.get_qp_endpoint())
+        Endpoint(self.rdma.get_qp_endpoint())
     }
 
     /// Registers `bytes` of memory, zeroed; only what the peer shall write is reachable for it.
@@ -156,7 +172,7 @@ impl Unconnected {
             Reach::Local => AccessFlag::LocalWrite.into(),
             Reach::Peer => AccessFlag::LocalWrite | AccessFlag::RemoteWrite,
         };
-        self.0
+        self.rdma
             .alloc_local_mr_with_access(layout, access)
             .map(Region)
     }
@@ -167,8 +183,13 @@ impl Unconnected {
     ///
     /// When the two do not fit: a GID that is not there, networks that do not meet.
     pub(crate) async fn connect(mut self, peer: Endpoint) -> io::Result<Link> {
-        self.0.ibv_connect(peer.0).await?;
-        Ok(Link(Arc::new(self.0)))
+        self.rdma.ibv_connect(peer.0).await?;
+        let (writes, queue) = mpsc::unbounded_channel();
+        self.runtime.spawn(post(queue));
+        Ok(Link {
+            rdma: Arc::new(self.rdma),
+            writes,
+        })
     }
 }
 
@@ -220,8 +241,9 @@ impl Link {
     /// Writes the first `bytes` of `region` into the peer's slot, and takes up one of the receives
     /// that the peer has posted. The region comes back with the result.
     pub(crate) fn write(&self, region: Region, bytes: usize, slot: SlotToken) -> Posted<Written> {
-        let link = Arc::clone(&self.0);
-        Posted::new(Box::pin(async move {
+        let link = Arc::clone(&self.rdma);
+        let (done, outcome) = oneshot::channel();
+        let write = Box::pin(async move {
             let result = match (region.0.get(0..bytes), remote(slot)) {
                 (Some(local), Ok(mut remote)) => {
                     let written = link.write_with_imm(&local, &mut remote, 0).await;
@@ -230,14 +252,18 @@ impl Link {
                 (None, _) => Err(io::ErrorKind::InvalidInput.into()),
                 (_, Err(error)) => Err(error),
             };
-            Written { result, region }
-        }))
+            // Nobody waits for a write of a stream that is gone.
+            let _ = done.send(Written { result, region });
+        });
+        // The task ends with the last link, or with its runtime, and then nothing is done at all.
+        let _ = self.writes.send(write);
+        Posted(Progress::Elsewhere(outcome))
     }
 
     /// Takes notice of one write by the peer.
     pub(crate) fn receive(&self) -> Posted<io::Result<()>> {
-        let link = Arc::clone(&self.0);
-        Posted::new(Box::pin(async move {
+        let link = Arc::clone(&self.rdma);
+        Posted::at_once(Box::pin(async move {
             // The write goes to its slot; what is received is only that it happened.
             let received = link.receive_raw_with_imm(Layout::new::<u8>()).await;
             received.map(drop).map_err(brief)
@@ -253,30 +279,52 @@ pub(crate) struct Written {
     pub(crate) region: Region,
 }
 
-/// An operation that has been posted, in the order in which these were made.
-pub(crate) struct Posted<T> {
-    future: Pin<Box<dyn Future<Output = T> + Send>>,
-    /// The first poll may find it complete already. It keeps its place in the order all the same.
-    done: Option<T>,
+/// Posts writes in the order in which they come, and sees them through, until the link is gone.
+async fn post(mut queue: mpsc::UnboundedReceiver<Operation<()>>) {
+    let mut posted: Vec<Operation<()>> = Vec::new();
+    poll_fn(|cx| {
+        posted.retain_mut(|write| write.as_mut().poll(cx).is_pending());
+        while let Some(mut write) = ready!(queue.poll_recv(cx)) {
+            if write.as_mut().poll(cx).is_pending() {
+                posted.push(write);
+            }
+        }
+        Poll::Ready(())
+    })
+    .await;
+}
+
+/// An operation that is posted in the order in which these were made.
+pub(crate) struct Posted<T>(Progress<T>);
+
+enum Progress<T> {
+    /// The first poll found it complete. It keeps its place in the order all the same.
+    Done(Option<T>),
+    /// It is polled by whoever waits for it.
+    Here(Operation<T>),
+    /// It is polled by the task that posts it.
+    Elsewhere(oneshot::Receiver<T>),
 }
 
 impl<T> Posted<T> {
-    fn new(mut future: Pin<Box<dyn Future<Output = T> + Send>>) -> Self {
-        let done = match future
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()))
-        {
-            Poll::Ready(output) => Some(output),
-            Poll::Pending => None,
-        };
-        Self { future, done }
+    fn at_once(mut operation: Operation<T>) -> Self {
+        let mut cx = Context::from_waker(Waker::noop());
+        Self(match operation.as_mut().poll(&mut cx) {
+            Poll::Ready(output) => Progress::Done(Some(output)),
+            Poll::Pending => Progress::Here(operation),
+        })
     }
 
     /// Waits for the completion.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<T> {
-        match self.done.take() {
-            Some(output) => Poll::Ready(output),
-            None => self.future.as_mut().poll(cx),
+        match &mut self.0 {
+            Progress::Done(output) => output.take().map_or(Poll::Pending, Poll::Ready),
+            Progress::Here(operation) => operation.as_mut().poll(cx),
+            Progress::Elsewhere(outcome) => match ready!(Pin::new(outcome).poll(cx)) {
+                Ok(output) => Poll::Ready(output),
+                // Its runtime has ended, and with it the stream's control task, which wakes everybody.
+                Err(_) => Poll::Pending,
+            },
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::{future::poll_fn, io};
 
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
 
 use super::{
     link::{Endpoint, Link, Place, Posted, Reach, SlotToken, Unconnected, Written},
@@ -21,6 +22,8 @@ pub(super) struct Blueprint {
     pub(super) chunk_bytes: usize,
     pub(super) depth: u32,
     pub(super) renew_after: u64,
+    /// Where the links live.
+    pub(super) runtime: Handle,
 }
 
 impl Blueprint {
@@ -32,7 +35,8 @@ impl Blueprint {
             ..self.place.clone()
         };
         let failed = |what: &str, error: io::Error| format!("{what} {}: {error}", place.device);
-        let link = Unconnected::build(&place).map_err(|error| failed("cannot open", error))?;
+        let link = Unconnected::build(&place, &self.runtime);
+        let link = link.map_err(|error| failed("cannot open", error))?;
         let pool = |wanted: bool, reach| {
             let depth = if wanted { self.depth } else { 0 };
             pool::register(&link, reach, generation, self.chunk_bytes, depth)
