@@ -23,7 +23,8 @@ fn run(network: &Network, input: &[u8], segments: &[&str]) -> End {
             }
         }
     }
-    let options = ["--json", "how.json", "-v"];
+    // An emulated processor takes its time.
+    let options = ["--json", "how.json", "-v", "--timeout", "120"];
     let setup = network.rdpipe([&options[..], segments].concat());
     let mut running = setup.stdin(Stdio::piped()).start();
     let mut stdin = running.stdin();

@@ -34,7 +34,8 @@ use super::{
     supervisor::Closing,
 };
 
-/// How long the way to an agent may take: ssh's own limit for connecting, and as long again for a slow login.
+/// How long the way to an agent may take at least, whatever `--timeout` says: ssh's own limit for connecting,
+/// and as long again for a slow login.
 const GREETING_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long a process may go on that has closed its end of the conversation.
@@ -206,13 +207,14 @@ impl Talk {
     /// Everything that the agent says.
     async fn hear(&mut self, mut stdout: ChildStdout) -> Broken {
         let host = &self.launch.host;
-        let greeted = timeout(GREETING_LIMIT, self.find_greeting(&mut stdout)).await;
+        let limit = GREETING_LIMIT.max(self.silence);
+        let greeted = timeout(limit, self.find_greeting(&mut stdout)).await;
         let rest = match greeted {
             Ok(Ok(rest)) => rest,
             Ok(Err(broken)) => return broken,
             Err(_) => {
                 return Broken::Because(format!(
-                    "rdpipe on {host} has not answered within {GREETING_LIMIT:.0?}"
+                    "rdpipe on {host} has not answered within {limit:.0?}"
                 ));
             }
         };
