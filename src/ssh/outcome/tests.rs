@@ -90,11 +90,12 @@ fn a_reader_that_leaves_ends_rdpipe_as_sigpipe_would() {
 
 #[test]
 fn consequences_do_not_count_beside_a_cause() {
-    let mut killed = ends([
-        stage(Status::Signaled(9)),
-        stage(Status::Signaled(15)),
-        stage(OK),
-    ]);
+    // An agent that has a fault to report does not say how it then ended its command.
+    let ended_by_agent = StageEnd {
+        ended: None,
+        ..stage(Status::Signaled(15))
+    };
+    let mut killed = ends([stage(Status::Signaled(9)), ended_by_agent, stage(OK)]);
     killed.causes = vec![
         cause(Site::Stage(1), FaultKind::PeerAborted),
         cause(Site::Stage(2), FaultKind::Ordered),
@@ -104,6 +105,16 @@ fn consequences_do_not_count_beside_a_cause() {
     killed.causes[0].site = Site::Stage(0);
     killed.causes[1].site = Site::Stage(1);
     assert_eq!(killed.exit(), 255, "nobody knows why");
+}
+
+#[test]
+fn a_failure_counts_though_the_next_stage_then_gave_up() {
+    let mut refused = ends([stage(Status::Exited(3)), StageEnd::default()]);
+    refused.causes = vec![
+        cause(Site::Stage(1), FaultKind::Ordered),
+        cause(Site::Stage(0), FaultKind::PeerAborted),
+    ];
+    assert_eq!(refused.exit(), 3);
 }
 
 #[test]
