@@ -48,7 +48,7 @@ use crate::{Error, HandshakeFault, Key, StreamConfig, TransportPolicy};
 pub struct RdmaStream(Stream);
 
 impl RdmaStream {
-    /// Connects to the acceptor at `host` and `port`, as [`connect`](crate::connect) does, whatever
+    /// Connects to the acceptor at `host` and `port`, as [`connect`] does, whatever
     /// [`StreamConfig::transport`] says: RDMA or an error.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl RdmaStream {
     /// [`Error::Device`] when this host has no RDMA that can be used;
     /// [`HandshakeFault::Refused`] or [`HandshakeFault::Transport`] in an [`Error::Handshake`] when the
     /// peer has none, no network joins the two, or nothing crossed it, depending on which end found
-    /// out first; otherwise those of [`connect`](crate::connect).
+    /// out first; otherwise those of [`connect`].
     ///
     /// # Cancel safety
     ///

@@ -7,6 +7,9 @@ pub(super) fn rdrecv() -> String {
     format!("{EXAMPLES}\n\n{KEYS}\n\n{}", Exit::TABLE)
 }
 
+/// The arguments of `rdpipe`.
+pub(super) const SEGMENT: &str = "What runs where: [user@]HOST:COMMAND, or :COMMAND for this machine; `< FILE`, `> FILE` and `>> FILE` are commands, too";
+
 /// The end of `rdpipe --help`.
 pub(super) fn rdpipe() -> &'static str {
     RDPIPE

@@ -23,8 +23,8 @@ use crate::{
     after_help = help::rdpipe()
 )]
 pub struct RdpipeArgs {
-    /// What runs where: [user@]HOST:COMMAND, or :COMMAND for this machine; `< FILE`, `> FILE` and `>> FILE` are commands, too
-    #[arg(value_name = "SEGMENT", required_unless_present = "agent")]
+    /// The stages, each with its host.
+    #[arg(value_name = "SEGMENT", required_unless_present = "agent", help = help::SEGMENT)]
     pub segments: Vec<OsString>,
 
     /// Print stages, edges and remote commands, and run nothing
