@@ -21,7 +21,6 @@ use std::{
 };
 
 use futures::{SinkExt, StreamExt};
-use serde::{Serialize, de::DeserializeOwned};
 use tokio::{runtime::Handle, time::timeout};
 
 use super::{
@@ -35,8 +34,10 @@ use super::{
     opening::{Blueprint, Connected, Opened},
     proposal::{Proposal, Way, Ways},
     recv::{self, RdmaReceive},
-    renew::{Renewal, Renewer},
+    renew::Renewer,
+    renewal::Renewal,
     send::{self, RdmaSend},
+    steps::{decode, encode},
     sysfs::Roots,
 };
 use crate::{
@@ -398,14 +399,4 @@ fn random_psns() -> [u32; 2] {
     let _ = getrandom::fill(&mut bytes);
     let psn = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i])) >> 8;
     [psn(0), psn(4)]
-}
-
-/// A step as it travels.
-pub(super) fn encode(value: &impl Serialize) -> Vec<u8> {
-    postcard::to_stdvec(value).expect("plain data, and memory does not fail")
-}
-
-/// A step of the peer's.
-pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
-    postcard::from_bytes(bytes).map_err(|_| "the other end's RDMA offer makes no sense".to_owned())
 }

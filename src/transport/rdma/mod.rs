@@ -22,7 +22,9 @@ mod proposal;
 mod rank;
 mod recv;
 mod renew;
+mod renewal;
 mod send;
+mod steps;
 mod sysfs;
 #[cfg(test)]
 mod tests;

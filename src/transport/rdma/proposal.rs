@@ -127,8 +127,8 @@ fn small(place: usize) -> u8 {
 mod tests {
     use super::*;
     use crate::transport::rdma::{
-        establish::{decode, encode},
         fixtures::{infiniband, roce},
+        steps::{decode, encode},
     };
 
     fn proposal(ours: &[Candidate], theirs: &[Candidate]) -> Result<Proposal, String> {

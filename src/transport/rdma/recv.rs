@@ -10,7 +10,7 @@ use std::{
 use super::{
     link::{Link, Posted},
     pool::RdmaSlot,
-    renew::Renewal,
+    renewal::Renewal,
 };
 use crate::transport::{
     path::{ReceivePath, Slot, invalid},

@@ -20,33 +20,25 @@
 use std::{
     future::poll_fn,
     io,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     task::Poll,
     time::{Duration, Instant},
 };
 
-use futures::task::AtomicWaker;
 use serde::{Deserialize, Serialize};
-use tokio::{
-    sync::Notify,
-    time::{sleep, timeout},
-};
+use tokio::time::{sleep, timeout};
 
 use super::{
     Rdma,
-    establish::{decode, encode},
     opening::{Blueprint, Connected, Opened, Opening},
-    recv, send,
+    recv,
+    renewal::{Reason, Renewal},
+    send,
+    steps::{decode, encode},
 };
 use crate::{
     Fault,
-    transport::{
-        shared::Shared,
-        state::{Failure, State},
-    },
+    transport::{shared::Shared, state::Failure},
 };
 
 /// Pause before a way that was closed is tried again.
@@ -55,85 +47,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How long the hardware goes on trying before a write fails, with the time limits of
 /// [`link`](super::link), and a little more.
 const LOSS_LIMIT: Duration = Duration::from_secs(5);
-
-/// What both sides of a data path tell whoever renews it.
-pub(crate) struct Renewal {
-    state: Arc<State>,
-    /// Completions of this link.
-    completions: AtomicU64,
-    /// After how many of them it is replaced.
-    limit: u64,
-    is_underway: AtomicBool,
-    wanted: Notify,
-    /// Wakes the renewer: an operation has completed, whoever polled it.
-    progress: AtomicWaker,
-    reason: Mutex<Option<Reason>>,
-}
-
-/// Why a link is replaced.
-enum Reason {
-    /// It has been used enough.
-    Used,
-    /// It failed.
-    Lost(io::Error),
-}
-
-impl Renewal {
-    /// A link that is replaced after `limit` completions.
-    pub(super) fn new(state: Arc<State>, limit: u64) -> Self {
-        Self {
-            state,
-            completions: AtomicU64::new(0),
-            limit,
-            is_underway: AtomicBool::new(false),
-            wanted: Notify::new(),
-            progress: AtomicWaker::new(),
-            reason: Mutex::new(None),
-        }
-    }
-
-    /// Counts one completion.
-    pub(super) fn count(&self) {
-        if self.completions.fetch_add(1, Ordering::Relaxed) + 1 == self.limit {
-            self.request(None);
-        }
-    }
-
-    /// Something has completed, or failed.
-    pub(super) fn tell(&self) {
-        self.progress.wake();
-    }
-
-    /// Asks for a new link: because this one failed, or has been used enough.
-    pub(super) fn request(&self, lost: Option<io::Error>) {
-        let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
-        // The first error is the cause, and says more than that the link is old.
-        match (&*reason, lost) {
-            (Some(Reason::Lost(_)), _) | (Some(Reason::Used), None) => {}
-            (_, Some(error)) => *reason = Some(Reason::Lost(error)),
-            (None, None) => *reason = Some(Reason::Used),
-        }
-        self.wanted.notify_one();
-    }
-
-    /// Gives up: no new link would help.
-    pub(super) fn fail(&self, error: io::Error) {
-        self.state
-            .fail(Failure::Fault(Fault::Data(Arc::new(error))));
-    }
-
-    /// Whether the old pool is not to be granted any more.
-    pub(super) fn is_underway(&self) -> bool {
-        self.is_underway.load(Ordering::Acquire)
-    }
-
-    fn take_reason(&self) -> Option<Reason> {
-        self.reason
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-    }
-}
 
 /// What two ends tell each other, in this order.
 #[derive(Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use std::{
 use super::{
     link::{Link, Posted, SlotToken, Written},
     pool::RdmaSlot,
-    renew::Renewal,
+    renewal::Renewal,
 };
 use crate::transport::{
     path::{SendPath, Slot, invalid},
