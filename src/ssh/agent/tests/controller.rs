@@ -213,25 +213,29 @@ impl Pipeline {
             agent.send(ToAgent::Order(Box::new(order))).await;
             agents.push(agent);
         }
-        let mut input_port = None;
-        let mut output_port = None;
-        for index in 0..count {
+        // All of them before anybody dials: an edge that stands says so, in between.
+        let mut listening = Vec::new();
+        for (index, agent) in agents.iter_mut().enumerate() {
             let inputs = usize::from(index > 0 || has_input);
             for _ in 0..inputs + usize::from(index + 1 == count) {
-                let (end, port) = agents[index].listening().await;
-                if end == End::Output {
-                    output_port = Some(port);
-                } else if index == 0 {
-                    input_port = Some(port);
-                } else {
-                    let addresses = vec!["127.0.0.1".to_owned()];
-                    let dial = ToAgent::Dial {
-                        end: End::Output,
-                        addresses,
-                        port,
-                    };
-                    agents[index - 1].send(dial).await;
-                }
+                listening.push((index, agent.listening().await));
+            }
+        }
+        let mut input_port = None;
+        let mut output_port = None;
+        for (index, (end, port)) in listening {
+            if end == End::Output {
+                output_port = Some(port);
+            } else if index == 0 {
+                input_port = Some(port);
+            } else {
+                let addresses = vec!["127.0.0.1".to_owned()];
+                let dial = ToAgent::Dial {
+                    end: End::Output,
+                    addresses,
+                    port,
+                };
+                agents[index - 1].send(dial).await;
             }
         }
         let input = match input_port {
