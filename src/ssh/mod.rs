@@ -2,6 +2,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod explain;
+mod frames;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod greeting;

@@ -21,16 +21,17 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 use tokio_util::{
-    codec::{FramedRead, FramedWrite, LengthDelimitedCodec},
+    codec::{FramedRead, FramedWrite},
     sync::CancellationToken,
 };
 
 use self::lines::Lines;
 use super::{
     explain::{Evidence, explain},
+    frames::codec,
     greeting::{Found, Greeting},
     plan::launch::Launch,
-    protocol::{self, FromAgent, MAX_MESSAGE_BYTES, Status, ToAgent, VERSION, greeting},
+    protocol::{self, FromAgent, Status, ToAgent, VERSION, greeting},
     supervisor::Closing,
 };
 
@@ -328,12 +329,6 @@ async fn say(stdin: ChildStdin, mut queue: UnboundedReceiver<ToAgent>, pause: Du
             return;
         }
     }
-}
-
-fn codec() -> LengthDelimitedCodec {
-    LengthDelimitedCodec::builder()
-        .max_frame_length(MAX_MESSAGE_BYTES)
-        .new_codec()
 }
 
 /// Passes on what comes out of stderr, by lines.

@@ -13,9 +13,11 @@ use tokio::{
 use tokio_util::codec::{Decoder, FramedRead, FramedWrite, LengthDelimitedCodec};
 use zeroize::Zeroize;
 
-use crate::ssh::protocol::{
-    FromAgent, Hello, MAX_MESSAGE_BYTES, Order, ToAgent, VERSION, decode, encode, greeting,
-    parse_greeting,
+use crate::ssh::{
+    frames::codec,
+    protocol::{
+        FromAgent, Hello, Order, ToAgent, VERSION, decode, encode, greeting, parse_greeting,
+    },
 };
 
 /// How long the controller may take to greet and to give its order. It does both at once; this covers
@@ -201,10 +203,4 @@ async fn write(output: impl AsyncWrite + Unpin, mut messages: mpsc::UnboundedRec
             return;
         }
     }
-}
-
-fn codec() -> LengthDelimitedCodec {
-    LengthDelimitedCodec::builder()
-        .max_frame_length(MAX_MESSAGE_BYTES)
-        .new_codec()
 }
