@@ -7,7 +7,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     super::{
-        explain,
         joint::{Joint, Trouble},
         reaper::{is_broken_pipe, signal_in},
     },
@@ -16,7 +15,10 @@ use super::{
 };
 use crate::{
     fd::{Sink, Source},
-    ssh::protocol::{FromAgent, Status},
+    ssh::{
+        explain,
+        protocol::{FromAgent, Status},
+    },
 };
 
 /// Runs the command between its edges.

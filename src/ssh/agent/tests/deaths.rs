@@ -173,7 +173,10 @@ async fn signals_and_garbage_end_a_stage() {
     let mut pipeline = begun(directory.path(), STUBBORN[0]).await;
     kill_process(worker(&pipeline.agents[0]), Signal::TERM).unwrap();
     let (_, report, exit) = pipeline.agents[0].end().await;
-    assert_eq!(report.fault.unwrap().text, "the agent was ended by SIGTERM");
+    assert_eq!(
+        report.fault.unwrap().text,
+        "the agent was ended by signal 15 (SIGTERM)"
+    );
     assert_eq!(exit, 143);
 
     let mut pipeline = begun(directory.path(), STUBBORN[0]).await;

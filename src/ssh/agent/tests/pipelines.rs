@@ -76,7 +76,10 @@ async fn a_killed_command_gives_no_end_of_file() {
     let Some(Error::PeerAborted { reason, .. }) = Error::from_io(&error) else {
         panic!("{error:?}");
     };
-    assert_eq!(reason, "stage 1 (here): its command was killed by SIGKILL");
+    assert_eq!(
+        reason,
+        "stage 1 (here): its command was killed by signal 9 (SIGKILL)"
+    );
     ends_with(&mut pipeline.agents[0], Status::Signaled(9)).await;
 }
 

@@ -7,8 +7,8 @@ use std::{
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{super::explain, Cause, Exit};
-use crate::ssh::protocol::FaultKind;
+use super::{Cause, Exit};
+use crate::ssh::{explain, protocol::FaultKind};
 
 /// ^C, kill and the end of the guard, and the terminal that was closed.
 const SIGNALS: [u8; 3] = [2, 15, 1];
