@@ -103,7 +103,7 @@ pub(crate) struct Unconnected {
     runtime: Handle,
 }
 
-/// A connected queue pair. Dropping the last clone tears it down.
+/// A connected queue pair. Dropping the last clone has it torn down, by the task that posts its writes.
 #[derive(Clone)]
 pub(crate) struct Link {
     rdma: Arc<Rdma>,

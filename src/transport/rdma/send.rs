@@ -31,7 +31,7 @@ pub(crate) struct RdmaSend {
     state: Arc<State>,
 }
 
-/// What a write needs, in the order in which it must go: operations, queue pair, memory.
+/// What a write needs. The memory of those in flight is with the link, and goes with it.
 pub(super) struct Live {
     flying: VecDeque<Flying>,
     link: Link,
