@@ -2,7 +2,9 @@
 
 use tokio::io::AsyncWriteExt;
 
-use super::controller::{Agent, Pipeline, command, dial, edge, ends_with, order};
+use super::controller::{
+    Agent, Pipeline, command, dial, edge, ends_by_broken_pipe, ends_with, order,
+};
 use crate::{
     Direction, Error, Key,
     ssh::protocol::{End, FaultKind, FromAgent, Status, ToAgent},
@@ -91,8 +93,7 @@ async fn a_reader_that_has_enough_ends_those_before_it() {
     let last = ends_with(&mut pipeline.agents[2], OK).await;
     assert!(last.input_stopped && !last.output_stopped);
     for agent in &mut pipeline.agents[..2] {
-        let report = ends_with(agent, Status::Signaled(13)).await;
-        assert!(report.output_stopped);
+        assert!(ends_by_broken_pipe(agent).await.output_stopped);
     }
 }
 
