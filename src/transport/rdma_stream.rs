@@ -12,8 +12,11 @@ use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 use super::{
     Transport,
     dial::connect,
+    info::{Info, questions},
     listener::Listener,
-    stream::{ReadHalf, Stream, WriteHalf},
+    read_half::ReadHalf,
+    stream::Stream,
+    write_half::WriteHalf,
 };
 use crate::{Error, HandshakeFault, Key, StreamConfig, TransportPolicy};
 
@@ -118,11 +121,6 @@ impl RdmaStream {
         self.0.stop();
     }
 
-    /// Ends the stream in both directions because something broke: see [`Stream::abort`].
-    pub fn abort(&mut self, reason: &str) {
-        self.0.abort(reason);
-    }
-
     /// Lets go of the stream and waits until its last message has arrived at the peer, for at
     /// most two seconds: see [`Stream::close`].
     ///
@@ -139,10 +137,19 @@ impl RdmaStream {
         self.0.into_split()
     }
 
-    /// The stream, to be asked about its peer, its port and its counts.
+    /// Two halves, for two tasks or for one that uses both at once.
+    pub fn split(&mut self) -> (&mut ReadHalf, &mut WriteHalf) {
+        self.0.split()
+    }
+
+    /// The stream, for what looks at one whatever its transport.
     #[must_use]
     pub fn get_ref(&self) -> &Stream {
         &self.0
+    }
+
+    fn info(&self) -> &Info {
+        self.0.info()
     }
 
     /// The stream, for what takes one whatever its transport.
@@ -152,11 +159,7 @@ impl RdmaStream {
     }
 }
 
-impl fmt::Debug for RdmaStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RdmaStream").field(&self.0).finish()
-    }
-}
+questions!(RdmaStream);
 
 impl From<RdmaStream> for Stream {
     fn from(stream: RdmaStream) -> Self {
