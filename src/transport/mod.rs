@@ -8,6 +8,7 @@ mod either;
 pub mod fuzzing;
 mod handshake;
 mod info;
+mod lending;
 mod listener;
 mod message;
 mod negotiate;

@@ -1,12 +1,14 @@
 //! The half of a stream that reads.
 
 use std::{
+    future::poll_fn,
     io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
 
+use bytes::Bytes;
 use tokio::io::{AsyncBufRead, AsyncRead, ReadBuf};
 
 #[cfg(feature = "rdma")]
@@ -42,6 +44,39 @@ impl ReadHalf {
 
     pub(super) fn info(&self) -> &Arc<Info> {
         &self.info
+    }
+
+    /// The unread rest of the next chunk that arrives, as bytes to keep: not a copy of the slot that it
+    /// arrived in but the slot itself, whose credit goes back to the peer when the last clone is
+    /// dropped. `None` at the end of the stream.
+    ///
+    /// They may be kept for ever, and dropped on any thread, also when the stream is gone: at least two
+    /// slots of the pool are never lent, and what arrives in those is copied. So is a rest of up to
+    /// 4 KiB. Memory that the bytes hold is beside that of the pools, once the stream has ended or, over RDMA,
+    /// replaced its link.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a chunk that was not returned is returned by the next call, or read.
+    pub async fn read_chunk(&mut self) -> io::Result<Option<Bytes>> {
+        poll_fn(|cx| self.poll_read_chunk(cx)).await
+    }
+
+    /// [`read_chunk`](Self::read_chunk) for those who poll.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: `Pending` has taken nothing.
+    pub fn poll_read_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
+        either!(&mut self.half, half => half.poll_chunk(cx)).map_err(Into::into)
     }
 
     /// Tells the peer's [`finish`](WriteHalf::finish) that everything read from this stream, to its

@@ -7,6 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use bytes::Bytes;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
@@ -72,6 +73,20 @@ impl Stream {
     /// Safe: call it again.
     pub async fn finish(&mut self) -> Result<(), Error> {
         self.send.finish().await
+    }
+
+    /// The unread rest of the next chunk that arrives, as bytes that own their slot; `None` at the end
+    /// of the stream. See [`ReadHalf::read_chunk`].
+    ///
+    /// # Errors
+    ///
+    /// Those of reading.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a chunk that was not returned is returned by the next call, or read.
+    pub async fn read_chunk(&mut self) -> io::Result<Option<Bytes>> {
+        self.recv.read_chunk().await
     }
 
     /// Tells the peer's [`finish`](Self::finish) that everything read from this stream, to its
