@@ -87,7 +87,7 @@ pub use faults::Faults;
 pub use key::{GeneratedKey, Key, KeyError};
 pub use stats::Stats;
 pub use transport::{
-    Listener, ReadHalf, ReuniteError, Stream, Transport, Watch, WriteHalf, connect,
+    Listener, ReadHalf, ReuniteError, SendBuffer, Stream, Transport, Watch, WriteHalf, connect,
 };
 #[cfg(feature = "rdma")]
 pub use transport::{NotRdma, RdmaStream};
