@@ -59,6 +59,7 @@
 //! How a byte travels, what crosses the wire, and the states of a stream are described in
 //! `docs/architecture.md`.
 
+mod builder;
 #[doc(hidden)]
 pub mod cli;
 mod config;
@@ -77,6 +78,7 @@ mod ssh;
 mod stats;
 mod transport;
 
+pub use builder::Builder;
 pub use config::{
     Direction, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig, StreamConfig,
     TransportPolicy,
