@@ -1,0 +1,76 @@
+//! What all examples share: where key and transport come from, and how a stream is ended in both directions.
+#![allow(dead_code, reason = "each example uses its own part of it")]
+
+use std::{
+    env,
+    future::Future,
+    net::{Ipv6Addr, SocketAddr},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use rdpipe::{Direction, Key, Listener, Stream, StreamConfig, TransportPolicy};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// A stream to the listener at `host` and `port`.
+pub(crate) async fn connect(host: &str, port: &str, direction: Direction) -> Result<Stream> {
+    let stream = rdpipe::connect(host, port.parse()?, &key()?, &config(direction)?).await?;
+    eprintln!("{}", way(&stream));
+    Ok(stream)
+}
+
+/// Listens on `port`, on all addresses; port 0 takes a free one.
+pub(crate) fn listen(port: &str, direction: Direction) -> Result<Listener> {
+    let address = (Ipv6Addr::UNSPECIFIED, port.parse()?).into();
+    let listener = Listener::bind(address, key()?, config(direction)?)?;
+    eprintln!("listening on port {}", listener.local_addr().port());
+    Ok(listener)
+}
+
+/// Serves one peer beside the others, and says how that ended.
+pub(crate) fn spawn(peer: SocketAddr, serving: impl Future<Output = Result<()>> + Send + 'static) {
+    tokio::spawn(async move {
+        match serving.await {
+            Ok(()) => eprintln!("{peer}: done"),
+            Err(error) => eprintln!("{peer}: {error:#}"),
+        }
+    });
+}
+
+/// Ends a conversation in which everything has been said: for protocols that know their ends by
+/// themselves, and so leave the stream behind open.
+///
+/// Dropping a stream is an abort, since a panic must not look like an end. Only a FIN is an end
+/// of file, so each end sends its own and takes the other's.
+pub(crate) async fn goodbye(mut stream: Stream) -> Result<()> {
+    stream.shutdown().await?;
+    let more = stream.read(&mut [0]).await?;
+    ensure!(more == 0, "the peer went on after the end of the protocol");
+    // A program that exits now must not take the last message along.
+    stream.close().await;
+    Ok(())
+}
+
+/// What carries the stream, and where or why.
+pub(crate) fn way(stream: &Stream) -> String {
+    format!("over {}: {}", stream.transport(), stream.transport_reason())
+}
+
+/// `RDPIPE_KEY`: the same for both ends. Not an argument, which everybody on the machine could read.
+fn key() -> Result<Key> {
+    let text =
+        env::var("RDPIPE_KEY").context("RDPIPE_KEY must hold the key, the same at both ends")?;
+    Ok(Key::parse(text)?)
+}
+
+/// `RDPIPE_TRANSPORT`: `rdma`, `tcp`, or `auto`, as without it.
+fn config(direction: Direction) -> Result<StreamConfig> {
+    let mut config = StreamConfig::default();
+    config.direction = direction;
+    config.transport = match env::var("RDPIPE_TRANSPORT").as_deref() {
+        Ok("auto") | Err(_) => TransportPolicy::Auto,
+        Ok("rdma") => TransportPolicy::Rdma,
+        Ok("tcp") => TransportPolicy::Tcp,
+        Ok(other) => bail!("RDPIPE_TRANSPORT is auto, rdma or tcp, and not {other}"),
+    };
+    Ok(config)
+}

@@ -1,0 +1,90 @@
+//! The examples, over RDMA.
+#![cfg(feature = "rdma")]
+
+mod pair;
+mod showcase;
+
+use pair::lacks_rdma;
+use showcase::Over;
+
+const RDMA: Over = Over("rdma");
+
+#[test]
+fn stdin_is_copied_to_stdout() {
+    if lacks_rdma() {
+        return;
+    }
+    RDMA.a_file_is_copied(["receive_stdout", "0"], ["send_stdin", ""]);
+}
+
+#[test]
+fn a_killed_sender_is_no_end() {
+    if lacks_rdma() {
+        return;
+    }
+    RDMA.a_killed_sender_is_no_end();
+}
+
+#[test]
+fn many_clients_are_echoed() {
+    if lacks_rdma() {
+        return;
+    }
+    RDMA.many_clients_are_echoed();
+}
+
+#[test]
+fn a_body_is_streamed() {
+    if lacks_rdma() {
+        return;
+    }
+    RDMA.a_body_is_streamed(1 << 30);
+}
+
+#[test]
+fn frames_are_answered() {
+    if lacks_rdma() {
+        return;
+    }
+    RDMA.frames_are_answered();
+}
+
+#[test]
+fn connections_go_through_a_tunnel() {
+    if lacks_rdma() {
+        return;
+    }
+    RDMA.connections_go_through_a_tunnel();
+}
+
+#[test]
+fn a_broken_tunnel_is_no_end() {
+    if lacks_rdma() {
+        return;
+    }
+    RDMA.a_broken_tunnel_is_no_end();
+}
+
+#[test]
+fn a_file_goes_through_tls() {
+    if lacks_rdma() {
+        return;
+    }
+    RDMA.a_file_goes_through_tls();
+}
+
+#[test]
+fn another_certificate_is_not_trusted() {
+    if lacks_rdma() {
+        return;
+    }
+    RDMA.another_certificate_is_not_trusted();
+}
+
+#[test]
+fn nothing_but_rdma_copies() {
+    if lacks_rdma() {
+        return;
+    }
+    RDMA.a_file_is_copied(["rdma_copy", "receive 0"], ["rdma_copy", "send"]);
+}
