@@ -7,9 +7,11 @@
 //!
 //! `RDPIPE_TRANSPORT=rdma` or `tcp` insists on one.
 //!
-//! A message of HTTP says where it ends, so hyper leaves off without reading the peer's FIN, and
-//! drops the stream. To the peer that is an abort, which may overtake the end of what it still has
-//! to do. So both ends take the stream back (`without_shutdown`) and end it themselves.
+//! A message of HTTP says where it ends, so a hyper client has all it wants before the peer's FIN,
+//! and drops the stream. To the peer that is an abort: a server would report a failure ("the program
+//! dropped the stream before its end") after each connection that went well. So both ends take the
+//! stream back with `without_shutdown` and end it themselves. (For `Upgrade` there is
+//! `with_upgrades`, and `hyper::upgrade` gives the stream back.)
 
 mod common;
 

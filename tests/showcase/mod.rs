@@ -10,7 +10,6 @@ use std::{
     net::{Shutdown, TcpListener, TcpStream},
     process::Stdio,
     thread,
-    time::Duration,
 };
 
 use super::pair::{LIMIT, Place, Running, Setup, key, patient, pattern, peak_kib, program};
@@ -177,6 +176,8 @@ impl Over {
         let place = Place::new();
         let receiver = self.tls_receiver(&place, "certificate");
         let another = self.tls_receiver(&place, "another");
+        // Both listen, so both have written theirs.
+        assert!(receiver.port() != another.port());
         let one = fs::read(place.path("certificate")).expect("it was written");
         assert!(one != fs::read(place.path("another")).expect("it was written"));
         let sender = self.tls_sender(&receiver, &place, "another").start().end();
