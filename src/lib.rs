@@ -59,6 +59,7 @@
 //! How a byte travels, what crosses the wire, and the states of a stream are described in
 //! `docs/architecture.md`.
 
+mod builder;
 #[doc(hidden)]
 pub mod cli;
 mod config;
@@ -77,6 +78,7 @@ mod ssh;
 mod stats;
 mod transport;
 
+pub use builder::Builder;
 pub use config::{
     Direction, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig, StreamConfig,
     TransportPolicy,
@@ -87,7 +89,7 @@ pub use faults::Faults;
 pub use key::{GeneratedKey, Key, KeyError};
 pub use stats::Stats;
 pub use transport::{
-    Listener, ReadHalf, ReuniteError, Stream, Transport, Watch, WriteHalf, connect,
+    Listener, ReadHalf, ReuniteError, SendBuffer, Stream, Transport, Watch, WriteHalf, connect,
 };
 #[cfg(feature = "rdma")]
 pub use transport::{NotRdma, RdmaStream};

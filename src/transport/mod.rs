@@ -26,6 +26,7 @@ mod read_half;
 mod receiver;
 mod recv;
 mod send;
+mod send_buffer;
 mod sender;
 mod shared;
 mod start;
@@ -43,6 +44,7 @@ pub use listener::Listener;
 #[cfg(feature = "rdma")]
 pub use rdma_stream::{NotRdma, RdmaStream};
 pub use read_half::{ReadHalf, ReuniteError};
+pub use send_buffer::SendBuffer;
 pub use stream::Stream;
 pub(crate) use terms::host_name;
 pub use watch::Watch;

@@ -16,6 +16,7 @@ use super::{
     info::{Info, questions},
     listener::Listener,
     read_half::ReadHalf,
+    send_buffer::SendBuffer,
     stream::Stream,
     write_half::WriteHalf,
 };
@@ -105,6 +106,30 @@ impl RdmaStream {
     /// Safe: call it again.
     pub async fn finish(&mut self) -> Result<(), Error> {
         self.0.finish().await
+    }
+
+    /// A registered buffer to fill and [`send`](Self::send) without a copy: see
+    /// [`WriteHalf::send_buffer`].
+    ///
+    /// # Errors
+    ///
+    /// Those of writing.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a buffer that was not returned is in the pool.
+    pub async fn send_buffer(&mut self) -> io::Result<SendBuffer> {
+        self.0.send_buffer().await
+    }
+
+    /// Sends what `buffer` holds behind everything that was written before, and never waits: see
+    /// [`WriteHalf::send`].
+    ///
+    /// # Errors
+    ///
+    /// Those of writing, and [`Error::Misuse`] when another stream has lent the buffer.
+    pub fn send(&mut self, buffer: SendBuffer) -> io::Result<()> {
+        self.0.send(buffer)
     }
 
     /// The unread rest of the next chunk that arrives, as bytes that own their slot; `None` at the end

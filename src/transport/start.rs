@@ -108,7 +108,7 @@ fn tcp_paths(
         depth,
         ..
     } = *agreement;
-    let sender = || TcpSend::new(Arc::clone(&socket), chunk_bytes);
+    let sender = || TcpSend::new(Arc::clone(&socket), chunk_bytes, depth);
     let receiver = || TcpReceive::new(Arc::clone(&socket), chunk_bytes, depth);
     Ok((
         direction.sends().then(sender),

@@ -1,7 +1,7 @@
 //! The stream that users hold, whichever data path it was given.
 
 use std::{
-    io,
+    io::{self, IoSlice},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -13,6 +13,7 @@ use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 use super::{
     info::{Info, questions},
     read_half::ReadHalf,
+    send_buffer::SendBuffer,
     write_half::WriteHalf,
 };
 use crate::{Error, pump::FillSlots};
@@ -73,6 +74,30 @@ impl Stream {
     /// Safe: call it again.
     pub async fn finish(&mut self) -> Result<(), Error> {
         self.send.finish().await
+    }
+
+    /// A registered buffer to fill and [`send`](Self::send) without a copy: see
+    /// [`WriteHalf::send_buffer`].
+    ///
+    /// # Errors
+    ///
+    /// Those of writing.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a buffer that was not returned is in the pool.
+    pub async fn send_buffer(&mut self) -> io::Result<SendBuffer> {
+        self.send.send_buffer().await
+    }
+
+    /// Sends what `buffer` holds behind everything that was written before, and never waits: see
+    /// [`WriteHalf::send`].
+    ///
+    /// # Errors
+    ///
+    /// Those of writing, and [`Error::Misuse`] when another stream has lent the buffer.
+    pub fn send(&mut self, buffer: SendBuffer) -> io::Result<()> {
+        self.send.send(buffer)
     }
 
     /// The unread rest of the next chunk that arrives, as bytes that own their slot; `None` at the end
@@ -159,6 +184,18 @@ impl AsyncWrite for Stream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.send).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.send).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

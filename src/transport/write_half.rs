@@ -2,22 +2,23 @@
 
 use std::{
     future::poll_fn,
-    io,
+    io::{self, IoSlice},
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use tokio::io::AsyncWrite;
 
-#[cfg(feature = "rdma")]
-use super::rdma;
 use super::{
     either::{Either, either},
     info::{Info, questions},
     send::SendHalf,
+    send_buffer::SendBuffer,
     tcp::Tcp,
 };
+#[cfg(feature = "rdma")]
+use super::{rdma, send::FOREIGN_BUFFER};
 use crate::{Error, pump::FillSlots};
 
 /// The half of a [`Stream`](crate::Stream) that writes, from
@@ -59,17 +60,90 @@ impl WriteHalf {
     pub async fn finish(&mut self) -> Result<(), Error> {
         poll_fn(|cx| either!(&mut self.half, half => half.poll_finish(cx))).await
     }
+
+    /// A registered buffer to fill and [`send`](Self::send): what is read into it is not copied again.
+    /// Waits while none is free. Of the slots of a pool all but one can be lent at the same time, so
+    /// writes never wait for buffers; whoever holds all of those waits for one that nobody else returns.
+    ///
+    /// # Errors
+    ///
+    /// Those of writing.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a buffer that was not returned is in the pool.
+    pub async fn send_buffer(&mut self) -> io::Result<SendBuffer> {
+        poll_fn(|cx| self.poll_send_buffer(cx)).await
+    }
+
+    /// [`send_buffer`](Self::send_buffer) for those who poll.
+    ///
+    /// # Errors
+    ///
+    /// Those of writing.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: `Pending` has taken nothing.
+    pub fn poll_send_buffer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<SendBuffer>> {
+        let inner = match &mut self.half {
+            Either::Tcp(half) => Either::Tcp(ready!(half.poll_lent(cx))?),
+            #[cfg(feature = "rdma")]
+            Either::Rdma(half) => Either::Rdma(ready!(half.poll_lent(cx))?),
+            #[cfg(not(feature = "rdma"))]
+            Either::Rdma(never) => match *never {},
+        };
+        Poll::Ready(Ok(SendBuffer::new(inner)))
+    }
+
+    /// Sends what `buffer` holds, as a chunk of its own behind everything that was written before. Never
+    /// waits: it is posted at once or when the peer has a slot for it. [`flush`] waits until it is
+    /// with the network.
+    ///
+    /// [`flush`]: tokio::io::AsyncWriteExt::flush
+    ///
+    /// # Errors
+    ///
+    /// Those of writing, and [`Error::Misuse`] when another stream has lent the buffer. The buffer
+    /// is back in its pool then, and what it held is lost.
+    pub fn send(&mut self, buffer: SendBuffer) -> io::Result<()> {
+        let sent = match (&mut self.half, buffer.into_inner()) {
+            (Either::Tcp(half), Either::Tcp(slot)) => half.send(slot),
+            #[cfg(feature = "rdma")]
+            (Either::Rdma(half), Either::Rdma(slot)) => half.send(slot),
+            #[cfg(feature = "rdma")]
+            _ => Err(FOREIGN_BUFFER),
+            #[cfg(not(feature = "rdma"))]
+            (Either::Rdma(never), _) => match *never {},
+            #[cfg(not(feature = "rdma"))]
+            (_, Either::Rdma(never)) => match never {},
+        };
+        sent.map_err(Into::into)
+    }
 }
 
 questions!(WriteHalf);
 
 impl AsyncWrite for WriteHalf {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        either!(&mut self.half, half => half.poll_write(cx, bytes)).map_err(Into::into)
+        self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
+    }
+
+    /// Fills a slot from all of `parts`, as far as it goes.
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        either!(&mut self.half, half => half.poll_write(cx, parts)).map_err(Into::into)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
