@@ -10,7 +10,7 @@
 mod common;
 
 use anyhow::{Result, bail, ensure};
-use rdpipe::{Direction, Stream};
+use rdpipe::{Builder, Stream};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     task::JoinSet,
@@ -34,7 +34,7 @@ async fn main() -> Result<()> {
 }
 
 async fn listen(port: &str) -> Result<()> {
-    let mut listener = common::listen(port, Direction::Both)?;
+    let mut listener = common::listen(&common::builder()?, port)?;
     loop {
         // An error here is one peer's, who has the key and no stream: the listener goes on.
         match listener.accept().await {
@@ -44,20 +44,22 @@ async fn listen(port: &str) -> Result<()> {
     }
 }
 
-async fn echo(stream: Stream) -> Result<()> {
-    let (mut reader, mut writer) = stream.into_split();
-    tokio::io::copy_buf(&mut reader, &mut writer).await?;
-    // The client's FIN was read. This one is the client's end of file, and without it, when the
-    // halves are dropped, the client would see a failure.
-    writer.shutdown().await?;
+async fn echo(mut stream: Stream) -> Result<()> {
+    let (reader, writer) = stream.split();
+    tokio::io::copy_buf(reader, writer).await?;
+    // The client's FIN was read. This one is the client's end of file: without it, when the stream
+    // is dropped, the client would see a failure.
+    stream.shutdown().await?;
     Ok(())
 }
 
 async fn connect(host: &str, port: &str, clients: u32, messages: u32) -> Result<()> {
+    let builder = common::builder()?;
+    let port = port.parse()?;
     let mut running = JoinSet::new();
     for number in 0..clients {
-        let (host, port) = (host.to_owned(), port.to_owned());
-        running.spawn(async move { client(&host, &port, number, messages).await });
+        let (builder, host) = (builder.clone(), host.to_owned());
+        running.spawn(async move { client(&builder, &host, port, number, messages).await });
     }
     while let Some(ended) = running.join_next().await {
         ended??;
@@ -66,8 +68,15 @@ async fn connect(host: &str, port: &str, clients: u32, messages: u32) -> Result<
     Ok(())
 }
 
-async fn client(host: &str, port: &str, number: u32, messages: u32) -> Result<()> {
-    let mut stream = common::connect(host, port, Direction::Both).await?;
+async fn client(
+    builder: &Builder,
+    host: &str,
+    port: u16,
+    number: u32,
+    messages: u32,
+) -> Result<()> {
+    let mut stream = builder.connect(host, port).await?;
+    common::tell(&stream);
     for round in 0..messages {
         let message = format!("message {round} of client {number}\n").repeat(1 + round as usize);
         stream.write_all(message.as_bytes()).await?;

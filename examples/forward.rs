@@ -13,7 +13,7 @@ mod common;
 use std::{net::Ipv4Addr, time::Duration};
 
 use anyhow::{Result, bail};
-use rdpipe::{Direction, Stream};
+use rdpipe::Stream;
 use socket2::SockRef;
 use tokio::{
     io::copy_bidirectional,
@@ -35,16 +35,18 @@ async fn main() -> Result<()> {
 
 /// TCP connections from this machine, as streams to `host`.
 async fn listen(tcp_port: &str, host: &str, port: &str) -> Result<()> {
+    let builder = common::builder()?;
+    let port = port.parse()?;
     // Only on loopback: a plain TCP connection proves nothing, and behind it is whatever the key opens.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, tcp_port.parse()?)).await?;
     eprintln!("listening on port {}", listener.local_addr()?.port());
     loop {
         let (tcp, peer) = listener.accept().await?;
-        let (host, port) = (host.to_owned(), port.to_owned());
+        let (builder, host) = (builder.clone(), host.to_owned());
         common::spawn(peer, async move {
-            match common::connect(&host, &port, Direction::Both).await {
+            match builder.connect(&host, port).await {
                 Ok(stream) => join(tcp, stream).await,
-                Err(error) => reset(&tcp, error),
+                Err(error) => reset(&tcp, error.into()),
             }
         });
     }
@@ -52,7 +54,7 @@ async fn listen(tcp_port: &str, host: &str, port: &str) -> Result<()> {
 
 /// Streams from peers that have the key, as TCP connections to `target`.
 async fn connect(port: &str, target: &str) -> Result<()> {
-    let mut listener = common::listen(port, Direction::Both)?;
+    let mut listener = common::listen(&common::builder()?, port)?;
     loop {
         let mut stream = listener.accept().await?;
         let target = target.to_owned();

@@ -12,7 +12,7 @@ mod common;
 
 use anyhow::{Context, Result, bail};
 use futures::{SinkExt, TryStreamExt};
-use rdpipe::{Direction, Stream};
+use rdpipe::Stream;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 #[tokio::main]
@@ -27,7 +27,7 @@ async fn main() -> Result<()> {
 }
 
 async fn serve(port: &str) -> Result<()> {
-    let mut listener = common::listen(port, Direction::Both)?;
+    let mut listener = common::listen(&common::builder()?, port)?;
     loop {
         let stream = listener.accept().await?;
         common::spawn(stream.peer_addr(), answer(stream));
@@ -47,7 +47,8 @@ async fn answer(stream: Stream) -> Result<()> {
 }
 
 async fn ask(host: &str, port: &str, words: &[&str]) -> Result<()> {
-    let stream = common::connect(host, port, Direction::Both).await?;
+    let stream = common::builder()?.connect(host, port.parse()?).await?;
+    common::tell(&stream);
     let mut frames = Framed::new(stream, LengthDelimitedCodec::new());
     for word in words {
         frames.send(word.as_bytes()).await?;

@@ -26,7 +26,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
-use rdpipe::{Direction, Stream};
+use rdpipe::Stream;
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -40,7 +40,7 @@ async fn main() -> Result<()> {
 }
 
 async fn serve(port: &str) -> Result<()> {
-    let mut listener = common::listen(port, Direction::Both)?;
+    let mut listener = common::listen(&common::builder()?, port)?;
     loop {
         let stream = listener.accept().await?;
         common::spawn(stream.peer_addr(), connection(stream));
@@ -74,7 +74,8 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible
 }
 
 async fn fetch(host: &str, port: &str, bytes: usize) -> Result<()> {
-    let stream = common::connect(host, port, Direction::Both).await?;
+    let stream = common::builder()?.connect(host, port.parse()?).await?;
+    common::tell(&stream);
     let (mut requests, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection.without_shutdown());
 

@@ -8,7 +8,7 @@
 use std::net::Ipv6Addr;
 
 use anyhow::{Result, bail};
-use rdpipe::{Direction, Key, Listener, RdmaStream, StreamConfig, TransportPolicy};
+use rdpipe::{Direction, Key, RdmaStream};
 use tokio::io::AsyncWriteExt;
 
 #[tokio::main]
@@ -24,10 +24,8 @@ async fn main() -> Result<()> {
 
 async fn send(host: &str, port: u16) -> Result<()> {
     let key = Key::parse(std::env::var("RDPIPE_KEY")?)?;
-    let mut config = StreamConfig::default();
-    config.direction = Direction::Send;
-
-    let mut rdma_stream = RdmaStream::connect(host, port, &key, &config).await?;
+    let builder = RdmaStream::builder(&key).direction(Direction::Send);
+    let mut rdma_stream = builder.connect_rdma(host, port).await?;
     eprintln!("over RDMA: {}", rdma_stream.get_ref().transport_reason());
     tokio::io::copy(&mut tokio::io::stdin(), &mut rdma_stream).await?;
     // Without this the peer sees a failure, not an end.
@@ -38,12 +36,8 @@ async fn send(host: &str, port: u16) -> Result<()> {
 
 async fn receive(port: u16) -> Result<()> {
     let key = Key::parse(std::env::var("RDPIPE_KEY")?)?;
-    let mut config = StreamConfig::default();
-    config.direction = Direction::Receive;
-    config.transport = TransportPolicy::Rdma;
-
-    let address = (Ipv6Addr::UNSPECIFIED, port).into();
-    let mut listener = Listener::bind(address, key, config)?;
+    let builder = RdmaStream::builder(&key).direction(Direction::Receive);
+    let mut listener = builder.bind((Ipv6Addr::UNSPECIFIED, port).into())?;
     eprintln!("listening on port {}", listener.local_addr().port());
     let mut rdma_stream = RdmaStream::accept(&mut listener).await?;
     eprintln!("over RDMA: {}", rdma_stream.get_ref().transport_reason());

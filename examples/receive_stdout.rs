@@ -19,7 +19,8 @@ async fn main() -> Result<()> {
     let [port] = &arguments[..] else {
         bail!("usage: receive_stdout PORT > FILE");
     };
-    let mut stream = common::listen(port, Direction::Receive)?.accept().await?;
+    let builder = common::builder()?.direction(Direction::Receive);
+    let mut stream = common::listen(&builder, port)?.accept().await?;
     let mut stdout = tokio::io::stdout();
     // From the slot that the chunk arrived in straight to stdout.
     tokio::io::copy_buf(&mut stream, &mut stdout).await?;

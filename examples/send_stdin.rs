@@ -17,7 +17,9 @@ async fn main() -> Result<()> {
     let [host, port] = &arguments[..] else {
         bail!("usage: send_stdin HOST PORT < FILE");
     };
-    let mut stream = common::connect(host, port, Direction::Send).await?;
+    let builder = common::builder()?.direction(Direction::Send);
+    let mut stream = builder.connect(host, port.parse()?).await?;
+    common::tell(&stream);
     tokio::io::copy(&mut tokio::io::stdin(), &mut stream).await?;
     // Without this the peer sees a failure, not an end. It completes when the peer's program has
     // confirmed that it took every byte; `shutdown()` when the peer's endpoint has them.

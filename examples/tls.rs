@@ -14,7 +14,7 @@ mod common;
 use std::{fs, sync::Arc};
 
 use anyhow::{Result, bail, ensure};
-use rdpipe::{Direction, Stream};
+use rdpipe::Stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, stdin, stdout};
 use tokio_rustls::{
     TlsAcceptor, TlsConnector,
@@ -48,7 +48,7 @@ async fn receive(port: &str, certificate: &str) -> Result<()> {
         .with_no_client_auth()
         .with_single_cert(vec![made.cert.into()], key.into())?;
 
-    let mut listener = common::listen(port, Direction::Both)?;
+    let mut listener = common::listen(&common::builder()?, port)?;
     let stream = listener.accept().await?;
     let mut tls = TlsAcceptor::from(Arc::new(config)).accept(stream).await?;
     let mut stdout = stdout();
@@ -70,7 +70,8 @@ async fn send(host: &str, port: &str, certificate: &str) -> Result<()> {
         .with_root_certificates(trusted)
         .with_no_client_auth();
 
-    let stream = common::connect(host, port, Direction::Both).await?;
+    let stream = common::builder()?.connect(host, port.parse()?).await?;
+    common::tell(&stream);
     let connector = TlsConnector::from(Arc::new(config));
     let name = ServerName::try_from(NAME)?;
     let mut tls = connector.connect(name, stream).await?;

@@ -8,22 +8,35 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use rdpipe::{Direction, Key, Listener, Stream, StreamConfig, TransportPolicy};
+use rdpipe::{Builder, Key, Listener, Stream, TransportPolicy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A stream to the listener at `host` and `port`.
-pub(crate) async fn connect(host: &str, port: &str, direction: Direction) -> Result<Stream> {
-    let stream = rdpipe::connect(host, port.parse()?, &key()?, &config(direction)?).await?;
-    eprintln!("{}", way(&stream));
-    Ok(stream)
+/// Streams with the key `RDPIPE_KEY`, the same at both ends, over `RDPIPE_TRANSPORT`: `rdma`, `tcp`,
+/// or whichever there is.
+///
+/// The key is no argument, since everybody on a machine can read those.
+pub(crate) fn builder() -> Result<Builder> {
+    let key =
+        env::var("RDPIPE_KEY").context("RDPIPE_KEY must hold the key, the same at both ends")?;
+    let transport = match env::var("RDPIPE_TRANSPORT").as_deref() {
+        Ok("auto") | Err(_) => TransportPolicy::Auto,
+        Ok("rdma") => TransportPolicy::Rdma,
+        Ok("tcp") => TransportPolicy::Tcp,
+        Ok(other) => bail!("RDPIPE_TRANSPORT is auto, rdma or tcp, and not {other}"),
+    };
+    Ok(Stream::builder(&Key::parse(key)?).transport(transport))
 }
 
-/// Listens on `port`, on all addresses; port 0 takes a free one.
-pub(crate) fn listen(port: &str, direction: Direction) -> Result<Listener> {
-    let address = (Ipv6Addr::UNSPECIFIED, port.parse()?).into();
-    let listener = Listener::bind(address, key()?, config(direction)?)?;
+/// Listens on all addresses, and says on which port: 0 takes a free one.
+pub(crate) fn listen(builder: &Builder, port: &str) -> Result<Listener> {
+    let listener = builder.bind((Ipv6Addr::UNSPECIFIED, port.parse()?).into())?;
     eprintln!("listening on port {}", listener.local_addr().port());
     Ok(listener)
+}
+
+/// Says what carries the stream, and where or why.
+pub(crate) fn tell(stream: &Stream) {
+    eprintln!("over {}: {}", stream.transport(), stream.transport_reason());
 }
 
 /// Serves one peer beside the others, and says how that ended.
@@ -48,29 +61,4 @@ pub(crate) async fn goodbye(mut stream: Stream) -> Result<()> {
     // A program that exits now must not take the last message along.
     stream.close().await;
     Ok(())
-}
-
-/// What carries the stream, and where or why.
-pub(crate) fn way(stream: &Stream) -> String {
-    format!("over {}: {}", stream.transport(), stream.transport_reason())
-}
-
-/// `RDPIPE_KEY`: the same for both ends. Not an argument, which everybody on the machine could read.
-fn key() -> Result<Key> {
-    let text =
-        env::var("RDPIPE_KEY").context("RDPIPE_KEY must hold the key, the same at both ends")?;
-    Ok(Key::parse(text)?)
-}
-
-/// `RDPIPE_TRANSPORT`: `rdma`, `tcp`, or `auto`, as without it.
-fn config(direction: Direction) -> Result<StreamConfig> {
-    let mut config = StreamConfig::default();
-    config.direction = direction;
-    config.transport = match env::var("RDPIPE_TRANSPORT").as_deref() {
-        Ok("auto") | Err(_) => TransportPolicy::Auto,
-        Ok("rdma") => TransportPolicy::Rdma,
-        Ok("tcp") => TransportPolicy::Tcp,
-        Ok(other) => bail!("RDPIPE_TRANSPORT is auto, rdma or tcp, and not {other}"),
-    };
-    Ok(config)
 }

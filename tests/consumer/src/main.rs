@@ -4,7 +4,9 @@ use std::error::Error;
 
 #[cfg(feature = "rdma")]
 use rdpipe::RdmaStream;
-use rdpipe::{Direction, Key, StreamConfig};
+#[cfg(not(feature = "rdma"))]
+use rdpipe::Stream;
+use rdpipe::{Direction, Key};
 use tokio::io::AsyncWriteExt;
 
 #[tokio::main]
@@ -14,12 +16,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: consumer HOST PORT < FILE".into());
     };
     let key = Key::parse(std::env::var("RDPIPE_KEY")?)?;
-    let mut config = StreamConfig::default();
-    config.direction = Direction::Send;
     #[cfg(feature = "rdma")]
-    let mut stream = RdmaStream::connect(host, port.parse()?, &key, &config).await?;
+    let mut stream = RdmaStream::builder(&key)
+        .direction(Direction::Send)
+        .connect_rdma(host, port.parse()?)
+        .await?;
     #[cfg(not(feature = "rdma"))]
-    let mut stream = rdpipe::connect(host, port.parse()?, &key, &config).await?;
+    let mut stream = Stream::builder(&key)
+        .direction(Direction::Send)
+        .connect(host, port.parse()?)
+        .await?;
     tokio::io::copy(&mut tokio::io::stdin(), &mut stream).await?;
     stream.shutdown().await?;
     stream.finish().await?;
