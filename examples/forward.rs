@@ -45,7 +45,10 @@ async fn listen(tcp_port: &str, host: &str, port: &str) -> Result<()> {
         let (builder, host) = (builder.clone(), host.to_owned());
         common::spawn(peer, async move {
             match builder.connect(&host, port).await {
-                Ok(stream) => join(tcp, stream).await,
+                Ok(stream) => {
+                    common::tell(&stream);
+                    join(tcp, stream).await
+                }
                 Err(error) => reset(&tcp, error.into()),
             }
         });

@@ -3,7 +3,6 @@
 
 use std::{
     env,
-    future::Future,
     net::{Ipv6Addr, SocketAddr},
 };
 

@@ -95,7 +95,7 @@ impl Over {
         for _ in 0..2 {
             let to_server = format!("ask 127.0.0.1 {} one two threee", server.port());
             let client = self.example("framed", &to_server).start().end();
-            client.exits(0);
+            assert!(client.exits(0).contains(&self.words()));
             assert_eq!(
                 String::from_utf8_lossy(&client.stdout),
                 "ONE\nTWO\nTHREEE\n"
@@ -125,7 +125,7 @@ impl Over {
             assert!(all_of(&mut connection).expect("an end of file") == data);
         }
         reversing.join().expect("every connection was answered");
-        served(near, 3);
+        assert_eq!(served(near, 3).matches(&self.words()).count(), 3);
         served(far, 3);
     }
 
@@ -204,8 +204,9 @@ impl Over {
 }
 
 /// Waits until a server has said of so many peers how their streams ended, and ends it: all were well.
+/// Returns what it said.
 #[track_caller]
-fn served(server: Running, peers: usize) {
+fn served(server: Running, peers: usize) -> String {
     server.said("how all its peers ended", |text| {
         let ends = text.lines().filter(|line| line.starts_with("127.0.0.1:"));
         (ends.count() >= peers).then_some(())
@@ -213,6 +214,7 @@ fn served(server: Running, peers: usize) {
     server.kill();
     let said = server.end().stderr;
     assert_eq!(said.matches(": done\n").count(), peers, "{said}");
+    said
 }
 
 /// A connection on which nothing waits for ever.
