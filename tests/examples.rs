@@ -19,7 +19,7 @@ fn a_killed_sender_is_no_end() {
 
 #[test]
 fn many_clients_are_echoed() {
-    TCP.many_clients_are_echoed();
+    TCP.many_clients_are_echoed(8, 100);
 }
 
 #[test]
