@@ -26,7 +26,9 @@ async fn main() -> Result<()> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["listen", tcp_port, host, port] => listen(tcp_port, host, port).await,
-        ["connect", port, target] => connect(port, target).await,
+        ["connect", port, target] => {
+            common::serve(port, |stream| connect(stream, target.to_owned())).await
+        }
         _ => bail!(
             "usage: forward listen TCP-PORT HOST PORT | forward connect PORT TCP-HOST:TCP-PORT"
         ),
@@ -55,22 +57,15 @@ async fn listen(tcp_port: &str, host: &str, port: &str) -> Result<()> {
     }
 }
 
-/// Streams from peers that have the key, as TCP connections to `target`.
-async fn connect(port: &str, target: &str) -> Result<()> {
-    let mut listener = common::listen(&common::builder()?, port)?;
-    loop {
-        let mut stream = listener.accept().await?;
-        let target = target.to_owned();
-        common::spawn(stream.peer_addr(), async move {
-            match TcpStream::connect(&target).await {
-                Ok(tcp) => join(tcp, stream).await,
-                Err(error) => {
-                    stream.abort(&format!("cannot connect to {target}: {error}"));
-                    stream.close().await;
-                    bail!("cannot connect to {target}: {error}");
-                }
-            }
-        });
+/// A stream from a peer that has the key, as a TCP connection to `target`.
+async fn connect(mut stream: Stream, target: String) -> Result<()> {
+    match TcpStream::connect(&target).await {
+        Ok(tcp) => join(tcp, stream).await,
+        Err(error) => {
+            stream.abort(&format!("cannot connect to {target}: {error}"));
+            stream.close().await;
+            bail!("cannot connect to {target}: {error}");
+        }
     }
 }
 

@@ -20,17 +20,9 @@ async fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        ["serve", port] => serve(port).await,
+        ["serve", port] => common::serve(port, answer).await,
         ["ask", host, port, ref words @ ..] => ask(host, port, words).await,
         _ => bail!("usage: framed serve PORT | framed ask HOST PORT WORD..."),
-    }
-}
-
-async fn serve(port: &str) -> Result<()> {
-    let mut listener = common::listen(&common::builder()?, port)?;
-    loop {
-        let stream = listener.accept().await?;
-        common::spawn(stream.peer_addr(), answer(stream));
     }
 }
 

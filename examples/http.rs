@@ -33,17 +33,9 @@ async fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        ["serve", port] => serve(port).await,
+        ["serve", port] => common::serve(port, connection).await,
         ["fetch", host, port, bytes] => fetch(host, port, bytes.parse()?).await,
         _ => bail!("usage: http serve PORT | http fetch HOST PORT BYTES"),
-    }
-}
-
-async fn serve(port: &str) -> Result<()> {
-    let mut listener = common::listen(&common::builder()?, port)?;
-    loop {
-        let stream = listener.accept().await?;
-        common::spawn(stream.peer_addr(), connection(stream));
     }
 }
 

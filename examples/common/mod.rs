@@ -33,12 +33,27 @@ pub(crate) fn listen(builder: &Builder, port: &str) -> Result<Listener> {
     Ok(listener)
 }
 
+/// Serves every peer that has the key, beside the others.
+pub(crate) async fn serve<F>(port: &str, answer: impl Fn(Stream) -> F) -> Result<()>
+where
+    F: Future<Output = Result<()>> + Send + 'static,
+{
+    let mut listener = listen(&builder()?, port)?;
+    loop {
+        match listener.accept().await {
+            Ok(stream) => spawn(stream.peer_addr(), answer(stream)),
+            // Such an error is one peer's, who has the key and gets no stream: the listener goes on.
+            Err(error) => eprintln!("{error}"),
+        }
+    }
+}
+
 /// Says what carries the stream, and where or why.
 pub(crate) fn tell(stream: &Stream) {
     eprintln!("over {}: {}", stream.transport(), stream.transport_reason());
 }
 
-/// Serves one peer beside the others, and says how that ended.
+/// Serves one peer in a task of its own, and says how that ended.
 pub(crate) fn spawn(peer: SocketAddr, serving: impl Future<Output = Result<()>> + Send + 'static) {
     tokio::spawn(async move {
         match serving.await {
