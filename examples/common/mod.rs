@@ -4,6 +4,7 @@
 use std::{
     env,
     net::{Ipv6Addr, SocketAddr},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -23,7 +24,10 @@ pub(crate) fn builder() -> Result<Builder> {
         Ok("tcp") => TransportPolicy::Tcp,
         Ok(other) => bail!("RDPIPE_TRANSPORT is auto, rdma or tcp, and not {other}"),
     };
-    Ok(Stream::builder(&Key::parse(key)?).transport(transport))
+    // Thrice the default: a host that is busy, or emulated, may take its time for RDMA.
+    let patience = Duration::from_secs(30);
+    let builder = Stream::builder(&Key::parse(key)?).handshake_timeout(patience);
+    Ok(builder.transport(transport))
 }
 
 /// Listens on all addresses, and says on which port: 0 takes a free one.
