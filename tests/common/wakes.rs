@@ -1,0 +1,54 @@
+//! A waker that counts.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
+
+use super::limit::until;
+
+/// How often somebody was woken.
+#[derive(Default)]
+pub(crate) struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Wakes {
+    /// None so far.
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// What wakes this one.
+    pub(crate) fn waker(self: &Arc<Self>) -> Waker {
+        Arc::clone(self).into()
+    }
+
+    /// So far.
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// What `poll` comes to, which is polled again only after it has woken this one: a wake that is
+    /// lost is a hang.
+    pub(crate) async fn drive<T>(
+        self: &Arc<Self>,
+        mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> T {
+        let waker = self.waker();
+        loop {
+            let before = self.count();
+            if let Poll::Ready(outcome) = poll(&mut Context::from_waker(&waker)) {
+                return outcome;
+            }
+            until(|| self.count() > before).await;
+        }
+    }
+}
