@@ -86,6 +86,8 @@ pub use error::{Error, Fault, HandshakeFault};
 pub use faults::Faults;
 pub use key::{GeneratedKey, Key, KeyError};
 pub use stats::Stats;
-pub use transport::{Listener, ReadHalf, Stream, Transport, Watch, WriteHalf, connect};
+pub use transport::{
+    Listener, ReadHalf, ReuniteError, SendBuffer, Stream, Transport, Watch, WriteHalf, connect,
+};
 #[cfg(feature = "rdma")]
 pub use transport::{NotRdma, RdmaStream};

@@ -3,9 +3,12 @@
 mod codec;
 mod control;
 mod dial;
+mod either;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod handshake;
+mod info;
+mod lending;
 mod listener;
 mod message;
 mod negotiate;
@@ -19,24 +22,33 @@ mod rdma;
 mod rdma;
 #[cfg(feature = "rdma")]
 mod rdma_stream;
+mod read_half;
 mod receiver;
 mod recv;
 mod send;
+mod send_buffer;
 mod sender;
 mod shared;
+mod start;
 mod state;
 mod steward;
 mod stream;
 mod tcp;
 mod terms;
+mod watch;
 mod wire;
+mod write_half;
 
 pub use dial::connect;
 pub use listener::Listener;
 #[cfg(feature = "rdma")]
 pub use rdma_stream::{NotRdma, RdmaStream};
-pub use stream::{ReadHalf, Stream, Watch, WriteHalf};
+pub use read_half::{ReadHalf, ReuniteError};
+pub use send_buffer::SendBuffer;
+pub use stream::Stream;
 pub(crate) use terms::host_name;
+pub use watch::Watch;
+pub use write_half::WriteHalf;
 
 /// What carries the data of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -31,12 +31,18 @@ pub(crate) trait SendPath: Send + Unpin + 'static {
     /// A free slot, or none while all are in flight: an empty pool is the backpressure.
     fn acquire(&mut self) -> Option<Self::Slot>;
 
+    /// A free slot that may be away for long, or none.
+    fn acquire_to_lend(&mut self) -> Option<Self::Slot>;
+
     /// Takes a slot back unused.
     fn release(&mut self, slot: Self::Slot);
 
     /// Takes a filled slot, whose first `frame_bytes` go into the peer's slot `target`.
     /// What can be done at once is done by the next [`poll_complete`](Self::poll_complete).
     fn post(&mut self, slot: Self::Slot, frame_bytes: usize, target: u32);
+
+    /// Most slots that the pool can have, wherever they are.
+    fn most_slots(&self) -> usize;
 
     /// Slots that have been posted and are not free yet.
     fn in_flight(&self) -> usize;

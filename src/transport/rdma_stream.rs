@@ -7,13 +7,18 @@ use std::{
     task::{Context, Poll},
 };
 
+use bytes::Bytes;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
     Transport,
     dial::connect,
+    info::{Info, questions},
     listener::Listener,
-    stream::{ReadHalf, Stream, WriteHalf},
+    read_half::ReadHalf,
+    send_buffer::SendBuffer,
+    stream::Stream,
+    write_half::WriteHalf,
 };
 use crate::{Error, HandshakeFault, Key, StreamConfig, TransportPolicy};
 
@@ -103,6 +108,44 @@ impl RdmaStream {
         self.0.finish().await
     }
 
+    /// A registered buffer to fill and [`send`](Self::send) without a copy: see
+    /// [`WriteHalf::send_buffer`].
+    ///
+    /// # Errors
+    ///
+    /// Those of writing.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a buffer that was not returned is in the pool.
+    pub async fn send_buffer(&mut self) -> io::Result<SendBuffer> {
+        self.0.send_buffer().await
+    }
+
+    /// Sends what `buffer` holds behind everything that was written before, and never waits: see
+    /// [`WriteHalf::send`].
+    ///
+    /// # Errors
+    ///
+    /// Those of writing, and [`Error::Misuse`] when another stream has lent the buffer.
+    pub fn send(&mut self, buffer: SendBuffer) -> io::Result<()> {
+        self.0.send(buffer)
+    }
+
+    /// The unread rest of the next chunk that arrives, as bytes that own their slot; `None` at the end
+    /// of the stream. See [`ReadHalf::read_chunk`].
+    ///
+    /// # Errors
+    ///
+    /// Those of reading.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a chunk that was not returned is returned by the next call, or read.
+    pub async fn read_chunk(&mut self) -> io::Result<Option<Bytes>> {
+        self.0.read_chunk().await
+    }
+
     /// Tells the peer's [`finish`](Self::finish) that everything read from this stream, to its
     /// end, has been taken: see [`Stream::confirm`].
     ///
@@ -116,11 +159,6 @@ impl RdmaStream {
     /// Tells the peer that this end wants no more of its bytes, and is content: see [`Stream::stop`].
     pub fn stop(&mut self) {
         self.0.stop();
-    }
-
-    /// Ends the stream in both directions because something broke: see [`Stream::abort`].
-    pub fn abort(&mut self, reason: &str) {
-        self.0.abort(reason);
     }
 
     /// Lets go of the stream and waits until its last message has arrived at the peer, for at
@@ -139,10 +177,19 @@ impl RdmaStream {
         self.0.into_split()
     }
 
-    /// The stream, to be asked about its peer, its port and its counts.
+    /// Two halves, for two tasks or for one that uses both at once.
+    pub fn split(&mut self) -> (&mut ReadHalf, &mut WriteHalf) {
+        self.0.split()
+    }
+
+    /// The stream, for what looks at one whatever its transport.
     #[must_use]
     pub fn get_ref(&self) -> &Stream {
         &self.0
+    }
+
+    fn info(&self) -> &Info {
+        self.0.info()
     }
 
     /// The stream, for what takes one whatever its transport.
@@ -152,11 +199,7 @@ impl RdmaStream {
     }
 }
 
-impl fmt::Debug for RdmaStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RdmaStream").field(&self.0).finish()
-    }
-}
+questions!(RdmaStream);
 
 impl From<RdmaStream> for Stream {
     fn from(stream: RdmaStream) -> Self {

@@ -7,7 +7,10 @@ use std::{
     task::{Context, Poll},
 };
 
+use bytes::Bytes;
+
 use super::{
+    lending::{Lender, Returns},
     path::{ReceivePath, Slot, Violation},
     state::{Failure, State},
     wire::{Chain, Damage, HEADER_BYTES, Header, credit_batch},
@@ -19,6 +22,8 @@ pub(crate) struct Receiver<P: ReceivePath> {
     lane: Mutex<Lane<P>>,
     /// Counts the user's polls, so that the steward sees whether somebody drives.
     pub(crate) polls: AtomicU64,
+    /// Where lent chunks come back to.
+    pub(super) returns: Arc<Returns<P::Slot>>,
 }
 
 /// Chunks that arrive, and credits that go back.
@@ -38,6 +43,7 @@ pub(super) struct Lane<P: ReceivePath> {
     /// Slots of a new pool that stay empty for as long as chunks of the old one are unread: what may be
     /// on its way never grows.
     withheld: Vec<u32>,
+    lender: Lender<P::Slot>,
     broken: bool,
     faults: faults::Faults,
 }
@@ -50,6 +56,12 @@ pub(super) struct Readable<S> {
 }
 
 impl<S: Slot> Readable<S> {
+    /// All of a chunk whose payload is `length` bytes.
+    pub(super) fn new(slot: S, length: usize) -> Self {
+        let (next, end) = (HEADER_BYTES, HEADER_BYTES + length);
+        Self { slot, next, end }
+    }
+
     /// The reader has taken `count` of them. Whether none is left.
     pub(super) fn take(&mut self, count: usize) -> bool {
         self.next += count;
@@ -84,12 +96,14 @@ impl<P: ReceivePath> Receiver<P> {
             freed: (0..depth).collect(),
             unread: 0,
             withheld: Vec::new(),
+            lender: Lender::new(depth),
             broken: false,
             faults,
         };
         Self {
-            lane: Mutex::new(lane),
             polls: AtomicU64::new(0),
+            returns: lane.lender.returns(),
+            lane: Mutex::new(lane),
         }
     }
 
@@ -121,10 +135,27 @@ impl<P: ReceivePath> Lane<P> {
         state: &State,
         cx: &mut Context<'_>,
     ) -> Option<Readable<P::Slot>> {
+        self.take_returned(state);
         if self.ready.is_empty() {
             self.take_arrivals(state, cx, 1);
         }
         self.ready.pop_front()
+    }
+
+    /// What is left of `chunk`, as bytes of its own that the user may keep: see [`Lender::lend`].
+    pub(super) fn lend(&mut self, state: &State, chunk: Readable<P::Slot>) -> Bytes {
+        let (bytes, chunk) = self.lender.lend(chunk);
+        if let Some(chunk) = chunk {
+            self.release(state, chunk);
+        }
+        bytes
+    }
+
+    /// Takes back the chunks that were lent and are not any more.
+    pub(super) fn take_returned(&mut self, state: &State) {
+        for chunk in self.lender.take_returned() {
+            self.release(state, chunk);
+        }
     }
 
     /// The data path, and the chunks that wait for the reader.
@@ -227,8 +258,7 @@ impl<P: ReceivePath> Lane<P> {
         // Only a reader that is away has a chunk waiting here: one that keeps up pays nothing.
         let joined = |last: &mut Readable<_>| last.join(slot.payload(length));
         let is_joined = self.ready.back_mut().is_some_and(joined);
-        let (next, end) = (HEADER_BYTES, HEADER_BYTES + length);
-        let readable = Readable { slot, next, end };
+        let readable = Readable::new(slot, length);
         if is_joined {
             self.release(state, readable);
         } else {

@@ -5,6 +5,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use bytes::Bytes;
 use tokio::io::ReadBuf;
 
 use super::{
@@ -59,6 +60,20 @@ impl<D: DataPath> RecvHalf<D> {
         } else {
             Poll::Pending
         }
+    }
+
+    /// The unread rest of the chunk that the reader is at, to keep; none at the end of the stream.
+    pub(crate) fn poll_chunk(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, Error>> {
+        ready!(self.poll_fill(cx))?;
+        let (Some(chunk), Some(receiver)) = (self.current.take(), &self.shared.receiver) else {
+            return Poll::Ready(Ok(None));
+        };
+        let bytes = receiver.lock().lend(&self.shared.state, chunk);
+        self.taken += bytes.len() as u64;
+        Poll::Ready(Ok(Some(bytes)))
     }
 
     /// The reader has taken `count` bytes of what [`poll_fill`](Self::poll_fill) gave it.

@@ -1,13 +1,14 @@
 //! The sending half: from the user's bytes to the sending lane.
 
 use std::{
-    io,
+    io::{self, IoSlice},
     sync::{Arc, atomic::Ordering},
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
 };
 
 use super::{
     path::{DataPath, SendPath},
+    send_buffer::LentSlot,
     sender::{Filling, Sender},
     shared::Shared,
     state::State,
@@ -85,29 +86,54 @@ impl<D: DataPath> SendHalf<D> {
         self.state().poll_confirmed(cx)
     }
 
-    /// Copies as much of `bytes` as fits into the chunk being filled.
+    /// Copies as much of `parts` as fits into the chunk being filled.
     pub(crate) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
-        bytes: &[u8],
+        parts: &[IoSlice<'_>],
     ) -> Poll<Result<usize, Error>> {
         self.give_back();
         self.shared.attended_send();
-        if bytes.is_empty() {
+        if parts.iter().all(|part| part.is_empty()) {
             return Poll::Ready(Ok(0));
         }
         let state = self.state();
         let mut lane = self.sender()?.lock();
         let mut filling = ready!(lane.poll_room(state, cx))?;
-        let room = filling.room();
-        let count = room.len().min(bytes.len());
-        room[..count].copy_from_slice(&bytes[..count]);
-        filling.fill(count);
+        let count = filling.copy(parts);
         lane.give_back(filling);
         let _ = lane.poll_posted(state, cx, false)?;
         Poll::Ready(Ok(count))
     }
+
+    /// An empty slot for the user.
+    pub(super) fn poll_lent(&mut self, cx: &mut Context<'_>) -> Poll<Result<LentSlot<D>, Error>> {
+        self.give_back();
+        self.shared.attended_send();
+        let state = self.state();
+        let filling = ready!(self.sender()?.lock().poll_lent(state, cx))?;
+        Poll::Ready(Ok(LentSlot::new(filling, &self.shared)))
+    }
+
+    /// Queues what the user filled. What of it cannot be posted at once is for the steward, or for the
+    /// user's next call.
+    pub(super) fn send(&mut self, lent: LentSlot<D>) -> Result<(), Error> {
+        self.give_back();
+        self.shared.attended_send();
+        self.state().writable()?;
+        let filling = lent.into_filling(&self.shared).ok_or(FOREIGN_BUFFER)?;
+        let mut lane = self.sender()?.lock();
+        lane.seal(filling);
+        let mut cx = Context::from_waker(Waker::noop());
+        match lane.poll_posted(self.state(), &mut cx, false) {
+            Poll::Ready(result) => result,
+            Poll::Pending => Ok(()),
+        }
+    }
 }
+
+/// A buffer can only be sent by the stream that lent it.
+pub(super) const FOREIGN_BUFFER: Error = Error::Misuse("this buffer belongs to another stream");
 
 impl<D: DataPath> FillSlots for SendHalf<D> {
     fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut [u8]>> {

@@ -1,6 +1,8 @@
 //! The sending lane: from filled slots to posted chunks, driven by whoever polls.
 
 use std::{
+    collections::VecDeque,
+    io::IoSlice,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
     task::{Context, Poll},
 };
@@ -23,7 +25,12 @@ pub(crate) struct Sender<P: SendPath> {
 pub(super) struct Lane<P: SendPath> {
     path: P,
     chain: Chain,
+    /// Chunks that nothing more is added to, in order.
+    sealed: VecDeque<Filling<P::Slot>>,
+    /// What comes after them.
     filling: Option<Filling<P::Slot>>,
+    /// Slots in the hands of the user.
+    lent: usize,
     broken: bool,
 }
 
@@ -48,6 +55,38 @@ impl<S: Slot> Filling<S> {
     pub(super) fn is_full(&self) -> bool {
         HEADER_BYTES + self.filled == self.slot.bytes().len()
     }
+
+    /// Bytes that it holds in all when it is full.
+    pub(super) fn capacity(&self) -> usize {
+        self.slot.bytes().len() - HEADER_BYTES
+    }
+
+    /// Copies as much of `parts` as fits, and returns how many bytes that is.
+    pub(super) fn copy(&mut self, parts: &[IoSlice<'_>]) -> usize {
+        let before = self.filled;
+        for part in parts {
+            let room = self.room();
+            let count = room.len().min(part.len());
+            room[..count].copy_from_slice(&part[..count]);
+            self.fill(count);
+        }
+        self.filled - before
+    }
+
+    /// The bytes that hold data.
+    pub(super) fn data(&self) -> &[u8] {
+        self.slot.payload(self.filled)
+    }
+
+    /// The same, to be changed.
+    pub(super) fn data_mut(&mut self) -> &mut [u8] {
+        &mut self.slot.bytes_mut()[HEADER_BYTES..HEADER_BYTES + self.filled]
+    }
+
+    /// None of them hold data any more.
+    pub(super) fn clear(&mut self) {
+        self.filled = 0;
+    }
 }
 
 impl<P: SendPath> Sender<P> {
@@ -56,7 +95,9 @@ impl<P: SendPath> Sender<P> {
         let lane = Lane {
             path,
             chain: Chain::new(seed),
+            sealed: VecDeque::new(),
             filling: None,
+            lent: 0,
             broken: false,
         };
         Self {
@@ -82,13 +123,11 @@ impl<P: SendPath> Sender<P> {
 }
 
 impl<P: SendPath> Lane<P> {
-    /// The data path, and the slot being filled.
+    /// The data path, and the slots that hold what it has not been given.
     #[cfg(feature = "rdma")]
-    pub(super) fn renewable(&mut self) -> (&mut P, Option<&mut P::Slot>) {
-        (
-            &mut self.path,
-            self.filling.as_mut().map(|filling| &mut filling.slot),
-        )
+    pub(super) fn renewable(&mut self) -> (&mut P, impl Iterator<Item = &mut P::Slot>) {
+        let chunks = self.sealed.iter_mut().chain(&mut self.filling);
+        (&mut self.path, chunks.map(|filling| &mut filling.slot))
     }
 
     /// Bytes posted so far and the digest of the last of them.
@@ -128,21 +167,22 @@ impl<P: SendPath> Lane<P> {
                 Poll::Pending => Poll::Pending,
             };
             let idle = self.path.in_flight() == 0;
-            let due = |f: &mut Filling<_>| f.is_full() || (f.filled > 0 && (all || idle));
-            if !self.filling.as_mut().is_some_and(due) {
+            let due = |f: &Filling<_>| f.is_full() || (f.filled > 0 && (all || idle));
+            if self.sealed.is_empty() && !self.filling.as_ref().is_some_and(due) {
                 return progress;
             }
             let Some(target) = state.take_credit() else {
                 return Poll::Pending;
             };
-            self.post(state, target);
+            let next = self.sealed.pop_front().or_else(|| self.filling.take());
+            if let Some(chunk) = next {
+                self.post(state, chunk, target);
+            }
         }
     }
 
-    fn post(&mut self, state: &State, target: u32) {
-        let Some(Filling { mut slot, filled }) = self.filling.take() else {
-            return;
-        };
+    fn post(&mut self, state: &State, chunk: Filling<P::Slot>, target: u32) {
+        let Filling { mut slot, filled } = chunk;
         let header = self.chain.seal(target, slot.payload(filled));
         slot.bytes_mut()[..HEADER_BYTES].copy_from_slice(&header.encode());
         self.path.post(slot, header.frame_bytes(), target);
@@ -160,7 +200,7 @@ impl<P: SendPath> Lane<P> {
         // Registered before it is looked at, so that nothing can change unseen in between.
         state.wait_to_send(cx);
         let full = |filling: &Filling<_>| filling.is_full();
-        if self.filling.as_ref().is_some_and(full) || self.filling.is_none() {
+        if self.filling.as_ref().is_none_or(full) {
             let _ = self.poll_posted(state, cx, false)?;
         }
         if self.filling.as_ref().is_some_and(full) {
@@ -175,5 +215,42 @@ impl<P: SendPath> Lane<P> {
             Some(filling) => Poll::Ready(Ok(filling)),
             None => Poll::Pending,
         }
+    }
+
+    /// An empty slot for the user to keep until it is [sealed](Self::seal) or
+    /// [taken back](Self::take_back). One slot is never lent: writes must not wait for buffers.
+    pub(super) fn poll_lent(
+        &mut self,
+        state: &State,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Filling<P::Slot>, Error>> {
+        state.writable()?;
+        state.wait_to_send(cx);
+        let _ = self.poll_posted(state, cx, false)?;
+        if self.lent + 1 >= self.path.most_slots() {
+            return Poll::Pending;
+        }
+        let Some(slot) = self.path.acquire_to_lend() else {
+            return Poll::Pending;
+        };
+        self.lent += 1;
+        Poll::Ready(Ok(Filling { slot, filled: 0 }))
+    }
+
+    /// Queues what the user filled, behind all that was written before.
+    pub(super) fn seal(&mut self, lent: Filling<P::Slot>) {
+        self.lent -= 1;
+        if lent.filled == 0 {
+            self.path.release(lent.slot);
+            return;
+        }
+        self.sealed.extend(self.filling.take());
+        self.sealed.push_back(lent);
+    }
+
+    /// Takes back a slot that the user does not want to send.
+    pub(super) fn take_back(&mut self, lent: Filling<P::Slot>) {
+        self.lent -= 1;
+        self.path.release(lent.slot);
     }
 }

@@ -5,6 +5,7 @@
 //! polling: it waits for something else, or wrote a request and now waits for the answer. After
 //! [`GRACE`] the steward takes over, so that what was written gets out, what arrives is verified
 //! and acknowledged, and a reader that pauses is never in the way of a `shutdown` at the peer.
+//! Chunks that were lent out come back through it, too.
 
 use std::{
     future::{Future, poll_fn},
@@ -69,6 +70,7 @@ impl<D: DataPath> Steward<'_, D> {
         if self.alone != [false; 2] {
             self.shared.state.wait_as_steward(cx);
         }
+        self.take_returned(cx);
         self.drive(cx);
         if !self.watching {
             // Asks to be woken when the user is back, and then looks whether it already is.
@@ -84,6 +86,14 @@ impl<D: DataPath> Steward<'_, D> {
         self.alone = [now[0] == self.seen[0], now[1] == self.seen[1]];
         self.seen = now;
         self.watching = self.alone != [true; 2];
+    }
+
+    /// Gives back what was lent, whoever drives: the user may be waiting for nothing else.
+    fn take_returned(&self, cx: &mut Context<'_>) {
+        if let Some(receiver) = &self.shared.receiver {
+            receiver.returns.waker.register(cx.waker());
+            receiver.lock().take_returned(&self.shared.state);
+        }
     }
 
     fn drive(&self, cx: &mut Context<'_>) {

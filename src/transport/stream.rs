@@ -1,39 +1,22 @@
 //! The stream that users hold, whichever data path it was given.
 
 use std::{
-    future::poll_fn,
-    io,
-    net::SocketAddr,
+    io::{self, IoSlice},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
 
-use futures::task::AtomicWaker;
-use tokio::{
-    io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-    runtime::Handle,
-};
-use tokio_util::codec::Framed;
+use bytes::Bytes;
+use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
-#[cfg(feature = "rdma")]
-use super::rdma;
 use super::{
-    control::{self, Control, Timing},
-    negotiate::{Data, Negotiated},
-    path::DataPath,
-    receiver::Receiver,
-    recv::RecvHalf,
-    send::SendHalf,
-    sender::Sender,
-    shared::Shared,
-    state::{Failure, State},
-    steward,
-    tcp::{Tcp, TcpReceive, TcpSend},
-    terms::Agreement,
+    info::{Info, questions},
+    read_half::ReadHalf,
+    send_buffer::SendBuffer,
+    write_half::WriteHalf,
 };
-use crate::{Direction, Error, Stats, StreamConfig, Transport, pump::FillSlots};
+use crate::{Error, pump::FillSlots};
 
 /// One authenticated, checked stream to another process: [`AsyncRead`], [`AsyncBufRead`] and
 /// [`AsyncWrite`] over slots of fixed size.
@@ -62,131 +45,18 @@ use crate::{Direction, Error, Stats, StreamConfig, Transport, pump::FillSlots};
 /// Dropping any future of a stream's loses no byte: reads take nothing, writes have either
 /// accepted their bytes or not.
 pub struct Stream {
-    send: WriteHalf,
     recv: ReadHalf,
-    info: Arc<Info>,
+    send: WriteHalf,
 }
-
-/// The half of a [`Stream`] that reads, from [`Stream::into_split`].
-pub struct ReadHalf(Either<RecvHalf<Tcp>, RecvRdma>);
-
-/// The half of a [`Stream`] that writes, from [`Stream::into_split`].
-pub struct WriteHalf(Either<SendHalf<Tcp>, SendRdma>);
-
-/// What a stream is made of, by its data path: every call goes through one `match`, none through a
-/// table of functions.
-enum Either<T, R> {
-    Tcp(T),
-    #[cfg_attr(not(feature = "rdma"), allow(dead_code))]
-    Rdma(R),
-}
-
-#[cfg(feature = "rdma")]
-type RecvRdma = RecvHalf<rdma::Rdma>;
-#[cfg(feature = "rdma")]
-type SendRdma = SendHalf<rdma::Rdma>;
-
-// A build without RDMA has no such halves, and the compiler knows.
-#[cfg(not(feature = "rdma"))]
-type RecvRdma = std::convert::Infallible;
-#[cfg(not(feature = "rdma"))]
-type SendRdma = std::convert::Infallible;
-
-/// Runs the same expression on whichever half there is.
-macro_rules! either {
-    ($half:expr, $inner:ident => $call:expr) => {
-        match $half {
-            Either::Tcp($inner) => $call,
-            #[cfg(feature = "rdma")]
-            Either::Rdma($inner) => $call,
-            #[cfg(not(feature = "rdma"))]
-            Either::Rdma(never) => match *never {},
-        }
-    };
-}
-
-/// What was agreed on, and does not change.
-struct Info {
-    state: Arc<State>,
-    peer_addr: SocketAddr,
-    transport: Transport,
-    reason: String,
-    is_fallback: bool,
-    direction: Direction,
-    chunk_bytes: usize,
-    depth: usize,
-    smaller: Option<String>,
-}
-
-/// Watches a stream from elsewhere while its halves are in use.
-#[derive(Clone)]
-pub struct Watch(Arc<State>);
 
 impl Stream {
-    /// Makes the halves, starts the tasks, and grants the peer its slots.
-    pub(crate) fn start(negotiated: Negotiated, config: &StreamConfig) -> Result<Self, Error> {
-        let Negotiated {
-            control,
-            data,
-            agreement,
-            seeds,
-            peer,
-        } = negotiated;
-        let io_failed = |source: io::Error| Error::Handshake {
-            peer: peer.clone(),
-            fault: crate::HandshakeFault::Broken(Arc::new(source)),
-        };
-        let peer_addr = canonical(control.get_ref().peer_addr().map_err(io_failed)?);
-        let control_runtime = config.control_runtime.clone();
-        let control_runtime = control_runtime.unwrap_or_else(Handle::current);
-        let control = move_control(control, &control_runtime).map_err(io_failed)?;
-        let state = State::new(peer.clone(), agreement.direction, 2);
-        let mut info = Info {
-            state: Arc::clone(&state),
-            peer_addr,
-            transport: Transport::Tcp,
-            reason: String::new(),
-            is_fallback: false,
-            direction: agreement.direction,
-            chunk_bytes: agreement.chunk_bytes,
-            depth: agreement.depth as usize,
-            smaller: None,
-        };
-        let (send, recv) = match data {
-            Data::Tcp {
-                socket,
-                reason,
-                is_fallback,
-            } => {
-                (info.reason, info.is_fallback) = (reason, is_fallback);
-                let paths = tcp_paths(socket, &agreement).map_err(io_failed)?;
-                let shared = share::<Tcp>(&state, paths, agreement.depth, seeds, config);
-                let (send, recv) = halves(shared);
-                (Either::Tcp(send), Either::Tcp(recv))
-            }
-            #[cfg(feature = "rdma")]
-            Data::Rdma(ends) => {
-                let mut ends = *ends;
-                (info.transport, info.reason) = (Transport::Rdma, ends.name.clone());
-                info.smaller = ends.smaller.take();
-                (info.chunk_bytes, info.depth) = (ends.chunk_bytes, ends.depth as usize);
-                let (paths, depth) = (ends.paths(&state), ends.depth);
-                let shared = share::<rdma::Rdma>(&state, paths, depth, seeds, config);
-                tokio::spawn(ends.renewer(Arc::clone(&shared), config.timeout).serve());
-                let (send, recv) = halves(shared);
-                (Either::Rdma(send), Either::Rdma(recv))
-            }
-            #[cfg(not(feature = "rdma"))]
-            Data::Rdma(never) => match *never {},
-        };
-        let timing = Timing::new(config.timeout, agreement.peer_timeout);
-        control_runtime.spawn(control::run(state, control, timing));
-        crate::faults::point("after-hello");
-        Ok(Self {
-            send: WriteHalf(send),
-            recv: ReadHalf(recv),
-            info: Arc::new(info),
-        })
+    /// The stream that these are the halves of.
+    pub(super) fn of(recv: ReadHalf, send: WriteHalf) -> Self {
+        Self { recv, send }
+    }
+
+    pub(super) fn info(&self) -> &Arc<Info> {
+        self.recv.info()
     }
 
     /// Completes when the peer's sink has taken every byte written here: [`shutdown`], then the
@@ -203,7 +73,45 @@ impl Stream {
     ///
     /// Safe: call it again.
     pub async fn finish(&mut self) -> Result<(), Error> {
-        poll_fn(|cx| either!(&mut self.send.0, half => half.poll_finish(cx))).await
+        self.send.finish().await
+    }
+
+    /// A registered buffer to fill and [`send`](Self::send) without a copy: see
+    /// [`WriteHalf::send_buffer`].
+    ///
+    /// # Errors
+    ///
+    /// Those of writing.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a buffer that was not returned is in the pool.
+    pub async fn send_buffer(&mut self) -> io::Result<SendBuffer> {
+        self.send.send_buffer().await
+    }
+
+    /// Sends what `buffer` holds behind everything that was written before, and never waits: see
+    /// [`WriteHalf::send`].
+    ///
+    /// # Errors
+    ///
+    /// Those of writing, and [`Error::Misuse`] when another stream has lent the buffer.
+    pub fn send(&mut self, buffer: SendBuffer) -> io::Result<()> {
+        self.send.send(buffer)
+    }
+
+    /// The unread rest of the next chunk that arrives, as bytes that own their slot; `None` at the end
+    /// of the stream. See [`ReadHalf::read_chunk`].
+    ///
+    /// # Errors
+    ///
+    /// Those of reading.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a chunk that was not returned is returned by the next call, or read.
+    pub async fn read_chunk(&mut self) -> io::Result<Option<Bytes>> {
+        self.recv.read_chunk().await
     }
 
     /// Tells the peer's [`finish`](Self::finish) that everything read from this stream, to its
@@ -213,21 +121,13 @@ impl Stream {
     ///
     /// When the end of the stream has not been read, or the stream failed before.
     pub fn confirm(&mut self) -> Result<(), Error> {
-        either!(&self.recv.0, half => half.confirm())
+        self.recv.confirm()
     }
 
     /// Tells the peer that this end wants no more of its bytes, and is content: its writes fail
     /// with [`Error::Stopped`], as a pipe's do whose reader has left.
     pub fn stop(&mut self) {
-        either!(&self.recv.0, half => half.stop());
-    }
-
-    /// Ends the stream in both directions because something broke. The peer's reads and writes
-    /// fail with [`Error::PeerAborted`], which carries `reason`.
-    pub fn abort(&mut self, reason: &str) {
-        self.info.state.fail(Failure::Aborted {
-            reason: reason.to_owned(),
-        });
+        self.recv.stop();
     }
 
     /// Lets go of the stream and waits until its last message has arrived at the peer, for at
@@ -237,240 +137,25 @@ impl Stream {
     ///
     /// Dropping the future is dropping the stream.
     pub async fn close(self) {
-        let Self { send, recv, info } = self;
-        drop((send, recv));
+        let info = Arc::clone(self.info());
+        drop(self);
         info.state.ended.cancelled().await;
     }
 
-    /// Two halves, for two tasks.
+    /// Two halves, for two tasks. They are put together again by [`ReadHalf::reunite`].
     #[must_use]
     pub fn into_split(self) -> (ReadHalf, WriteHalf) {
         (self.recv, self.send)
     }
 
-    /// Watches the stream from elsewhere.
-    #[must_use]
-    pub fn watch(&self) -> Watch {
-        Watch(Arc::clone(&self.info.state))
-    }
-
-    /// The name of the peer: its own for an acceptor, the one dialled for a dialer.
-    #[must_use]
-    pub fn peer(&self) -> &str {
-        self.info.state.peer()
-    }
-
-    /// The peer's address, as the control connection sees it.
-    #[must_use]
-    pub fn peer_addr(&self) -> SocketAddr {
-        self.info.peer_addr
-    }
-
-    /// What carries the data.
-    #[must_use]
-    pub fn transport(&self) -> Transport {
-        self.info.transport
-    }
-
-    /// More about the [`transport`](Self::transport): with RDMA this end's device, port, GID and
-    /// MTU, with TCP why it is not RDMA.
-    #[must_use]
-    pub fn transport_reason(&self) -> &str {
-        &self.info.reason
-    }
-
-    /// Whether this host has RDMA and was free to use it, and the data goes over TCP all the same:
-    /// worth a line to the user, with [`transport_reason`](Self::transport_reason).
-    #[must_use]
-    pub fn is_fallback(&self) -> bool {
-        self.info.is_fallback
-    }
-
-    /// Which ways bytes travel, as this end sees it.
-    #[must_use]
-    pub fn direction(&self) -> Direction {
-        self.info.direction
-    }
-
-    /// Payload of a chunk in bytes, as agreed.
-    #[must_use]
-    pub fn chunk_bytes(&self) -> usize {
-        self.info.chunk_bytes
-    }
-
-    /// Slots of this end's pool: over TCP that which receives, over RDMA each.
-    #[must_use]
-    pub fn depth(&self) -> usize {
-        self.info.depth
-    }
-
-    /// Why this end's pool is smaller than [`StreamConfig::rdma`] wanted, where it is: the memlock
-    /// limit, or the most that one end pins. In words that follow
-    /// [`chunk_bytes`](Self::chunk_bytes) and [`depth`](Self::depth).
-    #[must_use]
-    pub fn smaller_pool_reason(&self) -> Option<&str> {
-        self.info.smaller.as_deref()
-    }
-
-    /// Counts so far.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        self.info.state.stats()
+    /// Two halves, for two tasks or for one that uses both at once; the stream is whole again when they
+    /// are gone.
+    pub fn split(&mut self) -> (&mut ReadHalf, &mut WriteHalf) {
+        (&mut self.recv, &mut self.send)
     }
 }
 
-/// Both sides of the data connection, on this runtime: the listener's may have been another one.
-fn tcp_paths(
-    socket: TcpStream,
-    agreement: &Agreement,
-) -> io::Result<(Option<TcpSend>, Option<TcpReceive>)> {
-    let socket = Arc::new(TcpStream::from_std(socket.into_std()?)?);
-    let Agreement {
-        direction,
-        chunk_bytes,
-        depth,
-        ..
-    } = *agreement;
-    let sender = || TcpSend::new(Arc::clone(&socket), chunk_bytes);
-    let receiver = || TcpReceive::new(Arc::clone(&socket), chunk_bytes, depth);
-    Ok((
-        direction.sends().then(sender),
-        direction.receives().then(receiver),
-    ))
-}
-
-/// What the halves of a stream over one kind of data path share. The peer has its slots.
-fn share<D: DataPath>(
-    state: &Arc<State>,
-    (send, receive): (Option<D::Send>, Option<D::Receive>),
-    depth: u32,
-    seeds: [u64; 2],
-    config: &StreamConfig,
-) -> Arc<Shared<D>> {
-    let receiver = |path| Receiver::new(path, depth, seeds[1], faults(config));
-    let shared = Shared {
-        state: Arc::clone(state),
-        sender: send.map(|path| Sender::new(path, seeds[0])),
-        receiver: receive.map(receiver),
-        attended: AtomicWaker::new(),
-    };
-    if let Some(receiver) = &shared.receiver {
-        receiver.grant_all(state);
-    }
-    Arc::new(shared)
-}
-
-/// The halves, with their steward.
-fn halves<D: DataPath>(shared: Arc<Shared<D>>) -> (SendHalf<D>, RecvHalf<D>) {
-    tokio::spawn(steward::serve(Arc::clone(&shared)));
-    (SendHalf::new(Arc::clone(&shared)), RecvHalf::new(shared))
-}
-
-/// An IPv4 address as one, also where a socket of both families shows it inside an IPv6 one.
-fn canonical(address: SocketAddr) -> SocketAddr {
-    (address.ip().to_canonical(), address.port()).into()
-}
-
-/// Takes the control connection to the runtime that its task will run on.
-fn move_control(control: Control, runtime: &Handle) -> io::Result<Control> {
-    let parts = control.into_parts();
-    let socket = parts.io.into_std()?;
-    let _context = runtime.enter();
-    let mut moved = Framed::new(TcpStream::from_std(socket)?, parts.codec).into_parts();
-    moved.read_buf = parts.read_buf;
-    moved.write_buf = parts.write_buf;
-    Ok(Framed::from_parts(moved))
-}
-
-#[cfg(feature = "fault-injection")]
-fn faults(config: &StreamConfig) -> crate::faults::Faults {
-    config.faults
-}
-
-#[cfg(not(feature = "fault-injection"))]
-fn faults(_config: &StreamConfig) -> crate::faults::Faults {
-    crate::faults::Faults::default()
-}
-
-impl Watch {
-    /// Completes when the stream has failed, or the peer wants no more bytes.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe.
-    pub async fn interrupted(&self) -> Error {
-        self.0.interrupted().await;
-        self.error()
-            .unwrap_or(Error::Misuse("interrupted without a cause"))
-    }
-
-    /// What ended the stream before its time, if anything did.
-    #[must_use]
-    pub fn error(&self) -> Option<Error> {
-        if self.0.sends() {
-            self.0.send_error()
-        } else {
-            self.0.receive_error()
-        }
-    }
-
-    /// Counts so far.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        self.0.stats()
-    }
-}
-
-impl std::fmt::Debug for Stream {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stream")
-            .field("peer", &self.peer())
-            .field("transport", &self.transport())
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
-    }
-}
-
-// Every method is forwarded by hand, from the stream to its halves: nothing is dynamic on the data
-// path, and the compiler sees through all of it.
-
-impl AsyncRead for ReadHalf {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        either!(&mut self.0, half => half.poll_read(cx, buf)).map_err(Into::into)
-    }
-}
-
-impl AsyncBufRead for ReadHalf {
-    fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        either!(&mut self.get_mut().0, half => half.poll_fill(cx)).map_err(Into::into)
-    }
-
-    fn consume(mut self: Pin<&mut Self>, count: usize) {
-        either!(&mut self.0, half => half.take(count));
-    }
-}
-
-impl AsyncWrite for WriteHalf {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        either!(&mut self.0, half => half.poll_write(cx, bytes)).map_err(Into::into)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(&mut self.0, half => half.poll_flush(cx)).map_err(Into::into)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(&mut self.0, half => half.poll_shutdown(cx)).map_err(Into::into)
-    }
-}
+questions!(Stream);
 
 impl AsyncRead for Stream {
     fn poll_read(
@@ -501,6 +186,18 @@ impl AsyncWrite for Stream {
         Pin::new(&mut self.send).poll_write(cx, bytes)
     }
 
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.send).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.send).poll_flush(cx)
     }
@@ -512,14 +209,14 @@ impl AsyncWrite for Stream {
 
 impl FillSlots for Stream {
     fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut [u8]>> {
-        either!(&mut self.send.0, half => half.poll_slot(cx))
+        self.send.poll_slot(cx)
     }
 
     fn advance(&mut self, count: usize) {
-        either!(&mut self.send.0, half => half.advance(count));
+        self.send.advance(count);
     }
 
     fn post(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(&mut self.send.0, half => half.post(cx))
+        self.send.post(cx)
     }
 }

@@ -27,9 +27,9 @@ impl DataPath for Tcp {
     type Receive = TcpReceive;
 }
 
-/// Most slots of the sending pool. A sent slot is free as soon as the kernel has copied it, so two
-/// are enough for one to be filled while the other is on its way, and a small pool stays in the
-/// processor's cache.
+/// Slots of the sending pool, besides those that a user who wants buffers is lent. A sent slot is free as
+/// soon as the kernel has copied it, so two are enough for one to be filled while the other is on
+/// its way, and a small pool stays in the processor's cache.
 const SEND_SLOTS: usize = 2;
 
 /// A slot in heap memory.
@@ -64,7 +64,11 @@ impl Slot for TcpSlot {
 /// The sending side.
 pub(crate) struct TcpSend {
     socket: Arc<TcpStream>,
+    chunk_bytes: usize,
     free: Vec<TcpSlot>,
+    /// Slots so far: more are made for whoever is lent them, up to `depth`.
+    slots: usize,
+    depth: usize,
     queue: VecDeque<Posted>,
 }
 
@@ -75,14 +79,17 @@ struct Posted {
 }
 
 impl TcpSend {
-    /// A sender of chunks of `chunk_bytes` over `socket`.
-    pub(crate) fn new(socket: Arc<TcpStream>, chunk_bytes: usize) -> Self {
+    /// A sender of chunks of `chunk_bytes` over `socket`, from at most `depth` slots.
+    pub(crate) fn new(socket: Arc<TcpStream>, chunk_bytes: usize, depth: u32) -> Self {
         let free = (0..SEND_SLOTS)
             .map(|_| TcpSlot::new(0, chunk_bytes))
             .collect();
         Self {
             socket,
+            chunk_bytes,
             free,
+            slots: SEND_SLOTS,
+            depth: depth as usize,
             queue: VecDeque::with_capacity(SEND_SLOTS),
         }
     }
@@ -95,8 +102,21 @@ impl SendPath for TcpSend {
         self.free.pop()
     }
 
+    /// One that is not needed for writes: what is lent does not slow them down.
+    fn acquire_to_lend(&mut self) -> Option<TcpSlot> {
+        if self.slots < self.depth && self.free.len() <= 1 {
+            self.slots += 1;
+            return Some(TcpSlot::new(0, self.chunk_bytes));
+        }
+        self.free.pop()
+    }
+
     fn release(&mut self, slot: TcpSlot) {
         self.free.push(slot);
+    }
+
+    fn most_slots(&self) -> usize {
+        self.depth
     }
 
     fn post(&mut self, slot: TcpSlot, frame_bytes: usize, _target: u32) {

@@ -31,6 +31,7 @@ use tokio::time::{sleep, timeout};
 use super::{
     Rdma,
     opening::{Blueprint, Connected, Opened, Opening},
+    pool::RdmaSlot,
     recv,
     renewal::{Reason, Renewal},
     send,
@@ -243,16 +244,14 @@ impl Renewer {
         } = &*self.shared;
         if let Some(sender) = sender {
             let mut lane = sender.lock();
-            let (path, filling) = lane.renewable();
-            if let Some(slot) = filling {
-                slot.unpin();
-            }
+            let (path, unsent) = lane.renewable();
+            unsent.for_each(RdmaSlot::unpin);
             path.take_down();
         }
         if let Some(receiver) = receiver {
             let mut lane = receiver.lock();
             let (path, unread) = lane.renewable();
-            unread.for_each(super::pool::RdmaSlot::unpin);
+            unread.for_each(RdmaSlot::unpin);
             path.take_down();
         }
     }

@@ -36,6 +36,7 @@ pub(super) struct Live {
     flying: VecDeque<Flying>,
     link: Link,
     free: Vec<RdmaSlot>,
+    slots: usize,
     /// The peer's slots, by number.
     peer: Vec<SlotToken>,
     /// The first error. Nothing is written after it.
@@ -62,6 +63,7 @@ impl Live {
         Self {
             flying: VecDeque::with_capacity(free.len()),
             link,
+            slots: free.len(),
             free,
             peer,
             broken: false,
@@ -217,6 +219,14 @@ impl SendPath for RdmaSend {
         } else {
             None
         }
+    }
+
+    fn acquire_to_lend(&mut self) -> Option<RdmaSlot> {
+        self.acquire()
+    }
+
+    fn most_slots(&self) -> usize {
+        self.live.as_ref().map_or(0, |live| live.slots)
     }
 
     fn release(&mut self, slot: RdmaSlot) {
