@@ -10,16 +10,21 @@ macro_rules! expectations {
     ($path:ident, $ends:ty) => {
         mod $path {
             promises! { expectations over $ends:
-                nothing::at_once_at_any_time, nothing::nobody_hears_of_it,
-                exact::across_chunks, exact::unexpected_eof,
+                nothing::nothing_at_any_time, nothing::nobody_hears_of_nothing,
+                exact::exact_across_chunks, exact::unexpected_eof,
                 amounts::single_bytes, amounts::one_large_write,
                 lines::lines, lines::read_until,
-                cancelled::reads, cancelled::writes, cancelled::ends,
-                dials::accepts, dials::connects,
+                cancelled::cancelled_reads, cancelled::cancelled_writes, cancelled::cancelled_ends,
+                dials::cancelled_accepts, dials::cancelled_connects,
                 halves::both_stop_reading, halves::both_stop_reading_split_by_tokio,
                 halves::both_shut_down_unread,
-                wakers::woken, wakers::replaced, wakers::idle, wakers::woken_by_failure,
-                wakers::every_chunk,
+                wakers::woken, wakers::replaced_wakers, wakers::idle_wakers, wakers::woken_by_failure,
+                wakers::a_wake_for_every_chunk,
+                lending::chunks_kept_for_ever, lending::chunks_in_any_order, lending::credit_of_a_kept_chunk,
+                lending::chunks_outlive_the_stream, lending::the_rest_of_a_chunk,
+                sending::buffers_in_order, sending::several_buffers, sending::buffers_without_credit,
+                sending::buffers_without_a_flush, sending::refused_buffers, sending::buffers_outlive_the_stream,
+                sending::cancelled_buffers, sending::many_slices, sending::slices_that_fit,
             }
         }
     };
@@ -33,9 +38,11 @@ expectations!(rdma, crate::common::ends::Rdma);
 #[cfg(feature = "rdma")]
 mod renewed_rdma {
     promises! { expectations over crate::common::ends::Renewed:
-        exact::across_chunks,
-        cancelled::writes, cancelled::ends,
+        exact::exact_across_chunks,
+        cancelled::cancelled_writes, cancelled::cancelled_ends,
         halves::both_stop_reading,
-        wakers::woken, wakers::every_chunk,
+        wakers::woken, wakers::a_wake_for_every_chunk,
+        lending::chunks_kept_for_ever, lending::chunks_in_any_order, lending::credit_of_a_kept_chunk,
+        sending::buffers_in_order, sending::several_buffers,
     }
 }

@@ -5,7 +5,7 @@ use rdpipe::{Stream, StreamConfig};
 use tokio::io::AsyncWriteExt;
 
 use super::{pair, small};
-use crate::common::{self, ends::Ends, limit::together, pattern::Pattern};
+use crate::common::{self, ends::Ends, pattern::Pattern};
 
 /// Single bytes over RDMA, unless everything is wanted: what runs it may be emulated.
 const FEWER: u64 = 100_000;

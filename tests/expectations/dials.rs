@@ -18,7 +18,7 @@ use super::small;
 use crate::common::ends::{Ends, listener};
 
 /// No stream is lost by whoever accepts impatiently.
-pub(crate) async fn accepts<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn cancelled_accepts<E: Ends>(base: StreamConfig) -> Result<()> {
     let config = E::over(small(&base));
     let (mut listener, key) = listener(config.clone())?;
     let port = listener.local_addr().port();
@@ -46,7 +46,7 @@ pub(crate) async fn accepts<E: Ends>(base: StreamConfig) -> Result<()> {
 
 /// A dialer that gives up, wherever it is, leaves a listener that serves the next one, and what it
 /// may have connected is an error and no end.
-pub(crate) async fn connects<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn cancelled_connects<E: Ends>(base: StreamConfig) -> Result<()> {
     let config = E::over(small(&base));
     let (mut listener, key) = listener(config.clone())?;
     let port = listener.local_addr().port();
@@ -59,7 +59,7 @@ pub(crate) async fn connects<E: Ends>(base: StreamConfig) -> Result<()> {
         let mut stream = connect("127.0.0.1", port, &key, &config).await?;
         stream.write_all(b"!").await?;
         stream.shutdown().await?;
-        ensure!(stream.read_u8().await? == b'?');
+        ensure!(stream.read_u8().await? == b'?' && stream.read(&mut [0]).await? == 0);
         // Otherwise nothing was cancelled here.
         ensure!(connected < 20, "all of them were connected");
         Ok(())
@@ -74,6 +74,7 @@ pub(crate) async fn connects<E: Ends>(base: StreamConfig) -> Result<()> {
             match stream.read(&mut byte).await {
                 Ok(0) => anyhow::bail!("a dialer that gave up is an end of file"),
                 Ok(_) => {
+                    ensure!(stream.read(&mut byte).await? == 0, "more than one byte");
                     stream.write_all(b"?").await?;
                     stream.shutdown().await?;
                     return Ok(());

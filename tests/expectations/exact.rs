@@ -10,7 +10,7 @@ use super::{CHUNK, POOL, pair};
 use crate::common::{ends::Ends, limit::together, pattern::Pattern};
 
 /// Sizes that end before, at and behind the borders of chunks, and that take more than a pool.
-pub(crate) async fn across_chunks<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn exact_across_chunks<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let sizes = [
         1,

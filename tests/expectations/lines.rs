@@ -5,7 +5,7 @@ use rdpipe::StreamConfig;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWriteExt, BufReader, BufWriter};
 
 use super::{CHUNK, pair};
-use crate::common::{ends::Ends, limit::together, random::Random};
+use crate::common::{ends::Ends, random::Random};
 
 /// How the bytes get from the stream to whoever looks for lines.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +42,7 @@ pub(crate) async fn lines<E: Ends>(base: StreamConfig) -> Result<()> {
 /// `read_until` and `read_line` give them with their ends, of which the last has none.
 pub(crate) async fn read_until<E: Ends>(base: StreamConfig) -> Result<()> {
     for reader in READERS {
-        read_by::<E>(&base, reader, async |mut stream, text| {
+        read_by::<E>(&base, reader, async |stream, text| {
             let (last, whole) = text.split_last().expect("there are lines");
             for (number, line) in whole.iter().enumerate() {
                 let mut found = Vec::new();

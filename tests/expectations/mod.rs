@@ -6,8 +6,10 @@ pub(crate) mod cancelled;
 pub(crate) mod dials;
 pub(crate) mod exact;
 pub(crate) mod halves;
+pub(crate) mod lending;
 pub(crate) mod lines;
 pub(crate) mod nothing;
+pub(crate) mod sending;
 pub(crate) mod wakers;
 
-use crate::common::pools::{CHUNK, FULL, POOL, fill, pair, small};
+use crate::common::pools::{CHUNK, DEPTH, FULL, POOL, fill, pair, small};

@@ -16,7 +16,7 @@ use crate::common::{ends::Ends, limit::until, pattern::Pattern, wakes::Wakes};
 
 /// At any time: before there is anything, in the middle of a chunk, while real writes wait, at the
 /// end and behind it.
-pub(crate) async fn at_once_at_any_time<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn nothing_at_any_time<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut a, mut b) = pair::<E>(&base).await?;
     let pattern = Pattern::new(100);
     both_ways([&mut a, &mut b], "fresh")?;
@@ -40,7 +40,7 @@ pub(crate) async fn at_once_at_any_time<E: Ends>(base: StreamConfig) -> Result<(
 }
 
 /// They send nothing, and wake nobody.
-pub(crate) async fn nobody_hears_of_it<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn nobody_hears_of_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut a, mut b) = pair::<E>(&base).await?;
     let (reader, writer) = (Wakes::new(), Wakes::new());
     ensure!(poll_read(&mut b, &reader, &mut [0]).is_pending());

@@ -1,5 +1,7 @@
 //! The states in which a stream can be let go of, and what is left to be dropped then.
 
+use std::io::Write;
+
 use anyhow::{Context, Result, ensure};
 use futures::{FutureExt, future::BoxFuture};
 use rdpipe::{Error, Stream, StreamConfig};
@@ -34,6 +36,11 @@ pub(crate) const STATES: &[(&str, Reach)] = &[
     ("aborted", |a, b| aborted(a, b).boxed()),
     ("halves", |a, b| halves(a, b).boxed()),
     ("halves_by_tokio", |a, b| halves_by_tokio(a, b).boxed()),
+    ("lent", |a, b| lent(a, b).boxed()),
+    ("lent_and_gone", |a, b| lent_and_gone(a, b).boxed()),
+    ("unsent", |a, b| unsent(a, b).boxed()),
+    ("unsent_and_gone", |a, b| unsent_and_gone(a, b).boxed()),
+    ("sent_without_credit", |a, b| sent(a, b).boxed()),
 ];
 
 async fn fresh(a: Stream, b: Stream) -> Result<Left> {
@@ -155,6 +162,57 @@ async fn halves_by_tokio(mut a: Stream, b: Stream) -> Result<Left> {
         Box::new(a_reads),
         Box::new(b_writes),
     ])
+}
+
+/// The reader keeps some chunks, and has others in its pool.
+async fn lent(mut a: Stream, mut b: Stream) -> Result<Left> {
+    fill(&mut a, &b, &Pattern::new(135), 0).await?;
+    let first = b.read_chunk().await?.context("no chunk")?;
+    let second = b.read_chunk().await?.context("no chunk")?;
+    Ok(vec![
+        Box::new(first.slice(1..)),
+        Box::new(a),
+        Box::new(b),
+        Box::new((first, second)),
+    ])
+}
+
+/// All that is left of a stream are chunks that its reader keeps.
+async fn lent_and_gone(mut a: Stream, mut b: Stream) -> Result<Left> {
+    fill(&mut a, &b, &Pattern::new(136), 0).await?;
+    let first = b.read_chunk().await?.context("no chunk")?;
+    let second = b.read_chunk().await?.context("no chunk")?;
+    tokio::join!(a.close(), b.close());
+    Ok(vec![Box::new(first), Box::new(second)])
+}
+
+/// Buffers have been filled and not been sent.
+async fn unsent(mut a: Stream, b: Stream) -> Result<Left> {
+    let mut first = a.send_buffer().await?;
+    let second = a.send_buffer().await?;
+    first.write_all(b"unsent")?;
+    Ok(vec![
+        Box::new(first),
+        Box::new(b),
+        Box::new(a),
+        Box::new(second),
+    ])
+}
+
+/// All that is left of a stream are buffers.
+async fn unsent_and_gone(mut a: Stream, b: Stream) -> Result<Left> {
+    let buffers = [a.send_buffer().await?, a.send_buffer().await?];
+    tokio::join!(a.close(), b.close());
+    Ok(buffers.map(|buffer| Box::new(buffer) as _).into())
+}
+
+/// A buffer has been sent for which the peer has no room.
+async fn sent(mut a: Stream, b: Stream) -> Result<Left> {
+    let mut buffer = a.send_buffer().await?;
+    fill(&mut a, &b, &Pattern::new(137), 0).await?;
+    buffer.write_all(b"sent")?;
+    a.send(buffer)?;
+    Ok(both(a, b))
 }
 
 /// Each end has lost the other one, with chunks unread and unsent.
