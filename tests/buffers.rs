@@ -15,12 +15,13 @@ use common::{
     allocations::{self, Counted},
     ends::Ends,
     limit::{generous, until, within},
-    pools::pair,
+    pattern::Pattern,
+    pools::{POOL, pair},
     process, skip,
 };
 use letting_go::{Left, STATES, dead, finished};
 use rdpipe::StreamConfig;
-use tokio::time::timeout;
+use tokio::{io::AsyncBufReadExt, time::timeout};
 
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
@@ -64,6 +65,7 @@ async fn measure<E: Ends>() -> Result<()> {
     let (a, b) = pair::<E>(&config).await?;
     finished(a, b).await?;
     let empty = settled().await;
+    none_is_added::<E>().await.context("none is added")?;
     for reversed in [false, true] {
         for (name, state) in STATES {
             let (a, b) = pair::<E>(&config).await?;
@@ -73,6 +75,40 @@ async fn measure<E: Ends>() -> Result<()> {
         let left = dead::<E>().await.context("dead")?;
         let_go(left, reversed, empty).await.context("dead")?;
     }
+    Ok(())
+}
+
+/// As many bytes as anybody likes go through the buffers that were there at the start.
+async fn none_is_added<E: Ends>() -> Result<()> {
+    const BYTES: u64 = 64 * POOL;
+    let pattern = Pattern::new(138);
+    let (mut from, mut to) = pair::<E>(&StreamConfig::default()).await?;
+    let (before, mut most) = (held(), (0, 0));
+    let writing = async {
+        pattern.write(&mut from, 0..BYTES).await?;
+        anyhow::Ok(from.finish().await?)
+    };
+    let reading = async {
+        let mut at = 0;
+        while at < BYTES {
+            let count = {
+                let bytes = to.fill_buf().await?;
+                pattern.check(at, bytes)?;
+                bytes.len()
+            };
+            ensure!(count > 0, "it ends at byte {at}");
+            to.consume(count);
+            at += count as u64;
+            most = held().max(most);
+        }
+        ensure!(to.fill_buf().await?.is_empty(), "no end");
+        Ok(to.confirm()?)
+    };
+    tokio::try_join!(writing, reading)?;
+    ensure!(
+        most == before,
+        "at most {most:?}, and {before:?} at the start"
+    );
     Ok(())
 }
 

@@ -17,7 +17,7 @@ macro_rules! expectations {
                 cancelled::cancelled_reads, cancelled::cancelled_writes, cancelled::cancelled_ends,
                 dials::cancelled_accepts, dials::cancelled_connects,
                 halves::both_stop_reading, halves::both_stop_reading_split_by_tokio,
-                halves::both_shut_down_unread,
+                halves::both_shut_down_unread, halves::borrowed_and_reunited,
                 wakers::woken, wakers::replaced_wakers, wakers::idle_wakers, wakers::woken_by_failure,
                 wakers::a_wake_for_every_chunk,
                 lending::chunks_kept_for_ever, lending::chunks_in_any_order, lending::credit_of_a_kept_chunk,

@@ -10,8 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
-use rdpipe::{StreamConfig, Watch};
+use anyhow::{Context, Result, ensure};
+use rdpipe::{Stream, StreamConfig, Watch};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     task::JoinSet,
@@ -70,6 +70,30 @@ pub(crate) async fn both_shut_down_unread<E: Ends>(base: StreamConfig) -> Result
     together(one, other).await?;
     Pattern::new(111).read_all(&mut a_reads, 0..POOL).await?;
     Pattern::new(110).read_all(&mut b_reads, 0..POOL).await
+}
+
+/// The halves that `split` lends work at once in one task, and those of `into_split` are put together
+/// again, with each other only.
+pub(crate) async fn borrowed_and_reunited<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut a, mut b) = pair::<E>(&base).await?;
+    tokio::try_join!(exchange(&mut a, [114, 115]), exchange(&mut b, [115, 114]))?;
+    let ((a_reads, a_writes), (b_reads, b_writes)) = (a.into_split(), b.into_split());
+    let wrong = a_reads.reunite(b_writes).err();
+    let (a_reads, b_writes) = wrong.context("halves of two streams")?.into_inner();
+    let (mut a, mut b) = (a_reads.reunite(a_writes)?, b_reads.reunite(b_writes)?);
+    tokio::try_join!(exchange(&mut a, [114, 115]), exchange(&mut b, [115, 114]))?;
+    Ok(())
+}
+
+async fn exchange(end: &mut Stream, [ours, theirs]: [u64; 2]) -> Result<()> {
+    let (reads, writes) = end.split();
+    let (ours, theirs) = (Pattern::new(ours), Pattern::new(theirs));
+    let writing = async {
+        ours.write(writes, 0..BYTES).await?;
+        anyhow::Ok(writes.flush().await?)
+    };
+    tokio::try_join!(writing, theirs.read(reads, 0..BYTES))?;
+    Ok(())
 }
 
 /// Two ends with a task for each half, whose readers pause.

@@ -1,11 +1,14 @@
 //! Received chunks that their reader keeps, as `Bytes`.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use rdpipe::{Stream, StreamConfig};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt},
     task::JoinHandle,
+    time::sleep,
 };
 
 use super::{CHUNK, DEPTH, FULL, POOL, cancelled::at_once, fill, pair, small};
@@ -111,10 +114,12 @@ pub(crate) async fn credit_of_a_kept_chunk<E: Ends>(base: StreamConfig) -> Resul
         pattern.check(0, &chunk)?;
         let part = chunk.slice(1..chunk.len() - 1);
         drop(chunk);
-        ensure!(
-            at_once(from.flush()).await.is_none(),
-            "somebody has it still"
-        );
+        // For long enough that nothing of the reader's end is awake any more.
+        for _ in 0..50 {
+            let flushed = at_once(from.flush()).await;
+            ensure!(flushed.is_none(), "somebody has it still");
+            sleep(Duration::from_millis(1)).await;
+        }
         if elsewhere {
             // Without a runtime, too.
             let dropped = std::thread::spawn(move || drop(part)).join();
