@@ -202,8 +202,9 @@ pub(crate) enum Reach {
     Peer,
 }
 
-/// Registered memory. It must not outlive its link by more than a moment: the crate frees the
-/// memory and then tells the device, which a link that is gone makes harmless.
+/// Registered memory. The crate frees it and then tells the device, which is harmless only because no
+/// operation uses it then: those own their regions, and the peer's writes end with the link, which only a
+/// region that was lent to the user outlives.
 pub(crate) struct Region(LocalMr);
 
 impl Region {
@@ -224,8 +225,9 @@ impl Region {
         // write that reads from it, owns it until it has completed, so nobody can call this then;
         // the peer writes only slots that were granted to it, and a granted slot is in the hands
         // of the receiving path, which does not look at it before the peer's write has completed.
-        // (A peer that breaks this rule can change bytes under a reader. They are plain bytes, and
-        // the digest was checked on what was there; no decision of ours is made on them twice.)
+        // (A peer that has the key and breaks this rule can change bytes under a reader, for as long as
+        // the link lives. They are plain bytes, and the digest was checked on what was there; no
+        // decision of ours is made on them twice.)
         unsafe { self.0.as_slice_unchecked() }
     }
 

@@ -1,0 +1,193 @@
+//! From a key and what differs from the defaults to a stream or a listener.
+
+use std::{net::SocketAddr, time::Duration};
+
+use tokio::runtime::Handle;
+
+#[cfg(feature = "rdma")]
+use crate::RdmaStream;
+use crate::{
+    Direction, Error, Key, Listener, RdmaConfig, Stream, StreamConfig, TransportPolicy, connect,
+};
+
+/// Sets up streams: a key, and what shall differ from the defaults.
+///
+/// | setting | default |
+/// |---|---|
+/// | [`transport`](Self::transport) | RDMA where both ends have it and a message has crossed it, otherwise TCP |
+/// | [`direction`](Self::direction) | both ways |
+/// | [`chunk_bytes`](Self::chunk_bytes) × [`depth`](Self::depth) | 512 KiB × 16 over TCP |
+/// | [`rdma`](Self::rdma) | 2 MiB × 4 over RDMA (× 3 each way when bytes go both ways), less where the memlock limit wants it |
+/// | [`timeout`](Self::timeout) | a peer that is silent for 30 s is dead |
+/// | [`connect_timeout`](Self::connect_timeout) | the acceptor is looked for for 3 s |
+/// | [`handshake_timeout`](Self::handshake_timeout) | 10 s |
+/// | [`control_runtime`](Self::control_runtime) | the runtime that makes the stream |
+///
+/// It is reused for as many streams as one likes, and cheap to clone.
+///
+/// ```
+/// use rdpipe::{Direction, Key, Stream};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), rdpipe::Error> {
+/// # let key = Key::generate().unwrap().key().clone();
+/// let receiving = Stream::builder(&key).direction(Direction::Receive);
+/// let mut listener = receiving.bind("127.0.0.1:0".parse().unwrap())?;
+/// let port = listener.local_addr().port();
+///
+/// let sending = Stream::builder(&key).direction(Direction::Send);
+/// let (to, from) = tokio::try_join!(sending.connect("127.0.0.1", port), listener.accept())?;
+/// assert_eq!((to.direction(), from.direction()), (Direction::Send, Direction::Receive));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Builder {
+    key: Key,
+    config: StreamConfig,
+}
+
+impl Builder {
+    /// With the defaults: [`StreamConfig::default`].
+    #[must_use]
+    pub fn new(key: &Key) -> Self {
+        Self::with_config(key, StreamConfig::default())
+    }
+
+    /// With this configuration.
+    #[must_use]
+    pub fn with_config(key: &Key, config: StreamConfig) -> Self {
+        Self {
+            key: key.clone(),
+            config,
+        }
+    }
+
+    /// Which transports may be used.
+    #[must_use]
+    pub fn transport(mut self, transport: TransportPolicy) -> Self {
+        self.config.transport = transport;
+        self
+    }
+
+    /// Which ways bytes travel: an end that only sends or only receives has one pool instead of two.
+    #[must_use]
+    pub fn direction(mut self, direction: Direction) -> Self {
+        self.config.direction = direction;
+        self
+    }
+
+    /// Payload of one chunk over TCP in bytes: see [`StreamConfig::chunk_bytes`].
+    #[must_use]
+    pub fn chunk_bytes(mut self, chunk_bytes: usize) -> Self {
+        self.config.chunk_bytes = chunk_bytes;
+        self
+    }
+
+    /// Slots of a pool over TCP: see [`StreamConfig::depth`].
+    #[must_use]
+    pub fn depth(mut self, depth: usize) -> Self {
+        self.config.depth = depth;
+        self
+    }
+
+    /// Chunks, depth, device and port over RDMA.
+    #[must_use]
+    pub fn rdma(mut self, rdma: RdmaConfig) -> Self {
+        self.config.rdma = rdma;
+        self
+    }
+
+    /// How long the peer may be silent before it counts as dead: see [`StreamConfig::timeout`].
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.config.timeout = timeout;
+        self
+    }
+
+    /// How long [`connect`](Self::connect) goes on trying to reach the acceptor.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.config.connect_timeout = timeout;
+        self
+    }
+
+    /// How long a handshake may take.
+    #[must_use]
+    pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
+        self.config.handshake_timeout = timeout;
+        self
+    }
+
+    /// Where the streams' control tasks run: see [`StreamConfig::control_runtime`].
+    #[must_use]
+    pub fn control_runtime(mut self, runtime: Handle) -> Self {
+        self.config.control_runtime = Some(runtime);
+        self
+    }
+
+    /// What has been set so far.
+    #[must_use]
+    pub fn config(&self) -> &StreamConfig {
+        &self.config
+    }
+
+    /// Connects to the acceptor at `host` and `port`: see [`connect`](crate::connect()).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](crate::connect()).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what it had opened; the acceptor goes on listening.
+    pub async fn connect(&self, host: &str, port: u16) -> Result<Stream, Error> {
+        connect(host, port, &self.key, &self.config).await
+    }
+
+    /// Connects to the acceptor at `host` and `port`, over RDMA or not at all: see
+    /// [`RdmaStream::connect`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`RdmaStream::connect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what it had opened; the acceptor goes on listening.
+    #[cfg(feature = "rdma")]
+    pub async fn connect_rdma(&self, host: &str, port: u16) -> Result<RdmaStream, Error> {
+        RdmaStream::connect(host, port, &self.key, &self.config).await
+    }
+
+    /// Listens on `address` for peers with the key: see [`Listener::bind`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Listener::bind`].
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn bind(&self, address: SocketAddr) -> Result<Listener, Error> {
+        Listener::bind(address, self.key.clone(), self.config.clone())
+    }
+}
+
+impl Stream {
+    /// Sets up streams under `key`, over whichever transport both ends have.
+    #[must_use]
+    pub fn builder(key: &Key) -> Builder {
+        Builder::new(key)
+    }
+}
+
+#[cfg(feature = "rdma")]
+impl RdmaStream {
+    /// Sets up streams under `key` that are RDMA or an error: for
+    /// [`connect_rdma`](Builder::connect_rdma), and for a listener that refuses peers without it.
+    #[must_use]
+    pub fn builder(key: &Key) -> Builder {
+        Builder::new(key).transport(TransportPolicy::Rdma)
+    }
+}
