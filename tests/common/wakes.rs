@@ -27,7 +27,7 @@ impl Wakes {
     }
 
     /// What wakes this one.
-    pub(crate) fn waker(self: &Arc<Self>) -> Waker {
+    fn waker(self: &Arc<Self>) -> Waker {
         Arc::clone(self).into()
     }
 
@@ -36,16 +36,20 @@ impl Wakes {
         self.0.load(Ordering::SeqCst)
     }
 
+    /// What `poll` comes to at once; whoever has to wait then wakes this one.
+    pub(crate) fn poll<T>(self: &Arc<Self>, poll: impl FnOnce(&mut Context<'_>) -> T) -> T {
+        poll(&mut Context::from_waker(&self.waker()))
+    }
+
     /// What `poll` comes to, which is polled again only after it has woken this one: a wake that is
     /// lost is a hang.
     pub(crate) async fn drive<T>(
         self: &Arc<Self>,
         mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
     ) -> T {
-        let waker = self.waker();
         loop {
             let before = self.count();
-            if let Poll::Ready(outcome) = poll(&mut Context::from_waker(&waker)) {
+            if let Poll::Ready(outcome) = self.poll(&mut poll) {
                 return outcome;
             }
             until(|| self.count() > before).await;

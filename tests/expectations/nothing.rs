@@ -1,11 +1,6 @@
 //! Reads and writes of no bytes.
 
-use std::{
-    io::IoSlice,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{io::IoSlice, pin::Pin, sync::Arc, task::Poll};
 
 use anyhow::{Result, ensure};
 use rdpipe::{Stream, StreamConfig};
@@ -29,8 +24,8 @@ pub(crate) async fn nothing_at_any_time<E: Ends>(base: StreamConfig) -> Result<(
     fill(&mut a, &b, &pattern, CHUNK + 1).await?;
     let end = CHUNK + 1 + FULL;
     both_ways([&mut a, &mut b], "full")?;
-    let (ended, read) = tokio::join!(a.shutdown(), pattern.read_all(&mut b, CHUNK + 1..end));
-    (ended?, read?);
+    let ending = async { anyhow::Ok(a.shutdown().await?) };
+    tokio::try_join!(ending, pattern.read_all(&mut b, CHUNK + 1..end))?;
     both_ways([&mut a, &mut b], "one end")?;
     b.confirm()?;
     a.finish().await?;
@@ -70,9 +65,7 @@ fn both_ways(ends: [&mut Stream; 2], state: &str) -> Result<()> {
             "{state}: {written:?}"
         );
         for pieces in [&[][..], &[IoSlice::new(&[]), IoSlice::new(&[])]] {
-            let waker = wakes.waker();
-            let mut cx = Context::from_waker(&waker);
-            let written = Pin::new(&mut *stream).poll_write_vectored(&mut cx, pieces);
+            let written = wakes.poll(|cx| Pin::new(&mut *stream).poll_write_vectored(cx, pieces));
             ensure!(
                 matches!(written, Poll::Ready(Ok(0))),
                 "{state}, vectored: {written:?}"
@@ -92,8 +85,7 @@ fn poll_write(
     wakes: &Arc<Wakes>,
     bytes: &[u8],
 ) -> Poll<std::io::Result<usize>> {
-    let waker = wakes.waker();
-    Pin::new(stream).poll_write(&mut Context::from_waker(&waker), bytes)
+    wakes.poll(|cx| Pin::new(stream).poll_write(cx, bytes))
 }
 
 fn poll_read(
@@ -101,8 +93,7 @@ fn poll_read(
     wakes: &Arc<Wakes>,
     bytes: &mut [u8],
 ) -> Poll<std::io::Result<usize>> {
-    let waker = wakes.waker();
     let mut buffer = ReadBuf::new(bytes);
-    let read = Pin::new(stream).poll_read(&mut Context::from_waker(&waker), &mut buffer);
+    let read = wakes.poll(|cx| Pin::new(stream).poll_read(cx, &mut buffer));
     read.map_ok(|()| buffer.filled().len())
 }

@@ -213,8 +213,7 @@ impl Wait {
 
     /// The first end waits.
     fn pends(self, a: &mut Stream, wakes: &Arc<Wakes>) -> Result<()> {
-        let waker = wakes.waker();
-        let polled = self.poll(a, &mut Context::from_waker(&waker));
+        let polled = wakes.poll(|cx| self.poll(a, cx));
         ensure!(
             polled.is_pending(),
             "{self:?} has nothing to wait for: {polled:?}"
