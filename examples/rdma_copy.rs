@@ -5,28 +5,28 @@
 //! hostA $ RDPIPE_KEY=... cargo run --example rdma_copy send HOST PORT < FILE
 //! ```
 
-use std::{error::Error, net::Ipv6Addr};
+use std::net::Ipv6Addr;
 
-use rdpipe::{Direction, Key, Listener, RdmaStream, StreamConfig, TransportPolicy};
+use anyhow::{Result, bail};
+use rdpipe::{Direction, Key, RdmaStream};
 use tokio::io::AsyncWriteExt;
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["send", host, port] => send(host, port.parse()?).await,
         ["receive", port] => receive(port.parse()?).await,
-        _ => Err("usage: rdma_copy send HOST PORT < FILE | rdma_copy receive PORT > FILE".into()),
+        _ => bail!("usage: rdma_copy send HOST PORT < FILE | rdma_copy receive PORT > FILE"),
     }
 }
 
-async fn send(host: &str, port: u16) -> Result<(), Box<dyn Error>> {
+async fn send(host: &str, port: u16) -> Result<()> {
     let key = Key::parse(std::env::var("RDPIPE_KEY")?)?;
-    let mut config = StreamConfig::default();
-    config.direction = Direction::Send;
-
-    let mut rdma_stream = RdmaStream::connect(host, port, &key, &config).await?;
+    let builder = RdmaStream::builder(&key).direction(Direction::Send);
+    let mut rdma_stream = builder.connect_rdma(host, port).await?;
+    eprintln!("over RDMA: {}", rdma_stream.get_ref().transport_reason());
     tokio::io::copy(&mut tokio::io::stdin(), &mut rdma_stream).await?;
     // Without this the peer sees a failure, not an end.
     rdma_stream.finish().await?;
@@ -34,17 +34,13 @@ async fn send(host: &str, port: u16) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-async fn receive(port: u16) -> Result<(), Box<dyn Error>> {
+async fn receive(port: u16) -> Result<()> {
     let key = Key::parse(std::env::var("RDPIPE_KEY")?)?;
-    let mut config = StreamConfig::default();
-    config.direction = Direction::Receive;
-    config.transport = TransportPolicy::Rdma;
-
-    let address = (Ipv6Addr::UNSPECIFIED, port).into();
-    let mut listener = Listener::bind(address, key, config)?;
+    let builder = RdmaStream::builder(&key).direction(Direction::Receive);
+    let mut listener = builder.bind((Ipv6Addr::UNSPECIFIED, port).into())?;
     eprintln!("listening on port {}", listener.local_addr().port());
     let mut rdma_stream = RdmaStream::accept(&mut listener).await?;
-    eprintln!("over {}", rdma_stream.get_ref().transport_reason());
+    eprintln!("over RDMA: {}", rdma_stream.get_ref().transport_reason());
     let mut stdout = tokio::io::stdout();
     // From the slot that the peer's device wrote straight to stdout.
     tokio::io::copy_buf(&mut rdma_stream, &mut stdout).await?;

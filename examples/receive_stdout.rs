@@ -4,25 +4,23 @@
 //! ```console
 //! $ RDPIPE_KEY=... cargo run --example receive_stdout PORT > FILE
 //! ```
+//!
+//! `RDPIPE_TRANSPORT=rdma` or `tcp` insists on one.
 
-use std::{error::Error, net::Ipv6Addr};
+mod common;
 
-use rdpipe::{Direction, Key, Listener, StreamConfig};
+use anyhow::{Result, bail};
+use rdpipe::Direction;
 use tokio::io::AsyncWriteExt;
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
-    let Some(port) = std::env::args().nth(1) else {
-        return Err("usage: receive_stdout PORT > FILE".into());
+async fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [port] = &arguments[..] else {
+        bail!("usage: receive_stdout PORT > FILE");
     };
-    let key = Key::parse(std::env::var("RDPIPE_KEY")?)?;
-    let mut config = StreamConfig::default();
-    config.direction = Direction::Receive;
-
-    let address = (Ipv6Addr::UNSPECIFIED, port.parse()?).into();
-    let mut listener = Listener::bind(address, key, config)?;
-    eprintln!("listening on port {}", listener.local_addr().port());
-    let mut stream = listener.accept().await?;
+    let builder = common::builder()?.direction(Direction::Receive);
+    let mut stream = common::listen(&builder, port)?.accept().await?;
     let mut stdout = tokio::io::stdout();
     // From the slot that the chunk arrived in straight to stdout.
     tokio::io::copy_buf(&mut stream, &mut stdout).await?;

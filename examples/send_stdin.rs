@@ -3,22 +3,23 @@
 //! ```console
 //! $ RDPIPE_KEY=... cargo run --example send_stdin HOST PORT < FILE
 //! ```
+//!
+//! `RDPIPE_TRANSPORT=rdma` or `tcp` insists on one.
 
-use std::error::Error;
+mod common;
 
-use rdpipe::{Direction, Key, StreamConfig};
+use anyhow::{Result, bail};
+use rdpipe::Direction;
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = std::env::args().skip(1);
-    let (Some(host), Some(port)) = (arguments.next(), arguments.next()) else {
-        return Err("usage: send_stdin HOST PORT < FILE".into());
+async fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [host, port] = &arguments[..] else {
+        bail!("usage: send_stdin HOST PORT < FILE");
     };
-    let key = Key::parse(std::env::var("RDPIPE_KEY")?)?;
-    let mut config = StreamConfig::default();
-    config.direction = Direction::Send;
-
-    let mut stream = rdpipe::connect(&host, port.parse()?, &key, &config).await?;
+    let builder = common::builder()?.direction(Direction::Send);
+    let mut stream = builder.connect(host, port.parse()?).await?;
+    common::tell(&stream);
     tokio::io::copy(&mut tokio::io::stdin(), &mut stream).await?;
     // Without this the peer sees a failure, not an end. It completes when the peer's program has
     // confirmed that it took every byte; `shutdown()` when the peer's endpoint has them.

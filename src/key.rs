@@ -2,17 +2,17 @@
 
 mod file;
 
-use std::{fmt, io, path::PathBuf};
+use std::{fmt, io, ops::Deref, path::PathBuf};
 
 use argon2::{Algorithm, Argon2, Params, Version};
 use data_encoding::BASE32_NOPAD;
 use twox_hash::XxHash3_64;
-use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+use zeroize::{Zeroize, Zeroizing};
 
 /// The secret that two ends share: 32 bytes, wiped from memory when dropped.
 ///
 /// It cannot be printed: only a key that was made here has a text, see [`GeneratedKey`].
-#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+#[derive(Clone)]
 pub struct Key([u8; SECRET_BYTES]);
 
 impl Key {
@@ -49,12 +49,14 @@ impl Key {
     }
 
     /// The bytes, for the handshake.
-    #[allow(
-        dead_code,
-        reason = "the handshake is the only user, and comes from another branch"
-    )]
     pub(crate) fn secret(&self) -> &[u8; SECRET_BYTES] {
         &self.0
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        self.0.zeroize();
     }
 }
 
@@ -78,7 +80,7 @@ impl GeneratedKey {
     /// The text that [`Key::parse`] takes: `rdk1`, then 56 characters of lower-case base32, which
     /// hold the 32 bytes and a checksum of 3. Letters and digits only, so it needs no quoting.
     #[must_use]
-    pub fn text(&self) -> Zeroizing<String> {
+    pub fn text(&self) -> KeyText {
         let mut bytes = Zeroizing::new([0; SECRET_BYTES + CHECKSUM_BYTES]);
         bytes[..SECRET_BYTES].copy_from_slice(&self.0.0);
         bytes[SECRET_BYTES..].copy_from_slice(&checksum(&self.0.0));
@@ -88,13 +90,45 @@ impl GeneratedKey {
         let mut text = Zeroizing::new(String::with_capacity(PREFIX.len() + ENCODED_CHARS));
         text.extend(PREFIX.iter().copied().map(char::from));
         text.push_str(&encoded);
-        text
+        KeyText(text)
     }
 }
 
 impl fmt::Debug for GeneratedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("GeneratedKey(..)")
+    }
+}
+
+/// The text of a key, a `str` that is wiped from memory when dropped. It is shown where somebody asks
+/// for it to be shown (`Display`), and not by `Debug`.
+pub struct KeyText(Zeroizing<String>);
+
+impl KeyText {
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Deref for KeyText {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for KeyText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
+    }
+}
+
+impl fmt::Debug for KeyText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyText(..)")
     }
 }
 
@@ -280,9 +314,9 @@ mod tests {
             text[..text.len() - 1].to_owned(),
             text[..20].to_owned(),
             "rdk1".to_owned(),
-            format!("{}a", *text),
-            format!("{} ", *text),
-            format!(" {}", *text),
+            format!("{text}a"),
+            format!("{text} "),
+            format!(" {text}"),
             text[1..].to_owned(),
             text[4..].to_owned(),
             text.replacen("rdk1", "rdkl", 1),

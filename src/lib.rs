@@ -170,7 +170,7 @@ pub use config::{
 pub use error::{Error, Fault, HandshakeFault};
 #[cfg(feature = "fault-injection")]
 pub use faults::Faults;
-pub use key::{GeneratedKey, Key, KeyError};
+pub use key::{GeneratedKey, Key, KeyError, KeyText};
 pub use stats::Stats;
 pub use transport::{
     Listener, ReadHalf, ReuniteError, SendBuffer, Stream, Transport, Watch, WriteHalf, connect,

@@ -123,7 +123,7 @@ impl Listening<'_> {
             // In the environment and not as an argument, where ps would show it at once.
             Some(key) => format!(
                 "to send, type on the other host:\n  RDPIPE_KEY={} rdsend {reach} {port} < FILE",
-                *key.text()
+                key.text()
             ),
             None => format!("listening on port {port}"),
         }
@@ -134,7 +134,7 @@ impl Listening<'_> {
     pub fn json(&self) -> serde_json::Value {
         let mut event = json!({ "event": "listening", "reach": self.reach, "port": self.port });
         if let Some(key) = self.key {
-            event["key"] = json!(*key.text());
+            event["key"] = json!(&*key.text());
         }
         event
     }
@@ -235,8 +235,7 @@ mod tests {
         assert_eq!(
             listening.text(),
             format!(
-                "to send, type on the other host:\n  RDPIPE_KEY={} rdsend hostB 12345 < FILE",
-                *text
+                "to send, type on the other host:\n  RDPIPE_KEY={text} rdsend hostB 12345 < FILE"
             )
         );
         let value = listening.json();

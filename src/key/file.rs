@@ -103,7 +103,7 @@ mod tests {
     fn a_key_file_holds_the_key_in_its_first_line() {
         let made = Key::generate().unwrap();
         for end in ["", "\n", "\r\n", "\nwhat follows is data\n"] {
-            let file = file_with(format!("{}{end}", *made.text()).as_bytes());
+            let file = file_with(format!("{}{end}", made.text()).as_bytes());
             let (key, warning) = Key::from_file(file.path()).unwrap();
             assert_eq!(key.secret(), made.key().secret());
             assert_eq!(warning, None, "tempfile makes files of mode 600");

@@ -91,6 +91,11 @@ impl<S: Slot> Lender<S> {
 }
 
 impl<S> Returns<S> {
+    /// Whether nothing has come back.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<Readable<S>>> {
         self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
     }

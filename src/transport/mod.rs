@@ -68,3 +68,16 @@ impl std::fmt::Display for Transport {
         }
     }
 }
+
+/// What users hold can be moved to any task, and polled without being pinned first.
+const _: () = {
+    const fn can_be_moved<T: Send + Sync + Unpin + 'static>() {}
+    can_be_moved::<Stream>();
+    can_be_moved::<ReadHalf>();
+    can_be_moved::<WriteHalf>();
+    can_be_moved::<SendBuffer>();
+    can_be_moved::<Watch>();
+    can_be_moved::<Listener>();
+    #[cfg(feature = "rdma")]
+    can_be_moved::<RdmaStream>();
+};

@@ -92,7 +92,10 @@ impl<D: DataPath> Steward<'_, D> {
     fn take_returned(&self, cx: &mut Context<'_>) {
         if let Some(receiver) = &self.shared.receiver {
             receiver.returns.waker.register(cx.waker());
-            receiver.lock().take_returned(&self.shared.state);
+            // A busy reader holds the lane for as long as a chunk takes.
+            if !receiver.returns.is_empty() {
+                receiver.lock().take_returned(&self.shared.state);
+            }
         }
     }
 

@@ -1,0 +1,91 @@
+//! A server that gives every client its bytes back, and many clients at once.
+//!
+//! ```console
+//! hostB $ RDPIPE_KEY=... cargo run --example echo_server listen PORT
+//! hostA $ RDPIPE_KEY=... cargo run --example echo_server connect HOST PORT [CLIENTS [MESSAGES]]
+//! ```
+//!
+//! `RDPIPE_TRANSPORT=rdma` or `tcp` insists on one.
+
+mod common;
+
+use anyhow::{Result, bail, ensure};
+use rdpipe::{Builder, Stream};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    task::JoinSet,
+};
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["listen", port] => listen(port).await,
+        ["connect", host, port] => connect(host, port, 8, 100).await,
+        ["connect", host, port, clients] => connect(host, port, clients.parse()?, 100).await,
+        ["connect", host, port, clients, messages] => {
+            connect(host, port, clients.parse()?, messages.parse()?).await
+        }
+        _ => bail!(
+            "usage: echo_server listen PORT | echo_server connect HOST PORT [CLIENTS [MESSAGES]]"
+        ),
+    }
+}
+
+async fn listen(port: &str) -> Result<()> {
+    let mut listener = common::listen(&common::builder()?, port)?;
+    loop {
+        // An error here is one peer's, who has the key and no stream: the listener goes on.
+        match listener.accept().await {
+            Ok(stream) => common::spawn(stream.peer_addr(), echo(stream)),
+            Err(error) => eprintln!("{error}"),
+        }
+    }
+}
+
+async fn echo(mut stream: Stream) -> Result<()> {
+    let (reader, writer) = stream.split();
+    tokio::io::copy_buf(reader, writer).await?;
+    // The client's FIN was read. This one is the client's end of file: without it, when the stream
+    // is dropped, the client would see a failure.
+    stream.shutdown().await?;
+    Ok(())
+}
+
+async fn connect(host: &str, port: &str, clients: u32, messages: u32) -> Result<()> {
+    let builder = common::builder()?;
+    let port = port.parse()?;
+    let mut running = JoinSet::new();
+    for number in 0..clients {
+        let (builder, host) = (builder.clone(), host.to_owned());
+        running.spawn(async move { client(&builder, &host, port, number, messages).await });
+    }
+    while let Some(ended) = running.join_next().await {
+        ended??;
+    }
+    println!("{clients} clients, {messages} messages each: all came back");
+    Ok(())
+}
+
+async fn client(
+    builder: &Builder,
+    host: &str,
+    port: u16,
+    number: u32,
+    messages: u32,
+) -> Result<()> {
+    let mut stream = builder.connect(host, port).await?;
+    common::tell(&stream);
+    for round in 0..messages {
+        let message = format!("message {round} of client {number}\n").repeat(1 + round as usize);
+        stream.write_all(message.as_bytes()).await?;
+        let mut answer = vec![0; message.len()];
+        stream.read_exact(&mut answer).await?;
+        ensure!(
+            answer == message.as_bytes(),
+            "another answer than the message"
+        );
+    }
+    common::goodbye(stream).await
+}

@@ -1,0 +1,116 @@
+//! HTTP/1 with hyper: a server whose answers are as long as one asks for, and a client that checks them.
+//!
+//! ```console
+//! hostB $ RDPIPE_KEY=... cargo run --example http serve PORT
+//! hostA $ RDPIPE_KEY=... cargo run --example http fetch HOST PORT BYTES
+//! ```
+//!
+//! `RDPIPE_TRANSPORT=rdma` or `tcp` insists on one.
+//!
+//! A message of HTTP says where it ends, so a hyper client has all it wants before the peer's FIN,
+//! and drops the stream. To the peer that is an abort: a server would report a failure ("the program
+//! dropped the stream before its end") after each connection that went well. So both ends take the
+//! stream back with `without_shutdown` and end it themselves. (For `Upgrade` there is
+//! `with_upgrades`, and `hyper::upgrade` gives the stream back.)
+
+mod common;
+
+use std::{cmp::min, convert::Infallible};
+
+use anyhow::{Result, bail, ensure};
+use bytes::Bytes;
+use futures::stream;
+use http_body_util::{BodyExt, Empty, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    Request, Response, StatusCode, body::Frame, body::Incoming, client, header, server,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use rdpipe::Stream;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["serve", port] => common::serve(port, connection).await,
+        ["fetch", host, port, bytes] => fetch(host, port, bytes.parse()?).await,
+        _ => bail!("usage: http serve PORT | http fetch HOST PORT BYTES"),
+    }
+}
+
+async fn connection(stream: Stream) -> Result<()> {
+    let http = server::conn::http1::Builder::new();
+    let connection = http.serve_connection(TokioIo::new(stream), service_fn(answer));
+    let parts = connection.without_shutdown().await?;
+    common::goodbye(parts.io.into_inner()).await
+}
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// `GET /BYTES`: so many bytes. They are made as the client takes them.
+async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    let Ok(bytes) = request.uri().path()[1..].parse() else {
+        let mut response = Response::new(Empty::new().boxed_unsync());
+        *response.status_mut() = StatusCode::NOT_FOUND;
+        return Ok(response);
+    };
+    let block = block();
+    let pieces = (0..bytes).step_by(BLOCK_BYTES).map(move |at: usize| {
+        let piece = block.slice(..min(BLOCK_BYTES, bytes - at));
+        Ok(Frame::data(piece))
+    });
+    Ok(Response::new(
+        StreamBody::new(stream::iter(pieces)).boxed_unsync(),
+    ))
+}
+
+async fn fetch(host: &str, port: &str, bytes: usize) -> Result<()> {
+    let stream = common::builder()?.connect(host, port.parse()?).await?;
+    common::tell(&stream);
+    let (mut requests, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection.without_shutdown());
+
+    let request = Request::get(format!("/{bytes}")).header(header::HOST, host);
+    let response = requests
+        .send_request(request.body(Empty::<Bytes>::new())?)
+        .await?;
+    ensure!(response.status().is_success(), "{}", response.status());
+    ensure!(
+        check(response.into_body()).await? == bytes,
+        "not as many bytes"
+    );
+    println!("{bytes} bytes, and the right ones");
+
+    // Nobody can send another request, so hyper lets go of the stream.
+    drop(requests);
+    common::goodbye(connection.await??.io.into_inner()).await
+}
+
+/// Compares a body with what it should be, as it comes; returns its length.
+async fn check(mut body: Incoming) -> Result<usize> {
+    let block = block();
+    let mut at = 0;
+    while let Some(frame) = body.frame().await {
+        let mut data = &frame?.into_data().unwrap_or_default()[..];
+        while !data.is_empty() {
+            let right = &block[at % BLOCK_BYTES..];
+            let (piece, rest) = data.split_at(min(data.len(), right.len()));
+            ensure!(
+                piece == &right[..piece.len()],
+                "wrong bytes behind byte {at}"
+            );
+            at += piece.len();
+            data = rest;
+        }
+    }
+    Ok(at)
+}
+
+/// After so many bytes the content repeats: a prime, so that a displaced piece is not the right one.
+const BLOCK_BYTES: usize = 65_521;
+
+fn block() -> Bytes {
+    let noise = |i: u32| i.wrapping_mul(2_654_435_761).to_be_bytes()[0];
+    (0..).take(BLOCK_BYTES).map(noise).collect()
+}

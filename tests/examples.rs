@@ -1,0 +1,53 @@
+//! The examples, over TCP.
+
+mod pair;
+mod showcase;
+
+use showcase::Over;
+
+const TCP: Over = Over("tcp");
+
+#[test]
+fn stdin_is_copied_to_stdout() {
+    TCP.a_file_is_copied(["receive_stdout", "0"], ["send_stdin", ""]);
+}
+
+#[test]
+fn a_killed_sender_is_no_end() {
+    TCP.a_killed_sender_is_no_end();
+}
+
+#[test]
+fn many_clients_are_echoed() {
+    TCP.many_clients_are_echoed(8, 100);
+}
+
+#[test]
+fn a_body_is_streamed() {
+    TCP.a_body_is_streamed(1 << 30);
+}
+
+#[test]
+fn frames_are_answered() {
+    TCP.frames_are_answered();
+}
+
+#[test]
+fn connections_go_through_a_tunnel() {
+    TCP.connections_go_through_a_tunnel();
+}
+
+#[test]
+fn a_broken_tunnel_is_no_end() {
+    TCP.a_broken_tunnel_is_no_end();
+}
+
+#[test]
+fn a_file_goes_through_tls() {
+    TCP.a_file_goes_through_tls();
+}
+
+#[test]
+fn another_certificate_is_not_trusted() {
+    TCP.another_certificate_is_not_trusted();
+}
