@@ -1,6 +1,7 @@
 //! What a stream promises, whatever carries it: each promise once, generic over the data path, and
 //! every one of them run over every data path.
 
+#[macro_use]
 mod common;
 mod contract;
 
@@ -8,7 +9,7 @@ mod contract;
 macro_rules! contract {
     ($path:ident, $ends:ty) => {
         mod $path {
-            contract! { @each $ends:
+            promises! { contract over $ends:
                 order::every_size, order::random_sizes,
                 pace::slow_reader, pace::slow_writer, pace::one_half_left_alone,
                 pace::paused_reader, pace::shutdown_without_a_reader,
@@ -25,17 +26,6 @@ macro_rules! contract {
             }
         }
     };
-    (@each $ends:ty: $($noun:ident::$promise:ident),* $(,)?) => { $(
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $promise() -> anyhow::Result<()> {
-            if let Some(why) = <$ends as crate::common::ends::Ends>::missing() {
-                crate::common::skip(&why);
-                return Ok(());
-            }
-            let body = crate::contract::$noun::$promise::<$ends>(rdpipe::StreamConfig::default());
-            crate::common::limit::within(crate::common::limit::generous(), stringify!($promise), body).await
-        }
-    )* };
 }
 
 contract!(tcp, crate::common::ends::Tcp);
@@ -45,7 +35,7 @@ contract!(rdma, crate::common::ends::Rdma);
 contract!(renewed_rdma, crate::common::ends::Renewed);
 
 mod damaged_tcp {
-    contract! { @each crate::common::ends::Flipped: order::never_a_wrong_byte }
+    promises! { contract over crate::common::ends::Flipped: order::never_a_wrong_byte }
 }
 
 /// The contract is able to fail: with a rule broken on purpose, the promise that rests on it is.

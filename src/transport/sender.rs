@@ -203,7 +203,7 @@ impl<P: SendPath> Lane<P> {
         if self.filling.as_ref().is_none_or(full) {
             let _ = self.poll_posted(state, cx, false)?;
         }
-        if self.filling.as_ref().is_some_and(full) {
+        if self.filling.as_ref().is_some_and(full) || self.is_behind() {
             return Poll::Pending;
         }
         let fresh = |slot| Filling { slot, filled: 0 };
@@ -227,7 +227,7 @@ impl<P: SendPath> Lane<P> {
         state.writable()?;
         state.wait_to_send(cx);
         let _ = self.poll_posted(state, cx, false)?;
-        if self.lent + 1 >= self.path.most_slots() {
+        if self.lent + 1 >= self.path.most_slots() || self.is_behind() {
             return Poll::Pending;
         }
         let Some(slot) = self.path.acquire_to_lend() else {
@@ -235,6 +235,13 @@ impl<P: SendPath> Lane<P> {
         };
         self.lent += 1;
         Poll::Ready(Ok(Filling { slot, filled: 0 }))
+    }
+
+    /// Whether sealed chunks wait for credit. Nobody gets a free slot before them: those that were sealed in
+    /// a pool that has been replaced need slots of the new one, and if everything else had those, and
+    /// they the credits, neither would ever go on.
+    fn is_behind(&self) -> bool {
+        !self.sealed.is_empty()
     }
 
     /// Queues what the user filled, behind all that was written before.

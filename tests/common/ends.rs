@@ -15,6 +15,12 @@ pub(crate) trait Ends: 'static {
         None
     }
 
+    /// `config` for this data path and no other.
+    fn over(mut config: StreamConfig) -> StreamConfig {
+        config.transport = TransportPolicy::Tcp;
+        config
+    }
+
     /// A dialer and its acceptor, connected, each with its own configuration.
     fn pair(
         dialer: StreamConfig,
@@ -26,11 +32,10 @@ pub(crate) trait Ends: 'static {
 pub(crate) struct Tcp;
 
 impl Ends for Tcp {
-    async fn pair(mut dialer: StreamConfig, acceptor: StreamConfig) -> Result<(Stream, Stream)> {
-        dialer.transport = TransportPolicy::Tcp;
+    async fn pair(dialer: StreamConfig, acceptor: StreamConfig) -> Result<(Stream, Stream)> {
         let (listener, key) = listener(acceptor)?;
         let port = listener.local_addr().port();
-        let ends = meet(listener, port, &key, &dialer).await?;
+        let ends = meet(listener, port, &key, &Self::over(dialer)).await?;
         ensure!(ends.0.transport() == Transport::Tcp, "it was to be TCP");
         Ok(ends)
     }
@@ -40,8 +45,7 @@ impl Ends for Tcp {
 pub(crate) struct Flipped;
 
 impl Ends for Flipped {
-    async fn pair(mut dialer: StreamConfig, acceptor: StreamConfig) -> Result<(Stream, Stream)> {
-        dialer.transport = TransportPolicy::Tcp;
+    async fn pair(dialer: StreamConfig, acceptor: StreamConfig) -> Result<(Stream, Stream)> {
         let at = dialer.chunk_bytes as u64 * 3 / 2;
         let flip = Mischief {
             connection: DATA,
@@ -51,7 +55,7 @@ impl Ends for Flipped {
         };
         let (listener, key) = listener(acceptor)?;
         let proxy = Proxy::to(listener.local_addr(), Some(flip)).await?;
-        let ends = meet(listener, proxy.port(), &key, &dialer).await?;
+        let ends = meet(listener, proxy.port(), &key, &Self::over(dialer)).await?;
         proxy.outlive_its_owner();
         Ok(ends)
     }
@@ -71,8 +75,12 @@ impl Ends for Rdma {
         (!required && !present).then(|| "no RDMA device".to_owned())
     }
 
+    fn over(config: StreamConfig) -> StreamConfig {
+        over_rdma(config, RdmaConfig::default().renew_after)
+    }
+
     async fn pair(dialer: StreamConfig, acceptor: StreamConfig) -> Result<(Stream, Stream)> {
-        over_rdma(dialer, acceptor, RdmaConfig::default().renew_after).await
+        pair_over_rdma(Self::over(dialer), Self::over(acceptor)).await
     }
 }
 
@@ -86,27 +94,29 @@ impl Ends for Renewed {
         Rdma::missing()
     }
 
+    fn over(config: StreamConfig) -> StreamConfig {
+        over_rdma(config, 7)
+    }
+
     async fn pair(dialer: StreamConfig, acceptor: StreamConfig) -> Result<(Stream, Stream)> {
-        over_rdma(dialer, acceptor, 7).await
+        pair_over_rdma(Self::over(dialer), Self::over(acceptor)).await
     }
 }
 
 #[cfg(feature = "rdma")]
-async fn over_rdma(
-    dialer: StreamConfig,
-    acceptor: StreamConfig,
-    renew_after: u64,
-) -> Result<(Stream, Stream)> {
-    let over_rdma = |mut config: StreamConfig| {
-        // What a test says about chunks it says about those of the path under test.
-        (config.rdma.chunk_bytes, config.rdma.depth) = (config.chunk_bytes, config.depth);
-        config.rdma.renew_after = renew_after;
-        config.transport = TransportPolicy::Rdma;
-        config
-    };
-    let (listener, key) = listener(over_rdma(acceptor))?;
+fn over_rdma(mut config: StreamConfig, renew_after: u64) -> StreamConfig {
+    // What a test says about chunks it says about those of the path under test.
+    (config.rdma.chunk_bytes, config.rdma.depth) = (config.chunk_bytes, config.depth);
+    config.rdma.renew_after = renew_after;
+    config.transport = TransportPolicy::Rdma;
+    config
+}
+
+#[cfg(feature = "rdma")]
+async fn pair_over_rdma(dialer: StreamConfig, acceptor: StreamConfig) -> Result<(Stream, Stream)> {
+    let (listener, key) = listener(acceptor)?;
     let port = listener.local_addr().port();
-    let ends = meet(listener, port, &key, &over_rdma(dialer)).await?;
+    let ends = meet(listener, port, &key, &dialer).await?;
     ensure!(ends.0.transport() == Transport::Rdma, "it was to be RDMA");
     Ok(ends)
 }

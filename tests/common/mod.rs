@@ -1,13 +1,23 @@
 //! What the tests of the stream have in common.
-#![allow(dead_code, reason = "each test binary uses its own part of it")]
+#![allow(
+    dead_code,
+    unused_macros,
+    reason = "each test binary uses its own part of it"
+)]
 
+#[macro_use]
+mod promises;
+
+pub(crate) mod allocations;
 pub(crate) mod ends;
 pub(crate) mod limit;
 pub(crate) mod pattern;
+pub(crate) mod pools;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod random;
 pub(crate) mod states;
+pub(crate) mod wakes;
 
 /// Whether the tests that take long are wanted, too: `scripts/test --full`.
 pub(crate) fn is_full() -> bool {

@@ -248,8 +248,13 @@ impl SendPath for RdmaSend {
             _ => {
                 self.waiting.push_back(Frame {
                     bytes: slot.bytes()[..frame_bytes].to_vec(),
-                    target: Some(target),
+                    target: None,
                 });
+                // Slots are used in the order in which they were granted: by the first that has none.
+                let mut waiting = self.waiting.iter_mut();
+                if let Some(first) = waiting.find(|frame| frame.target.is_none()) {
+                    first.target = Some(target);
+                }
                 self.release(slot);
             }
         }
