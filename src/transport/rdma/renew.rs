@@ -317,11 +317,12 @@ impl Renewer {
             let mut lane = sender.lock();
             lane.renewable().0.install(live, self.generation, verified);
         }
-        self.renewal.is_underway.store(false, Ordering::Release);
         if let (Some(receiver), Some(live)) = (receiver, receive) {
             let mut lane = receiver.lock();
             lane.renewable().0.install(live, self.generation);
             lane.restart(state);
+            // Under the lock: what was given back before is granted by the restart, what comes later by itself.
+            self.renewal.is_underway.store(false, Ordering::Release);
         }
         state.resume();
         // The steward too: a half that its user leaves alone has nobody else to look at the new link.
