@@ -158,6 +158,8 @@ pub mod fuzzing {
 }
 mod key;
 mod pump;
+mod pump_thread;
+mod reach;
 mod ssh;
 mod stats;
 mod transport;

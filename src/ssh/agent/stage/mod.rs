@@ -12,8 +12,11 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{cause::Cause, control::Outbox, joint::Joint, pump_thread::PumpThread};
-use crate::ssh::protocol::{Status, Work};
+use super::{cause::Cause, control::Outbox, joint::Joint};
+use crate::{
+    pump_thread::PumpThread,
+    ssh::protocol::{Status, Work},
+};
 
 /// What everybody who works on the stage shares.
 #[derive(Clone)]
