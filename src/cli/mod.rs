@@ -4,6 +4,7 @@ pub mod args;
 pub mod exit;
 pub mod message;
 mod output;
+mod pipeline;
 pub mod progress;
 pub mod rdpipe;
 pub mod rdrecv;

@@ -2,6 +2,7 @@
 
 mod append;
 mod command;
+mod files;
 mod output_file;
 mod path;
 mod read;
@@ -46,6 +47,7 @@ impl Stage {
     pub(super) async fn run(&self, work: Work, ends: Ends) -> Option<Status> {
         match work {
             Work::Command(command) => command::run(self, &command, ends).await,
+            Work::Files(paths) => files::run(self, paths, ends).await,
             Work::Read(path) => read::run(self, path::resolve(path), ends).await,
             Work::Write { path, append } => {
                 write::run(self, path::resolve(path), append, ends).await
