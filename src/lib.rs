@@ -155,6 +155,11 @@ mod fd;
 pub mod fuzzing {
     //! Everything that parses bytes from elsewhere.
     pub use crate::{ssh::fuzzing::*, transport::fuzzing::*};
+
+    /// A ticket, as somebody has typed it.
+    pub fn ticket(data: &[u8]) {
+        crate::ticket::fuzz(data);
+    }
 }
 mod key;
 mod pump;
@@ -162,6 +167,7 @@ mod pump_thread;
 mod reach;
 mod ssh;
 mod stats;
+mod ticket;
 mod transport;
 
 pub use builder::Builder;

@@ -6,6 +6,7 @@ pub mod message;
 mod output;
 mod pipeline;
 pub mod progress;
+pub mod rdcat;
 pub mod rdpipe;
 pub mod rdrecv;
 pub mod rdsend;
