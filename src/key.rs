@@ -2,6 +2,8 @@
 
 mod file;
 
+pub(crate) use file::{exposure, first_line};
+
 use std::{fmt, io, ops::Deref, path::PathBuf};
 
 use argon2::{Algorithm, Argon2, Params, Version};
@@ -48,7 +50,12 @@ impl Key {
         }
     }
 
-    /// The bytes, for the handshake.
+    /// A key that was made here, from its bytes.
+    pub(crate) fn from_secret(secret: &[u8; SECRET_BYTES]) -> Self {
+        Self(*secret)
+    }
+
+    /// The bytes, for the handshake and for tickets.
     pub(crate) fn secret(&self) -> &[u8; SECRET_BYTES] {
         &self.0
     }

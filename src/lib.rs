@@ -155,11 +155,19 @@ mod fd;
 pub mod fuzzing {
     //! Everything that parses bytes from elsewhere.
     pub use crate::{ssh::fuzzing::*, transport::fuzzing::*};
+
+    /// A ticket, as somebody has typed it.
+    pub fn ticket(data: &[u8]) {
+        crate::ticket::fuzz(data);
+    }
 }
 mod key;
 mod pump;
+mod pump_thread;
+mod reach;
 mod ssh;
 mod stats;
+mod ticket;
 mod transport;
 
 pub use builder::Builder;

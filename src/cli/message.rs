@@ -43,6 +43,15 @@ impl Console {
         self.say(Level::Error, text);
     }
 
+    /// Says what failed on another host.
+    pub(super) fn error_on(&self, host: &str, text: &str) {
+        let there = Self {
+            host: host.to_owned(),
+            ..self.clone()
+        };
+        there.error(text);
+    }
+
     /// Says what is worth a look, but stops nothing. Not with `-q`.
     pub fn warn(&self, text: &str) {
         self.say(Level::Warning, text);

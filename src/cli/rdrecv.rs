@@ -1,10 +1,6 @@
 //! The program rdrecv: one stream in, to stdout or a file.
 
-use std::{
-    io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    process::ExitCode,
-};
+use std::{io, process::ExitCode};
 
 use anyhow::Context;
 use clap::Parser;
@@ -17,7 +13,7 @@ use super::{
     report::{Listening, Report},
     run::{self, Run, cut_short, pumped},
 };
-use crate::{Error, Key, Listener, Stream, StreamConfig, pump};
+use crate::{Key, Stream, pump, reach};
 
 /// Parses the command line, receives, and says how it went.
 #[must_use]
@@ -52,7 +48,7 @@ async fn accept(args: &RdrecvArgs, key: KeySource, run: &mut Run) -> anyhow::Res
     let key = key.context("no key")?;
     let mut config = args.stream_config();
     config.control_runtime = Some(run.control_runtime.clone());
-    let mut listener = listen(args, &key, &config)?;
+    let mut listener = reach::listen(args.bind, Some((args.port, args.port)), &key, &config)?;
     let bound = args.bind.filter(|address| !address.is_unspecified());
     let reach = bound.map_or_else(
         || run.console.host().to_owned(),
@@ -72,19 +68,6 @@ async fn accept(args: &RdrecvArgs, key: KeySource, run: &mut Run) -> anyhow::Res
         stream.peer_addr()
     ));
     Ok(stream)
-}
-
-/// Listens where the user wants it: by default on every address, of both families where both are.
-fn listen(args: &RdrecvArgs, key: &Key, config: &StreamConfig) -> Result<Listener, Error> {
-    let on =
-        |address: IpAddr| Listener::bind((address, args.port).into(), key.clone(), config.clone());
-    match args.bind {
-        Some(address) => on(address),
-        None => on(Ipv6Addr::UNSPECIFIED.into()).or_else(|error| match error.kind() {
-            io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => Err(error),
-            _ => on(Ipv4Addr::UNSPECIFIED.into()),
-        }),
-    }
 }
 
 /// Everything from the first byte to the confirmation.

@@ -1,6 +1,6 @@
 //! The program rdsend: stdin or a file, to rdrecv on another host.
 
-use std::{fs, io, process::ExitCode, time::Duration};
+use std::{fs, io, process::ExitCode};
 
 use anyhow::Context;
 use clap::Parser;
@@ -10,7 +10,7 @@ use super::{
     message::Console,
     progress::is_on_terminal,
     report::Report,
-    run::{self, Run, cut_short, pumped},
+    run::{self, Run, cut_short, pumped, settled},
 };
 use crate::{KeyError, Stream, connect, fd::Source, pump};
 
@@ -85,13 +85,3 @@ async fn give(args: &RdsendArgs, stream: &mut Stream, run: &mut Run) -> anyhow::
     }
     run.interruptible(stream.finish()).await
 }
-
-/// Lets a signal that ended the program in front of the pipe reach this one too: ^C goes to both,
-/// and what its death left unsaid must not pass for the end of the data.
-async fn settled() -> anyhow::Result<()> {
-    tokio::time::sleep(SIGNAL_GRACE).await;
-    Ok(())
-}
-
-/// A signal is there as soon as the thread that takes it gets a turn; this is many turns.
-const SIGNAL_GRACE: Duration = Duration::from_millis(10);

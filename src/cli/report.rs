@@ -53,9 +53,22 @@ impl Report {
         }
         // Without a stream there is no more to say than why.
         if self.transport.is_some() {
-            for line in self.lines() {
-                console.detail(&line);
-            }
+            self.print_lines(console);
+        }
+    }
+
+    /// The same for a run whose errors have been told and whose streams have told what carried them.
+    pub(super) fn print_ending(&self, console: &Console) {
+        if console.is_json() {
+            console.event(self);
+        } else {
+            self.print_lines(console);
+        }
+    }
+
+    fn print_lines(&self, console: &Console) {
+        for line in self.lines() {
+            console.detail(&line);
         }
     }
 

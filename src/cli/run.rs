@@ -1,6 +1,11 @@
 //! What a run of rdsend and one of rdrecv have in common: runtimes, signals, and how it ended.
 
-use std::{future::Future, process::ExitCode, thread, time::Instant};
+use std::{
+    future::Future,
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::Context;
 use tokio::{
@@ -233,3 +238,13 @@ fn unwrapped(error: std::io::Error) -> anyhow::Error {
 pub(crate) async fn cut_short<T>(watch: &Watch) -> anyhow::Result<T> {
     Err(watch.interrupted().await.into())
 }
+
+/// Lets a signal that ended the program in front of the pipe reach this one too: ^C goes to both,
+/// and what its death left unsaid must not pass for the end of the data.
+pub(crate) async fn settled() -> anyhow::Result<()> {
+    tokio::time::sleep(SIGNAL_GRACE).await;
+    Ok(())
+}
+
+/// A signal is there as soon as the thread that takes it gets a turn; this is many turns.
+const SIGNAL_GRACE: Duration = Duration::from_millis(10);

@@ -32,7 +32,7 @@ impl Key {
         let metadata = file.metadata().map_err(failed)?;
         let warning = metadata
             .is_file()
-            .then(|| exposure(path, metadata.permissions().mode()))
+            .then(|| exposure(path, metadata.permissions().mode(), "key file"))
             .flatten();
         let line = first_line(&mut file)
             .map_err(failed)?
@@ -50,7 +50,7 @@ impl Key {
 pub(super) const MAX_LINE_BYTES: usize = 4096;
 
 /// The first line without its line end; `None` when it is too long.
-fn first_line(file: &mut File) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+pub(crate) fn first_line(file: &mut File) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     let mut line = Zeroizing::new(Vec::with_capacity(MAX_LINE_BYTES + 1));
     let mut byte = Zeroizing::new([0]);
     // One byte at a time: what follows the line in a pipe may be the data that is to be sent.
@@ -70,11 +70,11 @@ fn first_line(file: &mut File) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     Ok(Some(line))
 }
 
-/// What to tell the owner of a key file that others can read.
-fn exposure(path: &Path, mode: u32) -> Option<String> {
+/// What to tell the owner of a file with a secret that others can read.
+pub(crate) fn exposure(path: &Path, mode: u32, what: &str) -> Option<String> {
     (mode & 0o044 != 0).then(|| {
         let quoted = quoted(path.as_os_str());
-        format!("others can read the key file {quoted}; chmod go= {quoted}")
+        format!("others can read the {what} {quoted}; chmod go= {quoted}")
     })
 }
 
@@ -143,7 +143,7 @@ mod tests {
             let (_, warning) = Key::from_file(file.path()).unwrap();
             assert_eq!(warning.is_some(), warned, "{mode:o}");
         }
-        let advice = exposure(Path::new("my key"), 0o644).unwrap();
+        let advice = exposure(Path::new("my key"), 0o644, "key file").unwrap();
         assert!(advice.ends_with("chmod go= 'my key'"), "{advice}");
     }
 }

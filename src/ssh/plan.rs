@@ -1,5 +1,6 @@
 //! From arguments to stages and edges: pure, no I/O.
 
+mod files;
 pub(crate) mod launch;
 #[cfg(test)]
 mod tests;
@@ -61,19 +62,46 @@ impl Plan {
         Ok(Self { stages, has_input })
     }
 
-    /// How messages call a stage: `2 (fs2)`.
+    /// How messages call a stage: `2 (fs2)`. Whoever uses rdcat knows of hosts, and of no stages.
     pub(crate) fn name(&self, stage: usize) -> String {
-        format!("{} ({})", stage + 1, self.stages[stage].place)
+        let place = &self.stages[stage].place;
+        if self.is_files() {
+            place.to_string()
+        } else {
+            format!("{} ({place})", stage + 1)
+        }
+    }
+
+    /// The same in a sentence: `stage 2 (fs2)`.
+    pub(crate) fn site(&self, stage: usize) -> String {
+        let name = self.name(stage);
+        if self.is_files() {
+            name
+        } else {
+            format!("stage {name}")
+        }
+    }
+
+    /// The program that the plan is for.
+    pub(crate) fn program(&self) -> &'static str {
+        if self.is_files() { "rdcat" } else { "rdpipe" }
+    }
+
+    fn is_files(&self) -> bool {
+        let is_files = |stage: &Stage| matches!(stage.work, Work::Files(_));
+        self.stages.first().is_some_and(is_files)
     }
 
     /// Who writes to the edge, and who reads from it, for messages.
     pub(crate) fn ends(&self, edge: usize) -> (String, String) {
-        let stage = |stage| format!("stage {}", self.name(stage));
-        let from = edge.checked_sub(1).map_or("rdpipe".to_owned(), stage);
+        let own = || self.program().to_owned();
+        let from = edge
+            .checked_sub(1)
+            .map_or_else(own, |stage| self.site(stage));
         let to = if edge < self.stages.len() {
-            stage(edge)
+            self.site(edge)
         } else {
-            "rdpipe".to_owned()
+            own()
         };
         (from, to)
     }
@@ -186,7 +214,9 @@ pub(crate) struct PlanError {
 enum SegmentFault {
     #[error("a segment is HOST:COMMAND, or :COMMAND for this machine")]
     NoColon,
-    #[error("brackets are for an IPv6 address, with a colon behind them: [::1]:COMMAND")]
+    #[error("give HOST:PATH, :PATH for a file of this machine, or the ticket of rdcat -l")]
+    NoTicket,
+    #[error("brackets are for an IPv6 address, with a colon behind them: [::1]:")]
     Brackets,
     #[error("a user or host cannot begin with -, it would be an option of ssh")]
     Dash,
@@ -196,6 +226,8 @@ enum SegmentFault {
     NoCommand,
     #[error("there is no file behind the operator")]
     NoFile,
+    #[error("there is no file behind the colon")]
+    NoPath,
 }
 
 /// `--addr HOST=ADDR[,ADDR]`: where the other hosts find HOST.

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of everything in this file. It changes with the messages.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Most bytes of one encoded message: a command as long as Linux lets an argument be (128 KiB), and
 /// its surroundings.
@@ -66,6 +66,8 @@ pub(crate) enum FromAgent {
     Report(Report),
     /// Still here.
     Pong,
+    /// Nothing of this one of several files was sent, for this reason, and the next one's turn has come.
+    Unreadable { path: Vec<u8>, why: String },
 }
 
 /// Which of a stage's edges.
@@ -114,12 +116,15 @@ pub(crate) enum Work {
     Read(Vec<u8>),
     /// `> path` and `>> path`: the input goes to the file; the output is empty.
     Write { path: Vec<u8>, append: bool },
+    /// For rdcat: these files are the output, one after the other. Those that cannot be opened are named
+    /// ([`FromAgent::Unreadable`]) and left out.
+    Files(Vec<Vec<u8>>),
 }
 
 /// One end of an edge.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Edge {
-    /// Who is at the other end, for messages: "stage 1 (fs1)", "rdpipe".
+    /// Who is at the other end, for messages: "stage 1 (fs1)", "rdpipe", "rdcat".
     pub(crate) peer: String,
     /// The text of the key that only the two ends of this edge have.
     pub(crate) key: String,

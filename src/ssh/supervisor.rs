@@ -95,6 +95,8 @@ pub(crate) enum Action {
 pub(crate) enum Notice {
     /// What a stage's command, its shell or ssh wrote to stderr.
     Words(usize, String),
+    /// A file of this stage's that could not be opened, and why.
+    Unreadable(usize, String),
     Warning(String),
     Note(String),
     Detail(String),

@@ -171,7 +171,13 @@ impl Network {
         setup.args(self.options()).args(arguments)
     }
 
-    /// The same as the one program of a terminal, which has its stdin.
+    /// `rdcat` with these arguments, on ctl.
+    pub fn rdcat<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Setup {
+        let setup = self.program(env!("CARGO_BIN_EXE_rdcat"), "rdcat");
+        setup.args(self.options()).args(arguments)
+    }
+
+    /// `rdpipe` as the one program of a terminal, which has its stdin.
     pub fn on_terminal<A: AsRef<OsStr>>(
         &self,
         terminal: &Terminal,

@@ -68,10 +68,20 @@ impl Hosts {
 
     /// rdpipe that reaches these hosts.
     pub fn rdpipe(&self, arguments: &[&str]) -> Setup {
+        rdpipe(&[]).args(self.options()).args(arguments)
+    }
+
+    /// rdcat that reaches these hosts.
+    pub fn rdcat(&self, arguments: &[&str]) -> Setup {
+        let setup = program(env!("CARGO_BIN_EXE_rdcat"), "rdcat");
+        setup.args(self.options()).args(arguments)
+    }
+
+    /// How they are reached.
+    fn options(&self) -> [String; 4] {
         let rsh = self.place.path("rsh").display().to_string();
-        let own = env!("CARGO_BIN_EXE_rdpipe");
-        let options = ["--rsh", &rsh, "--remote-rdpipe", own];
-        rdpipe(&[&options, arguments].concat())
+        let own = env!("CARGO_BIN_EXE_rdpipe").to_owned();
+        ["--rsh".to_owned(), rsh, "--remote-rdpipe".to_owned(), own]
     }
 
     #[track_caller]

@@ -15,6 +15,11 @@ pub(super) fn rdpipe() -> &'static str {
     RDPIPE
 }
 
+/// The end of `rdcat --help`.
+pub(super) fn rdcat() -> &'static str {
+    RDCAT
+}
+
 /// The end of `rdsend --help`.
 pub(super) fn rdsend() -> String {
     // The same: whoever reads one of them has to type both.
@@ -48,6 +53,41 @@ Exit codes:
   128+N  signal N ended rdpipe (130 after ^C)
   141    the reader of the output went away
   255    ssh, an agent or the network failed";
+
+/// Files, then tickets.
+const RDCAT: &str = "\
+Files:
+  $ rdcat fs1:/data/big > big                        over ssh, which only brings up the far end
+  $ rdcat fs1:'my notes' fs1:~/log fs2:/etc/motd     one after the other, as cat would
+  $ rdcat :here there:there | sort
+  PATH is taken as it is: no shell sees it, and nothing in it needs quoting for the other host.
+  It begins where a login begins, or with `:` in this directory; ~/ is the home directory. [user@]
+  may stand in front of HOST, and an IPv6 address in brackets. What cannot be read is named, and
+  the others still come.
+
+Tickets, without ssh:
+  [hostA] $ rdcat -l --recv > copy
+  rdcat: hostA: to connect, type on the other host:
+    rdcat rdt1...
+  [hostB] $ rdcat rdt1... < file
+  What is typed or piped into one comes out of the other, both ways; each way ends with its input.
+  --send or --recv, on either host, make it one way: stdin or stdout of a terminal is left alone.
+  A ticket holds addresses (-H: this one), port and key, and is good for one connection. It is a
+  secret: as an argument it is hidden from ps once rdcat runs; RDCAT_TICKET in the environment and
+  --ticket-file are quieter.
+
+The data goes from host to host. It is checked, but not encrypted.
+
+Exit codes:
+  0      every file was written; with a ticket: all bytes, both ways, were taken
+  1      a file could not be read (it is named), or this end could not read its input
+         or write its output
+  2      the command line or the ticket cannot be used
+  3      the other end reported a failure
+  4      all was sent, but the connection broke before the other end confirmed it
+  128+N  signal N ended rdcat (130 after ^C)
+  141    the reader of the output went away, or wanted no more
+  255    ssh, an agent or the network failed; no connection, or another key";
 
 /// The example of the manual, then the same without a key to think of.
 const EXAMPLES: &str = "\

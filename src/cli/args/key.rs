@@ -1,6 +1,12 @@
 //! Where the key comes from: KEY, `--key-file` or the environment, in this order.
 
-use std::{env, ffi::OsString, fmt, io, os::unix::ffi::OsStringExt, path::PathBuf};
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    fmt, io,
+    os::unix::ffi::OsStringExt,
+    path::PathBuf,
+};
 
 use clap::{
     Args,
@@ -23,7 +29,7 @@ pub const KEY_VARIABLE: &str = "RDPIPE_KEY";
 #[derive(Debug, Clone, Args)]
 pub struct KeyOptions {
     /// What `take` takes.
-    #[arg(value_name = "KEY", value_parser = OsStringValueParser::new().map(Secret))]
+    #[arg(value_name = "KEY", value_parser = OsStringValueParser::new().map(Secret::new))]
     #[arg(help = "Key that both ends share [env: RDPIPE_KEY]")]
     key: Option<Secret>,
 
@@ -102,6 +108,18 @@ impl KeySource {
 /// An argument that no message shows, wiped when dropped.
 #[derive(Clone)]
 pub struct Secret(OsString);
+
+impl Secret {
+    /// Keeps this to itself.
+    pub(crate) fn new(text: OsString) -> Self {
+        Self(text)
+    }
+
+    /// What is kept.
+    pub(crate) fn text(&self) -> &OsStr {
+        &self.0
+    }
+}
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,8 +1,9 @@
-//! The command lines of rdpipe, rdsend and rdrecv.
+//! The command lines of rdpipe, rdsend, rdrecv and rdcat.
 
 mod help;
 mod key;
 mod parse;
+mod rdcat;
 mod rdma;
 mod rdpipe;
 
@@ -15,7 +16,8 @@ use std::{
 
 use clap::{Args, Parser, ValueEnum};
 
-pub use key::{KEY_VARIABLE, KeyOptions, KeySource, LoadedKey};
+pub use key::{KEY_VARIABLE, KeyOptions, KeySource, LoadedKey, Secret};
+pub use rdcat::RdcatArgs;
 pub use rdma::RdmaOptions;
 pub use rdpipe::{Agent, HostOptions, RdpipeArgs, ReportOptions};
 

@@ -6,7 +6,7 @@ use clap::{Args, Parser, ValueEnum};
 
 use super::{MessageOptions, StreamOptions, help, parse};
 use crate::{
-    Direction, StreamConfig, TransportPolicy,
+    Direction, TransportPolicy,
     ssh::{
         plan::{Addresses, launch::Remote, unbracketed},
         protocol::StreamOrder,
@@ -120,13 +120,15 @@ impl RdpipeArgs {
             json: false,
         }
     }
+}
 
+impl HostOptions {
     /// What the agents are told about streams.
-    pub(crate) fn stream_order(&self) -> StreamOrder {
+    pub(crate) fn stream_order(&self, stream: &StreamOptions) -> StreamOrder {
         let StreamOptions {
             chunk, depth, rdma, ..
-        } = &self.stream;
-        let config = self.stream_config(Direction::Both);
+        } = stream;
+        let config = stream.config(Direction::Both);
         StreamOrder {
             transport: match config.transport {
                 TransportPolicy::Auto => 0,
@@ -136,7 +138,7 @@ impl RdpipeArgs {
             chunk_bytes: chunk.map(|bytes| bytes as u64),
             depth: depth.and_then(|depth| u32::try_from(depth).ok()),
             timeout_ms: u64::try_from(config.timeout.as_millis()).unwrap_or(u64::MAX),
-            ports: self.hosts.ports,
+            ports: self.ports,
             device: rdma.device.clone(),
             ib_port: rdma.ib_port,
             gid_index: rdma.gid_index,
@@ -146,13 +148,6 @@ impl RdpipeArgs {
         }
     }
 
-    /// The stream of one of rdpipe's own edges.
-    pub(crate) fn stream_config(&self, direction: Direction) -> StreamConfig {
-        self.stream.config(direction)
-    }
-}
-
-impl HostOptions {
     /// How agents are started.
     pub(crate) fn remote(&self) -> Remote {
         let words = self.ssh_options.iter().flat_map(|words| words.0.clone());
@@ -245,13 +240,17 @@ mod tests {
             "-p7000-7010",
             "a:b",
         ];
-        let order = parse(&line).unwrap().stream_order();
-        assert_eq!((order.chunk_bytes, order.depth), (Some(1 << 20), Some(8)));
-        assert_eq!((order.transport, order.timeout_ms), (2, 2000));
-        assert_eq!(order.ports, Some((7000, 7010)));
-        let order = parse(&["a:b"]).unwrap().stream_order();
-        assert_eq!((order.chunk_bytes, order.transport), (None, 0));
-        assert_eq!(order.timeout_ms, 30_000);
+        let order = |words: &[&str]| {
+            let args = parse(words).unwrap();
+            args.hosts.stream_order(&args.stream)
+        };
+        let given = order(&line);
+        assert_eq!((given.chunk_bytes, given.depth), (Some(1 << 20), Some(8)));
+        assert_eq!((given.transport, given.timeout_ms), (2, 2000));
+        assert_eq!(given.ports, Some((7000, 7010)));
+        let default = order(&["a:b"]);
+        assert_eq!((default.chunk_bytes, default.transport), (None, 0));
+        assert_eq!(default.timeout_ms, 30_000);
     }
 
     #[test]

@@ -35,6 +35,8 @@ fn stages(plan: &Plan, args: &RdpipeArgs) -> String {
                 format!("runs, in the login shell: {}", lossy(command))
             }
             Work::Read(path) => format!("reads the file {}", lossy(path)),
+            // Not from the command line of rdpipe.
+            Work::Files(paths) => format!("reads {} files", paths.len()),
             Work::Write { path, append: true } => format!("appends to the file {}", lossy(path)),
             Work::Write { path, .. } => format!("writes the file {}", lossy(path)),
         };

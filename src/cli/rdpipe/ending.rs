@@ -78,7 +78,7 @@ fn words(plan: &Plan, summary: &Summary) -> (Vec<String>, Vec<String>) {
         let has_cause = ends.causes.iter().any(own);
         let status = ends.stages[stage].status();
         if let (Verdict::Failed(_), Some(status), false) = (verdict, status, has_cause) {
-            errors.push(format!("stage {} {}", plan.name(stage), describe(status)));
+            errors.push(format!("{} {}", plan.site(stage), describe(status)));
         }
     }
     if errors.is_empty() && !details.is_empty() {
@@ -91,7 +91,7 @@ fn words(plan: &Plan, summary: &Summary) -> (Vec<String>, Vec<String>) {
 fn sentence(plan: &Plan, cause: &Cause) -> String {
     let text = &cause.fault.text;
     match cause.site {
-        Site::Stage(stage) => format!("stage {}: {text}", plan.name(stage)),
+        Site::Stage(stage) => format!("{}: {text}", plan.site(stage)),
         Site::Own(End::Input | End::Output) | Site::Edge(_) => text.clone(),
     }
 }

@@ -1,32 +1,19 @@
 //! Brings up one edge of a stage: listens, or finds a way to the end that does.
 
-use std::{
-    future::pending,
-    io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    time::Duration,
-};
+use std::{future::pending, io, time::Duration};
 
-use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use tokio::{
-    net::TcpStream,
     runtime::Handle,
     sync::mpsc,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep},
 };
 
 use super::{control::Outbox, explain};
 use crate::{
-    Direction, Error, HandshakeFault, Key, Listener, RdmaConfig, Stream, StreamConfig, Transport,
-    TransportPolicy, connect,
+    Direction, Error, Key, Listener, RdmaConfig, Stream, StreamConfig, Transport, TransportPolicy,
+    reach::{self, Unreached},
     ssh::protocol::{End, FromAgent, Link, StreamOrder},
 };
-
-/// How long an address may take to answer. A SYN that was lost is sent again after one second.
-const PROBE_LIMIT: Duration = Duration::from_secs(2);
-
-/// How long an address that answered waits for a better one: a LAN answers within it.
-const BETTER_LIMIT: Duration = Duration::from_millis(20);
 
 /// How long the ports of `-p` may all be taken: edges of the same pipeline stand within it.
 const PORT_LIMIT: Duration = Duration::from_secs(5);
@@ -85,7 +72,7 @@ impl Plan {
                 },
                 accepted = accept(listener.as_mut()) => match accepted {
                     Ok(stream) => break stream,
-                    Err(error) if is_final(&error) => return Err(explain::unconnected(error, &self.peer)),
+                    Err(error) if reach::is_final(&error) => return Err(explain::unconnected(error, &self.peer)),
                     Err(error) => tracing::debug!(%error, "a peer that went away"),
                 },
             }
@@ -105,26 +92,14 @@ impl Plan {
         addresses: &[String],
         port: u16,
     ) -> Result<Result<Stream, Vec<(String, String)>>, String> {
-        let mut probes = Probes::start(addresses, port);
-        let mut tried = Vec::new();
-        while let Some((address, answer)) = probes.next().await {
-            let fault = match answer {
-                Err(error) => error.to_string(),
-                Ok(()) => match connect(&address, port, &self.key, &self.config).await {
-                    Ok(stream) => return Ok(Ok(stream)),
-                    Err(error) if is_final(&error) => {
-                        return Err(explain::unconnected(error, &self.peer));
-                    }
-                    Err(Error::Handshake { fault, .. }) => fault.to_string(),
-                    Err(Error::Connect { source, .. } | Error::Resolve { source, .. }) => {
-                        source.to_string()
-                    }
-                    Err(error) => error.to_string(),
-                },
-            };
-            tried.push((address, fault));
+        match reach::dial(addresses, port, &self.key, &self.config).await {
+            Ok(stream) => Ok(Ok(stream)),
+            Err(Unreached::Final(error)) => Err(explain::unconnected(error, &self.peer)),
+            Err(Unreached::Nowhere(tried)) => {
+                let tried = tried.into_iter().map(|tried| (tried.address, tried.what));
+                Ok(Err(tried.collect()))
+            }
         }
-        Ok(Err(tried))
     }
 }
 
@@ -169,7 +144,7 @@ pub(super) fn config(order: &StreamOrder, end: End, control_runtime: Handle) -> 
 async fn listen(plan: &Plan) -> Result<Listener, String> {
     let given_up = Instant::now() + PORT_LIMIT;
     loop {
-        match try_listen(plan) {
+        match reach::listen(None, plan.ports, &plan.key, &plan.config) {
             Err(Error::Listen { source, .. })
                 if source.kind() == io::ErrorKind::AddrInUse && Instant::now() < given_up =>
             {
@@ -178,29 +153,6 @@ async fn listen(plan: &Plan) -> Result<Listener, String> {
             opened => return opened.map_err(|error| cannot_listen(plan, &error)),
         }
     }
-}
-
-/// Listens on every address, of both families where both are, on the first port that is free.
-fn try_listen(plan: &Plan) -> Result<Listener, Error> {
-    let on = |address: IpAddr, port| {
-        let address = SocketAddr::from((address, port));
-        Listener::bind(address, plan.key.clone(), plan.config.clone())
-    };
-    let on_both = |port| {
-        on(Ipv6Addr::UNSPECIFIED.into(), port).or_else(|error| match error.kind() {
-            io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => Err(error),
-            _ => on(Ipv4Addr::UNSPECIFIED.into(), port),
-        })
-    };
-    let (first, last) = plan.ports.unwrap_or((0, 0));
-    let mut opened = on_both(first);
-    for port in first..last {
-        match opened {
-            Err(Error::Listen { .. }) => opened = on_both(port + 1),
-            _ => break,
-        }
-    }
-    opened
 }
 
 fn cannot_listen(plan: &Plan, error: &Error) -> String {
@@ -225,21 +177,6 @@ async fn accept(listener: Option<&mut Listener>) -> Result<Stream, Error> {
     }
 }
 
-/// Whether another try, or another address, would end the same: the peer is the right one.
-fn is_final(error: &Error) -> bool {
-    match error {
-        Error::Handshake { fault, .. } => matches!(
-            fault,
-            HandshakeFault::Version { .. }
-                | HandshakeFault::Direction(_)
-                | HandshakeFault::Transport(_)
-                | HandshakeFault::Refused(_)
-        ),
-        Error::Connect { .. } | Error::Resolve { .. } => false,
-        _ => true,
-    }
-}
-
 /// What carries the stream, for the controller.
 pub(crate) fn link(stream: &Stream) -> Link {
     Link {
@@ -252,65 +189,4 @@ pub(crate) fn link(stream: &Stream) -> Link {
         is_fallback: stream.is_fallback(),
         address: stream.peer_addr().ip().to_string(),
     }
-}
-
-type Answer = (usize, io::Result<()>);
-
-/// TCP connections to several addresses at once, to see which of them answer.
-struct Probes<'a> {
-    addresses: &'a [String],
-    running: FuturesUnordered<futures::future::BoxFuture<'a, Answer>>,
-    /// Those that answered, and have not been returned.
-    answered: Vec<usize>,
-}
-
-impl<'a> Probes<'a> {
-    fn start(addresses: &'a [String], port: u16) -> Self {
-        let probe = |(rank, address): (usize, &'a String)| {
-            async move {
-                let connecting = TcpStream::connect((address.as_str(), port));
-                let answer = timeout(PROBE_LIMIT, connecting).await;
-                let answer = answer.unwrap_or_else(|_| Err(no_answer()));
-                (rank, answer.map(drop))
-            }
-            .boxed()
-        };
-        Self {
-            addresses,
-            running: addresses.iter().enumerate().map(probe).collect(),
-            answered: Vec::new(),
-        }
-    }
-
-    /// The next address, with what it said: of those that have answered, the first in the list; what
-    /// failed, at once.
-    async fn next(&mut self) -> Option<(String, io::Result<()>)> {
-        loop {
-            let best = self.answered.iter().copied().min();
-            let answer = match best {
-                // The first of all has nothing better to wait for.
-                Some(0) => None,
-                Some(_) => timeout(BETTER_LIMIT, self.running.next())
-                    .await
-                    .unwrap_or(None),
-                None => Some(self.running.next().await?),
-            };
-            match (answer, best) {
-                (Some((rank, Ok(()))), _) => self.answered.push(rank),
-                (Some((rank, Err(error))), _) => {
-                    return Some((self.addresses[rank].clone(), Err(error)));
-                }
-                (None, Some(best)) => {
-                    self.answered.retain(|rank| *rank != best);
-                    return Some((self.addresses[best].clone(), Ok(())));
-                }
-                (None, None) => return None,
-            }
-        }
-    }
-}
-
-fn no_answer() -> io::Error {
-    let text = format!("no answer within {PROBE_LIMIT:.0?}");
-    io::Error::new(io::ErrorKind::TimedOut, text)
 }

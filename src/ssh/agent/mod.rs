@@ -17,7 +17,6 @@ mod guard;
 mod hold;
 mod joint;
 mod meter;
-mod pump_thread;
 mod reaper;
 mod stage;
 #[cfg(test)]

@@ -180,7 +180,7 @@ impl Machine {
                 self.answer();
             }
             FromAgent::Warning(text) => {
-                let text = format!("stage {}: {text}", self.plan.name(stage));
+                let text = format!("{}: {text}", self.plan.site(stage));
                 self.tell(Notice::Warning(text));
             }
             FromAgent::Progress {
@@ -189,6 +189,10 @@ impl Machine {
             } => self.stages[stage].bytes = bytes_in.max(bytes_out),
             FromAgent::Report(report) => self.reported(now, stage, report),
             FromAgent::Pong => {}
+            FromAgent::Unreadable { path, why } => {
+                let text = format!("{}: {why}", String::from_utf8_lossy(&path));
+                self.tell(Notice::Unreadable(stage, text));
+            }
         }
     }
 
@@ -263,7 +267,7 @@ impl Machine {
     /// Something broke: all are told to end.
     fn fail(&mut self, now: Duration, site: Site, kind: FaultKind, text: String, is_trouble: bool) {
         let reason = match site {
-            Site::Stage(stage) => format!("stage {}: {text}", self.plan.name(stage)),
+            Site::Stage(stage) => format!("{}: {text}", self.plan.site(stage)),
             Site::Own(_) | Site::Edge(_) => text.clone(),
         };
         self.causes.push(Cause {

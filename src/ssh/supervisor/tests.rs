@@ -24,7 +24,10 @@ impl Rig {
 
     fn with(segments: &[&str], input: bool, change: impl FnOnce(&mut Settings)) -> Self {
         let segments: Vec<_> = segments.iter().map(OsString::from).collect();
-        let plan = Plan::parse(&segments, input).unwrap();
+        Self::of(Plan::parse(&segments, input).unwrap(), change)
+    }
+
+    fn of(plan: Plan, change: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = Settings {
             stream: StreamOrder {
                 transport: 0,
@@ -45,7 +48,7 @@ impl Rig {
             machine: Some("m0".to_owned()),
         };
         change(&mut settings);
-        let keys = (0..=segments.len()).map(|edge| format!("key {edge}"));
+        let keys = (0..=plan.stages.len()).map(|edge| format!("key {edge}"));
         let keys = keys.collect();
         Self {
             machine: Machine::new(plan, settings, keys),
@@ -183,6 +186,28 @@ fn killed(actions: &[Action]) -> Vec<usize> {
         _ => None,
     });
     killed.collect()
+}
+
+#[test]
+fn files_that_are_none_are_told_and_the_status_is_the_agents() {
+    let mut rig = Rig::of(
+        Plan::files(&["a:x".into(), "a:y".into()])
+            .unwrap()
+            .remove(0),
+        |_| {},
+    );
+    rig.up(1, false);
+    let path = b"x\xff".to_vec();
+    let why = "No such file".to_owned();
+    let told = Notice::Unreadable(0, "x\u{fffd}: No such file".to_owned());
+    let actions = rig.says(0, FromAgent::Unreadable { path, why });
+    assert_eq!(actions, [Action::Tell(told)]);
+    rig.says(0, FromAgent::Ended(Status::Exited(1)));
+    rig.own_ended(End::Output);
+    rig.report(0, Status::Exited(1));
+    assert!(rig.closed(0).contains(&Action::Done));
+    assert_eq!(rig.exit(), 1);
+    assert!(rig.machine.summary().ends.causes.is_empty());
 }
 
 #[test]

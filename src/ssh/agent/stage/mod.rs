@@ -2,6 +2,7 @@
 
 mod append;
 mod command;
+mod files;
 mod output_file;
 mod path;
 mod read;
@@ -12,8 +13,11 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{cause::Cause, control::Outbox, joint::Joint, pump_thread::PumpThread};
-use crate::ssh::protocol::{Status, Work};
+use super::{cause::Cause, control::Outbox, joint::Joint};
+use crate::{
+    pump_thread::PumpThread,
+    ssh::protocol::{Status, Work},
+};
 
 /// What everybody who works on the stage shares.
 #[derive(Clone)]
@@ -43,6 +47,7 @@ impl Stage {
     pub(super) async fn run(&self, work: Work, ends: Ends) -> Option<Status> {
         match work {
             Work::Command(command) => command::run(self, &command, ends).await,
+            Work::Files(paths) => files::run(self, paths, ends).await,
             Work::Read(path) => read::run(self, path::resolve(path), ends).await,
             Work::Write { path, append } => {
                 write::run(self, path::resolve(path), append, ends).await

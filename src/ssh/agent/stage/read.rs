@@ -54,23 +54,37 @@ async fn discard(mut joint: Joint) {
 /// Sends the file once it may `start`.
 async fn send(stage: Stage, mut joint: Joint, path: PathBuf, start: CancellationToken) -> Status {
     let sent = send_from(&mut joint, &path, &start).await;
+    let sent = sent.map(|()| Status::Exited(0));
+    conclude(&stage, joint, &path, sent).await
+}
+
+/// Ends the output of a stage that has sent files, the last of them `path`: with its FIN if all went well.
+pub(super) async fn conclude(
+    stage: &Stage,
+    mut joint: Joint,
+    path: &Path,
+    sent: Result<Status, Trouble>,
+) -> Status {
     let mut status = Status::Exited(0);
     match sent {
-        Ok(()) => stage.outbox.send(FromAgent::Ended(status)),
+        Ok(sent) => {
+            status = sent;
+            stage.outbox.send(FromAgent::Ended(status));
+        }
         Err(Trouble::Stopped) => {
             joint.cause.output_stopped.set();
             stage.outbox.send(FromAgent::Ended(status));
         }
         Err(trouble) => {
             status = Status::Exited(1);
-            tell(&joint, &path, trouble);
+            tell(&joint, path, trouble);
         }
     }
     if sent_all(&joint) {
         match joint.finish().await {
             Ok(()) | Err(Trouble::Elsewhere) => {}
             Err(Trouble::Stopped) => joint.cause.output_stopped.set(),
-            Err(trouble) => tell(&joint, &path, trouble),
+            Err(trouble) => tell(&joint, path, trouble),
         }
     }
     joint.close().await;

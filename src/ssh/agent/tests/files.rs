@@ -1,6 +1,10 @@
 //! `<`, `>` and `>>`.
 
-use std::{fs, os::unix::ffi::OsStrExt, path::Path};
+use std::{
+    fs,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::Path,
+};
 
 use tokio::io::AsyncWriteExt;
 
@@ -139,6 +143,27 @@ async fn files_that_fail_are_named() {
         "{}",
         fault.text
     );
+}
+
+#[tokio::test]
+async fn several_files_come_in_order_and_what_is_none_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).into_os_string().into_vec();
+    fs::write(directory.path().join("a"), "first, ").unwrap();
+    fs::write(directory.path().join("b"), "second").unwrap();
+    let paths = ["a", "none", "b", "."].map(path).to_vec();
+    let mut pipeline = Pipeline::start(vec![Work::Files(paths)], false).await;
+    let unreadable = |name, why: &str| FromAgent::Unreadable {
+        path: path(name),
+        why: why.to_owned(),
+    };
+    assert_eq!(pipeline.read().await.unwrap(), b"first, second");
+    let agent = &mut pipeline.agents[0];
+    let missing = unreadable("none", "No such file or directory");
+    assert_eq!(agent.next().await, missing);
+    assert_eq!(agent.next().await, unreadable(".", "Is a directory"));
+    let report = ends_with(agent, Status::Exited(1)).await;
+    assert_eq!(report.bytes_out, 13);
 }
 
 #[tokio::test]

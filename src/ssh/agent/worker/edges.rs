@@ -11,13 +11,13 @@ use super::{
         edge::{self, Plan, Request},
         joint::{Joint, Trouble},
         meter::Meter,
-        pump_thread::PumpThread,
         stage::{Ends, Placed, Stage},
     },
     Meters,
 };
 use crate::{
     Key,
+    pump_thread::PumpThread,
     ssh::protocol::{Edge, End, FaultKind, Order},
 };
 

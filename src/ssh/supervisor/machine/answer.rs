@@ -40,8 +40,8 @@ impl Machine {
                 _ => false,
             };
             if !is_fine {
-                let name = self.plan.name(index);
-                failure = Some(format!("stage {name} {}", describe(status)));
+                let site = self.plan.site(index);
+                failure = Some(format!("{site} {}", describe(status)));
             }
             successor_is_fine = is_fine;
         }

@@ -22,8 +22,8 @@ impl Machine {
         }
         let addresses: Vec<_> = hello.addresses.iter().map(ToString::to_string).collect();
         self.tell(Notice::Detail(format!(
-            "stage {} is on {}, which has the addresses {}",
-            self.plan.name(stage),
+            "{} is on {}, which has the addresses {}",
+            self.plan.site(stage),
             hello.host,
             addresses.join(", ")
         )));
@@ -173,7 +173,7 @@ impl Machine {
         let (from, to) = self.plan.ends(edge);
         let mut text = format!("{from} and {to} cannot reach each other");
         let name = |node| match node {
-            Node::Own => "rdpipe".to_owned(),
+            Node::Own => self.plan.program().to_owned(),
             Node::Stage(stage) => self.plan.stages[stage].place.to_string(),
         };
         let failed = self.joints[edge].as_ref().map_or(&[][..], |j| &j.failed);

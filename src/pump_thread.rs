@@ -1,19 +1,19 @@
-//! A thread with a runtime of its own, on which one edge lives.
+//! A thread with a runtime of its own, on which the bytes of one edge, or of one direction, move.
 
 use std::{io, thread};
 
 use tokio::runtime::{Builder, Handle};
 
-/// A runtime of one thread, which lives as long as the process. A stream belongs to the runtime that
-/// it is made on, so an edge is connected here, and its bytes are moved here.
+/// A runtime of one thread, which lives as long as the process. A disk that stalls it holds up nobody else.
+/// A stream belongs to the runtime that it is made on, so a stage's edge is connected here, too.
 #[derive(Debug, Clone)]
-pub(super) struct PumpThread(Handle);
+pub(crate) struct PumpThread(Handle);
 
 impl PumpThread {
     /// # Errors
     ///
     /// When the system has no thread to give.
-    pub(super) fn start(name: &str) -> io::Result<Self> {
+    pub(crate) fn start(name: &str) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let run = move || runtime.block_on(std::future::pending::<()>());
@@ -30,7 +30,7 @@ impl PumpThread {
     /// # Panics
     ///
     /// Where `work` does.
-    pub(super) async fn run<T: Send + 'static>(
+    pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> T {

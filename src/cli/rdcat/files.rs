@@ -1,0 +1,147 @@
+//! Files of other hosts, one host after the other.
+
+use std::{
+    io,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use anyhow::Context;
+use futures::{
+    FutureExt,
+    future::{BoxFuture, Shared},
+};
+use tokio::runtime::Handle;
+
+use crate::{
+    cli::{
+        args::RdcatArgs,
+        exit::Exit,
+        message::{Console, sentence},
+        pipeline::Pipeline,
+        progress::{Progress, is_on_terminal},
+        report::Report,
+        run,
+        signals::{self, Caught},
+    },
+    ssh::{
+        explain,
+        outcome::{Cause, Ends, SIGPIPE_STATUS, Site},
+        plan::{Place, Plan},
+        protocol::FaultKind,
+        supervisor::Summary,
+    },
+};
+
+/// Writes them to stdout, and says how it went.
+pub(super) fn main(args: &RdcatArgs, plans: &[Plan], console: &Console) -> ExitCode {
+    let started = Instant::now();
+    let bytes = Arc::default();
+    let exit = write(args, plans, console, &bytes).unwrap_or_else(|error| {
+        console.error(&sentence(&error));
+        Exit::Local
+    });
+    let report = Report {
+        bytes: bytes.load(Ordering::Relaxed),
+        seconds: started.elapsed().as_secs_f64(),
+        exit,
+        ..Report::default()
+    };
+    report.print_ending(console);
+    exit.into()
+}
+
+/// The signal that ends all, for as many as wait for it.
+type Signal = Shared<BoxFuture<'static, Option<Caught>>>;
+
+fn write(
+    args: &RdcatArgs,
+    plans: &[Plan],
+    console: &Console,
+    bytes: &Arc<AtomicU64>,
+) -> anyhow::Result<Exit> {
+    let control = run::control_runtime()?;
+    let signal = signals::watch(&control).context("cannot catch signals")?;
+    let signal = signal.map(Result::ok).boxed().shared();
+    let moved = Arc::new(AtomicU64::new(0));
+    let counted = [Arc::clone(bytes), Arc::clone(&moved)];
+    let terminal = is_on_terminal(&io::stdout(), false);
+    let _progress = Progress::start(console, None, terminal, move || {
+        counted.iter().map(|c| c.load(Ordering::Relaxed)).sum()
+    });
+    let mut exit = Exit::Ok;
+    for plan in plans {
+        let summary = run_one(args, plan, console, &control, &moved, &signal)?;
+        bytes.fetch_add(moved.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        let is_whole = tell(plan, &summary.ends, console);
+        let ended = exit_of(&summary.ends);
+        if ended != Exit::Ok {
+            exit = ended;
+        }
+        // What comes after a file that broke off would look like the rest of it.
+        if !is_whole || !matches!(ended, Exit::Ok | Exit::Local) {
+            break;
+        }
+    }
+    Ok(exit)
+}
+
+fn run_one(
+    args: &RdcatArgs,
+    plan: &Plan,
+    console: &Console,
+    control: &Handle,
+    moved: &Arc<AtomicU64>,
+    signal: &Signal,
+) -> anyhow::Result<Summary> {
+    let pipeline = Pipeline {
+        plan,
+        hosts: &args.hosts,
+        stream: &args.stream,
+        fsync: false,
+        console,
+        control,
+        moved: Arc::clone(moved),
+    };
+    pipeline.run(signal.clone())
+}
+
+/// Says what broke; files that could not be opened have been named. Whether nothing did.
+fn tell(plan: &Plan, ends: &Ends, console: &Console) -> bool {
+    if let Some(number) = ends.signal {
+        console.error(&format!("interrupted by {}", explain::signal(number)));
+        return false;
+    }
+    let mut causes = ends.ranked().into_iter();
+    let Some(first) = causes.next() else {
+        return true;
+    };
+    match (&plan.stages[0].place, is_of_file(first)) {
+        (Place::Host { host, .. }, true) => console.error_on(host, &first.fault.text),
+        _ => console.error(&first.fault.text),
+    }
+    for cause in causes {
+        console.detail(&cause.fault.text);
+    }
+    false
+}
+
+/// Whether a file is the cause, and neither the way to it nor this end.
+fn is_of_file(cause: &Cause) -> bool {
+    let is_own = cause.fault.kind == FaultKind::Own && !cause.is_trouble;
+    is_own && matches!(cause.site, Site::Stage(_))
+}
+
+fn exit_of(ends: &Ends) -> Exit {
+    match ends.exit() {
+        _ if ends.signal.is_some() => Exit::Signal(ends.signal.unwrap_or(0)),
+        0 if !ends.reader_left => Exit::Ok,
+        0 | 1 | SIGPIPE_STATUS if ends.reader_left => Exit::ReaderClosed,
+        1 => Exit::Local,
+        _ => Exit::Connection,
+    }
+}

@@ -1,0 +1,168 @@
+//! Two rdcats find each other, one with the ticket of the other.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+use anyhow::Context;
+use futures::FutureExt;
+use serde_json::json;
+
+use super::carry::carry;
+use crate::{
+    Error, HandshakeFault, Key, Listener, Stream,
+    cli::{args::RdcatArgs, message::sentence, progress::is_on_terminal, report::Report, run::Run},
+    reach::{self, Tried, Unreached},
+    ticket::Ticket,
+};
+
+/// How they find each other.
+pub(super) enum Way {
+    /// Prints a ticket and waits.
+    Listen,
+    /// Goes where the ticket says.
+    Dial(Ticket),
+}
+
+/// Joins stdin and stdout with those of the peer, to their ends.
+pub(super) async fn join(args: RdcatArgs, way: Way, mut run: Run) -> Report {
+    let met = match way {
+        Way::Listen => listen(&args, &mut run).await,
+        Way::Dial(ticket) => dial(&args, &ticket, &mut run).await,
+    };
+    let stream = match met {
+        Ok(stream) => stream,
+        Err(error) => return run.failed(&error),
+    };
+    let terminal =
+        is_on_terminal(&io::stdout(), args.send) || is_on_terminal(&io::stdin(), args.recv);
+    let progress = run.connected(&stream, None, terminal);
+    let (stream, result) = carry(stream, &mut run).await;
+    drop(progress);
+    run.end(stream, result).await
+}
+
+/// Waits for the peer that has the ticket.
+async fn listen(args: &RdcatArgs, run: &mut Run) -> anyhow::Result<Stream> {
+    let made = Key::generate()?;
+    let mut config = args.stream_config();
+    config.control_runtime = Some(run.control_runtime.clone());
+    let mut listener = reach::listen(args.bind, args.hosts.ports, made.key(), &config)?;
+    let port = listener.local_addr().port();
+    let ticket = Ticket::new(addresses(args)?, port, made.key().clone());
+    let text = ticket.text();
+    run.console.tell(
+        &format!("to connect, type on the other host:\n  rdcat {}", *text),
+        &json!({ "event": "listening", "ticket": *text, "port": port }),
+    );
+    let stream = loop {
+        match run.interruptible(listener.accept()).await {
+            Err(error) if is_passing(&error) => run.console.detail(&sentence(&error)),
+            accepted => break accepted?,
+        }
+    };
+    turn_others_away(listener);
+    run.console.detail(&format!(
+        "{} connected from {}",
+        stream.peer(),
+        stream.peer_addr()
+    ));
+    Ok(stream)
+}
+
+/// Whether it is only that a peer went away while they shook hands: it may come again.
+fn is_passing(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<Error>();
+    error.is_some_and(|error| !reach::is_final(error))
+}
+
+/// Closes the door, and tells those who had come through it that they are too many.
+fn turn_others_away(mut listener: Listener) {
+    while let Some(arrival) = listener.accept().now_or_never() {
+        match arrival {
+            Ok(mut stream) => {
+                stream.abort("the ticket is already in use");
+                tokio::spawn(stream.close());
+            }
+            // The first refusal after the last arrival, or one of theirs.
+            Err(Error::Listen { .. }) => return,
+            Err(_) => {}
+        }
+    }
+}
+
+/// What stands in the ticket: what the user says, or else every address that another host can use.
+fn addresses(args: &RdcatArgs) -> anyhow::Result<Vec<IpAddr>> {
+    if let Some(here) = here(args)? {
+        return Ok(vec![here]);
+    }
+    let mut addresses = reach::addresses();
+    match args.bind {
+        Some(bound) if !bound.is_unspecified() => return Ok(vec![bound]),
+        // IPv4 alone; `::` takes both.
+        Some(IpAddr::V4(_)) => addresses.retain(IpAddr::is_ipv4),
+        _ => {}
+    }
+    if addresses.is_empty() {
+        // A machine without a network has itself.
+        addresses.push(Ipv4Addr::LOCALHOST.into());
+        if args.bind == Some(Ipv6Addr::UNSPECIFIED.into()) {
+            addresses.push(Ipv6Addr::LOCALHOST.into());
+        }
+    }
+    Ok(addresses)
+}
+
+/// `-H`: instead of the addresses that this machine has.
+///
+/// # Errors
+///
+/// When it is none.
+pub(super) fn here(args: &RdcatArgs) -> anyhow::Result<Option<IpAddr>> {
+    let address = args.hosts.here().map(|here| here.parse()).transpose();
+    address.context("-H: a ticket holds an address, and no name")
+}
+
+/// Goes where the ticket says.
+async fn dial(args: &RdcatArgs, ticket: &Ticket, run: &mut Run) -> anyhow::Result<Stream> {
+    let mut config = args.stream_config();
+    config.control_runtime = Some(run.control_runtime.clone());
+    let addresses: Vec<_> = ticket.addresses.iter().map(ToString::to_string).collect();
+    let dialling = async {
+        let dialled = reach::dial(&addresses, ticket.port, &ticket.key, &config).await;
+        dialled.map_err(|unreached| explain(unreached, ticket.port))
+    };
+    let stream = run.interruptible(dialling).await?;
+    run.console
+        .detail(&format!("connected to {}", stream.peer_addr()));
+    Ok(stream)
+}
+
+/// Nobody with this ticket was found.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no rdcat -l waits at port {port} ({tried}); a ticket is good for one connection, so if it has been used, or that rdcat has ended, begin with a new one"
+)]
+pub(crate) struct Nobody {
+    port: u16,
+    tried: String,
+}
+
+fn explain(unreached: Unreached, port: u16) -> anyhow::Error {
+    let tried = match unreached {
+        Unreached::Final(error) => return error.into(),
+        Unreached::Nowhere(tried) => tried,
+    };
+    if let Some(other) = tried.iter().find(|tried| tried.keys_differ) {
+        let error = Error::Handshake {
+            peer: other.address.clone(),
+            fault: HandshakeFault::Key,
+        };
+        let context = "this is not the ticket of the rdcat -l that waits there";
+        return anyhow::Error::from(error).context(context);
+    }
+    let told = |tried: &Tried| format!("{}: {}", tried.address, tried.what);
+    let tried = tried.iter().map(told).collect::<Vec<_>>().join(", ");
+    Nobody { port, tried }.into()
+}

@@ -1,0 +1,60 @@
+//! A stage that sends several files, one after the other: for rdcat.
+
+use std::{io, path::PathBuf};
+
+use super::{
+    super::joint::{Joint, Trouble},
+    Ends, Stage, path, read,
+};
+use crate::{
+    fd::Source,
+    ssh::protocol::{FromAgent, Status},
+};
+
+/// Sends all that can be opened. The status is 1 where some could not.
+pub(super) async fn run(stage: &Stage, paths: Vec<Vec<u8>>, ends: Ends) -> Option<Status> {
+    let (thread, joint) = ends.output?;
+    Some(thread.run(send(stage.clone(), joint, paths)).await)
+}
+
+async fn send(stage: Stage, mut joint: Joint, paths: Vec<Vec<u8>>) -> Status {
+    let mut status = Status::Exited(0);
+    let mut at = PathBuf::new();
+    let sending = async {
+        for typed in paths {
+            at = path::resolve(typed.clone());
+            if let Err(error) = send_one(&mut joint, &at).await? {
+                status = Status::Exited(1);
+                let why = plain(&error);
+                stage
+                    .outbox
+                    .send(FromAgent::Unreadable { path: typed, why });
+            }
+        }
+        Ok(status)
+    };
+    let sent = sending.await;
+    read::conclude(&stage, joint, &at, sent).await
+}
+
+/// Sends one file. The inner error is that of one of which nothing was sent: the next one may follow. After one
+/// that fails later nothing may, since it would look like the rest of it.
+async fn send_one(joint: &mut Joint, path: &std::path::Path) -> Result<io::Result<()>, Trouble> {
+    let mut source = match Source::open(path) {
+        Ok(source) => source,
+        Err(error) => return Ok(Err(error)),
+    };
+    match joint.fill(&mut source).await {
+        Err(Trouble::Local(error, 0)) => Ok(Err(error)),
+        filled => filled.map(Ok),
+    }
+}
+
+/// As cat puts it: the number of an error helps nobody who reads its name.
+fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error") {
+        Some((name, _)) => name.to_owned(),
+        None => text,
+    }
+}

@@ -1,0 +1,339 @@
+//! A ticket: where a listener is and the key that it wants, in one word to copy and paste. Pure, no I/O.
+//!
+//! `rdt1`, then base32 in lower case, without padding, of
+//!
+//! | bytes | what |
+//! |-------|------|
+//! | 5 or 17, up to 8 times | an address, the likeliest first: its length (4 or 16), and its bytes |
+//! | 1 | 0: no more addresses |
+//! | 2 | the port, big-endian |
+//! | 32 | the key |
+//! | 4 | a checksum of all of these: the first bytes of their XXH3-64 |
+//!
+//! With one IPv4 address that makes 75 characters. Each ticket has exactly one text, but for its case.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+use data_encoding::BASE32_NOPAD;
+use twox_hash::XxHash3_64;
+use zeroize::Zeroizing;
+
+use crate::Key;
+
+/// See the module.
+#[derive(Clone)]
+pub(crate) struct Ticket {
+    /// Where the listener may be, the likeliest first.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Never 0.
+    pub(crate) port: u16,
+    pub(crate) key: Key,
+}
+
+/// Shows neither the key nor what leads to its owner.
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ticket(..)")
+    }
+}
+
+/// Why a text is no ticket. No message repeats it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TicketError {
+    /// It does not even look like one.
+    #[error("this is no ticket of rdcat -l, which begins with rdt1")]
+    Another,
+    /// It was one before somebody typed it.
+    #[error("this looks like a ticket made by rdcat, but a character is wrong or missing")]
+    Mistyped,
+    /// It has a form that this version does not know.
+    #[error("this ticket was made by another version of rdcat; install the same on both hosts")]
+    Version,
+}
+
+impl Ticket {
+    /// A ticket for a listener at these addresses, of which the first few are taken.
+    pub(crate) fn new(addresses: impl IntoIterator<Item = IpAddr>, port: u16, key: Key) -> Self {
+        Self {
+            addresses: addresses.into_iter().take(MAX_ADDRESSES).collect(),
+            port,
+            key,
+        }
+    }
+
+    /// The text that [`parse`](Self::parse) takes: letters and digits only.
+    pub(crate) fn text(&self) -> Zeroizing<String> {
+        let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES));
+        for address in &self.addresses {
+            match address {
+                IpAddr::V4(address) => {
+                    bytes.push(V4_BYTES);
+                    bytes.extend(address.octets());
+                }
+                IpAddr::V6(address) => {
+                    bytes.push(V6_BYTES);
+                    bytes.extend(address.octets());
+                }
+            }
+        }
+        bytes.push(0);
+        bytes.extend(self.port.to_be_bytes());
+        bytes.extend(self.key.secret());
+        let checksum = checksum(&bytes);
+        bytes.extend(checksum);
+        let mut encoded = Zeroizing::new(BASE32_NOPAD.encode(&bytes));
+        encoded.make_ascii_lowercase();
+        // Its full length from the start: growing would leave copies of the key behind.
+        let mut text = Zeroizing::new(String::with_capacity(PREFIX.len() + encoded.len()));
+        text.push_str(PREFIX);
+        text.push_str(&encoded);
+        text
+    }
+
+    /// Takes a ticket from its text, in either case, with white space around it or not.
+    ///
+    /// # Errors
+    ///
+    /// When there is none in it.
+    pub(crate) fn parse(text: &[u8]) -> Result<Self, TicketError> {
+        let text = Zeroizing::new(text.trim_ascii().to_ascii_lowercase());
+        let Some(rest) = text.strip_prefix(FAMILY.as_bytes()) else {
+            // A fault within the first characters.
+            let looks_like_one = text.len() >= TELLING_CHARS && text.iter().copied().all(is_ours);
+            return Err(if looks_like_one {
+                TicketError::Mistyped
+            } else {
+                TicketError::Another
+            });
+        };
+        match rest.split_first() {
+            Some((b'1', encoded)) => decode(encoded).ok_or(TicketError::Mistyped),
+            Some((version, encoded))
+                if version.is_ascii_digit() && encoded.len() >= TELLING_CHARS =>
+            {
+                Err(TicketError::Version)
+            }
+            _ => Err(TicketError::Mistyped),
+        }
+    }
+
+    /// Whether a text is a ticket, or was meant to be one: nobody else need see it.
+    pub(crate) fn resembles(text: &[u8]) -> bool {
+        !matches!(Self::parse(text), Err(TicketError::Another))
+    }
+}
+
+/// How every ticket begins, whatever its version.
+const FAMILY: &str = "rdt";
+
+/// How those of this version begin.
+const PREFIX: &str = "rdt1";
+
+/// Most addresses of a ticket: a line that is still one to copy, and a host with more has none that is better.
+const MAX_ADDRESSES: usize = 8;
+
+const V4_BYTES: u8 = 4;
+const V6_BYTES: u8 = 16;
+const KEY_BYTES: usize = 32;
+
+/// A mistyped ticket passes for another one once in 2^32 times.
+const CHECKSUM_BYTES: usize = 4;
+
+/// End of the addresses, port, key and checksum.
+const FIXED_BYTES: usize = 1 + 2 + KEY_BYTES + CHECKSUM_BYTES;
+const MAX_BYTES: usize = MAX_ADDRESSES * (1 + V6_BYTES as usize) + FIXED_BYTES;
+
+/// No other word is so long: the shortest ticket without its prefix, and some more characters.
+const TELLING_CHARS: usize = ((5 + FIXED_BYTES) * 8).div_ceil(5) - 7;
+
+fn is_ours(c: u8) -> bool {
+    c.is_ascii_lowercase() || c.is_ascii_digit()
+}
+
+/// What follows the prefix, if nothing is wrong with it.
+fn decode(encoded: &[u8]) -> Option<Ticket> {
+    if encoded.len() > (MAX_BYTES * 8).div_ceil(5) {
+        return None;
+    }
+    let upper = Zeroizing::new(encoded.to_ascii_uppercase());
+    let bytes = Zeroizing::new(BASE32_NOPAD.decode(&upper).ok()?);
+    let (body, sum) = bytes.split_last_chunk::<CHECKSUM_BYTES>()?;
+    if checksum(body) != *sum {
+        return None;
+    }
+    let (addresses, rest) = addresses(body)?;
+    let (port, key) = rest.split_first_chunk()?;
+    let port = u16::from_be_bytes(*port);
+    let key = Key::from_secret(<&[u8; KEY_BYTES]>::try_from(key).ok()?);
+    let is_useful = port != 0 && (1..=MAX_ADDRESSES).contains(&addresses.len());
+    is_useful.then_some(Ticket {
+        addresses,
+        port,
+        key,
+    })
+}
+
+/// The addresses, and what stands behind their end.
+fn addresses(mut rest: &[u8]) -> Option<(Vec<IpAddr>, &[u8])> {
+    let mut addresses = Vec::new();
+    loop {
+        let (length, after) = rest.split_first()?;
+        rest = match *length {
+            0 => return Some((addresses, after)),
+            V4_BYTES => {
+                let (octets, after) = after.split_first_chunk::<4>()?;
+                addresses.push(Ipv4Addr::from(*octets).into());
+                after
+            }
+            V6_BYTES => {
+                let (octets, after) = after.split_first_chunk::<16>()?;
+                addresses.push(Ipv6Addr::from(*octets).into());
+                after
+            }
+            _ => return None,
+        };
+    }
+}
+
+/// Tells a typing error, and nothing else: it adds no secrecy and takes none.
+fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_BYTES] {
+    let [a, b, c, d, ..] = XxHash3_64::oneshot(bytes).to_be_bytes();
+    [a, b, c, d]
+}
+
+/// For the fuzz target: a ticket that is understood can be said again, and means the same.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(data: &[u8]) {
+    if let Ok(ticket) = Ticket::parse(data) {
+        let text = ticket.text();
+        assert!(text.as_bytes().eq_ignore_ascii_case(data.trim_ascii()));
+    }
+    // Nobody guesses a checksum, so what is behind it is shown as well.
+    let mut body = data.to_vec();
+    body.extend(checksum(data));
+    let encoded = BASE32_NOPAD.encode(&body).to_ascii_lowercase();
+    if let Ok(ticket) = Ticket::parse(format!("{PREFIX}{encoded}").as_bytes()) {
+        assert_eq!(ticket.text().as_str(), format!("{PREFIX}{encoded}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ticket() -> Ticket {
+        let addresses = ["10.0.0.1", "fd00::1"].map(|text| text.parse().unwrap());
+        Ticket::new(addresses, 4711, Key::from_secret(&[7; KEY_BYTES]))
+    }
+
+    fn parsed(text: &str) -> Result<Ticket, TicketError> {
+        Ticket::parse(text.as_bytes())
+    }
+
+    #[test]
+    fn the_format_stays_as_it_is() {
+        let text = ticket().text();
+        let expected = "rdt1aqfaaaabcd6qaaaaaaaaaaaaaaaaaaaaaaaqaetha4dqobyha4dqobyha4dqobyha4dqobyha4dqobyha4dqobyha4dq5s4cze";
+        assert_eq!(text.as_str(), expected);
+        let parsed = parsed(expected).unwrap();
+        assert_eq!(parsed.addresses, ticket().addresses);
+        assert_eq!((parsed.port, parsed.key.secret()), (4711, &[7; KEY_BYTES]));
+    }
+
+    #[test]
+    fn case_and_surrounding_space_do_not_matter() {
+        let text = ticket().text();
+        for text in [
+            text.to_uppercase(),
+            format!("  {}\r\n", *text),
+            format!("\tRDT1{}", &text[4..]),
+        ] {
+            assert_eq!(parsed(&text).unwrap().text(), ticket().text());
+        }
+    }
+
+    #[test]
+    fn a_damaged_ticket_is_told_apart() {
+        let text = ticket().text();
+        for damaged in [
+            &text[..text.len() - 1],
+            &text[..20],
+            "rdt1",
+            &format!("{}a", *text),
+            &text[1..],
+            &text[4..],
+            &text.replacen("rdt1", "rdtl", 1),
+            &text.replacen("rdt1", "rdl1", 1),
+            &format!("{} {}", &text[..30], &text[30..]),
+        ] {
+            let error = parsed(damaged).unwrap_err();
+            assert_eq!(error, TicketError::Mistyped, "{damaged}");
+        }
+        let newer = text.replacen("rdt1", "rdt2", 1);
+        assert_eq!(parsed(&newer).unwrap_err(), TicketError::Version);
+    }
+
+    #[test]
+    fn other_texts_are_no_tickets() {
+        let key = Key::generate().unwrap();
+        for other in ["", " ", "h1", "/etc/motd", "h1:file", "-", &key.text()] {
+            assert!(!Ticket::resembles(other.as_bytes()), "{other}");
+        }
+        assert!(Ticket::resembles(b" RDT1abc"));
+    }
+
+    #[test]
+    fn what_leads_nowhere_is_no_ticket() {
+        let key = || Key::from_secret(&[1; KEY_BYTES]);
+        let nowhere = Ticket::new([], 1, key()).text();
+        assert!(parsed(&nowhere).is_err());
+        let portless = Ticket::new(ticket().addresses, 0, key()).text();
+        assert!(parsed(&portless).is_err());
+        let many = (0..20).map(|n| IpAddr::from([10, 0, 0, n]));
+        let many = Ticket::new(many, 1, key());
+        assert_eq!(parsed(&many.text()).unwrap().addresses.len(), MAX_ADDRESSES);
+    }
+
+    #[test]
+    fn debug_shows_nothing() {
+        assert_eq!(format!("{:?}", ticket()), "Ticket(..)");
+    }
+
+    proptest! {
+        #[test]
+        fn every_ticket_survives_its_text(
+            addresses in proptest::collection::vec(any::<IpAddr>(), 1..=MAX_ADDRESSES),
+            port in 1..=u16::MAX,
+            secret: [u8; KEY_BYTES],
+        ) {
+            let ticket = Ticket::new(addresses, port, Key::from_secret(&secret));
+            let parsed = parsed(&ticket.text()).unwrap();
+            prop_assert_eq!(&parsed.addresses, &ticket.addresses);
+            prop_assert_eq!((parsed.port, parsed.key.secret()), (port, &secret));
+        }
+
+        #[test]
+        fn one_changed_character_is_noticed(
+            secret: [u8; KEY_BYTES],
+            at in 0..75_usize,
+            to in 0x21_u8..0x7f,
+        ) {
+            let ticket = Ticket::new([[10, 0, 0, 1].into()], 80, Key::from_secret(&secret));
+            let mut text = ticket.text().as_bytes().to_vec();
+            prop_assume!(!text[at].eq_ignore_ascii_case(&to));
+            text[at] = to;
+            prop_assert!(Ticket::parse(&text).is_err());
+        }
+
+        #[test]
+        fn no_text_makes_the_parser_panic(bytes: Vec<u8>, tail in "[a-zA-Z2-7]*") {
+            let _ = Ticket::parse(&bytes);
+            let _ = parsed(&format!("rdt1{tail}"));
+        }
+    }
+}

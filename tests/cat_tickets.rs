@@ -1,0 +1,7 @@
+//! rdcat with tickets: both ways at once, one way, and every way in which it must not come about.
+
+mod common;
+mod hosts;
+mod pair;
+mod rdcat;
+mod tickets;

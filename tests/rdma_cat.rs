@@ -1,0 +1,32 @@
+//! rdcat with a ticket over RDMA, both ways at once.
+#![cfg(feature = "rdma")]
+
+mod common;
+mod pair;
+mod rdcat;
+
+use pair::lacks_rdma;
+use rdcat::{exchange, pair};
+
+#[test]
+fn both_ways_at_once() {
+    if lacks_rdma() {
+        return;
+    }
+    let bytes = [(6 << 20) + 7, (9 << 20) + 1];
+    for said in exchange(pair("-v --transport rdma", "-v"), bytes) {
+        assert!(said.contains(" over RDMA ("), "{said}");
+        assert!(
+            said.contains(&format!("Bytes {}\n", bytes[0] + bytes[1])),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn one_way() {
+    if lacks_rdma() {
+        return;
+    }
+    exchange(pair("--transport rdma --recv", ""), [0, 5_000_001]);
+}
