@@ -21,7 +21,7 @@ async fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        ["listen", port] => listen(port).await,
+        ["listen", port] => common::serve(port, echo).await,
         ["connect", host, port] => connect(host, port, 8, 100).await,
         ["connect", host, port, clients] => connect(host, port, clients.parse()?, 100).await,
         ["connect", host, port, clients, messages] => {
@@ -30,17 +30,6 @@ async fn main() -> Result<()> {
         _ => bail!(
             "usage: echo_server listen PORT | echo_server connect HOST PORT [CLIENTS [MESSAGES]]"
         ),
-    }
-}
-
-async fn listen(port: &str) -> Result<()> {
-    let mut listener = common::listen(&common::builder()?, port)?;
-    loop {
-        // An error here is one peer's, who has the key and no stream: the listener goes on.
-        match listener.accept().await {
-            Ok(stream) => common::spawn(stream.peer_addr(), echo(stream)),
-            Err(error) => eprintln!("{error}"),
-        }
     }
 }
 
