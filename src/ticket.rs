@@ -54,6 +54,17 @@ pub(crate) enum TicketError {
     Version,
 }
 
+/// Nobody waits where a ticket says.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no rdcat -l waits at port {port} ({tried}); a ticket is good for one connection, so if it has been used, or that rdcat has ended, begin with a new one"
+)]
+pub(crate) struct Nobody {
+    pub(crate) port: u16,
+    /// Each address, with what happened there.
+    pub(crate) tried: String,
+}
+
 impl Ticket {
     /// A ticket for a listener at these addresses, of which the first few are taken.
     pub(crate) fn new(addresses: impl IntoIterator<Item = IpAddr>, port: u16, key: Key) -> Self {

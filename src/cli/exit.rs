@@ -4,8 +4,7 @@ use std::{io, process::ExitCode};
 
 use serde::{Serialize, Serializer};
 
-use super::rdcat::Nobody;
-use crate::{error::Error, key::KeyError};
+use crate::{error::Error, key::KeyError, ticket::Nobody};
 
 /// How a run ended. [`Exit::TABLE`] tells users the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -9,7 +9,6 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
 
-pub(crate) use self::join::Nobody;
 use self::{join::Way, source::TicketSource};
 use super::{
     args::{Agent, RdcatArgs},

@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use futures::task::AtomicWaker;
 
-use super::{path::Slot, receiver::Readable};
+use super::{path::Slot, readable::Readable};
 
 /// Slots that are never lent.
 const CIRCULATING: usize = 2;

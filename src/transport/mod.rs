@@ -23,6 +23,7 @@ mod rdma;
 #[cfg(feature = "rdma")]
 mod rdma_stream;
 mod read_half;
+mod readable;
 mod receiver;
 mod recv;
 mod send;
@@ -43,9 +44,9 @@ pub use dial::connect;
 pub use listener::Listener;
 #[cfg(feature = "rdma")]
 pub use rdma_stream::{NotRdma, RdmaStream};
-pub use read_half::{ReadHalf, ReuniteError};
+pub use read_half::ReadHalf;
 pub use send_buffer::SendBuffer;
-pub use stream::Stream;
+pub use stream::{ReuniteError, Stream};
 pub(crate) use terms::host_name;
 pub use watch::Watch;
 pub use write_half::WriteHalf;

@@ -17,13 +17,12 @@ use super::{
     either::{Either, either},
     info::{Info, questions},
     recv::RecvHalf,
-    stream::Stream,
     tcp::Tcp,
-    write_half::WriteHalf,
 };
 use crate::Error;
 
-/// The half of a [`Stream`] that reads, from [`Stream::into_split`].
+/// The half of a [`Stream`](crate::Stream) that reads, from
+/// [`Stream::into_split`](crate::Stream::into_split).
 ///
 /// Dropping it before the end of the stream aborts both directions; [`stop`](Self::stop) first where
 /// the rest is not wanted.
@@ -79,7 +78,7 @@ impl ReadHalf {
         either!(&mut self.half, half => half.poll_chunk(cx)).map_err(Into::into)
     }
 
-    /// Tells the peer's [`finish`](WriteHalf::finish) that everything read from this stream, to its
+    /// Tells the peer's [`finish`](crate::WriteHalf::finish) that everything read from this stream, to its
     /// end, has been taken: written, flushed, committed, whatever that is here.
     ///
     /// # Errors
@@ -93,32 +92,6 @@ impl ReadHalf {
     /// with [`Error::Stopped`], as a pipe's do whose reader has left.
     pub fn stop(&mut self) {
         either!(&self.half, half => half.stop());
-    }
-
-    /// Puts the halves of one stream together again.
-    ///
-    /// # Errors
-    ///
-    /// When `write` is of another stream: the error gives both halves back.
-    pub fn reunite(self, write: WriteHalf) -> Result<Stream, ReuniteError> {
-        if Arc::ptr_eq(&self.info, write.info()) {
-            Ok(Stream::of(self, write))
-        } else {
-            Err(ReuniteError(Box::new((self, write))))
-        }
-    }
-}
-
-/// Two halves of different streams, unharmed.
-#[derive(Debug, thiserror::Error)]
-#[error("these are halves of two different streams")]
-pub struct ReuniteError(Box<(ReadHalf, WriteHalf)>);
-
-impl ReuniteError {
-    /// The halves.
-    #[must_use]
-    pub fn into_inner(self) -> (ReadHalf, WriteHalf) {
-        *self.0
     }
 }
 

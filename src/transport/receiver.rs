@@ -12,6 +12,7 @@ use bytes::Bytes;
 use super::{
     lending::{Lender, Returns},
     path::{ReceivePath, Slot, Violation},
+    readable::Readable,
     state::{Failure, State},
     wire::{Chain, Damage, HEADER_BYTES, Header, credit_batch},
 };
@@ -46,42 +47,6 @@ pub(super) struct Lane<P: ReceivePath> {
     lender: Lender<P::Slot>,
     broken: bool,
     faults: faults::Faults,
-}
-
-/// A verified chunk, or what is left of it.
-pub(super) struct Readable<S> {
-    slot: S,
-    next: usize,
-    end: usize,
-}
-
-impl<S: Slot> Readable<S> {
-    /// All of a chunk whose payload is `length` bytes.
-    pub(super) fn new(slot: S, length: usize) -> Self {
-        let (next, end) = (HEADER_BYTES, HEADER_BYTES + length);
-        Self { slot, next, end }
-    }
-
-    /// The reader has taken `count` of them. Whether none is left.
-    pub(super) fn take(&mut self, count: usize) -> bool {
-        self.next += count;
-        self.next >= self.end
-    }
-
-    /// The bytes that the reader has not taken.
-    pub(super) fn rest(&self) -> &[u8] {
-        &self.slot.bytes()[self.next..self.end]
-    }
-
-    /// Appends `payload` if there is room for it. Many small chunks do not use up the pool then:
-    /// of any two that wait for the reader one after the other, at least half is payload.
-    fn join(&mut self, payload: &[u8]) -> bool {
-        let room = self.slot.bytes_mut()[self.end..].get_mut(..payload.len());
-        let Some(place) = room else { return false };
-        place.copy_from_slice(payload);
-        self.end += payload.len();
-        true
-    }
 }
 
 impl<P: ReceivePath> Receiver<P> {
@@ -163,7 +128,7 @@ impl<P: ReceivePath> Lane<P> {
     pub(super) fn renewable(&mut self) -> (&mut P, impl Iterator<Item = &mut P::Slot>) {
         (
             &mut self.path,
-            self.ready.iter_mut().map(|chunk| &mut chunk.slot),
+            self.ready.iter_mut().map(Readable::slot_mut),
         )
     }
 
@@ -288,9 +253,10 @@ impl<P: ReceivePath> Lane<P> {
     /// Takes a slot back from its reader, and grants it again: at once when the sender is running
     /// low, otherwise with the next few, so that not every chunk costs a control message.
     pub(super) fn release(&mut self, state: &State, done: Readable<P::Slot>) {
-        let index = done.slot.index();
+        let slot = done.into_slot();
+        let index = slot.index();
         self.unread -= 1;
-        let is_free = self.path.release(done.slot);
+        let is_free = self.path.release(slot);
         if self.faults.skips_credits() || self.faults.reuses_slots_early() || !self.path.may_grant()
         {
             return;

@@ -10,7 +10,8 @@ use tokio::io::ReadBuf;
 
 use super::{
     path::{DataPath, ReceivePath},
-    receiver::{Readable, Receiver},
+    readable::Readable,
+    receiver::Receiver,
     shared::Shared,
 };
 use crate::{Error, faults};

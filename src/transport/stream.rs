@@ -157,6 +157,34 @@ impl Stream {
 
 questions!(Stream);
 
+impl ReadHalf {
+    /// Puts the halves of one stream together again.
+    ///
+    /// # Errors
+    ///
+    /// When `write` is of another stream: the error gives both halves back.
+    pub fn reunite(self, write: WriteHalf) -> Result<Stream, ReuniteError> {
+        if Arc::ptr_eq(self.info(), write.info()) {
+            Ok(Stream::of(self, write))
+        } else {
+            Err(ReuniteError(Box::new((self, write))))
+        }
+    }
+}
+
+/// Two halves of different streams, unharmed.
+#[derive(Debug, thiserror::Error)]
+#[error("these are halves of two different streams")]
+pub struct ReuniteError(Box<(ReadHalf, WriteHalf)>);
+
+impl ReuniteError {
+    /// The halves.
+    #[must_use]
+    pub fn into_inner(self) -> (ReadHalf, WriteHalf) {
+        *self.0
+    }
+}
+
 impl AsyncRead for Stream {
     fn poll_read(
         mut self: Pin<&mut Self>,

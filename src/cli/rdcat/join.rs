@@ -14,7 +14,7 @@ use crate::{
     Error, HandshakeFault, Key, Listener, Stream,
     cli::{args::RdcatArgs, message::sentence, progress::is_on_terminal, report::Report, run::Run},
     reach::{self, Tried, Unreached},
-    ticket::Ticket,
+    ticket::{Nobody, Ticket},
 };
 
 /// How they find each other.
@@ -137,16 +137,6 @@ async fn dial(args: &RdcatArgs, ticket: &Ticket, run: &mut Run) -> anyhow::Resul
     run.console
         .detail(&format!("connected to {}", stream.peer_addr()));
     Ok(stream)
-}
-
-/// Nobody with this ticket was found.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "no rdcat -l waits at port {port} ({tried}); a ticket is good for one connection, so if it has been used, or that rdcat has ended, begin with a new one"
-)]
-pub(crate) struct Nobody {
-    port: u16,
-    tried: String,
 }
 
 fn explain(unreached: Unreached, port: u16) -> anyhow::Error {
