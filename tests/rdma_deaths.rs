@@ -47,7 +47,8 @@ fn they_die_at_every_point() {
     for victim in [Victim::Sender, Victim::Receiver] {
         let copy = Doomed {
             options: OPTIONS,
-            bytes: (6 << 20) + 7,
+            // More than a pool: while its receiver stands still, the sender cannot be through.
+            bytes: (12 << 20) + 7,
         };
         copy.die_at_every_point(victim);
     }
