@@ -21,6 +21,9 @@ const WAYS: [Way; 2] = [Way::ToAcceptor, Way::ToDialer];
 /// What the dialer says on the data connection before its first frame: preamble and token.
 const DATA_PROLOGUE_BYTES: u64 = 8 + 32;
 
+/// In front of each frame's payload.
+const HEADER_BYTES: u64 = 128;
+
 /// Small chunks, so that a few megabytes are many control messages, and little patience.
 fn config() -> StreamConfig {
     let mut config = StreamConfig::default();
@@ -165,7 +168,7 @@ async fn last_length_changed(byte: u64, bit: u8) -> Result<()> {
     let (mut dialer, mut acceptor, proxy) = through_a_proxy(&config).await?;
     Pattern::new(53).write(&mut dialer, 0..1000).await?;
     Pattern::new(53).read(&mut acceptor, 0..1000).await?;
-    let at = DATA_PROLOGUE_BYTES + 32 + 1000 + byte;
+    let at = DATA_PROLOGUE_BYTES + HEADER_BYTES + 1000 + byte;
     proxy.plan(Mischief {
         connection: DATA,
         way: Way::ToAcceptor,

@@ -134,7 +134,7 @@ strangers! {
     a_megabyte_behind_a_preamble(house) {
         for kind in *b"CDRKV?" {
             let mut stranger = house.stranger().await?;
-            let mut bytes = preamble(1, kind).to_vec();
+            let mut bytes = preamble(VERSION, kind).to_vec();
             bytes.extend(Random::new(u64::from(kind)).bytes(1 << 20));
             let _ = stranger.write_all(&bytes).await;
             hung_up(&mut stranger).await?;
@@ -209,13 +209,13 @@ strangers! {
 
     /// It gets an answer that tells its own program what to say.
     another_version(house) {
-        for (version, rest) in [(0, 48), (2, 48), (200, 0), (255, 100)] {
+        for (version, rest) in [(0, 48), (VERSION - 1, 48), (VERSION + 1, 48), (200, 0), (255, 100)] {
             let mut stranger = house.stranger().await?;
             stranger.write_all(&preamble(version, b'C')).await?;
             stranger.write_all(&vec![7; rest]).await?;
             let mut answer = [0; 8];
             stranger.read_exact(&mut answer).await.with_context(|| format!("version {version}"))?;
-            ensure!(answer == preamble(1, b'V'), "version {version}: {answer:?}");
+            ensure!(answer == preamble(VERSION, b'V'), "version {version}: {answer:?}");
         }
     }
 
@@ -232,8 +232,8 @@ strangers! {
 async fn half_a_word_then_silence() -> Result<()> {
     let body = Box::pin(async {
         let mut house = House::with_patience(Duration::from_millis(300))?;
-        let whole = [&preamble(1, b'C')[..], &[7; 47]].concat();
-        let token = [&preamble(1, b'D')[..], &[7; 31]].concat();
+        let whole = [&preamble(VERSION, b'C')[..], &[7; 47]].concat();
+        let token = [&preamble(VERSION, b'D')[..], &[7; 31]].concat();
         let mut silent = Vec::new();
         for words in [
             &whole[..0],
@@ -275,11 +275,11 @@ async fn dialing_another_version() -> Result<()> {
     for kind in *b"VRK!" {
         let fault = dial_a_fake(&preamble(9, kind)).await?;
         ensure!(
-            matches!(fault, HandshakeFault::Version { ours: 1, theirs: 9 }),
+            matches!(fault, HandshakeFault::Version { ours: VERSION, theirs: 9 }),
             "{fault:?}"
         );
         let text = fault.to_string();
-        ensure!(text.contains("version 9 there, 1 here"), "{text}");
+        ensure!(text.contains(&format!("version 9 there, {VERSION} here")), "{text}");
     }
     Ok(())
 }
@@ -287,7 +287,7 @@ async fn dialing_another_version() -> Result<()> {
 /// An acceptor that does not have the key either, and answers all the same.
 #[tokio::test]
 async fn dialing_an_impostor() -> Result<()> {
-    let reply = [&preamble(1, b'R')[..], &[7; 48]].concat();
+    let reply = [&preamble(VERSION, b'R')[..], &[7; 48]].concat();
     let fault = dial_a_fake(&reply).await?;
     ensure!(matches!(fault, HandshakeFault::Key), "{fault:?}");
     Ok(())
@@ -327,6 +327,9 @@ fn handshake_fault(outcome: Result<(), Error>) -> Result<HandshakeFault> {
         other => bail!("{other:?}"),
     }
 }
+
+/// Of the protocol that is spoken here.
+const VERSION: u8 = 2;
 
 fn preamble(version: u8, kind: u8) -> [u8; 8] {
     [b'R', b'D', b'P', b'I', b'P', b'E', version, kind]
