@@ -319,7 +319,7 @@ impl State {
     pub(crate) fn fail(&self, failure: Failure) {
         let mut inner = self.lock();
         inner.fail(failure);
-        self.settle(&inner);
+        self.settle(inner);
     }
 
     /// The data connection broke. The control connection is given a moment to tell why: a peer
@@ -354,7 +354,7 @@ impl State {
         if !done {
             let reason = "the program dropped the stream before its end".to_owned();
             inner.fail(Failure::Aborted { reason });
-            self.settle(&inner);
+            self.settle(inner);
         } else if inner.held == 0 {
             if inner.failure.is_none() {
                 inner.outbox.push(Message::Bye);
@@ -401,7 +401,9 @@ impl State {
     /// Wakes both users and the steward.
     #[cfg(feature = "rdma")]
     pub(crate) fn wake_all(&self) {
-        self.lock().wake(true, true);
+        let mut inner = self.lock();
+        inner.wake(true, true);
+        self.settle(inner);
     }
 
     /// Wakes whoever waits for the sending half.
@@ -428,12 +430,17 @@ impl State {
         if let Err(broken) = inner.receive(message) {
             inner.fail(Failure::Fault(Fault::Protocol(broken)));
         }
-        self.settle(&inner);
+        self.settle(inner);
     }
 
-    /// Tells those that wait elsewhere what has just happened under the lock.
-    fn settle(&self, inner: &Machine) {
-        if inner.interrupted && !self.interrupted.is_cancelled() {
+    /// Tells whom it concerns what has just happened under the lock, and after it: who is woken while it is
+    /// held waits for it at once.
+    fn settle(&self, mut inner: MutexGuard<'_, Machine>) {
+        let woken = inner.take_woken();
+        let interrupted = inner.interrupted;
+        drop(inner);
+        woken.for_each(Waker::wake);
+        if interrupted && !self.interrupted.is_cancelled() {
             self.interrupted.cancel();
             self.to_control.notify_one();
         }

@@ -1,6 +1,6 @@
 //! The states of a stream's two directions and what moves them: pure, no I/O, no lock.
 
-use std::{collections::VecDeque, task::Waker, time::Instant};
+use std::{collections::VecDeque, mem, task::Waker, time::Instant};
 
 use super::super::message::{Message, printable};
 use crate::{Direction, Error, Fault, Stats};
@@ -109,6 +109,8 @@ pub(super) struct Machine {
     pub(super) send_waker: Option<Waker>,
     pub(super) receive_waker: Option<Waker>,
     pub(super) steward_waker: Option<Waker>,
+    /// Whether there is news for the user of the sending half, and for that of the receiving one.
+    news: [bool; 2],
     /// Halves that are still held by the user.
     pub(super) held: u8,
     /// The peer has said goodbye.
@@ -140,6 +142,7 @@ impl Machine {
             send_waker: None,
             receive_waker: None,
             steward_waker: None,
+            news: [false; 2],
             held: halves,
             peer_left: false,
             interrupted: false,
@@ -235,24 +238,27 @@ impl Machine {
         self.interrupt();
     }
 
-    /// Wakes everybody, and lets the state tell those that wait elsewhere.
+    /// Has everybody woken, also those that wait elsewhere.
     fn interrupt(&mut self) {
         self.interrupted = true;
         self.wake(true, true);
     }
 
-    /// Wakes the users of these halves, and the steward.
+    /// Has the users of these halves woken, and the steward.
     pub(super) fn wake(&mut self, sender: bool, receiver: bool) {
-        let wakers = [
-            if sender { self.send_waker.take() } else { None },
-            if receiver {
-                self.receive_waker.take()
-            } else {
-                None
-            },
-            self.steward_waker.take(),
+        self.news[0] |= sender;
+        self.news[1] |= receiver;
+    }
+
+    /// The wakers of those who are to be woken now.
+    pub(super) fn take_woken(&mut self) -> impl Iterator<Item = Waker> + use<> {
+        let [sender, receiver] = mem::take(&mut self.news);
+        let woken = [
+            self.send_waker.take_if(|_| sender),
+            self.receive_waker.take_if(|_| receiver),
+            self.steward_waker.take_if(|_| sender || receiver),
         ];
-        wakers.into_iter().flatten().for_each(Waker::wake);
+        woken.into_iter().flatten()
     }
 
     /// Takes a message of the peer's, or says which rule it breaks.
