@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    panic,
     process::ExitCode,
     thread,
     time::{Duration, Instant},
@@ -27,7 +28,8 @@ use crate::{Error, Key, Stats, Stream, Watch, pump::PumpError};
 pub(crate) struct Run {
     /// Where the user is told things.
     pub(crate) console: Console,
-    /// Where control tasks run, undisturbed by the main thread's reads and writes of files.
+    /// Undisturbed by the main thread's reads and writes of files: for keepalives, and for the control tasks of
+    /// streams that other threads move.
     pub(crate) control_runtime: Handle,
     signal: oneshot::Receiver<Caught>,
     report: Report,
@@ -41,7 +43,7 @@ pub(crate) fn main<F>(
     program: impl FnOnce(Run) -> F,
 ) -> ExitCode
 where
-    F: Future<Output = Report>,
+    F: Future<Output = Report> + Send + 'static,
 {
     if let Err(error) = hidden {
         console.warn(&format!("cannot hide the key from ps: {error}"));
@@ -54,7 +56,7 @@ where
 
 fn start<F>(console: Console, program: impl FnOnce(Run) -> F) -> anyhow::Result<Report>
 where
-    F: Future<Output = Report>,
+    F: Future<Output = Report> + Send + 'static,
 {
     let control_runtime = control_runtime()?;
     let main = runtime()?;
@@ -66,7 +68,9 @@ where
         report: Report::default(),
         started: None,
     };
-    let report = main.block_on(program(run));
+    // A task is woken by its own thread without a system call; what `block_on` itself waits for is not.
+    let report = main.block_on(main.spawn(program(run)));
+    let report = report.unwrap_or_else(|error| panic::resume_unwind(error.into_panic()));
     // A thread that hangs in the resolver or in a file must not keep the program.
     main.shutdown_background();
     Ok(report)
