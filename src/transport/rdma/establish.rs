@@ -17,18 +17,19 @@ use std::{
     future::Future,
     io,
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
 use futures::{SinkExt, StreamExt};
-use tokio::{runtime::Handle, time::timeout};
+use tokio::time::timeout;
 
 use super::{
     Rdma,
     choice::{DeviceChoice, NoRdma},
     device::Inventory,
     explain::{fruitless, remedy},
-    link::Place,
+    link::{Place, Posting},
     memlock::{Memlock, fit, why_smaller},
     offer::Candidate,
     opening::{Blueprint, Connected, Opened},
@@ -75,8 +76,6 @@ pub(crate) struct Ours {
     /// Why the pool is smaller than was wanted, if it is.
     smaller: Option<String>,
     marks: RdmaConfig,
-    /// Where operations are posted, if not where the stream is made.
-    control_runtime: Option<Handle>,
 }
 
 /// Both sides of an established path, and its name.
@@ -127,7 +126,6 @@ impl Ours {
             depth,
             smaller,
             marks: config.rdma.clone(),
-            control_runtime: config.control_runtime.clone(),
         })
     }
 
@@ -262,16 +260,20 @@ impl Ours {
             chunk_bytes,
             depth,
             renew_after: self.marks.renew_after,
-            runtime: self.runtime(agreement.direction),
+            posting: posting(agreement.direction, candidate.offer.software),
         })
     }
+}
 
-    /// Where a link's operations are posted and its completions looked for. To post one may take a while,
-    /// in which a sender goes on with its next chunk; a receiver does as well without another thread.
-    fn runtime(&self, direction: Direction) -> Handle {
-        let elsewhere = self.control_runtime.clone();
-        let elsewhere = elsewhere.filter(|_| direction.sends());
-        elsewhere.unwrap_or_else(Handle::current)
+/// Who posts writes. With a device of software that takes as long as its work does, time in which a sender fills
+/// its next chunk, if the machine can do two things at once. With hardware it takes less than to wake
+/// another thread.
+fn posting(direction: Direction, software: bool) -> Posting {
+    let is_parallel = || thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
+    if software && direction.sends() && is_parallel() {
+        Posting::Thread
+    } else {
+        Posting::Inline
     }
 }
 

@@ -3,10 +3,11 @@
 //! What that crate does behind these few calls, and why they are made in this way, was found by
 //! running it:
 //!
-//! - An operation is posted when its future is polled for the first time. A receive is polled at once;
-//!   writes are handed to one task, which does that in the order of the calls: the order on the wire.
-//! - To post a write is one system call, but where the device is software that call may do all of its
-//!   work. That task is on another thread than the one that fills slots, where there is one.
+//! - An operation is posted when its future is polled for the first time, so that is done at once, in the
+//!   order of the calls: the order on the wire.
+//! - To post a write is next to nothing with hardware. Where the device is software it is a system call that
+//!   does all of the device's work: a thread of its own can do that (see [`Posting`]), and hands
+//!   the operation back when it is posted.
 //! - A future that is dropped leaves its operation posted: the crate keeps the memory of a write
 //!   until it has completed, and a receive goes on eating the peer's writes. Both end with the
 //!   link, so operations are only ever dropped together with it.
@@ -17,11 +18,12 @@
 
 use std::{
     alloc::Layout,
-    future::{Future, poll_fn},
+    future::Future,
     io,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, mpsc},
     task::{Context, Poll, Waker, ready},
+    thread,
     time::{Duration, SystemTime},
 };
 
@@ -30,10 +32,7 @@ use async_rdma::{
     MTU, MrAccess, MrTokenBuilder, QueuePairEndpoint, Rdma, RdmaBuilder, RemoteMr,
 };
 use serde::{Deserialize, Serialize};
-use tokio::{
-    runtime::Handle,
-    sync::{mpsc, oneshot},
-};
+use tokio::sync::oneshot;
 
 /// Memory is registered in whole pages.
 const PAGE_BYTES: usize = 4096;
@@ -100,28 +99,38 @@ pub(crate) struct SlotToken {
 /// A queue pair that is not connected yet.
 pub(crate) struct Unconnected {
     rdma: Rdma,
-    runtime: Handle,
+    posting: Posting,
 }
 
-/// A connected queue pair. Dropping the last clone has it torn down, by the task that posts its writes.
+/// Who posts a link's writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Posting {
+    /// Whoever makes them.
+    Inline,
+    /// A thread of the link's own.
+    Thread,
+}
+
+/// Where a thread takes the writes that it posts from. It ends with the last of these.
+type Poster = mpsc::Sender<(Operation<Written>, oneshot::Sender<Progress<Written>>)>;
+
+/// A connected queue pair. It is torn down with the last clone and the last operation.
 #[derive(Clone)]
 pub(crate) struct Link {
     rdma: Arc<Rdma>,
-    writes: mpsc::UnboundedSender<Operation<()>>,
+    poster: Option<Poster>,
 }
 
 /// An operation of the crate's, and what becomes of it.
 type Operation<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 impl Unconnected {
-    /// Opens the device and makes a queue pair, whose completions are looked for in `runtime`.
+    /// Opens the device and makes a queue pair, whose completions are looked for in this runtime.
     ///
     /// # Errors
     ///
     /// Of the device: it is not there, not active, or this user has no right to it.
-    pub(crate) fn build(place: &Place, runtime: &Handle) -> io::Result<Self> {
-        // The crate spawns a task.
-        let _entered = runtime.enter();
+    pub(crate) fn build(place: &Place, posting: Posting) -> io::Result<Self> {
         RdmaBuilder::default()
             .set_conn_type(ConnectionType::RCIBV)
             .set_raw(true)
@@ -150,10 +159,7 @@ impl Unconnected {
             .set_min_rnr_timer(1)
             .set_cc_evnet_timeout(COMPLETION_LIMIT)
             .build()
-            .map(|rdma| Self {
-                rdma,
-                runtime: runtime.clone(),
-            })
+            .map(|rdma| Self { rdma, posting })
     }
 
     /// What the peer needs to connect to this queue pair.
@@ -184,11 +190,13 @@ impl Unconnected {
     /// When the two do not fit: a GID that is not there, networks that do not meet.
     pub(crate) async fn connect(mut self, peer: Endpoint) -> io::Result<Link> {
         self.rdma.ibv_connect(peer.0).await?;
-        let (writes, queue) = mpsc::unbounded_channel();
-        self.runtime.spawn(post(queue));
+        let poster = match self.posting {
+            Posting::Inline => None,
+            Posting::Thread => Some(start_poster()?),
+        };
         Ok(Link {
             rdma: Arc::new(self.rdma),
-            writes,
+            poster,
         })
     }
 }
@@ -244,8 +252,7 @@ impl Link {
     /// that the peer has posted. The region comes back with the result.
     pub(crate) fn write(&self, region: Region, bytes: usize, slot: SlotToken) -> Posted<Written> {
         let link = Arc::clone(&self.rdma);
-        let (done, outcome) = oneshot::channel();
-        let write = Box::pin(async move {
+        let write = async move {
             let result = match (region.0.get(0..bytes), remote(slot)) {
                 (Some(local), Ok(mut remote)) => {
                     let written = link.write_with_imm(&local, &mut remote, 0).await;
@@ -254,22 +261,26 @@ impl Link {
                 (None, _) => Err(io::ErrorKind::InvalidInput.into()),
                 (_, Err(error)) => Err(error),
             };
-            // Nobody waits for a write of a stream that is gone.
-            let _ = done.send(Written { result, region });
-        });
-        // The task ends with the last link, or with its runtime, and then nothing is done at all.
-        let _ = self.writes.send(write);
-        Posted(Progress::Elsewhere(outcome))
+            Written { result, region }
+        };
+        let write = Box::pin(write);
+        let Some(poster) = &self.poster else {
+            return Posted(Progress::begin(write));
+        };
+        let (back, returned) = oneshot::channel();
+        // The thread lives as long as this link.
+        let _ = poster.send((write, back));
+        Posted(Progress::Elsewhere(returned))
     }
 
     /// Takes notice of one write by the peer.
     pub(crate) fn receive(&self) -> Posted<io::Result<()>> {
         let link = Arc::clone(&self.rdma);
-        Posted::at_once(Box::pin(async move {
+        Posted(Progress::begin(Box::pin(async move {
             // The write goes to its slot; what is received is only that it happened.
             let received = link.receive_raw_with_imm(Layout::new::<u8>()).await;
             received.map(drop).map_err(brief)
-        }))
+        })))
     }
 }
 
@@ -281,19 +292,22 @@ pub(crate) struct Written {
     pub(crate) region: Region,
 }
 
-/// Posts writes in the order in which they come, and sees them through, until the link is gone.
-async fn post(mut queue: mpsc::UnboundedReceiver<Operation<()>>) {
-    let mut posted: Vec<Operation<()>> = Vec::new();
-    poll_fn(|cx| {
-        posted.retain_mut(|write| write.as_mut().poll(cx).is_pending());
-        while let Some(mut write) = ready!(queue.poll_recv(cx)) {
-            if write.as_mut().poll(cx).is_pending() {
-                posted.push(write);
+/// Starts a thread that posts writes in the order in which they come.
+fn start_poster() -> io::Result<Poster> {
+    let (poster, writes) = mpsc::channel();
+    let post = move || {
+        for (write, back) in writes {
+            let back: oneshot::Sender<_> = back;
+            // Nobody waits for a write of a stream that is gone.
+            if !back.is_closed() {
+                let _ = back.send(Progress::begin(write));
             }
         }
-        Poll::Ready(())
-    })
-    .await;
+    };
+    thread::Builder::new()
+        .name("poster".to_owned())
+        .spawn(post)?;
+    Ok(poster)
 }
 
 /// An operation that is posted in the order in which these were made.
@@ -304,29 +318,35 @@ enum Progress<T> {
     Done(Option<T>),
     /// It is polled by whoever waits for it.
     Here(Operation<T>),
-    /// It is polled by the task that posts it.
-    Elsewhere(oneshot::Receiver<T>),
+    /// It is on its way to the thread that posts it, or there.
+    Elsewhere(oneshot::Receiver<Progress<T>>),
+}
+
+impl<T> Progress<T> {
+    /// Posts `operation`.
+    fn begin(mut operation: Operation<T>) -> Self {
+        let mut cx = Context::from_waker(Waker::noop());
+        match operation.as_mut().poll(&mut cx) {
+            Poll::Ready(output) => Self::Done(Some(output)),
+            Poll::Pending => Self::Here(operation),
+        }
+    }
 }
 
 impl<T> Posted<T> {
-    fn at_once(mut operation: Operation<T>) -> Self {
-        let mut cx = Context::from_waker(Waker::noop());
-        Self(match operation.as_mut().poll(&mut cx) {
-            Poll::Ready(output) => Progress::Done(Some(output)),
-            Poll::Pending => Progress::Here(operation),
-        })
-    }
-
     /// Waits for the completion.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<T> {
+        if let Progress::Elsewhere(posted) = &mut self.0 {
+            // A thread that is gone had nobody left to post for.
+            let Ok(progress) = ready!(Pin::new(posted).poll(cx)) else {
+                return Poll::Pending;
+            };
+            self.0 = progress;
+        }
         match &mut self.0 {
             Progress::Done(output) => output.take().map_or(Poll::Pending, Poll::Ready),
             Progress::Here(operation) => operation.as_mut().poll(cx),
-            Progress::Elsewhere(outcome) => match ready!(Pin::new(outcome).poll(cx)) {
-                Ok(output) => Poll::Ready(output),
-                // Its runtime has ended, and with it the stream's control task, which wakes everybody.
-                Err(_) => Poll::Pending,
-            },
+            Progress::Elsewhere(_) => Poll::Pending,
         }
     }
 }

@@ -3,10 +3,9 @@
 use std::{future::poll_fn, io};
 
 use serde::{Deserialize, Serialize};
-use tokio::runtime::Handle;
 
 use super::{
-    link::{Endpoint, Link, Place, Posted, Reach, SlotToken, Unconnected, Written},
+    link::{Endpoint, Link, Place, Posted, Posting, Reach, SlotToken, Unconnected, Written},
     pool::{self, RdmaSlot},
     recv, send,
 };
@@ -22,8 +21,7 @@ pub(super) struct Blueprint {
     pub(super) chunk_bytes: usize,
     pub(super) depth: u32,
     pub(super) renew_after: u64,
-    /// Where the links live.
-    pub(super) runtime: Handle,
+    pub(super) posting: Posting,
 }
 
 impl Blueprint {
@@ -35,7 +33,7 @@ impl Blueprint {
             ..self.place.clone()
         };
         let failed = |what: &str, error: io::Error| format!("{what} {}: {error}", place.device);
-        let link = Unconnected::build(&place, &self.runtime);
+        let link = Unconnected::build(&place, self.posting);
         let link = link.map_err(|error| failed("cannot open", error))?;
         let pool = |wanted: bool, reach| {
             let depth = if wanted { self.depth } else { 0 };
