@@ -17,11 +17,12 @@ use crate::{
 /// | [`transport`](Self::transport) | RDMA where both ends have it and a message has crossed it, otherwise TCP |
 /// | [`direction`](Self::direction) | both ways |
 /// | [`chunk_bytes`](Self::chunk_bytes) × [`depth`](Self::depth) | 512 KiB × 16 over TCP |
-/// | [`rdma`](Self::rdma) | 2 MiB × 4 over RDMA (× 3 each way when bytes go both ways), less where the memlock limit wants it |
+/// | [`rdma`](Self::rdma) | 2 MiB × 4 over RDMA (× 3 each way when bytes go both ways; 3 MiB × 2 with one processor), less where the memlock limit wants it |
 /// | [`timeout`](Self::timeout) | a peer that is silent for 30 s is dead |
 /// | [`connect_timeout`](Self::connect_timeout) | the acceptor is looked for for 3 s |
 /// | [`handshake_timeout`](Self::handshake_timeout) | 10 s |
 /// | [`control_runtime`](Self::control_runtime) | the runtime that makes the stream |
+/// | [`keepalive_runtime`](Self::keepalive_runtime) | none: the control runtime is never blocked |
 ///
 /// It is reused for as many streams as one likes, and cheap to clone.
 ///
@@ -123,6 +124,14 @@ impl Builder {
     #[must_use]
     pub fn control_runtime(mut self, runtime: Handle) -> Self {
         self.config.control_runtime = Some(runtime);
+        self
+    }
+
+    /// What keeps the connections warm while the control tasks' runtime is blocked: see
+    /// [`StreamConfig::keepalive_runtime`].
+    #[must_use]
+    pub fn keepalive_runtime(mut self, runtime: Handle) -> Self {
+        self.config.keepalive_runtime = Some(runtime);
         self
     }
 

@@ -46,11 +46,14 @@ pub struct StreamConfig {
     pub direction: Direction,
     /// Where the stream's control task runs: credits, keepalives, FIN and ABORT.
     ///
-    /// `None` is the current runtime, right for every program that never blocks it. A program
-    /// whose runtime thread does block (ours read and write files there, which costs one
-    /// thread hop per chunk less) gives a runtime of its own, so that a disk that stalls for
-    /// a minute does not look like a death to the peer.
+    /// `None` is the current runtime, where a credit finds its sender without another thread.
     pub control_runtime: Option<Handle>,
+    /// What keeps the connection warm while the control task's runtime is blocked.
+    ///
+    /// `None` is right for every program that never blocks it. A program that does (ours read and write files
+    /// on the stream's own runtime, which costs one thread hop per chunk less) gives another
+    /// runtime, so that a disk that stalls for a minute does not look like a death to the peer.
+    pub keepalive_runtime: Option<Handle>,
     /// Ways to break the protocol on purpose, so that the tests are seen able to fail.
     #[cfg(feature = "fault-injection")]
     pub faults: crate::Faults,
@@ -74,6 +77,7 @@ impl Default for StreamConfig {
             rdma: RdmaConfig::default(),
             direction: Direction::Both,
             control_runtime: None,
+            keepalive_runtime: None,
             #[cfg(feature = "fault-injection")]
             faults: crate::Faults::default(),
         }

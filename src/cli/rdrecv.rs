@@ -47,7 +47,7 @@ async fn accept(args: &RdrecvArgs, key: KeySource, run: &mut Run) -> anyhow::Res
     let key = given.or_else(|| made.as_ref().map(|made| made.key().clone()));
     let key = key.context("no key")?;
     let mut config = args.stream_config();
-    config.control_runtime = Some(run.control_runtime.clone());
+    config.keepalive_runtime = Some(run.control_runtime.clone());
     let mut listener = reach::listen(args.bind, Some((args.port, args.port)), &key, &config)?;
     let bound = args.bind.filter(|address| !address.is_unspecified());
     let reach = bound.map_or_else(

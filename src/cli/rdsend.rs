@@ -38,7 +38,7 @@ async fn send(args: RdsendArgs, key: KeySource, mut run: Run) -> Report {
 async fn dial(args: &RdsendArgs, key: KeySource, run: &mut Run) -> anyhow::Result<Stream> {
     let key = run::key(key, &run.console)?.ok_or(KeyError::Missing)?;
     let mut config = args.stream_config();
-    config.control_runtime = Some(run.control_runtime.clone());
+    config.keepalive_runtime = Some(run.control_runtime.clone());
     let stream = run
         .interruptible(connect(&args.host, args.port, &key, &config))
         .await?;

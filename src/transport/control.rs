@@ -2,20 +2,22 @@
 //!
 //! It carries what the halves have to tell the peer, takes what the peer tells, keeps the
 //! connection warm and notices a peer that died or fell silent. Nothing the users do or leave
-//! undone holds it up, so a paused reader never looks like a dead one.
+//! undone holds it up, so a paused reader never looks like a dead one. Where its runtime may be blocked,
+//! another one [stands in](line::stand_in) for it.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, pin::pin, sync::Arc, task::Poll, time::Duration};
 
-use futures::{SinkExt, StreamExt};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    runtime::Handle,
     time::{Instant, sleep_until, timeout},
 };
 use tokio_util::codec::Framed;
 
 use super::{
     codec::{Codec, ControlError},
+    line::{self, Line},
     message::Message,
     state::{Failure, State},
 };
@@ -54,30 +56,47 @@ impl Timing {
     }
 }
 
-/// Runs the control connection until the stream has ended, then closes it.
-pub(crate) async fn run(state: Arc<State>, mut control: Control, timing: Timing) {
+/// Runs the control connection until the stream has ended, then closes it. While this runtime is blocked,
+/// `stand_in` keeps the connection warm.
+pub(crate) async fn run(
+    state: Arc<State>,
+    control: Control,
+    timing: Timing,
+    stand_in: Option<Handle>,
+) {
     // However this ends, also by the runtime's own end, nobody waits for it in vain.
     let _ended = state.ended.clone().drop_guard();
-    if converse(&state, &mut control, timing).await.is_ok() {
+    let line = Arc::new(Line::new(control));
+    if let Some(runtime) = stand_in {
+        runtime.spawn(line::stand_in(
+            Arc::clone(&line),
+            Arc::clone(&state),
+            timing,
+        ));
+    }
+    let conversed = converse(&state, &line, timing).await;
+    let Some(socket) = line.hang_up() else { return };
+    if conversed.is_ok() {
         // Who was silent for so long will hardly answer now: no reason to make the user wait.
         let limit = if state.is_peer_silent() {
             CAUSE_LIMIT
         } else {
             LINGER
         };
-        let _ = timeout(limit, finish(control.into_inner())).await;
+        let _ = timeout(limit, finish(socket)).await;
     }
 }
 
 /// Everything up to the last message. An error means that the connection is of no use any more.
-async fn converse(state: &State, control: &mut Control, timing: Timing) -> io::Result<()> {
+async fn converse(state: &State, line: &Line, timing: Timing) -> io::Result<()> {
     let mut heard = Instant::now();
     let mut next_ping = heard + timing.ping;
     loop {
         let orders = state.orders();
         if !orders.messages.is_empty() {
-            next_ping = Instant::now() + timing.ping;
-            send(state, control, orders.messages, timing).await?;
+            let now = Instant::now();
+            next_ping = now + timing.ping;
+            send(state, line, orders.messages, now, timing).await?;
         }
         // A peer that has said goodbye has had all there was to tell it, and waits for the end of the
         // connection: not for the user of this end to let go of the stream as well.
@@ -87,7 +106,7 @@ async fn converse(state: &State, control: &mut Control, timing: Timing) -> io::R
         let wake = next_wake(state, heard, next_ping, timing);
         tokio::select! {
             () = state.to_control.notified() => {}
-            message = control.next() => {
+            message = line.next() => {
                 heard = Instant::now();
                 receive(state, message)?;
             }
@@ -96,10 +115,11 @@ async fn converse(state: &State, control: &mut Control, timing: Timing) -> io::R
                     // This process was stopped, not the peer silent: hear it out first.
                     heard = Instant::now();
                 }
-                check_time(state, control, heard, timing);
-                if Instant::now() >= next_ping {
-                    next_ping = Instant::now() + timing.ping;
-                    send(state, control, vec![Message::Ping], timing).await?;
+                check_time(state, line, heard, timing);
+                let now = Instant::now();
+                if now >= next_ping {
+                    next_ping = now + timing.ping;
+                    send(state, line, vec![Message::Ping], now, timing).await?;
                 }
             }
         }
@@ -115,7 +135,7 @@ fn next_wake(state: &State, heard: Instant, next_ping: Instant, timing: Timing) 
 }
 
 /// Fails the stream when a time limit has passed.
-fn check_time(state: &State, control: &Control, heard: Instant, timing: Timing) {
+fn check_time(state: &State, line: &Line, heard: Instant, timing: Timing) {
     if let Some((fault, since)) = state.suspicion() {
         if since.elapsed() >= CAUSE_LIMIT {
             state.fail(Failure::Fault(fault));
@@ -123,7 +143,7 @@ fn check_time(state: &State, control: &Control, heard: Instant, timing: Timing) 
     }
     if heard.elapsed() >= timing.silence {
         // Messages arrive whole or not at all: one whose end never comes has lied about its length.
-        let fault = if control.read_buffer().is_empty() {
+        let fault = if line.is_between_messages() {
             Fault::PeerSilent(timing.silence)
         } else {
             Fault::Corrupt("a control message never came to its end")
@@ -134,21 +154,22 @@ fn check_time(state: &State, control: &Control, heard: Instant, timing: Timing) 
 
 async fn send(
     state: &State,
-    control: &mut Control,
+    line: &Line,
     messages: Vec<Message>,
+    now: Instant,
     timing: Timing,
 ) -> io::Result<()> {
-    // The peer's control task always reads, and what may be unread of it is bounded by the pools:
-    // a send that waits means that nobody is there.
-    let sending = async {
-        for message in messages {
-            control.feed(message).await?;
-        }
-        control.flush().await
+    let mut sending = pin!(line.send(messages, now));
+    // Nearly always the connection takes it all at once, and no clock has to be looked at.
+    let sent = match futures::poll!(sending.as_mut()) {
+        Poll::Ready(sent) => Ok(sent),
+        // The peer's control task always reads, and what may be unread of it is bounded by the pools:
+        // a send that waits means that nobody is there.
+        Poll::Pending => timeout(timing.silence, sending).await,
     };
-    match timeout(timing.silence, sending).await {
+    match sent {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => died(state, control, error).await,
+        Ok(Err(error)) => died(state, line, error).await,
         Err(_) => {
             state.fail(Failure::Fault(Fault::PeerSilent(timing.silence)));
             Err(io::ErrorKind::TimedOut.into())
@@ -157,9 +178,9 @@ async fn send(
 }
 
 /// Sending failed: what the peer said before it closed is still to be read, and tells more.
-async fn died(state: &State, control: &mut Control, error: ControlError) -> io::Result<()> {
+async fn died(state: &State, line: &Line, error: ControlError) -> io::Result<()> {
     while !state.failed() && !state.peer_left() {
-        let next = timeout(CAUSE_LIMIT, control.next()).await;
+        let next = timeout(CAUSE_LIMIT, line.next()).await;
         if receive(state, next.unwrap_or(None)).is_err() {
             break;
         }

@@ -9,6 +9,7 @@ pub mod fuzzing;
 mod handshake;
 mod info;
 mod lending;
+mod line;
 mod listener;
 mod message;
 mod negotiate;

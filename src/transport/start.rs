@@ -88,7 +88,8 @@ impl Stream {
             Data::Rdma(never) => match *never {},
         };
         let timing = Timing::new(config.timeout, agreement.peer_timeout);
-        control_runtime.spawn(control::run(state, control, timing));
+        let stand_in = config.keepalive_runtime.clone();
+        control_runtime.spawn(control::run(state, control, timing, stand_in));
         crate::faults::point("after-hello");
         let info = Arc::new(info);
         let recv = ReadHalf::new(recv, Arc::clone(&info));
