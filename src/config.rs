@@ -1,6 +1,6 @@
 //! What a stream is asked to be: sizes, time limits, transport and direction.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
 use tokio::runtime::Handle;
 
@@ -116,11 +116,16 @@ impl Default for RdmaConfig {
     /// Over RDMA operations and wake-ups cost more than bytes: so large chunks, and still enough of
     /// them that one is filled, one is on its way and one is being read. Not more: what is written,
     /// copied by the device or its driver, verified and read has to come out of the processor's
-    /// caches, and deeper pools of the same chunks were seen to be slower (4 a sixth faster than 7).
+    /// caches, and deeper pools of the same chunks were seen to be slower.
+    ///
+    /// On a machine of one processor 3 MiB × 2: nothing there is done while something else is, and the fewest
+    /// switches and the least cache were seen to be the fastest, by a tenth.
     fn default() -> Self {
+        let is_alone = thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
+        let (chunk_bytes, depth) = if is_alone { (3 << 20, 2) } else { (2 << 20, 4) };
         Self {
-            chunk_bytes: 2 << 20,
-            depth: 4,
+            chunk_bytes,
+            depth,
             device: None,
             port: None,
             gid_index: None,
