@@ -275,11 +275,20 @@ async fn dialing_another_version() -> Result<()> {
     for kind in *b"VRK!" {
         let fault = dial_a_fake(&preamble(9, kind)).await?;
         ensure!(
-            matches!(fault, HandshakeFault::Version { ours: VERSION, theirs: 9 }),
+            matches!(
+                fault,
+                HandshakeFault::Version {
+                    ours: VERSION,
+                    theirs: 9
+                }
+            ),
             "{fault:?}"
         );
         let text = fault.to_string();
-        ensure!(text.contains(&format!("version 9 there, {VERSION} here")), "{text}");
+        ensure!(
+            text.contains(&format!("version 9 there, {VERSION} here")),
+            "{text}"
+        );
     }
     Ok(())
 }

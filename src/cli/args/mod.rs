@@ -157,11 +157,11 @@ pub struct StreamOptions {
     #[arg(default_value = "auto")]
     pub transport: Transport,
 
-    /// Bytes in one chunk, with K, M or G for powers of 1024 [default: 512K over TCP, 2M over RDMA]
+    /// Bytes in one chunk, with K, M or G for powers of 1024 [default: 512K over TCP, 2M over RDMA, 3M there with one processor]
     #[arg(long, value_name = "SIZE", value_parser = parse::chunk)]
     pub chunk: Option<usize>,
 
-    /// Chunks that may be on their way at once [default: 16 over TCP, 4 over RDMA]
+    /// Chunks that may be on their way at once [default: 16 over TCP, 4 over RDMA, 2 there with one processor]
     #[arg(long, value_name = "N", value_parser = parse::depth)]
     pub depth: Option<usize>,
 
