@@ -3,7 +3,8 @@
 use std::io;
 
 use bytes::{Buf, BufMut, BytesMut};
-use tokio_util::codec::{Decoder, Encoder};
+use tokio::net::TcpStream;
+use tokio_util::codec::{Decoder, Encoder, Framed};
 
 use super::{
     message::Message,
@@ -12,6 +13,9 @@ use super::{
 
 /// Bytes of the length in front of each message, big-endian, as Noise's own examples have it.
 const LENGTH_BYTES: usize = 2;
+
+/// The encrypted control connection.
+pub(crate) type Control = Framed<TcpStream, Codec>;
 
 /// Encrypts and decrypts the control connection.
 pub(crate) struct Codec(pub(crate) Session);

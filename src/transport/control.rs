@@ -13,18 +13,14 @@ use tokio::{
     runtime::Handle,
     time::{Instant, sleep_until, timeout},
 };
-use tokio_util::codec::Framed;
 
 use super::{
-    codec::{Codec, ControlError},
+    codec::{Control, ControlError},
     line::{self, Line},
     message::Message,
     state::{Failure, State},
 };
 use crate::Fault;
-
-/// The encrypted control connection.
-pub(crate) type Control = Framed<TcpStream, Codec>;
 
 /// How long a broken data connection waits for its true cause. A peer that dies closes both
 /// connections within the same moment of its kernel; this covers a slow network in between.
@@ -68,11 +64,8 @@ pub(crate) async fn run(
     let _ended = state.ended.clone().drop_guard();
     let line = Arc::new(Line::new(control));
     if let Some(runtime) = stand_in {
-        runtime.spawn(line::stand_in(
-            Arc::clone(&line),
-            Arc::clone(&state),
-            timing,
-        ));
+        let (line, state) = (Arc::clone(&line), Arc::clone(&state));
+        runtime.spawn(line::stand_in(line, state, timing.ping));
     }
     let conversed = converse(&state, &line, timing).await;
     let Some(socket) = line.hang_up() else { return };

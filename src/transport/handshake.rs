@@ -19,8 +19,8 @@ use tokio::{
 use tokio_util::codec::Framed;
 
 use super::{
-    codec::{Codec, ControlError},
-    control::{self, Control},
+    codec::{Codec, Control, ControlError},
+    control,
     message::{Hello, Message},
     noise::{self, HANDSHAKE_BYTES, Initiator},
     preamble::{Kind, PREAMBLE_BYTES, Preamble},

@@ -4,6 +4,7 @@ use std::{
     future::poll_fn,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker, ready},
+    time::Duration,
 };
 
 use futures::{SinkExt, StreamExt};
@@ -13,8 +14,7 @@ use tokio::{
 };
 
 use super::{
-    codec::ControlError,
-    control::{Control, Timing},
+    codec::{Control, ControlError},
     message::Message,
     state::State,
 };
@@ -102,11 +102,11 @@ impl Line {
         .await
     }
 
-    /// Says that this end lives, if the control task has not said anything for much too long, and is not
-    /// about to.
-    fn stand_in(&self, timing: Timing) {
+    /// Says that this end lives, if the control task, which should say something every `ping`, has not for much
+    /// longer, and is not about to.
+    fn stand_in(&self, ping: Duration) {
         let mut ends = self.lock();
-        if ends.is_busy || ends.sent.elapsed() < timing.ping + timing.ping / 2 {
+        if ends.is_busy || ends.sent.elapsed() < ping + ping / 2 {
             return;
         }
         ends.sent = Instant::now();
@@ -131,11 +131,11 @@ impl Line {
 
 /// Keeps the connection warm while the control task's runtime is blocked, as by a disk that stalls, until
 /// the stream has ended.
-pub(super) async fn stand_in(line: Arc<Line>, state: Arc<State>, timing: Timing) {
+pub(super) async fn stand_in(line: Arc<Line>, state: Arc<State>, ping: Duration) {
     let looks = async {
         loop {
-            sleep(timing.ping / 2).await;
-            line.stand_in(timing);
+            sleep(ping / 2).await;
+            line.stand_in(ping);
         }
     };
     state.ended.run_until_cancelled(looks).await;

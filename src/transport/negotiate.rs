@@ -18,7 +18,8 @@ use futures::{SinkExt, StreamExt};
 use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
 
 use super::{
-    control::{self, Control},
+    codec::Control,
+    control,
     handshake::{self, Authenticated, closed},
     message::{Hello, Message, Policy, Token, Welcome},
     preamble::{Kind, Preamble},

@@ -1,6 +1,6 @@
 //! What stands in for the RDMA data path in a build without it: the reason why there is none.
 
-use super::{control::Control, terms::Agreement};
+use super::{codec::Control, terms::Agreement};
 use crate::{Error, HandshakeFault, StreamConfig, TransportPolicy};
 
 /// No way over RDMA: there is none to have.

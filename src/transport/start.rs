@@ -10,7 +10,8 @@ use tokio_util::codec::Framed;
 use super::rdma;
 use super::{
     Transport,
-    control::{self, Control, Timing},
+    codec::Control,
+    control::{self, Timing},
     either::Either,
     info::Info,
     negotiate::{Data, Negotiated},

@@ -45,8 +45,7 @@ use crate::{
     Direction, Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig,
     StreamConfig, TransportPolicy,
     transport::{
-        control::Control, host_name, message::Message, shared::Shared, state::State,
-        terms::Agreement,
+        codec::Control, host_name, message::Message, shared::Shared, state::State, terms::Agreement,
     },
 };
 
