@@ -122,7 +122,7 @@ impl Default for RdmaConfig {
     /// switches and the least cache were seen to be the fastest, by a tenth.
     fn default() -> Self {
         let is_alone = thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
-        let (chunk_bytes, depth) = if is_alone { (3 << 20, 2) } else { (2 << 20, 4) };
+        let (chunk_bytes, depth) = if is_alone { LONE_POOL } else { POOL };
         Self {
             chunk_bytes,
             depth,
@@ -136,6 +136,12 @@ impl Default for RdmaConfig {
         }
     }
 }
+
+/// Chunk size and depth on a machine that does things at once.
+pub(crate) const POOL: (usize, usize) = (2 << 20, 4);
+
+/// Chunk size and depth on a machine of one processor.
+pub(crate) const LONE_POOL: (usize, usize) = (3 << 20, 2);
 
 /// A quarter of a million operations: at most 32 MiB of kernel memory for each end, and half a
 /// tebibyte of chunks of the default size between two renewals of some milliseconds.

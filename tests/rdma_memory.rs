@@ -44,8 +44,8 @@ fn an_end_pins_sixteen_mebibytes_at_most() {
         assert!(end.exits(0).contains(" over RDMA ("), "{}", end.stderr);
     }
     println!("pinned: {peaks:?} KiB");
-    // Most of it is used, too: otherwise this measured something else.
-    let right = |peak: &u64| (MOST_KIB / 2..=MOST_KIB).contains(peak);
+    // Much of it is used, too: otherwise this measured something else.
+    let right = |peak: &u64| (MOST_KIB / 3..=MOST_KIB).contains(peak);
     assert!(peaks.iter().all(right), "{peaks:?} KiB");
 }
 

@@ -223,7 +223,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{MAX_CHUNK_BYTES, MAX_DEPTH, transport::rdma::fixtures::Tree};
+    use crate::{
+        MAX_CHUNK_BYTES, MAX_DEPTH,
+        config::{LONE_POOL, POOL},
+        transport::rdma::fixtures::Tree,
+    };
 
     const KIB: u64 = 1024;
     const MIB: u64 = 1024 * KIB;
@@ -274,15 +278,15 @@ mod tests {
 
     #[test]
     fn the_default_stays_within_its_cap() {
-        let config = crate::StreamConfig::default().rdma;
         let free = Memlock {
             limit: None,
             ..limited(0)
         };
-        let fit = |direction| fit(config.chunk_bytes, config.depth, direction, &free).unwrap();
-        assert_eq!(fit(Direction::Send), (2 << 20, 4));
-        assert_eq!(fit(Direction::Receive), (2 << 20, 4));
-        assert_eq!(fit(Direction::Both), (2 << 20, 3));
+        let fit = |(chunk, depth), direction| fit(chunk, depth, direction, &free).unwrap();
+        assert_eq!(fit(POOL, Direction::Send), POOL);
+        assert_eq!(fit(POOL, Direction::Receive), POOL);
+        assert_eq!(fit(POOL, Direction::Both), (POOL.0, 3));
+        assert_eq!(fit(LONE_POOL, Direction::Both), LONE_POOL);
     }
 
     #[test]
@@ -299,14 +303,13 @@ mod tests {
 
     #[test]
     fn a_smaller_pool_names_what_made_it_so() {
-        let default = crate::StreamConfig::default().rdma;
         let why =
             |chunk, depth, memlock: &Memlock| why_smaller(chunk, depth, Direction::Send, memlock);
         let free = Memlock {
             limit: None,
             ..limited(0)
         };
-        let (chunk, depth) = (default.chunk_bytes, default.depth);
+        let (chunk, depth) = POOL;
         assert_eq!(why(chunk, depth, &free), None);
         assert_eq!(why(chunk, depth, &limited(16 * MIB)), None);
         assert_eq!(
