@@ -237,6 +237,7 @@ mod tests {
     use clap::{CommandFactory, error::ErrorKind};
 
     use super::*;
+    use crate::config::{LONE_POOL, POOL};
 
     fn rdrecv(line: &str) -> Result<RdrecvArgs, clap::Error> {
         RdrecvArgs::try_parse_from(format!("rdrecv {line}").split_whitespace())
@@ -343,14 +344,16 @@ mod tests {
 
         let help = RdsendArgs::command().render_help().to_string();
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let ((chunk, depth), (lone_chunk, lone_depth)) = (POOL, LONE_POOL);
         assert!(help.contains(&format!(
-            "[default: {}K over TCP, {}M over RDMA]",
+            "[default: {}K over TCP, {}M over RDMA, {}M there with one processor]",
             default.chunk_bytes >> 10,
-            default.rdma.chunk_bytes >> 20
+            chunk >> 20,
+            lone_chunk >> 20
         )));
         assert!(help.contains(&format!(
-            "[default: {} over TCP, {} over RDMA]",
-            default.depth, default.rdma.depth
+            "[default: {} over TCP, {depth} over RDMA, {lone_depth} there with one processor]",
+            default.depth
         )));
         assert!(help.contains(&format!("[default: {}s]", default.timeout.as_secs())));
         assert!(help.contains(&format!(
