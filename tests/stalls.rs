@@ -13,7 +13,7 @@ use tokio::{
 };
 
 /// How long a peer may be silent.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 const LIMIT: Duration = Duration::from_secs(20);
 
