@@ -106,18 +106,20 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// [`Damage::Header`] when the check does not fit: nothing in it can be believed then, its
-    /// length least of all.
+    /// [`Damage::Header`] when it is not, bit for bit, what a sender makes of these fields: nothing in it can be
+    /// believed then, its length least of all.
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, Damage> {
-        if XxHash3_64::oneshot(&bytes[..CHECKED_BYTES]) != long(bytes, CHECKED_BYTES) {
-            return Err(Damage::Header);
-        }
-        Ok(Self {
+        let header = Self {
             length: word(bytes, 0),
             slot: word(bytes, 4),
             offset: long(bytes, 8),
             digest: long(bytes, 16),
-        })
+        };
+        if header.encode() == *bytes {
+            Ok(header)
+        } else {
+            Err(Damage::Header)
+        }
     }
 
     /// Bytes of the whole frame.
@@ -223,6 +225,15 @@ mod tests {
         fn one_flipped_bit_in_a_header_is_found(length: u32, slot: u32, offset: u64, digest: u64, bit in 0..8 * HEADER_BYTES) {
             let mut bytes = Header { length, slot, offset, digest }.encode();
             bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(Header::decode(&bytes), Err(Damage::Header));
+        }
+
+        #[test]
+        fn a_header_with_more_in_it_is_none(length: u32, slot: u32, offset: u64, digest: u64, at in 24..CHECKED_BYTES, more in 1..=u8::MAX) {
+            let mut bytes = Header { length, slot, offset, digest }.encode();
+            bytes[at] = more;
+            let check = XxHash3_64::oneshot(&bytes[..CHECKED_BYTES]);
+            bytes[CHECKED_BYTES..].copy_from_slice(&check.to_le_bytes());
             prop_assert_eq!(Header::decode(&bytes), Err(Damage::Header));
         }
 
