@@ -58,7 +58,7 @@ const SLACK_OBJECTS: u64 = 800;
 /// pair, with its completion queue and regions, is some 10 KiB, so 800 KiB for the fewer streams.
 const SLACK_SLAB_BYTES: u64 = 600 << 10;
 
-/// What the kernel keeps of a stream's control connection for a minute after its end (TIME_WAIT): 750 bytes were
+/// What the kernel keeps of a stream's control connection for a minute after its end (`TIME_WAIT`): 750 bytes were
 /// seen.
 const TIME_WAIT_BYTES: u64 = 1 << 10;
 
