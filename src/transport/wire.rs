@@ -39,7 +39,7 @@ pub(crate) const PROTOCOL_VERSION: u8 = 2;
 pub(crate) const HEADER_BYTES: usize = 128;
 
 /// How much of a header the check covers: all that is not the check.
-const CHECKED_BYTES: usize = 120;
+const CHECKED_BYTES: usize = HEADER_BYTES - size_of::<u64>();
 
 /// How many slots the receiver may hold back before it must grant them: half of the pool, so that
 /// there are two control messages for every pool's worth of data, each a wake-up at both ends, and

@@ -112,7 +112,10 @@ pub(crate) enum Posting {
 }
 
 /// Where a thread takes the writes that it posts from. It ends with the last of these.
-type Poster = mpsc::Sender<(Operation<Written>, oneshot::Sender<Progress<Written>>)>;
+type Poster = mpsc::Sender<Order>;
+
+/// A write to be posted, and the way back for it.
+type Order = (Operation<Written>, oneshot::Sender<Progress<Written>>);
 
 /// A connected queue pair. It is torn down with the last clone and the last operation.
 #[derive(Clone)]
@@ -294,10 +297,9 @@ pub(crate) struct Written {
 
 /// Starts a thread that posts writes in the order in which they come.
 fn start_poster() -> io::Result<Poster> {
-    let (poster, writes) = mpsc::channel();
+    let (poster, orders) = mpsc::channel::<Order>();
     let post = move || {
-        for (write, back) in writes {
-            let back: oneshot::Sender<_> = back;
+        for (write, back) in orders {
             // Nobody waits for a write of a stream that is gone.
             if !back.is_closed() {
                 let _ = back.send(Progress::begin(write));
