@@ -144,6 +144,7 @@
 //! [`shutdown`]: tokio::io::AsyncWriteExt::shutdown
 
 mod builder;
+mod carry;
 #[doc(hidden)]
 pub mod cli;
 mod config;
@@ -158,16 +159,13 @@ pub mod fuzzing {
 
     /// A ticket, as somebody has typed it.
     pub fn ticket(data: &[u8]) {
-        crate::ticket::fuzz(data);
+        crate::reach::ticket::fuzz(data);
     }
 }
 mod key;
-mod pump;
-mod pump_thread;
 mod reach;
 mod ssh;
 mod stats;
-mod ticket;
 mod transport;
 
 pub use builder::Builder;

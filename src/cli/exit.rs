@@ -4,7 +4,7 @@ use std::{io, process::ExitCode};
 
 use serde::{Serialize, Serializer};
 
-use crate::{error::Error, key::KeyError, ticket::Nobody};
+use crate::{error::Error, key::KeyError, reach::ticket::Nobody};
 
 /// How a run ended. [`Exit::TABLE`] tells users the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

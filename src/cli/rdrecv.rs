@@ -13,7 +13,7 @@ use super::{
     report::{Listening, Report},
     run::{self, Run, cut_short, pumped},
 };
-use crate::{Key, Stream, pump, reach};
+use crate::{Key, Stream, carry::pump, reach};
 
 /// Parses the command line, receives, and says how it went.
 #[must_use]

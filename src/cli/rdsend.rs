@@ -12,7 +12,7 @@ use super::{
     report::Report,
     run::{self, Run, cut_short, pumped, settled},
 };
-use crate::{KeyError, Stream, connect, fd::Source, pump};
+use crate::{KeyError, Stream, carry::pump, connect, fd::Source};
 
 /// Parses the command line, sends, and says how it went.
 #[must_use]

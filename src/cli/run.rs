@@ -22,7 +22,7 @@ use super::{
     report::Report,
     signals::{self, Caught},
 };
-use crate::{Error, Key, Stats, Stream, Watch, pump::PumpError};
+use crate::{Error, Key, Stats, Stream, Watch, carry::pump::PumpError};
 
 /// What a run works with.
 pub(crate) struct Run {

@@ -5,6 +5,7 @@ mod addresses;
 mod dial;
 mod listen;
 mod probes;
+pub(crate) mod ticket;
 
 pub(crate) use addresses::addresses;
 pub(crate) use dial::{Tried, Unreached, dial, is_final};

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     Error, Key, Stream, StreamConfig, Watch,
+    carry::pump::{self, PumpError},
     fd::{Sink, Source},
-    pump::{self, PumpError},
 };
 
 /// What the driver says to a lane.

@@ -7,11 +7,13 @@ use bytes::BytesMut;
 use tokio_util::codec::Decoder;
 
 use super::{
-    codec::Codec,
-    message::Message,
-    noise::{self, HANDSHAKE_BYTES, Initiator},
-    preamble::{PREAMBLE_BYTES, Preamble},
-    wire::{Chain, HEADER_BYTES, Header},
+    connect::preamble::{PREAMBLE_BYTES, Preamble},
+    control::{
+        codec::Codec,
+        message::Message,
+        noise::{self, HANDSHAKE_BYTES, Initiator},
+    },
+    data::frame::{Chain, HEADER_BYTES, Header},
 };
 use crate::Key;
 

@@ -1,56 +1,30 @@
-//! One stream between two processes: negotiation, data path, control connection.
+//! One stream between two processes, in layers. Each layer uses only those below it:
+//!
+//! | folder | from | to |
+//! |---|---|---|
+//! | [`connect`] | a TCP socket | a stream |
+//! | [`stream`] | a stream's halves | what users hold |
+//! | [`rdma`] | ports, queue pairs, registered memory | frames over RDMA |
+//! | [`data`] | the user's bytes | frames, and frames over TCP |
+//! | [`control`] | messages under Noise | the state of a stream |
 
-mod codec;
+mod connect;
 mod control;
-mod dial;
-mod either;
+mod data;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-mod handshake;
-mod info;
-mod lending;
-mod line;
-mod listener;
-mod message;
-mod negotiate;
-mod noise;
-mod path;
-mod preamble;
 #[cfg(feature = "rdma")]
 mod rdma;
 #[cfg(not(feature = "rdma"))]
-#[path = "no_rdma.rs"]
+#[path = "rdma/absent.rs"]
 mod rdma;
-#[cfg(feature = "rdma")]
-mod rdma_stream;
-mod read_half;
-mod readable;
-mod receiver;
-mod recv;
-mod send;
-mod send_buffer;
-mod sender;
-mod shared;
-mod start;
-mod state;
-mod steward;
 mod stream;
-mod tcp;
-mod terms;
-mod watch;
-mod wire;
-mod write_half;
 
-pub use dial::connect;
-pub use listener::Listener;
+pub use connect::{Listener, connect};
+pub(crate) use control::terms::host_name;
 #[cfg(feature = "rdma")]
-pub use rdma_stream::{NotRdma, RdmaStream};
-pub use read_half::ReadHalf;
-pub use send_buffer::SendBuffer;
-pub use stream::{ReuniteError, Stream};
-pub(crate) use terms::host_name;
-pub use watch::Watch;
-pub use write_half::WriteHalf;
+pub use stream::{NotRdma, RdmaStream};
+pub use stream::{ReadHalf, ReuniteError, SendBuffer, Stream, Watch, WriteHalf};
 
 /// What carries the data of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

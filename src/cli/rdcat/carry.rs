@@ -11,13 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Error, ReadHalf, Stream, WriteHalf,
+    carry::{pump, thread::PumpThread},
     cli::{
         exit::Exit,
         run::{Run, cut_short, pumped, settled},
     },
     fd::{Sink, Source},
-    pump,
-    pump_thread::PumpThread,
 };
 
 /// Carries everything to both ends, each way on a thread of its own: a disk that stalls in one holds up neither

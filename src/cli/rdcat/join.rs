@@ -13,8 +13,10 @@ use super::carry::carry;
 use crate::{
     Error, HandshakeFault, Key, Listener, Stream,
     cli::{args::RdcatArgs, message::sentence, progress::is_on_terminal, report::Report, run::Run},
-    reach::{self, Tried, Unreached},
-    ticket::{Nobody, Ticket},
+    reach::{
+        self, Tried, Unreached,
+        ticket::{Nobody, Ticket},
+    },
 };
 
 /// How they find each other.

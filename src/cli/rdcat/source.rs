@@ -11,7 +11,7 @@ use crate::{
         secret::{blank_argument, blank_environment},
     },
     key,
-    ticket::Ticket,
+    reach::ticket::Ticket,
 };
 
 /// The environment variable that holds a ticket.

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Error, Stream,
-    pump::{self, PumpError},
+    carry::pump::{self, PumpError},
     ssh::protocol::FaultKind,
 };
 

@@ -26,26 +26,29 @@ use tokio::time::timeout;
 
 use super::{
     Rdma,
-    choice::{DeviceChoice, NoRdma},
-    device::Inventory,
-    explain::{fruitless, remedy},
     link::{Place, Posting},
     memlock::{Memlock, fit, why_smaller},
-    offer::Candidate,
     opening::{Blueprint, Connected, Opened},
-    proposal::{Proposal, Way, Ways},
-    recv::{self, RdmaReceive},
-    renew::Renewer,
-    renewal::Renewal,
-    send::{self, RdmaSend},
+    ports::{
+        choice::{DeviceChoice, NoRdma},
+        device::Inventory,
+        explain::{fruitless, remedy},
+        offer::Candidate,
+        proposal::{Proposal, Way, Ways},
+        sysfs::Roots,
+    },
+    receive_path::{self, RdmaReceive},
+    renewal::{driver::Renewer, request::Renewal},
+    send_path::{self, RdmaSend},
     steps::{decode, encode},
-    sysfs::Roots,
 };
 use crate::{
     Direction, Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig,
     StreamConfig, TransportPolicy,
     transport::{
-        codec::Control, host_name, message::Message, shared::Shared, state::State, terms::Agreement,
+        control::{codec::Control, message::Message, state::State, terms::Agreement},
+        data::shared::Shared,
+        host_name,
     },
 };
 
@@ -80,9 +83,9 @@ pub(crate) struct Ours {
 /// Both sides of an established path, and its name.
 pub(crate) struct Ends {
     /// Absent in a stream that only receives.
-    send: Option<send::Live>,
+    send: Option<send_path::Live>,
     /// Absent in a stream that only sends.
-    receive: Option<recv::Live>,
+    receive: Option<receive_path::Live>,
     blueprint: Blueprint,
     renewal: Option<Arc<Renewal>>,
     /// Payload of a chunk, in bytes.

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::sysfs::{self, Roots};
-use crate::{Direction, MIN_CHUNK_BYTES, MIN_DEPTH, transport::wire::HEADER_BYTES};
+use super::ports::sysfs::{self, Roots};
+use crate::{Direction, MIN_CHUNK_BYTES, MIN_DEPTH, transport::data::frame::HEADER_BYTES};
 
 /// What a stream's end pins at most, unless told otherwise: more than a millisecond's traffic at
 /// 100 Gbit/s, hundreds of round trips within a site, and no burden to a machine with a hundred streams.
@@ -226,7 +226,7 @@ mod tests {
     use crate::{
         MAX_CHUNK_BYTES, MAX_DEPTH,
         config::{LONE_POOL, POOL},
-        transport::rdma::fixtures::Tree,
+        transport::rdma::ports::fixtures::Tree,
     };
 
     const KIB: u64 = 1024;

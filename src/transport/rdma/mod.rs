@@ -5,38 +5,27 @@
 //! completion says that the frame is there. Slots are used in the order in which they are granted, so
 //! the receiver knows where to look. Credits and everything else travel on the control connection.
 
-mod choice;
-mod device;
 mod establish;
-mod explain;
-#[cfg(test)]
-mod fixtures;
-mod gid;
 mod link;
 mod memlock;
-mod network;
-mod offer;
 mod opening;
 mod pool;
-mod proposal;
-mod rank;
-mod recv;
-mod renew;
+mod ports;
+mod receive_path;
 mod renewal;
-mod send;
+mod send_path;
 mod steps;
-mod sysfs;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use establish::{Ends, NoWay, Ours};
 
-use super::path::DataPath;
+use super::data::path::DataPath;
 
 /// The RDMA data path.
 pub(crate) struct Rdma;
 
 impl DataPath for Rdma {
-    type Send = send::RdmaSend;
-    type Receive = recv::RdmaReceive;
+    type Send = send_path::RdmaSend;
+    type Receive = receive_path::RdmaReceive;
 }

@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::{
     link::{Endpoint, Link, Place, Posted, Posting, Reach, SlotToken, Unconnected, Written},
     pool::{self, RdmaSlot},
-    recv, send,
+    receive_path, send_path,
 };
-use crate::{Direction, transport::path::Slot};
+use crate::{Direction, transport::data::path::Slot};
 
 /// What every link of a stream looks like, the first one and those that replace it.
-pub(super) struct Blueprint {
+pub(crate) struct Blueprint {
     pub(super) name: String,
     /// What to do when nothing crosses it.
     pub(super) remedy: &'static str,
@@ -132,15 +132,15 @@ impl Connected {
     }
 
     /// Both sides, ready for use.
-    pub(super) fn lives(self) -> (Option<send::Live>, Option<recv::Live>) {
+    pub(super) fn lives(self) -> (Option<send_path::Live>, Option<receive_path::Live>) {
         let Self {
             link,
             peer,
             send,
             receive,
         } = self;
-        let sends = (!send.is_empty()).then(|| send::Live::new(link.clone(), send, peer));
-        let receives = (!receive.is_empty()).then(|| recv::Live::new(link, receive));
+        let sends = (!send.is_empty()).then(|| send_path::Live::new(link.clone(), send, peer));
+        let receives = (!receive.is_empty()).then(|| receive_path::Live::new(link, receive));
         (sends, receives)
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::link::{Reach, Region, SlotToken, Unconnected};
-use crate::transport::{path::Slot, wire::HEADER_BYTES};
+use crate::transport::data::{frame::HEADER_BYTES, path::Slot};
 
 /// A slot in registered memory, or what was in one when its link was taken down.
 pub(crate) struct RdmaSlot {

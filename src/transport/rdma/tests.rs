@@ -1,6 +1,6 @@
 //! Whole machines: what is found on them, what is chosen, and what is said.
 
-use super::{
+use super::ports::{
     choice::{DeviceChoice, NoRdma},
     explain::networks_differ,
     fixtures::{Tree, V1, V2, infiniband, roce},

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{cause::Cause, control::Outbox, joint::Joint};
 use crate::{
-    pump_thread::PumpThread,
+    carry::thread::PumpThread,
     ssh::protocol::{Status, Work},
 };
 

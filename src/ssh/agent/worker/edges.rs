@@ -6,19 +6,19 @@ use tokio::{runtime::Handle, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroize;
 
-use super::{
-    super::{
-        edge::{self, Plan, Request},
-        joint::{Joint, Trouble},
-        meter::Meter,
-        stage::{Ends, Placed, Stage},
-    },
-    Meters,
-};
+use super::Meters;
 use crate::{
     Key,
-    pump_thread::PumpThread,
-    ssh::protocol::{Edge, End, FaultKind, Order},
+    carry::thread::PumpThread,
+    ssh::{
+        agent::{
+            edge::{self, Plan, Request},
+            joint::{Joint, Trouble},
+            meter::Meter,
+            stage::{Ends, Placed, Stage},
+        },
+        protocol::{Edge, End, FaultKind, Order},
+    },
 };
 
 /// What is to be brought up.

@@ -1,7 +1,10 @@
 //! The machine that the tests run on, where it has RDMA: its own sysfs, not ours.
 
 use super::*;
-use crate::transport::rdma::{device::Inventory, device::MTUS, sysfs::Roots};
+use crate::transport::rdma::ports::{
+    device::{Inventory, MTUS},
+    sysfs::Roots,
+};
 
 #[test]
 fn the_ports_of_this_machine_are_found() {

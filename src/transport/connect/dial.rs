@@ -1,0 +1,119 @@
+//! The dialing end: finds the acceptor, and tries again while it is not there yet.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::{
+    net::{TcpStream, lookup_host},
+    time::{Instant, sleep, timeout, timeout_at},
+};
+
+use super::negotiate::{self, Negotiated};
+use crate::{
+    Error, HandshakeFault, Key, StreamConfig,
+    transport::{rdma, stream::stream::Stream},
+};
+
+/// Pause between two rounds of attempts: short, because the usual reason to wait is a receiver
+/// that is being started at the same moment.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How long one address may take before the next one gets its turn: a host with a dead address
+/// among its addresses is reached all the same.
+const ADDRESS_LIMIT: Duration = Duration::from_secs(1);
+
+/// Connects to the acceptor at `host` and `port`, trying every address of the host again and
+/// again for [`StreamConfig::connect_timeout`]. `host` is a name, an IPv4 address or an IPv6
+/// address without brackets.
+///
+/// # Errors
+///
+/// [`Error::Resolve`], [`Error::Connect`] or [`Error::Handshake`]; wrong keys and differing
+/// versions fail at once.
+///
+/// # Cancel safety
+///
+/// Dropping the future closes what it had opened; the acceptor goes on listening.
+pub async fn connect(
+    host: &str,
+    port: u16,
+    key: &Key,
+    config: &StreamConfig,
+) -> Result<Stream, Error> {
+    rdma::Ours::check(config)?;
+    let started = Instant::now();
+    let deadline = started + config.connect_timeout;
+    let addresses = resolve(host, port).await?;
+    loop {
+        let mut last = None;
+        for address in &addresses {
+            match attempt(*address, host, key, config, deadline).await {
+                Ok(negotiated) => return Stream::start(negotiated, config),
+                Err(Setback::Final(fault)) => {
+                    return Err(Error::Handshake {
+                        peer: host.to_owned(),
+                        fault,
+                    });
+                }
+                Err(Setback::NotYet(error)) => last = Some(error),
+            }
+        }
+        if Instant::now() + PAUSE >= deadline {
+            let source = last.unwrap_or_else(|| io::ErrorKind::TimedOut.into());
+            return Err(Error::Connect {
+                peer: format!("{host} port {port}"),
+                tried: started.elapsed(),
+                source: Arc::new(source),
+            });
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
+    let failed = |source| Error::Resolve {
+        host: host.to_owned(),
+        source: Arc::new(source),
+    };
+    let addresses: Vec<_> = lookup_host((host, port)).await.map_err(failed)?.collect();
+    if addresses.is_empty() {
+        return Err(failed(io::Error::new(
+            io::ErrorKind::NotFound,
+            "it has no address",
+        )));
+    }
+    Ok(addresses)
+}
+
+/// Why an attempt did not succeed.
+enum Setback {
+    /// Nobody is there yet, or the acceptor was too busy to answer: worth another try.
+    NotYet(io::Error),
+    /// Another try would end the same.
+    Final(HandshakeFault),
+}
+
+async fn attempt(
+    address: SocketAddr,
+    host: &str,
+    key: &Key,
+    config: &StreamConfig,
+    deadline: Instant,
+) -> Result<Negotiated, Setback> {
+    let limit = deadline.min(Instant::now() + ADDRESS_LIMIT);
+    let socket = match timeout_at(limit, TcpStream::connect(address)).await {
+        Ok(Ok(socket)) => socket,
+        Ok(Err(error)) => return Err(Setback::NotYet(error)),
+        Err(_) => return Err(Setback::NotYet(io::ErrorKind::TimedOut.into())),
+    };
+    let limit = config.handshake_timeout;
+    // Boxed: it is many times larger than all the rest of `connect`.
+    let dialing = Box::pin(negotiate::dial(socket, host, key, config));
+    match timeout(limit, dialing).await {
+        Ok(Ok(negotiated)) => Ok(negotiated),
+        Ok(Err(HandshakeFault::Broken(error))) if Instant::now() + PAUSE < deadline => {
+            Err(Setback::NotYet(io::Error::new(error.kind(), error)))
+        }
+        Ok(Err(fault)) => Err(Setback::Final(fault)),
+        Err(_) => Err(Setback::Final(HandshakeFault::Timeout(limit))),
+    }
+}

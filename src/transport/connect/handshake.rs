@@ -1,0 +1,152 @@
+//! From a fresh TCP connection to an authenticated control connection.
+//!
+//! ```text
+//! dialer                                    acceptor
+//!   preamble, Noise message 1  ───────────►   wrong key, wrong version: says so, closes
+//!                              ◄───────────   preamble, Noise message 2
+//!   Hello                      ───────────►   only now the dialer is believed
+//! ```
+//!
+//! What follows is in [`negotiate`](super::negotiate).
+
+use std::{io, sync::Arc};
+
+use futures::StreamExt;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_util::codec::Framed;
+
+use super::preamble::{Kind, PREAMBLE_BYTES, Preamble};
+use crate::{
+    HandshakeFault, Key,
+    transport::{
+        control::{
+            codec::{Codec, Control, ControlError},
+            message::{Hello, Message},
+            noise::{self, HANDSHAKE_BYTES, Initiator},
+            task,
+        },
+        data::frame::PROTOCOL_VERSION,
+    },
+};
+
+impl From<ControlError> for HandshakeFault {
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::Io(error) => error.into(),
+            ControlError::Unopened(_) => Self::Protocol("a message does not verify"),
+        }
+    }
+}
+
+impl From<io::Error> for HandshakeFault {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(Arc::new(error))
+    }
+}
+
+/// The end of a connection where a message should be.
+pub(super) fn closed() -> HandshakeFault {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "closed by the other end").into()
+}
+
+/// The dialer's side on a fresh connection: the control connection, and where the chains begin, this
+/// end's sending direction first.
+///
+/// # Errors
+///
+/// When the acceptor does not have the key, speaks another version, or is not rdpipe.
+pub(crate) async fn introduce(
+    mut socket: TcpStream,
+    key: &Key,
+) -> Result<(Control, [u64; 2]), HandshakeFault> {
+    socket.set_nodelay(true)?;
+    let preamble = Preamble::encode(Kind::Control);
+    let (initiator, first) = Initiator::start(key, &preamble);
+    socket.write_all(&[&preamble[..], &first].concat()).await?;
+    let session = read_reply(&mut socket, initiator).await?;
+    let seeds = session.seeds;
+    Ok((Framed::new(socket, Codec(session)), seeds))
+}
+
+async fn read_reply(
+    socket: &mut TcpStream,
+    initiator: Initiator,
+) -> Result<noise::Session, HandshakeFault> {
+    let mut preamble = [0; PREAMBLE_BYTES];
+    socket.read_exact(&mut preamble).await?;
+    let not_rdpipe = HandshakeFault::NotRdpipe("its first bytes are another protocol's");
+    let Preamble { version, kind } = Preamble::decode(preamble).ok_or(not_rdpipe)?;
+    match kind {
+        _ if version != PROTOCOL_VERSION => Err(HandshakeFault::Version {
+            ours: PROTOCOL_VERSION,
+            theirs: version,
+        }),
+        Some(Kind::WrongKey) => Err(HandshakeFault::Key),
+        Some(Kind::Reply) => {
+            let mut reply = [0; HANDSHAKE_BYTES];
+            socket.read_exact(&mut reply).await?;
+            initiator.finish(&reply).map_err(|_| HandshakeFault::Key)
+        }
+        _ => Err(HandshakeFault::Protocol("an answer of an unknown kind")),
+    }
+}
+
+/// A dialer that has proved that it has the key, and what it wants.
+pub(crate) struct Authenticated {
+    /// The control connection.
+    pub(super) control: Control,
+    /// What the dialer wants.
+    pub(super) hello: Hello,
+    /// Where the chains begin: this end's sending direction, then its receiving one.
+    pub(super) seeds: [u64; 2],
+}
+
+/// The acceptor's side of a control connection, up to the point where the dialer is believed.
+/// `preamble` has been read from the connection already.
+///
+/// # Errors
+///
+/// Of a stranger, or of the network: of no interest to the user of a listener.
+pub(crate) async fn authenticate(
+    mut socket: TcpStream,
+    preamble: [u8; PREAMBLE_BYTES],
+    key: &Key,
+) -> Result<Authenticated, HandshakeFault> {
+    // Before anything else is read: how much follows is up to their version.
+    let theirs = Preamble::decode(preamble).map_or(PROTOCOL_VERSION, |p| p.version);
+    if theirs != PROTOCOL_VERSION {
+        refuse(socket, Kind::WrongVersion).await;
+        return Err(HandshakeFault::Version {
+            ours: PROTOCOL_VERSION,
+            theirs,
+        });
+    }
+    let mut first = [0; HANDSHAKE_BYTES];
+    socket.read_exact(&mut first).await?;
+    let Ok((session, reply)) = noise::respond(key, &preamble, &first) else {
+        refuse(socket, Kind::WrongKey).await;
+        return Err(HandshakeFault::Key);
+    };
+    socket
+        .write_all(&[&Preamble::encode(Kind::Reply)[..], &reply].concat())
+        .await?;
+    let [to_acceptor, to_dialer] = session.seeds;
+    let mut control = Framed::new(socket, Codec(session));
+    match control.next().await.ok_or_else(closed)?? {
+        Message::Hello(hello) => Ok(Authenticated {
+            control,
+            hello,
+            seeds: [to_dialer, to_acceptor],
+        }),
+        _ => Err(HandshakeFault::Protocol("a first message that is no hello")),
+    }
+}
+
+async fn refuse(mut socket: TcpStream, kind: Kind) {
+    if socket.write_all(&Preamble::encode(kind)).await.is_ok() {
+        task::close(socket).await;
+    }
+}

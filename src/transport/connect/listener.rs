@@ -1,0 +1,319 @@
+//! The accepting end: answers everybody, believes nobody without the key, and goes on listening.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    io::AsyncReadExt,
+    net::{TcpListener, TcpStream},
+    runtime::Handle,
+    sync::{mpsc, oneshot},
+    task::AbortHandle,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{
+    handshake,
+    negotiate::{self, Negotiated},
+    preamble::{Kind, PREAMBLE_BYTES, Preamble},
+};
+use crate::{
+    Error, HandshakeFault, Key, StreamConfig,
+    transport::{
+        control::message::Token, data::frame::PROTOCOL_VERSION, rdma, stream::stream::Stream,
+    },
+};
+
+/// Most connections that may be in a handshake at once. Whoever comes after that pushes out the
+/// one that has dawdled longest: a peer with the key needs a few milliseconds, so it is never the
+/// one, while a crowd of silent strangers cannot keep it out.
+const MAX_STRANGERS: usize = 128;
+
+/// Streams that wait for [`Listener::accept`]. More than a few mean that nobody accepts.
+const BACKLOG: usize = 16;
+
+/// Pause after the system could not accept a connection, most often for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Accepts streams from peers that have the key.
+///
+/// Connections are answered side by side in the background. A wrong key, garbage or silence costs
+/// the *peer* its connection and is not reported; what goes wrong with a peer that has proved
+/// that it has the key is, by [`accept`](Self::accept).
+pub struct Listener {
+    address: SocketAddr,
+    config: StreamConfig,
+    arrivals: mpsc::Receiver<Result<Negotiated, Error>>,
+    _door: DropGuard,
+}
+
+impl Listener {
+    /// Listens on `address`; port 0 takes a free one, see [`local_addr`](Self::local_addr).
+    /// An IPv6 address takes IPv4 peers too where it is the unspecified one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Listen`], or [`Error::Device`] where RDMA was asked for and cannot be had.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn bind(address: SocketAddr, key: Key, config: StreamConfig) -> Result<Self, Error> {
+        let failed = |source| Error::Listen {
+            address: address.to_string(),
+            source: Arc::new(source),
+        };
+        rdma::Ours::check(&config)?;
+        let streams = Handle::current();
+        let runtime = config.control_runtime.clone();
+        let runtime = runtime.unwrap_or_else(|| streams.clone());
+        let socket = {
+            let _context = runtime.enter();
+            listen(address).map_err(failed)?
+        };
+        let local = socket.local_addr().map_err(failed)?;
+        let (sender, arrivals) = mpsc::channel(BACKLOG);
+        let closed = CancellationToken::new();
+        let door = Arc::new(Door {
+            key,
+            config: config.clone(),
+            streams,
+            strangers: Mutex::default(),
+            expected: Mutex::default(),
+            arrivals: sender,
+            closed: closed.clone(),
+        });
+        runtime.spawn(
+            closed
+                .clone()
+                .run_until_cancelled_owned(door.answer(socket)),
+        );
+        Ok(Self {
+            address: local,
+            config,
+            arrivals,
+            _door: closed.drop_guard(),
+        })
+    }
+
+    /// The address it listens on.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The next stream from a peer that has the key.
+    ///
+    /// # Errors
+    ///
+    /// What kept a stream with such a peer from coming about; the listener goes on.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a stream that was not returned is returned by the next call.
+    pub async fn accept(&mut self) -> Result<Stream, Error> {
+        let arrival = self.arrivals.recv().await;
+        let closed = || {
+            let source = Arc::new(io::Error::other("its runtime has ended"));
+            Err(Error::Listen {
+                address: self.address.to_string(),
+                source,
+            })
+        };
+        Stream::start(arrival.unwrap_or_else(closed)?, &self.config)
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    use socket2::{Domain, Socket, Type};
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM.nonblocking(),
+        None,
+    )?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    socket.bind(&address.into())?;
+    // Deep enough for a flood of strangers within the time that one accept takes.
+    socket.listen(1024)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// What the background of a listener shares.
+struct Door {
+    key: Key,
+    config: StreamConfig,
+    /// Where streams will be used, so where their data path is to be made: a queue pair belongs to
+    /// the runtime that it is made in.
+    streams: Handle,
+    strangers: Mutex<Strangers>,
+    /// Data connections that streams wait for, by their tokens.
+    expected: Mutex<HashMap<[u8; 32], oneshot::Sender<TcpStream>>>,
+    arrivals: mpsc::Sender<Result<Negotiated, Error>>,
+    closed: CancellationToken,
+}
+
+impl Door {
+    async fn answer(self: Arc<Self>, socket: TcpListener) {
+        loop {
+            match socket.accept().await {
+                Ok((peer, address)) => self.admit(peer, address),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn admit(self: &Arc<Self>, socket: TcpStream, address: SocketAddr) {
+        let door = Arc::clone(self);
+        let mut strangers = lock(&self.strangers);
+        let number = strangers.next();
+        let serving = async move {
+            let admission = Admission {
+                door: &door,
+                number,
+            };
+            if let Err(fault) = door.serve(socket, admission).await {
+                tracing::debug!(%address, %fault, "a connection without the key");
+            }
+        };
+        let task = tokio::spawn(self.closed.clone().run_until_cancelled_owned(serving));
+        let pushed_out = strangers.admit(number, task.abort_handle());
+        drop(strangers);
+        if let Some(oldest) = pushed_out {
+            oldest.abort();
+        }
+    }
+
+    /// Serves one connection to its end. An error is a stranger's.
+    async fn serve(
+        self: &Arc<Self>,
+        mut socket: TcpStream,
+        admission: Admission<'_>,
+    ) -> Result<(), HandshakeFault> {
+        let limit = self.config.handshake_timeout;
+        let authenticating = async {
+            socket.set_nodelay(true)?;
+            let mut preamble = [0; PREAMBLE_BYTES];
+            socket.read_exact(&mut preamble).await?;
+            match Preamble::decode(preamble) {
+                None => Err(HandshakeFault::NotRdpipe(
+                    "its first bytes are another protocol's",
+                )),
+                Some(Preamble {
+                    version: PROTOCOL_VERSION,
+                    kind: Some(Kind::Data),
+                }) => {
+                    self.take_data(socket).await?;
+                    Ok(None)
+                }
+                // Boxed, as below: a stranger who says nothing costs a socket and a few hundred
+                // bytes, not the room that a whole handshake would take.
+                Some(_) => Box::pin(handshake::authenticate(socket, preamble, &self.key))
+                    .await
+                    .map(Some),
+            }
+        };
+        let authenticated = timeout(limit, authenticating).await;
+        // From here on it is no stranger, and nobody pushes it out.
+        drop(admission);
+        let Some(peer) = authenticated.map_err(|_| HandshakeFault::Timeout(limit))?? else {
+            return Ok(());
+        };
+        let door = Arc::clone(self);
+        let welcome =
+            async move { negotiate::welcome(peer, &door.config, |token| door.expect(token)).await };
+        let welcome = self.closed.clone().run_until_cancelled_owned(welcome);
+        let Ok(Some(arrival)) = self.streams.spawn(welcome).await else {
+            // The listener is gone, or its runtime.
+            return Ok(());
+        };
+        let _ = self.arrivals.send(arrival).await;
+        Ok(())
+    }
+
+    /// Hands a data connection to the stream whose token it presents.
+    async fn take_data(&self, mut socket: TcpStream) -> Result<(), HandshakeFault> {
+        let mut token = [0; 32];
+        socket.read_exact(&mut token).await?;
+        let stream = lock(&self.expected).remove(&token);
+        let stream = stream.ok_or(HandshakeFault::Protocol("a token that nobody gave out"))?;
+        let _ = stream.send(socket);
+        Ok(())
+    }
+
+    /// The data connection that will present `token`. The token is good once.
+    fn expect(&self, token: Token) -> impl Future<Output = Option<TcpStream>> + use<'_> {
+        let (sender, receiver) = oneshot::channel();
+        lock(&self.expected).insert(token.0, sender);
+        let forget = Forget { door: self, token };
+        async move {
+            let data = receiver.await.ok();
+            drop(forget);
+            data
+        }
+    }
+}
+
+/// Takes a token back when the stream no longer waits for its data connection.
+struct Forget<'a> {
+    door: &'a Door,
+    token: Token,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        lock(&self.door.expected).remove(&self.token.0);
+    }
+}
+
+/// The connections that have not proved anything yet, the oldest first.
+#[derive(Default)]
+struct Strangers {
+    numbers: u64,
+    waiting: VecDeque<(u64, AbortHandle)>,
+}
+
+impl Strangers {
+    fn next(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// Adds the newest; returns the oldest when there are too many.
+    fn admit(&mut self, number: u64, task: AbortHandle) -> Option<AbortHandle> {
+        self.waiting.push_back((number, task));
+        if self.waiting.len() <= MAX_STRANGERS {
+            return None;
+        }
+        self.waiting.pop_front().map(|(_, oldest)| oldest)
+    }
+}
+
+/// A place among the strangers, given up when dropped.
+struct Admission<'a> {
+    door: &'a Door,
+    number: u64,
+}
+
+impl Drop for Admission<'_> {
+    fn drop(&mut self) {
+        lock(&self.door.strangers)
+            .waiting
+            .retain(|(number, _)| *number != self.number);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

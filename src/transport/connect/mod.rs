@@ -1,0 +1,12 @@
+//! From a TCP socket to a stream: dialling and listening, the handshake, the choice of what carries the
+//! data, and the start of the stream's tasks.
+
+pub(crate) mod dial;
+pub(crate) mod handshake;
+pub(crate) mod listener;
+mod negotiate;
+pub(crate) mod preamble;
+mod start;
+
+pub use dial::connect;
+pub use listener::Listener;

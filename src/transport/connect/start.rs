@@ -1,0 +1,176 @@
+//! From what was negotiated to a stream that runs.
+
+use std::{io, net::SocketAddr, sync::Arc};
+
+use futures::task::AtomicWaker;
+use tokio::{net::TcpStream, runtime::Handle};
+use tokio_util::codec::Framed;
+
+use super::negotiate::{Data, Negotiated};
+#[cfg(feature = "rdma")]
+use crate::transport::rdma;
+use crate::{
+    Error, StreamConfig,
+    transport::{
+        Transport,
+        control::{
+            codec::Control,
+            state::State,
+            task::{self, Timing},
+            terms::Agreement,
+        },
+        data::{
+            path::DataPath,
+            recv_half::RecvHalf,
+            recv_lane::Receiver,
+            send_half::SendHalf,
+            send_lane::Sender,
+            shared::Shared,
+            steward,
+            tcp::{Tcp, TcpReceive, TcpSend},
+        },
+        stream::{
+            either::Either, info::Info, read_half::ReadHalf, stream::Stream, write_half::WriteHalf,
+        },
+    },
+};
+
+impl Stream {
+    /// Makes the halves, starts the tasks, and grants the peer its slots.
+    pub(crate) fn start(negotiated: Negotiated, config: &StreamConfig) -> Result<Self, Error> {
+        let Negotiated {
+            control,
+            data,
+            agreement,
+            seeds,
+            peer,
+        } = negotiated;
+        let io_failed = |source: io::Error| Error::Handshake {
+            peer: peer.clone(),
+            fault: crate::HandshakeFault::Broken(Arc::new(source)),
+        };
+        let peer_addr = canonical(control.get_ref().peer_addr().map_err(io_failed)?);
+        let control_runtime = config.control_runtime.clone();
+        let control_runtime = control_runtime.unwrap_or_else(Handle::current);
+        let control = move_control(control, &control_runtime).map_err(io_failed)?;
+        let state = State::new(peer.clone(), agreement.direction, 2);
+        let mut info = Info {
+            state: Arc::clone(&state),
+            peer_addr,
+            transport: Transport::Tcp,
+            reason: String::new(),
+            is_fallback: false,
+            direction: agreement.direction,
+            chunk_bytes: agreement.chunk_bytes,
+            depth: agreement.depth as usize,
+            smaller: None,
+        };
+        let (send, recv) = match data {
+            Data::Tcp {
+                socket,
+                reason,
+                is_fallback,
+            } => {
+                (info.reason, info.is_fallback) = (reason, is_fallback);
+                let paths = tcp_paths(socket, &agreement).map_err(io_failed)?;
+                let shared = share::<Tcp>(&state, paths, agreement.depth, seeds, config);
+                let (send, recv) = halves(shared);
+                (Either::Tcp(send), Either::Tcp(recv))
+            }
+            #[cfg(feature = "rdma")]
+            Data::Rdma(ends) => {
+                let mut ends = *ends;
+                (info.transport, info.reason) = (Transport::Rdma, ends.name.clone());
+                info.smaller = ends.smaller.take();
+                (info.chunk_bytes, info.depth) = (ends.chunk_bytes, ends.depth as usize);
+                let (paths, depth) = (ends.paths(&state), ends.depth);
+                let shared = share::<rdma::Rdma>(&state, paths, depth, seeds, config);
+                tokio::spawn(ends.renewer(Arc::clone(&shared), config.timeout).serve());
+                let (send, recv) = halves(shared);
+                (Either::Rdma(send), Either::Rdma(recv))
+            }
+            #[cfg(not(feature = "rdma"))]
+            Data::Rdma(never) => match *never {},
+        };
+        let timing = Timing::new(config.timeout, agreement.peer_timeout);
+        let stand_in = config.keepalive_runtime.clone();
+        control_runtime.spawn(task::run(state, control, timing, stand_in));
+        crate::faults::point("after-hello");
+        let info = Arc::new(info);
+        let recv = ReadHalf::new(recv, Arc::clone(&info));
+        Ok(Self::of(recv, WriteHalf::new(send, info)))
+    }
+}
+
+/// Both sides of the data connection, on this runtime: the listener's may have been another one.
+fn tcp_paths(
+    socket: TcpStream,
+    agreement: &Agreement,
+) -> io::Result<(Option<TcpSend>, Option<TcpReceive>)> {
+    let socket = Arc::new(TcpStream::from_std(socket.into_std()?)?);
+    let Agreement {
+        direction,
+        chunk_bytes,
+        depth,
+        ..
+    } = *agreement;
+    let sender = || TcpSend::new(Arc::clone(&socket), chunk_bytes, depth);
+    let receiver = || TcpReceive::new(Arc::clone(&socket), chunk_bytes, depth);
+    Ok((
+        direction.sends().then(sender),
+        direction.receives().then(receiver),
+    ))
+}
+
+/// What the halves of a stream over one kind of data path share. The peer has its slots.
+fn share<D: DataPath>(
+    state: &Arc<State>,
+    (send, receive): (Option<D::Send>, Option<D::Receive>),
+    depth: u32,
+    seeds: [u64; 2],
+    config: &StreamConfig,
+) -> Arc<Shared<D>> {
+    let receiver = |path| Receiver::new(path, depth, seeds[1], faults(config));
+    let shared = Shared {
+        state: Arc::clone(state),
+        sender: send.map(|path| Sender::new(path, seeds[0])),
+        receiver: receive.map(receiver),
+        attended: AtomicWaker::new(),
+    };
+    if let Some(receiver) = &shared.receiver {
+        receiver.grant_all(state);
+    }
+    Arc::new(shared)
+}
+
+/// The halves, with their steward.
+fn halves<D: DataPath>(shared: Arc<Shared<D>>) -> (SendHalf<D>, RecvHalf<D>) {
+    tokio::spawn(steward::serve(Arc::clone(&shared)));
+    (SendHalf::new(Arc::clone(&shared)), RecvHalf::new(shared))
+}
+
+/// An IPv4 address as one, also where a socket of both families shows it inside an IPv6 one.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    (address.ip().to_canonical(), address.port()).into()
+}
+
+/// Takes the control connection to the runtime that its task will run on.
+fn move_control(control: Control, runtime: &Handle) -> io::Result<Control> {
+    let parts = control.into_parts();
+    let socket = parts.io.into_std()?;
+    let _context = runtime.enter();
+    let mut moved = Framed::new(TcpStream::from_std(socket)?, parts.codec).into_parts();
+    moved.read_buf = parts.read_buf;
+    moved.write_buf = parts.write_buf;
+    Ok(Framed::from_parts(moved))
+}
+
+#[cfg(feature = "fault-injection")]
+fn faults(config: &StreamConfig) -> crate::faults::Faults {
+    config.faults
+}
+
+#[cfg(not(feature = "fault-injection"))]
+fn faults(_config: &StreamConfig) -> crate::faults::Faults {
+    crate::faults::Faults::default()
+}

@@ -1,0 +1,50 @@
+//! A received chunk on its way to the reader.
+
+use super::{frame::HEADER_BYTES, path::Slot};
+
+/// A verified chunk, or what is left of it.
+pub(crate) struct Readable<S> {
+    slot: S,
+    next: usize,
+    end: usize,
+}
+
+impl<S: Slot> Readable<S> {
+    /// All of a chunk whose payload is `length` bytes.
+    pub(crate) fn new(slot: S, length: usize) -> Self {
+        let (next, end) = (HEADER_BYTES, HEADER_BYTES + length);
+        Self { slot, next, end }
+    }
+
+    /// The reader has taken `count` of them. Whether none is left.
+    pub(crate) fn take(&mut self, count: usize) -> bool {
+        self.next += count;
+        self.next >= self.end
+    }
+
+    /// The bytes that the reader has not taken.
+    pub(crate) fn rest(&self) -> &[u8] {
+        &self.slot.bytes()[self.next..self.end]
+    }
+
+    /// Its slot.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn slot_mut(&mut self) -> &mut S {
+        &mut self.slot
+    }
+
+    /// Its slot, for the pool.
+    pub(crate) fn into_slot(self) -> S {
+        self.slot
+    }
+
+    /// Appends `payload` if there is room for it. Many small chunks do not use up the pool then:
+    /// of any two that wait for the reader one after the other, at least half is payload.
+    pub(crate) fn join(&mut self, payload: &[u8]) -> bool {
+        let room = self.slot.bytes_mut()[self.end..].get_mut(..payload.len());
+        let Some(place) = room else { return false };
+        place.copy_from_slice(payload);
+        self.end += payload.len();
+        true
+    }
+}

@@ -1,0 +1,305 @@
+//! The receiving lane: from the data path to verified chunks, driven by whoever polls.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+
+use super::{
+    frame::{Chain, Damage, HEADER_BYTES, Header, credit_batch},
+    lending::{Lender, Returns},
+    path::{ReceivePath, Slot, Violation},
+    readable::Readable,
+};
+use crate::{
+    Fault, faults,
+    transport::control::state::{Failure, State},
+};
+
+/// What the receiving half and the steward drive: chunks that arrive, and credits that go back.
+pub(crate) struct Receiver<P: ReceivePath> {
+    lane: Mutex<Lane<P>>,
+    /// Counts the user's polls, so that the steward sees whether somebody drives.
+    pub(crate) polls: AtomicU64,
+    /// Where lent chunks come back to.
+    pub(crate) returns: Arc<Returns<P::Slot>>,
+}
+
+/// Chunks that arrive, and credits that go back.
+pub(crate) struct Lane<P: ReceivePath> {
+    path: P,
+    chain: Chain,
+    /// Verified chunks that the reader has not had yet.
+    ready: VecDeque<Readable<P::Slot>>,
+    /// By slot: whether the peer may write it.
+    granted: Vec<bool>,
+    /// How many those are.
+    outstanding: usize,
+    /// Slots given back by the reader and not granted again yet.
+    freed: Vec<u32>,
+    /// Chunks that arrived and that the reader has not given back.
+    unread: usize,
+    /// Slots of a new pool that stay empty for as long as chunks of the old one are unread: what may be
+    /// on its way never grows.
+    withheld: Vec<u32>,
+    lender: Lender<P::Slot>,
+    broken: bool,
+    faults: faults::Faults,
+}
+
+impl<P: ReceivePath> Receiver<P> {
+    /// A receiver with `depth` slots whose first chunk is chained to `seed`.
+    pub(crate) fn new(path: P, depth: u32, seed: u64, faults: faults::Faults) -> Self {
+        let lane = Lane {
+            path,
+            chain: Chain::new(seed),
+            ready: VecDeque::with_capacity(depth as usize),
+            granted: vec![false; depth as usize],
+            outstanding: 0,
+            freed: (0..depth).collect(),
+            unread: 0,
+            withheld: Vec::new(),
+            lender: Lender::new(depth),
+            broken: false,
+            faults,
+        };
+        Self {
+            polls: AtomicU64::new(0),
+            returns: lane.lender.returns(),
+            lane: Mutex::new(lane),
+        }
+    }
+
+    /// The lane, which only the user and the steward ever contend for.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Lane<P>> {
+        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Grants every slot, at the start.
+    pub(crate) fn grant_all(&self, state: &State) {
+        self.lock().grant(state);
+    }
+
+    /// Goes on without the user, and wakes it when something has moved.
+    pub(crate) fn drive_unattended(&self, state: &State, cx: &mut Context<'_>) {
+        let mut lane = self.lock();
+        let before = (lane.ready.len(), state.announced_end());
+        lane.take_arrivals(state, cx, usize::MAX);
+        if before != (lane.ready.len(), state.announced_end()) {
+            state.wake_receiver();
+        }
+    }
+}
+
+impl<P: ReceivePath> Lane<P> {
+    /// The next verified chunk: one that waits, or the next that arrives.
+    pub(crate) fn next(
+        &mut self,
+        state: &State,
+        cx: &mut Context<'_>,
+    ) -> Option<Readable<P::Slot>> {
+        self.take_returned(state);
+        if self.ready.is_empty() {
+            self.take_arrivals(state, cx, 1);
+        }
+        self.ready.pop_front()
+    }
+
+    /// What is left of `chunk`, as bytes of its own that the user may keep: see [`Lender::lend`].
+    pub(crate) fn lend(&mut self, state: &State, chunk: Readable<P::Slot>) -> Bytes {
+        let (bytes, chunk) = self.lender.lend(chunk);
+        if let Some(chunk) = chunk {
+            self.release(state, chunk);
+        }
+        bytes
+    }
+
+    /// Takes back the chunks that were lent and are not any more.
+    pub(crate) fn take_returned(&mut self, state: &State) {
+        for chunk in self.lender.take_returned() {
+            self.release(state, chunk);
+        }
+    }
+
+    /// The data path, and the chunks that wait for the reader.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn renewable(&mut self) -> (&mut P, impl Iterator<Item = &mut P::Slot>) {
+        (
+            &mut self.path,
+            self.ready.iter_mut().map(Readable::slot_mut),
+        )
+    }
+
+    /// Takes all that has arrived.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn take_all(&mut self, state: &State, cx: &mut Context<'_>) {
+        self.take_arrivals(state, cx, usize::MAX);
+    }
+
+    /// Bytes that arrived and were verified.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn verified(&self) -> u64 {
+        self.chain.offset()
+    }
+
+    /// Begins anew with an empty pool, and grants all of it.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn restart(&mut self, state: &State) {
+        self.granted.fill(false);
+        self.outstanding = 0;
+        let depth = u32::try_from(self.granted.len()).unwrap_or(u32::MAX);
+        let unread = u32::try_from(self.unread).unwrap_or(u32::MAX).min(depth);
+        self.freed = (0..depth - unread).collect();
+        self.withheld = (depth - unread..depth).collect();
+        self.grant(state);
+    }
+
+    /// Whether verified chunks wait for the reader.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Takes frames from the path until `enough` chunks are ready, or no more are there.
+    /// Damage and broken rules fail the stream here, before anything of it is delivered.
+    fn take_arrivals(&mut self, state: &State, cx: &mut Context<'_>, enough: usize) {
+        loop {
+            if let Err(fault) = self.check_end(state) {
+                self.broken = true;
+                state.fail(Failure::Fault(fault));
+            }
+            if self.broken || self.ready.len() >= enough || !state.receives() {
+                return;
+            }
+            match self.path.poll_arrival(cx) {
+                Poll::Pending => return,
+                Poll::Ready(Ok(slot)) => {
+                    if let Err(fault) = self.arrive(state, slot) {
+                        self.broken = true;
+                        state.fail(Failure::Fault(fault));
+                    }
+                }
+                Poll::Ready(Err(error)) => {
+                    self.broken = true;
+                    lose(state, error);
+                }
+            }
+        }
+    }
+
+    /// Checks one frame and queues its payload.
+    fn arrive(&mut self, state: &State, slot: P::Slot) -> Result<(), Fault> {
+        let index = slot.index();
+        let granted = self
+            .granted
+            .get_mut(index as usize)
+            .is_some_and(std::mem::take);
+        if !granted {
+            return Err(Fault::Protocol("a chunk for a slot that was not granted"));
+        }
+        self.outstanding -= 1;
+        self.unread += 1;
+        let header = slot.bytes()[..HEADER_BYTES]
+            .try_into()
+            .expect("a slot begins with a header");
+        let header = Header::decode(header).map_err(|damage| Fault::Corrupt(damage.text()))?;
+        if header.slot != index {
+            return Err(Fault::Protocol("a chunk that names another slot"));
+        }
+        let length = header.length as usize;
+        if self.faults.ignores_digest() {
+            self.chain.advance(&header);
+        } else {
+            let verified = self.chain.verify(&header, slot.payload(length));
+            verified.map_err(|damage| Fault::Corrupt(damage.text()))?;
+        }
+        state.count_received(length as u64);
+        faults::point("first-chunk-received");
+        if self.faults.reuses_slots_early() {
+            self.freed.push(index);
+            self.grant(state);
+        }
+        // Only a reader that is away has a chunk waiting here: one that keeps up pays nothing.
+        let joined = |last: &mut Readable<_>| last.join(slot.payload(length));
+        let is_joined = self.ready.back_mut().is_some_and(joined);
+        let readable = Readable::new(slot, length);
+        if is_joined {
+            self.release(state, readable);
+        } else {
+            self.ready.push_back(readable);
+        }
+        self.grant_due(state);
+        Ok(())
+    }
+
+    /// Holds what has come against the FIN, when that is in.
+    fn check_end(&self, state: &State) -> Result<(), Fault> {
+        let Some((bytes, digest)) = state.announced_end() else {
+            return Ok(());
+        };
+        let damage = match self.chain.offset().cmp(&bytes) {
+            std::cmp::Ordering::Less => return Ok(()),
+            std::cmp::Ordering::Greater => Damage::Excess,
+            std::cmp::Ordering::Equal if self.chain.digest() != digest => Damage::Whole,
+            std::cmp::Ordering::Equal => {
+                state.complete();
+                return Ok(());
+            }
+        };
+        Err(Fault::Corrupt(damage.text()))
+    }
+
+    /// Takes a slot back from its reader, and grants it again: at once when the sender is running
+    /// low, otherwise with the next few, so that not every chunk costs a control message.
+    pub(crate) fn release(&mut self, state: &State, done: Readable<P::Slot>) {
+        let slot = done.into_slot();
+        let index = slot.index();
+        self.unread -= 1;
+        let is_free = self.path.release(slot);
+        if self.faults.skips_credits() || self.faults.reuses_slots_early() || !self.path.may_grant()
+        {
+            return;
+        }
+        let Some(index) = is_free.then_some(index).or_else(|| self.withheld.pop()) else {
+            return;
+        };
+        self.freed.push(index);
+        self.grant_due(state);
+    }
+
+    /// Grants what was given back, if that is enough for a message or the sender is running low.
+    fn grant_due(&mut self, state: &State) {
+        let batch = credit_batch(self.granted.len());
+        let is_due = self.freed.len() >= batch || self.outstanding < batch;
+        if is_due && self.path.may_grant() && !self.faults.skips_credits() {
+            self.grant(state);
+        }
+    }
+
+    fn grant(&mut self, state: &State) {
+        if self.freed.is_empty() {
+            return;
+        }
+        for index in &self.freed {
+            self.granted[*index as usize] = true;
+            self.path.expect(*index);
+        }
+        self.outstanding += self.freed.len();
+        state.grant(&mut self.freed);
+    }
+}
+
+/// The data connection is lost: what the peer did wrong on it is a fault of its own, anything else
+/// may be a consequence of something that the control connection knows better.
+fn lose(state: &State, error: io::Error) {
+    match error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<Violation>())
+    {
+        Some(violation) => state.fail(Failure::Fault(Fault::Corrupt(violation.0))),
+        None => state.suspect(Fault::Data(Arc::new(error))),
+    }
+}

@@ -1,0 +1,189 @@
+//! The sending half: from the user's bytes to the sending lane.
+
+use std::{
+    io::{self, IoSlice},
+    sync::{Arc, atomic::Ordering},
+    task::{Context, Poll, Waker, ready},
+};
+
+use super::{
+    path::{DataPath, SendPath},
+    send_lane::{Filling, Sender},
+    shared::Shared,
+};
+use crate::{
+    Error,
+    carry::pump::FillSlots,
+    faults,
+    transport::{control::state::State, data::lent_slot::LentSlot},
+};
+
+/// The sending half of a stream over one kind of data path.
+pub(crate) struct SendHalf<D: DataPath> {
+    shared: Arc<Shared<D>>,
+    /// The slot lent to [`FillSlots`], out of the steward's reach.
+    lent: Option<Filling<<D::Send as SendPath>::Slot>>,
+}
+
+impl<D: DataPath> SendHalf<D> {
+    /// The one sending half of `shared`.
+    pub(crate) fn new(shared: Arc<Shared<D>>) -> Self {
+        Self { shared, lent: None }
+    }
+
+    fn state(&self) -> &State {
+        &self.shared.state
+    }
+
+    fn sender(&self) -> Result<&Sender<D::Send>, Error> {
+        self.shared
+            .sender
+            .as_ref()
+            .ok_or(Error::Misuse("this stream only receives"))
+    }
+
+    /// Puts the lent slot back where the steward and `poll_posted` find it.
+    fn give_back(&mut self) {
+        let Some(filling) = self.lent.take() else {
+            return;
+        };
+        let Some(sender) = &self.shared.sender else {
+            return;
+        };
+        sender.lock().give_back(filling);
+    }
+
+    /// Posts everything written so far; ready when it is with the network.
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.give_back();
+        self.shared.attended_send();
+        let Ok(sender) = self.sender() else {
+            return Poll::Ready(Ok(()));
+        };
+        let state = self.state();
+        state.wait_to_send(cx);
+        if let Some(error) = state.send_error() {
+            return Poll::Ready(Err(error));
+        }
+        sender.lock().poll_posted(state, cx, true)
+    }
+
+    /// FIN, and the acknowledgement of the peer's endpoint.
+    pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if let Poll::Ready(Ok(())) = self.state().poll_acked(cx) {
+            return Poll::Ready(Ok(()));
+        }
+        ready!(self.poll_flush(cx))?;
+        let sender = self.sender()?;
+        let (bytes, digest) = sender.lock().posted();
+        faults::point("before-fin");
+        self.state().finish_sending(bytes, digest);
+        faults::point("after-fin");
+        self.state().poll_acked(cx)
+    }
+
+    /// [`poll_shutdown`](Self::poll_shutdown), and the confirmation of the peer's sink.
+    pub(crate) fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        ready!(self.poll_shutdown(cx))?;
+        faults::point("before-confirmation-received");
+        self.state().poll_confirmed(cx)
+    }
+
+    /// Copies as much of `parts` as fits into the chunk being filled.
+    pub(crate) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<Result<usize, Error>> {
+        self.give_back();
+        self.shared.attended_send();
+        if parts.iter().all(|part| part.is_empty()) {
+            return Poll::Ready(Ok(0));
+        }
+        let state = self.state();
+        let mut lane = self.sender()?.lock();
+        let mut filling = ready!(lane.poll_room(state, cx))?;
+        let count = filling.copy(parts);
+        lane.give_back(filling);
+        let _ = lane.poll_posted(state, cx, false)?;
+        Poll::Ready(Ok(count))
+    }
+
+    /// An empty slot for the user.
+    pub(crate) fn poll_lent(&mut self, cx: &mut Context<'_>) -> Poll<Result<LentSlot<D>, Error>> {
+        self.give_back();
+        self.shared.attended_send();
+        let state = self.state();
+        let filling = ready!(self.sender()?.lock().poll_lent(state, cx))?;
+        Poll::Ready(Ok(LentSlot::new(filling, &self.shared)))
+    }
+
+    /// Queues what the user filled. What of it cannot be posted at once is for the steward, or for the
+    /// user's next call.
+    pub(crate) fn send(&mut self, lent: LentSlot<D>) -> Result<(), Error> {
+        self.give_back();
+        self.shared.attended_send();
+        self.state().writable()?;
+        let filling = lent.into_filling(&self.shared).ok_or(FOREIGN_BUFFER)?;
+        let mut lane = self.sender()?.lock();
+        lane.seal(filling);
+        let mut cx = Context::from_waker(Waker::noop());
+        match lane.poll_posted(self.state(), &mut cx, false) {
+            Poll::Ready(result) => result,
+            Poll::Pending => Ok(()),
+        }
+    }
+}
+
+/// A buffer can only be sent by the stream that lent it.
+pub(crate) const FOREIGN_BUFFER: Error = Error::Misuse("this buffer belongs to another stream");
+
+impl<D: DataPath> FillSlots for SendHalf<D> {
+    fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut [u8]>> {
+        if self.lent.as_ref().is_none_or(Filling::is_full) {
+            self.give_back();
+            self.shared.attended_send();
+            let state = self.state();
+            let filling = ready!(self.sender()?.lock().poll_room(state, cx))?;
+            self.lent = Some(filling);
+        }
+        let filling = self.lent.as_mut().expect("it was put there just now");
+        Poll::Ready(Ok(filling.room()))
+    }
+
+    fn advance(&mut self, count: usize) {
+        if let Some(filling) = &mut self.lent {
+            filling.fill(count);
+        }
+    }
+
+    fn post(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.give_back();
+        self.shared.attended_send();
+        let state = self.state();
+        state.wait_to_send(cx);
+        if let Some(error) = state.send_error() {
+            return Poll::Ready(Err(error.into()));
+        }
+        self.sender()?
+            .lock()
+            .poll_posted(state, cx, false)
+            .map_err(Into::into)
+    }
+}
+
+impl<D: DataPath> Drop for SendHalf<D> {
+    fn drop(&mut self) {
+        self.shared.state.release_half(true, false);
+    }
+}
+
+impl<D: DataPath> Shared<D> {
+    /// Notes that the user polls the sending half.
+    fn attended_send(&self) {
+        if let Some(sender) = &self.sender {
+            sender.polls.fetch_add(1, Ordering::Relaxed);
+            self.attended.wake();
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The frames over a TCP connection.
+//!
+//! A stream has one data connection for both directions, beside its control connection. The
+//! memory of a slot is plain heap memory; "written to slot n" means that the receiver reads the
+//! frame into its slot n. Header and payload leave in one `send(2)` and arrive in one `readv(2)`
+//! that also takes the next frame's header, so small frames cost no extra system call.
+
+use std::{
+    collections::VecDeque,
+    io::{self, IoSliceMut},
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use tokio::net::TcpStream;
+
+use super::{
+    frame::{HEADER_BYTES, Header},
+    path::{DataPath, ReceivePath, SendPath, Slot, invalid},
+};
+
+/// The TCP data path.
+pub(crate) struct Tcp;
+
+impl DataPath for Tcp {
+    type Send = TcpSend;
+    type Receive = TcpReceive;
+}
+
+/// Slots of the sending pool, besides those that a user who wants buffers is lent. A sent slot is free as
+/// soon as the kernel has copied it, so two are enough for one to be filled while the other is on
+/// its way, and a small pool stays in the processor's cache.
+const SEND_SLOTS: usize = 2;
+
+/// A slot in heap memory.
+pub(crate) struct TcpSlot {
+    index: u32,
+    memory: Box<[u8]>,
+}
+
+impl TcpSlot {
+    fn new(index: u32, chunk_bytes: usize) -> Self {
+        Self {
+            index,
+            memory: vec![0; HEADER_BYTES + chunk_bytes].into_boxed_slice(),
+        }
+    }
+}
+
+impl Slot for TcpSlot {
+    fn index(&self) -> u32 {
+        self.index
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.memory
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory
+    }
+}
+
+/// The sending side.
+pub(crate) struct TcpSend {
+    socket: Arc<TcpStream>,
+    chunk_bytes: usize,
+    free: Vec<TcpSlot>,
+    /// Slots so far: more are made for whoever is lent them, up to `depth`.
+    slots: usize,
+    depth: usize,
+    queue: VecDeque<Posted>,
+}
+
+struct Posted {
+    slot: TcpSlot,
+    frame_bytes: usize,
+    sent: usize,
+}
+
+impl TcpSend {
+    /// A sender of chunks of `chunk_bytes` over `socket`, from at most `depth` slots.
+    pub(crate) fn new(socket: Arc<TcpStream>, chunk_bytes: usize, depth: u32) -> Self {
+        let free = (0..SEND_SLOTS)
+            .map(|_| TcpSlot::new(0, chunk_bytes))
+            .collect();
+        Self {
+            socket,
+            chunk_bytes,
+            free,
+            slots: SEND_SLOTS,
+            depth: depth as usize,
+            queue: VecDeque::with_capacity(SEND_SLOTS),
+        }
+    }
+}
+
+impl SendPath for TcpSend {
+    type Slot = TcpSlot;
+
+    fn acquire(&mut self) -> Option<TcpSlot> {
+        self.free.pop()
+    }
+
+    /// One that is not needed for writes: what is lent does not slow them down.
+    fn acquire_to_lend(&mut self) -> Option<TcpSlot> {
+        if self.slots < self.depth && self.free.len() <= 1 {
+            self.slots += 1;
+            return Some(TcpSlot::new(0, self.chunk_bytes));
+        }
+        self.free.pop()
+    }
+
+    fn release(&mut self, slot: TcpSlot) {
+        self.free.push(slot);
+    }
+
+    fn most_slots(&self) -> usize {
+        self.depth
+    }
+
+    fn post(&mut self, slot: TcpSlot, frame_bytes: usize, _target: u32) {
+        self.queue.push_back(Posted {
+            slot,
+            frame_bytes,
+            sent: 0,
+        });
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.len()
+    }
+
+    fn poll_complete(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(front) = self.queue.front_mut() {
+            match self
+                .socket
+                .try_write(&front.slot.memory[front.sent..front.frame_bytes])
+            {
+                Ok(count) => front.sent += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(self.socket.poll_write_ready(cx))?;
+                    continue;
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+            if front.sent == front.frame_bytes {
+                let done = self.queue.pop_front().expect("it was looked at just now");
+                self.free.push(done.slot);
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The receiving side.
+pub(crate) struct TcpReceive {
+    socket: Arc<TcpStream>,
+    chunk_bytes: usize,
+    /// By number: the slots that no frame and no reader holds.
+    free: Vec<Option<TcpSlot>>,
+    header: [u8; HEADER_BYTES],
+    header_have: usize,
+    arriving: Option<Arriving>,
+}
+
+struct Arriving {
+    slot: TcpSlot,
+    frame_bytes: usize,
+    have: usize,
+}
+
+impl TcpReceive {
+    /// A receiver of chunks of at most `chunk_bytes` into `depth` slots.
+    pub(crate) fn new(socket: Arc<TcpStream>, chunk_bytes: usize, depth: u32) -> Self {
+        let free = (0..depth)
+            .map(|index| Some(TcpSlot::new(index, chunk_bytes)))
+            .collect();
+        Self {
+            socket,
+            chunk_bytes,
+            free,
+            header: [0; HEADER_BYTES],
+            header_have: 0,
+            arriving: None,
+        }
+    }
+
+    /// Takes the slot that the header, now whole, names.
+    fn begin(&mut self) -> io::Result<()> {
+        let header = Header::decode(&self.header).map_err(|damage| invalid(damage.text()))?;
+        if header.length == 0 || header.length as usize > self.chunk_bytes {
+            return Err(invalid("a chunk of a size that was not agreed on"));
+        }
+        let place = self.free.get_mut(header.slot as usize);
+        let mut slot = place
+            .and_then(Option::take)
+            .ok_or_else(|| invalid("a chunk for a slot that was not granted"))?;
+        slot.memory[..HEADER_BYTES].copy_from_slice(&self.header);
+        self.header_have = 0;
+        self.arriving = Some(Arriving {
+            slot,
+            frame_bytes: header.frame_bytes(),
+            have: HEADER_BYTES,
+        });
+        Ok(())
+    }
+
+    /// One read, into the rest of the arriving frame and the header behind it.
+    fn read(&mut self) -> io::Result<usize> {
+        let header = IoSliceMut::new(&mut self.header[self.header_have..]);
+        let count = match &mut self.arriving {
+            None => self.socket.try_read_vectored(&mut [header])?,
+            Some(Arriving {
+                slot,
+                frame_bytes,
+                have,
+            }) => {
+                let payload = IoSliceMut::new(&mut slot.memory[*have..*frame_bytes]);
+                self.socket.try_read_vectored(&mut [payload, header])?
+            }
+        };
+        if count == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "closed by the other end",
+            ));
+        }
+        let into_payload = self
+            .arriving
+            .as_ref()
+            .map_or(0, |a| count.min(a.frame_bytes - a.have));
+        if let Some(arriving) = &mut self.arriving {
+            arriving.have += into_payload;
+        }
+        self.header_have += count - into_payload;
+        Ok(count)
+    }
+}
+
+impl ReceivePath for TcpReceive {
+    type Slot = TcpSlot;
+
+    fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<TcpSlot>> {
+        loop {
+            if self.arriving.is_none() && self.header_have == HEADER_BYTES {
+                self.begin()?;
+            }
+            if self
+                .arriving
+                .as_ref()
+                .is_some_and(|a| a.have == a.frame_bytes)
+            {
+                let arrived = self.arriving.take().expect("it was looked at just now");
+                return Poll::Ready(Ok(arrived.slot));
+            }
+            match self.read() {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(self.socket.poll_read_ready(cx))?;
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    fn release(&mut self, slot: TcpSlot) -> bool {
+        let place = slot.index as usize;
+        self.free[place] = Some(slot);
+        true
+    }
+
+    fn may_grant(&self) -> bool {
+        true
+    }
+
+    /// Over TCP every frame says where it goes, and is read when it is there.
+    fn expect(&mut self, _index: u32) {}
+}

@@ -1,0 +1,186 @@
+//! Which pairs of ports two ends try, in which order: the acceptor's choice.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    explain::networks_differ,
+    offer::{Candidate, Offers},
+    rank::{End, rank, share_network, to_try},
+};
+use crate::transport::{control::message::printable, host_name};
+
+/// Most pairs of ports that are tried: the two ports of a card each with its peer, and one more. Each
+/// of more would get less time than the loss of one packet takes.
+const MAX_WAYS: usize = 3;
+
+/// What the peer is told of one end's ways.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Ways {
+    ports: Offers,
+    chunk_bytes: u32,
+}
+
+/// What both ends try.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(try_from = "Choice", into = "Choice")]
+pub(crate) struct Proposal {
+    /// The pairs of ports, best first: at least one, and at most [`MAX_WAYS`].
+    pub(crate) ways: Vec<Way>,
+    /// Why none of them may work, in the acceptor's words.
+    pub(crate) doubt: Option<String>,
+}
+
+/// [`Proposal`] as it travels.
+type Choice = (Vec<Way>, Option<String>);
+
+/// One pair of ports, by their places in the two lists, and what a link between them is like.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Way {
+    pub(crate) dialer: u8,
+    pub(crate) acceptor: u8,
+    /// Packet payload, in bytes.
+    pub(crate) mtu: u16,
+    /// Payload of a chunk, in bytes.
+    pub(crate) chunk_bytes: u32,
+    /// Where the sequence numbers of the dialer's packets begin.
+    pub(crate) dialer_psn: u32,
+    /// Where the sequence numbers of the acceptor's packets begin.
+    pub(crate) acceptor_psn: u32,
+}
+
+impl Ways {
+    /// `candidates`, and chunks of at most `chunk_bytes`.
+    pub(crate) fn of(candidates: &[Candidate], chunk_bytes: usize) -> Self {
+        Self {
+            ports: Offers::of(candidates),
+            chunk_bytes: u32::try_from(chunk_bytes).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+impl Proposal {
+    /// The acceptor's choice between its `candidates` and the dialer's ways, with fresh sequence numbers
+    /// for each.
+    ///
+    /// # Errors
+    ///
+    /// Why no pair will do, in words.
+    pub(crate) fn new(
+        candidates: &[Candidate],
+        chunk_bytes: usize,
+        dialer: &Ways,
+        psns: impl Fn() -> [u32; 2],
+    ) -> Result<Self, String> {
+        let theirs = dialer.ports.as_slice();
+        let ours = Ways::of(candidates, chunk_bytes);
+        let pairs = rank(End::Acceptor, candidates, theirs);
+        let pairs = to_try(&pairs, ours.ports.as_slice(), theirs, MAX_WAYS);
+        if pairs.is_empty() {
+            return Err(networks_differ(candidates, theirs));
+        }
+        let together = |&(i, j): &(usize, usize)| share_network(&candidates[i].offer, &theirs[j]);
+        let doubt = (!pairs.iter().any(together)).then(|| {
+            let text = networks_differ(candidates, theirs);
+            format!("{}: {text}", host_name())
+        });
+        let chunk_bytes = dialer.chunk_bytes.min(ours.chunk_bytes);
+        let way = |(i, j): (usize, usize)| {
+            let [dialer_psn, acceptor_psn] = psns();
+            Way {
+                dialer: small(j),
+                acceptor: small(i),
+                mtu: candidates[i].path_mtu(&theirs[j]),
+                chunk_bytes,
+                dialer_psn,
+                acceptor_psn,
+            }
+        };
+        let ways = pairs.into_iter().map(way).collect();
+        Ok(Self { ways, doubt })
+    }
+}
+
+impl From<Proposal> for Choice {
+    fn from(proposal: Proposal) -> Self {
+        (proposal.ways, proposal.doubt)
+    }
+}
+
+impl TryFrom<Choice> for Proposal {
+    type Error = &'static str;
+
+    fn try_from((ways, doubt): Choice) -> Result<Self, Self::Error> {
+        if ways.is_empty() || ways.len() > MAX_WAYS {
+            return Err("no pair of ports, or too many");
+        }
+        let doubt = doubt.map(|text| printable(&text));
+        Ok(Self { ways, doubt })
+    }
+}
+
+/// Places in lists of at most [`MAX_OFFERS`](super::offer::MAX_OFFERS).
+fn small(place: usize) -> u8 {
+    u8::try_from(place).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::rdma::{
+        ports::fixtures::{infiniband, roce},
+        steps::{decode, encode},
+    };
+
+    fn proposal(ours: &[Candidate], theirs: &[Candidate]) -> Result<Proposal, String> {
+        Proposal::new(ours, 1 << 20, &Ways::of(theirs, 1 << 16), || [1, 2])
+    }
+
+    fn with_port(mut candidate: Candidate, port: u8) -> Candidate {
+        candidate.offer.port = port;
+        candidate
+    }
+
+    #[test]
+    fn a_proposal_survives_the_wire() {
+        let ours = [roce("10.1.0.1"), with_port(roce("10.2.0.1"), 1)];
+        let theirs = [with_port(roce("10.2.0.2"), 1), roce("10.1.0.2")];
+        let made = proposal(&ours, &theirs).unwrap();
+        let read: Proposal = decode(&encode(&made)).unwrap();
+        assert_eq!((&read.ways, &read.doubt), (&made.ways, &None));
+        let places = read.ways.iter().map(|way| (way.acceptor, way.dialer));
+        assert_eq!(places.collect::<Vec<_>>()[..2], [(1, 0), (0, 1)]);
+        assert_eq!(
+            (read.ways[0].mtu, read.ways[0].chunk_bytes),
+            (4096, 1 << 16)
+        );
+    }
+
+    #[test]
+    fn none_and_too_many_are_no_proposal() {
+        let way = proposal(&[roce("10.1.0.1")], &[roce("10.1.0.2")])
+            .unwrap()
+            .ways;
+        for count in [0, MAX_WAYS + 1] {
+            let choice: Choice = (vec![way[0].clone(); count], None);
+            assert!(decode::<Proposal>(&encode(&choice)).is_err());
+        }
+    }
+
+    #[test]
+    fn networks_that_differ_are_doubted_where_there_may_be_a_route_and_refused_where_there_is_none()
+    {
+        let routed = proposal(&[roce("10.1.0.1")], &[roce("10.2.0.2")]).unwrap();
+        let doubt = routed.doubt.unwrap();
+        assert!(
+            doubt.contains("(10.1.0.0/24 here, 10.2.0.0/24 there)"),
+            "{doubt}"
+        );
+        let none = proposal(&[roce("10.1.0.1")], &[infiniband(1)])
+            .err()
+            .unwrap();
+        assert!(
+            none.contains("10.1.0.0/24 here, InfiniBand subnet"),
+            "{none}"
+        );
+    }
+}

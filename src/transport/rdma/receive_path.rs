@@ -1,0 +1,139 @@
+//! Frames from the peer, in the order in which their slots were granted.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use super::{
+    link::{Link, Posted},
+    pool::RdmaSlot,
+    renewal::request::Renewal,
+};
+use crate::transport::data::{
+    frame::{HEADER_BYTES, Header},
+    path::{ReceivePath, Slot, invalid},
+};
+
+/// The receiving side.
+pub(crate) struct RdmaReceive {
+    /// The queue pair and its pool; none while they are being replaced.
+    live: Option<Live>,
+    generation: u32,
+    /// Frames that arrived over this link.
+    arrived: u64,
+    renewal: Arc<Renewal>,
+}
+
+/// What a receive needs, in the order in which it must go: operations, queue pair, memory.
+pub(super) struct Live {
+    /// The slots that were granted, each with the receive that its frame completes.
+    expected: VecDeque<(u32, Posted<io::Result<()>>)>,
+    link: Link,
+    /// By number: the slots that no reader holds.
+    slots: Vec<Option<RdmaSlot>>,
+    broken: bool,
+}
+
+impl Live {
+    /// Receives over `link` into `slots`.
+    pub(super) fn new(link: Link, slots: Vec<RdmaSlot>) -> Self {
+        Self {
+            expected: VecDeque::with_capacity(slots.len()),
+            link,
+            slots: slots.into_iter().map(Some).collect(),
+            broken: false,
+        }
+    }
+}
+
+impl RdmaReceive {
+    /// A receiver over the stream's first link.
+    pub(super) fn new(live: Live, renewal: Arc<Renewal>) -> Self {
+        Self {
+            live: Some(live),
+            generation: 0,
+            arrived: 0,
+            renewal,
+        }
+    }
+
+    /// Frames that arrived over this link.
+    pub(super) fn arrived(&self) -> u64 {
+        self.arrived
+    }
+
+    /// Whether nothing more can arrive over this link.
+    pub(super) fn is_broken(&self) -> bool {
+        self.live.as_ref().is_none_or(|live| live.broken)
+    }
+
+    /// Takes the link down, with the pool.
+    pub(super) fn take_down(&mut self) {
+        self.live = None;
+    }
+
+    /// Goes on over a new link, with a pool of this `generation`.
+    pub(super) fn install(&mut self, live: Live, generation: u32) {
+        (self.live, self.generation, self.arrived) = (Some(live), generation, 0);
+    }
+}
+
+impl ReceivePath for RdmaReceive {
+    type Slot = RdmaSlot;
+
+    /// A failed receive is no end here: the link is renewed, and whoever waits is woken then.
+    fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RdmaSlot>> {
+        let Some(live) = self.live.as_mut().filter(|live| !live.broken) else {
+            return Poll::Pending;
+        };
+        let Some((index, receive)) = live.expected.front_mut() else {
+            // Nothing was granted: whoever grants polls again.
+            return Poll::Pending;
+        };
+        let (index, result) = (*index, ready!(receive.poll(cx)));
+        live.expected.pop_front();
+        self.renewal.tell();
+        if let Err(error) = result {
+            live.broken = true;
+            self.renewal.request(Some(error));
+            return Poll::Pending;
+        }
+        self.arrived += 1;
+        self.renewal.count();
+        let slot = live.slots.get_mut(index as usize).and_then(Option::take);
+        let slot = slot.ok_or_else(|| invalid("a chunk for a slot that is still being read"))?;
+        let header = slot.bytes().first_chunk::<HEADER_BYTES>();
+        let header = header.ok_or_else(|| invalid("a slot too small for a header"))?;
+        let header = Header::decode(header).map_err(|damage| invalid(damage.text()))?;
+        if header.length == 0 || header.frame_bytes() > slot.bytes().len() {
+            return Poll::Ready(Err(invalid("a chunk of a size that was not agreed on")));
+        }
+        Poll::Ready(Ok(slot))
+    }
+
+    fn release(&mut self, slot: RdmaSlot) -> bool {
+        let Some(live) = &mut self.live else {
+            return false;
+        };
+        if slot.generation != self.generation {
+            return false;
+        }
+        let place = slot.index as usize;
+        live.slots[place] = Some(slot);
+        true
+    }
+
+    /// What is given back while the pool is being replaced is granted with the new one.
+    fn may_grant(&self) -> bool {
+        !self.renewal.is_underway()
+    }
+
+    fn expect(&mut self, index: u32) {
+        if let Some(live) = &mut self.live {
+            live.expected.push_back((index, live.link.receive()));
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! A slot of the sending pool in the hands of the user.
+
+use std::{
+    fmt,
+    io::{self, IoSlice},
+    ops::{Deref, DerefMut},
+};
+
+use super::either::{Either, either};
+use crate::transport::data::{lent_slot::LentSlot, tcp::Tcp};
+#[cfg(feature = "rdma")]
+use crate::transport::rdma;
+
+/// A registered buffer to fill and send without a copy, from
+/// [`WriteHalf::send_buffer`](crate::WriteHalf::send_buffer).
+///
+/// It begins empty, holds at most one chunk, and reads as the bytes that it holds. Fill it in place
+/// ([`unfilled_mut`](Self::unfilled_mut), then [`advance`](Self::advance)) or as an [`io::Write`], on
+/// any thread, and give it to [`WriteHalf::send`](crate::WriteHalf::send). Dropped unsent it goes back
+/// to the pool, also when the stream is gone.
+///
+/// ```no_run
+/// # async fn example(stream: &mut rdpipe::Stream, detector: &mut impl std::io::Read) -> std::io::Result<()> {
+/// let mut buffer = stream.send_buffer().await?;
+/// let count = detector.read(buffer.unfilled_mut())?; // straight into registered memory
+/// buffer.advance(count);
+/// stream.send(buffer)?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct SendBuffer(Inner);
+
+#[cfg(feature = "rdma")]
+type Inner = Either<LentSlot<Tcp>, LentSlot<rdma::Rdma>>;
+#[cfg(not(feature = "rdma"))]
+type Inner = Either<LentSlot<Tcp>, std::convert::Infallible>;
+
+impl SendBuffer {
+    pub(super) fn new(inner: Inner) -> Self {
+        Self(inner)
+    }
+
+    pub(super) fn into_inner(self) -> Inner {
+        self.0
+    }
+
+    /// Bytes that it can hold in all: the payload of a chunk.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        either!(&self.0, slot => slot.filling().capacity())
+    }
+
+    /// The bytes behind those that it holds: what was in them before, to be overwritten.
+    pub fn unfilled_mut(&mut self) -> &mut [u8] {
+        either!(&mut self.0, slot => slot.filling_mut().room())
+    }
+
+    /// It holds `count` bytes more, the first ones of [`unfilled_mut`](Self::unfilled_mut).
+    ///
+    /// # Panics
+    ///
+    /// When there are fewer.
+    pub fn advance(&mut self, count: usize) {
+        assert!(
+            count <= self.unfilled_mut().len(),
+            "advanced beyond the capacity of the buffer"
+        );
+        either!(&mut self.0, slot => slot.filling_mut().fill(count));
+    }
+
+    /// It holds none any more.
+    pub fn clear(&mut self) {
+        either!(&mut self.0, slot => slot.filling_mut().clear());
+    }
+}
+
+impl Deref for SendBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        either!(&self.0, slot => slot.filling().data())
+    }
+}
+
+impl DerefMut for SendBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        either!(&mut self.0, slot => slot.filling_mut().data_mut())
+    }
+}
+
+/// Takes as much as there is room for; nothing when it is full.
+impl io::Write for SendBuffer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        Ok(either!(&mut self.0, slot => slot.filling_mut().copy(parts)))
+    }
+
+    /// Does nothing: what it holds is sent by [`WriteHalf::send`](crate::WriteHalf::send).
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl fmt::Debug for SendBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendBuffer")
+            .field("len", &self.len())
+            .field("capacity", &self.capacity())
+            .finish()
+    }
+}

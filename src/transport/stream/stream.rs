@@ -1,0 +1,250 @@
+//! The stream that users hold, whichever data path it was given.
+
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
+
+use super::{
+    info::{Info, questions},
+    read_half::ReadHalf,
+    send_buffer::SendBuffer,
+    write_half::WriteHalf,
+};
+use crate::{Error, carry::pump::FillSlots};
+
+/// One authenticated, checked stream to another process: [`AsyncRead`], [`AsyncBufRead`] and
+/// [`AsyncWrite`] over slots of fixed size.
+///
+/// `poll_write` copies into a slot and posts it at once when nothing else is on its way, so
+/// nothing needs to be flushed before an answer is waited for. `poll_flush` completes when
+/// everything is with the network. `poll_shutdown` sends FIN and completes when the peer's
+/// endpoint holds and has verified every byte, whether or not the peer's program has read them;
+/// [`finish`](Self::finish) goes on to wait until the peer's sink has confirmed that it took them.
+///
+/// Dropping a stream that was not shut down, or not read to its end, aborts it: the peer gets an
+/// error, never an end of file.
+///
+/// ```no_run
+/// # async fn example(mut stream: rdpipe::Stream) -> std::io::Result<()> {
+/// use tokio::io::AsyncWriteExt;
+///
+/// tokio::io::copy(&mut tokio::io::stdin(), &mut stream).await?;
+/// stream.shutdown().await?; // without this the peer sees a failure, not an end
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Cancel safety
+///
+/// Dropping any future of a stream's loses no byte: reads take nothing, writes have either
+/// accepted their bytes or not.
+pub struct Stream {
+    recv: ReadHalf,
+    send: WriteHalf,
+}
+
+impl Stream {
+    /// The stream that these are the halves of.
+    pub(crate) fn of(recv: ReadHalf, send: WriteHalf) -> Self {
+        Self { recv, send }
+    }
+
+    pub(super) fn info(&self) -> &Arc<Info> {
+        self.recv.info()
+    }
+
+    /// Completes when the peer's sink has taken every byte written here: [`shutdown`], then the
+    /// peer's [`confirm`](Self::confirm).
+    ///
+    /// [`shutdown`]: tokio::io::AsyncWriteExt::shutdown
+    ///
+    /// # Errors
+    ///
+    /// Whatever ended the stream before; [`Error::Unconfirmed`] when all bytes had arrived and
+    /// only the confirmation is missing.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: call it again.
+    pub async fn finish(&mut self) -> Result<(), Error> {
+        self.send.finish().await
+    }
+
+    /// A registered buffer to fill and [`send`](Self::send) without a copy: see
+    /// [`WriteHalf::send_buffer`].
+    ///
+    /// # Errors
+    ///
+    /// Those of writing.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a buffer that was not returned is in the pool.
+    pub async fn send_buffer(&mut self) -> io::Result<SendBuffer> {
+        self.send.send_buffer().await
+    }
+
+    /// Sends what `buffer` holds behind everything that was written before, and never waits: see
+    /// [`WriteHalf::send`].
+    ///
+    /// # Errors
+    ///
+    /// Those of writing, and [`Error::Misuse`] when another stream has lent the buffer.
+    pub fn send(&mut self, buffer: SendBuffer) -> io::Result<()> {
+        self.send.send(buffer)
+    }
+
+    /// The unread rest of the next chunk that arrives, as bytes that own their slot; `None` at the end
+    /// of the stream. See [`ReadHalf::read_chunk`].
+    ///
+    /// # Errors
+    ///
+    /// Those of reading.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a chunk that was not returned is returned by the next call, or read.
+    pub async fn read_chunk(&mut self) -> io::Result<Option<Bytes>> {
+        self.recv.read_chunk().await
+    }
+
+    /// Tells the peer's [`finish`](Self::finish) that everything read from this stream, to its
+    /// end, has been taken: written, flushed, committed, whatever that is here.
+    ///
+    /// # Errors
+    ///
+    /// When the end of the stream has not been read, or the stream failed before.
+    pub fn confirm(&mut self) -> Result<(), Error> {
+        self.recv.confirm()
+    }
+
+    /// Tells the peer that this end wants no more of its bytes, and is content: its writes fail
+    /// with [`Error::Stopped`], as a pipe's do whose reader has left.
+    pub fn stop(&mut self) {
+        self.recv.stop();
+    }
+
+    /// Lets go of the stream and waits until its last message has arrived at the peer, for at
+    /// most two seconds. A program that exits right after a stream's end should.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future is dropping the stream.
+    pub async fn close(self) {
+        let info = Arc::clone(self.info());
+        drop(self);
+        info.state.ended.cancelled().await;
+    }
+
+    /// Two halves, for two tasks. They are put together again by [`ReadHalf::reunite`].
+    #[must_use]
+    pub fn into_split(self) -> (ReadHalf, WriteHalf) {
+        (self.recv, self.send)
+    }
+
+    /// Two halves, for two tasks or for one that uses both at once; the stream is whole again when they
+    /// are gone.
+    pub fn split(&mut self) -> (&mut ReadHalf, &mut WriteHalf) {
+        (&mut self.recv, &mut self.send)
+    }
+}
+
+questions!(Stream);
+
+impl ReadHalf {
+    /// Puts the halves of one stream together again.
+    ///
+    /// # Errors
+    ///
+    /// When `write` is of another stream: the error gives both halves back.
+    pub fn reunite(self, write: WriteHalf) -> Result<Stream, ReuniteError> {
+        if Arc::ptr_eq(self.info(), write.info()) {
+            Ok(Stream::of(self, write))
+        } else {
+            Err(ReuniteError(Box::new((self, write))))
+        }
+    }
+}
+
+/// Two halves of different streams, unharmed.
+#[derive(Debug, thiserror::Error)]
+#[error("these are halves of two different streams")]
+pub struct ReuniteError(Box<(ReadHalf, WriteHalf)>);
+
+impl ReuniteError {
+    /// The halves.
+    #[must_use]
+    pub fn into_inner(self) -> (ReadHalf, WriteHalf) {
+        *self.0
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.recv).poll_read(cx, buf)
+    }
+}
+
+impl AsyncBufRead for Stream {
+    fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        Pin::new(&mut self.get_mut().recv).poll_fill_buf(cx)
+    }
+
+    fn consume(mut self: Pin<&mut Self>, count: usize) {
+        Pin::new(&mut self.recv).consume(count);
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.send).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.send).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.send).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.send).poll_shutdown(cx)
+    }
+}
+
+impl FillSlots for Stream {
+    fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut [u8]>> {
+        self.send.poll_slot(cx)
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.send.advance(count);
+    }
+
+    fn post(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.send.post(cx)
+    }
+}

@@ -1,0 +1,169 @@
+//! The half of a stream that writes.
+
+use std::{
+    future::poll_fn,
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use tokio::io::AsyncWrite;
+
+use super::{
+    either::{Either, either},
+    info::{Info, questions},
+    send_buffer::SendBuffer,
+};
+use crate::transport::data::{send_half::SendHalf, tcp::Tcp};
+#[cfg(feature = "rdma")]
+use crate::transport::{data::send_half::FOREIGN_BUFFER, rdma};
+use crate::{Error, carry::pump::FillSlots};
+
+/// The half of a [`Stream`](crate::Stream) that writes, from
+/// [`Stream::into_split`](crate::Stream::into_split).
+///
+/// Dropping it without [`shutdown`](tokio::io::AsyncWriteExt::shutdown) aborts both directions.
+pub struct WriteHalf {
+    half: SendEither,
+    info: Arc<Info>,
+}
+
+#[cfg(feature = "rdma")]
+pub(super) type SendEither = Either<SendHalf<Tcp>, SendHalf<rdma::Rdma>>;
+#[cfg(not(feature = "rdma"))]
+pub(super) type SendEither = Either<SendHalf<Tcp>, std::convert::Infallible>;
+
+impl WriteHalf {
+    pub(crate) fn new(half: SendEither, info: Arc<Info>) -> Self {
+        Self { half, info }
+    }
+
+    pub(super) fn info(&self) -> &Arc<Info> {
+        &self.info
+    }
+
+    /// Completes when the peer's sink has taken every byte written here: [`shutdown`], then the
+    /// peer's [`confirm`](crate::Stream::confirm).
+    ///
+    /// [`shutdown`]: tokio::io::AsyncWriteExt::shutdown
+    ///
+    /// # Errors
+    ///
+    /// Whatever ended the stream before; [`Error::Unconfirmed`] when all bytes had arrived and
+    /// only the confirmation is missing.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: call it again.
+    pub async fn finish(&mut self) -> Result<(), Error> {
+        poll_fn(|cx| either!(&mut self.half, half => half.poll_finish(cx))).await
+    }
+
+    /// A registered buffer to fill and [`send`](Self::send): what is read into it is not copied again.
+    /// Waits while none is free. Of the slots of a pool all but one can be lent at the same time, so
+    /// writes never wait for buffers; whoever holds all of those waits for one that nobody else returns.
+    ///
+    /// # Errors
+    ///
+    /// Those of writing.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a buffer that was not returned is in the pool.
+    pub async fn send_buffer(&mut self) -> io::Result<SendBuffer> {
+        poll_fn(|cx| self.poll_send_buffer(cx)).await
+    }
+
+    /// [`send_buffer`](Self::send_buffer) for those who poll.
+    ///
+    /// # Errors
+    ///
+    /// Those of writing.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: `Pending` has taken nothing.
+    pub fn poll_send_buffer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<SendBuffer>> {
+        let inner = match &mut self.half {
+            Either::Tcp(half) => Either::Tcp(ready!(half.poll_lent(cx))?),
+            #[cfg(feature = "rdma")]
+            Either::Rdma(half) => Either::Rdma(ready!(half.poll_lent(cx))?),
+            #[cfg(not(feature = "rdma"))]
+            Either::Rdma(never) => match *never {},
+        };
+        Poll::Ready(Ok(SendBuffer::new(inner)))
+    }
+
+    /// Sends what `buffer` holds, as a chunk of its own behind everything that was written before. Never
+    /// waits: it is posted at once or when the peer has a slot for it. [`flush`] waits until it is
+    /// with the network.
+    ///
+    /// [`flush`]: tokio::io::AsyncWriteExt::flush
+    ///
+    /// # Errors
+    ///
+    /// Those of writing, and [`Error::Misuse`] when another stream has lent the buffer. The buffer
+    /// is back in its pool then, and what it held is lost.
+    pub fn send(&mut self, buffer: SendBuffer) -> io::Result<()> {
+        let sent = match (&mut self.half, buffer.into_inner()) {
+            (Either::Tcp(half), Either::Tcp(slot)) => half.send(slot),
+            #[cfg(feature = "rdma")]
+            (Either::Rdma(half), Either::Rdma(slot)) => half.send(slot),
+            #[cfg(feature = "rdma")]
+            _ => Err(FOREIGN_BUFFER),
+            #[cfg(not(feature = "rdma"))]
+            (Either::Rdma(never), _) => match *never {},
+            #[cfg(not(feature = "rdma"))]
+            (_, Either::Rdma(never)) => match never {},
+        };
+        sent.map_err(Into::into)
+    }
+}
+
+questions!(WriteHalf);
+
+impl AsyncWrite for WriteHalf {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
+    }
+
+    /// Fills a slot from all of `parts`, as far as it goes.
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        either!(&mut self.half, half => half.poll_write(cx, parts)).map_err(Into::into)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(&mut self.half, half => half.poll_flush(cx)).map_err(Into::into)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(&mut self.half, half => half.poll_shutdown(cx)).map_err(Into::into)
+    }
+}
+
+impl FillSlots for WriteHalf {
+    fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut [u8]>> {
+        either!(&mut self.half, half => half.poll_slot(cx))
+    }
+
+    fn advance(&mut self, count: usize) {
+        either!(&mut self.half, half => half.advance(count));
+    }
+
+    fn post(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(&mut self.half, half => half.post(cx))
+    }
+}
