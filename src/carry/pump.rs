@@ -11,6 +11,8 @@ use std::{
 
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
+use super::CarryError;
+
 /// Bytes after which a pump lets the other tasks of its thread run.
 ///
 /// Files are read and written on the thread and never say `Pending`, so the pump must yield by
@@ -51,20 +53,6 @@ pub(crate) trait FillSlots {
     fn post(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
-/// Which end of a pump failed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PumpError {
-    /// The source could not be read after so many bytes.
-    #[error("cannot read the input at byte {1}: {0}")]
-    Source(#[source] io::Error, u64),
-    /// The stream failed, or its peer wants no more.
-    #[error("{0}")]
-    Stream(#[source] io::Error),
-    /// The sink took so many bytes, and not the next ones.
-    #[error("cannot write the output at byte {1}: {0}")]
-    Sink(#[source] io::Error, u64),
-}
-
 /// Reads `source` to its end, straight into the slots of `stream`. Returns the bytes moved.
 ///
 /// Posts a partly filled slot when the source is idle. The end of the source is not passed on:
@@ -72,7 +60,7 @@ pub(crate) enum PumpError {
 ///
 /// # Errors
 ///
-/// [`PumpError::Source`] or [`PumpError::Stream`], whichever fails first.
+/// [`CarryError::Source`] or [`CarryError::Stream`], whichever fails first.
 ///
 /// # Cancel safety
 ///
@@ -81,7 +69,7 @@ pub(crate) enum PumpError {
 /// # Panics
 ///
 /// When `stream` lends an empty slot: the read of nothing would look like the source's end.
-pub(crate) async fn fill<S, T>(source: &mut S, stream: &mut T) -> Result<u64, PumpError>
+pub(super) async fn fill<S, T>(source: &mut S, stream: &mut T) -> Result<u64, CarryError>
 where
     S: AsyncRead + Unpin,
     T: FillSlots,
@@ -98,18 +86,21 @@ fn poll_fill<S: AsyncRead + Unpin, T: FillSlots>(
     total: &mut u64,
     turn: &mut Turn,
     cx: &mut Context<'_>,
-) -> Poll<Result<(), PumpError>> {
+) -> Poll<Result<(), CarryError>> {
     loop {
         ready!(turn.poll_yield(cx));
-        let slot = ready!(stream.poll_slot(cx)).map_err(PumpError::Stream)?;
+        let slot = ready!(stream.poll_slot(cx)).map_err(|error| CarryError::of_stream(&error))?;
         assert!(!slot.is_empty(), "an empty slot was lent out");
         let mut buf = ReadBuf::new(slot);
         match Pin::new(&mut *source).poll_read(cx, &mut buf) {
             Poll::Ready(Ok(())) => {}
-            Poll::Ready(Err(error)) => return Poll::Ready(Err(PumpError::Source(error, *total))),
+            Poll::Ready(Err(source)) => {
+                let offset = *total;
+                return Poll::Ready(Err(CarryError::Source { offset, source }));
+            }
             Poll::Pending => {
                 if let Poll::Ready(Err(error)) = stream.post(cx) {
-                    return Poll::Ready(Err(PumpError::Stream(error)));
+                    return Poll::Ready(Err(CarryError::of_stream(&error)));
                 }
                 return Poll::Pending;
             }
@@ -129,12 +120,12 @@ fn poll_fill<S: AsyncRead + Unpin, T: FillSlots>(
 ///
 /// # Errors
 ///
-/// [`PumpError::Stream`] or [`PumpError::Sink`], whichever fails first.
+/// [`CarryError::Stream`] or [`CarryError::Sink`], whichever fails first.
 ///
 /// # Cancel safety
 ///
 /// Bytes that the sink has taken are consumed from the stream; only the count is lost.
-pub(crate) async fn drain<R, W>(stream: &mut R, sink: &mut W) -> Result<u64, PumpError>
+pub(super) async fn drain<R, W>(stream: &mut R, sink: &mut W) -> Result<u64, CarryError>
 where
     R: AsyncBufRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -147,8 +138,11 @@ where
     };
     match tokio::io::copy_buf(stream, &mut sink).await {
         Ok(total) => Ok(total),
-        Err(error) if sink.failed => Err(PumpError::Sink(error, sink.taken)),
-        Err(error) => Err(PumpError::Stream(error)),
+        Err(source) if sink.failed => {
+            let offset = sink.taken;
+            Err(CarryError::Sink { offset, source })
+        }
+        Err(error) => Err(CarryError::of_stream(&error)),
     }
 }
 

@@ -95,6 +95,11 @@ impl Source {
         &self.name
     }
 
+    /// Returns true if the source is a regular file, whose end is never the death of a writer.
+    pub(crate) fn is_regular_file(&self) -> bool {
+        matches!(file_type(self.as_fd()), Ok(FileType::RegularFile))
+    }
+
     fn with_name(fd: OwnedFd, name: String) -> io::Result<Self> {
         enlarge_pipe(fd.as_fd());
         let kind = match register(fd, Interest::READABLE)? {
