@@ -75,7 +75,7 @@ where
     T: FillSlots,
 {
     let mut total = 0;
-    let mut turn = Turn::default();
+    let mut turn = TurnBudget::default();
     poll_fn(|cx| poll_fill(source, stream, &mut total, &mut turn, cx)).await?;
     Ok(total)
 }
@@ -84,7 +84,7 @@ fn poll_fill<S: AsyncRead + Unpin, T: FillSlots>(
     source: &mut S,
     stream: &mut T,
     total: &mut u64,
-    turn: &mut Turn,
+    turn: &mut TurnBudget,
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), CarryError>> {
     loop {
@@ -130,9 +130,9 @@ where
     R: AsyncBufRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let mut sink = Blamed {
+    let mut sink = ObservedSink {
         sink,
-        turn: Turn::default(),
+        turn: TurnBudget::default(),
         taken: 0,
         failed: false,
     };
@@ -148,11 +148,11 @@ where
 
 /// How much was moved since the other tasks had their turn.
 #[derive(Default)]
-struct Turn {
+struct TurnBudget {
     bytes: usize,
 }
 
-impl Turn {
+impl TurnBudget {
     fn spend(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes);
     }
@@ -170,22 +170,22 @@ impl Turn {
 
 /// A sink that remembers its own failure and how far it came, since `copy_buf` says neither whose
 /// error it returns nor at which byte.
-struct Blamed<'a, W> {
+struct ObservedSink<'a, W> {
     sink: &'a mut W,
-    turn: Turn,
+    turn: TurnBudget,
     taken: u64,
     failed: bool,
 }
 
-impl<W> Blamed<'_, W> {
-    fn blame<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+impl<W> ObservedSink<'_, W> {
+    fn observe<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
         // `copy_buf` tries again after Interrupted, so that one is nobody's failure.
         self.failed |= matches!(&result, Err(error) if error.kind() != io::ErrorKind::Interrupted);
         result
     }
 }
 
-impl<W: AsyncWrite + Unpin> AsyncWrite for Blamed<'_, W> {
+impl<W: AsyncWrite + Unpin> AsyncWrite for ObservedSink<'_, W> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -199,17 +199,17 @@ impl<W: AsyncWrite + Unpin> AsyncWrite for Blamed<'_, W> {
         let count = *result.as_ref().unwrap_or(&0);
         self.turn.spend(count);
         self.taken += count as u64;
-        Poll::Ready(self.blame(result))
+        Poll::Ready(self.observe(result))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = ready!(Pin::new(&mut *self.sink).poll_flush(cx));
-        Poll::Ready(self.blame(result))
+        Poll::Ready(self.observe(result))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = ready!(Pin::new(&mut *self.sink).poll_shutdown(cx));
-        Poll::Ready(self.blame(result))
+        Poll::Ready(self.observe(result))
     }
 }
 

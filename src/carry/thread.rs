@@ -7,9 +7,9 @@ use tokio::runtime::{Builder, Handle};
 /// A runtime of one thread, which lives as long as the process. A disk that stalls it holds up nobody else.
 /// A stream belongs to the runtime that it is made on, so a stage's edge is connected here, too.
 #[derive(Debug, Clone)]
-pub(crate) struct PumpThread(Handle);
+pub(crate) struct CarryThread(Handle);
 
-impl PumpThread {
+impl CarryThread {
     /// # Errors
     ///
     /// When the system has no thread to give.

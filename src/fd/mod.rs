@@ -13,7 +13,7 @@ mod tests;
 
 pub(crate) use sink::Sink;
 pub(crate) use source::Source;
-pub(crate) use target::Target;
+pub(crate) use target::OutputTarget;
 
 use std::{
     ffi::c_int,

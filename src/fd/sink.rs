@@ -32,10 +32,10 @@ const SHARED_WRITE_BYTES: usize = 4096;
 /// our own; the one that is shared with other processes stays as it is.
 pub(crate) struct Sink {
     name: String,
-    kind: Kind,
+    kind: SinkKind,
 }
 
-enum Kind {
+enum SinkKind {
     /// Written at once, on the calling thread.
     Inline(OwnedFd),
     /// A pipe or terminal, non-blocking through a file description of our own.
@@ -79,10 +79,10 @@ impl Sink {
         let reopened = reopen(fd.as_fd(), file_type)?;
         let own = reopened.is_some();
         let kind = match register(reopened.unwrap_or(fd), Interest::WRITABLE)? {
-            Registered::Always(fd) => Kind::Inline(fd),
-            Registered::Polled(fd) if own => Kind::Reopened(fd),
-            Registered::Polled(fd) if file_type == FileType::Socket => Kind::Socket(fd),
-            Registered::Polled(fd) => Kind::Shared(fd),
+            Registered::Always(fd) => SinkKind::Inline(fd),
+            Registered::Polled(fd) if own => SinkKind::Reopened(fd),
+            Registered::Polled(fd) if file_type == FileType::Socket => SinkKind::Socket(fd),
+            Registered::Polled(fd) => SinkKind::Shared(fd),
         };
         Ok(Self {
             name: name.into(),
@@ -120,8 +120,8 @@ impl Sink {
     /// The descriptor, no longer registered with the runtime.
     pub(super) fn into_fd(self) -> OwnedFd {
         match self.kind {
-            Kind::Inline(fd) => fd,
-            Kind::Reopened(fd) | Kind::Shared(fd) | Kind::Socket(fd) => fd.into_inner(),
+            SinkKind::Inline(fd) => fd,
+            SinkKind::Reopened(fd) | SinkKind::Shared(fd) | SinkKind::Socket(fd) => fd.into_inner(),
         }
     }
 
@@ -131,7 +131,7 @@ impl Sink {
         let fd = super::poll_with(fd, Interest::WRITABLE).map_err(|(_, error)| error)?;
         Ok(Self {
             name: "a shared pipe".into(),
-            kind: Kind::Shared(fd),
+            kind: SinkKind::Shared(fd),
         })
     }
 }
@@ -145,8 +145,10 @@ impl fmt::Display for Sink {
 impl AsFd for Sink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.kind {
-            Kind::Inline(fd) => fd.as_fd(),
-            Kind::Reopened(fd) | Kind::Shared(fd) | Kind::Socket(fd) => fd.get_ref().as_fd(),
+            SinkKind::Inline(fd) => fd.as_fd(),
+            SinkKind::Reopened(fd) | SinkKind::Shared(fd) | SinkKind::Socket(fd) => {
+                fd.get_ref().as_fd()
+            }
         }
     }
 }
@@ -163,10 +165,10 @@ impl AsyncWrite for Sink {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().kind {
-            Kind::Inline(fd) => Poll::Ready(write(fd.as_fd(), buf).map_err(io::Error::from)),
-            Kind::Reopened(fd) => poll_write_polled(fd, cx, |fd| write(fd, buf)),
-            Kind::Shared(fd) => poll_write_polled(fd, cx, |fd| write_shared(fd, buf)),
-            Kind::Socket(fd) => poll_write_polled(fd, cx, |fd| {
+            SinkKind::Inline(fd) => Poll::Ready(write(fd.as_fd(), buf).map_err(io::Error::from)),
+            SinkKind::Reopened(fd) => poll_write_polled(fd, cx, |fd| write(fd, buf)),
+            SinkKind::Shared(fd) => poll_write_polled(fd, cx, |fd| write_shared(fd, buf)),
+            SinkKind::Socket(fd) => poll_write_polled(fd, cx, |fd| {
                 let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
                 retry_on_intr(|| send(fd, buf, flags))
             }),

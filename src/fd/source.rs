@@ -28,10 +28,10 @@ use super::{Registered, duplicate, enlarge_pipe, file_type, is_ready, register, 
 /// and the read waits on the thread for the next ones.
 pub(crate) struct Source {
     name: String,
-    kind: Kind,
+    kind: SourceKind,
 }
 
-enum Kind {
+enum SourceKind {
     /// Read at once, on the calling thread.
     Inline(OwnedFd),
     /// Read when poll(2) says that it will not block.
@@ -106,9 +106,9 @@ impl Source {
             Registered::Always(fd) => {
                 // Doubles the read-ahead; whoever knows no read-ahead refuses, and that is fine.
                 let _ = fadvise(&fd, 0, None, Advice::Sequential);
-                Kind::Inline(fd)
+                SourceKind::Inline(fd)
             }
-            Registered::Polled(fd) => Kind::Polled(fd),
+            Registered::Polled(fd) => SourceKind::Polled(fd),
         };
         Ok(Self { name, kind })
     }
@@ -123,8 +123,8 @@ impl fmt::Display for Source {
 impl AsFd for Source {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.kind {
-            Kind::Inline(fd) => fd.as_fd(),
-            Kind::Polled(fd) => fd.get_ref().as_fd(),
+            SourceKind::Inline(fd) => fd.as_fd(),
+            SourceKind::Polled(fd) => fd.get_ref().as_fd(),
         }
     }
 }
@@ -141,8 +141,8 @@ impl AsyncRead for Source {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match &mut self.get_mut().kind {
-            Kind::Inline(fd) => Poll::Ready(read(fd.as_fd(), buf).map_err(io::Error::from)),
-            Kind::Polled(fd) => poll_read_polled(fd, cx, buf),
+            SourceKind::Inline(fd) => Poll::Ready(read(fd.as_fd(), buf).map_err(io::Error::from)),
+            SourceKind::Polled(fd) => poll_read_polled(fd, cx, buf),
         }
     }
 }

@@ -21,7 +21,7 @@ use rustix::{
     process::{Gid, Uid, geteuid},
 };
 
-use super::{Sink, blocking, close, file_type, sync, temporary::Temporary};
+use super::{Sink, blocking, close, file_type, sync, temporary::TemporaryFile};
 
 /// How often a FIFO is tried until a reader has opened it: nobody notices a twentieth of a
 /// second, and twenty calls a second cost nothing.
@@ -33,24 +33,24 @@ const MAX_LINKS: usize = 40;
 /// A file that appears under its name when it is complete.
 ///
 /// What is written goes to a temporary file, which takes the name at [`commit`](Self::commit); a
-/// `Target` that is dropped before leaves the file as it was. That holds for a file that does not
+/// `OutputTarget` that is dropped before leaves the file as it was. That holds for a file that does not
 /// exist yet, and for a plain one of which the new one can be a true replacement. Devices, FIFOs,
 /// files with several names, extended attributes, or an owner that cannot be kept are opened and
 /// truncated in place, as a shell's `>` does it.
-pub(crate) struct Target {
+pub(crate) struct OutputTarget {
     sink: Sink,
     /// `None` for a file written in place.
-    pending: Option<Pending>,
+    pending: Option<PendingCommit>,
 }
 
 /// A file written beside its target.
-struct Pending {
-    temporary: Temporary,
+struct PendingCommit {
+    temporary: TemporaryFile,
     /// The target's name in the temporary file's directory.
     target: OsString,
 }
 
-impl Target {
+impl OutputTarget {
     /// Opens the file to be written instead of `path`, or `path` itself in place. Symbolic links
     /// are followed; one that leads nowhere names the file to be made. Waits until a FIFO has a
     /// reader.
@@ -67,9 +67,9 @@ impl Target {
         let name = path.display().to_string();
         let path = path.to_owned();
         let (fd, pending) = match blocking(move || prepare(&path)).await? {
-            Prepared::Beside(fd, pending) => (fd, Some(pending)),
-            Prepared::InPlace(fd) => (fd, None),
-            Prepared::Special(path) => (open_special(path).await?, None),
+            PreparedTarget::Beside(fd, pending) => (fd, Some(pending)),
+            PreparedTarget::InPlace(fd) => (fd, None),
+            PreparedTarget::Special(path) => (open_special(path).await?, None),
         };
         let sink = Sink::new(fd, name)?;
         Ok(Self { sink, pending })
@@ -114,13 +114,13 @@ impl Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for OutputTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.describe())
     }
 }
 
-impl Pending {
+impl PendingCommit {
     fn commit(self, fd: OwnedFd, fsync: bool) -> io::Result<()> {
         if fsync {
             sync(fd.as_fd())?;
@@ -134,37 +134,37 @@ impl Pending {
 }
 
 /// What became of a path.
-enum Prepared {
+enum PreparedTarget {
     /// A temporary file, and what takes it to the target.
-    Beside(OwnedFd, Pending),
+    Beside(OwnedFd, PendingCommit),
     /// The target itself, truncated.
     InPlace(OwnedFd),
     /// Something that is not a plain file, or is reached through `/proc`; not open yet.
     Special(PathBuf),
 }
 
-fn prepare(path: &Path) -> io::Result<Prepared> {
-    match locate(path)? {
-        Place::Special(path) => Ok(Prepared::Special(path)),
-        Place::Missing(path) => {
+fn prepare(path: &Path) -> io::Result<PreparedTarget> {
+    match resolve(path)? {
+        ResolvedPath::Special(path) => Ok(PreparedTarget::Special(path)),
+        ResolvedPath::Missing(path) => {
             let (fd, pending) = create_beside(&path, None)?;
-            Ok(Prepared::Beside(fd, pending))
+            Ok(PreparedTarget::Beside(fd, pending))
         }
-        Place::Plain(path) => prepare_plain(&path),
+        ResolvedPath::Plain(path) => prepare_plain(&path),
     }
 }
 
 /// Opens a plain file as a shell would, which is the test whether we may write it, and looks at it
 /// through that descriptor. With `CREATE`, because only then the kernel protects against files
 /// that somebody has planted in a directory like `/tmp` (`fs.protected_regular`).
-fn prepare_plain(path: &Path) -> io::Result<Prepared> {
+fn prepare_plain(path: &Path) -> io::Result<PreparedTarget> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = retry_on_intr(|| openat(CWD, path, flags, Mode::from_raw_mode(0o666)))?;
     let stat = fstat(&file)?;
-    if route(&facts(file.as_fd(), &stat)?, geteuid()) == Route::Beside {
+    if write_method(&facts(file.as_fd(), &stat)?, geteuid()) == WriteMethod::Beside {
         match create_beside(path, Some(Mode::RUSR | Mode::WUSR)) {
             Ok((fd, pending)) if adopt(fd.as_fd(), &stat)? => {
-                return Ok(Prepared::Beside(fd, pending));
+                return Ok(PreparedTarget::Beside(fd, pending));
             }
             Ok(_) | Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {}
             Err(error) => return Err(error.into()),
@@ -173,14 +173,14 @@ fn prepare_plain(path: &Path) -> io::Result<Prepared> {
     if file_type(file.as_fd())? == FileType::RegularFile {
         retry_on_intr(|| ftruncate(&file, 0))?;
     }
-    Ok(Prepared::InPlace(file))
+    Ok(PreparedTarget::InPlace(file))
 }
 
 /// Creates the file that is going to be `path`.
-fn create_beside(path: &Path, mode: Option<Mode>) -> rustix::io::Result<(OwnedFd, Pending)> {
+fn create_beside(path: &Path, mode: Option<Mode>) -> rustix::io::Result<(OwnedFd, PendingCommit)> {
     let target = path.file_name().ok_or(Errno::NOENT)?.to_owned();
-    let (temporary, fd) = Temporary::create(parent(path), &target, mode)?;
-    Ok((fd, Pending { temporary, target }))
+    let (temporary, fd) = TemporaryFile::create(parent(path), &target, mode)?;
+    Ok((fd, PendingCommit { temporary, target }))
 }
 
 /// Gives `file` the owner, group and mode of the one it is to replace. `false` if it could not.
@@ -195,14 +195,14 @@ fn adopt(file: BorrowedFd<'_>, old: &Stat) -> io::Result<bool> {
 }
 
 /// Where a path leads.
-enum Place {
+enum ResolvedPath {
     Missing(PathBuf),
     Plain(PathBuf),
     Special(PathBuf),
 }
 
 /// Follows symbolic links to a name that is none, or that does not exist.
-fn locate(path: &Path) -> io::Result<Place> {
+fn resolve(path: &Path) -> io::Result<ResolvedPath> {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
         let stat = match lstat(&path) {
@@ -210,17 +210,17 @@ fn locate(path: &Path) -> io::Result<Place> {
             Err(Errno::NOENT) if path.as_os_str().as_bytes().ends_with(b"/") => {
                 return Err(Errno::ISDIR.into());
             }
-            Err(Errno::NOENT) => return Ok(Place::Missing(path)),
+            Err(Errno::NOENT) => return Ok(ResolvedPath::Missing(path)),
             result => result?,
         };
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => return Ok(Place::Plain(path)),
+            FileType::RegularFile => return Ok(ResolvedPath::Plain(path)),
             FileType::Directory => return Err(Errno::ISDIR.into()),
             // The links of /proc/self/fd do not lead where they say: "pipe:[42]" is no path.
             FileType::Symlink if !is_in_proc(&path)? => {
                 path = parent(&path).join(fs::read_link(&path)?);
             }
-            _ => return Ok(Place::Special(path)),
+            _ => return Ok(ResolvedPath::Special(path)),
         }
     }
     Err(Errno::LOOP.into())
@@ -272,16 +272,16 @@ fn is_fifo(path: &Path) -> io::Result<bool> {
 
 /// How a target that exists is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Route {
+pub(super) enum WriteMethod {
     /// Beside it, and renamed at the commit.
     Beside,
     /// Truncated and written as it is.
     InPlace,
 }
 
-/// What is known of a target that exists, as far as it matters for the [`Route`].
+/// What is known of a target that exists, as far as it matters for the [`WriteMethod`].
 #[derive(Debug, Clone)]
-pub(super) struct Facts {
+pub(super) struct TargetFacts {
     pub(super) file_type: FileType,
     /// Names that the file has.
     pub(super) links: u64,
@@ -297,7 +297,7 @@ pub(super) struct Facts {
 ///
 /// An owner other than `caller` can be kept by root alone. Whether the group can be kept and the
 /// directory is writable shows when it is tried.
-pub(super) fn route(facts: &Facts, caller: Uid) -> Route {
+pub(super) fn write_method(facts: &TargetFacts, caller: Uid) -> WriteMethod {
     let special = Mode::SUID | Mode::SGID | Mode::SVTX;
     let mut attributes = facts.attributes.split(|byte| *byte == 0);
     let replaceable = facts.file_type == FileType::RegularFile
@@ -308,14 +308,14 @@ pub(super) fn route(facts: &Facts, caller: Uid) -> Route {
         && attributes.all(|name| name.is_empty() || name == b"security.selinux")
         && !facts.is_mounted;
     if replaceable {
-        Route::Beside
+        WriteMethod::Beside
     } else {
-        Route::InPlace
+        WriteMethod::InPlace
     }
 }
 
-fn facts(file: BorrowedFd<'_>, stat: &Stat) -> io::Result<Facts> {
-    Ok(Facts {
+fn facts(file: BorrowedFd<'_>, stat: &Stat) -> io::Result<TargetFacts> {
+    Ok(TargetFacts {
         file_type: FileType::from_raw_mode(stat.st_mode),
         #[allow(
             clippy::useless_conversion,

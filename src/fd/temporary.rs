@@ -32,13 +32,13 @@ const NAME_TRIES: usize = 8;
 ///
 /// Where the file system knows `O_TMPFILE`, the file has no name at all and even SIGKILL leaves
 /// no litter. Elsewhere (NFS, FUSE) it is `.NAME.rdpipe-` and eight random digits.
-pub(super) struct Temporary {
+pub(super) struct TemporaryFile {
     directory: OwnedFd,
     /// The name in `directory`, if it has one now.
     name: Option<OsString>,
 }
 
-impl Temporary {
+impl TemporaryFile {
     /// Creates a file in `directory`, that is going to be `target` there. With `Some(mode)` it
     /// has that mode; with `None` the one that open(2) gives to a new file.
     ///
@@ -122,7 +122,7 @@ impl Temporary {
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         if let Some(name) = &self.name {
             let _ = unlinkat(&self.directory, name, AtFlags::empty());

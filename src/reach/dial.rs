@@ -9,12 +9,12 @@ pub(crate) enum Unreached {
     /// The peer was found, and said what it would say again.
     Final(Error),
     /// No address has the peer: what happened at each.
-    Nowhere(Vec<Tried>),
+    Nowhere(Vec<FailedAddress>),
 }
 
 /// What happened at one address.
 #[derive(Debug)]
-pub(crate) struct Tried {
+pub(crate) struct FailedAddress {
     pub(crate) address: String,
     pub(crate) what: String,
     /// Whoever answered there has another key.
@@ -56,7 +56,7 @@ pub(crate) async fn dial(
                 Err(error) => error.to_string(),
             },
         };
-        tried.push(Tried {
+        tried.push(FailedAddress {
             address,
             what,
             keys_differ,

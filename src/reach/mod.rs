@@ -8,5 +8,5 @@ mod probes;
 pub(crate) mod ticket;
 
 pub(crate) use addresses::addresses;
-pub(crate) use dial::{Tried, Unreached, dial, is_final};
+pub(crate) use dial::{FailedAddress, Unreached, dial, is_final};
 pub(crate) use listen::listen;

@@ -45,7 +45,7 @@ impl fmt::Debug for Ticket {
 pub(crate) enum TicketError {
     /// It does not even look like one.
     #[error("this is no ticket of rdcat -l, which begins with rdt1")]
-    Another,
+    NotATicket,
     /// It was one before somebody typed it.
     #[error("this looks like a ticket made by rdcat, but a character is wrong or missing")]
     Mistyped,
@@ -59,7 +59,7 @@ pub(crate) enum TicketError {
 #[error(
     "no rdcat -l waits at port {port} ({tried}); a ticket is good for one connection, so if it has been used, or that rdcat has ended, begin with a new one"
 )]
-pub(crate) struct Nobody {
+pub(crate) struct NoListener {
     pub(crate) port: u16,
     /// Each address, with what happened there.
     pub(crate) tried: String,
@@ -117,7 +117,7 @@ impl Ticket {
             return Err(if looks_like_one {
                 TicketError::Mistyped
             } else {
-                TicketError::Another
+                TicketError::NotATicket
             });
         };
         match rest.split_first() {
@@ -133,7 +133,7 @@ impl Ticket {
 
     /// Whether a text is a ticket, or was meant to be one: nobody else need see it.
     pub(crate) fn resembles(text: &[u8]) -> bool {
-        !matches!(Self::parse(text), Err(TicketError::Another))
+        !matches!(Self::parse(text), Err(TicketError::NotATicket))
     }
 }
 

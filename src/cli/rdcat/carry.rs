@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Error, ReadHalf, Stream, WriteHalf,
-    carry::{self, thread::PumpThread},
+    carry::{self, thread::CarryThread},
     cli::{
         exit::Exit,
         run::{Run, explained},
@@ -19,8 +19,8 @@ use crate::{
 /// Carries everything to both ends, each way on a thread of its own: a disk that stalls in one holds up neither
 /// the other nor the stream. A way that fails ends both. The stream comes back, to be closed.
 pub(super) async fn carry(stream: Stream, run: &mut Run) -> (Stream, anyhow::Result<()>) {
-    let threads = PumpThread::start("input").and_then(|input| {
-        let output = PumpThread::start("output")?;
+    let threads = CarryThread::start("input").and_then(|input| {
+        let output = CarryThread::start("output")?;
         Ok((input, output))
     });
     let (input, output) = match threads.context("cannot start a thread") {
