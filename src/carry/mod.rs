@@ -16,3 +16,6 @@ pub(crate) use error::CarryError;
 pub(crate) use receive::receive_all;
 pub(crate) use send::{send_all, send_all_and_finish};
 pub(crate) use streams::{Finish, Watched, unless_interrupted};
+
+#[cfg(test)]
+mod tests;

@@ -63,4 +63,4 @@ where
 /// dies first, its unfinished output must not be delivered as a complete one: this program needs the
 /// time to receive its own signal. The thread that handles signals needs one turn of the scheduler,
 /// well under a millisecond on an idle machine; 10 ms are many turns, and too short for a user to see.
-const SETTLE_DELAY: Duration = Duration::from_millis(10);
+pub(super) const SETTLE_DELAY: Duration = Duration::from_millis(10);
