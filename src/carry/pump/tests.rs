@@ -347,3 +347,10 @@ fn drain_tells_whose_failure_it_was() {
         assert!(blamed, "{result:?}");
     }
 }
+
+/// The argument for the number of bytes in a turn.
+#[test]
+fn a_turn_is_half_of_a_default_pool() {
+    let default = crate::StreamConfig::default();
+    assert_eq!(2 * TURN_BYTES, default.chunk_bytes * default.depth);
+}
