@@ -1,6 +1,6 @@
-//! The loop under every stage: source to stream, and stream to sink.
+//! The loop that moves bytes: source to stream, and stream to sink.
 //!
-//! Knows the tokio traits and [`FillSlots`], nothing else.
+//! The loop uses tokio's traits and [`FillSlots`], and allocates and copies nothing.
 
 use std::{
     future::poll_fn,
@@ -13,62 +13,62 @@ use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
 use super::CarryError;
 
-/// Bytes after which a pump lets the other tasks of its thread run.
+/// The number of bytes after which a pump lets the other tasks of its thread run.
 ///
-/// Files are read and written on the thread and never say `Pending`, so the pump must yield by
-/// itself. 4 MiB is one round through the default pool (16 × 256 KiB): 0.4 ms from the page cache
-/// at 10 GB/s, against which the microsecond that a yield costs is a quarter of a percent, and
-/// 40 ms from a disk that gives 100 MB/s, the longest that a neighbour has to wait.
+/// Files are read and written on the thread and never return `Pending`, so the pump must yield by
+/// itself. 4 MiB is half of the slots of a default pool (16 × 512 KiB), so that a pump that is ready
+/// again soon finds the other half still in flight. From the page cache, at 10 GB/s, a turn takes
+/// 0.4 ms, and a yield of about a microsecond costs a quarter of a percent. From a disk that gives
+/// 100 MB/s, a turn takes 40 ms, which is the longest that another task of the thread waits.
 const TURN_BYTES: usize = 4 << 20;
 
-/// A sending half that lends out registered memory to be filled in place.
+/// The sending side of a stream, which lends out registered memory to be filled in place.
 pub(crate) trait FillSlots {
-    /// Bytes of the slot now being filled that are still free: never none. Waits (`Pending`)
+    /// Returns the free bytes of the slot that is being filled, at least one. Returns `Pending`
     /// while every slot is in flight.
     ///
     /// # Errors
     ///
-    /// When the stream has failed, or its reader wants no more.
+    /// Fails if the stream has failed, or the peer wants no more bytes.
     ///
     /// # Cancel safety
     ///
-    /// Asking again lends the same bytes.
+    /// Safe: a repeated call lends the same bytes.
     fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut [u8]>>;
 
-    /// `count` more bytes of that slot now hold data; a full slot is posted by this call.
+    /// Marks the next `count` bytes of the slot as filled, and posts the slot if it is full.
     fn advance(&mut self, count: usize);
 
-    /// Posts a partly filled slot, because the source is idle. Does nothing when there is none.
+    /// Posts a partly filled slot because the source is idle. Does nothing if no slot is partly filled.
     ///
-    /// Whatever it returns other than an error, it keeps the waker: while the source is idle this
-    /// is the only call through which the pump learns that the stream has ended.
+    /// Unless it fails, the call keeps the waker: while the source is idle, this is the only call
+    /// that tells the pump of the stream's failure.
     ///
     /// # Errors
     ///
-    /// When the stream has failed, or its reader wants no more.
+    /// Fails if the stream has failed, or the peer wants no more bytes.
     ///
     /// # Cancel safety
     ///
-    /// Asking again is harmless; the slot is posted once.
+    /// Safe: a repeated call posts the slot once.
     fn post(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
-/// Reads `source` to its end, straight into the slots of `stream`. Returns the bytes moved.
+/// Reads `source` to its end, straight into the slots of `stream`. Returns the number of bytes.
 ///
-/// Posts a partly filled slot when the source is idle. The end of the source is not passed on:
-/// that takes the caller's `shutdown`.
+/// A partly filled slot is posted when the source is idle. The end of the source is not sent.
 ///
 /// # Errors
 ///
-/// [`CarryError::Source`] or [`CarryError::Stream`], whichever fails first.
+/// Returns [`CarryError::Source`] or [`CarryError::Stream`], for the end that fails first.
 ///
 /// # Cancel safety
 ///
-/// What was read is in the stream's slots and stays there; only the count is lost.
+/// Bytes that were read stay in the stream's slots; only their number is lost.
 ///
 /// # Panics
 ///
-/// When `stream` lends an empty slot: the read of nothing would look like the source's end.
+/// Panics if `stream` lends an empty slot: a read into it would look like the end of the source.
 pub(super) async fn fill<S, T>(source: &mut S, stream: &mut T) -> Result<u64, CarryError>
 where
     S: AsyncRead + Unpin,
@@ -115,16 +115,16 @@ fn poll_fill<S: AsyncRead + Unpin, T: FillSlots>(
     }
 }
 
-/// Writes `stream` to its end into `sink`, straight out of the stream's buffers, and flushes it.
-/// Returns the bytes moved.
+/// Writes all of `stream` into `sink`, straight out of the stream's buffers, and flushes the sink.
+/// Returns the number of bytes.
 ///
 /// # Errors
 ///
-/// [`CarryError::Stream`] or [`CarryError::Sink`], whichever fails first.
+/// Returns [`CarryError::Stream`] or [`CarryError::Sink`], for the end that fails first.
 ///
 /// # Cancel safety
 ///
-/// Bytes that the sink has taken are consumed from the stream; only the count is lost.
+/// Bytes that the sink took are consumed from the stream; only their number is lost.
 pub(super) async fn drain<R, W>(stream: &mut R, sink: &mut W) -> Result<u64, CarryError>
 where
     R: AsyncBufRead + Unpin,
@@ -146,7 +146,7 @@ where
     }
 }
 
-/// How much was moved since the other tasks had their turn.
+/// Counts the bytes that were moved since the other tasks of the thread could run.
 #[derive(Default)]
 struct TurnBudget {
     bytes: usize,
@@ -157,7 +157,7 @@ impl TurnBudget {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// `Pending` once, with the task woken already, after each [`TURN_BYTES`].
+    /// Returns `Pending` once after each [`TURN_BYTES`], and wakes the task for its next turn.
     fn poll_yield(&mut self, cx: &Context<'_>) -> Poll<()> {
         if self.bytes < TURN_BYTES {
             return Poll::Ready(());
@@ -168,8 +168,8 @@ impl TurnBudget {
     }
 }
 
-/// A sink that remembers its own failure and how far it came, since `copy_buf` says neither whose
-/// error it returns nor at which byte.
+/// A sink that records whether it failed and how many bytes it took. An error of tokio's `copy_buf`
+/// tells neither which end failed nor at which byte.
 struct ObservedSink<'a, W> {
     sink: &'a mut W,
     turn: TurnBudget,
@@ -179,7 +179,7 @@ struct ObservedSink<'a, W> {
 
 impl<W> ObservedSink<'_, W> {
     fn observe<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
-        // `copy_buf` tries again after Interrupted, so that one is nobody's failure.
+        // `copy_buf` tries again after Interrupted, so that is no failure of the sink.
         self.failed |= matches!(&result, Err(error) if error.kind() != io::ErrorKind::Interrupted);
         result
     }
