@@ -1,27 +1,27 @@
 //! What `--help` teaches beyond the options.
 
-use crate::cli::exit::Exit;
+use crate::cli::shared::exit::Exit;
 
 /// The end of `rdrecv --help`.
-pub(super) fn rdrecv() -> String {
+pub(crate) fn rdrecv() -> String {
     format!("{EXAMPLES}\n\n{KEYS}\n\n{}", Exit::TABLE)
 }
 
 /// The arguments of `rdpipe`.
-pub(super) const SEGMENT: &str = "What runs where: [user@]HOST:COMMAND, or :COMMAND for this machine; `< FILE`, `> FILE` and `>> FILE` are commands, too";
+pub(crate) const SEGMENT: &str = "What runs where: [user@]HOST:COMMAND, or :COMMAND for this machine; `< FILE`, `> FILE` and `>> FILE` are commands, too";
 
 /// The end of `rdpipe --help`.
-pub(super) fn rdpipe() -> &'static str {
+pub(crate) fn rdpipe() -> &'static str {
     RDPIPE
 }
 
 /// The end of `rdcat --help`.
-pub(super) fn rdcat() -> &'static str {
+pub(crate) fn rdcat() -> &'static str {
     RDCAT
 }
 
 /// The end of `rdsend --help`.
-pub(super) fn rdsend() -> String {
+pub(crate) fn rdsend() -> String {
     // The same: whoever reads one of them has to type both.
     rdrecv()
 }

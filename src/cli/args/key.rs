@@ -15,7 +15,7 @@ use clap::{
 use zeroize::Zeroizing;
 
 use crate::{
-    cli::secret::{blank_argument, blank_environment},
+    cli::shared::secret::{blank_argument, blank_environment},
     key::{Key, KeyError},
 };
 

@@ -1,11 +1,9 @@
 //! The command lines of rdpipe, rdsend, rdrecv and rdcat.
 
-mod help;
+pub(super) mod help;
 mod key;
-mod parse;
-mod rdcat;
+pub(super) mod parse;
 mod rdma;
-mod rdpipe;
 
 use std::{
     ffi::OsStr,
@@ -16,10 +14,10 @@ use std::{
 
 use clap::{Args, Parser, ValueEnum};
 
+pub use super::rdcat::args::RdcatArgs;
+pub use super::rdpipe::args::{Agent, HostOptions, RdpipeArgs, ReportOptions};
 pub use key::{KEY_VARIABLE, KeyOptions, KeySource, LoadedKey, Secret};
-pub use rdcat::RdcatArgs;
 pub use rdma::RdmaOptions;
-pub use rdpipe::{Agent, HostOptions, RdpipeArgs, ReportOptions};
 
 use crate::config::{Direction, RdmaConfig, StreamConfig, TransportPolicy};
 

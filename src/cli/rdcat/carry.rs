@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Error, ReadHalf, Stream, WriteHalf,
     carry::{pump, thread::PumpThread},
-    cli::{
+    cli::shared::{
         exit::Exit,
         run::{Run, cut_short, pumped, settled},
     },

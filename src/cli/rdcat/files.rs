@@ -20,13 +20,15 @@ use tokio::runtime::Handle;
 use crate::{
     cli::{
         args::RdcatArgs,
-        exit::Exit,
-        message::{Console, sentence},
-        pipeline::Pipeline,
-        progress::{Progress, is_on_terminal},
-        report::Report,
-        run,
-        signals::{self, Caught},
+        shared::{
+            exit::Exit,
+            message::{Console, sentence},
+            pipeline::Pipeline,
+            progress::{Progress, is_on_terminal},
+            report::Report,
+            run,
+            signals::{self, Caught},
+        },
     },
     ssh::{
         explain,

@@ -12,7 +12,10 @@ use serde_json::json;
 use super::carry::carry;
 use crate::{
     Error, HandshakeFault, Key, Listener, Stream,
-    cli::{args::RdcatArgs, message::sentence, progress::is_on_terminal, report::Report, run::Run},
+    cli::{
+        args::RdcatArgs,
+        shared::{message::sentence, progress::is_on_terminal, report::Report, run::Run},
+    },
     reach::{
         self, Tried, Unreached,
         ticket::{Nobody, Ticket},

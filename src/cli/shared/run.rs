@@ -15,14 +15,13 @@ use tokio::{
 };
 
 use super::{
-    args::KeySource,
     exit::Exit,
     message::{Console, sentence},
     progress::Progress,
     report::Report,
     signals::{self, Caught},
 };
-use crate::{Error, Key, Stats, Stream, Watch, carry::pump::PumpError};
+use crate::{Error, Key, Stats, Stream, Watch, carry::pump::PumpError, cli::args::KeySource};
 
 /// What a run works with.
 pub(crate) struct Run {

@@ -1,5 +1,6 @@
 //! The program rdcat: files of other hosts to stdout, or stdin and stdout of two hosts joined.
 
+pub(super) mod args;
 mod carry;
 mod files;
 mod join;
@@ -12,10 +13,12 @@ use clap::{CommandFactory, Parser, error::ErrorKind};
 use self::{join::Way, source::TicketSource};
 use super::{
     args::{Agent, RdcatArgs},
-    exit::Exit,
-    message::{Console, sentence},
-    report::Report,
-    run,
+    shared::{
+        exit::Exit,
+        message::{Console, sentence},
+        report::Report,
+        run,
+    },
 };
 use crate::ssh::{agent, plan::Plan};
 

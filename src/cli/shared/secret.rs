@@ -159,7 +159,7 @@ mod tests {
             .args([
                 "--exact",
                 "--nocapture",
-                "cli::secret::tests::the_child",
+                "cli::shared::secret::tests::the_child",
                 "--",
             ])
             .args([

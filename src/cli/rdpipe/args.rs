@@ -4,9 +4,9 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Parser, ValueEnum};
 
-use super::{MessageOptions, StreamOptions, help, parse};
 use crate::{
     Direction, TransportPolicy,
+    cli::args::{MessageOptions, StreamOptions, help, parse},
     ssh::{
         plan::{Addresses, launch::Remote, unbracketed},
         protocol::StreamOrder,

@@ -58,7 +58,7 @@ impl Report {
     }
 
     /// The same for a run whose errors have been told and whose streams have told what carried them.
-    pub(super) fn print_ending(&self, console: &Console) {
+    pub(in crate::cli) fn print_ending(&self, console: &Console) {
         if console.is_json() {
             console.event(self);
         } else {

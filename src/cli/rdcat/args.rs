@@ -7,8 +7,10 @@ use clap::{
     builder::{OsStringValueParser, TypedValueParser},
 };
 
-use super::{Agent, HostOptions, MessageOptions, Secret, StreamOptions, help, parse};
-use crate::{Direction, StreamConfig};
+use crate::{
+    Direction, StreamConfig,
+    cli::args::{Agent, HostOptions, MessageOptions, Secret, StreamOptions, help, parse},
+};
 
 /// The command line of rdcat.
 #[derive(Debug, Parser)]

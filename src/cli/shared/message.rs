@@ -9,8 +9,7 @@ use std::{
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::args::MessageOptions;
-use crate::transport::host_name;
+use crate::{cli::args::MessageOptions, transport::host_name};
 
 /// Where a program talks to its user. Clones share the terminal.
 #[derive(Debug, Clone)]
@@ -44,7 +43,7 @@ impl Console {
     }
 
     /// Says what failed on another host.
-    pub(super) fn error_on(&self, host: &str, text: &str) {
+    pub(in crate::cli) fn error_on(&self, host: &str, text: &str) {
         let there = Self {
             host: host.to_owned(),
             ..self.clone()
@@ -78,13 +77,13 @@ impl Console {
 
     /// Passes on a line that somebody else wrote, behind the writer's name; also with `-q`, because it is not
     /// ours to judge.
-    pub(super) fn words(&self, writer: &str, line: &str) {
+    pub(in crate::cli) fn words(&self, writer: &str, line: &str) {
         let line: Vec<_> = line.split('\t').map(harmless).collect();
         self.write(&format!("{writer}: {}\n", line.join("\t")));
     }
 
     /// A text of several lines, as it is.
-    pub(super) fn lines(&self, lines: &[String]) {
+    pub(in crate::cli) fn lines(&self, lines: &[String]) {
         self.write(&(lines.join("\n") + "\n"));
     }
 
@@ -107,7 +106,7 @@ impl Console {
     }
 
     /// Messages make room for `bar` from now on, or for none.
-    pub(super) fn set_bar(&self, bar: Option<ProgressBar>) {
+    pub(in crate::cli) fn set_bar(&self, bar: Option<ProgressBar>) {
         *self.bar.lock().unwrap_or_else(PoisonError::into_inner) = bar;
     }
 
@@ -149,7 +148,7 @@ impl Console {
     }
 
     /// One object on one line.
-    pub(super) fn event(&self, event: &impl Serialize) {
+    pub(in crate::cli) fn event(&self, event: &impl Serialize) {
         self.write(&self.json_line(event));
     }
 

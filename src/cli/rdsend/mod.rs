@@ -7,10 +7,12 @@ use clap::Parser;
 
 use super::{
     args::{KeySource, RdsendArgs},
-    message::Console,
-    progress::is_on_terminal,
-    report::Report,
-    run::{self, Run, cut_short, pumped, settled},
+    shared::{
+        message::Console,
+        progress::is_on_terminal,
+        report::Report,
+        run::{self, Run, cut_short, pumped, settled},
+    },
 };
 use crate::{KeyError, Stream, carry::pump, connect, fd::Source};
 
