@@ -143,6 +143,7 @@
 //! [`copy_buf`]: tokio::io::copy_buf
 //! [`shutdown`]: tokio::io::AsyncWriteExt::shutdown
 
+mod advice;
 mod builder;
 mod carry;
 #[doc(hidden)]
@@ -173,7 +174,7 @@ pub use config::{
     Direction, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig, StreamConfig,
     TransportPolicy,
 };
-pub use error::{Error, Fault, HandshakeFault};
+pub use error::{DeviceFault, Error, Fault, HandshakeFault};
 #[cfg(feature = "fault-injection")]
 pub use faults::Faults;
 pub use key::{GeneratedKey, Key, KeyError, KeyText};

@@ -144,17 +144,13 @@ impl fmt::Debug for KeyText {
 #[non_exhaustive]
 pub enum KeyError {
     /// No key was given anywhere.
-    #[error(
-        "no key was given: give KEY as an argument, --key-file FILE or RDPIPE_KEY in the environment (rdrecv without a key makes one and shows it)"
-    )]
+    #[error("no key was given")]
     Missing,
     /// The key has no character that counts.
-    #[error(
-        "the key is empty: anybody could guess it; give another, or none at all to rdrecv, which then makes one"
-    )]
+    #[error("the key is empty, and protects nothing")]
     Empty,
     /// A key of ours whose checksum does not match.
-    #[error("this looks like a key made by rdrecv, but it is mistyped or cut off")]
+    #[error("this looks like a key made by rdpipe, but it is mistyped or cut off")]
     Mistyped,
     /// The key file cannot be read.
     #[error("cannot read the key file {}: {source}", path.display())]

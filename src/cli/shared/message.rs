@@ -9,7 +9,7 @@ use std::{
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use crate::{cli::args::MessageOptions, transport::host_name};
+use crate::{advice::advice, cli::args::MessageOptions, transport::host_name};
 
 /// Where a program talks to its user. Clones share the terminal.
 #[derive(Debug, Clone)]
@@ -202,7 +202,7 @@ struct Line<'a, E> {
 }
 
 /// The whole story of an error in one sentence: its causes, outermost first, without those that a
-/// message before them has told already.
+/// message before them has told already, and last what the user can do about it.
 #[must_use]
 pub fn sentence(error: &anyhow::Error) -> String {
     let mut text = String::new();
@@ -214,7 +214,7 @@ pub fn sentence(error: &anyhow::Error) -> String {
             let _ = write!(text, ": {cause}");
         }
     }
-    text
+    text + advice(error)
 }
 
 /// The text in one line, without the means to command a terminal: some of it comes from the peer.
