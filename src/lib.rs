@@ -163,6 +163,7 @@ pub mod fuzzing {
         crate::reach::ticket::fuzz(data);
     }
 }
+mod host;
 mod key;
 mod reach;
 mod ssh;

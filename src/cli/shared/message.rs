@@ -9,7 +9,7 @@ use std::{
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use crate::{advice::advice, cli::args::MessageOptions, transport::host_name};
+use crate::{advice::advice, cli::args::MessageOptions, host::host_name};
 
 /// Where a program talks to its user. Clones share the terminal.
 #[derive(Debug, Clone)]
