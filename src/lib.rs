@@ -143,29 +143,38 @@
 //! [`copy_buf`]: tokio::io::copy_buf
 //! [`shutdown`]: tokio::io::AsyncWriteExt::shutdown
 
+#[cfg(feature = "cli")]
 mod advice;
 mod builder;
+#[cfg(feature = "cli")]
 mod carry;
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
 mod config;
 mod error;
 mod faults;
+#[cfg(feature = "cli")]
 mod fd;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing {
     //! Everything that parses bytes from elsewhere.
-    pub use crate::{ssh::fuzzing::*, transport::fuzzing::*};
+    #[cfg(feature = "cli")]
+    pub use crate::ssh::fuzzing::*;
+    pub use crate::transport::fuzzing::*;
 
     /// A ticket, as somebody has typed it.
+    #[cfg(feature = "cli")]
     pub fn ticket(data: &[u8]) {
         crate::reach::ticket::fuzz(data);
     }
 }
 mod host;
 mod key;
+#[cfg(feature = "cli")]
 mod reach;
+#[cfg(feature = "cli")]
 mod ssh;
 mod stats;
 mod transport;

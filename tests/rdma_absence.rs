@@ -2,7 +2,7 @@
 //! to do. And RDMA of which only a part works.
 //!
 //! The tests change the machine for each other, so they take turns.
-#![cfg(feature = "rdma")]
+#![cfg(all(feature = "cli", feature = "rdma"))]
 
 mod pair;
 

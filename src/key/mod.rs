@@ -2,6 +2,7 @@
 
 mod file;
 
+#[cfg(feature = "cli")]
 pub(crate) use file::{exposure, first_line};
 
 use std::{fmt, io, ops::Deref, path::PathBuf};
@@ -51,6 +52,7 @@ impl Key {
     }
 
     /// A key that was made here, from its bytes.
+    #[cfg(feature = "cli")]
     pub(crate) fn from_secret(secret: &[u8; SECRET_BYTES]) -> Self {
         Self(*secret)
     }

@@ -21,6 +21,7 @@ mod rdma;
 mod stream;
 
 pub use connect::{Listener, connect};
+#[cfg(feature = "cli")]
 pub(crate) use data::fill_slots::FillSlots;
 #[cfg(feature = "rdma")]
 pub use stream::{NotRdma, RdmaStream};

@@ -6,6 +6,10 @@ use std::{
 };
 
 /// A sending half that lends out registered memory to be filled in place.
+#[cfg_attr(
+    not(feature = "cli"),
+    allow(dead_code, reason = "only the programs carry bytes")
+)]
 pub(crate) trait FillSlots {
     /// Bytes of the slot now being filled that are still free: never none. Waits (`Pending`)
     /// while every slot is in flight.
