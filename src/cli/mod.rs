@@ -1,8 +1,8 @@
 //! The command line: a folder for each program, and what the programs share. Not part of the API.
 
-pub mod args;
+pub(crate) mod args;
 pub mod rdcat;
 pub mod rdpipe;
 pub mod rdrecv;
 pub mod rdsend;
-pub mod shared;
+mod shared;

@@ -24,7 +24,7 @@ use super::{
     shared::{
         message::Console,
         pipeline::Pipeline,
-        progress::{Progress, is_on_terminal},
+        progress::{RunProgress, is_on_terminal},
         run, signals,
     },
 };
@@ -75,7 +75,7 @@ fn run(args: &RdpipeArgs, plan: &Plan, console: &Console) -> anyhow::Result<u8> 
         moved: Arc::clone(&moved),
     };
     let terminal = is_on_terminal(&io::stdout(), false);
-    let progress = Progress::start(console, None, terminal, move || {
+    let progress = RunProgress::start(console, None, terminal, move || {
         moved.load(Ordering::Relaxed)
     });
     let summary = pipeline.run(signal.map(Result::ok))?;

@@ -1,5 +1,6 @@
 //! The program rdrecv: one stream in, to stdout or a file.
 
+pub(super) mod args;
 mod output;
 
 use std::{io, process::ExitCode};

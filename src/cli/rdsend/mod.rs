@@ -1,5 +1,7 @@
 //! The program rdsend: stdin or a file, to rdrecv on another host.
 
+pub(super) mod args;
+
 use std::{fs, io, process::ExitCode};
 
 use anyhow::Context;

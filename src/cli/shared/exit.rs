@@ -8,7 +8,7 @@ use crate::{error::Error, key::KeyError, reach::ticket::Nobody};
 
 /// How a run ended. [`Exit::TABLE`] tells users the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Exit {
+pub(crate) enum Exit {
     /// Everything was delivered, and the other end confirmed that it took it.
     #[default]
     Ok,
@@ -30,7 +30,7 @@ pub enum Exit {
 
 impl Exit {
     /// The codes as `--help` and the README show them.
-    pub const TABLE: &'static str = "\
+    pub(crate) const TABLE: &'static str = "\
 Exit codes:
   0      all bytes were delivered, and the other end confirmed that it took them
   1      this end could not read its input or write its output
@@ -43,7 +43,7 @@ Exit codes:
 
     /// The number that the process exits with.
     #[must_use]
-    pub fn code(self) -> u8 {
+    pub(crate) fn code(self) -> u8 {
         match self {
             Self::Ok => 0,
             Self::Local => 1,

@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     exit::Exit,
     message::{Console, sentence},
-    progress::Progress,
+    progress::RunProgress,
     report::Report,
     signals::{self, Caught},
 };
@@ -129,7 +129,7 @@ impl Run {
         stream: &Stream,
         total: Option<u64>,
         terminal: bool,
-    ) -> Option<Progress> {
+    ) -> Option<RunProgress> {
         self.started = Some(Instant::now());
         self.report = Report {
             transport: Some(stream.transport().to_string()),
@@ -154,7 +154,7 @@ impl Run {
             } = watch.stats();
             bytes_sent + bytes_received
         };
-        Progress::start(&self.console, total, terminal, moved)
+        RunProgress::start(&self.console, total, terminal, moved)
     }
 
     /// Ends a stream that was connected: tells the peer what broke here, if something did, and
