@@ -131,6 +131,16 @@
 //! Each direction ends by itself, so `shutdown` leaves the other one open. A program that exits right
 //! after a stream's end calls [`Stream::close`], which waits until the last message is out.
 //!
+//! # Features
+//!
+//! | feature | default | brings |
+//! |---|---|---|
+//! | `rdma` | yes | `RdmaStream`, and RDMA for every [`Stream`]; needs libibverbs, librdmacm and libclang to build |
+//! | `cli` | yes | the programs `rdpipe`, `rdsend`, `rdrecv` and `rdcat`, and their dependencies; nothing of this API |
+//! | `fault-injection` | no | `Faults`: ways to break the protocol on purpose, for tests |
+//!
+//! A program that only wants streams says `default-features = false, features = ["rdma"]`, or without `rdma` for TCP alone.
+//!
 //! How it is made, what crosses the wire, and the states of a stream are described in
 //! `docs/architecture.md`.
 //!

@@ -12,7 +12,7 @@ mod connect;
 mod control;
 mod data;
 #[cfg(fuzzing)]
-pub mod fuzzing;
+pub(crate) mod fuzzing;
 #[cfg(feature = "rdma")]
 mod rdma;
 #[cfg(not(feature = "rdma"))]

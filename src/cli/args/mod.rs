@@ -1,7 +1,10 @@
 //! The command lines of rdpipe, rdsend, rdrecv and rdcat.
 
+mod exit_codes;
 pub(super) mod help;
 mod key;
+#[cfg(test)]
+mod options;
 pub(super) mod parse;
 mod rdma;
 mod stream;
@@ -16,6 +19,8 @@ pub(crate) use super::rdcat::args::RdcatArgs;
 
 pub(crate) use super::rdpipe::args::{Agent, HostOptions, RdpipeArgs};
 pub(crate) use super::{rdrecv::args::RdrecvArgs, rdsend::args::RdsendArgs};
+#[cfg(doc)]
+pub(crate) use exit_codes::EXIT_CODES;
 pub(crate) use key::{KeyOptions, KeySource, Secret};
 pub(crate) use rdma::RdmaOptions;
 pub(crate) use stream::StreamOptions;
@@ -28,15 +33,15 @@ pub(crate) fn file(path: Option<&Path>) -> Option<&Path> {
 /// How much is said, and how.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct MessageOptions {
-    /// Say how it went: transport, bytes, seconds, bandwidth
+    /// Print how it went: transport, bytes, seconds, bandwidth
     #[arg(short, long, conflicts_with = "quiet")]
     pub(crate) verbose: bool,
 
-    /// Say nothing but errors
+    /// Print errors only
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
-    /// Say everything in JSON, one object a line, on stderr
+    /// Report in JSON: every message as one object a line, on stderr
     #[arg(long)]
     pub(crate) json: bool,
 }

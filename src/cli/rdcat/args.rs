@@ -28,7 +28,7 @@ pub(crate) struct RdcatArgs {
     #[arg(help = "Files to write to stdout, in this order; or the TICKET of rdcat --listen")]
     pub(crate) operands: Vec<Secret>,
 
-    /// Wait for another rdcat, and print the ticket that lets it in
+    /// Wait for a peer, and print the ticket that lets it in
     #[arg(short, long, conflicts_with = "ticket_file")]
     pub(crate) listen: bool,
 
@@ -36,15 +36,15 @@ pub(crate) struct RdcatArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) ticket_file: Option<PathBuf>,
 
-    /// Tickets: only send stdin, and leave stdout alone
+    /// Send only: with a ticket, leave stdout alone
     #[arg(long, conflicts_with = "recv")]
     pub(crate) send: bool,
 
-    /// Tickets: only receive to stdout, and leave stdin alone
+    /// Receive only: with a ticket, leave stdin alone
     #[arg(long)]
     pub(crate) recv: bool,
 
-    /// Address to listen on [default: all, IPv6 and IPv4]
+    /// Listen on this address only [default: all, IPv6 and IPv4]
     #[arg(long, value_name = "ADDR", value_parser = parse::address)]
     #[arg(requires = "listen", conflicts_with_all = ["operands", "ticket_file"])]
     pub(crate) bind: Option<IpAddr>,

@@ -27,11 +27,11 @@ pub(crate) struct RdpipeArgs {
     #[arg(value_name = "SEGMENT", required_unless_present = "agent", help = help::SEGMENT)]
     pub(crate) segments: Vec<OsString>,
 
-    /// Print stages, edges and remote commands, and run nothing
+    /// Print what would be done, and do nothing: stages, edges and remote commands
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
 
-    /// Have output files on the disk before they count as written
+    /// fsync output files before reporting success
     #[arg(long)]
     pub(crate) fsync: bool,
 
@@ -56,15 +56,15 @@ pub(crate) struct RdpipeArgs {
 /// How much is said, and where.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReportOptions {
-    /// Say how it goes, and show the table of stages in the end
+    /// Print how it went: the connections, and the table of stages
     #[arg(short, long, conflicts_with = "quiet")]
     pub(crate) verbose: bool,
 
-    /// Say nothing but errors, and what the commands write to stderr
+    /// Print errors only, and what the commands write to stderr
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
-    /// Write what came of the stages to FILE, in JSON
+    /// Report in JSON: write how each stage and edge ended to FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -81,7 +81,7 @@ pub(crate) enum Agent {
 /// How other hosts are reached, by control and by data.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HostOptions {
-    /// Port, or ports, for the data on every host, for firewalls [default: any free one]
+    /// Listen for the data on this port, or one of these, on every host [default: any free one]
     #[arg(short, long = "port", value_name = "PORT[-PORT]", value_parser = ports)]
     pub(crate) ports: Option<(u16, u16)>,
 
@@ -89,11 +89,11 @@ pub(crate) struct HostOptions {
     #[arg(short = 'H', long = "here", value_name = "ADDR", value_parser = parse::host)]
     pub(crate) here: Option<String>,
 
-    /// Addresses at which HOST is found for the data, instead of those that it has
+    /// Reach HOST for the data at these addresses only [default: those that it has]
     #[arg(long = "addr", value_name = "HOST=ADDR[,ADDR]", value_parser = Addresses::parse)]
     pub(crate) addresses: Vec<Addresses>,
 
-    /// Command instead of ssh; {host} in it is the host, which otherwise comes last
+    /// Reach other hosts with this command instead of ssh; {host} in it is the host, which otherwise comes last
     #[arg(long, value_name = "CMD", value_parser = shell_words)]
     rsh: Option<Words>,
 

@@ -37,11 +37,11 @@ pub(crate) struct RdrecvArgs {
     #[arg(short, long, value_name = "FILE", conflicts_with = "file")]
     pub(crate) output: Option<PathBuf>,
 
-    /// Address to listen on [default: all, IPv6 and IPv4]
+    /// Listen on this address only [default: all, IPv6 and IPv4]
     #[arg(long, value_name = "ADDR", value_parser = parse::address)]
     pub(crate) bind: Option<IpAddr>,
 
-    /// Have the output file on the disk before confirming it to the sender
+    /// fsync output files before reporting success: the sender hears of it after that
     #[arg(long)]
     pub(crate) fsync: bool,
 

@@ -41,7 +41,7 @@ pub(crate) struct RdsendArgs {
     #[arg(short, long, value_name = "FILE", conflicts_with = "file")]
     pub(crate) input: Option<PathBuf>,
 
-    /// How long to go on trying to connect [default: 3s]
+    /// Go on trying to connect for this long [default: 3s]
     #[arg(long, value_name = "SECS", value_parser = parse::duration)]
     pub(crate) connect_timeout: Option<Duration>,
 
