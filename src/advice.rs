@@ -46,7 +46,7 @@ fn for_stream(error: &Error) -> &'static str {
 fn for_device(fault: DeviceFault) -> &'static str {
     match fault {
         DeviceFault::Choice => "; see --device, --ib-port, --gid-index and --pkey-index",
-        DeviceFault::Memlock => " (see README, Locked memory) or use --transport tcp",
+        DeviceFault::Memlock => " (see docs/rdma.md, Locked memory) or use --transport tcp",
         DeviceFault::Unusable | DeviceFault::NotBuilt => {
             "; use --transport auto to take TCP instead"
         }
@@ -95,7 +95,7 @@ mod tests {
         );
         assert_eq!(
             device(DeviceFault::Memlock, "raise `ulimit -l`"),
-            "raise `ulimit -l` (see README, Locked memory) or use --transport tcp"
+            "raise `ulimit -l` (see docs/rdma.md, Locked memory) or use --transport tcp"
         );
         let fault = HandshakeFault::Transport("a: no RDMA device".into());
         let peer = "b".into();

@@ -1,6 +1,8 @@
 //! The command line: a folder for each program, and what the programs share. Not part of the API.
 
 pub(crate) mod args;
+#[cfg(test)]
+mod quoted;
 pub mod rdcat;
 pub mod rdpipe;
 pub mod rdrecv;

@@ -364,6 +364,17 @@ mod tests {
         );
     }
 
+    #[test]
+    fn the_guide_names_the_cap() {
+        let said = format!("pins at most {}", size(DEFAULT_CAP_BYTES));
+        for page in [
+            include_str!("../../../README.md"),
+            include_str!("../../../docs/rdma.md"),
+        ] {
+            assert!(page.contains(&said), "{said}");
+        }
+    }
+
     proptest! {
         #[test]
         fn what_is_said_to_fit_fits(
