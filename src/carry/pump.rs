@@ -12,6 +12,7 @@ use std::{
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
 use super::CarryError;
+use crate::transport::FillSlots;
 
 /// The number of bytes after which a pump lets the other tasks of its thread run.
 ///
@@ -21,38 +22,6 @@ use super::CarryError;
 /// 0.4 ms, and a yield of about a microsecond costs a quarter of a percent. From a disk that gives
 /// 100 MB/s, a turn takes 40 ms, which is the longest that another task of the thread waits.
 const TURN_BYTES: usize = 4 << 20;
-
-/// The sending side of a stream, which lends out registered memory to be filled in place.
-pub(crate) trait FillSlots {
-    /// Returns the free bytes of the slot that is being filled, at least one. Returns `Pending`
-    /// while every slot is in flight.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the stream has failed, or the peer wants no more bytes.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: a repeated call lends the same bytes.
-    fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut [u8]>>;
-
-    /// Marks the next `count` bytes of the slot as filled, and posts the slot if it is full.
-    fn advance(&mut self, count: usize);
-
-    /// Posts a partly filled slot because the source is idle. Does nothing if no slot is partly filled.
-    ///
-    /// Unless it fails, the call keeps the waker: while the source is idle, this is the only call
-    /// that tells the pump of the stream's failure.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the stream has failed, or the peer wants no more bytes.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: a repeated call posts the slot once.
-    fn post(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
-}
 
 /// Reads `source` to its end, straight into the slots of `stream`. Returns the number of bytes.
 ///

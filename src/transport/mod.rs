@@ -12,7 +12,7 @@ mod connect;
 mod control;
 mod data;
 #[cfg(fuzzing)]
-pub mod fuzzing;
+pub(crate) mod fuzzing;
 #[cfg(feature = "rdma")]
 mod rdma;
 #[cfg(not(feature = "rdma"))]
@@ -21,7 +21,8 @@ mod rdma;
 mod stream;
 
 pub use connect::{Listener, connect};
-pub(crate) use control::terms::host_name;
+#[cfg(feature = "cli")]
+pub(crate) use data::fill_slots::FillSlots;
 #[cfg(feature = "rdma")]
 pub use stream::{NotRdma, RdmaStream};
 pub use stream::{ReadHalf, ReuniteError, SendBuffer, Stream, Watch, WriteHalf};

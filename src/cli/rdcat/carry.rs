@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Error, ReadHalf, Stream, WriteHalf,
     carry::{self, thread::CarryThread},
-    cli::{
+    cli::shared::{
         exit::Exit,
         run::{Run, explained},
     },

@@ -12,7 +12,10 @@ use serde_json::json;
 use super::carry::carry;
 use crate::{
     Error, HandshakeFault, Key, Listener, Stream,
-    cli::{args::RdcatArgs, message::sentence, progress::is_on_terminal, report::Report, run::Run},
+    cli::{
+        args::RdcatArgs,
+        shared::{message::sentence, progress::is_on_terminal, report::Report, run::Run},
+    },
     reach::{
         self, FailedAddress, Unreached,
         ticket::{NoListener, Ticket},
@@ -20,7 +23,7 @@ use crate::{
 };
 
 /// How they find each other.
-pub(super) enum Way {
+pub(super) enum TicketRole {
     /// Prints a ticket and waits.
     Listen,
     /// Goes where the ticket says.
@@ -28,10 +31,10 @@ pub(super) enum Way {
 }
 
 /// Joins stdin and stdout with those of the peer, to their ends.
-pub(super) async fn join(args: RdcatArgs, way: Way, mut run: Run) -> Report {
+pub(super) async fn join(args: RdcatArgs, way: TicketRole, mut run: Run) -> Report {
     let met = match way {
-        Way::Listen => listen(&args, &mut run).await,
-        Way::Dial(ticket) => dial(&args, &ticket, &mut run).await,
+        TicketRole::Listen => listen(&args, &mut run).await,
+        TicketRole::Dial(ticket) => dial(&args, &ticket, &mut run).await,
     };
     let stream = match met {
         Ok(stream) => stream,

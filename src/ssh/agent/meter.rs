@@ -10,10 +10,7 @@ use std::{
 
 use tokio::io::{AsyncBufRead, AsyncRead, ReadBuf};
 
-use crate::{
-    Stream, Watch,
-    carry::{Watched, pump::FillSlots},
-};
+use crate::{Stream, Watch, carry::Watched, transport::FillSlots};
 
 /// The counts of one edge, read by other threads while it is in use.
 #[derive(Debug, Default)]

@@ -282,7 +282,7 @@ impl Means {
     fn of(config: &StreamConfig) -> Self {
         let policy = config.transport;
         let rdma = if policy == TransportPolicy::Tcp {
-            let reason = "--transport tcp was asked for".to_owned();
+            let reason = "TCP was asked for".to_owned();
             let hardware = false;
             Err(rdma::NoWay { reason, hardware })
         } else {
@@ -346,8 +346,7 @@ fn fall_back(
     reason: String,
 ) -> Result<String, HandshakeFault> {
     if ours == TransportPolicy::Rdma || theirs == Policy::Rdma {
-        let text = format!("no RDMA, which --transport rdma insists on (auto takes TCP): {reason}");
-        return Err(HandshakeFault::Transport(text));
+        return Err(HandshakeFault::Transport(reason));
     }
     Ok(reason)
 }

@@ -43,7 +43,7 @@ pub(crate) struct Timing {
 }
 
 impl Timing {
-    /// Limits for this end's and the peer's `--timeout`.
+    /// Limits from the silence that this end and the peer allow.
     pub(crate) fn new(ours: Duration, theirs: Duration) -> Self {
         Self {
             silence: ours,

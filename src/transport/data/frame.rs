@@ -284,4 +284,15 @@ mod tests {
             assert!(batch >= 1 && batch < depth, "{depth}");
         }
     }
+
+    #[test]
+    fn the_architecture_draws_this_version() {
+        let page = include_str!("../../../docs/architecture.md");
+        let drawn: Vec<&str> = page.split("\"RDPIPE\" ").skip(1).collect();
+        assert!(!drawn.is_empty());
+        for drawn in drawn {
+            let version = drawn.split(' ').next().unwrap();
+            assert_eq!(version, PROTOCOL_VERSION.to_string());
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! What stands in for the RDMA data path in a build without it: the reason why there is none.
 
 use super::control::{codec::Control, terms::Agreement};
-use crate::{Error, HandshakeFault, StreamConfig, TransportPolicy};
+use crate::{DeviceFault, Error, HandshakeFault, StreamConfig, TransportPolicy};
 
 /// No way over RDMA: there is none to have.
 pub(crate) enum Ours {}
@@ -32,7 +32,8 @@ impl Ours {
     pub(crate) fn check(config: &StreamConfig) -> Result<(), Error> {
         match (config.transport, Self::look(config)) {
             (TransportPolicy::Rdma, Err(NoWay { reason, .. })) => Err(Error::Device {
-                reason: format!("{reason}; use --transport auto to take TCP instead"),
+                fault: DeviceFault::NotBuilt,
+                reason,
             }),
             _ => Ok(()),
         }

@@ -43,12 +43,12 @@ use super::{
     steps::{decode, encode},
 };
 use crate::{
-    Direction, Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig,
-    StreamConfig, TransportPolicy,
+    DeviceFault, Direction, Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH,
+    RdmaConfig, StreamConfig, TransportPolicy,
+    host::host_name,
     transport::{
         control::{codec::Control, message::Message, state::State, terms::Agreement},
         data::shared::Shared,
-        host_name,
     },
 };
 
@@ -147,17 +147,21 @@ impl Ours {
         }
         let inventory = Inventory::read(&Roots::default());
         match choice(config).candidates(&inventory) {
-            Err(NoRdma::Choice(reason)) => return Err(Error::Device { reason }),
-            _ if config.transport == TransportPolicy::Auto => return Ok(()),
-            _ => {}
-        }
-        Self::among(&inventory, config).map(drop).map_err(|none| {
-            let mut reason = none.reason;
-            // What is said of memory, says so already.
-            if !reason.contains("--transport") {
-                reason.push_str("; use --transport auto to take TCP instead");
+            Err(NoRdma::Choice(reason)) => {
+                let fault = DeviceFault::Choice;
+                return Err(Error::Device { fault, reason });
             }
-            Error::Device { reason }
+            _ if config.transport == TransportPolicy::Auto => return Ok(()),
+            Err(NoRdma::Unusable(reason)) => {
+                let fault = DeviceFault::Unusable;
+                return Err(Error::Device { fault, reason });
+            }
+            Ok(_) => {}
+        }
+        // There are ports, so that only memory can be missing.
+        Self::among(&inventory, config).map(drop).map_err(|none| {
+            let (fault, reason) = (DeviceFault::Memlock, none.reason);
+            Error::Device { fault, reason }
         })
     }
 

@@ -43,7 +43,7 @@ pub(crate) struct Memlock {
 /// Not even the least pool can be pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "cannot pin {}: the memlock limit is {}{}; raise `ulimit -l` (see README, Locked memory) or use --transport tcp",
+    "cannot pin {}: the memlock limit is {}{}; raise `ulimit -l`",
     size(*.needed), size(*.limit), taken(*.pinned)
 )]
 pub(crate) struct TooSmall {
@@ -150,10 +150,7 @@ pub(crate) fn why_smaller(
     let cause = match memlock.limit {
         Some(limit) if fitting != unlimited => {
             let taken = taken(memlock.pinned);
-            format!(
-                "the memlock limit is {}{taken} (see README, Locked memory)",
-                size(limit)
-            )
+            format!("the memlock limit (`ulimit -l`) is {}{taken}", size(limit))
         }
         _ if fitting != wanted => {
             format!("one end of a stream pins at most {}", size(memlock.cap))
@@ -339,7 +336,7 @@ mod tests {
         let error = fit(512 << 10, 16, Direction::Send, &limited(64 * KIB)).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cannot pin 144 KiB: the memlock limit is 64 KiB; raise `ulimit -l` (see README, Locked memory) or use --transport tcp"
+            "cannot pin 144 KiB: the memlock limit is 64 KiB; raise `ulimit -l`"
         );
         let crowded = Memlock {
             pinned: 7 * MIB + 1000 * KIB,
@@ -365,6 +362,17 @@ mod tests {
             fit(512 << 10, 16, Direction::Both, &frugal),
             Ok((MIN_CHUNK_BYTES, MIN_DEPTH))
         );
+    }
+
+    #[test]
+    fn the_guide_names_the_cap() {
+        let said = format!("pins at most {}", size(DEFAULT_CAP_BYTES));
+        for page in [
+            include_str!("../../../README.md"),
+            include_str!("../../../docs/rdma.md"),
+        ] {
+            assert!(page.contains(&said), "{said}");
+        }
     }
 
     proptest! {

@@ -236,11 +236,10 @@ impl std::error::Error for NotRdma {}
 
 impl From<NotRdma> for Error {
     fn from(mut not: NotRdma) -> Self {
-        let text = not.to_string();
-        not.0.abort(&text);
+        not.0.abort(&not.to_string());
         Self::Handshake {
             peer: not.0.peer().to_owned(),
-            fault: HandshakeFault::Transport(text),
+            fault: HandshakeFault::Transport(not.0.transport_reason().to_owned()),
         }
     }
 }

@@ -6,9 +6,9 @@ use serde::{Serialize, Serializer};
 
 use crate::{error::Error, key::KeyError, reach::ticket::NoListener};
 
-/// How a run ended. [`Exit::TABLE`] tells users the same.
+/// How a run ended. [`EXIT_CODES`](crate::cli::args::EXIT_CODES) tells users the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Exit {
+pub(crate) enum Exit {
     /// Everything was delivered, and the other end confirmed that it took it.
     #[default]
     Ok,
@@ -29,21 +29,9 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// The codes as `--help` and the README show them.
-    pub const TABLE: &'static str = "\
-Exit codes:
-  0      all bytes were delivered, and the other end confirmed that it took them
-  1      this end could not read its input or write its output
-  2      the command line or the key cannot be used
-  3      the other end reported a failure
-  4      all was sent, but the connection broke before the other end confirmed it
-  128+N  signal N ended the program (130 after ^C)
-  141    the reader of the output went away, or wanted no more
-  255    no connection, different keys, or a transport that failed";
-
     /// The number that the process exits with.
     #[must_use]
-    pub fn code(self) -> u8 {
+    pub(crate) fn code(self) -> u8 {
         match self {
             Self::Ok => 0,
             Self::Local => 1,
@@ -118,26 +106,6 @@ mod tests {
 
     use super::*;
     use crate::error::Fault;
-
-    #[test]
-    fn the_table_has_every_code() {
-        use Exit::{Connection, Local, Ok, ReaderClosed, Remote, Unconfirmed, Usage};
-        for exit in [
-            Ok,
-            Local,
-            Usage,
-            Remote,
-            Unconfirmed,
-            ReaderClosed,
-            Connection,
-        ] {
-            let row = format!("\n  {:<5}  ", exit.code());
-            assert!(Exit::TABLE.contains(&row), "{exit:?}");
-        }
-        assert!(Exit::TABLE.contains("\n  128+N  "));
-        assert_eq!(Exit::Signal(2).code(), 130);
-        assert_eq!(Exit::Signal(13).code(), Exit::ReaderClosed.code());
-    }
 
     fn unconfirmed() -> Error {
         Error::Unconfirmed {

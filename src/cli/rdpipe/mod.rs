@@ -1,7 +1,9 @@
 //! The program rdpipe: commands on several hosts, and data from one to the next.
 
+pub(super) mod args;
 mod dry_run;
 mod ending;
+mod table;
 
 use std::{
     io::{self, IsTerminal},
@@ -19,10 +21,12 @@ use futures::FutureExt;
 
 use super::{
     args::{Agent, RdpipeArgs},
-    message::Console,
-    pipeline::Pipeline,
-    progress::{Progress, is_on_terminal},
-    run, signals,
+    shared::{
+        message::Console,
+        pipeline::Pipeline,
+        progress::{RunProgress, is_on_terminal},
+        run, signals,
+    },
 };
 use crate::ssh::{agent, plan::Plan};
 
@@ -47,13 +51,13 @@ pub fn main() -> ExitCode {
     }
     let console = Console::new("rdpipe", args.messages());
     let code = run(&args, &plan, &console).unwrap_or_else(|error| {
-        console.error(&super::message::sentence(&error));
+        console.error(&crate::cli::shared::message::sentence(&error));
         FAILED_HERE
     });
     ExitCode::from(code)
 }
 
-/// As [`Exit::Local`](super::exit::Exit::Local).
+/// As [`Exit::Local`](crate::cli::shared::exit::Exit::Local).
 const FAILED_HERE: u8 = 1;
 
 fn run(args: &RdpipeArgs, plan: &Plan, console: &Console) -> anyhow::Result<u8> {
@@ -71,7 +75,7 @@ fn run(args: &RdpipeArgs, plan: &Plan, console: &Console) -> anyhow::Result<u8> 
         moved: Arc::clone(&moved),
     };
     let terminal = is_on_terminal(&io::stdout(), false);
-    let progress = Progress::start(console, None, terminal, move || {
+    let progress = RunProgress::start(console, None, terminal, move || {
         moved.load(Ordering::Relaxed)
     });
     let summary = pipeline.run(signal.map(Result::ok))?;

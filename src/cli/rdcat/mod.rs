@@ -1,5 +1,6 @@
 //! The program rdcat: files of other hosts to stdout, or stdin and stdout of two hosts joined.
 
+pub(super) mod args;
 mod carry;
 mod files;
 mod join;
@@ -9,13 +10,15 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
 
-use self::{join::Way, source::TicketSource};
+use self::{join::TicketRole, source::TicketSource};
 use super::{
     args::{Agent, RdcatArgs},
-    exit::Exit,
-    message::{Console, sentence},
-    report::Report,
-    run,
+    shared::{
+        exit::Exit,
+        message::{Console, sentence},
+        report::Report,
+        run,
+    },
 };
 use crate::ssh::{agent, plan::Plan};
 
@@ -36,7 +39,7 @@ pub fn main() -> ExitCode {
     match ticket {
         TicketSource::Among => usage("a ticket stands alone, with nothing beside it"),
         _ if args.listen => match join::here(&args) {
-            Ok(_) => join(args, Way::Listen, &console),
+            Ok(_) => join(args, TicketRole::Listen, &console),
             Err(error) => usage(sentence(&error)),
         },
         TicketSource::None if args.operands.is_empty() => usage(EXPECTED),
@@ -45,7 +48,7 @@ pub fn main() -> ExitCode {
             Err(error) => usage(error),
         },
         ticket => match ticket.load(&console) {
-            Ok(ticket) => join(args, Way::Dial(ticket), &console),
+            Ok(ticket) => join(args, TicketRole::Dial(ticket), &console),
             Err(error) => {
                 let report = Report {
                     exit: Exit::Usage,
@@ -58,7 +61,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn join(args: RdcatArgs, way: Way, console: &Console) -> ExitCode {
+fn join(args: RdcatArgs, way: TicketRole, console: &Console) -> ExitCode {
     run::main(console, Ok(()), |run| join::join(args, way, run))
 }
 

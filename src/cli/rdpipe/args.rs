@@ -4,9 +4,9 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Parser, ValueEnum};
 
-use super::{MessageOptions, StreamOptions, help, parse};
 use crate::{
     Direction, TransportPolicy,
+    cli::args::{MessageOptions, StreamOptions, help, parse},
     ssh::{
         plan::{Addresses, launch::Remote, unbracketed},
         protocol::StreamOrder,
@@ -22,56 +22,56 @@ use crate::{
     about = "Pipes data through commands on several hosts, from one host to the next at link speed",
     after_help = help::rdpipe()
 )]
-pub struct RdpipeArgs {
+pub(crate) struct RdpipeArgs {
     /// The stages, each with its host.
     #[arg(value_name = "SEGMENT", required_unless_present = "agent", help = help::SEGMENT)]
-    pub segments: Vec<OsString>,
+    pub(crate) segments: Vec<OsString>,
 
-    /// Print stages, edges and remote commands, and run nothing
+    /// Print what would be done, and do nothing: stages, edges and remote commands
     #[arg(short = 'n', long)]
-    pub dry_run: bool,
+    pub(crate) dry_run: bool,
 
-    /// Have output files on the disk before they count as written
+    /// fsync output files before reporting success
     #[arg(long)]
-    pub fsync: bool,
+    pub(crate) fsync: bool,
 
     /// How other hosts are reached.
     #[command(flatten)]
-    pub hosts: HostOptions,
+    pub(crate) hosts: HostOptions,
 
     /// What every edge of the pipeline is told.
     #[command(flatten)]
-    pub stream: StreamOptions,
+    pub(crate) stream: StreamOptions,
 
     /// What the user is told.
     #[command(flatten)]
-    pub report: ReportOptions,
+    pub(crate) report: ReportOptions,
 
     /// Be an agent: for rdpipe itself
     #[arg(long, hide = true, value_enum, num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "guard")]
-    pub agent: Option<Agent>,
+    pub(crate) agent: Option<Agent>,
 }
 
 /// How much is said, and where.
 #[derive(Debug, Clone, Args)]
-pub struct ReportOptions {
-    /// Say how it goes, and show the table of stages in the end
+pub(crate) struct ReportOptions {
+    /// Print how it went: the connections, and the table of stages
     #[arg(short, long, conflicts_with = "quiet")]
-    pub verbose: bool,
+    pub(crate) verbose: bool,
 
-    /// Say nothing but errors, and what the commands write to stderr
+    /// Print errors only, and what the commands write to stderr
     #[arg(short, long)]
-    pub quiet: bool,
+    pub(crate) quiet: bool,
 
-    /// Write what came of the stages to FILE, in JSON
+    /// Report in JSON: write how each stage and edge ended to FILE
     #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    pub(crate) json: Option<PathBuf>,
 }
 
 /// Which part of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Agent {
+pub(crate) enum Agent {
     /// Starts the worker, and ends what it leaves behind.
     Guard,
     /// Runs a stage.
@@ -80,20 +80,20 @@ pub enum Agent {
 
 /// How other hosts are reached, by control and by data.
 #[derive(Debug, Clone, Args)]
-pub struct HostOptions {
-    /// Port, or ports, for the data on every host, for firewalls [default: any free one]
+pub(crate) struct HostOptions {
+    /// Listen for the data on this port, or one of these, on every host [default: any free one]
     #[arg(short, long = "port", value_name = "PORT[-PORT]", value_parser = ports)]
-    pub ports: Option<(u16, u16)>,
+    pub(crate) ports: Option<(u16, u16)>,
 
     /// Address at which other hosts find this machine
     #[arg(short = 'H', long = "here", value_name = "ADDR", value_parser = parse::host)]
-    pub here: Option<String>,
+    pub(crate) here: Option<String>,
 
-    /// Addresses at which HOST is found for the data, instead of those that it has
+    /// Reach HOST for the data at these addresses only [default: those that it has]
     #[arg(long = "addr", value_name = "HOST=ADDR[,ADDR]", value_parser = Addresses::parse)]
     pub(crate) addresses: Vec<Addresses>,
 
-    /// Command instead of ssh; {host} in it is the host, which otherwise comes last
+    /// Reach other hosts with this command instead of ssh; {host} in it is the host, which otherwise comes last
     #[arg(long, value_name = "CMD", value_parser = shell_words)]
     rsh: Option<Words>,
 
@@ -113,7 +113,7 @@ struct Words(Vec<String>);
 impl RdpipeArgs {
     /// How much is said.
     #[must_use]
-    pub fn messages(&self) -> MessageOptions {
+    pub(crate) fn messages(&self) -> MessageOptions {
         MessageOptions {
             verbose: self.report.verbose,
             quiet: self.report.quiet,

@@ -9,12 +9,11 @@ use std::{
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::args::MessageOptions;
-use crate::transport::host_name;
+use crate::{advice::advice, cli::args::MessageOptions, host::host_name};
 
 /// Where a program talks to its user. Clones share the terminal.
 #[derive(Debug, Clone)]
-pub struct Console {
+pub(crate) struct Console {
     program: &'static str,
     host: String,
     quiet: bool,
@@ -27,7 +26,7 @@ pub struct Console {
 impl Console {
     /// The console of `program`, on this host.
     #[must_use]
-    pub fn new(program: &'static str, options: MessageOptions) -> Self {
+    pub(crate) fn new(program: &'static str, options: MessageOptions) -> Self {
         Self {
             program,
             host: host_name(),
@@ -39,12 +38,12 @@ impl Console {
     }
 
     /// Says what failed.
-    pub fn error(&self, text: &str) {
+    pub(crate) fn error(&self, text: &str) {
         self.say(Level::Error, text);
     }
 
     /// Says what failed on another host.
-    pub(super) fn error_on(&self, host: &str, text: &str) {
+    pub(crate) fn error_on(&self, host: &str, text: &str) {
         let there = Self {
             host: host.to_owned(),
             ..self.clone()
@@ -53,22 +52,22 @@ impl Console {
     }
 
     /// Says what is worth a look, but stops nothing. Not with `-q`.
-    pub fn warn(&self, text: &str) {
+    pub(crate) fn warn(&self, text: &str) {
         self.say(Level::Warning, text);
     }
 
     /// Says what everybody wants to know. Not with `-q`.
-    pub fn note(&self, text: &str) {
+    pub(crate) fn note(&self, text: &str) {
         self.say(Level::Note, text);
     }
 
     /// Says what whoever asked with `-v` wants to know.
-    pub fn detail(&self, text: &str) {
+    pub(crate) fn detail(&self, text: &str) {
         self.say(Level::Detail, text);
     }
 
     /// Says what the run is useless without, even with `-q`: `plain`, or with `--json` the object.
-    pub fn tell(&self, plain: &str, event: &impl Serialize) {
+    pub(crate) fn tell(&self, plain: &str, event: &impl Serialize) {
         if self.json {
             self.event(event);
         } else {
@@ -78,36 +77,36 @@ impl Console {
 
     /// Passes on a line that somebody else wrote, behind the writer's name; also with `-q`, because it is not
     /// ours to judge.
-    pub(super) fn words(&self, writer: &str, line: &str) {
+    pub(crate) fn words(&self, writer: &str, line: &str) {
         let line: Vec<_> = line.split('\t').map(harmless).collect();
         self.write(&format!("{writer}: {}\n", line.join("\t")));
     }
 
     /// A text of several lines, as it is.
-    pub(super) fn lines(&self, lines: &[String]) {
+    pub(crate) fn lines(&self, lines: &[String]) {
         self.write(&(lines.join("\n") + "\n"));
     }
 
     /// Whether the user wants JSON.
     #[must_use]
-    pub fn is_json(&self) -> bool {
+    pub(crate) fn is_json(&self) -> bool {
         self.json
     }
 
     /// Whether a progress bar is welcome.
     #[must_use]
-    pub fn wants_progress(&self) -> bool {
+    pub(crate) fn wants_progress(&self) -> bool {
         !self.quiet && !self.json
     }
 
     /// The name of this host.
     #[must_use]
-    pub fn host(&self) -> &str {
+    pub(crate) fn host(&self) -> &str {
         &self.host
     }
 
     /// Messages make room for `bar` from now on, or for none.
-    pub(super) fn set_bar(&self, bar: Option<ProgressBar>) {
+    pub(crate) fn set_bar(&self, bar: Option<ProgressBar>) {
         *self.bar.lock().unwrap_or_else(PoisonError::into_inner) = bar;
     }
 
@@ -116,7 +115,7 @@ impl Console {
             return;
         }
         if self.json {
-            self.event(&Message {
+            self.event(&MessageEvent {
                 event: level,
                 message: text,
             });
@@ -149,12 +148,12 @@ impl Console {
     }
 
     /// One object on one line.
-    pub(super) fn event(&self, event: &impl Serialize) {
+    pub(crate) fn event(&self, event: &impl Serialize) {
         self.write(&self.json_line(event));
     }
 
     fn json_line(&self, event: &impl Serialize) -> String {
-        let line = Line {
+        let line = EventLine {
             event,
             program: self.program,
             host: &self.host,
@@ -188,14 +187,14 @@ enum Level {
 }
 
 #[derive(Serialize)]
-struct Message<'a> {
+struct MessageEvent<'a> {
     event: Level,
     message: &'a str,
 }
 
 /// What every object says besides its own.
 #[derive(Serialize)]
-struct Line<'a, E> {
+struct EventLine<'a, E> {
     #[serde(flatten)]
     event: &'a E,
     program: &'static str,
@@ -203,9 +202,9 @@ struct Line<'a, E> {
 }
 
 /// The whole story of an error in one sentence: its causes, outermost first, without those that a
-/// message before them has told already.
+/// message before them has told already, and last what the user can do about it.
 #[must_use]
-pub fn sentence(error: &anyhow::Error) -> String {
+pub(crate) fn sentence(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
         let cause = cause.to_string();
@@ -215,7 +214,7 @@ pub fn sentence(error: &anyhow::Error) -> String {
             let _ = write!(text, ": {cause}");
         }
     }
-    text
+    text + advice(error)
 }
 
 /// The text in one line, without the means to command a terminal: some of it comes from the peer.
@@ -292,7 +291,7 @@ mod tests {
             json: true,
             ..MessageOptions::default()
         });
-        let line = console.json_line(&Message {
+        let line = console.json_line(&MessageEvent {
             event: Level::Warning,
             message: "a\n\"b\"",
         });

@@ -2,6 +2,7 @@
 
 mod file;
 
+#[cfg(feature = "cli")]
 pub(crate) use file::{exposure, first_line};
 
 use std::{fmt, io, ops::Deref, path::PathBuf};
@@ -51,6 +52,7 @@ impl Key {
     }
 
     /// A key that was made here, from its bytes.
+    #[cfg(feature = "cli")]
     pub(crate) fn from_secret(secret: &[u8; SECRET_BYTES]) -> Self {
         Self(*secret)
     }
@@ -144,17 +146,13 @@ impl fmt::Debug for KeyText {
 #[non_exhaustive]
 pub enum KeyError {
     /// No key was given anywhere.
-    #[error(
-        "no key was given: give KEY as an argument, --key-file FILE or RDPIPE_KEY in the environment (rdrecv without a key makes one and shows it)"
-    )]
+    #[error("no key was given")]
     Missing,
     /// The key has no character that counts.
-    #[error(
-        "the key is empty: anybody could guess it; give another, or none at all to rdrecv, which then makes one"
-    )]
+    #[error("the key is empty, and protects nothing")]
     Empty,
     /// A key of ours whose checksum does not match.
-    #[error("this looks like a key made by rdrecv, but it is mistyped or cut off")]
+    #[error("this looks like a key made by rdpipe, but it is mistyped or cut off")]
     Mistyped,
     /// The key file cannot be read.
     #[error("cannot read the key file {}: {source}", path.display())]

@@ -1,17 +1,22 @@
 //! The program rdrecv: one stream in, to stdout or a file.
 
+pub(super) mod args;
+mod output;
+
 use std::{io, process::ExitCode};
 
 use anyhow::Context;
 use clap::Parser;
 
+use self::output::Output;
 use super::{
     args::{KeySource, RdrecvArgs},
-    message::Console,
-    output::Output,
-    progress::is_on_terminal,
-    report::{Listening, Report},
-    run::{self, Run, explained},
+    shared::{
+        message::Console,
+        progress::is_on_terminal,
+        report::{Listening, Report},
+        run::{self, Run, explained},
+    },
 };
 use crate::{Key, Stream, carry, reach};
 

@@ -12,14 +12,10 @@ use tokio::{
     sync::{mpsc::UnboundedSender, oneshot},
 };
 
-use super::{
-    args::{HostOptions, StreamOptions},
-    message::Console,
-    run,
-    signals::Caught,
-};
+use super::{message::Console, run, signals::Caught};
 use crate::{
     Direction, GeneratedKey, Key,
+    cli::args::{HostOptions, StreamOptions},
     ssh::{
         agent,
         own::{self, Lane, Parts},

@@ -9,33 +9,33 @@ use crate::key::GeneratedKey;
 /// The end of a run. What never came to be known, because it failed before, is `None`.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(tag = "event", rename = "end")]
-pub struct Report {
+pub(crate) struct Report {
     /// Payload bytes that went through.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// From the connection to the confirmation.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// What carried the data: `TCP` or `RDMA`.
-    pub transport: Option<String>,
+    pub(crate) transport: Option<String>,
     /// With RDMA which device, port, GID and MTU; with TCP why not RDMA.
-    pub transport_reason: Option<String>,
+    pub(crate) transport_reason: Option<String>,
     /// The other end.
-    pub peer: Option<String>,
+    pub(crate) peer: Option<String>,
     /// Payload of one chunk, in bytes.
-    pub chunk_bytes: Option<usize>,
+    pub(crate) chunk_bytes: Option<usize>,
     /// Slots in the pool.
-    pub depth: Option<usize>,
+    pub(crate) depth: Option<usize>,
     /// Why that is less than was wanted, if it is.
-    pub smaller_pool_reason: Option<String>,
+    pub(crate) smaller_pool_reason: Option<String>,
     /// What failed, in one sentence.
-    pub error: Option<String>,
+    pub(crate) error: Option<String>,
     /// How the program exits.
-    pub exit: Exit,
+    pub(crate) exit: Exit,
 }
 
 impl Report {
     /// A run that ended before it was a stream.
     #[must_use]
-    pub fn failed(error: &anyhow::Error) -> Self {
+    pub(crate) fn failed(error: &anyhow::Error) -> Self {
         Self {
             error: Some(super::message::sentence(error)),
             exit: Exit::from(error),
@@ -44,7 +44,7 @@ impl Report {
     }
 
     /// Tells the user: the error, then with `-v` how it went; with `--json` one object.
-    pub fn print(&self, console: &Console) {
+    pub(crate) fn print(&self, console: &Console) {
         if console.is_json() {
             return console.event(self);
         }
@@ -58,7 +58,7 @@ impl Report {
     }
 
     /// The same for a run whose errors have been told and whose streams have told what carried them.
-    pub(super) fn print_ending(&self, console: &Console) {
+    pub(crate) fn print_ending(&self, console: &Console) {
         if console.is_json() {
             console.event(self);
         } else {
@@ -74,7 +74,7 @@ impl Report {
 
     /// Decimal gigabytes a second, 0 where no time went by.
     #[must_use]
-    pub fn gigabytes_per_second(&self) -> f64 {
+    pub(crate) fn gigabytes_per_second(&self) -> f64 {
         // Exact up to 9 petabytes, and three decimals are shown.
         #[allow(clippy::cast_precision_loss)]
         let bytes = self.bytes as f64;
@@ -108,19 +108,19 @@ impl Report {
 
 /// rdrecv is ready, and the sender may come.
 #[derive(Debug, Clone, Copy)]
-pub struct Listening<'a> {
+pub(crate) struct Listening<'a> {
     /// By which name or address the sender finds this host.
-    pub reach: &'a str,
+    pub(crate) reach: &'a str,
     /// The port, never 0.
-    pub port: u16,
+    pub(crate) port: u16,
     /// The key that was made for this run, if one was.
-    pub key: Option<&'a GeneratedKey>,
+    pub(crate) key: Option<&'a GeneratedKey>,
 }
 
 impl Listening<'_> {
     /// Tells what the sender needs and cannot know: a key that was made, a port that the system
     /// chose (`chosen_port`). Otherwise it is news only to whoever asked with `-v` or `--json`.
-    pub fn print(&self, console: &Console, chosen_port: bool) {
+    pub(crate) fn print(&self, console: &Console, chosen_port: bool) {
         if self.key.is_some() || chosen_port || console.is_json() {
             console.tell(&self.text(), &self.json());
         } else {
@@ -130,7 +130,7 @@ impl Listening<'_> {
 
     /// The words for it, the key included.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let Self { reach, port, key } = self;
         match key {
             // In the environment and not as an argument, where ps would show it at once.
@@ -144,7 +144,7 @@ impl Listening<'_> {
 
     /// The same for a machine.
     #[must_use]
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         let mut event = json!({ "event": "listening", "reach": self.reach, "port": self.port });
         if let Some(key) = self.key {
             event["key"] = json!(&*key.text());

@@ -9,14 +9,13 @@ use tokio::{
 };
 
 use super::{
-    args::KeySource,
     exit::Exit,
     message::{Console, sentence},
-    progress::Progress,
+    progress::RunProgress,
     report::Report,
     signals::{self, Caught},
 };
-use crate::{Error, Key, Stats, Stream, carry::CarryError};
+use crate::{Error, Key, Stats, Stream, carry::CarryError, cli::args::KeySource};
 
 /// What a run works with.
 pub(crate) struct Run {
@@ -124,7 +123,7 @@ impl Run {
         stream: &Stream,
         total: Option<u64>,
         terminal: bool,
-    ) -> Option<Progress> {
+    ) -> Option<RunProgress> {
         self.started = Some(Instant::now());
         self.report = Report {
             transport: Some(stream.transport().to_string()),
@@ -149,7 +148,7 @@ impl Run {
             } = watch.stats();
             bytes_sent + bytes_received
         };
-        Progress::start(&self.console, total, terminal, moved)
+        RunProgress::start(&self.console, total, terminal, moved)
     }
 
     /// Ends a stream that was connected: tells the peer what broke here, if something did, and

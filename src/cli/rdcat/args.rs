@@ -7,8 +7,10 @@ use clap::{
     builder::{OsStringValueParser, TypedValueParser},
 };
 
-use super::{Agent, HostOptions, MessageOptions, Secret, StreamOptions, help, parse};
-use crate::{Direction, StreamConfig};
+use crate::{
+    Direction, StreamConfig,
+    cli::args::{Agent, HostOptions, MessageOptions, Secret, StreamOptions, help, parse},
+};
 
 /// The command line of rdcat.
 #[derive(Debug, Parser)]
@@ -19,50 +21,50 @@ use crate::{Direction, StreamConfig};
     override_usage = "rdcat [OPTIONS] [user@]HOST:PATH...\n       rdcat [OPTIONS] --listen\n       rdcat [OPTIONS] TICKET",
     after_help = help::rdcat()
 )]
-pub struct RdcatArgs {
+pub(crate) struct RdcatArgs {
     /// Files, or a ticket: which may show nowhere.
     #[arg(value_name = "HOST:PATH", value_parser = OsStringValueParser::new().map(Secret::new))]
     #[arg(conflicts_with_all = ["listen", "ticket_file"])]
     #[arg(help = "Files to write to stdout, in this order; or the TICKET of rdcat --listen")]
-    pub operands: Vec<Secret>,
+    pub(crate) operands: Vec<Secret>,
 
-    /// Wait for another rdcat, and print the ticket that lets it in
+    /// Wait for a peer, and print the ticket that lets it in
     #[arg(short, long, conflicts_with = "ticket_file")]
-    pub listen: bool,
+    pub(crate) listen: bool,
 
     /// Read the ticket from the first line of FILE
     #[arg(long, value_name = "FILE")]
-    pub ticket_file: Option<PathBuf>,
+    pub(crate) ticket_file: Option<PathBuf>,
 
-    /// Tickets: only send stdin, and leave stdout alone
+    /// Send only: with a ticket, leave stdout alone
     #[arg(long, conflicts_with = "recv")]
-    pub send: bool,
+    pub(crate) send: bool,
 
-    /// Tickets: only receive to stdout, and leave stdin alone
+    /// Receive only: with a ticket, leave stdin alone
     #[arg(long)]
-    pub recv: bool,
+    pub(crate) recv: bool,
 
-    /// Address to listen on [default: all, IPv6 and IPv4]
+    /// Listen on this address only [default: all, IPv6 and IPv4]
     #[arg(long, value_name = "ADDR", value_parser = parse::address)]
     #[arg(requires = "listen", conflicts_with_all = ["operands", "ticket_file"])]
-    pub bind: Option<IpAddr>,
+    pub(crate) bind: Option<IpAddr>,
 
     /// How other hosts are reached.
     #[command(flatten)]
-    pub hosts: HostOptions,
+    pub(crate) hosts: HostOptions,
 
     /// What the stream is told.
     #[command(flatten)]
-    pub stream: StreamOptions,
+    pub(crate) stream: StreamOptions,
 
     /// What the user is told.
     #[command(flatten)]
-    pub messages: MessageOptions,
+    pub(crate) messages: MessageOptions,
 
     /// Be an agent: for rdcat itself
     #[arg(long, hide = true, value_enum, num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "guard")]
-    pub agent: Option<Agent>,
+    pub(crate) agent: Option<Agent>,
 }
 
 impl RdcatArgs {

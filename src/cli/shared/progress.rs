@@ -16,7 +16,7 @@ use super::message::Console;
 /// It looks at a counter that the stream keeps anyway, on a thread of its own: the byte path does
 /// nothing for it.
 #[derive(Debug)]
-pub struct Progress {
+pub(crate) struct RunProgress {
     console: Console,
     bar: ProgressBar,
     /// Dropped to end the thread.
@@ -24,11 +24,11 @@ pub struct Progress {
     ticker: Option<JoinHandle<()>>,
 }
 
-impl Progress {
+impl RunProgress {
     /// Shows the bytes that `done` counts, of `total` where it is known; `None` where a bar would be
     /// in the way: stderr is no terminal, the data itself goes to or comes from a terminal
     /// (`data_on_terminal`), or the user asked for silence or JSON.
-    pub fn start(
+    pub(crate) fn start(
         console: &Console,
         total: Option<u64>,
         data_on_terminal: bool,
@@ -71,7 +71,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for RunProgress {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(ticker) = self.ticker.take() {
@@ -100,7 +100,7 @@ const UNSIZED: &str = "{spinner} {decimal_bytes}, {decimal_bytes_per_sec}, {elap
 /// Whether the data of a run is on a terminal, where a bar would write over it: `file` says whether
 /// a file was named instead of the standard stream.
 #[must_use]
-pub fn is_on_terminal(standard: &impl IsTerminal, file: bool) -> bool {
+pub(crate) fn is_on_terminal(standard: &impl IsTerminal, file: bool) -> bool {
     !file && standard.is_terminal()
 }
 
@@ -132,7 +132,7 @@ mod tests {
             counter.fetch_add(1, Ordering::Relaxed)
         };
         let target = ProgressDrawTarget::hidden();
-        let progress = Progress::on(target, &console, Some(10), done).unwrap();
+        let progress = RunProgress::on(target, &console, Some(10), done).unwrap();
         for _ in 0..2 {
             looks.recv().unwrap();
         }
@@ -156,9 +156,9 @@ mod tests {
         ];
         for options in options {
             let console = Console::new("rdsend", options);
-            assert!(Progress::start(&console, None, false, || 0).is_none());
+            assert!(RunProgress::start(&console, None, false, || 0).is_none());
         }
         let console = Console::new("rdsend", MessageOptions::default());
-        assert!(Progress::start(&console, None, true, || 0).is_none());
+        assert!(RunProgress::start(&console, None, true, || 0).is_none());
     }
 }

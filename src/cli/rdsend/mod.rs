@@ -1,5 +1,7 @@
 //! The program rdsend: stdin or a file, to rdrecv on another host.
 
+pub(super) mod args;
+
 use std::{fs, io, process::ExitCode};
 
 use anyhow::Context;
@@ -7,10 +9,12 @@ use clap::Parser;
 
 use super::{
     args::{KeySource, RdsendArgs},
-    message::Console,
-    progress::is_on_terminal,
-    report::Report,
-    run::{self, Run, explained},
+    shared::{
+        message::Console,
+        progress::is_on_terminal,
+        report::Report,
+        run::{self, Run, explained},
+    },
 };
 use crate::{KeyError, Stream, carry, connect, fd::Source};
 

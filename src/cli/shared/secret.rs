@@ -24,11 +24,11 @@ use zeroize::Zeroizing;
 ///
 /// When the system does not let a process write its own memory this way (no `/proc`, or a program
 /// that the kernel protects), or when no argument has that value.
-pub fn blank_argument(value: &OsStr) -> io::Result<()> {
+pub(crate) fn blank_argument(value: &OsStr) -> io::Result<()> {
     if value.is_empty() {
         return Ok(());
     }
-    blank(Place::Arguments, |element| {
+    blank(KernelBlock::Arguments, |element| {
         (element == value.as_bytes()).then_some(0)
     })
 }
@@ -42,11 +42,11 @@ pub fn blank_argument(value: &OsStr) -> io::Result<()> {
 /// # Errors
 ///
 /// As [`blank_argument`].
-pub fn blank_environment(name: &str) -> io::Result<()> {
+pub(crate) fn blank_environment(name: &str) -> io::Result<()> {
     if env::var_os(name).is_none_or(|value| value.is_empty()) {
         return Ok(());
     }
-    blank(Place::Environment, |element| {
+    blank(KernelBlock::Environment, |element| {
         let rest = element.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
         Some(element.len() - rest.len())
     })
@@ -54,12 +54,12 @@ pub fn blank_environment(name: &str) -> io::Result<()> {
 
 /// Which of the two blocks that the kernel laid out when the program was started.
 #[derive(Clone, Copy)]
-enum Place {
+enum KernelBlock {
     Arguments,
     Environment,
 }
 
-impl Place {
+impl KernelBlock {
     /// The first of the two fields of `/proc/self/stat` that hold its bounds, counted from 1 as in
     /// `proc_pid_stat(5)`.
     fn field(self) -> usize {
@@ -74,10 +74,10 @@ impl Place {
 const MAX_BLOCK_BYTES: u64 = 8 << 20;
 
 /// Overwrites the end of every element in which `secret_at` finds a secret.
-fn blank(place: Place, secret_at: impl Fn(&[u8]) -> Option<usize>) -> io::Result<()> {
+fn blank(which: KernelBlock, secret_at: impl Fn(&[u8]) -> Option<usize>) -> io::Result<()> {
     let stat = fs::read("/proc/self/stat")?;
     let bounds =
-        bounds(&stat, place.field()).ok_or_else(|| unusual("no bounds in /proc/self/stat"))?;
+        bounds(&stat, which.field()).ok_or_else(|| unusual("no bounds in /proc/self/stat"))?;
     let memory = OpenOptions::new()
         .read(true)
         .write(true)
@@ -159,7 +159,7 @@ mod tests {
             .args([
                 "--exact",
                 "--nocapture",
-                "cli::secret::tests::the_child",
+                "cli::shared::secret::tests::the_child",
                 "--",
             ])
             .args([
