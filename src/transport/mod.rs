@@ -22,6 +22,7 @@ mod stream;
 
 pub use connect::{Listener, connect};
 pub(crate) use control::terms::host_name;
+pub(crate) use data::fill_slots::FillSlots;
 #[cfg(feature = "rdma")]
 pub use stream::{NotRdma, RdmaStream};
 pub use stream::{ReadHalf, ReuniteError, SendBuffer, Stream, Watch, WriteHalf};

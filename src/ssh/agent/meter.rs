@@ -10,7 +10,7 @@ use std::{
 
 use tokio::io::{AsyncBufRead, AsyncRead, ReadBuf};
 
-use crate::{Stream, carry::pump::FillSlots};
+use crate::{Stream, transport::FillSlots};
 
 /// The counts of one edge, read by other threads while it is in use.
 #[derive(Debug, Default)]

@@ -1,5 +1,6 @@
 //! The data path: frames, the lanes that fill and verify them, lent slots, and the frames over TCP.
 
+pub(crate) mod fill_slots;
 pub(crate) mod frame;
 pub(crate) mod lending;
 pub(crate) mod lent_slot;

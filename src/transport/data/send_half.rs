@@ -12,10 +12,11 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    Error,
-    carry::pump::FillSlots,
-    faults,
-    transport::{control::state::State, data::lent_slot::LentSlot},
+    Error, faults,
+    transport::{
+        control::state::State,
+        data::{fill_slots::FillSlots, lent_slot::LentSlot},
+    },
 };
 
 /// The sending half of a stream over one kind of data path.

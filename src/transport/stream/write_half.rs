@@ -18,7 +18,7 @@ use super::{
 use crate::transport::data::{send_half::SendHalf, tcp::Tcp};
 #[cfg(feature = "rdma")]
 use crate::transport::{data::send_half::FOREIGN_BUFFER, rdma};
-use crate::{Error, carry::pump::FillSlots};
+use crate::{Error, transport::data::fill_slots::FillSlots};
 
 /// The half of a [`Stream`](crate::Stream) that writes, from
 /// [`Stream::into_split`](crate::Stream::into_split).
