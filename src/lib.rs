@@ -162,6 +162,7 @@ pub mod fuzzing {
         crate::reach::ticket::fuzz(data);
     }
 }
+mod host;
 mod key;
 mod reach;
 mod ssh;

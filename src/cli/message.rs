@@ -10,7 +10,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::args::MessageOptions;
-use crate::transport::host_name;
+use crate::host::host_name;
 
 /// Where a program talks to its user. Clones share the terminal.
 #[derive(Debug, Clone)]

@@ -21,7 +21,6 @@ mod rdma;
 mod stream;
 
 pub use connect::{Listener, connect};
-pub(crate) use control::terms::host_name;
 pub(crate) use data::fill_slots::FillSlots;
 #[cfg(feature = "rdma")]
 pub use stream::{NotRdma, RdmaStream};

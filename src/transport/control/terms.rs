@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::message::{Terms, Way};
-use crate::{Direction, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, StreamConfig};
+use crate::{
+    Direction, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, StreamConfig, host::host_name,
+};
 
 /// What one end does, once both have spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,14 +32,6 @@ pub(crate) fn ours(config: &StreamConfig) -> Terms {
         depth: u32::try_from(depth).expect("at most a few thousand"),
         timeout_ms: u64::try_from(config.timeout.as_millis()).unwrap_or(u64::MAX),
     }
-}
-
-/// This host's own name, for the peer's messages.
-pub(crate) fn host_name() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned()
 }
 
 /// What follows from this end's and the peer's terms. Both ends come to the same result.

@@ -45,10 +45,10 @@ use super::{
 use crate::{
     Direction, Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig,
     StreamConfig, TransportPolicy,
+    host::host_name,
     transport::{
         control::{codec::Control, message::Message, state::State, terms::Agreement},
         data::shared::Shared,
-        host_name,
     },
 };
 

@@ -7,7 +7,7 @@ use super::{
     offer::{Candidate, Offers},
     rank::{End, rank, share_network, to_try},
 };
-use crate::transport::{control::message::printable, host_name};
+use crate::{host::host_name, transport::control::message::printable};
 
 /// Most pairs of ports that are tried: the two ports of a card each with its peer, and one more. Each
 /// of more would get less time than the loss of one packet takes.
