@@ -24,26 +24,7 @@ pub use connect::{Listener, connect};
 pub(crate) use data::fill_slots::FillSlots;
 #[cfg(feature = "rdma")]
 pub use stream::{NotRdma, RdmaStream};
-pub use stream::{ReadHalf, ReuniteError, SendBuffer, Stream, Watch, WriteHalf};
-
-/// What carries the data of a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Transport {
-    /// A TCP connection beside the control connection.
-    Tcp,
-    /// A queue pair, written to by the peers' devices.
-    Rdma,
-}
-
-impl std::fmt::Display for Transport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Tcp => f.write_str("TCP"),
-            Self::Rdma => f.write_str("RDMA"),
-        }
-    }
-}
+pub use stream::{ReadHalf, ReuniteError, SendBuffer, Stream, Transport, Watch, WriteHalf};
 
 /// What users hold can be moved to any task, and polled without being pinned first.
 const _: () = {

@@ -6,6 +6,8 @@ pub(crate) mod handshake;
 pub(crate) mod listener;
 mod negotiate;
 pub(crate) mod preamble;
+#[cfg(feature = "rdma")]
+mod rdma_stream;
 mod start;
 
 pub use dial::connect;

@@ -12,7 +12,6 @@ use crate::transport::rdma;
 use crate::{
     Error, StreamConfig,
     transport::{
-        Transport,
         control::{
             codec::Control,
             state::State,
@@ -30,7 +29,8 @@ use crate::{
             tcp::{Tcp, TcpReceive, TcpSend},
         },
         stream::{
-            either::Either, info::Info, read_half::ReadHalf, stream::Stream, write_half::WriteHalf,
+            either::Either, info::Info, read_half::ReadHalf, stream::Stream, transport::Transport,
+            write_half::WriteHalf,
         },
     },
 };

@@ -2,10 +2,8 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use crate::{
-    Direction,
-    transport::{Transport, control::state::State},
-};
+use super::transport::Transport;
+use crate::{Direction, transport::control::state::State};
 
 /// What was agreed on, and does not change.
 pub(crate) struct Info {

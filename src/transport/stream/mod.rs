@@ -7,6 +7,7 @@ mod rdma_stream;
 pub(crate) mod read_half;
 pub(crate) mod send_buffer;
 pub(crate) mod stream;
+pub(crate) mod transport;
 mod watch;
 pub(crate) mod write_half;
 
@@ -15,5 +16,6 @@ pub use rdma_stream::{NotRdma, RdmaStream};
 pub use read_half::ReadHalf;
 pub use send_buffer::SendBuffer;
 pub use stream::{ReuniteError, Stream};
+pub use transport::Transport;
 pub use watch::Watch;
 pub use write_half::WriteHalf;
