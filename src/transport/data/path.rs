@@ -47,12 +47,19 @@ pub(crate) trait SendPath: Send + Unpin + 'static {
     /// Slots that have been posted and are not free yet.
     fn in_flight(&self) -> usize;
 
-    /// Goes on with what is in flight. Ready when nothing is.
+    /// Makes progress on every posted slot. Ready when none is in flight.
+    ///
+    /// `next_credit` takes the next slot of the peer's that may be written, if there is one. A path calls it
+    /// only for a frame that needs a new target, because the slot that it was posted for is gone.
     ///
     /// # Errors
     ///
-    /// Of the connection; the path is of no use afterwards.
-    fn poll_complete(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+    /// Those of the connection. The path must not be used after an error.
+    fn poll_complete(
+        &mut self,
+        cx: &mut Context<'_>,
+        next_credit: impl FnMut() -> Option<u32>,
+    ) -> Poll<io::Result<()>>;
 }
 
 /// Takes frames from the peer into slots that were granted to it.

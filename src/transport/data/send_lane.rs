@@ -156,7 +156,7 @@ impl<P: SendPath> Lane<P> {
             if self.broken {
                 return Poll::Pending;
             }
-            let progress = match self.path.poll_complete(cx) {
+            let progress = match self.path.poll_complete(cx, || state.take_credit()) {
                 Poll::Ready(Err(error)) => {
                     self.broken = true;
                     state.suspect(Fault::Data(Arc::new(error)));

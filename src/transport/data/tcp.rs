@@ -131,7 +131,12 @@ impl SendPath for TcpSend {
         self.queue.len()
     }
 
-    fn poll_complete(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Over TCP a frame never needs another target: the connection is never replaced.
+    fn poll_complete(
+        &mut self,
+        cx: &mut Context<'_>,
+        _next_credit: impl FnMut() -> Option<u32>,
+    ) -> Poll<io::Result<()>> {
         while let Some(front) = self.queue.front_mut() {
             match self
                 .socket

@@ -284,7 +284,7 @@ impl Ends {
     pub(crate) fn paths(&mut self, state: &Arc<State>) -> (Option<RdmaSend>, Option<RdmaReceive>) {
         let renewal = self.renewal(state);
         let send = self.send.take();
-        let send = send.map(|live| RdmaSend::new(live, Arc::clone(&renewal), Arc::clone(state)));
+        let send = send.map(|live| RdmaSend::new(live, Arc::clone(&renewal)));
         let receive = self.receive.take();
         (send, receive.map(|live| RdmaReceive::new(live, renewal)))
     }

@@ -12,12 +12,9 @@ use super::{
     pool::RdmaSlot,
     renewal::request::Renewal,
 };
-use crate::transport::{
-    control::state::State,
-    data::{
-        frame::{HEADER_BYTES, Header},
-        path::{SendPath, Slot, invalid},
-    },
+use crate::transport::data::{
+    frame::{HEADER_BYTES, Header},
+    path::{SendPath, Slot, invalid},
 };
 
 /// The sending side.
@@ -30,7 +27,6 @@ pub(crate) struct RdmaSend {
     /// Writes of this link that have completed.
     written: u64,
     renewal: Arc<Renewal>,
-    state: Arc<State>,
 }
 
 /// What a write needs. The memory of those in flight is with the link, and goes with it.
@@ -90,14 +86,13 @@ impl Live {
 
 impl RdmaSend {
     /// A sender over the stream's first link.
-    pub(super) fn new(live: Live, renewal: Arc<Renewal>, state: Arc<State>) -> Self {
+    pub(super) fn new(live: Live, renewal: Arc<Renewal>) -> Self {
         Self {
             live: Some(live),
             waiting: VecDeque::new(),
             generation: 0,
             written: 0,
             renewal,
-            state,
         }
     }
 
@@ -171,8 +166,8 @@ impl RdmaSend {
         self.waiting.extend(later);
     }
 
-    /// Writes what waits, as far as there are slots and credits.
-    fn post_waiting(&mut self) -> io::Result<()> {
+    /// Writes the frames that wait, in order, as far as there are free slots and credits.
+    fn post_waiting(&mut self, mut next_credit: impl FnMut() -> Option<u32>) -> io::Result<()> {
         let Some(live) = &mut self.live else {
             return Ok(());
         };
@@ -183,7 +178,7 @@ impl RdmaSend {
             if live.free.is_empty() {
                 return Ok(());
             }
-            let Some(target) = frame.target.or_else(|| self.state.take_credit()) else {
+            let Some(target) = frame.target.or_else(&mut next_credit) else {
                 return Ok(());
             };
             let (Some(mut slot), Some(mut frame)) = (live.free.pop(), self.waiting.pop_front())
@@ -267,10 +262,14 @@ impl SendPath for RdmaSend {
     }
 
     /// An error is no end here: the link is renewed, and whoever waits is woken then.
-    fn poll_complete(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_complete(
+        &mut self,
+        cx: &mut Context<'_>,
+        next_credit: impl FnMut() -> Option<u32>,
+    ) -> Poll<io::Result<()>> {
         self.poll_flying(cx);
         if !self.waiting.is_empty() {
-            self.post_waiting()?;
+            self.post_waiting(next_credit)?;
             self.poll_flying(cx);
         }
         if self.in_flight() == 0 {
