@@ -7,8 +7,6 @@ use tokio::{net::TcpStream, runtime::Handle};
 use tokio_util::codec::Framed;
 
 use super::negotiate::{Data, Negotiated};
-#[cfg(feature = "rdma")]
-use crate::transport::rdma;
 use crate::{
     Error, StreamConfig,
     transport::{
@@ -28,6 +26,7 @@ use crate::{
             steward,
             tcp::{Tcp, TcpReceive, TcpSend},
         },
+        rdma::Rdma,
         stream::{
             either::Either, info::Info, read_half::ReadHalf, stream::Stream, transport::Transport,
             write_half::WriteHalf,
@@ -77,20 +76,16 @@ impl Stream {
                 let (send, recv) = halves(shared);
                 (Either::Tcp(send), Either::Tcp(recv))
             }
-            #[cfg(feature = "rdma")]
-            Data::Rdma(ends) => {
-                let mut ends = *ends;
-                (info.transport, info.reason) = (Transport::Rdma, ends.name.clone());
-                info.smaller = ends.smaller.take();
-                (info.chunk_bytes, info.depth) = (ends.chunk_bytes, ends.depth as usize);
-                let (paths, depth) = (ends.paths(&state), ends.depth);
-                let shared = share::<rdma::Rdma>(&state, paths, depth, seeds, config);
-                tokio::spawn(ends.renewer(Arc::clone(&shared), config.timeout).serve());
+            Data::Rdma(mut ends) => {
+                (info.transport, info.reason) = (Transport::Rdma, ends.name());
+                info.smaller = ends.smaller();
+                (info.chunk_bytes, info.depth) = (ends.chunk_bytes(), ends.depth() as usize);
+                let (paths, depth) = (ends.paths(&state), ends.depth());
+                let shared = share::<Rdma>(&state, paths, depth, seeds, config);
+                tokio::spawn(ends.renew(Arc::clone(&shared), config.timeout));
                 let (send, recv) = halves(shared);
                 (Either::Rdma(send), Either::Rdma(recv))
             }
-            #[cfg(not(feature = "rdma"))]
-            Data::Rdma(never) => match *never {},
         };
         let timing = Timing::new(config.timeout, agreement.peer_timeout);
         let stand_in = config.keepalive_runtime.clone();

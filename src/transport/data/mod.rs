@@ -8,6 +8,8 @@ pub(crate) mod path;
 pub(crate) mod readable;
 pub(crate) mod recv_half;
 pub(crate) mod recv_lane;
+#[cfg(feature = "rdma")]
+pub(crate) mod renewal;
 pub(crate) mod send_half;
 pub(crate) mod send_lane;
 pub(crate) mod shared;

@@ -4,7 +4,7 @@ use super::{frame::HEADER_BYTES, path::Slot};
 
 /// A verified chunk, or what is left of it.
 pub(crate) struct Readable<S> {
-    slot: S,
+    pub(super) slot: S,
     next: usize,
     end: usize,
 }
@@ -25,12 +25,6 @@ impl<S: Slot> Readable<S> {
     /// The bytes that the reader has not taken.
     pub(crate) fn rest(&self) -> &[u8] {
         &self.slot.bytes()[self.next..self.end]
-    }
-
-    /// Its slot.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn slot_mut(&mut self) -> &mut S {
-        &mut self.slot
     }
 
     /// Its slot, for the pool.

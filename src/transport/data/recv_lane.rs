@@ -31,21 +31,21 @@ pub(crate) struct Receiver<P: ReceivePath> {
 
 /// Chunks that arrive, and credits that go back.
 pub(crate) struct Lane<P: ReceivePath> {
-    path: P,
-    chain: Chain,
+    pub(super) path: P,
+    pub(super) chain: Chain,
     /// Verified chunks that the reader has not had yet.
-    ready: VecDeque<Readable<P::Slot>>,
+    pub(super) ready: VecDeque<Readable<P::Slot>>,
     /// By slot: whether the peer may write it.
-    granted: Vec<bool>,
+    pub(super) granted: Vec<bool>,
     /// How many those are.
-    outstanding: usize,
+    pub(super) outstanding: usize,
     /// Slots given back by the reader and not granted again yet.
-    freed: Vec<u32>,
+    pub(super) freed: Vec<u32>,
     /// Chunks that arrived and that the reader has not given back.
-    unread: usize,
+    pub(super) unread: usize,
     /// Slots of a new pool that stay empty for as long as chunks of the old one are unread: what may be
     /// on its way never grows.
-    withheld: Vec<u32>,
+    pub(super) withheld: Vec<u32>,
     lender: Lender<P::Slot>,
     broken: bool,
     faults: faults::Faults,
@@ -125,39 +125,6 @@ impl<P: ReceivePath> Lane<P> {
         }
     }
 
-    /// The data path, and the chunks that wait for the reader.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn renewable(&mut self) -> (&mut P, impl Iterator<Item = &mut P::Slot>) {
-        (
-            &mut self.path,
-            self.ready.iter_mut().map(Readable::slot_mut),
-        )
-    }
-
-    /// Takes all that has arrived.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn take_all(&mut self, state: &State, cx: &mut Context<'_>) {
-        self.take_arrivals(state, cx, usize::MAX);
-    }
-
-    /// Bytes that arrived and were verified.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn verified(&self) -> u64 {
-        self.chain.offset()
-    }
-
-    /// Begins anew with an empty pool, and grants all of it.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn restart(&mut self, state: &State) {
-        self.granted.fill(false);
-        self.outstanding = 0;
-        let depth = u32::try_from(self.granted.len()).unwrap_or(u32::MAX);
-        let unread = u32::try_from(self.unread).unwrap_or(u32::MAX).min(depth);
-        self.freed = (0..depth - unread).collect();
-        self.withheld = (depth - unread..depth).collect();
-        self.grant(state);
-    }
-
     /// Whether verified chunks wait for the reader.
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
@@ -165,7 +132,7 @@ impl<P: ReceivePath> Lane<P> {
 
     /// Takes frames from the path until `enough` chunks are ready, or no more are there.
     /// Damage and broken rules fail the stream here, before anything of it is delivered.
-    fn take_arrivals(&mut self, state: &State, cx: &mut Context<'_>, enough: usize) {
+    pub(super) fn take_arrivals(&mut self, state: &State, cx: &mut Context<'_>, enough: usize) {
         loop {
             if let Err(fault) = self.check_end(state) {
                 self.broken = true;
@@ -279,7 +246,7 @@ impl<P: ReceivePath> Lane<P> {
         }
     }
 
-    fn grant(&mut self, state: &State) {
+    pub(super) fn grant(&mut self, state: &State) {
         if self.freed.is_empty() {
             return;
         }

@@ -22,12 +22,12 @@ pub(crate) struct Sender<P: SendPath> {
 
 /// The chunk being filled and those in flight.
 pub(crate) struct Lane<P: SendPath> {
-    path: P,
+    pub(super) path: P,
     chain: Chain,
     /// Chunks that nothing more is added to, in order.
-    sealed: VecDeque<Filling<P::Slot>>,
+    pub(super) sealed: VecDeque<Filling<P::Slot>>,
     /// What comes after them.
-    filling: Option<Filling<P::Slot>>,
+    pub(super) filling: Option<Filling<P::Slot>>,
     /// Slots in the hands of the user.
     lent: usize,
     broken: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Lane<P: SendPath> {
 
 /// A slot that the user's bytes go into.
 pub(crate) struct Filling<S> {
-    slot: S,
+    pub(super) slot: S,
     filled: usize,
 }
 
@@ -122,13 +122,6 @@ impl<P: SendPath> Sender<P> {
 }
 
 impl<P: SendPath> Lane<P> {
-    /// The data path, and the slots that hold what it has not been given.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn renewable(&mut self) -> (&mut P, impl Iterator<Item = &mut P::Slot>) {
-        let chunks = self.sealed.iter_mut().chain(&mut self.filling);
-        (&mut self.path, chunks.map(|filling| &mut filling.slot))
-    }
-
     /// Bytes posted so far and the digest of the last of them.
     pub(crate) fn posted(&self) -> (u64, u64) {
         (self.chain.offset(), self.chain.digest())

@@ -1,6 +1,19 @@
 //! What stands in for the RDMA data path in a build without it: the reason why there is none.
 
-use super::control::{codec::Control, terms::Agreement};
+use std::{
+    io,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use super::{
+    control::{codec::Control, state::State, terms::Agreement},
+    data::{
+        path::{DataPath, ReceivePath, SendPath, Slot},
+        shared::Shared,
+    },
+};
 use crate::{Error, HandshakeFault, StreamConfig, TransportPolicy};
 
 /// No way over RDMA: there is none to have.
@@ -8,6 +21,120 @@ pub(crate) enum Ours {}
 
 /// No queue pair.
 pub(crate) enum Ends {}
+
+/// A data path that no stream has. With it the code above this layer is the same with RDMA and without.
+pub(crate) enum Rdma {}
+
+/// Either side of a data path that no stream has, and a slot of its pools.
+pub(crate) enum Absent {}
+
+impl DataPath for Rdma {
+    type Send = Absent;
+    type Receive = Absent;
+}
+
+impl Slot for Absent {
+    fn index(&self) -> u32 {
+        match *self {}
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match *self {}
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match *self {}
+    }
+}
+
+impl SendPath for Absent {
+    type Slot = Self;
+
+    fn acquire(&mut self) -> Option<Self> {
+        match *self {}
+    }
+
+    fn acquire_to_lend(&mut self) -> Option<Self> {
+        match *self {}
+    }
+
+    fn release(&mut self, _slot: Self) {
+        match *self {}
+    }
+
+    fn post(&mut self, _slot: Self, _frame_bytes: usize, _target: u32) {
+        match *self {}
+    }
+
+    fn most_slots(&self) -> usize {
+        match *self {}
+    }
+
+    fn in_flight(&self) -> usize {
+        match *self {}
+    }
+
+    fn poll_complete(
+        &mut self,
+        _cx: &mut Context<'_>,
+        _next_credit: impl FnMut() -> Option<u32>,
+    ) -> Poll<io::Result<()>> {
+        match *self {}
+    }
+}
+
+impl ReceivePath for Absent {
+    type Slot = Self;
+
+    fn poll_arrival(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<Self>> {
+        match *self {}
+    }
+
+    fn release(&mut self, _slot: Self) -> bool {
+        match *self {}
+    }
+
+    fn may_grant(&self) -> bool {
+        match *self {}
+    }
+
+    fn expect(&mut self, _index: u32) {
+        match *self {}
+    }
+}
+
+impl Ends {
+    /// The name of the link.
+    pub(crate) fn name(&self) -> String {
+        match *self {}
+    }
+
+    /// The reason why the pool is smaller than was wanted.
+    pub(crate) fn smaller(&self) -> Option<String> {
+        match *self {}
+    }
+
+    /// The payload of a chunk, in bytes.
+    pub(crate) fn chunk_bytes(&self) -> usize {
+        match *self {}
+    }
+
+    /// The slots of the receive pool.
+    pub(crate) fn depth(&self) -> u32 {
+        match *self {}
+    }
+
+    /// The two sides of the data path.
+    pub(crate) fn paths(&mut self, _state: &Arc<State>) -> (Option<Absent>, Option<Absent>) {
+        match *self {}
+    }
+
+    /// Replaces the link.
+    #[allow(clippy::unused_async, reason = "the one that does something waits")]
+    pub(crate) async fn renew(self, _shared: Arc<Shared<Rdma>>, _patience: Duration) {
+        match self {}
+    }
+}
 
 /// Why there is no way over RDMA.
 #[derive(Debug, Clone)]

@@ -88,14 +88,8 @@ pub(crate) struct Ends {
     receive: Option<receive_path::Live>,
     blueprint: Blueprint,
     renewal: Option<Arc<Renewal>>,
-    /// Payload of a chunk, in bytes.
-    pub(crate) chunk_bytes: usize,
-    /// Slots of the receive pool.
-    pub(crate) depth: u32,
-    /// Device, port, GID and MTU, for the user, and why it is not a better pair of ports.
-    pub(crate) name: String,
-    /// Why the pool is smaller than was wanted, if it is.
-    pub(crate) smaller: Option<String>,
+    name: String,
+    smaller: Option<String>,
 }
 
 impl Ours {
@@ -216,8 +210,6 @@ impl Ours {
         Ends {
             send,
             receive,
-            chunk_bytes: blueprint.chunk_bytes,
-            depth: blueprint.depth,
             name,
             smaller: self.smaller.clone(),
             blueprint,
@@ -280,6 +272,26 @@ fn posting(direction: Direction, software: bool) -> Posting {
 }
 
 impl Ends {
+    /// The name of the link for the user: device, port, GID and MTU, and why no better pair of ports is used.
+    pub(crate) fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    /// The reason why the pool is smaller than was wanted, if it is.
+    pub(crate) fn smaller(&self) -> Option<String> {
+        self.smaller.clone()
+    }
+
+    /// The payload of a chunk, in bytes.
+    pub(crate) fn chunk_bytes(&self) -> usize {
+        self.blueprint.chunk_bytes
+    }
+
+    /// The slots of the receive pool.
+    pub(crate) fn depth(&self) -> u32 {
+        self.blueprint.depth
+    }
+
     /// The paths of the stream whose state is `state`.
     pub(crate) fn paths(&mut self, state: &Arc<State>) -> (Option<RdmaSend>, Option<RdmaReceive>) {
         let renewal = self.renewal(state);
@@ -295,10 +307,12 @@ impl Ends {
         Arc::clone(self.renewal.get_or_insert_with(fresh))
     }
 
-    /// Replaces the link when that is needed, for as long as the stream lasts.
-    pub(crate) fn renewer(mut self, shared: Arc<Shared<Rdma>>, patience: Duration) -> Renewer {
+    /// Replaces the link when that is needed, for as long as the stream lasts. Fails the stream when a link
+    /// is lost and no new one can be made for `patience`.
+    pub(crate) async fn renew(mut self, shared: Arc<Shared<Rdma>>, patience: Duration) {
         let renewal = self.renewal(&shared.state);
-        Renewer::new(shared, renewal, self.blueprint, patience)
+        let renewer = Renewer::new(shared, renewal, self.blueprint, patience);
+        renewer.serve().await;
     }
 }
 

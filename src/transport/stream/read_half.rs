@@ -15,11 +15,12 @@ use super::{
     either::{Either, either},
     info::{Info, questions},
 };
-#[cfg(feature = "rdma")]
-use crate::transport::rdma;
 use crate::{
     Error,
-    transport::data::{recv_half::RecvHalf, tcp::Tcp},
+    transport::{
+        data::{recv_half::RecvHalf, tcp::Tcp},
+        rdma::Rdma,
+    },
 };
 
 /// The half of a [`Stream`](crate::Stream) that reads, from
@@ -32,10 +33,7 @@ pub struct ReadHalf {
     info: Arc<Info>,
 }
 
-#[cfg(feature = "rdma")]
-pub(super) type RecvEither = Either<RecvHalf<Tcp>, RecvHalf<rdma::Rdma>>;
-#[cfg(not(feature = "rdma"))]
-pub(super) type RecvEither = Either<RecvHalf<Tcp>, std::convert::Infallible>;
+pub(super) type RecvEither = Either<RecvHalf<Tcp>, RecvHalf<Rdma>>;
 
 impl ReadHalf {
     pub(crate) fn new(half: RecvEither, info: Arc<Info>) -> Self {

@@ -7,9 +7,10 @@ use std::{
 };
 
 use super::either::{Either, either};
-use crate::transport::data::{lent_slot::LentSlot, tcp::Tcp};
-#[cfg(feature = "rdma")]
-use crate::transport::rdma;
+use crate::transport::{
+    data::{lent_slot::LentSlot, tcp::Tcp},
+    rdma::Rdma,
+};
 
 /// A registered buffer to fill and send without a copy, from
 /// [`WriteHalf::send_buffer`](crate::WriteHalf::send_buffer).
@@ -30,10 +31,7 @@ use crate::transport::rdma;
 /// ```
 pub struct SendBuffer(Inner);
 
-#[cfg(feature = "rdma")]
-type Inner = Either<LentSlot<Tcp>, LentSlot<rdma::Rdma>>;
-#[cfg(not(feature = "rdma"))]
-type Inner = Either<LentSlot<Tcp>, std::convert::Infallible>;
+type Inner = Either<LentSlot<Tcp>, LentSlot<Rdma>>;
 
 impl SendBuffer {
     pub(super) fn new(inner: Inner) -> Self {

@@ -33,7 +33,7 @@ use crate::{
     Fault,
     transport::{
         control::state::Failure,
-        data::shared::Shared,
+        data::{renewal::Renewable, shared::Shared},
         rdma::{
             Rdma,
             opening::{Blueprint, Connected, Opened, Opening},
@@ -184,11 +184,11 @@ impl Renewer {
                 // Before looking: an operation tells only the one who polled it last, and that may
                 // be the user.
                 self.renewal.progress.register(cx.waker());
-                sender.lock().renewable().0.poll_quiet(cx)
+                sender.lock().path_and_kept().0.poll_quiet(cx)
             })
             .await;
             state.wake_sender();
-            frames = sender.lock().renewable().0.written();
+            frames = sender.lock().path_and_kept().0.written();
         }
         state.step(Ok(encode(&Step::Begin { frames })));
     }
@@ -227,7 +227,7 @@ impl Renewer {
                 // Nobody wants it any more.
                 return Poll::Ready(Ok(()));
             }
-            let (path, _) = lane.renewable();
+            let (path, _) = lane.path_and_kept();
             match path.arrived() >= frames {
                 true => Poll::Ready(Ok(())),
                 false if path.is_broken() => Poll::Ready(Err(Fault::Data(Arc::new(swallowed())))),
@@ -246,13 +246,13 @@ impl Renewer {
         } = &*self.shared;
         if let Some(sender) = sender {
             let mut lane = sender.lock();
-            let (path, unsent) = lane.renewable();
+            let (path, unsent) = lane.path_and_kept();
             unsent.for_each(RdmaSlot::unpin);
             path.take_down();
         }
         if let Some(receiver) = receiver {
             let mut lane = receiver.lock();
-            let (path, unread) = lane.renewable();
+            let (path, unread) = lane.path_and_kept();
             unread.for_each(RdmaSlot::unpin);
             path.take_down();
         }
@@ -317,11 +317,13 @@ impl Renewer {
         } = &*self.shared;
         if let (Some(sender), Some(live)) = (sender, send) {
             let mut lane = sender.lock();
-            lane.renewable().0.install(live, self.generation, verified);
+            lane.path_and_kept()
+                .0
+                .install(live, self.generation, verified);
         }
         if let (Some(receiver), Some(live)) = (receiver, receive) {
             let mut lane = receiver.lock();
-            lane.renewable().0.install(live, self.generation);
+            lane.path_and_kept().0.install(live, self.generation);
             lane.restart(state);
             // Under the lock: what was given back before is granted by the restart, what comes later by itself.
             self.renewal.is_underway.store(false, Ordering::Release);
