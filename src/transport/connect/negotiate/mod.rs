@@ -1,0 +1,89 @@
+//! From an authenticated control connection to a way for the data.
+//!
+//! ```text
+//! dialer                                    acceptor
+//!   Hello {terms, ways over RDMA} ────────►   (the handshake ends with it)
+//!                                 ◄────────   Welcome {terms, token, the way to try}
+//!                      steps towards a queue pair (rdma/establish.rs)
+//!   or a second connection: preamble, token ►
+//!                                 ◄────────   Ready
+//! ```
+//!
+//! `auto` takes RDMA when both ends have it *and a message has crossed it*, otherwise TCP; `rdma` never
+//! falls back, whichever end insists on it.
+
+mod acceptor;
+mod dialer;
+mod means;
+
+use tokio::net::TcpStream;
+
+pub(crate) use acceptor::welcome;
+pub(crate) use dialer::dial;
+use futures::SinkExt;
+
+use crate::{
+    HandshakeFault, TransportPolicy,
+    transport::{
+        control::{
+            codec::Control,
+            message::{Message, Policy},
+            task,
+            terms::Agreement,
+        },
+        rdma,
+    },
+};
+
+/// A stream that both ends have agreed on, before its halves and tasks exist.
+pub(crate) struct Negotiated {
+    /// The authenticated control connection.
+    pub(crate) control: Control,
+    /// What will carry the data.
+    pub(crate) data: Data,
+    /// What was agreed.
+    pub(crate) agreement: Agreement,
+    /// Where the chains begin: this end's sending direction, then its receiving one.
+    pub(crate) seeds: [u64; 2],
+    /// The peer's name for messages.
+    pub(crate) peer: String,
+}
+
+/// What carries the data of a stream.
+pub(crate) enum Data {
+    /// A queue pair that a message has crossed.
+    Rdma(Box<rdma::Ends>),
+    /// A connection of its own.
+    Tcp {
+        /// That connection.
+        socket: TcpStream,
+        /// Why not RDMA.
+        reason: String,
+        /// There is hardware for it here, both ends were free to use it, and it is not used.
+        is_fallback: bool,
+    },
+}
+
+/// Tells an authenticated peer why this end gives up.
+async fn give_up(mut control: Control, fault: &HandshakeFault) {
+    let _ = control
+        .send(Message::Abort {
+            offset: 0,
+            reason: fault.to_string(),
+        })
+        .await;
+    task::close(control.into_inner()).await;
+}
+
+/// TCP instead of RDMA, for this reason, unless an end insists.
+fn fall_back(
+    ours: TransportPolicy,
+    theirs: Policy,
+    reason: String,
+) -> Result<String, HandshakeFault> {
+    if ours == TransportPolicy::Rdma || theirs == Policy::Rdma {
+        let text = format!("no RDMA, which --transport rdma insists on (auto takes TCP): {reason}");
+        return Err(HandshakeFault::Transport(text));
+    }
+    Ok(reason)
+}
