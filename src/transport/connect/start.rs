@@ -19,9 +19,9 @@ use crate::{
         data::{
             path::DataPath,
             recv_half::RecvHalf,
-            recv_lane::Receiver,
+            recv_lane::SharedRecvLane,
             send_half::SendHalf,
-            send_lane::Sender,
+            send_lane::SharedSendLane,
             shared::Shared,
             steward,
             tcp::{Tcp, TcpReceive, TcpSend},
@@ -125,15 +125,15 @@ fn share<D: DataPath>(
     seeds: [u64; 2],
     config: &StreamConfig,
 ) -> Arc<Shared<D>> {
-    let receiver = |path| Receiver::new(path, depth, seeds[1], faults(config));
+    let receiver = |path| SharedRecvLane::new(path, depth, seeds[1], faults(config));
     let shared = Shared {
         state: Arc::clone(state),
-        sender: send.map(|path| Sender::new(path, seeds[0])),
-        receiver: receive.map(receiver),
+        send_lane: send.map(|path| SharedSendLane::new(path, seeds[0])),
+        recv_lane: receive.map(receiver),
         attended: AtomicWaker::new(),
     };
-    if let Some(receiver) = &shared.receiver {
-        receiver.grant_all(state);
+    if let Some(recv_lane) = &shared.recv_lane {
+        recv_lane.grant_all(state);
     }
     Arc::new(shared)
 }

@@ -49,8 +49,8 @@ impl<D: DataPath> Drop for LentSlot<D> {
         let (Some(filling), Some(shared)) = (self.filling.take(), self.shared.upgrade()) else {
             return;
         };
-        if let Some(sender) = &shared.sender {
-            sender.lock().take_back(filling);
+        if let Some(send_lane) = &shared.send_lane {
+            send_lane.lock().take_back(filling);
         }
         shared.state.wake_sender();
     }

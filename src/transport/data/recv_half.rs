@@ -11,7 +11,7 @@ use tokio::io::ReadBuf;
 use super::{
     path::{DataPath, ReceivePath},
     readable::Readable,
-    recv_lane::Receiver,
+    recv_lane::SharedRecvLane,
     shared::Shared,
 };
 use crate::{Error, faults};
@@ -45,15 +45,15 @@ impl<D: DataPath> RecvHalf<D> {
 
     /// The next chunk, or none at the end.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<ReadableOf<D>>, Error>> {
-        let Some(receiver) = &self.shared.receiver else {
+        let Some(recv_lane) = &self.shared.recv_lane else {
             return Poll::Ready(Ok(None));
         };
         let state = &self.shared.state;
-        receiver.polls.fetch_add(1, Ordering::Relaxed);
+        recv_lane.polls.fetch_add(1, Ordering::Relaxed);
         self.shared.attended.wake();
         // Registered before anything is looked at, so that nothing can change unseen in between.
         state.wait_to_receive(cx);
-        if let Some(chunk) = receiver.lock().next(state, cx) {
+        if let Some(chunk) = recv_lane.lock().next(state, cx) {
             return Poll::Ready(Ok(Some(chunk)));
         }
         if state.at_end()? {
@@ -69,10 +69,10 @@ impl<D: DataPath> RecvHalf<D> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, Error>> {
         ready!(self.poll_fill(cx))?;
-        let (Some(chunk), Some(receiver)) = (self.current.take(), &self.shared.receiver) else {
+        let (Some(chunk), Some(recv_lane)) = (self.current.take(), &self.shared.recv_lane) else {
             return Poll::Ready(Ok(None));
         };
-        let bytes = receiver.lock().lend(&self.shared.state, chunk);
+        let bytes = recv_lane.lock().lend(&self.shared.state, chunk);
         self.taken += bytes.len() as u64;
         Poll::Ready(Ok(Some(bytes)))
     }
@@ -89,8 +89,8 @@ impl<D: DataPath> RecvHalf<D> {
         let Some(done) = self.current.take() else {
             return;
         };
-        if let Some(receiver) = &self.shared.receiver {
-            receiver.lock().release(&self.shared.state, done);
+        if let Some(recv_lane) = &self.shared.recv_lane {
+            recv_lane.lock().release(&self.shared.state, done);
         }
     }
 
@@ -125,8 +125,8 @@ type ReadableOf<D> = Readable<<<D as DataPath>::Receive as ReceivePath>::Slot>;
 
 impl<D: DataPath> Drop for RecvHalf<D> {
     fn drop(&mut self) {
-        let queued = |receiver: &Receiver<D::Receive>| receiver.lock().has_ready();
-        let unread = self.current.is_some() || self.shared.receiver.as_ref().is_some_and(queued);
+        let queued = |recv_lane: &SharedRecvLane<D::Receive>| recv_lane.lock().has_ready();
+        let unread = self.current.is_some() || self.shared.recv_lane.as_ref().is_some_and(queued);
         self.shared.state.release_half(false, unread);
     }
 }

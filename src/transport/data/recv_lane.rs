@@ -21,8 +21,8 @@ use crate::{
 };
 
 /// What the receiving half and the steward drive: chunks that arrive, and credits that go back.
-pub(crate) struct Receiver<P: ReceivePath> {
-    lane: Mutex<Lane<P>>,
+pub(crate) struct SharedRecvLane<P: ReceivePath> {
+    lane: Mutex<RecvLane<P>>,
     /// Counts the user's polls, so that the steward sees whether somebody drives.
     pub(crate) polls: AtomicU64,
     /// Where lent chunks come back to.
@@ -30,7 +30,7 @@ pub(crate) struct Receiver<P: ReceivePath> {
 }
 
 /// Chunks that arrive, and credits that go back.
-pub(crate) struct Lane<P: ReceivePath> {
+pub(crate) struct RecvLane<P: ReceivePath> {
     pub(super) path: P,
     pub(super) chain: Chain,
     /// Verified chunks that the reader has not had yet.
@@ -51,10 +51,10 @@ pub(crate) struct Lane<P: ReceivePath> {
     faults: faults::Faults,
 }
 
-impl<P: ReceivePath> Receiver<P> {
+impl<P: ReceivePath> SharedRecvLane<P> {
     /// A receiver with `depth` slots whose first chunk is chained to `seed`.
     pub(crate) fn new(path: P, depth: u32, seed: u64, faults: faults::Faults) -> Self {
-        let lane = Lane {
+        let lane = RecvLane {
             path,
             chain: Chain::new(seed),
             ready: VecDeque::with_capacity(depth as usize),
@@ -75,7 +75,7 @@ impl<P: ReceivePath> Receiver<P> {
     }
 
     /// The lane, which only the user and the steward ever contend for.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Lane<P>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, RecvLane<P>> {
         self.lane.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -95,7 +95,7 @@ impl<P: ReceivePath> Receiver<P> {
     }
 }
 
-impl<P: ReceivePath> Lane<P> {
+impl<P: ReceivePath> RecvLane<P> {
     /// The next verified chunk: one that waits, or the next that arrives.
     pub(crate) fn next(
         &mut self,

@@ -4,7 +4,8 @@ use std::task::Context;
 
 use super::{
     path::{ReceivePath, SendPath},
-    recv_lane, send_lane,
+    recv_lane::RecvLane,
+    send_lane::SendLane,
 };
 use crate::transport::control::state::State;
 
@@ -20,7 +21,7 @@ pub(crate) trait Renewable {
     fn path_and_kept(&mut self) -> (&mut Self::Path, impl Iterator<Item = &mut Self::Slot>);
 }
 
-impl<P: SendPath> Renewable for send_lane::Lane<P> {
+impl<P: SendPath> Renewable for SendLane<P> {
     type Path = P;
     type Slot = P::Slot;
 
@@ -31,7 +32,7 @@ impl<P: SendPath> Renewable for send_lane::Lane<P> {
     }
 }
 
-impl<P: ReceivePath> Renewable for recv_lane::Lane<P> {
+impl<P: ReceivePath> Renewable for RecvLane<P> {
     type Path = P;
     type Slot = P::Slot;
 
@@ -42,7 +43,7 @@ impl<P: ReceivePath> Renewable for recv_lane::Lane<P> {
     }
 }
 
-impl<P: ReceivePath> recv_lane::Lane<P> {
+impl<P: ReceivePath> RecvLane<P> {
     /// Takes every frame that has arrived.
     pub(crate) fn take_all(&mut self, state: &State, cx: &mut Context<'_>) {
         self.take_arrivals(state, cx, usize::MAX);

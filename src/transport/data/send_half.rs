@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     path::{DataPath, SendPath},
-    send_lane::{Filling, Sender},
+    send_lane::{Filling, SharedSendLane},
     shared::Shared,
 };
 use crate::{
@@ -36,9 +36,9 @@ impl<D: DataPath> SendHalf<D> {
         &self.shared.state
     }
 
-    fn sender(&self) -> Result<&Sender<D::Send>, Error> {
+    fn send_lane(&self) -> Result<&SharedSendLane<D::Send>, Error> {
         self.shared
-            .sender
+            .send_lane
             .as_ref()
             .ok_or(Error::Misuse("this stream only receives"))
     }
@@ -48,17 +48,17 @@ impl<D: DataPath> SendHalf<D> {
         let Some(filling) = self.lent.take() else {
             return;
         };
-        let Some(sender) = &self.shared.sender else {
+        let Some(send_lane) = &self.shared.send_lane else {
             return;
         };
-        sender.lock().give_back(filling);
+        send_lane.lock().give_back(filling);
     }
 
     /// Posts everything written so far; ready when it is with the network.
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.give_back();
         self.shared.attended_send();
-        let Ok(sender) = self.sender() else {
+        let Ok(send_lane) = self.send_lane() else {
             return Poll::Ready(Ok(()));
         };
         let state = self.state();
@@ -66,7 +66,7 @@ impl<D: DataPath> SendHalf<D> {
         if let Some(error) = state.send_error() {
             return Poll::Ready(Err(error));
         }
-        sender.lock().poll_posted(state, cx, true)
+        send_lane.lock().poll_posted(state, cx, true)
     }
 
     /// FIN, and the acknowledgement of the peer's endpoint.
@@ -75,8 +75,8 @@ impl<D: DataPath> SendHalf<D> {
             return Poll::Ready(Ok(()));
         }
         ready!(self.poll_flush(cx))?;
-        let sender = self.sender()?;
-        let (bytes, digest) = sender.lock().posted();
+        let send_lane = self.send_lane()?;
+        let (bytes, digest) = send_lane.lock().posted();
         faults::point("before-fin");
         self.state().finish_sending(bytes, digest);
         faults::point("after-fin");
@@ -102,7 +102,7 @@ impl<D: DataPath> SendHalf<D> {
             return Poll::Ready(Ok(0));
         }
         let state = self.state();
-        let mut lane = self.sender()?.lock();
+        let mut lane = self.send_lane()?.lock();
         let mut filling = ready!(lane.poll_room(state, cx))?;
         let count = filling.copy(parts);
         lane.give_back(filling);
@@ -115,7 +115,7 @@ impl<D: DataPath> SendHalf<D> {
         self.give_back();
         self.shared.attended_send();
         let state = self.state();
-        let filling = ready!(self.sender()?.lock().poll_lent(state, cx))?;
+        let filling = ready!(self.send_lane()?.lock().poll_lent(state, cx))?;
         Poll::Ready(Ok(LentSlot::new(filling, &self.shared)))
     }
 
@@ -126,7 +126,7 @@ impl<D: DataPath> SendHalf<D> {
         self.shared.attended_send();
         self.state().writable()?;
         let filling = lent.into_filling(&self.shared).ok_or(FOREIGN_BUFFER)?;
-        let mut lane = self.sender()?.lock();
+        let mut lane = self.send_lane()?.lock();
         lane.seal(filling);
         let mut cx = Context::from_waker(Waker::noop());
         match lane.poll_posted(self.state(), &mut cx, false) {
@@ -145,7 +145,7 @@ impl<D: DataPath> FillSlots for SendHalf<D> {
             self.give_back();
             self.shared.attended_send();
             let state = self.state();
-            let filling = ready!(self.sender()?.lock().poll_room(state, cx))?;
+            let filling = ready!(self.send_lane()?.lock().poll_room(state, cx))?;
             self.lent = Some(filling);
         }
         let filling = self.lent.as_mut().expect("it was put there just now");
@@ -166,7 +166,7 @@ impl<D: DataPath> FillSlots for SendHalf<D> {
         if let Some(error) = state.send_error() {
             return Poll::Ready(Err(error.into()));
         }
-        self.sender()?
+        self.send_lane()?
             .lock()
             .poll_posted(state, cx, false)
             .map_err(Into::into)
@@ -182,8 +182,8 @@ impl<D: DataPath> Drop for SendHalf<D> {
 impl<D: DataPath> Shared<D> {
     /// Notes that the user polls the sending half.
     fn attended_send(&self) {
-        if let Some(sender) = &self.sender {
-            sender.polls.fetch_add(1, Ordering::Relaxed);
+        if let Some(send_lane) = &self.send_lane {
+            send_lane.polls.fetch_add(1, Ordering::Relaxed);
             self.attended.wake();
         }
     }

@@ -14,14 +14,14 @@ use super::{
 use crate::{Error, Fault, faults, transport::control::state::State};
 
 /// What the sending half and the steward drive: the chunk being filled and those in flight.
-pub(crate) struct Sender<P: SendPath> {
-    lane: Mutex<Lane<P>>,
+pub(crate) struct SharedSendLane<P: SendPath> {
+    lane: Mutex<SendLane<P>>,
     /// Counts the user's polls, so that the steward sees whether somebody drives.
     pub(crate) polls: AtomicU64,
 }
 
 /// The chunk being filled and those in flight.
-pub(crate) struct Lane<P: SendPath> {
+pub(crate) struct SendLane<P: SendPath> {
     pub(super) path: P,
     chain: Chain,
     /// Chunks that nothing more is added to, in order.
@@ -88,10 +88,10 @@ impl<S: Slot> Filling<S> {
     }
 }
 
-impl<P: SendPath> Sender<P> {
+impl<P: SendPath> SharedSendLane<P> {
     /// A sender whose first chunk is chained to `seed`.
     pub(crate) fn new(path: P, seed: u64) -> Self {
-        let lane = Lane {
+        let lane = SendLane {
             path,
             chain: Chain::new(seed),
             sealed: VecDeque::new(),
@@ -106,7 +106,7 @@ impl<P: SendPath> Sender<P> {
     }
 
     /// The lane, which only the user and the steward ever contend for.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Lane<P>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SendLane<P>> {
         self.lane.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -121,7 +121,7 @@ impl<P: SendPath> Sender<P> {
     }
 }
 
-impl<P: SendPath> Lane<P> {
+impl<P: SendPath> SendLane<P> {
     /// Bytes posted so far and the digest of the last of them.
     pub(crate) fn posted(&self) -> (u64, u64) {
         (self.chain.offset(), self.chain.digest())

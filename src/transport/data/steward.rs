@@ -90,11 +90,11 @@ impl<D: DataPath> Steward<'_, D> {
 
     /// Gives back what was lent, whoever drives: the user may be waiting for nothing else.
     fn take_returned(&self, cx: &mut Context<'_>) {
-        if let Some(receiver) = &self.shared.receiver {
-            receiver.returns.waker.register(cx.waker());
+        if let Some(recv_lane) = &self.shared.recv_lane {
+            recv_lane.returns.waker.register(cx.waker());
             // A busy reader holds the lane for as long as a chunk takes.
-            if !receiver.returns.is_empty() {
-                receiver.lock().take_returned(&self.shared.state);
+            if !recv_lane.returns.is_empty() {
+                recv_lane.lock().take_returned(&self.shared.state);
             }
         }
     }
@@ -103,27 +103,29 @@ impl<D: DataPath> Steward<'_, D> {
         let now = self.polls();
         let Shared {
             state,
-            sender,
-            receiver,
+            send_lane,
+            recv_lane,
             ..
         } = self.shared;
-        if let (Some(sender), true) = (sender, self.alone[0] && now[0] == self.seen[0]) {
-            sender.drive_unattended(state, cx);
+        if let (Some(send_lane), true) = (send_lane, self.alone[0] && now[0] == self.seen[0]) {
+            send_lane.drive_unattended(state, cx);
         }
-        if let (Some(receiver), true) = (receiver, self.alone[1] && now[1] == self.seen[1]) {
-            receiver.drive_unattended(state, cx);
+        if let (Some(recv_lane), true) = (recv_lane, self.alone[1] && now[1] == self.seen[1]) {
+            recv_lane.drive_unattended(state, cx);
         }
     }
 
     fn polls(&self) -> [u64; 2] {
         let Shared {
-            sender, receiver, ..
+            send_lane,
+            recv_lane,
+            ..
         } = self.shared;
         [
-            sender
+            send_lane
                 .as_ref()
                 .map_or(0, |half| half.polls.load(Ordering::Relaxed)),
-            receiver
+            recv_lane
                 .as_ref()
                 .map_or(0, |half| half.polls.load(Ordering::Relaxed)),
         ]

@@ -168,27 +168,27 @@ impl Renewer {
     async fn set_aside(&self) {
         let Shared {
             state,
-            sender,
-            receiver,
+            send_lane,
+            recv_lane,
             ..
         } = &*self.shared;
         self.renewal.is_underway.store(true, Ordering::Release);
         state.pause();
-        if let Some(receiver) = receiver {
+        if let Some(recv_lane) = recv_lane {
             // Whoever is granting right now has finished when the lane is free.
-            drop(receiver.lock());
+            drop(recv_lane.lock());
         }
         let mut frames = 0;
-        if let Some(sender) = sender {
+        if let Some(send_lane) = send_lane {
             poll_fn(|cx| {
                 // Before looking: an operation tells only the one who polled it last, and that may
                 // be the user.
                 self.renewal.progress.register(cx.waker());
-                sender.lock().path_and_kept().0.poll_quiet(cx)
+                send_lane.lock().path_and_kept().0.poll_quiet(cx)
             })
             .await;
             state.wake_sender();
-            frames = sender.lock().path_and_kept().0.written();
+            frames = send_lane.lock().path_and_kept().0.written();
         }
         state.step(Ok(encode(&Step::Begin { frames })));
     }
@@ -213,15 +213,15 @@ impl Renewer {
     /// Takes `frames` frames off the old link, which the peer's device says are all here.
     async fn take_the_rest(&self, frames: u64) -> Result<(), Fault> {
         let Shared {
-            state, receiver, ..
+            state, recv_lane, ..
         } = &*self.shared;
-        let Some(receiver) = receiver else {
+        let Some(recv_lane) = recv_lane else {
             return Ok(());
         };
         let swallowed = || io::Error::other("a chunk that had arrived was lost with its link");
         let result = poll_fn(|cx| {
             self.renewal.progress.register(cx.waker());
-            let mut lane = receiver.lock();
+            let mut lane = recv_lane.lock();
             lane.take_all(state, cx);
             if !state.receives() {
                 // Nobody wants it any more.
@@ -242,16 +242,18 @@ impl Renewer {
     /// Destroys the old link and its pools.
     fn take_down(&self) {
         let Shared {
-            sender, receiver, ..
+            send_lane,
+            recv_lane,
+            ..
         } = &*self.shared;
-        if let Some(sender) = sender {
-            let mut lane = sender.lock();
+        if let Some(send_lane) = send_lane {
+            let mut lane = send_lane.lock();
             let (path, unsent) = lane.path_and_kept();
             unsent.for_each(RdmaSlot::unpin);
             path.take_down();
         }
-        if let Some(receiver) = receiver {
-            let mut lane = receiver.lock();
+        if let Some(recv_lane) = recv_lane {
+            let mut lane = recv_lane.lock();
             let (path, unread) = lane.path_and_kept();
             unread.for_each(RdmaSlot::unpin);
             path.take_down();
@@ -278,12 +280,12 @@ impl Renewer {
     /// One attempt, whose failure both ends know.
     async fn connect_once(&self) -> Result<Result<(Ends, u64), String>, Fault> {
         let Shared {
-            state, receiver, ..
+            state, recv_lane, ..
         } = &*self.shared;
         let opening = self.blueprint.open(self.generation);
-        let verified = receiver
+        let verified = recv_lane
             .as_ref()
-            .map_or(0, |receiver| receiver.lock().verified());
+            .map_or(0, |recv_lane| recv_lane.lock().verified());
         let step = |opening: &Opening| {
             let part = opening.part();
             encode(&Step::Open { part, verified })
@@ -311,18 +313,18 @@ impl Renewer {
     fn install(&self, (send, receive): Ends, verified: u64) {
         let Shared {
             state,
-            sender,
-            receiver,
+            send_lane,
+            recv_lane,
             ..
         } = &*self.shared;
-        if let (Some(sender), Some(live)) = (sender, send) {
-            let mut lane = sender.lock();
+        if let (Some(send_lane), Some(live)) = (send_lane, send) {
+            let mut lane = send_lane.lock();
             lane.path_and_kept()
                 .0
                 .install(live, self.generation, verified);
         }
-        if let (Some(receiver), Some(live)) = (receiver, receive) {
-            let mut lane = receiver.lock();
+        if let (Some(recv_lane), Some(live)) = (recv_lane, receive) {
+            let mut lane = recv_lane.lock();
             lane.path_and_kept().0.install(live, self.generation);
             lane.restart(state);
             // Under the lock: what was given back before is granted by the restart, what comes later by itself.
