@@ -2,7 +2,7 @@
 //! stream's state.
 
 pub(crate) mod codec;
-mod line;
+mod connection;
 pub(crate) mod message;
 pub(crate) mod noise;
 pub(crate) mod state;

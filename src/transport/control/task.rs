@@ -3,7 +3,7 @@
 //! It carries what the halves have to tell the peer, takes what the peer tells, keeps the
 //! connection warm and notices a peer that died or fell silent. Nothing the users do or leave
 //! undone holds it up, so a paused reader never looks like a dead one. Where its runtime may be blocked,
-//! another one [stands in](line::stand_in) for it.
+//! another one [stands in](connection::stand_in) for it.
 
 use std::{io, pin::pin, sync::Arc, task::Poll, time::Duration};
 
@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     codec::{Control, ControlError},
-    line::{self, Line},
+    connection::{self, Line},
     message::Message,
     state::{Failure, State},
 };
@@ -65,7 +65,7 @@ pub(crate) async fn run(
     let line = Arc::new(Line::new(control));
     if let Some(runtime) = stand_in {
         let (line, state) = (Arc::clone(&line), Arc::clone(&state));
-        runtime.spawn(line::stand_in(line, state, timing.ping));
+        runtime.spawn(connection::stand_in(line, state, timing.ping));
     }
     let conversed = converse(&state, &line, timing).await;
     let Some(socket) = line.hang_up() else { return };

@@ -1,11 +1,15 @@
 //! What stands in for the RDMA data path in a build without it: the reason why there is none.
 
+mod unavailable;
+
 use std::{
     io,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
+
+pub(crate) use unavailable::NoWay;
 
 use super::{
     control::{codec::Control, state::State, terms::Agreement},
@@ -134,15 +138,6 @@ impl Ends {
     pub(crate) async fn renew(self, _shared: Arc<Shared<Rdma>>, _patience: Duration) {
         match self {}
     }
-}
-
-/// Why there is no way over RDMA.
-#[derive(Debug, Clone)]
-pub(crate) struct NoWay {
-    /// In words.
-    pub(crate) reason: String,
-    /// There is hardware for it all the same.
-    pub(crate) hardware: bool,
 }
 
 impl Ours {

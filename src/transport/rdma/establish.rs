@@ -13,22 +13,14 @@
 //! Either end may say at each step why it cannot go on; then both try the next pair that was proposed,
 //! from its first step. After the last one both use TCP, or neither does.
 
-use std::{
-    future::Future,
-    io,
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
-
-use futures::{SinkExt, StreamExt};
-use tokio::time::timeout;
+use std::thread;
 
 use super::{
-    Rdma,
+    attempt::{Clock, attempt},
+    established::Ends,
     link::{Place, Posting},
+    link_setup::Blueprint,
     memlock::{Memlock, fit, why_smaller},
-    opening::{Blueprint, Connected, Opened},
     ports::{
         choice::{DeviceChoice, NoRdma},
         device::Inventory,
@@ -37,38 +29,17 @@ use super::{
         proposal::{Proposal, Way, Ways},
         sysfs::Roots,
     },
-    receive_path::{self, RdmaReceive},
-    renewal::{driver::Renewer, request::Renewal},
-    send_path::{self, RdmaSend},
     steps::{decode, encode},
+    unavailable::NoWay,
 };
 use crate::{
     Direction, Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig,
     StreamConfig, TransportPolicy,
-    host::host_name,
-    transport::{
-        control::{codec::Control, message::Message, state::State, terms::Agreement},
-        data::shared::Shared,
-    },
+    transport::control::{codec::Control, terms::Agreement},
 };
-
-/// How long all queue pairs that are tried may take in all, each from connecting to a message that has
-/// crossed it. Milliseconds are usual; who waits for a fallback should not wait for more than this, with
-/// what it takes to open them. Half of it bears the loss of one packet, which is sent again after
-/// 0.54 s; a third just does not, but then there is another pair.
-const PROOF_LIMIT: Duration = Duration::from_millis(1500);
 
 /// Most slots of a pool: their tokens, of some 20 bytes each, fit into one message.
 const MAX_RDMA_DEPTH: usize = 2048;
-
-/// Why there is no way over RDMA.
-#[derive(Debug, Clone)]
-pub(crate) struct NoWay {
-    /// In words.
-    pub(crate) reason: String,
-    /// There is hardware for it all the same.
-    pub(crate) hardware: bool,
-}
 
 /// This end's ways over RDMA.
 pub(crate) struct Ours {
@@ -78,18 +49,6 @@ pub(crate) struct Ours {
     /// Why the pool is smaller than was wanted, if it is.
     smaller: Option<String>,
     marks: RdmaConfig,
-}
-
-/// Both sides of an established path, and its name.
-pub(crate) struct Ends {
-    /// Absent in a stream that only receives.
-    send: Option<send_path::Live>,
-    /// Absent in a stream that only sends.
-    receive: Option<receive_path::Live>,
-    blueprint: Blueprint,
-    renewal: Option<Arc<Renewal>>,
-    name: String,
-    smaller: Option<String>,
 }
 
 impl Ours {
@@ -193,28 +152,14 @@ impl Ours {
             let attempt = attempt(control, blueprint, &mut clock);
             match attempt.await? {
                 Ok((blueprint, connected)) => {
-                    return Ok(Ok(self.ends(blueprint, connected, reasons.first())));
+                    let smaller = self.smaller.clone();
+                    let better = reasons.first();
+                    return Ok(Ok(Ends::new(blueprint, connected, better, smaller)));
                 }
                 Err(reason) => reasons.push(reason),
             }
         }
         Ok(Err(fruitless(&reasons, proposal.doubt.as_deref())))
-    }
-
-    fn ends(&self, blueprint: Blueprint, connected: Connected, better: Option<&String>) -> Ends {
-        let (send, receive) = connected.lives();
-        let mut name = blueprint.name.clone();
-        if let Some(reason) = better {
-            name = format!("{name}; first tried: {reason}");
-        }
-        Ends {
-            send,
-            receive,
-            name,
-            smaller: self.smaller.clone(),
-            blueprint,
-            renewal: None,
-        }
     }
 
     /// What a link between both ends looks like.
@@ -271,142 +216,12 @@ fn posting(direction: Direction, software: bool) -> Posting {
     }
 }
 
-impl Ends {
-    /// The name of the link for the user: device, port, GID and MTU, and why no better pair of ports is used.
-    pub(crate) fn name(&self) -> String {
-        self.name.clone()
-    }
-
-    /// The reason why the pool is smaller than was wanted, if it is.
-    pub(crate) fn smaller(&self) -> Option<String> {
-        self.smaller.clone()
-    }
-
-    /// The payload of a chunk, in bytes.
-    pub(crate) fn chunk_bytes(&self) -> usize {
-        self.blueprint.chunk_bytes
-    }
-
-    /// The slots of the receive pool.
-    pub(crate) fn depth(&self) -> u32 {
-        self.blueprint.depth
-    }
-
-    /// The paths of the stream whose state is `state`.
-    pub(crate) fn paths(&mut self, state: &Arc<State>) -> (Option<RdmaSend>, Option<RdmaReceive>) {
-        let renewal = self.renewal(state);
-        let send = self.send.take();
-        let send = send.map(|live| RdmaSend::new(live, Arc::clone(&renewal)));
-        let receive = self.receive.take();
-        (send, receive.map(|live| RdmaReceive::new(live, renewal)))
-    }
-
-    fn renewal(&mut self, state: &Arc<State>) -> Arc<Renewal> {
-        let limit = self.blueprint.renew_after;
-        let fresh = || Arc::new(Renewal::new(Arc::clone(state), limit));
-        Arc::clone(self.renewal.get_or_insert_with(fresh))
-    }
-
-    /// Replaces the link when that is needed, for as long as the stream lasts. Fails the stream when a link
-    /// is lost and no new one can be made for `patience`.
-    pub(crate) async fn renew(mut self, shared: Arc<Shared<Rdma>>, patience: Duration) {
-        let renewal = self.renewal(&shared.state);
-        let renewer = Renewer::new(shared, renewal, self.blueprint, patience);
-        renewer.serve().await;
-    }
-}
-
 fn choice(config: &StreamConfig) -> DeviceChoice {
     DeviceChoice {
         device: config.rdma.device.clone(),
         port: config.rdma.port,
         gid_index: config.rdma.gid_index,
         pkey_index: config.rdma.pkey_index,
-    }
-}
-
-/// What is left of the time that queue pairs may take.
-struct Clock {
-    left: Duration,
-    /// Over how many pairs of ports.
-    share: u32,
-}
-
-impl Clock {
-    fn new() -> Self {
-        Self {
-            left: PROOF_LIMIT,
-            share: 1,
-        }
-    }
-
-    /// `work`, for as long as one pair may take. An error says where it was.
-    async fn within<T>(
-        &mut self,
-        blueprint: &Blueprint,
-        work: impl Future<Output = Result<T, String>>,
-    ) -> Result<T, String> {
-        let (began, limit) = (Instant::now(), self.left / self.share);
-        let Blueprint { name, remedy, .. } = blueprint;
-        let late = |_| {
-            let seconds = limit.as_secs_f32();
-            let text = format!("nothing crossed the queue pair within {seconds:.1} s ({remedy})");
-            Err(text)
-        };
-        let result = timeout(limit, work).await.unwrap_or_else(late);
-        self.left = self.left.saturating_sub(began.elapsed());
-        result.map_err(|reason| located(&format!("{name}: {reason}")))
-    }
-}
-
-/// Builds one queue pair and sends something over it.
-async fn attempt(
-    control: &mut Control,
-    blueprint: Result<Blueprint, String>,
-    clock: &mut Clock,
-) -> Result<Result<(Blueprint, Connected), String>, HandshakeFault> {
-    let opened = blueprint.and_then(|blueprint| Ok((blueprint.open(0)?, blueprint)));
-    let opened = opened.map_err(|reason| located(&reason));
-    let part = opened.as_ref().map(|(opening, _)| encode(&opening.part()));
-    let theirs = exchange(control, part.map_err(Clone::clone)).await?;
-    let ((opening, blueprint), theirs) = match (opened, theirs) {
-        (Ok(opened), Ok(theirs)) => (opened, theirs),
-        (Err(reason), _) | (Ok(_), Err(reason)) => return Ok(Err(reason)),
-    };
-    let nonsense = |_| HandshakeFault::Protocol("a queue pair that makes no sense");
-    let theirs: Opened = decode(&theirs).map_err(nonsense)?;
-    let connected = clock.within(&blueprint, opening.connect(theirs)).await;
-    let expected = connected.as_ref().ok().and_then(Connected::expect_proof);
-    let step = connected.as_ref().map(|_| Vec::new()).map_err(Clone::clone);
-    let theirs = exchange(control, step).await?;
-    let mut connected = match (connected, theirs) {
-        (Ok(connected), Ok(_)) => connected,
-        (Err(reason), _) | (Ok(_), Err(reason)) => return Ok(Err(reason)),
-    };
-    let proof = clock.within(&blueprint, connected.prove(expected)).await;
-    let step = proof.as_ref().map(|()| Vec::new()).map_err(Clone::clone);
-    let theirs = exchange(control, step).await?;
-    Ok(proof.and(theirs).map(|_| (blueprint, connected)))
-}
-
-/// Both ends will read it.
-fn located(reason: &str) -> String {
-    format!("{}: {reason}", host_name())
-}
-
-/// Tells the peer this end's part of a step, and takes the peer's.
-async fn exchange(
-    control: &mut Control,
-    ours: Result<Vec<u8>, String>,
-) -> Result<Result<Vec<u8>, String>, HandshakeFault> {
-    control.send(Message::Step(ours)).await?;
-    let closed = || io::Error::new(io::ErrorKind::UnexpectedEof, "closed by the other end");
-    match control.next().await.ok_or_else(closed)?? {
-        Message::Step(theirs) => Ok(theirs),
-        Message::Abort { reason, .. } => Err(HandshakeFault::Refused(reason)),
-        _ => Err(HandshakeFault::Protocol(
-            "a message in the middle of a step",
-        )),
     }
 }
 

@@ -5,10 +5,12 @@
 //! completion says that the frame is there. Slots are used in the order in which they are granted, so
 //! the receiver knows where to look. Credits and everything else travel on the control connection.
 
+mod attempt;
 mod establish;
+mod established;
 mod link;
+mod link_setup;
 mod memlock;
-mod opening;
 mod pool;
 mod ports;
 mod receive_path;
@@ -17,8 +19,11 @@ mod send_path;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod unavailable;
 
-pub(crate) use establish::{Ends, NoWay, Ours};
+pub(crate) use establish::Ours;
+pub(crate) use established::Ends;
+pub(crate) use unavailable::NoWay;
 
 use super::data::path::DataPath;
 

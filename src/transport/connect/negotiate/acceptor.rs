@@ -5,7 +5,7 @@ use std::{future::Future, time::Duration};
 use futures::{SinkExt, StreamExt};
 use tokio::{net::TcpStream, time::timeout};
 
-use super::{Data, Negotiated, fall_back, give_up, means::Means};
+use super::{Data, Negotiated, fall_back, give_up, local_transports::Means};
 use crate::{
     Error, HandshakeFault, StreamConfig,
     transport::{

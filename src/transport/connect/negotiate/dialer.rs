@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr};
 use futures::{SinkExt, StreamExt};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use super::{Data, Negotiated, fall_back, give_up, means::Means};
+use super::{Data, Negotiated, fall_back, give_up, local_transports::Means};
 use crate::{
     HandshakeFault, Key, StreamConfig,
     transport::{

@@ -14,7 +14,7 @@
 
 mod acceptor;
 mod dialer;
-mod means;
+mod local_transports;
 
 use tokio::net::TcpStream;
 

@@ -36,7 +36,7 @@ use crate::{
         data::{renewal::Renewable, shared::Shared},
         rdma::{
             Rdma,
-            opening::{Blueprint, Connected, Opened, Opening},
+            link_setup::{Blueprint, Connected, Opened, Opening},
             pool::RdmaSlot,
             receive_path, send_path,
             steps::{decode, encode},

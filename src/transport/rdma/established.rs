@@ -1,0 +1,92 @@
+//! A queue pair that a message has crossed, ready to carry a stream.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    Rdma,
+    link_setup::{Blueprint, Connected},
+    receive_path::{self, RdmaReceive},
+    renewal::{driver::Renewer, request::Renewal},
+    send_path::{self, RdmaSend},
+};
+use crate::transport::{control::state::State, data::shared::Shared};
+
+/// Both sides of an established path, and its name.
+pub(crate) struct Ends {
+    /// Absent in a stream that only receives.
+    send: Option<send_path::Live>,
+    /// Absent in a stream that only sends.
+    receive: Option<receive_path::Live>,
+    blueprint: Blueprint,
+    renewal: Option<Arc<Renewal>>,
+    name: String,
+    smaller: Option<String>,
+}
+
+impl Ends {
+    /// A connected queue pair. `better` is why the pair of ports that was tried first does not work, if it was
+    /// another one; `smaller` is why the pool is smaller than was wanted, if it is.
+    pub(super) fn new(
+        blueprint: Blueprint,
+        connected: Connected,
+        better: Option<&String>,
+        smaller: Option<String>,
+    ) -> Self {
+        let (send, receive) = connected.lives();
+        let mut name = blueprint.name.clone();
+        if let Some(reason) = better {
+            name = format!("{name}; first tried: {reason}");
+        }
+        Self {
+            send,
+            receive,
+            blueprint,
+            renewal: None,
+            name,
+            smaller,
+        }
+    }
+
+    /// The name of the link for the user: device, port, GID and MTU, and why no better pair of ports is used.
+    pub(crate) fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    /// The reason why the pool is smaller than was wanted, if it is.
+    pub(crate) fn smaller(&self) -> Option<String> {
+        self.smaller.clone()
+    }
+
+    /// The payload of a chunk, in bytes.
+    pub(crate) fn chunk_bytes(&self) -> usize {
+        self.blueprint.chunk_bytes
+    }
+
+    /// The slots of the receive pool.
+    pub(crate) fn depth(&self) -> u32 {
+        self.blueprint.depth
+    }
+
+    /// The paths of the stream whose state is `state`.
+    pub(crate) fn paths(&mut self, state: &Arc<State>) -> (Option<RdmaSend>, Option<RdmaReceive>) {
+        let renewal = self.renewal(state);
+        let send = self.send.take();
+        let send = send.map(|live| RdmaSend::new(live, Arc::clone(&renewal)));
+        let receive = self.receive.take();
+        (send, receive.map(|live| RdmaReceive::new(live, renewal)))
+    }
+
+    fn renewal(&mut self, state: &Arc<State>) -> Arc<Renewal> {
+        let limit = self.blueprint.renew_after;
+        let fresh = || Arc::new(Renewal::new(Arc::clone(state), limit));
+        Arc::clone(self.renewal.get_or_insert_with(fresh))
+    }
+
+    /// Replaces the link when that is needed, for as long as the stream lasts. Fails the stream when a link
+    /// is lost and no new one can be made for `patience`.
+    pub(crate) async fn renew(mut self, shared: Arc<Shared<Rdma>>, patience: Duration) {
+        let renewal = self.renewal(&shared.state);
+        let renewer = Renewer::new(shared, renewal, self.blueprint, patience);
+        renewer.serve().await;
+    }
+}
