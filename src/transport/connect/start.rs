@@ -6,7 +6,7 @@ use futures::task::AtomicWaker;
 use tokio::{net::TcpStream, runtime::Handle};
 use tokio_util::codec::Framed;
 
-use super::negotiate::{Data, Negotiated};
+use super::negotiate::{DataCarrier, Negotiated};
 use crate::{
     Error, StreamConfig,
     transport::{
@@ -28,8 +28,8 @@ use crate::{
         },
         rdma::Rdma,
         stream::{
-            either::Either, info::Info, read_half::ReadHalf, stream::Stream, transport::Transport,
-            write_half::WriteHalf,
+            either::Either, info::StreamInfo, read_half::ReadHalf, stream::Stream,
+            transport::Transport, write_half::WriteHalf,
         },
     },
 };
@@ -53,7 +53,7 @@ impl Stream {
         let control_runtime = control_runtime.unwrap_or_else(Handle::current);
         let control = move_control(control, &control_runtime).map_err(io_failed)?;
         let state = State::new(peer.clone(), agreement.direction, 2);
-        let mut info = Info {
+        let mut info = StreamInfo {
             state: Arc::clone(&state),
             peer_addr,
             transport: Transport::Tcp,
@@ -65,7 +65,7 @@ impl Stream {
             smaller: None,
         };
         let (send, recv) = match data {
-            Data::Tcp {
+            DataCarrier::Tcp {
                 socket,
                 reason,
                 is_fallback,
@@ -76,7 +76,7 @@ impl Stream {
                 let (send, recv) = halves(shared);
                 (Either::Tcp(send), Either::Tcp(recv))
             }
-            Data::Rdma(mut ends) => {
+            DataCarrier::Rdma(mut ends) => {
                 (info.transport, info.reason) = (Transport::Rdma, ends.name());
                 info.smaller = ends.smaller();
                 (info.chunk_bytes, info.depth) = (ends.chunk_bytes(), ends.depth() as usize);

@@ -20,9 +20,9 @@ use super::{
 };
 
 /// See the module.
-pub(super) struct Line(Mutex<Ends>);
+pub(super) struct ControlConnection(Mutex<ConnectionState>);
 
-struct Ends {
+struct ConnectionState {
     /// None once it has been hung up.
     control: Option<Control>,
     /// The control task is about to send, or does.
@@ -31,17 +31,17 @@ struct Ends {
     sent: Instant,
 }
 
-impl Line {
+impl ControlConnection {
     /// A connection over which something has just been sent.
     pub(super) fn new(control: Control) -> Self {
-        Self(Mutex::new(Ends {
+        Self(Mutex::new(ConnectionState {
             control: Some(control),
             is_busy: false,
             sent: Instant::now(),
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ends> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         // Nothing in here panics half-way through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -104,7 +104,7 @@ impl Line {
 
     /// Says that this end lives, if the control task, which should say something every `ping`, has not for much
     /// longer, and is not about to.
-    fn stand_in(&self, ping: Duration) {
+    fn keep_alive(&self, ping: Duration) {
         let mut ends = self.lock();
         if ends.is_busy || ends.sent.elapsed() < ping + ping / 2 {
             return;
@@ -124,18 +124,22 @@ impl Line {
     }
 
     /// Takes the connection away, to be closed.
-    pub(super) fn hang_up(&self) -> Option<TcpStream> {
+    pub(super) fn take_socket(&self) -> Option<TcpStream> {
         self.lock().control.take().map(Control::into_inner)
     }
 }
 
 /// Keeps the connection warm while the control task's runtime is blocked, as by a disk that stalls, until
 /// the stream has ended.
-pub(super) async fn stand_in(line: Arc<Line>, state: Arc<State>, ping: Duration) {
+pub(super) async fn keep_alive(
+    connection: Arc<ControlConnection>,
+    state: Arc<State>,
+    ping: Duration,
+) {
     let looks = async {
         loop {
             sleep(ping / 2).await;
-            line.stand_in(ping);
+            connection.keep_alive(ping);
         }
     };
     state.ended.run_until_cancelled(looks).await;

@@ -84,7 +84,7 @@ pub(crate) struct Terms {
     /// The host's own name.
     pub(crate) host: String,
     /// Which ways bytes will travel, as this end sees it.
-    pub(crate) direction: Way,
+    pub(crate) direction: WireDirection,
     /// Largest chunk it takes, in bytes.
     pub(crate) chunk_bytes: u32,
     /// Slots of its receive pool; 0 when it does not receive.
@@ -95,7 +95,7 @@ pub(crate) struct Terms {
 
 /// [`Direction`] as it travels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Way {
+pub(crate) enum WireDirection {
     Both,
     Send,
     Receive,
@@ -119,7 +119,7 @@ impl std::fmt::Debug for Token {
     }
 }
 
-impl From<Direction> for Way {
+impl From<Direction> for WireDirection {
     fn from(direction: Direction) -> Self {
         match direction {
             Direction::Both => Self::Both,

@@ -3,7 +3,7 @@
 //! It carries what the halves have to tell the peer, takes what the peer tells, keeps the
 //! connection warm and notices a peer that died or fell silent. Nothing the users do or leave
 //! undone holds it up, so a paused reader never looks like a dead one. Where its runtime may be blocked,
-//! another one [stands in](connection::stand_in) for it.
+//! another one [stands in](connection::keep_alive) for it.
 
 use std::{io, pin::pin, sync::Arc, task::Poll, time::Duration};
 
@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     codec::{Control, ControlError},
-    connection::{self, Line},
+    connection::{self, ControlConnection},
     message::Message,
     state::{Failure, State},
 };
@@ -62,14 +62,16 @@ pub(crate) async fn run(
 ) {
     // However this ends, also by the runtime's own end, nobody waits for it in vain.
     let _ended = state.ended.clone().drop_guard();
-    let line = Arc::new(Line::new(control));
+    let connection = Arc::new(ControlConnection::new(control));
     if let Some(runtime) = stand_in {
-        let (line, state) = (Arc::clone(&line), Arc::clone(&state));
-        runtime.spawn(connection::stand_in(line, state, timing.ping));
+        let (connection, state) = (Arc::clone(&connection), Arc::clone(&state));
+        runtime.spawn(connection::keep_alive(connection, state, timing.ping));
     }
-    let conversed = converse(&state, &line, timing).await;
-    let Some(socket) = line.hang_up() else { return };
-    if conversed.is_ok() {
+    let exchanged = exchange_messages(&state, &connection, timing).await;
+    let Some(socket) = connection.take_socket() else {
+        return;
+    };
+    if exchanged.is_ok() {
         // Who was silent for so long will hardly answer now: no reason to make the user wait.
         let limit = if state.is_peer_silent() {
             CAUSE_LIMIT
@@ -81,46 +83,50 @@ pub(crate) async fn run(
 }
 
 /// Everything up to the last message. An error means that the connection is of no use any more.
-async fn converse(state: &State, line: &Line, timing: Timing) -> io::Result<()> {
-    let mut heard = Instant::now();
-    let mut next_ping = heard + timing.ping;
+async fn exchange_messages(
+    state: &State,
+    connection: &ControlConnection,
+    timing: Timing,
+) -> io::Result<()> {
+    let mut last_received = Instant::now();
+    let mut next_ping = last_received + timing.ping;
     loop {
-        let orders = state.orders();
-        if !orders.messages.is_empty() {
+        let outgoing = state.outgoing();
+        if !outgoing.messages.is_empty() {
             let now = Instant::now();
             next_ping = now + timing.ping;
-            send(state, line, orders.messages, now, timing).await?;
+            send(state, connection, outgoing.messages, now, timing).await?;
         }
         // A peer that has said goodbye has had all there was to tell it, and waits for the end of the
         // connection: not for the user of this end to let go of the stream as well.
-        if orders.last || state.peer_left() {
+        if outgoing.last || state.peer_left() {
             return Ok(());
         }
-        let wake = next_wake(state, heard, next_ping, timing);
+        let wake = next_wake(state, last_received, next_ping, timing);
         tokio::select! {
             () = state.to_control.notified() => {}
-            message = line.next() => {
-                heard = Instant::now();
+            message = connection.next() => {
+                last_received = Instant::now();
                 receive(state, message)?;
             }
             () = sleep_until(wake) => {
                 if wake.elapsed() > timing.ping {
                     // This process was stopped, not the peer silent: hear it out first.
-                    heard = Instant::now();
+                    last_received = Instant::now();
                 }
-                check_time(state, line, heard, timing);
+                check_time(state, connection, last_received, timing);
                 let now = Instant::now();
                 if now >= next_ping {
                     next_ping = now + timing.ping;
-                    send(state, line, vec![Message::Ping], now, timing).await?;
+                    send(state, connection, vec![Message::Ping], now, timing).await?;
                 }
             }
         }
     }
 }
 
-fn next_wake(state: &State, heard: Instant, next_ping: Instant, timing: Timing) -> Instant {
-    let silence = next_ping.min(heard + timing.silence);
+fn next_wake(state: &State, last_received: Instant, next_ping: Instant, timing: Timing) -> Instant {
+    let silence = next_ping.min(last_received + timing.silence);
     match state.suspicion() {
         Some((_, since)) => silence.min(Instant::from_std(since) + CAUSE_LIMIT),
         None => silence,
@@ -128,15 +134,20 @@ fn next_wake(state: &State, heard: Instant, next_ping: Instant, timing: Timing) 
 }
 
 /// Fails the stream when a time limit has passed.
-fn check_time(state: &State, line: &Line, heard: Instant, timing: Timing) {
+fn check_time(
+    state: &State,
+    connection: &ControlConnection,
+    last_received: Instant,
+    timing: Timing,
+) {
     if let Some((fault, since)) = state.suspicion() {
         if since.elapsed() >= CAUSE_LIMIT {
             state.fail(Failure::Fault(fault));
         }
     }
-    if heard.elapsed() >= timing.silence {
+    if last_received.elapsed() >= timing.silence {
         // Messages arrive whole or not at all: one whose end never comes has lied about its length.
-        let fault = if line.is_between_messages() {
+        let fault = if connection.is_between_messages() {
             Fault::PeerSilent(timing.silence)
         } else {
             Fault::Corrupt("a control message never came to its end")
@@ -147,12 +158,12 @@ fn check_time(state: &State, line: &Line, heard: Instant, timing: Timing) {
 
 async fn send(
     state: &State,
-    line: &Line,
+    connection: &ControlConnection,
     messages: Vec<Message>,
     now: Instant,
     timing: Timing,
 ) -> io::Result<()> {
-    let mut sending = pin!(line.send(messages, now));
+    let mut sending = pin!(connection.send(messages, now));
     // Nearly always the connection takes it all at once, and no clock has to be looked at.
     let sent = match futures::poll!(sending.as_mut()) {
         Poll::Ready(sent) => Ok(sent),
@@ -162,7 +173,7 @@ async fn send(
     };
     match sent {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => died(state, line, error).await,
+        Ok(Err(error)) => read_remaining(state, connection, error).await,
         Err(_) => {
             state.fail(Failure::Fault(Fault::PeerSilent(timing.silence)));
             Err(io::ErrorKind::TimedOut.into())
@@ -171,9 +182,13 @@ async fn send(
 }
 
 /// Sending failed: what the peer said before it closed is still to be read, and tells more.
-async fn died(state: &State, line: &Line, error: ControlError) -> io::Result<()> {
+async fn read_remaining(
+    state: &State,
+    connection: &ControlConnection,
+    error: ControlError,
+) -> io::Result<()> {
     while !state.failed() && !state.peer_left() {
-        let next = timeout(CAUSE_LIMIT, line.next()).await;
+        let next = timeout(CAUSE_LIMIT, connection.next()).await;
         if receive(state, next.unwrap_or(None)).is_err() {
             break;
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::message::{Terms, Way};
+use super::message::{Terms, WireDirection};
 use crate::{
     Direction, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, StreamConfig, host::host_name,
 };
@@ -21,7 +21,7 @@ pub(crate) struct Agreement {
 }
 
 /// This end's terms.
-pub(crate) fn ours(config: &StreamConfig) -> Terms {
+pub(crate) fn local_terms(config: &StreamConfig) -> Terms {
     let chunk_bytes = config.chunk_bytes.clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES);
     let depth = config.depth.clamp(crate::MIN_DEPTH, crate::MAX_DEPTH);
     Terms {
@@ -48,7 +48,7 @@ pub(crate) fn agree(ours: &Terms, theirs: &Terms) -> Result<Agreement, Handshake
         return Err(HandshakeFault::Protocol("a time limit of nothing"));
     }
     Ok(Agreement {
-        direction: meet(ours.direction, theirs.direction)?,
+        direction: common_direction(ours.direction, theirs.direction)?,
         chunk_bytes,
         depth: ours.depth,
         peer_timeout: Duration::from_millis(theirs.timeout_ms),
@@ -56,13 +56,22 @@ pub(crate) fn agree(ours: &Terms, theirs: &Terms) -> Result<Agreement, Handshake
 }
 
 /// This end's direction: the more modest of what both want.
-fn meet(ours: Way, theirs: Way) -> Result<Direction, HandshakeFault> {
+fn common_direction(
+    ours: WireDirection,
+    theirs: WireDirection,
+) -> Result<Direction, HandshakeFault> {
     match (ours, theirs) {
-        (Way::Send, Way::Send) => Err(HandshakeFault::Direction("send")),
-        (Way::Receive, Way::Receive) => Err(HandshakeFault::Direction("receive")),
-        (Way::Both, Way::Both) => Ok(Direction::Both),
-        (Way::Send, _) | (Way::Both, Way::Receive) => Ok(Direction::Send),
-        (Way::Receive, _) | (Way::Both, Way::Send) => Ok(Direction::Receive),
+        (WireDirection::Send, WireDirection::Send) => Err(HandshakeFault::Direction("send")),
+        (WireDirection::Receive, WireDirection::Receive) => {
+            Err(HandshakeFault::Direction("receive"))
+        }
+        (WireDirection::Both, WireDirection::Both) => Ok(Direction::Both),
+        (WireDirection::Send, _) | (WireDirection::Both, WireDirection::Receive) => {
+            Ok(Direction::Send)
+        }
+        (WireDirection::Receive, _) | (WireDirection::Both, WireDirection::Send) => {
+            Ok(Direction::Receive)
+        }
     }
 }
 
@@ -76,7 +85,7 @@ mod tests {
             direction,
             ..StreamConfig::default()
         };
-        ours(&config)
+        local_terms(&config)
     }
 
     #[test]

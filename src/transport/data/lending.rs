@@ -26,31 +26,31 @@ const CIRCULATING: usize = 2;
 const SMALL: usize = 4096;
 
 /// Lends chunks of one receive pool.
-pub(crate) struct Lender<S> {
-    returns: Arc<Returns<S>>,
+pub(crate) struct ChunkLender<S> {
+    returns: Arc<ReturnedChunks<S>>,
     depth: usize,
     lent: usize,
 }
 
 /// Where lent chunks come back to.
-pub(crate) struct Returns<S> {
+pub(crate) struct ReturnedChunks<S> {
     chunks: Mutex<Vec<Readable<S>>>,
     /// Wakes the steward: there are some.
     pub(super) waker: AtomicWaker,
 }
 
 /// A chunk in the hands of the user, who sees it as [`Bytes`].
-struct Lent<S: Slot> {
+struct LentChunk<S: Slot> {
     /// Always there until it is dropped.
     chunk: Option<Readable<S>>,
     /// Gone with the stream: the slot is nobody's then but the user's.
-    returns: Weak<Returns<S>>,
+    returns: Weak<ReturnedChunks<S>>,
 }
 
-impl<S: Slot> Lender<S> {
+impl<S: Slot> ChunkLender<S> {
     /// A lender of a pool of `depth` slots.
     pub(super) fn new(depth: u32) -> Self {
-        let returns = Returns {
+        let returns = ReturnedChunks {
             chunks: Mutex::new(Vec::new()),
             waker: AtomicWaker::new(),
         };
@@ -62,7 +62,7 @@ impl<S: Slot> Lender<S> {
     }
 
     /// Where lent chunks come back to.
-    pub(super) fn returns(&self) -> Arc<Returns<S>> {
+    pub(super) fn returns(&self) -> Arc<ReturnedChunks<S>> {
         Arc::clone(&self.returns)
     }
 
@@ -72,7 +72,7 @@ impl<S: Slot> Lender<S> {
             return (Bytes::copy_from_slice(chunk.rest()), Some(chunk));
         }
         self.lent += 1;
-        let lent = Lent {
+        let lent = LentChunk {
             chunk: Some(chunk),
             returns: Arc::downgrade(&self.returns),
         };
@@ -90,7 +90,7 @@ impl<S: Slot> Lender<S> {
     }
 }
 
-impl<S> Returns<S> {
+impl<S> ReturnedChunks<S> {
     /// Whether nothing has come back.
     pub(super) fn is_empty(&self) -> bool {
         self.lock().is_empty()
@@ -101,13 +101,13 @@ impl<S> Returns<S> {
     }
 }
 
-impl<S: Slot> AsRef<[u8]> for Lent<S> {
+impl<S: Slot> AsRef<[u8]> for LentChunk<S> {
     fn as_ref(&self) -> &[u8] {
         self.chunk.as_ref().map_or(&[], Readable::rest)
     }
 }
 
-impl<S: Slot> Drop for Lent<S> {
+impl<S: Slot> Drop for LentChunk<S> {
     fn drop(&mut self) {
         if let (Some(chunk), Some(returns)) = (self.chunk.take(), self.returns.upgrade()) {
             returns.lock().push(chunk);
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn two_slots_are_never_lent() {
         for depth in [2, 3, 4, 16] {
-            let mut lender = Lender::new(depth);
+            let mut lender = ChunkLender::new(depth);
             let mut kept = Vec::new();
             let mut copied = 0;
             for index in 0..depth {
@@ -164,14 +164,14 @@ mod tests {
 
     #[test]
     fn what_is_small_is_copied() {
-        let mut lender = Lender::new(16);
+        let mut lender = ChunkLender::new(16);
         assert!(lender.lend(chunk(0, SMALL)).1.is_some());
         assert!(lender.lend(chunk(0, SMALL + 1)).1.is_none());
     }
 
     #[test]
     fn the_lent_outlive_their_lender() {
-        let mut lender = Lender::new(16);
+        let mut lender = ChunkLender::new(16);
         let (bytes, _) = lender.lend(chunk(0, 9000));
         let part = bytes.slice(8999..);
         drop((lender, bytes));

@@ -42,7 +42,7 @@ pub(crate) trait SendPath: Send + Unpin + 'static {
     fn post(&mut self, slot: Self::Slot, frame_bytes: usize, target: u32);
 
     /// Most slots that the pool can have, wherever they are.
-    fn most_slots(&self) -> usize;
+    fn max_slots(&self) -> usize;
 
     /// Slots that have been posted and are not free yet.
     fn in_flight(&self) -> usize;
@@ -74,18 +74,18 @@ pub(crate) trait ReceivePath: Send + Unpin + 'static {
     ///
     /// Of the connection, or [`io::ErrorKind::InvalidData`] with what the peer did wrong; the path
     /// is of no use afterwards.
-    fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Self::Slot>>;
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Self::Slot>>;
 
     /// Takes back a slot whose reader is done with it. Whether it may be granted again: not when it
     /// belongs to a pool that has been replaced since.
     fn release(&mut self, slot: Self::Slot) -> bool;
 
     /// Whether slots may be granted now: not while the pool is being replaced.
-    fn may_grant(&self) -> bool;
+    fn can_grant(&self) -> bool;
 
     /// Gets ready for a frame in slot `index`, which is granted next: slots are used in the order in
     /// which they are granted.
-    fn expect(&mut self, index: u32);
+    fn post_receive(&mut self, index: u32);
 }
 
 /// A kind of data path.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::{
     frame::{Chain, Damage, HEADER_BYTES, Header, credit_batch},
-    lending::{Lender, Returns},
+    lending::{ChunkLender, ReturnedChunks},
     path::{ReceivePath, Slot, Violation},
     readable::Readable,
 };
@@ -26,7 +26,7 @@ pub(crate) struct SharedRecvLane<P: ReceivePath> {
     /// Counts the user's polls, so that the steward sees whether somebody drives.
     pub(crate) polls: AtomicU64,
     /// Where lent chunks come back to.
-    pub(crate) returns: Arc<Returns<P::Slot>>,
+    pub(crate) returns: Arc<ReturnedChunks<P::Slot>>,
 }
 
 /// Chunks that arrive, and credits that go back.
@@ -46,7 +46,7 @@ pub(crate) struct RecvLane<P: ReceivePath> {
     /// Slots of a new pool that stay empty for as long as chunks of the old one are unread: what may be
     /// on its way never grows.
     pub(super) withheld: Vec<u32>,
-    lender: Lender<P::Slot>,
+    lender: ChunkLender<P::Slot>,
     broken: bool,
     faults: faults::Faults,
 }
@@ -63,7 +63,7 @@ impl<P: ReceivePath> SharedRecvLane<P> {
             freed: (0..depth).collect(),
             unread: 0,
             withheld: Vec::new(),
-            lender: Lender::new(depth),
+            lender: ChunkLender::new(depth),
             broken: false,
             faults,
         };
@@ -88,7 +88,7 @@ impl<P: ReceivePath> SharedRecvLane<P> {
     pub(crate) fn drive_unattended(&self, state: &State, cx: &mut Context<'_>) {
         let mut lane = self.lock();
         let before = (lane.ready.len(), state.announced_end());
-        lane.take_arrivals(state, cx, usize::MAX);
+        lane.receive_frames(state, cx, usize::MAX);
         if before != (lane.ready.len(), state.announced_end()) {
             state.wake_receiver();
         }
@@ -104,12 +104,12 @@ impl<P: ReceivePath> RecvLane<P> {
     ) -> Option<Readable<P::Slot>> {
         self.take_returned(state);
         if self.ready.is_empty() {
-            self.take_arrivals(state, cx, 1);
+            self.receive_frames(state, cx, 1);
         }
         self.ready.pop_front()
     }
 
-    /// What is left of `chunk`, as bytes of its own that the user may keep: see [`Lender::lend`].
+    /// What is left of `chunk`, as bytes of its own that the user may keep: see [`ChunkLender::lend`].
     pub(crate) fn lend(&mut self, state: &State, chunk: Readable<P::Slot>) -> Bytes {
         let (bytes, chunk) = self.lender.lend(chunk);
         if let Some(chunk) = chunk {
@@ -132,7 +132,7 @@ impl<P: ReceivePath> RecvLane<P> {
 
     /// Takes frames from the path until `enough` chunks are ready, or no more are there.
     /// Damage and broken rules fail the stream here, before anything of it is delivered.
-    pub(super) fn take_arrivals(&mut self, state: &State, cx: &mut Context<'_>, enough: usize) {
+    pub(super) fn receive_frames(&mut self, state: &State, cx: &mut Context<'_>, enough: usize) {
         loop {
             if let Err(fault) = self.check_end(state) {
                 self.broken = true;
@@ -141,24 +141,24 @@ impl<P: ReceivePath> RecvLane<P> {
             if self.broken || self.ready.len() >= enough || !state.receives() {
                 return;
             }
-            match self.path.poll_arrival(cx) {
+            match self.path.poll_frame(cx) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(slot)) => {
-                    if let Err(fault) = self.arrive(state, slot) {
+                    if let Err(fault) = self.accept_frame(state, slot) {
                         self.broken = true;
                         state.fail(Failure::Fault(fault));
                     }
                 }
                 Poll::Ready(Err(error)) => {
                     self.broken = true;
-                    lose(state, error);
+                    connection_lost(state, error);
                 }
             }
         }
     }
 
     /// Checks one frame and queues its payload.
-    fn arrive(&mut self, state: &State, slot: P::Slot) -> Result<(), Fault> {
+    fn accept_frame(&mut self, state: &State, slot: P::Slot) -> Result<(), Fault> {
         let index = slot.index();
         let granted = self
             .granted
@@ -226,7 +226,7 @@ impl<P: ReceivePath> RecvLane<P> {
         let index = slot.index();
         self.unread -= 1;
         let is_free = self.path.release(slot);
-        if self.faults.skips_credits() || self.faults.reuses_slots_early() || !self.path.may_grant()
+        if self.faults.skips_credits() || self.faults.reuses_slots_early() || !self.path.can_grant()
         {
             return;
         }
@@ -241,7 +241,7 @@ impl<P: ReceivePath> RecvLane<P> {
     fn grant_due(&mut self, state: &State) {
         let batch = credit_batch(self.granted.len());
         let is_due = self.freed.len() >= batch || self.outstanding < batch;
-        if is_due && self.path.may_grant() && !self.faults.skips_credits() {
+        if is_due && self.path.can_grant() && !self.faults.skips_credits() {
             self.grant(state);
         }
     }
@@ -252,7 +252,7 @@ impl<P: ReceivePath> RecvLane<P> {
         }
         for index in &self.freed {
             self.granted[*index as usize] = true;
-            self.path.expect(*index);
+            self.path.post_receive(*index);
         }
         self.outstanding += self.freed.len();
         state.grant(&mut self.freed);
@@ -261,7 +261,7 @@ impl<P: ReceivePath> RecvLane<P> {
 
 /// The data connection is lost: what the peer did wrong on it is a fault of its own, anything else
 /// may be a consequence of something that the control connection knows better.
-fn lose(state: &State, error: io::Error) {
+fn connection_lost(state: &State, error: io::Error) {
     match error
         .get_ref()
         .and_then(|inner| inner.downcast_ref::<Violation>())

@@ -46,7 +46,7 @@ impl<P: ReceivePath> Renewable for RecvLane<P> {
 impl<P: ReceivePath> RecvLane<P> {
     /// Takes every frame that has arrived.
     pub(crate) fn take_all(&mut self, state: &State, cx: &mut Context<'_>) {
-        self.take_arrivals(state, cx, usize::MAX);
+        self.receive_frames(state, cx, usize::MAX);
     }
 
     /// Returns the number of bytes that have arrived and been verified.

@@ -219,7 +219,7 @@ impl<P: SendPath> SendLane<P> {
         state.writable()?;
         state.wait_to_send(cx);
         let _ = self.poll_posted(state, cx, false)?;
-        if self.lent + 1 >= self.path.most_slots() || self.is_behind() {
+        if self.lent + 1 >= self.path.max_slots() || self.is_behind() {
             return Poll::Pending;
         }
         let Some(slot) = self.path.acquire_to_lend() else {

@@ -64,7 +64,7 @@ impl<D: DataPath> Steward<'_, D> {
             timer.as_mut().reset(Instant::now() + GRACE);
         }
         while self.watching && timer.as_mut().poll(cx).is_ready() {
-            self.look();
+            self.note_polls();
             timer.as_mut().reset(Instant::now() + GRACE);
         }
         if self.alone != [false; 2] {
@@ -81,7 +81,7 @@ impl<D: DataPath> Steward<'_, D> {
         }
     }
 
-    fn look(&mut self) {
+    fn note_polls(&mut self) {
         let now = self.polls();
         self.alone = [now[0] == self.seen[0], now[1] == self.seen[1]];
         self.seen = now;

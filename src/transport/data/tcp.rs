@@ -69,10 +69,10 @@ pub(crate) struct TcpSend {
     /// Slots so far: more are made for whoever is lent them, up to `depth`.
     slots: usize,
     depth: usize,
-    queue: VecDeque<Posted>,
+    queue: VecDeque<OutgoingFrame>,
 }
 
-struct Posted {
+struct OutgoingFrame {
     slot: TcpSlot,
     frame_bytes: usize,
     sent: usize,
@@ -115,12 +115,12 @@ impl SendPath for TcpSend {
         self.free.push(slot);
     }
 
-    fn most_slots(&self) -> usize {
+    fn max_slots(&self) -> usize {
         self.depth
     }
 
     fn post(&mut self, slot: TcpSlot, frame_bytes: usize, _target: u32) {
-        self.queue.push_back(Posted {
+        self.queue.push_back(OutgoingFrame {
             slot,
             frame_bytes,
             sent: 0,
@@ -166,10 +166,10 @@ pub(crate) struct TcpReceive {
     free: Vec<Option<TcpSlot>>,
     header: [u8; HEADER_BYTES],
     header_have: usize,
-    arriving: Option<Arriving>,
+    arriving: Option<IncomingFrame>,
 }
 
-struct Arriving {
+struct IncomingFrame {
     slot: TcpSlot,
     frame_bytes: usize,
     have: usize,
@@ -203,7 +203,7 @@ impl TcpReceive {
             .ok_or_else(|| invalid("a chunk for a slot that was not granted"))?;
         slot.memory[..HEADER_BYTES].copy_from_slice(&self.header);
         self.header_have = 0;
-        self.arriving = Some(Arriving {
+        self.arriving = Some(IncomingFrame {
             slot,
             frame_bytes: header.frame_bytes(),
             have: HEADER_BYTES,
@@ -216,7 +216,7 @@ impl TcpReceive {
         let header = IoSliceMut::new(&mut self.header[self.header_have..]);
         let count = match &mut self.arriving {
             None => self.socket.try_read_vectored(&mut [header])?,
-            Some(Arriving {
+            Some(IncomingFrame {
                 slot,
                 frame_bytes,
                 have,
@@ -246,7 +246,7 @@ impl TcpReceive {
 impl ReceivePath for TcpReceive {
     type Slot = TcpSlot;
 
-    fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<TcpSlot>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<TcpSlot>> {
         loop {
             if self.arriving.is_none() && self.header_have == HEADER_BYTES {
                 self.begin()?;
@@ -275,10 +275,10 @@ impl ReceivePath for TcpReceive {
         true
     }
 
-    fn may_grant(&self) -> bool {
+    fn can_grant(&self) -> bool {
         true
     }
 
     /// Over TCP every frame says where it goes, and is read when it is there.
-    fn expect(&mut self, _index: u32) {}
+    fn post_receive(&mut self, _index: u32) {}
 }

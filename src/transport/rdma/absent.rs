@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use unavailable::NoWay;
+pub(crate) use unavailable::Unavailable;
 
 use super::{
     control::{codec::Control, state::State, terms::Agreement},
@@ -21,10 +21,10 @@ use super::{
 use crate::{Error, HandshakeFault, StreamConfig, TransportPolicy};
 
 /// No way over RDMA: there is none to have.
-pub(crate) enum Ours {}
+pub(crate) enum LocalPorts {}
 
 /// No queue pair.
-pub(crate) enum Ends {}
+pub(crate) enum Established {}
 
 /// A data path that no stream has. With it the code above this layer is the same with RDMA and without.
 pub(crate) enum Rdma {}
@@ -70,7 +70,7 @@ impl SendPath for Absent {
         match *self {}
     }
 
-    fn most_slots(&self) -> usize {
+    fn max_slots(&self) -> usize {
         match *self {}
     }
 
@@ -90,7 +90,7 @@ impl SendPath for Absent {
 impl ReceivePath for Absent {
     type Slot = Self;
 
-    fn poll_arrival(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<Self>> {
+    fn poll_frame(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<Self>> {
         match *self {}
     }
 
@@ -98,16 +98,16 @@ impl ReceivePath for Absent {
         match *self {}
     }
 
-    fn may_grant(&self) -> bool {
+    fn can_grant(&self) -> bool {
         match *self {}
     }
 
-    fn expect(&mut self, _index: u32) {
+    fn post_receive(&mut self, _index: u32) {
         match *self {}
     }
 }
 
-impl Ends {
+impl Established {
     /// The name of the link.
     pub(crate) fn name(&self) -> String {
         match *self {}
@@ -140,11 +140,11 @@ impl Ends {
     }
 }
 
-impl Ours {
+impl LocalPorts {
     /// Why there is no way over RDMA here.
-    pub(crate) fn look(_config: &StreamConfig) -> Result<Self, NoWay> {
+    pub(crate) fn discover(_config: &StreamConfig) -> Result<Self, Unavailable> {
         let reason = "this rdpipe was built without RDMA".to_owned();
-        Err(NoWay {
+        Err(Unavailable {
             reason,
             hardware: false,
         })
@@ -152,8 +152,8 @@ impl Ours {
 
     /// Finds out early what would only fail later.
     pub(crate) fn check(config: &StreamConfig) -> Result<(), Error> {
-        match (config.transport, Self::look(config)) {
-            (TransportPolicy::Rdma, Err(NoWay { reason, .. })) => Err(Error::Device {
+        match (config.transport, Self::discover(config)) {
+            (TransportPolicy::Rdma, Err(Unavailable { reason, .. })) => Err(Error::Device {
                 reason: format!("{reason}; use --transport auto to take TCP instead"),
             }),
             _ => Ok(()),
@@ -178,7 +178,7 @@ impl Ours {
         _proposal: &[u8],
         _dialer: bool,
         _agreement: &Agreement,
-    ) -> Result<Result<Ends, String>, HandshakeFault> {
+    ) -> Result<Result<Established, String>, HandshakeFault> {
         match *self {}
     }
 }

@@ -10,7 +10,7 @@ use futures::{SinkExt, StreamExt};
 use tokio::time::timeout;
 
 use super::{
-    link_setup::{Blueprint, Connected, Opened},
+    link_setup::{ConnectedLink, LinkOffer, LinkPlan},
     steps::{decode, encode},
 };
 use crate::{
@@ -26,13 +26,13 @@ use crate::{
 const PROOF_LIMIT: Duration = Duration::from_millis(1500);
 
 /// What is left of the time that queue pairs may take.
-pub(super) struct Clock {
+pub(super) struct ProofBudget {
     left: Duration,
     /// Over how many pairs of ports.
     pub(super) share: u32,
 }
 
-impl Clock {
+impl ProofBudget {
     pub(super) fn new() -> Self {
         Self {
             left: PROOF_LIMIT,
@@ -43,11 +43,11 @@ impl Clock {
     /// `work`, for as long as one pair may take. An error says where it was.
     async fn within<T>(
         &mut self,
-        blueprint: &Blueprint,
+        plan: &LinkPlan,
         work: impl Future<Output = Result<T, String>>,
     ) -> Result<T, String> {
         let (began, limit) = (Instant::now(), self.left / self.share);
-        let Blueprint { name, remedy, .. } = blueprint;
+        let LinkPlan { name, remedy, .. } = plan;
         let late = |_| {
             let seconds = limit.as_secs_f32();
             let text = format!("nothing crossed the queue pair within {seconds:.1} s ({remedy})");
@@ -55,42 +55,45 @@ impl Clock {
         };
         let result = timeout(limit, work).await.unwrap_or_else(late);
         self.left = self.left.saturating_sub(began.elapsed());
-        result.map_err(|reason| located(&format!("{name}: {reason}")))
+        result.map_err(|reason| with_host_name(&format!("{name}: {reason}")))
     }
 }
 
 /// Builds one queue pair and sends something over it.
 pub(super) async fn attempt(
     control: &mut Control,
-    blueprint: Result<Blueprint, String>,
-    clock: &mut Clock,
-) -> Result<Result<(Blueprint, Connected), String>, HandshakeFault> {
-    let opened = blueprint.and_then(|blueprint| Ok((blueprint.open(0)?, blueprint)));
-    let opened = opened.map_err(|reason| located(&reason));
+    plan: Result<LinkPlan, String>,
+    budget: &mut ProofBudget,
+) -> Result<Result<(LinkPlan, ConnectedLink), String>, HandshakeFault> {
+    let opened = plan.and_then(|plan| Ok((plan.open(0)?, plan)));
+    let opened = opened.map_err(|reason| with_host_name(&reason));
     let part = opened.as_ref().map(|(opening, _)| encode(&opening.part()));
     let theirs = exchange(control, part.map_err(Clone::clone)).await?;
-    let ((opening, blueprint), theirs) = match (opened, theirs) {
+    let ((opening, plan), theirs) = match (opened, theirs) {
         (Ok(opened), Ok(theirs)) => (opened, theirs),
         (Err(reason), _) | (Ok(_), Err(reason)) => return Ok(Err(reason)),
     };
     let nonsense = |_| HandshakeFault::Protocol("a queue pair that makes no sense");
-    let theirs: Opened = decode(&theirs).map_err(nonsense)?;
-    let connected = clock.within(&blueprint, opening.connect(theirs)).await;
-    let expected = connected.as_ref().ok().and_then(Connected::expect_proof);
+    let theirs: LinkOffer = decode(&theirs).map_err(nonsense)?;
+    let connected = budget.within(&plan, opening.connect(theirs)).await;
+    let expected = connected
+        .as_ref()
+        .ok()
+        .and_then(ConnectedLink::expect_proof);
     let step = connected.as_ref().map(|_| Vec::new()).map_err(Clone::clone);
     let theirs = exchange(control, step).await?;
     let mut connected = match (connected, theirs) {
         (Ok(connected), Ok(_)) => connected,
         (Err(reason), _) | (Ok(_), Err(reason)) => return Ok(Err(reason)),
     };
-    let proof = clock.within(&blueprint, connected.prove(expected)).await;
+    let proof = budget.within(&plan, connected.prove(expected)).await;
     let step = proof.as_ref().map(|()| Vec::new()).map_err(Clone::clone);
     let theirs = exchange(control, step).await?;
-    Ok(proof.and(theirs).map(|_| (blueprint, connected)))
+    Ok(proof.and(theirs).map(|_| (plan, connected)))
 }
 
 /// Both ends will read it.
-fn located(reason: &str) -> String {
+fn with_host_name(reason: &str) -> String {
     format!("{}: {reason}", host_name())
 }
 

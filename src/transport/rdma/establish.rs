@@ -16,21 +16,21 @@
 use std::thread;
 
 use super::{
-    attempt::{Clock, attempt},
-    established::Ends,
-    link::{Place, Posting},
-    link_setup::Blueprint,
+    attempt::{ProofBudget, attempt},
+    established::Established,
+    link::{Posting, QueuePairConfig},
+    link_setup::LinkPlan,
     memlock::{Memlock, fit, why_smaller},
     ports::{
         choice::{DeviceChoice, NoRdma},
         device::Inventory,
-        explain::{fruitless, remedy},
+        explain::{no_pair_works, remedy},
         offer::Candidate,
-        proposal::{Proposal, Way, Ways},
+        proposal::{PortPair, PortsOffer, Proposal},
         sysfs::Roots,
     },
     steps::{decode, encode},
-    unavailable::NoWay,
+    unavailable::Unavailable,
 };
 use crate::{
     Direction, Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig,
@@ -42,7 +42,7 @@ use crate::{
 const MAX_RDMA_DEPTH: usize = 2048;
 
 /// This end's ways over RDMA.
-pub(crate) struct Ours {
+pub(crate) struct LocalPorts {
     candidates: Vec<Candidate>,
     chunk_bytes: usize,
     depth: usize,
@@ -51,19 +51,19 @@ pub(crate) struct Ours {
     marks: RdmaConfig,
 }
 
-impl Ours {
+impl LocalPorts {
     /// This machine's ways, and the pool that may be pinned for a stream.
     ///
     /// # Errors
     ///
     /// Why there is none, in words.
-    pub(crate) fn look(config: &StreamConfig) -> Result<Self, NoWay> {
+    pub(crate) fn discover(config: &StreamConfig) -> Result<Self, Unavailable> {
         Self::among(&Inventory::read(&Roots::default()), config)
     }
 
-    fn among(inventory: &Inventory, config: &StreamConfig) -> Result<Self, NoWay> {
+    fn among(inventory: &Inventory, config: &StreamConfig) -> Result<Self, Unavailable> {
         let hardware = inventory.ports().next().is_some();
-        let no_way = |reason: String| NoWay { reason, hardware };
+        let no_way = |reason: String| Unavailable { reason, hardware };
         let candidates = choice(config).candidates(inventory);
         let candidates = candidates.map_err(|none| no_way(none.to_string()))?;
         let chunk_bytes = config
@@ -116,7 +116,7 @@ impl Ours {
 
     /// What the peer is told of them.
     pub(crate) fn offer(&self) -> Vec<u8> {
-        encode(&Ways::of(&self.candidates, self.chunk_bytes))
+        encode(&PortsOffer::of(&self.candidates, self.chunk_bytes))
     }
 
     /// The acceptor's choice among the pairs of both ends' ways.
@@ -125,7 +125,7 @@ impl Ours {
     ///
     /// Why no pair will do, in words.
     pub(crate) fn propose(&self, theirs: &[u8]) -> Result<Vec<u8>, String> {
-        let theirs: Ways = decode(theirs)?;
+        let theirs: PortsOffer = decode(theirs)?;
         let proposal = Proposal::new(&self.candidates, self.chunk_bytes, &theirs, random_psns)?;
         Ok(encode(&proposal))
     }
@@ -141,34 +141,34 @@ impl Ours {
         proposal: &[u8],
         dialer: bool,
         agreement: &Agreement,
-    ) -> Result<Result<Ends, String>, HandshakeFault> {
+    ) -> Result<Result<Established, String>, HandshakeFault> {
         let nonsense = |_| HandshakeFault::Protocol("a choice of ports that makes no sense");
         let proposal: Proposal = decode(proposal).map_err(nonsense)?;
-        let mut clock = Clock::new();
+        let mut budget = ProofBudget::new();
         let mut reasons = Vec::new();
         for (way, left) in proposal.ways.iter().zip((1..=proposal.ways.len()).rev()) {
-            clock.share = u32::try_from(left).unwrap_or(u32::MAX);
-            let blueprint = self.blueprint(way, dialer, agreement);
-            let attempt = attempt(control, blueprint, &mut clock);
+            budget.share = u32::try_from(left).unwrap_or(u32::MAX);
+            let plan = self.plan(way, dialer, agreement);
+            let attempt = attempt(control, plan, &mut budget);
             match attempt.await? {
-                Ok((blueprint, connected)) => {
+                Ok((plan, connected)) => {
                     let smaller = self.smaller.clone();
                     let better = reasons.first();
-                    return Ok(Ok(Ends::new(blueprint, connected, better, smaller)));
+                    return Ok(Ok(Established::new(plan, connected, better, smaller)));
                 }
                 Err(reason) => reasons.push(reason),
             }
         }
-        Ok(Err(fruitless(&reasons, proposal.doubt.as_deref())))
+        Ok(Err(no_pair_works(&reasons, proposal.doubt.as_deref())))
     }
 
     /// What a link between both ends looks like.
-    fn blueprint(
+    fn plan(
         &self,
-        way: &Way,
+        way: &PortPair,
         dialer: bool,
         agreement: &Agreement,
-    ) -> Result<Blueprint, String> {
+    ) -> Result<LinkPlan, String> {
         let number = if dialer { way.dialer } else { way.acceptor };
         let candidate = self.candidates.get(usize::from(number));
         let candidate = candidate.ok_or("a port that was not offered")?;
@@ -179,7 +179,7 @@ impl Ours {
         let psns = (way.dialer_psn, way.acceptor_psn);
         let (send_psn, receive_psn) = if dialer { psns } else { (psns.1, psns.0) };
         let depth = u32::try_from(self.depth).map_err(|error| error.to_string())?;
-        let place = Place {
+        let place = QueuePairConfig {
             device: candidate.device.clone(),
             port: candidate.port,
             gid_index: usize::from(candidate.gid_index),
@@ -191,7 +191,7 @@ impl Ours {
             service_level: self.marks.service_level,
             pkey_index: self.marks.pkey_index,
         };
-        Ok(Blueprint {
+        Ok(LinkPlan {
             remedy: remedy(candidate.offer.kind),
             name: format!("{candidate}, MTU {}", way.mtu),
             place,

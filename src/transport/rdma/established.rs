@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Rdma,
-    link_setup::{Blueprint, Connected},
+    link_setup::{ConnectedLink, LinkPlan},
     receive_path::{self, RdmaReceive},
     renewal::{driver::Renewer, request::Renewal},
     send_path::{self, RdmaSend},
@@ -12,35 +12,35 @@ use super::{
 use crate::transport::{control::state::State, data::shared::Shared};
 
 /// Both sides of an established path, and its name.
-pub(crate) struct Ends {
+pub(crate) struct Established {
     /// Absent in a stream that only receives.
-    send: Option<send_path::Live>,
+    send: Option<send_path::SendLink>,
     /// Absent in a stream that only sends.
-    receive: Option<receive_path::Live>,
-    blueprint: Blueprint,
+    receive: Option<receive_path::ReceiveLink>,
+    plan: LinkPlan,
     renewal: Option<Arc<Renewal>>,
     name: String,
     smaller: Option<String>,
 }
 
-impl Ends {
+impl Established {
     /// A connected queue pair. `better` is why the pair of ports that was tried first does not work, if it was
     /// another one; `smaller` is why the pool is smaller than was wanted, if it is.
     pub(super) fn new(
-        blueprint: Blueprint,
-        connected: Connected,
+        plan: LinkPlan,
+        connected: ConnectedLink,
         better: Option<&String>,
         smaller: Option<String>,
     ) -> Self {
-        let (send, receive) = connected.lives();
-        let mut name = blueprint.name.clone();
+        let (send, receive) = connected.into_links();
+        let mut name = plan.name.clone();
         if let Some(reason) = better {
             name = format!("{name}; first tried: {reason}");
         }
         Self {
             send,
             receive,
-            blueprint,
+            plan,
             renewal: None,
             name,
             smaller,
@@ -59,12 +59,12 @@ impl Ends {
 
     /// The payload of a chunk, in bytes.
     pub(crate) fn chunk_bytes(&self) -> usize {
-        self.blueprint.chunk_bytes
+        self.plan.chunk_bytes
     }
 
     /// The slots of the receive pool.
     pub(crate) fn depth(&self) -> u32 {
-        self.blueprint.depth
+        self.plan.depth
     }
 
     /// The paths of the stream whose state is `state`.
@@ -77,7 +77,7 @@ impl Ends {
     }
 
     fn renewal(&mut self, state: &Arc<State>) -> Arc<Renewal> {
-        let limit = self.blueprint.renew_after;
+        let limit = self.plan.renew_after;
         let fresh = || Arc::new(Renewal::new(Arc::clone(state), limit));
         Arc::clone(self.renewal.get_or_insert_with(fresh))
     }
@@ -86,7 +86,7 @@ impl Ends {
     /// is lost and no new one can be made for `patience`.
     pub(crate) async fn renew(mut self, shared: Arc<Shared<Rdma>>, patience: Duration) {
         let renewal = self.renewal(&shared.state);
-        let renewer = Renewer::new(shared, renewal, self.blueprint, patience);
+        let renewer = Renewer::new(shared, renewal, self.plan, patience);
         renewer.serve().await;
     }
 }

@@ -61,7 +61,7 @@ const QUEUE_LENGTH: u32 = 32;
 
 /// Where a queue pair lives, and what both ends must have agreed on before either can build it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct QueuePairConfig {
     /// The device's name.
     pub(crate) device: String,
     /// The device's port, from 1.
@@ -97,7 +97,7 @@ pub(crate) struct SlotToken {
 }
 
 /// A queue pair that is not connected yet.
-pub(crate) struct Unconnected {
+pub(crate) struct UnconnectedQueuePair {
     rdma: Rdma,
     posting: Posting,
 }
@@ -112,28 +112,31 @@ pub(crate) enum Posting {
 }
 
 /// Where a thread takes the writes that it posts from. It ends with the last of these.
-type Poster = mpsc::Sender<Order>;
+type PostingThread = mpsc::Sender<PostRequest>;
 
 /// A write to be posted, and the way back for it.
-type Order = (Operation<Written>, oneshot::Sender<Progress<Written>>);
+type PostRequest = (
+    Operation<WriteCompletion>,
+    oneshot::Sender<RequestState<WriteCompletion>>,
+);
 
 /// A connected queue pair. It is torn down with the last clone and the last operation.
 #[derive(Clone)]
 pub(crate) struct Link {
     rdma: Arc<Rdma>,
-    poster: Option<Poster>,
+    poster: Option<PostingThread>,
 }
 
 /// An operation of the crate's, and what becomes of it.
 type Operation<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-impl Unconnected {
+impl UnconnectedQueuePair {
     /// Opens the device and makes a queue pair, whose completions are looked for in this runtime.
     ///
     /// # Errors
     ///
     /// Of the device: it is not there, not active, or this user has no right to it.
-    pub(crate) fn build(place: &Place, posting: Posting) -> io::Result<Self> {
+    pub(crate) fn build(place: &QueuePairConfig, posting: Posting) -> io::Result<Self> {
         RdmaBuilder::default()
             .set_conn_type(ConnectionType::RCIBV)
             .set_raw(true)
@@ -175,11 +178,11 @@ impl Unconnected {
     /// # Errors
     ///
     /// Most often [`io::ErrorKind::OutOfMemory`]: the memlock limit.
-    pub(crate) fn register(&self, bytes: usize, reach: Reach) -> io::Result<Region> {
+    pub(crate) fn register(&self, bytes: usize, reach: MemoryAccess) -> io::Result<Region> {
         let layout = Layout::from_size_align(bytes, PAGE_BYTES).map_err(io::Error::other)?;
         let access = match reach {
-            Reach::Local => AccessFlag::LocalWrite.into(),
-            Reach::Peer => AccessFlag::LocalWrite | AccessFlag::RemoteWrite,
+            MemoryAccess::Local => AccessFlag::LocalWrite.into(),
+            MemoryAccess::Remote => AccessFlag::LocalWrite | AccessFlag::RemoteWrite,
         };
         self.rdma
             .alloc_local_mr_with_access(layout, access)
@@ -206,11 +209,11 @@ impl Unconnected {
 
 /// Who may reach a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum MemoryAccess {
     /// This end only.
     Local,
     /// The peer may write it.
-    Peer,
+    Remote,
 }
 
 /// Registered memory. The crate frees it and then tells the device, which is harmless only because no
@@ -253,7 +256,12 @@ impl Region {
 impl Link {
     /// Writes the first `bytes` of `region` into the peer's slot, and takes up one of the receives
     /// that the peer has posted. The region comes back with the result.
-    pub(crate) fn write(&self, region: Region, bytes: usize, slot: SlotToken) -> Posted<Written> {
+    pub(crate) fn write(
+        &self,
+        region: Region,
+        bytes: usize,
+        slot: SlotToken,
+    ) -> WorkRequest<WriteCompletion> {
         let link = Arc::clone(&self.rdma);
         let write = async move {
             let result = match (region.0.get(0..bytes), remote(slot)) {
@@ -264,22 +272,22 @@ impl Link {
                 (None, _) => Err(io::ErrorKind::InvalidInput.into()),
                 (_, Err(error)) => Err(error),
             };
-            Written { result, region }
+            WriteCompletion { result, region }
         };
         let write = Box::pin(write);
         let Some(poster) = &self.poster else {
-            return Posted(Progress::begin(write));
+            return WorkRequest(RequestState::begin(write));
         };
         let (back, returned) = oneshot::channel();
         // The thread lives as long as this link.
         let _ = poster.send((write, back));
-        Posted(Progress::Elsewhere(returned))
+        WorkRequest(RequestState::Elsewhere(returned))
     }
 
     /// Takes notice of one write by the peer.
-    pub(crate) fn receive(&self) -> Posted<io::Result<()>> {
+    pub(crate) fn receive(&self) -> WorkRequest<io::Result<()>> {
         let link = Arc::clone(&self.rdma);
-        Posted(Progress::begin(Box::pin(async move {
+        WorkRequest(RequestState::begin(Box::pin(async move {
             // The write goes to its slot; what is received is only that it happened.
             let received = link.receive_raw_with_imm(Layout::new::<u8>()).await;
             received.map(drop).map_err(brief)
@@ -288,7 +296,7 @@ impl Link {
 }
 
 /// A write that has completed, and the memory that it was made from.
-pub(crate) struct Written {
+pub(crate) struct WriteCompletion {
     /// Whether the peer's device has it.
     pub(crate) result: io::Result<()>,
     /// Free again.
@@ -296,13 +304,13 @@ pub(crate) struct Written {
 }
 
 /// Starts a thread that posts writes in the order in which they come.
-fn start_poster() -> io::Result<Poster> {
-    let (poster, orders) = mpsc::channel::<Order>();
+fn start_poster() -> io::Result<PostingThread> {
+    let (poster, orders) = mpsc::channel::<PostRequest>();
     let post = move || {
         for (write, back) in orders {
             // Nobody waits for a write of a stream that is gone.
             if !back.is_closed() {
-                let _ = back.send(Progress::begin(write));
+                let _ = back.send(RequestState::begin(write));
             }
         }
     };
@@ -313,18 +321,18 @@ fn start_poster() -> io::Result<Poster> {
 }
 
 /// An operation that is posted in the order in which these were made.
-pub(crate) struct Posted<T>(Progress<T>);
+pub(crate) struct WorkRequest<T>(RequestState<T>);
 
-enum Progress<T> {
+enum RequestState<T> {
     /// The first poll found it complete. It keeps its place in the order all the same.
     Done(Option<T>),
     /// It is polled by whoever waits for it.
     Here(Operation<T>),
     /// It is on its way to the thread that posts it, or there.
-    Elsewhere(oneshot::Receiver<Progress<T>>),
+    Elsewhere(oneshot::Receiver<RequestState<T>>),
 }
 
-impl<T> Progress<T> {
+impl<T> RequestState<T> {
     /// Posts `operation`.
     fn begin(mut operation: Operation<T>) -> Self {
         let mut cx = Context::from_waker(Waker::noop());
@@ -335,10 +343,10 @@ impl<T> Progress<T> {
     }
 }
 
-impl<T> Posted<T> {
+impl<T> WorkRequest<T> {
     /// Waits for the completion.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<T> {
-        if let Progress::Elsewhere(posted) = &mut self.0 {
+        if let RequestState::Elsewhere(posted) = &mut self.0 {
             // A thread that is gone had nobody left to post for.
             let Ok(progress) = ready!(Pin::new(posted).poll(cx)) else {
                 return Poll::Pending;
@@ -346,9 +354,9 @@ impl<T> Posted<T> {
             self.0 = progress;
         }
         match &mut self.0 {
-            Progress::Done(output) => output.take().map_or(Poll::Pending, Poll::Ready),
-            Progress::Here(operation) => operation.as_mut().poll(cx),
-            Progress::Elsewhere(_) => Poll::Pending,
+            RequestState::Done(output) => output.take().map_or(Poll::Pending, Poll::Ready),
+            RequestState::Here(operation) => operation.as_mut().poll(cx),
+            RequestState::Elsewhere(_) => Poll::Pending,
         }
     }
 }

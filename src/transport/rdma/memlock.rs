@@ -226,7 +226,7 @@ mod tests {
     use crate::{
         MAX_CHUNK_BYTES, MAX_DEPTH,
         config::{LONE_POOL, POOL},
-        transport::rdma::ports::fixtures::Tree,
+        transport::rdma::ports::fixtures::FakeSystem,
     };
 
     const KIB: u64 = 1024;
@@ -246,7 +246,7 @@ mod tests {
     }
 
     fn read(status: &str, uid_map: &str, limit: Option<u64>) -> (Option<u64>, u64) {
-        let tree = Tree::new();
+        let tree = FakeSystem::new();
         tree.write("proc/self/status", status);
         tree.write("proc/self/uid_map", uid_map);
         let memlock = Memlock::read(&tree.roots().proc, limit);

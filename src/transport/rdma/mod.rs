@@ -21,9 +21,9 @@ mod steps;
 mod tests;
 mod unavailable;
 
-pub(crate) use establish::Ours;
-pub(crate) use established::Ends;
-pub(crate) use unavailable::NoWay;
+pub(crate) use establish::LocalPorts;
+pub(crate) use established::Established;
+pub(crate) use unavailable::Unavailable;
 
 use super::data::path::DataPath;
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    link::{Link, Posted},
+    link::{Link, WorkRequest},
     pool::RdmaSlot,
     renewal::request::Renewal,
 };
@@ -20,7 +20,7 @@ use crate::transport::data::{
 /// The receiving side.
 pub(crate) struct RdmaReceive {
     /// The queue pair and its pool; none while they are being replaced.
-    live: Option<Live>,
+    live: Option<ReceiveLink>,
     generation: u32,
     /// Frames that arrived over this link.
     arrived: u64,
@@ -28,16 +28,16 @@ pub(crate) struct RdmaReceive {
 }
 
 /// What a receive needs, in the order in which it must go: operations, queue pair, memory.
-pub(super) struct Live {
+pub(super) struct ReceiveLink {
     /// The slots that were granted, each with the receive that its frame completes.
-    expected: VecDeque<(u32, Posted<io::Result<()>>)>,
+    expected: VecDeque<(u32, WorkRequest<io::Result<()>>)>,
     link: Link,
     /// By number: the slots that no reader holds.
     slots: Vec<Option<RdmaSlot>>,
     broken: bool,
 }
 
-impl Live {
+impl ReceiveLink {
     /// Receives over `link` into `slots`.
     pub(super) fn new(link: Link, slots: Vec<RdmaSlot>) -> Self {
         Self {
@@ -51,7 +51,7 @@ impl Live {
 
 impl RdmaReceive {
     /// A receiver over the stream's first link.
-    pub(super) fn new(live: Live, renewal: Arc<Renewal>) -> Self {
+    pub(super) fn new(live: ReceiveLink, renewal: Arc<Renewal>) -> Self {
         Self {
             live: Some(live),
             generation: 0,
@@ -76,7 +76,7 @@ impl RdmaReceive {
     }
 
     /// Goes on over a new link, with a pool of this `generation`.
-    pub(super) fn install(&mut self, live: Live, generation: u32) {
+    pub(super) fn install(&mut self, live: ReceiveLink, generation: u32) {
         (self.live, self.generation, self.arrived) = (Some(live), generation, 0);
     }
 }
@@ -85,7 +85,7 @@ impl ReceivePath for RdmaReceive {
     type Slot = RdmaSlot;
 
     /// A failed receive is no end here: the link is renewed, and whoever waits is woken then.
-    fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RdmaSlot>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RdmaSlot>> {
         let Some(live) = self.live.as_mut().filter(|live| !live.broken) else {
             return Poll::Pending;
         };
@@ -95,7 +95,7 @@ impl ReceivePath for RdmaReceive {
         };
         let (index, result) = (*index, ready!(receive.poll(cx)));
         live.expected.pop_front();
-        self.renewal.tell();
+        self.renewal.notify();
         if let Err(error) = result {
             live.broken = true;
             self.renewal.request(Some(error));
@@ -127,11 +127,11 @@ impl ReceivePath for RdmaReceive {
     }
 
     /// What is given back while the pool is being replaced is granted with the new one.
-    fn may_grant(&self) -> bool {
+    fn can_grant(&self) -> bool {
         !self.renewal.is_underway()
     }
 
-    fn expect(&mut self, index: u32) {
+    fn post_receive(&mut self, index: u32) {
         if let Some(live) = &mut self.live {
             live.expected.push_back((index, live.link.receive()));
         }

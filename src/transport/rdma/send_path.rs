@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    link::{Link, Posted, SlotToken, Written},
+    link::{Link, SlotToken, WorkRequest, WriteCompletion},
     pool::RdmaSlot,
     renewal::request::Renewal,
 };
@@ -20,7 +20,7 @@ use crate::transport::data::{
 /// The sending side.
 pub(crate) struct RdmaSend {
     /// The queue pair and its pool; none while they are being replaced.
-    live: Option<Live>,
+    live: Option<SendLink>,
     /// Frames that a lost link left behind, or that came while it was being replaced, in order.
     waiting: VecDeque<Frame>,
     generation: u32,
@@ -30,8 +30,8 @@ pub(crate) struct RdmaSend {
 }
 
 /// What a write needs. The memory of those in flight is with the link, and goes with it.
-pub(super) struct Live {
-    flying: VecDeque<Flying>,
+pub(super) struct SendLink {
+    flying: VecDeque<InFlightWrite>,
     link: Link,
     free: Vec<RdmaSlot>,
     slots: usize,
@@ -42,8 +42,8 @@ pub(super) struct Live {
 }
 
 /// A write that was posted.
-struct Flying {
-    write: Posted<Written>,
+struct InFlightWrite {
+    write: WorkRequest<WriteCompletion>,
     index: u32,
     bytes: usize,
     frame_bytes: usize,
@@ -55,7 +55,7 @@ struct Frame {
     target: Option<u32>,
 }
 
-impl Live {
+impl SendLink {
     /// Writes over `link` from the slots of `free` into the peer's slots.
     pub(super) fn new(link: Link, free: Vec<RdmaSlot>, peer: Vec<SlotToken>) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl Live {
         let (index, bytes) = (slot.index, slot.bytes().len());
         let region = slot.into_region();
         let region = region.ok_or_else(|| io::Error::other("a slot without memory"))?;
-        self.flying.push_back(Flying {
+        self.flying.push_back(InFlightWrite {
             write: self.link.write(region, frame_bytes, target),
             index,
             bytes,
@@ -86,7 +86,7 @@ impl Live {
 
 impl RdmaSend {
     /// A sender over the stream's first link.
-    pub(super) fn new(live: Live, renewal: Arc<Renewal>) -> Self {
+    pub(super) fn new(live: SendLink, renewal: Arc<Renewal>) -> Self {
         Self {
             live: Some(live),
             waiting: VecDeque::new(),
@@ -119,7 +119,7 @@ impl RdmaSend {
 
     /// Goes on over a new link, with a pool of this `generation`. The peer has `verified` so many
     /// bytes: what of them was left behind has arrived all the same.
-    pub(super) fn install(&mut self, live: Live, generation: u32, verified: u64) {
+    pub(super) fn install(&mut self, live: SendLink, generation: u32, verified: u64) {
         (self.live, self.generation, self.written) = (Some(live), generation, 0);
         let arrived = |frame: &Frame| header(&frame.bytes).is_some_and(|h| h.offset < verified);
         while self.waiting.front().is_some_and(arrived) {
@@ -136,7 +136,7 @@ impl RdmaSend {
         let Some(live) = &mut self.live else { return };
         let mut left_behind = Vec::new();
         while let Some(front) = live.flying.front_mut() {
-            let Poll::Ready(Written { result, region }) = front.write.poll(cx) else {
+            let Poll::Ready(WriteCompletion { result, region }) = front.write.poll(cx) else {
                 break;
             };
             let Some(done) = live.flying.pop_front() else {
@@ -159,7 +159,7 @@ impl RdmaSend {
             let slot = RdmaSlot::new(done.index, self.generation, region, done.bytes);
             live.free.push(slot);
         }
-        self.renewal.tell();
+        self.renewal.notify();
         // They were posted before anything that waits already.
         let later = mem::take(&mut self.waiting);
         self.waiting.extend(left_behind);
@@ -222,7 +222,7 @@ impl SendPath for RdmaSend {
         self.acquire()
     }
 
-    fn most_slots(&self) -> usize {
+    fn max_slots(&self) -> usize {
         self.live.as_ref().map_or(0, |live| live.slots)
     }
 

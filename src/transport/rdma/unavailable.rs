@@ -2,7 +2,7 @@
 
 /// Why there is no way over RDMA.
 #[derive(Debug, Clone)]
-pub(crate) struct NoWay {
+pub(crate) struct Unavailable {
     /// In words.
     pub(crate) reason: String,
     /// There is hardware for it all the same.

@@ -6,7 +6,7 @@ use super::transport::Transport;
 use crate::{Direction, transport::control::state::State};
 
 /// What was agreed on, and does not change.
-pub(crate) struct Info {
+pub(crate) struct StreamInfo {
     pub(crate) state: Arc<State>,
     pub(crate) peer_addr: SocketAddr,
     pub(crate) transport: Transport,
@@ -18,8 +18,8 @@ pub(crate) struct Info {
     pub(crate) smaller: Option<String>,
 }
 
-/// The questions that a stream and each of its halves answer, given `info(&self) -> &Info`.
-macro_rules! questions {
+/// The stream_accessors that a stream and each of its halves answer, given `info(&self) -> &StreamInfo`.
+macro_rules! stream_accessors {
     ($holder:ty) => {
         impl $holder {
             /// The name of the peer: its own for an acceptor, the one dialled for a dialer.
@@ -117,4 +117,4 @@ macro_rules! questions {
     };
 }
 
-pub(crate) use questions;
+pub(crate) use stream_accessors;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
-    info::{Info, questions},
+    info::{StreamInfo, stream_accessors},
     read_half::ReadHalf,
     send_buffer::SendBuffer,
     stream::Stream,
@@ -145,7 +145,7 @@ impl RdmaStream {
         &self.0
     }
 
-    fn info(&self) -> &Info {
+    fn info(&self) -> &StreamInfo {
         self.0.info()
     }
 
@@ -156,7 +156,7 @@ impl RdmaStream {
     }
 }
 
-questions!(RdmaStream);
+stream_accessors!(RdmaStream);
 
 impl From<RdmaStream> for Stream {
     fn from(stream: RdmaStream) -> Self {

@@ -29,16 +29,16 @@ use crate::transport::{
 /// # Ok(())
 /// # }
 /// ```
-pub struct SendBuffer(Inner);
+pub struct SendBuffer(LentEither);
 
-type Inner = Either<LentSlot<Tcp>, LentSlot<Rdma>>;
+type LentEither = Either<LentSlot<Tcp>, LentSlot<Rdma>>;
 
 impl SendBuffer {
-    pub(super) fn new(inner: Inner) -> Self {
+    pub(super) fn new(inner: LentEither) -> Self {
         Self(inner)
     }
 
-    pub(super) fn into_inner(self) -> Inner {
+    pub(super) fn into_inner(self) -> LentEither {
         self.0
     }
 

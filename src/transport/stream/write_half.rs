@@ -12,7 +12,7 @@ use tokio::io::AsyncWrite;
 
 use super::{
     either::{Either, either},
-    info::{Info, questions},
+    info::{StreamInfo, stream_accessors},
     send_buffer::SendBuffer,
 };
 use crate::{
@@ -33,17 +33,17 @@ use crate::{
 /// Dropping it without [`shutdown`](tokio::io::AsyncWriteExt::shutdown) aborts both directions.
 pub struct WriteHalf {
     half: SendEither,
-    info: Arc<Info>,
+    info: Arc<StreamInfo>,
 }
 
 pub(super) type SendEither = Either<SendHalf<Tcp>, SendHalf<Rdma>>;
 
 impl WriteHalf {
-    pub(crate) fn new(half: SendEither, info: Arc<Info>) -> Self {
+    pub(crate) fn new(half: SendEither, info: Arc<StreamInfo>) -> Self {
         Self { half, info }
     }
 
-    pub(super) fn info(&self) -> &Arc<Info> {
+    pub(super) fn info(&self) -> &Arc<StreamInfo> {
         &self.info
     }
 
@@ -116,7 +116,7 @@ impl WriteHalf {
     }
 }
 
-questions!(WriteHalf);
+stream_accessors!(WriteHalf);
 
 impl AsyncWrite for WriteHalf {
     fn poll_write(

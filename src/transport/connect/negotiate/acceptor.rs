@@ -5,7 +5,9 @@ use std::{future::Future, time::Duration};
 use futures::{SinkExt, StreamExt};
 use tokio::{net::TcpStream, time::timeout};
 
-use super::{Data, Negotiated, fall_back, give_up, local_transports::Means};
+use super::{
+    DataCarrier, Negotiated, abort_negotiation, fall_back, local_transports::LocalTransports,
+};
 use crate::{
     Error, HandshakeFault, StreamConfig,
     transport::{
@@ -24,7 +26,7 @@ use crate::{
 /// # Errors
 ///
 /// Whatever keeps the stream from coming about; the dialer has been told.
-pub(crate) async fn welcome<F>(
+pub(crate) async fn accept<F>(
     authenticated: Authenticated,
     config: &StreamConfig,
     data_connection: impl FnOnce(Token) -> F,
@@ -38,7 +40,7 @@ where
         seeds,
     } = authenticated;
     let peer = hello.terms.host.clone();
-    match accept(&mut control, &hello, config, data_connection).await {
+    match negotiate_data(&mut control, &hello, config, data_connection).await {
         Ok((data, agreement)) => Ok(Negotiated {
             control,
             data,
@@ -46,28 +48,28 @@ where
             seeds,
             peer,
         }),
-        Err(Stumble::PeerAborted(reason)) => Err(Error::PeerAborted {
+        Err(AcceptError::PeerAborted(reason)) => Err(Error::PeerAborted {
             peer,
             offset: 0,
             reason,
         }),
-        Err(Stumble::Fault(fault)) => {
-            give_up(control, &fault).await;
+        Err(AcceptError::Fault(fault)) => {
+            abort_negotiation(control, &fault).await;
             Err(Error::Handshake { peer, fault })
         }
     }
 }
 
-async fn accept<F>(
+async fn negotiate_data<F>(
     control: &mut Control,
     hello: &Hello,
     config: &StreamConfig,
     data_connection: impl FnOnce(Token) -> F,
-) -> Result<(Data, Agreement), Stumble>
+) -> Result<(DataCarrier, Agreement), AcceptError>
 where
     F: Future<Output = Option<TcpStream>>,
 {
-    let (terms, means) = (terms::ours(config), Means::of(config));
+    let (terms, means) = (terms::local_terms(config), LocalTransports::detect(config));
     let agreement = terms::agree(&terms, &hello.terms)?;
     let way = means.propose(&terms.host, hello);
     if let Err(reason) = &way {
@@ -83,7 +85,7 @@ where
     };
     control.send(Message::Welcome(answer)).await?;
     match means.establish(control, way, false, &agreement).await? {
-        Ok(ends) => Ok((Data::Rdma(Box::new(ends)), agreement)),
+        Ok(ends) => Ok((DataCarrier::Rdma(Box::new(ends)), agreement)),
         Err(reason) => {
             let reason = fall_back(config.transport, hello.transport, reason)?;
             let socket = bring_data(control, data, config.handshake_timeout).await?;
@@ -92,12 +94,12 @@ where
     }
 }
 
-enum Stumble {
+enum AcceptError {
     PeerAborted(String),
     Fault(HandshakeFault),
 }
 
-impl<T: Into<HandshakeFault>> From<T> for Stumble {
+impl<T: Into<HandshakeFault>> From<T> for AcceptError {
     fn from(fault: T) -> Self {
         Self::Fault(fault.into())
     }
@@ -107,7 +109,7 @@ async fn bring_data(
     control: &mut Control,
     data: impl Future<Output = Option<TcpStream>>,
     limit: Duration,
-) -> Result<TcpStream, Stumble> {
+) -> Result<TcpStream, AcceptError> {
     let data = tokio::select! {
         data = timeout(limit, data) => match data {
             Ok(Some(data)) => data,
@@ -115,7 +117,7 @@ async fn bring_data(
             Err(_) => return Err(HandshakeFault::Timeout(limit).into()),
         },
         message = control.next() => return Err(match message {
-            Some(Ok(Message::Abort { reason, .. })) => Stumble::PeerAborted(reason),
+            Some(Ok(Message::Abort { reason, .. })) => AcceptError::PeerAborted(reason),
             Some(Ok(_)) => HandshakeFault::Protocol("a message before the data connection").into(),
             Some(Err(error)) => error.into(),
             None => closed().into(),

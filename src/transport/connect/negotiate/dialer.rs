@@ -5,13 +5,15 @@ use std::{io, net::SocketAddr};
 use futures::{SinkExt, StreamExt};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use super::{Data, Negotiated, fall_back, give_up, local_transports::Means};
+use super::{
+    DataCarrier, Negotiated, abort_negotiation, fall_back, local_transports::LocalTransports,
+};
 use crate::{
     HandshakeFault, Key, StreamConfig,
     transport::{
         connect::{
             handshake::{self, closed},
-            preamble::{Kind, Preamble},
+            preamble::{Preamble, PreambleKind},
         },
         control::{
             codec::Control,
@@ -29,8 +31,8 @@ pub(crate) async fn dial(
     config: &StreamConfig,
 ) -> Result<Negotiated, HandshakeFault> {
     let address = socket.peer_addr()?;
-    let (mut control, seeds) = handshake::introduce(socket, key).await?;
-    let (ours, means) = (terms::ours(config), Means::of(config));
+    let (mut control, seeds) = handshake::initiate(socket, key).await?;
+    let (ours, means) = (terms::local_terms(config), LocalTransports::detect(config));
     let hello = Hello {
         terms: ours.clone(),
         transport: config.transport.into(),
@@ -45,13 +47,13 @@ pub(crate) async fn dial(
     let agreement = terms::agree(&ours, &welcome.terms)?;
     let way = welcome.rdma;
     let data = match means.establish(&mut control, way, true, &agreement).await? {
-        Ok(ends) => Data::Rdma(Box::new(ends)),
+        Ok(ends) => DataCarrier::Rdma(Box::new(ends)),
         Err(reason) => {
             let reason = fall_back(config.transport, welcome.transport, reason)?;
             match dial_data(&mut control, address, &welcome.token).await {
                 Ok(socket) => means.tcp(socket, reason),
                 Err(fault) => {
-                    give_up(control, &fault).await;
+                    abort_negotiation(control, &fault).await;
                     return Err(fault);
                 }
             }
@@ -80,7 +82,7 @@ async fn dial_data(
 async fn open_data(address: std::net::SocketAddr, token: &Token) -> io::Result<TcpStream> {
     let mut data = TcpStream::connect(address).await?;
     data.set_nodelay(true)?;
-    data.write_all(&[&Preamble::encode(Kind::Data)[..], &token.0].concat())
+    data.write_all(&[&Preamble::encode(PreambleKind::Data)[..], &token.0].concat())
         .await?;
     Ok(data)
 }

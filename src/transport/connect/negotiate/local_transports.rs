@@ -2,7 +2,7 @@
 
 use tokio::net::TcpStream;
 
-use super::Data;
+use super::DataCarrier;
 use crate::{
     HandshakeFault, StreamConfig, TransportPolicy,
     transport::{
@@ -12,27 +12,30 @@ use crate::{
 };
 
 /// What this end can do over RDMA, and what it may.
-pub(super) struct Means {
+pub(super) struct LocalTransports {
     policy: TransportPolicy,
-    rdma: Result<rdma::Ours, rdma::NoWay>,
+    rdma: Result<rdma::LocalPorts, rdma::Unavailable>,
 }
 
-impl Means {
-    pub(super) fn of(config: &StreamConfig) -> Self {
+impl LocalTransports {
+    pub(super) fn detect(config: &StreamConfig) -> Self {
         let policy = config.transport;
         let rdma = if policy == TransportPolicy::Tcp {
             let reason = "--transport tcp was asked for".to_owned();
             let hardware = false;
-            Err(rdma::NoWay { reason, hardware })
+            Err(rdma::Unavailable { reason, hardware })
         } else {
-            rdma::Ours::look(config)
+            rdma::LocalPorts::discover(config)
         };
         Self { policy, rdma }
     }
 
     pub(super) fn offer(&self) -> Result<Vec<u8>, String> {
-        let reason = |none: &rdma::NoWay| none.reason.clone();
-        self.rdma.as_ref().map(rdma::Ours::offer).map_err(reason)
+        let reason = |none: &rdma::Unavailable| none.reason.clone();
+        self.rdma
+            .as_ref()
+            .map(rdma::LocalPorts::offer)
+            .map_err(reason)
     }
 
     /// The way that both should try, or why there is none, and at which host.
@@ -53,7 +56,7 @@ impl Means {
         way: Result<Vec<u8>, String>,
         dialer: bool,
         agreement: &Agreement,
-    ) -> Result<Result<rdma::Ends, String>, HandshakeFault> {
+    ) -> Result<Result<rdma::Established, String>, HandshakeFault> {
         match (&self.rdma, way) {
             (_, Err(reason)) => Ok(Err(reason)),
             (Ok(ours), Ok(way)) => {
@@ -64,13 +67,13 @@ impl Means {
         }
     }
 
-    pub(super) fn tcp(&self, socket: TcpStream, reason: String) -> Data {
+    pub(super) fn tcp(&self, socket: TcpStream, reason: String) -> DataCarrier {
         let hardware = match &self.rdma {
             Ok(_) => true,
             Err(none) => none.hardware,
         };
         let is_fallback = hardware && self.policy == TransportPolicy::Auto;
-        Data::Tcp {
+        DataCarrier::Tcp {
             socket,
             reason,
             is_fallback,

@@ -18,7 +18,7 @@ mod local_transports;
 
 use tokio::net::TcpStream;
 
-pub(crate) use acceptor::welcome;
+pub(crate) use acceptor::accept;
 pub(crate) use dialer::dial;
 use futures::SinkExt;
 
@@ -40,7 +40,7 @@ pub(crate) struct Negotiated {
     /// The authenticated control connection.
     pub(crate) control: Control,
     /// What will carry the data.
-    pub(crate) data: Data,
+    pub(crate) data: DataCarrier,
     /// What was agreed.
     pub(crate) agreement: Agreement,
     /// Where the chains begin: this end's sending direction, then its receiving one.
@@ -50,9 +50,9 @@ pub(crate) struct Negotiated {
 }
 
 /// What carries the data of a stream.
-pub(crate) enum Data {
+pub(crate) enum DataCarrier {
     /// A queue pair that a message has crossed.
-    Rdma(Box<rdma::Ends>),
+    Rdma(Box<rdma::Established>),
     /// A connection of its own.
     Tcp {
         /// That connection.
@@ -65,7 +65,7 @@ pub(crate) enum Data {
 }
 
 /// Tells an authenticated peer why this end gives up.
-async fn give_up(mut control: Control, fault: &HandshakeFault) {
+async fn abort_negotiation(mut control: Control, fault: &HandshakeFault) {
     let _ = control
         .send(Message::Abort {
             offset: 0,

@@ -56,7 +56,7 @@ pub(crate) enum Failure {
 }
 
 /// What a stream's lock protects.
-pub(super) struct Machine {
+pub(super) struct StreamMachine {
     pub(super) sending: Sending,
     pub(super) receiving: Receiving,
     pub(super) credits: Credits,
@@ -80,7 +80,7 @@ pub(super) struct Machine {
     pub(super) interrupted: bool,
 }
 
-impl Machine {
+impl StreamMachine {
     /// The state of a stream that has just been connected, whose user holds `halves` halves.
     pub(super) fn new(direction: Direction, halves: u8) -> Self {
         Self {

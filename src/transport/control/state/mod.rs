@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use machine::Failure;
-use machine::{Machine, Sending};
+use machine::{Sending, StreamMachine};
 
 use super::message::Message;
 use crate::{Direction, Error, Fault, Stats};
@@ -30,7 +30,7 @@ use crate::{Direction, Error, Fault, Stats};
 pub(crate) struct State {
     peer: String,
     started: Instant,
-    inner: Mutex<Machine>,
+    inner: Mutex<StreamMachine>,
     /// Wakes the control task: something is in the outbox, or the end has come.
     pub(crate) to_control: Notify,
     /// Cancelled by a failure or a STOP: whoever waits for something else has to look.
@@ -42,7 +42,7 @@ pub(crate) struct State {
 }
 
 /// What the control task has to do next.
-pub(crate) struct Orders {
+pub(crate) struct Outgoing {
     /// Messages to send, in order.
     pub(crate) messages: Vec<Message>,
     /// Nothing follows: close when they are out.
@@ -55,7 +55,7 @@ impl State {
         Arc::new(Self {
             peer,
             started: Instant::now(),
-            inner: Mutex::new(Machine::new(direction, halves)),
+            inner: Mutex::new(StreamMachine::new(direction, halves)),
             to_control: Notify::new(),
             interrupted: CancellationToken::new(),
             stepped: Notify::new(),
@@ -63,7 +63,7 @@ impl State {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Machine> {
+    fn lock(&self) -> MutexGuard<'_, StreamMachine> {
         // Nothing in here panics half-way through a change.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -105,7 +105,7 @@ impl State {
     pub(crate) fn fail(&self, failure: Failure) {
         let mut inner = self.lock();
         inner.fail(failure);
-        self.settle(inner);
+        self.finish_update(inner);
     }
 
     /// The data connection broke. The control connection is given a moment to tell why: a peer
@@ -140,7 +140,7 @@ impl State {
         if !done {
             let reason = "the program dropped the stream before its end".to_owned();
             inner.fail(Failure::Aborted { reason });
-            self.settle(inner);
+            self.finish_update(inner);
         } else if inner.held == 0 {
             if inner.failure.is_none() {
                 inner.outbox.push(Message::Bye);
@@ -150,10 +150,10 @@ impl State {
     }
 
     /// What is to be sent now, and whether it is the last.
-    pub(crate) fn orders(&self) -> Orders {
+    pub(crate) fn outgoing(&self) -> Outgoing {
         let mut inner = self.lock();
         let last = inner.held == 0 || inner.failure.is_some();
-        Orders {
+        Outgoing {
             messages: std::mem::take(&mut inner.outbox),
             last,
         }
@@ -206,12 +206,12 @@ impl State {
         if let Err(broken) = inner.receive(message) {
             inner.fail(Failure::Fault(Fault::Protocol(broken)));
         }
-        self.settle(inner);
+        self.finish_update(inner);
     }
 
     /// Tells whom it concerns what has just happened under the lock, and after it: who is woken while it is
     /// held waits for it at once.
-    fn settle(&self, mut inner: MutexGuard<'_, Machine>) {
+    fn finish_update(&self, mut inner: MutexGuard<'_, StreamMachine>) {
         let woken = inner.take_woken();
         let interrupted = inner.interrupted;
         drop(inner);

@@ -16,7 +16,7 @@ impl State {
     }
 
     /// Tells the peer a step of the renewal of the data path.
-    pub(crate) fn step(&self, step: Result<Vec<u8>, String>) {
+    pub(crate) fn send_step(&self, step: Result<Vec<u8>, String>) {
         self.lock().outbox.push(Message::Step(step));
         self.to_control.notify_one();
     }
@@ -36,7 +36,7 @@ impl State {
     pub(crate) fn wake_all(&self) {
         let mut inner = self.lock();
         inner.wake(true, true);
-        self.settle(inner);
+        self.finish_update(inner);
     }
 }
 

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn machine() -> Machine {
-    Machine::new(Direction::Both, 2)
+fn machine() -> StreamMachine {
+    StreamMachine::new(Direction::Both, 2)
 }
 
 fn message() -> impl Strategy<Value = Message> {
