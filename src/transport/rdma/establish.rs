@@ -146,9 +146,9 @@ impl LocalPorts {
         let proposal: Proposal = decode(proposal).map_err(nonsense)?;
         let mut budget = ProofBudget::new();
         let mut reasons = Vec::new();
-        for (way, left) in proposal.ways.iter().zip((1..=proposal.ways.len()).rev()) {
+        for (pair, left) in proposal.pairs.iter().zip((1..=proposal.pairs.len()).rev()) {
             budget.share = u32::try_from(left).unwrap_or(u32::MAX);
-            let plan = self.plan(way, dialer, agreement);
+            let plan = self.plan(pair, dialer, agreement);
             let attempt = attempt(control, plan, &mut budget);
             match attempt.await? {
                 Ok((plan, connected)) => {
@@ -165,25 +165,25 @@ impl LocalPorts {
     /// What a link between both ends looks like.
     fn plan(
         &self,
-        way: &PortPair,
+        pair: &PortPair,
         dialer: bool,
         agreement: &Agreement,
     ) -> Result<LinkPlan, String> {
-        let number = if dialer { way.dialer } else { way.acceptor };
+        let number = if dialer { pair.dialer } else { pair.acceptor };
         let candidate = self.candidates.get(usize::from(number));
         let candidate = candidate.ok_or("a port that was not offered")?;
-        let chunk_bytes = (way.chunk_bytes as usize).min(self.chunk_bytes);
+        let chunk_bytes = (pair.chunk_bytes as usize).min(self.chunk_bytes);
         if chunk_bytes < MIN_CHUNK_BYTES {
             return Err("a chunk size below the least".to_owned());
         }
-        let psns = (way.dialer_psn, way.acceptor_psn);
+        let psns = (pair.dialer_psn, pair.acceptor_psn);
         let (send_psn, receive_psn) = if dialer { psns } else { (psns.1, psns.0) };
         let depth = u32::try_from(self.depth).map_err(|error| error.to_string())?;
         let place = QueuePairConfig {
             device: candidate.device.clone(),
             port: candidate.port,
             gid_index: usize::from(candidate.gid_index),
-            mtu: u32::from(way.mtu),
+            mtu: u32::from(pair.mtu),
             send_psn,
             receive_psn,
             depth,
@@ -193,7 +193,7 @@ impl LocalPorts {
         };
         Ok(LinkPlan {
             remedy: remedy(candidate.offer.kind),
-            name: format!("{candidate}, MTU {}", way.mtu),
+            name: format!("{candidate}, MTU {}", pair.mtu),
             place,
             direction: agreement.direction,
             chunk_bytes,

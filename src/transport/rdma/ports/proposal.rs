@@ -25,7 +25,7 @@ pub(crate) struct PortsOffer {
 #[serde(try_from = "WireProposal", into = "WireProposal")]
 pub(crate) struct Proposal {
     /// The pairs of ports, best first: at least one, and at most [`MAX_PAIRS`].
-    pub(crate) ways: Vec<PortPair>,
+    pub(crate) pairs: Vec<PortPair>,
     /// Why none of them may work, in the acceptor's words.
     pub(crate) doubt: Option<String>,
 }
@@ -84,7 +84,7 @@ impl Proposal {
             format!("{}: {text}", host_name())
         });
         let chunk_bytes = dialer.chunk_bytes.min(ours.chunk_bytes);
-        let way = |(i, j): (usize, usize)| {
+        let pair = |(i, j): (usize, usize)| {
             let [dialer_psn, acceptor_psn] = psns();
             PortPair {
                 dialer: small(j),
@@ -95,26 +95,26 @@ impl Proposal {
                 acceptor_psn,
             }
         };
-        let ways = pairs.into_iter().map(way).collect();
-        Ok(Self { ways, doubt })
+        let pairs = pairs.into_iter().map(pair).collect();
+        Ok(Self { pairs, doubt })
     }
 }
 
 impl From<Proposal> for WireProposal {
     fn from(proposal: Proposal) -> Self {
-        (proposal.ways, proposal.doubt)
+        (proposal.pairs, proposal.doubt)
     }
 }
 
 impl TryFrom<WireProposal> for Proposal {
     type Error = &'static str;
 
-    fn try_from((ways, doubt): WireProposal) -> Result<Self, Self::Error> {
-        if ways.is_empty() || ways.len() > MAX_PAIRS {
+    fn try_from((pairs, doubt): WireProposal) -> Result<Self, Self::Error> {
+        if pairs.is_empty() || pairs.len() > MAX_PAIRS {
             return Err("no pair of ports, or too many");
         }
         let doubt = doubt.map(|text| printable(&text));
-        Ok(Self { ways, doubt })
+        Ok(Self { pairs, doubt })
     }
 }
 
@@ -146,22 +146,22 @@ mod tests {
         let theirs = [with_port(roce("10.2.0.2"), 1), roce("10.1.0.2")];
         let made = proposal(&ours, &theirs).unwrap();
         let read: Proposal = decode(&encode(&made)).unwrap();
-        assert_eq!((&read.ways, &read.doubt), (&made.ways, &None));
-        let places = read.ways.iter().map(|way| (way.acceptor, way.dialer));
+        assert_eq!((&read.pairs, &read.doubt), (&made.pairs, &None));
+        let places = read.pairs.iter().map(|pair| (pair.acceptor, pair.dialer));
         assert_eq!(places.collect::<Vec<_>>()[..2], [(1, 0), (0, 1)]);
         assert_eq!(
-            (read.ways[0].mtu, read.ways[0].chunk_bytes),
+            (read.pairs[0].mtu, read.pairs[0].chunk_bytes),
             (4096, 1 << 16)
         );
     }
 
     #[test]
     fn none_and_too_many_are_no_proposal() {
-        let way = proposal(&[roce("10.1.0.1")], &[roce("10.1.0.2")])
+        let pairs = proposal(&[roce("10.1.0.1")], &[roce("10.1.0.2")])
             .unwrap()
             .pairs;
         for count in [0, MAX_PAIRS + 1] {
-            let choice: WireProposal = (vec![way[0].clone(); count], None);
+            let choice: WireProposal = (vec![pairs[0].clone(); count], None);
             assert!(decode::<Proposal>(&encode(&choice)).is_err());
         }
     }
