@@ -1,15 +1,19 @@
-//! One stream between two processes, in layers. Each layer uses only those below it:
+//! One stream between two processes, in layers. A layer depends only on the layers below it.
 //!
-//! | folder | from | to |
+//! In the order in which a byte meets them:
+//!
+//! | folder | turns | into |
 //! |---|---|---|
 //! | [`connect`] | a TCP socket | a stream |
-//! | [`stream`] | a stream's halves | what users hold |
-//! | [`rdma`] | ports, queue pairs, registered memory | frames over RDMA |
-//! | [`data`] | the user's bytes | frames, and frames over TCP |
-//! | [`control`] | messages under Noise | the state of a stream |
+//! | [`stream`] | reads and writes of the program | calls of the half that carries them |
+//! | [`rdma`] | frames in registered memory | frames in the peer's registered memory |
+//! | [`data`] | bytes | frames; also carries frames over TCP |
+//! | [`control`] | messages under Noise | the state that both halves share |
+//!
+//! [`fuzzing`](self) has the entry points of the fuzz targets. Nothing else depends on it.
 
 mod connect;
-mod control;
+pub(crate) mod control;
 mod data;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -26,7 +30,7 @@ pub(crate) use data::fill_slots::FillSlots;
 pub use stream::{NotRdma, RdmaStream};
 pub use stream::{ReadHalf, ReuniteError, SendBuffer, Stream, Transport, Watch, WriteHalf};
 
-/// What users hold can be moved to any task, and polled without being pinned first.
+/// Every public type can be moved to another task, and polled without being pinned first.
 const _: () = {
     const fn can_be_moved<T: Send + Sync + Unpin + 'static>() {}
     can_be_moved::<Stream>();

@@ -1,4 +1,4 @@
-//! What two ends agree on: pure, no I/O.
+//! The terms of each end, and the agreement that follows from both. Pure, no I/O.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use crate::{
     Direction, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, StreamConfig, host::host_name,
 };
 
-/// What one end does, once both have spoken.
+/// What this end does in the stream, after both ends have sent their terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Agreement {
-    /// Which ways bytes travel, as this end sees it.
+    /// The direction of the stream, as this end sees it.
     pub(crate) direction: Direction,
     /// The chunk size, in bytes.
     pub(crate) chunk_bytes: usize,
-    /// Slots of this end's receive pool.
+    /// The number of slots of this end's receive pool.
     pub(crate) depth: u32,
-    /// The peer's silence limit.
+    /// The silence after which the peer treats this end as dead.
     pub(crate) peer_timeout: Duration,
 }
 
-/// This end's terms.
+/// Returns this end's terms.
 pub(crate) fn local_terms(config: &StreamConfig) -> Terms {
     let chunk_bytes = config.chunk_bytes.clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES);
     let depth = config.depth.clamp(crate::MIN_DEPTH, crate::MAX_DEPTH);
@@ -34,11 +34,11 @@ pub(crate) fn local_terms(config: &StreamConfig) -> Terms {
     }
 }
 
-/// What follows from this end's and the peer's terms. Both ends come to the same result.
+/// Derives the agreement from this end's and the peer's terms. Both ends derive the same.
 ///
 /// # Errors
 ///
-/// When they cannot work together.
+/// When the terms of the two ends contradict each other.
 pub(crate) fn agree(ours: &Terms, theirs: &Terms) -> Result<Agreement, HandshakeFault> {
     let chunk_bytes = ours.chunk_bytes.min(theirs.chunk_bytes) as usize;
     if chunk_bytes < MIN_CHUNK_BYTES {
@@ -55,7 +55,7 @@ pub(crate) fn agree(ours: &Terms, theirs: &Terms) -> Result<Agreement, Handshake
     })
 }
 
-/// This end's direction: the more modest of what both want.
+/// Returns this end's direction: one way if either end asks for one way.
 fn common_direction(
     ours: WireDirection,
     theirs: WireDirection,

@@ -1,4 +1,7 @@
-//! The receiving lane: from the data path to verified chunks, driven by whoever polls.
+//! The receive lane: from frames that arrive to verified chunks.
+//!
+//! The lane verifies each frame before its payload is delivered, and grants the slots of chunks that were read. It has no
+//! task: the user's calls drive it, or the steward.
 
 use std::{
     collections::VecDeque,
@@ -20,31 +23,31 @@ use crate::{
     transport::control::state::{Failure, State},
 };
 
-/// What the receiving half and the steward drive: chunks that arrive, and credits that go back.
+/// The receive lane, as the receiving half and the steward share it.
 pub(crate) struct SharedRecvLane<P: ReceivePath> {
     lane: Mutex<RecvLane<P>>,
-    /// Counts the user's polls, so that the steward sees whether somebody drives.
+    /// The number of polls by the user, which tells the steward whether the user drives the lane.
     pub(crate) polls: AtomicU64,
-    /// Where lent chunks come back to.
+    /// The lent chunks that were dropped.
     pub(crate) returns: Arc<ReturnedChunks<P::Slot>>,
 }
 
-/// Chunks that arrive, and credits that go back.
+/// The chunks that arrive, and the credits for their slots.
 pub(crate) struct RecvLane<P: ReceivePath> {
     pub(super) path: P,
     pub(super) chain: Chain,
-    /// Verified chunks that the reader has not had yet.
+    /// Verified chunks that the reader has not taken yet.
     pub(super) ready: VecDeque<Readable<P::Slot>>,
-    /// By slot: whether the peer may write it.
+    /// By slot: true if the peer may write it.
     pub(super) granted: Vec<bool>,
-    /// How many those are.
+    /// The number of slots that the peer may write.
     pub(super) outstanding: usize,
-    /// Slots given back by the reader and not granted again yet.
+    /// Slots that were read and are not granted again yet.
     pub(super) freed: Vec<u32>,
-    /// Chunks that arrived and that the reader has not given back.
+    /// The number of chunks that arrived and whose slot is not released.
     pub(super) unread: usize,
-    /// Slots of a new pool that stay empty for as long as chunks of the old one are unread: what may be
-    /// on its way never grows.
+    /// Slots of a new pool that are not granted while chunks of the old pool are unread, so that the memory in use does
+    /// not grow.
     pub(super) withheld: Vec<u32>,
     lender: ChunkLender<P::Slot>,
     broken: bool,
@@ -52,7 +55,7 @@ pub(crate) struct RecvLane<P: ReceivePath> {
 }
 
 impl<P: ReceivePath> SharedRecvLane<P> {
-    /// A receiver with `depth` slots whose first chunk is chained to `seed`.
+    /// A lane with `depth` slots over `path`. The digest of its first chunk is chained to `seed`.
     pub(crate) fn new(path: P, depth: u32, seed: u64, faults: faults::Faults) -> Self {
         let lane = RecvLane {
             path,
@@ -74,17 +77,17 @@ impl<P: ReceivePath> SharedRecvLane<P> {
         }
     }
 
-    /// The lane, which only the user and the steward ever contend for.
+    /// Locks the lane. Only the user and the steward contend for it.
     pub(crate) fn lock(&self) -> MutexGuard<'_, RecvLane<P>> {
         self.lane.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Grants every slot, at the start.
+    /// Grants every slot, at the start of the stream.
     pub(crate) fn grant_all(&self, state: &State) {
         self.lock().grant(state);
     }
 
-    /// Goes on without the user, and wakes it when something has moved.
+    /// Drives the lane in place of the user, and wakes the user after progress.
     pub(crate) fn drive_unattended(&self, state: &State, cx: &mut Context<'_>) {
         let mut lane = self.lock();
         let before = (lane.ready.len(), state.announced_end());
@@ -96,7 +99,7 @@ impl<P: ReceivePath> SharedRecvLane<P> {
 }
 
 impl<P: ReceivePath> RecvLane<P> {
-    /// The next verified chunk: one that waits, or the next that arrives.
+    /// Takes the next verified chunk: one that waits, or the next that arrives.
     pub(crate) fn next(
         &mut self,
         state: &State,
@@ -109,7 +112,7 @@ impl<P: ReceivePath> RecvLane<P> {
         self.ready.pop_front()
     }
 
-    /// What is left of `chunk`, as bytes of its own that the user may keep: see [`ChunkLender::lend`].
+    /// Returns the unread rest of `chunk` as bytes that the user may keep: see [`ChunkLender::lend`].
     pub(crate) fn lend(&mut self, state: &State, chunk: Readable<P::Slot>) -> Bytes {
         let (bytes, chunk) = self.lender.lend(chunk);
         if let Some(chunk) = chunk {
@@ -118,20 +121,20 @@ impl<P: ReceivePath> RecvLane<P> {
         bytes
     }
 
-    /// Takes back the chunks that were lent and are not any more.
+    /// Releases the lent chunks that were dropped.
     pub(crate) fn take_returned(&mut self, state: &State) {
         for chunk in self.lender.take_returned() {
             self.release(state, chunk);
         }
     }
 
-    /// Whether verified chunks wait for the reader.
+    /// Returns true if verified chunks wait for the reader.
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Takes frames from the path until `enough` chunks are ready, or no more are there.
-    /// Damage and broken rules fail the stream here, before anything of it is delivered.
+    /// Takes frames from the path until `enough` chunks are ready, or no more have arrived. Damage and broken rules fail
+    /// the stream before the payload is delivered.
     pub(super) fn receive_frames(&mut self, state: &State, cx: &mut Context<'_>, enough: usize) {
         loop {
             if let Err(fault) = self.check_end(state) {
@@ -157,7 +160,7 @@ impl<P: ReceivePath> RecvLane<P> {
         }
     }
 
-    /// Checks one frame and queues its payload.
+    /// Verifies one frame and queues its payload.
     fn accept_frame(&mut self, state: &State, slot: P::Slot) -> Result<(), Fault> {
         let index = slot.index();
         let granted = self
@@ -189,7 +192,7 @@ impl<P: ReceivePath> RecvLane<P> {
             self.freed.push(index);
             self.grant(state);
         }
-        // Only a reader that is away has a chunk waiting here: one that keeps up pays nothing.
+        // A chunk waits here only while the reader is away, so a reader that keeps up never copies.
         let joined = |last: &mut Readable<_>| last.join(slot.payload(length));
         let is_joined = self.ready.back_mut().is_some_and(joined);
         let readable = Readable::new(slot, length);
@@ -202,7 +205,7 @@ impl<P: ReceivePath> RecvLane<P> {
         Ok(())
     }
 
-    /// Holds what has come against the FIN, when that is in.
+    /// Compares what has arrived with the FIN, if the FIN has arrived.
     fn check_end(&self, state: &State) -> Result<(), Fault> {
         let Some((bytes, digest)) = state.announced_end() else {
             return Ok(());
@@ -219,8 +222,8 @@ impl<P: ReceivePath> RecvLane<P> {
         Err(Fault::Corrupt(damage.text()))
     }
 
-    /// Takes a slot back from its reader, and grants it again: at once when the sender is running
-    /// low, otherwise with the next few, so that not every chunk costs a control message.
+    /// Takes a slot back from the reader, and grants it again: at once if the peer has few slots, otherwise together with
+    /// others, so that not every chunk costs a control message.
     pub(crate) fn release(&mut self, state: &State, done: Readable<P::Slot>) {
         let slot = done.into_slot();
         let index = slot.index();
@@ -237,7 +240,7 @@ impl<P: ReceivePath> RecvLane<P> {
         self.grant_due(state);
     }
 
-    /// Grants what was given back, if that is enough for a message or the sender is running low.
+    /// Grants the free slots if they are enough for a message, or if the peer has few slots.
     fn grant_due(&mut self, state: &State) {
         let batch = credit_batch(self.granted.len());
         let is_due = self.freed.len() >= batch || self.outstanding < batch;
@@ -259,8 +262,8 @@ impl<P: ReceivePath> RecvLane<P> {
     }
 }
 
-/// The data connection is lost: what the peer did wrong on it is a fault of its own, anything else
-/// may be a consequence of something that the control connection knows better.
+/// Records the loss of the data connection. A broken rule is a fault of its own; any other error may be the consequence
+/// of a cause that the control connection tells.
 fn connection_lost(state: &State, error: io::Error) {
     match error
         .get_ref()

@@ -1,4 +1,5 @@
-//! What stands in for the RDMA data path in a build without it: the reason why there is none.
+//! Stands in for the RDMA data path in a build without RDMA: the same names, types without values, and the reason why
+//! there is no RDMA.
 
 mod unavailable;
 
@@ -20,10 +21,10 @@ use super::{
 };
 use crate::{Error, HandshakeFault, StreamConfig, TransportPolicy};
 
-/// No way over RDMA: there is none to have.
+/// The RDMA ports of this end: none.
 pub(crate) enum LocalPorts {}
 
-/// No queue pair.
+/// A proved link: none.
 pub(crate) enum Established {}
 
 /// A data path that no stream has. With it the code above this layer is the same with RDMA and without.
@@ -141,7 +142,7 @@ impl Established {
 }
 
 impl LocalPorts {
-    /// Why there is no way over RDMA here.
+    /// Returns the reason why there is no RDMA.
     pub(crate) fn discover(_config: &StreamConfig) -> Result<Self, Unavailable> {
         let reason = "this rdpipe was built without RDMA".to_owned();
         Err(Unavailable {
@@ -150,7 +151,7 @@ impl LocalPorts {
         })
     }
 
-    /// Finds out early what would only fail later.
+    /// Reports early what would fail in every handshake.
     pub(crate) fn check(config: &StreamConfig) -> Result<(), Error> {
         match (config.transport, Self::discover(config)) {
             (TransportPolicy::Rdma, Err(Unavailable { reason, .. })) => Err(Error::Device {
@@ -160,17 +161,17 @@ impl LocalPorts {
         }
     }
 
-    /// What this end offers.
+    /// Encodes the ports for the peer.
     pub(crate) fn offer(&self) -> Vec<u8> {
         match *self {}
     }
 
-    /// The way that both should try.
+    /// Proposes pairs of ports.
     pub(crate) fn propose(&self, _theirs: &[u8]) -> Result<Vec<u8>, String> {
         match *self {}
     }
 
-    /// A queue pair to the peer.
+    /// Tries the proposed pairs of ports.
     #[allow(clippy::unused_async, reason = "the one that does something waits")]
     pub(crate) async fn establish(
         &self,

@@ -19,16 +19,15 @@ use crate::{
     transport::control::{codec::Control, message::Message},
 };
 
-/// How long all queue pairs that are tried may take in all, each from connecting to a message that has
-/// crossed it. Milliseconds are usual; who waits for a fallback should not wait for more than this, with
-/// what it takes to open them. Half of it bears the loss of one packet, which is sent again after
-/// 0.54 s; a third just does not, but then there is another pair.
+/// The time limit for all queue pairs that are tried, from connecting to a frame that has crossed. Milliseconds are usual.
+/// A user whose stream falls back to TCP waits for all of it. Half of it is enough for the loss of one packet, which is
+/// sent again after 0.54 s; a third is not, but then there is another pair.
 const PROOF_LIMIT: Duration = Duration::from_millis(1500);
 
-/// What is left of the time that queue pairs may take.
+/// The rest of the time in which a queue pair must be proved.
 pub(super) struct ProofBudget {
     left: Duration,
-    /// Over how many pairs of ports.
+    /// The number of pairs of ports that share the rest.
     pub(super) share: u32,
 }
 
@@ -40,7 +39,7 @@ impl ProofBudget {
         }
     }
 
-    /// `work`, for as long as one pair may take. An error says where it was.
+    /// Runs `work` within the share of one pair of ports. An error names the host and the port.
     async fn within<T>(
         &mut self,
         plan: &LinkPlan,
@@ -59,7 +58,7 @@ impl ProofBudget {
     }
 }
 
-/// Builds one queue pair and sends something over it.
+/// Makes one queue pair and proves it, in steps with the peer. The inner error is the reason why it failed; both ends know it.
 pub(super) async fn attempt(
     control: &mut Control,
     plan: Result<LinkPlan, String>,
@@ -92,12 +91,12 @@ pub(super) async fn attempt(
     Ok(proof.and(theirs).map(|_| (plan, connected)))
 }
 
-/// Both ends will read it.
+/// Puts the name of this host before a reason, which is reported on both hosts.
 fn with_host_name(reason: &str) -> String {
     format!("{}: {reason}", host_name())
 }
 
-/// Tells the peer this end's part of a step, and takes the peer's.
+/// Sends this end's part of a step, and receives the peer's.
 async fn exchange(
     control: &mut Control,
     ours: Result<Vec<u8>, String>,

@@ -1,4 +1,4 @@
-//! From two lists of ports to a queue pair that a message has crossed.
+//! This end's RDMA ports, and from two ends' ports to a queue pair that a frame has crossed.
 //!
 //! ```text
 //! dialer                                    acceptor
@@ -10,8 +10,8 @@
 //!   Step: it arrived            ◄──────────►   Step: it arrived
 //! ```
 //!
-//! Either end may say at each step why it cannot go on; then both try the next pair that was proposed,
-//! from its first step. After the last one both use TCP, or neither does.
+//! Either end may send, in place of a step, the reason why it cannot continue. Then both ends try the next pair that was
+//! proposed, from its first step. After the last pair both use TCP, or both fail.
 
 use std::thread;
 
@@ -38,25 +38,25 @@ use crate::{
     transport::control::{codec::Control, terms::Agreement},
 };
 
-/// Most slots of a pool: their tokens, of some 20 bytes each, fit into one message.
+/// The most slots of a pool. Their tokens, of some 20 bytes each, fit into one message.
 const MAX_RDMA_DEPTH: usize = 2048;
 
-/// This end's ways over RDMA.
+/// The RDMA ports of this end that may be used, and the pool that fits.
 pub(crate) struct LocalPorts {
     candidates: Vec<Candidate>,
     chunk_bytes: usize,
     depth: usize,
-    /// Why the pool is smaller than was wanted, if it is.
+    /// The reason why the pool is smaller than requested, if it is.
     smaller: Option<String>,
     marks: RdmaConfig,
 }
 
 impl LocalPorts {
-    /// This machine's ways, and the pool that may be pinned for a stream.
+    /// Reads the ports of this host, and how much memory may be pinned for a stream.
     ///
     /// # Errors
     ///
-    /// Why there is none, in words.
+    /// The reason why this host cannot use RDMA.
     pub(crate) fn discover(config: &StreamConfig) -> Result<Self, Unavailable> {
         Self::among(&Inventory::read(&Roots::default()), config)
     }
@@ -84,8 +84,8 @@ impl LocalPorts {
         })
     }
 
-    /// Finds out early what would only fail later: a device that was asked for and is not there, or
-    /// no device where RDMA was insisted on.
+    /// Reports early what would fail in every handshake: a named device that does not exist, or no usable device with the
+    /// policy `Rdma`.
     ///
     /// # Errors
     ///
@@ -94,7 +94,7 @@ impl LocalPorts {
         let free_choice = choice(config) == DeviceChoice::default();
         match config.transport {
             TransportPolicy::Tcp => return Ok(()),
-            // Nothing to be wrong about, and a walk through sysfs takes a thousand system calls.
+            // Nothing can be wrong, and to read sysfs takes a thousand system calls.
             TransportPolicy::Auto if free_choice => return Ok(()),
             _ => {}
         }
@@ -114,27 +114,27 @@ impl LocalPorts {
         })
     }
 
-    /// What the peer is told of them.
+    /// Encodes the ports for the peer.
     pub(crate) fn offer(&self) -> Vec<u8> {
         encode(&PortsOffer::of(&self.candidates, self.chunk_bytes))
     }
 
-    /// The acceptor's choice among the pairs of both ends' ways.
+    /// Proposes pairs of this end's and the dialer's ports, as the acceptor.
     ///
     /// # Errors
     ///
-    /// Why no pair will do, in words.
+    /// The reason why no pair of ports can work.
     pub(crate) fn propose(&self, theirs: &[u8]) -> Result<Vec<u8>, String> {
         let theirs: PortsOffer = decode(theirs)?;
         let proposal = Proposal::new(&self.candidates, self.chunk_bytes, &theirs, random_psns)?;
         Ok(encode(&proposal))
     }
 
-    /// Builds the queue pairs that were proposed, one after the other, until something has crossed one.
+    /// Tries the proposed pairs of ports one after the other, until a frame has crossed a queue pair.
     ///
     /// # Errors
     ///
-    /// Outside, of the control connection; inside, why there is no queue pair: both ends know then.
+    /// The outer error is that of the control connection. The inner error is the reason why no pair works; both ends know it.
     pub(crate) async fn establish(
         &self,
         control: &mut Control,
@@ -162,7 +162,7 @@ impl LocalPorts {
         Ok(Err(no_pair_works(&reasons, proposal.doubt.as_deref())))
     }
 
-    /// What a link between both ends looks like.
+    /// Plans a link over one pair of ports.
     fn plan(
         &self,
         pair: &PortPair,
@@ -204,9 +204,9 @@ impl LocalPorts {
     }
 }
 
-/// Who posts writes. With a device of software that takes as long as its work does, time in which a sender fills
-/// its next chunk, if the machine can do two things at once. With hardware it takes less than to wake
-/// another thread.
+/// Chooses the thread that posts writes. With a software device, posting takes as long as the device's work; on a machine
+/// with several processors the sender fills its next chunk meanwhile. With hardware, posting takes less time than to
+/// wake another thread.
 fn posting(direction: Direction, software: bool) -> Posting {
     let is_parallel = || thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
     if software && direction.sends() && is_parallel() {
@@ -225,7 +225,7 @@ fn choice(config: &StreamConfig) -> DeviceChoice {
     }
 }
 
-/// Two random packet sequence numbers of 24 bits: a packet of a connection that is gone fits no new one.
+/// Returns two random packet sequence numbers of 24 bits, so that a packet of an old connection does not match.
 fn random_psns() -> [u32; 2] {
     let mut bytes = [0; 8];
     // Without random numbers there was no handshake either.

@@ -11,11 +11,11 @@ use super::{
 };
 use crate::transport::{control::state::State, data::shared::Shared};
 
-/// Both sides of an established path, and its name.
+/// A proved link, from which the two sides of the data path are made.
 pub(crate) struct Established {
-    /// Absent in a stream that only receives.
+    /// `None` in a stream that only receives.
     send: Option<send_path::SendLink>,
-    /// Absent in a stream that only sends.
+    /// `None` in a stream that only sends.
     receive: Option<receive_path::ReceiveLink>,
     plan: LinkPlan,
     renewal: Option<Arc<Renewal>>,
@@ -24,8 +24,8 @@ pub(crate) struct Established {
 }
 
 impl Established {
-    /// A connected queue pair. `better` is why the pair of ports that was tried first does not work, if it was
-    /// another one; `smaller` is why the pool is smaller than was wanted, if it is.
+    /// Wraps a proved link. `better` is the reason why the pair of ports that was tried first does not work, if another one
+    /// is used. `smaller` is the reason why the pool is smaller than requested, if it is.
     pub(super) fn new(
         plan: LinkPlan,
         connected: ConnectedLink,
@@ -47,27 +47,27 @@ impl Established {
         }
     }
 
-    /// The name of the link for the user: device, port, GID and MTU, and why no better pair of ports is used.
+    /// Returns the name of the link for the user: device, port, GID and MTU, and why no better pair of ports is used.
     pub(crate) fn name(&self) -> String {
         self.name.clone()
     }
 
-    /// The reason why the pool is smaller than was wanted, if it is.
+    /// Returns the reason why the pool is smaller than requested, if it is.
     pub(crate) fn smaller(&self) -> Option<String> {
         self.smaller.clone()
     }
 
-    /// The payload of a chunk, in bytes.
+    /// Returns the payload of a chunk, in bytes.
     pub(crate) fn chunk_bytes(&self) -> usize {
         self.plan.chunk_bytes
     }
 
-    /// The slots of the receive pool.
+    /// Returns the number of slots of the receive pool.
     pub(crate) fn depth(&self) -> u32 {
         self.plan.depth
     }
 
-    /// The paths of the stream whose state is `state`.
+    /// Makes the two sides of the data path, for the stream whose state is `state`.
     pub(crate) fn paths(&mut self, state: &Arc<State>) -> (Option<RdmaSend>, Option<RdmaReceive>) {
         let renewal = self.renewal(state);
         let send = self.send.take();

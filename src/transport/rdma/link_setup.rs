@@ -1,4 +1,4 @@
-//! A queue pair and its pools on their way to a link: planned, opened, connected, proven.
+//! The setup of a link: a queue pair and its pools, planned, opened, connected and proved.
 
 use std::{future::poll_fn, io};
 
@@ -14,10 +14,10 @@ use super::{
 };
 use crate::{Direction, transport::data::path::Slot};
 
-/// What every link of a stream looks like, the first one and those that replace it.
+/// The parameters of every link of a stream: of the first link, and of those that replace it.
 pub(crate) struct LinkPlan {
     pub(super) name: String,
-    /// What to do when nothing crosses it.
+    /// The advice for the user when no frame crosses the link.
     pub(super) remedy: &'static str,
     pub(super) place: QueuePairConfig,
     pub(super) direction: Direction,
@@ -28,7 +28,7 @@ pub(crate) struct LinkPlan {
 }
 
 impl LinkPlan {
-    /// Builds a queue pair and registers its pools.
+    /// Makes a queue pair and registers its pools. `generation` counts the links of the stream.
     pub(super) fn open(&self, generation: u32) -> Result<UnconnectedLink, String> {
         let place = QueuePairConfig {
             send_psn: later(self.place.send_psn, generation),
@@ -53,20 +53,20 @@ impl LinkPlan {
     }
 }
 
-/// The sequence number that a later link begins with: another one, so that no late packet of the link
-/// before fits it.
+/// Returns the first sequence number of a later link. It differs from that of the link before, so that a late packet does
+/// not match.
 fn later(psn: u32, generation: u32) -> u32 {
     psn.wrapping_add(generation.wrapping_mul(0x1_0001)) & 0xff_ffff
 }
 
-/// What the peer needs to connect and to write.
+/// One end's part of a link, as the peer receives it: the address of the queue pair, and the slots to write.
 #[derive(Serialize, Deserialize)]
 pub(super) struct LinkOffer {
     endpoint: Endpoint,
     slots: Vec<SlotToken>,
 }
 
-/// A queue pair that is not connected, and its pools.
+/// A queue pair that is not connected yet, and its pools.
 pub(super) struct UnconnectedLink {
     link: UnconnectedQueuePair,
     send: Vec<RdmaSlot>,
@@ -74,7 +74,7 @@ pub(super) struct UnconnectedLink {
 }
 
 impl UnconnectedLink {
-    /// What the peer needs.
+    /// Returns this end's part of the link, for the peer.
     pub(super) fn part(&self) -> LinkOffer {
         LinkOffer {
             endpoint: self.link.endpoint(),
@@ -107,12 +107,12 @@ pub(super) struct ConnectedLink {
 }
 
 impl ConnectedLink {
-    /// Gets ready for the peer's proof.
+    /// Posts the receive for the frame that proves the link, if this end receives.
     pub(super) fn expect_proof(&self) -> Option<WorkRequest<io::Result<()>>> {
         (!self.receive.is_empty()).then(|| self.link.receive())
     }
 
-    /// Sends one frame, and takes one.
+    /// Proves the link: sends one frame of one byte, and waits for that of the peer, in the directions of the stream.
     pub(super) async fn prove(
         &mut self,
         expected: Option<WorkRequest<io::Result<()>>>,
@@ -134,7 +134,7 @@ impl ConnectedLink {
         Ok(())
     }
 
-    /// Both sides, ready for use.
+    /// Returns the sending and the receiving side, ready for use.
     pub(super) fn into_links(
         self,
     ) -> (

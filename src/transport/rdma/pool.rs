@@ -1,15 +1,15 @@
-//! Registered slots.
+//! The slots of a pool in registered memory.
 
 use std::io;
 
 use super::link::{MemoryAccess, Region, SlotToken, UnconnectedQueuePair};
 use crate::transport::data::{frame::HEADER_BYTES, path::Slot};
 
-/// A slot in registered memory, or what was in one when its link was taken down.
+/// A slot in registered memory, or a copy of its bytes after its link was destroyed.
 pub(crate) struct RdmaSlot {
-    /// Its number in the pool.
+    /// The number of the slot in its pool.
     pub(super) index: u32,
-    /// Which pool of the stream's it belongs to: 0 for the first.
+    /// The number of the pool: 0 for the first pool of the stream.
     pub(super) generation: u32,
     memory: SlotMemory,
     bytes: usize,
@@ -31,7 +31,7 @@ impl RdmaSlot {
         }
     }
 
-    /// Its registered memory, for an operation to own; none when that is gone.
+    /// Returns the memory region, for a work request to own; `None` for a copy.
     pub(super) fn into_region(self) -> Option<Region> {
         match self.memory {
             SlotMemory::Registered(region) => Some(region),
@@ -39,14 +39,14 @@ impl RdmaSlot {
         }
     }
 
-    /// Keeps its bytes and gives up its registered memory.
+    /// Copies the bytes to the heap, and frees the registered memory.
     pub(super) fn unpin(&mut self) {
         if let SlotMemory::Registered(region) = &self.memory {
             self.memory = SlotMemory::Heap(region.bytes()[..self.bytes].into());
         }
     }
 
-    /// What the peer needs to write it.
+    /// Returns the address and the key of the slot, for the peer to write it.
     pub(super) fn token(&self) -> Option<SlotToken> {
         match &self.memory {
             SlotMemory::Registered(region) => Some(region.token()),
@@ -79,7 +79,7 @@ impl Slot for RdmaSlot {
 ///
 /// # Errors
 ///
-/// When so much memory cannot be pinned.
+/// When the memory cannot be pinned.
 pub(super) fn register(
     link: &UnconnectedQueuePair,
     reach: MemoryAccess,

@@ -1,10 +1,10 @@
 //! The reason why there is no RDMA.
 
-/// Why there is no way over RDMA.
+/// This host cannot use RDMA.
 #[derive(Debug, Clone)]
 pub(crate) struct Unavailable {
-    /// In words.
+    /// The reason, for the user.
     pub(crate) reason: String,
-    /// There is hardware for it all the same.
+    /// True if the host has RDMA hardware all the same.
     pub(crate) hardware: bool,
 }

@@ -1,4 +1,15 @@
-//! What users hold: the stream, its halves, buffers to send, and a view of a stream from elsewhere.
+//! What a program holds: the stream, its two halves, and the buffers that it lends.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | [`stream`] | [`Stream`]: both halves |
+//! | `rdma_stream` | [`RdmaStream`](crate::RdmaStream): a stream that is RDMA or an error |
+//! | [`write_half`], [`read_half`] | the two halves |
+//! | [`send_buffer`] | a slot of the sending pool, lent to the program |
+//! | [`either`](mod@either) | the enum over the data paths through which every call goes |
+//! | [`info`] | what was agreed on, and the methods that report it |
+//! | [`transport`] | what carries the data: TCP or RDMA |
+//! | [`watch`] | a view of a stream whose halves are in use elsewhere |
 
 pub(crate) mod either;
 pub(crate) mod info;

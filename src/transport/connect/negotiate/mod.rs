@@ -1,16 +1,21 @@
-//! From an authenticated control connection to a way for the data.
+//! From an authenticated control connection to the connection or queue pair that carries the data.
 //!
 //! ```text
 //! dialer                                    acceptor
-//!   Hello {terms, ways over RDMA} ────────►   (the handshake ends with it)
-//!                                 ◄────────   Welcome {terms, token, the way to try}
-//!                      steps towards a queue pair (rdma/establish.rs)
+//!   Hello {terms, ports}          ────────►   (the handshake ends with it)
+//!                                 ◄────────   Welcome {terms, token, pairs of ports to try}
+//!                      steps towards a queue pair (rdma/attempt.rs)
 //!   or a second connection: preamble, token ►
 //!                                 ◄────────   Ready
 //! ```
 //!
-//! `auto` takes RDMA when both ends have it *and a message has crossed it*, otherwise TCP; `rdma` never
-//! falls back, whichever end insists on it.
+//! | file | what it has |
+//! |---|---|
+//! | `dialer`, `acceptor` | the two sides |
+//! | `local_transports` | what this end can do over RDMA, and what its policy allows |
+//!
+//! The policy `auto` takes RDMA when both ends have it *and a message has crossed it*, otherwise TCP. The
+//! policy `rdma` of either end rules out TCP.
 
 mod acceptor;
 mod dialer;

@@ -2,18 +2,18 @@
 
 use std::collections::VecDeque;
 
-/// The peer's slots that this end may write.
+/// The slots of the peer that this end may write, in the order in which they were granted.
 #[derive(Default)]
 pub(super) struct Credits {
     pub(super) slots: VecDeque<u32>,
-    /// They are not to be used: the pool that they are for is being replaced.
+    /// No credit is given out, because the pool of their slots is being replaced.
     pub(super) paused: bool,
-    /// One was asked for and there was none.
+    /// The last request for a credit found none.
     starved: bool,
 }
 
 impl Credits {
-    /// A slot of the peer's that may be written.
+    /// Takes the oldest credit.
     pub(super) fn take(&mut self) -> Option<u32> {
         let slot = if self.paused {
             None
@@ -24,7 +24,7 @@ impl Credits {
         slot
     }
 
-    /// More of them. Whether the sender waits for one: otherwise it is busy, or waits for something else.
+    /// Adds credits. Returns true if the sender waits for one.
     pub(super) fn add(&mut self, slots: Vec<u32>) -> bool {
         self.slots.extend(slots);
         self.starved

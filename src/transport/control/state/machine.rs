@@ -1,4 +1,4 @@
-//! The states of a stream's two directions and what moves them: pure, no I/O, no lock.
+//! The states of the two directions of a stream, and what each event does to them. Pure: no I/O, no lock.
 
 use std::{collections::VecDeque, mem, task::Waker, time::Instant};
 
@@ -8,80 +8,80 @@ use crate::{
     transport::control::message::{Message, printable},
 };
 
-/// The sending direction.
+/// The state of the sending direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sending {
     /// This end does not send.
     Absent,
     /// Bytes may follow.
     Open,
-    /// FIN is out.
+    /// FIN has been sent.
     Fin,
-    /// The peer's endpoint holds and has verified every byte.
+    /// The peer's endpoint has received and verified every byte.
     Acked,
     /// The peer's sink has taken every byte.
     Confirmed,
-    /// The peer's reader wants no more, after so many bytes.
+    /// The peer's reader needs no more, after this number of bytes.
     Stopped(u64),
 }
 
-/// The receiving direction.
+/// The state of the receiving direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Receiving {
     /// This end does not receive.
     Absent,
     /// Bytes may follow.
     Open,
-    /// FIN is in: so many bytes in all, with this digest at the end.
+    /// FIN has arrived, with the number of bytes and the digest of the last chunk.
     Fin(u64, u64),
-    /// Every byte is here and verified; the reader has not had all of them.
+    /// Every byte has arrived and is verified; the reader has not taken all of them.
     Complete,
     /// The reader has seen the end.
     AtEnd,
-    /// The sink has taken every byte, and the peer knows.
+    /// The sink has taken every byte, and the peer has been told.
     Confirmed,
-    /// The reader wants no more.
+    /// The reader needs no more.
     Stopped,
 }
 
-/// The first thing that went wrong; what follows from it is not recorded.
+/// The first failure of a stream. Its consequences are not recorded.
 #[derive(Debug, Clone)]
 pub(crate) enum Failure {
-    /// Found here.
+    /// This end found a fault.
     Fault(Fault),
-    /// Told by the peer.
+    /// The peer sent Abort.
     PeerAborted { offset: u64, reason: String },
-    /// Given up by the user of this end.
+    /// The user of this end aborted the stream.
     Aborted { reason: String },
 }
 
-/// What a stream's lock protects.
+/// The part of a stream's state that its lock protects.
 pub(super) struct StreamMachine {
     pub(super) sending: Sending,
     pub(super) receiving: Receiving,
     pub(super) credits: Credits,
-    /// The peer's steps towards a new data path.
+    /// The steps of the peer towards a new link.
     pub(super) steps: VecDeque<Result<Vec<u8>, String>>,
     pub(super) outbox: Vec<Message>,
     pub(super) failure: Option<Failure>,
-    /// A broken data connection, whose cause the control connection may yet tell.
+    /// The fault of a broken data connection, whose cause the control connection may still tell.
     pub(super) suspicion: Option<(Fault, Instant)>,
     pub(super) stats: Stats,
     pub(super) send_waker: Option<Waker>,
     pub(super) receive_waker: Option<Waker>,
     pub(super) steward_waker: Option<Waker>,
-    /// Whether there is news for the user of the sending half, and for that of the receiving one.
-    news: [bool; 2],
-    /// Halves that are still held by the user.
+    /// Whether to wake the user of the sending half, and the user of the receiving half.
+    to_wake: [bool; 2],
+    /// The number of halves that the user still holds.
     pub(super) held: u8,
-    /// The peer has said goodbye.
+    /// The peer has sent Bye.
     pub(super) peer_left: bool,
-    /// A failure or a STOP: whoever waits for something else has to look.
+    /// There was a failure or a STOP, which interrupts every wait.
     pub(super) interrupted: bool,
 }
 
 impl StreamMachine {
-    /// The state of a stream that has just been connected, whose user holds `halves` halves.
+    /// Returns the state of a stream that has just been connected. Its user holds `halves` halves.
     pub(super) fn new(direction: Direction, halves: u8) -> Self {
         Self {
             sending: if direction.sends() {
@@ -103,14 +103,14 @@ impl StreamMachine {
             send_waker: None,
             receive_waker: None,
             steward_waker: None,
-            news: [false; 2],
+            to_wake: [false; 2],
             held: halves,
             peer_left: false,
             interrupted: false,
         }
     }
 
-    /// Nothing more is expected of the sending direction.
+    /// Returns true if the sending direction has ended.
     pub(super) fn send_done(&self) -> bool {
         use Sending as S;
         matches!(
@@ -119,7 +119,7 @@ impl StreamMachine {
         ) || self.failure.is_some()
     }
 
-    /// Nothing more is expected of the receiving direction, of which the reader has `unread` bytes.
+    /// Returns true if the receiving direction has ended, with or without `unread` bytes.
     pub(super) fn receive_done(&self, unread: bool) -> bool {
         match self.receiving {
             Receiving::Open | Receiving::Fin(..) => self.failure.is_some(),
@@ -128,12 +128,12 @@ impl StreamMachine {
         }
     }
 
-    /// Nothing more is expected of the data path.
+    /// Returns true if both directions have ended.
     pub(super) fn done(&self) -> bool {
         self.send_done() && self.receive_done(false)
     }
 
-    /// What keeps the sending direction from going on.
+    /// Returns what ended the sending direction before its time.
     pub(super) fn send_error(&self, peer: &str) -> Option<Error> {
         if let Sending::Stopped(offset) = self.sending {
             let peer = peer.to_owned();
@@ -149,7 +149,7 @@ impl StreamMachine {
         })
     }
 
-    /// What keeps the receiving direction from going on.
+    /// Returns what ended the receiving direction before its time.
     pub(super) fn receive_error(&self, peer: &str) -> Option<Error> {
         self.error(peer, |fault| Error::Receive {
             peer: peer.to_owned(),
@@ -158,8 +158,7 @@ impl StreamMachine {
         })
     }
 
-    /// The failure, if there is one, as a direction sees it: only what was found here looks
-    /// different from each.
+    /// Returns the failure as one direction reports it. Only faults that this end found differ between the directions.
     fn error(&self, peer: &str, found_here: impl FnOnce(Fault) -> Error) -> Option<Error> {
         Some(match self.failure.clone()? {
             Failure::Fault(fault) => found_here(fault),
@@ -172,7 +171,7 @@ impl StreamMachine {
         })
     }
 
-    /// All bytes were sent, and nobody knows what became of them.
+    /// Returns the error for bytes that were all sent, and whose delivery is unknown.
     pub(super) fn unconfirmed(&self, peer: &str, fault: Fault) -> Error {
         Error::Unconfirmed {
             peer: peer.to_owned(),
@@ -181,7 +180,7 @@ impl StreamMachine {
         }
     }
 
-    /// Records the first failure, and tells the peer unless the peer knows.
+    /// Records the first failure, and notifies the peer unless the peer knows.
     pub(super) fn fail(&mut self, failure: Failure) {
         if self.failure.is_some() {
             return;
@@ -199,7 +198,7 @@ impl StreamMachine {
         self.interrupt();
     }
 
-    /// Has everybody woken, also those that wait elsewhere.
+    /// Has both halves woken, and every other wait interrupted.
     fn interrupt(&mut self) {
         self.interrupted = true;
         self.wake(true, true);
@@ -207,13 +206,13 @@ impl StreamMachine {
 
     /// Has the users of these halves woken, and the steward.
     pub(super) fn wake(&mut self, sender: bool, receiver: bool) {
-        self.news[0] |= sender;
-        self.news[1] |= receiver;
+        self.to_wake[0] |= sender;
+        self.to_wake[1] |= receiver;
     }
 
-    /// The wakers of those who are to be woken now.
+    /// Takes the wakers that are to be called now.
     pub(super) fn take_woken(&mut self) -> impl Iterator<Item = Waker> + use<> {
-        let [sender, receiver] = mem::take(&mut self.news);
+        let [sender, receiver] = mem::take(&mut self.to_wake);
         let woken = [
             self.send_waker.take_if(|_| sender),
             self.receive_waker.take_if(|_| receiver),
@@ -222,7 +221,7 @@ impl StreamMachine {
         woken.into_iter().flatten()
     }
 
-    /// Takes a message of the peer's, or says which rule it breaks.
+    /// Handles a message of the peer. The error says which rule the message breaks.
     pub(super) fn receive(&mut self, message: Message) -> Result<(), &'static str> {
         match message {
             Message::Ping => {}
@@ -270,8 +269,8 @@ impl StreamMachine {
     }
 }
 
-/// Most steps of the peer's that can wait here: it takes four to renew a data path, and the peer does
-/// not begin again before this end has finished.
+/// The most steps of the peer that can wait here. A renewal takes four, and the peer does not begin another one
+/// before this end has finished.
 const MOST_STEPS: usize = 8;
 
 const UNASKED_CREDIT: &str = "a credit for a direction that does not exist";

@@ -1,8 +1,15 @@
 //! The state of one stream, shared by its two halves, its control task and its steward.
 //!
-//! No I/O happens here and the lock is held for a few instructions only: what a half wants to tell
-//! the peer goes into the outbox, what the peer tells comes in through [`State::receive`]. The
-//! table of states stands in docs/architecture.md.
+//! There is no I/O here, and the lock is held for a few instructions only. Messages to the peer go into an outbox, which
+//! the control task empties; messages of the peer arrive through [`State::receive`]. The table of states is in
+//! docs/architecture.md.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `sending`, `receiving` | what each half asks and tells |
+//! | `renewal` | what the renewal of a link asks and tells |
+//! | `machine` | the states of both directions, and what each message does to them |
+//! | `credits` | the slots of the peer that may be written |
 
 mod credits;
 mod machine;
@@ -26,31 +33,31 @@ use machine::{Sending, StreamMachine};
 use super::message::Message;
 use crate::{Direction, Error, Fault, Stats};
 
-/// See the module.
+/// The state of one stream.
 pub(crate) struct State {
     peer: String,
     started: Instant,
     inner: Mutex<StreamMachine>,
-    /// Wakes the control task: something is in the outbox, or the end has come.
+    /// Wakes the control task: the outbox has messages, or the stream has ended.
     pub(crate) to_control: Notify,
-    /// Cancelled by a failure or a STOP: whoever waits for something else has to look.
+    /// Cancelled by a failure or a STOP.
     interrupted: CancellationToken,
-    /// Wakes whoever renews the data path: a step of the peer's has come.
+    /// Wakes the renewal of the link: a step of the peer has arrived.
     pub(crate) stepped: Notify,
     /// Cancelled when the control task has ended and its connection is closed.
     pub(crate) ended: CancellationToken,
 }
 
-/// What the control task has to do next.
+/// The messages that the control task sends next.
 pub(crate) struct Outgoing {
-    /// Messages to send, in order.
+    /// The messages, in order.
     pub(crate) messages: Vec<Message>,
-    /// Nothing follows: close when they are out.
+    /// No message follows: the connection is closed after these.
     pub(crate) last: bool,
 }
 
 impl State {
-    /// The state of a stream that has just been connected, whose user holds `halves` halves.
+    /// Returns the state of a stream that has just been connected. Its user holds `halves` halves.
     pub(crate) fn new(peer: String, direction: Direction, halves: u8) -> Arc<Self> {
         Arc::new(Self {
             peer,
@@ -68,12 +75,12 @@ impl State {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The peer's name, for messages.
+    /// Returns the name of the peer, for messages to the user.
     pub(crate) fn peer(&self) -> &str {
         &self.peer
     }
 
-    /// Counts so far.
+    /// Returns the counts so far.
     pub(crate) fn stats(&self) -> Stats {
         Stats {
             elapsed: self.started.elapsed(),
@@ -81,7 +88,7 @@ impl State {
         }
     }
 
-    /// Whether this direction sends at all.
+    /// Returns true if this end sends.
     pub(crate) fn sends(&self) -> bool {
         self.lock().sending != Sending::Absent
     }
@@ -91,25 +98,25 @@ impl State {
         self.interrupted.cancelled().await;
     }
 
-    /// What keeps the sending direction from going on: a failure, or the peer's STOP.
+    /// Returns what ended the sending direction: a failure, or the peer's STOP.
     pub(crate) fn send_error(&self) -> Option<Error> {
         self.lock().send_error(&self.peer)
     }
 
-    /// What keeps the receiving direction from going on.
+    /// Returns the failure that ended the receiving direction.
     pub(crate) fn receive_error(&self) -> Option<Error> {
         self.lock().receive_error(&self.peer)
     }
 
-    /// Records the first failure, tells the peer unless the peer knows, and wakes everybody.
+    /// Records the first failure, notifies the peer unless the peer knows, and wakes both halves.
     pub(crate) fn fail(&self, failure: Failure) {
         let mut inner = self.lock();
         inner.fail(failure);
         self.finish_update(inner);
     }
 
-    /// The data connection broke. The control connection is given a moment to tell why: a peer
-    /// that dies closes both, one that aborts says so first.
+    /// Records that the data connection broke. It is a failure only after a moment in which the control connection may
+    /// tell why: a peer that dies closes both connections, and one that aborts sends the reason first.
     pub(crate) fn suspect(&self, fault: Fault) {
         let mut inner = self.lock();
         if inner.suspicion.is_none() && inner.failure.is_none() && !inner.done() {
@@ -118,7 +125,7 @@ impl State {
         }
     }
 
-    /// The data connection's fault and when it was seen, while nothing better is known.
+    /// Returns the fault of the data connection and the time when it was found, while no cause is known.
     pub(crate) fn suspicion(&self) -> Option<(Fault, Instant)> {
         let inner = self.lock();
         if inner.done() {
@@ -128,7 +135,7 @@ impl State {
         }
     }
 
-    /// The user let go of the sending half (or of the receiving half, with all it had not read).
+    /// Records that the user dropped a half: the sending one, or the receiving one with or without `unread` bytes.
     pub(crate) fn release_half(&self, sending: bool, unread: bool) {
         let mut inner = self.lock();
         inner.held -= 1;
@@ -149,7 +156,7 @@ impl State {
         }
     }
 
-    /// What is to be sent now, and whether it is the last.
+    /// Takes the messages out of the outbox.
     pub(crate) fn outgoing(&self) -> Outgoing {
         let mut inner = self.lock();
         let last = inner.held == 0 || inner.failure.is_some();
@@ -159,12 +166,12 @@ impl State {
         }
     }
 
-    /// Whether the peer has said goodbye: the end of its connection is no death then.
+    /// Returns true if the peer has sent Bye: the end of its connection is no failure then.
     pub(crate) fn peer_left(&self) -> bool {
         self.lock().peer_left
     }
 
-    /// Whether the stream failed because the peer said nothing for too long.
+    /// Returns true if the stream failed because the peer was silent for too long.
     pub(crate) fn is_peer_silent(&self) -> bool {
         matches!(
             self.lock().failure,
@@ -172,29 +179,29 @@ impl State {
         )
     }
 
-    /// Whether the stream has failed.
+    /// Returns true if the stream has failed.
     pub(crate) fn failed(&self) -> bool {
         self.lock().failure.is_some()
     }
 
-    /// Registers the steward's waker for what wakes either half.
+    /// Registers the steward's waker, which is called whenever a half is woken.
     pub(crate) fn wait_as_steward(&self, cx: &Context<'_>) {
         register(&mut self.lock().steward_waker, cx);
     }
 
-    /// Wakes whoever waits for the sending half.
+    /// Wakes the task that waits for the sending half.
     pub(crate) fn wake_sender(&self) {
         let waker = self.lock().send_waker.take();
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes whoever waits for the receiving half.
+    /// Wakes the task that waits for the receiving half.
     pub(crate) fn wake_receiver(&self) {
         let waker = self.lock().receive_waker.take();
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Takes a message of the peer's.
+    /// Handles a message of the peer.
     pub(crate) fn receive(&self, message: Message) {
         let mut inner = self.lock();
         if inner.failure.is_some() {
@@ -209,8 +216,7 @@ impl State {
         self.finish_update(inner);
     }
 
-    /// Tells whom it concerns what has just happened under the lock, and after it: who is woken while it is
-    /// held waits for it at once.
+    /// Releases the lock, and then calls the wakers: a task that is woken under the lock would wait for it at once.
     fn finish_update(&self, mut inner: MutexGuard<'_, StreamMachine>) {
         let woken = inner.take_woken();
         let interrupted = inner.interrupted;

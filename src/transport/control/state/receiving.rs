@@ -6,7 +6,7 @@ use super::{State, machine::Receiving, register};
 use crate::{Error, transport::control::message::Message};
 
 impl State {
-    /// The FIN, once it is in and until its bytes are.
+    /// Returns the byte count and the digest of a FIN that has arrived before its last bytes.
     pub(crate) fn announced_end(&self) -> Option<(u64, u64)> {
         match self.lock().receiving {
             Receiving::Fin(bytes, digest) => Some((bytes, digest)),
@@ -14,7 +14,7 @@ impl State {
         }
     }
 
-    /// Whether this direction receives at all.
+    /// Returns true while this end receives.
     pub(crate) fn receives(&self) -> bool {
         !matches!(
             self.lock().receiving,
@@ -22,14 +22,14 @@ impl State {
         )
     }
 
-    /// One chunk of `bytes` arrived and was verified.
+    /// Counts one chunk of `bytes` that arrived and was verified.
     pub(crate) fn count_received(&self, bytes: u64) {
         let stats = &mut self.lock().stats;
         stats.bytes_received += bytes;
         stats.chunks_received += 1;
     }
 
-    /// These slots may be written by the peer.
+    /// Grants slots to the peer, which may write them. Takes them out of `slots`.
     pub(crate) fn grant(&self, slots: &mut Vec<u32>) {
         let mut inner = self.lock();
         if let Some(Message::Credit(granted)) = inner.outbox.last_mut() {
@@ -37,12 +37,12 @@ impl State {
         } else {
             inner.outbox.push(Message::Credit(std::mem::take(slots)));
         }
-        // The control task wants the lock first of all: woken before it is free, it goes to sleep again.
+        // The control task takes the lock first: woken before the lock is free, it would wait again.
         drop(inner);
         self.to_control.notify_one();
     }
 
-    /// Every byte of the FIN is here and verified.
+    /// Acknowledges the FIN: every byte has arrived and is verified.
     pub(crate) fn complete(&self) {
         let mut inner = self.lock();
         // The reader may have stopped since the FIN was looked at; the peer takes no
@@ -54,7 +54,7 @@ impl State {
         }
     }
 
-    /// The reader has had every byte: `true` when that was the end of the stream.
+    /// Records that the reader has taken every byte that arrived. Returns true at the end of the stream.
     ///
     /// # Errors
     ///
@@ -76,11 +76,11 @@ impl State {
         register(&mut self.lock().receive_waker, cx);
     }
 
-    /// The sink has taken every byte: tells the peer.
+    /// Confirms to the peer that the sink has taken every byte.
     ///
     /// # Errors
     ///
-    /// When the end has not been read yet, or the stream failed before.
+    /// When the end has not been read yet, or the stream has failed.
     pub(crate) fn confirm(&self) -> Result<(), Error> {
         let mut inner = self.lock();
         match inner.receiving {
@@ -98,7 +98,7 @@ impl State {
         }
     }
 
-    /// The reader wants no more after `offset` bytes, and is content.
+    /// Sends STOP: the reader needs no more after `offset` bytes, and this is no failure.
     pub(crate) fn stop(&self, offset: u64) {
         let mut inner = self.lock();
         if matches!(

@@ -4,29 +4,29 @@ use super::{State, credits::Credits};
 use crate::transport::control::message::Message;
 
 impl State {
-    /// Forgets every credit, and gives none away until [`resume`](Self::resume): the slots that
-    /// they are for are about to go.
+    /// Drops all credits, and stops [`take_credit`](Self::take_credit) until [`resume`](Self::resume): their slots are
+    /// about to be replaced.
     pub(crate) fn pause(&self) {
         self.lock().credits.pause();
     }
 
-    /// Gives credits away again. What has come since the peer paused is for the new slots.
+    /// Lets credits be taken again. Those that arrived since [`pause`](Self::pause) are for the new slots.
     pub(crate) fn resume(&self) {
         self.lock().credits.resume();
     }
 
-    /// Tells the peer a step of the renewal of the data path.
+    /// Sends a step of the renewal to the peer.
     pub(crate) fn send_step(&self, step: Result<Vec<u8>, String>) {
         self.lock().outbox.push(Message::Step(step));
         self.to_control.notify_one();
     }
 
-    /// The peer's next step of that.
+    /// Takes the oldest step of the peer that has arrived.
     pub(crate) fn take_step(&self) -> Option<Result<Vec<u8>, String>> {
         self.lock().steps.pop_front()
     }
 
-    /// Whether a renewal of the data path still has a purpose.
+    /// Returns true while the stream still has bytes to move.
     pub(crate) fn is_open(&self) -> bool {
         let inner = self.lock();
         inner.failure.is_none() && !inner.done()
@@ -41,13 +41,13 @@ impl State {
 }
 
 impl Credits {
-    /// Forgets every credit, and gives none away until [`resume`](Self::resume).
+    /// Drops all credits, and gives none out until [`resume`](Self::resume).
     pub(super) fn pause(&mut self) {
         self.slots.clear();
         self.paused = true;
     }
 
-    /// Gives credits away again.
+    /// Gives credits out again.
     pub(super) fn resume(&mut self) {
         self.paused = false;
     }

@@ -6,7 +6,7 @@ use super::{State, machine::Sending, register};
 use crate::{Error, Fault, transport::control::message::Message};
 
 impl State {
-    /// Whether more bytes may be written.
+    /// Returns an error unless more bytes may be written.
     ///
     /// # Errors
     ///
@@ -23,12 +23,12 @@ impl State {
         }
     }
 
-    /// A slot of the peer's that may be written.
+    /// Takes the oldest credit: a slot of the peer that may be written.
     pub(crate) fn take_credit(&self) -> Option<u32> {
         self.lock().credits.take()
     }
 
-    /// One chunk of `bytes` went to the data path.
+    /// Counts one chunk of `bytes` that was given to the data path.
     pub(crate) fn count_sent(&self, bytes: u64) {
         let stats = &mut self.lock().stats;
         stats.bytes_sent += bytes;
@@ -40,7 +40,7 @@ impl State {
         register(&mut self.lock().send_waker, cx);
     }
 
-    /// Every byte is with the data path: says so, once.
+    /// Sends FIN, once: every byte has been given to the data path.
     pub(crate) fn finish_sending(&self, bytes: u64, digest: u64) {
         let mut inner = self.lock();
         if inner.sending == Sending::Open {
