@@ -1,4 +1,7 @@
-//! Fills the slots of a sending half in place: the interface between a stream and the loop that carries bytes.
+//! The trait through which slots are filled in place.
+//!
+//! It is all that the loop which carries bytes knows of a stream. The sending half implements it, and the public types
+//! forward to that.
 
 use std::{
     io,
