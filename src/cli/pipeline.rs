@@ -7,10 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
-use tokio::{
-    runtime::Handle,
-    sync::{mpsc::UnboundedSender, oneshot},
-};
+use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
     args::{HostOptions, StreamOptions},
@@ -22,12 +19,12 @@ use crate::{
     Direction, GeneratedKey, Key,
     ssh::{
         agent,
-        own::{self, Lane, Parts},
+        local_edge::LocalEdge,
         plan::{Place, Plan},
-        protocol::End,
+        protocol::EdgeId,
         supervisor::{
             Notice, Settings, Summary,
-            driver::{Driver, Inbox, Tell, inbox},
+            driver::{Driver, Inbox, LocalEdges, Tell, inbox},
             machine::Machine,
         },
     },
@@ -86,11 +83,12 @@ impl Pipeline<'_> {
                 .detail(&format!("{site}: {}", launch.display()));
         }
         let (inbox, happenings) = inbox();
-        let lane = |end| self.lane(end, &keys, &inbox);
-        let lanes = [
-            plan.has_input.then(|| lane(End::Input)).transpose()?,
-            Some(lane(End::Output)?),
-        ];
+        let mut local_edges = LocalEdges::new();
+        if plan.has_input {
+            self.serve(0, Direction::Send, &keys, &inbox, &mut local_edges)?;
+        }
+        let last = plan.stages.len();
+        self.serve(last, Direction::Receive, &keys, &inbox, &mut local_edges)?;
         let settings = Settings {
             stream: self.hosts.stream_order(self.stream),
             fsync: self.fsync,
@@ -103,7 +101,7 @@ impl Pipeline<'_> {
             machine: Machine::new(plan.clone(), settings, texts),
             launches,
             silence: self.stream.config(Direction::Both).timeout,
-            lanes,
+            local_edges,
             inbox,
             happenings,
             tell: self.tell(),
@@ -130,33 +128,32 @@ impl Pipeline<'_> {
         })
     }
 
-    /// Serves one of the program's own edges on a thread of its own: a disk or a terminal that stalls holds up
-    /// nobody else, and both ways go on at once.
-    fn lane(
+    /// Serves one of the program's own edges on a thread of its own, so that a disk or a terminal that stalls delays
+    /// nothing else, and both directions move at once.
+    fn serve(
         &self,
-        end: End,
+        edge: usize,
+        direction: Direction,
         keys: &[GeneratedKey],
         inbox: &Inbox,
-    ) -> anyhow::Result<UnboundedSender<own::Command>> {
-        let (edge, direction, name) = match end {
-            End::Input => (0, Direction::Send, "input"),
-            End::Output => (self.plan.stages.len(), Direction::Receive, "output"),
-        };
+        local_edges: &mut LocalEdges,
+    ) -> anyhow::Result<()> {
         let (from, to) = self.plan.ends(edge);
+        let (peer, name) = match direction {
+            Direction::Send => (to, "input"),
+            _ => (from, "output"),
+        };
         let mut config = self.stream.config(direction);
         config.control_runtime = Some(self.control.clone());
-        let parts = Parts {
-            end,
-            key: keys[edge].key().clone(),
-            peer: if end == End::Input { to } else { from },
-            config,
-        };
-        let (lane, commands) = Lane::new(parts, inbox.own(end));
+        let id = EdgeId::of_index(edge);
+        let key = keys[edge].key().clone();
+        let (local, commands) = LocalEdge::new(key, peer, config, inbox.local_edge(id));
         let runtime = run::runtime()?;
         thread::Builder::new()
             .name(name.to_owned())
-            .spawn(move || runtime.block_on(lane.serve()))
+            .spawn(move || runtime.block_on(local.serve()))
             .context("cannot start a thread")?;
-        Ok(commands)
+        local_edges.insert(id, commands);
+        Ok(())
     }
 }

@@ -7,7 +7,8 @@ use serde::Serialize;
 use crate::ssh::{
     outcome::{Site, StageEnd, Verdict},
     plan::Plan,
-    protocol::{Link, Status},
+    protocol::EdgeLink,
+    stage::{StageReport, Status},
     supervisor::Summary,
 };
 
@@ -77,7 +78,7 @@ impl Table {
                 ..row
             }
         };
-        let edge = |(number, link): (usize, &Option<Link>)| {
+        let edge = |(number, link): (usize, &Option<EdgeLink>)| {
             let is_there = number > 0 || plan.has_input;
             is_there.then(|| edge(plan.ends(number), link.as_ref()))
         };
@@ -170,7 +171,7 @@ fn row(plan: &Plan, number: usize, end: &StageEnd, verdict: Verdict, is_lost: bo
     };
     let report = end.report.as_ref();
     let micros = |us: u64| Duration::from_micros(us).as_secs_f64();
-    let bytes = |side: fn(&crate::ssh::protocol::Report) -> u64| report.map_or(0, side);
+    let bytes = |side: fn(&StageReport) -> u64| report.map_or(0, side);
     let (bytes_in, bytes_out) = (bytes(|r| r.bytes_in), bytes(|r| r.bytes_out));
     let seconds = micros(bytes(|r| r.elapsed_us));
     Row {
@@ -188,7 +189,7 @@ fn row(plan: &Plan, number: usize, end: &StageEnd, verdict: Verdict, is_lost: bo
             Verdict::Trouble if is_lost => "lost",
             Verdict::Trouble => "broken",
         },
-        fault: report.and_then(|report| Some(report.fault.as_ref()?.text.clone())),
+        fault: end.fault.as_ref().map(|fault| fault.text.clone()),
         output_stopped: report.is_some_and(|report| report.output_stopped),
         input_stopped: report.is_some_and(|report| report.input_stopped),
         bytes_in,
@@ -200,7 +201,7 @@ fn row(plan: &Plan, number: usize, end: &StageEnd, verdict: Verdict, is_lost: bo
     }
 }
 
-fn edge((from, to): (String, String), link: Option<&Link>) -> EdgeRow {
+fn edge((from, to): (String, String), link: Option<&EdgeLink>) -> EdgeRow {
     EdgeRow {
         from,
         to,
@@ -285,7 +286,7 @@ mod tests {
     use std::ffi::OsString;
 
     use super::*;
-    use crate::ssh::{outcome::Ends, protocol::Report};
+    use crate::ssh::outcome::Ends;
 
     fn table() -> Table {
         let segments = [
@@ -294,9 +295,8 @@ mod tests {
         ];
         let segments: Vec<_> = segments.iter().map(OsString::from).collect();
         let plan = Plan::parse(&segments, true).unwrap();
-        let report = |status, bytes_in, bytes_out| Report {
+        let report = |status, bytes_in, bytes_out| StageReport {
             status: Some(status),
-            fault: None,
             output_stopped: false,
             input_stopped: false,
             bytes_in,
@@ -313,7 +313,7 @@ mod tests {
             end(report(Status::Exited(0), 0, 3_000_000_000)),
             end(report(Status::Signaled(9), 3_000_000_000, 17)),
         ];
-        let link = Link {
+        let link = EdgeLink {
             transport: "tcp".to_owned(),
             reason: "no RDMA device here".to_owned(),
             is_fallback: false,

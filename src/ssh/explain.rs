@@ -2,7 +2,7 @@
 
 use super::{
     plan::launch::{Launch, Way},
-    protocol::Status,
+    stage::Status,
 };
 
 /// What is known about a session that ended without a report.

@@ -1,15 +1,17 @@
 //! Pipelines: the controller that runs them, the agents that run their stages, and ssh between the two.
 
 pub(crate) mod agent;
+mod edge;
 pub(crate) mod explain;
 mod frames;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod greeting;
+pub(crate) mod local_edge;
 pub(crate) mod outcome;
-pub(crate) mod own;
 pub(crate) mod plan;
 pub(crate) mod protocol;
 pub(crate) mod quote;
 mod session;
+pub(crate) mod stage;
 pub(crate) mod supervisor;

@@ -5,7 +5,8 @@ mod tests;
 
 use super::{
     explain::signal,
-    protocol::{End, Fault, FaultKind, Report, Status},
+    protocol::{FaultKind, WorkFault},
+    stage::{StageReport, Status},
 };
 
 /// Where something happened.
@@ -13,8 +14,10 @@ use super::{
 pub(crate) enum Site {
     /// In this stage, counted from 0.
     Stage(usize),
-    /// At rdpipe's own end of the pipeline: the input feeds the first stage, the output is the last's.
-    Own(End),
+    /// At the controller's own input, which feeds the first stage.
+    Input,
+    /// At the controller's own output, which takes what the last stage writes.
+    Output,
     /// Between the stages: while edge `.0` was being set up.
     Edge(usize),
 }
@@ -23,7 +26,7 @@ pub(crate) enum Site {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cause {
     pub(crate) site: Site,
-    pub(crate) fault: Fault,
+    pub(crate) fault: WorkFault,
     /// Whether ssh, the network or an agent failed, and not what the user asked for.
     pub(crate) is_trouble: bool,
 }
@@ -31,9 +34,11 @@ pub(crate) struct Cause {
 /// What is known about a stage in the end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StageEnd {
-    /// From [`FromAgent::Ended`](super::protocol::FromAgent::Ended): nothing had failed before it.
+    /// From [`FromStage::Ended`](super::stage::FromStage::Ended): nothing had failed before it.
     pub(crate) ended: Option<Status>,
-    pub(crate) report: Option<Report>,
+    pub(crate) report: Option<StageReport>,
+    /// What broke, by its agent's report.
+    pub(crate) fault: Option<WorkFault>,
     /// Whether it is about a file and runs no command.
     pub(crate) is_file: bool,
 }
@@ -118,7 +123,7 @@ impl Ends {
     }
 
     fn own_output_failed(&self) -> bool {
-        self.causes_at(Site::Own(End::Output)).next().is_some()
+        self.causes_at(Site::Output).next().is_some()
     }
 
     /// The number that rdpipe exits with.
@@ -127,7 +132,7 @@ impl Ends {
             return signal.saturating_add(128);
         }
         let verdicts = self.verdicts();
-        let own = |cause: &Cause| matches!(cause.site, Site::Own(_));
+        let own = |cause: &Cause| matches!(cause.site, Site::Input | Site::Output);
         let lost =
             |cause: &Cause| cause.is_trouble || (own(cause) && cause.fault.kind == FaultKind::Edge);
         if verdicts.contains(&Verdict::Trouble) || self.causes.iter().any(lost) {

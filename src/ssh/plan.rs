@@ -7,7 +7,7 @@ mod tests;
 
 use std::{ffi::OsString, fmt, os::unix::ffi::OsStrExt};
 
-use super::protocol::Work;
+use super::stage::StageWork;
 
 /// A pipeline: what runs where, in order. The edges follow from it: edge `k` is the input of stage `k`
 /// (counted from 0) and the output of the one before it; the first and the last are rdpipe's own.
@@ -23,7 +23,7 @@ pub(crate) struct Plan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stage {
     pub(crate) place: Place,
-    pub(crate) work: Work,
+    pub(crate) work: StageWork,
     /// What stood behind the colon, for people.
     pub(crate) text: String,
 }
@@ -57,7 +57,7 @@ impl Plan {
             })
         };
         let stages: Vec<_> = segments.iter().map(stage).collect::<Result<_, _>>()?;
-        let reads_file = |stage: &Stage| matches!(stage.work, Work::Read(_));
+        let reads_file = |stage: &Stage| matches!(stage.work, StageWork::Read(_));
         let has_input = input && !stages.first().is_some_and(reads_file);
         Ok(Self { stages, has_input })
     }
@@ -88,7 +88,7 @@ impl Plan {
     }
 
     fn is_files(&self) -> bool {
-        let is_files = |stage: &Stage| matches!(stage.work, Work::Files(_));
+        let is_files = |stage: &Stage| matches!(stage.work, StageWork::Files(_));
         self.stages.first().is_some_and(is_files)
     }
 
@@ -119,7 +119,7 @@ impl Stage {
 
     /// Whether a file is all that it has to do with.
     pub(crate) fn is_file(&self) -> bool {
-        !matches!(self.work, Work::Command(_))
+        !matches!(self.work, StageWork::Command(_))
     }
 }
 
@@ -172,7 +172,7 @@ fn name(bytes: &[u8]) -> Result<&str, SegmentFault> {
 }
 
 /// What a command asks for: one that begins with an operator is about a file.
-fn work(command: &[u8]) -> Result<Work, SegmentFault> {
+fn work(command: &[u8]) -> Result<StageWork, SegmentFault> {
     let trimmed = command.trim_ascii_start();
     if trimmed.is_empty() {
         return Err(SegmentFault::NoCommand);
@@ -182,13 +182,13 @@ fn work(command: &[u8]) -> Result<Work, SegmentFault> {
         path => Ok(path.to_vec()),
     };
     match trimmed {
-        [b'<', rest @ ..] => path(rest).map(Work::Read),
-        [b'>', b'>', rest @ ..] => path(rest).map(|path| Work::Write { path, append: true }),
-        [b'>', rest @ ..] => path(rest).map(|path| Work::Write {
+        [b'<', rest @ ..] => path(rest).map(StageWork::Read),
+        [b'>', b'>', rest @ ..] => path(rest).map(|path| StageWork::Write { path, append: true }),
+        [b'>', rest @ ..] => path(rest).map(|path| StageWork::Write {
             path,
             append: false,
         }),
-        _ => Ok(Work::Command(command.to_vec())),
+        _ => Ok(StageWork::Command(command.to_vec())),
     }
 }
 

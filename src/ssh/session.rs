@@ -31,8 +31,8 @@ use super::{
     frames::codec,
     greeting::{Found, Greeting},
     plan::launch::Launch,
-    protocol::{self, FromAgent, Status, ToAgent, VERSION, greeting},
-    supervisor::Closing,
+    protocol::{self, FromAgent, ToAgent, VERSION, greeting},
+    stage::Status,
 };
 
 /// How long the way to an agent may take at least, whatever `--timeout` says: ssh's own limit for connecting,
@@ -62,7 +62,16 @@ pub(crate) enum SessionEvent {
     Words(String),
     Message(FromAgent),
     /// Last: the process is gone.
-    Closed(Closing),
+    Closed(SessionEnd),
+}
+
+/// How a session ended.
+#[derive(Debug, Clone)]
+pub(crate) struct SessionEnd {
+    /// Why, if that was before the agent's report.
+    pub(crate) why: String,
+    /// Whether a signal that this program had not sent ended the agent.
+    pub(crate) killed: bool,
 }
 
 impl Session {
@@ -116,7 +125,7 @@ struct Talk {
     greeted: bool,
 }
 
-impl Closing {
+impl SessionEnd {
     fn because(why: String) -> Self {
         let killed = false;
         Self { why, killed }
@@ -137,17 +146,17 @@ impl Talk {
             Ok(child) => self.attend(child, queue).await,
             Err(error) => {
                 let program = self.launch.program().to_string_lossy().into_owned();
-                Closing::because(format!("cannot run {program}: {error}"))
+                SessionEnd::because(format!("cannot run {program}: {error}"))
             }
         };
         (self.events)(SessionEvent::Closed(closing));
     }
 
-    async fn attend(&mut self, mut child: Child, queue: UnboundedReceiver<ToAgent>) -> Closing {
+    async fn attend(&mut self, mut child: Child, queue: UnboundedReceiver<ToAgent>) -> SessionEnd {
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
-            return Closing::because("its pipes are missing".to_owned());
+            return SessionEnd::because("its pipes are missing".to_owned());
         };
         let words = tokio::spawn(listen(
             stderr,
@@ -166,7 +175,7 @@ impl Talk {
         let status = self.wait(&mut child, is_closed).await;
         let _ = timeout(WORDS_LIMIT, words).await;
         match broken {
-            Broken::Because(why) => Closing::because(why),
+            Broken::Because(why) => SessionEnd::because(why),
             Broken::Closed => {
                 let words: Vec<_> = lock(&self.words).iter().cloned().collect();
                 let evidence = Evidence {
@@ -179,7 +188,7 @@ impl Talk {
                     Some(Status::Signaled(_) | Status::Exited(129..=192))
                 );
                 let why = explain(&self.launch, &evidence);
-                Closing { why, killed }
+                SessionEnd { why, killed }
             }
         }
     }

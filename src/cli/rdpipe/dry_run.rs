@@ -11,7 +11,7 @@ use crate::{
     cli::args::RdpipeArgs,
     ssh::{
         plan::{Place, Plan},
-        protocol::Work,
+        stage::StageWork,
     },
 };
 
@@ -31,14 +31,16 @@ fn stages(plan: &Plan, args: &RdpipeArgs) -> String {
     let stage = |(number, stage): (usize, &crate::ssh::plan::Stage)| {
         let name = plan.name(number);
         let work = match &stage.work {
-            Work::Command(command) => {
+            StageWork::Command(command) => {
                 format!("runs, in the login shell: {}", lossy(command))
             }
-            Work::Read(path) => format!("reads the file {}", lossy(path)),
+            StageWork::Read(path) => format!("reads the file {}", lossy(path)),
             // Not from the command line of rdpipe.
-            Work::Files(paths) => format!("reads {} files", paths.len()),
-            Work::Write { path, append: true } => format!("appends to the file {}", lossy(path)),
-            Work::Write { path, .. } => format!("writes the file {}", lossy(path)),
+            StageWork::Files(paths) => format!("reads {} files", paths.len()),
+            StageWork::Write { path, append: true } => {
+                format!("appends to the file {}", lossy(path))
+            }
+            StageWork::Write { path, .. } => format!("writes the file {}", lossy(path)),
         };
         let agent = remote.launch(&stage.place, &own).display();
         format!("stage {name}\n  {work}\n  agent: {agent}\n")

@@ -11,7 +11,7 @@ use crate::{
     ssh::{
         outcome::{Cause, Site, Verdict, describe},
         plan::Plan,
-        protocol::{End, FaultKind},
+        protocol::FaultKind,
         supervisor::Summary,
     },
 };
@@ -92,6 +92,6 @@ fn sentence(plan: &Plan, cause: &Cause) -> String {
     let text = &cause.fault.text;
     match cause.site {
         Site::Stage(stage) => format!("{}: {text}", plan.site(stage)),
-        Site::Own(End::Input | End::Output) | Site::Edge(_) => text.clone(),
+        Site::Input | Site::Output | Site::Edge(_) => text.clone(),
     }
 }

@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use crate::{reach, ssh::protocol::Hello, transport::host_name};
+use crate::{reach, ssh::protocol::AgentHello, transport::host_name};
 
 /// What an agent on this host says first.
-pub(super) fn hello() -> Hello {
-    Hello {
+pub(super) fn hello() -> AgentHello {
+    AgentHello {
         host: host_name(),
         machine: machine(),
         addresses: reach::addresses(),

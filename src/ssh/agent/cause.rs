@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio_util::sync::CancellationToken;
 
-use crate::ssh::protocol::{Fault, FaultKind};
+use crate::ssh::protocol::{FaultKind, WorkFault};
 
 /// Shared by all the tasks of a stage. Whoever sees something break says so here, and all others end.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub(super) struct Cause {
 #[derive(Debug, Clone)]
 struct Failure {
     /// None where the command's status says it all.
-    fault: Option<Fault>,
+    fault: Option<WorkFault>,
     /// What the peers are told.
     reason: String,
 }
@@ -33,7 +33,7 @@ impl Cause {
     /// Gives up because of a fault. `reason` is what the peers on the edges are told.
     pub(super) fn fail(&self, kind: FaultKind, text: impl Into<String>, reason: impl Into<String>) {
         let text = text.into();
-        let fault = Some(Fault { kind, text });
+        let fault = Some(WorkFault { kind, text });
         let reason = reason.into();
         self.set(Failure { fault, reason });
     }
@@ -66,7 +66,7 @@ impl Cause {
         self.failed.is_cancelled()
     }
 
-    pub(super) fn fault(&self) -> Option<Fault> {
+    pub(super) fn fault(&self) -> Option<WorkFault> {
         self.first()?.fault
     }
 

@@ -16,7 +16,8 @@ use zeroize::Zeroize;
 use crate::ssh::{
     frames::codec,
     protocol::{
-        FromAgent, Hello, Order, ToAgent, VERSION, decode, encode, greeting, parse_greeting,
+        AgentHello, FromAgent, MessageError, Order, ToAgent, VERSION, decode, encode, greeting,
+        parse_greeting,
     },
 };
 
@@ -42,6 +43,8 @@ pub(super) enum ControlError {
     Broken(#[from] io::Error),
     #[error("what came from the controller made no sense ({0})")]
     Garbage(&'static str),
+    #[error("what came from the controller made no sense ({0})")]
+    Message(#[from] MessageError),
     #[error(
         "the agent here is rdpipe {}, the controller is rdpipe {theirs}; install the same on all hosts",
         env!("CARGO_PKG_VERSION")
@@ -112,7 +115,7 @@ fn parse(frame: Option<io::Result<BytesMut>>) -> Result<ToAgent, ControlError> {
     };
     let message = decode(&frame);
     frame.as_mut().zeroize();
-    message.map_err(|_| ControlError::Garbage("no message of this version"))
+    Ok(message?)
 }
 
 /// Writes what is put into the outbox.
@@ -135,7 +138,7 @@ impl Writer {
 pub(super) async fn open<R, W>(
     mut input: R,
     mut output: W,
-    hello: Hello,
+    hello: AgentHello,
 ) -> Result<(Order, Inbox<R>, Outbox, Writer), ControlError>
 where
     R: AsyncRead + Unpin,

@@ -16,7 +16,7 @@ use rustix::{
 };
 
 use super::{descendants, hold::Keeper, reaper};
-use crate::ssh::protocol::Status;
+use crate::ssh::stage::Status;
 
 /// Runs the guard: `rdpipe --agent`.
 pub(crate) fn main() -> ExitCode {

@@ -6,13 +6,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
     cause::Cause,
-    explain::named,
     meter::{Meter, Metered},
 };
 use crate::{
     Error, Stream,
     carry::pump::{self, PumpError},
-    ssh::protocol::FaultKind,
+    ssh::{edge::about_peer, protocol::FaultKind},
 };
 
 /// A stream, and what is known about it.
@@ -128,7 +127,7 @@ impl Joint {
             Error::PeerAborted { .. } => FaultKind::PeerAborted,
             _ => FaultKind::Edge,
         };
-        let text = named(error.clone(), &self.peer).to_string();
+        let text = about_peer(error.clone(), &self.peer).to_string();
         let reason = match error {
             // Whoever gave up first has said it best.
             Error::PeerAborted { reason, .. } => reason,

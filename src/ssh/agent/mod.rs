@@ -12,9 +12,9 @@ mod cause;
 mod control;
 mod descendants;
 mod edge;
-mod explain;
 mod guard;
 mod hold;
+mod job;
 mod joint;
 mod meter;
 mod reaper;
@@ -24,7 +24,5 @@ mod tests;
 mod worker;
 
 pub(crate) use addresses::machine;
-pub(crate) use edge::{Plan as EdgePlan, link};
-pub(crate) use explain::named;
 pub(crate) use guard::main as guard_main;
 pub(crate) use worker::main as worker_main;

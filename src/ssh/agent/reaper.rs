@@ -7,7 +7,7 @@ use rustix::{
     process::{Pid, WaitOptions, WaitStatus, wait},
 };
 
-use crate::ssh::protocol::Status;
+use crate::ssh::stage::Status;
 
 /// Reaps children until there are none, and tells `reaped` of each. Blocks.
 ///

@@ -7,21 +7,14 @@ fn stage(status: Status) -> StageEnd {
     StageEnd {
         ended: Some(status),
         report: Some(report(status)),
-        is_file: false,
+        ..StageEnd::default()
     }
 }
 
-fn report(status: Status) -> Report {
-    Report {
+fn report(status: Status) -> StageReport {
+    StageReport {
         status: Some(status),
-        fault: None,
-        output_stopped: false,
-        input_stopped: false,
-        bytes_in: 0,
-        bytes_out: 0,
-        elapsed_us: 0,
-        blocked_on_input_us: 0,
-        blocked_on_output_us: 0,
+        ..StageReport::default()
     }
 }
 
@@ -35,7 +28,7 @@ fn cause(site: Site, kind: FaultKind) -> Cause {
     let text = format!("{kind:?}");
     Cause {
         site,
-        fault: Fault { kind, text },
+        fault: WorkFault { kind, text },
         is_trouble: false,
     }
 }
@@ -127,7 +120,7 @@ fn trouble_outweighs_statuses() {
     }];
     assert_eq!(ends.verdicts()[1], Verdict::Trouble);
     assert_eq!(ends.exit(), 255);
-    ends.causes = vec![cause(Site::Own(End::Output), FaultKind::Edge)];
+    ends.causes = vec![cause(Site::Output, FaultKind::Edge)];
     assert_eq!(ends.exit(), 255);
     ends.signal = Some(2);
     assert_eq!(ends.exit(), 130);
@@ -139,7 +132,7 @@ fn a_file_that_fails_is_status_1() {
     ends.stages[1].is_file = true;
     ends.causes = vec![cause(Site::Stage(1), FaultKind::Own)];
     assert_eq!(ends.exit(), 1);
-    ends.causes = vec![cause(Site::Own(End::Input), FaultKind::Own)];
+    ends.causes = vec![cause(Site::Input, FaultKind::Own)];
     assert_eq!(ends.exit(), 1);
     ends.stages[1].is_file = false;
     ends.causes = vec![cause(Site::Stage(1), FaultKind::Own)];

@@ -23,8 +23,8 @@ fn host(destination: &str, host: &str) -> Place {
     }
 }
 
-fn command(text: &str) -> Work {
-    Work::Command(text.as_bytes().to_vec())
+fn command(text: &str) -> StageWork {
+    StageWork::Command(text.as_bytes().to_vec())
 }
 
 #[test]
@@ -60,13 +60,13 @@ fn segments_come_in_every_form() {
 
 #[test]
 fn operators_are_about_files() {
-    let write = |path: &str, append| Work::Write {
+    let write = |path: &str, append| StageWork::Write {
         path: path.into(),
         append,
     };
     for (text, work) in [
-        ("<f", Work::Read(b"f".to_vec())),
-        ("<  a b ", Work::Read(b"a b ".to_vec())),
+        ("<f", StageWork::Read(b"f".to_vec())),
+        ("<  a b ", StageWork::Read(b"a b ".to_vec())),
         ("> mycopy", write("mycopy", false)),
         (">>\t~/log", write("~/log", true)),
         ("  > f", write("f", false)),
@@ -184,7 +184,7 @@ proptest! {
     #[test]
     fn every_command_arrives_as_it_was_typed(command in "[^\0<> \t\n\r\x0c][^\0]*") {
         let stage = one(&format!("fs1:{command}"));
-        prop_assert_eq!(stage.work, Work::Command(command.into_bytes()));
+        prop_assert_eq!(stage.work, StageWork::Command(command.into_bytes()));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Carries out what the machine decides: sessions, rdpipe's own edges, time, and words for the user.
 
 use std::{
+    collections::BTreeMap,
     future::pending,
     sync::{
         Arc,
@@ -17,11 +18,11 @@ use tokio::{
     time::sleep_until,
 };
 
-use super::{Action, Event, Notice, OwnEvent, Summary, machine::Machine};
+use super::{Action, Event, Notice, Summary, machine::Machine};
 use crate::ssh::{
-    own,
+    local_edge::{LocalEdgeCommand, LocalEdgeEvent},
     plan::launch::Launch,
-    protocol::End,
+    protocol::EdgeId,
     session::{Session, SessionEvent},
 };
 
@@ -39,12 +40,15 @@ pub(crate) fn inbox() -> (Inbox, Happenings) {
 }
 
 impl Inbox {
-    /// What one of rdpipe's own edges says.
-    pub(crate) fn own(&self, end: End) -> impl Fn(OwnEvent) + Send + Sync + 'static {
+    /// Returns where one of the controller's own edges reports its events.
+    pub(crate) fn local_edge(
+        &self,
+        edge: EdgeId,
+    ) -> impl Fn(LocalEdgeEvent) + Send + Sync + 'static + use<> {
         let Self(sender) = self.clone();
         move |event| {
-            // Nobody listens any more when all is over.
-            let _ = sender.send(Event::Own(end, event));
+            // The driver is gone when all is over.
+            let _ = sender.send(Event::Local(edge, event));
         }
     }
 
@@ -59,7 +63,7 @@ impl Inbox {
             let event = match event {
                 SessionEvent::Words(line) => return tell(Notice::Words(stage, line)),
                 SessionEvent::Message(message) => Event::Message(stage, message),
-                SessionEvent::Closed(closing) => Event::Closed(stage, closing),
+                SessionEvent::Closed(end) => Event::Closed(stage, end),
             };
             let _ = sender.send(event);
         }
@@ -69,6 +73,9 @@ impl Inbox {
 /// Tells the user.
 pub(crate) type Tell = Arc<dyn Fn(Notice) + Send + Sync>;
 
+/// The way to each of the controller's own edges.
+pub(crate) type LocalEdges = BTreeMap<EdgeId, UnboundedSender<LocalEdgeCommand>>;
+
 /// All that a run needs.
 pub(crate) struct Driver {
     pub(crate) machine: Machine,
@@ -76,8 +83,8 @@ pub(crate) struct Driver {
     pub(crate) launches: Vec<Launch>,
     /// After how long a silence an agent counts as lost.
     pub(crate) silence: Duration,
-    /// The lanes of rdpipe's own input and output.
-    pub(crate) lanes: [Option<UnboundedSender<own::Command>>; 2],
+    /// The way to each of the controller's own edges.
+    pub(crate) local_edges: LocalEdges,
     pub(crate) inbox: Inbox,
     pub(crate) happenings: Happenings,
     pub(crate) tell: Tell,
@@ -95,7 +102,7 @@ impl Driver {
             mut machine,
             launches,
             silence,
-            lanes,
+            local_edges,
             inbox,
             mut happenings,
             tell,
@@ -109,7 +116,7 @@ impl Driver {
         let sessions: Vec<_> = launches.into_iter().enumerate().map(open).collect();
         let hands = Hands {
             sessions,
-            lanes,
+            local_edges,
             tell,
         };
         let mut signal = Box::pin(caught(signal));
@@ -139,7 +146,7 @@ impl Driver {
 /// What actions are done with.
 struct Hands {
     sessions: Vec<Session>,
-    lanes: [Option<UnboundedSender<own::Command>>; 2],
+    local_edges: LocalEdges,
     tell: Tell,
 }
 
@@ -149,24 +156,25 @@ impl Hands {
             Action::Send(stage, message) => self.sessions[stage].send(message),
             Action::Kill(stage) => self.sessions[stage].cut(),
             Action::Dial {
-                end,
+                edge,
                 addresses,
                 port,
-            } => self.command(end, own::Command::Dial { addresses, port }),
+            } => self.command(edge, LocalEdgeCommand::Dial { addresses, port }),
             Action::Go => {
-                self.command(End::Input, own::Command::Go);
-                self.command(End::Output, own::Command::Go);
+                for &edge in self.local_edges.keys() {
+                    self.command(edge, LocalEdgeCommand::Go);
+                }
             }
-            Action::Abort(end, reason) => self.command(end, own::Command::Abort(reason)),
+            Action::Abort(edge, reason) => self.command(edge, LocalEdgeCommand::Abort(reason)),
             Action::Tell(notice) => (self.tell)(notice),
             Action::Done => {}
         }
     }
 
-    fn command(&self, end: End, command: own::Command) {
-        if let Some(lane) = &self.lanes[usize::from(end == End::Output)] {
-            // A lane that has ended says so by itself.
-            let _ = lane.send(command);
+    fn command(&self, edge: EdgeId, command: LocalEdgeCommand) {
+        if let Some(commands) = self.local_edges.get(&edge) {
+            // An edge that has ended reports that by itself.
+            let _ = commands.send(command);
         }
     }
 }

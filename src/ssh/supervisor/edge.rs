@@ -1,12 +1,12 @@
 //! How one edge comes to stand: who listens, who dials, and who does when that fails. No I/O.
 
-use crate::ssh::protocol::{End, Link};
+use crate::ssh::protocol::EdgeLink;
 
 /// What an edge leads from or to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Node {
-    /// rdpipe itself.
-    Own,
+    /// The controller itself: rdpipe or rdcat.
+    Controller,
     /// This stage.
     Stage(usize),
 }
@@ -24,7 +24,7 @@ pub(crate) struct Joint {
     pub(crate) failed: Vec<Attempt>,
     last_port: u16,
     connected: [bool; 2],
-    pub(crate) link: Option<Link>,
+    pub(crate) link: Option<EdgeLink>,
 }
 
 /// One end that could not reach the other.
@@ -49,7 +49,7 @@ impl Joint {
     /// An edge that nobody has done anything for. rdpipe itself never listens: it may sit where nobody
     /// gets at it.
     pub(crate) fn new(from: Node, to: Node) -> Self {
-        let listener = if to == Node::Own { from } else { to };
+        let listener = if to == Node::Controller { from } else { to };
         Self {
             from,
             to,
@@ -60,6 +60,11 @@ impl Joint {
             connected: [false; 2],
             link: None,
         }
+    }
+
+    /// Returns true if `node` is one of the two ends.
+    pub(crate) fn touches(&self, node: Node) -> bool {
+        self.from == node || self.to == node
     }
 
     /// Whether `node` listens from the start.
@@ -106,7 +111,7 @@ impl Joint {
             port: self.last_port,
             tried,
         });
-        if self.failed.len() > 1 || node == Node::Own {
+        if self.failed.len() > 1 || node == Node::Controller {
             return Some(Next::GiveUp);
         }
         self.listener = node;
@@ -114,7 +119,7 @@ impl Joint {
     }
 
     /// This end stands. True when it is the first of the two.
-    pub(crate) fn connected(&mut self, node: Node, link: Link) -> bool {
+    pub(crate) fn connected(&mut self, node: Node, link: EdgeLink) -> bool {
         self.connected[usize::from(node == self.to)] = true;
         let first = self.link.is_none();
         if first || link.is_fallback {
@@ -126,13 +131,5 @@ impl Joint {
     /// Whether both ends stand.
     pub(crate) fn stands(&self) -> bool {
         self.connected == [true; 2]
-    }
-}
-
-/// The edge at this end of a stage, by its place in the plan.
-pub(crate) fn index(stage: usize, end: End) -> usize {
-    match end {
-        End::Input => stage,
-        End::Output => stage + 1,
     }
 }

@@ -3,16 +3,22 @@
 mod answer;
 mod connect;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    Action, Closing, Event, Notice, OwnEvent, Settings, Summary,
-    edge::{Joint, Node, index},
+    Action, Event, Notice, Settings, Summary,
+    edge::{Joint, Node},
 };
 use crate::ssh::{
+    local_edge::LocalEdgeEvent,
     outcome::{Cause, Ends, Site, StageEnd},
     plan::Plan,
-    protocol::{End, Fault, FaultKind, FromAgent, Hello, Report, Status, ToAgent},
+    protocol::{
+        AgentHello, AgentReport, EdgeId, FaultKind, FromAgent, Payload, PayloadError, ToAgent,
+        WorkFault,
+    },
+    session::SessionEnd,
+    stage::{FromStage, StageReport, Status},
 };
 
 /// How long agents have to clean up and report after a failure, before their sessions are cut.
@@ -32,8 +38,8 @@ pub(crate) struct Machine {
     keys: Vec<String>,
     stages: Vec<Stage>,
     joints: Vec<Option<Joint>>,
-    /// Whether rdpipe's own ends are done with: input, output.
-    own_ended: [bool; 2],
+    /// The controller's own edges that have not ended.
+    local_edges: BTreeSet<EdgeId>,
     phase: Phase,
     causes: Vec<Cause>,
     reader_left: bool,
@@ -55,9 +61,10 @@ enum Phase {
 
 #[derive(Debug, Default)]
 struct Stage {
-    hello: Option<Hello>,
+    hello: Option<AgentHello>,
     ended: Option<Status>,
-    report: Option<Report>,
+    fault: Option<WorkFault>,
+    report: Option<StageReport>,
     turn: Turn,
     cut: bool,
     closed: bool,
@@ -80,14 +87,24 @@ impl Machine {
         let count = plan.stages.len();
         let node = |stage| Node::Stage(stage);
         let joint = |edge: usize| {
-            let from = edge.checked_sub(1).map_or(Node::Own, node);
-            let to = if edge < count { node(edge) } else { Node::Own };
+            let from = edge.checked_sub(1).map_or(Node::Controller, node);
+            let to = if edge < count {
+                node(edge)
+            } else {
+                Node::Controller
+            };
             (edge > 0 || plan.has_input).then(|| Joint::new(from, to))
         };
+        let joints: Vec<_> = (0..=count).map(joint).collect();
+        let is_local = |joint: &Option<Joint>| {
+            let joint = joint.as_ref();
+            joint.is_some_and(|joint| joint.touches(Node::Controller))
+        };
+        let local = (0..=count).filter(|&edge| is_local(&joints[edge]));
         Self {
+            local_edges: local.map(EdgeId::of_index).collect(),
             stages: (0..count).map(|_| Stage::default()).collect(),
-            joints: (0..=count).map(joint).collect(),
-            own_ended: [!plan.has_input, false],
+            joints,
             phase: Phase::Connecting,
             causes: Vec::new(),
             reader_left: false,
@@ -103,8 +120,8 @@ impl Machine {
     pub(crate) fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
         match event {
             Event::Message(stage, message) => self.heard(now, stage, message),
-            Event::Closed(stage, closing) => self.closed(now, stage, closing),
-            Event::Own(end, event) => self.own(now, end, event),
+            Event::Closed(stage, end) => self.closed(now, stage, end),
+            Event::Local(edge, event) => self.local(now, edge, event),
             Event::Signal { number, name } => {
                 self.signal = Some(number);
                 self.end(
@@ -142,6 +159,7 @@ impl Machine {
         let stages = stages.map(|(stage, planned)| StageEnd {
             ended: stage.ended,
             report: stage.report.clone(),
+            fault: stage.fault.clone(),
             is_file: planned.is_file(),
         });
         let link = |joint: &Option<Joint>| joint.as_ref().and_then(|joint| joint.link.clone());
@@ -160,44 +178,65 @@ impl Machine {
 
     fn heard(&mut self, now: Duration, stage: usize, message: FromAgent) {
         match message {
-            FromAgent::Hello(hello) => self.hello(stage, hello),
-            FromAgent::Listening { end, port } => self.listening(stage, end, port),
-            FromAgent::Unreachable { end, tried } => {
-                self.unreachable(now, index(stage, end), Node::Stage(stage), tried);
+            FromAgent::Hello(hello) => self.hello(now, stage, hello),
+            FromAgent::Listening { edge, port } => self.listening(Node::Stage(stage), edge, port),
+            FromAgent::Unreachable { edge, tried } => {
+                self.unreachable(now, edge, Node::Stage(stage), tried);
             }
-            FromAgent::Connected { end, link } => {
-                self.connected(index(stage, end), Node::Stage(stage), link);
+            FromAgent::Connected { edge, link } => {
+                self.connected(edge, Node::Stage(stage), link);
             }
-            FromAgent::AtEnd => {
+            FromAgent::Application(message) => match message.decode() {
+                Ok(message) => self.said(stage, message),
+                Err(error) => self.garbage(now, stage, &error),
+            },
+            FromAgent::Warning(text) => {
+                let text = format!("{}: {text}", self.plan.site(stage));
+                self.tell(Notice::Warning(text));
+            }
+            FromAgent::Report(report) => self.reported(now, stage, report),
+            FromAgent::Pong => {}
+        }
+    }
+
+    /// Handles a message of the stage itself.
+    fn said(&mut self, stage: usize, message: FromStage) {
+        match message {
+            FromStage::InputComplete => {
                 let turn = &mut self.stages[stage].turn;
                 if *turn == Turn::NotYet {
                     *turn = Turn::Waits;
                 }
                 self.answer();
             }
-            FromAgent::Ended(status) => {
+            FromStage::Ended(status) => {
                 self.stages[stage].ended = Some(status);
                 self.answer();
             }
-            FromAgent::Warning(text) => {
-                let text = format!("{}: {text}", self.plan.site(stage));
-                self.tell(Notice::Warning(text));
-            }
-            FromAgent::Progress {
+            FromStage::Progress {
                 bytes_in,
                 bytes_out,
             } => self.stages[stage].bytes = bytes_in.max(bytes_out),
-            FromAgent::Report(report) => self.reported(now, stage, report),
-            FromAgent::Pong => {}
-            FromAgent::Unreadable { path, why } => {
+            FromStage::Unreadable { path, why } => {
                 let text = format!("{}: {why}", String::from_utf8_lossy(&path));
                 self.tell(Notice::Unreadable(stage, text));
             }
         }
     }
 
-    fn reported(&mut self, now: Duration, stage: usize, report: Report) {
-        let fault = report.fault.clone();
+    /// Fails the pipeline because of a message that is none of a stage.
+    fn garbage(&mut self, now: Duration, stage: usize, error: &PayloadError) {
+        let text = format!("what its agent says makes no sense to this version ({error})");
+        self.fail(now, Site::Stage(stage), FaultKind::Own, text, true);
+    }
+
+    fn reported(&mut self, now: Duration, stage: usize, report: AgentReport) {
+        let AgentReport { fault, result } = report;
+        let report = result.as_ref().map(Payload::decode::<StageReport>);
+        let (report, garbage) = match report.transpose() {
+            Ok(report) => (report.unwrap_or_default(), None),
+            Err(error) => (StageReport::default(), Some(error)),
+        };
         let status = report.status;
         // After a fault a status may be the agent's own doing; what was told before is the command's.
         if fault.is_none() {
@@ -205,10 +244,14 @@ impl Machine {
         }
         self.stages[stage].bytes = report.bytes_in.max(report.bytes_out);
         self.stages[stage].report = Some(report);
+        self.stages[stage].fault.clone_from(&fault);
+        if let Some(error) = garbage {
+            self.garbage(now, stage, &error);
+        }
         let site = Site::Stage(stage);
         match fault {
             // Files are opened after that: what fails before it is the way there.
-            Some(Fault { kind, text }) => {
+            Some(WorkFault { kind, text }) => {
                 let is_trouble = self.phase == Phase::Connecting && kind <= FaultKind::Edge;
                 self.fail(now, site, kind, text, is_trouble);
             }
@@ -224,8 +267,8 @@ impl Machine {
         }
     }
 
-    fn closed(&mut self, now: Duration, stage: usize, closing: Closing) {
-        let Closing { why, killed } = closing;
+    fn closed(&mut self, now: Duration, stage: usize, end: SessionEnd) {
+        let SessionEnd { why, killed } = end;
         let ended = &mut self.stages[stage];
         ended.closed = true;
         let site = Site::Stage(stage);
@@ -245,20 +288,22 @@ impl Machine {
         }
     }
 
-    fn own(&mut self, now: Duration, end: End, event: OwnEvent) {
-        let edge = match end {
-            End::Input => 0,
-            End::Output => self.stages.len(),
-        };
+    fn local(&mut self, now: Duration, edge: EdgeId, event: LocalEdgeEvent) {
         match event {
-            OwnEvent::Connected(link) => self.connected(edge, Node::Own, link),
-            OwnEvent::Unreachable(tried) => self.unreachable(now, edge, Node::Own, tried),
-            OwnEvent::Ended(ended) => {
-                let side = usize::from(end == End::Output);
-                self.own_ended[side] = true;
+            LocalEdgeEvent::Connected(link) => self.connected(edge, Node::Controller, link),
+            LocalEdgeEvent::Unreachable(tried) => {
+                self.unreachable(now, edge, Node::Controller, tried);
+            }
+            LocalEdgeEvent::Ended(ended) => {
+                self.local_edges.remove(&edge);
                 self.reader_left |= ended.reader_left;
-                if let Some(Fault { kind, text }) = ended.fault {
-                    self.fail(now, Site::Own(end), kind, text, false);
+                if let Some(WorkFault { kind, text }) = ended.fault {
+                    let site = if edge.index() == self.stages.len() {
+                        Site::Output
+                    } else {
+                        Site::Input
+                    };
+                    self.fail(now, site, kind, text, false);
                 }
             }
         }
@@ -268,11 +313,11 @@ impl Machine {
     fn fail(&mut self, now: Duration, site: Site, kind: FaultKind, text: String, is_trouble: bool) {
         let reason = match site {
             Site::Stage(stage) => format!("{}: {text}", self.plan.site(stage)),
-            Site::Own(_) | Site::Edge(_) => text.clone(),
+            Site::Input | Site::Output | Site::Edge(_) => text.clone(),
         };
         self.causes.push(Cause {
             site,
-            fault: Fault { kind, text },
+            fault: WorkFault { kind, text },
             is_trouble,
         });
         self.end(now, &reason, ENDING_LIMIT);
@@ -305,15 +350,13 @@ impl Machine {
         }
         // Edges that stand are ended by their other ends, which know why.
         if !was_running {
-            self.abort_own(reason);
+            self.abort_local(reason);
         }
     }
 
-    fn abort_own(&mut self, reason: &str) {
-        for (side, end) in [End::Input, End::Output].into_iter().enumerate() {
-            if !self.own_ended[side] {
-                self.actions.push(Action::Abort(end, reason.to_owned()));
-            }
+    fn abort_local(&mut self, reason: &str) {
+        for &edge in &self.local_edges {
+            self.actions.push(Action::Abort(edge, reason.to_owned()));
         }
     }
 
@@ -331,16 +374,16 @@ impl Machine {
                 for stage in 0..self.stages.len() {
                     self.cut(stage);
                 }
-                self.abort_own("the pipeline has ended");
+                self.abort_local("the pipeline has ended");
             }
             Phase::Cut(at) if now >= at => return self.actions.push(Action::Done),
             _ => {}
         }
         let closed = self.stages.iter().all(|stage| stage.closed);
-        if closed && self.own_ended == [true; 2] {
+        if closed && self.local_edges.is_empty() {
             self.actions.push(Action::Done);
         } else if closed && !self.is_ending() {
-            // Nobody is left who could say anything to rdpipe's own ends.
+            // No agent is left that could end the controller's own edges.
             self.phase = Phase::Ending(now + ENDING_LIMIT);
         }
     }

@@ -1,11 +1,15 @@
 use std::{ffi::OsString, time::Duration};
 
-use super::{Action, Closing, Event, Notice, OwnEnd, OwnEvent, Settings, machine::Machine};
+use super::{Action, Event, Notice, Settings, machine::Machine};
 use crate::ssh::{
+    local_edge::{LocalEdgeEnd, LocalEdgeEvent},
     plan::{Addresses, Plan},
     protocol::{
-        End, Fault, FaultKind, FromAgent, Hello, Link, Report, Status, StreamOrder, ToAgent,
+        AgentHello, AgentReport, EdgeDirection, EdgeId, EdgeLink, EdgeOrder, FaultKind, FromAgent,
+        Order, Payload, StreamOrder, ToAgent, TransportOrder, Work, WorkFault,
     },
+    session::SessionEnd,
+    stage::{FromStage, StageOrder, StageReport, Status, ToStage},
 };
 
 /// A machine, and what it wanted so far.
@@ -30,7 +34,7 @@ impl Rig {
     fn of(plan: Plan, change: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = Settings {
             stream: StreamOrder {
-                transport: 0,
+                transport: TransportOrder::Auto,
                 chunk_bytes: None,
                 depth: None,
                 timeout_ms: 30_000,
@@ -70,7 +74,7 @@ impl Rig {
     }
 
     fn hello(&mut self, stage: usize, machine: &str) -> Vec<Action> {
-        let hello = Hello {
+        let hello = AgentHello {
             host: format!("host{stage}"),
             machine: machine.to_owned(),
             addresses: vec![format!("10.0.0.{stage}").parse().unwrap()],
@@ -78,12 +82,19 @@ impl Rig {
         self.says(stage, FromAgent::Hello(hello))
     }
 
-    fn connected(&mut self, stage: usize, end: End) -> Vec<Action> {
-        self.says(stage, FromAgent::Connected { end, link: link() })
+    /// A message of the stage itself.
+    fn stage(&mut self, stage: usize, message: &FromStage) -> Vec<Action> {
+        let message = Payload::encode(message).unwrap();
+        self.says(stage, FromAgent::Application(message))
     }
 
-    fn own(&mut self, end: End, event: OwnEvent) -> Vec<Action> {
-        self.event(Event::Own(end, event))
+    fn connected(&mut self, stage: usize, edge: EdgeId) -> Vec<Action> {
+        let link = link();
+        self.says(stage, FromAgent::Connected { edge, link })
+    }
+
+    fn local(&mut self, edge: EdgeId, event: LocalEdgeEvent) -> Vec<Action> {
+        self.event(Event::Local(edge, event))
     }
 
     /// Everything up to [`ToAgent::Go`].
@@ -92,16 +103,15 @@ impl Rig {
             self.hello(stage, &format!("m{}", stage + 1));
         }
         for stage in 0..stages {
-            for end in [End::Input, End::Output] {
-                if input || stage > 0 || end == End::Output {
-                    self.connected(stage, end);
-                }
+            if input || stage > 0 {
+                self.connected(stage, edge(stage));
             }
+            self.connected(stage, edge(stage + 1));
         }
         if input {
-            self.own(End::Input, OwnEvent::Connected(link()));
+            self.local(edge(0), LocalEdgeEvent::Connected(link()));
         }
-        let actions = self.own(End::Output, OwnEvent::Connected(link()));
+        let actions = self.local(edge(stages), LocalEdgeEvent::Connected(link()));
         assert!(actions.contains(&Action::Go), "{actions:?}");
         for stage in 0..stages {
             assert!(actions.contains(&send(stage, ToAgent::Go)));
@@ -109,14 +119,15 @@ impl Rig {
     }
 
     fn report(&mut self, stage: usize, status: Status) -> Vec<Action> {
-        self.says(stage, FromAgent::Report(report(status)))
+        self.says(stage, report(&stage_report(status)))
     }
 
     fn faulty(&mut self, stage: usize, kind: FaultKind, text: &str) -> Vec<Action> {
         let text = text.to_owned();
-        let report = Report {
-            fault: Some(Fault { kind, text }),
-            ..report(Status::Signaled(15))
+        let result = Payload::encode(&stage_report(Status::Signaled(15)));
+        let report = AgentReport {
+            fault: Some(WorkFault { kind, text }),
+            result: result.ok(),
         };
         self.says(stage, FromAgent::Report(report))
     }
@@ -124,11 +135,11 @@ impl Rig {
     fn closed(&mut self, stage: usize) -> Vec<Action> {
         let why = format!("lost host{stage}");
         let killed = false;
-        self.event(Event::Closed(stage, Closing { why, killed }))
+        self.event(Event::Closed(stage, SessionEnd { why, killed }))
     }
 
-    fn own_ended(&mut self, end: End) -> Vec<Action> {
-        self.own(end, OwnEvent::Ended(OwnEnd::default()))
+    fn local_ended(&mut self, edge: EdgeId) -> Vec<Action> {
+        self.local(edge, LocalEdgeEvent::Ended(LocalEdgeEnd::default()))
     }
 
     fn exit(&self) -> u8 {
@@ -136,8 +147,13 @@ impl Rig {
     }
 }
 
-fn link() -> Link {
-    Link {
+/// The edge at this place of the plan: the input of the stage at the same place.
+fn edge(index: usize) -> EdgeId {
+    EdgeId::of_index(index)
+}
+
+fn link() -> EdgeLink {
+    EdgeLink {
         transport: "tcp".to_owned(),
         reason: "no RDMA device here".to_owned(),
         is_fallback: false,
@@ -145,18 +161,28 @@ fn link() -> Link {
     }
 }
 
-fn report(status: Status) -> Report {
-    Report {
+fn stage_report(status: Status) -> StageReport {
+    StageReport {
         status: Some(status),
-        fault: None,
-        output_stopped: false,
-        input_stopped: false,
         bytes_in: 5,
         bytes_out: 7,
         elapsed_us: 1,
-        blocked_on_input_us: 0,
-        blocked_on_output_us: 0,
+        ..StageReport::default()
     }
+}
+
+/// The report of an agent without a fault.
+fn report(result: &StageReport) -> FromAgent {
+    FromAgent::Report(AgentReport {
+        fault: None,
+        result: Some(Payload::encode(result).unwrap()),
+    })
+}
+
+/// Lets a stage proceed.
+fn proceed(stage: usize) -> Action {
+    let message = Payload::encode(&ToStage::Proceed).unwrap();
+    send(stage, ToAgent::Application(message))
 }
 
 fn send(stage: usize, message: ToAgent) -> Action {
@@ -200,10 +226,10 @@ fn files_that_are_none_are_told_and_the_status_is_the_agents() {
     let path = b"x\xff".to_vec();
     let why = "No such file".to_owned();
     let told = Notice::Unreadable(0, "x\u{fffd}: No such file".to_owned());
-    let actions = rig.says(0, FromAgent::Unreadable { path, why });
+    let actions = rig.stage(0, &FromStage::Unreadable { path, why });
     assert_eq!(actions, [Action::Tell(told)]);
-    rig.says(0, FromAgent::Ended(Status::Exited(1)));
-    rig.own_ended(End::Output);
+    rig.stage(0, &FromStage::Ended(Status::Exited(1)));
+    rig.local_ended(edge(1));
     rig.report(0, Status::Exited(1));
     assert!(rig.closed(0).contains(&Action::Done));
     assert_eq!(rig.exit(), 1);
@@ -211,23 +237,43 @@ fn files_that_are_none_are_told_and_the_status_is_the_agents() {
 }
 
 #[test]
-fn orders_say_who_listens_and_share_keys_by_edge() {
+fn orders_say_who_listens_and_share_ids_and_keys_by_edge() {
     let mut rig = Rig::new(&["a:x", "b:y"], true);
     let mut order = |stage| match rig.hello(stage, "m9").remove(0) {
         Action::Send(at, ToAgent::Order(order)) if at == stage => order,
         other => panic!("{other:?}"),
     };
     let (first, second) = (order(0), order(1));
-    let edge = |edge: &Option<crate::ssh::protocol::Edge>| {
-        let edge = edge.clone().unwrap();
-        (edge.peer, edge.key, edge.listens)
+    let edges = |order: &Order| {
+        let edge = |edge: &EdgeOrder| {
+            let (peer, key) = (edge.peer.clone(), edge.key.clone());
+            (edge.id, edge.direction, peer, key, edge.listens)
+        };
+        order.edges.iter().map(edge).collect::<Vec<_>>()
     };
-    let expected = |peer: &str, key: &str, listens| (peer.to_owned(), key.to_owned(), listens);
-    assert_eq!(edge(&first.input), expected("rdpipe", "key 0", true));
-    assert_eq!(edge(&first.output), expected("stage 2 (b)", "key 1", false));
-    assert_eq!(edge(&second.input), expected("stage 1 (a)", "key 1", true));
-    assert_eq!(edge(&second.output), expected("rdpipe", "key 2", true));
-    assert_eq!((first.number, &*second.name), (1, "2 (b)"));
+    let expected = |index, direction, peer: &str, key: &str, listens| {
+        let (peer, key) = (peer.to_owned(), key.to_owned());
+        (edge(index), direction, peer, key, listens)
+    };
+    use EdgeDirection::{Receive, Send};
+    assert_eq!(
+        edges(&first),
+        [
+            expected(0, Receive, "rdpipe", "key 0", true),
+            expected(1, Send, "stage 2 (b)", "key 1", false)
+        ]
+    );
+    assert_eq!(
+        edges(&second),
+        [
+            expected(1, Receive, "stage 1 (a)", "key 1", true),
+            expected(2, Send, "rdpipe", "key 2", true)
+        ]
+    );
+    let Work::Stage(stage) = &second.work;
+    let stage: StageOrder = stage.decode().unwrap();
+    assert_eq!((stage.input, stage.output), (Some(edge(1)), Some(edge(2))));
+    assert_eq!(second.name, "stage 2 (b)");
 }
 
 #[test]
@@ -236,14 +282,14 @@ fn a_sender_dials_once_both_are_there() {
     rig.hello(1, "m2");
     let port = 4711;
     let listening = FromAgent::Listening {
-        end: End::Input,
+        edge: edge(1),
         port,
     };
     assert_eq!(rig.says(1, listening), []);
     let actions = rig.hello(0, "m1");
     assert_eq!(dialled(&actions), (vec!["10.0.0.1", "b"], 4711));
     let output = FromAgent::Listening {
-        end: End::Output,
+        edge: edge(2),
         port: 5,
     };
     let actions = rig.says(1, output);
@@ -251,7 +297,7 @@ fn a_sender_dials_once_both_are_there() {
     assert!(matches!(
         actions[0],
         Action::Dial {
-            end: End::Output,
+            edge: EdgeId(2),
             ..
         }
     ));
@@ -263,8 +309,8 @@ fn addresses_are_those_of_the_host_or_those_given() {
         let mut rig = Rig::with(segments, false, change);
         rig.hello(0, "m1");
         rig.hello(1, machine);
-        let end = End::Input;
-        let actions = rig.says(1, FromAgent::Listening { end, port: 1 });
+        let edge = edge(1);
+        let actions = rig.says(1, FromAgent::Listening { edge, port: 1 });
         let (addresses, _) = dialled(&actions);
         addresses.join(" ")
     };
@@ -291,32 +337,29 @@ fn where_one_way_is_blocked_the_other_is_tried() {
     let mut rig = Rig::new(&["a:x", "b:y"], false);
     rig.hello(0, "m1");
     rig.hello(1, "m2");
-    let end = End::Input;
-    rig.says(1, FromAgent::Listening { end, port: 40001 });
+    let edge = edge(1);
+    rig.says(1, FromAgent::Listening { edge, port: 40001 });
     let tried = vec![("10.0.0.1".to_owned(), "no answer within 2s".to_owned())];
     let unreachable = FromAgent::Unreachable {
-        end: End::Output,
+        edge,
         tried: tried.clone(),
     };
     let actions = rig.says(0, unreachable);
-    assert_eq!(actions, [send(0, ToAgent::Listen { end: End::Output })]);
-    let listening = FromAgent::Listening {
-        end: End::Output,
-        port: 40002,
-    };
+    assert_eq!(actions, [send(0, ToAgent::Listen { edge })]);
+    let listening = FromAgent::Listening { edge, port: 40002 };
     let actions = rig.says(0, listening);
     assert!(matches!(
         actions[..],
         [Action::Send(
             1,
             ToAgent::Dial {
-                end: End::Input,
+                edge: EdgeId(1),
                 port: 40002,
                 ..
             }
         )]
     ));
-    let actions = rig.says(1, FromAgent::Unreachable { end, tried });
+    let actions = rig.says(1, FromAgent::Unreachable { edge, tried });
     assert_eq!(killed(&actions), [0, 1]);
     let text = rig.machine.summary().ends.causes[0].fault.text.clone();
     for part in [
@@ -334,13 +377,13 @@ fn where_one_way_is_blocked_the_other_is_tried() {
 fn a_pipeline_that_works_ends_when_all_have_reported_and_gone() {
     let mut rig = Rig::new(&["a:x", "b:y"], true);
     rig.up(2, true);
-    rig.own_ended(End::Input);
+    rig.local_ended(edge(0));
     for stage in 0..2 {
-        assert_eq!(rig.says(stage, FromAgent::Ended(OK)), []);
+        assert_eq!(rig.stage(stage, &FromStage::Ended(OK)), []);
         assert_eq!(rig.report(stage, OK), []);
         assert_eq!(rig.closed(stage), []);
     }
-    assert_eq!(rig.own_ended(End::Output), [Action::Done]);
+    assert_eq!(rig.local_ended(edge(2)), [Action::Done]);
     assert_eq!(rig.exit(), 0);
     assert_eq!(rig.machine.bytes(), 7);
 }
@@ -349,17 +392,17 @@ fn a_pipeline_that_works_ends_when_all_have_reported_and_gone() {
 fn a_file_is_committed_only_when_all_before_it_succeeded() {
     let mut rig = Rig::new(&["a:x", "b:y", "c:> f"], false);
     rig.up(3, false);
-    assert_eq!(rig.says(2, FromAgent::AtEnd), []);
-    assert_eq!(rig.says(0, FromAgent::Ended(OK)), []);
-    let actions = rig.says(1, FromAgent::Ended(OK));
-    assert_eq!(actions, [send(2, ToAgent::Proceed)]);
+    assert_eq!(rig.stage(2, &FromStage::InputComplete), []);
+    assert_eq!(rig.stage(0, &FromStage::Ended(OK)), []);
+    let actions = rig.stage(1, &FromStage::Ended(OK));
+    assert_eq!(actions, [proceed(2)]);
     assert_eq!(rig.report(1, OK), [], "it is told once");
 
     let mut rig = Rig::new(&["a:x", "b:y", "c:> f"], false);
     rig.up(3, false);
-    rig.says(0, FromAgent::Ended(Status::Exited(3)));
-    rig.says(1, FromAgent::Ended(OK));
-    let actions = rig.says(2, FromAgent::AtEnd);
+    rig.stage(0, &FromStage::Ended(Status::Exited(3)));
+    rig.stage(1, &FromStage::Ended(OK));
+    let actions = rig.stage(2, &FromStage::InputComplete);
     let reason = "stage 1 (a) exited with 3".to_owned();
     assert_eq!(actions, [send(2, ToAgent::Kill { reason })]);
     rig.report(0, Status::Exited(3));
@@ -370,8 +413,8 @@ fn a_file_is_committed_only_when_all_before_it_succeeded() {
     let mut rig = Rig::new(&["a:> f"], false);
     rig.up(1, false);
     assert_eq!(
-        rig.says(0, FromAgent::AtEnd),
-        [send(0, ToAgent::Proceed)],
+        rig.stage(0, &FromStage::InputComplete),
+        [proceed(0)],
         "nobody is before it"
     );
 }
@@ -380,25 +423,25 @@ fn a_file_is_committed_only_when_all_before_it_succeeded() {
 fn whoever_was_told_to_stop_holds_up_no_file() {
     let mut rig = Rig::new(&["a:yes", "b:head -1", "c:> f"], false);
     rig.up(3, false);
-    rig.says(0, FromAgent::Ended(Status::Signaled(13)));
-    rig.says(1, FromAgent::Ended(OK));
+    rig.stage(0, &FromStage::Ended(Status::Signaled(13)));
+    rig.stage(1, &FromStage::Ended(OK));
     assert_eq!(
-        rig.says(2, FromAgent::AtEnd),
+        rig.stage(2, &FromStage::InputComplete),
         [],
         "why the first ended is not known yet"
     );
-    let stopped = Report {
+    let stopped = StageReport {
         output_stopped: true,
-        ..report(Status::Signaled(13))
+        ..stage_report(Status::Signaled(13))
     };
-    let actions = rig.says(0, FromAgent::Report(stopped));
-    assert_eq!(actions, [send(2, ToAgent::Proceed)]);
+    let actions = rig.says(0, report(&stopped));
+    assert_eq!(actions, [proceed(2)]);
 
     let mut rig = Rig::new(&["a:yes", "b:head -1", "c:> f"], false);
     rig.up(3, false);
-    rig.says(1, FromAgent::Ended(OK));
-    rig.says(2, FromAgent::AtEnd);
-    rig.says(0, FromAgent::Ended(Status::Signaled(13)));
+    rig.stage(1, &FromStage::Ended(OK));
+    rig.stage(2, &FromStage::InputComplete);
+    rig.stage(0, &FromStage::Ended(Status::Signaled(13)));
     let actions = rig.report(0, Status::Signaled(13));
     assert_eq!(killed(&actions), [2], "nobody had told it to stop");
 }
@@ -413,15 +456,15 @@ fn a_session_that_cannot_be_opened_ends_all() {
         actions.contains(&Action::Kill(2)),
         "it has not even begun: {actions:?}"
     );
-    for end in [End::Input, End::Output] {
-        let gave_up = |action: &Action| matches!(action, Action::Abort(at, _) if *at == end);
+    for edge in [edge(0), edge(3)] {
+        let gave_up = |action: &Action| matches!(action, Action::Abort(at, _) if *at == edge);
         assert!(actions.iter().any(gave_up), "{actions:?}");
     }
     rig.faulty(0, FaultKind::Ordered, "told to end");
     rig.closed(0);
     rig.closed(2);
-    rig.own_ended(End::Input);
-    assert_eq!(rig.own_ended(End::Output), [Action::Done]);
+    rig.local_ended(edge(0));
+    assert_eq!(rig.local_ended(edge(3)), [Action::Done]);
     let ends = rig.machine.summary().ends;
     assert_eq!(ends.ranked()[0].fault.text, "lost host1");
     assert_eq!(ends.exit(), 255);
@@ -454,7 +497,7 @@ fn a_session_that_stays_after_its_report_is_cut() {
     let mut rig = Rig::new(&["a:x"], false);
     rig.up(1, false);
     rig.report(0, OK);
-    rig.own_ended(End::Output);
+    rig.local_ended(edge(1));
     let deadline = rig.machine.deadline().unwrap();
     rig.now = deadline;
     assert_eq!(rig.event(Event::Tick)[0], Action::Kill(0));
@@ -496,7 +539,7 @@ fn a_killed_guard_is_named() {
     rig.faulty(0, FaultKind::Own, "the agent was ended by SIGTERM");
     let why = "the agent on a was killed by signal 9 (SIGKILL)".to_owned();
     let killed = true;
-    rig.event(Event::Closed(0, Closing { why, killed }));
+    rig.event(Event::Closed(0, SessionEnd { why, killed }));
     let text = &rig.machine.summary().ends.causes[0].fault.text;
     assert!(text.starts_with("the agent on a was killed"), "{text}");
 }
@@ -517,15 +560,15 @@ fn what_fails_on_the_way_up_is_trouble() {
 fn a_broken_output_of_our_own_ends_all() {
     let mut rig = Rig::new(&["a:x"], false);
     rig.up(1, false);
-    let fault = Some(Fault {
+    let fault = Some(WorkFault {
         kind: FaultKind::Own,
         text: "cannot write standard output".to_owned(),
     });
-    let ended = OwnEnd {
+    let ended = LocalEdgeEnd {
         fault,
-        ..OwnEnd::default()
+        ..LocalEdgeEnd::default()
     };
-    let actions = rig.own(End::Output, OwnEvent::Ended(ended));
+    let actions = rig.local(edge(1), LocalEdgeEvent::Ended(ended));
     assert_eq!(killed(&actions), [0]);
     rig.faulty(0, FaultKind::PeerAborted, "rdpipe gave up");
     assert_eq!(rig.closed(0), [Action::Done]);
@@ -536,13 +579,13 @@ fn a_broken_output_of_our_own_ends_all() {
 fn a_fallback_is_told_once() {
     let mut rig = Rig::new(&["a:x"], false);
     rig.hello(0, "m1");
-    let link = Link {
+    let link = EdgeLink {
         is_fallback: true,
         ..link()
     };
-    let end = End::Output;
+    let edge = edge(1);
     let connected = FromAgent::Connected {
-        end,
+        edge,
         link: link.clone(),
     };
     let told = rig.says(0, connected);
@@ -550,7 +593,7 @@ fn a_fallback_is_told_once() {
         matches!(told[..], [Action::Tell(Notice::Note(_))]),
         "{told:?}"
     );
-    let told = rig.own(end, OwnEvent::Connected(link));
+    let told = rig.local(edge, LocalEdgeEvent::Connected(link));
     assert!(!told.iter().any(|action| matches!(action, Action::Tell(_))));
 }
 
@@ -558,16 +601,23 @@ fn a_fallback_is_told_once() {
 #[test]
 fn nonsense_does_no_harm() {
     let events = |stage: usize| {
-        let end = |end| {
+        let about = |edge| {
             [
-                FromAgent::Listening { end, port: 1 },
-                FromAgent::Unreachable { end, tried: vec![] },
-                FromAgent::Connected { end, link: link() },
+                FromAgent::Listening { edge, port: 1 },
+                FromAgent::Unreachable {
+                    edge,
+                    tried: vec![],
+                },
+                FromAgent::Connected { edge, link: link() },
             ]
         };
-        let mut all: Vec<_> = [end(End::Input), end(End::Output)].concat();
-        all.extend([FromAgent::AtEnd, FromAgent::Pong, FromAgent::Ended(OK)]);
-        all.push(FromAgent::Report(report(OK)));
+        // Its own two, one of another stage, and one that does not exist.
+        let mut all: Vec<_> = [0, 1, 2, u32::MAX].map(EdgeId).map(about).concat();
+        let messages = [FromStage::InputComplete, FromStage::Ended(OK)];
+        let messages = messages.map(|message| Payload::encode(&message).unwrap());
+        all.extend(messages.map(FromAgent::Application));
+        all.push(FromAgent::Pong);
+        all.push(report(&stage_report(OK)));
         all.into_iter().map(move |message| (stage, message))
     };
     for skip in 0..20 {
@@ -584,4 +634,39 @@ fn nonsense_does_no_harm() {
         rig.event(Event::Tick);
         assert!(rig.actions.contains(&Action::Done), "{:?}", rig.actions);
     }
+}
+
+#[test]
+fn an_agent_speaks_for_its_own_edges_only() {
+    let mut rig = Rig::new(&["a:x", "b:y", "c:z"], false);
+    for stage in 0..3 {
+        rig.hello(stage, &format!("m{stage}"));
+    }
+    let (stranger, port) = (edge(3), 9);
+    let listening = FromAgent::Listening {
+        edge: stranger,
+        port,
+    };
+    assert_eq!(rig.says(0, listening.clone()), []);
+    assert_eq!(dialled(&rig.says(2, listening)).1, port);
+}
+
+#[test]
+fn a_message_that_is_none_of_a_stage_ends_all() {
+    let nonsense = Payload::encode(&(u8::MAX, "?")).unwrap();
+    let mut rig = Rig::new(&["a:x", "b:y"], false);
+    rig.up(2, false);
+    let actions = rig.says(0, FromAgent::Application(nonsense.clone()));
+    assert_eq!(killed(&actions), [0, 1]);
+    assert_eq!(rig.exit(), 255);
+
+    let mut rig = Rig::new(&["a:x", "b:y"], false);
+    rig.up(2, false);
+    let report = AgentReport {
+        fault: None,
+        result: Some(nonsense),
+    };
+    let actions = rig.says(0, FromAgent::Report(report));
+    assert_eq!(killed(&actions), [1]);
+    assert_eq!(rig.exit(), 255);
 }

@@ -6,18 +6,20 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    super::job::Placed,
     super::{
         joint::{Joint, Trouble},
         reaper::{is_broken_pipe, signal_in},
     },
-    Ends, Placed, Stage,
+    Ends, Stage,
     tree::{Ending, Stdin, Tree},
 };
 use crate::{
     fd::{Sink, Source},
     ssh::{
         explain,
-        protocol::{FromAgent, Status},
+        protocol::FromAgent,
+        stage::{FromStage, Status},
     },
 };
 
@@ -27,7 +29,7 @@ pub(super) async fn run(stage: &Stage, command: &[u8], ends: Ends) -> Option<Sta
     let (tree, pipes) = match Tree::grow(command, input.is_some(), output.is_some()) {
         Ok(grown) => grown,
         Err(text) => {
-            stage.own(&text);
+            stage.context.own(&text);
             close(input).await;
             close(output).await;
             return None;
@@ -63,7 +65,7 @@ async fn supervise(
     good: oneshot::Sender<()>,
     dead: CancellationToken,
 ) -> Option<Status> {
-    let cause = &stage.cause;
+    let cause = &stage.context.cause;
     let mut is_killed = false;
     let status = loop {
         tokio::select! {
@@ -78,7 +80,7 @@ async fn supervise(
                 is_killed = true;
                 if let Err(left) = tree.kill().await {
                     let text = format!("cannot kill {}", left.join(", "));
-                    stage.outbox.send(FromAgent::Warning(text));
+                    stage.context.outbox.send(FromAgent::Warning(text));
                     break None;
                 }
             }
@@ -88,7 +90,7 @@ async fn supervise(
         give_up_if_killed(stage, status);
         // After a fault the status tells of our own SIGTERM: nobody may take it for a success.
         if cause.fault().is_none() {
-            stage.outbox.send(FromAgent::Ended(status));
+            stage.send(&FromStage::Ended(status));
         }
         if !cause.has_failed() {
             let _ = good.send(());
@@ -101,11 +103,11 @@ async fn supervise(
 /// A command that was killed has not come to its end, so there is no end of file after its output.
 /// Exempt is a death by SIGPIPE that the next stage wanted.
 fn give_up_if_killed(stage: &Stage, status: Status) {
-    let was_wanted = is_broken_pipe(status) && stage.cause.output_stopped.is_set();
+    let was_wanted = is_broken_pipe(status) && stage.context.cause.output_stopped.is_set();
     if let (Some(number), false) = (signal_in(status), was_wanted) {
         let signal = explain::signal(number);
-        let reason = format!("{}: its command was killed by {signal}", stage.name);
-        stage.cause.give_up(reason);
+        let reason = format!("{}: its command was killed by {signal}", stage.context.name);
+        stage.context.cause.give_up(reason);
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     fd::Source,
-    ssh::protocol::{FromAgent, Status},
+    ssh::stage::{FromStage, Status},
 };
 
 /// Sends all that can be opened. The status is 1 where some could not.
@@ -26,9 +26,7 @@ async fn send(stage: Stage, mut joint: Joint, paths: Vec<Vec<u8>>) -> Status {
             if let Err(error) = send_one(&mut joint, &at).await? {
                 status = Status::Exited(1);
                 let why = plain(&error);
-                stage
-                    .outbox
-                    .send(FromAgent::Unreadable { path: typed, why });
+                stage.send(&FromStage::Unreadable { path: typed, why });
             }
         }
         Ok(status)

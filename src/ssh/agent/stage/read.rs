@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     fd::Source,
-    ssh::protocol::{FromAgent, Status},
+    ssh::stage::{FromStage, Status},
 };
 
 /// Drains the input to nothing, if there is one, and when all before it has succeeded sends the file.
@@ -20,10 +20,10 @@ pub(super) async fn run(stage: &Stage, path: PathBuf, ends: Ends) -> Option<Stat
     let draining = async {
         if let Some((thread, joint)) = input {
             thread.run(discard(joint)).await;
-            if stage.cause.has_failed() {
+            if stage.context.cause.has_failed() {
                 return;
             }
-            stage.outbox.send(FromAgent::AtEnd);
+            stage.send(&FromStage::InputComplete);
             if !stage.may_proceed().await {
                 return;
             }
@@ -69,11 +69,11 @@ pub(super) async fn conclude(
     match sent {
         Ok(sent) => {
             status = sent;
-            stage.outbox.send(FromAgent::Ended(status));
+            stage.send(&FromStage::Ended(status));
         }
         Err(Trouble::Stopped) => {
             joint.cause.output_stopped.set();
-            stage.outbox.send(FromAgent::Ended(status));
+            stage.send(&FromStage::Ended(status));
         }
         Err(trouble) => {
             status = Status::Exited(1);

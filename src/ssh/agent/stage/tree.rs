@@ -25,7 +25,7 @@ use super::super::{
     hold::{self, Hold},
     reaper::{Merged, reap_all},
 };
-use crate::ssh::protocol::Status;
+use crate::ssh::stage::Status;
 
 /// Something ended.
 #[derive(Debug, Clone, Copy)]

@@ -12,7 +12,10 @@ use super::{
     Ends, Stage,
     output_file::OutputFile,
 };
-use crate::ssh::protocol::{FromAgent, Status};
+use crate::ssh::{
+    protocol::FromAgent,
+    stage::{FromStage, Status},
+};
 
 /// Writes the input to the file, commits it when all before it has succeeded, and then gives the next
 /// stage an empty stream.
@@ -41,7 +44,7 @@ pub(super) async fn run(stage: &Stage, path: PathBuf, append: bool, ends: Ends) 
 async fn create(stage: &Stage, path: &Path, append: bool) -> bool {
     let creating = async {
         let file = OutputFile::open(path, append).await?;
-        stage.outbox.send(FromAgent::AtEnd);
+        stage.send(&FromStage::InputComplete);
         if !stage.may_proceed().await {
             return Ok(false);
         }
@@ -50,12 +53,14 @@ async fn create(stage: &Stage, path: &Path, append: bool) -> bool {
     };
     let created = tokio::select! {
         created = creating => created,
-        () = stage.cause.failed() => Ok(false),
+        () = stage.context.cause.failed() => Ok(false),
     };
     match &created {
-        Ok(true) => stage.outbox.send(FromAgent::Ended(Status::Exited(0))),
+        Ok(true) => stage.send(&FromStage::Ended(Status::Exited(0))),
         Ok(false) => {}
-        Err(error) => stage.own(&format!("cannot write {}: {error}", path.display())),
+        Err(error) => stage
+            .context
+            .own(&format!("cannot write {}: {error}", path.display())),
     }
     matches!(created, Ok(true))
 }
@@ -69,7 +74,7 @@ async fn store(stage: Stage, mut joint: Joint, path: PathBuf, append: bool) -> b
     let is_stored = stored.is_ok();
     match stored {
         Ok(()) => {
-            stage.outbox.send(FromAgent::Ended(Status::Exited(0)));
+            stage.send(&FromStage::Ended(Status::Exited(0)));
             // Fails only where the peer is gone by now: it had given everything.
             let _ = joint.stream.confirm();
         }
@@ -95,7 +100,7 @@ async fn store_into(
     let failed = |what| move |trouble| (what, trouble, before.clone());
     let drained = joint.drain(file.sink()).await;
     drained.map_err(failed.clone()("cannot write"))?;
-    stage.outbox.send(FromAgent::AtEnd);
+    stage.send(&FromStage::InputComplete);
     let proceeding = joint.until(stage.proceed.cancelled()).await;
     proceeding.map_err(failed.clone()("cannot write"))?;
     let committed = file.commit(stage.fsync).await;
@@ -114,6 +119,7 @@ fn tell(stage: &Stage, joint: &Joint, path: &Path, what: &str, trouble: Trouble,
     }
     if let Some(before) = before.strip_prefix("; it") {
         stage
+            .context
             .outbox
             .send(FromAgent::Warning(format!("{path}{before}")));
     }

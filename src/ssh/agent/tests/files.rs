@@ -9,23 +9,26 @@ use std::{
 use tokio::io::AsyncWriteExt;
 
 use super::controller::{Pipeline, command, ends_with};
-use crate::ssh::protocol::{FaultKind, FromAgent, Status, ToAgent, Work};
+use crate::ssh::{
+    protocol::{FaultKind, FromAgent, ToAgent},
+    stage::{FromStage, StageWork, Status},
+};
 
 const OK: Status = Status::Exited(0);
 
-fn read(path: &Path) -> Work {
-    Work::Read(path.as_os_str().as_bytes().to_vec())
+fn read(path: &Path) -> StageWork {
+    StageWork::Read(path.as_os_str().as_bytes().to_vec())
 }
 
-fn write(path: &Path, append: bool) -> Work {
+fn write(path: &Path, append: bool) -> StageWork {
     let path = path.as_os_str().as_bytes().to_vec();
-    Work::Write { path, append }
+    StageWork::Write { path, append }
 }
 
 async fn proceed(pipeline: &mut Pipeline, index: usize) {
     let agent = &mut pipeline.agents[index];
-    assert_eq!(agent.next().await, FromAgent::AtEnd);
-    agent.send(ToAgent::Proceed).await;
+    assert_eq!(agent.next_of_stage().await, FromStage::InputComplete);
+    agent.proceed().await;
 }
 
 #[tokio::test]
@@ -35,9 +38,12 @@ async fn a_file_goes_through_a_command_to_a_file() {
     fs::write(&from, "text").unwrap();
     let works = vec![read(&from), command("tr a-z A-Z"), write(&to, false)];
     let mut pipeline = Pipeline::start(works, false).await;
-    assert_eq!(pipeline.agents[2].next().await, FromAgent::AtEnd);
+    assert_eq!(
+        pipeline.agents[2].next_of_stage().await,
+        FromStage::InputComplete
+    );
     assert!(!to.exists());
-    pipeline.agents[2].send(ToAgent::Proceed).await;
+    pipeline.agents[2].proceed().await;
     assert_eq!(pipeline.read().await.unwrap(), b"");
     assert_eq!(fs::read(&to).unwrap(), b"TEXT");
     for agent in &mut pipeline.agents {
@@ -84,10 +90,13 @@ async fn a_file_in_the_middle_waits_for_those_before_it() {
     let path = directory.path().join("file");
     let works = vec![command("echo dropped"), read(&path)];
     let mut pipeline = Pipeline::start(works, false).await;
-    assert_eq!(pipeline.agents[1].next().await, FromAgent::AtEnd);
+    assert_eq!(
+        pipeline.agents[1].next_of_stage().await,
+        FromStage::InputComplete
+    );
     ends_with(&mut pipeline.agents[0], OK).await;
     fs::write(&path, "anew").unwrap();
-    pipeline.agents[1].send(ToAgent::Proceed).await;
+    pipeline.agents[1].proceed().await;
     assert_eq!(pipeline.read().await.unwrap(), b"anew");
     ends_with(&mut pipeline.agents[1], OK).await;
 }
@@ -100,7 +109,7 @@ async fn an_order_to_die_keeps_the_old_file() {
     let works = vec![command("echo new; exit 3"), write(&path, false)];
     let mut pipeline = Pipeline::start(works, false).await;
     let agent = &mut pipeline.agents[1];
-    assert_eq!(agent.next().await, FromAgent::AtEnd);
+    assert_eq!(agent.next_of_stage().await, FromStage::InputComplete);
     agent
         .send(ToAgent::Kill {
             reason: "stage 1 failed".into(),
@@ -127,7 +136,7 @@ async fn files_that_fail_are_named() {
         fault.text
     );
     assert_eq!(
-        (fault.kind, report.status),
+        (fault.kind, report.stage.status),
         (FaultKind::Own, Some(Status::Exited(1)))
     );
 
@@ -152,16 +161,19 @@ async fn several_files_come_in_order_and_what_is_none_is_named() {
     fs::write(directory.path().join("a"), "first, ").unwrap();
     fs::write(directory.path().join("b"), "second").unwrap();
     let paths = ["a", "none", "b", "."].map(path).to_vec();
-    let mut pipeline = Pipeline::start(vec![Work::Files(paths)], false).await;
-    let unreadable = |name, why: &str| FromAgent::Unreadable {
+    let mut pipeline = Pipeline::start(vec![StageWork::Files(paths)], false).await;
+    let unreadable = |name, why: &str| FromStage::Unreadable {
         path: path(name),
         why: why.to_owned(),
     };
     assert_eq!(pipeline.read().await.unwrap(), b"first, second");
     let agent = &mut pipeline.agents[0];
     let missing = unreadable("none", "No such file or directory");
-    assert_eq!(agent.next().await, missing);
-    assert_eq!(agent.next().await, unreadable(".", "Is a directory"));
+    assert_eq!(agent.next_of_stage().await, missing);
+    assert_eq!(
+        agent.next_of_stage().await,
+        unreadable(".", "Is a directory")
+    );
     let report = ends_with(agent, Status::Exited(1)).await;
     assert_eq!(report.bytes_out, 13);
 }

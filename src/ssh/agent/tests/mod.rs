@@ -2,6 +2,7 @@
 
 mod controller;
 mod deaths;
+mod edges;
 mod files;
 mod pipelines;
 

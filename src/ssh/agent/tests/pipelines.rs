@@ -3,11 +3,14 @@
 use tokio::io::AsyncWriteExt;
 
 use super::controller::{
-    Agent, Pipeline, command, dial, edge, ends_by_broken_pipe, ends_with, order,
+    Agent, INPUT, OUTPUT, Pipeline, command, dial, edge, ends_by_broken_pipe, ends_with, order,
 };
 use crate::{
     Direction, Error, Key,
-    ssh::protocol::{End, FaultKind, FromAgent, Status, ToAgent},
+    ssh::{
+        protocol::{FaultKind, FromAgent, ToAgent},
+        stage::Status,
+    },
 };
 
 const OK: Status = Status::Exited(0);
@@ -104,12 +107,12 @@ async fn a_missing_shell_is_the_stages_own_fault() {
     })
     .await;
     agent
-        .send(ToAgent::Order(Box::new(order(1, command("true")))))
+        .send(ToAgent::Order(Box::new(order(1, command("true"), vec![]))))
         .await;
     agent.send(ToAgent::Go).await;
     let (_, report, _) = agent.end().await;
     let fault = report.fault.unwrap();
-    assert_eq!((fault.kind, report.status), (FaultKind::Own, None));
+    assert_eq!((fault.kind, report.stage.status), (FaultKind::Own, None));
     assert!(
         fault
             .text
@@ -123,21 +126,19 @@ async fn a_missing_shell_is_the_stages_own_fault() {
 async fn the_receiver_dials_where_the_sender_cannot() {
     let key = Key::generate().unwrap();
     let mut agent = Agent::start().await;
-    let mut order = order(1, command("echo x"));
-    order.output = Some(edge(&key, false));
+    let order = order(1, command("echo x"), vec![edge(OUTPUT, &key, false)]);
     agent.send(ToAgent::Order(Box::new(order))).await;
-    let end = End::Output;
     // Port 1 is nobody's; the name has no address.
     let addresses = ["127.0.0.1", "nowhere.invalid"].map(str::to_owned).to_vec();
     agent
         .send(ToAgent::Dial {
-            end,
+            edge: OUTPUT,
             addresses,
             port: 1,
         })
         .await;
     let FromAgent::Unreachable {
-        end: End::Output,
+        edge: OUTPUT,
         tried,
     } = agent.next().await
     else {
@@ -149,7 +150,7 @@ async fn the_receiver_dials_where_the_sender_cannot() {
         .find(|(address, _)| address == "127.0.0.1")
         .unwrap();
     assert!(refused.1.contains("refused"), "{tried:?}");
-    agent.send(ToAgent::Listen { end }).await;
+    agent.send(ToAgent::Listen { edge: OUTPUT }).await;
     let (_, port) = agent.listening().await;
     let output = dial(port, &key, Direction::Receive).await;
     agent.connected().await;
@@ -169,8 +170,7 @@ async fn a_range_of_ports_is_tried_to_its_end() {
     let port = taken.local_addr().unwrap().port();
     let key = Key::generate().unwrap();
     let mut agent = Agent::start().await;
-    let mut order = order(1, command("true"));
-    order.input = Some(edge(&key, true));
+    let mut order = order(1, command("true"), vec![edge(INPUT, &key, true)]);
     order.stream.ports = Some((port, port));
     agent.send(ToAgent::Order(Box::new(order))).await;
     let (_, report, _) = agent.end().await;

@@ -3,7 +3,8 @@
 use super::{Machine, Stage, Turn};
 use crate::ssh::{
     outcome::{SIGPIPE_STATUS, describe, shell_status},
-    protocol::ToAgent,
+    protocol::{Payload, ToAgent},
+    stage::ToStage,
 };
 
 impl Machine {
@@ -17,7 +18,9 @@ impl Machine {
                 None => {}
                 Some(Ok(())) => {
                     self.stages[stage].turn = Turn::Answered;
-                    self.send(stage, ToAgent::Proceed);
+                    if let Ok(message) = Payload::encode(&ToStage::Proceed) {
+                        self.send(stage, ToAgent::Application(message));
+                    }
                 }
                 Some(Err(reason)) => {
                     self.stages[stage].turn = Turn::Answered;

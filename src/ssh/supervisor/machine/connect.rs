@@ -5,18 +5,22 @@ use std::{fmt::Write, time::Duration};
 use super::{
     super::{
         Action, Notice,
-        edge::{Joint, Next, Node, index},
+        edge::{Joint, Next, Node},
     },
     Machine, Phase,
 };
 use crate::ssh::{
     outcome::Site,
     plan::Place,
-    protocol::{Edge, End, FaultKind, Hello, Link, Order, ToAgent},
+    protocol::{
+        AgentHello, EdgeDirection, EdgeId, EdgeLink, EdgeOrder, FaultKind, Order, Payload,
+        PayloadError, ToAgent, Work,
+    },
+    stage::StageOrder,
 };
 
 impl Machine {
-    pub(super) fn hello(&mut self, stage: usize, hello: Hello) {
+    pub(super) fn hello(&mut self, now: Duration, stage: usize, hello: AgentHello) {
         if self.is_ending() {
             return;
         }
@@ -28,37 +32,64 @@ impl Machine {
             addresses.join(", ")
         )));
         self.stages[stage].hello = Some(hello);
-        let order = Order {
-            number: u32::try_from(stage + 1).unwrap_or(u32::MAX),
-            name: self.plan.name(stage),
-            work: self.plan.stages[stage].work.clone(),
-            input: self.edge(stage, End::Input),
-            output: self.edge(stage, End::Output),
-            stream: self.settings.stream.clone(),
-            fsync: self.settings.fsync,
-        };
-        self.send(stage, ToAgent::Order(Box::new(order)));
+        match self.order(stage) {
+            Ok(order) => self.send(stage, ToAgent::Order(Box::new(order))),
+            Err(error) => {
+                let text = format!("its order cannot be sent: {error}");
+                return self.fail(now, Site::Stage(stage), FaultKind::Own, text, true);
+            }
+        }
         for edge in 0..self.joints.len() {
             self.dial(edge);
         }
     }
 
-    /// An end of an edge, as its agent is told of it.
-    fn edge(&self, stage: usize, end: End) -> Option<Edge> {
-        let edge = index(stage, end);
+    /// Returns the order for the agent of a stage.
+    fn order(&self, stage: usize) -> Result<Order, PayloadError> {
+        let input = self.edge(stage, stage, EdgeDirection::Receive);
+        let output = self.edge(stage, stage + 1, EdgeDirection::Send);
+        let id = |edge: &Option<EdgeOrder>| edge.as_ref().map(|edge| edge.id);
+        let work = StageOrder {
+            work: self.plan.stages[stage].work.clone(),
+            input: id(&input),
+            output: id(&output),
+            fsync: self.settings.fsync,
+        };
+        Ok(Order {
+            name: self.plan.site(stage),
+            work: Work::Stage(Payload::encode(&work)?),
+            edges: input.into_iter().chain(output).collect(),
+            stream: self.settings.stream.clone(),
+        })
+    }
+
+    /// Returns a stage's end of an edge, for its agent.
+    fn edge(&self, stage: usize, edge: usize, direction: EdgeDirection) -> Option<EdgeOrder> {
         let joint = self.joints[edge].as_ref()?;
         let (from, to) = self.plan.ends(edge);
-        Some(Edge {
-            peer: if end == End::Input { from } else { to },
+        Some(EdgeOrder {
+            id: EdgeId::of_index(edge),
+            direction,
+            peer: if joint.to == Node::Stage(stage) {
+                from
+            } else {
+                to
+            },
             key: self.keys[edge].clone(),
             listens: joint.listens(Node::Stage(stage)),
         })
     }
 
-    pub(super) fn listening(&mut self, stage: usize, end: End, port: u16) {
-        let edge = index(stage, end);
-        if let Some(joint) = &mut self.joints[edge] {
-            joint.listening(Node::Stage(stage), port);
+    /// Returns the place and the state of an edge that `node` is an end of; none if it is no end of it.
+    fn edge_of(&mut self, edge: EdgeId, node: Node) -> Option<(usize, &mut Joint)> {
+        let edge = edge.index();
+        let joint = self.joints.get_mut(edge)?.as_mut()?;
+        joint.touches(node).then_some((edge, joint))
+    }
+
+    pub(super) fn listening(&mut self, node: Node, edge: EdgeId, port: u16) {
+        if let Some((edge, joint)) = self.edge_of(edge, node) {
+            joint.listening(node, port);
             self.dial(edge);
         }
     }
@@ -70,7 +101,7 @@ impl Machine {
         };
         let (dialler, listener) = (joint.dialler(), joint.listener());
         let is_there = |node| match node {
-            Node::Own => true,
+            Node::Controller => true,
             Node::Stage(stage) => self.stages[stage].hello.is_some(),
         };
         if self.phase != Phase::Connecting || !is_there(dialler) {
@@ -80,26 +111,21 @@ impl Machine {
             return;
         };
         let addresses = self.addresses(dialler, listener);
+        let edge = EdgeId::of_index(edge);
         match dialler {
             Node::Stage(stage) => {
-                let end = end_of(edge, stage);
-                self.send(
-                    stage,
-                    ToAgent::Dial {
-                        end,
-                        addresses,
-                        port,
-                    },
-                );
-            }
-            Node::Own => {
-                let end = own_end(edge);
-                self.actions.push(Action::Dial {
-                    end,
+                let dial = ToAgent::Dial {
+                    edge,
                     addresses,
                     port,
-                });
+                };
+                self.send(stage, dial);
             }
+            Node::Controller => self.actions.push(Action::Dial {
+                edge,
+                addresses,
+                port,
+            }),
         }
     }
 
@@ -140,7 +166,7 @@ impl Machine {
     /// Which machine that is.
     fn machine(&self, node: Node) -> Option<&str> {
         match node {
-            Node::Own => self.settings.machine.as_deref(),
+            Node::Controller => self.settings.machine.as_deref(),
             Node::Stage(stage) => self.stages[stage].hello.as_ref().map(|h| &*h.machine),
         }
     }
@@ -148,19 +174,18 @@ impl Machine {
     pub(super) fn unreachable(
         &mut self,
         now: Duration,
-        edge: usize,
+        id: EdgeId,
         node: Node,
         tried: Vec<(String, String)>,
     ) {
-        let Some(joint) = &mut self.joints[edge] else {
+        let Some((edge, joint)) = self.edge_of(id, node) else {
             return;
         };
         match joint.unreachable(node, tried) {
             Some(Next::Listen(Node::Stage(stage))) => {
-                let end = end_of(edge, stage);
-                self.send(stage, ToAgent::Listen { end });
+                self.send(stage, ToAgent::Listen { edge: id });
             }
-            Some(Next::Listen(Node::Own) | Next::GiveUp) => {
+            Some(Next::Listen(Node::Controller) | Next::GiveUp) => {
                 let text = self.blocked(edge);
                 self.fail(now, Site::Edge(edge), FaultKind::Own, text, true);
             }
@@ -173,7 +198,7 @@ impl Machine {
         let (from, to) = self.plan.ends(edge);
         let mut text = format!("{from} and {to} cannot reach each other");
         let name = |node| match node {
-            Node::Own => self.plan.program().to_owned(),
+            Node::Controller => self.plan.program().to_owned(),
             Node::Stage(stage) => self.plan.stages[stage].place.to_string(),
         };
         let failed = self.joints[edge].as_ref().map_or(&[][..], |j| &j.failed);
@@ -191,11 +216,11 @@ impl Machine {
         text + " (-p PORT-PORT pins the ports for a firewall, --addr HOST=ADDR says where a host is)"
     }
 
-    pub(super) fn connected(&mut self, edge: usize, node: Node, link: Link) {
-        let Some(joint) = &mut self.joints[edge] else {
+    pub(super) fn connected(&mut self, edge: EdgeId, node: Node, link: EdgeLink) {
+        let Some((edge, joint)) = self.edge_of(edge, node) else {
             return;
         };
-        let Link {
+        let EdgeLink {
             transport,
             reason,
             is_fallback,
@@ -220,18 +245,4 @@ impl Machine {
             self.actions.push(Action::Go);
         }
     }
-}
-
-/// Which of its ends the edge is for a stage that it touches.
-fn end_of(edge: usize, stage: usize) -> End {
-    if edge == stage {
-        End::Input
-    } else {
-        End::Output
-    }
-}
-
-/// Which of rdpipe's own the edge is.
-fn own_end(edge: usize) -> End {
-    if edge == 0 { End::Input } else { End::Output }
 }
