@@ -20,12 +20,12 @@ use crate::{
     ssh::{
         agent,
         local_edge::LocalEdge,
-        plan::{Place, Plan},
+        plan::{Plan, StageHost},
         protocol::EdgeId,
         supervisor::{
             Notice, Settings, Summary,
-            driver::{Driver, Inbox, LocalEdges, Tell, inbox},
-            machine::Machine,
+            driver::{Driver, EventSender, LocalEdges, NoticeSink, event_queue},
+            machine::PipelineMachine,
         },
     },
 };
@@ -75,20 +75,21 @@ impl Pipeline<'_> {
         let keys = keys?;
         let own_program = env::current_exe().context("cannot find the own program")?;
         let remote = self.hosts.remote();
-        let launch = |stage: &crate::ssh::plan::Stage| remote.launch(&stage.place, &own_program);
+        let launch =
+            |stage: &crate::ssh::plan::PlannedStage| remote.launch(&stage.place, &own_program);
         let launches: Vec<_> = plan.stages.iter().map(launch).collect();
         for (stage, launch) in launches.iter().enumerate() {
             let site = plan.site(stage);
             self.console
                 .detail(&format!("{site}: {}", launch.display()));
         }
-        let (inbox, happenings) = inbox();
+        let (events, queue) = event_queue();
         let mut local_edges = LocalEdges::new();
         if plan.has_input {
-            self.serve(0, Direction::Send, &keys, &inbox, &mut local_edges)?;
+            self.serve(0, Direction::Send, &keys, &events, &mut local_edges)?;
         }
         let last = plan.stages.len();
-        self.serve(last, Direction::Receive, &keys, &inbox, &mut local_edges)?;
+        self.serve(last, Direction::Receive, &keys, &events, &mut local_edges)?;
         let settings = Settings {
             stream: self.hosts.stream_order(self.stream),
             fsync: self.fsync,
@@ -98,25 +99,25 @@ impl Pipeline<'_> {
         };
         let texts = keys.iter().map(|key| key.text().to_string()).collect();
         Ok(Driver {
-            machine: Machine::new(plan.clone(), settings, texts),
+            machine: PipelineMachine::new(plan.clone(), settings, texts),
             launches,
             silence: self.stream.config(Direction::Both).timeout,
             local_edges,
-            inbox,
-            happenings,
-            tell: self.tell(),
+            events,
+            queue,
+            notify: self.notices(),
             moved: Arc::clone(&self.moved),
         })
     }
 
     /// How the user is told things.
-    fn tell(&self) -> Tell {
+    fn notices(&self) -> NoticeSink {
         let console = self.console.clone();
         let stages = 0..self.plan.stages.len();
         let names: Vec<_> = stages.map(|stage| self.plan.name(stage)).collect();
-        let host = |stage: &crate::ssh::plan::Stage| match &stage.place {
-            Place::Here => console.host().to_owned(),
-            Place::Host { host, .. } => host.clone(),
+        let host = |stage: &crate::ssh::plan::PlannedStage| match &stage.place {
+            StageHost::Here => console.host().to_owned(),
+            StageHost::Host { host, .. } => host.clone(),
         };
         let hosts: Vec<_> = self.plan.stages.iter().map(host).collect();
         Arc::new(move |notice| match notice {
@@ -135,7 +136,7 @@ impl Pipeline<'_> {
         edge: usize,
         direction: Direction,
         keys: &[GeneratedKey],
-        inbox: &Inbox,
+        events: &EventSender,
         local_edges: &mut LocalEdges,
     ) -> anyhow::Result<()> {
         let (from, to) = self.plan.ends(edge);
@@ -147,7 +148,7 @@ impl Pipeline<'_> {
         config.control_runtime = Some(self.control.clone());
         let id = EdgeId::of_index(edge);
         let key = keys[edge].key().clone();
-        let (local, commands) = LocalEdge::new(key, peer, config, inbox.local_edge(id));
+        let (local, commands) = LocalEdge::new(key, peer, config, events.local_edge(id));
         let runtime = run::runtime()?;
         thread::Builder::new()
             .name(name.to_owned())

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::ssh::{
-    outcome::{Site, StageEnd, Verdict},
+    outcome::{Site, StageOutcome, Verdict},
     plan::Plan,
     protocol::EdgeLink,
     stage::{StageReport, Status},
@@ -66,11 +66,11 @@ impl Table {
         errors: Vec<String>,
         elapsed: Duration,
     ) -> Self {
-        let verdicts = summary.ends.verdicts();
+        let verdicts = summary.outcome.verdicts();
         let stage = |number: usize| {
-            let end = &summary.ends.stages[number];
+            let end = &summary.outcome.stages[number];
             let site = Site::Stage(number);
-            let mut causes = summary.ends.causes.iter();
+            let mut causes = summary.outcome.causes.iter();
             let is_lost = causes.any(|cause| cause.site == site && cause.is_trouble);
             let row = row(plan, number, end, verdicts[number], is_lost);
             Row {
@@ -83,7 +83,7 @@ impl Table {
             is_there.then(|| edge(plan.ends(number), link.as_ref()))
         };
         Self {
-            exit: summary.ends.exit(),
+            exit: summary.outcome.exit(),
             errors,
             seconds: elapsed.as_secs_f64(),
             stages: (0..plan.stages.len()).map(stage).collect(),
@@ -157,12 +157,12 @@ const LEFT: [bool; COLUMNS] = [false, true, true, true, false, false, false, fal
 /// A command is shortened to this many characters.
 const COMMAND_CHARS: usize = 32;
 
-fn row(plan: &Plan, number: usize, end: &StageEnd, verdict: Verdict, is_lost: bool) -> Row {
-    use crate::ssh::plan::Place;
+fn row(plan: &Plan, number: usize, end: &StageOutcome, verdict: Verdict, is_lost: bool) -> Row {
+    use crate::ssh::plan::StageHost;
     let stage = &plan.stages[number];
     let host = match &stage.place {
-        Place::Here => None,
-        Place::Host { host, .. } => Some(host.clone()),
+        StageHost::Here => None,
+        StageHost::Host { host, .. } => Some(host.clone()),
     };
     let (status, signal) = match end.status() {
         Some(Status::Exited(code)) => (Some(code), None),
@@ -286,7 +286,7 @@ mod tests {
     use std::ffi::OsString;
 
     use super::*;
-    use crate::ssh::outcome::Ends;
+    use crate::ssh::outcome::PipelineOutcome;
 
     fn table() -> Table {
         let segments = [
@@ -305,9 +305,9 @@ mod tests {
             blocked_on_input_us: 0,
             blocked_on_output_us: 1_500_000,
         };
-        let end = |report| StageEnd {
+        let end = |report| StageOutcome {
             report: Some(report),
-            ..StageEnd::default()
+            ..StageOutcome::default()
         };
         let stages = vec![
             end(report(Status::Exited(0), 0, 3_000_000_000)),
@@ -320,9 +320,9 @@ mod tests {
             address: "10.0.0.2".to_owned(),
         };
         let summary = Summary {
-            ends: Ends {
+            outcome: PipelineOutcome {
                 stages,
-                ..Ends::default()
+                ..PipelineOutcome::default()
             },
             hosts: vec![Some("one".to_owned()), None],
             links: vec![None, Some(link), None],

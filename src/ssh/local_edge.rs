@@ -143,7 +143,7 @@ impl LocalEdge {
             Err(Broken::Stream(error)) => Some(self.fault(&error)),
             Err(Broken::Own(text)) => {
                 stream.abort(&format!("rdpipe: {text}"));
-                let kind = FaultKind::Own;
+                let kind = FaultKind::Local;
                 Some(WorkFault { kind, text })
             }
             Err(Broken::Ordered(reason)) => {

@@ -24,7 +24,7 @@ pub(crate) enum Site {
 
 /// Something that broke, in the order in which it came to be known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Cause {
+pub(crate) struct PipelineFault {
     pub(crate) site: Site,
     pub(crate) fault: WorkFault,
     /// Whether ssh, the network or an agent failed, and not what the user asked for.
@@ -33,7 +33,7 @@ pub(crate) struct Cause {
 
 /// What is known about a stage in the end.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct StageEnd {
+pub(crate) struct StageOutcome {
     /// From [`FromStage::Ended`](super::stage::FromStage::Ended): nothing had failed before it.
     pub(crate) ended: Option<Status>,
     pub(crate) report: Option<StageReport>,
@@ -45,9 +45,9 @@ pub(crate) struct StageEnd {
 
 /// What is known about the whole.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ends {
-    pub(crate) stages: Vec<StageEnd>,
-    pub(crate) causes: Vec<Cause>,
+pub(crate) struct PipelineOutcome {
+    pub(crate) stages: Vec<StageOutcome>,
+    pub(crate) causes: Vec<PipelineFault>,
     /// Whoever read rdpipe's output left early.
     pub(crate) reader_left: bool,
     /// The signal that ended the run.
@@ -69,7 +69,7 @@ pub(crate) enum Verdict {
     Trouble,
 }
 
-impl StageEnd {
+impl StageOutcome {
     /// How its command ended, if that is known.
     pub(crate) fn status(&self) -> Option<Status> {
         let reported = self.report.as_ref().and_then(|report| report.status);
@@ -77,7 +77,7 @@ impl StageEnd {
     }
 }
 
-impl Ends {
+impl PipelineOutcome {
     /// How each stage counts.
     pub(crate) fn verdicts(&self) -> Vec<Verdict> {
         let mut verdicts = vec![Verdict::Fine; self.stages.len()];
@@ -90,13 +90,13 @@ impl Ends {
         verdicts
     }
 
-    fn verdict(&self, index: usize, stage: &StageEnd, successor_is_fine: bool) -> Verdict {
+    fn verdict(&self, index: usize, stage: &StageOutcome, successor_is_fine: bool) -> Verdict {
         let fault = self.causes_at(Site::Stage(index)).next();
         match fault {
             Some(cause) if cause.is_trouble => return Verdict::Trouble,
             Some(cause) => match cause.fault.kind {
-                FaultKind::Own if stage.is_file => return Verdict::Failed(1),
-                FaultKind::Own | FaultKind::Edge => return Verdict::Trouble,
+                FaultKind::Local if stage.is_file => return Verdict::Failed(1),
+                FaultKind::Local | FaultKind::Edge => return Verdict::Trouble,
                 // Its command may have failed before it was told that something did.
                 FaultKind::PeerAborted | FaultKind::Ordered => {
                     match stage.ended.map(shell_status) {
@@ -118,7 +118,7 @@ impl Ends {
         }
     }
 
-    fn causes_at(&self, site: Site) -> impl Iterator<Item = &Cause> {
+    fn causes_at(&self, site: Site) -> impl Iterator<Item = &PipelineFault> {
         self.causes.iter().filter(move |cause| cause.site == site)
     }
 
@@ -132,9 +132,10 @@ impl Ends {
             return signal.saturating_add(128);
         }
         let verdicts = self.verdicts();
-        let own = |cause: &Cause| matches!(cause.site, Site::Input | Site::Output);
-        let lost =
-            |cause: &Cause| cause.is_trouble || (own(cause) && cause.fault.kind == FaultKind::Edge);
+        let own = |cause: &PipelineFault| matches!(cause.site, Site::Input | Site::Output);
+        let lost = |cause: &PipelineFault| {
+            cause.is_trouble || (own(cause) && cause.fault.kind == FaultKind::Edge)
+        };
         if verdicts.contains(&Verdict::Trouble) || self.causes.iter().any(lost) {
             return TROUBLE;
         }
@@ -142,7 +143,7 @@ impl Ends {
             Verdict::Failed(code) => Some(*code),
             _ => None,
         });
-        let here = |cause: &Cause| own(cause) && cause.fault.kind == FaultKind::Own;
+        let here = |cause: &PipelineFault| own(cause) && cause.fault.kind == FaultKind::Local;
         if let Some(code) = failed {
             code
         } else if self.causes.iter().any(here) {
@@ -157,7 +158,7 @@ impl Ends {
     }
 
     /// The causes, the nearest to the beginning of it all first.
-    pub(crate) fn ranked(&self) -> Vec<&Cause> {
+    pub(crate) fn ranked(&self) -> Vec<&PipelineFault> {
         let mut causes: Vec<_> = self.causes.iter().collect();
         // Stable: among equals the one that came to be known first.
         causes.sort_by_key(|cause| cause.fault.kind);

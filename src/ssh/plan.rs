@@ -14,15 +14,15 @@ use super::stage::StageWork;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// At least one.
-    pub(crate) stages: Vec<Stage>,
+    pub(crate) stages: Vec<PlannedStage>,
     /// Whether the first stage reads what rdpipe reads.
     pub(crate) has_input: bool,
 }
 
 /// One segment of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stage {
-    pub(crate) place: Place,
+pub(crate) struct PlannedStage {
+    pub(crate) place: StageHost,
     pub(crate) work: StageWork,
     /// What stood behind the colon, for people.
     pub(crate) text: String,
@@ -30,7 +30,7 @@ pub(crate) struct Stage {
 
 /// Where a stage runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum StageHost {
     /// On this machine, without ssh.
     Here,
     /// Where ssh leads to.
@@ -51,13 +51,13 @@ impl Plan {
     /// The first segment that makes no sense, and why.
     pub(crate) fn parse(segments: &[OsString], input: bool) -> Result<Self, PlanError> {
         let stage = |segment: &OsString| {
-            Stage::parse(segment.as_bytes()).map_err(|fault| PlanError {
+            PlannedStage::parse(segment.as_bytes()).map_err(|fault| PlanError {
                 segment: segment.to_string_lossy().into_owned(),
                 fault,
             })
         };
         let stages: Vec<_> = segments.iter().map(stage).collect::<Result<_, _>>()?;
-        let reads_file = |stage: &Stage| matches!(stage.work, StageWork::Read(_));
+        let reads_file = |stage: &PlannedStage| matches!(stage.work, StageWork::Read(_));
         let has_input = input && !stages.first().is_some_and(reads_file);
         Ok(Self { stages, has_input })
     }
@@ -88,7 +88,7 @@ impl Plan {
     }
 
     fn is_files(&self) -> bool {
-        let is_files = |stage: &Stage| matches!(stage.work, StageWork::Files(_));
+        let is_files = |stage: &PlannedStage| matches!(stage.work, StageWork::Files(_));
         self.stages.first().is_some_and(is_files)
     }
 
@@ -107,9 +107,9 @@ impl Plan {
     }
 }
 
-impl Stage {
+impl PlannedStage {
     fn parse(segment: &[u8]) -> Result<Self, SegmentFault> {
-        let (place, command) = Place::split(segment)?;
+        let (place, command) = StageHost::split(segment)?;
         Ok(Self {
             place,
             work: work(command)?,
@@ -123,7 +123,7 @@ impl Stage {
     }
 }
 
-impl Place {
+impl StageHost {
     /// The place, and what stands behind its colon.
     fn split(segment: &[u8]) -> Result<(Self, &[u8]), SegmentFault> {
         let colon = segment.iter().position(|&byte| byte == b':');
@@ -192,7 +192,7 @@ fn work(command: &[u8]) -> Result<StageWork, SegmentFault> {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for StageHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Here => f.write_str("here"),

@@ -144,7 +144,7 @@ pub(crate) struct WorkFault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum FaultKind {
     /// Something of this process's own failed: a file, the shell, a signal to the agent.
-    Own,
+    Local,
     /// An edge broke by itself: network, corruption, a peer that died.
     Edge,
     /// The peer on an edge gave up and said why.

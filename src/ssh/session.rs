@@ -50,7 +50,7 @@ const KEPT_LINES: usize = 20;
 
 /// The controller's end of a session. Dropped, it ends the session.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct AgentSession {
     messages: UnboundedSender<ToAgent>,
     cut: CancellationToken,
 }
@@ -74,7 +74,7 @@ pub(crate) struct SessionEnd {
     pub(crate) killed: bool,
 }
 
-impl Session {
+impl AgentSession {
     /// Starts the process that leads to the agent, and talks to it on the current runtime. What comes of it
     /// goes to `events`, a failure to start among it.
     pub(crate) fn open(
@@ -84,7 +84,7 @@ impl Session {
     ) -> Self {
         let (messages, queue) = unbounded_channel();
         let cut = CancellationToken::new();
-        let talk = Talk {
+        let talk = SessionTask {
             launch,
             silence,
             events: Arc::new(events),
@@ -96,7 +96,7 @@ impl Session {
         Self { messages, cut }
     }
 
-    /// Says something, after all that was said before.
+    /// Sends a message, after all that were sent before.
     pub(crate) fn send(&self, message: ToAgent) {
         // A session that is gone says so by itself.
         let _ = self.messages.send(message);
@@ -108,15 +108,15 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for AgentSession {
     fn drop(&mut self) {
         self.cut.cancel();
     }
 }
 
-struct Talk {
+struct SessionTask {
     launch: Launch,
-    /// How long the agent may say nothing.
+    /// After how long a silence the agent counts as lost.
     silence: Duration,
     events: Arc<dyn Fn(SessionEvent) + Send + Sync>,
     /// The last lines.
@@ -133,14 +133,14 @@ impl SessionEnd {
 }
 
 /// How a talk ended that did not come to its end.
-enum Broken {
+enum SessionFailure {
     /// The other side closed it; its status says why.
     Closed,
     /// For this reason.
     Because(String),
 }
 
-impl Talk {
+impl SessionTask {
     async fn run(mut self, queue: UnboundedReceiver<ToAgent>) {
         let closing = match spawn(&self.launch) {
             Ok(child) => self.attend(child, queue).await,
@@ -158,25 +158,25 @@ impl Talk {
         else {
             return SessionEnd::because("its pipes are missing".to_owned());
         };
-        let words = tokio::spawn(listen(
+        let words = tokio::spawn(read_stderr(
             stderr,
             Arc::clone(&self.words),
             Arc::clone(&self.events),
         ));
-        let writer = tokio::spawn(say(stdin, queue, self.silence / 4));
+        let writer = tokio::spawn(write_messages(stdin, queue, self.silence / 4));
         let cut = self.cut.clone();
         let broken = tokio::select! {
-            broken = self.hear(stdout) => broken,
-            () = cut.cancelled() => Broken::Because("its session was cut".to_owned()),
+            broken = self.read_messages(stdout) => broken,
+            () = cut.cancelled() => SessionFailure::Because("its session was cut".to_owned()),
         };
-        // An agent whose controller has no more to say ends.
+        // The agent ends when its controller closes the session.
         writer.abort();
-        let is_closed = matches!(broken, Broken::Closed);
+        let is_closed = matches!(broken, SessionFailure::Closed);
         let status = self.wait(&mut child, is_closed).await;
         let _ = timeout(WORDS_LIMIT, words).await;
         match broken {
-            Broken::Because(why) => SessionEnd::because(why),
-            Broken::Closed => {
+            SessionFailure::Because(why) => SessionEnd::because(why),
+            SessionFailure::Closed => {
                 let words: Vec<_> = lock(&self.words).iter().cloned().collect();
                 let evidence = Evidence {
                     words: &words,
@@ -214,8 +214,8 @@ impl Talk {
         None
     }
 
-    /// Everything that the agent says.
-    async fn hear(&mut self, mut stdout: ChildStdout) -> Broken {
+    /// Passes on the agent's messages, until there are no more.
+    async fn read_messages(&mut self, mut stdout: ChildStdout) -> SessionFailure {
         let host = &self.launch.host;
         let limit = GREETING_LIMIT.max(self.silence);
         let greeted = timeout(limit, self.find_greeting(&mut stdout)).await;
@@ -223,7 +223,7 @@ impl Talk {
             Ok(Ok(rest)) => rest,
             Ok(Err(broken)) => return broken,
             Err(_) => {
-                return Broken::Because(format!(
+                return SessionFailure::Because(format!(
                     "rdpipe on {host} has not answered within {limit:.0?}"
                 ));
             }
@@ -237,10 +237,10 @@ impl Talk {
                     return self.nonsense();
                 }
                 // A stream that breaks off, and one that ends: the process's status knows more.
-                Ok(Some(Err(_)) | None) => return Broken::Closed,
+                Ok(Some(Err(_)) | None) => return SessionFailure::Closed,
                 Err(_) => {
                     let (host, silence) = (&self.launch.host, self.silence);
-                    return Broken::Because(format!(
+                    return SessionFailure::Because(format!(
                         "nothing was heard from {host} for {silence:.0?} (host down or cable out; see --timeout)"
                     ));
                 }
@@ -252,15 +252,15 @@ impl Talk {
         }
     }
 
-    fn nonsense(&self) -> Broken {
+    fn nonsense(&self) -> SessionFailure {
         let host = &self.launch.host;
-        Broken::Because(format!(
+        SessionFailure::Because(format!(
             "what the agent on {host} says makes no sense to this version"
         ))
     }
 
     /// Skips and shows what the login shell prints; returns what came with the greeting.
-    async fn find_greeting(&self, stdout: &mut ChildStdout) -> Result<Vec<u8>, Broken> {
+    async fn find_greeting(&self, stdout: &mut ChildStdout) -> Result<Vec<u8>, SessionFailure> {
         let host = &self.launch.host;
         let mut scanner = Greeting::new("agent");
         let mut buffer = vec![0; 4096];
@@ -272,17 +272,17 @@ impl Talk {
                 } => return Ok(scanner.into_rest()),
                 Found::Greeting { version, program } => {
                     let ours = env!("CARGO_PKG_VERSION");
-                    return Err(Broken::Because(format!(
+                    return Err(SessionFailure::Because(format!(
                         "rdpipe {program} on {host} speaks version {version} of the pipelines' protocol, rdpipe {ours} here version {VERSION}; install the same rdpipe on both"
                     )));
                 }
                 Found::TooMuch => {
-                    return Err(Broken::Because(format!(
+                    return Err(SessionFailure::Because(format!(
                         "the login shell on {host} prints without end, and rdpipe never begins"
                     )));
                 }
                 Found::NotYet => match stdout.read(&mut buffer).await {
-                    Ok(0) | Err(_) => return Err(Broken::Closed),
+                    Ok(0) | Err(_) => return Err(SessionFailure::Closed),
                     Ok(count) => scanner.feed(&buffer[..count]),
                 },
             }
@@ -309,8 +309,8 @@ fn status(status: ExitStatus) -> Status {
     }
 }
 
-/// Says what is in the queue, and that we are here while there is nothing.
-async fn say(stdin: ChildStdin, mut queue: UnboundedReceiver<ToAgent>, pause: Duration) {
+/// Writes the messages in the queue, and pings while there are none.
+async fn write_messages(stdin: ChildStdin, mut queue: UnboundedReceiver<ToAgent>, pause: Duration) {
     let mut stdin = stdin;
     if stdin
         .write_all(greeting("controller").as_bytes())
@@ -340,8 +340,8 @@ async fn say(stdin: ChildStdin, mut queue: UnboundedReceiver<ToAgent>, pause: Du
     }
 }
 
-/// Passes on what comes out of stderr, by lines.
-async fn listen(
+/// Passes on, by lines, what the process writes to stderr.
+async fn read_stderr(
     mut stderr: impl AsyncRead + Unpin,
     words: Arc<Mutex<VecDeque<String>>>,
     events: Arc<dyn Fn(SessionEvent) + Send + Sync>,

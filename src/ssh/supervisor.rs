@@ -11,7 +11,7 @@ mod tests;
 
 use super::{
     local_edge::LocalEdgeEvent,
-    outcome::Ends,
+    outcome::PipelineOutcome,
     plan::Addresses,
     protocol::{EdgeId, EdgeLink, FromAgent, StreamOrder, ToAgent},
     session::SessionEnd,
@@ -61,7 +61,8 @@ pub(crate) enum Action {
     Go,
     /// Give up one of the controller's own edges, for this reason.
     Abort(EdgeId, String),
-    Tell(Notice),
+    /// Tell the user.
+    Notify(Notice),
     /// All is over.
     Done,
 }
@@ -81,7 +82,7 @@ pub(crate) enum Notice {
 /// What is known in the end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Summary {
-    pub(crate) ends: Ends,
+    pub(crate) outcome: PipelineOutcome,
     /// The name that each stage's host has for itself.
     pub(crate) hosts: Vec<Option<String>>,
     /// What carried each edge.

@@ -10,7 +10,7 @@ use std::{
 use crate::{
     cli::args::RdpipeArgs,
     ssh::{
-        plan::{Place, Plan},
+        plan::{Plan, StageHost},
         stage::StageWork,
     },
 };
@@ -28,7 +28,7 @@ pub(super) fn print(plan: &Plan, args: &RdpipeArgs) -> ExitCode {
 fn stages(plan: &Plan, args: &RdpipeArgs) -> String {
     let remote = args.hosts.remote();
     let own = env::current_exe().unwrap_or_else(|_| PathBuf::from("rdpipe"));
-    let stage = |(number, stage): (usize, &crate::ssh::plan::Stage)| {
+    let stage = |(number, stage): (usize, &crate::ssh::plan::PlannedStage)| {
         let name = plan.name(number);
         let work = match &stage.work {
             StageWork::Command(command) => {
@@ -73,13 +73,13 @@ fn edges(plan: &Plan, args: &RdpipeArgs) -> String {
 }
 
 /// Where a stage's host is found, as far as that is known before it is asked.
-fn addresses(place: &Place, args: &RdpipeArgs) -> String {
+fn addresses(place: &StageHost, args: &RdpipeArgs) -> String {
     match place {
-        Place::Here => match args.hosts.here() {
+        StageHost::Here => match args.hosts.here() {
             None => "the addresses that this machine has".to_owned(),
             Some(here) => format!("{here} and the addresses that this machine has"),
         },
-        Place::Host { host, .. } => {
+        StageHost::Host { host, .. } => {
             let given = args.hosts.addresses.iter();
             let given = given.clone().find(|given| given.host == *host);
             match given {

@@ -33,7 +33,7 @@ const MAX_LINE_BYTES: usize = 256;
 
 /// Why the controller is of no use any more.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ControlError {
+pub(super) enum ControllerError {
     /// The end of its messages: it ended or was killed, or the session was cut.
     #[error("the controller is gone")]
     Gone,
@@ -64,26 +64,26 @@ impl Outbox {
 }
 
 /// The messages of the controller.
-pub(super) struct Inbox<R> {
+pub(super) struct ControlReader<R> {
     frames: FramedRead<R, LengthDelimitedCodec>,
     outbox: Outbox,
     silence: Duration,
 }
 
-impl<R: AsyncRead + Unpin> Inbox<R> {
+impl<R: AsyncRead + Unpin> ControlReader<R> {
     /// The next message; pings are answered here.
     ///
     /// # Cancel safety
     ///
     /// Safe: a message is either returned or still to come.
-    pub(super) async fn next(&mut self) -> Result<ToAgent, ControlError> {
+    pub(super) async fn next(&mut self) -> Result<ToAgent, ControllerError> {
         loop {
             let silence = self.silence;
             let frame = match self.buffered() {
                 Some(frame) => Some(frame),
                 None => timeout(silence, self.frames.next())
                     .await
-                    .map_err(|_| ControlError::Silent(silence))?,
+                    .map_err(|_| ControllerError::Silent(silence))?,
             };
             match parse(frame)? {
                 ToAgent::Ping => self.outbox.send(FromAgent::Pong),
@@ -93,7 +93,7 @@ impl<R: AsyncRead + Unpin> Inbox<R> {
     }
 }
 
-impl<R> Inbox<R> {
+impl<R> ControlReader<R> {
     /// A frame that is here in full: one that came together with the greeting is not decoded by
     /// `frames` before more arrives.
     fn buffered(&mut self) -> Option<io::Result<BytesMut>> {
@@ -105,11 +105,11 @@ impl<R> Inbox<R> {
 }
 
 /// Decodes one frame, which may have held keys, and wipes it.
-fn parse(frame: Option<io::Result<BytesMut>>) -> Result<ToAgent, ControlError> {
+fn parse(frame: Option<io::Result<BytesMut>>) -> Result<ToAgent, ControllerError> {
     let mut frame = match frame {
-        None => return Err(ControlError::Gone),
+        None => return Err(ControllerError::Gone),
         Some(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
-            return Err(ControlError::Garbage("a message too long"));
+            return Err(ControllerError::Garbage("a message too long"));
         }
         Some(frame) => frame?,
     };
@@ -119,11 +119,11 @@ fn parse(frame: Option<io::Result<BytesMut>>) -> Result<ToAgent, ControlError> {
 }
 
 /// Writes what is put into the outbox.
-pub(super) struct Writer {
+pub(super) struct ControlWriter {
     task: JoinHandle<()>,
 }
 
-impl Writer {
+impl ControlWriter {
     /// Waits until everything has left. All outboxes must be gone.
     pub(super) async fn finish(self) {
         let _ = timeout(FLUSH_LIMIT, self.task).await;
@@ -139,7 +139,7 @@ pub(super) async fn open<R, W>(
     mut input: R,
     mut output: W,
     hello: AgentHello,
-) -> Result<(Order, Inbox<R>, Outbox, Writer), ControlError>
+) -> Result<(Order, ControlReader<R>, Outbox, ControlWriter), ControllerError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin + Send + 'static,
@@ -152,29 +152,29 @@ where
     let ordering = async {
         greet(&mut input).await?;
         let frames = FramedRead::new(input, codec());
-        let mut inbox = Inbox {
+        let mut inbox = ControlReader {
             frames,
             outbox: outbox.clone(),
             silence: ORDER_LIMIT,
         };
         let ToAgent::Order(order) = inbox.next().await? else {
-            return Err(ControlError::Garbage("a message before the order"));
+            return Err(ControllerError::Garbage("a message before the order"));
         };
         inbox.silence = Duration::from_millis(order.stream.timeout_ms);
         Ok((*order, inbox))
     };
     let ordered = timeout(ORDER_LIMIT, ordering).await;
-    let (order, inbox) = ordered.map_err(|_| ControlError::Silent(ORDER_LIMIT))??;
-    Ok((order, inbox, outbox, Writer { task }))
+    let (order, inbox) = ordered.map_err(|_| ControllerError::Silent(ORDER_LIMIT))??;
+    Ok((order, inbox, outbox, ControlWriter { task }))
 }
 
 /// Reads the controller's greeting, and not a byte of what follows.
-async fn greet(input: &mut (impl AsyncRead + Unpin)) -> Result<(), ControlError> {
+async fn greet(input: &mut (impl AsyncRead + Unpin)) -> Result<(), ControllerError> {
     let mut line = Vec::with_capacity(MAX_LINE_BYTES);
     while line.len() < MAX_LINE_BYTES {
         match input.read_u8().await {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return Err(ControlError::Gone);
+                return Err(ControllerError::Gone);
             }
             byte => line.push(byte?),
         }
@@ -186,11 +186,11 @@ async fn greet(input: &mut (impl AsyncRead + Unpin)) -> Result<(), ControlError>
         }
     }
     match parse_greeting(&String::from_utf8_lossy(&line), "controller") {
-        None => Err(ControlError::Garbage("no greeting")),
+        None => Err(ControllerError::Garbage("no greeting")),
         Some((VERSION, _)) => Ok(()),
         Some((version, program)) => {
             let theirs = format!("{program} (protocol {version} there, {VERSION} here)");
-            Err(ControlError::Version { theirs })
+            Err(ControllerError::Version { theirs })
         }
     }
 }

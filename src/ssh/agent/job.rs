@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::sync::mpsc;
 
-use super::{cause::Cause, control::Outbox, joint::Joint, meter::Meter};
+use super::{cause::FirstCause, control::Outbox, joint::ConnectedEdge, meter::Meter};
 use crate::{
     carry::thread::PumpThread,
     ssh::protocol::{EdgeDirection, EdgeId, FaultKind, Payload},
@@ -37,15 +37,15 @@ pub(super) struct JobContext {
     /// How peers know the work: "stage 2 (fs2)".
     pub(super) name: String,
     /// The first thing that goes wrong.
-    pub(super) cause: Arc<Cause>,
+    pub(super) cause: Arc<FirstCause>,
     /// Where messages for the controller go.
     pub(super) outbox: Outbox,
 }
 
 impl JobContext {
     /// Fails the work because of something of its own.
-    pub(super) fn own(&self, text: &str) {
-        self.fail(FaultKind::Own, text);
+    pub(super) fn fail_local(&self, text: &str) {
+        self.fail(FaultKind::Local, text);
     }
 
     /// Fails the work; the peers are told the same.
@@ -60,15 +60,15 @@ impl JobContext {
 pub(super) type Messages = mpsc::UnboundedReceiver<Payload>;
 
 /// An edge, and the thread that it lives on.
-pub(super) type Placed = (PumpThread, Joint);
+pub(super) type PlacedEdge = (PumpThread, ConnectedEdge);
 
 /// The edges of an order that are connected.
 #[derive(Default)]
-pub(super) struct ConnectedEdges(pub(super) BTreeMap<EdgeId, Placed>);
+pub(super) struct ConnectedEdges(pub(super) BTreeMap<EdgeId, PlacedEdge>);
 
 impl ConnectedEdges {
     /// Takes one edge out.
-    pub(super) fn take(&mut self, id: EdgeId) -> Option<Placed> {
+    pub(super) fn take(&mut self, id: EdgeId) -> Option<PlacedEdge> {
         self.0.remove(&id)
     }
 

@@ -5,7 +5,7 @@ use std::{io, sync::Arc};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
-    cause::Cause,
+    cause::FirstCause,
     meter::{Meter, Metered},
 };
 use crate::{
@@ -15,12 +15,12 @@ use crate::{
 };
 
 /// A stream, and what is known about it.
-pub(super) struct Joint {
+pub(super) struct ConnectedEdge {
     pub(super) stream: Stream,
     pub(super) meter: Arc<Meter>,
     /// Who is at the other end.
     pub(super) peer: String,
-    pub(super) cause: Arc<Cause>,
+    pub(super) cause: Arc<FirstCause>,
     /// How peers know this stage.
     pub(super) stage: String,
 }
@@ -34,7 +34,7 @@ pub(super) enum Trouble {
     Stream(Error),
     /// The local end of a pump failed after so many bytes.
     Local(io::Error, u64),
-    /// Something else broke, and has been told to the [`Cause`].
+    /// Something else broke, and has been told to the [`FirstCause`].
     Elsewhere,
 }
 
@@ -61,7 +61,7 @@ impl From<PumpError> for Trouble {
     }
 }
 
-impl Joint {
+impl ConnectedEdge {
     /// Writes the whole input to `sink`, up to a verified FIN.
     pub(super) async fn drain(
         &mut self,
@@ -137,10 +137,10 @@ impl Joint {
     }
 
     /// Tells everybody that something of this stage's own failed.
-    pub(super) fn own(&self, text: impl Into<String>) {
+    pub(super) fn fail_local(&self, text: impl Into<String>) {
         let text = text.into();
         let reason = format!("{}: {text}", self.stage);
-        self.cause.fail(FaultKind::Own, text, reason);
+        self.cause.fail(FaultKind::Local, text, reason);
     }
 
     /// Tells the peer if this stage has failed.

@@ -28,8 +28,8 @@ use tokio_util::sync::CancellationToken;
 use self::edges::{EdgeRoutes, PendingEdges};
 use super::{
     addresses,
-    cause::Cause,
-    control::{self, Inbox},
+    cause::FirstCause,
+    control::{self, ControlReader},
     edge::EdgeRequest,
     job::{Job, JobContext},
     stage::StageJob,
@@ -57,7 +57,7 @@ pub(super) fn run() -> u8 {
     })
 }
 
-fn work() -> Result<u8, control::ControlError> {
+fn work() -> Result<u8, control::ControllerError> {
     set_child_subreaper(Some(getpid())).map_err(io::Error::from)?;
     die_with_parent()?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -94,14 +94,14 @@ fn hide_stdio() -> io::Result<()> {
 }
 
 /// How the process is to exit, where it is not with 0.
-type Exit = Arc<AtomicU8>;
+type SharedExitCode = Arc<AtomicU8>;
 
 async fn converse<R, W>(
     input: R,
     output: W,
-    cause: Arc<Cause>,
-    exit: Exit,
-) -> Result<u8, control::ControlError>
+    cause: Arc<FirstCause>,
+    exit: SharedExitCode,
+) -> Result<u8, control::ControllerError>
 where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
@@ -130,8 +130,8 @@ where
 pub(super) async fn serve<J, R>(
     context: &JobContext,
     mut order: Order,
-    inbox: Inbox<R>,
-    exit: &Exit,
+    inbox: ControlReader<R>,
+    exit: &SharedExitCode,
 ) -> AgentReport
 where
     J: Job,
@@ -140,7 +140,7 @@ where
     let (edges, mut job) = match prepare::<J>(context, &mut order) {
         Ok(prepared) => prepared,
         Err(text) => {
-            context.own(&text);
+            context.fail_local(&text);
             return report(context, None);
         }
     };
@@ -176,7 +176,7 @@ fn prepare<J: Job>(context: &JobContext, order: &mut Order) -> Result<(PendingEd
     Ok((edges, job))
 }
 
-async fn overdue(cause: &Cause) {
+async fn overdue(cause: &FirstCause) {
     cause.failed().await;
     sleep(END_LIMIT).await;
 }
@@ -191,9 +191,9 @@ struct Routes {
 /// Carries out what the controller says, until the controller is gone.
 async fn obey<R: AsyncRead + Unpin>(
     context: JobContext,
-    mut inbox: Inbox<R>,
+    mut inbox: ControlReader<R>,
     routes: Routes,
-    exit: Exit,
+    exit: SharedExitCode,
 ) {
     loop {
         match inbox.next().await {

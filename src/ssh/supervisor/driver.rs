@@ -18,28 +18,28 @@ use tokio::{
     time::sleep_until,
 };
 
-use super::{Action, Event, Notice, Summary, machine::Machine};
+use super::{Action, Event, Notice, Summary, machine::PipelineMachine};
 use crate::ssh::{
     local_edge::{LocalEdgeCommand, LocalEdgeEvent},
     plan::launch::Launch,
     protocol::EdgeId,
-    session::{Session, SessionEvent},
+    session::{AgentSession, SessionEvent},
 };
 
 /// Where everything that happens comes together.
 #[derive(Clone)]
-pub(crate) struct Inbox(UnboundedSender<Event>);
+pub(crate) struct EventSender(UnboundedSender<Event>);
 
 /// What the driver takes from there.
-pub(crate) struct Happenings(UnboundedReceiver<Event>);
+pub(crate) struct EventQueue(UnboundedReceiver<Event>);
 
-/// An inbox, and its other end.
-pub(crate) fn inbox() -> (Inbox, Happenings) {
+/// Returns both ends of a queue of events.
+pub(crate) fn event_queue() -> (EventSender, EventQueue) {
     let (sender, receiver) = unbounded_channel();
-    (Inbox(sender), Happenings(receiver))
+    (EventSender(sender), EventQueue(receiver))
 }
 
-impl Inbox {
+impl EventSender {
     /// Returns where one of the controller's own edges reports its events.
     pub(crate) fn local_edge(
         &self,
@@ -56,12 +56,12 @@ impl Inbox {
     fn session(
         &self,
         stage: usize,
-        tell: Tell,
+        notify: NoticeSink,
     ) -> impl Fn(SessionEvent) + Send + Sync + 'static + use<> {
         let Self(sender) = self.clone();
         move |event| {
             let event = match event {
-                SessionEvent::Words(line) => return tell(Notice::Words(stage, line)),
+                SessionEvent::Words(line) => return notify(Notice::Words(stage, line)),
                 SessionEvent::Message(message) => Event::Message(stage, message),
                 SessionEvent::Closed(end) => Event::Closed(stage, end),
             };
@@ -71,58 +71,58 @@ impl Inbox {
 }
 
 /// Tells the user.
-pub(crate) type Tell = Arc<dyn Fn(Notice) + Send + Sync>;
+pub(crate) type NoticeSink = Arc<dyn Fn(Notice) + Send + Sync>;
 
 /// The way to each of the controller's own edges.
 pub(crate) type LocalEdges = BTreeMap<EdgeId, UnboundedSender<LocalEdgeCommand>>;
 
 /// All that a run needs.
 pub(crate) struct Driver {
-    pub(crate) machine: Machine,
+    pub(crate) machine: PipelineMachine,
     /// How to start the agent of each stage.
     pub(crate) launches: Vec<Launch>,
     /// After how long a silence an agent counts as lost.
     pub(crate) silence: Duration,
     /// The way to each of the controller's own edges.
     pub(crate) local_edges: LocalEdges,
-    pub(crate) inbox: Inbox,
-    pub(crate) happenings: Happenings,
-    pub(crate) tell: Tell,
+    pub(crate) events: EventSender,
+    pub(crate) queue: EventQueue,
+    pub(crate) notify: NoticeSink,
     /// How many bytes the busiest stage has moved, for a progress bar.
     pub(crate) moved: Arc<AtomicU64>,
 }
 
 /// A signal that ended the run: number and name.
-pub(crate) type Caught = (u8, &'static str);
+pub(crate) type EndingSignal = (u8, &'static str);
 
 impl Driver {
     /// Runs the pipeline to its end.
-    pub(crate) async fn run(self, signal: oneshot::Receiver<Caught>) -> Summary {
+    pub(crate) async fn run(self, signal: oneshot::Receiver<EndingSignal>) -> Summary {
         let Self {
             mut machine,
             launches,
             silence,
             local_edges,
-            inbox,
-            mut happenings,
-            tell,
+            events,
+            mut queue,
+            notify,
             moved,
         } = self;
         let started = Instant::now();
         let open = |(stage, launch)| {
-            let events = inbox.session(stage, Arc::clone(&tell));
-            Session::open(launch, silence, events)
+            let events = events.session(stage, Arc::clone(&notify));
+            AgentSession::open(launch, silence, events)
         };
         let sessions: Vec<_> = launches.into_iter().enumerate().map(open).collect();
-        let hands = Hands {
+        let runner = ActionRunner {
             sessions,
             local_edges,
-            tell,
+            notify,
         };
         let mut signal = Box::pin(caught(signal));
         loop {
             let event = tokio::select! {
-                Some(event) = happenings.0.recv() => event,
+                Some(event) = queue.0.recv() => event,
                 event = &mut signal => {
                     signal = Box::pin(caught(never()));
                     event
@@ -132,7 +132,7 @@ impl Driver {
             let mut is_done = false;
             for action in machine.handle(started.elapsed(), event) {
                 is_done |= action == Action::Done;
-                hands.act(action);
+                runner.act(action);
             }
             moved.store(machine.bytes(), Ordering::Relaxed);
             if is_done {
@@ -144,13 +144,13 @@ impl Driver {
 }
 
 /// What actions are done with.
-struct Hands {
-    sessions: Vec<Session>,
+struct ActionRunner {
+    sessions: Vec<AgentSession>,
     local_edges: LocalEdges,
-    tell: Tell,
+    notify: NoticeSink,
 }
 
-impl Hands {
+impl ActionRunner {
     fn act(&self, action: Action) {
         match action {
             Action::Send(stage, message) => self.sessions[stage].send(message),
@@ -166,7 +166,7 @@ impl Hands {
                 }
             }
             Action::Abort(edge, reason) => self.command(edge, LocalEdgeCommand::Abort(reason)),
-            Action::Tell(notice) => (self.tell)(notice),
+            Action::Notify(notice) => (self.notify)(notice),
             Action::Done => {}
         }
     }
@@ -179,14 +179,14 @@ impl Hands {
     }
 }
 
-async fn caught(signal: oneshot::Receiver<Caught>) -> Event {
+async fn caught(signal: oneshot::Receiver<EndingSignal>) -> Event {
     match signal.await {
         Ok((number, name)) => Event::Signal { number, name },
         Err(_) => pending().await,
     }
 }
 
-fn never() -> oneshot::Receiver<Caught> {
+fn never() -> oneshot::Receiver<EndingSignal> {
     oneshot::channel().1
 }
 

@@ -13,7 +13,7 @@ pub(crate) enum Node {
 
 /// An edge on its way to being connected.
 #[derive(Debug)]
-pub(crate) struct Joint {
+pub(crate) struct EdgeSetup {
     pub(crate) from: Node,
     pub(crate) to: Node,
     /// Whose turn it is to listen.
@@ -45,7 +45,7 @@ pub(crate) enum Next {
     GiveUp,
 }
 
-impl Joint {
+impl EdgeSetup {
     /// An edge that nobody has done anything for. rdpipe itself never listens: it may sit where nobody
     /// gets at it.
     pub(crate) fn new(from: Node, to: Node) -> Self {

@@ -7,11 +7,11 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     Action, Event, Notice, Settings, Summary,
-    edge::{Joint, Node},
+    edge::{EdgeSetup, Node},
 };
 use crate::ssh::{
     local_edge::LocalEdgeEvent,
-    outcome::{Cause, Ends, Site, StageEnd},
+    outcome::{PipelineFault, PipelineOutcome, Site, StageOutcome},
     plan::Plan,
     protocol::{
         AgentHello, AgentReport, EdgeId, FaultKind, FromAgent, Payload, PayloadError, ToAgent,
@@ -31,17 +31,17 @@ const INTERRUPT_LIMIT: Duration = Duration::from_secs(2);
 const KILL_LIMIT: Duration = Duration::from_secs(1);
 
 /// A pipeline from its first session to its last. It holds the keys, and is never printed.
-pub(crate) struct Machine {
+pub(crate) struct PipelineMachine {
     plan: Plan,
     settings: Settings,
     /// The texts of the edges' keys.
     keys: Vec<String>,
-    stages: Vec<Stage>,
-    joints: Vec<Option<Joint>>,
+    stages: Vec<StageState>,
+    edges: Vec<Option<EdgeSetup>>,
     /// The controller's own edges that have not ended.
     local_edges: BTreeSet<EdgeId>,
     phase: Phase,
-    causes: Vec<Cause>,
+    causes: Vec<PipelineFault>,
     reader_left: bool,
     signal: Option<u8>,
     actions: Vec<Action>,
@@ -60,12 +60,12 @@ enum Phase {
 }
 
 #[derive(Debug, Default)]
-struct Stage {
+struct StageState {
     hello: Option<AgentHello>,
     ended: Option<Status>,
     fault: Option<WorkFault>,
     report: Option<StageReport>,
-    turn: Turn,
+    turn: ProceedState,
     cut: bool,
     closed: bool,
     bytes: u64,
@@ -73,7 +73,7 @@ struct Stage {
 
 /// Whether a file's stage has asked to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Turn {
+enum ProceedState {
     #[default]
     NotYet,
     Waits,
@@ -81,30 +81,30 @@ enum Turn {
     Answered,
 }
 
-impl Machine {
+impl PipelineMachine {
     /// A pipeline whose sessions are being opened. There is one key for each edge that the plan has.
     pub(crate) fn new(plan: Plan, settings: Settings, keys: Vec<String>) -> Self {
         let count = plan.stages.len();
         let node = |stage| Node::Stage(stage);
-        let joint = |edge: usize| {
+        let setup = |edge: usize| {
             let from = edge.checked_sub(1).map_or(Node::Controller, node);
             let to = if edge < count {
                 node(edge)
             } else {
                 Node::Controller
             };
-            (edge > 0 || plan.has_input).then(|| Joint::new(from, to))
+            (edge > 0 || plan.has_input).then(|| EdgeSetup::new(from, to))
         };
-        let joints: Vec<_> = (0..=count).map(joint).collect();
-        let is_local = |joint: &Option<Joint>| {
-            let joint = joint.as_ref();
-            joint.is_some_and(|joint| joint.touches(Node::Controller))
+        let edges: Vec<_> = (0..=count).map(setup).collect();
+        let is_local = |setup: &Option<EdgeSetup>| {
+            let setup = setup.as_ref();
+            setup.is_some_and(|setup| setup.touches(Node::Controller))
         };
-        let local = (0..=count).filter(|&edge| is_local(&joints[edge]));
+        let local = (0..=count).filter(|&edge| is_local(&edges[edge]));
         Self {
             local_edges: local.map(EdgeId::of_index).collect(),
-            stages: (0..count).map(|_| Stage::default()).collect(),
-            joints,
+            stages: (0..count).map(|_| StageState::default()).collect(),
+            edges,
             phase: Phase::Connecting,
             causes: Vec::new(),
             reader_left: false,
@@ -156,23 +156,23 @@ impl Machine {
     /// What is known now.
     pub(crate) fn summary(&self) -> Summary {
         let stages = self.stages.iter().zip(&self.plan.stages);
-        let stages = stages.map(|(stage, planned)| StageEnd {
+        let stages = stages.map(|(stage, planned)| StageOutcome {
             ended: stage.ended,
             report: stage.report.clone(),
             fault: stage.fault.clone(),
             is_file: planned.is_file(),
         });
-        let link = |joint: &Option<Joint>| joint.as_ref().and_then(|joint| joint.link.clone());
-        let host = |stage: &Stage| stage.hello.as_ref().map(|hello| hello.host.clone());
+        let link = |setup: &Option<EdgeSetup>| setup.as_ref().and_then(|setup| setup.link.clone());
+        let host = |stage: &StageState| stage.hello.as_ref().map(|hello| hello.host.clone());
         Summary {
-            ends: Ends {
+            outcome: PipelineOutcome {
                 stages: stages.collect(),
                 causes: self.causes.clone(),
                 reader_left: self.reader_left,
                 signal: self.signal,
             },
             hosts: self.stages.iter().map(host).collect(),
-            links: self.joints.iter().map(link).collect(),
+            links: self.edges.iter().map(link).collect(),
         }
     }
 
@@ -192,7 +192,7 @@ impl Machine {
             },
             FromAgent::Warning(text) => {
                 let text = format!("{}: {text}", self.plan.site(stage));
-                self.tell(Notice::Warning(text));
+                self.notify(Notice::Warning(text));
             }
             FromAgent::Report(report) => self.reported(now, stage, report),
             FromAgent::Pong => {}
@@ -204,8 +204,8 @@ impl Machine {
         match message {
             FromStage::InputComplete => {
                 let turn = &mut self.stages[stage].turn;
-                if *turn == Turn::NotYet {
-                    *turn = Turn::Waits;
+                if *turn == ProceedState::NotYet {
+                    *turn = ProceedState::Waits;
                 }
                 self.answer();
             }
@@ -219,7 +219,7 @@ impl Machine {
             } => self.stages[stage].bytes = bytes_in.max(bytes_out),
             FromStage::Unreadable { path, why } => {
                 let text = format!("{}: {why}", String::from_utf8_lossy(&path));
-                self.tell(Notice::Unreadable(stage, text));
+                self.notify(Notice::Unreadable(stage, text));
             }
         }
     }
@@ -227,7 +227,7 @@ impl Machine {
     /// Fails the pipeline because of a message that is none of a stage.
     fn garbage(&mut self, now: Duration, stage: usize, error: &PayloadError) {
         let text = format!("what its agent says makes no sense to this version ({error})");
-        self.fail(now, Site::Stage(stage), FaultKind::Own, text, true);
+        self.fail(now, Site::Stage(stage), FaultKind::Local, text, true);
     }
 
     fn reported(&mut self, now: Duration, stage: usize, report: AgentReport) {
@@ -257,7 +257,7 @@ impl Machine {
             }
             None if self.phase == Phase::Connecting => {
                 let text = "it ended before the pipeline began".to_owned();
-                self.fail(now, site, FaultKind::Own, text, true);
+                self.fail(now, site, FaultKind::Local, text, true);
             }
             None => self.answer(),
         }
@@ -274,14 +274,16 @@ impl Machine {
         let site = Site::Stage(stage);
         if ended.report.is_some() {
             // A worker whose guard was killed is told to end, and can say no more than that.
-            let own = |cause: &&mut Cause| cause.site == site && cause.fault.kind == FaultKind::Own;
+            let own = |cause: &&mut PipelineFault| {
+                cause.site == site && cause.fault.kind == FaultKind::Local
+            };
             if let (true, Some(cause)) = (killed, self.causes.iter_mut().find(own)) {
                 cause.fault.text = format!("{why}; {}", cause.fault.text);
             }
             return;
         }
         if !ended.cut {
-            self.fail(now, site, FaultKind::Own, why, true);
+            self.fail(now, site, FaultKind::Local, why, true);
         } else if ended.hello.is_some() && self.signal.is_none() {
             let text = "its agent did not end in time".to_owned();
             self.fail(now, site, FaultKind::Ordered, text, false);
@@ -315,7 +317,7 @@ impl Machine {
             Site::Stage(stage) => format!("{}: {text}", self.plan.site(stage)),
             Site::Input | Site::Output | Site::Edge(_) => text.clone(),
         };
-        self.causes.push(Cause {
+        self.causes.push(PipelineFault {
             site,
             fault: WorkFault { kind, text },
             is_trouble,
@@ -396,7 +398,7 @@ impl Machine {
         self.actions.push(Action::Send(stage, message));
     }
 
-    fn tell(&mut self, notice: Notice) {
-        self.actions.push(Action::Tell(notice));
+    fn notify(&mut self, notice: Notice) {
+        self.actions.push(Action::Notify(notice));
     }
 }

@@ -1,6 +1,6 @@
 use std::{ffi::OsString, time::Duration};
 
-use super::{Action, Event, Notice, Settings, machine::Machine};
+use super::{Action, Event, Notice, Settings, machine::PipelineMachine};
 use crate::ssh::{
     local_edge::{LocalEdgeEnd, LocalEdgeEvent},
     plan::{Addresses, Plan},
@@ -14,7 +14,7 @@ use crate::ssh::{
 
 /// A machine, and what it wanted so far.
 struct Rig {
-    machine: Machine,
+    machine: PipelineMachine,
     now: Duration,
     actions: Vec<Action>,
 }
@@ -55,7 +55,7 @@ impl Rig {
         let keys = (0..=plan.stages.len()).map(|edge| format!("key {edge}"));
         let keys = keys.collect();
         Self {
-            machine: Machine::new(plan, settings, keys),
+            machine: PipelineMachine::new(plan, settings, keys),
             now: Duration::ZERO,
             actions: Vec::new(),
         }
@@ -64,7 +64,7 @@ impl Rig {
     /// What the machine wants after this, details for the user left out.
     fn event(&mut self, event: Event) -> Vec<Action> {
         let mut actions = self.machine.handle(self.now, event);
-        actions.retain(|action| !matches!(action, Action::Tell(Notice::Detail(_))));
+        actions.retain(|action| !matches!(action, Action::Notify(Notice::Detail(_))));
         self.actions.extend(actions.iter().cloned());
         actions
     }
@@ -143,7 +143,7 @@ impl Rig {
     }
 
     fn exit(&self) -> u8 {
-        self.machine.summary().ends.exit()
+        self.machine.summary().outcome.exit()
     }
 }
 
@@ -227,13 +227,13 @@ fn files_that_are_none_are_told_and_the_status_is_the_agents() {
     let why = "No such file".to_owned();
     let told = Notice::Unreadable(0, "x\u{fffd}: No such file".to_owned());
     let actions = rig.stage(0, &FromStage::Unreadable { path, why });
-    assert_eq!(actions, [Action::Tell(told)]);
+    assert_eq!(actions, [Action::Notify(told)]);
     rig.stage(0, &FromStage::Ended(Status::Exited(1)));
     rig.local_ended(edge(1));
     rig.report(0, Status::Exited(1));
     assert!(rig.closed(0).contains(&Action::Done));
     assert_eq!(rig.exit(), 1);
-    assert!(rig.machine.summary().ends.causes.is_empty());
+    assert!(rig.machine.summary().outcome.causes.is_empty());
 }
 
 #[test]
@@ -361,7 +361,7 @@ fn where_one_way_is_blocked_the_other_is_tried() {
     ));
     let actions = rig.says(1, FromAgent::Unreachable { edge, tried });
     assert_eq!(killed(&actions), [0, 1]);
-    let text = rig.machine.summary().ends.causes[0].fault.text.clone();
+    let text = rig.machine.summary().outcome.causes[0].fault.text.clone();
     for part in [
         "stage 1 (a) and stage 2 (b)",
         "from a to b, port 40001: 10.0.0.1: no answer",
@@ -465,9 +465,9 @@ fn a_session_that_cannot_be_opened_ends_all() {
     rig.closed(2);
     rig.local_ended(edge(0));
     assert_eq!(rig.local_ended(edge(3)), [Action::Done]);
-    let ends = rig.machine.summary().ends;
-    assert_eq!(ends.ranked()[0].fault.text, "lost host1");
-    assert_eq!(ends.exit(), 255);
+    let outcome = rig.machine.summary().outcome;
+    assert_eq!(outcome.ranked()[0].fault.text, "lost host1");
+    assert_eq!(outcome.exit(), 255);
 }
 
 #[test]
@@ -481,7 +481,7 @@ fn a_late_hello_is_not_answered_after_a_failure() {
 fn agents_that_do_not_end_are_cut_after_five_seconds() {
     let mut rig = Rig::new(&["a:x", "b:y"], false);
     rig.up(2, false);
-    let actions = rig.faulty(0, FaultKind::Own, "no such file");
+    let actions = rig.faulty(0, FaultKind::Local, "no such file");
     assert_eq!(killed(&actions), [1]);
     rig.closed(0);
     assert_eq!(rig.machine.deadline(), Some(Duration::from_secs(5)));
@@ -516,7 +516,7 @@ fn an_interrupt_ends_all_within_two_seconds() {
     assert_eq!(rig.exit(), 130);
     let mut rig = Rig::new(&["a:x"], false);
     rig.up(1, false);
-    rig.faulty(0, FaultKind::Own, "x");
+    rig.faulty(0, FaultKind::Local, "x");
     rig.event(Event::Signal { number, name });
     assert_eq!(rig.machine.deadline(), Some(Duration::from_secs(2)));
 }
@@ -527,20 +527,20 @@ fn the_first_cause_is_found_behind_its_consequences() {
     rig.up(3, false);
     rig.faulty(0, FaultKind::PeerAborted, "stage 2 gave up");
     rig.faulty(2, FaultKind::Edge, "the other end died");
-    rig.faulty(1, FaultKind::Own, "no space left on device");
-    let ends = rig.machine.summary().ends;
-    assert_eq!(ends.ranked()[0].fault.text, "no space left on device");
+    rig.faulty(1, FaultKind::Local, "no space left on device");
+    let outcome = rig.machine.summary().outcome;
+    assert_eq!(outcome.ranked()[0].fault.text, "no space left on device");
 }
 
 #[test]
 fn a_killed_guard_is_named() {
     let mut rig = Rig::new(&["a:x"], false);
     rig.up(1, false);
-    rig.faulty(0, FaultKind::Own, "the agent was ended by SIGTERM");
+    rig.faulty(0, FaultKind::Local, "the agent was ended by SIGTERM");
     let why = "the agent on a was killed by signal 9 (SIGKILL)".to_owned();
     let killed = true;
     rig.event(Event::Closed(0, SessionEnd { why, killed }));
-    let text = &rig.machine.summary().ends.causes[0].fault.text;
+    let text = &rig.machine.summary().outcome.causes[0].fault.text;
     assert!(text.starts_with("the agent on a was killed"), "{text}");
 }
 
@@ -548,11 +548,11 @@ fn a_killed_guard_is_named() {
 fn what_fails_on_the_way_up_is_trouble() {
     let mut rig = Rig::new(&["a:> f"], false);
     rig.hello(0, "m1");
-    rig.faulty(0, FaultKind::Own, "cannot listen");
+    rig.faulty(0, FaultKind::Local, "cannot listen");
     assert_eq!(rig.exit(), 255);
     let mut rig = Rig::new(&["a:> f"], false);
     rig.up(1, false);
-    rig.faulty(0, FaultKind::Own, "no space left on device");
+    rig.faulty(0, FaultKind::Local, "no space left on device");
     assert_eq!(rig.exit(), 1);
 }
 
@@ -561,7 +561,7 @@ fn a_broken_output_of_our_own_ends_all() {
     let mut rig = Rig::new(&["a:x"], false);
     rig.up(1, false);
     let fault = Some(WorkFault {
-        kind: FaultKind::Own,
+        kind: FaultKind::Local,
         text: "cannot write standard output".to_owned(),
     });
     let ended = LocalEdgeEnd {
@@ -590,11 +590,15 @@ fn a_fallback_is_told_once() {
     };
     let told = rig.says(0, connected);
     assert!(
-        matches!(told[..], [Action::Tell(Notice::Note(_))]),
+        matches!(told[..], [Action::Notify(Notice::Note(_))]),
         "{told:?}"
     );
     let told = rig.local(edge, LocalEdgeEvent::Connected(link));
-    assert!(!told.iter().any(|action| matches!(action, Action::Tell(_))));
+    assert!(
+        !told
+            .iter()
+            .any(|action| matches!(action, Action::Notify(_)))
+    );
 }
 
 /// Whatever agents say, in whatever order, the machine decides something and comes to an end.

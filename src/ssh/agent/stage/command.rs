@@ -6,13 +6,13 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    super::job::Placed,
+    super::job::PlacedEdge,
     super::{
-        joint::{Joint, Trouble},
+        joint::{ConnectedEdge, Trouble},
         reaper::{is_broken_pipe, signal_in},
     },
-    Ends, Stage,
-    tree::{Ending, Stdin, Tree},
+    StageContext, StageEdges,
+    tree::{ProcessEnding, ProcessTree, Stdin},
 };
 use crate::{
     fd::{Sink, Source},
@@ -24,12 +24,12 @@ use crate::{
 };
 
 /// Runs the command between its edges.
-pub(super) async fn run(stage: &Stage, command: &[u8], ends: Ends) -> Option<Status> {
-    let Ends { input, output } = ends;
-    let (tree, pipes) = match Tree::grow(command, input.is_some(), output.is_some()) {
+pub(super) async fn run(stage: &StageContext, command: &[u8], ends: StageEdges) -> Option<Status> {
+    let StageEdges { input, output } = ends;
+    let (tree, pipes) = match ProcessTree::spawn(command, input.is_some(), output.is_some()) {
         Ok(grown) => grown,
         Err(text) => {
-            stage.context.own(&text);
+            stage.context.fail_local(&text);
             close(input).await;
             close(output).await;
             return None;
@@ -51,7 +51,7 @@ pub(super) async fn run(stage: &Stage, command: &[u8], ends: Ends) -> Option<Sta
     tokio::join!(supervising, taking, giving).0
 }
 
-async fn close(end: Option<Placed>) {
+async fn close(end: Option<PlacedEdge>) {
     if let Some((thread, joint)) = end {
         thread.run(joint.close()).await;
     }
@@ -60,8 +60,8 @@ async fn close(end: Option<Placed>) {
 /// Waits until the command and all its descendants have ended; kills them when something fails. Says
 /// `good` if what the command wrote is all of its output.
 async fn supervise(
-    stage: &Stage,
-    mut tree: Tree,
+    stage: &StageContext,
+    mut tree: ProcessTree,
     good: oneshot::Sender<()>,
     dead: CancellationToken,
 ) -> Option<Status> {
@@ -72,8 +72,8 @@ async fn supervise(
             biased;
             ending = tree.next() => match ending {
                 // What a killed command leaves behind is of no use.
-                Some(Ending::Command(status)) => give_up_if_killed(stage, status),
-                Some(Ending::All(status)) => break Some(status),
+                Some(ProcessEnding::Command(status)) => give_up_if_killed(stage, status),
+                Some(ProcessEnding::All(status)) => break Some(status),
                 None => break None,
             },
             () = cause.failed(), if !is_killed => {
@@ -102,7 +102,7 @@ async fn supervise(
 
 /// A command that was killed has not come to its end, so there is no end of file after its output.
 /// Exempt is a death by SIGPIPE that the next stage wanted.
-fn give_up_if_killed(stage: &Stage, status: Status) {
+fn give_up_if_killed(stage: &StageContext, status: Status) {
     let was_wanted = is_broken_pipe(status) && stage.context.cause.output_stopped.is_set();
     if let (Some(number), false) = (signal_in(status), was_wanted) {
         let signal = explain::signal(number);
@@ -113,7 +113,7 @@ fn give_up_if_killed(stage: &Stage, status: Status) {
 
 /// Gives the command its input. Its stdin is closed after a verified end, or when it is dead: a pipe
 /// cannot say that something broke, and `cat > copy` must not end happily on half its input.
-async fn take(mut joint: Joint, stdin: Stdin, dead: CancellationToken) {
+async fn take(mut joint: ConnectedEdge, stdin: Stdin, dead: CancellationToken) {
     let Stdin { pipe, hold } = stdin;
     let sink = match Sink::new(pipe, "the command's input") {
         Ok(mut sink) => {
@@ -121,7 +121,7 @@ async fn take(mut joint: Joint, stdin: Stdin, dead: CancellationToken) {
             Some(sink)
         }
         Err(error) => {
-            joint.own(format!("cannot use a pipe: {error}"));
+            joint.fail_local(format!("cannot use a pipe: {error}"));
             None
         }
     };
@@ -142,7 +142,7 @@ async fn take(mut joint: Joint, stdin: Stdin, dead: CancellationToken) {
     joint.close().await;
 }
 
-async fn take_into(joint: &mut Joint, sink: &mut Sink, dead: &CancellationToken) {
+async fn take_into(joint: &mut ConnectedEdge, sink: &mut Sink, dead: &CancellationToken) {
     let drained = tokio::select! {
         biased;
         drained = joint.drain(sink) => Some(drained),
@@ -152,7 +152,7 @@ async fn take_into(joint: &mut Joint, sink: &mut Sink, dead: &CancellationToken)
         Some(Ok(()) | Err(Trouble::Elsewhere | Trouble::Stopped)) => {}
         Some(Err(Trouble::Stream(error))) => joint.broken(error),
         Some(Err(Trouble::Local(error, offset))) if error.kind() != io::ErrorKind::BrokenPipe => {
-            joint.own(format!(
+            joint.fail_local(format!(
                 "cannot write to the command at byte {offset}: {error}"
             ));
         }
@@ -167,13 +167,13 @@ async fn take_into(joint: &mut Joint, sink: &mut Sink, dead: &CancellationToken)
 }
 
 /// Sends what the command writes, and a FIN once it is `good`.
-async fn give(mut joint: Joint, stdout: OwnedFd, good: oneshot::Receiver<()>) {
+async fn give(mut joint: ConnectedEdge, stdout: OwnedFd, good: oneshot::Receiver<()>) {
     match give_from(&mut joint, stdout, good).await {
         Ok(()) | Err(Trouble::Elsewhere) => {}
         Err(Trouble::Stopped) => joint.cause.output_stopped.set(),
         Err(Trouble::Stream(error)) => joint.broken(error),
         Err(Trouble::Local(error, offset)) => {
-            joint.own(format!(
+            joint.fail_local(format!(
                 "cannot read from the command at byte {offset}: {error}"
             ));
         }
@@ -182,7 +182,7 @@ async fn give(mut joint: Joint, stdout: OwnedFd, good: oneshot::Receiver<()>) {
 }
 
 async fn give_from(
-    joint: &mut Joint,
+    joint: &mut ConnectedEdge,
     stdout: OwnedFd,
     good: oneshot::Receiver<()>,
 ) -> Result<(), Trouble> {

@@ -3,8 +3,8 @@
 use std::{io, path::PathBuf};
 
 use super::{
-    super::joint::{Joint, Trouble},
-    Ends, Stage, path, read,
+    super::joint::{ConnectedEdge, Trouble},
+    StageContext, StageEdges, path, read,
 };
 use crate::{
     fd::Source,
@@ -12,12 +12,16 @@ use crate::{
 };
 
 /// Sends all that can be opened. The status is 1 where some could not.
-pub(super) async fn run(stage: &Stage, paths: Vec<Vec<u8>>, ends: Ends) -> Option<Status> {
+pub(super) async fn run(
+    stage: &StageContext,
+    paths: Vec<Vec<u8>>,
+    ends: StageEdges,
+) -> Option<Status> {
     let (thread, joint) = ends.output?;
     Some(thread.run(send(stage.clone(), joint, paths)).await)
 }
 
-async fn send(stage: Stage, mut joint: Joint, paths: Vec<Vec<u8>>) -> Status {
+async fn send(stage: StageContext, mut joint: ConnectedEdge, paths: Vec<Vec<u8>>) -> Status {
     let mut status = Status::Exited(0);
     let mut at = PathBuf::new();
     let sending = async {
@@ -37,7 +41,10 @@ async fn send(stage: Stage, mut joint: Joint, paths: Vec<Vec<u8>>) -> Status {
 
 /// Sends one file. The inner error is that of one of which nothing was sent: the next one may follow. After one
 /// that fails later nothing may, since it would look like the rest of it.
-async fn send_one(joint: &mut Joint, path: &std::path::Path) -> Result<io::Result<()>, Trouble> {
+async fn send_one(
+    joint: &mut ConnectedEdge,
+    path: &std::path::Path,
+) -> Result<io::Result<()>, Trouble> {
     let mut source = match Source::open(path) {
         Ok(source) => source,
         Err(error) => return Ok(Err(error)),

@@ -9,7 +9,7 @@ use std::{
 use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 
-use super::{Ends, Stage};
+use super::{StageContext, StageEdges};
 use crate::ssh::{
     agent::{
         job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},
@@ -24,7 +24,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A stage from its order to its report.
 pub(in crate::ssh::agent) struct StageJob {
-    stage: Stage,
+    stage: StageContext,
     order: StageOrder,
     input: Arc<Meter>,
     output: Arc<Meter>,
@@ -47,7 +47,7 @@ impl Job for StageJob {
         Ok(Self {
             input: meter(order.input, EdgeDirection::Receive)?,
             output: meter(order.output, EdgeDirection::Send)?,
-            stage: Stage {
+            stage: StageContext {
                 context: context.clone(),
                 proceed: CancellationToken::new(),
                 fsync: order.fsync,
@@ -60,7 +60,7 @@ impl Job for StageJob {
 
     async fn run(&mut self, mut edges: ConnectedEdges, messages: Messages) {
         self.started = Some(Instant::now());
-        let ends = Ends {
+        let ends = StageEdges {
             input: self.order.input.and_then(|id| edges.take(id)),
             output: self.order.output.and_then(|id| edges.take(id)),
         };
@@ -119,7 +119,7 @@ impl StageJob {
 }
 
 /// Carries out the controller's messages to the stage. Does not return.
-async fn receive(stage: &Stage, mut messages: Messages) {
+async fn receive(stage: &StageContext, mut messages: Messages) {
     while let Some(message) = messages.recv().await {
         match message.decode() {
             Ok(ToStage::Proceed) => stage.proceed.cancel(),

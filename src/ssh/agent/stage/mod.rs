@@ -14,7 +14,7 @@ mod job;
 use tokio_util::sync::CancellationToken;
 
 pub(super) use self::job::StageJob;
-use super::job::{JobContext, Placed};
+use super::job::{JobContext, PlacedEdge};
 use crate::ssh::{
     protocol::{FromAgent, Payload},
     stage::{FromStage, StageWork, Status},
@@ -22,7 +22,7 @@ use crate::ssh::{
 
 /// What all tasks that work on the stage share.
 #[derive(Clone)]
-pub(super) struct Stage {
+pub(super) struct StageContext {
     pub(super) context: JobContext,
     /// Cancelled when every earlier stage has succeeded.
     pub(super) proceed: CancellationToken,
@@ -31,15 +31,15 @@ pub(super) struct Stage {
 }
 
 /// The stage's edges, where it has any.
-pub(super) struct Ends {
-    pub(super) input: Option<Placed>,
-    pub(super) output: Option<Placed>,
+pub(super) struct StageEdges {
+    pub(super) input: Option<PlacedEdge>,
+    pub(super) output: Option<PlacedEdge>,
 }
 
-impl Stage {
+impl StageContext {
     /// Does the work, and returns when nothing of it runs any more and both edges are closed. The
     /// status is none where nothing began.
-    pub(super) async fn run(&self, work: StageWork, ends: Ends) -> Option<Status> {
+    pub(super) async fn run(&self, work: StageWork, ends: StageEdges) -> Option<Status> {
         match work {
             StageWork::Command(command) => command::run(self, &command, ends).await,
             StageWork::Files(paths) => files::run(self, paths, ends).await,
@@ -55,7 +55,7 @@ impl Stage {
         match Payload::encode(message) {
             Ok(payload) => self.context.outbox.send(FromAgent::Application(payload)),
             // Paths come from the order, which was no longer; only many bytes of a reason could do that.
-            Err(error) => self.context.own(&error.to_string()),
+            Err(error) => self.context.fail_local(&error.to_string()),
         }
     }
 

@@ -8,8 +8,8 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    super::joint::{Joint, Trouble},
-    Ends, Stage,
+    super::joint::{ConnectedEdge, Trouble},
+    StageContext, StageEdges,
     output_file::OutputFile,
 };
 use crate::ssh::{
@@ -19,8 +19,13 @@ use crate::ssh::{
 
 /// Writes the input to the file, commits it when all before it has succeeded, and then gives the next
 /// stage an empty stream.
-pub(super) async fn run(stage: &Stage, path: PathBuf, append: bool, ends: Ends) -> Option<Status> {
-    let Ends { input, output } = ends;
+pub(super) async fn run(
+    stage: &StageContext,
+    path: PathBuf,
+    append: bool,
+    ends: StageEdges,
+) -> Option<Status> {
+    let StageEdges { input, output } = ends;
     let committed = CancellationToken::new();
     let storing = async {
         let is_stored = match input {
@@ -41,7 +46,7 @@ pub(super) async fn run(stage: &Stage, path: PathBuf, append: bool, ends: Ends) 
 }
 
 /// Creates or truncates the file.
-async fn create(stage: &Stage, path: &Path, append: bool) -> bool {
+async fn create(stage: &StageContext, path: &Path, append: bool) -> bool {
     let creating = async {
         let file = OutputFile::open(path, append).await?;
         stage.send(&FromStage::InputComplete);
@@ -60,13 +65,13 @@ async fn create(stage: &Stage, path: &Path, append: bool) -> bool {
         Ok(false) => {}
         Err(error) => stage
             .context
-            .own(&format!("cannot write {}: {error}", path.display())),
+            .fail_local(&format!("cannot write {}: {error}", path.display())),
     }
     matches!(created, Ok(true))
 }
 
 /// Writes the input to the file.
-async fn store(stage: Stage, mut joint: Joint, path: PathBuf, append: bool) -> bool {
+async fn store(stage: StageContext, mut joint: ConnectedEdge, path: PathBuf, append: bool) -> bool {
     let stored = match open(&joint, &path, append).await {
         Ok(file) => store_into(&stage, &mut joint, file).await,
         Err(trouble) => Err(("cannot open", trouble, String::new())),
@@ -84,7 +89,7 @@ async fn store(stage: Stage, mut joint: Joint, path: PathBuf, append: bool) -> b
     is_stored
 }
 
-async fn open(joint: &Joint, path: &Path, append: bool) -> Result<OutputFile, Trouble> {
+async fn open(joint: &ConnectedEdge, path: &Path, append: bool) -> Result<OutputFile, Trouble> {
     let opened = joint.until(OutputFile::open(path, append)).await?;
     opened.map_err(|error| Trouble::Local(error, 0))
 }
@@ -92,8 +97,8 @@ async fn open(joint: &Joint, path: &Path, append: bool) -> Result<OutputFile, Tr
 /// Everything from the first byte to the commit. An error says what was tried, and what the file was
 /// before where it is not that any more.
 async fn store_into(
-    stage: &Stage,
-    joint: &mut Joint,
+    stage: &StageContext,
+    joint: &mut ConnectedEdge,
     mut file: OutputFile,
 ) -> Result<(), (&'static str, Trouble, String)> {
     let before = file.before();
@@ -107,12 +112,21 @@ async fn store_into(
     committed.map_err(|error| failed("cannot finish")(Trouble::Local(error, 0)))
 }
 
-fn tell(stage: &Stage, joint: &Joint, path: &Path, what: &str, trouble: Trouble, before: &str) {
+fn tell(
+    stage: &StageContext,
+    joint: &ConnectedEdge,
+    path: &Path,
+    what: &str,
+    trouble: Trouble,
+    before: &str,
+) {
     let path = path.display();
     match trouble {
-        Trouble::Local(error, 0) => return joint.own(format!("{what} {path}: {error}{before}")),
+        Trouble::Local(error, 0) => {
+            return joint.fail_local(format!("{what} {path}: {error}{before}"));
+        }
         Trouble::Local(error, offset) => {
-            return joint.own(format!("{what} {path} at byte {offset}: {error}{before}"));
+            return joint.fail_local(format!("{what} {path} at byte {offset}: {error}{before}"));
         }
         Trouble::Stream(error) => joint.broken(error),
         Trouble::Stopped | Trouble::Elsewhere => {}
@@ -126,7 +140,7 @@ fn tell(stage: &Stage, joint: &Joint, path: &Path, what: &str, trouble: Trouble,
 }
 
 /// An empty stream, once the file is committed.
-async fn give_nothing(mut joint: Joint, committed: CancellationToken) {
+async fn give_nothing(mut joint: ConnectedEdge, committed: CancellationToken) {
     let given = match joint.until(committed.cancelled()).await {
         Ok(()) => joint.finish().await,
         Err(trouble) => Err(trouble),

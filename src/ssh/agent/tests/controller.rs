@@ -27,7 +27,7 @@ use crate::{
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
 
 /// An agent under a guard, and the session with it.
-pub(super) struct Agent {
+pub(super) struct TestAgent {
     pub(super) guard: std::process::Child,
     pub(super) input: Option<FramedWrite<pipe::Sender, LengthDelimitedCodec>>,
     output: FramedRead<pipe::Receiver, LengthDelimitedCodec>,
@@ -35,7 +35,7 @@ pub(super) struct Agent {
     pub(super) seen: Vec<FromAgent>,
 }
 
-impl Agent {
+impl TestAgent {
     pub(super) async fn start() -> Self {
         Self::start_with(|_| {}).await
     }
@@ -119,7 +119,7 @@ impl Agent {
     }
 
     /// Everything up to the report, and how the guard exited.
-    pub(super) async fn end(&mut self) -> (Vec<FromStage>, Report, i32) {
+    pub(super) async fn end(&mut self) -> (Vec<FromStage>, TestReport, i32) {
         let mut messages = Vec::new();
         let report = loop {
             match self.next().await {
@@ -128,7 +128,7 @@ impl Agent {
                 message => panic!("{message:?}"),
             }
         };
-        let report = Report {
+        let report = TestReport {
             fault: report.fault,
             stage: match report.result {
                 Some(result) => result.decode().unwrap(),
@@ -171,14 +171,14 @@ pub(super) async fn skip_to_greeting(output: &mut (impl AsyncRead + Unpin)) {
 
 /// What a stage's agent says last.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct TestReport {
     pub(super) fault: Option<WorkFault>,
     pub(super) stage: StageReport,
 }
 
 /// A pipeline that runs: its agents, and the controller's own edges.
-pub(super) struct Pipeline {
-    pub(super) agents: Vec<Agent>,
+pub(super) struct TestPipeline {
+    pub(super) agents: Vec<TestAgent>,
     pub(super) input: Option<Stream>,
     pub(super) output: Stream,
 }
@@ -249,14 +249,14 @@ pub(super) async fn dial(port: u16, key: &GeneratedKey, direction: Direction) ->
         .unwrap()
 }
 
-impl Pipeline {
+impl TestPipeline {
     /// Brings up one agent for each of `works`, and says `Go`.
     pub(super) async fn start(works: Vec<StageWork>, has_input: bool) -> Self {
         let count = works.len();
         let keys: Vec<_> = (0..=count).map(|_| Key::generate().unwrap()).collect();
         let mut agents = Vec::new();
         for (index, work) in works.into_iter().enumerate() {
-            let mut agent = Agent::start().await;
+            let mut agent = TestAgent::start().await;
             let mut edges = Vec::new();
             if index > 0 || has_input {
                 edges.push(edge(INPUT, &keys[index], true));
@@ -323,7 +323,7 @@ impl Pipeline {
 }
 
 /// What an agent with that status says at its end, and nothing else.
-pub(super) async fn ends_with(agent: &mut Agent, status: Status) -> StageReport {
+pub(super) async fn ends_with(agent: &mut TestAgent, status: Status) -> StageReport {
     let report = ends(agent).await;
     assert_eq!(report.status, Some(status), "{report:?}");
     report
@@ -331,13 +331,13 @@ pub(super) async fn ends_with(agent: &mut Agent, status: Status) -> StageReport 
 
 /// The same where the command died of SIGPIPE: some shells become a last command, and others wait for
 /// it and tell its end by their own status.
-pub(super) async fn ends_by_broken_pipe(agent: &mut Agent) -> StageReport {
+pub(super) async fn ends_by_broken_pipe(agent: &mut TestAgent) -> StageReport {
     let report = ends(agent).await;
     assert!(report.status.is_some_and(is_broken_pipe), "{report:?}");
     report
 }
 
-async fn ends(agent: &mut Agent) -> StageReport {
+async fn ends(agent: &mut TestAgent) -> StageReport {
     let (messages, report, exit) = agent.end().await;
     let said = report.stage.status.map(FromStage::Ended);
     let said: Vec<_> = said.into_iter().collect();

@@ -9,7 +9,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncWriteExt;
 
-use super::controller::{Agent, LIMIT, Pipeline, command};
+use super::controller::{LIMIT, TestAgent, TestPipeline, command};
 use crate::ssh::{
     protocol::{FaultKind, FromAgent, ToAgent},
     stage::Status,
@@ -56,7 +56,7 @@ async fn none_left(directory: &Path, since: Instant) {
 }
 
 /// The worker: the only child of the guard.
-fn worker(agent: &Agent) -> Pid {
+fn worker(agent: &TestAgent) -> Pid {
     let tasks = fs::read_dir(format!("/proc/{}/task", agent.guard.id())).unwrap();
     // It is the child of whichever thread the test ran on.
     let children = tasks
@@ -72,9 +72,9 @@ fn pid(child: &std::process::Child) -> Pid {
 }
 
 /// A stage that has begun.
-async fn begun(directory: &Path, text: &str) -> Pipeline {
+async fn begun(directory: &Path, text: &str) -> TestPipeline {
     use tokio::io::AsyncReadExt;
-    let mut pipeline = Pipeline::start(vec![command(&marked(directory, text))], true).await;
+    let mut pipeline = TestPipeline::start(vec![command(&marked(directory, text))], true).await;
     let mut line = [0; 6];
     let reading = pipeline.output.read_exact(&mut line);
     tokio::time::timeout(LIMIT, reading).await.unwrap().unwrap();
@@ -194,7 +194,7 @@ async fn signals_and_garbage_end_a_stage() {
 
 #[tokio::test]
 async fn a_silent_controller_counts_as_gone() {
-    let mut agent = Agent::start().await;
+    let mut agent = TestAgent::start().await;
     let mut order = super::controller::order(1, command("sleep 1000"), vec![]);
     order.stream.timeout_ms = 300;
     agent.send(ToAgent::Order(Box::new(order))).await;

@@ -14,7 +14,7 @@ use tokio::{
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
 use super::controller::{
-    Agent, INPUT, LIMIT, OUTPUT, command, dial, edge, skip_to_greeting, stream_order,
+    INPUT, LIMIT, OUTPUT, TestAgent, command, dial, edge, skip_to_greeting, stream_order,
 };
 use crate::{
     Direction, GeneratedKey, Key, Stream,
@@ -22,7 +22,7 @@ use crate::{
         agent::{
             addresses, control,
             job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},
-            joint::Joint,
+            joint::ConnectedEdge,
             worker,
         },
         protocol::{
@@ -81,7 +81,7 @@ impl Job for Echo {
     }
 }
 
-async fn echo(mut joint: Joint, direction: EdgeDirection) -> Joint {
+async fn echo(mut joint: ConnectedEdge, direction: EdgeDirection) -> ConnectedEdge {
     let mut bytes = *b"sent";
     if direction != EdgeDirection::Send {
         joint.stream.read_exact(&mut bytes).await.unwrap();
@@ -94,12 +94,12 @@ async fn echo(mut joint: Joint, direction: EdgeDirection) -> Joint {
 }
 
 /// The controller's end of a session with a worker in this process.
-struct Session {
+struct EchoSession {
     input: FramedWrite<WriteHalf<DuplexStream>, LengthDelimitedCodec>,
     output: FramedRead<ReadHalf<DuplexStream>, LengthDelimitedCodec>,
 }
 
-impl Session {
+impl EchoSession {
     async fn open(stream: DuplexStream) -> Self {
         let (mut output, mut input) = split(stream);
         let line = greeting("controller");
@@ -167,7 +167,7 @@ async fn other_end(port: u16, key: &GeneratedKey, direction: EdgeDirection) -> S
 async fn bring_up(directions: &[EdgeDirection]) {
     let (ours, theirs) = duplex(1 << 16);
     let controlling = async {
-        let mut session = Session::open(ours).await;
+        let mut session = EchoSession::open(ours).await;
         assert!(matches!(session.next().await, FromAgent::Hello(_)));
         // Ids are names, and need not be counted from 0.
         let ids = (0..).map(|n| EdgeId(7 + 1000 * n));
@@ -249,19 +249,19 @@ async fn an_order_that_contradicts_itself_is_a_fault() {
         (twice, "the order names its edge 0 twice"),
         (backwards, "the order's edge 1 leads the wrong way"),
     ] {
-        let mut agent = Agent::start().await;
+        let mut agent = TestAgent::start().await;
         let order = super::controller::order(1, command("true"), edges);
         agent.send(ToAgent::Order(Box::new(order))).await;
         let (_, report, exit) = agent.end().await;
         let fault = report.fault.unwrap();
         assert_eq!((&*fault.text, exit), (expected, 0));
-        assert_eq!(fault.kind, FaultKind::Own);
+        assert_eq!(fault.kind, FaultKind::Local);
     }
 }
 
 #[tokio::test]
 async fn requests_for_edges_that_are_not_there_do_no_harm() {
-    let mut agent = Agent::start().await;
+    let mut agent = TestAgent::start().await;
     let order = super::controller::order(1, command("true"), vec![]);
     agent.send(ToAgent::Order(Box::new(order))).await;
     let edge = EdgeId(u32::MAX);
@@ -272,7 +272,7 @@ async fn requests_for_edges_that_are_not_there_do_no_harm() {
 
 #[tokio::test]
 async fn a_message_that_is_none_of_the_application_ends_the_work() {
-    let mut agent = Agent::start().await;
+    let mut agent = TestAgent::start().await;
     let order = super::controller::order(1, command("sleep 1000"), vec![]);
     agent.send(ToAgent::Order(Box::new(order))).await;
     agent.send(ToAgent::Go).await;

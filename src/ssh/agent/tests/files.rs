@@ -8,7 +8,7 @@ use std::{
 
 use tokio::io::AsyncWriteExt;
 
-use super::controller::{Pipeline, command, ends_with};
+use super::controller::{TestPipeline, command, ends_with};
 use crate::ssh::{
     protocol::{FaultKind, FromAgent, ToAgent},
     stage::{FromStage, StageWork, Status},
@@ -25,7 +25,7 @@ fn write(path: &Path, append: bool) -> StageWork {
     StageWork::Write { path, append }
 }
 
-async fn proceed(pipeline: &mut Pipeline, index: usize) {
+async fn proceed(pipeline: &mut TestPipeline, index: usize) {
     let agent = &mut pipeline.agents[index];
     assert_eq!(agent.next_of_stage().await, FromStage::InputComplete);
     agent.proceed().await;
@@ -37,7 +37,7 @@ async fn a_file_goes_through_a_command_to_a_file() {
     let (from, to) = (directory.path().join("from"), directory.path().join("to"));
     fs::write(&from, "text").unwrap();
     let works = vec![read(&from), command("tr a-z A-Z"), write(&to, false)];
-    let mut pipeline = Pipeline::start(works, false).await;
+    let mut pipeline = TestPipeline::start(works, false).await;
     assert_eq!(
         pipeline.agents[2].next_of_stage().await,
         FromStage::InputComplete
@@ -56,7 +56,7 @@ async fn a_file_is_appended_to() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     fs::write(&path, "one ").unwrap();
-    let mut pipeline = Pipeline::start(vec![write(&path, true)], true).await;
+    let mut pipeline = TestPipeline::start(vec![write(&path, true)], true).await;
     let mut input = pipeline.input.take().unwrap();
     input.write_all(b"two").await.unwrap();
     input.shutdown().await.unwrap();
@@ -74,7 +74,7 @@ async fn without_input_files_are_made_and_emptied() {
         let (old, new) = (directory.path().join("old"), directory.path().join("new"));
         fs::write(&old, "kept").unwrap();
         for path in [&old, &new] {
-            let mut pipeline = Pipeline::start(vec![write(path, append)], false).await;
+            let mut pipeline = TestPipeline::start(vec![write(path, append)], false).await;
             proceed(&mut pipeline, 0).await;
             assert_eq!(pipeline.read().await.unwrap(), b"");
             ends_with(&mut pipeline.agents[0], OK).await;
@@ -89,7 +89,7 @@ async fn a_file_in_the_middle_waits_for_those_before_it() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
     let works = vec![command("echo dropped"), read(&path)];
-    let mut pipeline = Pipeline::start(works, false).await;
+    let mut pipeline = TestPipeline::start(works, false).await;
     assert_eq!(
         pipeline.agents[1].next_of_stage().await,
         FromStage::InputComplete
@@ -107,7 +107,7 @@ async fn an_order_to_die_keeps_the_old_file() {
     let path = directory.path().join("file");
     fs::write(&path, "old").unwrap();
     let works = vec![command("echo new; exit 3"), write(&path, false)];
-    let mut pipeline = Pipeline::start(works, false).await;
+    let mut pipeline = TestPipeline::start(works, false).await;
     let agent = &mut pipeline.agents[1];
     assert_eq!(agent.next_of_stage().await, FromStage::InputComplete);
     agent
@@ -124,7 +124,7 @@ async fn an_order_to_die_keeps_the_old_file() {
 #[tokio::test]
 async fn files_that_fail_are_named() {
     let works = vec![read(Path::new("/no/such/file"))];
-    let mut pipeline = Pipeline::start(works, false).await;
+    let mut pipeline = TestPipeline::start(works, false).await;
     pipeline.read().await.unwrap_err();
     let (_, report, _) = pipeline.agents[0].end().await;
     let fault = report.fault.unwrap();
@@ -137,11 +137,11 @@ async fn files_that_fail_are_named() {
     );
     assert_eq!(
         (fault.kind, report.stage.status),
-        (FaultKind::Own, Some(Status::Exited(1)))
+        (FaultKind::Local, Some(Status::Exited(1)))
     );
 
     let works = vec![command("echo x"), write(Path::new("/dev/full"), true)];
-    let mut pipeline = Pipeline::start(works, false).await;
+    let mut pipeline = TestPipeline::start(works, false).await;
     pipeline.read().await.unwrap_err();
     let (_, report, _) = pipeline.agents[1].end().await;
     let fault = report.fault.unwrap();
@@ -161,7 +161,7 @@ async fn several_files_come_in_order_and_what_is_none_is_named() {
     fs::write(directory.path().join("a"), "first, ").unwrap();
     fs::write(directory.path().join("b"), "second").unwrap();
     let paths = ["a", "none", "b", "."].map(path).to_vec();
-    let mut pipeline = Pipeline::start(vec![StageWork::Files(paths)], false).await;
+    let mut pipeline = TestPipeline::start(vec![StageWork::Files(paths)], false).await;
     let unreadable = |name, why: &str| FromStage::Unreadable {
         path: path(name),
         why: why.to_owned(),
@@ -183,7 +183,7 @@ async fn a_broken_append_says_what_was_there() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     fs::write(&path, "one ").unwrap();
-    let mut pipeline = Pipeline::start(vec![write(&path, true)], true).await;
+    let mut pipeline = TestPipeline::start(vec![write(&path, true)], true).await;
     let mut input = pipeline.input.take().unwrap();
     input.write_all(b"two").await.unwrap();
     input.flush().await.unwrap();

@@ -11,8 +11,8 @@ use crate::{
     ssh::{
         agent::{
             edge::{self, EdgeRequest},
-            job::{ConnectedEdges, JobContext, OrderedEdges, Placed},
-            joint::{Joint, Trouble},
+            job::{ConnectedEdges, JobContext, OrderedEdges, PlacedEdge},
+            joint::{ConnectedEdge, Trouble},
             meter::Meter,
         },
         edge::EdgePlan,
@@ -135,13 +135,13 @@ impl PendingEdge {
     }
 
     /// Connects the edge. Returns none when that failed, which has failed the work.
-    async fn establish(self, id: EdgeId, context: &JobContext) -> Option<Placed> {
+    async fn establish(self, id: EdgeId, context: &JobContext) -> Option<PlacedEdge> {
         let peer = self.plan.peer.clone();
         let outbox = context.outbox.clone();
         let establishing = edge::establish(id, self.plan, self.requests, outbox);
         match self.thread.run(establishing).await {
             Ok(stream) => {
-                let joint = Joint {
+                let joint = ConnectedEdge {
                     stream,
                     meter: self.meter,
                     peer,
@@ -183,7 +183,7 @@ pub(super) async fn wait_for(
 }
 
 /// Completes when the edge breaks, or something else has.
-async fn until_broken(joint: &Joint) {
+async fn until_broken(joint: &ConnectedEdge) {
     if let Err(Trouble::Stream(error)) = joint.until(std::future::pending::<()>()).await {
         joint.broken(error);
     }

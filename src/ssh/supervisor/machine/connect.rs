@@ -5,13 +5,13 @@ use std::{fmt::Write, time::Duration};
 use super::{
     super::{
         Action, Notice,
-        edge::{Joint, Next, Node},
+        edge::{EdgeSetup, Next, Node},
     },
-    Machine, Phase,
+    Phase, PipelineMachine,
 };
 use crate::ssh::{
     outcome::Site,
-    plan::Place,
+    plan::StageHost,
     protocol::{
         AgentHello, EdgeDirection, EdgeId, EdgeLink, EdgeOrder, FaultKind, Order, Payload,
         PayloadError, ToAgent, Work,
@@ -19,13 +19,13 @@ use crate::ssh::{
     stage::StageOrder,
 };
 
-impl Machine {
+impl PipelineMachine {
     pub(super) fn hello(&mut self, now: Duration, stage: usize, hello: AgentHello) {
         if self.is_ending() {
             return;
         }
         let addresses: Vec<_> = hello.addresses.iter().map(ToString::to_string).collect();
-        self.tell(Notice::Detail(format!(
+        self.notify(Notice::Detail(format!(
             "{} is on {}, which has the addresses {}",
             self.plan.site(stage),
             hello.host,
@@ -36,10 +36,10 @@ impl Machine {
             Ok(order) => self.send(stage, ToAgent::Order(Box::new(order))),
             Err(error) => {
                 let text = format!("its order cannot be sent: {error}");
-                return self.fail(now, Site::Stage(stage), FaultKind::Own, text, true);
+                return self.fail(now, Site::Stage(stage), FaultKind::Local, text, true);
             }
         }
-        for edge in 0..self.joints.len() {
+        for edge in 0..self.edges.len() {
             self.dial(edge);
         }
     }
@@ -65,41 +65,41 @@ impl Machine {
 
     /// Returns a stage's end of an edge, for its agent.
     fn edge(&self, stage: usize, edge: usize, direction: EdgeDirection) -> Option<EdgeOrder> {
-        let joint = self.joints[edge].as_ref()?;
+        let setup = self.edges[edge].as_ref()?;
         let (from, to) = self.plan.ends(edge);
         Some(EdgeOrder {
             id: EdgeId::of_index(edge),
             direction,
-            peer: if joint.to == Node::Stage(stage) {
+            peer: if setup.to == Node::Stage(stage) {
                 from
             } else {
                 to
             },
             key: self.keys[edge].clone(),
-            listens: joint.listens(Node::Stage(stage)),
+            listens: setup.listens(Node::Stage(stage)),
         })
     }
 
     /// Returns the place and the state of an edge that `node` is an end of; none if it is no end of it.
-    fn edge_of(&mut self, edge: EdgeId, node: Node) -> Option<(usize, &mut Joint)> {
+    fn edge_of(&mut self, edge: EdgeId, node: Node) -> Option<(usize, &mut EdgeSetup)> {
         let edge = edge.index();
-        let joint = self.joints.get_mut(edge)?.as_mut()?;
-        joint.touches(node).then_some((edge, joint))
+        let setup = self.edges.get_mut(edge)?.as_mut()?;
+        setup.touches(node).then_some((edge, setup))
     }
 
     pub(super) fn listening(&mut self, node: Node, edge: EdgeId, port: u16) {
-        if let Some((edge, joint)) = self.edge_of(edge, node) {
-            joint.listening(node, port);
+        if let Some((edge, setup)) = self.edge_of(edge, node) {
+            setup.listening(node, port);
             self.dial(edge);
         }
     }
 
     /// Has the edge dialled, once there is somebody at both ends.
     fn dial(&mut self, edge: usize) {
-        let Some(joint) = &mut self.joints[edge] else {
+        let Some(setup) = &mut self.edges[edge] else {
             return;
         };
-        let (dialler, listener) = (joint.dialler(), joint.listener());
+        let (dialler, listener) = (setup.dialler(), setup.listener());
         let is_there = |node| match node {
             Node::Controller => true,
             Node::Stage(stage) => self.stages[stage].hello.is_some(),
@@ -107,7 +107,7 @@ impl Machine {
         if self.phase != Phase::Connecting || !is_there(dialler) {
             return;
         }
-        let Some(port) = joint.take_port() else {
+        let Some(port) = setup.take_port() else {
             return;
         };
         let addresses = self.addresses(dialler, listener);
@@ -135,7 +135,7 @@ impl Machine {
             return Vec::new();
         };
         let place = &self.plan.stages[stage].place;
-        if let Place::Host { host, .. } = place {
+        if let StageHost::Host { host, .. } = place {
             let given = &self.settings.addresses;
             if let Some(given) = given.iter().find(|given| given.host == *host) {
                 return given.addresses.clone();
@@ -151,8 +151,8 @@ impl Machine {
         let said = said.iter().map(ToString::to_string);
         match place {
             // The user knows better than the machine which of its addresses is good.
-            Place::Here => addresses.extend(self.settings.here.clone().into_iter().chain(said)),
-            Place::Host { host, .. } => addresses.extend(said.chain([host.clone()])),
+            StageHost::Here => addresses.extend(self.settings.here.clone().into_iter().chain(said)),
+            StageHost::Host { host, .. } => addresses.extend(said.chain([host.clone()])),
         }
         let mut unique = Vec::with_capacity(addresses.len());
         for address in addresses {
@@ -178,16 +178,16 @@ impl Machine {
         node: Node,
         tried: Vec<(String, String)>,
     ) {
-        let Some((edge, joint)) = self.edge_of(id, node) else {
+        let Some((edge, setup)) = self.edge_of(id, node) else {
             return;
         };
-        match joint.unreachable(node, tried) {
+        match setup.unreachable(node, tried) {
             Some(Next::Listen(Node::Stage(stage))) => {
                 self.send(stage, ToAgent::Listen { edge: id });
             }
             Some(Next::Listen(Node::Controller) | Next::GiveUp) => {
                 let text = self.blocked(edge);
-                self.fail(now, Site::Edge(edge), FaultKind::Own, text, true);
+                self.fail(now, Site::Edge(edge), FaultKind::Local, text, true);
             }
             None => {}
         }
@@ -201,7 +201,7 @@ impl Machine {
             Node::Controller => self.plan.program().to_owned(),
             Node::Stage(stage) => self.plan.stages[stage].place.to_string(),
         };
-        let failed = self.joints[edge].as_ref().map_or(&[][..], |j| &j.failed);
+        let failed = self.edges[edge].as_ref().map_or(&[][..], |j| &j.failed);
         for attempt in failed {
             let tried: Vec<_> = attempt
                 .tried
@@ -217,7 +217,7 @@ impl Machine {
     }
 
     pub(super) fn connected(&mut self, edge: EdgeId, node: Node, link: EdgeLink) {
-        let Some((edge, joint)) = self.edge_of(edge, node) else {
+        let Some((edge, setup)) = self.edge_of(edge, node) else {
             return;
         };
         let EdgeLink {
@@ -226,18 +226,18 @@ impl Machine {
             is_fallback,
             address,
         } = link.clone();
-        let was_fallback = joint.link.as_ref().is_some_and(|link| link.is_fallback);
-        let is_first = joint.connected(node, link);
+        let was_fallback = setup.link.as_ref().is_some_and(|link| link.is_fallback);
+        let is_first = setup.connected(node, link);
         let (from, to) = self.plan.ends(edge);
         if is_fallback && !was_fallback {
             let text = format!("from {from} to {to} the data goes over TCP: {reason}");
-            self.tell(Notice::Note(text));
+            self.notify(Notice::Note(text));
         } else if is_first {
             let text = format!("{from} to {to}: {transport} ({reason}), {address}");
-            self.tell(Notice::Detail(text));
+            self.notify(Notice::Detail(text));
         }
-        let stands = |joint: &Option<Joint>| joint.as_ref().is_none_or(Joint::stands);
-        if self.phase == Phase::Connecting && self.joints.iter().all(stands) {
+        let stands = |setup: &Option<EdgeSetup>| setup.as_ref().is_none_or(EdgeSetup::stands);
+        if self.phase == Phase::Connecting && self.edges.iter().all(stands) {
             self.phase = Phase::Running;
             for stage in 0..self.stages.len() {
                 self.send(stage, ToAgent::Go);
