@@ -5,8 +5,10 @@ use std::fmt::Debug;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    greeting::{Found, Greeting},
-    protocol::{Envelope, FromAgent, Payload, ToAgent, decode, encode},
+    protocol::{
+        Envelope, FromAgent, Payload, ToAgent, decode, encode,
+        greeting_scan::{Found, Greeting},
+    },
     stage::{FromStage, StageOrder, StageReport, ToStage},
 };
 

@@ -7,6 +7,8 @@
 //! The envelope brings edges up and ends the work. What the work itself has to say travels inside it as
 //! an application's message ([`Payload`]), which the application's own module encodes and decodes.
 
+pub(crate) mod frames;
+pub(crate) mod greeting_scan;
 mod order;
 mod payload;
 #[cfg(test)]

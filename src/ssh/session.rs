@@ -28,10 +28,13 @@ use tokio_util::{
 use self::lines::Lines;
 use super::{
     explain::{Evidence, explain},
-    frames::codec,
-    greeting::{Found, Greeting},
     plan::launch::Launch,
-    protocol::{self, FromAgent, ToAgent, VERSION, greeting},
+    protocol::{
+        self, FromAgent, ToAgent, VERSION,
+        frames::codec,
+        greeting,
+        greeting_scan::{Found, Greeting},
+    },
     stage::Status,
 };
 

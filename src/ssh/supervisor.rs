@@ -4,7 +4,7 @@
 //! its actions out.
 
 pub(crate) mod driver;
-pub(crate) mod edge;
+pub(crate) mod edge_setup;
 pub(crate) mod machine;
 #[cfg(test)]
 mod tests;

@@ -13,12 +13,9 @@ use tokio::{
 use tokio_util::codec::{Decoder, FramedRead, FramedWrite, LengthDelimitedCodec};
 use zeroize::Zeroize;
 
-use crate::ssh::{
-    frames::codec,
-    protocol::{
-        AgentHello, FromAgent, MessageError, Order, ToAgent, VERSION, decode, encode, greeting,
-        parse_greeting,
-    },
+use crate::ssh::protocol::{
+    AgentHello, FromAgent, MessageError, Order, ToAgent, VERSION, decode, encode, frames::codec,
+    greeting, parse_greeting,
 };
 
 /// How long the controller may take to greet and to give its order. It does both at once; this covers

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::sync::mpsc;
 
-use super::{cause::FirstCause, control::Outbox, joint::ConnectedEdge, meter::Meter};
+use super::{cause::FirstCause, connected_edge::ConnectedEdge, control::Outbox, meter::Meter};
 use crate::{
     carry::thread::PumpThread,
     ssh::protocol::{EdgeDirection, EdgeId, FaultKind, Payload},

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     Action, Event, Notice, Settings, Summary,
-    edge::{EdgeSetup, Node},
+    edge_setup::{EdgeSetup, Node},
 };
 use crate::ssh::{
     local_edge::LocalEdgeEvent,

@@ -6,17 +6,17 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    super::job::PlacedEdge,
-    super::{
-        joint::{ConnectedEdge, Trouble},
-        reaper::{is_broken_pipe, signal_in},
-    },
     StageContext, StageEdges,
-    tree::{ProcessEnding, ProcessTree, Stdin},
+    process_tree::{ProcessEnding, ProcessTree, Stdin},
 };
 use crate::{
     fd::{Sink, Source},
     ssh::{
+        agent::{
+            connected_edge::{ConnectedEdge, Trouble},
+            job::PlacedEdge,
+            process::reaper::{is_broken_pipe, signal_in},
+        },
         explain,
         protocol::FromAgent,
         stage::{FromStage, Status},

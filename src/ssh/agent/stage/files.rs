@@ -2,13 +2,13 @@
 
 use std::{io, path::PathBuf};
 
-use super::{
-    super::joint::{ConnectedEdge, Trouble},
-    StageContext, StageEdges, path, read,
-};
+use super::{StageContext, StageEdges, path, read};
 use crate::{
     fd::Source,
-    ssh::stage::{FromStage, Status},
+    ssh::{
+        agent::connected_edge::{ConnectedEdge, Trouble},
+        stage::{FromStage, Status},
+    },
 };
 
 /// Sends all that can be opened. The status is 1 where some could not.

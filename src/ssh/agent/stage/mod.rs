@@ -3,13 +3,12 @@
 mod append;
 mod command;
 mod files;
+mod job;
 mod output_file;
 mod path;
+mod process_tree;
 mod read;
-mod tree;
 mod write;
-
-mod job;
 
 use tokio_util::sync::CancellationToken;
 

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    super::joint::{ConnectedEdge, Trouble},
-    StageContext, StageEdges,
-};
+use super::{StageContext, StageEdges};
 use crate::{
     fd::Source,
-    ssh::stage::{FromStage, Status},
+    ssh::{
+        agent::connected_edge::{ConnectedEdge, Trouble},
+        stage::{FromStage, Status},
+    },
 };
 
 /// Drains the input to nothing, if there is one, and when all before it has succeeded sends the file.

@@ -7,12 +7,9 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    super::joint::{ConnectedEdge, Trouble},
-    StageContext, StageEdges,
-    output_file::OutputFile,
-};
+use super::{StageContext, StageEdges, output_file::OutputFile};
 use crate::ssh::{
+    agent::connected_edge::{ConnectedEdge, Trouble},
     protocol::FromAgent,
     stage::{FromStage, Status},
 };

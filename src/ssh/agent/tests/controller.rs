@@ -14,7 +14,7 @@ use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 use crate::{
     Direction, GeneratedKey, Key, Stream, StreamConfig, connect,
     ssh::{
-        agent::reaper::is_broken_pipe,
+        agent::process::reaper::is_broken_pipe,
         protocol::{
             EdgeDirection, EdgeId, EdgeOrder, FromAgent, Order, Payload, StreamOrder, ToAgent,
             TransportOrder, Work, WorkFault, decode, encode, greeting, parse_greeting,

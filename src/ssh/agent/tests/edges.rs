@@ -20,9 +20,10 @@ use crate::{
     Direction, GeneratedKey, Key, Stream,
     ssh::{
         agent::{
-            addresses, control,
+            addresses,
+            connected_edge::ConnectedEdge,
+            control,
             job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},
-            joint::ConnectedEdge,
             worker,
         },
         protocol::{

@@ -10,9 +10,9 @@ use crate::{
     carry::thread::PumpThread,
     ssh::{
         agent::{
+            connected_edge::{ConnectedEdge, Trouble},
             edge::{self, EdgeRequest},
             job::{ConnectedEdges, JobContext, OrderedEdges, PlacedEdge},
-            joint::{ConnectedEdge, Trouble},
             meter::Meter,
         },
         edge::EdgePlan,

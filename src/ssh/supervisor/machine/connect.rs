@@ -2,13 +2,7 @@
 
 use std::{fmt::Write, time::Duration};
 
-use super::{
-    super::{
-        Action, Notice,
-        edge::{EdgeSetup, Next, Node},
-    },
-    Phase, PipelineMachine,
-};
+use super::{Phase, PipelineMachine};
 use crate::ssh::{
     outcome::Site,
     plan::StageHost,
@@ -17,6 +11,10 @@ use crate::ssh::{
         PayloadError, ToAgent, Work,
     },
     stage::StageOrder,
+    supervisor::{
+        Action, Notice,
+        edge_setup::{EdgeSetup, Next, Node},
+    },
 };
 
 impl PipelineMachine {

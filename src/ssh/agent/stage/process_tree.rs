@@ -20,12 +20,14 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::super::{
-    descendants,
-    hold::{self, Hold},
-    reaper::{Merged, reap_all},
+use crate::ssh::{
+    agent::process::{
+        descendants,
+        hold::{self, Hold},
+        reaper::{Merged, reap_all},
+    },
+    stage::Status,
 };
-use crate::ssh::stage::Status;
 
 /// Something ended.
 #[derive(Debug, Clone, Copy)]

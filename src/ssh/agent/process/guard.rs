@@ -26,7 +26,7 @@ pub(crate) fn main() -> ExitCode {
 }
 
 /// Runs `worker`, kills whatever it leaves behind, and ends as it did: with 128+n after signal n.
-pub(super) fn guard(worker: &mut Command) -> u8 {
+pub(in crate::ssh::agent) fn guard(worker: &mut Command) -> u8 {
     match watch(worker) {
         Ok(Status::Exited(code)) => code,
         Ok(Status::Signaled(number)) => number.saturating_add(128),

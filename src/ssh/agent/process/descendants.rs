@@ -25,7 +25,7 @@ const ROUND: Duration = Duration::from_millis(10);
 /// # Errors
 ///
 /// Those that could not be killed, for a message.
-pub(super) fn end_all(ended: &Receiver<()>) -> Result<(), Vec<String>> {
+pub(in crate::ssh::agent) fn end_all(ended: &Receiver<()>) -> Result<(), Vec<String>> {
     let is_over = |limit| !matches!(ended.recv_timeout(limit), Err(RecvTimeoutError::Timeout));
     signal_all(Signal::TERM);
     // A stopped process takes SIGTERM when it goes on, and not before.
