@@ -162,7 +162,7 @@ fn program(launch: &Launch) -> String {
     name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
-/// A signal by number, and by name where everybody knows it.
+/// Returns a signal's number, and its name where it has a common one.
 pub(crate) fn signal(number: u8) -> String {
     let name = match number {
         1 => "SIGHUP",

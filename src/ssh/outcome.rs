@@ -25,7 +25,9 @@ pub(crate) enum Site {
 /// Something that broke, in the order in which it came to be known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PipelineFault {
+    /// Where it broke.
     pub(crate) site: Site,
+    /// What broke.
     pub(crate) fault: WorkFault,
     /// Whether ssh, the network or an agent failed, and not what the user asked for.
     pub(crate) is_trouble: bool,
@@ -36,6 +38,7 @@ pub(crate) struct PipelineFault {
 pub(crate) struct StageOutcome {
     /// From [`FromStage::Ended`](super::stage::FromStage::Ended): nothing had failed before it.
     pub(crate) ended: Option<Status>,
+    /// The stage's own report, if its agent has sent one.
     pub(crate) report: Option<StageReport>,
     /// What broke, by its agent's report.
     pub(crate) fault: Option<WorkFault>,
@@ -46,9 +49,11 @@ pub(crate) struct StageOutcome {
 /// What is known about the whole.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PipelineOutcome {
+    /// Every stage, in order.
     pub(crate) stages: Vec<StageOutcome>,
+    /// Everything that broke, in the order in which it became known.
     pub(crate) causes: Vec<PipelineFault>,
-    /// Whoever read rdpipe's output left early.
+    /// Whether the reader of the controller's output closed it before the end.
     pub(crate) reader_left: bool,
     /// The signal that ended the run.
     pub(crate) signal: Option<u8>,

@@ -22,7 +22,9 @@ pub(crate) struct Plan {
 /// One segment of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PlannedStage {
+    /// Where it runs.
     pub(crate) place: StageHost,
+    /// What it does.
     pub(crate) work: StageWork,
     /// What stood behind the colon, for people.
     pub(crate) text: String,
@@ -62,7 +64,7 @@ impl Plan {
         Ok(Self { stages, has_input })
     }
 
-    /// How messages call a stage: `2 (fs2)`. Whoever uses rdcat knows of hosts, and of no stages.
+    /// Returns the name of a stage in messages: `2 (fs2)`. Messages of rdcat name hosts, and no stages.
     pub(crate) fn name(&self, stage: usize) -> String {
         let place = &self.stages[stage].place;
         if self.is_files() {

@@ -45,7 +45,7 @@ const GREETING_LIMIT: Duration = Duration::from_secs(30);
 /// How long a process may go on that has closed its end of the conversation.
 const EXIT_LIMIT: Duration = Duration::from_secs(3);
 
-/// How long somebody who inherited stderr may keep us: what ssh itself said is there by then.
+/// How long a process that inherited stderr may hold it open: what ssh itself wrote is there by then.
 const WORDS_LIMIT: Duration = Duration::from_millis(300);
 
 /// Lines that are kept to explain a failure.
@@ -78,8 +78,8 @@ pub(crate) struct SessionEnd {
 }
 
 impl AgentSession {
-    /// Starts the process that leads to the agent, and talks to it on the current runtime. What comes of it
-    /// goes to `events`, a failure to start among it.
+    /// Starts the process that leads to the agent, and exchanges messages with it on the current runtime. `events` is
+    /// called for everything that happens, a failure to start included.
     pub(crate) fn open(
         launch: Launch,
         silence: Duration,
@@ -207,7 +207,7 @@ impl SessionTask {
                 return ended.ok().map(status);
             }
         }
-        // Before it was waited for, its number can be nobody else's.
+        // Before it was waited for, its number can belong to no other process.
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         if let Some(group) = id.and_then(Pid::from_raw) {
             let _ = kill_process_group(group, Signal::KILL);

@@ -20,7 +20,9 @@ use super::{
 /// What the user wants of the whole pipeline, beside the stages.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
+    /// How the stream of every edge is set up.
     pub(crate) stream: StreamOrder,
+    /// Whether files are fsynced before they are committed.
     pub(crate) fsync: bool,
     /// `--addr`.
     pub(crate) addresses: Vec<Addresses>,
@@ -82,6 +84,7 @@ pub(crate) enum Notice {
 /// What is known in the end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Summary {
+    /// How the stages ended, and what broke.
     pub(crate) outcome: PipelineOutcome,
     /// The name that each stage's host has for itself.
     pub(crate) hosts: Vec<Option<String>>,

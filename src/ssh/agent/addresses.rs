@@ -14,7 +14,7 @@ pub(super) fn hello() -> AgentHello {
 }
 
 /// The same for two processes if they share a network stack: the kernel's boot and the network
-/// namespace. Where the system does not tell, it is nobody else's.
+/// namespace. Where the system does not tell, it is this process's alone.
 pub(crate) fn machine() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let network = fs::read_link("/proc/self/ns/net");

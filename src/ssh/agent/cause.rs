@@ -1,4 +1,4 @@
-//! Why a stage gives up: the first thing that went wrong, for everybody who works on it.
+//! Why work is given up: the first thing that went wrong, for all tasks that work on it.
 
 use std::sync::{
     Mutex, PoisonError,
@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ssh::protocol::{FaultKind, WorkFault};
 
-/// Shared by all the tasks of a stage. Whoever sees something break says so here, and all others end.
+/// The first thing that went wrong, shared by all tasks of an order. The task that sees something break records
+/// it here, and all others end.
 #[derive(Debug, Default)]
 pub(super) struct FirstCause {
     first: Mutex<Option<FirstFailure>>,

@@ -121,7 +121,7 @@ impl ConnectedEdge {
         }
     }
 
-    /// Tells everybody in this stage, and both peers, that an edge broke.
+    /// Fails the work because the edge broke; the peers on all edges are told.
     pub(super) fn broken(&self, error: Error) {
         let kind = match error {
             Error::PeerAborted { .. } => FaultKind::PeerAborted,
@@ -129,14 +129,14 @@ impl ConnectedEdge {
         };
         let text = about_peer(error.clone(), &self.peer).to_string();
         let reason = match error {
-            // Whoever gave up first has said it best.
+            // The peer that gave up first knows the reason best.
             Error::PeerAborted { reason, .. } => reason,
             _ => format!("{}: {text}", self.stage),
         };
         self.cause.fail(kind, text, reason);
     }
 
-    /// Tells everybody that something of this stage's own failed.
+    /// Fails the work because of something of its own.
     pub(super) fn fail_local(&self, text: impl Into<String>) {
         let text = text.into();
         let reason = format!("{}: {text}", self.stage);

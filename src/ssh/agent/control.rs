@@ -198,7 +198,7 @@ async fn write(output: impl AsyncWrite + Unpin, mut messages: mpsc::UnboundedRec
         let Ok(bytes) = encode(&message) else {
             continue;
         };
-        // Where nobody reads, reading finds out.
+        // Where the controller reads no more, its messages end too: the reader reports that.
         if frames.send(Bytes::from(bytes)).await.is_err() {
             return;
         }

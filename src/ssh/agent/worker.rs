@@ -73,10 +73,10 @@ fn work() -> Result<u8, control::ControllerError> {
     exit
 }
 
-/// Has the kernel send SIGTERM when the guard is gone: nobody would clean up after this process then.
+/// Has the kernel send SIGTERM when the guard is gone: no process would clean up after this one then.
 fn die_with_parent() -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
-    // If it went before that, somebody else is the parent now, who is in another process group.
+    // If the guard exited before that, the parent is another process now, in another process group.
     let is_child = getppid().is_some_and(|parent| getpgid(Some(parent)) == Ok(getpgrp()));
     if is_child {
         Ok(())
@@ -85,7 +85,7 @@ fn die_with_parent() -> io::Result<()> {
     }
 }
 
-/// The protocol has descriptors of its own from here on: nobody can write into it by accident.
+/// The protocol has descriptors of its own from here on: no stray print can write into it.
 fn hide_stdio() -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;

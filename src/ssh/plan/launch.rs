@@ -24,6 +24,7 @@ pub(crate) struct Remote {
 pub(crate) struct Launch {
     /// Program and arguments: at least the program.
     pub(crate) words: Vec<OsString>,
+    /// What the command goes through.
     pub(crate) kind: LaunchKind,
     /// The host as messages name it.
     pub(crate) host: String,
@@ -115,7 +116,7 @@ const AGENT: &str = "--agent";
 /// What ssh is told, unless the user says otherwise.
 const SSH_OPTIONS: [&str; 8] = [
     "-T",
-    // Nobody could answer a question: an error at once, instead.
+    // There is no terminal to answer a question: an error at once, instead.
     "-oBatchMode=yes",
     "-oConnectTimeout=10",
     // A master that stays behind would hold our pipes; one that is there already is used.

@@ -78,6 +78,7 @@ pub(crate) type LocalEdges = BTreeMap<EdgeId, UnboundedSender<LocalEdgeCommand>>
 
 /// All that a run needs.
 pub(crate) struct Driver {
+    /// Decides what is done.
     pub(crate) machine: PipelineMachine,
     /// How to start the agent of each stage.
     pub(crate) launches: Vec<Launch>,
@@ -85,8 +86,11 @@ pub(crate) struct Driver {
     pub(crate) silence: Duration,
     /// The way to each of the controller's own edges.
     pub(crate) local_edges: LocalEdges,
+    /// Where sessions and local edges report events.
     pub(crate) events: EventSender,
+    /// Where the driver takes the events from.
     pub(crate) queue: EventQueue,
+    /// Shows notices to the user.
     pub(crate) notify: NoticeSink,
     /// How many bytes the busiest stage has moved, for a progress bar.
     pub(crate) moved: Arc<AtomicU64>,

@@ -14,25 +14,32 @@ pub(crate) enum Node {
 /// An edge on its way to being connected.
 #[derive(Debug)]
 pub(crate) struct EdgeSetup {
+    /// The end that sends.
     pub(crate) from: Node,
+    /// The end that receives.
     pub(crate) to: Node,
     /// Whose turn it is to listen.
     listener: Node,
-    /// Where the listener does, once it has said so, until somebody was told.
+    /// The listener's port, from its `Listening` until the dialler was told.
     port: Option<u16>,
     /// Attempts that failed.
     pub(crate) failed: Vec<Attempt>,
     last_port: u16,
     connected: [bool; 2],
+    /// What carries the edge, once one end is connected.
     pub(crate) link: Option<EdgeLink>,
 }
 
 /// One end that could not reach the other.
 #[derive(Debug, Clone)]
 pub(crate) struct Attempt {
+    /// The end that dialled.
     pub(crate) dialler: Node,
+    /// The end that listened.
     pub(crate) listener: Node,
+    /// The port of the listener.
     pub(crate) port: u16,
+    /// Each address, and what happened there.
     pub(crate) tried: Vec<(String, String)>,
 }
 
@@ -46,8 +53,7 @@ pub(crate) enum Next {
 }
 
 impl EdgeSetup {
-    /// An edge that nobody has done anything for. rdpipe itself never listens: it may sit where nobody
-    /// gets at it.
+    /// Returns an edge that nothing was done for yet. The controller never listens: it may sit behind NAT.
     pub(crate) fn new(from: Node, to: Node) -> Self {
         let listener = if to == Node::Controller { from } else { to };
         Self {

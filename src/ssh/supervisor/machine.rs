@@ -2,6 +2,7 @@
 
 mod answer;
 mod connect;
+mod messages;
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -13,18 +14,15 @@ use crate::ssh::{
     local_edge::LocalEdgeEvent,
     outcome::{PipelineFault, PipelineOutcome, Site, StageOutcome},
     plan::Plan,
-    protocol::{
-        AgentHello, AgentReport, EdgeId, FaultKind, FromAgent, Payload, PayloadError, ToAgent,
-        WorkFault,
-    },
+    protocol::{AgentHello, EdgeId, FaultKind, ToAgent, WorkFault},
     session::SessionEnd,
-    stage::{FromStage, StageReport, Status},
+    stage::{StageReport, Status},
 };
 
 /// How long agents have to clean up and report after a failure, before their sessions are cut.
 const ENDING_LIMIT: Duration = Duration::from_secs(5);
 
-/// The same after ^C: somebody waits at the keyboard.
+/// How long agents have to clean up and report after ^C: a user waits at the keyboard.
 const INTERRUPT_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long a session that was cut may take to be gone.
@@ -55,7 +53,7 @@ enum Phase {
     Running,
     /// All have been told to end, or have reported; sessions left at this time are cut.
     Ending(Duration),
-    /// Sessions were cut; at this time nobody waits any longer.
+    /// Sessions were cut; at this time the pipeline is over, whatever is left.
     Cut(Duration),
 }
 
@@ -173,97 +171,6 @@ impl PipelineMachine {
             },
             hosts: self.stages.iter().map(host).collect(),
             links: self.edges.iter().map(link).collect(),
-        }
-    }
-
-    fn heard(&mut self, now: Duration, stage: usize, message: FromAgent) {
-        match message {
-            FromAgent::Hello(hello) => self.hello(now, stage, hello),
-            FromAgent::Listening { edge, port } => self.listening(Node::Stage(stage), edge, port),
-            FromAgent::Unreachable { edge, tried } => {
-                self.unreachable(now, edge, Node::Stage(stage), tried);
-            }
-            FromAgent::Connected { edge, link } => {
-                self.connected(edge, Node::Stage(stage), link);
-            }
-            FromAgent::Application(message) => match message.decode() {
-                Ok(message) => self.said(stage, message),
-                Err(error) => self.garbage(now, stage, &error),
-            },
-            FromAgent::Warning(text) => {
-                let text = format!("{}: {text}", self.plan.site(stage));
-                self.notify(Notice::Warning(text));
-            }
-            FromAgent::Report(report) => self.reported(now, stage, report),
-            FromAgent::Pong => {}
-        }
-    }
-
-    /// Handles a message of the stage itself.
-    fn said(&mut self, stage: usize, message: FromStage) {
-        match message {
-            FromStage::InputComplete => {
-                let turn = &mut self.stages[stage].turn;
-                if *turn == ProceedState::NotYet {
-                    *turn = ProceedState::Waits;
-                }
-                self.answer();
-            }
-            FromStage::Ended(status) => {
-                self.stages[stage].ended = Some(status);
-                self.answer();
-            }
-            FromStage::Progress {
-                bytes_in,
-                bytes_out,
-            } => self.stages[stage].bytes = bytes_in.max(bytes_out),
-            FromStage::Unreadable { path, why } => {
-                let text = format!("{}: {why}", String::from_utf8_lossy(&path));
-                self.notify(Notice::Unreadable(stage, text));
-            }
-        }
-    }
-
-    /// Fails the pipeline because of a message that is none of a stage.
-    fn garbage(&mut self, now: Duration, stage: usize, error: &PayloadError) {
-        let text = format!("what its agent says makes no sense to this version ({error})");
-        self.fail(now, Site::Stage(stage), FaultKind::Local, text, true);
-    }
-
-    fn reported(&mut self, now: Duration, stage: usize, report: AgentReport) {
-        let AgentReport { fault, result } = report;
-        let report = result.as_ref().map(Payload::decode::<StageReport>);
-        let (report, garbage) = match report.transpose() {
-            Ok(report) => (report.unwrap_or_default(), None),
-            Err(error) => (StageReport::default(), Some(error)),
-        };
-        let status = report.status;
-        // After a fault a status may be the agent's own doing; what was told before is the command's.
-        if fault.is_none() {
-            self.stages[stage].ended = self.stages[stage].ended.or(status);
-        }
-        self.stages[stage].bytes = report.bytes_in.max(report.bytes_out);
-        self.stages[stage].report = Some(report);
-        self.stages[stage].fault.clone_from(&fault);
-        if let Some(error) = garbage {
-            self.garbage(now, stage, &error);
-        }
-        let site = Site::Stage(stage);
-        match fault {
-            // Files are opened after that: what fails before it is the way there.
-            Some(WorkFault { kind, text }) => {
-                let is_trouble = self.phase == Phase::Connecting && kind <= FaultKind::Edge;
-                self.fail(now, site, kind, text, is_trouble);
-            }
-            None if self.phase == Phase::Connecting => {
-                let text = "it ended before the pipeline began".to_owned();
-                self.fail(now, site, FaultKind::Local, text, true);
-            }
-            None => self.answer(),
-        }
-        let all = self.stages.iter().all(|stage| stage.report.is_some());
-        if all && !self.is_ending() {
-            self.phase = Phase::Ending(now + ENDING_LIMIT);
         }
     }
 

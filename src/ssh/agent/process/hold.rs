@@ -67,7 +67,7 @@ impl Keeper {
                     break;
                 }
             }
-            // Never reached while the guard lives, and then nobody reads any more.
+            // Never reached while the guard lives, and then no process reads any more.
             drop(held);
         });
     }

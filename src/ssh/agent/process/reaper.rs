@@ -11,7 +11,7 @@ use crate::ssh::stage::Status;
 
 /// Reaps children until there are none, and tells `reaped` of each. Blocks.
 ///
-/// Nobody else in the process may wait for a child: each status is told once.
+/// No other thread of the process may wait for a child: the kernel gives each status once.
 pub(in crate::ssh::agent) fn reap_all(mut reaped: impl FnMut(Pid, Status)) -> io::Result<()> {
     loop {
         match retry_on_intr(|| wait(WaitOptions::empty())) {

@@ -88,7 +88,7 @@ async fn supervise(
     };
     if let Some(status) = status {
         give_up_if_killed(stage, status);
-        // After a fault the status tells of our own SIGTERM: nobody may take it for a success.
+        // After a fault the status tells of our own SIGTERM: it must not be taken for a success.
         if cause.fault().is_none() {
             stage.send(&FromStage::Ended(status));
         }

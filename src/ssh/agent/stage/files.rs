@@ -55,7 +55,7 @@ async fn send_one(
     }
 }
 
-/// As cat puts it: the number of an error helps nobody who reads its name.
+/// Returns the words that cat has for the error: its name, without its number.
 fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     match text.split_once(" (os error") {

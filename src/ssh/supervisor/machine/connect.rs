@@ -92,7 +92,7 @@ impl PipelineMachine {
         }
     }
 
-    /// Has the edge dialled, once there is somebody at both ends.
+    /// Has the edge dialled, once both ends are there and one of them listens.
     fn dial(&mut self, edge: usize) {
         let Some(setup) = &mut self.edges[edge] else {
             return;
