@@ -9,8 +9,11 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncWriteExt;
 
-use super::controller::{Agent, LIMIT, Pipeline, command};
-use crate::ssh::protocol::{FaultKind, FromAgent, Status, ToAgent};
+use super::controller::{LIMIT, TestAgent, TestPipeline, command};
+use crate::ssh::{
+    protocol::{FaultKind, FromAgent, ToAgent},
+    stage::Status,
+};
 
 /// What the issue allows from a death to the last process's end.
 const END: Duration = Duration::from_secs(5);
@@ -53,7 +56,7 @@ async fn none_left(directory: &Path, since: Instant) {
 }
 
 /// The worker: the only child of the guard.
-fn worker(agent: &Agent) -> Pid {
+fn worker(agent: &TestAgent) -> Pid {
     let tasks = fs::read_dir(format!("/proc/{}/task", agent.guard.id())).unwrap();
     // It is the child of whichever thread the test ran on.
     let children = tasks
@@ -69,9 +72,9 @@ fn pid(child: &std::process::Child) -> Pid {
 }
 
 /// A stage that has begun.
-async fn begun(directory: &Path, text: &str) -> Pipeline {
+async fn begun(directory: &Path, text: &str) -> TestPipeline {
     use tokio::io::AsyncReadExt;
-    let mut pipeline = Pipeline::start(vec![command(&marked(directory, text))], true).await;
+    let mut pipeline = TestPipeline::start(vec![command(&marked(directory, text))], true).await;
     let mut line = [0; 6];
     let reading = pipeline.output.read_exact(&mut line);
     tokio::time::timeout(LIMIT, reading).await.unwrap().unwrap();
@@ -124,7 +127,7 @@ async fn a_killed_command_leaves_nothing() {
     let mut pipeline = begun(directory.path(), text).await;
     let (_, report, _) = pipeline.agents[0].end().await;
     assert_eq!(
-        (report.status, report.fault),
+        (report.stage.status, report.fault),
         (Some(Status::Signaled(9)), None)
     );
     assert!(left(directory.path()).is_empty());
@@ -143,7 +146,7 @@ async fn half_an_input_is_no_end_of_file() {
     let (messages, report, _) = pipeline.agents[0].end().await;
     assert_eq!(messages, []);
     assert!(report.fault.is_some());
-    assert_eq!(report.status, Some(Status::Signaled(15)));
+    assert_eq!(report.stage.status, Some(Status::Signaled(15)));
     assert!(!directory.path().join("copy.end").exists());
     pipeline.read().await.unwrap_err();
 }
@@ -191,8 +194,8 @@ async fn signals_and_garbage_end_a_stage() {
 
 #[tokio::test]
 async fn a_silent_controller_counts_as_gone() {
-    let mut agent = Agent::start().await;
-    let mut order = super::controller::order(1, command("sleep 1000"));
+    let mut agent = TestAgent::start().await;
+    let mut order = super::controller::order(1, command("sleep 1000"), vec![]);
     order.stream.timeout_ms = 300;
     agent.send(ToAgent::Order(Box::new(order))).await;
     agent.send(ToAgent::Ping).await;

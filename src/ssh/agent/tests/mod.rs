@@ -2,6 +2,7 @@
 
 mod controller;
 mod deaths;
+mod edges;
 mod files;
 mod pipelines;
 
@@ -15,7 +16,7 @@ const PART: &str = "RDPIPE_TEST_PART";
 #[test]
 fn plays_a_part() {
     let code = match env::var(PART).as_deref() {
-        Ok("guard") => super::guard::guard(&mut part("worker")),
+        Ok("guard") => crate::ssh::agent::process::guard::guard(&mut part("worker")),
         Ok("worker") => super::worker::run(),
         _ => return,
     };
