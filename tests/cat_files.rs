@@ -1,5 +1,7 @@
 //! rdcat with files of other hosts: every byte compared, and what cannot be read named.
 
+#![cfg(feature = "cli")]
+
 mod hosts;
 mod pair;
 mod pipeline;

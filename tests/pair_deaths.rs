@@ -1,6 +1,8 @@
 //! Whichever end dies, at whatever moment: the other one says so within a second, and nothing is
 //! taken for whole that is not.
 
+#![cfg(feature = "cli")]
+
 mod pair;
 
 use std::{io::Read, process::Stdio, time::Duration};

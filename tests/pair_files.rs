@@ -1,6 +1,8 @@
 //! The output file: replaced as a whole where that is safe, written in place elsewhere, and never
 //! touched for a stranger.
 
+#![cfg(feature = "cli")]
+
 mod pair;
 
 use std::{

@@ -1,5 +1,7 @@
 //! A network that cuts, damages or swallows what it carries: both ends fail, and both say why.
 
+#![cfg(feature = "cli")]
+
 mod pair;
 
 use pair::{Act, Connection, End, Place, Plan, Proxy, Random, Towards, pattern, receiver, sender};

@@ -1,5 +1,7 @@
 //! Signals: the first one ends both ends in order, the second one ends the program at once.
 
+#![cfg(feature = "cli")]
+
 mod pair;
 
 use std::{fs, net::TcpListener, path::Path, time::Duration};

@@ -1,5 +1,7 @@
 //! What goes wrong before a byte flows, or for want of a place to put it: said so that a person understands it.
 
+#![cfg(feature = "cli")]
+
 mod hosts;
 mod pair;
 

@@ -1,5 +1,7 @@
 //! Pipelines on one machine, without ssh: statuses, operators, quoting, messages.
 
+#![cfg(feature = "cli")]
+
 mod pair;
 mod pipeline;
 

@@ -1,5 +1,7 @@
 //! How soon a pipeline over many hosts starts: they are brought up side by side.
 
+#![cfg(feature = "cli")]
+
 mod hosts;
 mod pair;
 

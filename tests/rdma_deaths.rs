@@ -1,5 +1,5 @@
 //! As `pair_deaths.rs` and `pair_points.rs`, over RDMA, where a queue pair tells nobody that its peer has died.
-#![cfg(feature = "rdma")]
+#![cfg(all(feature = "cli", feature = "rdma"))]
 
 mod pair;
 

@@ -1,5 +1,5 @@
 //! What can go wrong around a stream over RDMA: sources, sinks, and the connection that controls it.
-#![cfg(feature = "rdma")]
+#![cfg(all(feature = "cli", feature = "rdma"))]
 
 mod pair;
 

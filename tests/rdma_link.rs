@@ -1,7 +1,7 @@
 //! A link that goes down in the middle of a stream: for a moment, and for good.
 //!
 //! The two tests take the same interface down, so they take turns.
-#![cfg(feature = "rdma")]
+#![cfg(all(feature = "cli", feature = "rdma"))]
 
 mod pair;
 

@@ -4,7 +4,7 @@ pub(crate) mod agent;
 pub(crate) mod explain;
 mod frames;
 #[cfg(fuzzing)]
-pub mod fuzzing;
+pub(crate) mod fuzzing;
 mod greeting;
 pub(crate) mod outcome;
 pub(crate) mod own;

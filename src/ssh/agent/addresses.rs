@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::{reach, ssh::protocol::Hello, transport::host_name};
+use crate::{host::host_name, reach, ssh::protocol::Hello};
 
 /// What an agent on this host says first.
 pub(super) fn hello() -> Hello {

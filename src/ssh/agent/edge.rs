@@ -157,7 +157,7 @@ async fn listen(plan: &Plan) -> Result<Listener, String> {
 
 fn cannot_listen(plan: &Plan, error: &Error) -> String {
     let Error::Listen { source, .. } = error else {
-        return error.to_string();
+        return crate::advice::Advised(error.clone()).to_string();
     };
     match plan.ports {
         None => format!("cannot listen: {source}"),

@@ -1,14 +1,14 @@
 //! Words for what went wrong, as the user knows the parts: by stage, not by address.
 
-use crate::Error;
+use crate::{Error, advice::Advised};
 
 /// Why an edge to `peer` does not stand.
 pub(super) fn unconnected(error: Error, peer: &str) -> String {
     format!("cannot connect to {peer}: {}", named(error, peer))
 }
 
-/// The same error, about `peer` instead of an address.
-pub(crate) fn named(error: Error, name: &str) -> Error {
+/// The error about the peer called `name` instead of an address, with what the user can do about it.
+pub(crate) fn named(error: Error, name: &str) -> Advised {
     let mut error = error;
     match &mut error {
         Error::Handshake { peer, .. }
@@ -19,7 +19,7 @@ pub(crate) fn named(error: Error, name: &str) -> Error {
         | Error::Stopped { peer, .. } => name.clone_into(peer),
         _ => {}
     }
-    error
+    Advised(error)
 }
 
 #[cfg(test)]
