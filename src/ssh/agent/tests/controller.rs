@@ -11,6 +11,7 @@ use tokio::{
 };
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
+use super::slow::generous;
 use crate::{
     Direction, GeneratedKey, Key, Stream, StreamConfig, connect,
     ssh::{
@@ -21,9 +22,6 @@ use crate::{
         },
     },
 };
-
-/// Longer than anything here takes, also on a busy machine.
-pub(super) const LIMIT: Duration = Duration::from_secs(20);
 
 /// An agent under a guard, and the session with it.
 pub(super) struct Agent {
@@ -72,7 +70,9 @@ impl Agent {
     /// The next message that is not just news.
     pub(super) async fn next(&mut self) -> FromAgent {
         loop {
-            let frame = timeout(LIMIT, self.output.next()).await.expect("in time");
+            let frame = timeout(generous(), self.output.next())
+                .await
+                .expect("in time");
             let message = decode(&frame.expect("no end").unwrap()).unwrap();
             match message {
                 FromAgent::Warning(_) | FromAgent::Progress { .. } | FromAgent::Pong => {
@@ -121,7 +121,7 @@ impl Agent {
                 }
             }
         };
-        let status = timeout(LIMIT, waiting).await.expect("the guard ends");
+        let status = timeout(generous(), waiting).await.expect("the guard ends");
         status
             .code()
             .unwrap_or_else(|| 128 + status.signal().unwrap())
@@ -131,7 +131,12 @@ impl Agent {
 async fn skip_to_greeting(output: &mut (impl AsyncRead + Unpin)) {
     let mut line = Vec::new();
     loop {
-        line.push(timeout(LIMIT, output.read_u8()).await.unwrap().unwrap());
+        line.push(
+            timeout(generous(), output.read_u8())
+                .await
+                .unwrap()
+                .unwrap(),
+        );
         if line.ends_with(b"\n") {
             if parse_greeting(&String::from_utf8_lossy(&line), "agent").is_some() {
                 return;
@@ -264,7 +269,7 @@ impl Pipeline {
     /// Reads the output to its end, and confirms it.
     pub(super) async fn read(&mut self) -> Result<Vec<u8>, std::io::Error> {
         let mut bytes = Vec::new();
-        timeout(LIMIT, self.output.read_to_end(&mut bytes))
+        timeout(generous(), self.output.read_to_end(&mut bytes))
             .await
             .expect("in time")?;
         self.output.confirm().unwrap();

@@ -4,6 +4,9 @@ mod controller;
 mod deaths;
 mod files;
 mod pipelines;
+// The integration tests have the same limits.
+#[path = "../../../../tests/common/slow.rs"]
+mod slow;
 
 use std::{env, process::Command};
 
