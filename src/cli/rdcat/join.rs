@@ -17,8 +17,8 @@ use crate::{
         shared::{message::sentence, progress::is_on_terminal, report::Report, run::Run},
     },
     reach::{
-        self, Tried, Unreached,
-        ticket::{Nobody, Ticket},
+        self, FailedAddress, Unreached,
+        ticket::{NoListener, Ticket},
     },
 };
 
@@ -157,7 +157,7 @@ fn explain(unreached: Unreached, port: u16) -> anyhow::Error {
         let context = "this is not the ticket of the rdcat -l that waits there";
         return anyhow::Error::from(error).context(context);
     }
-    let told = |tried: &Tried| format!("{}: {}", tried.address, tried.what);
+    let told = |tried: &FailedAddress| format!("{}: {}", tried.address, tried.what);
     let tried = tried.iter().map(told).collect::<Vec<_>>().join(", ");
-    Nobody { port, tried }.into()
+    NoListener { port, tried }.into()
 }

@@ -15,10 +15,10 @@ use super::{
         message::Console,
         progress::is_on_terminal,
         report::{Listening, Report},
-        run::{self, Run, cut_short, pumped},
+        run::{self, Run, explained},
     },
 };
-use crate::{Key, Stream, carry::pump, reach};
+use crate::{Key, Stream, carry, reach};
 
 /// Parses the command line, receives, and says how it went.
 #[must_use]
@@ -82,26 +82,15 @@ async fn take(args: &RdrecvArgs, stream: &mut Stream, run: &mut Run) -> anyhow::
         .map_or_else(|| "stdout".to_owned(), |path| path.display().to_string());
     let watch = stream.watch();
     let opening = async {
-        tokio::select! {
-            output = Output::open(args.output()) => {
-                output.with_context(|| format!("cannot open {name} for writing"))
-            }
-            error = cut_short(&watch) => error,
-        }
+        let output = carry::unless_interrupted(&watch, Output::open(args.output())).await?;
+        output.with_context(|| format!("cannot open {name} for writing"))
     };
     let mut output = run.interruptible(opening).await?;
-    let draining = async {
-        tokio::select! {
-            biased;
-            drained = pump::drain(stream, output.sink()) => pumped(drained, &name),
-            error = cut_short(&watch) => error,
-        }
+    let receiving = async {
+        let received = carry::receive_all(stream, output.sink()).await;
+        received.map_err(|error| explained(error, &name))
     };
-    run.interruptible(draining).await?;
-    // A peer that died before this point has not been served; after it nothing may turn back.
-    if let Some(error) = watch.error() {
-        return Err(error.into());
-    }
+    run.interruptible(receiving).await?;
     crate::faults::point("before-commit");
     output
         .commit(args.fsync)

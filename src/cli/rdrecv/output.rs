@@ -2,14 +2,14 @@
 
 use std::{io, path::Path};
 
-use crate::fd::{Sink, Target};
+use crate::fd::{OutputTarget, Sink};
 
 /// stdout, or a file as `>` of rdpipe writes it.
 pub(crate) enum Output {
     /// The standard output.
     Stdout(Sink),
     /// A file, replaced only at the end where that is safe.
-    File(Target),
+    File(OutputTarget),
 }
 
 impl Output {
@@ -21,7 +21,7 @@ impl Output {
     pub(crate) async fn open(path: Option<&Path>) -> io::Result<Self> {
         match path {
             None => Sink::stdout().map(Self::Stdout),
-            Some(path) => Target::create(path).await.map(Self::File),
+            Some(path) => OutputTarget::create(path).await.map(Self::File),
         }
     }
 

@@ -13,10 +13,10 @@ use super::{
         message::Console,
         progress::is_on_terminal,
         report::Report,
-        run::{self, Run, cut_short, pumped, settled},
+        run::{self, Run, explained},
     },
 };
-use crate::{KeyError, Stream, carry::pump, connect, fd::Source};
+use crate::{KeyError, Stream, carry, connect, fd::Source};
 
 /// Parses the command line, sends, and says how it went.
 #[must_use]
@@ -75,17 +75,9 @@ async fn give(args: &RdsendArgs, stream: &mut Stream, run: &mut Run) -> anyhow::
         }
     };
     let name = source.describe().to_owned();
-    let watch = stream.watch();
-    let filling = async {
-        tokio::select! {
-            biased;
-            filled = pump::fill(&mut source, stream) => pumped(filled, &name),
-            error = cut_short(&watch) => error,
-        }
+    let sending = async {
+        let sent = carry::send_all_and_finish(&mut source, stream).await;
+        sent.map_err(|error| explained(error, &name))
     };
-    run.interruptible(filling).await?;
-    if size(args).is_none() {
-        run.interruptible(settled()).await?;
-    }
-    run.interruptible(stream.finish()).await
+    run.interruptible(sending).await.map(drop)
 }

@@ -4,7 +4,7 @@ use std::{io, process::ExitCode};
 
 use serde::{Serialize, Serializer};
 
-use crate::{error::Error, key::KeyError, reach::ticket::Nobody};
+use crate::{error::Error, key::KeyError, reach::ticket::NoListener};
 
 /// How a run ended. [`EXIT_CODES`](crate::cli::args::EXIT_CODES) tells users the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -80,9 +80,9 @@ impl From<&anyhow::Error> for Exit {
         let known = |cause: &(dyn std::error::Error + 'static)| {
             let stream = cause.downcast_ref::<Error>().map(Self::from);
             let key = || cause.downcast_ref::<KeyError>().map(|_| Self::Usage);
-            let nobody = || cause.is::<Nobody>().then_some(Self::Connection);
+            let no_listener = || cause.is::<NoListener>().then_some(Self::Connection);
             let local = || cause.downcast_ref::<io::Error>().map(Self::from);
-            stream.or_else(key).or_else(nobody).or_else(local)
+            stream.or_else(key).or_else(no_listener).or_else(local)
         };
         error.chain().find_map(known).unwrap_or(Self::Local)
     }

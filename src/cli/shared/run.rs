@@ -1,12 +1,6 @@
 //! What a run of rdsend and one of rdrecv have in common: runtimes, signals, and how it ended.
 
-use std::{
-    future::Future,
-    panic,
-    process::ExitCode,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{future::Future, panic, process::ExitCode, thread, time::Instant};
 
 use anyhow::Context;
 use tokio::{
@@ -21,7 +15,7 @@ use super::{
     report::Report,
     signals::{self, Caught},
 };
-use crate::{Error, Key, Stats, Stream, Watch, carry::pump::PumpError, cli::args::KeySource};
+use crate::{Error, Key, Stats, Stream, carry::CarryError, cli::args::KeySource};
 
 /// What a run works with.
 pub(crate) struct Run {
@@ -216,38 +210,15 @@ fn tell_peer(stream: &mut Stream, error: &anyhow::Error) {
     }
 }
 
-/// Tells what a pump's failure was about: the stream's own errors speak for themselves.
-pub(crate) fn pumped(result: Result<u64, PumpError>, name: &str) -> anyhow::Result<()> {
-    match result {
-        Ok(_) => Ok(()),
-        Err(PumpError::Stream(error)) => Err(unwrapped(error)),
-        Err(PumpError::Source(error, offset)) => {
-            Err(error).with_context(|| format!("cannot read {name} at byte {offset}"))
+/// Names the file in which bytes were lost. The stream's own errors need no name.
+pub(crate) fn explained(error: CarryError, name: &str) -> anyhow::Error {
+    match error {
+        CarryError::Stream(error) => error.into(),
+        CarryError::Source { offset, source } => {
+            anyhow::Error::from(source).context(format!("cannot read {name} at byte {offset}"))
         }
-        Err(PumpError::Sink(error, offset)) => {
-            Err(error).with_context(|| format!("cannot write {name} at byte {offset}"))
+        CarryError::Sink { offset, source } => {
+            anyhow::Error::from(source).context(format!("cannot write {name} at byte {offset}"))
         }
     }
 }
-
-fn unwrapped(error: std::io::Error) -> anyhow::Error {
-    match Error::from_io(&error) {
-        Some(inner) => inner.clone().into(),
-        None => error.into(),
-    }
-}
-
-/// Fails as soon as the stream does.
-pub(crate) async fn cut_short<T>(watch: &Watch) -> anyhow::Result<T> {
-    Err(watch.interrupted().await.into())
-}
-
-/// Lets a signal that ended the program in front of the pipe reach this one too: ^C goes to both,
-/// and what its death left unsaid must not pass for the end of the data.
-pub(crate) async fn settled() -> anyhow::Result<()> {
-    tokio::time::sleep(SIGNAL_GRACE).await;
-    Ok(())
-}
-
-/// A signal is there as soon as the thread that takes it gets a turn; this is many turns.
-const SIGNAL_GRACE: Duration = Duration::from_millis(10);

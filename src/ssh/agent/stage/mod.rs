@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{cause::Cause, control::Outbox, joint::Joint};
 use crate::{
-    carry::thread::PumpThread,
+    carry::thread::CarryThread,
     ssh::protocol::{Status, Work},
 };
 
@@ -33,7 +33,7 @@ pub(super) struct Stage {
 }
 
 /// An edge, and the thread that it lives on.
-pub(super) type Placed = (PumpThread, Joint);
+pub(super) type Placed = (CarryThread, Joint);
 
 /// Both edges, where there are any.
 pub(super) struct Ends {

@@ -9,7 +9,7 @@ use zeroize::Zeroize;
 use super::Meters;
 use crate::{
     Key,
-    carry::thread::PumpThread,
+    carry::thread::CarryThread,
     ssh::{
         agent::{
             edge::{self, Plan, Request},
@@ -29,7 +29,7 @@ pub(super) struct Edges {
 }
 
 struct Prepared {
-    thread: PumpThread,
+    thread: CarryThread,
     plan: Plan,
     requests: mpsc::UnboundedReceiver<Request>,
     meter: Arc<Meter>,
@@ -87,7 +87,7 @@ impl Edges {
                 End::Input => "input",
                 End::Output => "output",
             };
-            let thread = PumpThread::start(name);
+            let thread = CarryThread::start(name);
             let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
             Ok::<_, String>(Some(Prepared {
                 thread,
