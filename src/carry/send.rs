@@ -5,8 +5,7 @@ use std::time::Duration;
 use tokio::io::AsyncRead;
 
 use super::{CarryError, Finish, Watched, pump, unless_interrupted};
-use crate::fd::Source;
-use crate::transport::FillSlots;
+use crate::{fd::Source, transport::FillSlots};
 
 /// Sends all of `source` through `stream`, and no end of stream: more bytes may follow.
 ///

@@ -1,42 +1,45 @@
-//! Filling the slots of a sending half in place: what the loop that carries bytes knows of a stream.
+//! The trait through which slots are filled in place.
+//!
+//! It is all that the loop which carries bytes knows of a stream. The sending half implements it, and the public types
+//! forward to that.
 
 use std::{
     io,
     task::{Context, Poll},
 };
 
-/// A sending half that lends out registered memory to be filled in place.
+/// The sending side of a stream, which lends out registered memory to be filled in place.
 #[cfg_attr(
     not(feature = "cli"),
     allow(dead_code, reason = "only the programs carry bytes")
 )]
 pub(crate) trait FillSlots {
-    /// Bytes of the slot now being filled that are still free: never none. Waits (`Pending`)
+    /// Returns the free bytes of the slot that is being filled, at least one. Returns `Pending`
     /// while every slot is in flight.
     ///
     /// # Errors
     ///
-    /// When the stream has failed, or its reader wants no more.
+    /// Fails if the stream has failed, or the peer wants no more bytes.
     ///
     /// # Cancel safety
     ///
-    /// Asking again lends the same bytes.
+    /// Safe: a repeated call lends the same bytes.
     fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut [u8]>>;
 
-    /// `count` more bytes of that slot now hold data; a full slot is posted by this call.
+    /// Marks the next `count` bytes of the slot as filled, and posts the slot if it is full.
     fn advance(&mut self, count: usize);
 
-    /// Posts a partly filled slot, because the source is idle. Does nothing when there is none.
+    /// Posts a partly filled slot because the source is idle. Does nothing if no slot is partly filled.
     ///
-    /// Whatever it returns other than an error, it keeps the waker: while the source is idle this
-    /// is the only call through which the pump learns that the stream has ended.
+    /// Unless it fails, the call keeps the waker: while the source is idle, this is the only call
+    /// that tells the pump of the stream's failure.
     ///
     /// # Errors
     ///
-    /// When the stream has failed, or its reader wants no more.
+    /// Fails if the stream has failed, or the peer wants no more bytes.
     ///
     /// # Cancel safety
     ///
-    /// Asking again is harmless; the slot is posted once.
+    /// Safe: a repeated call posts the slot once.
     fn post(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }

@@ -1,22 +1,25 @@
-//! A queue pair and its pools on their way to a link: planned, opened, connected, proven.
+//! The setup of a link: a queue pair and its pools, planned, opened, connected and proved.
 
 use std::{future::poll_fn, io};
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    link::{Endpoint, Link, Place, Posted, Posting, Reach, SlotToken, Unconnected, Written},
+    link::{
+        Endpoint, Link, MemoryAccess, Posting, QueuePairConfig, SlotToken, UnconnectedQueuePair,
+        WorkRequest, WriteCompletion,
+    },
     pool::{self, RdmaSlot},
     receive_path, send_path,
 };
 use crate::{Direction, transport::data::path::Slot};
 
-/// What every link of a stream looks like, the first one and those that replace it.
-pub(crate) struct Blueprint {
+/// The parameters of every link of a stream: of the first link, and of those that replace it.
+pub(crate) struct LinkPlan {
     pub(super) name: String,
-    /// What to do when nothing crosses it.
+    /// The advice for the user when no frame crosses the link.
     pub(super) remedy: &'static str,
-    pub(super) place: Place,
+    pub(super) place: QueuePairConfig,
     pub(super) direction: Direction,
     pub(super) chunk_bytes: usize,
     pub(super) depth: u32,
@@ -24,25 +27,25 @@ pub(crate) struct Blueprint {
     pub(super) posting: Posting,
 }
 
-impl Blueprint {
-    /// Builds a queue pair and registers its pools.
-    pub(super) fn open(&self, generation: u32) -> Result<Opening, String> {
-        let place = Place {
+impl LinkPlan {
+    /// Makes a queue pair and registers its pools. `generation` counts the links of the stream.
+    pub(super) fn open(&self, generation: u32) -> Result<UnconnectedLink, String> {
+        let place = QueuePairConfig {
             send_psn: later(self.place.send_psn, generation),
             receive_psn: later(self.place.receive_psn, generation),
             ..self.place.clone()
         };
         let failed = |what: &str, error: io::Error| format!("{what} {}: {error}", place.device);
-        let link = Unconnected::build(&place, self.posting);
+        let link = UnconnectedQueuePair::build(&place, self.posting);
         let link = link.map_err(|error| failed("cannot open", error))?;
         let pool = |wanted: bool, reach| {
             let depth = if wanted { self.depth } else { 0 };
             pool::register(&link, reach, generation, self.chunk_bytes, depth)
                 .map_err(|error| failed("cannot register memory with", error))
         };
-        let send = pool(self.direction.sends(), Reach::Local)?;
-        let receive = pool(self.direction.receives(), Reach::Peer)?;
-        Ok(Opening {
+        let send = pool(self.direction.sends(), MemoryAccess::Local)?;
+        let receive = pool(self.direction.receives(), MemoryAccess::Remote)?;
+        Ok(UnconnectedLink {
             link,
             send,
             receive,
@@ -50,43 +53,43 @@ impl Blueprint {
     }
 }
 
-/// The sequence number that a later link begins with: another one, so that no late packet of the link
-/// before fits it.
+/// Returns the first sequence number of a later link. It differs from that of the link before, so that a late packet does
+/// not match.
 fn later(psn: u32, generation: u32) -> u32 {
     psn.wrapping_add(generation.wrapping_mul(0x1_0001)) & 0xff_ffff
 }
 
-/// What the peer needs to connect and to write.
+/// One end's part of a link, as the peer receives it: the address of the queue pair, and the slots to write.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Opened {
+pub(super) struct LinkOffer {
     endpoint: Endpoint,
     slots: Vec<SlotToken>,
 }
 
-/// A queue pair that is not connected, and its pools.
-pub(super) struct Opening {
-    link: Unconnected,
+/// A queue pair that is not connected yet, and its pools.
+pub(super) struct UnconnectedLink {
+    link: UnconnectedQueuePair,
     send: Vec<RdmaSlot>,
     receive: Vec<RdmaSlot>,
 }
 
-impl Opening {
-    /// What the peer needs.
-    pub(super) fn part(&self) -> Opened {
-        Opened {
+impl UnconnectedLink {
+    /// Returns this end's part of the link, for the peer.
+    pub(super) fn part(&self) -> LinkOffer {
+        LinkOffer {
             endpoint: self.link.endpoint(),
             slots: self.receive.iter().filter_map(RdmaSlot::token).collect(),
         }
     }
 
     /// Connects to the peer's queue pair.
-    pub(super) async fn connect(self, theirs: Opened) -> Result<Connected, String> {
+    pub(super) async fn connect(self, theirs: LinkOffer) -> Result<ConnectedLink, String> {
         if theirs.slots.is_empty() != self.send.is_empty() {
             return Err("the other end has no slots to write to, or too many".to_owned());
         }
         let connected = self.link.connect(theirs.endpoint).await;
         let link = connected.map_err(|error| format!("cannot connect the queue pairs: {error}"))?;
-        Ok(Connected {
+        Ok(ConnectedLink {
             link,
             peer: theirs.slots,
             send: self.send,
@@ -96,30 +99,30 @@ impl Opening {
 }
 
 /// A connected queue pair, and its pools.
-pub(super) struct Connected {
+pub(super) struct ConnectedLink {
     link: Link,
     peer: Vec<SlotToken>,
     send: Vec<RdmaSlot>,
     receive: Vec<RdmaSlot>,
 }
 
-impl Connected {
-    /// Gets ready for the peer's proof.
-    pub(super) fn expect_proof(&self) -> Option<Posted<io::Result<()>>> {
+impl ConnectedLink {
+    /// Posts the receive for the frame that proves the link, if this end receives.
+    pub(super) fn expect_proof(&self) -> Option<WorkRequest<io::Result<()>>> {
         (!self.receive.is_empty()).then(|| self.link.receive())
     }
 
-    /// Sends one frame, and takes one.
+    /// Proves the link: sends one frame of one byte, and waits for that of the peer, in the directions of the stream.
     pub(super) async fn prove(
         &mut self,
-        expected: Option<Posted<io::Result<()>>>,
+        expected: Option<WorkRequest<io::Result<()>>>,
     ) -> Result<(), String> {
         if let (Some(slot), Some(peer)) = (self.send.pop(), self.peer.first()) {
             let (index, generation) = (slot.index, slot.generation);
             let bytes = slot.bytes().len();
             let region = slot.into_region().ok_or("a slot without memory")?;
             let mut write = self.link.write(region, 1, *peer);
-            let Written { result, region } = poll_fn(|cx| write.poll(cx)).await;
+            let WriteCompletion { result, region } = poll_fn(|cx| write.poll(cx)).await;
             self.send
                 .push(RdmaSlot::new(index, generation, region, bytes));
             result.map_err(|error| format!("nothing gets through: {error}"))?;
@@ -131,16 +134,21 @@ impl Connected {
         Ok(())
     }
 
-    /// Both sides, ready for use.
-    pub(super) fn lives(self) -> (Option<send_path::Live>, Option<receive_path::Live>) {
+    /// Returns the sending and the receiving side, ready for use.
+    pub(super) fn into_links(
+        self,
+    ) -> (
+        Option<send_path::SendLink>,
+        Option<receive_path::ReceiveLink>,
+    ) {
         let Self {
             link,
             peer,
             send,
             receive,
         } = self;
-        let sends = (!send.is_empty()).then(|| send_path::Live::new(link.clone(), send, peer));
-        let receives = (!receive.is_empty()).then(|| receive_path::Live::new(link, receive));
+        let sends = (!send.is_empty()).then(|| send_path::SendLink::new(link.clone(), send, peer));
+        let receives = (!receive.is_empty()).then(|| receive_path::ReceiveLink::new(link, receive));
         (sends, receives)
     }
 }

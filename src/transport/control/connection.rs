@@ -1,4 +1,7 @@
-//! The control connection of a stream that runs, shared by the control task and its stand-in.
+//! The control connection of a running stream, shared by the control task and a keepalive task.
+//!
+//! The keepalive task runs on another runtime. It sends a ping when the runtime of the control task is blocked, for
+//! instance by a disk that stalls.
 
 use std::{
     future::poll_fn,
@@ -19,38 +22,38 @@ use super::{
     state::State,
 };
 
-/// See the module.
-pub(super) struct Line(Mutex<Ends>);
+/// The control connection of a running stream, which two tasks may use.
+pub(super) struct ControlConnection(Mutex<ConnectionState>);
 
-struct Ends {
-    /// None once it has been hung up.
+struct ConnectionState {
+    /// `None` after the socket has been taken.
     control: Option<Control>,
-    /// The control task is about to send, or does.
+    /// The control task is sending.
     is_busy: bool,
-    /// When something was last sent.
+    /// The time of the last message sent.
     sent: Instant,
 }
 
-impl Line {
-    /// A connection over which something has just been sent.
+impl ControlConnection {
+    /// A connection over which a message has just been sent.
     pub(super) fn new(control: Control) -> Self {
-        Self(Mutex::new(Ends {
+        Self(Mutex::new(ConnectionState {
             control: Some(control),
             is_busy: false,
             sent: Instant::now(),
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ends> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         // Nothing in here panics half-way through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The peer's next message; none at the end of the connection.
+    /// Receives the peer's next message; `None` at the end of the connection.
     ///
     /// # Cancel safety
     ///
-    /// Safe: what was read of a message waits for the next call.
+    /// Safe: a partly read message stays buffered for the next call.
     pub(super) async fn next(&self) -> Option<Result<Message, ControlError>> {
         poll_fn(|cx| match &mut self.lock().control {
             Some(control) => control.poll_next_unpin(cx),
@@ -59,33 +62,34 @@ impl Line {
         .await
     }
 
-    /// Whether nothing is left of a message whose end has not come.
+    /// Returns true if no message has arrived in part.
     pub(super) fn is_between_messages(&self) -> bool {
-        let ends = self.lock();
-        ends.control
+        let state = self.lock();
+        state
+            .control
             .as_ref()
             .is_none_or(|control| control.read_buffer().is_empty())
     }
 
-    /// Sends `messages` in order, from `now` on.
+    /// Sends `messages` in order. `now` is the current time.
     ///
     /// # Cancel safety
     ///
-    /// Not safe: some may be left behind, and one half sent. Nothing may be sent after that.
+    /// Not safe: messages may be lost, and one may be sent in part. Nothing may be sent after that.
     pub(super) async fn send(
         &self,
         messages: Vec<Message>,
         now: Instant,
     ) -> Result<(), ControlError> {
         {
-            let mut ends = self.lock();
-            (ends.is_busy, ends.sent) = (true, now);
+            let mut state = self.lock();
+            (state.is_busy, state.sent) = (true, now);
         }
         let mut messages = messages.into_iter();
         let mut next = messages.next();
         poll_fn(|cx| {
-            let mut ends = self.lock();
-            let Some(control) = &mut ends.control else {
+            let mut state = self.lock();
+            let Some(control) = &mut state.control else {
                 return Poll::Ready(Ok(()));
             };
             while next.is_some() {
@@ -96,25 +100,23 @@ impl Line {
                 next = messages.next();
             }
             ready!(control.poll_flush_unpin(cx))?;
-            ends.is_busy = false;
+            state.is_busy = false;
             Poll::Ready(Ok(()))
         })
         .await
     }
 
-    /// Says that this end lives, if the control task, which should say something every `ping`, has not for much
-    /// longer, and is not about to.
-    fn stand_in(&self, ping: Duration) {
-        let mut ends = self.lock();
-        if ends.is_busy || ends.sent.elapsed() < ping + ping / 2 {
+    /// Sends a ping if the control task, which sends a message at least every `ping`, is late and not sending.
+    fn ping_if_late(&self, ping: Duration) {
+        let mut state = self.lock();
+        if state.is_busy || state.sent.elapsed() < ping + ping / 2 {
             return;
         }
-        ends.sent = Instant::now();
-        let Some(control) = &mut ends.control else {
+        state.sent = Instant::now();
+        let Some(control) = &mut state.control else {
             return;
         };
-        // What the connection does not take at once is for the control task, which finds out what is
-        // wrong with it.
+        // A ping that the connection does not take at once is dropped: the control task detects why.
         let mut cx = Context::from_waker(Waker::noop());
         if let Poll::Ready(Ok(())) = control.poll_ready_unpin(&mut cx) {
             if control.start_send_unpin(Message::Ping).is_ok() {
@@ -123,20 +125,23 @@ impl Line {
         }
     }
 
-    /// Takes the connection away, to be closed.
-    pub(super) fn hang_up(&self) -> Option<TcpStream> {
+    /// Takes the socket out, to be closed.
+    pub(super) fn take_socket(&self) -> Option<TcpStream> {
         self.lock().control.take().map(Control::into_inner)
     }
 }
 
-/// Keeps the connection warm while the control task's runtime is blocked, as by a disk that stalls, until
-/// the stream has ended.
-pub(super) async fn stand_in(line: Arc<Line>, state: Arc<State>, ping: Duration) {
-    let looks = async {
+/// Sends keepalives while the control task's runtime is blocked, until the stream has ended.
+pub(super) async fn keep_alive(
+    connection: Arc<ControlConnection>,
+    state: Arc<State>,
+    ping: Duration,
+) {
+    let pings = async {
         loop {
             sleep(ping / 2).await;
-            line.stand_in(ping);
+            connection.ping_if_late(ping);
         }
     };
-    state.ended.run_until_cancelled(looks).await;
+    state.ended.run_until_cancelled(pings).await;
 }
