@@ -17,6 +17,10 @@ pub(crate) mod info;
 mod rdma_stream;
 pub(crate) mod read_half;
 pub(crate) mod send_buffer;
+#[allow(
+    clippy::module_inception,
+    reason = "the folder is the layer, the file its main type"
+)]
 pub(crate) mod stream;
 pub(crate) mod transport;
 mod watch;
