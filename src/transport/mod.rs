@@ -4,8 +4,8 @@
 //!
 //! | folder | turns | into |
 //! |---|---|---|
-//! | [`connect`] | a TCP socket | a stream |
-//! | [`stream`] | reads and writes of the program | calls of the half that carries them |
+//! | [`connect`](mod@connect) | a TCP socket | a stream |
+//! | [`stream`](mod@stream) | reads and writes of the program | calls of the half that carries them |
 //! | [`rdma`] | frames in registered memory | frames in the peer's registered memory |
 //! | [`data`] | bytes | frames; also carries frames over TCP |
 //! | [`control`] | messages under Noise | the state that both halves share |
