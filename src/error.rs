@@ -37,10 +37,12 @@ pub enum Error {
         /// What the system said.
         source: Arc<io::Error>,
     },
-    /// The RDMA device that was asked for cannot be used.
+    /// RDMA, or the device that the configuration names, cannot be used on this host.
     #[error("{reason}")]
     Device {
-        /// Why, and what to do about it, in words.
+        /// What stands in the way.
+        fault: DeviceFault,
+        /// Why, in words.
         reason: String,
     },
     /// The two ends did not come to terms.
@@ -110,6 +112,20 @@ pub enum Error {
     Misuse(&'static str),
 }
 
+/// What keeps this host from using RDMA, or the device that the configuration names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceFault {
+    /// This host lacks the device, port, GID or partition key that [`RdmaConfig`](crate::RdmaConfig) names.
+    Choice,
+    /// This host has no RDMA device that can be used now.
+    Unusable,
+    /// The memlock limit is too low for the smallest pool.
+    Memlock,
+    /// The library was built without the feature `rdma`.
+    NotBuilt,
+}
+
 /// On what two ends fell out during the handshake.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -131,8 +147,8 @@ pub enum HandshakeFault {
     /// Both ends want to send, or both to receive.
     #[error("both ends want to {0}; one must send and the other receive")]
     Direction(&'static str),
-    /// The transport asked for cannot be had.
-    #[error("{0}")]
+    /// There is no RDMA, and the configuration of one end does not allow TCP; why there is no RDMA.
+    #[error("no RDMA, and one end does not allow TCP: {0}")]
     Transport(String),
     /// The peer took too long.
     #[error("no answer within {0:.1?} during the handshake")]
@@ -156,9 +172,7 @@ pub enum Fault {
     #[error("the other end died ({0})")]
     PeerDied(Arc<io::Error>),
     /// Nothing was heard from the peer, not even a keepalive.
-    #[error(
-        "nothing was heard from the other end for {0:.1?} (host down or cable out; see --timeout)"
-    )]
+    #[error("nothing was heard from the other end for {0:.1?} (host down or cable out)")]
     PeerSilent(Duration),
     /// The data connection failed.
     #[error("the data connection broke ({0})")]

@@ -131,6 +131,16 @@
 //! Each direction ends by itself, so `shutdown` leaves the other one open. A program that exits right
 //! after a stream's end calls [`Stream::close`], which waits until the last message is out.
 //!
+//! # Features
+//!
+//! | feature | default | brings |
+//! |---|---|---|
+//! | `rdma` | yes | `RdmaStream`, and RDMA for every [`Stream`]; needs libibverbs, librdmacm and libclang to build |
+//! | `cli` | yes | the programs `rdpipe`, `rdsend`, `rdrecv` and `rdcat`, and their dependencies; nothing of this API |
+//! | `fault-injection` | no | `Faults`: ways to break the protocol on purpose, for tests |
+//!
+//! A program that only wants streams says `default-features = false, features = ["rdma"]`, or without `rdma` for TCP alone.
+//!
 //! How it is made, what crosses the wire, and the states of a stream are described in
 //! `docs/architecture.md`.
 //!
@@ -143,27 +153,38 @@
 //! [`copy_buf`]: tokio::io::copy_buf
 //! [`shutdown`]: tokio::io::AsyncWriteExt::shutdown
 
+#[cfg(feature = "cli")]
+mod advice;
 mod builder;
+#[cfg(feature = "cli")]
 mod carry;
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
 mod config;
 mod error;
 mod faults;
+#[cfg(feature = "cli")]
 mod fd;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing {
     //! Everything that parses bytes from elsewhere.
-    pub use crate::{ssh::fuzzing::*, transport::fuzzing::*};
+    #[cfg(feature = "cli")]
+    pub use crate::ssh::fuzzing::*;
+    pub use crate::transport::fuzzing::*;
 
     /// A ticket, as somebody has typed it.
+    #[cfg(feature = "cli")]
     pub fn ticket(data: &[u8]) {
         crate::reach::ticket::fuzz(data);
     }
 }
+mod host;
 mod key;
+#[cfg(feature = "cli")]
 mod reach;
+#[cfg(feature = "cli")]
 mod ssh;
 mod stats;
 mod transport;
@@ -173,7 +194,7 @@ pub use config::{
     Direction, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig, StreamConfig,
     TransportPolicy,
 };
-pub use error::{Error, Fault, HandshakeFault};
+pub use error::{DeviceFault, Error, Fault, HandshakeFault};
 #[cfg(feature = "fault-injection")]
 pub use faults::Faults;
 pub use key::{GeneratedKey, Key, KeyError, KeyText};

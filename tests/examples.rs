@@ -1,5 +1,7 @@
 //! The examples, over TCP.
 
+#![cfg(feature = "cli")]
+
 mod pair;
 mod showcase;
 

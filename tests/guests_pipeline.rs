@@ -2,7 +2,7 @@
 //!
 //! `scripts/guests cargo test --test guests_pipeline -- --test-threads 1` runs them: beside the guests, not in one. So
 //! rdpipe's own edges are TCP, and those between guests must be RDMA.
-#![cfg(feature = "rdma")]
+#![cfg(all(feature = "cli", feature = "rdma"))]
 
 mod hosts;
 mod pair;

@@ -1,5 +1,7 @@
 //! What can go wrong with inputs and outputs: both ends fail, both say why, and an old file stays.
 
+#![cfg(feature = "cli")]
+
 mod pair;
 
 use std::{

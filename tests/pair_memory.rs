@@ -1,5 +1,7 @@
 //! What a stream costs: memory that does not grow with it, and no processor while it is idle.
 
+#![cfg(feature = "cli")]
+
 mod pair;
 
 use std::{fs::File, process::Stdio, thread, time::Duration};

@@ -1,5 +1,7 @@
 //! What the programs say: nothing, a little, a lot, or JSON.
 
+#![cfg(feature = "cli")]
+
 mod pair;
 
 use pair::{End, Place, pattern, receiver, sender};

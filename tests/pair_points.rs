@@ -1,5 +1,7 @@
 //! Deaths at every named point of the protocol: the process stops itself there, and is killed.
 
+#![cfg(feature = "cli")]
+
 mod pair;
 
 use pair::{Doomed, Place, Victim, pattern, receiver, sender};

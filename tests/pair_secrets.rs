@@ -1,5 +1,7 @@
 //! Keys are for the two ends alone: they show in no process list, no message and no event.
 
+#![cfg(feature = "cli")]
+
 mod pair;
 
 use std::{fs, os::unix::fs::PermissionsExt, process::Stdio};

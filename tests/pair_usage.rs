@@ -1,5 +1,7 @@
 //! rdsend and rdrecv as the manual and the help show them: every way to name files, hosts and keys.
 
+#![cfg(feature = "cli")]
+
 mod pair;
 
 use std::{

@@ -1,5 +1,7 @@
 //! Pipelines in which something fails: nothing ends as if all had been well, and every status is told.
 
+#![cfg(feature = "cli")]
+
 mod hosts;
 mod pair;
 

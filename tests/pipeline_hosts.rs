@@ -1,5 +1,7 @@
 //! The examples of the manual, on real hosts: every byte compared.
 
+#![cfg(feature = "cli")]
+
 mod hosts;
 mod pair;
 

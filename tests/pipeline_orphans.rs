@@ -1,5 +1,7 @@
 //! Whatever dies, and however: nothing of a pipeline is left on any host, and the survivors name the cause.
 
+#![cfg(feature = "cli")]
+
 mod hosts;
 mod pair;
 

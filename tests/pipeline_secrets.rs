@@ -1,5 +1,7 @@
 //! The keys of a pipeline's edges, which nobody can read from /proc while it runs.
 
+#![cfg(feature = "cli")]
+
 mod hosts;
 mod pair;
 

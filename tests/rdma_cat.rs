@@ -1,5 +1,5 @@
 //! rdcat with a ticket over RDMA, both ways at once.
-#![cfg(feature = "rdma")]
+#![cfg(all(feature = "cli", feature = "rdma"))]
 
 mod common;
 mod pair;

@@ -1,5 +1,5 @@
 //! The programs over RDMA, when all is well: every byte, and what `-v` says about the way.
-#![cfg(feature = "rdma")]
+#![cfg(all(feature = "cli", feature = "rdma"))]
 
 mod pair;
 

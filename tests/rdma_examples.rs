@@ -1,5 +1,5 @@
 //! The examples, over RDMA.
-#![cfg(feature = "rdma")]
+#![cfg(all(feature = "cli", feature = "rdma"))]
 
 mod pair;
 mod showcase;

@@ -1,5 +1,5 @@
 //! What a stream over RDMA pins, and what becomes of it where less may be pinned.
-#![cfg(feature = "rdma")]
+#![cfg(all(feature = "cli", feature = "rdma"))]
 
 mod common;
 mod pair;

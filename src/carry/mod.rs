@@ -1,4 +1,21 @@
-//! The one loop under every program: a source into a stream, a stream into a sink.
+//! The one loop under every program: all of a source into a stream, all of a stream into a sink.
+//!
+//! [`send_all`] and [`receive_all`] move the bytes; both stop as soon as the stream fails.
+//! [`send_all_and_finish`] also sends the end of the stream and waits for its confirmation. Opening
+//! the source or sink, committing the output and confirming it are the caller's part, because a
+//! program, a pipeline's own end and an agent's stage do these at different times.
 
+mod error;
 pub(crate) mod pump;
+mod receive;
+mod send;
+mod streams;
 pub(crate) mod thread;
+
+pub(crate) use error::CarryError;
+pub(crate) use receive::receive_all;
+pub(crate) use send::{send_all, send_all_and_finish};
+pub(crate) use streams::{Finish, Watched, unless_interrupted};
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
-//! The loop under every stage: source to stream, and stream to sink.
+//! The loop that moves bytes: source to stream, and stream to sink.
 //!
-//! Knows the tokio traits and [`FillSlots`], nothing else.
+//! The loop uses tokio's traits and [`FillSlots`], and allocates and copies nothing.
 
 use std::{
     future::poll_fn,
@@ -11,83 +11,40 @@ use std::{
 
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes after which a pump lets the other tasks of its thread run.
+use super::CarryError;
+use crate::transport::FillSlots;
+
+/// The number of bytes after which a pump lets the other tasks of its thread run.
 ///
-/// Files are read and written on the thread and never say `Pending`, so the pump must yield by
-/// itself. 4 MiB is one round through the default pool (16 × 256 KiB): 0.4 ms from the page cache
-/// at 10 GB/s, against which the microsecond that a yield costs is a quarter of a percent, and
-/// 40 ms from a disk that gives 100 MB/s, the longest that a neighbour has to wait.
+/// Files are read and written on the thread and never return `Pending`, so the pump must yield by
+/// itself. 4 MiB is half of the slots of a default pool (16 × 512 KiB), so that a pump that is ready
+/// again soon finds the other half still in flight. From the page cache, at 10 GB/s, a turn takes
+/// 0.4 ms, and a yield of about a microsecond costs a quarter of a percent. From a disk that gives
+/// 100 MB/s, a turn takes 40 ms, which is the longest that another task of the thread waits.
 const TURN_BYTES: usize = 4 << 20;
 
-/// A sending half that lends out registered memory to be filled in place.
-pub(crate) trait FillSlots {
-    /// Bytes of the slot now being filled that are still free: never none. Waits (`Pending`)
-    /// while every slot is in flight.
-    ///
-    /// # Errors
-    ///
-    /// When the stream has failed, or its reader wants no more.
-    ///
-    /// # Cancel safety
-    ///
-    /// Asking again lends the same bytes.
-    fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut [u8]>>;
-
-    /// `count` more bytes of that slot now hold data; a full slot is posted by this call.
-    fn advance(&mut self, count: usize);
-
-    /// Posts a partly filled slot, because the source is idle. Does nothing when there is none.
-    ///
-    /// Whatever it returns other than an error, it keeps the waker: while the source is idle this
-    /// is the only call through which the pump learns that the stream has ended.
-    ///
-    /// # Errors
-    ///
-    /// When the stream has failed, or its reader wants no more.
-    ///
-    /// # Cancel safety
-    ///
-    /// Asking again is harmless; the slot is posted once.
-    fn post(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
-}
-
-/// Which end of a pump failed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PumpError {
-    /// The source could not be read after so many bytes.
-    #[error("cannot read the input at byte {1}: {0}")]
-    Source(#[source] io::Error, u64),
-    /// The stream failed, or its peer wants no more.
-    #[error("{0}")]
-    Stream(#[source] io::Error),
-    /// The sink took so many bytes, and not the next ones.
-    #[error("cannot write the output at byte {1}: {0}")]
-    Sink(#[source] io::Error, u64),
-}
-
-/// Reads `source` to its end, straight into the slots of `stream`. Returns the bytes moved.
+/// Reads `source` to its end, straight into the slots of `stream`. Returns the number of bytes.
 ///
-/// Posts a partly filled slot when the source is idle. The end of the source is not passed on:
-/// that takes the caller's `shutdown`.
+/// A partly filled slot is posted when the source is idle. The end of the source is not sent.
 ///
 /// # Errors
 ///
-/// [`PumpError::Source`] or [`PumpError::Stream`], whichever fails first.
+/// Returns [`CarryError::Source`] or [`CarryError::Stream`], for the end that fails first.
 ///
 /// # Cancel safety
 ///
-/// What was read is in the stream's slots and stays there; only the count is lost.
+/// Bytes that were read stay in the stream's slots; only their number is lost.
 ///
 /// # Panics
 ///
-/// When `stream` lends an empty slot: the read of nothing would look like the source's end.
-pub(crate) async fn fill<S, T>(source: &mut S, stream: &mut T) -> Result<u64, PumpError>
+/// Panics if `stream` lends an empty slot: a read into it would look like the end of the source.
+pub(super) async fn fill<S, T>(source: &mut S, stream: &mut T) -> Result<u64, CarryError>
 where
     S: AsyncRead + Unpin,
     T: FillSlots,
 {
     let mut total = 0;
-    let mut turn = Turn::default();
+    let mut turn = TurnBudget::default();
     poll_fn(|cx| poll_fill(source, stream, &mut total, &mut turn, cx)).await?;
     Ok(total)
 }
@@ -96,20 +53,23 @@ fn poll_fill<S: AsyncRead + Unpin, T: FillSlots>(
     source: &mut S,
     stream: &mut T,
     total: &mut u64,
-    turn: &mut Turn,
+    turn: &mut TurnBudget,
     cx: &mut Context<'_>,
-) -> Poll<Result<(), PumpError>> {
+) -> Poll<Result<(), CarryError>> {
     loop {
         ready!(turn.poll_yield(cx));
-        let slot = ready!(stream.poll_slot(cx)).map_err(PumpError::Stream)?;
+        let slot = ready!(stream.poll_slot(cx)).map_err(|error| CarryError::of_stream(&error))?;
         assert!(!slot.is_empty(), "an empty slot was lent out");
         let mut buf = ReadBuf::new(slot);
         match Pin::new(&mut *source).poll_read(cx, &mut buf) {
             Poll::Ready(Ok(())) => {}
-            Poll::Ready(Err(error)) => return Poll::Ready(Err(PumpError::Source(error, *total))),
+            Poll::Ready(Err(source)) => {
+                let offset = *total;
+                return Poll::Ready(Err(CarryError::Source { offset, source }));
+            }
             Poll::Pending => {
                 if let Poll::Ready(Err(error)) = stream.post(cx) {
-                    return Poll::Ready(Err(PumpError::Stream(error)));
+                    return Poll::Ready(Err(CarryError::of_stream(&error)));
                 }
                 return Poll::Pending;
             }
@@ -124,46 +84,49 @@ fn poll_fill<S: AsyncRead + Unpin, T: FillSlots>(
     }
 }
 
-/// Writes `stream` to its end into `sink`, straight out of the stream's buffers, and flushes it.
-/// Returns the bytes moved.
+/// Writes all of `stream` into `sink`, straight out of the stream's buffers, and flushes the sink.
+/// Returns the number of bytes.
 ///
 /// # Errors
 ///
-/// [`PumpError::Stream`] or [`PumpError::Sink`], whichever fails first.
+/// Returns [`CarryError::Stream`] or [`CarryError::Sink`], for the end that fails first.
 ///
 /// # Cancel safety
 ///
-/// Bytes that the sink has taken are consumed from the stream; only the count is lost.
-pub(crate) async fn drain<R, W>(stream: &mut R, sink: &mut W) -> Result<u64, PumpError>
+/// Bytes that the sink took are consumed from the stream; only their number is lost.
+pub(super) async fn drain<R, W>(stream: &mut R, sink: &mut W) -> Result<u64, CarryError>
 where
     R: AsyncBufRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let mut sink = Blamed {
+    let mut sink = ObservedSink {
         sink,
-        turn: Turn::default(),
+        turn: TurnBudget::default(),
         taken: 0,
         failed: false,
     };
     match tokio::io::copy_buf(stream, &mut sink).await {
         Ok(total) => Ok(total),
-        Err(error) if sink.failed => Err(PumpError::Sink(error, sink.taken)),
-        Err(error) => Err(PumpError::Stream(error)),
+        Err(source) if sink.failed => {
+            let offset = sink.taken;
+            Err(CarryError::Sink { offset, source })
+        }
+        Err(error) => Err(CarryError::of_stream(&error)),
     }
 }
 
-/// How much was moved since the other tasks had their turn.
+/// Counts the bytes that were moved since the other tasks of the thread could run.
 #[derive(Default)]
-struct Turn {
+struct TurnBudget {
     bytes: usize,
 }
 
-impl Turn {
+impl TurnBudget {
     fn spend(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// `Pending` once, with the task woken already, after each [`TURN_BYTES`].
+    /// Returns `Pending` once after each [`TURN_BYTES`], and wakes the task for its next turn.
     fn poll_yield(&mut self, cx: &Context<'_>) -> Poll<()> {
         if self.bytes < TURN_BYTES {
             return Poll::Ready(());
@@ -174,24 +137,24 @@ impl Turn {
     }
 }
 
-/// A sink that remembers its own failure and how far it came, since `copy_buf` says neither whose
-/// error it returns nor at which byte.
-struct Blamed<'a, W> {
+/// A sink that records whether it failed and how many bytes it took. An error of tokio's `copy_buf`
+/// tells neither which end failed nor at which byte.
+struct ObservedSink<'a, W> {
     sink: &'a mut W,
-    turn: Turn,
+    turn: TurnBudget,
     taken: u64,
     failed: bool,
 }
 
-impl<W> Blamed<'_, W> {
-    fn blame<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
-        // `copy_buf` tries again after Interrupted, so that one is nobody's failure.
+impl<W> ObservedSink<'_, W> {
+    fn observe<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+        // `copy_buf` tries again after Interrupted, so that is no failure of the sink.
         self.failed |= matches!(&result, Err(error) if error.kind() != io::ErrorKind::Interrupted);
         result
     }
 }
 
-impl<W: AsyncWrite + Unpin> AsyncWrite for Blamed<'_, W> {
+impl<W: AsyncWrite + Unpin> AsyncWrite for ObservedSink<'_, W> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -205,17 +168,17 @@ impl<W: AsyncWrite + Unpin> AsyncWrite for Blamed<'_, W> {
         let count = *result.as_ref().unwrap_or(&0);
         self.turn.spend(count);
         self.taken += count as u64;
-        Poll::Ready(self.blame(result))
+        Poll::Ready(self.observe(result))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = ready!(Pin::new(&mut *self.sink).poll_flush(cx));
-        Poll::Ready(self.blame(result))
+        Poll::Ready(self.observe(result))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = ready!(Pin::new(&mut *self.sink).poll_shutdown(cx));
-        Poll::Ready(self.blame(result))
+        Poll::Ready(self.observe(result))
     }
 }
 

@@ -1,18 +1,25 @@
-//! A thread with a runtime of its own, on which the bytes of one edge, or of one direction, move.
+//! A thread that moves the bytes of one edge, or of one direction of a stream.
 
 use std::{io, thread};
 
 use tokio::runtime::{Builder, Handle};
 
-/// A runtime of one thread, which lives as long as the process. A disk that stalls it holds up nobody else.
-/// A stream belongs to the runtime that it is made on, so a stage's edge is connected here, too.
+/// A thread with a tokio runtime of its own, on which bytes are carried.
+///
+/// Files are read and written on the thread that carries their bytes. With one thread for each edge
+/// or direction, a slow disk delays only its own bytes. A stream belongs to the runtime on which it
+/// was created, so a stage's edge is also connected on this thread.
+///
+/// The thread lives as long as the process.
 #[derive(Debug, Clone)]
-pub(crate) struct PumpThread(Handle);
+pub(crate) struct CarryThread(Handle);
 
-impl PumpThread {
+impl CarryThread {
+    /// Starts a thread called `name`.
+    ///
     /// # Errors
     ///
-    /// When the system has no thread to give.
+    /// Fails if the system cannot start a thread or give the runtime its descriptors.
     pub(crate) fn start(name: &str) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
@@ -21,15 +28,15 @@ impl PumpThread {
         Ok(Self(handle))
     }
 
-    /// Runs `work` there and waits for it.
+    /// Runs `work` on the thread and returns its result.
     ///
     /// # Cancel safety
     ///
-    /// `work` goes on when the future is dropped.
+    /// `work` continues if the future is dropped.
     ///
     /// # Panics
     ///
-    /// Where `work` does.
+    /// Panics if `work` does.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,

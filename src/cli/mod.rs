@@ -1,17 +1,10 @@
-//! What the programs share: arguments, messages, exit codes and progress. Not part of the API.
+//! The command line: a folder for each program, and what the programs share. Not part of the API.
 
-pub mod args;
-pub mod exit;
-pub mod message;
-mod output;
-mod pipeline;
-pub mod progress;
+pub(crate) mod args;
+#[cfg(test)]
+mod quoted;
 pub mod rdcat;
 pub mod rdpipe;
 pub mod rdrecv;
 pub mod rdsend;
-pub mod report;
-mod run;
-pub mod secret;
-mod signals;
-mod table;
+mod shared;

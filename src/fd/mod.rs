@@ -1,8 +1,9 @@
 //! The local ends of a stream: file descriptors as sources and sinks, and the file of `>`.
 //!
-//! Regular files are read and written right on the runtime's thread: a hop to a helper thread and
-//! back costs more than the copy of one chunk. All that can make a thread wait for somebody else
-//! (pipes, terminals, sockets, the opening of a FIFO, `fsync`, `close`) waits asynchronously.
+//! Regular files are read and written on the runtime's thread: a hop to a helper thread and back
+//! costs more than the copy of one chunk. Operations that depend on another process (pipes,
+//! terminals, sockets, the opening of a FIFO) and slow system calls (`fsync`, `close`) do not block
+//! that thread.
 
 mod sink;
 mod source;
@@ -13,7 +14,7 @@ mod tests;
 
 pub(crate) use sink::Sink;
 pub(crate) use source::Source;
-pub(crate) use target::Target;
+pub(crate) use target::OutputTarget;
 
 use std::{
     ffi::c_int,
@@ -33,29 +34,30 @@ use tokio::io::{
     unix::{AsyncFd, AsyncFdRegisterError},
 };
 
-/// What a pipe is enlarged to, in bytes: the most that `/proc/sys/fs/pipe-max-size` grants an
-/// ordinary user by default, and four chunks of the default size.
+/// The capacity in bytes that pipes are enlarged to: the most that `/proc/sys/fs/pipe-max-size`
+/// grants an ordinary user by default, and two chunks of the default size.
 const PIPE_BYTES: usize = 1 << 20;
 
-/// A descriptor, sorted by how one waits for it.
+/// A descriptor, by the way to wait until it is ready.
 enum Registered {
-    /// epoll refuses it (regular files, block devices, `/dev/null`): it is always ready.
+    /// epoll refuses the descriptor (regular files, block devices, `/dev/null`): it is always ready.
     Always(OwnedFd),
-    /// epoll tells when it is ready.
+    /// epoll reports when the descriptor is ready.
     Polled(AsyncFd<OwnedFd>),
 }
 
-/// Registers `fd` with the runtime, if it is of a kind that can be waited for.
+/// Registers `fd` with the runtime, if epoll accepts its file type.
 ///
-/// Regular files are not even tried: those of `/proc` can be polled, and mean nothing by it.
+/// Regular files are never registered: epoll accepts some files of `/proc`, but its events for them
+/// do not tell whether a read would block.
 ///
 /// # Errors
 ///
-/// When the runtime cannot take the descriptor, other than because of its kind.
+/// Fails if the runtime refuses the descriptor for a reason other than its file type.
 ///
 /// # Panics
 ///
-/// Outside a tokio runtime with I/O enabled.
+/// Panics outside a tokio runtime with I/O enabled.
 fn register(fd: OwnedFd, interest: Interest) -> io::Result<Registered> {
     if file_type(fd.as_fd())? == FileType::RegularFile {
         return Ok(Registered::Always(fd));
@@ -69,10 +71,10 @@ fn register(fd: OwnedFd, interest: Interest) -> io::Result<Registered> {
     }
 }
 
-/// Registers the descriptor anew, so that it forgets a hang-up that tokio takes for final.
+/// Registers the descriptor again, to clear a hang-up that tokio considers final.
 ///
-/// On a FIFO it is not: after the last peer left, the next may come. A duplicate is registered,
-/// because epoll does not take the same descriptor twice.
+/// On a FIFO a hang-up is not final: after the last peer has closed it, another may open it. A
+/// duplicate is registered, because epoll does not accept the same descriptor twice.
 fn register_anew(fd: &mut AsyncFd<OwnedFd>, interest: Interest) -> io::Result<()> {
     let again = fd.get_ref().try_clone()?;
     *fd = poll_with(again, interest).map_err(|(_, error)| error)?;
@@ -82,7 +84,7 @@ fn register_anew(fd: &mut AsyncFd<OwnedFd>, interest: Interest) -> io::Result<()
 #[allow(unsafe_code)]
 fn poll_with(fd: OwnedFd, interest: Interest) -> Result<AsyncFd<OwnedFd>, (OwnedFd, io::Error)> {
     // SAFETY: an `OwnedFd` is open as long as it lives and always has the same number, and the
-    // `AsyncFd` owns it. Nobody gets it out mutably: we only ever use `get_ref`, and `into_inner`,
+    // `AsyncFd` owns it. No code here reaches it mutably: only `get_ref` is used, and `into_inner`,
     // which ends the registration first.
     let registered = unsafe { AsyncFd::register_with_interest(fd, interest) };
     registered.map_err(AsyncFdRegisterError::into_parts)
@@ -92,18 +94,18 @@ fn file_type(fd: BorrowedFd<'_>) -> io::Result<FileType> {
     Ok(FileType::from_raw_mode(fstat(fd)?.st_mode))
 }
 
-/// Whether one of `events`, a hang-up or an error is there right now. Never waits.
+/// Returns true if one of `events`, a hang-up or an error is present now. Never waits.
 fn is_ready(fd: BorrowedFd<'_>, events: PollFlags) -> rustix::io::Result<bool> {
     let mut fds = [PollFd::from_borrowed_fd(fd, events)];
     let ready = retry_on_intr(|| poll(&mut fds, Some(&Timespec::default())))?;
     Ok(ready > 0)
 }
 
-/// A descriptor of our own for one of the standard streams.
+/// Duplicates the descriptor of a standard stream.
 ///
 /// # Errors
 ///
-/// A message that says so when the stream is closed, or open only for `wrong`.
+/// Fails if the stream is closed, or open only in the direction `wrong`; the message says which.
 fn duplicate(fd: BorrowedFd<'_>, name: &str, wrong: OFlags) -> io::Result<OwnedFd> {
     let own = fd.try_clone_to_owned().map_err(|error| {
         if Errno::from_io_error(&error) == Some(Errno::BADF) {
@@ -119,23 +121,23 @@ fn duplicate(fd: BorrowedFd<'_>, name: &str, wrong: OFlags) -> io::Result<OwnedF
     Ok(own)
 }
 
-/// Gives a pipe room for [`PIPE_BYTES`]. Does nothing to whatever is not a pipe, and nothing
-/// where the system's limits forbid it: a small pipe is slower, not wrong.
+/// Enlarges a pipe to [`PIPE_BYTES`]. Does nothing if `fd` is not a pipe, or if a limit of the system
+/// forbids it: a small pipe is slower, but works.
 fn enlarge_pipe(fd: BorrowedFd<'_>) {
     if fcntl_getpipe_size(fd).is_ok_and(|bytes| bytes < PIPE_BYTES) {
         let _ = fcntl_setpipe_size(fd, PIPE_BYTES);
     }
 }
 
-/// Runs `work` where it may block.
+/// Runs `work` on a thread that may block.
 ///
 /// # Errors
 ///
-/// Those of `work`, and one when the runtime is shutting down.
+/// Fails if `work` does, or if the runtime is shutting down.
 ///
 /// # Cancel safety
 ///
-/// Not cancel safe: `work` goes on when the future is dropped, and its result is lost.
+/// Not cancel safe: `work` continues if the future is dropped, and its result is lost.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
@@ -148,7 +150,7 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-/// `fsync(2)`, except of things that know no such operation.
+/// Calls fsync(2), and succeeds for files that do not support it.
 fn sync(fd: BorrowedFd<'_>) -> io::Result<()> {
     match retry_on_intr(|| rustix::fs::fsync(fd)) {
         // fsync(2): "bound to a special file which does not support synchronization".
@@ -157,11 +159,11 @@ fn sync(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Closes `fd` and reports what close(2) says: on NFS and FUSE it is the first to tell that
-/// written data did not reach the disk. May block.
+/// Closes `fd` and returns the result of close(2). May block.
 ///
-/// EINTR is an error as well, and not retried: the descriptor is gone then, and whether the data
-/// arrived is not known.
+/// On NFS and FUSE, close(2) is the first call to report that written data did not reach the disk.
+/// EINTR is also an error and is not retried: the descriptor is closed by then, and the fate of the
+/// data is unknown.
 #[allow(unsafe_code)]
 fn close(fd: OwnedFd) -> io::Result<()> {
     // Neither std nor rustix, as it is configured, reports the result of close(2).
@@ -169,9 +171,9 @@ fn close(fd: OwnedFd) -> io::Result<()> {
         #[link_name = "close"]
         fn close_raw(fd: c_int) -> c_int;
     }
-    // SAFETY: this is POSIX's `int close(int)`, which std links already and which touches no
-    // memory of ours. `into_raw_fd` has just released the descriptor, so its number is ours to
-    // close; it is not used again, whatever the answer is.
+    // SAFETY: this is POSIX's `int close(int)`, which std links already and which accesses no
+    // memory of this process. `into_raw_fd` has just released the descriptor, so this function owns
+    // its number; the number is not used again, whatever the result is.
     let result = unsafe { close_raw(fd.into_raw_fd()) };
     if result == 0 {
         Ok(())

@@ -21,42 +21,43 @@ use super::{
     register_anew, sync,
 };
 
-/// Most bytes of one write(2) to a pipe that is shared, and so may block: `PIPE_BUF`, for which
-/// a pipe that is ready for writing has room.
+/// The most bytes of one write(2) to a shared pipe, where a write may block: `PIPE_BUF`. A pipe that
+/// is ready for writing has room for that many.
 const SHARED_WRITE_BYTES: usize = 4096;
 
-/// What a program writes to: standard output, a file, or any descriptor.
+/// The output of a program: standard output, a file, or any other descriptor.
 ///
 /// Regular files and devices that epoll refuses are written on the calling thread. A pipe or a
-/// terminal is opened once more, so that `O_NONBLOCK` can be set on an open file description of
-/// our own; the one that is shared with other processes stays as it is.
+/// terminal is opened a second time, so that `O_NONBLOCK` can be set on a private open file
+/// description; the one that is shared with other processes does not change.
 pub(crate) struct Sink {
     name: String,
-    kind: Kind,
+    kind: SinkKind,
 }
 
-enum Kind {
-    /// Written at once, on the calling thread.
+enum SinkKind {
+    /// Written without waiting, on the calling thread.
     Inline(OwnedFd),
-    /// A pipe or terminal, non-blocking through a file description of our own.
+    /// A pipe or terminal, non-blocking through a private open file description.
     Reopened(AsyncFd<OwnedFd>),
-    /// A file description that may be shared: small writes, when poll(2) says there is room.
+    /// An open file description that may be shared: written in small pieces, when poll(2) reports
+    /// that there is room.
     Shared(AsyncFd<OwnedFd>),
-    /// A socket, where each call says for itself that it must not block.
+    /// A socket, written with a flag on each call so that the call does not block.
     Socket(AsyncFd<OwnedFd>),
 }
 
 impl Sink {
-    /// Standard output, through a descriptor of our own.
+    /// Opens standard output through a duplicate of its descriptor.
     ///
     /// # Errors
     ///
-    /// When standard output is closed, or not open for writing. (std opens `/dev/null` in the
-    /// place of a standard stream that is closed when the program starts.)
+    /// Fails if standard output is closed, or not open for writing. (If it is closed when the program
+    /// starts, std opens `/dev/null` in its place.)
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub(crate) fn stdout() -> io::Result<Self> {
         let name = "standard output";
         // RDONLY is the number 0.
@@ -64,25 +65,25 @@ impl Sink {
         Self::new(fd, name)
     }
 
-    /// Any open descriptor; `name` is what messages call it.
+    /// Makes a sink of an open descriptor; messages call it `name`.
     ///
     /// # Errors
     ///
-    /// When the runtime cannot wait for it.
+    /// Fails if the runtime cannot register the descriptor.
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub(crate) fn new(fd: OwnedFd, name: impl Into<String>) -> io::Result<Self> {
         enlarge_pipe(fd.as_fd());
         let file_type = file_type(fd.as_fd())?;
         let reopened = reopen(fd.as_fd(), file_type)?;
         let own = reopened.is_some();
         let kind = match register(reopened.unwrap_or(fd), Interest::WRITABLE)? {
-            Registered::Always(fd) => Kind::Inline(fd),
-            Registered::Polled(fd) if own => Kind::Reopened(fd),
-            Registered::Polled(fd) if file_type == FileType::Socket => Kind::Socket(fd),
-            Registered::Polled(fd) => Kind::Shared(fd),
+            Registered::Always(fd) => SinkKind::Inline(fd),
+            Registered::Polled(fd) if own => SinkKind::Reopened(fd),
+            Registered::Polled(fd) if file_type == FileType::Socket => SinkKind::Socket(fd),
+            Registered::Polled(fd) => SinkKind::Shared(fd),
         };
         Ok(Self {
             name: name.into(),
@@ -90,22 +91,24 @@ impl Sink {
         })
     }
 
-    /// What it is, for messages: `standard output`, or the path.
+    /// Returns the name of the sink for messages: `standard output`, or the path.
     pub(crate) fn describe(&self) -> &str {
         &self.name
     }
 
-    /// Closes the descriptor, after an fsync(2) if `fsync` asks for it and the file knows it.
-    /// Standard output itself stays open: what is closed is our duplicate, which makes the file
-    /// system report what it held back.
+    /// Closes the descriptor. With `fsync`, calls fsync(2) first, if the file supports it.
+    ///
+    /// For standard output the duplicate is closed, which makes the file system report delayed
+    /// errors; standard output itself stays open.
     ///
     /// # Errors
     ///
-    /// Those of fsync(2) and close(2). The descriptor is closed in any case.
+    /// Fails as fsync(2) and close(2) do. The descriptor is closed in any case.
     ///
     /// # Cancel safety
     ///
-    /// Not cancel safe: the descriptor is closed nevertheless, and the result is lost.
+    /// Not cancel safe: the descriptor is closed even if the future is dropped, and the result is
+    /// lost.
     pub(crate) async fn close(self, fsync: bool) -> io::Result<()> {
         let fd = self.into_fd();
         blocking(move || {
@@ -117,21 +120,21 @@ impl Sink {
         .await
     }
 
-    /// The descriptor, no longer registered with the runtime.
+    /// Ends the registration with the runtime and returns the descriptor.
     pub(super) fn into_fd(self) -> OwnedFd {
         match self.kind {
-            Kind::Inline(fd) => fd,
-            Kind::Reopened(fd) | Kind::Shared(fd) | Kind::Socket(fd) => fd.into_inner(),
+            SinkKind::Inline(fd) => fd,
+            SinkKind::Reopened(fd) | SinkKind::Shared(fd) | SinkKind::Socket(fd) => fd.into_inner(),
         }
     }
 
-    /// Makes a sink of an inherited pipe as [`new`](Self::new) does where it cannot be reopened.
+    /// Makes a sink of a pipe as [`new`](Self::new) does if the pipe cannot be opened a second time.
     #[cfg(test)]
     pub(super) fn shared(fd: OwnedFd) -> io::Result<Self> {
         let fd = super::poll_with(fd, Interest::WRITABLE).map_err(|(_, error)| error)?;
         Ok(Self {
             name: "a shared pipe".into(),
-            kind: Kind::Shared(fd),
+            kind: SinkKind::Shared(fd),
         })
     }
 }
@@ -145,48 +148,50 @@ impl fmt::Display for Sink {
 impl AsFd for Sink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.kind {
-            Kind::Inline(fd) => fd.as_fd(),
-            Kind::Reopened(fd) | Kind::Shared(fd) | Kind::Socket(fd) => fd.get_ref().as_fd(),
+            SinkKind::Inline(fd) => fd.as_fd(),
+            SinkKind::Reopened(fd) | SinkKind::Shared(fd) | SinkKind::Socket(fd) => {
+                fd.get_ref().as_fd()
+            }
         }
     }
 }
 
 impl AsyncWrite for Sink {
-    /// One write(2), which may be short.
+    /// Writes with one write(2), which may be short.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is kept here: the bytes that it counts were taken by the system.
+    /// Safe: the sink keeps no bytes; the system has taken those that are counted.
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().kind {
-            Kind::Inline(fd) => Poll::Ready(write(fd.as_fd(), buf).map_err(io::Error::from)),
-            Kind::Reopened(fd) => poll_write_polled(fd, cx, |fd| write(fd, buf)),
-            Kind::Shared(fd) => poll_write_polled(fd, cx, |fd| write_shared(fd, buf)),
-            Kind::Socket(fd) => poll_write_polled(fd, cx, |fd| {
+            SinkKind::Inline(fd) => Poll::Ready(write(fd.as_fd(), buf).map_err(io::Error::from)),
+            SinkKind::Reopened(fd) => poll_write_polled(fd, cx, |fd| write(fd, buf)),
+            SinkKind::Shared(fd) => poll_write_polled(fd, cx, |fd| write_shared(fd, buf)),
+            SinkKind::Socket(fd) => poll_write_polled(fd, cx, |fd| {
                 let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
                 retry_on_intr(|| send(fd, buf, flags))
             }),
         }
     }
 
-    /// Always ready: nothing is held back here.
+    /// Always ready: the sink keeps no bytes.
     ///
     /// # Cancel safety
     ///
-    /// Does nothing.
+    /// Safe: the call does nothing.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
-    /// Always ready: [`Sink::close`] is what ends a sink.
+    /// Always ready. [`Sink::close`] closes the descriptor.
     ///
     /// # Cancel safety
     ///
-    /// Does nothing.
+    /// Safe: the call does nothing.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -204,7 +209,7 @@ fn poll_write_polled(
             Err(Errno::AGAIN) => {}
             result => return Poll::Ready(result.map_err(io::Error::from)),
         }
-        // Forgets only the readiness that was seen above: what came since then still wakes us.
+        // Clears only the readiness that was seen above: a later event still wakes the task.
         guard.clear_ready();
         if hung_up {
             register_anew(fd, Interest::WRITABLE)?;
@@ -216,7 +221,7 @@ fn write(fd: BorrowedFd<'_>, buf: &[u8]) -> rustix::io::Result<usize> {
     retry_on_intr(|| rustix::io::write(fd, buf))
 }
 
-/// Writes what cannot block, or says `EAGAIN`.
+/// Writes as many bytes as can be written without blocking, or fails with `EAGAIN`.
 fn write_shared(fd: BorrowedFd<'_>, buf: &[u8]) -> rustix::io::Result<usize> {
     if !is_ready(fd, PollFlags::OUT)? {
         return Err(Errno::AGAIN);
@@ -224,8 +229,10 @@ fn write_shared(fd: BorrowedFd<'_>, buf: &[u8]) -> rustix::io::Result<usize> {
     write(fd, &buf[..buf.len().min(SHARED_WRITE_BYTES)])
 }
 
-/// Opens a pipe or terminal once more, non-blocking. `None` where that cannot be done: other
-/// kinds, no `/proc`, not our file, a FIFO without a reader at this moment.
+/// Opens a pipe or terminal a second time, non-blocking.
+///
+/// Returns `None` for other file types, and if the open fails: without `/proc`, without permission,
+/// or for a FIFO that has no reader at the moment.
 fn reopen(fd: BorrowedFd<'_>, file_type: FileType) -> io::Result<Option<OwnedFd>> {
     let terminal = file_type == FileType::CharacterDevice && isatty(fd) && !is_master(fd)?;
     if file_type != FileType::Fifo && !terminal {
@@ -236,8 +243,8 @@ fn reopen(fd: BorrowedFd<'_>, file_type: FileType) -> io::Result<Option<OwnedFd>
     Ok(retry_on_intr(|| openat(CWD, path.as_str(), flags, Mode::empty())).ok())
 }
 
-/// Whether this is the master side of a pseudo-terminal (`/dev/ptmx`, 5:2): to open that again
-/// makes another terminal.
+/// Returns true for the master side of a pseudo-terminal (`/dev/ptmx`, 5:2), because opening it
+/// again would create another terminal.
 fn is_master(fd: BorrowedFd<'_>) -> io::Result<bool> {
     let device = fstat(fd)?.st_rdev;
     Ok((major(device), minor(device)) == (5, 2))

@@ -17,53 +17,54 @@ use tokio::io::{AsyncRead, Interest, ReadBuf, unix::AsyncFd};
 
 use super::{Registered, duplicate, enlarge_pipe, file_type, is_ready, register, register_anew};
 
-/// What a program reads from: standard input, a file, a FIFO, or any descriptor.
+/// The input of a program: standard input, a file, a FIFO, or any other descriptor.
 ///
-/// `Pending` means that there is nothing to read now, which the pump takes as "idle". Regular
-/// files and devices that epoll refuses are never `Pending`: they are read on the calling thread.
+/// A read returns `Pending` if there is nothing to read now; the pump then treats the source as
+/// idle. Regular files and devices that epoll refuses never return `Pending`: they are read on the
+/// calling thread.
 ///
-/// The open file description is left as it is. Standard input is often shared with the shell,
-/// which does not expect `O_NONBLOCK` there; so poll(2) is asked before each read(2). Where
-/// another process reads the same pipe at the same time, it can take the bytes between the two,
-/// and the read waits on the thread for the next ones.
+/// The flags of the open file description do not change: standard input is often shared with the
+/// shell, which does not expect `O_NONBLOCK` there. poll(2) is called before each read(2) instead. If
+/// another process reads the same pipe, it can take the bytes between these two calls; the read then
+/// blocks the thread until more bytes arrive.
 pub(crate) struct Source {
     name: String,
-    kind: Kind,
+    kind: SourceKind,
 }
 
-enum Kind {
-    /// Read at once, on the calling thread.
+enum SourceKind {
+    /// Read without waiting, on the calling thread.
     Inline(OwnedFd),
-    /// Read when poll(2) says that it will not block.
+    /// Read when poll(2) reports that a read will not block.
     Polled(AsyncFd<OwnedFd>),
 }
 
 impl Source {
-    /// Standard input, through a descriptor of our own.
+    /// Opens standard input through a duplicate of its descriptor.
     ///
     /// # Errors
     ///
-    /// When standard input is closed, or not open for reading. (std opens `/dev/null` in the
-    /// place of a standard stream that is closed when the program starts: that is an empty input.)
+    /// Fails if standard input is closed, or not open for reading. (If it is closed when the program
+    /// starts, std opens `/dev/null` in its place, which is an empty input.)
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub(crate) fn stdin() -> io::Result<Self> {
         let name = "standard input";
         let fd = duplicate(io::stdin().as_fd(), name, OFlags::WRONLY)?;
         Self::with_name(fd, name.into())
     }
 
-    /// The file at `path`. A FIFO is opened at once, and idle until a writer comes.
+    /// Opens the file at `path`. A FIFO is opened at once, and is idle until a writer opens it.
     ///
     /// # Errors
     ///
-    /// Those of open(2), and "Is a directory" for a directory.
+    /// Fails as open(2) does, and with "Is a directory" for a directory.
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         // Without O_NONBLOCK the open itself would wait for a FIFO's writer.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -71,39 +72,45 @@ impl Source {
         match file_type(fd.as_fd())? {
             FileType::Directory => return Err(Errno::ISDIR.into()),
             FileType::Fifo => {}
-            // A device that cannot be polled must wait in its read, not fail with EAGAIN.
+            // The read of a device that cannot be polled must wait, and not fail with EAGAIN.
             _ => fcntl_setfl(&fd, fcntl_getfl(&fd)? - OFlags::NONBLOCK)?,
         }
         Self::with_name(fd, path.display().to_string())
     }
 
-    /// Any open descriptor.
+    /// Makes a source of an open descriptor; messages call it "the input".
     ///
     /// # Errors
     ///
-    /// When the runtime cannot wait for it.
+    /// Fails if the runtime cannot register the descriptor.
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         Self::with_name(fd, "the input".into())
     }
 
-    /// What it is, for messages: `standard input`, or the path.
+    /// Returns the name of the source for messages: `standard input`, or the path.
     pub(crate) fn describe(&self) -> &str {
         &self.name
+    }
+
+    /// Returns true if the source is a regular file. The end of any other source can be the death of
+    /// the process that writes it.
+    pub(crate) fn is_regular_file(&self) -> bool {
+        matches!(file_type(self.as_fd()), Ok(FileType::RegularFile))
     }
 
     fn with_name(fd: OwnedFd, name: String) -> io::Result<Self> {
         enlarge_pipe(fd.as_fd());
         let kind = match register(fd, Interest::READABLE)? {
             Registered::Always(fd) => {
-                // Doubles the read-ahead; whoever knows no read-ahead refuses, and that is fine.
+                // Doubles the read-ahead. Files without read-ahead refuse, which does no harm.
                 let _ = fadvise(&fd, 0, None, Advice::Sequential);
-                Kind::Inline(fd)
+                SourceKind::Inline(fd)
             }
-            Registered::Polled(fd) => Kind::Polled(fd),
+            Registered::Polled(fd) => SourceKind::Polled(fd),
         };
         Ok(Self { name, kind })
     }
@@ -118,26 +125,26 @@ impl fmt::Display for Source {
 impl AsFd for Source {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.kind {
-            Kind::Inline(fd) => fd.as_fd(),
-            Kind::Polled(fd) => fd.get_ref().as_fd(),
+            SourceKind::Inline(fd) => fd.as_fd(),
+            SourceKind::Polled(fd) => fd.get_ref().as_fd(),
         }
     }
 }
 
 impl AsyncRead for Source {
-    /// One read(2), straight into `buf`.
+    /// Reads with one read(2), straight into `buf`.
     ///
     /// # Cancel safety
     ///
-    /// Bytes are either in `buf` or still in the descriptor.
+    /// Safe: bytes are either in `buf` or still in the descriptor.
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match &mut self.get_mut().kind {
-            Kind::Inline(fd) => Poll::Ready(read(fd.as_fd(), buf).map_err(io::Error::from)),
-            Kind::Polled(fd) => poll_read_polled(fd, cx, buf),
+            SourceKind::Inline(fd) => Poll::Ready(read(fd.as_fd(), buf).map_err(io::Error::from)),
+            SourceKind::Polled(fd) => poll_read_polled(fd, cx, buf),
         }
     }
 }
@@ -156,7 +163,7 @@ fn poll_read_polled(
                 result => return Poll::Ready(result.map_err(io::Error::from)),
             }
         }
-        // Forgets only the readiness that was seen above: what came since then still wakes us.
+        // Clears only the readiness that was seen above: a later event still wakes the task.
         guard.clear_ready();
         if hung_up {
             register_anew(fd, Interest::READABLE)?;
@@ -164,8 +171,8 @@ fn poll_read_polled(
     }
 }
 
-/// Reads once. Memory that `buf` knows to be initialised (the slots of a stream, any `&mut [u8]`)
-/// is not cleared first.
+/// Calls read(2) once. Memory that is already initialised according to `buf` (the slots of a stream,
+/// any `&mut [u8]`) is not cleared first.
 fn read(fd: BorrowedFd<'_>, buf: &mut ReadBuf<'_>) -> rustix::io::Result<()> {
     let count = retry_on_intr(|| rustix::io::read(fd, buf.initialize_unfilled()))?;
     buf.advance(count);

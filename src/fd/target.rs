@@ -21,82 +21,86 @@ use rustix::{
     process::{Gid, Uid, geteuid},
 };
 
-use super::{Sink, blocking, close, file_type, sync, temporary::Temporary};
+use super::{Sink, blocking, close, file_type, sync, temporary::TemporaryFile};
 
-/// How often a FIFO is tried until a reader has opened it: nobody notices a twentieth of a
-/// second, and twenty calls a second cost nothing.
+/// The time between two attempts to open a FIFO that has no reader yet. A twentieth of a second is
+/// too short for a user to see, and twenty calls a second cost nothing.
 const FIFO_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Most symbolic links on the way to the target: the kernel's own limit.
+/// The most symbolic links that are followed to the target: the kernel's own limit.
 const MAX_LINKS: usize = 40;
 
-/// A file that appears under its name when it is complete.
+/// The output file of `>`: under its name, it is either complete or unchanged.
 ///
-/// What is written goes to a temporary file, which takes the name at [`commit`](Self::commit); a
-/// `Target` that is dropped before leaves the file as it was. That holds for a file that does not
-/// exist yet, and for a plain one of which the new one can be a true replacement. Devices, FIFOs,
-/// files with several names, extended attributes, or an owner that cannot be kept are opened and
-/// truncated in place, as a shell's `>` does it.
-pub(crate) struct Target {
+/// The bytes go to a temporary file, which takes the name of the target at
+/// [`commit`](Self::commit). If an `OutputTarget` is dropped before, the target does not change.
+/// [`TemporaryFile`] says what a killed process can leave behind.
+///
+/// This holds for a target that does not exist, and for a regular file that a new file can replace
+/// without a difference. Other targets are opened and truncated in place, as by a shell's `>`:
+/// devices, FIFOs, files with several names or extended attributes, and files whose owner cannot be
+/// kept.
+pub(crate) struct OutputTarget {
     sink: Sink,
-    /// `None` for a file written in place.
-    pending: Option<Pending>,
+    /// The rename at the commit; `None` for a file that is written in place.
+    pending: Option<PendingCommit>,
 }
 
-/// A file written beside its target.
-struct Pending {
-    temporary: Temporary,
-    /// The target's name in the temporary file's directory.
+/// The part of a commit that is still to be done for a file that is written beside its target.
+struct PendingCommit {
+    temporary: TemporaryFile,
+    /// The name of the target in the directory of the temporary file.
     target: OsString,
 }
 
-impl Target {
-    /// Opens the file to be written instead of `path`, or `path` itself in place. Symbolic links
-    /// are followed; one that leads nowhere names the file to be made. Waits until a FIFO has a
-    /// reader.
+impl OutputTarget {
+    /// Opens a temporary file that is to replace `path`, or `path` itself.
+    ///
+    /// Symbolic links are followed; a link whose target does not exist names the file that is
+    /// created. For a FIFO the call waits until the FIFO has a reader.
     ///
     /// # Errors
     ///
-    /// When `path` is a directory, is not ours to write, or cannot be created.
+    /// Fails if `path` is a directory, may not be written, or cannot be created.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is created or left behind when the future is dropped. A plain file that has to be
-    /// written in place may have been truncated by then.
+    /// A dropped future leaves no file behind. A regular file that is written in place may be
+    /// truncated by then.
     pub(crate) async fn create(path: &Path) -> io::Result<Self> {
         let name = path.display().to_string();
         let path = path.to_owned();
         let (fd, pending) = match blocking(move || prepare(&path)).await? {
-            Prepared::Beside(fd, pending) => (fd, Some(pending)),
-            Prepared::InPlace(fd) => (fd, None),
-            Prepared::Special(path) => (open_special(path).await?, None),
+            PreparedTarget::Beside(fd, pending) => (fd, Some(pending)),
+            PreparedTarget::InPlace(fd) => (fd, None),
+            PreparedTarget::Special(path) => (open_special(path).await?, None),
         };
         let sink = Sink::new(fd, name)?;
         Ok(Self { sink, pending })
     }
 
-    /// Where to write.
+    /// Returns the sink that takes the bytes.
     pub(crate) fn sink(&mut self) -> &mut Sink {
         &mut self.sink
     }
 
-    /// The path as it was given, for messages.
+    /// Returns the path as it was given, for messages.
     pub(crate) fn describe(&self) -> &str {
         self.sink.describe()
     }
 
-    /// Closes the file and gives it its name. With `fsync` file and directory are on the disk
-    /// when this returns.
+    /// Closes the file and gives it the name of the target. With `fsync`, the file and its directory
+    /// are on the disk when the call returns.
     ///
     /// # Errors
     ///
-    /// Those of fsync(2), close(2), link(2) and rename(2): the target is what it was before,
-    /// unless it was written in place. Only when the sync of the directory comes last and fails,
-    /// the new file is there, and may be lost if the power is.
+    /// Fails as fsync(2), close(2), link(2) and rename(2) do. The target is then unchanged, unless it
+    /// was written in place. One exception: if the final sync of the directory fails, the new file
+    /// has its name already, but a power failure may undo that.
     ///
     /// # Cancel safety
     ///
-    /// Not cancel safe: a commit that was begun goes on, and its result is lost.
+    /// Not cancel safe: a commit that has begun continues, and its result is lost.
     pub(crate) async fn commit(self, fsync: bool) -> io::Result<()> {
         match self.pending {
             None => self.sink.close(fsync).await,
@@ -107,64 +111,67 @@ impl Target {
         }
     }
 
-    /// Whether the target stays as it is until the commit.
+    /// Returns true if the target does not change before the commit.
     #[cfg(test)]
     pub(super) fn is_beside(&self) -> bool {
         self.pending.is_some()
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for OutputTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.describe())
     }
 }
 
-impl Pending {
+impl PendingCommit {
     fn commit(self, fd: OwnedFd, fsync: bool) -> io::Result<()> {
         if fsync {
             sync(fd.as_fd())?;
         }
-        // A nameless file lives as long as a descriptor does, and the errors that close(2) tells
-        // must come before the name: one descriptor is closed, the other names the file.
+        // A file without a name exists as long as one of its descriptors, and the file may get its
+        // name only if close(2) reports no error. So one descriptor is closed, and a duplicate names
+        // the file.
         let file = fd.try_clone()?;
         close(fd)?;
         self.temporary.publish(file.as_fd(), &self.target, fsync)
     }
 }
 
-/// What became of a path.
-enum Prepared {
-    /// A temporary file, and what takes it to the target.
-    Beside(OwnedFd, Pending),
+/// A target that is ready to be written, or known to be special.
+enum PreparedTarget {
+    /// A temporary file, and the rest of its commit.
+    Beside(OwnedFd, PendingCommit),
     /// The target itself, truncated.
     InPlace(OwnedFd),
-    /// Something that is not a plain file, or is reached through `/proc`; not open yet.
+    /// A path that is not a regular file, or leads through `/proc`; not open yet.
     Special(PathBuf),
 }
 
-fn prepare(path: &Path) -> io::Result<Prepared> {
-    match locate(path)? {
-        Place::Special(path) => Ok(Prepared::Special(path)),
-        Place::Missing(path) => {
+fn prepare(path: &Path) -> io::Result<PreparedTarget> {
+    match resolve(path)? {
+        ResolvedPath::Special(path) => Ok(PreparedTarget::Special(path)),
+        ResolvedPath::Missing(path) => {
             let (fd, pending) = create_beside(&path, None)?;
-            Ok(Prepared::Beside(fd, pending))
+            Ok(PreparedTarget::Beside(fd, pending))
         }
-        Place::Plain(path) => prepare_plain(&path),
+        ResolvedPath::Plain(path) => prepare_plain(&path),
     }
 }
 
-/// Opens a plain file as a shell would, which is the test whether we may write it, and looks at it
-/// through that descriptor. With `CREATE`, because only then the kernel protects against files
-/// that somebody has planted in a directory like `/tmp` (`fs.protected_regular`).
-fn prepare_plain(path: &Path) -> io::Result<Prepared> {
+/// Prepares the replacement of a regular file, or truncates it where no replacement is possible.
+///
+/// The file is first opened for writing, as by a shell, which tests the permission. The flag `CREATE`
+/// makes the kernel refuse files that another user has planted in a directory like `/tmp`
+/// (`fs.protected_regular`).
+fn prepare_plain(path: &Path) -> io::Result<PreparedTarget> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = retry_on_intr(|| openat(CWD, path, flags, Mode::from_raw_mode(0o666)))?;
     let stat = fstat(&file)?;
-    if route(&facts(file.as_fd(), &stat)?, geteuid()) == Route::Beside {
+    if write_method(&facts(file.as_fd(), &stat)?, geteuid()) == WriteMethod::Beside {
         match create_beside(path, Some(Mode::RUSR | Mode::WUSR)) {
             Ok((fd, pending)) if adopt(fd.as_fd(), &stat)? => {
-                return Ok(Prepared::Beside(fd, pending));
+                return Ok(PreparedTarget::Beside(fd, pending));
             }
             Ok(_) | Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {}
             Err(error) => return Err(error.into()),
@@ -173,54 +180,55 @@ fn prepare_plain(path: &Path) -> io::Result<Prepared> {
     if file_type(file.as_fd())? == FileType::RegularFile {
         retry_on_intr(|| ftruncate(&file, 0))?;
     }
-    Ok(Prepared::InPlace(file))
+    Ok(PreparedTarget::InPlace(file))
 }
 
-/// Creates the file that is going to be `path`.
-fn create_beside(path: &Path, mode: Option<Mode>) -> rustix::io::Result<(OwnedFd, Pending)> {
+/// Creates the temporary file that is to become `path`.
+fn create_beside(path: &Path, mode: Option<Mode>) -> rustix::io::Result<(OwnedFd, PendingCommit)> {
     let target = path.file_name().ok_or(Errno::NOENT)?.to_owned();
-    let (temporary, fd) = Temporary::create(parent(path), &target, mode)?;
-    Ok((fd, Pending { temporary, target }))
+    let (temporary, fd) = TemporaryFile::create(parent(path), &target, mode)?;
+    Ok((fd, PendingCommit { temporary, target }))
 }
 
-/// Gives `file` the owner, group and mode of the one it is to replace. `false` if it could not.
+/// Gives `file` the owner, group and mode of the file that it is to replace. Returns false if one of
+/// them could not be set.
 fn adopt(file: BorrowedFd<'_>, old: &Stat) -> io::Result<bool> {
     let (owner, group) = (Uid::from_raw(old.st_uid), Gid::from_raw(old.st_gid));
     let adopted = fchown(file, Some(owner), Some(group))
         .and_then(|()| fchmod(file, Mode::from_raw_mode(old.st_mode)));
-    // Some file systems refuse, some agree and do as they like (vfat, NFS with squashed ids).
+    // Some file systems refuse; some report success and change nothing (vfat, NFS with squashed ids).
     let new = fstat(file)?;
     let same = (new.st_uid, new.st_gid, new.st_mode) == (old.st_uid, old.st_gid, old.st_mode);
     Ok(adopted.is_ok() && same)
 }
 
-/// Where a path leads.
-enum Place {
+/// A path without symbolic links, and what is there.
+enum ResolvedPath {
     Missing(PathBuf),
     Plain(PathBuf),
     Special(PathBuf),
 }
 
-/// Follows symbolic links to a name that is none, or that does not exist.
-fn locate(path: &Path) -> io::Result<Place> {
+/// Follows symbolic links until the path is no link or does not exist.
+fn resolve(path: &Path) -> io::Result<ResolvedPath> {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
         let stat = match lstat(&path) {
-            // As a shell says: "dir/" can only be a directory.
+            // As in a shell, "dir/" can only be a directory.
             Err(Errno::NOENT) if path.as_os_str().as_bytes().ends_with(b"/") => {
                 return Err(Errno::ISDIR.into());
             }
-            Err(Errno::NOENT) => return Ok(Place::Missing(path)),
+            Err(Errno::NOENT) => return Ok(ResolvedPath::Missing(path)),
             result => result?,
         };
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => return Ok(Place::Plain(path)),
+            FileType::RegularFile => return Ok(ResolvedPath::Plain(path)),
             FileType::Directory => return Err(Errno::ISDIR.into()),
-            // The links of /proc/self/fd do not lead where they say: "pipe:[42]" is no path.
+            // The text of a link in /proc/self/fd is not always a path: "pipe:[42]" is none.
             FileType::Symlink if !is_in_proc(&path)? => {
                 path = parent(&path).join(fs::read_link(&path)?);
             }
-            _ => return Ok(Place::Special(path)),
+            _ => return Ok(ResolvedPath::Special(path)),
         }
     }
     Err(Errno::LOOP.into())
@@ -237,9 +245,10 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-/// Opens a device, a FIFO, or what a link in `/proc` leads to.
+/// Opens a device, a FIFO, or the file behind a link in `/proc`.
 ///
-/// To open a FIFO that nobody reads would block a thread, and nothing could stop it.
+/// A FIFO without a reader is tried again and again: an open that waits would block a thread, and
+/// could not be cancelled.
 async fn open_special(path: PathBuf) -> io::Result<OwnedFd> {
     loop {
         let path = path.clone();
@@ -250,7 +259,7 @@ async fn open_special(path: PathBuf) -> io::Result<OwnedFd> {
     }
 }
 
-/// `None` for a FIFO without a reader.
+/// Opens a special file without waiting. Returns `None` for a FIFO that has no reader.
 pub(super) fn try_open_special(path: &Path) -> io::Result<Option<OwnedFd>> {
     let flags =
         OFlags::WRONLY | OFlags::TRUNC | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -260,7 +269,7 @@ pub(super) fn try_open_special(path: &Path) -> io::Result<Option<OwnedFd>> {
         Err(error) => return Err(error.into()),
     };
     if file_type(fd.as_fd())? != FileType::Fifo {
-        // A device that cannot be polled must wait in its write, not fail with EAGAIN.
+        // The write to a device that cannot be polled must wait, and not fail with EAGAIN.
         fcntl_setfl(&fd, fcntl_getfl(&fd)? - OFlags::NONBLOCK)?;
     }
     Ok(Some(fd))
@@ -270,56 +279,57 @@ fn is_fifo(path: &Path) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(stat(path)?.st_mode) == FileType::Fifo)
 }
 
-/// How a target that exists is written.
+/// The way to write a target that exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Route {
-    /// Beside it, and renamed at the commit.
+pub(super) enum WriteMethod {
+    /// The bytes go to a temporary file, which replaces the target at the commit.
     Beside,
-    /// Truncated and written as it is.
+    /// The target itself is truncated and written.
     InPlace,
 }
 
-/// What is known of a target that exists, as far as it matters for the [`Route`].
+/// The properties of an existing target that decide on its [`WriteMethod`].
 #[derive(Debug, Clone)]
-pub(super) struct Facts {
+pub(super) struct TargetFacts {
     pub(super) file_type: FileType,
-    /// Names that the file has.
+    /// The number of names that the file has.
     pub(super) links: u64,
     pub(super) mode: Mode,
     pub(super) owner: Uid,
-    /// Names of the extended attributes, each ended by a NUL, as listxattr(2) gives them.
+    /// The names of the extended attributes, each ended by a NUL, as listxattr(2) returns them.
     pub(super) attributes: Vec<u8>,
-    /// Whether it is mounted there (a container's `/etc/hosts`): rename(2) would say EBUSY.
+    /// True for a mount point (a container's `/etc/hosts`), where rename(2) fails with EBUSY.
     pub(super) is_mounted: bool,
 }
 
-/// Whether a new file can be a true replacement of the one that `facts` describe.
+/// Decides whether a new file can replace the file that `facts` describe without a difference.
 ///
-/// An owner other than `caller` can be kept by root alone. Whether the group can be kept and the
-/// directory is writable shows when it is tried.
-pub(super) fn route(facts: &Facts, caller: Uid) -> Route {
+/// Only root can keep an owner other than `caller`. Two conditions are not checked here, and show
+/// when the temporary file is created: that the group can be kept, and that the directory is
+/// writable.
+pub(super) fn write_method(facts: &TargetFacts, caller: Uid) -> WriteMethod {
     let special = Mode::SUID | Mode::SGID | Mode::SVTX;
     let mut attributes = facts.attributes.split(|byte| *byte == 0);
     let replaceable = facts.file_type == FileType::RegularFile
         && facts.links == 1
         && !facts.mode.intersects(special)
         && (caller.is_root() || caller == facts.owner)
-        // SELinux labels new files by itself, by the rules of the directory.
+        // SELinux labels new files itself, by the rules of the directory.
         && attributes.all(|name| name.is_empty() || name == b"security.selinux")
         && !facts.is_mounted;
     if replaceable {
-        Route::Beside
+        WriteMethod::Beside
     } else {
-        Route::InPlace
+        WriteMethod::InPlace
     }
 }
 
-fn facts(file: BorrowedFd<'_>, stat: &Stat) -> io::Result<Facts> {
-    Ok(Facts {
+fn facts(file: BorrowedFd<'_>, stat: &Stat) -> io::Result<TargetFacts> {
+    Ok(TargetFacts {
         file_type: FileType::from_raw_mode(stat.st_mode),
         #[allow(
             clippy::useless_conversion,
-            reason = "it is not a u64 on every architecture"
+            reason = "st_nlink is not a u64 on every architecture"
         )]
         links: u64::from(stat.st_nlink),
         mode: Mode::from_raw_mode(stat.st_mode),
@@ -336,14 +346,15 @@ fn attributes(file: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     };
     let mut names = vec![0; bytes];
     if bytes > 0 {
-        // ERANGE, when one was added in between, is as good a reason to stop as any.
+        // ERANGE (an attribute was added between the two calls) fails, as any other error does.
         let filled = flistxattr(file, &mut names[..])?;
         names.truncate(filled);
     }
     Ok(names)
 }
 
-/// Kernels before 5.8 cannot tell; a rename then fails at the commit.
+/// Returns true if the file is a mount point. Kernels before 5.8 do not report it; there the rename
+/// fails at the commit.
 fn is_mounted(file: BorrowedFd<'_>) -> bool {
     statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::empty())
         .is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))

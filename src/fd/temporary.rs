@@ -1,4 +1,4 @@
-//! A file that has no name yet, or a temporary one, until it takes the place of its target.
+//! A file with no name or a temporary one, until it replaces its target.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -21,30 +21,41 @@ use rustix::{
 
 use super::sync;
 
-/// Most bytes of the target's name in a temporary name: with what is put around it, that stays
-/// below the 255 bytes of a name.
+/// The most bytes of the target's name in a temporary name. With the 17 bytes around them, the name
+/// stays below the system's limit of 255 bytes.
 const NAME_BYTES: usize = 200;
 
-/// How often a random name may be taken already: at 32 bits a second time is no accident.
+/// The most random names that are tried. A name has 32 random bits, so that two names in a row are
+/// hardly ever taken by chance.
 const NAME_TRIES: usize = 8;
 
-/// The directory side of a file under construction. Dropped, it leaves nothing behind.
+/// A file in the directory of its target, from its creation until it is published or dropped.
 ///
-/// Where the file system knows `O_TMPFILE`, the file has no name at all and even SIGKILL leaves
-/// no litter. Elsewhere (NFS, FUSE) it is `.NAME.rdpipe-` and eight random digits.
-pub(super) struct Temporary {
+/// A `TemporaryFile` that is dropped removes its name, so a failure that this process survives
+/// leaves nothing behind. If the process is killed (SIGKILL, power failure) before the file is
+/// published, this remains:
+///
+/// - On file systems with `O_TMPFILE` (ext4, XFS, Btrfs, tmpfs): nothing, because the file has no
+///   name. One exception: to replace an existing target, the file gets a temporary name just before
+///   the rename. A process that is killed between these two system calls leaves the complete file
+///   under that name.
+/// - On other file systems (NFS, most of FUSE): a partial file under a temporary name.
+///
+/// A temporary name is `.NAME.rdpipe-` and eight random hexadecimal digits. The target itself is
+/// either the old file or the complete new one in every case.
+pub(super) struct TemporaryFile {
     directory: OwnedFd,
-    /// The name in `directory`, if it has one now.
+    /// The temporary name in `directory`, if the file has one now.
     name: Option<OsString>,
 }
 
-impl Temporary {
-    /// Creates a file in `directory`, that is going to be `target` there. With `Some(mode)` it
-    /// has that mode; with `None` the one that open(2) gives to a new file.
+impl TemporaryFile {
+    /// Creates a file in `directory` that is to become `target` there. The file gets the mode `mode`,
+    /// or for `None` the mode that open(2) gives to a new file.
     ///
     /// # Errors
     ///
-    /// Those of open(2): above all, when the directory is not writable.
+    /// Fails as open(2) does, above all if the directory is not writable.
     pub(super) fn create(
         directory: &Path,
         target: &OsStr,
@@ -74,13 +85,14 @@ impl Temporary {
         Ok((Self { directory, name }, file))
     }
 
-    /// Makes `file`, which [`create`](Self::create) returned, the file called `target`. With
-    /// `fsync` the directory is synced too.
+    /// Gives `file`, which [`create`](Self::create) returned, the name `target`. With `fsync`, the
+    /// directory is synced afterwards.
     ///
     /// # Errors
     ///
-    /// When `target` is now something else than a plain file, or the system refuses; `target` is
-    /// what it was then. Only when the sync of the directory fails it is the new file already.
+    /// Fails if `target` has become something other than a regular file, or if a system call fails;
+    /// `target` is then unchanged. One exception: if the sync of the directory fails, `target` is the
+    /// new file already.
     pub(super) fn publish(
         mut self,
         file: BorrowedFd<'_>,
@@ -98,7 +110,7 @@ impl Temporary {
         Ok(())
     }
 
-    /// Gives a nameless file its final name. `false` if that is taken by now.
+    /// Gives a file without a name the name `target`. Returns false if the name is taken.
     fn link(&self, file: BorrowedFd<'_>, target: &OsStr) -> rustix::io::Result<bool> {
         match link(file, self.directory.as_fd(), target) {
             Err(Errno::EXIST) => Ok(false),
@@ -106,8 +118,8 @@ impl Temporary {
         }
     }
 
-    /// Puts the file in the place of `target`. link(2) replaces nothing, so a nameless file gets
-    /// a temporary name for the moment between these two calls.
+    /// Replaces `target` with the file. link(2) cannot replace a file, so a file without a name gets a
+    /// temporary one for the moment before the rename.
     fn rename(&mut self, file: BorrowedFd<'_>, target: &OsStr) -> rustix::io::Result<()> {
         let name = if let Some(name) = &self.name {
             name
@@ -122,7 +134,7 @@ impl Temporary {
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         if let Some(name) = &self.name {
             let _ = unlinkat(&self.directory, name, AtFlags::empty());
@@ -130,12 +142,13 @@ impl Drop for Temporary {
     }
 }
 
-/// `None` where the file system has no `O_TMPFILE`, or there is no `/proc` to name the file later.
+/// Creates a file without a name. Returns `None` if the file system has no `O_TMPFILE`, or if there is
+/// no `/proc` through which to name the file later.
 fn create_nameless(directory: BorrowedFd<'_>, mode: Mode) -> rustix::io::Result<Option<OwnedFd>> {
     let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
     match retry_on_intr(|| openat(directory, ".", flags, mode)) {
         Ok(file) => Ok(Path::new(&proc_path(file.as_fd())).exists().then_some(file)),
-        // EISDIR is what kernels and file systems say that never heard of the flag.
+        // Kernels and file systems that do not know the flag answer EISDIR.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOSYS) => Ok(None),
         Err(error) => Err(error),
     }
@@ -155,7 +168,11 @@ fn proc_path(file: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// Whether there is a plain file of this name; nothing is `false`.
+/// Returns true if `name` is a regular file, false if it does not exist.
+///
+/// # Errors
+///
+/// Fails if `name` is anything else.
 fn is_plain(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<bool> {
     match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => Ok(false),
@@ -168,7 +185,7 @@ fn is_plain(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<bool> {
     }
 }
 
-/// Tries random temporary names until `make` finds one that is free.
+/// Calls `make` with random temporary names until one is free. Returns the name and the result.
 fn with_new_name<T>(
     target: &OsStr,
     mut make: impl FnMut(&OsStr) -> rustix::io::Result<T>,
@@ -194,13 +211,15 @@ fn temporary_name(target: &OsStr) -> rustix::io::Result<OsString> {
     Ok(OsString::from_vec(name))
 }
 
-/// The mode to ask for, so that a new file gets what open(2) would give it.
+/// Returns the mode to request, so that a new file gets the mode that open(2) would give it.
 ///
-/// The kernel applies the umask, or the directory's default ACL in its place; but before Linux
-/// 6.0 it forgot the umask for `O_TMPFILE` on file systems without ACLs. So the umask is applied
-/// here as well, except where an ACL is to rule. It is read from `/proc`, since umask(2) can only
-/// be read by changing it for every thread; with no `/proc` there is no `O_TMPFILE` either
-/// (see [`create_nameless`]), and the kernel's own umask is enough.
+/// The kernel applies the umask, or the directory's default ACL instead. Before Linux 6.0 the kernel
+/// did not apply the umask for `O_TMPFILE` on file systems without ACLs. This function therefore
+/// applies the umask too, unless the directory has a default ACL.
+///
+/// The umask is read from `/proc`, because umask(2) can only be read by changing it for every thread.
+/// Without `/proc` the file is not created with `O_TMPFILE` (see [`create_nameless`]), and the
+/// kernel applies the umask.
 fn mode_of_new_file(directory: BorrowedFd<'_>) -> Mode {
     let mode = Mode::from_raw_mode(0o666);
     let path = proc_path(directory);
@@ -211,7 +230,7 @@ fn mode_of_new_file(directory: BorrowedFd<'_>) -> Mode {
     mode - umask_in(&status).unwrap_or(Mode::empty())
 }
 
-/// The `Umask:` line of `/proc/PID/status`, there since Linux 4.7.
+/// Returns the umask from the text of `/proc/PID/status`, which has it since Linux 4.7.
 pub(super) fn umask_in(status: &str) -> Option<Mode> {
     let mut lines = status.lines();
     let umask = lines.find_map(|line| line.strip_prefix("Umask:"))?;

@@ -14,7 +14,7 @@ use std::{
 
 use rustix::io::Errno;
 
-use super::{close, duplicate};
+use super::{PIPE_BYTES, close, duplicate};
 
 /// Polls once, outside the task: for what must be ready, or must not.
 fn poll_once<T>(future: &mut (impl Future<Output = T> + Unpin)) -> std::task::Poll<T> {
@@ -59,4 +59,10 @@ fn a_closed_standard_stream_says_so() {
     let wrong = rustix::fs::OFlags::RDONLY;
     let error = duplicate(reader.as_fd(), "standard output", wrong).unwrap_err();
     assert!(error.to_string().contains("not open in the direction"));
+}
+
+/// The argument for the capacity of a pipe.
+#[test]
+fn a_pipe_holds_two_chunks_of_the_default_size() {
+    assert_eq!(PIPE_BYTES, 2 * crate::StreamConfig::default().chunk_bytes);
 }

@@ -46,7 +46,7 @@ impl Key {
 }
 
 /// The longest first line of a key file: far above any key, and little enough to give up on
-/// `--key-file /dev/zero` at once.
+/// `/dev/zero` at once.
 pub(super) const MAX_LINE_BYTES: usize = 4096;
 
 /// The first line without its line end; `None` when it is too long.

@@ -1,9 +1,9 @@
-//! Where this host may be reached.
+//! The addresses of this host.
 
 use std::{env, net::IpAddr};
 
-/// The addresses of this host that another one can use, the likeliest first: the one at which ssh reached it,
-/// then IPv4, then IPv6.
+/// Returns the addresses of this host that another host can use. The first is the address at which ssh reached
+/// this host, if there is one; IPv4 addresses follow, then IPv6 addresses.
 pub(crate) fn addresses() -> Vec<IpAddr> {
     let interfaces = if_addrs::get_if_addrs().unwrap_or_default();
     let interfaces = interfaces.iter().map(if_addrs::Interface::ip);
@@ -11,17 +11,17 @@ pub(crate) fn addresses() -> Vec<IpAddr> {
     ranked(interfaces.collect(), server_address(&connection))
 }
 
-/// The address at which ssh reached this host, from `SSH_CONNECTION`: client's address and port, then
-/// the server's.
+/// Returns the address at which ssh reached this host, from the text of `SSH_CONNECTION`: the client's address
+/// and port, then the server's.
 fn server_address(connection: &str) -> Option<IpAddr> {
     let address = connection.split(' ').nth(2)?.parse::<IpAddr>().ok()?;
     Some(address.to_canonical())
 }
 
-/// Those that another host can use: first the one that worked already, then IPv4, then IPv6.
+/// Returns the addresses that another host can use: `first`, then IPv4, then IPv6.
 ///
-/// The one that worked counts only where it is an interface's, because the variable is inherited by
-/// programs that run elsewhere, in a container for example.
+/// `first` is left out if no interface has it: programs that run elsewhere, in a container for example, inherit
+/// `SSH_CONNECTION` too.
 fn ranked(interfaces: Vec<IpAddr>, first: Option<IpAddr>) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     for address in interfaces {

@@ -1,36 +1,38 @@
-//! The dialling end.
+//! Connects to a peer that has several addresses.
 
 use super::probes::Probes;
 use crate::{Error, HandshakeFault, Key, Stream, StreamConfig, connect};
 
-/// Why there is no stream.
+/// The reason why no address led to the peer.
 #[derive(Debug)]
 pub(crate) enum Unreached {
-    /// The peer was found, and said what it would say again.
+    /// The peer was found and refused; another attempt would end the same way.
     Final(Error),
-    /// No address has the peer: what happened at each.
-    Nowhere(Vec<Tried>),
+    /// The peer is at none of the addresses; one entry for each address, in the order of the attempts.
+    Nowhere(Vec<FailedAddress>),
 }
 
-/// What happened at one address.
+/// An address that was tried without success.
 #[derive(Debug)]
-pub(crate) struct Tried {
+pub(crate) struct FailedAddress {
+    /// The address.
     pub(crate) address: String,
+    /// The error, as text for the user.
     pub(crate) what: String,
-    /// Whoever answered there has another key.
+    /// True if a listener answered that has another key.
     pub(crate) keys_differ: bool,
 }
 
-/// Shakes hands with the addresses that answer, one after the other, until one is the peer. To be run where
-/// the stream will be used.
+/// Connects to the peer with `key`: probes all `addresses` at once, and tries the handshake with those that
+/// answer, one after the other. The stream belongs to the runtime on which this function runs.
 ///
 /// # Errors
 ///
-/// When none of them is, or the one that is does not come to terms.
+/// Fails if no address leads to the peer, or if the peer refuses.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future closes what it had opened.
+/// A dropped future closes the connections that it opened.
 pub(crate) async fn dial(
     addresses: &[String],
     port: u16,
@@ -56,7 +58,7 @@ pub(crate) async fn dial(
                 Err(error) => error.to_string(),
             },
         };
-        tried.push(Tried {
+        tried.push(FailedAddress {
             address,
             what,
             keys_differ,
@@ -65,7 +67,8 @@ pub(crate) async fn dial(
     Err(Unreached::Nowhere(tried))
 }
 
-/// Whether another try, or another address, would end the same: the peer is the right one.
+/// Returns true if the peer itself was reached, so that another attempt or another address would fail the same
+/// way.
 pub(crate) fn is_final(error: &Error) -> bool {
     match error {
         Error::Handshake { fault, .. } => matches!(

@@ -1,4 +1,4 @@
-//! The listening end.
+//! Opens a listener on a range of ports.
 
 use std::{
     io,
@@ -7,16 +7,18 @@ use std::{
 
 use crate::{Error, Key, Listener, StreamConfig};
 
-/// Listens on the first of `ports` that is free, or on any: at `address`, or at every one, of both families where
-/// both are.
+/// Listens on the first free port of the range `ports`, or on any free port for `None`.
+///
+/// The listener accepts connections at `address`, or for `None` at every address of this host: of IPv6 and IPv4
+/// if the host has both, otherwise of IPv4.
 ///
 /// # Errors
 ///
-/// Those of [`Listener::bind`].
+/// Fails as [`Listener::bind`] does, for the last port that was tried.
 ///
 /// # Panics
 ///
-/// Outside a tokio runtime.
+/// Panics outside a tokio runtime.
 pub(crate) fn listen(
     address: Option<IpAddr>,
     ports: Option<(u16, u16)>,

@@ -1,5 +1,5 @@
-//! Where a host is found, and the way to a listener of which several addresses are known: for the edges of
-//! pipelines and for rdcat's tickets.
+//! The addresses of this host, and how to listen on them and connect to a peer that has several. Used for the
+//! edges of pipelines and for rdcat's tickets.
 
 mod addresses;
 mod dial;
@@ -8,5 +8,5 @@ mod probes;
 pub(crate) mod ticket;
 
 pub(crate) use addresses::addresses;
-pub(crate) use dial::{Tried, Unreached, dial, is_final};
+pub(crate) use dial::{FailedAddress, Unreached, dial, is_final};
 pub(crate) use listen::listen;

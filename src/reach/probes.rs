@@ -1,28 +1,28 @@
-//! TCP connections to several addresses at once, to see which of them answer.
+//! Opens TCP connections to several addresses at once, to learn which of them answer.
 
 use std::{io, time::Duration};
 
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use tokio::{net::TcpStream, time::timeout};
 
-/// How long an address may take to answer. A SYN that was lost is sent again after one second.
+/// The time limit for an answer from one address. TCP repeats a lost SYN after one second.
 const PROBE_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long an address that answered waits for a better one: a LAN answers within it.
+/// The time that an address that answered waits for a better one to answer. Hosts of a LAN answer sooner.
 const BETTER_LIMIT: Duration = Duration::from_millis(20);
 
 type Answer = (usize, io::Result<()>);
 
-/// Some of them have answered, others have not.
+/// The probes of all addresses of a peer. The addresses are ordered: a lower index is a better address.
 pub(super) struct Probes<'a> {
     addresses: &'a [String],
     running: FuturesUnordered<futures::future::BoxFuture<'a, Answer>>,
-    /// Those that answered, and have not been returned.
+    /// The indices of the addresses that answered and have not been returned.
     answered: Vec<usize>,
 }
 
 impl<'a> Probes<'a> {
-    /// Connects to all of them, the best first.
+    /// Starts to connect to `port` at all `addresses`.
     pub(super) fn start(addresses: &'a [String], port: u16) -> Self {
         let probe = |(rank, address): (usize, &'a String)| {
             async move {
@@ -40,13 +40,15 @@ impl<'a> Probes<'a> {
         }
     }
 
-    /// The next address, with what it said: of those that have answered, the first in the list; what
-    /// failed, at once.
+    /// Returns the next address and the result of its probe, or `None` after the last one.
+    ///
+    /// A failed probe is returned at once. An address that answered is returned when every better one has been
+    /// returned, or [`BETTER_LIMIT`] has passed without an answer from another one.
     pub(super) async fn next(&mut self) -> Option<(String, io::Result<()>)> {
         loop {
             let best = self.answered.iter().copied().min();
             let answer = match best {
-                // The first of all has nothing better to wait for.
+                // No address is better than the first.
                 Some(0) => None,
                 Some(_) => timeout(BETTER_LIMIT, self.running.next())
                     .await

@@ -1,16 +1,16 @@
-//! A ticket: where a listener is and the key that it wants, in one word to copy and paste. Pure, no I/O.
+//! A ticket: the addresses, port and key of a listener in one word to copy and paste. Pure, no I/O.
 //!
 //! `rdt1`, then base32 in lower case, without padding, of
 //!
 //! | bytes | what |
 //! |-------|------|
-//! | 5 or 17, up to 8 times | an address, the likeliest first: its length (4 or 16), and its bytes |
-//! | 1 | 0: no more addresses |
+//! | 5 or 17, 1 to 8 times | an address, the best first: its length (4 or 16), then its bytes |
+//! | 1 | 0: the end of the addresses |
 //! | 2 | the port, big-endian |
 //! | 32 | the key |
-//! | 4 | a checksum of all of these: the first bytes of their XXH3-64 |
+//! | 4 | a checksum of all bytes above: the first four bytes of their XXH3-64, big-endian |
 //!
-//! With one IPv4 address that makes 75 characters. Each ticket has exactly one text, but for its case.
+//! A ticket with one IPv4 address has 75 characters. Each ticket has exactly one text, in either case.
 
 use std::{
     fmt,
@@ -23,50 +23,52 @@ use zeroize::Zeroizing;
 
 use crate::Key;
 
-/// See the module.
+/// A ticket: the addresses, port and key of a listener.
 #[derive(Clone)]
 pub(crate) struct Ticket {
-    /// Where the listener may be, the likeliest first.
+    /// The addresses at which the listener may be reached, the best first.
     pub(crate) addresses: Vec<IpAddr>,
-    /// Never 0.
+    /// The port of the listener, which is never 0.
     pub(crate) port: u16,
+    /// The key of the listener.
     pub(crate) key: Key,
 }
 
-/// Shows neither the key nor what leads to its owner.
+/// Shows neither the key nor the addresses.
 impl fmt::Debug for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Ticket(..)")
     }
 }
 
-/// Why a text is no ticket. No message repeats it.
+/// The reason why a text is not a ticket. No message repeats the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TicketError {
-    /// It does not even look like one.
+    /// The text does not look like a ticket.
     #[error("this is no ticket of rdcat -l, which begins with rdt1")]
-    Another,
-    /// It was one before somebody typed it.
+    NotATicket,
+    /// The text looks like a ticket with a wrong or missing character.
     #[error("this looks like a ticket made by rdcat, but a character is wrong or missing")]
     Mistyped,
-    /// It has a form that this version does not know.
+    /// The ticket has a format that this version does not know.
     #[error("this ticket was made by another version of rdcat; install the same on both hosts")]
     Version,
 }
 
-/// Nobody waits where a ticket says.
+/// No `rdcat -l` listens at any address of a ticket.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "no rdcat -l waits at port {port} ({tried}); a ticket is good for one connection, so if it has been used, or that rdcat has ended, begin with a new one"
 )]
-pub(crate) struct Nobody {
+pub(crate) struct NoListener {
+    /// The port of the ticket.
     pub(crate) port: u16,
-    /// Each address, with what happened there.
+    /// Each address with the error of its attempt.
     pub(crate) tried: String,
 }
 
 impl Ticket {
-    /// A ticket for a listener at these addresses, of which the first few are taken.
+    /// Makes a ticket for a listener. Takes the first [`MAX_ADDRESSES`] of `addresses`.
     pub(crate) fn new(addresses: impl IntoIterator<Item = IpAddr>, port: u16, key: Key) -> Self {
         Self {
             addresses: addresses.into_iter().take(MAX_ADDRESSES).collect(),
@@ -75,7 +77,7 @@ impl Ticket {
         }
     }
 
-    /// The text that [`parse`](Self::parse) takes: letters and digits only.
+    /// Returns the text of the ticket, which [`parse`](Self::parse) accepts: letters and digits only.
     pub(crate) fn text(&self) -> Zeroizing<String> {
         let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES));
         for address in &self.addresses {
@@ -97,27 +99,27 @@ impl Ticket {
         bytes.extend(checksum);
         let mut encoded = Zeroizing::new(BASE32_NOPAD.encode(&bytes));
         encoded.make_ascii_lowercase();
-        // Its full length from the start: growing would leave copies of the key behind.
+        // The string is allocated at its full length: growing it would leave copies of the key behind.
         let mut text = Zeroizing::new(String::with_capacity(PREFIX.len() + encoded.len()));
         text.push_str(PREFIX);
         text.push_str(&encoded);
         text
     }
 
-    /// Takes a ticket from its text, in either case, with white space around it or not.
+    /// Parses the text of a ticket, in either case, with or without white space around it.
     ///
     /// # Errors
     ///
-    /// When there is none in it.
+    /// Fails if the text is not a valid ticket.
     pub(crate) fn parse(text: &[u8]) -> Result<Self, TicketError> {
         let text = Zeroizing::new(text.trim_ascii().to_ascii_lowercase());
         let Some(rest) = text.strip_prefix(FAMILY.as_bytes()) else {
-            // A fault within the first characters.
+            // A ticket whose first characters are wrong.
             let looks_like_one = text.len() >= TELLING_CHARS && text.iter().copied().all(is_ours);
             return Err(if looks_like_one {
                 TicketError::Mistyped
             } else {
-                TicketError::Another
+                TicketError::NotATicket
             });
         };
         match rest.split_first() {
@@ -131,40 +133,42 @@ impl Ticket {
         }
     }
 
-    /// Whether a text is a ticket, or was meant to be one: nobody else need see it.
+    /// Returns true if a text is a ticket, or is similar to one and must be treated as a secret.
     pub(crate) fn resembles(text: &[u8]) -> bool {
-        !matches!(Self::parse(text), Err(TicketError::Another))
+        !matches!(Self::parse(text), Err(TicketError::NotATicket))
     }
 }
 
-/// How every ticket begins, whatever its version.
+/// The first characters of a ticket of any version.
 const FAMILY: &str = "rdt";
 
-/// How those of this version begin.
+/// The first characters of a ticket of this version.
 const PREFIX: &str = "rdt1";
 
-/// Most addresses of a ticket: a line that is still one to copy, and a host with more has none that is better.
+/// The most addresses in a ticket. With more, its text would be too long to copy by hand, and the addresses
+/// beyond the first few of a host hardly ever work where those do not.
 const MAX_ADDRESSES: usize = 8;
 
 const V4_BYTES: u8 = 4;
 const V6_BYTES: u8 = 16;
 const KEY_BYTES: usize = 32;
 
-/// A mistyped ticket passes for another one once in 2^32 times.
+/// The length of the checksum. One of 2^32 mistyped tickets passes as a valid one.
 const CHECKSUM_BYTES: usize = 4;
 
-/// End of the addresses, port, key and checksum.
+/// The bytes besides the addresses: their end mark, the port, the key and the checksum.
 const FIXED_BYTES: usize = 1 + 2 + KEY_BYTES + CHECKSUM_BYTES;
 const MAX_BYTES: usize = MAX_ADDRESSES * (1 + V6_BYTES as usize) + FIXED_BYTES;
 
-/// No other word is so long: the shortest ticket without its prefix, and some more characters.
+/// The length from which a word of letters and digits is taken for a damaged ticket: the shortest ticket without
+/// its prefix and a few more characters.
 const TELLING_CHARS: usize = ((5 + FIXED_BYTES) * 8).div_ceil(5) - 7;
 
 fn is_ours(c: u8) -> bool {
     c.is_ascii_lowercase() || c.is_ascii_digit()
 }
 
-/// What follows the prefix, if nothing is wrong with it.
+/// Decodes the part after the prefix. Returns `None` if it is damaged.
 fn decode(encoded: &[u8]) -> Option<Ticket> {
     if encoded.len() > (MAX_BYTES * 8).div_ceil(5) {
         return None;
@@ -187,7 +191,7 @@ fn decode(encoded: &[u8]) -> Option<Ticket> {
     })
 }
 
-/// The addresses, and what stands behind their end.
+/// Splits a ticket's bytes into the addresses and the rest after their end mark.
 fn addresses(mut rest: &[u8]) -> Option<(Vec<IpAddr>, &[u8])> {
     let mut addresses = Vec::new();
     loop {
@@ -209,20 +213,20 @@ fn addresses(mut rest: &[u8]) -> Option<(Vec<IpAddr>, &[u8])> {
     }
 }
 
-/// Tells a typing error, and nothing else: it adds no secrecy and takes none.
+/// Returns the checksum, which reveals typing errors. It neither protects the key nor weakens it.
 fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_BYTES] {
     let [a, b, c, d, ..] = XxHash3_64::oneshot(bytes).to_be_bytes();
     [a, b, c, d]
 }
 
-/// For the fuzz target: a ticket that is understood can be said again, and means the same.
+/// The body of the fuzz target: the text of a parsed ticket is the text that was parsed.
 #[cfg(fuzzing)]
 pub(crate) fn fuzz(data: &[u8]) {
     if let Ok(ticket) = Ticket::parse(data) {
         let text = ticket.text();
         assert!(text.as_bytes().eq_ignore_ascii_case(data.trim_ascii()));
     }
-    // Nobody guesses a checksum, so what is behind it is shown as well.
+    // A fuzzer hardly ever finds a valid checksum, so the same bytes are also tried with one.
     let mut body = data.to_vec();
     body.extend(checksum(data));
     let encoded = BASE32_NOPAD.encode(&body).to_ascii_lowercase();

@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::protocol::EdgeLink;
 use crate::{
     Error, Key, Listener, Stream, StreamConfig, Transport,
+    advice::Advised,
     reach::{self, Unreached},
 };
 
@@ -82,7 +83,7 @@ impl EdgePlan {
 
     fn cannot_listen(&self, error: &Error) -> String {
         let Error::Listen { source, .. } = error else {
-            return error.to_string();
+            return Advised(error.clone()).to_string();
         };
         match self.ports {
             None => format!("cannot listen: {source}"),
@@ -116,8 +117,9 @@ pub(crate) fn describe_link(stream: &Stream) -> EdgeLink {
     }
 }
 
-/// Returns the error with the name that the user knows the peer by, instead of its address.
-pub(crate) fn about_peer(error: Error, name: &str) -> Error {
+/// Returns the error with the name that the user knows the peer by instead of its address, and with the
+/// advice that belongs to it.
+pub(crate) fn about_peer(error: Error, name: &str) -> Advised {
     let mut error = error;
     match &mut error {
         Error::Handshake { peer, .. }
@@ -128,7 +130,7 @@ pub(crate) fn about_peer(error: Error, name: &str) -> Error {
         | Error::Stopped { peer, .. } => name.clone_into(peer),
         _ => {}
     }
-    error
+    Advised(error)
 }
 
 #[cfg(test)]

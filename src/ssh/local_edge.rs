@@ -1,7 +1,7 @@
 //! The controller's own edges: its standard input to the first stage, and the last stage's output to its
 //! standard output.
 
-use std::{fs, future::pending, io, time::Duration};
+use std::{future::pending, io};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Direction, Error, Key, Stream, StreamConfig, Watch,
-    carry::pump::{self, PumpError},
+    carry::{self, CarryError},
     fd::{Sink, Source},
 };
 
@@ -190,17 +190,14 @@ enum Broken {
 }
 
 impl Broken {
-    fn pump(error: PumpError, name: &str) -> Self {
+    fn carry(error: CarryError, name: &str) -> Self {
         match error {
-            PumpError::Stream(error) => match Error::from_io(&error) {
-                Some(inner) => Self::Stream(inner.clone()),
-                None => Self::Own(error.to_string()),
-            },
-            PumpError::Source(error, offset) => {
-                Self::Own(format!("cannot read {name} at byte {offset}: {error}"))
+            CarryError::Stream(error) => Self::Stream(error),
+            CarryError::Source { offset, source } => {
+                Self::Own(format!("cannot read {name} at byte {offset}: {source}"))
             }
-            PumpError::Sink(error, offset) => {
-                Self::Own(format!("cannot write {name} at byte {offset}: {error}"))
+            CarryError::Sink { offset, source } => {
+                Self::Own(format!("cannot write {name} at byte {offset}: {source}"))
             }
         }
     }
@@ -227,46 +224,24 @@ async fn give(stream: &mut Stream) -> Result<(), Broken> {
     let cannot = |error: io::Error| Broken::Own(format!("cannot read standard input: {error}"));
     let mut source = Source::stdin().map_err(cannot)?;
     let name = source.describe().to_owned();
-    let watch = stream.watch();
-    tokio::select! {
-        biased;
-        filled = pump::fill(&mut source, stream) => {
-            filled.map_err(|error| Broken::pump(error, &name))?;
-        }
-        error = watch.interrupted() => return Err(Broken::Stream(error)),
-    }
-    let is_file = fs::metadata("/proc/self/fd/0").is_ok_and(|metadata| metadata.is_file());
-    if !is_file {
-        // ^C goes to the program in front of the pipe, too: what its death left unsaid must not pass
-        // for the end of the data, and the signal is with us within a few turns.
-        tokio::time::sleep(SIGNAL_GRACE).await;
-    }
-    stream.finish().await.map_err(Broken::Stream)
+    let sent = carry::send_all_and_finish(&mut source, stream).await;
+    sent.map(drop).map_err(|error| Broken::carry(error, &name))
 }
-
-/// As rdsend has it.
-const SIGNAL_GRACE: Duration = Duration::from_millis(10);
 
 /// The last stage's output, to its end.
 async fn take(stream: &mut Stream, reader_left: &mut bool) -> Result<(), Broken> {
     let cannot = |error: io::Error| Broken::Own(format!("cannot write standard output: {error}"));
     let mut sink = Sink::stdout().map_err(cannot)?;
     let name = sink.describe().to_owned();
-    let watch = stream.watch();
-    let drained = tokio::select! {
-        biased;
-        drained = pump::drain(stream, &mut sink) => drained,
-        error = watch.interrupted() => return Err(Broken::Stream(error)),
-    };
-    match drained {
+    match carry::receive_all(stream, &mut sink).await {
         Ok(_) => {}
         // Like a death by SIGPIPE: the pipeline has nobody to work for, and that is no failure.
-        Err(PumpError::Sink(error, _)) if error.kind() == io::ErrorKind::BrokenPipe => {
+        Err(CarryError::Sink { source, .. }) if source.kind() == io::ErrorKind::BrokenPipe => {
             *reader_left = true;
             stream.stop();
             return Ok(());
         }
-        Err(error) => return Err(Broken::pump(error, &name)),
+        Err(error) => return Err(Broken::carry(error, &name)),
     }
     sink.close(false)
         .await

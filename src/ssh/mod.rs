@@ -21,7 +21,7 @@ pub(crate) mod agent;
 mod edge;
 pub(crate) mod explain;
 #[cfg(fuzzing)]
-pub mod fuzzing;
+pub(crate) mod fuzzing;
 pub(crate) mod local_edge;
 pub(crate) mod outcome;
 pub(crate) mod plan;

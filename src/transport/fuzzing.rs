@@ -1,5 +1,7 @@
-//! Entry points of the fuzz targets: everything that parses bytes from the network. Each of them
-//! must return, whatever the bytes are, and checks the promise that stands above it.
+//! The entry points of the fuzz targets, one for each parser of bytes from the network. It is compiled only for
+//! fuzzing, stands above all layers, and no layer depends on it.
+//!
+//! Each function must return for any bytes, and checks the promise that its doc comment makes.
 
 use std::sync::OnceLock;
 

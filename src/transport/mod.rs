@@ -1,18 +1,22 @@
-//! One stream between two processes, in layers. Each layer uses only those below it:
+//! One stream between two processes, in layers. A layer depends only on the layers below it.
 //!
-//! | folder | from | to |
+//! In the order in which a byte meets them:
+//!
+//! | folder | turns | into |
 //! |---|---|---|
 //! | [`connect`] | a TCP socket | a stream |
-//! | [`stream`] | a stream's halves | what users hold |
-//! | [`rdma`] | ports, queue pairs, registered memory | frames over RDMA |
-//! | [`data`] | the user's bytes | frames, and frames over TCP |
-//! | [`control`] | messages under Noise | the state of a stream |
+//! | [`stream`] | reads and writes of the program | calls of the half that carries them |
+//! | [`rdma`] | frames in registered memory | frames in the peer's registered memory |
+//! | [`data`] | bytes | frames; also carries frames over TCP |
+//! | [`control`] | messages under Noise | the state that both halves share |
+//!
+//! [`fuzzing`](self) has the entry points of the fuzz targets. Nothing else depends on it.
 
 mod connect;
-mod control;
+pub(crate) mod control;
 mod data;
 #[cfg(fuzzing)]
-pub mod fuzzing;
+pub(crate) mod fuzzing;
 #[cfg(feature = "rdma")]
 mod rdma;
 #[cfg(not(feature = "rdma"))]
@@ -21,31 +25,13 @@ mod rdma;
 mod stream;
 
 pub use connect::{Listener, connect};
-pub(crate) use control::terms::host_name;
+#[cfg(feature = "cli")]
+pub(crate) use data::fill_slots::FillSlots;
 #[cfg(feature = "rdma")]
 pub use stream::{NotRdma, RdmaStream};
-pub use stream::{ReadHalf, ReuniteError, SendBuffer, Stream, Watch, WriteHalf};
+pub use stream::{ReadHalf, ReuniteError, SendBuffer, Stream, Transport, Watch, WriteHalf};
 
-/// What carries the data of a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Transport {
-    /// A TCP connection beside the control connection.
-    Tcp,
-    /// A queue pair, written to by the peers' devices.
-    Rdma,
-}
-
-impl std::fmt::Display for Transport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Tcp => f.write_str("TCP"),
-            Self::Rdma => f.write_str("RDMA"),
-        }
-    }
-}
-
-/// What users hold can be moved to any task, and polled without being pinned first.
+/// Every public type can be moved to another task, and polled without being pinned first.
 const _: () = {
     const fn can_be_moved<T: Send + Sync + Unpin + 'static>() {}
     can_be_moved::<Stream>();

@@ -13,7 +13,7 @@ use std::{
 
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{FillSlots, PumpError, TURN_BYTES, drain, fill};
+use super::{CarryError, FillSlots, TURN_BYTES, drain, fill};
 
 const SLOT_BYTES: usize = 8;
 
@@ -273,7 +273,10 @@ fn an_ended_source_moves_nothing() {
 fn a_failing_source_is_blamed() {
     let mut source = FakeSource::new([Step::Give(b"abc"), Step::Fail(io::ErrorKind::Other)]);
     let (result, ..) = run(fill(&mut source, &mut FakeStream::default()));
-    assert!(matches!(result, Err(PumpError::Source(_, 3))), "{result:?}");
+    assert!(
+        matches!(result, Err(CarryError::Source { offset: 3, .. })),
+        "{result:?}"
+    );
 }
 
 #[test]
@@ -284,7 +287,7 @@ fn a_failing_stream_is_blamed() {
         ..FakeStream::default()
     };
     let (result, ..) = run(fill(&mut source, &mut stream));
-    assert!(matches!(result, Err(PumpError::Stream(_))), "{result:?}");
+    assert!(matches!(result, Err(CarryError::Stream(_))), "{result:?}");
 }
 
 /// A peer that dies while standard input is a silent terminal must not go unnoticed.
@@ -297,7 +300,7 @@ fn a_stream_that_fails_while_the_source_is_idle_is_noticed() {
         ..FakeStream::default()
     };
     let (result, polls, _) = run(fill(&mut source, &mut stream));
-    assert!(matches!(result, Err(PumpError::Stream(_))), "{result:?}");
+    assert!(matches!(result, Err(CarryError::Stream(_))), "{result:?}");
     assert_eq!(polls, 3, "no slot, an idle source, and then the failure");
 }
 
@@ -333,14 +336,21 @@ fn drain_tells_whose_failure_it_was() {
         &mut FakeReceiver::new(broken),
         &mut FakeSink::new(9, 9),
     ));
-    assert!(matches!(result, Err(PumpError::Stream(_))), "{result:?}");
+    assert!(matches!(result, Err(CarryError::Stream(_))), "{result:?}");
 
     for (most, limit, flush_fails, taken) in [(2, 2, false, 2), (0, 9, false, 0), (9, 9, true, 3)] {
         let mut sink = FakeSink::new(most, limit);
         sink.flush_fails = flush_fails;
         let mut receiver = FakeReceiver::new([Step::Give(b"abc")]);
         let (result, ..) = run(drain(&mut receiver, &mut sink));
-        let blamed = matches!(result, Err(PumpError::Sink(_, at)) if at == taken);
+        let blamed = matches!(result, Err(CarryError::Sink { offset: at, .. }) if at == taken);
         assert!(blamed, "{result:?}");
     }
+}
+
+/// The argument for the number of bytes in a turn.
+#[test]
+fn a_turn_is_half_of_a_default_pool() {
+    let default = crate::StreamConfig::default();
+    assert_eq!(2 * TURN_BYTES, default.chunk_bytes * default.depth);
 }

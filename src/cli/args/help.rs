@@ -1,27 +1,27 @@
 //! What `--help` teaches beyond the options.
 
-use crate::cli::exit::Exit;
+use super::exit_codes::exit_codes;
 
 /// The end of `rdrecv --help`.
-pub(super) fn rdrecv() -> String {
-    format!("{EXAMPLES}\n\n{KEYS}\n\n{}", Exit::TABLE)
+pub(crate) fn rdrecv() -> String {
+    format!("{EXAMPLES}\n\n{KEYS}\n\n{}", exit_codes(|row| row.pair))
 }
 
 /// The arguments of `rdpipe`.
-pub(super) const SEGMENT: &str = "What runs where: [user@]HOST:COMMAND, or :COMMAND for this machine; `< FILE`, `> FILE` and `>> FILE` are commands, too";
+pub(crate) const SEGMENT: &str = "What runs where: [user@]HOST:COMMAND, or :COMMAND for this machine; `< FILE`, `> FILE` and `>> FILE` are commands, too";
 
 /// The end of `rdpipe --help`.
-pub(super) fn rdpipe() -> &'static str {
-    RDPIPE
+pub(crate) fn rdpipe() -> String {
+    format!("{RDPIPE}\n\n{}", exit_codes(|row| row.rdpipe))
 }
 
 /// The end of `rdcat --help`.
-pub(super) fn rdcat() -> &'static str {
-    RDCAT
+pub(crate) fn rdcat() -> String {
+    format!("{RDCAT}\n\n{}", exit_codes(|row| row.rdcat))
 }
 
 /// The end of `rdsend --help`.
-pub(super) fn rdsend() -> String {
+pub(crate) fn rdsend() -> String {
     // The same: whoever reads one of them has to type both.
     rdrecv()
 }
@@ -42,17 +42,7 @@ Segments:
   HOST:'> FILE'      writes FILE, which is replaced only when all before it has succeeded
   HOST:'>> FILE'     appends to FILE
   What comes in goes to the first, unless it is a terminal; what the last gives comes out.
-  The data goes from host to host. It is checked, but not encrypted.
-
-Exit codes:
-  0      every stage succeeded
-  N      the status of the last stage that failed; 128+N where signal N killed it,
-         1 where its file could not be read or written
-  1      rdpipe could not read its input or write its output
-  2      the command line cannot be used
-  128+N  signal N ended rdpipe (130 after ^C)
-  141    the reader of the output went away
-  255    ssh, an agent or the network failed";
+  The data goes from host to host. It is checked, but not encrypted.";
 
 /// Files, then tickets.
 const RDCAT: &str = "\
@@ -76,18 +66,7 @@ Tickets, without ssh:
   secret: as an argument it is hidden from ps once rdcat runs; RDCAT_TICKET in the environment and
   --ticket-file are quieter.
 
-The data goes from host to host. It is checked, but not encrypted.
-
-Exit codes:
-  0      every file was written; with a ticket: all bytes, both ways, were taken
-  1      a file could not be read (it is named), or this end could not read its input
-         or write its output
-  2      the command line or the ticket cannot be used
-  3      the other end reported a failure
-  4      all was sent, but the connection broke before the other end confirmed it
-  128+N  signal N ended rdcat (130 after ^C)
-  141    the reader of the output went away, or wanted no more
-  255    ssh, an agent or the network failed; no connection, or another key";
+The data goes from host to host. It is checked, but not encrypted.";
 
 /// The example of the manual, then the same without a key to think of.
 const EXAMPLES: &str = "\

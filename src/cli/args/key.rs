@@ -15,19 +15,19 @@ use clap::{
 use zeroize::Zeroizing;
 
 use crate::{
-    cli::secret::{blank_argument, blank_environment},
+    cli::shared::secret::{blank_argument, blank_environment},
     key::{Key, KeyError},
 };
 
 /// The environment variable that holds a key.
-pub const KEY_VARIABLE: &str = "RDPIPE_KEY";
+pub(crate) const KEY_VARIABLE: &str = "RDPIPE_KEY";
 
 /// The arguments that give a key.
 ///
 /// The environment is not clap's business here: its help could show the value, and a variable that
 /// is set would count as KEY where the two must be told apart.
 #[derive(Debug, Clone, Args)]
-pub struct KeyOptions {
+pub(crate) struct KeyOptions {
     /// What `take` takes.
     #[arg(value_name = "KEY", value_parser = OsStringValueParser::new().map(Secret::new))]
     #[arg(help = "Key that both ends share [env: RDPIPE_KEY]")]
@@ -44,7 +44,7 @@ impl KeyOptions {
     ///
     /// Call it first of all, before there are threads; the second part says why the key could not
     /// be hidden, worth a warning.
-    pub fn take(&mut self) -> (KeySource, io::Result<()>) {
+    pub(crate) fn take(&mut self) -> (KeySource, io::Result<()>) {
         let variable = env::var_os(KEY_VARIABLE).map(Secret);
         let argument = self
             .key
@@ -66,7 +66,7 @@ impl KeyOptions {
 
 /// Where the key is to be had.
 #[derive(Debug)]
-pub enum KeySource {
+pub(crate) enum KeySource {
     /// The user gave none.
     None,
     /// This text.
@@ -77,11 +77,11 @@ pub enum KeySource {
 
 /// A key, and what the user should be warned about.
 #[derive(Debug)]
-pub struct LoadedKey {
+pub(crate) struct LoadedKey {
     /// The key, stretched where it had to be.
-    pub key: Key,
+    pub(crate) key: Key,
     /// A sentence about how it was given.
-    pub warning: Option<String>,
+    pub(crate) warning: Option<String>,
 }
 
 impl KeySource {
@@ -90,7 +90,7 @@ impl KeySource {
     /// # Errors
     ///
     /// Those of [`Key::parse`] and [`Key::from_file`].
-    pub fn load(self) -> Result<Option<LoadedKey>, KeyError> {
+    pub(crate) fn load(self) -> Result<Option<LoadedKey>, KeyError> {
         match self {
             Self::None => Ok(None),
             Self::Text(text) => {
@@ -107,7 +107,7 @@ impl KeySource {
 
 /// An argument that no message shows, wiped when dropped.
 #[derive(Clone)]
-pub struct Secret(OsString);
+pub(crate) struct Secret(OsString);
 
 impl Secret {
     /// Keeps this to itself.

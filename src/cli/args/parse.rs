@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Duration};
 use crate::config::{MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH};
 
 /// `--chunk`: a size within the limits of both ends.
-pub(super) fn chunk(text: &str) -> Result<usize, String> {
+pub(crate) fn chunk(text: &str) -> Result<usize, String> {
     let bytes = size(text)?;
     let chunk = usize::try_from(bytes).ok();
     chunk
@@ -20,7 +20,7 @@ pub(super) fn chunk(text: &str) -> Result<usize, String> {
 }
 
 /// `--depth`: slots in a pool.
-pub(super) fn depth(text: &str) -> Result<usize, String> {
+pub(crate) fn depth(text: &str) -> Result<usize, String> {
     let depth = text.parse().ok();
     depth
         .filter(|depth| (MIN_DEPTH..=MAX_DEPTH).contains(depth))
@@ -29,7 +29,7 @@ pub(super) fn depth(text: &str) -> Result<usize, String> {
 
 /// A whole number of bytes, K, M or G, where K is 1024 bytes; `KiB` and the like mean the same.
 /// `KB` is refused: to some it is 1000 bytes.
-pub(super) fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits_end = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
@@ -53,7 +53,7 @@ const SIZE_FORM: &str =
     "give bytes, or a number with K, M or G for powers of 1024, like 256K or 4MiB";
 
 /// Seconds, or a number with `ms`, `s`, `m` or `h`, within [`MIN_DURATION`] and [`MAX_DURATION`].
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let number_end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
         .unwrap_or(text.len());
@@ -80,7 +80,7 @@ const MIN_DURATION: Duration = Duration::from_millis(100);
 const MAX_DURATION: Duration = Duration::from_secs(168 * 3600);
 
 /// HOST: a name or an address; an IPv6 address also in brackets, which are taken off.
-pub(super) fn host(text: &str) -> Result<String, String> {
+pub(crate) fn host(text: &str) -> Result<String, String> {
     let bracketed = text
         .strip_prefix('[')
         .and_then(|text| text.strip_suffix(']'));
@@ -107,7 +107,7 @@ pub(super) fn host(text: &str) -> Result<String, String> {
 }
 
 /// `--bind`: an address of this host.
-pub(super) fn address(text: &str) -> Result<IpAddr, String> {
+pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
     let bracketed = text
         .strip_prefix('[')
         .and_then(|text| text.strip_suffix(']'));

@@ -14,30 +14,30 @@ const HEADING: &str = "RDMA (each end for itself; no effect over TCP)";
 ///
 /// A build without RDMA takes them too: a command line works with either.
 #[derive(Debug, Clone, Default, Args)]
-pub struct RdmaOptions {
+pub(crate) struct RdmaOptions {
     /// Use only this device, as `ibv_devices` names it [default: the fastest that reaches the peer]
     #[arg(long, help_heading = HEADING, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
-    pub device: Option<String>,
+    pub(crate) device: Option<String>,
 
     /// Use only this port of the device, from 1 [default: any active one]
     #[arg(long, help_heading = HEADING, value_name = "N", value_parser = RangedU64ValueParser::<u8>::new().range(1..))]
-    pub ib_port: Option<u8>,
+    pub(crate) ib_port: Option<u8>,
 
     /// Use only this row of the port's GID table [default: RoCE v2 before v1, IPv4 before IPv6]
     #[arg(long, help_heading = HEADING, value_name = "N")]
-    pub gid_index: Option<u8>,
+    pub(crate) gid_index: Option<u8>,
 
     /// Traffic class of the packets; on RoCE v2 four times the DSCP, 104 for DSCP 26 [default: 0]
     #[arg(long, help_heading = HEADING, value_name = "N")]
-    pub traffic_class: Option<u8>,
+    pub(crate) traffic_class: Option<u8>,
 
     /// Service level of the packets, 0 to 15; on RoCE the VLAN priority, 0 to 7 [default: 0]
     #[arg(long, help_heading = HEADING, value_name = "N", value_parser = RangedU64ValueParser::<u8>::new().range(..=15))]
-    pub service_level: Option<u8>,
+    pub(crate) service_level: Option<u8>,
 
     /// Row of the port's partition key table; on InfiniBand both ends must be in the partition [default: 0]
     #[arg(long, help_heading = HEADING, value_name = "N")]
-    pub pkey_index: Option<u16>,
+    pub(crate) pkey_index: Option<u16>,
 }
 
 impl RdmaOptions {

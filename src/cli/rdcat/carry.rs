@@ -1,9 +1,6 @@
 //! Stdin to the peer and the peer to stdout, both ways at once.
 
-use std::{
-    fs::{self, File},
-    pin::pin,
-};
+use std::{fs::File, pin::pin};
 
 use anyhow::Context;
 use rustix::stdio::dup2_stdout;
@@ -11,10 +8,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Error, ReadHalf, Stream, WriteHalf,
-    carry::{pump, thread::PumpThread},
-    cli::{
+    carry::{self, thread::CarryThread},
+    cli::shared::{
         exit::Exit,
-        run::{Run, cut_short, pumped, settled},
+        run::{Run, explained},
     },
     fd::{Sink, Source},
 };
@@ -22,8 +19,8 @@ use crate::{
 /// Carries everything to both ends, each way on a thread of its own: a disk that stalls in one holds up neither
 /// the other nor the stream. A way that fails ends both. The stream comes back, to be closed.
 pub(super) async fn carry(stream: Stream, run: &mut Run) -> (Stream, anyhow::Result<()>) {
-    let threads = PumpThread::start("input").and_then(|input| {
-        let output = PumpThread::start("output")?;
+    let threads = CarryThread::start("input").and_then(|input| {
+        let output = CarryThread::start("output")?;
         Ok((input, output))
     });
     let (input, output) = match threads.context("cannot start a thread") {
@@ -96,17 +93,8 @@ async fn give(mut write: WriteHalf, over: CancellationToken) -> (WriteHalf, anyh
 async fn give_all(write: &mut WriteHalf) -> anyhow::Result<()> {
     let mut source = Source::stdin().context("cannot read stdin")?;
     let name = source.describe().to_owned();
-    let watch = write.watch();
-    tokio::select! {
-        biased;
-        filled = pump::fill(&mut source, write) => pumped(filled, &name)?,
-        error = cut_short(&watch) => return error,
-    }
-    let is_file = fs::metadata("/proc/self/fd/0").is_ok_and(|metadata| metadata.is_file());
-    if !is_file {
-        settled().await?;
-    }
-    Ok(write.finish().await?)
+    let sent = carry::send_all_and_finish(&mut source, write).await;
+    sent.map(drop).map_err(|error| explained(error, &name))
 }
 
 /// Receives to stdout, unless it is to be left alone.
@@ -127,12 +115,8 @@ async fn take(mut read: ReadHalf, over: CancellationToken) -> (ReadHalf, anyhow:
 async fn take_all(read: &mut ReadHalf) -> anyhow::Result<()> {
     let mut sink = Sink::stdout().context("cannot open stdout for writing")?;
     let name = sink.describe().to_owned();
-    let watch = read.watch();
-    tokio::select! {
-        biased;
-        drained = pump::drain(read, &mut sink) => pumped(drained, &name)?,
-        error = cut_short(&watch) => return error,
-    }
+    let received = carry::receive_all(read, &mut sink).await;
+    received.map_err(|error| explained(error, &name))?;
     sink.close(false)
         .await
         .with_context(|| format!("cannot finish {name}"))?;

@@ -20,13 +20,15 @@ use tokio::runtime::Handle;
 use crate::{
     cli::{
         args::RdcatArgs,
-        exit::Exit,
-        message::{Console, sentence},
-        pipeline::Pipeline,
-        progress::{Progress, is_on_terminal},
-        report::Report,
-        run,
-        signals::{self, Caught},
+        shared::{
+            exit::Exit,
+            message::{Console, sentence},
+            pipeline::Pipeline,
+            progress::{RunProgress, is_on_terminal},
+            report::Report,
+            run,
+            signals::{self, Caught},
+        },
     },
     ssh::{
         explain,
@@ -70,7 +72,7 @@ fn write(
     let moved = Arc::new(AtomicU64::new(0));
     let counted = [Arc::clone(bytes), Arc::clone(&moved)];
     let terminal = is_on_terminal(&io::stdout(), false);
-    let _progress = Progress::start(console, None, terminal, move || {
+    let _progress = RunProgress::start(console, None, terminal, move || {
         counted.iter().map(|c| c.load(Ordering::Relaxed)).sum()
     });
     let mut exit = Exit::Ok;

@@ -12,15 +12,18 @@ use serde_json::json;
 use super::carry::carry;
 use crate::{
     Error, HandshakeFault, Key, Listener, Stream,
-    cli::{args::RdcatArgs, message::sentence, progress::is_on_terminal, report::Report, run::Run},
+    cli::{
+        args::RdcatArgs,
+        shared::{message::sentence, progress::is_on_terminal, report::Report, run::Run},
+    },
     reach::{
-        self, Tried, Unreached,
-        ticket::{Nobody, Ticket},
+        self, FailedAddress, Unreached,
+        ticket::{NoListener, Ticket},
     },
 };
 
 /// How they find each other.
-pub(super) enum Way {
+pub(super) enum TicketRole {
     /// Prints a ticket and waits.
     Listen,
     /// Goes where the ticket says.
@@ -28,10 +31,10 @@ pub(super) enum Way {
 }
 
 /// Joins stdin and stdout with those of the peer, to their ends.
-pub(super) async fn join(args: RdcatArgs, way: Way, mut run: Run) -> Report {
+pub(super) async fn join(args: RdcatArgs, way: TicketRole, mut run: Run) -> Report {
     let met = match way {
-        Way::Listen => listen(&args, &mut run).await,
-        Way::Dial(ticket) => dial(&args, &ticket, &mut run).await,
+        TicketRole::Listen => listen(&args, &mut run).await,
+        TicketRole::Dial(ticket) => dial(&args, &ticket, &mut run).await,
     };
     let stream = match met {
         Ok(stream) => stream,
@@ -154,7 +157,7 @@ fn explain(unreached: Unreached, port: u16) -> anyhow::Error {
         let context = "this is not the ticket of the rdcat -l that waits there";
         return anyhow::Error::from(error).context(context);
     }
-    let told = |tried: &Tried| format!("{}: {}", tried.address, tried.what);
+    let told = |tried: &FailedAddress| format!("{}: {}", tried.address, tried.what);
     let tried = tried.iter().map(told).collect::<Vec<_>>().join(", ");
-    Nobody { port, tried }.into()
+    NoListener { port, tried }.into()
 }

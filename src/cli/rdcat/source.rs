@@ -7,8 +7,10 @@ use anyhow::Context;
 use crate::{
     cli::{
         args::{RdcatArgs, Secret},
-        message::Console,
-        secret::{blank_argument, blank_environment},
+        shared::{
+            message::Console,
+            secret::{blank_argument, blank_environment},
+        },
     },
     key,
     reach::ticket::Ticket,

@@ -2,12 +2,9 @@
 
 use std::{fs, time::Duration};
 
+use super::table::{Table, rate};
 use crate::{
-    cli::{
-        args::RdpipeArgs,
-        message::Console,
-        table::{Table, rate},
-    },
+    cli::{args::RdpipeArgs, shared::message::Console},
     ssh::{
         outcome::{PipelineFault, Site, Verdict, describe},
         plan::Plan,

@@ -1,5 +1,5 @@
 //! The tests may run as root, whom no permission stops; so what depends on permissions is tested
-//! as the pure function [`route`] too, and skipped aloud here.
+//! as the pure function [`write_method`] too, and skipped aloud here.
 
 use std::{
     ffi::OsStr,
@@ -20,14 +20,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{names, os_error, poll_once};
 use crate::fd::{
-    Source, Target,
-    target::{Facts, Route, route, try_open_special},
-    temporary::{Temporary, umask_in},
+    OutputTarget, Source,
+    target::{TargetFacts, WriteMethod, try_open_special, write_method},
+    temporary::{TemporaryFile, umask_in},
 };
 
 /// Writes `bytes` to `path` as the programs do. Whether it was written beside its target.
 async fn write(path: &Path, bytes: &[u8]) -> bool {
-    let mut target = Target::create(path).await.unwrap();
+    let mut target = OutputTarget::create(path).await.unwrap();
     let beside = target.is_beside();
     target.sink().write_all(bytes).await.unwrap();
     target.commit(true).await.unwrap();
@@ -38,7 +38,7 @@ async fn write(path: &Path, bytes: &[u8]) -> bool {
 async fn makes_a_missing_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("new");
-    let mut target = Target::create(&path).await.unwrap();
+    let mut target = OutputTarget::create(&path).await.unwrap();
     target.sink().write_all(b"bytes").await.unwrap();
     assert!(!path.exists(), "not before the commit");
     target.commit(false).await.unwrap();
@@ -72,7 +72,7 @@ async fn dropped_it_changes_nothing() {
     let old = directory.path().join("old");
     fs::write(&old, "old").unwrap();
     for path in [old.clone(), directory.path().join("missing")] {
-        let mut target = Target::create(&path).await.unwrap();
+        let mut target = OutputTarget::create(&path).await.unwrap();
         target.sink().write_all(b"lost").await.unwrap();
         drop(target);
     }
@@ -98,7 +98,7 @@ async fn follows_symbolic_links() {
     assert_eq!(names(directory.path()), ["file", "link", "second"]);
 
     symlink("loop", directory.path().join("loop")).unwrap();
-    let error = Target::create(&directory.path().join("loop"))
+    let error = OutputTarget::create(&directory.path().join("loop"))
         .await
         .err()
         .unwrap();
@@ -130,7 +130,7 @@ async fn writes_in_place_what_cannot_be_replaced() {
 #[tokio::test]
 async fn writes_devices_and_links_of_proc() {
     assert!(!write(Path::new("/dev/null"), b"bytes").await);
-    let mut full = Target::create(Path::new("/dev/full")).await.unwrap();
+    let mut full = OutputTarget::create(Path::new("/dev/full")).await.unwrap();
     let error = full.sink().write_all(b"x").await.unwrap_err();
     assert_eq!(os_error(&error), Some(Errno::NOSPC));
 
@@ -154,11 +154,11 @@ async fn writes_devices_and_links_of_proc() {
 async fn refuses_directories() {
     let directory = tempfile::tempdir().unwrap();
     for path in [directory.path().into(), directory.path().join("missing/")] {
-        let error = Target::create(&path).await.err().unwrap();
+        let error = OutputTarget::create(&path).await.err().unwrap();
         assert_eq!(os_error(&error), Some(Errno::ISDIR), "{path:?}");
     }
     let nowhere = directory.path().join("missing/file");
-    let error = Target::create(&nowhere).await.err().unwrap();
+    let error = OutputTarget::create(&nowhere).await.err().unwrap();
     assert_eq!(error.kind(), io::ErrorKind::NotFound);
 }
 
@@ -175,14 +175,14 @@ async fn permissions_count() {
     let path = directory.path().join("read-only");
     fs::write(&path, "old").unwrap();
     set(&path, 0o444);
-    let error = Target::create(&path).await.err().unwrap();
+    let error = OutputTarget::create(&path).await.err().unwrap();
     assert_eq!(os_error(&error), Some(Errno::ACCESS));
     assert_eq!(fs::read(&path).unwrap(), b"old");
 
     set(&path, 0o644);
     set(directory.path(), 0o555);
     let beside = write(&path, b"new").await;
-    let missing = Target::create(&directory.path().join("missing")).await;
+    let missing = OutputTarget::create(&directory.path().join("missing")).await;
     set(directory.path(), 0o755);
     assert!(!beside, "nothing can be created in the directory");
     assert_eq!(fs::read(&path).unwrap(), b"new");
@@ -198,7 +198,7 @@ async fn waits_for_the_reader_of_a_fifo() {
         try_open_special(&path).unwrap().is_none(),
         "nobody reads it"
     );
-    let mut creating = Box::pin(Target::create(&path));
+    let mut creating = Box::pin(OutputTarget::create(&path));
     assert!(poll_once(&mut creating).is_pending());
     let mut source = Source::open(&path).unwrap();
     let mut target = creating.await.unwrap();
@@ -215,18 +215,18 @@ async fn a_target_that_changes_meanwhile() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
     // A plain file that appears is replaced.
-    let mut target = Target::create(&path).await.unwrap();
+    let mut target = OutputTarget::create(&path).await.unwrap();
     target.sink().write_all(b"ours").await.unwrap();
     fs::write(&path, "theirs").unwrap();
     target.commit(false).await.unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"ours");
     // One that vanishes is made.
-    let target = Target::create(&path).await.unwrap();
+    let target = OutputTarget::create(&path).await.unwrap();
     fs::remove_file(&path).unwrap();
     target.commit(false).await.unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"");
     // Whatever else it has become stays.
-    let target = Target::create(&path).await.unwrap();
+    let target = OutputTarget::create(&path).await.unwrap();
     fs::remove_file(&path).unwrap();
     symlink("elsewhere", &path).unwrap();
     let error = target.commit(false).await.unwrap_err();
@@ -236,9 +236,9 @@ async fn a_target_that_changes_meanwhile() {
 }
 
 /// As on a file system without `O_TMPFILE`.
-fn named(directory: &Path, target: &OsStr) -> (Temporary, OwnedFd) {
+fn named(directory: &Path, target: &OsStr) -> (TemporaryFile, OwnedFd) {
     let directory = fs::File::open(directory).unwrap().into();
-    Temporary::create_named(directory, target, Mode::RUSR | Mode::WUSR).unwrap()
+    TemporaryFile::create_named(directory, target, Mode::RUSR | Mode::WUSR).unwrap()
 }
 
 #[test]
@@ -271,9 +271,9 @@ fn a_named_temporary_leaves_nothing_behind() {
 }
 
 #[test]
-fn the_route_of_an_existing_target() {
+fn how_an_existing_target_is_written() {
     let (us, them) = (Uid::from_raw(1000), Uid::from_raw(1001));
-    let plain = Facts {
+    let plain = TargetFacts {
         file_type: FileType::RegularFile,
         links: 1,
         mode: Mode::from_raw_mode(0o644),
@@ -281,45 +281,57 @@ fn the_route_of_an_existing_target() {
         attributes: Vec::new(),
         is_mounted: false,
     };
-    let but = |change: fn(&mut Facts)| {
+    let but = |change: fn(&mut TargetFacts)| {
         let mut facts = plain.clone();
         change(&mut facts);
         facts
     };
     let table = [
-        (plain.clone(), us, Route::Beside),
-        (plain.clone(), Uid::ROOT, Route::Beside),
-        (plain.clone(), them, Route::InPlace),
-        (but(|f| f.file_type = FileType::Fifo), us, Route::InPlace),
+        (plain.clone(), us, WriteMethod::Beside),
+        (plain.clone(), Uid::ROOT, WriteMethod::Beside),
+        (plain.clone(), them, WriteMethod::InPlace),
+        (
+            but(|f| f.file_type = FileType::Fifo),
+            us,
+            WriteMethod::InPlace,
+        ),
         (
             but(|f| f.file_type = FileType::BlockDevice),
             Uid::ROOT,
-            Route::InPlace,
+            WriteMethod::InPlace,
         ),
-        (but(|f| f.links = 2), us, Route::InPlace),
-        (but(|f| f.links = 0), us, Route::InPlace),
-        (but(|f| f.mode |= Mode::SUID), us, Route::InPlace),
-        (but(|f| f.mode |= Mode::SGID), us, Route::InPlace),
-        (but(|f| f.mode |= Mode::SVTX), us, Route::InPlace),
+        (but(|f| f.links = 2), us, WriteMethod::InPlace),
+        (but(|f| f.links = 0), us, WriteMethod::InPlace),
+        (but(|f| f.mode |= Mode::SUID), us, WriteMethod::InPlace),
+        (but(|f| f.mode |= Mode::SGID), us, WriteMethod::InPlace),
+        (but(|f| f.mode |= Mode::SVTX), us, WriteMethod::InPlace),
         (
             but(|f| f.attributes = b"security.selinux\0".to_vec()),
             us,
-            Route::Beside,
+            WriteMethod::Beside,
         ),
         (
             but(|f| f.attributes = b"system.posix_acl_access\0".to_vec()),
             us,
-            Route::InPlace,
+            WriteMethod::InPlace,
         ),
         (
             but(|f| f.attributes = b"security.selinux\0user.x\0".to_vec()),
             us,
-            Route::InPlace,
+            WriteMethod::InPlace,
         ),
-        (but(|f| f.is_mounted = true), Uid::ROOT, Route::InPlace),
+        (
+            but(|f| f.is_mounted = true),
+            Uid::ROOT,
+            WriteMethod::InPlace,
+        ),
     ];
     for (facts, caller, expected) in table {
-        assert_eq!(route(&facts, caller), expected, "{facts:?} for {caller:?}");
+        assert_eq!(
+            write_method(&facts, caller),
+            expected,
+            "{facts:?} for {caller:?}"
+        );
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::{reach, ssh::protocol::AgentHello, transport::host_name};
+use crate::{host::host_name, reach, ssh::protocol::AgentHello};
 
 /// What an agent on this host says first.
 pub(super) fn hello() -> AgentHello {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Error, Stream,
-    carry::pump::{self, PumpError},
+    carry::{self, CarryError},
     ssh::{edge::about_peer, protocol::FaultKind},
 };
 
@@ -38,8 +38,8 @@ pub(super) enum Trouble {
     Elsewhere,
 }
 
-impl Trouble {
-    fn stream(error: Error) -> Self {
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
         match error {
             Error::Stopped { .. } => Self::Stopped,
             error => Self::Stream(error),
@@ -47,16 +47,13 @@ impl Trouble {
     }
 }
 
-impl From<PumpError> for Trouble {
-    fn from(error: PumpError) -> Self {
+impl From<CarryError> for Trouble {
+    fn from(error: CarryError) -> Self {
         match error {
-            PumpError::Source(error, offset) | PumpError::Sink(error, offset) => {
-                Self::Local(error, offset)
+            CarryError::Source { offset, source } | CarryError::Sink { offset, source } => {
+                Self::Local(source, offset)
             }
-            PumpError::Stream(error) => match Error::from_io(&error) {
-                Some(inner) => Self::stream(inner.clone()),
-                None => Self::Local(error, 0),
-            },
+            CarryError::Stream(error) => error.into(),
         }
     }
 }
@@ -67,18 +64,9 @@ impl ConnectedEdge {
         &mut self,
         sink: &mut (impl AsyncWrite + Unpin),
     ) -> Result<(), Trouble> {
-        let (watch, cause) = (self.stream.watch(), Arc::clone(&self.cause));
         let mut input = Metered::new(&mut self.stream, &self.meter);
-        tokio::select! {
-            biased;
-            drained = pump::drain(&mut input, sink) => { drained?; }
-            error = watch.interrupted() => return Err(Trouble::stream(error)),
-            () = cause.failed() => return Err(Trouble::Elsewhere),
-        }
-        // What came after the last byte counts as well: only now nothing may turn back.
-        watch
-            .error()
-            .map_or(Ok(()), |error| Err(Trouble::stream(error)))
+        let draining = carry::receive_all(&mut input, sink);
+        unless_failed(&self.cause, draining).await.map(drop)
     }
 
     /// Sends all of `source`, and no FIN.
@@ -86,14 +74,9 @@ impl ConnectedEdge {
         &mut self,
         source: &mut (impl AsyncRead + Unpin),
     ) -> Result<(), Trouble> {
-        let (watch, cause) = (self.stream.watch(), Arc::clone(&self.cause));
         let mut output = Metered::new(&mut self.stream, &self.meter);
-        tokio::select! {
-            biased;
-            filled = pump::fill(source, &mut output) => { filled?; Ok(()) }
-            error = watch.interrupted() => Err(Trouble::stream(error)),
-            () = cause.failed() => Err(Trouble::Elsewhere),
-        }
+        let filling = carry::send_all(source, &mut output);
+        unless_failed(&self.cause, filling).await.map(drop)
     }
 
     /// Waits for `event`, and for nothing that makes it pointless.
@@ -103,22 +86,12 @@ impl ConnectedEdge {
     /// That of `event`.
     pub(super) async fn until<T>(&self, event: impl Future<Output = T>) -> Result<T, Trouble> {
         let watch = self.stream.watch();
-        tokio::select! {
-            biased;
-            result = event => Ok(result),
-            error = watch.interrupted() => Err(Trouble::stream(error)),
-            () = self.cause.failed() => Err(Trouble::Elsewhere),
-        }
+        unless_failed(&self.cause, carry::unless_interrupted(&watch, event)).await
     }
 
     /// Sends the FIN, and waits until the peer's sink has confirmed that it took all.
     pub(super) async fn finish(&mut self) -> Result<(), Trouble> {
-        let cause = Arc::clone(&self.cause);
-        tokio::select! {
-            biased;
-            finished = self.stream.finish() => finished.map_err(Trouble::stream),
-            () = cause.failed() => Err(Trouble::Elsewhere),
-        }
+        unless_failed(&self.cause, self.stream.finish()).await
     }
 
     /// Fails the work because the edge broke; the peers on all edges are told.
@@ -154,5 +127,21 @@ impl ConnectedEdge {
     pub(super) async fn close(mut self) {
         self.abort_if_failed();
         self.stream.close().await;
+    }
+}
+
+/// Waits for `work`, or for the stage to fail elsewhere.
+///
+/// # Cancel safety
+///
+/// That of `work`, which is dropped when the stage fails.
+async fn unless_failed<T, E: Into<Trouble>>(
+    cause: &FirstCause,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, Trouble> {
+    tokio::select! {
+        biased;
+        result = work => result.map_err(Into::into),
+        () = cause.failed() => Err(Trouble::Elsewhere),
     }
 }

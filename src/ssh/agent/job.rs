@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use super::{cause::FirstCause, connected_edge::ConnectedEdge, control::Outbox, meter::Meter};
 use crate::{
-    carry::thread::PumpThread,
+    carry::thread::CarryThread,
     ssh::protocol::{EdgeDirection, EdgeId, FaultKind, Payload},
 };
 
@@ -60,7 +60,7 @@ impl JobContext {
 pub(super) type Messages = mpsc::UnboundedReceiver<Payload>;
 
 /// An edge, and the thread that it lives on.
-pub(super) type PlacedEdge = (PumpThread, ConnectedEdge);
+pub(super) type PlacedEdge = (CarryThread, ConnectedEdge);
 
 /// The edges of an order that are connected.
 #[derive(Default)]

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::io::{AsyncBufRead, AsyncRead, ReadBuf};
 
-use crate::{Stream, carry::pump::FillSlots};
+use crate::{Stream, Watch, carry::Watched, transport::FillSlots};
 
 /// The counts of one edge, read by other threads while it is in use.
 #[derive(Debug, Default)]
@@ -109,6 +109,12 @@ impl AsyncBufRead for Metered<'_> {
     fn consume(mut self: Pin<&mut Self>, count: usize) {
         self.clock.meter.count(count);
         Pin::new(&mut *self.stream).consume(count);
+    }
+}
+
+impl Watched for Metered<'_> {
+    fn watch(&self) -> Watch {
+        self.stream.watch()
     }
 }
 

@@ -39,7 +39,7 @@ pub async fn connect(
     key: &Key,
     config: &StreamConfig,
 ) -> Result<Stream, Error> {
-    rdma::Ours::check(config)?;
+    rdma::LocalPorts::check(config)?;
     let started = Instant::now();
     let deadline = started + config.connect_timeout;
     let addresses = resolve(host, port).await?;
@@ -48,13 +48,13 @@ pub async fn connect(
         for address in &addresses {
             match attempt(*address, host, key, config, deadline).await {
                 Ok(negotiated) => return Stream::start(negotiated, config),
-                Err(Setback::Final(fault)) => {
+                Err(DialError::Final(fault)) => {
                     return Err(Error::Handshake {
                         peer: host.to_owned(),
                         fault,
                     });
                 }
-                Err(Setback::NotYet(error)) => last = Some(error),
+                Err(DialError::NotYet(error)) => last = Some(error),
             }
         }
         if Instant::now() + PAUSE >= deadline {
@@ -85,7 +85,7 @@ async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
 }
 
 /// Why an attempt did not succeed.
-enum Setback {
+enum DialError {
     /// Nobody is there yet, or the acceptor was too busy to answer: worth another try.
     NotYet(io::Error),
     /// Another try would end the same.
@@ -98,12 +98,12 @@ async fn attempt(
     key: &Key,
     config: &StreamConfig,
     deadline: Instant,
-) -> Result<Negotiated, Setback> {
+) -> Result<Negotiated, DialError> {
     let limit = deadline.min(Instant::now() + ADDRESS_LIMIT);
     let socket = match timeout_at(limit, TcpStream::connect(address)).await {
         Ok(Ok(socket)) => socket,
-        Ok(Err(error)) => return Err(Setback::NotYet(error)),
-        Err(_) => return Err(Setback::NotYet(io::ErrorKind::TimedOut.into())),
+        Ok(Err(error)) => return Err(DialError::NotYet(error)),
+        Err(_) => return Err(DialError::NotYet(io::ErrorKind::TimedOut.into())),
     };
     let limit = config.handshake_timeout;
     // Boxed: it is many times larger than all the rest of `connect`.
@@ -111,9 +111,9 @@ async fn attempt(
     match timeout(limit, dialing).await {
         Ok(Ok(negotiated)) => Ok(negotiated),
         Ok(Err(HandshakeFault::Broken(error))) if Instant::now() + PAUSE < deadline => {
-            Err(Setback::NotYet(io::Error::new(error.kind(), error)))
+            Err(DialError::NotYet(io::Error::new(error.kind(), error)))
         }
-        Ok(Err(fault)) => Err(Setback::Final(fault)),
-        Err(_) => Err(Setback::Final(HandshakeFault::Timeout(limit))),
+        Ok(Err(fault)) => Err(DialError::Final(fault)),
+        Err(_) => Err(DialError::Final(HandshakeFault::Timeout(limit))),
     }
 }

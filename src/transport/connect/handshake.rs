@@ -18,7 +18,7 @@ use tokio::{
 };
 use tokio_util::codec::Framed;
 
-use super::preamble::{Kind, PREAMBLE_BYTES, Preamble};
+use super::preamble::{PREAMBLE_BYTES, Preamble, PreambleKind};
 use crate::{
     HandshakeFault, Key,
     transport::{
@@ -58,12 +58,12 @@ pub(super) fn closed() -> HandshakeFault {
 /// # Errors
 ///
 /// When the acceptor does not have the key, speaks another version, or is not rdpipe.
-pub(crate) async fn introduce(
+pub(crate) async fn initiate(
     mut socket: TcpStream,
     key: &Key,
 ) -> Result<(Control, [u64; 2]), HandshakeFault> {
     socket.set_nodelay(true)?;
-    let preamble = Preamble::encode(Kind::Control);
+    let preamble = Preamble::encode(PreambleKind::Control);
     let (initiator, first) = Initiator::start(key, &preamble);
     socket.write_all(&[&preamble[..], &first].concat()).await?;
     let session = read_reply(&mut socket, initiator).await?;
@@ -84,8 +84,8 @@ async fn read_reply(
             ours: PROTOCOL_VERSION,
             theirs: version,
         }),
-        Some(Kind::WrongKey) => Err(HandshakeFault::Key),
-        Some(Kind::Reply) => {
+        Some(PreambleKind::WrongKey) => Err(HandshakeFault::Key),
+        Some(PreambleKind::Reply) => {
             let mut reply = [0; HANDSHAKE_BYTES];
             socket.read_exact(&mut reply).await?;
             initiator.finish(&reply).map_err(|_| HandshakeFault::Key)
@@ -118,7 +118,7 @@ pub(crate) async fn authenticate(
     // Before anything else is read: how much follows is up to their version.
     let theirs = Preamble::decode(preamble).map_or(PROTOCOL_VERSION, |p| p.version);
     if theirs != PROTOCOL_VERSION {
-        refuse(socket, Kind::WrongVersion).await;
+        refuse(socket, PreambleKind::WrongVersion).await;
         return Err(HandshakeFault::Version {
             ours: PROTOCOL_VERSION,
             theirs,
@@ -127,11 +127,11 @@ pub(crate) async fn authenticate(
     let mut first = [0; HANDSHAKE_BYTES];
     socket.read_exact(&mut first).await?;
     let Ok((session, reply)) = noise::respond(key, &preamble, &first) else {
-        refuse(socket, Kind::WrongKey).await;
+        refuse(socket, PreambleKind::WrongKey).await;
         return Err(HandshakeFault::Key);
     };
     socket
-        .write_all(&[&Preamble::encode(Kind::Reply)[..], &reply].concat())
+        .write_all(&[&Preamble::encode(PreambleKind::Reply)[..], &reply].concat())
         .await?;
     let [to_acceptor, to_dialer] = session.seeds;
     let mut control = Framed::new(socket, Codec(session));
@@ -145,7 +145,7 @@ pub(crate) async fn authenticate(
     }
 }
 
-async fn refuse(mut socket: TcpStream, kind: Kind) {
+async fn refuse(mut socket: TcpStream, kind: PreambleKind) {
     if socket.write_all(&Preamble::encode(kind)).await.is_ok() {
         task::close(socket).await;
     }

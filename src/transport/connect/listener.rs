@@ -21,7 +21,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::{
     handshake,
     negotiate::{self, Negotiated},
-    preamble::{Kind, PREAMBLE_BYTES, Preamble},
+    preamble::{PREAMBLE_BYTES, Preamble, PreambleKind},
 };
 use crate::{
     Error, HandshakeFault, Key, StreamConfig,
@@ -32,8 +32,8 @@ use crate::{
 
 /// Most connections that may be in a handshake at once. Whoever comes after that pushes out the
 /// one that has dawdled longest: a peer with the key needs a few milliseconds, so it is never the
-/// one, while a crowd of silent strangers cannot keep it out.
-const MAX_STRANGERS: usize = 128;
+/// one, while a crowd of silent unauthenticated cannot keep it out.
+const MAX_UNAUTHENTICATED: usize = 128;
 
 /// Streams that wait for [`Listener::accept`]. More than a few mean that nobody accepts.
 const BACKLOG: usize = 16;
@@ -50,7 +50,7 @@ pub struct Listener {
     address: SocketAddr,
     config: StreamConfig,
     arrivals: mpsc::Receiver<Result<Negotiated, Error>>,
-    _door: DropGuard,
+    _stop: DropGuard,
 }
 
 impl Listener {
@@ -69,7 +69,7 @@ impl Listener {
             address: address.to_string(),
             source: Arc::new(source),
         };
-        rdma::Ours::check(&config)?;
+        rdma::LocalPorts::check(&config)?;
         let streams = Handle::current();
         let runtime = config.control_runtime.clone();
         let runtime = runtime.unwrap_or_else(|| streams.clone());
@@ -80,11 +80,11 @@ impl Listener {
         let local = socket.local_addr().map_err(failed)?;
         let (sender, arrivals) = mpsc::channel(BACKLOG);
         let closed = CancellationToken::new();
-        let door = Arc::new(Door {
+        let acceptor = Arc::new(Acceptor {
             key,
             config: config.clone(),
             streams,
-            strangers: Mutex::default(),
+            unauthenticated: Mutex::default(),
             expected: Mutex::default(),
             arrivals: sender,
             closed: closed.clone(),
@@ -92,13 +92,13 @@ impl Listener {
         runtime.spawn(
             closed
                 .clone()
-                .run_until_cancelled_owned(door.answer(socket)),
+                .run_until_cancelled_owned(acceptor.answer(socket)),
         );
         Ok(Self {
             address: local,
             config,
             arrivals,
-            _door: closed.drop_guard(),
+            _stop: closed.drop_guard(),
         })
     }
 
@@ -142,26 +142,26 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         socket.set_only_v6(!address.ip().is_unspecified())?;
     }
     socket.bind(&address.into())?;
-    // Deep enough for a flood of strangers within the time that one accept takes.
+    // Deep enough for a flood of unauthenticated within the time that one accept takes.
     socket.listen(1024)?;
     TcpListener::from_std(socket.into())
 }
 
 /// What the background of a listener shares.
-struct Door {
+struct Acceptor {
     key: Key,
     config: StreamConfig,
     /// Where streams will be used, so where their data path is to be made: a queue pair belongs to
     /// the runtime that it is made in.
     streams: Handle,
-    strangers: Mutex<Strangers>,
+    unauthenticated: Mutex<Unauthenticated>,
     /// Data connections that streams wait for, by their tokens.
     expected: Mutex<HashMap<[u8; 32], oneshot::Sender<TcpStream>>>,
     arrivals: mpsc::Sender<Result<Negotiated, Error>>,
     closed: CancellationToken,
 }
 
-impl Door {
+impl Acceptor {
     async fn answer(self: Arc<Self>, socket: TcpListener) {
         loop {
             match socket.accept().await {
@@ -175,21 +175,21 @@ impl Door {
     }
 
     fn admit(self: &Arc<Self>, socket: TcpStream, address: SocketAddr) {
-        let door = Arc::clone(self);
-        let mut strangers = lock(&self.strangers);
-        let number = strangers.next();
+        let acceptor = Arc::clone(self);
+        let mut unauthenticated = lock(&self.unauthenticated);
+        let number = unauthenticated.next();
         let serving = async move {
-            let admission = Admission {
-                door: &door,
+            let permit = HandshakePermit {
+                acceptor: &acceptor,
                 number,
             };
-            if let Err(fault) = door.serve(socket, admission).await {
+            if let Err(fault) = acceptor.serve(socket, permit).await {
                 tracing::debug!(%address, %fault, "a connection without the key");
             }
         };
         let task = tokio::spawn(self.closed.clone().run_until_cancelled_owned(serving));
-        let pushed_out = strangers.admit(number, task.abort_handle());
-        drop(strangers);
+        let pushed_out = unauthenticated.admit(number, task.abort_handle());
+        drop(unauthenticated);
         if let Some(oldest) = pushed_out {
             oldest.abort();
         }
@@ -199,7 +199,7 @@ impl Door {
     async fn serve(
         self: &Arc<Self>,
         mut socket: TcpStream,
-        admission: Admission<'_>,
+        permit: HandshakePermit<'_>,
     ) -> Result<(), HandshakeFault> {
         let limit = self.config.handshake_timeout;
         let authenticating = async {
@@ -212,7 +212,7 @@ impl Door {
                 )),
                 Some(Preamble {
                     version: PROTOCOL_VERSION,
-                    kind: Some(Kind::Data),
+                    kind: Some(PreambleKind::Data),
                 }) => {
                     self.take_data(socket).await?;
                     Ok(None)
@@ -226,13 +226,14 @@ impl Door {
         };
         let authenticated = timeout(limit, authenticating).await;
         // From here on it is no stranger, and nobody pushes it out.
-        drop(admission);
+        drop(permit);
         let Some(peer) = authenticated.map_err(|_| HandshakeFault::Timeout(limit))?? else {
             return Ok(());
         };
-        let door = Arc::clone(self);
-        let welcome =
-            async move { negotiate::welcome(peer, &door.config, |token| door.expect(token)).await };
+        let acceptor = Arc::clone(self);
+        let welcome = async move {
+            negotiate::accept(peer, &acceptor.config, |token| acceptor.expect(token)).await
+        };
         let welcome = self.closed.clone().run_until_cancelled_owned(welcome);
         let Ok(Some(arrival)) = self.streams.spawn(welcome).await else {
             // The listener is gone, or its runtime.
@@ -256,35 +257,38 @@ impl Door {
     fn expect(&self, token: Token) -> impl Future<Output = Option<TcpStream>> + use<'_> {
         let (sender, receiver) = oneshot::channel();
         lock(&self.expected).insert(token.0, sender);
-        let forget = Forget { door: self, token };
+        let guard = TokenGuard {
+            acceptor: self,
+            token,
+        };
         async move {
             let data = receiver.await.ok();
-            drop(forget);
+            drop(guard);
             data
         }
     }
 }
 
 /// Takes a token back when the stream no longer waits for its data connection.
-struct Forget<'a> {
-    door: &'a Door,
+struct TokenGuard<'a> {
+    acceptor: &'a Acceptor,
     token: Token,
 }
 
-impl Drop for Forget<'_> {
+impl Drop for TokenGuard<'_> {
     fn drop(&mut self) {
-        lock(&self.door.expected).remove(&self.token.0);
+        lock(&self.acceptor.expected).remove(&self.token.0);
     }
 }
 
 /// The connections that have not proved anything yet, the oldest first.
 #[derive(Default)]
-struct Strangers {
+struct Unauthenticated {
     numbers: u64,
     waiting: VecDeque<(u64, AbortHandle)>,
 }
 
-impl Strangers {
+impl Unauthenticated {
     fn next(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
@@ -293,22 +297,22 @@ impl Strangers {
     /// Adds the newest; returns the oldest when there are too many.
     fn admit(&mut self, number: u64, task: AbortHandle) -> Option<AbortHandle> {
         self.waiting.push_back((number, task));
-        if self.waiting.len() <= MAX_STRANGERS {
+        if self.waiting.len() <= MAX_UNAUTHENTICATED {
             return None;
         }
         self.waiting.pop_front().map(|(_, oldest)| oldest)
     }
 }
 
-/// A place among the strangers, given up when dropped.
-struct Admission<'a> {
-    door: &'a Door,
+/// A place among the unauthenticated, given up when dropped.
+struct HandshakePermit<'a> {
+    acceptor: &'a Acceptor,
     number: u64,
 }
 
-impl Drop for Admission<'_> {
+impl Drop for HandshakePermit<'_> {
     fn drop(&mut self) {
-        lock(&self.door.strangers)
+        lock(&self.acceptor.unauthenticated)
             .waiting
             .retain(|(number, _)| *number != self.number);
     }

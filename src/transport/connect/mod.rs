@@ -1,11 +1,22 @@
-//! From a TCP socket to a stream: dialling and listening, the handshake, the choice of what carries the
-//! data, and the start of the stream's tasks.
+//! From a TCP socket to a stream, on either end.
+//!
+//! | file | what it does, in the order of a connection |
+//! |---|---|
+//! | [`dial`] | resolves the host, connects, and tries again while the acceptor is not there yet |
+//! | [`listener`] | accepts connections, and drops those that do not prove that they have the key |
+//! | [`preamble`] | the first eight bytes of every connection |
+//! | [`handshake`] | makes a fresh connection the authenticated control connection |
+//! | [`negotiate`] | agrees on what carries the data: a queue pair, or a second TCP connection |
+//! | [`start`] | makes the halves and starts the tasks of the stream |
+//! | `rdma_stream` | the same entry points for [`RdmaStream`](crate::RdmaStream) |
 
 pub(crate) mod dial;
 pub(crate) mod handshake;
 pub(crate) mod listener;
 mod negotiate;
 pub(crate) mod preamble;
+#[cfg(feature = "rdma")]
+mod rdma_stream;
 mod start;
 
 pub use dial::connect;

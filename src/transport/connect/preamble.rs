@@ -4,7 +4,7 @@
 //! |-------|-----------------------------------------------------------------|
 //! | 0..6  | `RDPIPE`                                                        |
 //! | 6     | protocol version                                                |
-//! | 7     | what the connection is for, or what became of it ([`Kind`])     |
+//! | 7     | what the connection is for, or what became of it ([`PreambleKind`])     |
 //!
 //! It is the only part that all versions share, so it can say that they differ.
 
@@ -17,7 +17,7 @@ const MAGIC: &[u8; 6] = b"RDPIPE";
 
 /// What a connection is for, as its dialer says, or the acceptor's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum PreambleKind {
     /// Dialer: this will be a control connection; a handshake follows.
     Control,
     /// Dialer: this is the data connection of a stream; its token follows.
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
     WrongVersion,
 }
 
-impl Kind {
+impl PreambleKind {
     const ALL: [(Self, u8); 5] = [
         (Self::Control, b'C'),
         (Self::Data, b'D'),
@@ -46,16 +46,16 @@ pub(crate) struct Preamble {
     /// Protocol version of whoever wrote it.
     pub(crate) version: u8,
     /// `None`: a kind that this version does not know.
-    pub(crate) kind: Option<Kind>,
+    pub(crate) kind: Option<PreambleKind>,
 }
 
 impl Preamble {
     /// A preamble of this version, as it travels.
-    pub(crate) fn encode(kind: Kind) -> [u8; PREAMBLE_BYTES] {
+    pub(crate) fn encode(kind: PreambleKind) -> [u8; PREAMBLE_BYTES] {
         let mut bytes = [0; PREAMBLE_BYTES];
         bytes[..6].copy_from_slice(MAGIC);
         bytes[6] = PROTOCOL_VERSION;
-        bytes[7] = Kind::ALL
+        bytes[7] = PreambleKind::ALL
             .iter()
             .find(|(known, _)| *known == kind)
             .map_or(0, |(_, byte)| *byte);
@@ -64,7 +64,7 @@ impl Preamble {
 
     /// Reads a preamble; `None` when whoever wrote the bytes is not rdpipe.
     pub(crate) fn decode(bytes: [u8; PREAMBLE_BYTES]) -> Option<Self> {
-        let kind = Kind::ALL
+        let kind = PreambleKind::ALL
             .iter()
             .find(|(_, byte)| *byte == bytes[7])
             .map(|(kind, _)| *kind);
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn every_kind_survives_the_wire() {
-        for (kind, _) in Kind::ALL {
+        for (kind, _) in PreambleKind::ALL {
             let preamble = Preamble {
                 version: PROTOCOL_VERSION,
                 kind: Some(kind),

@@ -6,13 +6,10 @@ use futures::task::AtomicWaker;
 use tokio::{net::TcpStream, runtime::Handle};
 use tokio_util::codec::Framed;
 
-use super::negotiate::{Data, Negotiated};
-#[cfg(feature = "rdma")]
-use crate::transport::rdma;
+use super::negotiate::{DataCarrier, Negotiated};
 use crate::{
     Error, StreamConfig,
     transport::{
-        Transport,
         control::{
             codec::Control,
             state::State,
@@ -22,15 +19,17 @@ use crate::{
         data::{
             path::DataPath,
             recv_half::RecvHalf,
-            recv_lane::Receiver,
+            recv_lane::SharedRecvLane,
             send_half::SendHalf,
-            send_lane::Sender,
+            send_lane::SharedSendLane,
             shared::Shared,
             steward,
             tcp::{Tcp, TcpReceive, TcpSend},
         },
+        rdma::Rdma,
         stream::{
-            either::Either, info::Info, read_half::ReadHalf, stream::Stream, write_half::WriteHalf,
+            either::Either, info::StreamInfo, read_half::ReadHalf, stream::Stream,
+            transport::Transport, write_half::WriteHalf,
         },
     },
 };
@@ -54,7 +53,7 @@ impl Stream {
         let control_runtime = control_runtime.unwrap_or_else(Handle::current);
         let control = move_control(control, &control_runtime).map_err(io_failed)?;
         let state = State::new(peer.clone(), agreement.direction, 2);
-        let mut info = Info {
+        let mut info = StreamInfo {
             state: Arc::clone(&state),
             peer_addr,
             transport: Transport::Tcp,
@@ -66,7 +65,7 @@ impl Stream {
             smaller: None,
         };
         let (send, recv) = match data {
-            Data::Tcp {
+            DataCarrier::Tcp {
                 socket,
                 reason,
                 is_fallback,
@@ -77,20 +76,16 @@ impl Stream {
                 let (send, recv) = halves(shared);
                 (Either::Tcp(send), Either::Tcp(recv))
             }
-            #[cfg(feature = "rdma")]
-            Data::Rdma(ends) => {
-                let mut ends = *ends;
-                (info.transport, info.reason) = (Transport::Rdma, ends.name.clone());
-                info.smaller = ends.smaller.take();
-                (info.chunk_bytes, info.depth) = (ends.chunk_bytes, ends.depth as usize);
-                let (paths, depth) = (ends.paths(&state), ends.depth);
-                let shared = share::<rdma::Rdma>(&state, paths, depth, seeds, config);
-                tokio::spawn(ends.renewer(Arc::clone(&shared), config.timeout).serve());
+            DataCarrier::Rdma(mut ends) => {
+                (info.transport, info.reason) = (Transport::Rdma, ends.name());
+                info.smaller = ends.smaller();
+                (info.chunk_bytes, info.depth) = (ends.chunk_bytes(), ends.depth() as usize);
+                let (paths, depth) = (ends.paths(&state), ends.depth());
+                let shared = share::<Rdma>(&state, paths, depth, seeds, config);
+                tokio::spawn(ends.renew(Arc::clone(&shared), config.timeout));
                 let (send, recv) = halves(shared);
                 (Either::Rdma(send), Either::Rdma(recv))
             }
-            #[cfg(not(feature = "rdma"))]
-            Data::Rdma(never) => match *never {},
         };
         let timing = Timing::new(config.timeout, agreement.peer_timeout);
         let stand_in = config.keepalive_runtime.clone();
@@ -130,15 +125,15 @@ fn share<D: DataPath>(
     seeds: [u64; 2],
     config: &StreamConfig,
 ) -> Arc<Shared<D>> {
-    let receiver = |path| Receiver::new(path, depth, seeds[1], faults(config));
+    let receiver = |path| SharedRecvLane::new(path, depth, seeds[1], faults(config));
     let shared = Shared {
         state: Arc::clone(state),
-        sender: send.map(|path| Sender::new(path, seeds[0])),
-        receiver: receive.map(receiver),
+        send_lane: send.map(|path| SharedSendLane::new(path, seeds[0])),
+        recv_lane: receive.map(receiver),
         attended: AtomicWaker::new(),
     };
-    if let Some(receiver) = &shared.receiver {
-        receiver.grant_all(state);
+    if let Some(recv_lane) = &shared.recv_lane {
+        recv_lane.grant_all(state);
     }
     Arc::new(shared)
 }

@@ -1,4 +1,4 @@
-//! Control messages on a byte stream: a length of two bytes, then one Noise message.
+//! Control messages on a TCP connection: each is a length of two bytes, then one Noise message.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use super::{
     noise::{Session, TAG_BYTES, Unopened},
 };
 
-/// Bytes of the length in front of each message, big-endian, as Noise's own examples have it.
+/// The size of the length field of each message, which is big-endian as in Noise's examples.
 const LENGTH_BYTES: usize = 2;
 
 /// The encrypted control connection.
@@ -20,13 +20,13 @@ pub(crate) type Control = Framed<TcpStream, Codec>;
 /// Encrypts and decrypts the control connection.
 pub(crate) struct Codec(pub(crate) Session);
 
-/// What ends a control connection.
+/// Why a control connection cannot be used any more.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ControlError {
-    /// The connection.
+    /// The TCP connection failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// A message.
+    /// A message could not be opened.
     #[error(transparent)]
     Unopened(#[from] Unopened),
 }
@@ -60,7 +60,7 @@ impl Decoder for Codec {
         Ok(Some(self.0.open(&buffer.split_to(length))?))
     }
 
-    /// A connection that ends inside a message ends like any other: the peer is gone.
+    /// Treats a connection that ends inside a message as one that ends: the peer is gone.
     fn decode_eof(&mut self, buffer: &mut BytesMut) -> Result<Option<Message>, ControlError> {
         self.decode(buffer)
     }

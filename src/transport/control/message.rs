@@ -1,4 +1,4 @@
-//! The control messages: what two ends tell each other under Noise. Pure, no I/O.
+//! The messages that the two ends send on the control connection, under Noise. Pure, no I/O.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,109 +7,116 @@ use crate::config::{Direction, TransportPolicy};
 /// Most bytes of one encoded message: a Noise message (65,535) less its tag.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 65_535 - 16;
 
-/// Longest text taken from a peer, in characters: an error message, never a novel.
+/// The longest text accepted from a peer, in characters. Enough for any error message.
 const MAX_TEXT_CHARS: usize = 2000;
 
 /// One message on the control connection. The order of the variants is the wire format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Message {
-    /// Dialer's first: what it wants. Its arrival under the session keys authenticates the dialer.
+    /// The dialer's first message: its offer. Its arrival under the session keys authenticates the dialer.
     Hello(Hello),
-    /// Acceptor's answer: what both will do.
+    /// The acceptor's answer: what both ends will do.
     Welcome(Welcome),
-    /// Acceptor: the data connection is there, go ahead.
+    /// From the acceptor: the data connection has arrived, the stream may start.
     Ready,
-    /// Receiver of a direction: these slots may be written.
+    /// From the receiver of a direction: these slots may be written.
     Credit(Vec<u32>),
-    /// Sender of a direction: that was all.
+    /// From the sender of a direction: all bytes were sent.
     Fin {
-        /// Bytes of the direction in all.
+        /// The number of bytes of the direction.
         bytes: u64,
-        /// The chain's last digest.
+        /// The digest of the last chunk.
         digest: u64,
     },
-    /// Receiver of a direction: every byte is here and verified.
+    /// From the receiver of a direction: every byte has arrived and is verified.
     FinAck,
-    /// Receiver of a direction: its sink has taken every byte.
+    /// From the receiver of a direction: its sink has taken every byte.
     Confirm,
-    /// Receiver of a direction: wants no more, and is content.
+    /// From the receiver of a direction: the reader needs no more bytes, and this is no failure.
     Stop {
-        /// Bytes its reader had taken.
+        /// The number of bytes that the reader had taken.
         offset: u64,
     },
-    /// Something broke. Nothing comes after it.
+    /// The stream has failed. No message follows.
     Abort {
-        /// Bytes of the data direction, as far as the sender of this message had come.
+        /// The number of bytes that had been sent or received, whichever is more.
         offset: u64,
-        /// What broke, in words.
+        /// What failed, for the user.
         reason: String,
     },
-    /// Still here.
+    /// A keepalive.
     Ping,
-    /// This end is finished and content. Nothing comes after it.
+    /// This end has finished without failure. No message follows.
     Bye,
-    /// One step towards a queue pair: this end's part of it, or why there is none.
+    /// One step towards a queue pair: this end's part of it, or the reason why this end cannot make it.
     Step(Result<Vec<u8>, String>),
 }
 
-/// What the dialer wants.
+/// The dialer's offer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
-    /// What this end is and would like.
+    /// The terms of the end that sends the message.
     pub(crate) terms: Terms,
-    /// Which transports it may use.
+    /// The transports that this end may use.
     pub(crate) transport: Policy,
-    /// Its ways over RDMA, or why there are none.
+    /// The RDMA ports of the dialer, or the reason why it has none.
     pub(crate) rdma: Result<Vec<u8>, String>,
 }
 
-/// What both will do.
+/// The acceptor's decision on the dialer's offer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Welcome {
-    /// What this end is and would like.
+    /// The terms of the end that sends the message.
     pub(crate) terms: Terms,
-    /// Which transports it may use.
+    /// The transports that this end may use.
     pub(crate) transport: Policy,
-    /// The way over RDMA that both should try, or why the data goes over TCP.
+    /// The pairs of RDMA ports that both ends try, or the reason why the data goes over TCP.
     pub(crate) rdma: Result<Vec<u8>, String>,
-    /// Proves, once, that the data connection belongs to this control connection.
+    /// Proves that a data connection belongs to this control connection. Good for one connection.
     pub(crate) token: Token,
 }
 
-/// What each end brings to the stream.
+/// What one end brings to the stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Terms {
     /// Version of the program.
     pub(crate) version: String,
-    /// The host's own name.
+    /// The name of the host.
     pub(crate) host: String,
-    /// Which ways bytes will travel, as this end sees it.
-    pub(crate) direction: Way,
-    /// Largest chunk it takes, in bytes.
+    /// The direction of the stream, as this end sees it.
+    pub(crate) direction: WireDirection,
+    /// The largest chunk that this end accepts, in bytes.
     pub(crate) chunk_bytes: u32,
-    /// Slots of its receive pool; 0 when it does not receive.
+    /// The number of slots of this end's receive pool; 0 if it does not receive.
     pub(crate) depth: u32,
-    /// After how long a silence it takes its peer for dead, in milliseconds.
+    /// The silence after which this end treats its peer as dead, in milliseconds.
     pub(crate) timeout_ms: u64,
 }
 
-/// [`Direction`] as it travels.
+/// A [`Direction`] on the wire. The order of the variants is the wire format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Way {
+pub(crate) enum WireDirection {
+    /// Both ways.
     Both,
+    /// This end only sends.
     Send,
+    /// This end only receives.
     Receive,
 }
 
-/// [`TransportPolicy`] as it travels.
+/// A [`TransportPolicy`] on the wire, on control connections and in the orders of a pipeline's agents. The order of
+/// the variants is the wire format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Policy {
+    /// RDMA where it works, otherwise TCP.
     Auto,
+    /// RDMA or an error.
     Rdma,
+    /// TCP.
     Tcp,
 }
 
-/// 256 random bits. Never printed.
+/// 256 random bits, which are never printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Token(pub(crate) [u8; 32]);
 
@@ -119,7 +126,7 @@ impl std::fmt::Debug for Token {
     }
 }
 
-impl From<Direction> for Way {
+impl From<Direction> for WireDirection {
     fn from(direction: Direction) -> Self {
         match direction {
             Direction::Both => Self::Both,
@@ -139,23 +146,33 @@ impl From<TransportPolicy> for Policy {
     }
 }
 
-/// Why bytes are no message.
+impl From<Policy> for TransportPolicy {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::Auto => Self::Auto,
+            Policy::Rdma => Self::Rdma,
+            Policy::Tcp => Self::Tcp,
+        }
+    }
+}
+
+/// The bytes are not a message of this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a control message that this version does not understand")]
 pub(crate) struct Unintelligible;
 
 impl Message {
-    /// The message as it travels, always at most [`MAX_MESSAGE_BYTES`].
+    /// Encodes the message, in at most [`MAX_MESSAGE_BYTES`].
     pub(crate) fn encode(&self) -> Vec<u8> {
         postcard::to_stdvec(self).expect("messages are plain data, and memory does not fail")
     }
 
-    /// Reads a message back, its texts cut to a sane length and freed of control characters:
-    /// they end up on a terminal.
+    /// Decodes a message. Its texts are cut to a limited length and stripped of control characters, since they
+    /// are printed on terminals.
     ///
     /// # Errors
     ///
-    /// When the bytes are not exactly one message.
+    /// [`Unintelligible`] unless the bytes are exactly one message.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Unintelligible> {
         let (mut message, rest) = postcard::take_from_bytes(bytes).map_err(|_| Unintelligible)?;
         if !rest.is_empty() {
@@ -187,7 +204,7 @@ fn clean(step: &mut Result<Vec<u8>, String>) {
     }
 }
 
-/// `text` without control characters, and not endless.
+/// Returns `text` without control characters, cut to a limited length.
 pub(crate) fn printable(text: &str) -> String {
     let visible = |c: char| if c.is_control() { ' ' } else { c };
     text.chars().map(visible).take(MAX_TEXT_CHARS).collect()

@@ -1,8 +1,17 @@
-//! The control connection of a stream: its messages under Noise, the task that carries them, and the
-//! stream's state.
+//! The control connection of a stream, and the state of the stream.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | [`state`] | the state of a stream, shared by its halves and tasks: what to send, what was received |
+//! | [`task`] | the task that sends and receives the messages, and detects a dead peer |
+//! | [`connection`] | the connection of a running stream, also used by a keepalive task on another runtime |
+//! | [`message`] | the messages |
+//! | [`codec`] | the messages as encrypted records on the TCP connection |
+//! | [`noise`] | the Noise handshake, and the keys of a connection |
+//! | [`terms`] | what each end brings to the handshake, and what follows from both |
 
 pub(crate) mod codec;
-mod line;
+mod connection;
 pub(crate) mod message;
 pub(crate) mod noise;
 pub(crate) mod state;

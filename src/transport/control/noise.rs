@@ -1,10 +1,10 @@
-//! The Noise handshake and the session it leaves behind: pure, bytes in and bytes out.
+//! The Noise handshake and the session keys that follow from it. Pure, no I/O.
 //!
-//! `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s` (the Noise Protocol Framework, revision 34): neither
-//! end has an identity beyond the shared key; the key is mixed in before the first message, so an
-//! acceptor answers nobody who does not have it; both ends add a fresh key pair, so a key that
-//! leaks later opens no recording. A recorded first message gets an answer, but whoever replays it
-//! cannot speak under the session keys that follow: only a message under those authenticates.
+//! The pattern is `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s` (the Noise Protocol Framework, revision 34). Neither
+//! end has an identity beyond the shared key. The key is mixed in before the first message, so an acceptor
+//! answers only dialers that have the key. Both ends add a fresh key pair, so a key that leaks later does not
+//! decrypt a recording. A replayed first message gets an answer, but its sender does not know the session keys:
+//! only a message under those keys authenticates.
 
 use snow::{Builder, HandshakeState, TransportState};
 
@@ -13,13 +13,13 @@ use crate::key::Key;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 
-/// Bytes of each of the two handshake messages: a public key and the tag of an empty payload.
+/// The size of each of the two handshake messages: a public key and the tag of an empty payload.
 pub(crate) const HANDSHAKE_BYTES: usize = 32 + 16;
 
-/// Bytes that encryption adds to a message.
+/// The number of bytes that encryption adds to a message.
 pub(crate) const TAG_BYTES: usize = 16;
 
-/// The peer does not have the key, or the bytes are no handshake.
+/// The peer does not have the key, or the bytes are not a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the handshake does not verify")]
 pub(crate) struct Unverified;
@@ -36,11 +36,11 @@ impl Initiator {
         (Self(state), first)
     }
 
-    /// Takes the acceptor's reply.
+    /// Finishes the handshake with the acceptor's reply.
     ///
     /// # Errors
     ///
-    /// When the reply was not made with the same key, for this very first message.
+    /// When the reply was not made with the same key for this first message.
     pub(crate) fn finish(mut self, reply: &[u8]) -> Result<Session, Unverified> {
         self.0
             .read_message(reply, &mut [])
@@ -49,7 +49,7 @@ impl Initiator {
     }
 }
 
-/// The accepting end: checks a dialer's first message and makes the reply to it.
+/// Checks a dialer's first message, and makes the acceptor's reply and session.
 ///
 /// # Errors
 ///
@@ -78,13 +78,13 @@ fn builder<'a>(key: &'a Key, prologue: &'a [u8]) -> Builder<'a> {
 /// The keys of one connection after its handshake, both ways, with their message counters.
 pub(crate) struct Session {
     keys: TransportState,
-    /// Where the chains of the two directions begin: the dialer's first.
+    /// The seeds of the digest chains of both directions, the dialer's first.
     pub(crate) seeds: [u64; 2],
 }
 
 impl Session {
     fn new(state: HandshakeState) -> Self {
-        // The hash covers both public keys and the shared key: nobody else can know it.
+        // The hash covers both public keys and the shared key, so only the two ends know it.
         let hash = state.get_handshake_hash();
         let seed = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| hash[at + i]));
         let seeds = [seed(0), seed(8)];
@@ -96,7 +96,7 @@ impl Session {
         }
     }
 
-    /// Encrypts one message: [`TAG_BYTES`] longer than it was.
+    /// Encrypts one message, which becomes [`TAG_BYTES`] longer.
     pub(crate) fn seal(&mut self, message: &Message) -> Vec<u8> {
         let plain = message.encode();
         debug_assert!(plain.len() <= MAX_MESSAGE_BYTES, "{message:?}");
@@ -111,7 +111,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// When it is not the peer's next message, or means nothing to this version.
+    /// When the bytes are not the peer's next message, or not a message of this version.
     pub(crate) fn open(&mut self, sealed: &[u8]) -> Result<Message, Unopened> {
         let mut plain = vec![0; sealed.len()];
         let length = self
@@ -126,14 +126,14 @@ impl Session {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.text())]
 pub(crate) enum Unopened {
-    /// Not the peer's next message.
+    /// The bytes are not the peer's next message.
     Damaged,
-    /// The peer's, but of no meaning here.
+    /// The message is the peer's, and this version does not know it.
     Unintelligible,
 }
 
 impl Unopened {
-    /// In words.
+    /// Returns the reason as a sentence.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Damaged => "a control message does not verify",

@@ -1,9 +1,9 @@
-//! The control task: one per stream, from the handshake to the last goodbye.
+//! The control task: one for each stream, from the end of the handshake to the last message.
 //!
-//! It carries what the halves have to tell the peer, takes what the peer tells, keeps the
-//! connection warm and notices a peer that died or fell silent. Nothing the users do or leave
-//! undone holds it up, so a paused reader never looks like a dead one. Where its runtime may be blocked,
-//! another one [stands in](line::stand_in) for it.
+//! The task sends the messages of the halves, receives those of the peer, sends keepalives, and detects a peer that
+//! died or is silent. It never waits for the user of a half, so a reader that pauses does not look like a dead
+//! one. Where its runtime may be blocked, a second task on another runtime
+//! [sends the keepalives](connection::keep_alive).
 
 use std::{io, pin::pin, sync::Arc, task::Poll, time::Duration};
 
@@ -16,34 +16,34 @@ use tokio::{
 
 use super::{
     codec::{Control, ControlError},
-    line::{self, Line},
+    connection::{self, ControlConnection},
     message::Message,
     state::{Failure, State},
 };
 use crate::Fault;
 
-/// How long a broken data connection waits for its true cause. A peer that dies closes both
+/// How long a broken data connection waits for the cause on the control connection. A peer that dies closes both
 /// connections within the same moment of its kernel; this covers a slow network in between.
 const CAUSE_LIMIT: Duration = Duration::from_millis(300);
 
-/// How long the last frame may take to arrive: the connection is read to its end before it is
-/// closed, since closing with unread bytes sends a reset that would overtake it.
+/// How long the last message may take to arrive. The connection is read to its end before it is
+/// closed, since closing it with unread bytes sends a reset that would overtake the message.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Keepalives for each silence limit: three may be lost or late.
+/// The number of keepalives in the time after which a silent peer is dead: three may be late.
 const PINGS_PER_TIMEOUT: u32 = 4;
 
 /// The two time limits of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
-    /// A peer that has been silent for so long is dead.
+    /// The silence after which the peer is dead.
     pub(crate) silence: Duration,
-    /// Something is sent at least so often.
+    /// The longest time between two messages of this end.
     pub(crate) ping: Duration,
 }
 
 impl Timing {
-    /// Limits for this end's and the peer's `--timeout`.
+    /// Limits from the silence that this end and the peer allow.
     pub(crate) fn new(ours: Duration, theirs: Duration) -> Self {
         Self {
             silence: ours,
@@ -52,25 +52,27 @@ impl Timing {
     }
 }
 
-/// Runs the control connection until the stream has ended, then closes it. While this runtime is blocked,
-/// `stand_in` keeps the connection warm.
+/// Runs the control connection until the stream has ended, then closes it. The runtime `stand_in`, if there is one, sends
+/// keepalives while this runtime is blocked.
 pub(crate) async fn run(
     state: Arc<State>,
     control: Control,
     timing: Timing,
     stand_in: Option<Handle>,
 ) {
-    // However this ends, also by the runtime's own end, nobody waits for it in vain.
+    // Cancelled however this task ends, also with its runtime: `close` waits for it.
     let _ended = state.ended.clone().drop_guard();
-    let line = Arc::new(Line::new(control));
+    let connection = Arc::new(ControlConnection::new(control));
     if let Some(runtime) = stand_in {
-        let (line, state) = (Arc::clone(&line), Arc::clone(&state));
-        runtime.spawn(line::stand_in(line, state, timing.ping));
+        let (connection, state) = (Arc::clone(&connection), Arc::clone(&state));
+        runtime.spawn(connection::keep_alive(connection, state, timing.ping));
     }
-    let conversed = converse(&state, &line, timing).await;
-    let Some(socket) = line.hang_up() else { return };
-    if conversed.is_ok() {
-        // Who was silent for so long will hardly answer now: no reason to make the user wait.
+    let exchanged = exchange_messages(&state, &connection, timing).await;
+    let Some(socket) = connection.take_socket() else {
+        return;
+    };
+    if exchanged.is_ok() {
+        // A peer that was silent for so long will hardly close now.
         let limit = if state.is_peer_silent() {
             CAUSE_LIMIT
         } else {
@@ -80,47 +82,51 @@ pub(crate) async fn run(
     }
 }
 
-/// Everything up to the last message. An error means that the connection is of no use any more.
-async fn converse(state: &State, line: &Line, timing: Timing) -> io::Result<()> {
-    let mut heard = Instant::now();
-    let mut next_ping = heard + timing.ping;
+/// Sends and receives messages up to the last one. An error means that the connection is broken.
+async fn exchange_messages(
+    state: &State,
+    connection: &ControlConnection,
+    timing: Timing,
+) -> io::Result<()> {
+    let mut last_received = Instant::now();
+    let mut next_ping = last_received + timing.ping;
     loop {
-        let orders = state.orders();
-        if !orders.messages.is_empty() {
+        let outgoing = state.outgoing();
+        if !outgoing.messages.is_empty() {
             let now = Instant::now();
             next_ping = now + timing.ping;
-            send(state, line, orders.messages, now, timing).await?;
+            send(state, connection, outgoing.messages, now, timing).await?;
         }
-        // A peer that has said goodbye has had all there was to tell it, and waits for the end of the
-        // connection: not for the user of this end to let go of the stream as well.
-        if orders.last || state.peer_left() {
+        // A peer that has sent Bye waits for the end of the connection. It does not wait for the user of this end to
+        // drop the stream as well.
+        if outgoing.last || state.peer_left() {
             return Ok(());
         }
-        let wake = next_wake(state, heard, next_ping, timing);
+        let wake = next_wake(state, last_received, next_ping, timing);
         tokio::select! {
             () = state.to_control.notified() => {}
-            message = line.next() => {
-                heard = Instant::now();
+            message = connection.next() => {
+                last_received = Instant::now();
                 receive(state, message)?;
             }
             () = sleep_until(wake) => {
                 if wake.elapsed() > timing.ping {
-                    // This process was stopped, not the peer silent: hear it out first.
-                    heard = Instant::now();
+                    // This process was stopped; the peer was not silent. Read its messages first.
+                    last_received = Instant::now();
                 }
-                check_time(state, line, heard, timing);
+                check_time(state, connection, last_received, timing);
                 let now = Instant::now();
                 if now >= next_ping {
                     next_ping = now + timing.ping;
-                    send(state, line, vec![Message::Ping], now, timing).await?;
+                    send(state, connection, vec![Message::Ping], now, timing).await?;
                 }
             }
         }
     }
 }
 
-fn next_wake(state: &State, heard: Instant, next_ping: Instant, timing: Timing) -> Instant {
-    let silence = next_ping.min(heard + timing.silence);
+fn next_wake(state: &State, last_received: Instant, next_ping: Instant, timing: Timing) -> Instant {
+    let silence = next_ping.min(last_received + timing.silence);
     match state.suspicion() {
         Some((_, since)) => silence.min(Instant::from_std(since) + CAUSE_LIMIT),
         None => silence,
@@ -128,15 +134,20 @@ fn next_wake(state: &State, heard: Instant, next_ping: Instant, timing: Timing) 
 }
 
 /// Fails the stream when a time limit has passed.
-fn check_time(state: &State, line: &Line, heard: Instant, timing: Timing) {
+fn check_time(
+    state: &State,
+    connection: &ControlConnection,
+    last_received: Instant,
+    timing: Timing,
+) {
     if let Some((fault, since)) = state.suspicion() {
         if since.elapsed() >= CAUSE_LIMIT {
             state.fail(Failure::Fault(fault));
         }
     }
-    if heard.elapsed() >= timing.silence {
-        // Messages arrive whole or not at all: one whose end never comes has lied about its length.
-        let fault = if line.is_between_messages() {
+    if last_received.elapsed() >= timing.silence {
+        // A peer sends messages whole: one whose end never arrives has a damaged length.
+        let fault = if connection.is_between_messages() {
             Fault::PeerSilent(timing.silence)
         } else {
             Fault::Corrupt("a control message never came to its end")
@@ -147,22 +158,22 @@ fn check_time(state: &State, line: &Line, heard: Instant, timing: Timing) {
 
 async fn send(
     state: &State,
-    line: &Line,
+    connection: &ControlConnection,
     messages: Vec<Message>,
     now: Instant,
     timing: Timing,
 ) -> io::Result<()> {
-    let mut sending = pin!(line.send(messages, now));
-    // Nearly always the connection takes it all at once, and no clock has to be looked at.
+    let mut sending = pin!(connection.send(messages, now));
+    // Nearly always the connection takes all of it at once, and no timer is needed.
     let sent = match futures::poll!(sending.as_mut()) {
         Poll::Ready(sent) => Ok(sent),
-        // The peer's control task always reads, and what may be unread of it is bounded by the pools:
-        // a send that waits means that nobody is there.
+        // The peer's control task always reads, and the pools bound what can be unread. A send that waits this long
+        // means that the peer is gone.
         Poll::Pending => timeout(timing.silence, sending).await,
     };
     match sent {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => died(state, line, error).await,
+        Ok(Err(error)) => read_remaining(state, connection, error).await,
         Err(_) => {
             state.fail(Failure::Fault(Fault::PeerSilent(timing.silence)));
             Err(io::ErrorKind::TimedOut.into())
@@ -170,10 +181,14 @@ async fn send(
     }
 }
 
-/// Sending failed: what the peer said before it closed is still to be read, and tells more.
-async fn died(state: &State, line: &Line, error: ControlError) -> io::Result<()> {
+/// Reads what the peer sent before it closed the connection, which tells more than the failed send.
+async fn read_remaining(
+    state: &State,
+    connection: &ControlConnection,
+    error: ControlError,
+) -> io::Result<()> {
     while !state.failed() && !state.peer_left() {
-        let next = timeout(CAUSE_LIMIT, line.next()).await;
+        let next = timeout(CAUSE_LIMIT, connection.next()).await;
         if receive(state, next.unwrap_or(None)).is_err() {
             break;
         }
@@ -181,7 +196,7 @@ async fn died(state: &State, line: &Line, error: ControlError) -> io::Result<()>
     Err(error.into())
 }
 
-/// Takes one message, or the end of the connection.
+/// Handles one message, or the end of the connection.
 fn receive(state: &State, message: Option<Result<Message, ControlError>>) -> io::Result<()> {
     match message {
         Some(Ok(message)) => {
@@ -209,7 +224,7 @@ fn lost(state: &State, error: io::Error) -> io::Error {
     kind.into()
 }
 
-/// Closes a connection so that the last message arrives.
+/// Closes a connection after its last message has arrived.
 pub(crate) async fn close(socket: TcpStream) {
     let _ = timeout(LINGER, finish(socket)).await;
 }

@@ -1,25 +1,27 @@
-//! What two ends agree on: pure, no I/O.
+//! The terms of each end, and the agreement that follows from both. Pure, no I/O.
 
 use std::time::Duration;
 
-use super::message::{Terms, Way};
-use crate::{Direction, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, StreamConfig};
+use super::message::{Terms, WireDirection};
+use crate::{
+    Direction, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, StreamConfig, host::host_name,
+};
 
-/// What one end does, once both have spoken.
+/// What this end does in the stream, after both ends have sent their terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Agreement {
-    /// Which ways bytes travel, as this end sees it.
+    /// The direction of the stream, as this end sees it.
     pub(crate) direction: Direction,
     /// The chunk size, in bytes.
     pub(crate) chunk_bytes: usize,
-    /// Slots of this end's receive pool.
+    /// The number of slots of this end's receive pool.
     pub(crate) depth: u32,
-    /// The peer's silence limit.
+    /// The silence after which the peer treats this end as dead.
     pub(crate) peer_timeout: Duration,
 }
 
-/// This end's terms.
-pub(crate) fn ours(config: &StreamConfig) -> Terms {
+/// Returns this end's terms.
+pub(crate) fn local_terms(config: &StreamConfig) -> Terms {
     let chunk_bytes = config.chunk_bytes.clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES);
     let depth = config.depth.clamp(crate::MIN_DEPTH, crate::MAX_DEPTH);
     Terms {
@@ -32,19 +34,11 @@ pub(crate) fn ours(config: &StreamConfig) -> Terms {
     }
 }
 
-/// This host's own name, for the peer's messages.
-pub(crate) fn host_name() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned()
-}
-
-/// What follows from this end's and the peer's terms. Both ends come to the same result.
+/// Derives the agreement from this end's and the peer's terms. Both ends derive the same.
 ///
 /// # Errors
 ///
-/// When they cannot work together.
+/// When the terms of the two ends contradict each other.
 pub(crate) fn agree(ours: &Terms, theirs: &Terms) -> Result<Agreement, HandshakeFault> {
     let chunk_bytes = ours.chunk_bytes.min(theirs.chunk_bytes) as usize;
     if chunk_bytes < MIN_CHUNK_BYTES {
@@ -54,21 +48,30 @@ pub(crate) fn agree(ours: &Terms, theirs: &Terms) -> Result<Agreement, Handshake
         return Err(HandshakeFault::Protocol("a time limit of nothing"));
     }
     Ok(Agreement {
-        direction: meet(ours.direction, theirs.direction)?,
+        direction: common_direction(ours.direction, theirs.direction)?,
         chunk_bytes,
         depth: ours.depth,
         peer_timeout: Duration::from_millis(theirs.timeout_ms),
     })
 }
 
-/// This end's direction: the more modest of what both want.
-fn meet(ours: Way, theirs: Way) -> Result<Direction, HandshakeFault> {
+/// Returns this end's direction: one way if either end asks for one way.
+fn common_direction(
+    ours: WireDirection,
+    theirs: WireDirection,
+) -> Result<Direction, HandshakeFault> {
     match (ours, theirs) {
-        (Way::Send, Way::Send) => Err(HandshakeFault::Direction("send")),
-        (Way::Receive, Way::Receive) => Err(HandshakeFault::Direction("receive")),
-        (Way::Both, Way::Both) => Ok(Direction::Both),
-        (Way::Send, _) | (Way::Both, Way::Receive) => Ok(Direction::Send),
-        (Way::Receive, _) | (Way::Both, Way::Send) => Ok(Direction::Receive),
+        (WireDirection::Send, WireDirection::Send) => Err(HandshakeFault::Direction("send")),
+        (WireDirection::Receive, WireDirection::Receive) => {
+            Err(HandshakeFault::Direction("receive"))
+        }
+        (WireDirection::Both, WireDirection::Both) => Ok(Direction::Both),
+        (WireDirection::Send, _) | (WireDirection::Both, WireDirection::Receive) => {
+            Ok(Direction::Send)
+        }
+        (WireDirection::Receive, _) | (WireDirection::Both, WireDirection::Send) => {
+            Ok(Direction::Receive)
+        }
     }
 }
 
@@ -82,7 +85,7 @@ mod tests {
             direction,
             ..StreamConfig::default()
         };
-        ours(&config)
+        local_terms(&config)
     }
 
     #[test]

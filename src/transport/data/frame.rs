@@ -1,4 +1,4 @@
-//! The frames of the data path: pure, no I/O.
+//! The frames of the data path: header, digest chain, and the rule of credits. Pure, no I/O.
 //!
 //! A chunk travels as one frame, header and payload side by side, into one slot of the receiver:
 //!
@@ -9,17 +9,17 @@
 //! | 8..16    | offset | bytes of this direction before the payload                           |
 //! | 16..24   | digest | xxh3-64 of the payload, seeded with the digest of the chunk before   |
 //! | 24..120  |        | zero: see [`HEADER_BYTES`]                                           |
-//! | 120..128 | check  | xxh3-64 of bytes 0..120, so that a damaged length is never believed  |
+//! | 120..128 | check  | xxh3-64 of bytes 0..120, so that a damaged length is detected       |
 //!
-//! All integers are little-endian. The first chunk's digest is seeded with a value that both ends
-//! derive from the handshake, a different one for each direction: a frame of another stream, or
-//! of the other direction, never verifies. The digests find damage, not malice: xxh3 is no MAC.
+//! All integers are little-endian. The first chunk's digest is seeded with a value that both ends derive from the
+//! handshake, a different one for each direction: a frame of another stream or of the other direction does not verify.
+//! The digests detect damage, not attacks: xxh3 is not a MAC.
 //!
 //! # Credits
 //!
 //! The receiver grants slots by number over the control connection ([`Message::Credit`]); the
 //! sender writes a slot only against such a grant and names it in the header. A slot is granted
-//! again only after its reader has given it back. Credits not yet sent are held back only while
+//! again only after it has been read. Credits not yet sent are held back only while
 //! the sender still has half of the pool (see [`credit_batch`]), so whenever a slot is free
 //! and the sender has none, a grant is on its way: the two ends cannot wait for each other.
 //!
@@ -27,57 +27,56 @@
 
 use twox_hash::XxHash3_64;
 
-/// Version of everything that crosses the network: preamble, handshake, messages and frames.
+/// The version of everything that crosses the network: preamble, handshake, messages and frames.
 pub(crate) const PROTOCOL_VERSION: u8 = 2;
 
-/// Bytes of a frame before its payload.
+/// The size of a header, in bytes.
 ///
-/// Far more than it has to say, for the sake of copies. A source's data begins where a page does, in the page
-/// cache or in a pipe. Where a copy of it begins up to some 100 bytes further into its own page, each store is
-/// mistaken for the source of the loads that follow ("4K aliasing"), and the copy takes two to three times as
-/// long: 5.6 instead of 16 GB/s with 32 bytes of header, measured out of a tmpfs.
+/// It is larger than its fields, because that makes copies fast. A source's data begins where a page does, in the page
+/// cache or in a pipe. If the copy begins up to some 100 bytes further into its own page, the processor mistakes each
+/// store for the source of the loads that follow ("4K aliasing"). The copy then takes two to three times as long: 5.6
+/// instead of 16 GB/s with 32 bytes of header, measured out of a tmpfs.
 pub(crate) const HEADER_BYTES: usize = 128;
 
-/// How much of a header the check covers: all that is not the check.
+/// The number of bytes that the check covers: all but the check itself.
 const CHECKED_BYTES: usize = HEADER_BYTES - size_of::<u64>();
 
-/// How many slots the receiver may hold back before it must grant them: half of the pool, so that
-/// there are two control messages for every pool's worth of data, each a wake-up at both ends, and
-/// the sender, who still has the other half, never waits for one.
+/// Returns how many slots the receiver may hold back before it must grant them: half of the pool. So there are two control
+/// messages for each pool's worth of data, and the sender, which still has the other half, does not wait for one.
 pub(crate) fn credit_batch(depth: usize) -> usize {
     (depth / 2).max(1)
 }
 
-/// What stands in front of a chunk's payload.
+/// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Payload bytes.
+    /// The number of payload bytes.
     pub(crate) length: u32,
-    /// The receiver's slot.
+    /// The number of the receiver's slot.
     pub(crate) slot: u32,
-    /// Bytes of this direction before the payload.
+    /// The number of bytes of this direction before the payload.
     pub(crate) offset: u64,
-    /// Digest of the payload, chained to the chunk before.
+    /// The digest of the payload, chained to the chunk before.
     pub(crate) digest: u64,
 }
 
-/// Why bytes that arrived are not what was sent.
+/// How bytes that arrived differ from what was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Damage {
-    /// The header's own check does not fit.
+    /// The check of the header does not match.
     Header,
-    /// The payload's digest does not fit.
+    /// The digest of the payload does not match.
     Payload,
-    /// A whole header, but not the next one.
+    /// The header is valid, but it is not the next one.
     Order,
-    /// All bytes are there, but the digest of the whole is another one.
+    /// All bytes have arrived, but the last digest is not that of the FIN.
     Whole,
-    /// More bytes came than the FIN announced.
+    /// More bytes arrived than the FIN announced.
     Excess,
 }
 
 impl Damage {
-    /// In words.
+    /// Returns the damage as a sentence.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Header => "a chunk's header does not match its check",
@@ -90,7 +89,7 @@ impl Damage {
 }
 
 impl Header {
-    /// The header as it travels.
+    /// Encodes the header.
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..4].copy_from_slice(&self.length.to_le_bytes());
@@ -102,12 +101,11 @@ impl Header {
         bytes
     }
 
-    /// Reads a header back.
+    /// Decodes a header.
     ///
     /// # Errors
     ///
-    /// [`Damage::Header`] when it is not, bit for bit, what a sender makes of these fields: nothing in it can be
-    /// believed then, its length least of all.
+    /// [`Damage::Header`] unless the bytes are exactly the encoding of their fields. No field of a damaged header is valid.
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, Damage> {
         let header = Self {
             length: word(bytes, 0),
@@ -122,7 +120,7 @@ impl Header {
         }
     }
 
-    /// Bytes of the whole frame.
+    /// Returns the size of the whole frame.
     pub(crate) fn frame_bytes(&self) -> usize {
         HEADER_BYTES + self.length as usize
     }
@@ -136,8 +134,8 @@ fn long(bytes: &[u8; HEADER_BYTES], at: usize) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
 
-/// One direction's running offset and digest. Sender and receiver each keep one, from the same
-/// seed, and they stay equal as long as every byte arrives.
+/// The offset and digest of one direction. Sender and receiver each keep a chain from the same seed; the two are equal as
+/// long as every byte arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Chain {
     offset: u64,
@@ -145,7 +143,7 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// The beginning of a direction.
+    /// Returns the chain before the first chunk.
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             offset: 0,
@@ -153,17 +151,17 @@ impl Chain {
         }
     }
 
-    /// Bytes so far.
+    /// Returns the number of bytes so far.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Digest of the last chunk, and through it of every byte so far.
+    /// Returns the digest of the last chunk, which depends on every byte so far.
     pub(crate) fn digest(&self) -> u64 {
         self.digest
     }
 
-    /// The header for the next payload, of 1 byte to `u32::MAX`.
+    /// Makes the header for the next payload, which has 1 to `u32::MAX` bytes.
     pub(crate) fn seal(&mut self, slot: u32, payload: &[u8]) -> Header {
         let length = u32::try_from(payload.len()).expect("a chunk is at most 64 MiB");
         let digest = XxHash3_64::oneshot_with_seed(self.digest, payload);
@@ -177,7 +175,7 @@ impl Chain {
         header
     }
 
-    /// Checks the next chunk and moves on. A damaged chunk leaves the chain where it was.
+    /// Verifies the next chunk and adds it to the chain. A damaged chunk does not change the chain.
     ///
     /// # Errors
     ///
@@ -193,7 +191,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Moves past a chunk whose payload has been checked, or was written here.
+    /// Adds a chunk to the chain without verifying it.
     pub(crate) fn advance(&mut self, header: &Header) {
         self.offset += u64::from(header.length);
         self.digest = header.digest;
@@ -282,6 +280,17 @@ mod tests {
         for depth in [2, 3, 4, 5, 16, 4096] {
             let batch = credit_batch(depth);
             assert!(batch >= 1 && batch < depth, "{depth}");
+        }
+    }
+
+    #[test]
+    fn the_architecture_draws_this_version() {
+        let page = include_str!("../../../docs/architecture.md");
+        let drawn: Vec<&str> = page.split("\"RDPIPE\" ").skip(1).collect();
+        assert!(!drawn.is_empty());
+        for drawn in drawn {
+            let version = drawn.split(' ').next().unwrap();
+            assert_eq!(version, PROTOCOL_VERSION.to_string());
         }
     }
 }

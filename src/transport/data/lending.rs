@@ -1,12 +1,12 @@
-//! Received chunks in the hands of the user, and their way back.
+//! Received chunks that the user keeps, and their return to the pool.
 //!
-//! A lent chunk keeps its slot, so lending must leave enough of them for the stream to go on: of `depth`
-//! slots at most `depth - 2` are lent, for good if the user wants. The other two circulate between
-//! sender and reader whatever happens to the lent ones, one being filled while one is read; what they
-//! carry is copied for whoever wants to own it. So nobody ever waits for a lent chunk.
+//! A lent chunk keeps its slot, for ever if the user wants. So of `depth` slots at most `depth - 2` are lent. The other
+//! two circulate between sender and reader, one being filled while the other is read; a chunk in one of these is
+//! copied when the user wants to keep it. So the stream never waits for a lent chunk.
 //!
-//! It may be dropped anywhere, on a thread without a runtime too, while giving a slot back talks to the
-//! device: so it only goes on a list, and the steward, or the reader if that comes first, does the rest.
+//! A lent chunk may be dropped on any thread, also one without a runtime, while returning a slot to its pool may post a
+//! work request. So the drop only puts the chunk on a list. The steward returns it to the pool, or the reader if it
+//! comes first.
 
 use std::{
     mem,
@@ -18,39 +18,39 @@ use futures::task::AtomicWaker;
 
 use super::{path::Slot, readable::Readable};
 
-/// Slots that are never lent.
+/// The number of slots that are never lent.
 const CIRCULATING: usize = 2;
 
-/// Payload up to which a chunk is copied instead of lent, in bytes: a page. To copy that much takes
-/// less than the way back of a slot does, and a slot is a great deal to keep for a few bytes.
+/// The payload up to which a chunk is copied instead of lent, in bytes: a page. To copy it takes less time than to return
+/// a slot, and a slot is much memory for a few bytes.
 const SMALL: usize = 4096;
 
-/// Lends chunks of one receive pool.
-pub(crate) struct Lender<S> {
-    returns: Arc<Returns<S>>,
+/// Lends the chunks of one receive pool.
+pub(crate) struct ChunkLender<S> {
+    returns: Arc<ReturnedChunks<S>>,
     depth: usize,
     lent: usize,
 }
 
-/// Where lent chunks come back to.
-pub(crate) struct Returns<S> {
+/// The list of the chunks that were dropped and are not in the pool yet.
+pub(crate) struct ReturnedChunks<S> {
     chunks: Mutex<Vec<Readable<S>>>,
-    /// Wakes the steward: there are some.
+    /// Wakes the steward when the list has chunks.
     pub(super) waker: AtomicWaker,
 }
 
-/// A chunk in the hands of the user, who sees it as [`Bytes`].
-struct Lent<S: Slot> {
-    /// Always there until it is dropped.
+/// A chunk that the user keeps, as the owner of [`Bytes`].
+struct LentChunk<S: Slot> {
+    /// `None` only while it is dropped.
     chunk: Option<Readable<S>>,
-    /// Gone with the stream: the slot is nobody's then but the user's.
-    returns: Weak<Returns<S>>,
+    /// The list of the stream, which the slot may outlive.
+    returns: Weak<ReturnedChunks<S>>,
 }
 
-impl<S: Slot> Lender<S> {
-    /// A lender of a pool of `depth` slots.
+impl<S: Slot> ChunkLender<S> {
+    /// Lends the chunks of a pool of `depth` slots.
     pub(super) fn new(depth: u32) -> Self {
-        let returns = Returns {
+        let returns = ReturnedChunks {
             chunks: Mutex::new(Vec::new()),
             waker: AtomicWaker::new(),
         };
@@ -61,25 +61,25 @@ impl<S: Slot> Lender<S> {
         }
     }
 
-    /// Where lent chunks come back to.
-    pub(super) fn returns(&self) -> Arc<Returns<S>> {
+    /// Returns the list of dropped chunks.
+    pub(super) fn returns(&self) -> Arc<ReturnedChunks<S>> {
         Arc::clone(&self.returns)
     }
 
-    /// What is left of `chunk`, as bytes of its own: the slot itself, or a copy and the chunk back.
+    /// Returns the unread rest of `chunk` as bytes to keep: the slot itself, or a copy and the chunk.
     pub(super) fn lend(&mut self, chunk: Readable<S>) -> (Bytes, Option<Readable<S>>) {
         if chunk.rest().len() <= SMALL || self.lent + CIRCULATING >= self.depth {
             return (Bytes::copy_from_slice(chunk.rest()), Some(chunk));
         }
         self.lent += 1;
-        let lent = Lent {
+        let lent = LentChunk {
             chunk: Some(chunk),
             returns: Arc::downgrade(&self.returns),
         };
         (Bytes::from_owner(lent), None)
     }
 
-    /// The chunks that have come back.
+    /// Takes the chunks that were dropped.
     pub(super) fn take_returned(&mut self) -> Vec<Readable<S>> {
         if self.lent == 0 {
             return Vec::new();
@@ -90,8 +90,8 @@ impl<S: Slot> Lender<S> {
     }
 }
 
-impl<S> Returns<S> {
-    /// Whether nothing has come back.
+impl<S> ReturnedChunks<S> {
+    /// Returns true if no chunk was dropped.
     pub(super) fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
@@ -101,13 +101,13 @@ impl<S> Returns<S> {
     }
 }
 
-impl<S: Slot> AsRef<[u8]> for Lent<S> {
+impl<S: Slot> AsRef<[u8]> for LentChunk<S> {
     fn as_ref(&self) -> &[u8] {
         self.chunk.as_ref().map_or(&[], Readable::rest)
     }
 }
 
-impl<S: Slot> Drop for Lent<S> {
+impl<S: Slot> Drop for LentChunk<S> {
     fn drop(&mut self) {
         if let (Some(chunk), Some(returns)) = (self.chunk.take(), self.returns.upgrade()) {
             returns.lock().push(chunk);
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn two_slots_are_never_lent() {
         for depth in [2, 3, 4, 16] {
-            let mut lender = Lender::new(depth);
+            let mut lender = ChunkLender::new(depth);
             let mut kept = Vec::new();
             let mut copied = 0;
             for index in 0..depth {
@@ -164,14 +164,14 @@ mod tests {
 
     #[test]
     fn what_is_small_is_copied() {
-        let mut lender = Lender::new(16);
+        let mut lender = ChunkLender::new(16);
         assert!(lender.lend(chunk(0, SMALL)).1.is_some());
         assert!(lender.lend(chunk(0, SMALL + 1)).1.is_none());
     }
 
     #[test]
     fn the_lent_outlive_their_lender() {
-        let mut lender = Lender::new(16);
+        let mut lender = ChunkLender::new(16);
         let (bytes, _) = lender.lend(chunk(0, 9000));
         let part = bytes.slice(8999..);
         drop((lender, bytes));

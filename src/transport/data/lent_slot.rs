@@ -1,4 +1,4 @@
-//! A slot of the sending pool in the hands of the user, over one kind of data path.
+//! A slot of the sending pool that the user holds, over one kind of data path.
 
 use std::sync::{Arc, Weak};
 
@@ -8,18 +8,18 @@ use super::{
     shared::Shared,
 };
 
-/// A slot of the sending pool of one kind of data path, in the hands of the user.
+/// A slot of the sending pool that the user holds. Dropping it returns the slot to its pool.
 pub(crate) struct LentSlot<D: DataPath> {
-    /// Always there until it is sealed or dropped.
+    /// `None` only after the slot was sealed or dropped.
     filling: Option<FillingOf<D>>,
-    /// Gone with the stream: the slot is nobody's then but the user's.
+    /// The stream that lent the slot. The slot outlives it.
     shared: Weak<Shared<D>>,
 }
 
 type FillingOf<D> = Filling<<<D as DataPath>::Send as SendPath>::Slot>;
 
 impl<D: DataPath> LentSlot<D> {
-    /// A slot that was lent by the sending lane of `shared`.
+    /// Wraps a slot that the send lane of `shared` has lent.
     pub(crate) fn new(filling: FillingOf<D>, shared: &Arc<Shared<D>>) -> Self {
         Self {
             filling: Some(filling),
@@ -27,16 +27,18 @@ impl<D: DataPath> LentSlot<D> {
         }
     }
 
-    /// The slot, if `shared` has lent it; otherwise it goes back to where it came from.
+    /// Returns the slot if `shared` has lent it. Otherwise the slot goes back to the stream that lent it.
     pub(crate) fn into_filling(mut self, shared: &Arc<Shared<D>>) -> Option<FillingOf<D>> {
         let is_ours = std::ptr::eq(self.shared.as_ptr(), Arc::as_ptr(shared));
         is_ours.then(|| self.filling.take()).flatten()
     }
 
+    /// Returns the slot.
     pub(crate) fn filling(&self) -> &FillingOf<D> {
         self.filling.as_ref().expect(HELD)
     }
 
+    /// Returns the slot, to be filled.
     pub(crate) fn filling_mut(&mut self) -> &mut FillingOf<D> {
         self.filling.as_mut().expect(HELD)
     }
@@ -49,8 +51,8 @@ impl<D: DataPath> Drop for LentSlot<D> {
         let (Some(filling), Some(shared)) = (self.filling.take(), self.shared.upgrade()) else {
             return;
         };
-        if let Some(sender) = &shared.sender {
-            sender.lock().take_back(filling);
+        if let Some(send_lane) = &shared.send_lane {
+            send_lane.lock().take_back(filling);
         }
         shared.state.wake_sender();
     }

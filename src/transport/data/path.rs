@@ -1,5 +1,5 @@
-//! What a data path must do: move frames between slots. TCP has one, RDMA another; everything
-//! else about a stream is written once, over these traits.
+//! The traits of a data path, which moves frames between slots and knows nothing else of a stream. TCP has one
+//! implementation, RDMA another; the lanes and halves are written once, over these traits.
 
 use std::{
     io,
@@ -8,93 +8,100 @@ use std::{
 
 use super::frame::HEADER_BYTES;
 
-/// One buffer of a pool, header and payload side by side, owned by whoever may touch it.
+/// One buffer of a pool, with header and payload side by side. Only its owner can access it.
 pub(crate) trait Slot: Send + Unpin + 'static {
-    /// Its number in the pool.
+    /// Returns the number of the slot in its pool.
     fn index(&self) -> u32;
-    /// All of it.
+    /// Returns header and payload.
     fn bytes(&self) -> &[u8];
-    /// All of it, to be filled.
+    /// Returns header and payload, to be filled.
     fn bytes_mut(&mut self) -> &mut [u8];
 
-    /// The first `length` bytes of payload.
+    /// Returns the first `length` bytes of the payload.
     fn payload(&self, length: usize) -> &[u8] {
         &self.bytes()[HEADER_BYTES..HEADER_BYTES + length]
     }
 }
 
-/// Moves filled slots to the peer, in order.
+/// The sending side: moves filled slots to the peer, in order.
 pub(crate) trait SendPath: Send + Unpin + 'static {
-    /// The pool's buffers.
+    /// A slot of the pool.
     type Slot: Slot;
 
-    /// A free slot, or none while all are in flight: an empty pool is the backpressure.
+    /// Takes a free slot; `None` while all are in flight. An empty pool is the backpressure.
     fn acquire(&mut self) -> Option<Self::Slot>;
 
-    /// A free slot that may be away for long, or none.
+    /// Takes a free slot that the user may keep for long.
     fn acquire_to_lend(&mut self) -> Option<Self::Slot>;
 
-    /// Takes a slot back unused.
+    /// Takes back a slot that was not posted.
     fn release(&mut self, slot: Self::Slot);
 
-    /// Takes a filled slot, whose first `frame_bytes` go into the peer's slot `target`.
-    /// What can be done at once is done by the next [`poll_complete`](Self::poll_complete).
+    /// Queues a filled slot, whose first `frame_bytes` go into the peer's slot `target`. The next
+    /// [`poll_complete`](Self::poll_complete) makes the progress that is possible at once.
     fn post(&mut self, slot: Self::Slot, frame_bytes: usize, target: u32);
 
-    /// Most slots that the pool can have, wherever they are.
-    fn most_slots(&self) -> usize;
+    /// Returns the largest number of slots that the pool can have.
+    fn max_slots(&self) -> usize;
 
-    /// Slots that have been posted and are not free yet.
+    /// Returns the number of slots that were posted and are not free yet.
     fn in_flight(&self) -> usize;
 
-    /// Goes on with what is in flight. Ready when nothing is.
+    /// Makes progress on every posted slot. Ready when none is in flight.
+    ///
+    /// `next_credit` takes the next slot of the peer's that may be written, if there is one. A path calls it
+    /// only for a frame that needs a new target, because the slot that it was posted for is gone.
     ///
     /// # Errors
     ///
-    /// Of the connection; the path is of no use afterwards.
-    fn poll_complete(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+    /// Those of the connection. The path must not be used after an error.
+    fn poll_complete(
+        &mut self,
+        cx: &mut Context<'_>,
+        next_credit: impl FnMut() -> Option<u32>,
+    ) -> Poll<io::Result<()>>;
 }
 
-/// Takes frames from the peer into slots that were granted to it.
+/// The receiving side: takes frames from the peer, in slots that were granted to it.
 pub(crate) trait ReceivePath: Send + Unpin + 'static {
-    /// The pool's buffers.
+    /// A slot of the pool.
     type Slot: Slot;
 
-    /// The next frame, in the slot that it was written to: the header is whole and its check
-    /// fits, the payload is as long as it says, and nothing else has been looked at.
+    /// Returns the next frame, in the slot that it was written to. The check of the header is verified, and the
+    /// payload is as long as the header says; the digest is not verified.
     ///
     /// # Errors
     ///
-    /// Of the connection, or [`io::ErrorKind::InvalidData`] with what the peer did wrong; the path
-    /// is of no use afterwards.
-    fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Self::Slot>>;
+    /// Those of the connection, or [`io::ErrorKind::InvalidData`] with the rule that the peer broke. The path must not be
+    /// used after an error.
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Self::Slot>>;
 
-    /// Takes back a slot whose reader is done with it. Whether it may be granted again: not when it
-    /// belongs to a pool that has been replaced since.
+    /// Takes back a slot that has been read. Returns false if the slot belongs to a pool that has been replaced: it
+    /// cannot be granted again.
     fn release(&mut self, slot: Self::Slot) -> bool;
 
-    /// Whether slots may be granted now: not while the pool is being replaced.
-    fn may_grant(&self) -> bool;
+    /// Returns true if slots can be granted now. They cannot while the pool is being replaced.
+    fn can_grant(&self) -> bool;
 
-    /// Gets ready for a frame in slot `index`, which is granted next: slots are used in the order in
-    /// which they are granted.
-    fn expect(&mut self, index: u32);
+    /// Prepares for a frame in slot `index`, which is granted next. Slots are used in the order in which they are
+    /// granted.
+    fn post_receive(&mut self, index: u32);
 }
 
 /// A kind of data path.
 pub(crate) trait DataPath: Send + Sync + 'static {
-    /// Its sending side.
+    /// The sending side.
     type Send: SendPath;
-    /// Its receiving side.
+    /// The receiving side.
     type Receive: ReceivePath;
 }
 
-/// What the peer did wrong on the data path, as the source of an [`io::Error`].
+/// The rule that the peer broke on the data path, as the source of an [`io::Error`].
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Violation(pub(crate) &'static str);
 
-/// A broken rule as the error of a data path.
+/// Returns a broken rule as the error of a data path.
 pub(crate) fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, Violation(what))
 }

@@ -1,45 +1,39 @@
-//! A received chunk on its way to the reader.
+//! A verified chunk that waits for its reader.
 
 use super::{frame::HEADER_BYTES, path::Slot};
 
 /// A verified chunk, or what is left of it.
 pub(crate) struct Readable<S> {
-    slot: S,
+    pub(super) slot: S,
     next: usize,
     end: usize,
 }
 
 impl<S: Slot> Readable<S> {
-    /// All of a chunk whose payload is `length` bytes.
+    /// A chunk in `slot`, whose payload is `length` bytes.
     pub(crate) fn new(slot: S, length: usize) -> Self {
         let (next, end) = (HEADER_BYTES, HEADER_BYTES + length);
         Self { slot, next, end }
     }
 
-    /// The reader has taken `count` of them. Whether none is left.
+    /// Removes the first `count` bytes, which the reader has taken. Returns true if none is left.
     pub(crate) fn take(&mut self, count: usize) -> bool {
         self.next += count;
         self.next >= self.end
     }
 
-    /// The bytes that the reader has not taken.
+    /// Returns the bytes that the reader has not taken.
     pub(crate) fn rest(&self) -> &[u8] {
         &self.slot.bytes()[self.next..self.end]
     }
 
-    /// Its slot.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn slot_mut(&mut self) -> &mut S {
-        &mut self.slot
-    }
-
-    /// Its slot, for the pool.
+    /// Returns the slot, for its pool.
     pub(crate) fn into_slot(self) -> S {
         self.slot
     }
 
-    /// Appends `payload` if there is room for it. Many small chunks do not use up the pool then:
-    /// of any two that wait for the reader one after the other, at least half is payload.
+    /// Appends `payload` and returns true if there is room for it. So many small chunks do not use up the pool: of
+    /// two neighbours that wait for the reader, at least half is payload.
     pub(crate) fn join(&mut self, payload: &[u8]) -> bool {
         let room = self.slot.bytes_mut()[self.end..].get_mut(..payload.len());
         let Some(place) = room else { return false };

@@ -1,4 +1,7 @@
-//! The receiving half: from the receiving lane to the user's bytes.
+//! The receiving half: reads, STOP and the confirmation, as calls of the receive lane and the state.
+//!
+//! A half belongs to one user. Each read moves the data of the lane, so that a chunk is read from the data path, verified
+//! and handed out while it is in the processor's cache; while the user does not read, the steward verifies.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -11,7 +14,7 @@ use tokio::io::ReadBuf;
 use super::{
     path::{DataPath, ReceivePath},
     readable::Readable,
-    recv_lane::Receiver,
+    recv_lane::SharedRecvLane,
     shared::Shared,
 };
 use crate::{Error, faults};
@@ -19,14 +22,14 @@ use crate::{Error, faults};
 /// The receiving half of a stream over one kind of data path.
 pub(crate) struct RecvHalf<D: DataPath> {
     shared: Arc<Shared<D>>,
-    /// The chunk that the reader is at.
+    /// The chunk that the user is reading.
     current: Option<Readable<<D::Receive as ReceivePath>::Slot>>,
-    /// Bytes that the reader has taken.
+    /// The number of bytes that the user has taken.
     taken: u64,
 }
 
 impl<D: DataPath> RecvHalf<D> {
-    /// The one receiving half of `shared`.
+    /// Returns the one receiving half of `shared`.
     pub(crate) fn new(shared: Arc<Shared<D>>) -> Self {
         Self {
             shared,
@@ -35,7 +38,7 @@ impl<D: DataPath> RecvHalf<D> {
         }
     }
 
-    /// The unread rest of the chunk that the reader is at; empty at the end of the stream.
+    /// Returns the unread rest of the current chunk; empty at the end of the stream.
     pub(crate) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<&[u8], Error>> {
         if self.current.is_none() {
             self.current = ready!(self.poll_next(cx))?;
@@ -43,17 +46,17 @@ impl<D: DataPath> RecvHalf<D> {
         Poll::Ready(Ok(self.current.as_ref().map_or(&[], Readable::rest)))
     }
 
-    /// The next chunk, or none at the end.
+    /// Takes the next chunk; `None` at the end of the stream.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<ReadableOf<D>>, Error>> {
-        let Some(receiver) = &self.shared.receiver else {
+        let Some(recv_lane) = &self.shared.recv_lane else {
             return Poll::Ready(Ok(None));
         };
         let state = &self.shared.state;
-        receiver.polls.fetch_add(1, Ordering::Relaxed);
+        recv_lane.polls.fetch_add(1, Ordering::Relaxed);
         self.shared.attended.wake();
-        // Registered before anything is looked at, so that nothing can change unseen in between.
+        // The waker is registered before the state is checked, so that no change is missed.
         state.wait_to_receive(cx);
-        if let Some(chunk) = receiver.lock().next(state, cx) {
+        if let Some(chunk) = recv_lane.lock().next(state, cx) {
             return Poll::Ready(Ok(Some(chunk)));
         }
         if state.at_end()? {
@@ -63,21 +66,21 @@ impl<D: DataPath> RecvHalf<D> {
         }
     }
 
-    /// The unread rest of the chunk that the reader is at, to keep; none at the end of the stream.
+    /// Takes the unread rest of the current chunk, to keep; `None` at the end of the stream.
     pub(crate) fn poll_chunk(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, Error>> {
         ready!(self.poll_fill(cx))?;
-        let (Some(chunk), Some(receiver)) = (self.current.take(), &self.shared.receiver) else {
+        let (Some(chunk), Some(recv_lane)) = (self.current.take(), &self.shared.recv_lane) else {
             return Poll::Ready(Ok(None));
         };
-        let bytes = receiver.lock().lend(&self.shared.state, chunk);
+        let bytes = recv_lane.lock().lend(&self.shared.state, chunk);
         self.taken += bytes.len() as u64;
         Poll::Ready(Ok(Some(bytes)))
     }
 
-    /// The reader has taken `count` bytes of what [`poll_fill`](Self::poll_fill) gave it.
+    /// Consumes `count` bytes of what [`poll_fill`](Self::poll_fill) returned.
     pub(crate) fn take(&mut self, count: usize) {
         let Some(current) = &mut self.current else {
             return;
@@ -89,12 +92,12 @@ impl<D: DataPath> RecvHalf<D> {
         let Some(done) = self.current.take() else {
             return;
         };
-        if let Some(receiver) = &self.shared.receiver {
-            receiver.lock().release(&self.shared.state, done);
+        if let Some(recv_lane) = &self.shared.recv_lane {
+            recv_lane.lock().release(&self.shared.state, done);
         }
     }
 
-    /// Copies into `buf` what is there of the chunk that the reader is at.
+    /// Copies the rest of the current chunk into `buf`, as far as there is room.
     pub(crate) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -109,12 +112,12 @@ impl<D: DataPath> RecvHalf<D> {
         Poll::Ready(Ok(()))
     }
 
-    /// Tells the peer that the reader wants no more, and is content.
+    /// Sends STOP: the user needs no more bytes, and this is no failure.
     pub(crate) fn stop(&self) {
         self.shared.state.stop(self.taken);
     }
 
-    /// Tells the peer that the sink has taken every byte.
+    /// Confirms to the peer that the sink has taken every byte.
     pub(crate) fn confirm(&self) -> Result<(), Error> {
         faults::point("before-confirmation-sent");
         self.shared.state.confirm()
@@ -125,8 +128,8 @@ type ReadableOf<D> = Readable<<<D as DataPath>::Receive as ReceivePath>::Slot>;
 
 impl<D: DataPath> Drop for RecvHalf<D> {
     fn drop(&mut self) {
-        let queued = |receiver: &Receiver<D::Receive>| receiver.lock().has_ready();
-        let unread = self.current.is_some() || self.shared.receiver.as_ref().is_some_and(queued);
+        let queued = |recv_lane: &SharedRecvLane<D::Receive>| recv_lane.lock().has_ready();
+        let unread = self.current.is_some() || self.shared.recv_lane.as_ref().is_some_and(queued);
         self.shared.state.release_half(false, unread);
     }
 }

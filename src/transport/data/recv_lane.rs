@@ -1,4 +1,7 @@
-//! The receiving lane: from the data path to verified chunks, driven by whoever polls.
+//! The receive lane: from frames that arrive to verified chunks.
+//!
+//! The lane verifies each frame before its payload is delivered, and grants the slots of chunks that were read. It has no
+//! task: the user's calls drive it, or the steward.
 
 use std::{
     collections::VecDeque,
@@ -11,7 +14,7 @@ use bytes::Bytes;
 
 use super::{
     frame::{Chain, Damage, HEADER_BYTES, Header, credit_batch},
-    lending::{Lender, Returns},
+    lending::{ChunkLender, ReturnedChunks},
     path::{ReceivePath, Slot, Violation},
     readable::Readable,
 };
@@ -20,41 +23,41 @@ use crate::{
     transport::control::state::{Failure, State},
 };
 
-/// What the receiving half and the steward drive: chunks that arrive, and credits that go back.
-pub(crate) struct Receiver<P: ReceivePath> {
-    lane: Mutex<Lane<P>>,
-    /// Counts the user's polls, so that the steward sees whether somebody drives.
+/// The receive lane, as the receiving half and the steward share it.
+pub(crate) struct SharedRecvLane<P: ReceivePath> {
+    lane: Mutex<RecvLane<P>>,
+    /// The number of polls by the user, which tells the steward whether the user drives the lane.
     pub(crate) polls: AtomicU64,
-    /// Where lent chunks come back to.
-    pub(crate) returns: Arc<Returns<P::Slot>>,
+    /// The lent chunks that were dropped.
+    pub(crate) returns: Arc<ReturnedChunks<P::Slot>>,
 }
 
-/// Chunks that arrive, and credits that go back.
-pub(crate) struct Lane<P: ReceivePath> {
-    path: P,
-    chain: Chain,
-    /// Verified chunks that the reader has not had yet.
-    ready: VecDeque<Readable<P::Slot>>,
-    /// By slot: whether the peer may write it.
-    granted: Vec<bool>,
-    /// How many those are.
-    outstanding: usize,
-    /// Slots given back by the reader and not granted again yet.
-    freed: Vec<u32>,
-    /// Chunks that arrived and that the reader has not given back.
-    unread: usize,
-    /// Slots of a new pool that stay empty for as long as chunks of the old one are unread: what may be
-    /// on its way never grows.
-    withheld: Vec<u32>,
-    lender: Lender<P::Slot>,
+/// The chunks that arrive, and the credits for their slots.
+pub(crate) struct RecvLane<P: ReceivePath> {
+    pub(super) path: P,
+    pub(super) chain: Chain,
+    /// Verified chunks that the reader has not taken yet.
+    pub(super) ready: VecDeque<Readable<P::Slot>>,
+    /// By slot: true if the peer may write it.
+    pub(super) granted: Vec<bool>,
+    /// The number of slots that the peer may write.
+    pub(super) outstanding: usize,
+    /// Slots that were read and are not granted again yet.
+    pub(super) freed: Vec<u32>,
+    /// The number of chunks that arrived and whose slot is not released.
+    pub(super) unread: usize,
+    /// Slots of a new pool that are not granted while chunks of the old pool are unread, so that the memory in use does
+    /// not grow.
+    pub(super) withheld: Vec<u32>,
+    lender: ChunkLender<P::Slot>,
     broken: bool,
     faults: faults::Faults,
 }
 
-impl<P: ReceivePath> Receiver<P> {
-    /// A receiver with `depth` slots whose first chunk is chained to `seed`.
+impl<P: ReceivePath> SharedRecvLane<P> {
+    /// A lane with `depth` slots over `path`. The digest of its first chunk is chained to `seed`.
     pub(crate) fn new(path: P, depth: u32, seed: u64, faults: faults::Faults) -> Self {
-        let lane = Lane {
+        let lane = RecvLane {
             path,
             chain: Chain::new(seed),
             ready: VecDeque::with_capacity(depth as usize),
@@ -63,7 +66,7 @@ impl<P: ReceivePath> Receiver<P> {
             freed: (0..depth).collect(),
             unread: 0,
             withheld: Vec::new(),
-            lender: Lender::new(depth),
+            lender: ChunkLender::new(depth),
             broken: false,
             faults,
         };
@@ -74,29 +77,29 @@ impl<P: ReceivePath> Receiver<P> {
         }
     }
 
-    /// The lane, which only the user and the steward ever contend for.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Lane<P>> {
+    /// Locks the lane. Only the user and the steward contend for it.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, RecvLane<P>> {
         self.lane.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Grants every slot, at the start.
+    /// Grants every slot, at the start of the stream.
     pub(crate) fn grant_all(&self, state: &State) {
         self.lock().grant(state);
     }
 
-    /// Goes on without the user, and wakes it when something has moved.
+    /// Drives the lane in place of the user, and wakes the user after progress.
     pub(crate) fn drive_unattended(&self, state: &State, cx: &mut Context<'_>) {
         let mut lane = self.lock();
         let before = (lane.ready.len(), state.announced_end());
-        lane.take_arrivals(state, cx, usize::MAX);
+        lane.receive_frames(state, cx, usize::MAX);
         if before != (lane.ready.len(), state.announced_end()) {
             state.wake_receiver();
         }
     }
 }
 
-impl<P: ReceivePath> Lane<P> {
-    /// The next verified chunk: one that waits, or the next that arrives.
+impl<P: ReceivePath> RecvLane<P> {
+    /// Takes the next verified chunk: one that waits, or the next that arrives.
     pub(crate) fn next(
         &mut self,
         state: &State,
@@ -104,12 +107,12 @@ impl<P: ReceivePath> Lane<P> {
     ) -> Option<Readable<P::Slot>> {
         self.take_returned(state);
         if self.ready.is_empty() {
-            self.take_arrivals(state, cx, 1);
+            self.receive_frames(state, cx, 1);
         }
         self.ready.pop_front()
     }
 
-    /// What is left of `chunk`, as bytes of its own that the user may keep: see [`Lender::lend`].
+    /// Returns the unread rest of `chunk` as bytes that the user may keep: see [`ChunkLender::lend`].
     pub(crate) fn lend(&mut self, state: &State, chunk: Readable<P::Slot>) -> Bytes {
         let (bytes, chunk) = self.lender.lend(chunk);
         if let Some(chunk) = chunk {
@@ -118,54 +121,21 @@ impl<P: ReceivePath> Lane<P> {
         bytes
     }
 
-    /// Takes back the chunks that were lent and are not any more.
+    /// Releases the lent chunks that were dropped.
     pub(crate) fn take_returned(&mut self, state: &State) {
         for chunk in self.lender.take_returned() {
             self.release(state, chunk);
         }
     }
 
-    /// The data path, and the chunks that wait for the reader.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn renewable(&mut self) -> (&mut P, impl Iterator<Item = &mut P::Slot>) {
-        (
-            &mut self.path,
-            self.ready.iter_mut().map(Readable::slot_mut),
-        )
-    }
-
-    /// Takes all that has arrived.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn take_all(&mut self, state: &State, cx: &mut Context<'_>) {
-        self.take_arrivals(state, cx, usize::MAX);
-    }
-
-    /// Bytes that arrived and were verified.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn verified(&self) -> u64 {
-        self.chain.offset()
-    }
-
-    /// Begins anew with an empty pool, and grants all of it.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn restart(&mut self, state: &State) {
-        self.granted.fill(false);
-        self.outstanding = 0;
-        let depth = u32::try_from(self.granted.len()).unwrap_or(u32::MAX);
-        let unread = u32::try_from(self.unread).unwrap_or(u32::MAX).min(depth);
-        self.freed = (0..depth - unread).collect();
-        self.withheld = (depth - unread..depth).collect();
-        self.grant(state);
-    }
-
-    /// Whether verified chunks wait for the reader.
+    /// Returns true if verified chunks wait for the reader.
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Takes frames from the path until `enough` chunks are ready, or no more are there.
-    /// Damage and broken rules fail the stream here, before anything of it is delivered.
-    fn take_arrivals(&mut self, state: &State, cx: &mut Context<'_>, enough: usize) {
+    /// Takes frames from the path until `enough` chunks are ready, or no more have arrived. Damage and broken rules fail
+    /// the stream before the payload is delivered.
+    pub(super) fn receive_frames(&mut self, state: &State, cx: &mut Context<'_>, enough: usize) {
         loop {
             if let Err(fault) = self.check_end(state) {
                 self.broken = true;
@@ -174,24 +144,24 @@ impl<P: ReceivePath> Lane<P> {
             if self.broken || self.ready.len() >= enough || !state.receives() {
                 return;
             }
-            match self.path.poll_arrival(cx) {
+            match self.path.poll_frame(cx) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(slot)) => {
-                    if let Err(fault) = self.arrive(state, slot) {
+                    if let Err(fault) = self.accept_frame(state, slot) {
                         self.broken = true;
                         state.fail(Failure::Fault(fault));
                     }
                 }
                 Poll::Ready(Err(error)) => {
                     self.broken = true;
-                    lose(state, error);
+                    connection_lost(state, error);
                 }
             }
         }
     }
 
-    /// Checks one frame and queues its payload.
-    fn arrive(&mut self, state: &State, slot: P::Slot) -> Result<(), Fault> {
+    /// Verifies one frame and queues its payload.
+    fn accept_frame(&mut self, state: &State, slot: P::Slot) -> Result<(), Fault> {
         let index = slot.index();
         let granted = self
             .granted
@@ -222,7 +192,7 @@ impl<P: ReceivePath> Lane<P> {
             self.freed.push(index);
             self.grant(state);
         }
-        // Only a reader that is away has a chunk waiting here: one that keeps up pays nothing.
+        // A chunk waits here only while the reader is away, so a reader that keeps up never copies.
         let joined = |last: &mut Readable<_>| last.join(slot.payload(length));
         let is_joined = self.ready.back_mut().is_some_and(joined);
         let readable = Readable::new(slot, length);
@@ -235,7 +205,7 @@ impl<P: ReceivePath> Lane<P> {
         Ok(())
     }
 
-    /// Holds what has come against the FIN, when that is in.
+    /// Compares what has arrived with the FIN, if the FIN has arrived.
     fn check_end(&self, state: &State) -> Result<(), Fault> {
         let Some((bytes, digest)) = state.announced_end() else {
             return Ok(());
@@ -252,14 +222,14 @@ impl<P: ReceivePath> Lane<P> {
         Err(Fault::Corrupt(damage.text()))
     }
 
-    /// Takes a slot back from its reader, and grants it again: at once when the sender is running
-    /// low, otherwise with the next few, so that not every chunk costs a control message.
+    /// Takes a slot back from the reader, and grants it again: at once if the peer has few slots, otherwise together with
+    /// others, so that not every chunk costs a control message.
     pub(crate) fn release(&mut self, state: &State, done: Readable<P::Slot>) {
         let slot = done.into_slot();
         let index = slot.index();
         self.unread -= 1;
         let is_free = self.path.release(slot);
-        if self.faults.skips_credits() || self.faults.reuses_slots_early() || !self.path.may_grant()
+        if self.faults.skips_credits() || self.faults.reuses_slots_early() || !self.path.can_grant()
         {
             return;
         }
@@ -270,31 +240,31 @@ impl<P: ReceivePath> Lane<P> {
         self.grant_due(state);
     }
 
-    /// Grants what was given back, if that is enough for a message or the sender is running low.
+    /// Grants the free slots if they are enough for a message, or if the peer has few slots.
     fn grant_due(&mut self, state: &State) {
         let batch = credit_batch(self.granted.len());
         let is_due = self.freed.len() >= batch || self.outstanding < batch;
-        if is_due && self.path.may_grant() && !self.faults.skips_credits() {
+        if is_due && self.path.can_grant() && !self.faults.skips_credits() {
             self.grant(state);
         }
     }
 
-    fn grant(&mut self, state: &State) {
+    pub(super) fn grant(&mut self, state: &State) {
         if self.freed.is_empty() {
             return;
         }
         for index in &self.freed {
             self.granted[*index as usize] = true;
-            self.path.expect(*index);
+            self.path.post_receive(*index);
         }
         self.outstanding += self.freed.len();
         state.grant(&mut self.freed);
     }
 }
 
-/// The data connection is lost: what the peer did wrong on it is a fault of its own, anything else
-/// may be a consequence of something that the control connection knows better.
-fn lose(state: &State, error: io::Error) {
+/// Records the loss of the data connection. A broken rule is a fault of its own; any other error may be the consequence
+/// of a cause that the control connection tells.
+fn connection_lost(state: &State, error: io::Error) {
     match error
         .get_ref()
         .and_then(|inner| inner.downcast_ref::<Violation>())

@@ -1,4 +1,7 @@
-//! The sending half: from the user's bytes to the sending lane.
+//! The sending half: writes, flush and FIN, as calls of the send lane and the state.
+//!
+//! A half belongs to one user. Each call moves the data of the lane as far as it goes, so that no task stands between
+//! the user and the data path; while the user does not call, the steward does.
 
 use std::{
     io::{self, IoSlice},
@@ -8,25 +11,26 @@ use std::{
 
 use super::{
     path::{DataPath, SendPath},
-    send_lane::{Filling, Sender},
+    send_lane::{Filling, SharedSendLane},
     shared::Shared,
 };
 use crate::{
-    Error,
-    carry::pump::FillSlots,
-    faults,
-    transport::{control::state::State, data::lent_slot::LentSlot},
+    Error, faults,
+    transport::{
+        control::state::State,
+        data::{fill_slots::FillSlots, lent_slot::LentSlot},
+    },
 };
 
 /// The sending half of a stream over one kind of data path.
 pub(crate) struct SendHalf<D: DataPath> {
     shared: Arc<Shared<D>>,
-    /// The slot lent to [`FillSlots`], out of the steward's reach.
+    /// The slot that [`FillSlots`] has lent. The steward does not see it.
     lent: Option<Filling<<D::Send as SendPath>::Slot>>,
 }
 
 impl<D: DataPath> SendHalf<D> {
-    /// The one sending half of `shared`.
+    /// Returns the one sending half of `shared`.
     pub(crate) fn new(shared: Arc<Shared<D>>) -> Self {
         Self { shared, lent: None }
     }
@@ -35,29 +39,29 @@ impl<D: DataPath> SendHalf<D> {
         &self.shared.state
     }
 
-    fn sender(&self) -> Result<&Sender<D::Send>, Error> {
+    fn send_lane(&self) -> Result<&SharedSendLane<D::Send>, Error> {
         self.shared
-            .sender
+            .send_lane
             .as_ref()
             .ok_or(Error::Misuse("this stream only receives"))
     }
 
-    /// Puts the lent slot back where the steward and `poll_posted` find it.
+    /// Gives the slot that was lent back to the lane, where the steward and `poll_posted` find it.
     fn give_back(&mut self) {
         let Some(filling) = self.lent.take() else {
             return;
         };
-        let Some(sender) = &self.shared.sender else {
+        let Some(send_lane) = &self.shared.send_lane else {
             return;
         };
-        sender.lock().give_back(filling);
+        send_lane.lock().give_back(filling);
     }
 
-    /// Posts everything written so far; ready when it is with the network.
+    /// Posts everything written so far. Ready when the data path has sent it.
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.give_back();
         self.shared.attended_send();
-        let Ok(sender) = self.sender() else {
+        let Ok(send_lane) = self.send_lane() else {
             return Poll::Ready(Ok(()));
         };
         let state = self.state();
@@ -65,24 +69,24 @@ impl<D: DataPath> SendHalf<D> {
         if let Some(error) = state.send_error() {
             return Poll::Ready(Err(error));
         }
-        sender.lock().poll_posted(state, cx, true)
+        send_lane.lock().poll_posted(state, cx, true)
     }
 
-    /// FIN, and the acknowledgement of the peer's endpoint.
+    /// Sends FIN after the last byte. Ready when the peer's endpoint has acknowledged it.
     pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         if let Poll::Ready(Ok(())) = self.state().poll_acked(cx) {
             return Poll::Ready(Ok(()));
         }
         ready!(self.poll_flush(cx))?;
-        let sender = self.sender()?;
-        let (bytes, digest) = sender.lock().posted();
+        let send_lane = self.send_lane()?;
+        let (bytes, digest) = send_lane.lock().posted();
         faults::point("before-fin");
         self.state().finish_sending(bytes, digest);
         faults::point("after-fin");
         self.state().poll_acked(cx)
     }
 
-    /// [`poll_shutdown`](Self::poll_shutdown), and the confirmation of the peer's sink.
+    /// Shuts down. Ready when the peer's sink has confirmed every byte.
     pub(crate) fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         ready!(self.poll_shutdown(cx))?;
         faults::point("before-confirmation-received");
@@ -101,7 +105,7 @@ impl<D: DataPath> SendHalf<D> {
             return Poll::Ready(Ok(0));
         }
         let state = self.state();
-        let mut lane = self.sender()?.lock();
+        let mut lane = self.send_lane()?.lock();
         let mut filling = ready!(lane.poll_room(state, cx))?;
         let count = filling.copy(parts);
         lane.give_back(filling);
@@ -109,23 +113,22 @@ impl<D: DataPath> SendHalf<D> {
         Poll::Ready(Ok(count))
     }
 
-    /// An empty slot for the user.
+    /// Lends an empty slot to the user.
     pub(crate) fn poll_lent(&mut self, cx: &mut Context<'_>) -> Poll<Result<LentSlot<D>, Error>> {
         self.give_back();
         self.shared.attended_send();
         let state = self.state();
-        let filling = ready!(self.sender()?.lock().poll_lent(state, cx))?;
+        let filling = ready!(self.send_lane()?.lock().poll_lent(state, cx))?;
         Poll::Ready(Ok(LentSlot::new(filling, &self.shared)))
     }
 
-    /// Queues what the user filled. What of it cannot be posted at once is for the steward, or for the
-    /// user's next call.
+    /// Queues a slot that the user filled, and posts it if possible. Otherwise the steward or the user's next call posts it.
     pub(crate) fn send(&mut self, lent: LentSlot<D>) -> Result<(), Error> {
         self.give_back();
         self.shared.attended_send();
         self.state().writable()?;
         let filling = lent.into_filling(&self.shared).ok_or(FOREIGN_BUFFER)?;
-        let mut lane = self.sender()?.lock();
+        let mut lane = self.send_lane()?.lock();
         lane.seal(filling);
         let mut cx = Context::from_waker(Waker::noop());
         match lane.poll_posted(self.state(), &mut cx, false) {
@@ -135,7 +138,7 @@ impl<D: DataPath> SendHalf<D> {
     }
 }
 
-/// A buffer can only be sent by the stream that lent it.
+/// The error for a buffer that another stream has lent.
 pub(crate) const FOREIGN_BUFFER: Error = Error::Misuse("this buffer belongs to another stream");
 
 impl<D: DataPath> FillSlots for SendHalf<D> {
@@ -144,7 +147,7 @@ impl<D: DataPath> FillSlots for SendHalf<D> {
             self.give_back();
             self.shared.attended_send();
             let state = self.state();
-            let filling = ready!(self.sender()?.lock().poll_room(state, cx))?;
+            let filling = ready!(self.send_lane()?.lock().poll_room(state, cx))?;
             self.lent = Some(filling);
         }
         let filling = self.lent.as_mut().expect("it was put there just now");
@@ -165,7 +168,7 @@ impl<D: DataPath> FillSlots for SendHalf<D> {
         if let Some(error) = state.send_error() {
             return Poll::Ready(Err(error.into()));
         }
-        self.sender()?
+        self.send_lane()?
             .lock()
             .poll_posted(state, cx, false)
             .map_err(Into::into)
@@ -179,10 +182,10 @@ impl<D: DataPath> Drop for SendHalf<D> {
 }
 
 impl<D: DataPath> Shared<D> {
-    /// Notes that the user polls the sending half.
+    /// Counts a poll of the sending half by its user.
     fn attended_send(&self) {
-        if let Some(sender) = &self.sender {
-            sender.polls.fetch_add(1, Ordering::Relaxed);
+        if let Some(send_lane) = &self.send_lane {
+            send_lane.polls.fetch_add(1, Ordering::Relaxed);
             self.attended.wake();
         }
     }

@@ -1,4 +1,7 @@
-//! The sending lane: from filled slots to posted chunks, driven by whoever polls.
+//! The send lane: from filled slots to posted frames.
+//!
+//! The lane seals a filled slot with a header and a digest, takes a credit for it, and gives it to the data path. It has
+//! no task: the user's calls drive it, or the steward.
 
 use std::{
     collections::VecDeque,
@@ -13,49 +16,49 @@ use super::{
 };
 use crate::{Error, Fault, faults, transport::control::state::State};
 
-/// What the sending half and the steward drive: the chunk being filled and those in flight.
-pub(crate) struct Sender<P: SendPath> {
-    lane: Mutex<Lane<P>>,
-    /// Counts the user's polls, so that the steward sees whether somebody drives.
+/// The send lane, as the sending half and the steward share it.
+pub(crate) struct SharedSendLane<P: SendPath> {
+    lane: Mutex<SendLane<P>>,
+    /// The number of polls by the user, which tells the steward whether the user drives the lane.
     pub(crate) polls: AtomicU64,
 }
 
-/// The chunk being filled and those in flight.
-pub(crate) struct Lane<P: SendPath> {
-    path: P,
+/// The chunk that is being filled, those that wait for credit, and those in flight.
+pub(crate) struct SendLane<P: SendPath> {
+    pub(super) path: P,
     chain: Chain,
-    /// Chunks that nothing more is added to, in order.
-    sealed: VecDeque<Filling<P::Slot>>,
-    /// What comes after them.
-    filling: Option<Filling<P::Slot>>,
-    /// Slots in the hands of the user.
+    /// Chunks to which nothing is added any more, in order.
+    pub(super) sealed: VecDeque<Filling<P::Slot>>,
+    /// The chunk after those, which is being filled.
+    pub(super) filling: Option<Filling<P::Slot>>,
+    /// The number of slots that the user holds.
     lent: usize,
     broken: bool,
 }
 
-/// A slot that the user's bytes go into.
+/// A slot that is being filled.
 pub(crate) struct Filling<S> {
-    slot: S,
+    pub(super) slot: S,
     filled: usize,
 }
 
 impl<S: Slot> Filling<S> {
-    /// The first `count` of them now hold data.
+    /// Records that the first `count` bytes of [`room`](Self::room) hold data.
     pub(crate) fn fill(&mut self, count: usize) {
         self.filled += count;
     }
 
-    /// The bytes that are still free.
+    /// Returns the free bytes.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         &mut self.slot.bytes_mut()[HEADER_BYTES + self.filled..]
     }
 
-    /// Whether there are none.
+    /// Returns true if no byte is free.
     pub(crate) fn is_full(&self) -> bool {
         HEADER_BYTES + self.filled == self.slot.bytes().len()
     }
 
-    /// Bytes that it holds in all when it is full.
+    /// Returns the number of payload bytes of a full slot.
     pub(crate) fn capacity(&self) -> usize {
         self.slot.bytes().len() - HEADER_BYTES
     }
@@ -72,26 +75,26 @@ impl<S: Slot> Filling<S> {
         self.filled - before
     }
 
-    /// The bytes that hold data.
+    /// Returns the bytes that hold data.
     pub(crate) fn data(&self) -> &[u8] {
         self.slot.payload(self.filled)
     }
 
-    /// The same, to be changed.
+    /// Returns the bytes that hold data, to be changed.
     pub(crate) fn data_mut(&mut self) -> &mut [u8] {
         &mut self.slot.bytes_mut()[HEADER_BYTES..HEADER_BYTES + self.filled]
     }
 
-    /// None of them hold data any more.
+    /// Drops the data.
     pub(crate) fn clear(&mut self) {
         self.filled = 0;
     }
 }
 
-impl<P: SendPath> Sender<P> {
-    /// A sender whose first chunk is chained to `seed`.
+impl<P: SendPath> SharedSendLane<P> {
+    /// A lane over `path`. The digest of its first chunk is chained to `seed`.
     pub(crate) fn new(path: P, seed: u64) -> Self {
-        let lane = Lane {
+        let lane = SendLane {
             path,
             chain: Chain::new(seed),
             sealed: VecDeque::new(),
@@ -105,12 +108,12 @@ impl<P: SendPath> Sender<P> {
         }
     }
 
-    /// The lane, which only the user and the steward ever contend for.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Lane<P>> {
+    /// Locks the lane. Only the user and the steward contend for it.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SendLane<P>> {
         self.lane.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes on without the user, and wakes it when something has moved.
+    /// Drives the lane in place of the user, and wakes the user after progress.
     pub(crate) fn drive_unattended(&self, state: &State, cx: &mut Context<'_>) {
         let mut lane = self.lock();
         let before = (lane.path.in_flight(), lane.chain.offset());
@@ -121,20 +124,13 @@ impl<P: SendPath> Sender<P> {
     }
 }
 
-impl<P: SendPath> Lane<P> {
-    /// The data path, and the slots that hold what it has not been given.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn renewable(&mut self) -> (&mut P, impl Iterator<Item = &mut P::Slot>) {
-        let chunks = self.sealed.iter_mut().chain(&mut self.filling);
-        (&mut self.path, chunks.map(|filling| &mut filling.slot))
-    }
-
-    /// Bytes posted so far and the digest of the last of them.
+impl<P: SendPath> SendLane<P> {
+    /// Returns the number of bytes posted so far, and the digest of the last chunk.
     pub(crate) fn posted(&self) -> (u64, u64) {
         (self.chain.offset(), self.chain.digest())
     }
 
-    /// Takes the slot being filled, which the next [`poll_posted`](Self::poll_posted) may post.
+    /// Takes back the slot that is being filled. The next [`poll_posted`](Self::poll_posted) may post it.
     pub(crate) fn give_back(&mut self, filling: Filling<P::Slot>) {
         if filling.filled == 0 {
             self.path.release(filling.slot);
@@ -143,9 +139,9 @@ impl<P: SendPath> Lane<P> {
         }
     }
 
-    /// Completes what is in flight and posts what may be posted: a full chunk always, a partial
-    /// one when nothing is in flight (so that a request never waits for a flush) or when `all`
-    /// must go. Ready when nothing is left, neither to post (of what may be) nor in flight.
+    /// Completes frames in flight and posts the chunks that are due: a full chunk always; a partial chunk when no
+    /// frame is in flight, so that a request never waits for a flush, or with `all`. Ready when no chunk is due and no
+    /// frame is in flight.
     pub(crate) fn poll_posted(
         &mut self,
         state: &State,
@@ -156,7 +152,7 @@ impl<P: SendPath> Lane<P> {
             if self.broken {
                 return Poll::Pending;
             }
-            let progress = match self.path.poll_complete(cx) {
+            let progress = match self.path.poll_complete(cx, || state.take_credit()) {
                 Poll::Ready(Err(error)) => {
                     self.broken = true;
                     state.suspect(Fault::Data(Arc::new(error)));
@@ -189,14 +185,14 @@ impl<P: SendPath> Lane<P> {
         faults::point("first-chunk-sent");
     }
 
-    /// A slot with room in it, once there is one.
+    /// Takes a slot with free bytes. Ready when there is one.
     pub(crate) fn poll_room(
         &mut self,
         state: &State,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Filling<P::Slot>, Error>> {
         state.writable()?;
-        // Registered before it is looked at, so that nothing can change unseen in between.
+        // The waker is registered before the state is checked, so that no change is missed.
         state.wait_to_send(cx);
         let full = |filling: &Filling<_>| filling.is_full();
         if self.filling.as_ref().is_none_or(full) {
@@ -216,8 +212,8 @@ impl<P: SendPath> Lane<P> {
         }
     }
 
-    /// An empty slot for the user to keep until it is [sealed](Self::seal) or
-    /// [taken back](Self::take_back). One slot is never lent: writes must not wait for buffers.
+    /// Takes an empty slot for the user, who keeps it until it is [sealed](Self::seal) or
+    /// [taken back](Self::take_back). One slot is never lent, so that writes do not wait for lent slots.
     pub(crate) fn poll_lent(
         &mut self,
         state: &State,
@@ -226,7 +222,7 @@ impl<P: SendPath> Lane<P> {
         state.writable()?;
         state.wait_to_send(cx);
         let _ = self.poll_posted(state, cx, false)?;
-        if self.lent + 1 >= self.path.most_slots() || self.is_behind() {
+        if self.lent + 1 >= self.path.max_slots() || self.is_behind() {
             return Poll::Pending;
         }
         let Some(slot) = self.path.acquire_to_lend() else {
@@ -236,14 +232,14 @@ impl<P: SendPath> Lane<P> {
         Poll::Ready(Ok(Filling { slot, filled: 0 }))
     }
 
-    /// Whether sealed chunks wait for credit. Nobody gets a free slot before them: those that were sealed in
-    /// a pool that has been replaced need slots of the new one, and if everything else had those, and
-    /// they the credits, neither would ever go on.
+    /// Returns true if sealed chunks wait for credit. No slot is given out before they are posted. Chunks that were sealed
+    /// in a pool that has been replaced need slots of the new pool: if later writes held those slots, and the sealed
+    /// chunks the credits, both would wait for ever.
     fn is_behind(&self) -> bool {
         !self.sealed.is_empty()
     }
 
-    /// Queues what the user filled, behind all that was written before.
+    /// Queues a slot that the user filled, behind everything written before.
     pub(crate) fn seal(&mut self, lent: Filling<P::Slot>) {
         self.lent -= 1;
         if lent.filled == 0 {
@@ -254,7 +250,7 @@ impl<P: SendPath> Lane<P> {
         self.sealed.push_back(lent);
     }
 
-    /// Takes back a slot that the user does not want to send.
+    /// Takes back a slot that the user does not send.
     pub(crate) fn take_back(&mut self, lent: Filling<P::Slot>) {
         self.lent -= 1;
         self.path.release(lent.slot);

@@ -1,20 +1,23 @@
-//! What the halves of a stream, its control task and its steward hold in common.
+//! What the halves of a stream and its tasks hold together: the state and the two lanes.
+//!
+//! The halves, the steward and the renewal each hold an [`Arc`] of it. The control task holds the state only.
 
 use std::sync::Arc;
 
 use futures::task::AtomicWaker;
 
-use super::{path::DataPath, recv_lane::Receiver, send_lane::Sender};
+use super::{path::DataPath, recv_lane::SharedRecvLane, send_lane::SharedSendLane};
 use crate::transport::control::state::State;
 
-/// See the module. Freed, with the data path and its pools, when the last holder lets go.
+/// The state and the two lanes of a stream over one kind of data path. The last holder frees it, with the data path and
+/// its pools.
 pub(crate) struct Shared<D: DataPath> {
-    /// Everything but the data path.
+    /// The state of the stream.
     pub(crate) state: Arc<State>,
-    /// Absent in a stream that only receives.
-    pub(crate) sender: Option<Sender<D::Send>>,
-    /// Absent in a stream that only sends.
-    pub(crate) receiver: Option<Receiver<D::Receive>>,
-    /// Wakes the steward out of driving: the user has come back.
+    /// The send lane; `None` in a stream that only receives.
+    pub(crate) send_lane: Option<SharedSendLane<D::Send>>,
+    /// The receive lane; `None` in a stream that only sends.
+    pub(crate) recv_lane: Option<SharedRecvLane<D::Receive>>,
+    /// Wakes the steward when a user polls a half again.
     pub(crate) attended: AtomicWaker,
 }

@@ -1,11 +1,10 @@
-//! Drives the data path of a half that its user leaves alone.
+//! The steward: the task that drives a half while its user does not poll it.
 //!
-//! A half moves its own data whenever its user polls it: that costs no hop to another task, and a
-//! chunk is read, verified and written while it is in the processor's cache. But a user may stop
-//! polling: it waits for something else, or wrote a request and now waits for the answer. After
-//! [`GRACE`] the steward takes over, so that what was written gets out, what arrives is verified
-//! and acknowledged, and a reader that pauses is never in the way of a `shutdown` at the peer.
-//! Chunks that were lent out come back through it, too.
+//! A half moves its own data whenever its user polls it. That costs no hop to another task, and a chunk is read,
+//! verified and written while it is in the processor's cache. But a user may stop polling: it waits for something
+//! else, or for the answer to a request that it wrote. After [`GRACE`] the steward drives the half. So everything that
+//! was written is sent, and everything that arrives is verified and acknowledged; a reader that pauses does not delay a
+//! `shutdown` at the peer. The steward also returns lent chunks to their pool.
 
 use std::{
     future::{Future, poll_fn},
@@ -19,9 +18,9 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::{path::DataPath, shared::Shared};
 
-/// How long a half may be left alone. Much longer than a busy user is away (a chunk takes well
-/// under a millisecond), much shorter than a person notices; while a stream is busy it costs two
-/// hundred wake-ups a second, some 0.1% of a core, and nothing at all while it is idle.
+/// How long a half may go without a poll before the steward drives it. It is much longer than a busy user is away (a
+/// chunk takes well under a millisecond), and much shorter than a person notices. While a stream is busy the timer costs
+/// two hundred wake-ups a second, some 0.1% of a core; while the stream is idle there is no timer.
 const GRACE: Duration = Duration::from_millis(5);
 
 /// Serves one stream until its control task has ended.
@@ -46,14 +45,14 @@ pub(crate) async fn serve<D: DataPath>(shared: Arc<Shared<D>>) {
     shared.state.wake_receiver();
 }
 
-/// Both halves, the sending one first.
+/// What the steward knows of the two halves, the sending one first.
 struct Steward<'a, D: DataPath> {
     shared: &'a Shared<D>,
-    /// The user's polls at the last look.
+    /// The users' polls at the last tick of the timer.
     seen: [u64; 2],
-    /// Which halves had not been polled between the last two looks.
+    /// True for a half that was not polled between the last two ticks.
     alone: [bool; 2],
-    /// Whether the timer runs: some half was polled between the last two looks.
+    /// True while the timer runs, because a half was polled between the last two ticks.
     watching: bool,
 }
 
@@ -64,7 +63,7 @@ impl<D: DataPath> Steward<'_, D> {
             timer.as_mut().reset(Instant::now() + GRACE);
         }
         while self.watching && timer.as_mut().poll(cx).is_ready() {
-            self.look();
+            self.note_polls();
             timer.as_mut().reset(Instant::now() + GRACE);
         }
         if self.alone != [false; 2] {
@@ -73,7 +72,7 @@ impl<D: DataPath> Steward<'_, D> {
         self.take_returned(cx);
         self.drive(cx);
         if !self.watching {
-            // Asks to be woken when the user is back, and then looks whether it already is.
+            // The waker is registered before the polls are counted, so that a user's return is not missed.
             self.shared.attended.register(cx.waker());
             if self.polls() != self.seen {
                 cx.waker().wake_by_ref();
@@ -81,20 +80,20 @@ impl<D: DataPath> Steward<'_, D> {
         }
     }
 
-    fn look(&mut self) {
+    fn note_polls(&mut self) {
         let now = self.polls();
         self.alone = [now[0] == self.seen[0], now[1] == self.seen[1]];
         self.seen = now;
         self.watching = self.alone != [true; 2];
     }
 
-    /// Gives back what was lent, whoever drives: the user may be waiting for nothing else.
+    /// Returns lent chunks to the pool, also while the user drives the lane: the user may wait for their slots.
     fn take_returned(&self, cx: &mut Context<'_>) {
-        if let Some(receiver) = &self.shared.receiver {
-            receiver.returns.waker.register(cx.waker());
-            // A busy reader holds the lane for as long as a chunk takes.
-            if !receiver.returns.is_empty() {
-                receiver.lock().take_returned(&self.shared.state);
+        if let Some(recv_lane) = &self.shared.recv_lane {
+            recv_lane.returns.waker.register(cx.waker());
+            // A busy reader holds the lock for as long as a chunk takes, so it is locked only if needed.
+            if !recv_lane.returns.is_empty() {
+                recv_lane.lock().take_returned(&self.shared.state);
             }
         }
     }
@@ -103,27 +102,29 @@ impl<D: DataPath> Steward<'_, D> {
         let now = self.polls();
         let Shared {
             state,
-            sender,
-            receiver,
+            send_lane,
+            recv_lane,
             ..
         } = self.shared;
-        if let (Some(sender), true) = (sender, self.alone[0] && now[0] == self.seen[0]) {
-            sender.drive_unattended(state, cx);
+        if let (Some(send_lane), true) = (send_lane, self.alone[0] && now[0] == self.seen[0]) {
+            send_lane.drive_unattended(state, cx);
         }
-        if let (Some(receiver), true) = (receiver, self.alone[1] && now[1] == self.seen[1]) {
-            receiver.drive_unattended(state, cx);
+        if let (Some(recv_lane), true) = (recv_lane, self.alone[1] && now[1] == self.seen[1]) {
+            recv_lane.drive_unattended(state, cx);
         }
     }
 
     fn polls(&self) -> [u64; 2] {
         let Shared {
-            sender, receiver, ..
+            send_lane,
+            recv_lane,
+            ..
         } = self.shared;
         [
-            sender
+            send_lane
                 .as_ref()
                 .map_or(0, |half| half.polls.load(Ordering::Relaxed)),
-            receiver
+            recv_lane
                 .as_ref()
                 .map_or(0, |half| half.polls.load(Ordering::Relaxed)),
         ]

@@ -1,9 +1,8 @@
 //! The frames over a TCP connection.
 //!
-//! A stream has one data connection for both directions, beside its control connection. The
-//! memory of a slot is plain heap memory; "written to slot n" means that the receiver reads the
-//! frame into its slot n. Header and payload leave in one `send(2)` and arrive in one `readv(2)`
-//! that also takes the next frame's header, so small frames cost no extra system call.
+//! A stream has one data connection for both directions, beside its control connection. The memory of a slot is heap
+//! memory, and a frame for slot n is read into slot n by the receiver. Header and payload leave in one `send(2)` and
+//! arrive in one `readv(2)` that also reads the next frame's header, so small frames cost no extra system call.
 
 use std::{
     collections::VecDeque,
@@ -27,9 +26,8 @@ impl DataPath for Tcp {
     type Receive = TcpReceive;
 }
 
-/// Slots of the sending pool, besides those that a user who wants buffers is lent. A sent slot is free as
-/// soon as the kernel has copied it, so two are enough for one to be filled while the other is on
-/// its way, and a small pool stays in the processor's cache.
+/// The number of slots of the sending pool, besides those that are lent to the user. A slot is free as soon as the kernel
+/// has copied it, so two are enough: one is filled while the other is sent. A small pool stays in the processor's cache.
 const SEND_SLOTS: usize = 2;
 
 /// A slot in heap memory.
@@ -61,25 +59,25 @@ impl Slot for TcpSlot {
     }
 }
 
-/// The sending side.
+/// The sending side of the TCP data path.
 pub(crate) struct TcpSend {
     socket: Arc<TcpStream>,
     chunk_bytes: usize,
     free: Vec<TcpSlot>,
-    /// Slots so far: more are made for whoever is lent them, up to `depth`.
+    /// The number of slots so far. More are allocated to be lent, up to `depth`.
     slots: usize,
     depth: usize,
-    queue: VecDeque<Posted>,
+    queue: VecDeque<OutgoingFrame>,
 }
 
-struct Posted {
+struct OutgoingFrame {
     slot: TcpSlot,
     frame_bytes: usize,
     sent: usize,
 }
 
 impl TcpSend {
-    /// A sender of chunks of `chunk_bytes` over `socket`, from at most `depth` slots.
+    /// Sends chunks of `chunk_bytes` over `socket`, from at most `depth` slots.
     pub(crate) fn new(socket: Arc<TcpStream>, chunk_bytes: usize, depth: u32) -> Self {
         let free = (0..SEND_SLOTS)
             .map(|_| TcpSlot::new(0, chunk_bytes))
@@ -102,7 +100,7 @@ impl SendPath for TcpSend {
         self.free.pop()
     }
 
-    /// One that is not needed for writes: what is lent does not slow them down.
+    /// Allocates a slot if writes need the free ones, so that lent slots do not slow writes down.
     fn acquire_to_lend(&mut self) -> Option<TcpSlot> {
         if self.slots < self.depth && self.free.len() <= 1 {
             self.slots += 1;
@@ -115,12 +113,12 @@ impl SendPath for TcpSend {
         self.free.push(slot);
     }
 
-    fn most_slots(&self) -> usize {
+    fn max_slots(&self) -> usize {
         self.depth
     }
 
     fn post(&mut self, slot: TcpSlot, frame_bytes: usize, _target: u32) {
-        self.queue.push_back(Posted {
+        self.queue.push_back(OutgoingFrame {
             slot,
             frame_bytes,
             sent: 0,
@@ -131,7 +129,12 @@ impl SendPath for TcpSend {
         self.queue.len()
     }
 
-    fn poll_complete(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Over TCP a frame never needs another target: the connection is never replaced.
+    fn poll_complete(
+        &mut self,
+        cx: &mut Context<'_>,
+        _next_credit: impl FnMut() -> Option<u32>,
+    ) -> Poll<io::Result<()>> {
         while let Some(front) = self.queue.front_mut() {
             match self
                 .socket
@@ -153,25 +156,25 @@ impl SendPath for TcpSend {
     }
 }
 
-/// The receiving side.
+/// The receiving side of the TCP data path.
 pub(crate) struct TcpReceive {
     socket: Arc<TcpStream>,
     chunk_bytes: usize,
-    /// By number: the slots that no frame and no reader holds.
+    /// By number: the slots that neither a frame nor a reader holds.
     free: Vec<Option<TcpSlot>>,
     header: [u8; HEADER_BYTES],
     header_have: usize,
-    arriving: Option<Arriving>,
+    arriving: Option<IncomingFrame>,
 }
 
-struct Arriving {
+struct IncomingFrame {
     slot: TcpSlot,
     frame_bytes: usize,
     have: usize,
 }
 
 impl TcpReceive {
-    /// A receiver of chunks of at most `chunk_bytes` into `depth` slots.
+    /// Receives chunks of at most `chunk_bytes` into `depth` slots.
     pub(crate) fn new(socket: Arc<TcpStream>, chunk_bytes: usize, depth: u32) -> Self {
         let free = (0..depth)
             .map(|index| Some(TcpSlot::new(index, chunk_bytes)))
@@ -186,7 +189,7 @@ impl TcpReceive {
         }
     }
 
-    /// Takes the slot that the header, now whole, names.
+    /// Takes the slot that the complete header names.
     fn begin(&mut self) -> io::Result<()> {
         let header = Header::decode(&self.header).map_err(|damage| invalid(damage.text()))?;
         if header.length == 0 || header.length as usize > self.chunk_bytes {
@@ -198,7 +201,7 @@ impl TcpReceive {
             .ok_or_else(|| invalid("a chunk for a slot that was not granted"))?;
         slot.memory[..HEADER_BYTES].copy_from_slice(&self.header);
         self.header_have = 0;
-        self.arriving = Some(Arriving {
+        self.arriving = Some(IncomingFrame {
             slot,
             frame_bytes: header.frame_bytes(),
             have: HEADER_BYTES,
@@ -206,12 +209,12 @@ impl TcpReceive {
         Ok(())
     }
 
-    /// One read, into the rest of the arriving frame and the header behind it.
+    /// Reads once, into the rest of the frame that is arriving and the header of the next frame.
     fn read(&mut self) -> io::Result<usize> {
         let header = IoSliceMut::new(&mut self.header[self.header_have..]);
         let count = match &mut self.arriving {
             None => self.socket.try_read_vectored(&mut [header])?,
-            Some(Arriving {
+            Some(IncomingFrame {
                 slot,
                 frame_bytes,
                 have,
@@ -241,7 +244,7 @@ impl TcpReceive {
 impl ReceivePath for TcpReceive {
     type Slot = TcpSlot;
 
-    fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<TcpSlot>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<TcpSlot>> {
         loop {
             if self.arriving.is_none() && self.header_have == HEADER_BYTES {
                 self.begin()?;
@@ -270,10 +273,10 @@ impl ReceivePath for TcpReceive {
         true
     }
 
-    fn may_grant(&self) -> bool {
+    fn can_grant(&self) -> bool {
         true
     }
 
-    /// Over TCP every frame says where it goes, and is read when it is there.
-    fn expect(&mut self, _index: u32) {}
+    /// Does nothing: over TCP the header of a frame names its slot.
+    fn post_receive(&mut self, _index: u32) {}
 }

@@ -1,54 +1,178 @@
-//! What stands in for the RDMA data path in a build without it: the reason why there is none.
+//! Stands in for the RDMA data path in a build without RDMA: the same names, types without values, and the reason why
+//! there is no RDMA.
 
-use super::control::{codec::Control, terms::Agreement};
-use crate::{Error, HandshakeFault, StreamConfig, TransportPolicy};
+mod unavailable;
 
-/// No way over RDMA: there is none to have.
-pub(crate) enum Ours {}
+use std::{
+    io,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
-/// No queue pair.
-pub(crate) enum Ends {}
+pub(crate) use unavailable::Unavailable;
 
-/// Why there is no way over RDMA.
-#[derive(Debug, Clone)]
-pub(crate) struct NoWay {
-    /// In words.
-    pub(crate) reason: String,
-    /// There is hardware for it all the same.
-    pub(crate) hardware: bool,
+use super::{
+    control::{codec::Control, state::State, terms::Agreement},
+    data::{
+        path::{DataPath, ReceivePath, SendPath, Slot},
+        shared::Shared,
+    },
+};
+use crate::{DeviceFault, Error, HandshakeFault, StreamConfig, TransportPolicy};
+
+/// The RDMA ports of this end: none.
+pub(crate) enum LocalPorts {}
+
+/// A proved link: none.
+pub(crate) enum Established {}
+
+/// A data path that no stream has. With it the code above this layer is the same with RDMA and without.
+pub(crate) enum Rdma {}
+
+/// Either side of a data path that no stream has, and a slot of its pools.
+pub(crate) enum Absent {}
+
+impl DataPath for Rdma {
+    type Send = Absent;
+    type Receive = Absent;
 }
 
-impl Ours {
-    /// Why there is no way over RDMA here.
-    pub(crate) fn look(_config: &StreamConfig) -> Result<Self, NoWay> {
+impl Slot for Absent {
+    fn index(&self) -> u32 {
+        match *self {}
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match *self {}
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match *self {}
+    }
+}
+
+impl SendPath for Absent {
+    type Slot = Self;
+
+    fn acquire(&mut self) -> Option<Self> {
+        match *self {}
+    }
+
+    fn acquire_to_lend(&mut self) -> Option<Self> {
+        match *self {}
+    }
+
+    fn release(&mut self, _slot: Self) {
+        match *self {}
+    }
+
+    fn post(&mut self, _slot: Self, _frame_bytes: usize, _target: u32) {
+        match *self {}
+    }
+
+    fn max_slots(&self) -> usize {
+        match *self {}
+    }
+
+    fn in_flight(&self) -> usize {
+        match *self {}
+    }
+
+    fn poll_complete(
+        &mut self,
+        _cx: &mut Context<'_>,
+        _next_credit: impl FnMut() -> Option<u32>,
+    ) -> Poll<io::Result<()>> {
+        match *self {}
+    }
+}
+
+impl ReceivePath for Absent {
+    type Slot = Self;
+
+    fn poll_frame(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<Self>> {
+        match *self {}
+    }
+
+    fn release(&mut self, _slot: Self) -> bool {
+        match *self {}
+    }
+
+    fn can_grant(&self) -> bool {
+        match *self {}
+    }
+
+    fn post_receive(&mut self, _index: u32) {
+        match *self {}
+    }
+}
+
+impl Established {
+    /// The name of the link.
+    pub(crate) fn name(&self) -> String {
+        match *self {}
+    }
+
+    /// The reason why the pool is smaller than was wanted.
+    pub(crate) fn smaller(&self) -> Option<String> {
+        match *self {}
+    }
+
+    /// The payload of a chunk, in bytes.
+    pub(crate) fn chunk_bytes(&self) -> usize {
+        match *self {}
+    }
+
+    /// The slots of the receive pool.
+    pub(crate) fn depth(&self) -> u32 {
+        match *self {}
+    }
+
+    /// The two sides of the data path.
+    pub(crate) fn paths(&mut self, _state: &Arc<State>) -> (Option<Absent>, Option<Absent>) {
+        match *self {}
+    }
+
+    /// Replaces the link.
+    #[allow(clippy::unused_async, reason = "the one that does something waits")]
+    pub(crate) async fn renew(self, _shared: Arc<Shared<Rdma>>, _patience: Duration) {
+        match self {}
+    }
+}
+
+impl LocalPorts {
+    /// Returns the reason why there is no RDMA.
+    pub(crate) fn discover(_config: &StreamConfig) -> Result<Self, Unavailable> {
         let reason = "this rdpipe was built without RDMA".to_owned();
-        Err(NoWay {
+        Err(Unavailable {
             reason,
             hardware: false,
         })
     }
 
-    /// Finds out early what would only fail later.
+    /// Reports early what would fail in every handshake.
     pub(crate) fn check(config: &StreamConfig) -> Result<(), Error> {
-        match (config.transport, Self::look(config)) {
-            (TransportPolicy::Rdma, Err(NoWay { reason, .. })) => Err(Error::Device {
-                reason: format!("{reason}; use --transport auto to take TCP instead"),
+        match (config.transport, Self::discover(config)) {
+            (TransportPolicy::Rdma, Err(Unavailable { reason, .. })) => Err(Error::Device {
+                fault: DeviceFault::NotBuilt,
+                reason,
             }),
             _ => Ok(()),
         }
     }
 
-    /// What this end offers.
+    /// Encodes the ports for the peer.
     pub(crate) fn offer(&self) -> Vec<u8> {
         match *self {}
     }
 
-    /// The way that both should try.
+    /// Proposes pairs of ports.
     pub(crate) fn propose(&self, _theirs: &[u8]) -> Result<Vec<u8>, String> {
         match *self {}
     }
 
-    /// A queue pair to the peer.
+    /// Tries the proposed pairs of ports.
     #[allow(clippy::unused_async, reason = "the one that does something waits")]
     pub(crate) async fn establish(
         &self,
@@ -56,7 +180,7 @@ impl Ours {
         _proposal: &[u8],
         _dialer: bool,
         _agreement: &Agreement,
-    ) -> Result<Result<Ends, String>, HandshakeFault> {
+    ) -> Result<Result<Established, String>, HandshakeFault> {
         match *self {}
     }
 }

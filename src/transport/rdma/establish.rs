@@ -1,4 +1,4 @@
-//! From two lists of ports to a queue pair that a message has crossed.
+//! This end's RDMA ports, and from two ends' ports to a queue pair that a frame has crossed.
 //!
 //! ```text
 //! dialer                                    acceptor
@@ -10,107 +10,60 @@
 //!   Step: it arrived            ◄──────────►   Step: it arrived
 //! ```
 //!
-//! Either end may say at each step why it cannot go on; then both try the next pair that was proposed,
-//! from its first step. After the last one both use TCP, or neither does.
+//! Either end may send, in place of a step, the reason why it cannot continue. Then both ends try the next pair that was
+//! proposed, from its first step. After the last pair both use TCP, or both fail.
 
-use std::{
-    future::Future,
-    io,
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
-
-use futures::{SinkExt, StreamExt};
-use tokio::time::timeout;
+use std::thread;
 
 use super::{
-    Rdma,
-    link::{Place, Posting},
+    attempt::{ProofBudget, attempt},
+    established::Established,
+    link::{Posting, QueuePairConfig},
+    link_setup::LinkPlan,
     memlock::{Memlock, fit, why_smaller},
-    opening::{Blueprint, Connected, Opened},
     ports::{
         choice::{DeviceChoice, NoRdma},
         device::Inventory,
-        explain::{fruitless, remedy},
+        explain::{no_pair_works, remedy},
         offer::Candidate,
-        proposal::{Proposal, Way, Ways},
+        proposal::{PortPair, PortsOffer, Proposal},
         sysfs::Roots,
     },
-    receive_path::{self, RdmaReceive},
-    renewal::{driver::Renewer, request::Renewal},
-    send_path::{self, RdmaSend},
     steps::{decode, encode},
+    unavailable::Unavailable,
 };
 use crate::{
-    Direction, Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig,
-    StreamConfig, TransportPolicy,
-    transport::{
-        control::{codec::Control, message::Message, state::State, terms::Agreement},
-        data::shared::Shared,
-        host_name,
-    },
+    DeviceFault, Direction, Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH,
+    RdmaConfig, StreamConfig, TransportPolicy,
+    transport::control::{codec::Control, terms::Agreement},
 };
 
-/// How long all queue pairs that are tried may take in all, each from connecting to a message that has
-/// crossed it. Milliseconds are usual; who waits for a fallback should not wait for more than this, with
-/// what it takes to open them. Half of it bears the loss of one packet, which is sent again after
-/// 0.54 s; a third just does not, but then there is another pair.
-const PROOF_LIMIT: Duration = Duration::from_millis(1500);
-
-/// Most slots of a pool: their tokens, of some 20 bytes each, fit into one message.
+/// The most slots of a pool. Their tokens, of some 20 bytes each, fit into one message.
 const MAX_RDMA_DEPTH: usize = 2048;
 
-/// Why there is no way over RDMA.
-#[derive(Debug, Clone)]
-pub(crate) struct NoWay {
-    /// In words.
-    pub(crate) reason: String,
-    /// There is hardware for it all the same.
-    pub(crate) hardware: bool,
-}
-
-/// This end's ways over RDMA.
-pub(crate) struct Ours {
+/// The RDMA ports of this end that may be used, and the pool that fits.
+pub(crate) struct LocalPorts {
     candidates: Vec<Candidate>,
     chunk_bytes: usize,
     depth: usize,
-    /// Why the pool is smaller than was wanted, if it is.
+    /// The reason why the pool is smaller than requested, if it is.
     smaller: Option<String>,
     marks: RdmaConfig,
 }
 
-/// Both sides of an established path, and its name.
-pub(crate) struct Ends {
-    /// Absent in a stream that only receives.
-    send: Option<send_path::Live>,
-    /// Absent in a stream that only sends.
-    receive: Option<receive_path::Live>,
-    blueprint: Blueprint,
-    renewal: Option<Arc<Renewal>>,
-    /// Payload of a chunk, in bytes.
-    pub(crate) chunk_bytes: usize,
-    /// Slots of the receive pool.
-    pub(crate) depth: u32,
-    /// Device, port, GID and MTU, for the user, and why it is not a better pair of ports.
-    pub(crate) name: String,
-    /// Why the pool is smaller than was wanted, if it is.
-    pub(crate) smaller: Option<String>,
-}
-
-impl Ours {
-    /// This machine's ways, and the pool that may be pinned for a stream.
+impl LocalPorts {
+    /// Reads the ports of this host, and how much memory may be pinned for a stream.
     ///
     /// # Errors
     ///
-    /// Why there is none, in words.
-    pub(crate) fn look(config: &StreamConfig) -> Result<Self, NoWay> {
+    /// The reason why this host cannot use RDMA.
+    pub(crate) fn discover(config: &StreamConfig) -> Result<Self, Unavailable> {
         Self::among(&Inventory::read(&Roots::default()), config)
     }
 
-    fn among(inventory: &Inventory, config: &StreamConfig) -> Result<Self, NoWay> {
+    fn among(inventory: &Inventory, config: &StreamConfig) -> Result<Self, Unavailable> {
         let hardware = inventory.ports().next().is_some();
-        let no_way = |reason: String| NoWay { reason, hardware };
+        let no_way = |reason: String| Unavailable { reason, hardware };
         let candidates = choice(config).candidates(inventory);
         let candidates = candidates.map_err(|none| no_way(none.to_string()))?;
         let chunk_bytes = config
@@ -131,8 +84,8 @@ impl Ours {
         })
     }
 
-    /// Finds out early what would only fail later: a device that was asked for and is not there, or
-    /// no device where RDMA was insisted on.
+    /// Reports early what would fail in every handshake: a named device that does not exist, or no usable device with the
+    /// policy `Rdma`.
     ///
     /// # Errors
     ///
@@ -141,112 +94,100 @@ impl Ours {
         let free_choice = choice(config) == DeviceChoice::default();
         match config.transport {
             TransportPolicy::Tcp => return Ok(()),
-            // Nothing to be wrong about, and a walk through sysfs takes a thousand system calls.
+            // Nothing can be wrong, and to read sysfs takes a thousand system calls.
             TransportPolicy::Auto if free_choice => return Ok(()),
             _ => {}
         }
         let inventory = Inventory::read(&Roots::default());
         match choice(config).candidates(&inventory) {
-            Err(NoRdma::Choice(reason)) => return Err(Error::Device { reason }),
-            _ if config.transport == TransportPolicy::Auto => return Ok(()),
-            _ => {}
-        }
-        Self::among(&inventory, config).map(drop).map_err(|none| {
-            let mut reason = none.reason;
-            // What is said of memory, says so already.
-            if !reason.contains("--transport") {
-                reason.push_str("; use --transport auto to take TCP instead");
+            Err(NoRdma::Choice(reason)) => {
+                let fault = DeviceFault::Choice;
+                return Err(Error::Device { fault, reason });
             }
-            Error::Device { reason }
+            _ if config.transport == TransportPolicy::Auto => return Ok(()),
+            Err(NoRdma::Unusable(reason)) => {
+                let fault = DeviceFault::Unusable;
+                return Err(Error::Device { fault, reason });
+            }
+            Ok(_) => {}
+        }
+        // There are ports, so that only memory can be missing.
+        Self::among(&inventory, config).map(drop).map_err(|none| {
+            let (fault, reason) = (DeviceFault::Memlock, none.reason);
+            Error::Device { fault, reason }
         })
     }
 
-    /// What the peer is told of them.
+    /// Encodes the ports for the peer.
     pub(crate) fn offer(&self) -> Vec<u8> {
-        encode(&Ways::of(&self.candidates, self.chunk_bytes))
+        encode(&PortsOffer::of(&self.candidates, self.chunk_bytes))
     }
 
-    /// The acceptor's choice among the pairs of both ends' ways.
+    /// Proposes pairs of this end's and the dialer's ports, as the acceptor.
     ///
     /// # Errors
     ///
-    /// Why no pair will do, in words.
+    /// The reason why no pair of ports can work.
     pub(crate) fn propose(&self, theirs: &[u8]) -> Result<Vec<u8>, String> {
-        let theirs: Ways = decode(theirs)?;
+        let theirs: PortsOffer = decode(theirs)?;
         let proposal = Proposal::new(&self.candidates, self.chunk_bytes, &theirs, random_psns)?;
         Ok(encode(&proposal))
     }
 
-    /// Builds the queue pairs that were proposed, one after the other, until something has crossed one.
+    /// Tries the proposed pairs of ports one after the other, until a frame has crossed a queue pair.
     ///
     /// # Errors
     ///
-    /// Outside, of the control connection; inside, why there is no queue pair: both ends know then.
+    /// The outer error is that of the control connection. The inner error is the reason why no pair works; both ends know it.
     pub(crate) async fn establish(
         &self,
         control: &mut Control,
         proposal: &[u8],
         dialer: bool,
         agreement: &Agreement,
-    ) -> Result<Result<Ends, String>, HandshakeFault> {
+    ) -> Result<Result<Established, String>, HandshakeFault> {
         let nonsense = |_| HandshakeFault::Protocol("a choice of ports that makes no sense");
         let proposal: Proposal = decode(proposal).map_err(nonsense)?;
-        let mut clock = Clock::new();
+        let mut budget = ProofBudget::new();
         let mut reasons = Vec::new();
-        for (way, left) in proposal.ways.iter().zip((1..=proposal.ways.len()).rev()) {
-            clock.share = u32::try_from(left).unwrap_or(u32::MAX);
-            let blueprint = self.blueprint(way, dialer, agreement);
-            let attempt = attempt(control, blueprint, &mut clock);
+        for (pair, left) in proposal.pairs.iter().zip((1..=proposal.pairs.len()).rev()) {
+            budget.share = u32::try_from(left).unwrap_or(u32::MAX);
+            let plan = self.plan(pair, dialer, agreement);
+            let attempt = attempt(control, plan, &mut budget);
             match attempt.await? {
-                Ok((blueprint, connected)) => {
-                    return Ok(Ok(self.ends(blueprint, connected, reasons.first())));
+                Ok((plan, connected)) => {
+                    let smaller = self.smaller.clone();
+                    let better = reasons.first();
+                    return Ok(Ok(Established::new(plan, connected, better, smaller)));
                 }
                 Err(reason) => reasons.push(reason),
             }
         }
-        Ok(Err(fruitless(&reasons, proposal.doubt.as_deref())))
+        Ok(Err(no_pair_works(&reasons, proposal.doubt.as_deref())))
     }
 
-    fn ends(&self, blueprint: Blueprint, connected: Connected, better: Option<&String>) -> Ends {
-        let (send, receive) = connected.lives();
-        let mut name = blueprint.name.clone();
-        if let Some(reason) = better {
-            name = format!("{name}; first tried: {reason}");
-        }
-        Ends {
-            send,
-            receive,
-            chunk_bytes: blueprint.chunk_bytes,
-            depth: blueprint.depth,
-            name,
-            smaller: self.smaller.clone(),
-            blueprint,
-            renewal: None,
-        }
-    }
-
-    /// What a link between both ends looks like.
-    fn blueprint(
+    /// Plans a link over one pair of ports.
+    fn plan(
         &self,
-        way: &Way,
+        pair: &PortPair,
         dialer: bool,
         agreement: &Agreement,
-    ) -> Result<Blueprint, String> {
-        let number = if dialer { way.dialer } else { way.acceptor };
+    ) -> Result<LinkPlan, String> {
+        let number = if dialer { pair.dialer } else { pair.acceptor };
         let candidate = self.candidates.get(usize::from(number));
         let candidate = candidate.ok_or("a port that was not offered")?;
-        let chunk_bytes = (way.chunk_bytes as usize).min(self.chunk_bytes);
+        let chunk_bytes = (pair.chunk_bytes as usize).min(self.chunk_bytes);
         if chunk_bytes < MIN_CHUNK_BYTES {
             return Err("a chunk size below the least".to_owned());
         }
-        let psns = (way.dialer_psn, way.acceptor_psn);
+        let psns = (pair.dialer_psn, pair.acceptor_psn);
         let (send_psn, receive_psn) = if dialer { psns } else { (psns.1, psns.0) };
         let depth = u32::try_from(self.depth).map_err(|error| error.to_string())?;
-        let place = Place {
+        let place = QueuePairConfig {
             device: candidate.device.clone(),
             port: candidate.port,
             gid_index: usize::from(candidate.gid_index),
-            mtu: u32::from(way.mtu),
+            mtu: u32::from(pair.mtu),
             send_psn,
             receive_psn,
             depth,
@@ -254,9 +195,9 @@ impl Ours {
             service_level: self.marks.service_level,
             pkey_index: self.marks.pkey_index,
         };
-        Ok(Blueprint {
+        Ok(LinkPlan {
             remedy: remedy(candidate.offer.kind),
-            name: format!("{candidate}, MTU {}", way.mtu),
+            name: format!("{candidate}, MTU {}", pair.mtu),
             place,
             direction: agreement.direction,
             chunk_bytes,
@@ -267,38 +208,15 @@ impl Ours {
     }
 }
 
-/// Who posts writes. With a device of software that takes as long as its work does, time in which a sender fills
-/// its next chunk, if the machine can do two things at once. With hardware it takes less than to wake
-/// another thread.
+/// Chooses the thread that posts writes. With a software device, posting takes as long as the device's work; on a machine
+/// with several processors the sender fills its next chunk meanwhile. With hardware, posting takes less time than to
+/// wake another thread.
 fn posting(direction: Direction, software: bool) -> Posting {
     let is_parallel = || thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
     if software && direction.sends() && is_parallel() {
         Posting::Thread
     } else {
         Posting::Inline
-    }
-}
-
-impl Ends {
-    /// The paths of the stream whose state is `state`.
-    pub(crate) fn paths(&mut self, state: &Arc<State>) -> (Option<RdmaSend>, Option<RdmaReceive>) {
-        let renewal = self.renewal(state);
-        let send = self.send.take();
-        let send = send.map(|live| RdmaSend::new(live, Arc::clone(&renewal), Arc::clone(state)));
-        let receive = self.receive.take();
-        (send, receive.map(|live| RdmaReceive::new(live, renewal)))
-    }
-
-    fn renewal(&mut self, state: &Arc<State>) -> Arc<Renewal> {
-        let limit = self.blueprint.renew_after;
-        let fresh = || Arc::new(Renewal::new(Arc::clone(state), limit));
-        Arc::clone(self.renewal.get_or_insert_with(fresh))
-    }
-
-    /// Replaces the link when that is needed, for as long as the stream lasts.
-    pub(crate) fn renewer(mut self, shared: Arc<Shared<Rdma>>, patience: Duration) -> Renewer {
-        let renewal = self.renewal(&shared.state);
-        Renewer::new(shared, renewal, self.blueprint, patience)
     }
 }
 
@@ -311,92 +229,7 @@ fn choice(config: &StreamConfig) -> DeviceChoice {
     }
 }
 
-/// What is left of the time that queue pairs may take.
-struct Clock {
-    left: Duration,
-    /// Over how many pairs of ports.
-    share: u32,
-}
-
-impl Clock {
-    fn new() -> Self {
-        Self {
-            left: PROOF_LIMIT,
-            share: 1,
-        }
-    }
-
-    /// `work`, for as long as one pair may take. An error says where it was.
-    async fn within<T>(
-        &mut self,
-        blueprint: &Blueprint,
-        work: impl Future<Output = Result<T, String>>,
-    ) -> Result<T, String> {
-        let (began, limit) = (Instant::now(), self.left / self.share);
-        let Blueprint { name, remedy, .. } = blueprint;
-        let late = |_| {
-            let seconds = limit.as_secs_f32();
-            let text = format!("nothing crossed the queue pair within {seconds:.1} s ({remedy})");
-            Err(text)
-        };
-        let result = timeout(limit, work).await.unwrap_or_else(late);
-        self.left = self.left.saturating_sub(began.elapsed());
-        result.map_err(|reason| located(&format!("{name}: {reason}")))
-    }
-}
-
-/// Builds one queue pair and sends something over it.
-async fn attempt(
-    control: &mut Control,
-    blueprint: Result<Blueprint, String>,
-    clock: &mut Clock,
-) -> Result<Result<(Blueprint, Connected), String>, HandshakeFault> {
-    let opened = blueprint.and_then(|blueprint| Ok((blueprint.open(0)?, blueprint)));
-    let opened = opened.map_err(|reason| located(&reason));
-    let part = opened.as_ref().map(|(opening, _)| encode(&opening.part()));
-    let theirs = exchange(control, part.map_err(Clone::clone)).await?;
-    let ((opening, blueprint), theirs) = match (opened, theirs) {
-        (Ok(opened), Ok(theirs)) => (opened, theirs),
-        (Err(reason), _) | (Ok(_), Err(reason)) => return Ok(Err(reason)),
-    };
-    let nonsense = |_| HandshakeFault::Protocol("a queue pair that makes no sense");
-    let theirs: Opened = decode(&theirs).map_err(nonsense)?;
-    let connected = clock.within(&blueprint, opening.connect(theirs)).await;
-    let expected = connected.as_ref().ok().and_then(Connected::expect_proof);
-    let step = connected.as_ref().map(|_| Vec::new()).map_err(Clone::clone);
-    let theirs = exchange(control, step).await?;
-    let mut connected = match (connected, theirs) {
-        (Ok(connected), Ok(_)) => connected,
-        (Err(reason), _) | (Ok(_), Err(reason)) => return Ok(Err(reason)),
-    };
-    let proof = clock.within(&blueprint, connected.prove(expected)).await;
-    let step = proof.as_ref().map(|()| Vec::new()).map_err(Clone::clone);
-    let theirs = exchange(control, step).await?;
-    Ok(proof.and(theirs).map(|_| (blueprint, connected)))
-}
-
-/// Both ends will read it.
-fn located(reason: &str) -> String {
-    format!("{}: {reason}", host_name())
-}
-
-/// Tells the peer this end's part of a step, and takes the peer's.
-async fn exchange(
-    control: &mut Control,
-    ours: Result<Vec<u8>, String>,
-) -> Result<Result<Vec<u8>, String>, HandshakeFault> {
-    control.send(Message::Step(ours)).await?;
-    let closed = || io::Error::new(io::ErrorKind::UnexpectedEof, "closed by the other end");
-    match control.next().await.ok_or_else(closed)?? {
-        Message::Step(theirs) => Ok(theirs),
-        Message::Abort { reason, .. } => Err(HandshakeFault::Refused(reason)),
-        _ => Err(HandshakeFault::Protocol(
-            "a message in the middle of a step",
-        )),
-    }
-}
-
-/// Two random packet sequence numbers of 24 bits: a packet of a connection that is gone fits no new one.
+/// Returns two random packet sequence numbers of 24 bits, so that a packet of an old connection does not match.
 fn random_psns() -> [u32; 2] {
     let mut bytes = [0; 8];
     // Without random numbers there was no handshake either.

@@ -1,18 +1,15 @@
 //! One queue pair, and the memory registered with it: the only file that names async-rdma.
 //!
-//! What that crate does behind these few calls, and why they are made in this way, was found by
-//! running it:
+//! What that crate does behind these calls was found by running it:
 //!
-//! - An operation is posted when its future is polled for the first time, so that is done at once, in the
-//!   order of the calls: the order on the wire.
-//! - To post a write is next to nothing with hardware. Where the device is software it is a system call that
-//!   does all of the device's work: a thread of its own can do that (see [`Posting`]), and hands
-//!   the operation back when it is posted.
-//! - A future that is dropped leaves its operation posted: the crate keeps the memory of a write
-//!   until it has completed, and a receive goes on eating the peer's writes. Both end with the
-//!   link, so operations are only ever dropped together with it.
-//! - `retry_cnt` 7 means for ever on soft-RoCE; 6 does not.
-//! - The immediate value of a receive is not reliable, so nobody looks at it.
+//! - A work request is posted when its future is polled for the first time. So each future is polled at once, in the
+//!   order of the calls, which is the order on the wire.
+//! - With hardware, to post a write takes next to no time. With a software device it is a system call that does all of the
+//!   device's work: a separate thread can make it (see [`Posting`]), and returns the future when it is posted.
+//! - A dropped future leaves its work request posted: the crate keeps the memory of a write until it has completed, and a
+//!   receive still takes one of the peer's writes. Both end with the link, so futures are dropped only with the link.
+//! - `retry_cnt` 7 retries for ever on soft-RoCE; 6 does not.
+//! - The immediate value of a receive is not reliable, so it is not used.
 //! - Everything registered here uses the crate's raw strategy: its allocator keeps devices and
 //!   memory for the life of the process.
 
@@ -34,61 +31,60 @@ use async_rdma::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-/// Memory is registered in whole pages.
+/// The alignment of registered memory: a page.
 const PAGE_BYTES: usize = 4096;
 
-/// Local ACK timeout of the queue pair, as the exponent that verbs want: 4.096 us x 2^17 = 0.54 s. Six
-/// retries of that make a lost link known after some 4 s, while a second without a cable is survived.
+/// The local ACK timeout of the queue pair, as the exponent that verbs take: 4.096 us x 2^17 = 0.54 s. With six retries, a
+/// lost link is detected after some 4 s, and a second without a cable is survived.
 const ACK_TIMEOUT: u8 = 17;
 
-/// Retries before a write fails. See the module for 7.
+/// The number of retries before a write fails. 7 would retry for ever on soft-RoCE.
 const RETRIES: u8 = 6;
 
-/// A receive is always posted before its slot is granted, so a receiver that is not ready is the
-/// hardware's own moment between the two: 7 waits for it without counting.
+/// The retries for a receiver that is not ready; 7 does not count them. A receive is always posted before its slot is
+/// granted, so such a receiver is ready in a moment.
 const RNR_RETRIES: u8 = 7;
 
-/// How long a completion may go unnoticed: the crate re-arms its completion queue and then does not
-/// look once more, so one that came in between waits for this, unless another one comes. An idle
-/// link looks so often, which costs a wake-up each time.
+/// How long a completion may be missed. The crate re-arms its completion queue and then does not poll it once more, so a
+/// completion between the two waits for the next one, or for this time. On an idle link it costs a wake-up each time.
 const COMPLETION_LIMIT: Duration = Duration::from_millis(25);
 
-/// Completions taken from the queue in one go.
+/// The number of completions that are polled at once.
 const POLLED_AT_ONCE: i32 = 16;
 
-/// Least length of the completion queue: the crate wants it longer than what it takes in one go.
+/// The least length of the completion queue, which must be longer than the number polled at once.
 const QUEUE_LENGTH: u32 = 32;
 
-/// Where a queue pair lives, and what both ends must have agreed on before either can build it.
+/// The port and the parameters of a queue pair. Both ends agree on them before they make it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
-    /// The device's name.
+pub(crate) struct QueuePairConfig {
+    /// The name of the device.
     pub(crate) device: String,
-    /// The device's port, from 1.
+    /// The number of the port, from 1.
     pub(crate) port: u8,
-    /// The row of the port's GID table.
+    /// The index in the GID table of the port.
     pub(crate) gid_index: usize,
-    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
+    /// The path MTU in bytes: 256, 512, 1024, 2048 or 4096.
     pub(crate) mtu: u32,
-    /// First packet sequence number of what this end sends, 24 bits.
+    /// The first packet sequence number of this end, 24 bits.
     pub(crate) send_psn: u32,
-    /// First packet sequence number of what the peer sends, 24 bits.
+    /// The first packet sequence number of the peer, 24 bits.
     pub(crate) receive_psn: u32,
-    /// Most operations of each kind at once.
+    /// The most work requests of each kind at once.
     pub(crate) depth: u32,
-    /// Traffic class of each packet.
+    /// The traffic class of each packet.
     pub(crate) traffic_class: u8,
-    /// Service level, 0 to 15.
+    /// The service level, 0 to 15.
     pub(crate) service_level: u8,
-    /// Row of the partition key table.
+    /// The index in the partition key table.
     pub(crate) pkey_index: u16,
 }
 
-/// How the peer reaches this end's queue pair.
+/// The address of a queue pair, for the peer to connect to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Endpoint(QueuePairEndpoint);
 
-/// How the peer writes one slot.
+/// The address and the key with which the peer writes one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SlotToken {
     address: u64,
@@ -97,43 +93,46 @@ pub(crate) struct SlotToken {
 }
 
 /// A queue pair that is not connected yet.
-pub(crate) struct Unconnected {
+pub(crate) struct UnconnectedQueuePair {
     rdma: Rdma,
     posting: Posting,
 }
 
-/// Who posts a link's writes.
+/// Which thread posts the writes of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Posting {
-    /// Whoever makes them.
+    /// The thread that makes the write.
     Inline,
-    /// A thread of the link's own.
+    /// A separate thread of the link.
     Thread,
 }
 
-/// Where a thread takes the writes that it posts from. It ends with the last of these.
-type Poster = mpsc::Sender<Order>;
+/// The queue to the thread that posts writes. The thread ends with the last sender.
+type PostingThread = mpsc::Sender<PostRequest>;
 
-/// A write to be posted, and the way back for it.
-type Order = (Operation<Written>, oneshot::Sender<Progress<Written>>);
+/// A write to be posted, and the channel on which its future returns.
+type PostRequest = (
+    Operation<WriteCompletion>,
+    oneshot::Sender<RequestState<WriteCompletion>>,
+);
 
-/// A connected queue pair. It is torn down with the last clone and the last operation.
+/// A connected queue pair. The last clone or the last work request destroys it.
 #[derive(Clone)]
 pub(crate) struct Link {
     rdma: Arc<Rdma>,
-    poster: Option<Poster>,
+    poster: Option<PostingThread>,
 }
 
-/// An operation of the crate's, and what becomes of it.
+/// A future of the crate, which completes with its work request.
 type Operation<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-impl Unconnected {
-    /// Opens the device and makes a queue pair, whose completions are looked for in this runtime.
+impl UnconnectedQueuePair {
+    /// Opens the device and makes a queue pair. Its completions are polled in this runtime.
     ///
     /// # Errors
     ///
-    /// Of the device: it is not there, not active, or this user has no right to it.
-    pub(crate) fn build(place: &Place, posting: Posting) -> io::Result<Self> {
+    /// Those of the device: it does not exist, it is not active, or this user may not open it.
+    pub(crate) fn build(place: &QueuePairConfig, posting: Posting) -> io::Result<Self> {
         RdmaBuilder::default()
             .set_conn_type(ConnectionType::RCIBV)
             .set_raw(true)
@@ -145,7 +144,7 @@ impl Unconnected {
             .set_sq_psn(place.send_psn)
             .set_rq_psn(place.receive_psn)
             .set_qp_max_send_wr(place.depth)
-            // One for the message that proves the path.
+            // One more for the frame that proves the path.
             .set_qp_max_recv_wr(place.depth + 1)
             .set_qp_max_send_sge(1)
             .set_qp_max_recv_sge(1)
@@ -165,32 +164,32 @@ impl Unconnected {
             .map(|rdma| Self { rdma, posting })
     }
 
-    /// What the peer needs to connect to this queue pair.
+    /// Returns the address of this queue pair, for the peer.
     pub(crate) fn endpoint(&self) -> Endpoint {
         Endpoint(self.rdma.get_qp_endpoint())
     }
 
-    /// Registers `bytes` of memory, zeroed; only what the peer shall write is reachable for it.
+    /// Allocates and registers `bytes` of zeroed memory.
     ///
     /// # Errors
     ///
     /// Most often [`io::ErrorKind::OutOfMemory`]: the memlock limit.
-    pub(crate) fn register(&self, bytes: usize, reach: Reach) -> io::Result<Region> {
+    pub(crate) fn register(&self, bytes: usize, reach: MemoryAccess) -> io::Result<Region> {
         let layout = Layout::from_size_align(bytes, PAGE_BYTES).map_err(io::Error::other)?;
         let access = match reach {
-            Reach::Local => AccessFlag::LocalWrite.into(),
-            Reach::Peer => AccessFlag::LocalWrite | AccessFlag::RemoteWrite,
+            MemoryAccess::Local => AccessFlag::LocalWrite.into(),
+            MemoryAccess::Remote => AccessFlag::LocalWrite | AccessFlag::RemoteWrite,
         };
         self.rdma
             .alloc_local_mr_with_access(layout, access)
             .map(Region)
     }
 
-    /// Connects to the peer's queue pair. Nothing may be written before the peer has done the same.
+    /// Connects to the peer's queue pair. Nothing may be written before the peer has connected as well.
     ///
     /// # Errors
     ///
-    /// When the two do not fit: a GID that is not there, networks that do not meet.
+    /// When the two ends do not match, for instance for want of a GID or of a route.
     pub(crate) async fn connect(mut self, peer: Endpoint) -> io::Result<Link> {
         self.rdma.ibv_connect(peer.0).await?;
         let poster = match self.posting {
@@ -204,22 +203,22 @@ impl Unconnected {
     }
 }
 
-/// Who may reach a region.
+/// Which end may write a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reach {
-    /// This end only.
+pub(crate) enum MemoryAccess {
+    /// Only this end.
     Local,
-    /// The peer may write it.
-    Peer,
+    /// The peer as well.
+    Remote,
 }
 
-/// Registered memory. The crate frees it and then tells the device, which is harmless only because no
-/// operation uses it then: those own their regions, and the peer's writes end with the link, which only a
-/// region that was lent to the user outlives.
+/// A memory region. The crate frees the memory before it deregisters it. That is harmless, because no work request uses it
+/// then: work requests own their regions, and the peer's writes end with the link, which only a region that the user
+/// holds outlives.
 pub(crate) struct Region(LocalMr);
 
 impl Region {
-    /// What the peer needs to write it.
+    /// Returns the address and the key of the region, for the peer to write it.
     pub(crate) fn token(&self) -> SlotToken {
         SlotToken {
             address: self.0.addr() as u64,
@@ -228,32 +227,38 @@ impl Region {
         }
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the region.
     #[allow(unsafe_code)]
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the region is that many initialised bytes (it is allocated zeroed) for as long as
         // `self.0` lives. Nothing writes them meanwhile: this end's only operation on a region, the
-        // write that reads from it, owns it until it has completed, so nobody can call this then;
+        // write that reads from it, owns it until it has completed, so that this cannot be called then;
         // the peer writes only slots that were granted to it, and a granted slot is in the hands
-        // of the receiving path, which does not look at it before the peer's write has completed.
+        // of the receiving path, which does not read it before the peer's write has completed.
         // (A peer that has the key and breaks this rule can change bytes under a reader, for as long as
         // the link lives. They are plain bytes, and the digest was checked on what was there; no
         // decision of ours is made on them twice.)
         unsafe { self.0.as_slice_unchecked() }
     }
 
-    /// Its bytes, to be filled.
+    /// Returns the bytes of the region, to be filled.
     #[allow(unsafe_code)]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and `&mut self` says that nobody else looks at it.
+        // SAFETY: the region is initialised and no operation uses it, as argued in `bytes`; `&mut self` is
+        // the only reference to it.
         unsafe { self.0.as_mut_slice_unchecked() }
     }
 }
 
 impl Link {
-    /// Writes the first `bytes` of `region` into the peer's slot, and takes up one of the receives
-    /// that the peer has posted. The region comes back with the result.
-    pub(crate) fn write(&self, region: Region, bytes: usize, slot: SlotToken) -> Posted<Written> {
+    /// Posts a write of the first `bytes` of `region` into the peer's slot, which completes one of the receives that the
+    /// peer has posted. The region is returned with the completion.
+    pub(crate) fn write(
+        &self,
+        region: Region,
+        bytes: usize,
+        slot: SlotToken,
+    ) -> WorkRequest<WriteCompletion> {
         let link = Arc::clone(&self.rdma);
         let write = async move {
             let result = match (region.0.get(0..bytes), remote(slot)) {
@@ -264,45 +269,45 @@ impl Link {
                 (None, _) => Err(io::ErrorKind::InvalidInput.into()),
                 (_, Err(error)) => Err(error),
             };
-            Written { result, region }
+            WriteCompletion { result, region }
         };
         let write = Box::pin(write);
         let Some(poster) = &self.poster else {
-            return Posted(Progress::begin(write));
+            return WorkRequest(RequestState::begin(write));
         };
         let (back, returned) = oneshot::channel();
-        // The thread lives as long as this link.
+        // The thread runs as long as this link.
         let _ = poster.send((write, back));
-        Posted(Progress::Elsewhere(returned))
+        WorkRequest(RequestState::Elsewhere(returned))
     }
 
-    /// Takes notice of one write by the peer.
-    pub(crate) fn receive(&self) -> Posted<io::Result<()>> {
+    /// Posts a receive, which one write of the peer completes.
+    pub(crate) fn receive(&self) -> WorkRequest<io::Result<()>> {
         let link = Arc::clone(&self.rdma);
-        Posted(Progress::begin(Box::pin(async move {
-            // The write goes to its slot; what is received is only that it happened.
+        WorkRequest(RequestState::begin(Box::pin(async move {
+            // The payload goes to its slot; the receive only says that it has arrived.
             let received = link.receive_raw_with_imm(Layout::new::<u8>()).await;
             received.map(drop).map_err(brief)
         })))
     }
 }
 
-/// A write that has completed, and the memory that it was made from.
-pub(crate) struct Written {
-    /// Whether the peer's device has it.
+/// The completion of a write, and the memory that was written.
+pub(crate) struct WriteCompletion {
+    /// `Ok` if the peer's device has acknowledged the write.
     pub(crate) result: io::Result<()>,
-    /// Free again.
+    /// The memory, which is free again.
     pub(crate) region: Region,
 }
 
-/// Starts a thread that posts writes in the order in which they come.
-fn start_poster() -> io::Result<Poster> {
-    let (poster, orders) = mpsc::channel::<Order>();
+/// Starts a thread that posts writes in the order of the queue.
+fn start_poster() -> io::Result<PostingThread> {
+    let (poster, orders) = mpsc::channel::<PostRequest>();
     let post = move || {
         for (write, back) in orders {
-            // Nobody waits for a write of a stream that is gone.
+            // The stream of a closed channel is gone.
             if !back.is_closed() {
-                let _ = back.send(Progress::begin(write));
+                let _ = back.send(RequestState::begin(write));
             }
         }
     };
@@ -312,20 +317,20 @@ fn start_poster() -> io::Result<Poster> {
     Ok(poster)
 }
 
-/// An operation that is posted in the order in which these were made.
-pub(crate) struct Posted<T>(Progress<T>);
+/// A posted work request. Work requests are posted in the order in which they are made.
+pub(crate) struct WorkRequest<T>(RequestState<T>);
 
-enum Progress<T> {
-    /// The first poll found it complete. It keeps its place in the order all the same.
+enum RequestState<T> {
+    /// The first poll found the request complete.
     Done(Option<T>),
-    /// It is polled by whoever waits for it.
+    /// The request is posted, and its future is polled here.
     Here(Operation<T>),
-    /// It is on its way to the thread that posts it, or there.
-    Elsewhere(oneshot::Receiver<Progress<T>>),
+    /// The request is in the queue of the thread that posts it.
+    Elsewhere(oneshot::Receiver<RequestState<T>>),
 }
 
-impl<T> Progress<T> {
-    /// Posts `operation`.
+impl<T> RequestState<T> {
+    /// Posts a work request by the first poll of its future.
     fn begin(mut operation: Operation<T>) -> Self {
         let mut cx = Context::from_waker(Waker::noop());
         match operation.as_mut().poll(&mut cx) {
@@ -335,26 +340,26 @@ impl<T> Progress<T> {
     }
 }
 
-impl<T> Posted<T> {
+impl<T> WorkRequest<T> {
     /// Waits for the completion.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<T> {
-        if let Progress::Elsewhere(posted) = &mut self.0 {
-            // A thread that is gone had nobody left to post for.
+        if let RequestState::Elsewhere(posted) = &mut self.0 {
+            // The thread ends only with the link, so this link is being destroyed.
             let Ok(progress) = ready!(Pin::new(posted).poll(cx)) else {
                 return Poll::Pending;
             };
             self.0 = progress;
         }
         match &mut self.0 {
-            Progress::Done(output) => output.take().map_or(Poll::Pending, Poll::Ready),
-            Progress::Here(operation) => operation.as_mut().poll(cx),
-            Progress::Elsewhere(_) => Poll::Pending,
+            RequestState::Done(output) => output.take().map_or(Poll::Pending, Poll::Ready),
+            RequestState::Here(operation) => operation.as_mut().poll(cx),
+            RequestState::Elsewhere(_) => Poll::Pending,
         }
     }
 }
 
-/// The name of a failed completion, such as "Transport Retry Counter Exceeded", without the paragraph of
-/// the manual that the crate puts behind it.
+/// Returns the name of a failed completion, such as "Transport Retry Counter Exceeded", without the paragraph of the
+/// manual that the crate appends.
 fn brief(error: io::Error) -> io::Error {
     let text = error.to_string();
     match text.split_once(": ") {

@@ -1,8 +1,8 @@
 //! How much memory may be pinned, and which pool fits into it.
 //!
-//! The kernel counts every page of every registered region against `RLIMIT_MEMLOCK` of the process,
-//! whole pages and shared ones twice, and shows the sum as `VmPin`. Root is only exempt by
-//! `CAP_IPC_LOCK` *in the first user namespace*: a container's root is not.
+//! The kernel counts every page of every registered region against `RLIMIT_MEMLOCK` of the process: whole pages, and shared
+//! pages twice. It shows the sum as `VmPin`. `CAP_IPC_LOCK` exempts a process, but only in the first user namespace: root
+//! in a container is not exempt.
 
 use std::path::Path;
 
@@ -11,52 +11,50 @@ use rustix::process::{Resource, getrlimit};
 use super::ports::sysfs::{self, Roots};
 use crate::{Direction, MIN_CHUNK_BYTES, MIN_DEPTH, transport::data::frame::HEADER_BYTES};
 
-/// What a stream's end pins at most, unless told otherwise: more than a millisecond's traffic at
-/// 100 Gbit/s, hundreds of round trips within a site, and no burden to a machine with a hundred streams.
+/// The most memory that one end of a stream pins, in bytes. It holds more than a millisecond's traffic at 100 Gbit/s, which
+/// is hundreds of round trips within a site, and a hundred streams fit into a machine.
 pub(crate) const DEFAULT_CAP_BYTES: u64 = 16 << 20;
 
-/// What the queues of one link pin beside the pools: async-rdma's completion queue of 1,024
-/// entries of 64 bytes, and as much again for work queues and doorbells. rxe pins none of it.
+/// What the queues of one link pin beside the pools, in bytes: async-rdma's completion queue of 1,024 entries of 64 bytes,
+/// and as much again for work queues and doorbells. rxe pins none of it.
 pub(crate) const RING_BYTES: u64 = 128 << 10;
 
-/// The depth that is given up only after the chunk size: one slot filled, one on its way, one being
-/// read.
+/// The depth below which the chunk size is reduced first: one slot is filled, one is sent, one is read.
 const GOOD_DEPTH: usize = 3;
 
-/// The chunk size that is given up only after the depth: below it, the cost of each operation
-/// is more than that of its bytes.
+/// The chunk size below which the depth is reduced first. Below it, an operation costs more than its bytes.
 const GOOD_CHUNK_BYTES: usize = 64 << 10;
 
-/// What this process may pin.
+/// How much memory this process may pin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memlock {
-    /// The limit in bytes; none when there is none, or the process is exempt.
+    /// The limit in bytes; `None` if there is no limit, or if the process is exempt.
     pub(crate) limit: Option<u64>,
-    /// What the process has pinned already, in bytes.
+    /// The memory that the process has pinned already, in bytes.
     pub(crate) pinned: u64,
-    /// What a stream's end should pin at most, in bytes, rings included.
+    /// The most that one end of a stream should pin, in bytes, with its queues.
     pub(crate) cap: u64,
-    /// In bytes. Regions are counted in pages.
+    /// The size of a page, in bytes. Regions are counted in pages.
     pub(crate) page: u64,
 }
 
-/// Not even the least pool can be pinned.
+/// Not even the smallest pool can be pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "cannot pin {}: the memlock limit is {}{}; raise `ulimit -l` (see README, Locked memory) or use --transport tcp",
+    "cannot pin {}: the memlock limit is {}{}; raise `ulimit -l`",
     size(*.needed), size(*.limit), taken(*.pinned)
 )]
 pub(crate) struct TooSmall {
-    /// What the least pool takes, in bytes.
+    /// The size of the smallest pool, in bytes.
     pub(crate) needed: u64,
     /// The limit, in bytes.
     pub(crate) limit: u64,
-    /// What of the limit is taken already, in bytes.
+    /// The memory that is pinned already, in bytes.
     pub(crate) pinned: u64,
 }
 
 impl Memlock {
-    /// Of this process, now.
+    /// Reads the limit of this process, and what it has pinned now.
     pub(crate) fn now() -> Self {
         Self::read(&Roots::default().proc, getrlimit(Resource::Memlock).current)
     }
@@ -73,7 +71,7 @@ impl Memlock {
         }
     }
 
-    /// What one end of a stream may take, in bytes.
+    /// Returns how much one end of a stream may pin, in bytes.
     fn budget(&self) -> u64 {
         let left = self
             .limit
@@ -81,7 +79,7 @@ impl Memlock {
         left.min(self.cap)
     }
 
-    /// What an end of a stream takes, in bytes.
+    /// Returns how much one end of a stream pins, in bytes.
     pub(crate) fn needed(&self, chunk_bytes: usize, depth: usize, direction: Direction) -> u64 {
         let slot = ((HEADER_BYTES + chunk_bytes) as u64).next_multiple_of(self.page);
         // Each slot that is written to has a small receive posted, in a region of its own.
@@ -96,8 +94,8 @@ impl Memlock {
     }
 }
 
-/// The chunk size and depth nearest to those wanted that fit: shallower down to 3 slots, then smaller
-/// chunks down to 64 KiB, then 2 slots, then chunks down to the least there are.
+/// Returns the chunk size and depth that fit. If the requested ones do not, it reduces the depth down to 3 slots, then the
+/// chunk size down to 64 KiB, then the depth to 2, then the chunk size down to the smallest.
 ///
 /// # Errors
 ///
@@ -133,7 +131,7 @@ pub(crate) fn fit(
     }
 }
 
-/// Why [`fit`] gives less than is wanted, if it does, in words.
+/// Returns the reason why [`fit`] returns less than requested, if it does.
 pub(crate) fn why_smaller(
     chunk_bytes: usize,
     depth: usize,
@@ -150,10 +148,7 @@ pub(crate) fn why_smaller(
     let cause = match memlock.limit {
         Some(limit) if fitting != unlimited => {
             let taken = taken(memlock.pinned);
-            format!(
-                "the memlock limit is {}{taken} (see README, Locked memory)",
-                size(limit)
-            )
+            format!("the memlock limit (`ulimit -l`) is {}{taken}", size(limit))
         }
         _ if fitting != wanted => {
             format!("one end of a stream pins at most {}", size(memlock.cap))
@@ -165,7 +160,7 @@ pub(crate) fn why_smaller(
     ))
 }
 
-/// The greatest depth that fits, at most `wanted`.
+/// Returns the largest depth that fits, at most `wanted`.
 fn deepest(chunk: usize, wanted: usize, direction: Direction, memlock: &Memlock) -> usize {
     let per_slot = memlock.needed(chunk, 1, direction) - RING_BYTES;
     let fitting = memlock.budget().saturating_sub(RING_BYTES) / per_slot;
@@ -174,18 +169,18 @@ fn deepest(chunk: usize, wanted: usize, direction: Direction, memlock: &Memlock)
         .min(wanted.max(MIN_DEPTH))
 }
 
-/// Half of it in whole kilobytes, but no less than the least.
+/// Returns half of a chunk size in whole KiB, at least the smallest.
 fn halved(chunk: usize) -> usize {
     (chunk / 2 / 1024 * 1024).max(MIN_CHUNK_BYTES)
 }
 
-/// Whether the process has `CAP_IPC_LOCK`, bit 14.
+/// Returns true if the process has `CAP_IPC_LOCK`, bit 14.
 fn has_ipc_lock(status: &str) -> bool {
     let mask = field(status, "CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok());
     mask.is_some_and(|mask| mask >> 14 & 1 == 1)
 }
 
-/// Only the first user namespace maps every user to itself; where nothing is known it is that one.
+/// Returns true in the first user namespace, the only one that maps every user to itself, or if nothing is known.
 fn is_first_namespace(uid_map: &str) -> bool {
     let numbers: Vec<&str> = uid_map.split_whitespace().collect();
     numbers.is_empty() || numbers == ["0", "0", "4294967295"]
@@ -196,13 +191,13 @@ fn pinned(status: &str) -> u64 {
     kilobytes.map_or(0, |kilobytes: u64| kilobytes.saturating_mul(1024))
 }
 
-/// The first word after `name` at the beginning of a line.
+/// Returns the first word after `name` at the beginning of a line.
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     let value = status.lines().find_map(|line| line.strip_prefix(name))?;
     value.split_whitespace().next()
 }
 
-/// In whole KiB or MiB, as `ulimit -l` counts.
+/// Formats a size in whole KiB or MiB, as `ulimit -l` counts.
 fn size(bytes: u64) -> String {
     if bytes >= 1 << 20 && bytes % (1 << 20) == 0 {
         format!("{} MiB", bytes >> 20)
@@ -226,7 +221,7 @@ mod tests {
     use crate::{
         MAX_CHUNK_BYTES, MAX_DEPTH,
         config::{LONE_POOL, POOL},
-        transport::rdma::ports::fixtures::Tree,
+        transport::rdma::ports::fixtures::FakeSystem,
     };
 
     const KIB: u64 = 1024;
@@ -246,7 +241,7 @@ mod tests {
     }
 
     fn read(status: &str, uid_map: &str, limit: Option<u64>) -> (Option<u64>, u64) {
-        let tree = Tree::new();
+        let tree = FakeSystem::new();
         tree.write("proc/self/status", status);
         tree.write("proc/self/uid_map", uid_map);
         let memlock = Memlock::read(&tree.roots().proc, limit);
@@ -339,7 +334,7 @@ mod tests {
         let error = fit(512 << 10, 16, Direction::Send, &limited(64 * KIB)).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cannot pin 144 KiB: the memlock limit is 64 KiB; raise `ulimit -l` (see README, Locked memory) or use --transport tcp"
+            "cannot pin 144 KiB: the memlock limit is 64 KiB; raise `ulimit -l`"
         );
         let crowded = Memlock {
             pinned: 7 * MIB + 1000 * KIB,
@@ -365,6 +360,17 @@ mod tests {
             fit(512 << 10, 16, Direction::Both, &frugal),
             Ok((MIN_CHUNK_BYTES, MIN_DEPTH))
         );
+    }
+
+    #[test]
+    fn the_guide_names_the_cap() {
+        let said = format!("pins at most {}", size(DEFAULT_CAP_BYTES));
+        for page in [
+            include_str!("../../../README.md"),
+            include_str!("../../../docs/rdma.md"),
+        ] {
+            assert!(page.contains(&said), "{said}");
+        }
     }
 
     proptest! {

@@ -1,14 +1,32 @@
-//! The RDMA data path: which pair of ports to use, how much memory to pin, and the frames over it.
+//! The RDMA data path: which pair of ports to use, how much memory to register, and the frames.
 //!
-//! A chunk is one `write_with_imm` of header and payload from a registered slot of the sender's into a
-//! slot that the receiver granted; the receiver has a small receive posted for each grant, whose
-//! completion says that the frame is there. Slots are used in the order in which they are granted, so
+//! | file | what it has, in the order of a connection |
+//! |---|---|
+//! | [`ports`] | the RDMA ports of this host, and the pairs of ports that two hosts try |
+//! | [`memlock`] | how much memory may be pinned, and the pool that fits |
+//! | [`establish`] | this end's ports and pool; tries the proposed pairs one after the other |
+//! | [`attempt`] | one pair: opens, connects and proves a queue pair, in steps with the peer |
+//! | [`link_setup`] | a queue pair and its pools while they are being set up |
+//! | [`steps`] | the encoding of the steps on the control connection |
+//! | [`established`] | the result: a link that a message has crossed |
+//! | [`send_path`], [`receive_path`] | frames out of and into registered slots |
+//! | [`pool`] | registered slots |
+//! | [`link`] | one queue pair: the only file that names async-rdma |
+//! | [`renewal`] | replaces the link while the stream runs |
+//! | [`unavailable`] | the reason why there is no RDMA |
+//! | `absent` | stands in for this module in a build without RDMA |
+//!
+//! A chunk is one `write_with_imm` of header and payload from a registered slot of the sender into a
+//! slot that the receiver granted. For each grant the receiver has posted a small receive, whose
+//! completion says that the frame has arrived. Slots are used in the order in which they are granted, so
 //! the receiver knows where to look. Credits and everything else travel on the control connection.
 
+mod attempt;
 mod establish;
+mod established;
 mod link;
+mod link_setup;
 mod memlock;
-mod opening;
 mod pool;
 mod ports;
 mod receive_path;
@@ -17,8 +35,11 @@ mod send_path;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod unavailable;
 
-pub(crate) use establish::{Ends, NoWay, Ours};
+pub(crate) use establish::LocalPorts;
+pub(crate) use established::Established;
+pub(crate) use unavailable::Unavailable;
 
 use super::data::path::DataPath;
 

@@ -1,21 +1,21 @@
-//! Registered slots.
+//! The slots of a pool in registered memory.
 
 use std::io;
 
-use super::link::{Reach, Region, SlotToken, Unconnected};
+use super::link::{MemoryAccess, Region, SlotToken, UnconnectedQueuePair};
 use crate::transport::data::{frame::HEADER_BYTES, path::Slot};
 
-/// A slot in registered memory, or what was in one when its link was taken down.
+/// A slot in registered memory, or a copy of its bytes after its link was destroyed.
 pub(crate) struct RdmaSlot {
-    /// Its number in the pool.
+    /// The number of the slot in its pool.
     pub(super) index: u32,
-    /// Which pool of the stream's it belongs to: 0 for the first.
+    /// The number of the pool: 0 for the first pool of the stream.
     pub(super) generation: u32,
-    memory: Memory,
+    memory: SlotMemory,
     bytes: usize,
 }
 
-enum Memory {
+enum SlotMemory {
     Registered(Region),
     Heap(Box<[u8]>),
 }
@@ -26,31 +26,31 @@ impl RdmaSlot {
         Self {
             index,
             generation,
-            memory: Memory::Registered(region),
+            memory: SlotMemory::Registered(region),
             bytes,
         }
     }
 
-    /// Its registered memory, for an operation to own; none when that is gone.
+    /// Returns the memory region, for a work request to own; `None` for a copy.
     pub(super) fn into_region(self) -> Option<Region> {
         match self.memory {
-            Memory::Registered(region) => Some(region),
-            Memory::Heap(_) => None,
+            SlotMemory::Registered(region) => Some(region),
+            SlotMemory::Heap(_) => None,
         }
     }
 
-    /// Keeps its bytes and gives up its registered memory.
+    /// Copies the bytes to the heap, and frees the registered memory.
     pub(super) fn unpin(&mut self) {
-        if let Memory::Registered(region) = &self.memory {
-            self.memory = Memory::Heap(region.bytes()[..self.bytes].into());
+        if let SlotMemory::Registered(region) = &self.memory {
+            self.memory = SlotMemory::Heap(region.bytes()[..self.bytes].into());
         }
     }
 
-    /// What the peer needs to write it.
+    /// Returns the address and the key of the slot, for the peer to write it.
     pub(super) fn token(&self) -> Option<SlotToken> {
         match &self.memory {
-            Memory::Registered(region) => Some(region.token()),
-            Memory::Heap(_) => None,
+            SlotMemory::Registered(region) => Some(region.token()),
+            SlotMemory::Heap(_) => None,
         }
     }
 }
@@ -62,15 +62,15 @@ impl Slot for RdmaSlot {
 
     fn bytes(&self) -> &[u8] {
         match &self.memory {
-            Memory::Registered(region) => &region.bytes()[..self.bytes],
-            Memory::Heap(bytes) => bytes,
+            SlotMemory::Registered(region) => &region.bytes()[..self.bytes],
+            SlotMemory::Heap(bytes) => bytes,
         }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
         match &mut self.memory {
-            Memory::Registered(region) => &mut region.bytes_mut()[..self.bytes],
-            Memory::Heap(bytes) => bytes,
+            SlotMemory::Registered(region) => &mut region.bytes_mut()[..self.bytes],
+            SlotMemory::Heap(bytes) => bytes,
         }
     }
 }
@@ -79,10 +79,10 @@ impl Slot for RdmaSlot {
 ///
 /// # Errors
 ///
-/// When so much memory cannot be pinned.
+/// When the memory cannot be pinned.
 pub(super) fn register(
-    link: &Unconnected,
-    reach: Reach,
+    link: &UnconnectedQueuePair,
+    reach: MemoryAccess,
     generation: u32,
     chunk_bytes: usize,
     depth: u32,

@@ -1,4 +1,4 @@
-//! Frames from the peer, in the order in which their slots were granted.
+//! The receiving side: frames of the peer, in the order in which their slots were granted.
 
 use std::{
     collections::VecDeque,
@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    link::{Link, Posted},
+    link::{Link, WorkRequest},
     pool::RdmaSlot,
     renewal::request::Renewal,
 };
@@ -17,27 +17,27 @@ use crate::transport::data::{
     path::{ReceivePath, Slot, invalid},
 };
 
-/// The receiving side.
+/// The receiving side of the RDMA data path.
 pub(crate) struct RdmaReceive {
-    /// The queue pair and its pool; none while they are being replaced.
-    live: Option<Live>,
+    /// The queue pair and its pool; `None` while they are being replaced.
+    live: Option<ReceiveLink>,
     generation: u32,
-    /// Frames that arrived over this link.
+    /// The number of frames that arrived over this link.
     arrived: u64,
     renewal: Arc<Renewal>,
 }
 
-/// What a receive needs, in the order in which it must go: operations, queue pair, memory.
-pub(super) struct Live {
-    /// The slots that were granted, each with the receive that its frame completes.
-    expected: VecDeque<(u32, Posted<io::Result<()>>)>,
+/// The parts of a link that a receive needs, in the order in which they are dropped: work requests, queue pair, memory.
+pub(super) struct ReceiveLink {
+    /// The granted slots, each with the receive that its frame completes.
+    expected: VecDeque<(u32, WorkRequest<io::Result<()>>)>,
     link: Link,
-    /// By number: the slots that no reader holds.
+    /// By number: the slots that the reader does not hold.
     slots: Vec<Option<RdmaSlot>>,
     broken: bool,
 }
 
-impl Live {
+impl ReceiveLink {
     /// Receives over `link` into `slots`.
     pub(super) fn new(link: Link, slots: Vec<RdmaSlot>) -> Self {
         Self {
@@ -50,8 +50,8 @@ impl Live {
 }
 
 impl RdmaReceive {
-    /// A receiver over the stream's first link.
-    pub(super) fn new(live: Live, renewal: Arc<Renewal>) -> Self {
+    /// Receives over the first link of the stream.
+    pub(super) fn new(live: ReceiveLink, renewal: Arc<Renewal>) -> Self {
         Self {
             live: Some(live),
             generation: 0,
@@ -60,23 +60,23 @@ impl RdmaReceive {
         }
     }
 
-    /// Frames that arrived over this link.
+    /// Returns the number of frames that arrived over this link.
     pub(super) fn arrived(&self) -> u64 {
         self.arrived
     }
 
-    /// Whether nothing more can arrive over this link.
+    /// Returns true if no frame can arrive over this link any more.
     pub(super) fn is_broken(&self) -> bool {
         self.live.as_ref().is_none_or(|live| live.broken)
     }
 
-    /// Takes the link down, with the pool.
+    /// Destroys the link and its pool.
     pub(super) fn take_down(&mut self) {
         self.live = None;
     }
 
-    /// Goes on over a new link, with a pool of this `generation`.
-    pub(super) fn install(&mut self, live: Live, generation: u32) {
+    /// Continues over a new link, with a pool of this `generation`.
+    pub(super) fn install(&mut self, live: ReceiveLink, generation: u32) {
         (self.live, self.generation, self.arrived) = (Some(live), generation, 0);
     }
 }
@@ -84,18 +84,18 @@ impl RdmaReceive {
 impl ReceivePath for RdmaReceive {
     type Slot = RdmaSlot;
 
-    /// A failed receive is no end here: the link is renewed, and whoever waits is woken then.
-    fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RdmaSlot>> {
+    /// A failed receive is not an error here: it requests a new link, and the renewal wakes the reader.
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RdmaSlot>> {
         let Some(live) = self.live.as_mut().filter(|live| !live.broken) else {
             return Poll::Pending;
         };
         let Some((index, receive)) = live.expected.front_mut() else {
-            // Nothing was granted: whoever grants polls again.
+            // No slot is granted. The lane polls again after a grant.
             return Poll::Pending;
         };
         let (index, result) = (*index, ready!(receive.poll(cx)));
         live.expected.pop_front();
-        self.renewal.tell();
+        self.renewal.notify();
         if let Err(error) = result {
             live.broken = true;
             self.renewal.request(Some(error));
@@ -126,12 +126,12 @@ impl ReceivePath for RdmaReceive {
         true
     }
 
-    /// What is given back while the pool is being replaced is granted with the new one.
-    fn may_grant(&self) -> bool {
+    /// Slots that are released while the pool is being replaced are granted with the new pool.
+    fn can_grant(&self) -> bool {
         !self.renewal.is_underway()
     }
 
-    fn expect(&mut self, index: u32) {
+    fn post_receive(&mut self, index: u32) {
         if let Some(live) = &mut self.live {
             live.expected.push_back((index, live.link.receive()));
         }

@@ -1,4 +1,4 @@
-//! Frames to the peer's slots, one write each.
+//! The sending side: frames to the peer's slots, one write each.
 
 use std::{
     collections::VecDeque,
@@ -8,58 +8,54 @@ use std::{
 };
 
 use super::{
-    link::{Link, Posted, SlotToken, Written},
+    link::{Link, SlotToken, WorkRequest, WriteCompletion},
     pool::RdmaSlot,
     renewal::request::Renewal,
 };
-use crate::transport::{
-    control::state::State,
-    data::{
-        frame::{HEADER_BYTES, Header},
-        path::{SendPath, Slot, invalid},
-    },
+use crate::transport::data::{
+    frame::{HEADER_BYTES, Header},
+    path::{SendPath, Slot, invalid},
 };
 
-/// The sending side.
+/// The sending side of the RDMA data path.
 pub(crate) struct RdmaSend {
-    /// The queue pair and its pool; none while they are being replaced.
-    live: Option<Live>,
-    /// Frames that a lost link left behind, or that came while it was being replaced, in order.
+    /// The queue pair and its pool; `None` while they are being replaced.
+    live: Option<SendLink>,
+    /// Frames that a lost link did not deliver, or that were posted while it was being replaced, in order.
     waiting: VecDeque<Frame>,
     generation: u32,
-    /// Writes of this link that have completed.
+    /// The number of writes that have completed on this link.
     written: u64,
     renewal: Arc<Renewal>,
-    state: Arc<State>,
 }
 
-/// What a write needs. The memory of those in flight is with the link, and goes with it.
-pub(super) struct Live {
-    flying: VecDeque<Flying>,
+/// The parts of a link that a write needs. Writes in flight own their memory, and are dropped with the link.
+pub(super) struct SendLink {
+    flying: VecDeque<InFlightWrite>,
     link: Link,
     free: Vec<RdmaSlot>,
     slots: usize,
-    /// The peer's slots, by number.
+    /// The slots of the peer, by number.
     peer: Vec<SlotToken>,
-    /// The first error. Nothing is written after it.
+    /// A write has failed. No write is posted after that.
     broken: bool,
 }
 
 /// A write that was posted.
-struct Flying {
-    write: Posted<Written>,
+struct InFlightWrite {
+    write: WorkRequest<WriteCompletion>,
     index: u32,
     bytes: usize,
     frame_bytes: usize,
 }
 
-/// A frame in ordinary memory, and the slot that it is for if it has one already.
+/// A frame in heap memory, and the slot of the peer that it is for, if it has one already.
 struct Frame {
     bytes: Vec<u8>,
     target: Option<u32>,
 }
 
-impl Live {
+impl SendLink {
     /// Writes over `link` from the slots of `free` into the peer's slots.
     pub(super) fn new(link: Link, free: Vec<RdmaSlot>, peer: Vec<SlotToken>) -> Self {
         Self {
@@ -78,7 +74,7 @@ impl Live {
         let (index, bytes) = (slot.index, slot.bytes().len());
         let region = slot.into_region();
         let region = region.ok_or_else(|| io::Error::other("a slot without memory"))?;
-        self.flying.push_back(Flying {
+        self.flying.push_back(InFlightWrite {
             write: self.link.write(region, frame_bytes, target),
             index,
             bytes,
@@ -89,24 +85,23 @@ impl Live {
 }
 
 impl RdmaSend {
-    /// A sender over the stream's first link.
-    pub(super) fn new(live: Live, renewal: Arc<Renewal>, state: Arc<State>) -> Self {
+    /// Sends over the first link of the stream.
+    pub(super) fn new(live: SendLink, renewal: Arc<Renewal>) -> Self {
         Self {
             live: Some(live),
             waiting: VecDeque::new(),
             generation: 0,
             written: 0,
             renewal,
-            state,
         }
     }
 
-    /// Writes of this link that have completed: the peer's device has them.
+    /// Returns the number of writes that have completed on this link: the peer's device has acknowledged them.
     pub(super) fn written(&self) -> u64 {
         self.written
     }
 
-    /// Completes when nothing is in flight any more: it has been written, or waits.
+    /// Ready when no write is in flight any more.
     pub(super) fn poll_quiet(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_flying(cx);
         let flying = self.live.as_ref().map_or(0, |live| live.flying.len());
@@ -117,31 +112,31 @@ impl RdmaSend {
         }
     }
 
-    /// Takes the link down, with the pool. What was not written waits.
+    /// Destroys the link and its pool. Frames that were not written stay queued.
     pub(super) fn take_down(&mut self) {
         self.live = None;
     }
 
-    /// Goes on over a new link, with a pool of this `generation`. The peer has `verified` so many
-    /// bytes: what of them was left behind has arrived all the same.
-    pub(super) fn install(&mut self, live: Live, generation: u32, verified: u64) {
+    /// Continues over a new link, with a pool of this `generation`. The peer has `verified` this number of bytes, so
+    /// queued frames before that offset have arrived, and are dropped.
+    pub(super) fn install(&mut self, live: SendLink, generation: u32, verified: u64) {
         (self.live, self.generation, self.written) = (Some(live), generation, 0);
         let arrived = |frame: &Frame| header(&frame.bytes).is_some_and(|h| h.offset < verified);
         while self.waiting.front().is_some_and(arrived) {
             self.waiting.pop_front();
         }
-        // What the lost link had promised to a slot has to find a new one.
+        // The slots of the lost link are gone, so every frame needs a new credit.
         self.waiting
             .iter_mut()
             .for_each(|frame| frame.target = None);
     }
 
-    /// Takes what has completed off the front of those in flight.
+    /// Takes the completed writes off the front of the queue. Frames whose write failed wait for a new link.
     fn poll_flying(&mut self, cx: &mut Context<'_>) {
         let Some(live) = &mut self.live else { return };
         let mut left_behind = Vec::new();
         while let Some(front) = live.flying.front_mut() {
-            let Poll::Ready(Written { result, region }) = front.write.poll(cx) else {
+            let Poll::Ready(WriteCompletion { result, region }) = front.write.poll(cx) else {
                 break;
             };
             let Some(done) = live.flying.pop_front() else {
@@ -164,15 +159,15 @@ impl RdmaSend {
             let slot = RdmaSlot::new(done.index, self.generation, region, done.bytes);
             live.free.push(slot);
         }
-        self.renewal.tell();
-        // They were posted before anything that waits already.
+        self.renewal.notify();
+        // They were posted before every frame that waits already.
         let later = mem::take(&mut self.waiting);
         self.waiting.extend(left_behind);
         self.waiting.extend(later);
     }
 
-    /// Writes what waits, as far as there are slots and credits.
-    fn post_waiting(&mut self) -> io::Result<()> {
+    /// Writes the frames that wait, in order, as far as there are free slots and credits.
+    fn post_waiting(&mut self, mut next_credit: impl FnMut() -> Option<u32>) -> io::Result<()> {
         let Some(live) = &mut self.live else {
             return Ok(());
         };
@@ -183,7 +178,7 @@ impl RdmaSend {
             if live.free.is_empty() {
                 return Ok(());
             }
-            let Some(target) = frame.target.or_else(|| self.state.take_credit()) else {
+            let Some(target) = frame.target.or_else(&mut next_credit) else {
                 return Ok(());
             };
             let (Some(mut slot), Some(mut frame)) = (live.free.pop(), self.waiting.pop_front())
@@ -198,12 +193,12 @@ impl RdmaSend {
     }
 }
 
-/// The header of a frame.
+/// Decodes the header of a frame.
 fn header(frame: &[u8]) -> Option<Header> {
     Header::decode(frame.first_chunk::<HEADER_BYTES>()?).ok()
 }
 
-/// Sends a frame to another slot.
+/// Changes the slot in the header of a frame.
 fn readdress(frame: &mut [u8], slot: u32) {
     if let Some(header) = header(frame) {
         let header = Header { slot, ..header };
@@ -215,7 +210,7 @@ impl SendPath for RdmaSend {
     type Slot = RdmaSlot;
 
     fn acquire(&mut self) -> Option<RdmaSlot> {
-        // What waits has the first right to slots.
+        // Frames that wait get the free slots first.
         if self.waiting.is_empty() {
             self.live.as_mut()?.free.pop()
         } else {
@@ -227,7 +222,7 @@ impl SendPath for RdmaSend {
         self.acquire()
     }
 
-    fn most_slots(&self) -> usize {
+    fn max_slots(&self) -> usize {
         self.live.as_ref().map_or(0, |live| live.slots)
     }
 
@@ -252,7 +247,7 @@ impl SendPath for RdmaSend {
                     bytes: slot.bytes()[..frame_bytes].to_vec(),
                     target: None,
                 });
-                // Slots are used in the order in which they were granted: by the first that has none.
+                // Slots are used in the order in which they were granted, so the first frame without one gets it.
                 let mut waiting = self.waiting.iter_mut();
                 if let Some(first) = waiting.find(|frame| frame.target.is_none()) {
                     first.target = Some(target);
@@ -266,11 +261,15 @@ impl SendPath for RdmaSend {
         self.waiting.len() + self.live.as_ref().map_or(0, |live| live.flying.len())
     }
 
-    /// An error is no end here: the link is renewed, and whoever waits is woken then.
-    fn poll_complete(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// A failed write is not an error here: it requests a new link, and the renewal wakes the writer.
+    fn poll_complete(
+        &mut self,
+        cx: &mut Context<'_>,
+        next_credit: impl FnMut() -> Option<u32>,
+    ) -> Poll<io::Result<()>> {
         self.poll_flying(cx);
         if !self.waiting.is_empty() {
-            self.post_waiting()?;
+            self.post_waiting(next_credit)?;
             self.poll_flying(cx);
         }
         if self.in_flight() == 0 {

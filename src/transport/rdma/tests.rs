@@ -3,10 +3,10 @@
 use super::ports::{
     choice::{DeviceChoice, NoRdma},
     explain::networks_differ,
-    fixtures::{Tree, V1, V2, infiniband, roce},
+    fixtures::{FakeSystem, V1, V2, infiniband, roce},
     gid::GidKind,
     offer::{Candidate, MAX_OFFERS, Offers},
-    rank::{End, rank},
+    rank::{Role, rank},
 };
 
 mod chosen;
@@ -16,8 +16,8 @@ mod refused;
 const EDR: &str = "100 Gb/sec (4X EDR)";
 
 /// Two ports, one of each kind, as a VPI card has them.
-fn dual_port() -> Tree {
-    let tree = Tree::new();
+fn dual_port() -> FakeSystem {
+    let tree = FakeSystem::new();
     tree.hardware("mlx5_0");
     tree.port("mlx5_0", 1, "InfiniBand", "200 Gb/sec (4X HDR)");
     tree.gid("mlx5_0", 1, 0, "fe80::e41d:2d03:1", V1, "");
@@ -28,7 +28,7 @@ fn dual_port() -> Tree {
 }
 
 /// The usual six: each address under both versions, link-local ones first.
-fn roce_gids(tree: &Tree, device: &str, port: u8) {
+fn roce_gids(tree: &FakeSystem, device: &str, port: u8) {
     let addresses = ["fe80::1", "::ffff:10.1.0.5", "fd00::5"];
     for (slot, address) in (0..).zip(addresses) {
         tree.gid(device, port, 2 * slot, address, V1, "eth0");
@@ -38,22 +38,22 @@ fn roce_gids(tree: &Tree, device: &str, port: u8) {
     tree.routes(&[("eth0", [10, 1, 0, 0], 24)]);
 }
 
-fn all(tree: &Tree) -> Vec<Candidate> {
+fn all(tree: &FakeSystem) -> Vec<Candidate> {
     let choice = DeviceChoice::default();
     choice.candidates(&tree.inventory()).unwrap()
 }
 
-fn chosen(tree: &Tree) -> Vec<String> {
+fn chosen(tree: &FakeSystem) -> Vec<String> {
     all(tree).iter().map(Candidate::to_string).collect()
 }
 
-fn refusal(tree: &Tree, choice: &DeviceChoice) -> String {
+fn refusal(tree: &FakeSystem, choice: &DeviceChoice) -> String {
     choice
         .candidates(&tree.inventory())
         .unwrap_err()
         .to_string()
 }
 
-fn why_not(tree: &Tree) -> String {
+fn why_not(tree: &FakeSystem) -> String {
     refusal(tree, &DeviceChoice::default())
 }

@@ -5,9 +5,7 @@
 pub(crate) enum Either<T, R> {
     /// Over TCP.
     Tcp(T),
-    /// Over RDMA. A build without it has no such thing, and the compiler knows: `R` is
-    /// [`Infallible`](std::convert::Infallible) there.
-    #[cfg_attr(not(feature = "rdma"), allow(dead_code))]
+    /// Over RDMA. In a build without RDMA no value of this kind is ever made.
     Rdma(R),
 }
 
@@ -16,10 +14,7 @@ macro_rules! either {
     ($either:expr, $inner:ident => $call:expr) => {
         match $either {
             $crate::transport::stream::either::Either::Tcp($inner) => $call,
-            #[cfg(feature = "rdma")]
             $crate::transport::stream::either::Either::Rdma($inner) => $call,
-            #[cfg(not(feature = "rdma"))]
-            $crate::transport::stream::either::Either::Rdma(never) => match *never {},
         }
     };
 }

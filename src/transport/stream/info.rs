@@ -2,13 +2,11 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use crate::{
-    Direction,
-    transport::{Transport, control::state::State},
-};
+use super::transport::Transport;
+use crate::{Direction, transport::control::state::State};
 
 /// What was agreed on, and does not change.
-pub(crate) struct Info {
+pub(crate) struct StreamInfo {
     pub(crate) state: Arc<State>,
     pub(crate) peer_addr: SocketAddr,
     pub(crate) transport: Transport,
@@ -20,8 +18,8 @@ pub(crate) struct Info {
     pub(crate) smaller: Option<String>,
 }
 
-/// The questions that a stream and each of its halves answer, given `info(&self) -> &Info`.
-macro_rules! questions {
+/// The stream_accessors that a stream and each of its halves answer, given `info(&self) -> &StreamInfo`.
+macro_rules! stream_accessors {
     ($holder:ty) => {
         impl $holder {
             /// The name of the peer: its own for an acceptor, the one dialled for a dialer.
@@ -119,4 +117,4 @@ macro_rules! questions {
     };
 }
 
-pub(crate) use questions;
+pub(crate) use stream_accessors;

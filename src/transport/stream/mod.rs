@@ -1,4 +1,15 @@
-//! What users hold: the stream, its halves, buffers to send, and a view of a stream from elsewhere.
+//! What a program holds: the stream, its two halves, and the buffers that it lends.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | [`stream`] | [`Stream`]: both halves |
+//! | `rdma_stream` | [`RdmaStream`](crate::RdmaStream): a stream that is RDMA or an error |
+//! | [`write_half`], [`read_half`] | the two halves |
+//! | [`send_buffer`] | a slot of the sending pool, lent to the program |
+//! | [`either`](mod@either) | the enum over the data paths through which every call goes |
+//! | [`info`] | what was agreed on, and the methods that report it |
+//! | [`transport`] | what carries the data: TCP or RDMA |
+//! | [`watch`] | a view of a stream whose halves are in use elsewhere |
 
 pub(crate) mod either;
 pub(crate) mod info;
@@ -7,6 +18,7 @@ mod rdma_stream;
 pub(crate) mod read_half;
 pub(crate) mod send_buffer;
 pub(crate) mod stream;
+pub(crate) mod transport;
 mod watch;
 pub(crate) mod write_half;
 
@@ -15,5 +27,6 @@ pub use rdma_stream::{NotRdma, RdmaStream};
 pub use read_half::ReadHalf;
 pub use send_buffer::SendBuffer;
 pub use stream::{ReuniteError, Stream};
+pub use transport::Transport;
 pub use watch::Watch;
 pub use write_half::WriteHalf;

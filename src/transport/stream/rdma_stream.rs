@@ -11,19 +11,14 @@ use bytes::Bytes;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
-    info::{Info, questions},
+    info::{StreamInfo, stream_accessors},
     read_half::ReadHalf,
     send_buffer::SendBuffer,
     stream::Stream,
+    transport::Transport,
     write_half::WriteHalf,
 };
-use crate::{
-    Error, HandshakeFault, Key, StreamConfig, TransportPolicy,
-    transport::{
-        Transport,
-        connect::{dial::connect, listener::Listener},
-    },
-};
+use crate::{Error, HandshakeFault};
 
 /// A [`Stream`] whose bytes travel over RDMA: [`AsyncRead`], [`AsyncBufRead`] and [`AsyncWrite`]
 /// over pools of registered buffers.
@@ -56,47 +51,6 @@ use crate::{
 pub struct RdmaStream(Stream);
 
 impl RdmaStream {
-    /// Connects to the acceptor at `host` and `port`, as [`connect`] does, whatever
-    /// [`StreamConfig::transport`] says: RDMA or an error.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Device`] when this host has no RDMA that can be used;
-    /// [`HandshakeFault::Refused`] or [`HandshakeFault::Transport`] in an [`Error::Handshake`] when the
-    /// peer has none, no network joins the two, or nothing crossed it, depending on which end found
-    /// out first; otherwise those of [`connect`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes what it had opened; the acceptor goes on listening.
-    pub async fn connect(
-        host: &str,
-        port: u16,
-        key: &Key,
-        config: &StreamConfig,
-    ) -> Result<Self, Error> {
-        let mut config = config.clone();
-        config.transport = TransportPolicy::Rdma;
-        Ok(connect(host, port, key, &config).await?.try_into()?)
-    }
-
-    /// The next stream that `listener` accepts, if its data goes over RDMA.
-    ///
-    /// Bind the listener with [`TransportPolicy::Rdma`]: then a peer without RDMA is refused in the
-    /// handshake. With another policy it gets its stream first, and then an abort with the reason.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Listener::accept`], [`HandshakeFault::Transport`] in an [`Error::Handshake`] among
-    /// them, where the stream could not be RDMA. The listener goes on.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: a stream that was not returned is returned by the next call.
-    pub async fn accept(listener: &mut Listener) -> Result<Self, Error> {
-        Ok(listener.accept().await?.try_into()?)
-    }
-
     /// Completes when the peer's sink has taken every byte written here: see [`Stream::finish`].
     ///
     /// # Errors
@@ -191,7 +145,7 @@ impl RdmaStream {
         &self.0
     }
 
-    fn info(&self) -> &Info {
+    fn info(&self) -> &StreamInfo {
         self.0.info()
     }
 
@@ -202,7 +156,7 @@ impl RdmaStream {
     }
 }
 
-questions!(RdmaStream);
+stream_accessors!(RdmaStream);
 
 impl From<RdmaStream> for Stream {
     fn from(stream: RdmaStream) -> Self {
@@ -236,11 +190,10 @@ impl std::error::Error for NotRdma {}
 
 impl From<NotRdma> for Error {
     fn from(mut not: NotRdma) -> Self {
-        let text = not.to_string();
-        not.0.abort(&text);
+        not.0.abort(&not.to_string());
         Self::Handshake {
             peer: not.0.peer().to_owned(),
-            fault: HandshakeFault::Transport(text),
+            fault: HandshakeFault::Transport(not.0.transport_reason().to_owned()),
         }
     }
 }

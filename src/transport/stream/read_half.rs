@@ -13,13 +13,14 @@ use tokio::io::{AsyncBufRead, AsyncRead, ReadBuf};
 
 use super::{
     either::{Either, either},
-    info::{Info, questions},
+    info::{StreamInfo, stream_accessors},
 };
-#[cfg(feature = "rdma")]
-use crate::transport::rdma;
 use crate::{
     Error,
-    transport::data::{recv_half::RecvHalf, tcp::Tcp},
+    transport::{
+        data::{recv_half::RecvHalf, tcp::Tcp},
+        rdma::Rdma,
+    },
 };
 
 /// The half of a [`Stream`](crate::Stream) that reads, from
@@ -29,20 +30,17 @@ use crate::{
 /// the rest is not wanted.
 pub struct ReadHalf {
     half: RecvEither,
-    info: Arc<Info>,
+    info: Arc<StreamInfo>,
 }
 
-#[cfg(feature = "rdma")]
-pub(super) type RecvEither = Either<RecvHalf<Tcp>, RecvHalf<rdma::Rdma>>;
-#[cfg(not(feature = "rdma"))]
-pub(super) type RecvEither = Either<RecvHalf<Tcp>, std::convert::Infallible>;
+pub(super) type RecvEither = Either<RecvHalf<Tcp>, RecvHalf<Rdma>>;
 
 impl ReadHalf {
-    pub(crate) fn new(half: RecvEither, info: Arc<Info>) -> Self {
+    pub(crate) fn new(half: RecvEither, info: Arc<StreamInfo>) -> Self {
         Self { half, info }
     }
 
-    pub(super) fn info(&self) -> &Arc<Info> {
+    pub(super) fn info(&self) -> &Arc<StreamInfo> {
         &self.info
     }
 
@@ -96,7 +94,7 @@ impl ReadHalf {
     }
 }
 
-questions!(ReadHalf);
+stream_accessors!(ReadHalf);
 
 // Every method is forwarded by hand, from the stream to its halves: nothing is dynamic on the data
 // path, and the compiler sees through all of it.

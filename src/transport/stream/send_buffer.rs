@@ -7,9 +7,10 @@ use std::{
 };
 
 use super::either::{Either, either};
-use crate::transport::data::{lent_slot::LentSlot, tcp::Tcp};
-#[cfg(feature = "rdma")]
-use crate::transport::rdma;
+use crate::transport::{
+    data::{lent_slot::LentSlot, tcp::Tcp},
+    rdma::Rdma,
+};
 
 /// A registered buffer to fill and send without a copy, from
 /// [`WriteHalf::send_buffer`](crate::WriteHalf::send_buffer).
@@ -28,19 +29,16 @@ use crate::transport::rdma;
 /// # Ok(())
 /// # }
 /// ```
-pub struct SendBuffer(Inner);
+pub struct SendBuffer(LentEither);
 
-#[cfg(feature = "rdma")]
-type Inner = Either<LentSlot<Tcp>, LentSlot<rdma::Rdma>>;
-#[cfg(not(feature = "rdma"))]
-type Inner = Either<LentSlot<Tcp>, std::convert::Infallible>;
+type LentEither = Either<LentSlot<Tcp>, LentSlot<Rdma>>;
 
 impl SendBuffer {
-    pub(super) fn new(inner: Inner) -> Self {
+    pub(super) fn new(inner: LentEither) -> Self {
         Self(inner)
     }
 
-    pub(super) fn into_inner(self) -> Inner {
+    pub(super) fn into_inner(self) -> LentEither {
         self.0
     }
 

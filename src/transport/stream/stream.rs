@@ -11,12 +11,12 @@ use bytes::Bytes;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
-    info::{Info, questions},
+    info::{StreamInfo, stream_accessors},
     read_half::ReadHalf,
     send_buffer::SendBuffer,
     write_half::WriteHalf,
 };
-use crate::{Error, carry::pump::FillSlots};
+use crate::{Error, transport::data::fill_slots::FillSlots};
 
 /// One authenticated, checked stream to another process: [`AsyncRead`], [`AsyncBufRead`] and
 /// [`AsyncWrite`] over slots of fixed size.
@@ -55,7 +55,7 @@ impl Stream {
         Self { recv, send }
     }
 
-    pub(super) fn info(&self) -> &Arc<Info> {
+    pub(super) fn info(&self) -> &Arc<StreamInfo> {
         self.recv.info()
     }
 
@@ -155,7 +155,7 @@ impl Stream {
     }
 }
 
-questions!(Stream);
+stream_accessors!(Stream);
 
 impl ReadHalf {
     /// Puts the halves of one stream together again.

@@ -12,13 +12,20 @@ use tokio::io::AsyncWrite;
 
 use super::{
     either::{Either, either},
-    info::{Info, questions},
+    info::{StreamInfo, stream_accessors},
     send_buffer::SendBuffer,
 };
-use crate::transport::data::{send_half::SendHalf, tcp::Tcp};
-#[cfg(feature = "rdma")]
-use crate::transport::{data::send_half::FOREIGN_BUFFER, rdma};
-use crate::{Error, carry::pump::FillSlots};
+use crate::{
+    Error,
+    transport::{
+        data::{
+            fill_slots::FillSlots,
+            send_half::{FOREIGN_BUFFER, SendHalf},
+            tcp::Tcp,
+        },
+        rdma::Rdma,
+    },
+};
 
 /// The half of a [`Stream`](crate::Stream) that writes, from
 /// [`Stream::into_split`](crate::Stream::into_split).
@@ -26,20 +33,17 @@ use crate::{Error, carry::pump::FillSlots};
 /// Dropping it without [`shutdown`](tokio::io::AsyncWriteExt::shutdown) aborts both directions.
 pub struct WriteHalf {
     half: SendEither,
-    info: Arc<Info>,
+    info: Arc<StreamInfo>,
 }
 
-#[cfg(feature = "rdma")]
-pub(super) type SendEither = Either<SendHalf<Tcp>, SendHalf<rdma::Rdma>>;
-#[cfg(not(feature = "rdma"))]
-pub(super) type SendEither = Either<SendHalf<Tcp>, std::convert::Infallible>;
+pub(super) type SendEither = Either<SendHalf<Tcp>, SendHalf<Rdma>>;
 
 impl WriteHalf {
-    pub(crate) fn new(half: SendEither, info: Arc<Info>) -> Self {
+    pub(crate) fn new(half: SendEither, info: Arc<StreamInfo>) -> Self {
         Self { half, info }
     }
 
-    pub(super) fn info(&self) -> &Arc<Info> {
+    pub(super) fn info(&self) -> &Arc<StreamInfo> {
         &self.info
     }
 
@@ -87,10 +91,7 @@ impl WriteHalf {
     pub fn poll_send_buffer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<SendBuffer>> {
         let inner = match &mut self.half {
             Either::Tcp(half) => Either::Tcp(ready!(half.poll_lent(cx))?),
-            #[cfg(feature = "rdma")]
             Either::Rdma(half) => Either::Rdma(ready!(half.poll_lent(cx))?),
-            #[cfg(not(feature = "rdma"))]
-            Either::Rdma(never) => match *never {},
         };
         Poll::Ready(Ok(SendBuffer::new(inner)))
     }
@@ -108,20 +109,14 @@ impl WriteHalf {
     pub fn send(&mut self, buffer: SendBuffer) -> io::Result<()> {
         let sent = match (&mut self.half, buffer.into_inner()) {
             (Either::Tcp(half), Either::Tcp(slot)) => half.send(slot),
-            #[cfg(feature = "rdma")]
             (Either::Rdma(half), Either::Rdma(slot)) => half.send(slot),
-            #[cfg(feature = "rdma")]
             _ => Err(FOREIGN_BUFFER),
-            #[cfg(not(feature = "rdma"))]
-            (Either::Rdma(never), _) => match *never {},
-            #[cfg(not(feature = "rdma"))]
-            (_, Either::Rdma(never)) => match never {},
         };
         sent.map_err(Into::into)
     }
 }
 
-questions!(WriteHalf);
+stream_accessors!(WriteHalf);
 
 impl AsyncWrite for WriteHalf {
     fn poll_write(

@@ -76,7 +76,8 @@ impl Process {
         let (pid, rest) = stat.split_once(" (")?;
         let (name, rest) = rest.rsplit_once(") ")?;
         let mut fields = rest.split(' ').skip(1);
-        let mut number = || fields.next()?.parse::<i32>().ok();
+        // A process that was reaped while its line was read has the group -1, and counts as gone.
+        let mut number = || fields.next()?.parse::<i32>().ok().filter(|raw| *raw >= 0);
         let (parent, group) = (number()?, number()?);
         Some(Self {
             pid: Pid::from_raw(pid.parse().ok()?)?,
@@ -147,6 +148,11 @@ mod tests {
         assert_eq!(Process::parse("1 (init) S 0 1 1 0").unwrap().parent, None);
         assert_eq!(Process::parse("42 (sh"), None);
         assert_eq!(Process::parse(""), None);
+    }
+
+    #[test]
+    fn a_process_reaped_while_it_is_read_counts_as_gone() {
+        assert_eq!(Process::parse("42 (sh) X 0 -1 -1 0 -1 4194560"), None);
     }
 
     #[test]

@@ -3,12 +3,12 @@
 use std::{io, path::Path};
 
 use super::append::Append;
-use crate::fd::{Sink, Target};
+use crate::fd::{OutputTarget, Sink};
 
 /// A file being written.
 pub(super) enum OutputFile {
     /// Takes its name at the commit.
-    Target(Target),
+    Target(OutputTarget),
     /// Written in place, after what was there.
     Append(Append),
 }
@@ -22,12 +22,12 @@ impl OutputFile {
     ///
     /// # Cancel safety
     ///
-    /// That of [`Target::create`]; an empty file may be left where one was to be appended to.
+    /// That of [`OutputTarget::create`]; an empty file may be left where one was to be appended to.
     pub(super) async fn open(path: &Path, append: bool) -> io::Result<Self> {
         if append {
             Append::open(path).await.map(Self::Append)
         } else {
-            Target::create(path).await.map(Self::Target)
+            OutputTarget::create(path).await.map(Self::Target)
         }
     }
 
@@ -50,7 +50,7 @@ impl OutputFile {
     ///
     /// # Errors
     ///
-    /// Those of [`Target::commit`].
+    /// Those of [`OutputTarget::commit`].
     ///
     /// # Cancel safety
     ///

@@ -11,6 +11,7 @@ use tokio::{
 };
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
+use super::slow::generous;
 use crate::{
     Direction, GeneratedKey, Key, Stream, StreamConfig, connect,
     ssh::{
@@ -22,9 +23,6 @@ use crate::{
         stage::{FromStage, StageOrder, StageReport, StageWork, Status, ToStage},
     },
 };
-
-/// Longer than anything here takes, also on a busy machine.
-pub(super) const LIMIT: Duration = Duration::from_secs(20);
 
 /// An agent under a guard, and the session with it.
 pub(super) struct TestAgent {
@@ -79,7 +77,9 @@ impl TestAgent {
     /// The next message that is not just news.
     pub(super) async fn next(&mut self) -> FromAgent {
         loop {
-            let frame = timeout(LIMIT, self.output.next()).await.expect("in time");
+            let frame = timeout(generous(), self.output.next())
+                .await
+                .expect("in time");
             let message = decode(&frame.expect("no end").unwrap()).unwrap();
             let is_news = match &message {
                 FromAgent::Warning(_) | FromAgent::Pong => true,
@@ -149,7 +149,7 @@ impl TestAgent {
                 }
             }
         };
-        let status = timeout(LIMIT, waiting).await.expect("the guard ends");
+        let status = timeout(generous(), waiting).await.expect("the guard ends");
         status
             .code()
             .unwrap_or_else(|| 128 + status.signal().unwrap())
@@ -159,7 +159,12 @@ impl TestAgent {
 pub(super) async fn skip_to_greeting(output: &mut (impl AsyncRead + Unpin)) {
     let mut line = Vec::new();
     loop {
-        line.push(timeout(LIMIT, output.read_u8()).await.unwrap().unwrap());
+        line.push(
+            timeout(generous(), output.read_u8())
+                .await
+                .unwrap()
+                .unwrap(),
+        );
         if line.ends_with(b"\n") {
             if parse_greeting(&String::from_utf8_lossy(&line), "agent").is_some() {
                 return;
@@ -314,7 +319,7 @@ impl TestPipeline {
     /// Reads the output to its end, and confirms it.
     pub(super) async fn read(&mut self) -> Result<Vec<u8>, std::io::Error> {
         let mut bytes = Vec::new();
-        timeout(LIMIT, self.output.read_to_end(&mut bytes))
+        timeout(generous(), self.output.read_to_end(&mut bytes))
             .await
             .expect("in time")?;
         self.output.confirm().unwrap();

@@ -9,14 +9,14 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncWriteExt;
 
-use super::controller::{LIMIT, TestAgent, TestPipeline, command};
+use super::{
+    controller::{TestAgent, TestPipeline, command},
+    slow::{generous, limit, patience},
+};
 use crate::ssh::{
     protocol::{FaultKind, FromAgent, ToAgent},
     stage::Status,
 };
-
-/// What the issue allows from a death to the last process's end.
-const END: Duration = Duration::from_secs(5);
 
 /// Commands that are hard to get rid of. `$MARK` makes them known to [`left`].
 const STUBBORN: [&str; 6] = [
@@ -48,9 +48,11 @@ fn left(directory: &Path) -> Vec<String> {
         .collect()
 }
 
+/// Waits until no marked process is left, which is promised five seconds after a death.
 async fn none_left(directory: &Path, since: Instant) {
+    let limit = limit(Duration::from_secs(5));
     while !left(directory).is_empty() {
-        assert!(since.elapsed() < END, "{:?} are left", left(directory));
+        assert!(since.elapsed() < limit, "{:?} are left", left(directory));
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -77,7 +79,10 @@ async fn begun(directory: &Path, text: &str) -> TestPipeline {
     let mut pipeline = TestPipeline::start(vec![command(&marked(directory, text))], true).await;
     let mut line = [0; 6];
     let reading = pipeline.output.read_exact(&mut line);
-    tokio::time::timeout(LIMIT, reading).await.unwrap().unwrap();
+    tokio::time::timeout(generous(), reading)
+        .await
+        .unwrap()
+        .unwrap();
     pipeline
 }
 
@@ -123,8 +128,12 @@ async fn a_controller_that_is_gone_leaves_nothing() {
 #[tokio::test]
 async fn a_killed_command_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let text = "sleep 1000 & setsid sleep 1000 & kill -9 $$";
+    // The command dies when it is told to: what it wrote before would race with the abort that follows its death.
+    let text = "sleep 1000 & setsid sleep 1000 & read line; kill -9 $$";
     let mut pipeline = begun(directory.path(), text).await;
+    let mut input = pipeline.input.take().unwrap();
+    input.write_all(b"die\n").await.unwrap();
+    input.flush().await.unwrap();
     let (_, report, _) = pipeline.agents[0].end().await;
     assert_eq!(
         (report.stage.status, report.fault),
@@ -196,7 +205,7 @@ async fn signals_and_garbage_end_a_stage() {
 async fn a_silent_controller_counts_as_gone() {
     let mut agent = TestAgent::start().await;
     let mut order = super::controller::order(1, command("sleep 1000"), vec![]);
-    order.stream.timeout_ms = 300;
+    order.stream.timeout_ms = u64::try_from(patience(Duration::from_secs(1)).as_millis()).unwrap();
     agent.send(ToAgent::Order(Box::new(order))).await;
     agent.send(ToAgent::Ping).await;
     agent.send(ToAgent::Go).await;

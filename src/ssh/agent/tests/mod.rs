@@ -5,6 +5,9 @@ mod deaths;
 mod edges;
 mod files;
 mod pipelines;
+// The integration tests have the same limits.
+#[path = "../../../../tests/common/slow.rs"]
+mod slow;
 
 use std::{env, process::Command};
 

@@ -69,8 +69,12 @@ async fn a_status_is_reported_and_the_output_still_ends() {
 
 #[tokio::test]
 async fn descendants_are_waited_for_and_count() {
-    let text = "(sleep 0.3; exit 4) & (sleep 0.1; exit 3) & exec true";
-    let mut pipeline = TestPipeline::start(vec![command(text)], false).await;
+    // Each descendant waits until the one that it must not overtake has been reaped: the shell, which is `true` by then,
+    // and the one whose failure comes first.
+    let gone = |pid: &str| format!("while kill -0 {pid} 2>/dev/null; do sleep 0.01; done");
+    let (first, second) = (gone("$$"), gone("$x"));
+    let text = format!("({first}; exit 3) & x=$!; ({second}; exit 4) & exec true");
+    let mut pipeline = TestPipeline::start(vec![command(&text)], false).await;
     assert_eq!(pipeline.read().await.unwrap(), b"");
     ends_with(&mut pipeline.agents[0], Status::Exited(3)).await;
 }

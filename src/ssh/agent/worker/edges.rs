@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Key,
-    carry::thread::PumpThread,
+    carry::thread::CarryThread,
     ssh::{
         agent::{
             connected_edge::{ConnectedEdge, Trouble},
@@ -27,7 +27,7 @@ pub(in crate::ssh::agent) struct PendingEdges {
 }
 
 struct PendingEdge {
-    thread: PumpThread,
+    thread: CarryThread,
     plan: EdgePlan,
     direction: EdgeDirection,
     requests: mpsc::UnboundedReceiver<EdgeRequest>,
@@ -118,7 +118,7 @@ impl PendingEdge {
             EdgeDirection::Send => "output",
             EdgeDirection::Both => "edge",
         };
-        let thread = PumpThread::start(name);
+        let thread = CarryThread::start(name);
         let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok(Self {
             thread,

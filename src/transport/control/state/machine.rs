@@ -1,126 +1,87 @@
-//! The states of a stream's two directions and what moves them: pure, no I/O, no lock.
+//! The states of the two directions of a stream, and what each event does to them. Pure: no I/O, no lock.
 
 use std::{collections::VecDeque, mem, task::Waker, time::Instant};
 
-use super::super::message::{Message, printable};
-use crate::{Direction, Error, Fault, Stats};
+use super::credits::Credits;
+use crate::{
+    Direction, Error, Fault, Stats,
+    transport::control::message::{Message, printable},
+};
 
-/// The sending direction.
+/// The state of the sending direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sending {
     /// This end does not send.
     Absent,
     /// Bytes may follow.
     Open,
-    /// FIN is out.
+    /// FIN has been sent.
     Fin,
-    /// The peer's endpoint holds and has verified every byte.
+    /// The peer's endpoint has received and verified every byte.
     Acked,
     /// The peer's sink has taken every byte.
     Confirmed,
-    /// The peer's reader wants no more, after so many bytes.
+    /// The peer's reader needs no more, after this number of bytes.
     Stopped(u64),
 }
 
-/// The receiving direction.
+/// The state of the receiving direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Receiving {
     /// This end does not receive.
     Absent,
     /// Bytes may follow.
     Open,
-    /// FIN is in: so many bytes in all, with this digest at the end.
+    /// FIN has arrived, with the number of bytes and the digest of the last chunk.
     Fin(u64, u64),
-    /// Every byte is here and verified; the reader has not had all of them.
+    /// Every byte has arrived and is verified; the reader has not taken all of them.
     Complete,
     /// The reader has seen the end.
     AtEnd,
-    /// The sink has taken every byte, and the peer knows.
+    /// The sink has taken every byte, and the peer has been told.
     Confirmed,
-    /// The reader wants no more.
+    /// The reader needs no more.
     Stopped,
 }
 
-/// The first thing that went wrong; what follows from it is not recorded.
+/// The first failure of a stream. Its consequences are not recorded.
 #[derive(Debug, Clone)]
 pub(crate) enum Failure {
-    /// Found here.
+    /// This end found a fault.
     Fault(Fault),
-    /// Told by the peer.
+    /// The peer sent Abort.
     PeerAborted { offset: u64, reason: String },
-    /// Given up by the user of this end.
+    /// The user of this end aborted the stream.
     Aborted { reason: String },
 }
 
-/// The peer's slots that this end may write.
-#[derive(Default)]
-pub(super) struct Credits {
-    slots: VecDeque<u32>,
-    /// They are not to be used: the pool that they are for is being replaced.
-    paused: bool,
-    /// One was asked for and there was none.
-    starved: bool,
-}
-
-impl Credits {
-    /// A slot of the peer's that may be written.
-    pub(super) fn take(&mut self) -> Option<u32> {
-        let slot = if self.paused {
-            None
-        } else {
-            self.slots.pop_front()
-        };
-        self.starved = slot.is_none();
-        slot
-    }
-
-    /// More of them. Whether the sender waits for one: otherwise it is busy, or waits for something else.
-    fn add(&mut self, slots: Vec<u32>) -> bool {
-        self.slots.extend(slots);
-        self.starved
-    }
-
-    /// Forgets every credit, and gives none away until [`resume`](Self::resume).
-    #[cfg(feature = "rdma")]
-    pub(super) fn pause(&mut self) {
-        self.slots.clear();
-        self.paused = true;
-    }
-
-    /// Gives credits away again.
-    #[cfg(feature = "rdma")]
-    pub(super) fn resume(&mut self) {
-        self.paused = false;
-    }
-}
-
-/// What a stream's lock protects.
-pub(super) struct Machine {
+/// The part of a stream's state that its lock protects.
+pub(super) struct StreamMachine {
     pub(super) sending: Sending,
     pub(super) receiving: Receiving,
     pub(super) credits: Credits,
-    /// The peer's steps towards a new data path.
+    /// The steps of the peer towards a new link.
     pub(super) steps: VecDeque<Result<Vec<u8>, String>>,
     pub(super) outbox: Vec<Message>,
     pub(super) failure: Option<Failure>,
-    /// A broken data connection, whose cause the control connection may yet tell.
+    /// The fault of a broken data connection, whose cause the control connection may still tell.
     pub(super) suspicion: Option<(Fault, Instant)>,
     pub(super) stats: Stats,
     pub(super) send_waker: Option<Waker>,
     pub(super) receive_waker: Option<Waker>,
     pub(super) steward_waker: Option<Waker>,
-    /// Whether there is news for the user of the sending half, and for that of the receiving one.
-    news: [bool; 2],
-    /// Halves that are still held by the user.
+    /// Whether to wake the user of the sending half, and the user of the receiving half.
+    to_wake: [bool; 2],
+    /// The number of halves that the user still holds.
     pub(super) held: u8,
-    /// The peer has said goodbye.
+    /// The peer has sent Bye.
     pub(super) peer_left: bool,
-    /// A failure or a STOP: whoever waits for something else has to look.
+    /// There was a failure or a STOP, which interrupts every wait.
     pub(super) interrupted: bool,
 }
 
-impl Machine {
-    /// The state of a stream that has just been connected, whose user holds `halves` halves.
+impl StreamMachine {
+    /// Returns the state of a stream that has just been connected. Its user holds `halves` halves.
     pub(super) fn new(direction: Direction, halves: u8) -> Self {
         Self {
             sending: if direction.sends() {
@@ -142,14 +103,14 @@ impl Machine {
             send_waker: None,
             receive_waker: None,
             steward_waker: None,
-            news: [false; 2],
+            to_wake: [false; 2],
             held: halves,
             peer_left: false,
             interrupted: false,
         }
     }
 
-    /// Nothing more is expected of the sending direction.
+    /// Returns true if the sending direction has ended.
     pub(super) fn send_done(&self) -> bool {
         use Sending as S;
         matches!(
@@ -158,7 +119,7 @@ impl Machine {
         ) || self.failure.is_some()
     }
 
-    /// Nothing more is expected of the receiving direction, of which the reader has `unread` bytes.
+    /// Returns true if the receiving direction has ended, with or without `unread` bytes.
     pub(super) fn receive_done(&self, unread: bool) -> bool {
         match self.receiving {
             Receiving::Open | Receiving::Fin(..) => self.failure.is_some(),
@@ -167,12 +128,12 @@ impl Machine {
         }
     }
 
-    /// Nothing more is expected of the data path.
+    /// Returns true if both directions have ended.
     pub(super) fn done(&self) -> bool {
         self.send_done() && self.receive_done(false)
     }
 
-    /// What keeps the sending direction from going on.
+    /// Returns what ended the sending direction before its time.
     pub(super) fn send_error(&self, peer: &str) -> Option<Error> {
         if let Sending::Stopped(offset) = self.sending {
             let peer = peer.to_owned();
@@ -188,7 +149,7 @@ impl Machine {
         })
     }
 
-    /// What keeps the receiving direction from going on.
+    /// Returns what ended the receiving direction before its time.
     pub(super) fn receive_error(&self, peer: &str) -> Option<Error> {
         self.error(peer, |fault| Error::Receive {
             peer: peer.to_owned(),
@@ -197,8 +158,7 @@ impl Machine {
         })
     }
 
-    /// The failure, if there is one, as a direction sees it: only what was found here looks
-    /// different from each.
+    /// Returns the failure as one direction reports it. Only faults that this end found differ between the directions.
     fn error(&self, peer: &str, found_here: impl FnOnce(Fault) -> Error) -> Option<Error> {
         Some(match self.failure.clone()? {
             Failure::Fault(fault) => found_here(fault),
@@ -211,7 +171,7 @@ impl Machine {
         })
     }
 
-    /// All bytes were sent, and nobody knows what became of them.
+    /// Returns the error for bytes that were all sent, and whose delivery is unknown.
     pub(super) fn unconfirmed(&self, peer: &str, fault: Fault) -> Error {
         Error::Unconfirmed {
             peer: peer.to_owned(),
@@ -220,7 +180,7 @@ impl Machine {
         }
     }
 
-    /// Records the first failure, and tells the peer unless the peer knows.
+    /// Records the first failure, and notifies the peer unless the peer knows.
     pub(super) fn fail(&mut self, failure: Failure) {
         if self.failure.is_some() {
             return;
@@ -238,7 +198,7 @@ impl Machine {
         self.interrupt();
     }
 
-    /// Has everybody woken, also those that wait elsewhere.
+    /// Has both halves woken, and every other wait interrupted.
     fn interrupt(&mut self) {
         self.interrupted = true;
         self.wake(true, true);
@@ -246,13 +206,13 @@ impl Machine {
 
     /// Has the users of these halves woken, and the steward.
     pub(super) fn wake(&mut self, sender: bool, receiver: bool) {
-        self.news[0] |= sender;
-        self.news[1] |= receiver;
+        self.to_wake[0] |= sender;
+        self.to_wake[1] |= receiver;
     }
 
-    /// The wakers of those who are to be woken now.
+    /// Takes the wakers that are to be called now.
     pub(super) fn take_woken(&mut self) -> impl Iterator<Item = Waker> + use<> {
-        let [sender, receiver] = mem::take(&mut self.news);
+        let [sender, receiver] = mem::take(&mut self.to_wake);
         let woken = [
             self.send_waker.take_if(|_| sender),
             self.receive_waker.take_if(|_| receiver),
@@ -261,7 +221,7 @@ impl Machine {
         woken.into_iter().flatten()
     }
 
-    /// Takes a message of the peer's, or says which rule it breaks.
+    /// Handles a message of the peer. The error says which rule the message breaks.
     pub(super) fn receive(&mut self, message: Message) -> Result<(), &'static str> {
         match message {
             Message::Ping => {}
@@ -309,109 +269,11 @@ impl Machine {
     }
 }
 
-/// Most steps of the peer's that can wait here: it takes four to renew a data path, and the peer does
-/// not begin again before this end has finished.
+/// The most steps of the peer that can wait here. A renewal takes four, and the peer does not begin another one
+/// before this end has finished.
 const MOST_STEPS: usize = 8;
 
 const UNASKED_CREDIT: &str = "a credit for a direction that does not exist";
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn machine() -> Machine {
-        Machine::new(Direction::Both, 2)
-    }
-
-    fn message() -> impl Strategy<Value = Message> {
-        prop_oneof![
-            Just(Message::Ping),
-            Just(Message::Credit(vec![1, 2])),
-            Just(Message::Fin {
-                bytes: 3,
-                digest: 4
-            }),
-            Just(Message::FinAck),
-            Just(Message::Confirm),
-            Just(Message::Stop { offset: 5 }),
-            Just(Message::Bye),
-        ]
-    }
-
-    proptest! {
-        /// Whatever a peer says in whatever order: nothing that it says makes a direction end well
-        /// that has not, and it never leaves in peace in the middle of a stream.
-        #[test]
-        fn no_order_of_messages_makes_a_false_end(messages in proptest::collection::vec(message(), 0..12)) {
-            let mut machine = machine();
-            for message in messages {
-                if machine.receive(message).is_err() {
-                    return Ok(());
-                }
-                prop_assert!(!matches!(machine.sending, Sending::Acked | Sending::Confirmed));
-                prop_assert!(!matches!(machine.receiving, Receiving::Complete | Receiving::AtEnd));
-                prop_assert!(!machine.peer_left || machine.done());
-            }
-        }
-    }
-
-    #[test]
-    fn an_acknowledgement_needs_a_fin() {
-        assert!(machine().receive(Message::FinAck).is_err());
-        assert!(machine().receive(Message::Confirm).is_err());
-        let mut sent = machine();
-        sent.sending = Sending::Fin;
-        assert!(
-            sent.receive(Message::Confirm).is_err(),
-            "not acknowledged yet"
-        );
-        sent.receive(Message::FinAck).unwrap();
-        sent.receive(Message::Confirm).unwrap();
-        assert_eq!(sent.sending, Sending::Confirmed);
-    }
-
-    #[test]
-    fn only_one_fin() {
-        let mut machine = machine();
-        let fin = Message::Fin {
-            bytes: 1,
-            digest: 2,
-        };
-        machine.receive(fin.clone()).unwrap();
-        assert!(machine.receive(fin).is_err());
-    }
-
-    #[test]
-    fn the_first_failure_is_the_cause() {
-        let mut machine = machine();
-        let reason = "disk full".to_owned();
-        machine
-            .receive(Message::Abort { offset: 7, reason })
-            .unwrap();
-        machine.fail(Failure::Fault(Fault::Protocol("what followed from it")));
-        let error = machine.send_error("hostB").unwrap();
-        assert_eq!(error.to_string(), "hostB gave up at byte 7: disk full");
-        assert!(machine.outbox.is_empty(), "the peer knows");
-    }
-
-    #[test]
-    fn a_fault_found_here_is_told() {
-        let mut machine = machine();
-        machine.fail(Failure::Fault(Fault::Corrupt("a chunk")));
-        assert!(matches!(machine.outbox[..], [Message::Abort { .. }]));
-        assert!(machine.interrupted);
-    }
-
-    #[test]
-    fn a_lost_peer_after_the_acknowledgement_is_unconfirmed() {
-        let mut machine = machine();
-        machine.sending = Sending::Acked;
-        machine.fail(Failure::Fault(Fault::Protocol("x")));
-        assert!(matches!(
-            machine.send_error("b"),
-            Some(Error::Unconfirmed { .. })
-        ));
-    }
-}
+mod tests;

@@ -9,7 +9,7 @@ use super::{
     offer::{Candidate, MAX_OFFERS},
 };
 
-/// `--device`, `--ib-port` and `--gid-index`.
+/// What of this machine may be used: the fields of [`RdmaConfig`](crate::RdmaConfig) that name a port.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct DeviceChoice {
     /// Only this device.
@@ -80,7 +80,7 @@ impl DeviceChoice {
         let has_key = |(_, port): &(&Device, &Port)| key == 0 || key < port.pkeys;
         let ports: Vec<_> = ports.into_iter().filter(has_key).collect();
         if ports.is_empty() && key != 0 {
-            let text = format!("no port has a partition key at index {key}; see --pkey-index");
+            let text = format!("no port has a partition key at index {key}");
             return Err(NoRdma::Choice(text));
         }
         let Some(index) = self.gid_index else {

@@ -47,7 +47,7 @@ pub(crate) struct Device {
     /// Made of software (rxe), so slower than it says, and mostly slower than TCP.
     pub(crate) software: bool,
     /// Why no port of it can be used.
-    pub(crate) fault: Option<Fault>,
+    pub(crate) fault: Option<PortFault>,
     /// By number.
     pub(crate) ports: Vec<Port>,
 }
@@ -92,7 +92,7 @@ pub(crate) struct GidEntry {
 
 /// Why a device or a port cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum PortFault {
     /// Connects through TCP and librdmacm only, which async-rdma does not.
     Iwarp,
     /// No reliable queue pairs: usNIC, EFA.
@@ -186,13 +186,13 @@ impl Port {
     }
 
     /// Why it cannot be used, its device aside.
-    pub(crate) fn fault(&self) -> Option<Fault> {
+    pub(crate) fn fault(&self) -> Option<PortFault> {
         if self.state != "ACTIVE" {
-            Some(Fault::State(self.state.clone()))
+            Some(PortFault::State(self.state.clone()))
         } else if self.link_layer.is_none() {
-            Some(Fault::LinkLayer)
+            Some(PortFault::LinkLayer)
         } else if !self.gids.iter().any(GidEntry::is_reachable) {
-            Some(Fault::NoGid)
+            Some(PortFault::NoGid)
         } else {
             None
         }
@@ -244,7 +244,7 @@ impl GidEntry {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for PortFault {
     /// In words that follow the device, or the device and port.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -304,32 +304,32 @@ fn is_software(device: &Path) -> bool {
 }
 
 /// What `node_type` rules out. `1: CA` stands for every adapter that has reliable queue pairs.
-fn node_fault(device: &Path) -> Option<Fault> {
+fn node_fault(device: &Path) -> Option<PortFault> {
     let text = sysfs::text(&device.join("node_type")).unwrap_or_default();
     let kind = enumerated(&text);
     match kind.as_str() {
         "CA" => None,
-        "RNIC" => Some(Fault::Iwarp),
-        "" => Some(Fault::NodeType("unknown".to_owned())),
-        _ => Some(Fault::NodeType(kind)),
+        "RNIC" => Some(PortFault::Iwarp),
+        "" => Some(PortFault::NodeType("unknown".to_owned())),
+        _ => Some(PortFault::NodeType(kind)),
     }
 }
 
 /// Whether this process can open the device.
-fn file_fault(roots: &Roots, device: &str) -> Option<Fault> {
+fn file_fault(roots: &Roots, device: &str) -> Option<PortFault> {
     let class = roots.sys.join("class/infiniband_verbs");
     let names: Vec<String> = sysfs::entries(&class);
     let opens = |name: &String| {
         sysfs::text(&class.join(name).join("ibdev")).is_some_and(|text| text == device)
     };
     let Some(name) = names.into_iter().find(opens) else {
-        return Some(Fault::NoVerbs);
+        return Some(PortFault::NoVerbs);
     };
     let path = roots.dev.join("infiniband").join(&name);
     match access(&path, Access::READ_OK | Access::WRITE_OK) {
         Ok(()) => None,
-        Err(Errno::ACCESS | Errno::PERM) => Some(Fault::NoRights(name)),
-        Err(_) => Some(Fault::NoFile(name)),
+        Err(Errno::ACCESS | Errno::PERM) => Some(PortFault::NoRights(name)),
+        Err(_) => Some(PortFault::NoFile(name)),
     }
 }
 

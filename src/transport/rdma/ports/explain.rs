@@ -51,7 +51,7 @@ pub(crate) fn explain(ports: &[(&Device, &Port)]) -> String {
 
 /// Why there is no RDMA though ports were tried, at least one: what the first, the best one, said. Both
 /// ends say it, so the reasons name their host.
-pub(crate) fn fruitless(reasons: &[String], doubt: Option<&str>) -> String {
+pub(crate) fn no_pair_works(reasons: &[String], doubt: Option<&str>) -> String {
     let first = reasons.first().map_or("", String::as_str);
     let text = match reasons.len() {
         0 | 1 => first.to_owned(),

@@ -16,9 +16,9 @@ pub(crate) const V1: &str = "IB/RoCE v1";
 pub(crate) const V2: &str = "RoCE v2";
 
 /// A machine's file systems, as far as anybody looks at them.
-pub(crate) struct Tree(TempDir);
+pub(crate) struct FakeSystem(TempDir);
 
-impl Tree {
+impl FakeSystem {
     pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }

@@ -109,7 +109,7 @@ fn address(line: &str) -> Option<Network> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::rdma::ports::fixtures::Tree;
+    use crate::transport::rdma::ports::fixtures::FakeSystem;
 
     /// As Linux 6.1 on x86 printed them.
     const ROUTE: &str = "\
@@ -132,7 +132,7 @@ fd00 02
     #[test]
     #[cfg(target_endian = "little")]
     fn prefixes_come_from_routes_and_addresses() {
-        let tree = Tree::new();
+        let tree = FakeSystem::new();
         tree.write("proc/net/route", ROUTE);
         tree.write("proc/net/if_inet6", IF_INET6);
         let networks = Networks::read(&tree.roots().proc);

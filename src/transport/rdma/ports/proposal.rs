@@ -5,37 +5,37 @@ use serde::{Deserialize, Serialize};
 use super::{
     explain::networks_differ,
     offer::{Candidate, Offers},
-    rank::{End, rank, share_network, to_try},
+    rank::{Role, rank, share_network, to_try},
 };
-use crate::transport::{control::message::printable, host_name};
+use crate::{host::host_name, transport::control::message::printable};
 
 /// Most pairs of ports that are tried: the two ports of a card each with its peer, and one more. Each
 /// of more would get less time than the loss of one packet takes.
-const MAX_WAYS: usize = 3;
+const MAX_PAIRS: usize = 3;
 
 /// What the peer is told of one end's ways.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Ways {
+pub(crate) struct PortsOffer {
     ports: Offers,
     chunk_bytes: u32,
 }
 
 /// What both ends try.
 #[derive(Clone, Serialize, Deserialize)]
-#[serde(try_from = "Choice", into = "Choice")]
+#[serde(try_from = "WireProposal", into = "WireProposal")]
 pub(crate) struct Proposal {
-    /// The pairs of ports, best first: at least one, and at most [`MAX_WAYS`].
-    pub(crate) ways: Vec<Way>,
+    /// The pairs of ports, best first: at least one, and at most [`MAX_PAIRS`].
+    pub(crate) pairs: Vec<PortPair>,
     /// Why none of them may work, in the acceptor's words.
     pub(crate) doubt: Option<String>,
 }
 
 /// [`Proposal`] as it travels.
-type Choice = (Vec<Way>, Option<String>);
+type WireProposal = (Vec<PortPair>, Option<String>);
 
 /// One pair of ports, by their places in the two lists, and what a link between them is like.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Way {
+pub(crate) struct PortPair {
     pub(crate) dialer: u8,
     pub(crate) acceptor: u8,
     /// Packet payload, in bytes.
@@ -48,7 +48,7 @@ pub(crate) struct Way {
     pub(crate) acceptor_psn: u32,
 }
 
-impl Ways {
+impl PortsOffer {
     /// `candidates`, and chunks of at most `chunk_bytes`.
     pub(crate) fn of(candidates: &[Candidate], chunk_bytes: usize) -> Self {
         Self {
@@ -68,13 +68,13 @@ impl Proposal {
     pub(crate) fn new(
         candidates: &[Candidate],
         chunk_bytes: usize,
-        dialer: &Ways,
+        dialer: &PortsOffer,
         psns: impl Fn() -> [u32; 2],
     ) -> Result<Self, String> {
         let theirs = dialer.ports.as_slice();
-        let ours = Ways::of(candidates, chunk_bytes);
-        let pairs = rank(End::Acceptor, candidates, theirs);
-        let pairs = to_try(&pairs, ours.ports.as_slice(), theirs, MAX_WAYS);
+        let ours = PortsOffer::of(candidates, chunk_bytes);
+        let pairs = rank(Role::Acceptor, candidates, theirs);
+        let pairs = to_try(&pairs, ours.ports.as_slice(), theirs, MAX_PAIRS);
         if pairs.is_empty() {
             return Err(networks_differ(candidates, theirs));
         }
@@ -84,9 +84,9 @@ impl Proposal {
             format!("{}: {text}", host_name())
         });
         let chunk_bytes = dialer.chunk_bytes.min(ours.chunk_bytes);
-        let way = |(i, j): (usize, usize)| {
+        let pair = |(i, j): (usize, usize)| {
             let [dialer_psn, acceptor_psn] = psns();
-            Way {
+            PortPair {
                 dialer: small(j),
                 acceptor: small(i),
                 mtu: candidates[i].path_mtu(&theirs[j]),
@@ -95,26 +95,26 @@ impl Proposal {
                 acceptor_psn,
             }
         };
-        let ways = pairs.into_iter().map(way).collect();
-        Ok(Self { ways, doubt })
+        let pairs = pairs.into_iter().map(pair).collect();
+        Ok(Self { pairs, doubt })
     }
 }
 
-impl From<Proposal> for Choice {
+impl From<Proposal> for WireProposal {
     fn from(proposal: Proposal) -> Self {
-        (proposal.ways, proposal.doubt)
+        (proposal.pairs, proposal.doubt)
     }
 }
 
-impl TryFrom<Choice> for Proposal {
+impl TryFrom<WireProposal> for Proposal {
     type Error = &'static str;
 
-    fn try_from((ways, doubt): Choice) -> Result<Self, Self::Error> {
-        if ways.is_empty() || ways.len() > MAX_WAYS {
+    fn try_from((pairs, doubt): WireProposal) -> Result<Self, Self::Error> {
+        if pairs.is_empty() || pairs.len() > MAX_PAIRS {
             return Err("no pair of ports, or too many");
         }
         let doubt = doubt.map(|text| printable(&text));
-        Ok(Self { ways, doubt })
+        Ok(Self { pairs, doubt })
     }
 }
 
@@ -132,7 +132,7 @@ mod tests {
     };
 
     fn proposal(ours: &[Candidate], theirs: &[Candidate]) -> Result<Proposal, String> {
-        Proposal::new(ours, 1 << 20, &Ways::of(theirs, 1 << 16), || [1, 2])
+        Proposal::new(ours, 1 << 20, &PortsOffer::of(theirs, 1 << 16), || [1, 2])
     }
 
     fn with_port(mut candidate: Candidate, port: u8) -> Candidate {
@@ -146,22 +146,22 @@ mod tests {
         let theirs = [with_port(roce("10.2.0.2"), 1), roce("10.1.0.2")];
         let made = proposal(&ours, &theirs).unwrap();
         let read: Proposal = decode(&encode(&made)).unwrap();
-        assert_eq!((&read.ways, &read.doubt), (&made.ways, &None));
-        let places = read.ways.iter().map(|way| (way.acceptor, way.dialer));
+        assert_eq!((&read.pairs, &read.doubt), (&made.pairs, &None));
+        let places = read.pairs.iter().map(|pair| (pair.acceptor, pair.dialer));
         assert_eq!(places.collect::<Vec<_>>()[..2], [(1, 0), (0, 1)]);
         assert_eq!(
-            (read.ways[0].mtu, read.ways[0].chunk_bytes),
+            (read.pairs[0].mtu, read.pairs[0].chunk_bytes),
             (4096, 1 << 16)
         );
     }
 
     #[test]
     fn none_and_too_many_are_no_proposal() {
-        let way = proposal(&[roce("10.1.0.1")], &[roce("10.1.0.2")])
+        let pairs = proposal(&[roce("10.1.0.1")], &[roce("10.1.0.2")])
             .unwrap()
-            .ways;
-        for count in [0, MAX_WAYS + 1] {
-            let choice: Choice = (vec![way[0].clone(); count], None);
+            .pairs;
+        for count in [0, MAX_PAIRS + 1] {
+            let choice: WireProposal = (vec![pairs[0].clone(); count], None);
             assert!(decode::<Proposal>(&encode(&choice)).is_err());
         }
     }

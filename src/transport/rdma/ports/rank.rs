@@ -19,7 +19,7 @@ use super::{
 /// Which end of the control connection this is. Two ends on one machine have the same list, and
 /// without it nothing would tell (first, second) from (second, first).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum Role {
     #[cfg_attr(not(test), allow(dead_code, reason = "the acceptor proposes"))]
     Dialer,
     Acceptor,
@@ -27,7 +27,7 @@ pub(crate) enum End {
 
 /// The pairs (ours, theirs) by their places in the two lists, best first. What cannot work is
 /// left out; so is whatever either end offers beyond [`MAX_OFFERS`].
-pub(crate) fn rank(end: End, ours: &[Candidate], theirs: &[Offer]) -> Vec<(usize, usize)> {
+pub(crate) fn rank(end: Role, ours: &[Candidate], theirs: &[Offer]) -> Vec<(usize, usize)> {
     let ours = || ours.iter().map(|ours| &ours.offer).take(MAX_OFFERS);
     let mut pairs = Vec::new();
     for (i, ours) in ours().enumerate() {
@@ -36,8 +36,8 @@ pub(crate) fn rank(end: End, ours: &[Candidate], theirs: &[Offer]) -> Vec<(usize
         }
     }
     pairs.sort_by_key(|&(merit, (i, j))| match end {
-        End::Dialer => (merit, i, j),
-        End::Acceptor => (merit, j, i),
+        Role::Dialer => (merit, i, j),
+        Role::Acceptor => (merit, j, i),
     });
     pairs.into_iter().map(|(_, pair)| pair).collect()
 }
@@ -76,7 +76,7 @@ pub(crate) fn to_try(
 /// How good a pair is: the less, the better. The same seen from either end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Merit {
-    reach: Reach,
+    reach: Reachability,
     software: bool,
     rate_mbps: Reverse<u32>,
     version_1: bool,
@@ -86,7 +86,7 @@ struct Merit {
 
 /// What has to hold for two addresses to reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Reach {
+enum Reachability {
     /// Nothing: they are in one network.
     Network,
     /// There is a route.
@@ -108,13 +108,13 @@ fn merit(a: &Offer, b: &Offer) -> Option<Merit> {
     })
 }
 
-fn reach(a: &Offer, b: &Offer) -> Option<Reach> {
+fn reach(a: &Offer, b: &Offer) -> Option<Reachability> {
     if a.kind != b.kind || a.gid.is_zero() || b.gid.is_zero() {
         return None;
     }
     if a.kind == GidKind::InfiniBand {
         let same = a.gid.subnet_prefix() == b.gid.subnet_prefix();
-        return same.then_some(Reach::Network);
+        return same.then_some(Reachability::Network);
     }
     let scope = a.gid.scope();
     let alike = scope == b.gid.scope() && a.gid.ip().is_ipv4() == b.gid.ip().is_ipv4();
@@ -122,10 +122,10 @@ fn reach(a: &Offer, b: &Offer) -> Option<Reach> {
         return None;
     }
     Some(match (a.kind, scope, share_network(a, b)) {
-        (GidKind::RoceV2, Scope::Global, true) => Reach::Network,
-        (GidKind::RoceV2, Scope::Global, false) => Reach::Route,
-        (_, Scope::Link, _) | (_, _, true) => Reach::Link,
-        (..) => Reach::LinkAgainstOdds,
+        (GidKind::RoceV2, Scope::Global, true) => Reachability::Network,
+        (GidKind::RoceV2, Scope::Global, false) => Reachability::Route,
+        (_, Scope::Link, _) | (_, _, true) => Reachability::Link,
+        (..) => Reachability::LinkAgainstOdds,
     })
 }
 
@@ -151,7 +151,7 @@ mod tests {
     }
 
     fn ranked(ours: &[Candidate], theirs: &[Candidate]) -> Vec<(usize, usize)> {
-        rank(End::Dialer, ours, &offers(theirs))
+        rank(Role::Dialer, ours, &offers(theirs))
     }
 
     fn with(mut candidate: Candidate, change: impl FnOnce(&mut Offer)) -> Candidate {
@@ -275,8 +275,8 @@ mod tests {
             dialer in prop::collection::vec(offer(), 0..20),
             acceptor in prop::collection::vec(offer(), 0..20),
         ) {
-            let here = rank(End::Dialer, &dialer, &offers(&acceptor));
-            let there = rank(End::Acceptor, &acceptor, &offers(&dialer));
+            let here = rank(Role::Dialer, &dialer, &offers(&acceptor));
+            let there = rank(Role::Acceptor, &acceptor, &offers(&dialer));
             let mirrored: Vec<_> = there.into_iter().map(|(i, j)| (j, i)).collect();
             prop_assert_eq!(&here, &mirrored);
             let mut once = here.clone();
@@ -288,8 +288,8 @@ mod tests {
 
         #[test]
         fn one_machine_agrees_with_itself(list in prop::collection::vec(offer(), 0..20)) {
-            let here = rank(End::Dialer, &list, &offers(&list));
-            let there = rank(End::Acceptor, &list, &offers(&list));
+            let here = rank(Role::Dialer, &list, &offers(&list));
+            let there = rank(Role::Acceptor, &list, &offers(&list));
             prop_assert_eq!(here, there.into_iter().map(|(i, j)| (j, i)).collect::<Vec<_>>());
         }
     }

@@ -28,15 +28,15 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
-use super::request::{Reason, Renewal};
+use super::request::{Renewal, RenewalReason};
 use crate::{
     Fault,
     transport::{
         control::state::Failure,
-        data::shared::Shared,
+        data::{renewal::Renewable, shared::Shared},
         rdma::{
             Rdma,
-            opening::{Blueprint, Connected, Opened, Opening},
+            link_setup::{ConnectedLink, LinkOffer, LinkPlan, UnconnectedLink},
             pool::RdmaSlot,
             receive_path, send_path,
             steps::{decode, encode},
@@ -53,11 +53,11 @@ const LOSS_LIMIT: Duration = Duration::from_secs(5);
 
 /// What two ends tell each other, in this order.
 #[derive(Serialize, Deserialize)]
-enum Step {
+enum RenewalStep {
     /// Nothing more will be written over the old link, over which so many frames went.
     Begin { frames: u64 },
     /// A new queue pair, and what has been received so far in bytes.
-    Open { part: Opened, verified: u64 },
+    Open { part: LinkOffer, verified: u64 },
     /// It is connected.
     Connected,
 }
@@ -66,7 +66,7 @@ enum Step {
 pub(crate) struct Renewer {
     shared: Arc<Shared<Rdma>>,
     renewal: Arc<Renewal>,
-    blueprint: Blueprint,
+    plan: LinkPlan,
     /// How long a link may stay lost.
     patience: Duration,
     /// Since when nothing has got through.
@@ -79,13 +79,13 @@ impl Renewer {
     pub(crate) fn new(
         shared: Arc<Shared<Rdma>>,
         renewal: Arc<Renewal>,
-        blueprint: Blueprint,
+        plan: LinkPlan,
         patience: Duration,
     ) -> Self {
         Self {
             shared,
             renewal,
-            blueprint,
+            plan,
             patience,
             stuck_since: None,
             generation: 0,
@@ -124,22 +124,22 @@ impl Renewer {
     async fn renew(
         &mut self,
         theirs: Option<Result<Vec<u8>, String>>,
-        reason: Option<Reason>,
+        reason: Option<RenewalReason>,
     ) -> Result<(), Fault> {
         let began = Instant::now();
         self.note_progress(reason)?;
         self.generation += 1;
-        self.set_aside().await;
+        self.stop_posting().await;
         let theirs = match theirs {
             Some(step) => step,
             None => self.next_step().await?,
         };
-        let Ok(Step::Begin { frames }) = theirs.and_then(|step| decode(&step)) else {
+        let Ok(RenewalStep::Begin { frames }) = theirs.and_then(|step| decode(&step)) else {
             return Err(Fault::Protocol("a renewal that does not begin"));
         };
         // Everything that the peer had granted of its old pool has come by now.
         self.shared.state.pause();
-        self.take_the_rest(frames).await?;
+        self.drain_old_link(frames).await?;
         self.take_down();
         let (ends, verified) = self.reconnect().await?;
         self.install(ends, verified);
@@ -149,9 +149,9 @@ impl Renewer {
     }
 
     /// Fails when links have been lost one after the other for too long, with nothing getting through.
-    fn note_progress(&mut self, reason: Option<Reason>) -> Result<(), Fault> {
+    fn note_progress(&mut self, reason: Option<RenewalReason>) -> Result<(), Fault> {
         let progress = self.renewal.completions.swap(0, Ordering::Relaxed) > 0;
-        let Some(Reason::Lost(error)) = reason else {
+        let Some(RenewalReason::Lost(error)) = reason else {
             return Ok(());
         };
         tracing::debug!(%error, "the link is lost");
@@ -165,32 +165,32 @@ impl Renewer {
     }
 
     /// Stops writing and granting, waits for what is in flight, and says so.
-    async fn set_aside(&self) {
+    async fn stop_posting(&self) {
         let Shared {
             state,
-            sender,
-            receiver,
+            send_lane,
+            recv_lane,
             ..
         } = &*self.shared;
         self.renewal.is_underway.store(true, Ordering::Release);
         state.pause();
-        if let Some(receiver) = receiver {
+        if let Some(recv_lane) = recv_lane {
             // Whoever is granting right now has finished when the lane is free.
-            drop(receiver.lock());
+            drop(recv_lane.lock());
         }
         let mut frames = 0;
-        if let Some(sender) = sender {
+        if let Some(send_lane) = send_lane {
             poll_fn(|cx| {
                 // Before looking: an operation tells only the one who polled it last, and that may
                 // be the user.
                 self.renewal.progress.register(cx.waker());
-                sender.lock().renewable().0.poll_quiet(cx)
+                send_lane.lock().path_and_kept().0.poll_quiet(cx)
             })
             .await;
             state.wake_sender();
-            frames = sender.lock().renewable().0.written();
+            frames = send_lane.lock().path_and_kept().0.written();
         }
-        state.step(Ok(encode(&Step::Begin { frames })));
+        state.send_step(Ok(encode(&RenewalStep::Begin { frames })));
     }
 
     /// The peer's next step, which it must take in time.
@@ -211,26 +211,26 @@ impl Renewer {
     }
 
     /// Takes `frames` frames off the old link, which the peer's device says are all here.
-    async fn take_the_rest(&self, frames: u64) -> Result<(), Fault> {
+    async fn drain_old_link(&self, frames: u64) -> Result<(), Fault> {
         let Shared {
-            state, receiver, ..
+            state, recv_lane, ..
         } = &*self.shared;
-        let Some(receiver) = receiver else {
+        let Some(recv_lane) = recv_lane else {
             return Ok(());
         };
-        let swallowed = || io::Error::other("a chunk that had arrived was lost with its link");
+        let lost_chunk = || io::Error::other("a chunk that had arrived was lost with its link");
         let result = poll_fn(|cx| {
             self.renewal.progress.register(cx.waker());
-            let mut lane = receiver.lock();
+            let mut lane = recv_lane.lock();
             lane.take_all(state, cx);
             if !state.receives() {
                 // Nobody wants it any more.
                 return Poll::Ready(Ok(()));
             }
-            let (path, _) = lane.renewable();
+            let (path, _) = lane.path_and_kept();
             match path.arrived() >= frames {
                 true => Poll::Ready(Ok(())),
-                false if path.is_broken() => Poll::Ready(Err(Fault::Data(Arc::new(swallowed())))),
+                false if path.is_broken() => Poll::Ready(Err(Fault::Data(Arc::new(lost_chunk())))),
                 false => Poll::Pending,
             }
         })
@@ -242,24 +242,26 @@ impl Renewer {
     /// Destroys the old link and its pools.
     fn take_down(&self) {
         let Shared {
-            sender, receiver, ..
+            send_lane,
+            recv_lane,
+            ..
         } = &*self.shared;
-        if let Some(sender) = sender {
-            let mut lane = sender.lock();
-            let (path, unsent) = lane.renewable();
+        if let Some(send_lane) = send_lane {
+            let mut lane = send_lane.lock();
+            let (path, unsent) = lane.path_and_kept();
             unsent.for_each(RdmaSlot::unpin);
             path.take_down();
         }
-        if let Some(receiver) = receiver {
-            let mut lane = receiver.lock();
-            let (path, unread) = lane.renewable();
+        if let Some(recv_lane) = recv_lane {
+            let mut lane = recv_lane.lock();
+            let (path, unread) = lane.path_and_kept();
             unread.for_each(RdmaSlot::unpin);
             path.take_down();
         }
     }
 
     /// Makes the new link, with the peer, however often it takes.
-    async fn reconnect(&mut self) -> Result<(Ends, u64), Fault> {
+    async fn reconnect(&mut self) -> Result<(LinkPair, u64), Fault> {
         loop {
             let reason = match self.connect_once().await? {
                 Ok(connected) => return Ok(connected),
@@ -276,52 +278,54 @@ impl Renewer {
     }
 
     /// One attempt, whose failure both ends know.
-    async fn connect_once(&self) -> Result<Result<(Ends, u64), String>, Fault> {
+    async fn connect_once(&self) -> Result<Result<(LinkPair, u64), String>, Fault> {
         let Shared {
-            state, receiver, ..
+            state, recv_lane, ..
         } = &*self.shared;
-        let opening = self.blueprint.open(self.generation);
-        let verified = receiver
+        let opening = self.plan.open(self.generation);
+        let verified = recv_lane
             .as_ref()
-            .map_or(0, |receiver| receiver.lock().verified());
-        let step = |opening: &Opening| {
+            .map_or(0, |recv_lane| recv_lane.lock().verified());
+        let step = |opening: &UnconnectedLink| {
             let part = opening.part();
-            encode(&Step::Open { part, verified })
+            encode(&RenewalStep::Open { part, verified })
         };
-        state.step(opening.as_ref().map(step).map_err(Clone::clone));
+        state.send_step(opening.as_ref().map(step).map_err(Clone::clone));
         let theirs = self.next_step().await?;
         let (opening, theirs) = match (opening, theirs) {
             (Ok(opening), Ok(theirs)) => (opening, theirs),
             (Err(reason), _) | (_, Err(reason)) => return Ok(Err(reason)),
         };
-        let Ok(Step::Open { part, verified }) = decode(&theirs) else {
+        let Ok(RenewalStep::Open { part, verified }) = decode(&theirs) else {
             return Err(Fault::Protocol("a renewal that does not open"));
         };
         let connected = opening.connect(part).await;
-        let step = |_: &Connected| encode(&Step::Connected);
-        state.step(connected.as_ref().map(step).map_err(Clone::clone));
+        let step = |_: &ConnectedLink| encode(&RenewalStep::Connected);
+        state.send_step(connected.as_ref().map(step).map_err(Clone::clone));
         let theirs = self.next_step().await?;
         Ok(match (connected, theirs) {
-            (Ok(connected), Ok(_)) => Ok((connected.lives(), verified)),
+            (Ok(connected), Ok(_)) => Ok((connected.into_links(), verified)),
             (Err(reason), _) | (_, Err(reason)) => Err(reason),
         })
     }
 
     /// Goes on over the new link.
-    fn install(&self, (send, receive): Ends, verified: u64) {
+    fn install(&self, (send, receive): LinkPair, verified: u64) {
         let Shared {
             state,
-            sender,
-            receiver,
+            send_lane,
+            recv_lane,
             ..
         } = &*self.shared;
-        if let (Some(sender), Some(live)) = (sender, send) {
-            let mut lane = sender.lock();
-            lane.renewable().0.install(live, self.generation, verified);
+        if let (Some(send_lane), Some(live)) = (send_lane, send) {
+            let mut lane = send_lane.lock();
+            lane.path_and_kept()
+                .0
+                .install(live, self.generation, verified);
         }
-        if let (Some(receiver), Some(live)) = (receiver, receive) {
-            let mut lane = receiver.lock();
-            lane.renewable().0.install(live, self.generation);
+        if let (Some(recv_lane), Some(live)) = (recv_lane, receive) {
+            let mut lane = recv_lane.lock();
+            lane.path_and_kept().0.install(live, self.generation);
             lane.restart(state);
             // Under the lock: what was given back before is granted by the restart, what comes later by itself.
             self.renewal.is_underway.store(false, Ordering::Release);
@@ -333,4 +337,7 @@ impl Renewer {
 }
 
 /// Both sides of a new link.
-type Ends = (Option<send_path::Live>, Option<receive_path::Live>);
+type LinkPair = (
+    Option<send_path::SendLink>,
+    Option<receive_path::ReceiveLink>,
+);

@@ -1,4 +1,9 @@
-//! Replaces the link of a stream while it runs: what asks for it, and the task that does it.
+//! Replaces the link of a stream while the stream runs.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | [`request`] | what asks for a new link, shared by both sides of the data path |
+//! | [`driver`] | the task that makes the new link, in steps with the peer |
 
 pub(super) mod driver;
 pub(super) mod request;

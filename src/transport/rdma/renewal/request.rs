@@ -27,11 +27,11 @@ pub(crate) struct Renewal {
     pub(super) wanted: Notify,
     /// Wakes the renewer: an operation has completed, whoever polled it.
     pub(super) progress: AtomicWaker,
-    reason: Mutex<Option<Reason>>,
+    reason: Mutex<Option<RenewalReason>>,
 }
 
 /// Why a link is replaced.
-pub(super) enum Reason {
+pub(super) enum RenewalReason {
     /// It has been used enough.
     Used,
     /// It failed.
@@ -60,7 +60,7 @@ impl Renewal {
     }
 
     /// Something has completed, or failed.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn notify(&self) {
         self.progress.wake();
     }
 
@@ -69,9 +69,9 @@ impl Renewal {
         let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         // The first error is the cause, and says more than that the link is old.
         match (&*reason, lost) {
-            (Some(Reason::Lost(_)), _) | (Some(Reason::Used), None) => {}
-            (_, Some(error)) => *reason = Some(Reason::Lost(error)),
-            (None, None) => *reason = Some(Reason::Used),
+            (Some(RenewalReason::Lost(_)), _) | (Some(RenewalReason::Used), None) => {}
+            (_, Some(error)) => *reason = Some(RenewalReason::Lost(error)),
+            (None, None) => *reason = Some(RenewalReason::Used),
         }
         self.wanted.notify_one();
     }
@@ -88,7 +88,7 @@ impl Renewal {
     }
 
     /// Why a new link is wanted, if one is, once.
-    pub(super) fn take_reason(&self) -> Option<Reason> {
+    pub(super) fn take_reason(&self) -> Option<RenewalReason> {
         self.reason
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

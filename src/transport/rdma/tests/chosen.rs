@@ -31,7 +31,7 @@ fn each_port_gives_its_best_address_before_any_gives_its_second() {
 
 #[test]
 fn an_infiniband_port_needs_no_gid_attributes() {
-    let tree = Tree::new();
+    let tree = FakeSystem::new();
     tree.hardware("ib0");
     tree.port("ib0", 1, "InfiniBand", EDR);
     tree.gid("ib0", 1, 0, "fe80::1", "", "");
@@ -40,7 +40,7 @@ fn an_infiniband_port_needs_no_gid_attributes() {
 
 #[test]
 fn a_bond_and_a_vlan_have_addresses_of_their_own() {
-    let tree = Tree::new();
+    let tree = FakeSystem::new();
     tree.hardware("mlx5_bond_0");
     tree.port("mlx5_bond_0", 1, "Ethernet", EDR);
     tree.gid("mlx5_bond_0", 1, 3, "::ffff:10.1.0.5", V2, "bond0");
@@ -101,7 +101,7 @@ fn software_is_known_by_its_parent_or_its_place_and_comes_last() {
 
 #[test]
 fn an_interface_that_is_out_of_sight_gets_the_mtu_that_always_works() {
-    let tree = Tree::new();
+    let tree = FakeSystem::new();
     tree.hardware("mlx5_0");
     tree.port("mlx5_0", 1, "Ethernet", EDR);
     tree.gid("mlx5_0", 1, 1, "::ffff:10.1.0.5", V2, "elsewhere");
@@ -189,14 +189,14 @@ fn the_user_may_choose() {
             .starts_with("there is no RDMA device with a port 3; there is: mlx5_0 port 1")
     );
     assert_eq!(
-        refusal(&Tree::new(), &third),
+        refusal(&FakeSystem::new(), &third),
         "there is no RDMA device with a port 3, nor any other"
     );
 }
 
 #[test]
 fn a_large_machine_offers_every_port() {
-    let tree = Tree::new();
+    let tree = FakeSystem::new();
     for n in 0..10 {
         let name = format!("mlx5_{n}");
         tree.hardware(&name);
@@ -212,7 +212,7 @@ fn a_large_machine_offers_every_port() {
 
 #[test]
 fn two_machines_find_their_best_pair() {
-    let (here, there) = (dual_port(), Tree::new());
+    let (here, there) = (dual_port(), FakeSystem::new());
     there.hardware("mlx5_1");
     there.port("mlx5_1", 1, "Ethernet", EDR);
     there.gid("mlx5_1", 1, 0, "fe80::2", V2, "eth1");
@@ -221,7 +221,7 @@ fn two_machines_find_their_best_pair() {
     there.routes(&[("eth1", [10, 1, 0, 0], 24)]);
     let (ours, theirs) = (all(&here), all(&there));
     let offers = Offers::of(&theirs);
-    let pairs = rank(End::Dialer, &ours, offers.as_slice());
+    let pairs = rank(Role::Dialer, &ours, offers.as_slice());
     let named: Vec<_> = pairs
         .iter()
         .map(|&(i, j)| (ours[i].gid_index, theirs[j].gid_index))

@@ -4,9 +4,9 @@ use super::*;
 
 #[test]
 fn a_port_that_cannot_be_used_says_why() {
-    assert_eq!(why_not(&Tree::new()), "no RDMA device");
+    assert_eq!(why_not(&FakeSystem::new()), "no RDMA device");
 
-    let tree = Tree::new();
+    let tree = FakeSystem::new();
     tree.hardware("mlx5_0");
     tree.port("mlx5_0", 1, "Ethernet", EDR);
     roce_gids(&tree, "mlx5_0", 1);
@@ -39,7 +39,7 @@ fn a_port_that_cannot_be_used_says_why() {
 
 #[test]
 fn many_reasons_are_cut_short() {
-    let tree = Tree::new();
+    let tree = FakeSystem::new();
     for n in 0..8 {
         let name = format!("mlx5_{n}");
         tree.hardware(&name);
@@ -88,7 +88,7 @@ fn types_without_reliable_queue_pairs_are_left_alone() {
 
 #[test]
 fn loopback_and_empty_slots_are_no_addresses() {
-    let tree = Tree::new();
+    let tree = FakeSystem::new();
     tree.rxe("rxe0", "lo");
     tree.port("rxe0", 1, "Ethernet", "2.5 Gb/sec (1X SDR)");
     tree.gid("rxe0", 1, 0, "::ffff:127.0.0.1", V2, "lo");

@@ -1,0 +1,117 @@
+//! What a user of the programs can do about an error: the library's errors hold facts, the names of options stand here.
+
+use std::{fmt, io};
+
+use crate::{DeviceFault, Error, Fault, HandshakeFault, KeyError};
+
+/// An error of a stream with the advice that belongs to it, as one sentence.
+#[derive(Debug)]
+pub(crate) struct Advised(pub(crate) Error);
+
+impl fmt::Display for Advised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.0, for_stream(&self.0))
+    }
+}
+
+/// The advice for any error that has a stream's or a key's error among its causes; empty if there is none.
+pub(crate) fn advice(error: &anyhow::Error) -> &'static str {
+    let of = |cause: &(dyn std::error::Error + 'static)| {
+        let stream = cause.downcast_ref::<Error>();
+        let in_io = || cause.downcast_ref::<io::Error>().and_then(Error::from_io);
+        let key = || cause.downcast_ref::<KeyError>().map(for_key);
+        stream.or_else(in_io).map(for_stream).or_else(key)
+    };
+    error.chain().find_map(of).unwrap_or_default()
+}
+
+/// The end of the sentence that `error` begins.
+fn for_stream(error: &Error) -> &'static str {
+    match error {
+        Error::Device { fault, .. } => for_device(*fault),
+        Error::Handshake {
+            fault: HandshakeFault::Transport(_),
+            ..
+        } => "; --transport auto allows it",
+        Error::Send { fault, .. }
+        | Error::Receive { fault, .. }
+        | Error::Unconfirmed { fault, .. } => match fault {
+            Fault::PeerSilent(_) => "; see --timeout",
+            _ => "",
+        },
+        _ => "",
+    }
+}
+
+fn for_device(fault: DeviceFault) -> &'static str {
+    match fault {
+        DeviceFault::Choice => "; see --device, --ib-port, --gid-index and --pkey-index",
+        DeviceFault::Memlock => " (see docs/rdma.md, Locked memory) or use --transport tcp",
+        DeviceFault::Unusable | DeviceFault::NotBuilt => {
+            "; use --transport auto to take TCP instead"
+        }
+    }
+}
+
+fn for_key(error: &KeyError) -> &'static str {
+    match error {
+        KeyError::Missing => {
+            ": give KEY as an argument, --key-file FILE or RDPIPE_KEY in the environment (rdrecv without a key makes one and shows it)"
+        }
+        KeyError::Empty => "; give another, or none at all to rdrecv, which then makes one",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use anyhow::Context;
+
+    use super::*;
+
+    fn silent() -> Error {
+        Error::Receive {
+            peer: "b".into(),
+            offset: 7,
+            fault: Fault::PeerSilent(Duration::from_secs(30)),
+        }
+    }
+
+    #[test]
+    fn facts_are_followed_by_options() {
+        assert_eq!(
+            Advised(silent()).to_string(),
+            "receiving from b failed at byte 7: nothing was heard from the other end for 30.0s (host down or cable out); see --timeout"
+        );
+        let device = |fault, reason: &str| {
+            let reason = reason.to_owned();
+            Advised(Error::Device { fault, reason }).to_string()
+        };
+        assert_eq!(
+            device(DeviceFault::Unusable, "no RDMA device"),
+            "no RDMA device; use --transport auto to take TCP instead"
+        );
+        assert_eq!(
+            device(DeviceFault::Memlock, "raise `ulimit -l`"),
+            "raise `ulimit -l` (see docs/rdma.md, Locked memory) or use --transport tcp"
+        );
+        let fault = HandshakeFault::Transport("a: no RDMA device".into());
+        let peer = "b".into();
+        assert_eq!(
+            Advised(Error::Handshake { peer, fault }).to_string(),
+            "b: no RDMA, and one end does not allow TCP: a: no RDMA device; --transport auto allows it"
+        );
+    }
+
+    #[test]
+    fn advice_is_found_under_context_and_in_io_errors() {
+        let bare: Result<(), Error> = Err(silent());
+        assert_eq!(advice(&bare.context("x").unwrap_err()), "; see --timeout");
+        let in_io: Result<(), io::Error> = Err(silent().into());
+        assert_eq!(advice(&in_io.context("x").unwrap_err()), "; see --timeout");
+        assert!(advice(&KeyError::Missing.into()).contains("--key-file"));
+        assert_eq!(advice(&anyhow::anyhow!("anything else")), "");
+    }
+}

@@ -1,0 +1,191 @@
+//! The one table of exit codes, which every program's `--help` shows and the guide in `docs/` repeats.
+
+use std::fmt::Write as _;
+
+/// What one exit code means: the same thing in every program, in the words of its work.
+pub(crate) struct ExitRow {
+    /// The number, or how it comes about.
+    pub(crate) code: &'static str,
+    /// The meaning for rdsend and rdrecv; none where they never exit so.
+    pub(crate) pair: Option<&'static str>,
+    /// The meaning for rdpipe.
+    pub(crate) rdpipe: Option<&'static str>,
+    /// The meaning for rdcat, which reads files as rdpipe does, and joins two hosts as the pair does.
+    pub(crate) rdcat: Option<&'static str>,
+}
+
+/// Every exit code of every program. A new program takes its codes from here, and does not add a meaning to one.
+pub(crate) const EXIT_CODES: [ExitRow; 9] = [
+    ExitRow {
+        code: "0",
+        pair: Some("all bytes were delivered, and the other end confirmed that it took them"),
+        rdpipe: Some("every stage succeeded"),
+        rdcat: Some("every file was written; with a ticket: all bytes, both ways, were taken"),
+    },
+    ExitRow {
+        code: "N",
+        pair: None,
+        rdpipe: Some(
+            "the status of the last stage that failed, as in a shell with `pipefail`: 128+N if signal N killed it, 1 if its file could not be read or written",
+        ),
+        rdcat: None,
+    },
+    ExitRow {
+        code: "1",
+        pair: Some("this end could not read its input or write its output"),
+        rdpipe: Some("rdpipe could not read its input or write its output"),
+        rdcat: Some(
+            "a file could not be read (it is named), or this end could not read its input or write its output",
+        ),
+    },
+    ExitRow {
+        code: "2",
+        pair: Some("the command line or the key cannot be used"),
+        rdpipe: Some("the command line cannot be used"),
+        rdcat: Some("the command line or the ticket cannot be used"),
+    },
+    ExitRow {
+        code: "3",
+        pair: Some("the other end reported a failure; its message is shown"),
+        rdpipe: None,
+        rdcat: Some("the other end reported a failure; its message is shown"),
+    },
+    ExitRow {
+        code: "4",
+        pair: Some("all was sent, but the connection broke before the other end confirmed it"),
+        rdpipe: None,
+        rdcat: Some("all was sent, but the connection broke before the other end confirmed it"),
+    },
+    ExitRow {
+        code: "128+N",
+        pair: Some("signal N ended the program (130 after ^C)"),
+        rdpipe: Some("signal N ended rdpipe (130 after ^C)"),
+        rdcat: Some("signal N ended rdcat (130 after ^C)"),
+    },
+    ExitRow {
+        code: "141",
+        pair: Some("the reader of the output went away, or wanted no more"),
+        rdpipe: Some("the reader of the output went away"),
+        rdcat: Some("the reader of the output went away, or wanted no more"),
+    },
+    ExitRow {
+        code: "255",
+        pair: Some("no connection, different keys, or a transport that failed"),
+        rdpipe: Some("ssh, an agent or the network failed, whatever the stages report"),
+        rdcat: Some("ssh, an agent or the network failed; no connection, or another key"),
+    },
+];
+
+/// The end of a `--help`: the rows for which `meaning` has words.
+pub(crate) fn exit_codes(meaning: impl Fn(&ExitRow) -> Option<&'static str>) -> String {
+    let mut text = "Exit codes:".to_owned();
+    for row in &EXIT_CODES {
+        if let Some(meaning) = meaning(row) {
+            let _ = write!(text, "\n  {:<7}", row.code);
+            append_wrapped(&mut text, meaning);
+        }
+    }
+    text
+}
+
+/// Appends the words to a line that has [`INDENT`] columns, and breaks it before [`WIDTH`].
+fn append_wrapped(text: &mut String, words: &str) {
+    let mut column = INDENT;
+    for (number, word) in words.split(' ').enumerate() {
+        if number > 0 && column + 1 + word.len() > WIDTH {
+            let _ = write!(text, "\n{:INDENT$}", "");
+            column = INDENT;
+        } else if number > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += word.len();
+    }
+}
+
+/// Where the meanings begin.
+const INDENT: usize = 9;
+
+/// As wide as the rest of the help's own lines.
+const WIDTH: usize = 98;
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::cli::{
+        args::{RdcatArgs, RdpipeArgs, RdrecvArgs, RdsendArgs},
+        shared::exit::Exit,
+    };
+
+    #[test]
+    fn every_way_to_exit_has_a_row() {
+        use Exit::{Connection, Local, Ok, ReaderClosed, Remote, Unconfirmed, Usage};
+        let exits = [
+            Ok,
+            Local,
+            Usage,
+            Remote,
+            Unconfirmed,
+            ReaderClosed,
+            Connection,
+        ];
+        for exit in exits {
+            let code = exit.code().to_string();
+            let row = EXIT_CODES.iter().find(|row| row.code == code).expect(&code);
+            assert!(row.pair.is_some() && row.rdcat.is_some(), "{exit:?}");
+        }
+        let numbers = EXIT_CODES
+            .iter()
+            .filter(|row| row.code.parse::<u8>().is_ok());
+        assert_eq!(numbers.count(), exits.len());
+        assert_eq!(Exit::Signal(2).code(), 130);
+        assert_eq!(Exit::Signal(13).code(), Exit::ReaderClosed.code());
+    }
+
+    #[test]
+    fn every_help_ends_with_the_table() {
+        let ends = [
+            (RdsendArgs::command(), exit_codes(|row| row.pair)),
+            (RdrecvArgs::command(), exit_codes(|row| row.pair)),
+            (RdpipeArgs::command(), exit_codes(|row| row.rdpipe)),
+            (RdcatArgs::command(), exit_codes(|row| row.rdcat)),
+        ];
+        for (mut command, table) in ends {
+            let help = command.render_help().to_string();
+            assert!(help.trim_end().ends_with(&table), "{help}");
+            assert!(table.lines().all(|line| line.len() <= WIDTH), "{table}");
+        }
+    }
+
+    #[test]
+    fn the_guide_has_the_same_table() {
+        let pair: fn(&ExitRow) -> Option<&'static str> = |row| row.pair;
+        let rdpipe: fn(&ExitRow) -> Option<&'static str> = |row| row.rdpipe;
+        let pages = [
+            ("streams", include_str!("../../../docs/streams.md"), pair),
+            (
+                "pipelines",
+                include_str!("../../../docs/pipelines.md"),
+                rdpipe,
+            ),
+        ];
+        for (name, page, meaning) in pages {
+            let rows = page
+                .lines()
+                .skip_while(|line| !line.starts_with("| status |"));
+            let rows: Vec<&str> = rows
+                .skip(2)
+                .take_while(|line| line.starts_with('|'))
+                .collect();
+            let code = |row: &ExitRow| {
+                let meaning = meaning(row)?;
+                Some(format!("| {} | {meaning} |", row.code))
+            };
+            let expected: Vec<String> = EXIT_CODES.iter().filter_map(code).collect();
+            assert_eq!(rows, expected, "docs/{name}.md");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The command lines of rdrecv and rdsend.
+
+use std::{path::Path, time::Duration};
+
+use clap::{CommandFactory, Parser, error::ErrorKind};
+
+use super::*;
+use crate::config::{Direction, LONE_POOL, POOL, StreamConfig, TransportPolicy};
+
+fn rdrecv(line: &str) -> Result<RdrecvArgs, clap::Error> {
+    RdrecvArgs::try_parse_from(format!("rdrecv {line}").split_whitespace())
+}
+
+fn rdsend(line: &str) -> Result<RdsendArgs, clap::Error> {
+    RdsendArgs::try_parse_from(format!("rdsend {line}").split_whitespace())
+}
+
+#[test]
+fn clap_finds_no_fault() {
+    RdrecvArgs::command().debug_assert();
+    RdsendArgs::command().debug_assert();
+}
+
+#[test]
+fn the_manual_works() {
+    let args = rdrecv("12345 secret_key").unwrap();
+    assert_eq!((args.port, args.output()), (12345, None));
+    let args = rdsend("hostB 12345 secret_key").unwrap();
+    assert_eq!(
+        (args.host.as_str(), args.port, args.input()),
+        ("hostB", 12345, None)
+    );
+}
+
+#[test]
+fn files_come_with_and_without_a_key() {
+    let copy = Some(Path::new("copy"));
+    assert_eq!(rdrecv("1 key copy").unwrap().output(), copy);
+    assert_eq!(rdrecv("1 -o copy").unwrap().output(), copy);
+    assert_eq!(rdrecv("1 key --output copy").unwrap().output(), copy);
+    assert_eq!(rdrecv("1 -o -").unwrap().output(), None);
+    assert_eq!(rdsend("h 1 key copy").unwrap().input(), copy);
+    assert_eq!(rdsend("h 1 -i copy").unwrap().input(), copy);
+    assert_eq!(rdsend("-i copy h 1 --key-file k").unwrap().input(), copy);
+}
+
+#[test]
+fn contradictions_are_usage_errors() {
+    for line in ["1 key copy -o other", "1 -v -q"] {
+        let error = rdrecv(line).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{line}");
+        assert_eq!(error.exit_code(), 2);
+    }
+    assert_eq!(
+        rdsend("h 1 key f -i g").unwrap_err().kind(),
+        ErrorKind::ArgumentConflict
+    );
+    for line in [
+        "",
+        "port",
+        "65536",
+        "1 key file more",
+        "1 --chunk 1K",
+        "1 --depth 1",
+    ] {
+        assert_eq!(rdrecv(line).unwrap_err().exit_code(), 2, "{line}");
+    }
+    for line in [
+        "h",
+        "h 0 key",
+        "h 1 key --bind ::",
+        "h:1 2 key",
+        "h 1 --transport ib",
+    ] {
+        assert_eq!(rdsend(line).unwrap_err().exit_code(), 2, "{line}");
+    }
+    assert_eq!(rdrecv("0").unwrap().port, 0);
+}
+
+#[test]
+fn options_reach_the_stream() {
+    let line = "h 1 key --chunk 1MiB --depth 8 --timeout 2m --connect-timeout 0.5 --transport tcp";
+    let config = rdsend(line).unwrap().stream_config();
+    assert_eq!((config.chunk_bytes, config.depth), (1 << 20, 8));
+    let rdma = config.rdma;
+    assert_eq!((rdma.chunk_bytes, rdma.depth), (1 << 20, 8));
+    assert_eq!(config.timeout, Duration::from_secs(120));
+    assert_eq!(config.connect_timeout, Duration::from_millis(500));
+    assert_eq!(config.transport, TransportPolicy::Tcp);
+    assert_eq!(config.direction, Direction::Send);
+}
+
+#[test]
+fn absent_options_leave_the_defaults_that_the_help_names() {
+    let default = StreamConfig::default();
+    let config = rdrecv("1").unwrap().stream_config();
+    assert_eq!(
+        (config.chunk_bytes, config.depth),
+        (default.chunk_bytes, default.depth)
+    );
+    assert_eq!(
+        (config.rdma.chunk_bytes, config.rdma.depth),
+        (default.rdma.chunk_bytes, default.rdma.depth)
+    );
+    assert_eq!(config.transport, default.transport);
+    assert_eq!(config.direction, Direction::Receive);
+    assert_eq!(
+        rdrecv("1 --bind [::1]").unwrap().bind,
+        Some("::1".parse().unwrap())
+    );
+
+    let help = RdsendArgs::command().render_help().to_string();
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let ((chunk, depth), (lone_chunk, lone_depth)) = (POOL, LONE_POOL);
+    assert!(help.contains(&format!(
+        "[default: {}K over TCP, {}M over RDMA, {}M there with one processor]",
+        default.chunk_bytes >> 10,
+        chunk >> 20,
+        lone_chunk >> 20
+    )));
+    assert!(help.contains(&format!(
+        "[default: {} over TCP, {depth} over RDMA, {lone_depth} there with one processor]",
+        default.depth
+    )));
+    assert!(help.contains(&format!("[default: {}s]", default.timeout.as_secs())));
+    assert!(help.contains(&format!(
+        "[default: {}s]",
+        default.connect_timeout.as_secs()
+    )));
+}
+
+#[test]
+fn debug_shows_no_key() {
+    let args = rdrecv("1 tell_nobody").unwrap();
+    assert!(!format!("{args:?}").contains("tell_nobody"));
+}

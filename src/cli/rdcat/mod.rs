@@ -1,0 +1,76 @@
+//! The program rdcat: files of other hosts to stdout, or stdin and stdout of two hosts joined.
+
+pub(super) mod args;
+mod carry;
+mod files;
+mod join;
+mod source;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, error::ErrorKind};
+
+use self::{join::TicketRole, source::TicketSource};
+use super::{
+    args::{Agent, RdcatArgs},
+    shared::{
+        exit::Exit,
+        message::{Console, sentence},
+        report::Report,
+        run,
+    },
+};
+use crate::ssh::{agent, plan::Plan};
+
+/// Parses the command line, and does what it says.
+#[must_use]
+pub fn main() -> ExitCode {
+    let mut args = RdcatArgs::parse();
+    match args.agent {
+        Some(Agent::Guard) => return agent::guard_main(),
+        Some(Agent::Worker) => return agent::worker_main(),
+        None => {}
+    }
+    let (ticket, hidden) = TicketSource::take(&mut args);
+    let console = Console::new("rdcat", args.messages);
+    if let Err(error) = hidden {
+        console.warn(&format!("cannot hide the ticket from ps: {error}"));
+    }
+    match ticket {
+        TicketSource::Among => usage("a ticket stands alone, with nothing beside it"),
+        _ if args.listen => match join::here(&args) {
+            Ok(_) => join(args, TicketRole::Listen, &console),
+            Err(error) => usage(sentence(&error)),
+        },
+        TicketSource::None if args.operands.is_empty() => usage(EXPECTED),
+        TicketSource::None => match Plan::files(&args.files()) {
+            Ok(plans) => files::main(&args, &plans, &console),
+            Err(error) => usage(error),
+        },
+        ticket => match ticket.load(&console) {
+            Ok(ticket) => join(args, TicketRole::Dial(ticket), &console),
+            Err(error) => {
+                let report = Report {
+                    exit: Exit::Usage,
+                    ..Report::failed(&error)
+                };
+                report.print(&console);
+                report.exit.into()
+            }
+        },
+    }
+}
+
+fn join(args: RdcatArgs, way: TicketRole, console: &Console) -> ExitCode {
+    run::main(console, Ok(()), |run| join::join(args, way, run))
+}
+
+const EXPECTED: &str =
+    "give HOST:PATH, :PATH for a file of this machine, or the ticket of rdcat -l";
+
+/// Says what rdcat expects, and exits.
+fn usage(error: impl std::fmt::Display) -> ! {
+    RdcatArgs::command()
+        .error(ErrorKind::ValueValidation, error)
+        .exit()
+}

@@ -1,0 +1,284 @@
+//! The command line of rdpipe.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use clap::{Args, Parser, ValueEnum};
+
+use crate::{
+    Direction,
+    cli::args::{MessageOptions, StreamOptions, help, parse},
+    ssh::{
+        plan::{Addresses, launch::Remote, unbracketed},
+        protocol::{StreamOrder, TransportOrder},
+        quote,
+    },
+};
+
+/// The command line of rdpipe.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rdpipe",
+    version,
+    about = "Pipes data through commands on several hosts, from one host to the next at link speed",
+    after_help = help::rdpipe()
+)]
+pub(crate) struct RdpipeArgs {
+    /// The stages, each with its host.
+    #[arg(value_name = "SEGMENT", required_unless_present = "agent", help = help::SEGMENT)]
+    pub(crate) segments: Vec<OsString>,
+
+    /// Print what would be done, and do nothing: stages, edges and remote commands
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+
+    /// fsync output files before reporting success
+    #[arg(long)]
+    pub(crate) fsync: bool,
+
+    /// How other hosts are reached.
+    #[command(flatten)]
+    pub(crate) hosts: HostOptions,
+
+    /// What every edge of the pipeline is told.
+    #[command(flatten)]
+    pub(crate) stream: StreamOptions,
+
+    /// What the user is told.
+    #[command(flatten)]
+    pub(crate) report: ReportOptions,
+
+    /// Be an agent: for rdpipe itself
+    #[arg(long, hide = true, value_enum, num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "guard")]
+    pub(crate) agent: Option<Agent>,
+}
+
+/// How much is said, and where.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ReportOptions {
+    /// Print how it went: the connections, and the table of stages
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub(crate) verbose: bool,
+
+    /// Print errors only, and what the commands write to stderr
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    /// Report in JSON: write how each stage and edge ended to FILE
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Which part of an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Agent {
+    /// Starts the worker, and ends what it leaves behind.
+    Guard,
+    /// Runs a stage.
+    Worker,
+}
+
+/// How other hosts are reached, by control and by data.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HostOptions {
+    /// Listen for the data on this port, or one of these, on every host [default: any free one]
+    #[arg(short, long = "port", value_name = "PORT[-PORT]", value_parser = ports)]
+    pub(crate) ports: Option<(u16, u16)>,
+
+    /// Address at which other hosts find this machine
+    #[arg(short = 'H', long = "here", value_name = "ADDR", value_parser = parse::host)]
+    pub(crate) here: Option<String>,
+
+    /// Reach HOST for the data at these addresses only [default: those that it has]
+    #[arg(long = "addr", value_name = "HOST=ADDR[,ADDR]", value_parser = Addresses::parse)]
+    pub(crate) addresses: Vec<Addresses>,
+
+    /// Reach other hosts with this command instead of ssh; {host} in it is the host, which otherwise comes last
+    #[arg(long, value_name = "CMD", value_parser = shell_words)]
+    rsh: Option<Words>,
+
+    /// Option for ssh, like -oPort=2222 or '-F config'; may be given several times
+    #[arg(long = "ssh-opt", value_name = "OPT", value_parser = shell_words, allow_hyphen_values = true)]
+    ssh_options: Vec<Words>,
+
+    /// Where rdpipe is on the other hosts [default: in their PATH]
+    #[arg(long, value_name = "PATH")]
+    remote_rdpipe: Option<String>,
+}
+
+/// Several words in one argument.
+#[derive(Debug, Clone)]
+struct Words(Vec<String>);
+
+impl RdpipeArgs {
+    /// How much is said.
+    #[must_use]
+    pub(crate) fn messages(&self) -> MessageOptions {
+        MessageOptions {
+            verbose: self.report.verbose,
+            quiet: self.report.quiet,
+            json: false,
+        }
+    }
+}
+
+impl HostOptions {
+    /// What the agents are told about streams.
+    pub(crate) fn stream_order(&self, stream: &StreamOptions) -> StreamOrder {
+        let StreamOptions {
+            chunk, depth, rdma, ..
+        } = stream;
+        let config = stream.config(Direction::Both);
+        StreamOrder {
+            transport: TransportOrder::from(config.transport),
+            chunk_bytes: chunk.map(|bytes| bytes as u64),
+            depth: depth.and_then(|depth| u32::try_from(depth).ok()),
+            timeout_ms: u64::try_from(config.timeout.as_millis()).unwrap_or(u64::MAX),
+            ports: self.ports,
+            device: rdma.device.clone(),
+            ib_port: rdma.ib_port,
+            gid_index: rdma.gid_index,
+            traffic_class: config.rdma.traffic_class,
+            service_level: config.rdma.service_level,
+            pkey_index: config.rdma.pkey_index,
+        }
+    }
+
+    /// How agents are started.
+    pub(crate) fn remote(&self) -> Remote {
+        let words = self.ssh_options.iter().flat_map(|words| words.0.clone());
+        Remote {
+            rsh: self.rsh.clone().map(|words| words.0),
+            ssh_options: words.collect(),
+            program: self.remote_rdpipe.clone(),
+        }
+    }
+
+    /// Where others find this machine.
+    pub(crate) fn here(&self) -> Option<String> {
+        self.here.as_deref().map(unbracketed)
+    }
+}
+
+fn shell_words(text: &str) -> Result<Words, String> {
+    match quote::words(text) {
+        None => Err("a quote is not closed".to_owned()),
+        Some(words) if words.is_empty() => Err("give at least one word".to_owned()),
+        Some(words) => Ok(Words(words)),
+    }
+}
+
+/// `-p`: one port or a range of them.
+fn ports(text: &str) -> Result<(u16, u16), String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0);
+    match (port(first), port(last)) {
+        (Some(first), Some(last)) if first <= last => Ok((first, last)),
+        _ => Err("give a port, or two with a dash between them, like 7691-7699".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<RdpipeArgs, clap::Error> {
+        RdpipeArgs::try_parse_from([&["rdpipe"], words].concat())
+    }
+
+    #[test]
+    fn clap_finds_no_fault() {
+        RdpipeArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn options_of_the_manual_stay() {
+        let args = parse(&["-v", "-n", "-p", "7691", "-H", "10.0.0.1", "a:wc", "b:> f"]).unwrap();
+        assert!(args.report.verbose && args.dry_run);
+        assert_eq!(args.hosts.ports, Some((7691, 7691)));
+        assert_eq!(args.hosts.here().as_deref(), Some("10.0.0.1"));
+        assert_eq!(args.segments, ["a:wc", "b:> f"]);
+    }
+
+    #[test]
+    fn hosts_are_reached_as_told() {
+        let args = parse(&[
+            "--ssh-opt",
+            "-F cfg",
+            "--ssh-opt=-oPort=22",
+            "--remote-rdpipe",
+            "/opt/rdpipe",
+            "--addr",
+            "a=10.0.0.1",
+            "--addr=b=::1,10.0.0.2",
+            "--rsh",
+            "docker exec -i '{host}'",
+            "a:wc",
+        ])
+        .unwrap();
+        let remote = args.hosts.remote();
+        assert_eq!(remote.ssh_options, ["-F", "cfg", "-oPort=22"]);
+        assert_eq!(remote.program.as_deref(), Some("/opt/rdpipe"));
+        assert_eq!(remote.rsh.unwrap(), ["docker", "exec", "-i", "{host}"]);
+        assert_eq!(args.hosts.addresses.len(), 2);
+    }
+
+    #[test]
+    fn streams_are_set_up_as_told() {
+        let line = [
+            "--chunk",
+            "1M",
+            "--depth=8",
+            "--timeout=2",
+            "--transport=tcp",
+            "-p7000-7010",
+            "a:b",
+        ];
+        let order = |words: &[&str]| {
+            let args = parse(words).unwrap();
+            args.hosts.stream_order(&args.stream)
+        };
+        let given = order(&line);
+        assert_eq!((given.chunk_bytes, given.depth), (Some(1 << 20), Some(8)));
+        assert_eq!(
+            (given.transport, given.timeout_ms),
+            (TransportOrder::Tcp, 2000)
+        );
+        assert_eq!(given.ports, Some((7000, 7010)));
+        let default = order(&["a:b"]);
+        assert_eq!(
+            (default.chunk_bytes, default.transport),
+            (None, TransportOrder::Auto)
+        );
+        assert_eq!(default.timeout_ms, 30_000);
+    }
+
+    #[test]
+    fn an_agent_needs_no_segments() {
+        assert_eq!(parse(&["--agent"]).unwrap().agent, Some(Agent::Guard));
+        assert_eq!(
+            parse(&["--agent=worker"]).unwrap().agent,
+            Some(Agent::Worker)
+        );
+        assert_eq!(parse(&["a:b"]).unwrap().agent, None);
+    }
+
+    #[test]
+    fn contradictions_are_usage_errors() {
+        for words in [
+            &[][..],
+            &["-v", "-q", "a:b"],
+            &["-x:b"],
+            &["-p", "0", "a:b"],
+            &["-p", "9-8", "a:b"],
+            &["--addr", "a", "a:b"],
+            &["--rsh", "it's", "a:b"],
+            &["--rsh", " ", "a:b"],
+            &["--chunk", "1", "a:b"],
+        ] {
+            assert_eq!(parse(words).unwrap_err().exit_code(), 2, "{words:?}");
+        }
+    }
+}

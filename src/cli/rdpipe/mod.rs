@@ -1,0 +1,90 @@
+//! The program rdpipe: commands on several hosts, and data from one to the next.
+
+pub(super) mod args;
+mod dry_run;
+mod ending;
+mod table;
+
+use std::{
+    io::{self, IsTerminal},
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use anyhow::Context;
+use clap::{CommandFactory, Parser, error::ErrorKind};
+use futures::FutureExt;
+
+use super::{
+    args::{Agent, RdpipeArgs},
+    shared::{
+        message::Console,
+        pipeline::Pipeline,
+        progress::{RunProgress, is_on_terminal},
+        run, signals,
+    },
+};
+use crate::ssh::{agent, plan::Plan};
+
+/// Parses the command line, runs the pipeline, and says how it went.
+#[must_use]
+pub fn main() -> ExitCode {
+    let args = RdpipeArgs::parse();
+    match args.agent {
+        Some(Agent::Guard) => return agent::guard_main(),
+        Some(Agent::Worker) => return agent::worker_main(),
+        None => {}
+    }
+    // A terminal is no input: a pipeline in the background must not stop on it.
+    let plan = match Plan::parse(&args.segments, !io::stdin().is_terminal()) {
+        Ok(plan) => plan,
+        Err(error) => RdpipeArgs::command()
+            .error(ErrorKind::ValueValidation, error)
+            .exit(),
+    };
+    if args.dry_run {
+        return dry_run::print(&plan, &args);
+    }
+    let console = Console::new("rdpipe", args.messages());
+    let code = run(&args, &plan, &console).unwrap_or_else(|error| {
+        console.error(&crate::cli::shared::message::sentence(&error));
+        FAILED_HERE
+    });
+    ExitCode::from(code)
+}
+
+/// As [`Exit::Local`](crate::cli::shared::exit::Exit::Local).
+const FAILED_HERE: u8 = 1;
+
+fn run(args: &RdpipeArgs, plan: &Plan, console: &Console) -> anyhow::Result<u8> {
+    let started = Instant::now();
+    let control = run::control_runtime()?;
+    let signal = signals::watch(&control).context("cannot catch signals")?;
+    let moved = Arc::new(AtomicU64::new(0));
+    let pipeline = Pipeline {
+        plan,
+        hosts: &args.hosts,
+        stream: &args.stream,
+        fsync: args.fsync,
+        console,
+        control: &control,
+        moved: Arc::clone(&moved),
+    };
+    let terminal = is_on_terminal(&io::stdout(), false);
+    let progress = RunProgress::start(console, None, terminal, move || {
+        moved.load(Ordering::Relaxed)
+    });
+    let summary = pipeline.run(signal.map(Result::ok))?;
+    drop(progress);
+    Ok(ending::tell(
+        args,
+        plan,
+        &summary,
+        started.elapsed(),
+        console,
+    ))
+}

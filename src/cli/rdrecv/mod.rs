@@ -1,0 +1,105 @@
+//! The program rdrecv: one stream in, to stdout or a file.
+
+pub(super) mod args;
+mod output;
+
+use std::{io, process::ExitCode};
+
+use anyhow::Context;
+use clap::Parser;
+
+use self::output::Output;
+use super::{
+    args::{KeySource, RdrecvArgs},
+    shared::{
+        message::Console,
+        progress::is_on_terminal,
+        report::{Listening, Report},
+        run::{self, Run, explained},
+    },
+};
+use crate::{Key, Stream, carry, reach};
+
+/// Parses the command line, receives, and says how it went.
+#[must_use]
+pub fn main() -> ExitCode {
+    let mut args = RdrecvArgs::parse();
+    let (key, hidden) = args.key.take();
+    let console = Console::new("rdrecv", args.messages);
+    run::main(&console, hidden, |run| receive(args, key, run))
+}
+
+async fn receive(args: RdrecvArgs, key: KeySource, mut run: Run) -> Report {
+    let mut stream = match accept(&args, key, &mut run).await {
+        Ok(stream) => stream,
+        Err(error) => return run.failed(&error),
+    };
+    let terminal = is_on_terminal(&io::stdout(), args.output().is_some());
+    let progress = run.connected(&stream, None, terminal);
+    let result = take(&args, &mut stream, &mut run).await;
+    drop(progress);
+    run.end(stream, result).await
+}
+
+/// Waits for the peer that has the key.
+async fn accept(args: &RdrecvArgs, key: KeySource, run: &mut Run) -> anyhow::Result<Stream> {
+    let given = run::key(key, &run.console)?;
+    let made = if given.is_none() {
+        Some(Key::generate()?)
+    } else {
+        None
+    };
+    let key = given.or_else(|| made.as_ref().map(|made| made.key().clone()));
+    let key = key.context("no key")?;
+    let mut config = args.stream_config();
+    config.keepalive_runtime = Some(run.control_runtime.clone());
+    let mut listener = reach::listen(args.bind, Some((args.port, args.port)), &key, &config)?;
+    let bound = args.bind.filter(|address| !address.is_unspecified());
+    let reach = bound.map_or_else(
+        || run.console.host().to_owned(),
+        |address| address.to_string(),
+    );
+    let port = listener.local_addr().port();
+    Listening {
+        reach: &reach,
+        port,
+        key: made.as_ref(),
+    }
+    .print(&run.console, args.port == 0);
+    let stream = run.interruptible(listener.accept()).await?;
+    run.console.detail(&format!(
+        "{} connected from {}",
+        stream.peer(),
+        stream.peer_addr()
+    ));
+    Ok(stream)
+}
+
+/// Everything from the first byte to the confirmation.
+async fn take(args: &RdrecvArgs, stream: &mut Stream, run: &mut Run) -> anyhow::Result<()> {
+    let name = args
+        .output()
+        .map_or_else(|| "stdout".to_owned(), |path| path.display().to_string());
+    let watch = stream.watch();
+    let opening = async {
+        let output = carry::unless_interrupted(&watch, Output::open(args.output())).await?;
+        output.with_context(|| format!("cannot open {name} for writing"))
+    };
+    let mut output = run.interruptible(opening).await?;
+    let receiving = async {
+        let received = carry::receive_all(stream, output.sink()).await;
+        received.map_err(|error| explained(error, &name))
+    };
+    run.interruptible(receiving).await?;
+    crate::faults::point("before-commit");
+    output
+        .commit(args.fsync)
+        .await
+        .with_context(|| format!("cannot finish {name}"))?;
+    if let Err(error) = stream.confirm() {
+        run.console.detail(&format!(
+            "the output is complete, but the sender may not know: {error}"
+        ));
+    }
+    Ok(())
+}

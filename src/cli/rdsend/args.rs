@@ -1,0 +1,73 @@
+//! The command line of rdsend.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::Parser;
+
+use crate::{
+    Direction, StreamConfig,
+    cli::args::{self, KeyOptions, MessageOptions, StreamOptions, help, parse},
+};
+
+/// The command line of rdsend.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rdsend",
+    version,
+    about = "Sends stdin or a file to rdrecv on another host",
+    after_help = help::rdsend()
+)]
+pub(crate) struct RdsendArgs {
+    /// Host where rdrecv listens: a name, an IPv4 or an IPv6 address
+    #[arg(value_name = "HOST", value_parser = parse::host)]
+    pub(crate) host: String,
+
+    /// TCP port where rdrecv listens
+    #[arg(value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) port: u16,
+
+    /// KEY and `--key-file`.
+    #[command(flatten)]
+    pub(crate) key: KeyOptions,
+
+    /// Input file, instead of stdin
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+
+    /// Input file, where KEY is not an argument
+    #[arg(short, long, value_name = "FILE", conflicts_with = "file")]
+    pub(crate) input: Option<PathBuf>,
+
+    /// Go on trying to connect for this long [default: 3s]
+    #[arg(long, value_name = "SECS", value_parser = parse::duration)]
+    pub(crate) connect_timeout: Option<Duration>,
+
+    /// What both programs can be told about the stream.
+    #[command(flatten)]
+    pub(crate) stream: StreamOptions,
+
+    /// What both programs can be told about messages.
+    #[command(flatten)]
+    pub(crate) messages: MessageOptions,
+}
+
+impl RdsendArgs {
+    /// Where the data comes from; `None` is stdin.
+    #[must_use]
+    pub(crate) fn input(&self) -> Option<&Path> {
+        args::file(self.input.as_deref().or(self.file.as_deref()))
+    }
+
+    /// The stream these arguments ask for.
+    #[must_use]
+    pub(crate) fn stream_config(&self) -> StreamConfig {
+        let mut config = self.stream.config(Direction::Send);
+        if let Some(connect_timeout) = self.connect_timeout {
+            config.connect_timeout = connect_timeout;
+        }
+        config
+    }
+}

@@ -1,0 +1,83 @@
+//! The program rdsend: stdin or a file, to rdrecv on another host.
+
+pub(super) mod args;
+
+use std::{fs, io, process::ExitCode};
+
+use anyhow::Context;
+use clap::Parser;
+
+use super::{
+    args::{KeySource, RdsendArgs},
+    shared::{
+        message::Console,
+        progress::is_on_terminal,
+        report::Report,
+        run::{self, Run, explained},
+    },
+};
+use crate::{KeyError, Stream, carry, connect, fd::Source};
+
+/// Parses the command line, sends, and says how it went.
+#[must_use]
+pub fn main() -> ExitCode {
+    let mut args = RdsendArgs::parse();
+    let (key, hidden) = args.key.take();
+    let console = Console::new("rdsend", args.messages);
+    run::main(&console, hidden, |run| send(args, key, run))
+}
+
+async fn send(args: RdsendArgs, key: KeySource, mut run: Run) -> Report {
+    let mut stream = match dial(&args, key, &mut run).await {
+        Ok(stream) => stream,
+        Err(error) => return run.failed(&error),
+    };
+    let terminal = is_on_terminal(&io::stdin(), args.input().is_some());
+    let progress = run.connected(&stream, size(&args), terminal);
+    let result = give(&args, &mut stream, &mut run).await;
+    drop(progress);
+    run.end(stream, result).await
+}
+
+async fn dial(args: &RdsendArgs, key: KeySource, run: &mut Run) -> anyhow::Result<Stream> {
+    let key = run::key(key, &run.console)?.ok_or(KeyError::Missing)?;
+    let mut config = args.stream_config();
+    config.keepalive_runtime = Some(run.control_runtime.clone());
+    let stream = run
+        .interruptible(connect(&args.host, args.port, &key, &config))
+        .await?;
+    run.console.detail(&format!(
+        "connected to {} at {}",
+        stream.peer(),
+        stream.peer_addr()
+    ));
+    Ok(stream)
+}
+
+/// The size of the input, where it has one.
+fn size(args: &RdsendArgs) -> Option<u64> {
+    let metadata = match args.input() {
+        Some(path) => fs::metadata(path),
+        None => fs::metadata("/proc/self/fd/0"),
+    };
+    metadata
+        .ok()
+        .filter(fs::Metadata::is_file)
+        .map(|metadata| metadata.len())
+}
+
+/// Everything from the first byte to the receiver's confirmation.
+async fn give(args: &RdsendArgs, stream: &mut Stream, run: &mut Run) -> anyhow::Result<()> {
+    let mut source = match args.input() {
+        None => Source::stdin().context("cannot read stdin")?,
+        Some(path) => {
+            Source::open(path).with_context(|| format!("cannot read {}", path.display()))?
+        }
+    };
+    let name = source.describe().to_owned();
+    let sending = async {
+        let sent = carry::send_all_and_finish(&mut source, stream).await;
+        sent.map_err(|error| explained(error, &name))
+    };
+    run.interruptible(sending).await.map(drop)
+}

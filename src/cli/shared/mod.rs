@@ -1,0 +1,10 @@
+//! What the programs share beside their arguments: runs, messages, exit codes, progress, reports.
+
+pub(crate) mod exit;
+pub(crate) mod message;
+pub(crate) mod pipeline;
+pub(crate) mod progress;
+pub(crate) mod report;
+pub(crate) mod run;
+pub(crate) mod secret;
+pub(crate) mod signals;

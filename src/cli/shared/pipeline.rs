@@ -1,0 +1,156 @@
+//! A pipeline and all that it takes to run it: for rdpipe, and for the files of rdcat.
+
+use std::{
+    env,
+    sync::{Arc, atomic::AtomicU64},
+    thread,
+};
+
+use anyhow::Context;
+use tokio::{runtime::Handle, sync::oneshot};
+
+use super::{message::Console, run, signals::Caught};
+use crate::{
+    Direction, GeneratedKey, Key,
+    cli::args::{HostOptions, StreamOptions},
+    ssh::{
+        agent,
+        local_edge::LocalEdge,
+        plan::{Plan, StageHost},
+        protocol::EdgeId,
+        supervisor::{
+            Notice, Settings, Summary,
+            driver::{Driver, EventSender, LocalEdges, NoticeSink, event_queue},
+            machine::PipelineMachine,
+        },
+    },
+};
+
+/// A plan, and what the user said about it.
+pub(crate) struct Pipeline<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) hosts: &'a HostOptions,
+    pub(crate) stream: &'a StreamOptions,
+    pub(crate) fsync: bool,
+    pub(crate) console: &'a Console,
+    /// Where everything but the bytes is looked after.
+    pub(crate) control: &'a Handle,
+    /// How many bytes the busiest stage has moved, for a progress bar.
+    pub(crate) moved: Arc<AtomicU64>,
+}
+
+impl Pipeline<'_> {
+    /// Runs it to its end, or to that which the signal makes of it.
+    ///
+    /// # Errors
+    ///
+    /// When this machine cannot even begin.
+    pub(crate) fn run(
+        &self,
+        signal: impl Future<Output = Option<Caught>> + Send + 'static,
+    ) -> anyhow::Result<Summary> {
+        let driver = self.driver()?;
+        let (sender, caught) = oneshot::channel();
+        let watching = self.control.spawn(async move {
+            if let Some(caught) = signal.await {
+                let _ = sender.send((caught.number, caught.name));
+            }
+        });
+        // Beside the streams' control tasks, undisturbed by reads and writes of files.
+        let running = self.control.spawn(driver.run(caught));
+        // The other thread's runtime drives it; this one only waits.
+        let summary = futures::executor::block_on(running).context("the supervisor failed");
+        watching.abort();
+        summary
+    }
+
+    fn driver(&self) -> anyhow::Result<Driver> {
+        let plan = self.plan;
+        let keys: Result<Vec<GeneratedKey>, _> =
+            (0..=plan.stages.len()).map(|_| Key::generate()).collect();
+        let keys = keys?;
+        let own_program = env::current_exe().context("cannot find the own program")?;
+        let remote = self.hosts.remote();
+        let launch =
+            |stage: &crate::ssh::plan::PlannedStage| remote.launch(&stage.place, &own_program);
+        let launches: Vec<_> = plan.stages.iter().map(launch).collect();
+        for (stage, launch) in launches.iter().enumerate() {
+            let site = plan.site(stage);
+            self.console
+                .detail(&format!("{site}: {}", launch.display()));
+        }
+        let (events, queue) = event_queue();
+        let mut local_edges = LocalEdges::new();
+        if plan.has_input {
+            self.serve(0, Direction::Send, &keys, &events, &mut local_edges)?;
+        }
+        let last = plan.stages.len();
+        self.serve(last, Direction::Receive, &keys, &events, &mut local_edges)?;
+        let settings = Settings {
+            stream: self.hosts.stream_order(self.stream),
+            fsync: self.fsync,
+            addresses: self.hosts.addresses.clone(),
+            here: self.hosts.here(),
+            machine: Some(agent::machine()),
+        };
+        let texts = keys.iter().map(|key| key.text().to_string()).collect();
+        Ok(Driver {
+            machine: PipelineMachine::new(plan.clone(), settings, texts),
+            launches,
+            silence: self.stream.config(Direction::Both).timeout,
+            local_edges,
+            events,
+            queue,
+            notify: self.notices(),
+            moved: Arc::clone(&self.moved),
+        })
+    }
+
+    /// How the user is told things.
+    fn notices(&self) -> NoticeSink {
+        let console = self.console.clone();
+        let stages = 0..self.plan.stages.len();
+        let names: Vec<_> = stages.map(|stage| self.plan.name(stage)).collect();
+        let host = |stage: &crate::ssh::plan::PlannedStage| match &stage.place {
+            StageHost::Here => console.host().to_owned(),
+            StageHost::Host { host, .. } => host.clone(),
+        };
+        let hosts: Vec<_> = self.plan.stages.iter().map(host).collect();
+        Arc::new(move |notice| match notice {
+            Notice::Words(stage, text) => console.words(&names[stage], &text),
+            Notice::Unreadable(stage, text) => console.error_on(&hosts[stage], &text),
+            Notice::Warning(text) => console.warn(&text),
+            Notice::Note(text) => console.note(&text),
+            Notice::Detail(text) => console.detail(&text),
+        })
+    }
+
+    /// Serves one of the program's own edges on a thread of its own, so that a disk or a terminal that stalls delays
+    /// nothing else, and both directions move at once.
+    fn serve(
+        &self,
+        edge: usize,
+        direction: Direction,
+        keys: &[GeneratedKey],
+        events: &EventSender,
+        local_edges: &mut LocalEdges,
+    ) -> anyhow::Result<()> {
+        let (from, to) = self.plan.ends(edge);
+        let (peer, name) = match direction {
+            Direction::Send => (to, "input"),
+            _ => (from, "output"),
+        };
+        let mut config = self.stream.config(direction);
+        config.control_runtime = Some(self.control.clone());
+        let id = EdgeId::of_index(edge);
+        let key = keys[edge].key().clone();
+        let (local, commands) = LocalEdge::new(key, peer, config, events.local_edge(id));
+        let runtime = run::runtime()?;
+        thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || runtime.block_on(local.serve()))
+            .context("cannot start a thread")?;
+        local_edges.insert(id, commands);
+        Ok(())
+    }
+}

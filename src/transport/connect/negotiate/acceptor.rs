@@ -1,0 +1,134 @@
+//! The acceptor's side of a negotiation.
+
+use std::{future::Future, time::Duration};
+
+use futures::{SinkExt, StreamExt};
+use tokio::{net::TcpStream, time::timeout};
+
+use super::{
+    DataCarrier, Negotiated, abort_negotiation, fall_back, local_transports::LocalTransports,
+};
+use crate::{
+    Error, HandshakeFault, StreamConfig,
+    transport::{
+        connect::handshake::{Authenticated, closed},
+        control::{
+            codec::Control,
+            message::{Hello, Message, Token, Welcome},
+            terms::{self, Agreement},
+        },
+    },
+};
+
+/// The acceptor's side once the dialer is believed. `data_connection` brings the connection that
+/// presents the token it is given.
+///
+/// # Errors
+///
+/// Whatever keeps the stream from coming about; the dialer has been told.
+pub(crate) async fn accept<F>(
+    authenticated: Authenticated,
+    config: &StreamConfig,
+    data_connection: impl FnOnce(Token) -> F,
+) -> Result<Negotiated, Error>
+where
+    F: Future<Output = Option<TcpStream>>,
+{
+    let Authenticated {
+        mut control,
+        hello,
+        seeds,
+    } = authenticated;
+    let peer = hello.terms.host.clone();
+    match negotiate_data(&mut control, &hello, config, data_connection).await {
+        Ok((data, agreement)) => Ok(Negotiated {
+            control,
+            data,
+            agreement,
+            seeds,
+            peer,
+        }),
+        Err(AcceptError::PeerAborted(reason)) => Err(Error::PeerAborted {
+            peer,
+            offset: 0,
+            reason,
+        }),
+        Err(AcceptError::Fault(fault)) => {
+            abort_negotiation(control, &fault).await;
+            Err(Error::Handshake { peer, fault })
+        }
+    }
+}
+
+async fn negotiate_data<F>(
+    control: &mut Control,
+    hello: &Hello,
+    config: &StreamConfig,
+    data_connection: impl FnOnce(Token) -> F,
+) -> Result<(DataCarrier, Agreement), AcceptError>
+where
+    F: Future<Output = Option<TcpStream>>,
+{
+    let (terms, means) = (terms::local_terms(config), LocalTransports::detect(config));
+    let agreement = terms::agree(&terms, &hello.terms)?;
+    let way = means.propose(&terms.host, hello);
+    if let Err(reason) = &way {
+        fall_back(config.transport, hello.transport, reason.clone())?;
+    }
+    let token = Token(random());
+    let data = data_connection(token.clone());
+    let answer = Welcome {
+        terms,
+        transport: config.transport.into(),
+        rdma: way.clone(),
+        token,
+    };
+    control.send(Message::Welcome(answer)).await?;
+    match means.establish(control, way, false, &agreement).await? {
+        Ok(ends) => Ok((DataCarrier::Rdma(Box::new(ends)), agreement)),
+        Err(reason) => {
+            let reason = fall_back(config.transport, hello.transport, reason)?;
+            let socket = bring_data(control, data, config.handshake_timeout).await?;
+            Ok((means.tcp(socket, reason), agreement))
+        }
+    }
+}
+
+enum AcceptError {
+    PeerAborted(String),
+    Fault(HandshakeFault),
+}
+
+impl<T: Into<HandshakeFault>> From<T> for AcceptError {
+    fn from(fault: T) -> Self {
+        Self::Fault(fault.into())
+    }
+}
+
+async fn bring_data(
+    control: &mut Control,
+    data: impl Future<Output = Option<TcpStream>>,
+    limit: Duration,
+) -> Result<TcpStream, AcceptError> {
+    let data = tokio::select! {
+        data = timeout(limit, data) => match data {
+            Ok(Some(data)) => data,
+            Ok(None) => return Err(closed().into()),
+            Err(_) => return Err(HandshakeFault::Timeout(limit).into()),
+        },
+        message = control.next() => return Err(match message {
+            Some(Ok(Message::Abort { reason, .. })) => AcceptError::PeerAborted(reason),
+            Some(Ok(_)) => HandshakeFault::Protocol("a message before the data connection").into(),
+            Some(Err(error)) => error.into(),
+            None => closed().into(),
+        }),
+    };
+    control.send(Message::Ready).await?;
+    Ok(data)
+}
+
+fn random() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).expect("the system has random numbers once it has booted");
+    bytes
+}

@@ -1,0 +1,147 @@
+//! The control connection of a running stream, shared by the control task and a keepalive task.
+//!
+//! The keepalive task runs on another runtime. It sends a ping when the runtime of the control task is blocked, for
+//! instance by a disk that stalls.
+
+use std::{
+    future::poll_fn,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker, ready},
+    time::Duration,
+};
+
+use futures::{SinkExt, StreamExt};
+use tokio::{
+    net::TcpStream,
+    time::{Instant, sleep},
+};
+
+use super::{
+    codec::{Control, ControlError},
+    message::Message,
+    state::State,
+};
+
+/// The control connection of a running stream, which two tasks may use.
+pub(super) struct ControlConnection(Mutex<ConnectionState>);
+
+struct ConnectionState {
+    /// `None` after the socket has been taken.
+    control: Option<Control>,
+    /// The control task is sending.
+    is_busy: bool,
+    /// The time of the last message sent.
+    sent: Instant,
+}
+
+impl ControlConnection {
+    /// A connection over which a message has just been sent.
+    pub(super) fn new(control: Control) -> Self {
+        Self(Mutex::new(ConnectionState {
+            control: Some(control),
+            is_busy: false,
+            sent: Instant::now(),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ConnectionState> {
+        // Nothing in here panics half-way through a change.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Receives the peer's next message; `None` at the end of the connection.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a partly read message stays buffered for the next call.
+    pub(super) async fn next(&self) -> Option<Result<Message, ControlError>> {
+        poll_fn(|cx| match &mut self.lock().control {
+            Some(control) => control.poll_next_unpin(cx),
+            None => Poll::Ready(None),
+        })
+        .await
+    }
+
+    /// Returns true if no message has arrived in part.
+    pub(super) fn is_between_messages(&self) -> bool {
+        let state = self.lock();
+        state
+            .control
+            .as_ref()
+            .is_none_or(|control| control.read_buffer().is_empty())
+    }
+
+    /// Sends `messages` in order. `now` is the current time.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not safe: messages may be lost, and one may be sent in part. Nothing may be sent after that.
+    pub(super) async fn send(
+        &self,
+        messages: Vec<Message>,
+        now: Instant,
+    ) -> Result<(), ControlError> {
+        {
+            let mut state = self.lock();
+            (state.is_busy, state.sent) = (true, now);
+        }
+        let mut messages = messages.into_iter();
+        let mut next = messages.next();
+        poll_fn(|cx| {
+            let mut state = self.lock();
+            let Some(control) = &mut state.control else {
+                return Poll::Ready(Ok(()));
+            };
+            while next.is_some() {
+                ready!(control.poll_ready_unpin(cx))?;
+                if let Some(message) = next.take() {
+                    control.start_send_unpin(message)?;
+                }
+                next = messages.next();
+            }
+            ready!(control.poll_flush_unpin(cx))?;
+            state.is_busy = false;
+            Poll::Ready(Ok(()))
+        })
+        .await
+    }
+
+    /// Sends a ping if the control task, which sends a message at least every `ping`, is late and not sending.
+    fn ping_if_late(&self, ping: Duration) {
+        let mut state = self.lock();
+        if state.is_busy || state.sent.elapsed() < ping + ping / 2 {
+            return;
+        }
+        state.sent = Instant::now();
+        let Some(control) = &mut state.control else {
+            return;
+        };
+        // A ping that the connection does not take at once is dropped: the control task detects why.
+        let mut cx = Context::from_waker(Waker::noop());
+        if let Poll::Ready(Ok(())) = control.poll_ready_unpin(&mut cx) {
+            if control.start_send_unpin(Message::Ping).is_ok() {
+                let _ = control.poll_flush_unpin(&mut cx);
+            }
+        }
+    }
+
+    /// Takes the socket out, to be closed.
+    pub(super) fn take_socket(&self) -> Option<TcpStream> {
+        self.lock().control.take().map(Control::into_inner)
+    }
+}
+
+/// Sends keepalives while the control task's runtime is blocked, until the stream has ended.
+pub(super) async fn keep_alive(
+    connection: Arc<ControlConnection>,
+    state: Arc<State>,
+    ping: Duration,
+) {
+    let pings = async {
+        loop {
+            sleep(ping / 2).await;
+            connection.ping_if_late(ping);
+        }
+    };
+    state.ended.run_until_cancelled(pings).await;
+}

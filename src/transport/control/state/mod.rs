@@ -1,0 +1,237 @@
+//! The state of one stream, shared by its two halves, its control task and its steward.
+//!
+//! There is no I/O here, and the lock is held for a few instructions only. Messages to the peer go into an outbox, which
+//! the control task empties; messages of the peer arrive through [`State::receive`]. The table of states is in
+//! docs/architecture.md.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `sending`, `receiving` | what each half asks and tells |
+//! | `renewal` | what the renewal of a link asks and tells |
+//! | `machine` | the states of both directions, and what each message does to them |
+//! | `credits` | the slots of the peer that may be written |
+
+mod credits;
+mod machine;
+mod receiving;
+#[cfg(feature = "rdma")]
+mod renewal;
+mod sending;
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Waker},
+    time::Instant,
+};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use machine::Failure;
+use machine::{Sending, StreamMachine};
+
+use super::message::Message;
+use crate::{Direction, Error, Fault, Stats};
+
+/// The state of one stream.
+pub(crate) struct State {
+    peer: String,
+    started: Instant,
+    inner: Mutex<StreamMachine>,
+    /// Wakes the control task: the outbox has messages, or the stream has ended.
+    pub(crate) to_control: Notify,
+    /// Cancelled by a failure or a STOP.
+    interrupted: CancellationToken,
+    /// Wakes the renewal of the link: a step of the peer has arrived.
+    pub(crate) stepped: Notify,
+    /// Cancelled when the control task has ended and its connection is closed.
+    pub(crate) ended: CancellationToken,
+}
+
+/// The messages that the control task sends next.
+pub(crate) struct Outgoing {
+    /// The messages, in order.
+    pub(crate) messages: Vec<Message>,
+    /// No message follows: the connection is closed after these.
+    pub(crate) last: bool,
+}
+
+impl State {
+    /// Returns the state of a stream that has just been connected. Its user holds `halves` halves.
+    pub(crate) fn new(peer: String, direction: Direction, halves: u8) -> Arc<Self> {
+        Arc::new(Self {
+            peer,
+            started: Instant::now(),
+            inner: Mutex::new(StreamMachine::new(direction, halves)),
+            to_control: Notify::new(),
+            interrupted: CancellationToken::new(),
+            stepped: Notify::new(),
+            ended: CancellationToken::new(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, StreamMachine> {
+        // Nothing in here panics half-way through a change.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the name of the peer, for messages to the user.
+    pub(crate) fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// Returns the counts so far.
+    pub(crate) fn stats(&self) -> Stats {
+        Stats {
+            elapsed: self.started.elapsed(),
+            ..self.lock().stats
+        }
+    }
+
+    /// Returns true if this end sends.
+    pub(crate) fn sends(&self) -> bool {
+        self.lock().sending != Sending::Absent
+    }
+
+    /// Waits for a failure or a STOP.
+    pub(crate) async fn interrupted(&self) {
+        self.interrupted.cancelled().await;
+    }
+
+    /// Returns what ended the sending direction: a failure, or the peer's STOP.
+    pub(crate) fn send_error(&self) -> Option<Error> {
+        self.lock().send_error(&self.peer)
+    }
+
+    /// Returns the failure that ended the receiving direction.
+    pub(crate) fn receive_error(&self) -> Option<Error> {
+        self.lock().receive_error(&self.peer)
+    }
+
+    /// Records the first failure, notifies the peer unless the peer knows, and wakes both halves.
+    pub(crate) fn fail(&self, failure: Failure) {
+        let mut inner = self.lock();
+        inner.fail(failure);
+        self.finish_update(inner);
+    }
+
+    /// Records that the data connection broke. It is a failure only after a moment in which the control connection may
+    /// tell why: a peer that dies closes both connections, and one that aborts sends the reason first.
+    pub(crate) fn suspect(&self, fault: Fault) {
+        let mut inner = self.lock();
+        if inner.suspicion.is_none() && inner.failure.is_none() && !inner.done() {
+            inner.suspicion = Some((fault, Instant::now()));
+            self.to_control.notify_one();
+        }
+    }
+
+    /// Returns the fault of the data connection and the time when it was found, while no cause is known.
+    pub(crate) fn suspicion(&self) -> Option<(Fault, Instant)> {
+        let inner = self.lock();
+        if inner.done() {
+            None
+        } else {
+            inner.suspicion.clone()
+        }
+    }
+
+    /// Records that the user dropped a half: the sending one, or the receiving one with or without `unread` bytes.
+    pub(crate) fn release_half(&self, sending: bool, unread: bool) {
+        let mut inner = self.lock();
+        inner.held -= 1;
+        let done = if sending {
+            inner.send_done()
+        } else {
+            inner.receive_done(unread)
+        };
+        if !done {
+            let reason = "the program dropped the stream before its end".to_owned();
+            inner.fail(Failure::Aborted { reason });
+            self.finish_update(inner);
+        } else if inner.held == 0 {
+            if inner.failure.is_none() {
+                inner.outbox.push(Message::Bye);
+            }
+            self.to_control.notify_one();
+        }
+    }
+
+    /// Takes the messages out of the outbox.
+    pub(crate) fn outgoing(&self) -> Outgoing {
+        let mut inner = self.lock();
+        let last = inner.held == 0 || inner.failure.is_some();
+        Outgoing {
+            messages: std::mem::take(&mut inner.outbox),
+            last,
+        }
+    }
+
+    /// Returns true if the peer has sent Bye: the end of its connection is no failure then.
+    pub(crate) fn peer_left(&self) -> bool {
+        self.lock().peer_left
+    }
+
+    /// Returns true if the stream failed because the peer was silent for too long.
+    pub(crate) fn is_peer_silent(&self) -> bool {
+        matches!(
+            self.lock().failure,
+            Some(Failure::Fault(Fault::PeerSilent(_)))
+        )
+    }
+
+    /// Returns true if the stream has failed.
+    pub(crate) fn failed(&self) -> bool {
+        self.lock().failure.is_some()
+    }
+
+    /// Registers the steward's waker, which is called whenever a half is woken.
+    pub(crate) fn wait_as_steward(&self, cx: &Context<'_>) {
+        register(&mut self.lock().steward_waker, cx);
+    }
+
+    /// Wakes the task that waits for the sending half.
+    pub(crate) fn wake_sender(&self) {
+        let waker = self.lock().send_waker.take();
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Wakes the task that waits for the receiving half.
+    pub(crate) fn wake_receiver(&self) {
+        let waker = self.lock().receive_waker.take();
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Handles a message of the peer.
+    pub(crate) fn receive(&self, message: Message) {
+        let mut inner = self.lock();
+        if inner.failure.is_some() {
+            return;
+        }
+        if matches!(message, Message::Step(_)) {
+            self.stepped.notify_one();
+        }
+        if let Err(broken) = inner.receive(message) {
+            inner.fail(Failure::Fault(Fault::Protocol(broken)));
+        }
+        self.finish_update(inner);
+    }
+
+    /// Releases the lock, and then calls the wakers: a task that is woken under the lock would wait for it at once.
+    fn finish_update(&self, mut inner: MutexGuard<'_, StreamMachine>) {
+        let woken = inner.take_woken();
+        let interrupted = inner.interrupted;
+        drop(inner);
+        woken.for_each(Waker::wake);
+        if interrupted && !self.interrupted.is_cancelled() {
+            self.interrupted.cancel();
+            self.to_control.notify_one();
+        }
+    }
+}
+
+fn register(place: &mut Option<Waker>, cx: &Context<'_>) {
+    match place {
+        Some(waker) => waker.clone_from(cx.waker()),
+        None => *place = Some(cx.waker().clone()),
+    }
+}

@@ -1,0 +1,83 @@
+//! What the sending half of a stream asks of the stream's state and tells it.
+
+use std::task::{Context, Poll};
+
+use super::{State, machine::Sending, register};
+use crate::{Error, Fault, transport::control::message::Message};
+
+impl State {
+    /// Returns an error unless more bytes may be written.
+    ///
+    /// # Errors
+    ///
+    /// A failure, a STOP, or misuse: written after `shutdown`, or in a stream that only receives.
+    pub(crate) fn writable(&self) -> Result<(), Error> {
+        let inner = self.lock();
+        if let Some(error) = inner.send_error(&self.peer) {
+            return Err(error);
+        }
+        match inner.sending {
+            Sending::Open => Ok(()),
+            Sending::Absent => Err(Error::Misuse("this stream only receives")),
+            _ => Err(Error::Misuse("written after shutdown")),
+        }
+    }
+
+    /// Takes the oldest credit: a slot of the peer that may be written.
+    pub(crate) fn take_credit(&self) -> Option<u32> {
+        self.lock().credits.take()
+    }
+
+    /// Counts one chunk of `bytes` that was given to the data path.
+    pub(crate) fn count_sent(&self, bytes: u64) {
+        let stats = &mut self.lock().stats;
+        stats.bytes_sent += bytes;
+        stats.chunks_sent += 1;
+    }
+
+    /// Registers the sender's waker: for credits, acknowledgements and failures.
+    pub(crate) fn wait_to_send(&self, cx: &Context<'_>) {
+        register(&mut self.lock().send_waker, cx);
+    }
+
+    /// Sends FIN, once: every byte has been given to the data path.
+    pub(crate) fn finish_sending(&self, bytes: u64, digest: u64) {
+        let mut inner = self.lock();
+        if inner.sending == Sending::Open {
+            inner.sending = Sending::Fin;
+            inner.outbox.push(Message::Fin { bytes, digest });
+            self.to_control.notify_one();
+        }
+    }
+
+    /// Completes when the peer's endpoint holds and has verified every byte.
+    pub(crate) fn poll_acked(&self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
+        let mut inner = self.lock();
+        match inner.sending {
+            Sending::Acked | Sending::Confirmed | Sending::Absent => return Poll::Ready(Ok(())),
+            Sending::Open | Sending::Fin | Sending::Stopped(_) => {}
+        }
+        if let Some(error) = inner.send_error(&self.peer) {
+            return Poll::Ready(Err(error));
+        }
+        register(&mut inner.send_waker, cx);
+        Poll::Pending
+    }
+
+    /// Completes when the peer's sink has taken every byte.
+    pub(crate) fn poll_confirmed(&self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
+        let mut inner = self.lock();
+        if matches!(inner.sending, Sending::Confirmed | Sending::Absent) {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(error) = inner.send_error(&self.peer) {
+            return Poll::Ready(Err(error));
+        }
+        if inner.peer_left {
+            let fault = Fault::Protocol("it closed the stream without confirming");
+            return Poll::Ready(Err(inner.unconfirmed(&self.peer, fault)));
+        }
+        register(&mut inner.send_waker, cx);
+        Poll::Pending
+    }
+}

@@ -1,0 +1,92 @@
+//! A queue pair that a message has crossed, ready to carry a stream.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    Rdma,
+    link_setup::{ConnectedLink, LinkPlan},
+    receive_path::{self, RdmaReceive},
+    renewal::{driver::Renewer, request::Renewal},
+    send_path::{self, RdmaSend},
+};
+use crate::transport::{control::state::State, data::shared::Shared};
+
+/// A proved link, from which the two sides of the data path are made.
+pub(crate) struct Established {
+    /// `None` in a stream that only receives.
+    send: Option<send_path::SendLink>,
+    /// `None` in a stream that only sends.
+    receive: Option<receive_path::ReceiveLink>,
+    plan: LinkPlan,
+    renewal: Option<Arc<Renewal>>,
+    name: String,
+    smaller: Option<String>,
+}
+
+impl Established {
+    /// Wraps a proved link. `better` is the reason why the pair of ports that was tried first does not work, if another one
+    /// is used. `smaller` is the reason why the pool is smaller than requested, if it is.
+    pub(super) fn new(
+        plan: LinkPlan,
+        connected: ConnectedLink,
+        better: Option<&String>,
+        smaller: Option<String>,
+    ) -> Self {
+        let (send, receive) = connected.into_links();
+        let mut name = plan.name.clone();
+        if let Some(reason) = better {
+            name = format!("{name}; first tried: {reason}");
+        }
+        Self {
+            send,
+            receive,
+            plan,
+            renewal: None,
+            name,
+            smaller,
+        }
+    }
+
+    /// Returns the name of the link for the user: device, port, GID and MTU, and why no better pair of ports is used.
+    pub(crate) fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    /// Returns the reason why the pool is smaller than requested, if it is.
+    pub(crate) fn smaller(&self) -> Option<String> {
+        self.smaller.clone()
+    }
+
+    /// Returns the payload of a chunk, in bytes.
+    pub(crate) fn chunk_bytes(&self) -> usize {
+        self.plan.chunk_bytes
+    }
+
+    /// Returns the number of slots of the receive pool.
+    pub(crate) fn depth(&self) -> u32 {
+        self.plan.depth
+    }
+
+    /// Makes the two sides of the data path, for the stream whose state is `state`.
+    pub(crate) fn paths(&mut self, state: &Arc<State>) -> (Option<RdmaSend>, Option<RdmaReceive>) {
+        let renewal = self.renewal(state);
+        let send = self.send.take();
+        let send = send.map(|live| RdmaSend::new(live, Arc::clone(&renewal)));
+        let receive = self.receive.take();
+        (send, receive.map(|live| RdmaReceive::new(live, renewal)))
+    }
+
+    fn renewal(&mut self, state: &Arc<State>) -> Arc<Renewal> {
+        let limit = self.plan.renew_after;
+        let fresh = || Arc::new(Renewal::new(Arc::clone(state), limit));
+        Arc::clone(self.renewal.get_or_insert_with(fresh))
+    }
+
+    /// Replaces the link when that is needed, for as long as the stream lasts. Fails the stream when a link
+    /// is lost and no new one can be made for `patience`.
+    pub(crate) async fn renew(mut self, shared: Arc<Shared<Rdma>>, patience: Duration) {
+        let renewal = self.renewal(&shared.state);
+        let renewer = Renewer::new(shared, renewal, self.plan, patience);
+        renewer.serve().await;
+    }
+}

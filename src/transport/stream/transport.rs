@@ -1,0 +1,20 @@
+//! What can carry the data of a stream.
+
+/// What carries the data of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Transport {
+    /// A TCP connection beside the control connection.
+    Tcp,
+    /// A queue pair, written to by the peers' devices.
+    Rdma,
+}
+
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp => f.write_str("TCP"),
+            Self::Rdma => f.write_str("RDMA"),
+        }
+    }
+}
