@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use common::{
     allocations::{self, Counted},
     ends::Ends,
-    limit::{generous, until, within},
+    limit::{generous, limit, patience, until, within},
     pattern::Pattern,
     pools::{POOL, pair},
     process, skip,
@@ -27,7 +27,7 @@ use tokio::{io::AsyncBufReadExt, time::timeout};
 static ALLOCATOR: Counted = Counted;
 
 /// Longest that buffers may be in use when their stream has been let go of: a last goodbye may take two
-/// seconds, a link that has to be torn down on an emulated machine longer.
+/// seconds.
 const SETTLING: Duration = Duration::from_secs(20);
 
 mod tcp {
@@ -56,7 +56,7 @@ fn in_every_state<E: Ends>() -> Result<()> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    runtime.block_on(within(generous(), "every buffer", measure::<E>()))
+    runtime.block_on(within(2 * generous(), "every buffer", measure::<E>()))
 }
 
 async fn measure<E: Ends>() -> Result<()> {
@@ -126,7 +126,7 @@ async fn settled() -> Held {
         if held() != last {
             (last, since) = (held(), Instant::now());
         }
-        since.elapsed() > Duration::from_millis(500)
+        since.elapsed() > patience(Duration::from_millis(500))
     })
     .await;
     last
@@ -144,7 +144,10 @@ async fn let_go(mut left: Left, reversed: bool, empty: Held) -> Result<()> {
         left.reverse();
     }
     left.into_iter().for_each(drop);
-    if timeout(SETTLING, until(|| held() == empty)).await.is_err() {
+    if timeout(limit(SETTLING), until(|| held() == empty))
+        .await
+        .is_err()
+    {
         let now = held();
         bail!("reversed: {reversed}: {now:?} are held, and {empty:?} without any stream");
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use common::{
     ends,
-    limit::{GENEROUS, together, within},
+    limit::{generous, patience, together, within},
     pattern::{End, Pattern, own},
     proxy::{CONTROL, DATA, Deed, Mischief, Proxy, Way},
     random::Random,
@@ -28,8 +28,8 @@ const HEADER_BYTES: u64 = 128;
 fn config() -> StreamConfig {
     let mut config = StreamConfig::default();
     (config.chunk_bytes, config.depth) = (16 << 10, 4);
-    config.timeout = Duration::from_secs(1);
-    config.handshake_timeout = Duration::from_millis(300);
+    config.timeout = patience(Duration::from_secs(1));
+    config.handshake_timeout = patience(Duration::from_millis(500));
     config
 }
 
@@ -77,7 +77,7 @@ async fn in_the_middle(
             };
             proxy.plan(mischief);
             let body = rage(dialer, acceptor);
-            let errors = within(Duration::from_secs(10), "the stream", body).await;
+            let errors = within(generous(), "the stream", body).await;
             let errors = errors.with_context(|| format!("{mischief:?}"))?;
             ensure!(
                 !proxy.is_waiting(),
@@ -151,12 +151,7 @@ async fn the_last_length_before_a_long_silence() -> Result<()> {
     for byte in 0..4 {
         for bit in 0..8 {
             let body = last_length_changed(byte, bit);
-            within(
-                Duration::from_secs(5),
-                &format!("byte {byte}, bit {bit}"),
-                body,
-            )
-            .await?;
+            within(generous(), &format!("byte {byte}, bit {bit}"), body).await?;
         }
     }
     Ok(())
@@ -164,7 +159,7 @@ async fn the_last_length_before_a_long_silence() -> Result<()> {
 
 async fn last_length_changed(byte: u64, bit: u8) -> Result<()> {
     let mut config = config();
-    config.timeout = GENEROUS;
+    config.timeout = generous();
     let (mut dialer, mut acceptor, proxy) = through_a_proxy(&config).await?;
     Pattern::new(53).write(&mut dialer, 0..1000).await?;
     Pattern::new(53).read(&mut acceptor, 0..1000).await?;
@@ -196,12 +191,7 @@ async fn a_damaged_fin() -> Result<()> {
     for byte in 0..2 + 1 + 2 + 9 + 16 {
         let deed = flip(&mut random);
         let body = damaged_fin(byte, deed);
-        within(
-            Duration::from_secs(5),
-            &format!("byte {byte}, {deed:?}"),
-            body,
-        )
-        .await?;
+        within(generous(), &format!("byte {byte}, {deed:?}"), body).await?;
     }
     Ok(())
 }
@@ -237,7 +227,7 @@ async fn damaged_fin(byte: u64, deed: Deed) -> Result<()> {
 /// The peer's sink took everything, but its word is lost: that is told apart from bytes that are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_confirmation() -> Result<()> {
-    within(Duration::from_secs(5), "a lost confirmation", async {
+    within(generous(), "a lost confirmation", async {
         let (mut dialer, mut acceptor, proxy) = through_a_proxy(&config()).await?;
         Pattern::new(58).write(&mut dialer, 0..1000).await?;
         dialer.shutdown().await?;
@@ -287,7 +277,7 @@ async fn mischief_during_the_handshake() -> Result<()> {
                 deed,
             };
             let body = shaken(mischief);
-            within(Duration::from_secs(5), &format!("{mischief:?}"), body).await?;
+            within(generous(), &format!("{mischief:?}"), body).await?;
         }
     }
     Ok(())

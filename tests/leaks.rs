@@ -4,9 +4,11 @@
 
 mod common;
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail, ensure};
 use common::{
-    limit::{GENEROUS, until, within},
+    limit::{generous, limit, until, within},
     process, states,
 };
 use rdpipe::{Key, Listener, StreamConfig, connect};
@@ -27,7 +29,7 @@ fn a_thousand_connections_leave_nothing_behind() -> Result<()> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    runtime.block_on(within(GENEROUS, "a thousand connections", measure()))
+    runtime.block_on(within(generous(), "a thousand connections", measure()))
 }
 
 async fn measure() -> Result<()> {
@@ -59,8 +61,7 @@ async fn measure() -> Result<()> {
 async fn settle(empty: (usize, usize)) -> Result<()> {
     let now = || (process::threads(), process::descriptors());
     let settled = until(|| now() <= empty && now().1 <= empty.1);
-    let limit = std::time::Duration::from_secs(10);
-    match tokio::time::timeout(limit, settled).await {
+    match tokio::time::timeout(limit(Duration::from_secs(10)), settled).await {
         Ok(()) => Ok(()),
         Err(_) => bail!(
             "(threads, descriptors): {:?}, and {empty:?} without any stream",

@@ -12,10 +12,10 @@ use std::{
     path::Path,
     process::Stdio,
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use pair::{Place, eventually, pattern, rdsend, receiver, sender, write_position};
+use pair::{Place, eventually, pattern, rdsend, receiver, sender, soon, write_position};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 /// Sends `data` to an rdrecv that writes to `path`; both must succeed.
@@ -167,7 +167,7 @@ fn a_fifo_that_nobody_reads_does_not_hide_a_death() {
     });
     let killed = sender.kill();
     let receiver = receiver.end();
-    assert!(receiver.at.saturating_duration_since(killed) < Duration::from_secs(2));
+    assert!(receiver.at.saturating_duration_since(killed) < soon());
     receiver.fails(255, &["the other end died"]);
 }
 
@@ -242,11 +242,7 @@ fn a_partial_line_arrives_at_once() {
         let mut arrived = vec![0; word.len()];
         output.read_exact(&mut arrived).unwrap();
         assert_eq!(arrived, word.as_bytes());
-        assert!(
-            since.elapsed() < Duration::from_secs(2),
-            "{:?}",
-            since.elapsed()
-        );
+        assert!(since.elapsed() < soon(), "{:?}", since.elapsed());
     }
     drop(input);
     sender.end().exits(0);

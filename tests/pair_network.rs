@@ -4,11 +4,21 @@
 
 mod pair;
 
-use pair::{Act, Connection, End, Place, Plan, Proxy, Random, Towards, pattern, receiver, sender};
+use std::time::Duration;
+
+use pair::{
+    Act, Connection, End, Place, Plan, Proxy, Random, Towards, patience, pattern, receiver, sender,
+};
+
+/// How long both ends may hear nothing of each other.
+fn timeout() -> Duration {
+    patience(Duration::from_millis(400))
+}
 
 /// An endless transfer through a proxy that does harm, which both ends must notice.
-fn harmed(plan: Plan, timeout: &str) -> [End; 2] {
+fn harmed(plan: Plan, timeout: Duration) -> [End; 2] {
     let place = Place::new();
+    let timeout = timeout.as_secs_f64();
     let receiver = receiver(format!("--timeout {timeout} -o {}", place.old())).start();
     let proxy = Proxy::start(receiver.port(), plan);
     // Small chunks make for many control messages.
@@ -53,7 +63,7 @@ fn a_connection_is_cut() {
             at: somewhere(&mut random, place),
             act: Act::Cut,
         };
-        let [sender, receiver] = harmed(plan, "0.4");
+        let [sender, receiver] = harmed(plan, timeout());
         let cause = match connection {
             Connection::Data => "the data connection broke",
             Connection::Control => "the other end died",
@@ -83,7 +93,7 @@ fn a_bit_is_flipped() {
                     at,
                     act: Act::Flip,
                 },
-                "0.4",
+                timeout(),
             );
             for end in [sender, receiver] {
                 let code = if end.stderr.contains(" gave up at byte ") {
@@ -106,14 +116,10 @@ fn the_cable_is_pulled() {
         at: 1_000_000,
         act: Act::Silence,
     };
-    for end in harmed(plan, "0.4") {
-        end.fails(
-            255,
-            &[
-                " failed at byte ",
-                "nothing was heard from the other end for 400.0ms",
-            ],
-        );
+    let timeout = timeout();
+    let silence = format!("nothing was heard from the other end for {timeout:.1?}");
+    for end in harmed(plan, timeout) {
+        end.fails(255, &[" failed at byte ", &silence]);
     }
 }
 

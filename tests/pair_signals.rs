@@ -4,9 +4,9 @@
 
 mod pair;
 
-use std::{fs, net::TcpListener, path::Path, time::Duration};
+use std::{fs, net::TcpListener, path::Path};
 
-use pair::{Place, Running, eventually, is_ignored, receiver, sender, write_position};
+use pair::{Place, Running, eventually, is_ignored, receiver, sender, soon, write_position};
 use rustix::process::Signal;
 
 #[test]
@@ -29,7 +29,7 @@ fn a_signal_ends_both() {
             };
             let since = hit.signal(signal);
             let hit = hit.end();
-            assert!(hit.at - since < Duration::from_secs(2));
+            assert!(hit.at - since < soon());
             hit.fails(code, &[&format!("interrupted by {name}")]);
             let cause = format!(": interrupted by {name}");
             other.end().fails(3, &[" gave up at byte ", &cause]);
@@ -61,32 +61,33 @@ fn a_second_signal_ends_at_once() {
         pair::skip("SIGINT is ignored here");
         return;
     }
+    // On a busy machine the first signal may be through before the second one is sent: then once more.
+    assert!((0..5).any(|_| the_second_signal_ends_it()));
+}
+
+/// Interrupts a sender twice. Returns false if it had the time to say so, which is how the first signal alone ends it.
+fn the_second_signal_ends_it() -> bool {
     let place = Place::new();
     let receiver = receiver(format!("-o {}", place.old())).start();
     let sender = sender(receiver.port(), "-i /dev/zero").start();
     progress(&receiver, &place);
-    // A peer that does not listen is told nevertheless, which takes a while.
+    // A peer that does not listen is told nevertheless, which takes two seconds.
     receiver.signal(Signal::STOP);
     receiver.stopped();
     sender.signal(Signal::INT);
     eventually("the first signal to be taken", || {
-        let open = fs::read_dir(format!("/proc/{}/fd", sender.id()))
-            .unwrap()
-            .flatten();
-        let mut open = open.flat_map(|entry| fs::read_link(entry.path()));
-        (!open.any(|path| path == Path::new("/dev/zero"))).then_some(())
+        let open = fs::read_dir(format!("/proc/{}/fd", sender.id()));
+        let mut open = open.into_iter().flatten().flatten();
+        let mut paths = open.by_ref().flat_map(|entry| fs::read_link(entry.path()));
+        (!paths.any(|path| path == Path::new("/dev/zero"))).then_some(())
     });
-    let since = sender.signal(Signal::INT);
+    sender.signal(Signal::INT);
     let end = sender.end();
     assert_eq!(end.code(), 130);
-    assert!(
-        end.at - since < Duration::from_secs(1),
-        "{:?}",
-        end.at - since
-    );
     receiver.signal(Signal::CONT);
     assert_ne!(receiver.end().code(), 0);
     place.assert_untouched(&[]);
+    !end.stderr.contains("interrupted by")
 }
 
 fn progress(receiver: &Running, place: &Place) {

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pair::{End, Link, Sight, eventually, ip, key, lacks_guest, lacks_rdma, patient, pattern};
+use pair::{End, Link, Sight, eventually, ip, key, lacks_guest, lacks_rdma, limit, pattern};
 use rustix::process::Signal;
 
 /// How much longer than TCP that was asked for.
@@ -147,7 +147,7 @@ fn the_next_pair_of_ports_when_the_best_never_delivers() {
         );
     }
     assert!(rdma.ends[0].stdout == pattern(BYTES), "other bytes");
-    assert!(more < patient(MORE), "{more:?} more than TCP");
+    assert!(more < limit(MORE), "{more:?} more than TCP");
 }
 
 fn turn() -> Option<MutexGuard<'static, ()>> {
@@ -199,7 +199,7 @@ impl Absence {
         println!("{tcp:?} over TCP, {more:?} more: {:?}", auto.said());
         self.is_said(&auto);
         assert!(auto.ends[0].stdout == pattern(BYTES), "other bytes");
-        assert!(more < patient(MORE), "{more:?} more than TCP");
+        assert!(more < limit(MORE), "{more:?} more than TCP");
 
         let rdma = run(self.sights, ["--transport rdma"; 2]);
         println!("insisted: {:?}", rdma.said());

@@ -5,7 +5,7 @@ mod pair;
 
 use std::{io::Write, process::Stdio, time::Duration};
 
-use pair::{Doomed, Place, SOON, Victim, lacks_rdma, patient, pattern, receiver, sender, written};
+use pair::{Doomed, Place, Victim, lacks_rdma, patience, pattern, receiver, sender, soon, written};
 use rustix::process::Signal;
 
 const OPTIONS: &str = "--transport rdma";
@@ -59,12 +59,13 @@ fn a_silent_end_counts_as_dead_after_the_timeout() {
     if lacks_rdma() {
         return;
     }
-    let limit = Duration::from_secs(2);
+    let timeout = patience(Duration::from_secs(2));
+    let silence = format!("nothing was heard from the other end for {timeout:.1?}");
     for stop_sender in [true, false] {
         let place = Place::new();
-        let options = "--transport rdma --timeout 2";
+        let options = format!("--transport rdma --timeout {}", timeout.as_secs_f64());
         let receiver = receiver(format!("{options} -o {}", place.old())).start();
-        let sender = sender(receiver.port(), options).stdin(Stdio::piped());
+        let sender = sender(receiver.port(), &options).stdin(Stdio::piped());
         let mut sender = sender.start();
         // Not at its end, and not busy either: what is stopped is known to be in the middle.
         let mut input = sender.stdin();
@@ -79,11 +80,8 @@ fn a_silent_end_counts_as_dead_after_the_timeout() {
         let end = other.end();
         let late = end.at - since;
         println!("after {late:?}: {}", end.stderr);
-        assert!(late < limit + patient(SOON), "{late:?}");
-        end.fails(
-            255,
-            &["nothing was heard from the other end for 2.0s", "at byte "],
-        );
+        assert!(late < timeout + soon(), "{late:?}");
+        end.fails(255, &[&silence, "at byte "]);
         stopped.signal(Signal::CONT);
         drop(input);
         let end = stopped.end();

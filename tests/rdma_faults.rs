@@ -7,12 +7,12 @@ use std::{
     fs::{File, OpenOptions},
     io::Write,
     process::Stdio,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use pair::{
-    Act, Connection, LIMIT, Place, Plan, Proxy, SOON, Towards, lacks_rdma, patient, pattern,
-    receiver, sender,
+    Act, Connection, Place, Plan, Proxy, Towards, generous, lacks_rdma, patience, pattern,
+    receiver, sender, soon,
 };
 
 #[test]
@@ -62,20 +62,21 @@ fn the_control_connection_is_cut() {
             act: Act::Cut,
         };
         let proxy = Proxy::start(receiver.port(), plan);
-        let options = "--transport rdma --timeout 1 --chunk 16K --depth 4";
+        let timeout = patience(Duration::from_secs(1)).as_secs_f64();
+        let options = format!("--transport rdma --timeout {timeout} --chunk 16K --depth 4");
         let mut sender = sender(proxy.port, options).stdin(Stdio::piped()).start();
         let mut input = sender.stdin();
         let piece = pattern(64 << 10);
         let began = Instant::now();
         // Until the program at the other end of the pipe is gone.
         while input.write_all(&piece).is_ok() {
-            assert!(began.elapsed() < patient(LIMIT), "it goes on and on");
+            assert!(began.elapsed() < generous(), "it goes on and on");
         }
         let gone = Instant::now();
         assert!(proxy.acted());
         let (sender, receiver) = (sender.end(), receiver.end());
         let late = receiver.at.saturating_duration_since(gone);
-        assert!(late < patient(SOON), "{late:?}");
+        assert!(late < soon(), "{late:?}");
         sender.fails(
             255,
             &["sending to 127.0.0.1 failed at byte ", "the other end died"],

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use common::{
     ends::{Ends, Rdma},
     is_full,
-    limit::{generous, together, until, within},
+    limit::{generous, limit, patience, together, until, within},
     pattern::Pattern,
     process, skip, states,
 };
@@ -76,9 +76,9 @@ fn what_streams_and_messages_leave_behind() -> Result<()> {
         streams: count,
         messages: many,
     } = Amount::of_this_run();
-    let limit = generous() * if is_full() { 5 } else { 1 };
+    let most = generous() * if is_full() { 5 } else { 1 };
     runtime.block_on(async {
-        within(limit, "streams one after another", streams(count)).await?;
+        within(most, "streams one after another", streams(count)).await?;
         within(generous(), "small messages", messages(many)).await
     })
 }
@@ -118,7 +118,7 @@ impl Held {
                 && self.objects.is_none_or(few)
                 && now.slab_bytes < self.slab_bytes + slack
         });
-        match tokio::time::timeout(Duration::from_secs(15), settled).await {
+        match tokio::time::timeout(limit(Duration::from_secs(15)), settled).await {
             Ok(()) => Ok(()),
             Err(_) => bail!("{:?}, and {self:?} before", Self::now()),
         }
@@ -177,7 +177,7 @@ async fn settled() -> Held {
         if !same {
             (last, since) = (now, Instant::now());
         }
-        since.elapsed() > Duration::from_millis(300)
+        since.elapsed() > patience(Duration::from_millis(300))
     });
     quiet.await;
     Held::now()

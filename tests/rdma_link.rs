@@ -18,8 +18,8 @@ use std::{
 };
 
 use pair::{
-    Link, Place, Running, SOON, eventually, lacks_guest, lacks_rdma, patient, pattern, receiver,
-    sender,
+    Link, Place, Running, eventually, lacks_guest, lacks_rdma, limit, pattern, receiver, sender,
+    soon,
 };
 
 static TURN: Mutex<()> = Mutex::new(());
@@ -149,7 +149,7 @@ fn an_interface_that_is_down_for_good() {
     let since = Instant::now();
     let down = Link::down("d0");
     // The retries, the timeout, and what it takes to say so.
-    let limit = Duration::from_secs(4 + 6) + patient(SOON);
+    let limit = limit(Duration::from_secs(4 + 6)) + soon();
     stream.ends_badly(since, limit);
     drop(down);
 }

@@ -17,7 +17,7 @@ use anyhow::{Result, ensure};
 use common::{
     ends::{listener, meet},
     is_full,
-    limit::{generous, together, within},
+    limit::{generous, limit, together, within},
     pattern::Pattern,
     process, skip,
 };
@@ -85,8 +85,8 @@ fn a_long_stream_over_many_links() -> Result<()> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let limit = generous() * if is_full() { 10 } else { 1 };
-    runtime.block_on(within(limit, "a long stream", copy(Size::of_this_run())))
+    let most = generous() * if is_full() { 10 } else { 1 };
+    runtime.block_on(within(most, "a long stream", copy(Size::of_this_run())))
 }
 
 fn missing() -> Option<String> {
@@ -205,7 +205,7 @@ impl Seen {
             Times(&stalls)
         );
         // Whoever waits for so long has been forgotten.
-        let most = generous() / 20;
+        let most = limit(Duration::from_secs(3));
         ensure!(
             *waits.last().unwrap_or(&most) < most,
             "longer than {most:?}"

@@ -5,21 +5,27 @@ mod common;
 use std::{io, thread, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
-use common::{ends, limit::within, pattern::own};
+use common::{
+    ends,
+    limit::{generous, patience, within},
+    pattern::own,
+};
 use rdpipe::{Error, Fault, Key, StreamConfig, TransportPolicy, connect};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     runtime::{Builder, Handle, Runtime},
 };
 
-/// How long a peer may be silent.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a peer may be silent, and how long the other one's thread is blocked.
+#[derive(Clone, Copy)]
+struct Times {
+    patience: Duration,
+    stall: Duration,
+}
 
-const LIMIT: Duration = Duration::from_secs(20);
-
-fn config() -> StreamConfig {
+fn config(times: Times) -> StreamConfig {
     let mut config = StreamConfig::default();
-    config.timeout = PATIENCE;
+    config.timeout = times.patience;
     config.transport = TransportPolicy::Tcp;
     config
 }
@@ -30,12 +36,12 @@ fn runtime() -> Result<Runtime> {
 
 /// Sends a word, then nothing for three times the patience of its peer, since its thread is blocked, and
 /// then another word.
-async fn stall(port: u16, key: Key, config: StreamConfig) -> Result<()> {
+async fn stall(port: u16, key: Key, config: StreamConfig, times: Times) -> Result<()> {
     let mut stream = connect("127.0.0.1", port, &key, &config).await?;
     stream.write_all(b"before ").await?;
     stream.flush().await?;
     // Nothing is waited for: it is what happens to a thread that reads from such a disk.
-    thread::sleep(3 * PATIENCE);
+    thread::sleep(times.stall);
     stream.write_all(b"after").await?;
     stream.finish().await?;
     Ok(())
@@ -43,12 +49,18 @@ async fn stall(port: u16, key: Key, config: StreamConfig) -> Result<()> {
 
 /// What the peer of a sender that stalls comes to.
 fn beside_a_stall(keepalive: Option<Handle>) -> Result<io::Result<String>> {
-    runtime()?.block_on(within(LIMIT, "the reader", async {
-        let (mut listener, key) = ends::listener(config())?;
-        let mut config = config();
+    let patience = patience(Duration::from_secs(2));
+    let times = Times {
+        patience,
+        stall: 3 * patience,
+    };
+    let most = generous() + times.stall;
+    runtime()?.block_on(within(most, "the reader", async {
+        let (mut listener, key) = ends::listener(config(times))?;
+        let mut config = config(times);
         config.keepalive_runtime = keepalive;
         let port = listener.local_addr().port();
-        let sender = thread::spawn(move || runtime()?.block_on(stall(port, key, config)));
+        let sender = thread::spawn(move || runtime()?.block_on(stall(port, key, config, times)));
         let mut stream = listener.accept().await?;
         let mut read = String::new();
         let reading = stream.read_to_string(&mut read).await;

@@ -7,7 +7,7 @@ use std::{net::SocketAddr, time::Duration};
 use anyhow::{Context, Result, bail, ensure};
 use common::{
     ends,
-    limit::{GENEROUS, within},
+    limit::{generous, limit, patience, within},
     process,
     proxy::{CONTROL, DATA, Proxy},
     random::Random,
@@ -87,7 +87,7 @@ impl House {
 async fn alone(name: &str, body: impl Future<Output = Result<()>>) -> Result<()> {
     let _alone = ALONE.lock().await;
     let before = process::resident_bytes();
-    within(GENEROUS, name, body).await?;
+    within(generous(), name, body).await?;
     let grown = process::resident_bytes().saturating_sub(before);
     ensure!(grown < SLACK_BYTES, "{name}: {grown} more bytes resident");
     Ok(())
@@ -112,13 +112,13 @@ strangers! {
     /// The dialer is told at once, and not only when its time is up.
     wrong_key(house) {
         let mut patient = house.config.clone();
-        (patient.connect_timeout, patient.handshake_timeout) = (GENEROUS, GENEROUS);
+        (patient.connect_timeout, patient.handshake_timeout) = (generous(), generous());
         let key = Key::generate()?.key().clone();
         let started = Instant::now();
         let error = connect("127.0.0.1", house.address.port(), &key, &patient).await;
         let fault = handshake_fault(error.map(drop))?;
         ensure!(matches!(fault, HandshakeFault::Key), "{fault:?}");
-        ensure!(started.elapsed() < Duration::from_secs(3), "told after {:?}", started.elapsed());
+        ensure!(started.elapsed() < limit(Duration::from_secs(4)), "told after {:?}", started.elapsed());
     }
 
     a_megabyte_of_random_bytes(house) {
@@ -231,7 +231,7 @@ strangers! {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_a_word_then_silence() -> Result<()> {
     let body = Box::pin(async {
-        let mut house = House::with_patience(Duration::from_millis(300))?;
+        let mut house = House::with_patience(patience(Duration::from_millis(500)))?;
         let whole = [&preamble(VERSION, b'C')[..], &[7; 47]].concat();
         let token = [&preamble(VERSION, b'D')[..], &[7; 31]].concat();
         let mut silent = Vec::new();
@@ -315,7 +315,12 @@ async fn dial_a_fake(banner: &[u8]) -> Result<HandshakeFault> {
     let fake = TcpListener::bind("127.0.0.1:0").await?;
     let port = fake.local_addr()?.port();
     let mut config = StreamConfig::default();
-    (config.connect_timeout, config.handshake_timeout) = (GENEROUS, Duration::from_millis(500));
+    // Only silence is waited for until the time is up.
+    config.handshake_timeout = match banner {
+        [] => Duration::from_millis(500),
+        _ => generous(),
+    };
+    config.connect_timeout = 2 * generous();
     let key = Key::generate()?.key().clone();
     let answering = async {
         let (mut dialer, _) = fake.accept().await?;
@@ -324,7 +329,7 @@ async fn dial_a_fake(banner: &[u8]) -> Result<HandshakeFault> {
     };
     let dialing = connect("127.0.0.1", port, &key, &config);
     let both = async { tokio::join!(dialing, answering) };
-    let (dialed, _dialer) = timeout(Duration::from_secs(10), both)
+    let (dialed, _dialer) = timeout(generous(), both)
         .await
         .context("the dialer hangs")?;
     handshake_fault(dialed.map(drop))
@@ -349,7 +354,7 @@ async fn hung_up(stranger: &mut TcpStream) -> Result<()> {
     let mut last_words = Vec::new();
     let reading = stranger.read_to_end(&mut last_words);
     // A reset is as good as an end.
-    let _ = timeout(Duration::from_secs(5), reading)
+    let _ = timeout(limit(Duration::from_secs(5)), reading)
         .await
         .context("still connected")?;
     ensure!(

@@ -49,13 +49,13 @@ mod broken_on_purpose {
     use crate::{
         common::{
             ends::{Flipped, Tcp},
-            limit::within,
+            limit::{generous, within},
         },
         contract::{order, pace},
     };
 
-    /// Long enough for every promise that is kept, short enough to wait for one that never is.
-    const PATIENCE: Duration = Duration::from_secs(5);
+    /// Waited out by a promise that never is kept.
+    const HANG: Duration = Duration::from_secs(5);
 
     fn with(fault: impl FnOnce(&mut Faults)) -> StreamConfig {
         let mut config = StreamConfig::default();
@@ -79,22 +79,22 @@ mod broken_on_purpose {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_credit_skipped() -> Result<()> {
         let healthy = order::every_size::<Tcp>(with(|_| {}));
-        within(PATIENCE, "every_size", healthy).await?;
+        within(generous(), "every_size", healthy).await?;
         let body = order::every_size::<Tcp>(with(|faults| faults.skip_credits = true));
-        red(within(PATIENCE, "every_size", body).await, "hangs")
+        red(within(HANG, "every_size", body).await, "hangs")
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_slot_reused_early() -> Result<()> {
         within(
-            PATIENCE,
+            generous(),
             "slow_reader",
             pace::slow_reader::<Tcp>(with(|_| {})),
         )
         .await?;
         let body = pace::slow_reader::<Tcp>(with(|faults| faults.reuse_slots_early = true));
         red(
-            within(PATIENCE, "slow_reader", body).await,
+            within(generous(), "slow_reader", body).await,
             "a slot that was not granted",
         )
     }
@@ -102,9 +102,9 @@ mod broken_on_purpose {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_digest_unchecked() -> Result<()> {
         let damaged = order::never_a_wrong_byte::<Flipped>(with(|_| {}));
-        within(PATIENCE, "never_a_wrong_byte", damaged).await?;
+        within(generous(), "never_a_wrong_byte", damaged).await?;
         let body = order::never_a_wrong_byte::<Flipped>(with(|faults| faults.ignore_digest = true));
-        let outcome = within(PATIENCE, "never_a_wrong_byte", body).await;
+        let outcome = within(generous(), "never_a_wrong_byte", body).await;
         red(outcome, "is not the one that was written")
     }
 }

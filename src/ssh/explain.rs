@@ -1,8 +1,8 @@
 //! Why a session could not be opened, or was lost, in words that say what to do: pure, no I/O.
 
 use super::{
-    plan::launch::{Launch, Way},
-    protocol::Status,
+    plan::launch::{Launch, LaunchKind},
+    stage::Status,
 };
 
 /// What is known about a session that ended without a report.
@@ -31,7 +31,7 @@ fn lost(launch: &Launch, evidence: &Evidence<'_>) -> String {
     let last = said(launch, evidence.words);
     match evidence.status {
         // ssh's own failures; a status of the agent's would be another.
-        Some(Status::Exited(255)) if launch.way == Way::Ssh => {
+        Some(Status::Exited(255)) if launch.kind == LaunchKind::Ssh => {
             format!("lost the connection to {host}{last}")
         }
         Some(Status::Exited(status @ 129..=192)) => {
@@ -40,7 +40,7 @@ fn lost(launch: &Launch, evidence: &Evidence<'_>) -> String {
         Some(Status::Exited(status)) => {
             format!("the agent on {host} ended too early, with status {status}{last}")
         }
-        Some(Status::Signaled(number)) if launch.way == Way::Here => {
+        Some(Status::Signaled(number)) if launch.kind == LaunchKind::Here => {
             format!("the agent on {host} was killed by {}", signal(number))
         }
         Some(Status::Signaled(number)) => {
@@ -68,7 +68,7 @@ fn unopened(launch: &Launch, evidence: &Evidence<'_>) -> String {
         }
         None => return format!("cannot reach {host}{last}"),
     };
-    if launch.way == Way::Ssh && status == 255 {
+    if launch.kind == LaunchKind::Ssh && status == 255 {
         let has = |text: &str| evidence.words.iter().any(|line| line.contains(text));
         let known = SSH_FAILURES
             .iter()
@@ -146,9 +146,9 @@ fn said(launch: &Launch, words: &[String]) -> String {
     let Some(line) = line else {
         return String::new();
     };
-    match launch.way {
-        Way::Here => format!(": {line}"),
-        Way::Ssh | Way::Rsh => {
+    match launch.kind {
+        LaunchKind::Here => format!(": {line}"),
+        LaunchKind::Ssh | LaunchKind::Rsh => {
             let program = program(launch);
             let line = line.strip_prefix("ssh: ").unwrap_or(line);
             format!(": {program} said \"{}\"", line.trim())
@@ -162,7 +162,7 @@ fn program(launch: &Launch) -> String {
     name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
-/// A signal by number, and by name where everybody knows it.
+/// Returns a signal's number, and its name where it has a common one.
 pub(crate) fn signal(number: u8) -> String {
     let name = match number {
         1 => "SIGHUP",
@@ -187,14 +187,14 @@ pub(crate) fn signal(number: u8) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ssh::plan::{Place, launch::Remote};
+    use crate::ssh::plan::{StageHost, launch::Remote};
 
     fn launch(rsh: Option<&str>) -> Launch {
         let remote = Remote {
             rsh: rsh.map(|rsh| vec![rsh.to_owned()]),
             ..Remote::default()
         };
-        let place = Place::Host {
+        let place = StageHost::Host {
             destination: "me@fs1".to_owned(),
             host: "fs1".to_owned(),
         };
@@ -326,7 +326,7 @@ mod tests {
             lost(&[], Status::Exited(0)),
             "the agent on fs1 ended too early, with status 0"
         );
-        let here = Remote::default().launch(&Place::Here, "/usr/bin/rdpipe".as_ref());
+        let here = Remote::default().launch(&StageHost::Here, "/usr/bin/rdpipe".as_ref());
         assert_eq!(
             told(&here, &[], Status::Signaled(9), true),
             "the agent on this machine was killed by signal 9 (SIGKILL)"

@@ -1,15 +1,32 @@
-//! Pipelines: the controller that runs them, the agents that run their stages, and ssh between the two.
+//! Runs on several machines: the controller, the agents that work for it, and ssh between the two.
+//!
+//! The modules, each of which uses only those above it:
+//!
+//! | module | holds | I/O |
+//! |---|---|---|
+//! | [`protocol`] | the envelope between controller and agent: orders, edges, frames, the greeting | none |
+//! | [`stage`] | the messages of an application: the stages of rdpipe, and the files of rdcat | none |
+//! | [`quote`], [`plan`], [`explain`] | segments, how an agent is started, words for failures | none |
+//! | [`edge`] | one end of an edge: listens, dials, describes its link | tokio |
+//! | [`agent`] | carries out one order on one host | tokio, processes |
+//! | [`session`] | the controller's end of one agent | tokio, processes |
+//! | [`local_edge`] | the controller's own edges: its standard input and output | tokio |
+//! | [`outcome`] | what the stages' ends add up to: statuses, the first cause, the exit status | none |
+//! | [`supervisor`] | decides what happens when, and drives sessions and local edges | a state machine without, a driver with |
+//!
+//! Two modules on one level do not use each other, except that `agent` names signals as [`explain`] does. The
+//! agent and the controller meet in [`protocol`], [`stage`] and [`edge`] only.
 
 pub(crate) mod agent;
+mod edge;
 pub(crate) mod explain;
-mod frames;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
-mod greeting;
+pub(crate) mod local_edge;
 pub(crate) mod outcome;
-pub(crate) mod own;
 pub(crate) mod plan;
 pub(crate) mod protocol;
 pub(crate) mod quote;
 mod session;
+pub(crate) mod stage;
 pub(crate) mod supervisor;

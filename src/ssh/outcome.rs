@@ -5,7 +5,8 @@ mod tests;
 
 use super::{
     explain::signal,
-    protocol::{End, Fault, FaultKind, Report, Status},
+    protocol::{FaultKind, WorkFault},
+    stage::{StageReport, Status},
 };
 
 /// Where something happened.
@@ -13,37 +14,46 @@ use super::{
 pub(crate) enum Site {
     /// In this stage, counted from 0.
     Stage(usize),
-    /// At rdpipe's own end of the pipeline: the input feeds the first stage, the output is the last's.
-    Own(End),
+    /// At the controller's own input, which feeds the first stage.
+    Input,
+    /// At the controller's own output, which takes what the last stage writes.
+    Output,
     /// Between the stages: while edge `.0` was being set up.
     Edge(usize),
 }
 
 /// Something that broke, in the order in which it came to be known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Cause {
+pub(crate) struct PipelineFault {
+    /// Where it broke.
     pub(crate) site: Site,
-    pub(crate) fault: Fault,
+    /// What broke.
+    pub(crate) fault: WorkFault,
     /// Whether ssh, the network or an agent failed, and not what the user asked for.
     pub(crate) is_trouble: bool,
 }
 
 /// What is known about a stage in the end.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct StageEnd {
-    /// From [`FromAgent::Ended`](super::protocol::FromAgent::Ended): nothing had failed before it.
+pub(crate) struct StageOutcome {
+    /// From [`FromStage::Ended`](super::stage::FromStage::Ended): nothing had failed before it.
     pub(crate) ended: Option<Status>,
-    pub(crate) report: Option<Report>,
+    /// The stage's own report, if its agent has sent one.
+    pub(crate) report: Option<StageReport>,
+    /// What broke, by its agent's report.
+    pub(crate) fault: Option<WorkFault>,
     /// Whether it is about a file and runs no command.
     pub(crate) is_file: bool,
 }
 
 /// What is known about the whole.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ends {
-    pub(crate) stages: Vec<StageEnd>,
-    pub(crate) causes: Vec<Cause>,
-    /// Whoever read rdpipe's output left early.
+pub(crate) struct PipelineOutcome {
+    /// Every stage, in order.
+    pub(crate) stages: Vec<StageOutcome>,
+    /// Everything that broke, in the order in which it became known.
+    pub(crate) causes: Vec<PipelineFault>,
+    /// Whether the reader of the controller's output closed it before the end.
     pub(crate) reader_left: bool,
     /// The signal that ended the run.
     pub(crate) signal: Option<u8>,
@@ -64,7 +74,7 @@ pub(crate) enum Verdict {
     Trouble,
 }
 
-impl StageEnd {
+impl StageOutcome {
     /// How its command ended, if that is known.
     pub(crate) fn status(&self) -> Option<Status> {
         let reported = self.report.as_ref().and_then(|report| report.status);
@@ -72,7 +82,7 @@ impl StageEnd {
     }
 }
 
-impl Ends {
+impl PipelineOutcome {
     /// How each stage counts.
     pub(crate) fn verdicts(&self) -> Vec<Verdict> {
         let mut verdicts = vec![Verdict::Fine; self.stages.len()];
@@ -85,13 +95,13 @@ impl Ends {
         verdicts
     }
 
-    fn verdict(&self, index: usize, stage: &StageEnd, successor_is_fine: bool) -> Verdict {
+    fn verdict(&self, index: usize, stage: &StageOutcome, successor_is_fine: bool) -> Verdict {
         let fault = self.causes_at(Site::Stage(index)).next();
         match fault {
             Some(cause) if cause.is_trouble => return Verdict::Trouble,
             Some(cause) => match cause.fault.kind {
-                FaultKind::Own if stage.is_file => return Verdict::Failed(1),
-                FaultKind::Own | FaultKind::Edge => return Verdict::Trouble,
+                FaultKind::Local if stage.is_file => return Verdict::Failed(1),
+                FaultKind::Local | FaultKind::Edge => return Verdict::Trouble,
                 // Its command may have failed before it was told that something did.
                 FaultKind::PeerAborted | FaultKind::Ordered => {
                     match stage.ended.map(shell_status) {
@@ -113,12 +123,12 @@ impl Ends {
         }
     }
 
-    fn causes_at(&self, site: Site) -> impl Iterator<Item = &Cause> {
+    fn causes_at(&self, site: Site) -> impl Iterator<Item = &PipelineFault> {
         self.causes.iter().filter(move |cause| cause.site == site)
     }
 
     fn own_output_failed(&self) -> bool {
-        self.causes_at(Site::Own(End::Output)).next().is_some()
+        self.causes_at(Site::Output).next().is_some()
     }
 
     /// The number that rdpipe exits with.
@@ -127,9 +137,10 @@ impl Ends {
             return signal.saturating_add(128);
         }
         let verdicts = self.verdicts();
-        let own = |cause: &Cause| matches!(cause.site, Site::Own(_));
-        let lost =
-            |cause: &Cause| cause.is_trouble || (own(cause) && cause.fault.kind == FaultKind::Edge);
+        let own = |cause: &PipelineFault| matches!(cause.site, Site::Input | Site::Output);
+        let lost = |cause: &PipelineFault| {
+            cause.is_trouble || (own(cause) && cause.fault.kind == FaultKind::Edge)
+        };
         if verdicts.contains(&Verdict::Trouble) || self.causes.iter().any(lost) {
             return TROUBLE;
         }
@@ -137,7 +148,7 @@ impl Ends {
             Verdict::Failed(code) => Some(*code),
             _ => None,
         });
-        let here = |cause: &Cause| own(cause) && cause.fault.kind == FaultKind::Own;
+        let here = |cause: &PipelineFault| own(cause) && cause.fault.kind == FaultKind::Local;
         if let Some(code) = failed {
             code
         } else if self.causes.iter().any(here) {
@@ -152,7 +163,7 @@ impl Ends {
     }
 
     /// The causes, the nearest to the beginning of it all first.
-    pub(crate) fn ranked(&self) -> Vec<&Cause> {
+    pub(crate) fn ranked(&self) -> Vec<&PipelineFault> {
         let mut causes: Vec<_> = self.causes.iter().collect();
         // Stable: among equals the one that came to be known first.
         causes.sort_by_key(|cause| cause.fault.kind);

@@ -7,30 +7,32 @@ mod tests;
 
 use std::{ffi::OsString, fmt, os::unix::ffi::OsStrExt};
 
-use super::protocol::Work;
+use super::stage::StageWork;
 
 /// A pipeline: what runs where, in order. The edges follow from it: edge `k` is the input of stage `k`
 /// (counted from 0) and the output of the one before it; the first and the last are rdpipe's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// At least one.
-    pub(crate) stages: Vec<Stage>,
+    pub(crate) stages: Vec<PlannedStage>,
     /// Whether the first stage reads what rdpipe reads.
     pub(crate) has_input: bool,
 }
 
 /// One segment of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stage {
-    pub(crate) place: Place,
-    pub(crate) work: Work,
+pub(crate) struct PlannedStage {
+    /// Where it runs.
+    pub(crate) place: StageHost,
+    /// What it does.
+    pub(crate) work: StageWork,
     /// What stood behind the colon, for people.
     pub(crate) text: String,
 }
 
 /// Where a stage runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum StageHost {
     /// On this machine, without ssh.
     Here,
     /// Where ssh leads to.
@@ -51,18 +53,18 @@ impl Plan {
     /// The first segment that makes no sense, and why.
     pub(crate) fn parse(segments: &[OsString], input: bool) -> Result<Self, PlanError> {
         let stage = |segment: &OsString| {
-            Stage::parse(segment.as_bytes()).map_err(|fault| PlanError {
+            PlannedStage::parse(segment.as_bytes()).map_err(|fault| PlanError {
                 segment: segment.to_string_lossy().into_owned(),
                 fault,
             })
         };
         let stages: Vec<_> = segments.iter().map(stage).collect::<Result<_, _>>()?;
-        let reads_file = |stage: &Stage| matches!(stage.work, Work::Read(_));
+        let reads_file = |stage: &PlannedStage| matches!(stage.work, StageWork::Read(_));
         let has_input = input && !stages.first().is_some_and(reads_file);
         Ok(Self { stages, has_input })
     }
 
-    /// How messages call a stage: `2 (fs2)`. Whoever uses rdcat knows of hosts, and of no stages.
+    /// Returns the name of a stage in messages: `2 (fs2)`. Messages of rdcat name hosts, and no stages.
     pub(crate) fn name(&self, stage: usize) -> String {
         let place = &self.stages[stage].place;
         if self.is_files() {
@@ -88,7 +90,7 @@ impl Plan {
     }
 
     fn is_files(&self) -> bool {
-        let is_files = |stage: &Stage| matches!(stage.work, Work::Files(_));
+        let is_files = |stage: &PlannedStage| matches!(stage.work, StageWork::Files(_));
         self.stages.first().is_some_and(is_files)
     }
 
@@ -107,9 +109,9 @@ impl Plan {
     }
 }
 
-impl Stage {
+impl PlannedStage {
     fn parse(segment: &[u8]) -> Result<Self, SegmentFault> {
-        let (place, command) = Place::split(segment)?;
+        let (place, command) = StageHost::split(segment)?;
         Ok(Self {
             place,
             work: work(command)?,
@@ -119,11 +121,11 @@ impl Stage {
 
     /// Whether a file is all that it has to do with.
     pub(crate) fn is_file(&self) -> bool {
-        !matches!(self.work, Work::Command(_))
+        !matches!(self.work, StageWork::Command(_))
     }
 }
 
-impl Place {
+impl StageHost {
     /// The place, and what stands behind its colon.
     fn split(segment: &[u8]) -> Result<(Self, &[u8]), SegmentFault> {
         let colon = segment.iter().position(|&byte| byte == b':');
@@ -172,7 +174,7 @@ fn name(bytes: &[u8]) -> Result<&str, SegmentFault> {
 }
 
 /// What a command asks for: one that begins with an operator is about a file.
-fn work(command: &[u8]) -> Result<Work, SegmentFault> {
+fn work(command: &[u8]) -> Result<StageWork, SegmentFault> {
     let trimmed = command.trim_ascii_start();
     if trimmed.is_empty() {
         return Err(SegmentFault::NoCommand);
@@ -182,17 +184,17 @@ fn work(command: &[u8]) -> Result<Work, SegmentFault> {
         path => Ok(path.to_vec()),
     };
     match trimmed {
-        [b'<', rest @ ..] => path(rest).map(Work::Read),
-        [b'>', b'>', rest @ ..] => path(rest).map(|path| Work::Write { path, append: true }),
-        [b'>', rest @ ..] => path(rest).map(|path| Work::Write {
+        [b'<', rest @ ..] => path(rest).map(StageWork::Read),
+        [b'>', b'>', rest @ ..] => path(rest).map(|path| StageWork::Write { path, append: true }),
+        [b'>', rest @ ..] => path(rest).map(|path| StageWork::Write {
             path,
             append: false,
         }),
-        _ => Ok(Work::Command(command.to_vec())),
+        _ => Ok(StageWork::Command(command.to_vec())),
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for StageHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Here => f.write_str("here"),

@@ -1,237 +1,167 @@
-//! What the controller and an agent tell each other, over ssh's stdin and stdout. Pure, no I/O.
+//! The envelope between the controller and an agent, over ssh's stdin and stdout. Pure, no I/O.
 //!
 //! Each side begins with one line of text, [`greeting`], that every version can read: whatever comes
 //! before it was printed by a shell profile. After it come frames: a length (u32, big-endian) and a
 //! message in postcard's encoding. ssh protects them, so they carry the keys of the edges.
+//!
+//! The envelope brings edges up and ends the work. What the work itself has to say travels inside it as
+//! an application's message ([`Payload`]), which the application's own module encodes and decodes.
+
+pub(crate) mod frames;
+pub(crate) mod greeting_scan;
+mod order;
+mod payload;
+#[cfg(test)]
+mod tests;
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// Version of everything in this file. It changes with the messages.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) use self::{
+    order::{EdgeDirection, EdgeId, EdgeOrder, Order, StreamOrder, TransportOrder, Work},
+    payload::{MAX_PAYLOAD_BYTES, Payload, PayloadError},
+};
 
-/// Most bytes of one encoded message: a command as long as Linux lets an argument be (128 KiB), and
-/// its surroundings.
-pub(crate) const MAX_MESSAGE_BYTES: usize = 256 << 10;
+/// The version of the envelope and of every application's messages. It changes with any of them.
+pub(crate) const VERSION: u32 = 3;
 
-/// Controller to agent. The order of the variants is the wire format.
+/// The most bytes of one encoded message: a [`Payload`] of the largest size, and as much again as some
+/// hundred edges of an order need.
+pub(crate) const MAX_MESSAGE_BYTES: usize = MAX_PAYLOAD_BYTES + (64 << 10);
+
+/// A message from the controller to an agent. The order of the variants is the wire format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToAgent {
-    /// First, once: what the agent is to do. It opens its listeners, and starts nothing yet.
+    /// The first message, sent once: the agent's work and its edges. The agent opens its listeners, and
+    /// starts no work yet.
     Order(Box<Order>),
-    /// The other end of this edge listens at these addresses, the best first: connect to it.
+    /// Tells the agent to connect this edge: the other end listens at these addresses, the best first.
     Dial {
-        end: End,
+        /// Which edge.
+        edge: EdgeId,
+        /// Where the other end may be reached.
         addresses: Vec<String>,
+        /// The port of the other end.
         port: u16,
     },
-    /// The other end could not reach this one: now be the one that listens.
-    Listen { end: End },
-    /// Every edge of the whole pipeline stands: run the command, open the file.
+    /// Tells the agent to listen for this edge: the other end could not reach a listener itself.
+    Listen {
+        /// Which edge.
+        edge: EdgeId,
+    },
+    /// Starts the work: every edge of every agent is connected.
     Go,
-    /// Everything before this stage has succeeded: commit the file (`>`), open it (`<`).
-    Proceed,
-    /// End now, in failure: kill what runs, keep no output. With the reason, for the log.
-    Kill { reason: String },
-    /// Still here.
+    /// Carries a message of the application.
+    Application(Payload),
+    /// Ends the work in failure: the agent kills what runs and keeps no output.
+    Kill {
+        /// What failed, for the peers on the edges and for the report.
+        reason: String,
+    },
+    /// Shows that the controller is alive. The agent answers with [`FromAgent::Pong`].
     Ping,
 }
 
-/// Agent to controller. The order of the variants is the wire format.
+/// A message from an agent to the controller. The order of the variants is the wire format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FromAgent {
-    /// First, once.
-    Hello(Hello),
-    /// This end of an edge listens.
-    Listening { end: End, port: u16 },
-    /// None of the addresses to dial could be reached: each with what happened there.
+    /// The first message, sent once.
+    Hello(AgentHello),
+    /// Tells that this end of an edge listens.
+    Listening {
+        /// Which edge.
+        edge: EdgeId,
+        /// The port that the agent listens on.
+        port: u16,
+    },
+    /// Tells that none of the addresses to dial could be reached.
     Unreachable {
-        end: End,
+        /// Which edge.
+        edge: EdgeId,
+        /// Each address, and what happened there.
         tried: Vec<(String, String)>,
     },
-    /// This end of an edge stands.
-    Connected { end: End, link: Link },
-    /// The stage has its whole input, verified, and waits for [`ToAgent::Proceed`]: a `>` or `>>` before
-    /// it commits, a `<` with an input before it opens its file.
-    AtEnd,
-    /// The command and all that it started have ended, or the file was committed. What it wrote may
-    /// still be on its way.
-    Ended(Status),
-    /// Something the user should know about, though it is no failure.
+    /// Tells that this end of an edge is connected.
+    Connected {
+        /// Which edge.
+        edge: EdgeId,
+        /// What carries the edge.
+        link: EdgeLink,
+    },
+    /// Carries a message of the application.
+    Application(Payload),
+    /// Tells the user something that is no failure.
     Warning(String),
-    /// How far the stage is, a few times a second at most.
-    Progress { bytes_in: u64, bytes_out: u64 },
-    /// Last: nothing of the stage runs any more.
-    Report(Report),
-    /// Still here.
+    /// The last message: nothing of the work runs any more.
+    Report(AgentReport),
+    /// Answers [`ToAgent::Ping`].
     Pong,
-    /// Nothing of this one of several files was sent, for this reason, and the next one's turn has come.
-    Unreadable { path: Vec<u8>, why: String },
-}
-
-/// Which of a stage's edges.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) enum End {
-    /// Its input.
-    Input,
-    /// Its output.
-    Output,
 }
 
 /// What an agent is, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Hello {
+pub(crate) struct AgentHello {
     /// The host's own name.
     pub(crate) host: String,
-    /// The same for two agents if and only if they can reach each other at 127.0.0.1.
+    /// The identity of the network stack: two agents have the same if and only if they can reach each
+    /// other at 127.0.0.1.
     pub(crate) machine: String,
-    /// Where the host may be reached, the likeliest first; no loopback and no link-local ones.
+    /// Where the host may be reached, the likeliest first; no loopback and no link-local addresses.
     pub(crate) addresses: Vec<IpAddr>,
-}
-
-/// One stage for one agent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Order {
-    /// Its place in the pipeline, from 1.
-    pub(crate) number: u32,
-    /// How messages call it: "2 (fs2)".
-    pub(crate) name: String,
-    pub(crate) work: Work,
-    /// Where its bytes come from; none is an empty input.
-    pub(crate) input: Option<Edge>,
-    /// Where its bytes go; none is nowhere.
-    pub(crate) output: Option<Edge>,
-    pub(crate) stream: StreamOrder,
-    /// fsync files before they are committed.
-    pub(crate) fsync: bool,
-}
-
-/// What a stage does. Paths and commands are bytes, as the system has them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Work {
-    /// Runs this in the user's login shell.
-    Command(Vec<u8>),
-    /// `< path`: the file is the output; the input, if any, is drained first.
-    Read(Vec<u8>),
-    /// `> path` and `>> path`: the input goes to the file; the output is empty.
-    Write { path: Vec<u8>, append: bool },
-    /// For rdcat: these files are the output, one after the other. Those that cannot be opened are named
-    /// ([`FromAgent::Unreadable`]) and left out.
-    Files(Vec<Vec<u8>>),
-}
-
-/// One end of an edge.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Edge {
-    /// Who is at the other end, for messages: "stage 1 (fs1)", "rdpipe", "rdcat".
-    pub(crate) peer: String,
-    /// The text of the key that only the two ends of this edge have.
-    pub(crate) key: String,
-    /// Whether this end listens from the start; otherwise it waits for [`ToAgent::Dial`].
-    pub(crate) listens: bool,
-}
-
-impl std::fmt::Debug for Edge {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Edge")
-            .field("peer", &self.peer)
-            .field("listens", &self.listens)
-            .finish_non_exhaustive()
-    }
-}
-
-/// How every edge of the stage is set up.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct StreamOrder {
-    /// 0 auto, 1 RDMA, 2 TCP: as `--transport`.
-    pub(crate) transport: u8,
-    /// Bytes of a chunk and number of chunks, where the user gave them.
-    pub(crate) chunk_bytes: Option<u64>,
-    pub(crate) depth: Option<u32>,
-    /// After how long a silence a peer counts as dead, the controller too, in milliseconds.
-    pub(crate) timeout_ms: u64,
-    /// First and last port to listen on; none is any.
-    pub(crate) ports: Option<(u16, u16)>,
-    /// `--device`, `--ib-port`, `--gid-index`, `--traffic-class`, `--service-level`, `--pkey-index`.
-    pub(crate) device: Option<String>,
-    pub(crate) ib_port: Option<u8>,
-    pub(crate) gid_index: Option<u8>,
-    pub(crate) traffic_class: u8,
-    pub(crate) service_level: u8,
-    pub(crate) pkey_index: u16,
 }
 
 /// What carries an edge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Link {
+pub(crate) struct EdgeLink {
     /// "rdma" or "tcp".
     pub(crate) transport: String,
     /// Device, port, GID type, MTU, or why it is TCP.
     pub(crate) reason: String,
-    /// Whether there was RDMA hardware, and it did not work.
+    /// Whether there is RDMA hardware that does not work.
     pub(crate) is_fallback: bool,
     /// The address of the peer.
     pub(crate) address: String,
 }
 
-/// How a process, or a stage without one, ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Status {
-    /// With this exit status.
-    Exited(u8),
-    /// By this signal.
-    Signaled(u8),
+/// How the work of an agent ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AgentReport {
+    /// What broke, if anything did.
+    pub(crate) fault: Option<WorkFault>,
+    /// The application's own report; none if the order could not be carried out at all.
+    pub(crate) result: Option<Payload>,
 }
 
-/// A stage's end.
+/// What broke, and how near to the first cause that is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Report {
-    /// How its command ended; `Exited(0)` for a file that was committed; none if it never began.
-    pub(crate) status: Option<Status>,
-    /// What broke, if anything other than the command's own status did.
-    pub(crate) fault: Option<Fault>,
-    /// The next stage wanted no more before this one had finished writing.
-    pub(crate) output_stopped: bool,
-    /// This stage wanted no more before its input had ended.
-    pub(crate) input_stopped: bool,
-    pub(crate) bytes_in: u64,
-    pub(crate) bytes_out: u64,
-    /// From `Go` to the end.
-    pub(crate) elapsed_us: u64,
-    /// How much of that the stage could have gone on, had there been input.
-    pub(crate) blocked_on_input_us: u64,
-    /// How much of that the stage could have gone on, had the next one taken its output.
-    pub(crate) blocked_on_output_us: u64,
-}
-
-/// What broke, and how near to the cause this is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Fault {
+pub(crate) struct WorkFault {
+    /// How near to the first cause.
     pub(crate) kind: FaultKind,
-    /// One sentence, without the stage's name.
+    /// One sentence, without the name of the agent's work.
     pub(crate) text: String,
 }
 
 /// How near a fault is to the first cause: the first variant is the nearest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum FaultKind {
-    /// Here: a file, the shell, a signal to the agent.
-    Own,
-    /// An edge broke, by its own account: network, corruption, a peer that died.
+    /// Something of this process's own failed: a file, the shell, a signal to the agent.
+    Local,
+    /// An edge broke by itself: network, corruption, a peer that died.
     Edge,
     /// The peer on an edge gave up and said why.
     PeerAborted,
-    /// The controller said so, or is gone.
+    /// The controller ended the work, or is gone.
     Ordered,
 }
 
-/// The line that each side begins with: `role` is "agent" or "controller".
+/// Returns the line that each side begins with: `role` is "agent" or "controller".
 pub(crate) fn greeting(role: &str) -> String {
     format!("\nrdpipe-{role} {VERSION} {}\n", env!("CARGO_PKG_VERSION"))
 }
 
-/// What a line says about its writer, if it is a greeting: the protocol's version and the program's.
+/// Returns what a line says about its writer, if it is a greeting: the protocol's version and the
+/// program's.
 pub(crate) fn parse_greeting<'a>(line: &'a str, role: &str) -> Option<(u32, &'a str)> {
     let rest = line.trim_end().strip_prefix("rdpipe-")?;
     let mut words = rest.strip_prefix(role)?.strip_prefix(' ')?.split(' ');
@@ -240,19 +170,75 @@ pub(crate) fn parse_greeting<'a>(line: &'a str, role: &str) -> Option<(u32, &'a 
     words.next().is_none().then_some((version, program))
 }
 
-/// A message as it travels, without its length.
-pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, postcard::Error> {
-    postcard::to_stdvec(message)
-}
-
-/// A message that travelled.
+/// Encodes a message, without its length.
 ///
 /// # Errors
 ///
-/// When it is none, or something comes after it.
-pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, postcard::Error> {
-    match postcard::take_from_bytes(bytes)? {
-        (message, []) => Ok(message),
-        _ => Err(postcard::Error::DeserializeBadEncoding),
+/// When the message holds what the encoding cannot express. No message of ours does.
+pub(crate) fn encode(message: &impl Envelope) -> Result<Vec<u8>, MessageError> {
+    Ok(postcard::to_stdvec(message)?)
+}
+
+/// Decodes a message.
+///
+/// # Errors
+///
+/// When `bytes` are no message, when something follows it, or when it carries a [`Payload`] that is too
+/// long.
+pub(crate) fn decode<T: Envelope>(bytes: &[u8]) -> Result<T, MessageError> {
+    let (message, rest) = postcard::take_from_bytes::<T>(bytes)?;
+    if !rest.is_empty() {
+        return Err(postcard::Error::DeserializeBadEncoding.into());
     }
+    if let Some(payload) = message.payload() {
+        payload.check()?;
+    }
+    Ok(message)
+}
+
+/// A message of the envelope: [`ToAgent`] or [`FromAgent`].
+pub(crate) trait Envelope: Serialize + DeserializeOwned {
+    /// Returns the application's message inside.
+    fn payload(&self) -> Option<&Payload>;
+}
+
+impl Envelope for ToAgent {
+    fn payload(&self) -> Option<&Payload> {
+        match self {
+            Self::Order(order) => {
+                let Work::Stage(payload) = &order.work;
+                Some(payload)
+            }
+            Self::Application(payload) => Some(payload),
+            Self::Dial { .. } | Self::Listen { .. } | Self::Go | Self::Kill { .. } | Self::Ping => {
+                None
+            }
+        }
+    }
+}
+
+impl Envelope for FromAgent {
+    fn payload(&self) -> Option<&Payload> {
+        match self {
+            Self::Application(payload) => Some(payload),
+            Self::Report(report) => report.result.as_ref(),
+            Self::Hello(_)
+            | Self::Listening { .. }
+            | Self::Unreachable { .. }
+            | Self::Connected { .. }
+            | Self::Warning(_)
+            | Self::Pong => None,
+        }
+    }
+}
+
+/// Why bytes are no message of the envelope.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum MessageError {
+    /// The bytes are not the encoding of a message.
+    #[error("no message of this version")]
+    Malformed(#[from] postcard::Error),
+    /// The application's message inside is too long.
+    #[error(transparent)]
+    Payload(#[from] PayloadError),
 }

@@ -28,11 +28,14 @@ use tokio_util::{
 use self::lines::Lines;
 use super::{
     explain::{Evidence, explain},
-    frames::codec,
-    greeting::{Found, Greeting},
     plan::launch::Launch,
-    protocol::{self, FromAgent, Status, ToAgent, VERSION, greeting},
-    supervisor::Closing,
+    protocol::{
+        self, FromAgent, ToAgent, VERSION,
+        frames::codec,
+        greeting,
+        greeting_scan::{Found, Greeting},
+    },
+    stage::Status,
 };
 
 /// How long the way to an agent may take at least, whatever `--timeout` says: ssh's own limit for connecting,
@@ -42,7 +45,7 @@ const GREETING_LIMIT: Duration = Duration::from_secs(30);
 /// How long a process may go on that has closed its end of the conversation.
 const EXIT_LIMIT: Duration = Duration::from_secs(3);
 
-/// How long somebody who inherited stderr may keep us: what ssh itself said is there by then.
+/// How long a process that inherited stderr may hold it open: what ssh itself wrote is there by then.
 const WORDS_LIMIT: Duration = Duration::from_millis(300);
 
 /// Lines that are kept to explain a failure.
@@ -50,7 +53,7 @@ const KEPT_LINES: usize = 20;
 
 /// The controller's end of a session. Dropped, it ends the session.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct AgentSession {
     messages: UnboundedSender<ToAgent>,
     cut: CancellationToken,
 }
@@ -62,12 +65,21 @@ pub(crate) enum SessionEvent {
     Words(String),
     Message(FromAgent),
     /// Last: the process is gone.
-    Closed(Closing),
+    Closed(SessionEnd),
 }
 
-impl Session {
-    /// Starts the process that leads to the agent, and talks to it on the current runtime. What comes of it
-    /// goes to `events`, a failure to start among it.
+/// How a session ended.
+#[derive(Debug, Clone)]
+pub(crate) struct SessionEnd {
+    /// Why, if that was before the agent's report.
+    pub(crate) why: String,
+    /// Whether a signal that this program had not sent ended the agent.
+    pub(crate) killed: bool,
+}
+
+impl AgentSession {
+    /// Starts the process that leads to the agent, and exchanges messages with it on the current runtime. `events` is
+    /// called for everything that happens, a failure to start included.
     pub(crate) fn open(
         launch: Launch,
         silence: Duration,
@@ -75,7 +87,7 @@ impl Session {
     ) -> Self {
         let (messages, queue) = unbounded_channel();
         let cut = CancellationToken::new();
-        let talk = Talk {
+        let talk = SessionTask {
             launch,
             silence,
             events: Arc::new(events),
@@ -87,7 +99,7 @@ impl Session {
         Self { messages, cut }
     }
 
-    /// Says something, after all that was said before.
+    /// Sends a message, after all that were sent before.
     pub(crate) fn send(&self, message: ToAgent) {
         // A session that is gone says so by itself.
         let _ = self.messages.send(message);
@@ -99,15 +111,15 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for AgentSession {
     fn drop(&mut self) {
         self.cut.cancel();
     }
 }
 
-struct Talk {
+struct SessionTask {
     launch: Launch,
-    /// How long the agent may say nothing.
+    /// After how long a silence the agent counts as lost.
     silence: Duration,
     events: Arc<dyn Fn(SessionEvent) + Send + Sync>,
     /// The last lines.
@@ -116,7 +128,7 @@ struct Talk {
     greeted: bool,
 }
 
-impl Closing {
+impl SessionEnd {
     fn because(why: String) -> Self {
         let killed = false;
         Self { why, killed }
@@ -124,50 +136,50 @@ impl Closing {
 }
 
 /// How a talk ended that did not come to its end.
-enum Broken {
+enum SessionFailure {
     /// The other side closed it; its status says why.
     Closed,
     /// For this reason.
     Because(String),
 }
 
-impl Talk {
+impl SessionTask {
     async fn run(mut self, queue: UnboundedReceiver<ToAgent>) {
         let closing = match spawn(&self.launch) {
             Ok(child) => self.attend(child, queue).await,
             Err(error) => {
                 let program = self.launch.program().to_string_lossy().into_owned();
-                Closing::because(format!("cannot run {program}: {error}"))
+                SessionEnd::because(format!("cannot run {program}: {error}"))
             }
         };
         (self.events)(SessionEvent::Closed(closing));
     }
 
-    async fn attend(&mut self, mut child: Child, queue: UnboundedReceiver<ToAgent>) -> Closing {
+    async fn attend(&mut self, mut child: Child, queue: UnboundedReceiver<ToAgent>) -> SessionEnd {
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
-            return Closing::because("its pipes are missing".to_owned());
+            return SessionEnd::because("its pipes are missing".to_owned());
         };
-        let words = tokio::spawn(listen(
+        let words = tokio::spawn(read_stderr(
             stderr,
             Arc::clone(&self.words),
             Arc::clone(&self.events),
         ));
-        let writer = tokio::spawn(say(stdin, queue, self.silence / 4));
+        let writer = tokio::spawn(write_messages(stdin, queue, self.silence / 4));
         let cut = self.cut.clone();
         let broken = tokio::select! {
-            broken = self.hear(stdout) => broken,
-            () = cut.cancelled() => Broken::Because("its session was cut".to_owned()),
+            broken = self.read_messages(stdout) => broken,
+            () = cut.cancelled() => SessionFailure::Because("its session was cut".to_owned()),
         };
-        // An agent whose controller has no more to say ends.
+        // The agent ends when its controller closes the session.
         writer.abort();
-        let is_closed = matches!(broken, Broken::Closed);
+        let is_closed = matches!(broken, SessionFailure::Closed);
         let status = self.wait(&mut child, is_closed).await;
         let _ = timeout(WORDS_LIMIT, words).await;
         match broken {
-            Broken::Because(why) => Closing::because(why),
-            Broken::Closed => {
+            SessionFailure::Because(why) => SessionEnd::because(why),
+            SessionFailure::Closed => {
                 let words: Vec<_> = lock(&self.words).iter().cloned().collect();
                 let evidence = Evidence {
                     words: &words,
@@ -179,7 +191,7 @@ impl Talk {
                     Some(Status::Signaled(_) | Status::Exited(129..=192))
                 );
                 let why = explain(&self.launch, &evidence);
-                Closing { why, killed }
+                SessionEnd { why, killed }
             }
         }
     }
@@ -195,7 +207,7 @@ impl Talk {
                 return ended.ok().map(status);
             }
         }
-        // Before it was waited for, its number can be nobody else's.
+        // Before it was waited for, its number can belong to no other process.
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         if let Some(group) = id.and_then(Pid::from_raw) {
             let _ = kill_process_group(group, Signal::KILL);
@@ -205,8 +217,8 @@ impl Talk {
         None
     }
 
-    /// Everything that the agent says.
-    async fn hear(&mut self, mut stdout: ChildStdout) -> Broken {
+    /// Passes on the agent's messages, until there are no more.
+    async fn read_messages(&mut self, mut stdout: ChildStdout) -> SessionFailure {
         let host = &self.launch.host;
         let limit = GREETING_LIMIT.max(self.silence);
         let greeted = timeout(limit, self.find_greeting(&mut stdout)).await;
@@ -214,7 +226,7 @@ impl Talk {
             Ok(Ok(rest)) => rest,
             Ok(Err(broken)) => return broken,
             Err(_) => {
-                return Broken::Because(format!(
+                return SessionFailure::Because(format!(
                     "rdpipe on {host} has not answered within {limit:.0?}"
                 ));
             }
@@ -228,10 +240,10 @@ impl Talk {
                     return self.nonsense();
                 }
                 // A stream that breaks off, and one that ends: the process's status knows more.
-                Ok(Some(Err(_)) | None) => return Broken::Closed,
+                Ok(Some(Err(_)) | None) => return SessionFailure::Closed,
                 Err(_) => {
                     let (host, silence) = (&self.launch.host, self.silence);
-                    return Broken::Because(format!(
+                    return SessionFailure::Because(format!(
                         "nothing was heard from {host} for {silence:.0?} (host down or cable out; see --timeout)"
                     ));
                 }
@@ -243,15 +255,15 @@ impl Talk {
         }
     }
 
-    fn nonsense(&self) -> Broken {
+    fn nonsense(&self) -> SessionFailure {
         let host = &self.launch.host;
-        Broken::Because(format!(
+        SessionFailure::Because(format!(
             "what the agent on {host} says makes no sense to this version"
         ))
     }
 
     /// Skips and shows what the login shell prints; returns what came with the greeting.
-    async fn find_greeting(&self, stdout: &mut ChildStdout) -> Result<Vec<u8>, Broken> {
+    async fn find_greeting(&self, stdout: &mut ChildStdout) -> Result<Vec<u8>, SessionFailure> {
         let host = &self.launch.host;
         let mut scanner = Greeting::new("agent");
         let mut buffer = vec![0; 4096];
@@ -263,17 +275,17 @@ impl Talk {
                 } => return Ok(scanner.into_rest()),
                 Found::Greeting { version, program } => {
                     let ours = env!("CARGO_PKG_VERSION");
-                    return Err(Broken::Because(format!(
+                    return Err(SessionFailure::Because(format!(
                         "rdpipe {program} on {host} speaks version {version} of the pipelines' protocol, rdpipe {ours} here version {VERSION}; install the same rdpipe on both"
                     )));
                 }
                 Found::TooMuch => {
-                    return Err(Broken::Because(format!(
+                    return Err(SessionFailure::Because(format!(
                         "the login shell on {host} prints without end, and rdpipe never begins"
                     )));
                 }
                 Found::NotYet => match stdout.read(&mut buffer).await {
-                    Ok(0) | Err(_) => return Err(Broken::Closed),
+                    Ok(0) | Err(_) => return Err(SessionFailure::Closed),
                     Ok(count) => scanner.feed(&buffer[..count]),
                 },
             }
@@ -300,8 +312,8 @@ fn status(status: ExitStatus) -> Status {
     }
 }
 
-/// Says what is in the queue, and that we are here while there is nothing.
-async fn say(stdin: ChildStdin, mut queue: UnboundedReceiver<ToAgent>, pause: Duration) {
+/// Writes the messages in the queue, and pings while there are none.
+async fn write_messages(stdin: ChildStdin, mut queue: UnboundedReceiver<ToAgent>, pause: Duration) {
     let mut stdin = stdin;
     if stdin
         .write_all(greeting("controller").as_bytes())
@@ -331,8 +343,8 @@ async fn say(stdin: ChildStdin, mut queue: UnboundedReceiver<ToAgent>, pause: Du
     }
 }
 
-/// Passes on what comes out of stderr, by lines.
-async fn listen(
+/// Passes on, by lines, what the process writes to stderr.
+async fn read_stderr(
     mut stderr: impl AsyncRead + Unpin,
     words: Arc<Mutex<VecDeque<String>>>,
     events: Arc<dyn Fn(SessionEvent) + Send + Sync>,

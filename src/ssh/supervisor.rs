@@ -4,27 +4,31 @@
 //! its actions out.
 
 pub(crate) mod driver;
-pub(crate) mod edge;
+pub(crate) mod edge_setup;
 pub(crate) mod machine;
 #[cfg(test)]
 mod tests;
 
 use super::{
-    outcome::Ends,
+    local_edge::LocalEdgeEvent,
+    outcome::PipelineOutcome,
     plan::Addresses,
-    protocol::{End, Fault, FromAgent, Link, StreamOrder, ToAgent},
+    protocol::{EdgeId, EdgeLink, FromAgent, StreamOrder, ToAgent},
+    session::SessionEnd,
 };
 
 /// What the user wants of the whole pipeline, beside the stages.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
+    /// How the stream of every edge is set up.
     pub(crate) stream: StreamOrder,
+    /// Whether files are fsynced before they are committed.
     pub(crate) fsync: bool,
     /// `--addr`.
     pub(crate) addresses: Vec<Addresses>,
     /// `-H`: where other hosts find this machine.
     pub(crate) here: Option<String>,
-    /// What an agent on this machine would say in [`Hello`](super::protocol::Hello).
+    /// The identity of this machine's network stack, as in [`AgentHello`](super::protocol::AgentHello).
     pub(crate) machine: Option<String>,
 }
 
@@ -34,39 +38,13 @@ pub(crate) enum Event {
     /// An agent said this.
     Message(usize, FromAgent),
     /// A session is over, and so are its processes here.
-    Closed(usize, Closing),
-    /// One of rdpipe's own edges: its input is what the first stage reads.
-    Own(End, OwnEvent),
+    Closed(usize, SessionEnd),
+    /// One of the controller's own edges: what the first stage reads, or what the last one writes.
+    Local(EdgeId, LocalEdgeEvent),
     /// The user, or the system, wants it to end.
     Signal { number: u8, name: &'static str },
     /// Time went by.
     Tick,
-}
-
-/// The end of a session.
-#[derive(Debug, Clone)]
-pub(crate) struct Closing {
-    /// Why, if that was too early.
-    pub(crate) why: String,
-    /// Whether a signal that nobody here had sent ended the agent.
-    pub(crate) killed: bool,
-}
-
-/// What happens to one of rdpipe's own edges.
-#[derive(Debug, Clone)]
-pub(crate) enum OwnEvent {
-    Connected(Link),
-    /// No address could be reached: each with what happened there.
-    Unreachable(Vec<(String, String)>),
-    Ended(OwnEnd),
-}
-
-/// How one of rdpipe's own edges ended.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct OwnEnd {
-    pub(crate) fault: Option<Fault>,
-    /// Whoever read rdpipe's output wants no more.
-    pub(crate) reader_left: bool,
 }
 
 /// Something to do.
@@ -75,17 +53,18 @@ pub(crate) enum Action {
     Send(usize, ToAgent),
     /// End the session of this stage, whatever it does.
     Kill(usize),
-    /// Connect one of rdpipe's own edges.
+    /// Connect one of the controller's own edges.
     Dial {
-        end: End,
+        edge: EdgeId,
         addresses: Vec<String>,
         port: u16,
     },
-    /// Let rdpipe's own bytes flow.
+    /// Move bytes on the controller's own edges.
     Go,
-    /// Give one of rdpipe's own edges up.
-    Abort(End, String),
-    Tell(Notice),
+    /// Give up one of the controller's own edges, for this reason.
+    Abort(EdgeId, String),
+    /// Tell the user.
+    Notify(Notice),
     /// All is over.
     Done,
 }
@@ -105,9 +84,10 @@ pub(crate) enum Notice {
 /// What is known in the end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Summary {
-    pub(crate) ends: Ends,
+    /// How the stages ended, and what broke.
+    pub(crate) outcome: PipelineOutcome,
     /// The name that each stage's host has for itself.
     pub(crate) hosts: Vec<Option<String>>,
     /// What carried each edge.
-    pub(crate) links: Vec<Option<Link>>,
+    pub(crate) links: Vec<Option<EdgeLink>>,
 }

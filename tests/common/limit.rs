@@ -8,15 +8,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Longest that a test body may take. Far above what it needs on a busy machine: whoever gets
-/// there hangs.
-pub(crate) const GENEROUS: Duration = Duration::from_secs(60);
-
-/// [`GENEROUS`], or more of it on a machine that is emulated.
-pub(crate) fn generous() -> Duration {
-    let is_emulated = std::env::var("RDPIPE_RIG").is_ok_and(|rig| rig == "guest-tcg");
-    GENEROUS * if is_emulated { 5 } else { 1 }
-}
+#[allow(unused_imports, reason = "each test binary uses its own part of it")]
+pub(crate) use super::slow::{generous, limit, patience};
 
 /// What `body` comes to. A hang is a failure that bears its name.
 pub(crate) async fn within<T>(

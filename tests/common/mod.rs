@@ -16,6 +16,7 @@ pub(crate) mod pools;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod random;
+pub(crate) mod slow;
 pub(crate) mod states;
 pub(crate) mod wakes;
 

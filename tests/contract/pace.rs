@@ -15,7 +15,7 @@ use tokio::{
 use super::{CHUNK, DEPTH, POOL, pair};
 use crate::common::{
     ends::Ends,
-    limit::{together, until},
+    limit::{patience, together, until},
     pattern::{End, Pattern},
     random::Random,
 };
@@ -112,7 +112,7 @@ pub(crate) async fn one_half_left_alone<E: Ends>(base: StreamConfig) -> Result<(
 /// A reader that is away for twice the time after which a silent peer counts as dead, with the
 /// writer waiting for it, and then both of them idle for as long.
 pub(crate) async fn paused_reader<E: Ends>(base: StreamConfig) -> Result<()> {
-    let timeout = Duration::from_millis(400);
+    let timeout = patience(Duration::from_millis(400));
     let mut config = base;
     config.timeout = timeout;
     let (mut from, mut to) = pair::<E>(&config).await?;

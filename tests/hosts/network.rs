@@ -14,13 +14,10 @@ use super::{
     processes::{self, Process},
     terminal::Terminal,
 };
-use crate::pair::{Running, Setup, eventually, program, skip};
+use crate::pair::{Running, Setup, eventually, generous, limit, program, skip};
 
 /// The program that reaches hosts of this network: `ssh`, with the configuration that names them.
 pub const SSH: &str = "/usr/bin/ssh";
-
-/// How long the network may take to come up, or to go; it takes half a second.
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// Some hosts and a controller's, joined by a bridge.
 pub struct Network {
@@ -71,7 +68,7 @@ impl Network {
     fn start(count: usize) -> Result<Self, String> {
         let programs = Path::new(env!("CARGO_BIN_EXE_rdpipe")).parent();
         let mut script = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/hosts"))
-            .args(["--timeout", "300", "--hosts", &count.to_string(), "--bin"])
+            .args(["--timeout", "3600", "--hosts", &count.to_string(), "--bin"])
             .arg(programs.expect("it is in a directory"))
             .arg("echo $RDPIPE_HOSTS; exec cat")
             .stdin(Stdio::piped())
@@ -264,10 +261,11 @@ impl Network {
         })
     }
 
-    /// Waits until nothing runs on any host, but `limit` after `since` at most.
+    /// Waits until nothing runs on any host, which is promised `promise` after `since`: see [`limit`] for what that means on
+    /// a busy machine. Silence alone would take 30 s to be noticed.
     #[track_caller]
-    pub fn assert_empty(&self, since: Instant, limit: Duration) {
-        self.assert_empty_but(since, limit, |_| false);
+    pub fn assert_empty(&self, since: Instant, promise: Duration) {
+        self.assert_empty_but(since, promise, |_| false);
     }
 
     /// The same, some processes excepted.
@@ -275,10 +273,11 @@ impl Network {
     pub fn assert_empty_but(
         &self,
         since: Instant,
-        limit: Duration,
+        promise: Duration,
         may_stay: impl Fn(&Process) -> bool,
     ) {
         let hosts: Vec<String> = self.hosts().chain(["ctl".to_owned()]).collect();
+        let limit = limit(promise).min(Duration::from_secs(25));
         loop {
             let left: Vec<_> = hosts
                 .iter()
@@ -310,7 +309,7 @@ impl Drop for Network {
             process.kill();
         }
         drop(script.stdin.take());
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + generous();
         while script.try_wait().is_ok_and(|status| status.is_none()) {
             if Instant::now() > deadline {
                 let _ = script.kill();

@@ -1,15 +1,10 @@
 //! One end of a pair that copies a file is killed, at random moments or at named points of the protocol, and
 //! what must be true of the other one.
 
-use std::time::Duration;
-
 use super::{
-    End, OLD, Place, Random, Running, Setup, eventually, key, patient, pattern, rdsend, receiver,
+    End, OLD, Place, Random, Running, Setup, eventually, key, pattern, rdsend, receiver, soon,
     write_position,
 };
-
-/// How soon the survivor must have ended: the promise is a second, the rest is for a busy machine.
-pub const SOON: Duration = Duration::from_secs(2);
 
 /// Who is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,7 +144,7 @@ fn kill_at(
     let survivor = survivor.end();
     let late = survivor.at.saturating_duration_since(killed);
     assert!(
-        late < patient(SOON),
+        late < soon(),
         "it took {late:?} and said:\n{}",
         survivor.stderr
     );

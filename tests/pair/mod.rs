@@ -13,13 +13,16 @@ mod process;
 mod proxy;
 mod random;
 mod rig;
+#[path = "../common/slow.rs"]
+mod slow;
 mod watch;
 
-pub use death::{Doomed, SOON, Victim, written};
-pub use process::{End, LIMIT, Running, Setup, program, rdrecv, rdsend};
+pub use death::{Doomed, Victim, written};
+pub use process::{End, Running, Setup, program, rdrecv, rdsend};
 pub use proxy::{Act, Connection, Plan, Proxy, Towards};
 pub use random::{Random, pattern};
-pub use rig::{Link, Sight, ip, lacks_guest, lacks_rdma, patient};
+pub use rig::{Link, Sight, ip, lacks_guest, lacks_rdma};
+pub(crate) use slow::{generous, limit, patience, soon};
 pub use watch::{
     cpu_ticks, eventually, held_bytes, is_ignored, peak_kib, pinned_kib, write_position,
 };

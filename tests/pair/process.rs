@@ -19,10 +19,7 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
 };
 
-use super::{eventually, patient};
-
-/// Longer than anything here may take, on a machine that is busy.
-pub const LIMIT: Duration = Duration::from_secs(30);
+use super::{eventually, generous};
 
 /// A program that is going to be started.
 pub struct Setup {
@@ -214,7 +211,8 @@ impl Running {
     /// Waits for its end.
     #[track_caller]
     pub fn end(mut self) -> End {
-        let ended = self.ends_within(patient(LIMIT));
+        let limit = generous();
+        let ended = self.ends_within(limit);
         let at = Instant::now();
         if !ended {
             self.kill();
@@ -223,9 +221,8 @@ impl Running {
         let stderr = self.stderr.whole();
         assert!(
             ended,
-            "{} still ran after {:?}; it said:\n{stderr}",
-            self.name,
-            patient(LIMIT)
+            "{} still ran after {limit:?}; it said:\n{stderr}",
+            self.name
         );
         let stdout = self
             .stdout
@@ -318,7 +315,7 @@ impl Transcript {
     }
 
     fn wait_for<T>(&self, find: impl Fn(&str) -> Option<T>) -> Result<T, String> {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + generous();
         let mut text = self.text.0.lock().expect("nobody panics with it");
         loop {
             if let Some(found) = find(&text.0) {

@@ -1,6 +1,6 @@
 //! Machines with RDMA: whether this is one, how slow it is, and how to spoil it.
 
-use std::{env, fs, process::Command, time::Duration};
+use std::{env, fs, process::Command};
 
 use super::{Setup, eventually, program, skip};
 
@@ -24,12 +24,6 @@ pub fn lacks_guest() -> bool {
         skip("this changes the machine, so it wants scripts/guest to run in a VM");
     }
     !guest
-}
-
-/// `limit`, or more of it on a machine that is emulated: starting a program takes seconds there.
-pub fn patient(limit: Duration) -> Duration {
-    let is_emulated = env::var("RDPIPE_RIG").is_ok_and(|rig| rig.ends_with("-tcg"));
-    limit * if is_emulated { 4 } else { 1 }
 }
 
 /// `ip` with these arguments, separated by spaces.

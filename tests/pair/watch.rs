@@ -9,19 +9,20 @@ use std::{
 
 use rustix::{fd::AsFd, io::ioctl_fionread, process::Signal};
 
-use super::{LIMIT, Running};
+use super::{Running, generous};
 
 /// Waits until `probe` finds what it looks for: the kernel tells some things only to whoever asks.
 #[track_caller]
 pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LIMIT;
+    let limit = generous();
+    let deadline = Instant::now() + limit;
     loop {
         if let Some(found) = probe() {
             return found;
         }
         assert!(
             Instant::now() < deadline,
-            "in vain waited for {LIMIT:?}: {what}"
+            "in vain waited for {limit:?}: {what}"
         );
         thread::sleep(Duration::from_millis(1));
     }

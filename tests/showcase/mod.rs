@@ -12,7 +12,7 @@ use std::{
     thread,
 };
 
-use super::pair::{LIMIT, Place, Running, Setup, key, patient, pattern, peak_kib, program};
+use super::pair::{Place, Running, Setup, generous, key, pattern, peak_kib, program};
 
 /// A transport, as `RDPIPE_TRANSPORT` names it.
 #[derive(Clone, Copy)]
@@ -224,7 +224,7 @@ fn served(server: Running, peers: usize) -> String {
 fn connection_to(port: u16) -> TcpStream {
     let connection = TcpStream::connect(("127.0.0.1", port)).expect("somebody listens");
     connection
-        .set_read_timeout(Some(patient(LIMIT)))
+        .set_read_timeout(Some(generous()))
         .expect("a time above zero");
     connection
 }

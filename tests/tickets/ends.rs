@@ -9,7 +9,7 @@ use std::{
 use rustix::process::Signal;
 
 use crate::{
-    pair::{SOON, eventually, held_bytes, patient},
+    pair::{eventually, held_bytes, soon},
     rdcat::{listener, pair, rdcat, ticket, write},
 };
 
@@ -32,7 +32,7 @@ fn whoever_is_killed_is_missed_at_once() {
             let killed = dead.kill();
             let end = other.end();
             let late = end.at.saturating_duration_since(killed);
-            assert!(late < patient(SOON), "{late:?}");
+            assert!(late < soon(), "{late:?}");
             let text = end.exits(255);
             assert!(text.contains("the other end died"), "{text}");
             drop((stdin_b, out_b, dead));

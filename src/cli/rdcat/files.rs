@@ -32,8 +32,8 @@ use crate::{
     },
     ssh::{
         explain,
-        outcome::{Cause, Ends, SIGPIPE_STATUS, Site},
-        plan::{Place, Plan},
+        outcome::{PipelineFault, PipelineOutcome, SIGPIPE_STATUS, Site},
+        plan::{Plan, StageHost},
         protocol::FaultKind,
         supervisor::Summary,
     },
@@ -79,8 +79,8 @@ fn write(
     for plan in plans {
         let summary = run_one(args, plan, console, &control, &moved, &signal)?;
         bytes.fetch_add(moved.swap(0, Ordering::Relaxed), Ordering::Relaxed);
-        let is_whole = tell(plan, &summary.ends, console);
-        let ended = exit_of(&summary.ends);
+        let is_whole = tell(plan, &summary.outcome, console);
+        let ended = exit_of(&summary.outcome);
         if ended != Exit::Ok {
             exit = ended;
         }
@@ -113,17 +113,17 @@ fn run_one(
 }
 
 /// Says what broke; files that could not be opened have been named. Whether nothing did.
-fn tell(plan: &Plan, ends: &Ends, console: &Console) -> bool {
-    if let Some(number) = ends.signal {
+fn tell(plan: &Plan, outcome: &PipelineOutcome, console: &Console) -> bool {
+    if let Some(number) = outcome.signal {
         console.error(&format!("interrupted by {}", explain::signal(number)));
         return false;
     }
-    let mut causes = ends.ranked().into_iter();
+    let mut causes = outcome.ranked().into_iter();
     let Some(first) = causes.next() else {
         return true;
     };
     match (&plan.stages[0].place, is_of_file(first)) {
-        (Place::Host { host, .. }, true) => console.error_on(host, &first.fault.text),
+        (StageHost::Host { host, .. }, true) => console.error_on(host, &first.fault.text),
         _ => console.error(&first.fault.text),
     }
     for cause in causes {
@@ -133,16 +133,16 @@ fn tell(plan: &Plan, ends: &Ends, console: &Console) -> bool {
 }
 
 /// Whether a file is the cause, and neither the way to it nor this end.
-fn is_of_file(cause: &Cause) -> bool {
-    let is_own = cause.fault.kind == FaultKind::Own && !cause.is_trouble;
+fn is_of_file(cause: &PipelineFault) -> bool {
+    let is_own = cause.fault.kind == FaultKind::Local && !cause.is_trouble;
     is_own && matches!(cause.site, Site::Stage(_))
 }
 
-fn exit_of(ends: &Ends) -> Exit {
-    match ends.exit() {
-        _ if ends.signal.is_some() => Exit::Signal(ends.signal.unwrap_or(0)),
-        0 if !ends.reader_left => Exit::Ok,
-        0 | 1 | SIGPIPE_STATUS if ends.reader_left => Exit::ReaderClosed,
+fn exit_of(outcome: &PipelineOutcome) -> Exit {
+    match outcome.exit() {
+        _ if outcome.signal.is_some() => Exit::Signal(outcome.signal.unwrap_or(0)),
+        0 if !outcome.reader_left => Exit::Ok,
+        0 | 1 | SIGPIPE_STATUS if outcome.reader_left => Exit::ReaderClosed,
         1 => Exit::Local,
         _ => Exit::Connection,
     }

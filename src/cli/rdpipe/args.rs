@@ -5,11 +5,11 @@ use std::{ffi::OsString, path::PathBuf};
 use clap::{Args, Parser, ValueEnum};
 
 use crate::{
-    Direction, TransportPolicy,
+    Direction,
     cli::args::{MessageOptions, StreamOptions, help, parse},
     ssh::{
         plan::{Addresses, launch::Remote, unbracketed},
-        protocol::StreamOrder,
+        protocol::{StreamOrder, TransportOrder},
         quote,
     },
 };
@@ -130,11 +130,7 @@ impl HostOptions {
         } = stream;
         let config = stream.config(Direction::Both);
         StreamOrder {
-            transport: match config.transport {
-                TransportPolicy::Auto => 0,
-                TransportPolicy::Rdma => 1,
-                TransportPolicy::Tcp => 2,
-            },
+            transport: TransportOrder::from(config.transport),
             chunk_bytes: chunk.map(|bytes| bytes as u64),
             depth: depth.and_then(|depth| u32::try_from(depth).ok()),
             timeout_ms: u64::try_from(config.timeout.as_millis()).unwrap_or(u64::MAX),
@@ -246,10 +242,16 @@ mod tests {
         };
         let given = order(&line);
         assert_eq!((given.chunk_bytes, given.depth), (Some(1 << 20), Some(8)));
-        assert_eq!((given.transport, given.timeout_ms), (2, 2000));
+        assert_eq!(
+            (given.transport, given.timeout_ms),
+            (TransportOrder::Tcp, 2000)
+        );
         assert_eq!(given.ports, Some((7000, 7010)));
         let default = order(&["a:b"]);
-        assert_eq!((default.chunk_bytes, default.transport), (None, 0));
+        assert_eq!(
+            (default.chunk_bytes, default.transport),
+            (None, TransportOrder::Auto)
+        );
         assert_eq!(default.timeout_ms, 30_000);
     }
 

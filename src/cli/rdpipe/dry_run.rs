@@ -10,8 +10,8 @@ use std::{
 use crate::{
     cli::args::RdpipeArgs,
     ssh::{
-        plan::{Place, Plan},
-        protocol::Work,
+        plan::{Plan, StageHost},
+        stage::StageWork,
     },
 };
 
@@ -28,17 +28,19 @@ pub(super) fn print(plan: &Plan, args: &RdpipeArgs) -> ExitCode {
 fn stages(plan: &Plan, args: &RdpipeArgs) -> String {
     let remote = args.hosts.remote();
     let own = env::current_exe().unwrap_or_else(|_| PathBuf::from("rdpipe"));
-    let stage = |(number, stage): (usize, &crate::ssh::plan::Stage)| {
+    let stage = |(number, stage): (usize, &crate::ssh::plan::PlannedStage)| {
         let name = plan.name(number);
         let work = match &stage.work {
-            Work::Command(command) => {
+            StageWork::Command(command) => {
                 format!("runs, in the login shell: {}", lossy(command))
             }
-            Work::Read(path) => format!("reads the file {}", lossy(path)),
+            StageWork::Read(path) => format!("reads the file {}", lossy(path)),
             // Not from the command line of rdpipe.
-            Work::Files(paths) => format!("reads {} files", paths.len()),
-            Work::Write { path, append: true } => format!("appends to the file {}", lossy(path)),
-            Work::Write { path, .. } => format!("writes the file {}", lossy(path)),
+            StageWork::Files(paths) => format!("reads {} files", paths.len()),
+            StageWork::Write { path, append: true } => {
+                format!("appends to the file {}", lossy(path))
+            }
+            StageWork::Write { path, .. } => format!("writes the file {}", lossy(path)),
         };
         let agent = remote.launch(&stage.place, &own).display();
         format!("stage {name}\n  {work}\n  agent: {agent}\n")
@@ -71,13 +73,13 @@ fn edges(plan: &Plan, args: &RdpipeArgs) -> String {
 }
 
 /// Where a stage's host is found, as far as that is known before it is asked.
-fn addresses(place: &Place, args: &RdpipeArgs) -> String {
+fn addresses(place: &StageHost, args: &RdpipeArgs) -> String {
     match place {
-        Place::Here => match args.hosts.here() {
+        StageHost::Here => match args.hosts.here() {
             None => "the addresses that this machine has".to_owned(),
             Some(here) => format!("{here} and the addresses that this machine has"),
         },
-        Place::Host { host, .. } => {
+        StageHost::Host { host, .. } => {
             let given = args.hosts.addresses.iter();
             let given = given.clone().find(|given| given.host == *host);
             match given {

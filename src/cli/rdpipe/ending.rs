@@ -6,9 +6,9 @@ use super::table::{Table, rate};
 use crate::{
     cli::{args::RdpipeArgs, shared::message::Console},
     ssh::{
-        outcome::{Cause, Site, Verdict, describe},
+        outcome::{PipelineFault, Site, Verdict, describe},
         plan::Plan,
-        protocol::{End, FaultKind},
+        protocol::FaultKind,
         supervisor::Summary,
     },
 };
@@ -21,7 +21,7 @@ pub(super) fn tell(
     elapsed: Duration,
     console: &Console,
 ) -> u8 {
-    let ends = &summary.ends;
+    let outcome = &summary.outcome;
     let (errors, details) = words(plan, summary);
     for error in &errors {
         console.error(error);
@@ -30,7 +30,7 @@ pub(super) fn tell(
         console.detail(detail);
     }
     let table = Table::new(plan, summary, errors, elapsed);
-    let is_failure = !ends.is_success() && ends.signal.is_none();
+    let is_failure = !outcome.is_success() && outcome.signal.is_none();
     if args.report.verbose || (is_failure && !args.report.quiet) {
         console.lines(&table.lines());
     }
@@ -39,7 +39,7 @@ pub(super) fn tell(
     console.detail(&format!("Seconds {:.3}", elapsed.as_secs_f64()));
     let gigabytes = rate(bytes, seconds) / 1e9;
     console.detail(&format!("Bandwidth {gigabytes:.3} GB/s"));
-    let exit = ends.exit();
+    let exit = outcome.exit();
     if let Some(path) = &args.report.json {
         if let Err(error) = fs::write(path, table.json()) {
             console.error(&format!("cannot write {}: {error}", path.display()));
@@ -51,29 +51,30 @@ pub(super) fn tell(
 
 /// What failed by its own doing, the first cause first; and what followed from that.
 fn words(plan: &Plan, summary: &Summary) -> (Vec<String>, Vec<String>) {
-    let ends = &summary.ends;
-    if let Some(number) = ends.signal {
+    let outcome = &summary.outcome;
+    if let Some(number) = outcome.signal {
         let text = crate::ssh::explain::signal(number);
         return (vec![format!("interrupted by {text}")], Vec::new());
     }
     let mut errors = Vec::new();
     let mut details = Vec::new();
-    for cause in ends.ranked() {
+    for cause in outcome.ranked() {
         // The first of several of the same kind is the cause, the others mostly follow from it.
         let is_first = errors.is_empty() && cause.fault.kind <= FaultKind::Edge;
         let text = sentence(plan, cause);
-        if is_first || cause.fault.kind == FaultKind::Own {
+        if is_first || cause.fault.kind == FaultKind::Local {
             errors.push(text);
         } else {
             details.push(text);
         }
     }
-    for (stage, verdict) in ends.verdicts().into_iter().enumerate() {
+    for (stage, verdict) in outcome.verdicts().into_iter().enumerate() {
         // What a stage was told later does not explain its own failure.
-        let own =
-            |cause: &Cause| cause.site == Site::Stage(stage) && cause.fault.kind <= FaultKind::Edge;
-        let has_cause = ends.causes.iter().any(own);
-        let status = ends.stages[stage].status();
+        let own = |cause: &PipelineFault| {
+            cause.site == Site::Stage(stage) && cause.fault.kind <= FaultKind::Edge
+        };
+        let has_cause = outcome.causes.iter().any(own);
+        let status = outcome.stages[stage].status();
         if let (Verdict::Failed(_), Some(status), false) = (verdict, status, has_cause) {
             errors.push(format!("{} {}", plan.site(stage), describe(status)));
         }
@@ -85,10 +86,10 @@ fn words(plan: &Plan, summary: &Summary) -> (Vec<String>, Vec<String>) {
     (errors, details)
 }
 
-fn sentence(plan: &Plan, cause: &Cause) -> String {
+fn sentence(plan: &Plan, cause: &PipelineFault) -> String {
     let text = &cause.fault.text;
     match cause.site {
         Site::Stage(stage) => format!("{}: {text}", plan.site(stage)),
-        Site::Own(End::Input | End::Output) | Site::Edge(_) => text.clone(),
+        Site::Input | Site::Output | Site::Edge(_) => text.clone(),
     }
 }

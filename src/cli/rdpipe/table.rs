@@ -5,9 +5,10 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::ssh::{
-    outcome::{Site, StageEnd, Verdict},
+    outcome::{Site, StageOutcome, Verdict},
     plan::Plan,
-    protocol::{Link, Status},
+    protocol::EdgeLink,
+    stage::{StageReport, Status},
     supervisor::Summary,
 };
 
@@ -65,11 +66,11 @@ impl Table {
         errors: Vec<String>,
         elapsed: Duration,
     ) -> Self {
-        let verdicts = summary.ends.verdicts();
+        let verdicts = summary.outcome.verdicts();
         let stage = |number: usize| {
-            let end = &summary.ends.stages[number];
+            let end = &summary.outcome.stages[number];
             let site = Site::Stage(number);
-            let mut causes = summary.ends.causes.iter();
+            let mut causes = summary.outcome.causes.iter();
             let is_lost = causes.any(|cause| cause.site == site && cause.is_trouble);
             let row = row(plan, number, end, verdicts[number], is_lost);
             Row {
@@ -77,12 +78,12 @@ impl Table {
                 ..row
             }
         };
-        let edge = |(number, link): (usize, &Option<Link>)| {
+        let edge = |(number, link): (usize, &Option<EdgeLink>)| {
             let is_there = number > 0 || plan.has_input;
             is_there.then(|| edge(plan.ends(number), link.as_ref()))
         };
         Self {
-            exit: summary.ends.exit(),
+            exit: summary.outcome.exit(),
             errors,
             seconds: elapsed.as_secs_f64(),
             stages: (0..plan.stages.len()).map(stage).collect(),
@@ -156,12 +157,12 @@ const LEFT: [bool; COLUMNS] = [false, true, true, true, false, false, false, fal
 /// A command is shortened to this many characters.
 const COMMAND_CHARS: usize = 32;
 
-fn row(plan: &Plan, number: usize, end: &StageEnd, verdict: Verdict, is_lost: bool) -> Row {
-    use crate::ssh::plan::Place;
+fn row(plan: &Plan, number: usize, end: &StageOutcome, verdict: Verdict, is_lost: bool) -> Row {
+    use crate::ssh::plan::StageHost;
     let stage = &plan.stages[number];
     let host = match &stage.place {
-        Place::Here => None,
-        Place::Host { host, .. } => Some(host.clone()),
+        StageHost::Here => None,
+        StageHost::Host { host, .. } => Some(host.clone()),
     };
     let (status, signal) = match end.status() {
         Some(Status::Exited(code)) => (Some(code), None),
@@ -170,7 +171,7 @@ fn row(plan: &Plan, number: usize, end: &StageEnd, verdict: Verdict, is_lost: bo
     };
     let report = end.report.as_ref();
     let micros = |us: u64| Duration::from_micros(us).as_secs_f64();
-    let bytes = |side: fn(&crate::ssh::protocol::Report) -> u64| report.map_or(0, side);
+    let bytes = |side: fn(&StageReport) -> u64| report.map_or(0, side);
     let (bytes_in, bytes_out) = (bytes(|r| r.bytes_in), bytes(|r| r.bytes_out));
     let seconds = micros(bytes(|r| r.elapsed_us));
     Row {
@@ -188,7 +189,7 @@ fn row(plan: &Plan, number: usize, end: &StageEnd, verdict: Verdict, is_lost: bo
             Verdict::Trouble if is_lost => "lost",
             Verdict::Trouble => "broken",
         },
-        fault: report.and_then(|report| Some(report.fault.as_ref()?.text.clone())),
+        fault: end.fault.as_ref().map(|fault| fault.text.clone()),
         output_stopped: report.is_some_and(|report| report.output_stopped),
         input_stopped: report.is_some_and(|report| report.input_stopped),
         bytes_in,
@@ -200,7 +201,7 @@ fn row(plan: &Plan, number: usize, end: &StageEnd, verdict: Verdict, is_lost: bo
     }
 }
 
-fn edge((from, to): (String, String), link: Option<&Link>) -> EdgeRow {
+fn edge((from, to): (String, String), link: Option<&EdgeLink>) -> EdgeRow {
     EdgeRow {
         from,
         to,
@@ -285,7 +286,7 @@ mod tests {
     use std::ffi::OsString;
 
     use super::*;
-    use crate::ssh::{outcome::Ends, protocol::Report};
+    use crate::ssh::outcome::PipelineOutcome;
 
     fn table() -> Table {
         let segments = [
@@ -294,9 +295,8 @@ mod tests {
         ];
         let segments: Vec<_> = segments.iter().map(OsString::from).collect();
         let plan = Plan::parse(&segments, true).unwrap();
-        let report = |status, bytes_in, bytes_out| Report {
+        let report = |status, bytes_in, bytes_out| StageReport {
             status: Some(status),
-            fault: None,
             output_stopped: false,
             input_stopped: false,
             bytes_in,
@@ -305,24 +305,24 @@ mod tests {
             blocked_on_input_us: 0,
             blocked_on_output_us: 1_500_000,
         };
-        let end = |report| StageEnd {
+        let end = |report| StageOutcome {
             report: Some(report),
-            ..StageEnd::default()
+            ..StageOutcome::default()
         };
         let stages = vec![
             end(report(Status::Exited(0), 0, 3_000_000_000)),
             end(report(Status::Signaled(9), 3_000_000_000, 17)),
         ];
-        let link = Link {
+        let link = EdgeLink {
             transport: "tcp".to_owned(),
             reason: "no RDMA device here".to_owned(),
             is_fallback: false,
             address: "10.0.0.2".to_owned(),
         };
         let summary = Summary {
-            ends: Ends {
+            outcome: PipelineOutcome {
                 stages,
-                ..Ends::default()
+                ..PipelineOutcome::default()
             },
             hosts: vec![Some("one".to_owned()), None],
             links: vec![None, Some(link), None],

@@ -7,10 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
-use tokio::{
-    runtime::Handle,
-    sync::{mpsc::UnboundedSender, oneshot},
-};
+use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{message::Console, run, signals::Caught};
 use crate::{
@@ -18,13 +15,13 @@ use crate::{
     cli::args::{HostOptions, StreamOptions},
     ssh::{
         agent,
-        own::{self, Lane, Parts},
-        plan::{Place, Plan},
-        protocol::End,
+        local_edge::LocalEdge,
+        plan::{Plan, StageHost},
+        protocol::EdgeId,
         supervisor::{
             Notice, Settings, Summary,
-            driver::{Driver, Inbox, Tell, inbox},
-            machine::Machine,
+            driver::{Driver, EventSender, LocalEdges, NoticeSink, event_queue},
+            machine::PipelineMachine,
         },
     },
 };
@@ -74,19 +71,21 @@ impl Pipeline<'_> {
         let keys = keys?;
         let own_program = env::current_exe().context("cannot find the own program")?;
         let remote = self.hosts.remote();
-        let launch = |stage: &crate::ssh::plan::Stage| remote.launch(&stage.place, &own_program);
+        let launch =
+            |stage: &crate::ssh::plan::PlannedStage| remote.launch(&stage.place, &own_program);
         let launches: Vec<_> = plan.stages.iter().map(launch).collect();
         for (stage, launch) in launches.iter().enumerate() {
             let site = plan.site(stage);
             self.console
                 .detail(&format!("{site}: {}", launch.display()));
         }
-        let (inbox, happenings) = inbox();
-        let lane = |end| self.lane(end, &keys, &inbox);
-        let lanes = [
-            plan.has_input.then(|| lane(End::Input)).transpose()?,
-            Some(lane(End::Output)?),
-        ];
+        let (events, queue) = event_queue();
+        let mut local_edges = LocalEdges::new();
+        if plan.has_input {
+            self.serve(0, Direction::Send, &keys, &events, &mut local_edges)?;
+        }
+        let last = plan.stages.len();
+        self.serve(last, Direction::Receive, &keys, &events, &mut local_edges)?;
         let settings = Settings {
             stream: self.hosts.stream_order(self.stream),
             fsync: self.fsync,
@@ -96,25 +95,25 @@ impl Pipeline<'_> {
         };
         let texts = keys.iter().map(|key| key.text().to_string()).collect();
         Ok(Driver {
-            machine: Machine::new(plan.clone(), settings, texts),
+            machine: PipelineMachine::new(plan.clone(), settings, texts),
             launches,
             silence: self.stream.config(Direction::Both).timeout,
-            lanes,
-            inbox,
-            happenings,
-            tell: self.tell(),
+            local_edges,
+            events,
+            queue,
+            notify: self.notices(),
             moved: Arc::clone(&self.moved),
         })
     }
 
     /// How the user is told things.
-    fn tell(&self) -> Tell {
+    fn notices(&self) -> NoticeSink {
         let console = self.console.clone();
         let stages = 0..self.plan.stages.len();
         let names: Vec<_> = stages.map(|stage| self.plan.name(stage)).collect();
-        let host = |stage: &crate::ssh::plan::Stage| match &stage.place {
-            Place::Here => console.host().to_owned(),
-            Place::Host { host, .. } => host.clone(),
+        let host = |stage: &crate::ssh::plan::PlannedStage| match &stage.place {
+            StageHost::Here => console.host().to_owned(),
+            StageHost::Host { host, .. } => host.clone(),
         };
         let hosts: Vec<_> = self.plan.stages.iter().map(host).collect();
         Arc::new(move |notice| match notice {
@@ -126,33 +125,32 @@ impl Pipeline<'_> {
         })
     }
 
-    /// Serves one of the program's own edges on a thread of its own: a disk or a terminal that stalls holds up
-    /// nobody else, and both ways go on at once.
-    fn lane(
+    /// Serves one of the program's own edges on a thread of its own, so that a disk or a terminal that stalls delays
+    /// nothing else, and both directions move at once.
+    fn serve(
         &self,
-        end: End,
+        edge: usize,
+        direction: Direction,
         keys: &[GeneratedKey],
-        inbox: &Inbox,
-    ) -> anyhow::Result<UnboundedSender<own::Command>> {
-        let (edge, direction, name) = match end {
-            End::Input => (0, Direction::Send, "input"),
-            End::Output => (self.plan.stages.len(), Direction::Receive, "output"),
-        };
+        events: &EventSender,
+        local_edges: &mut LocalEdges,
+    ) -> anyhow::Result<()> {
         let (from, to) = self.plan.ends(edge);
+        let (peer, name) = match direction {
+            Direction::Send => (to, "input"),
+            _ => (from, "output"),
+        };
         let mut config = self.stream.config(direction);
         config.control_runtime = Some(self.control.clone());
-        let parts = Parts {
-            end,
-            key: keys[edge].key().clone(),
-            peer: if end == End::Input { to } else { from },
-            config,
-        };
-        let (lane, commands) = Lane::new(parts, inbox.own(end));
+        let id = EdgeId::of_index(edge);
+        let key = keys[edge].key().clone();
+        let (local, commands) = LocalEdge::new(key, peer, config, events.local_edge(id));
         let runtime = run::runtime()?;
         thread::Builder::new()
             .name(name.to_owned())
-            .spawn(move || runtime.block_on(lane.serve()))
+            .spawn(move || runtime.block_on(local.serve()))
             .context("cannot start a thread")?;
-        Ok(commands)
+        local_edges.insert(id, commands);
+        Ok(())
     }
 }

@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use crate::{host::host_name, reach, ssh::protocol::Hello};
+use crate::{host::host_name, reach, ssh::protocol::AgentHello};
 
 /// What an agent on this host says first.
-pub(super) fn hello() -> Hello {
-    Hello {
+pub(super) fn hello() -> AgentHello {
+    AgentHello {
         host: host_name(),
         machine: machine(),
         addresses: reach::addresses(),
@@ -14,7 +14,7 @@ pub(super) fn hello() -> Hello {
 }
 
 /// The same for two processes if they share a network stack: the kernel's boot and the network
-/// namespace. Where the system does not tell, it is nobody else's.
+/// namespace. Where the system does not tell, it is this process's alone.
 pub(crate) fn machine() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let network = fs::read_link("/proc/self/ns/net");

@@ -1,4 +1,4 @@
-//! Why a stage gives up: the first thing that went wrong, for everybody who works on it.
+//! Why work is given up: the first thing that went wrong, for all tasks that work on it.
 
 use std::sync::{
     Mutex, PoisonError,
@@ -7,12 +7,13 @@ use std::sync::{
 
 use tokio_util::sync::CancellationToken;
 
-use crate::ssh::protocol::{Fault, FaultKind};
+use crate::ssh::protocol::{FaultKind, WorkFault};
 
-/// Shared by all the tasks of a stage. Whoever sees something break says so here, and all others end.
+/// The first thing that went wrong, shared by all tasks of an order. The task that sees something break records
+/// it here, and all others end.
 #[derive(Debug, Default)]
-pub(super) struct Cause {
-    first: Mutex<Option<Failure>>,
+pub(super) struct FirstCause {
+    first: Mutex<Option<FirstFailure>>,
     failed: CancellationToken,
     /// The next stage wanted no more.
     pub(super) output_stopped: Flag,
@@ -22,31 +23,31 @@ pub(super) struct Cause {
 
 /// The first thing that went wrong.
 #[derive(Debug, Clone)]
-struct Failure {
+struct FirstFailure {
     /// None where the command's status says it all.
-    fault: Option<Fault>,
+    fault: Option<WorkFault>,
     /// What the peers are told.
     reason: String,
 }
 
-impl Cause {
+impl FirstCause {
     /// Gives up because of a fault. `reason` is what the peers on the edges are told.
     pub(super) fn fail(&self, kind: FaultKind, text: impl Into<String>, reason: impl Into<String>) {
         let text = text.into();
-        let fault = Some(Fault { kind, text });
+        let fault = Some(WorkFault { kind, text });
         let reason = reason.into();
-        self.set(Failure { fault, reason });
+        self.set(FirstFailure { fault, reason });
     }
 
     /// Gives up because of how the command ended.
     pub(super) fn give_up(&self, reason: String) {
-        self.set(Failure {
+        self.set(FirstFailure {
             fault: None,
             reason,
         });
     }
 
-    fn set(&self, failure: Failure) {
+    fn set(&self, failure: FirstFailure) {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         first.get_or_insert(failure);
         drop(first);
@@ -66,7 +67,7 @@ impl Cause {
         self.failed.is_cancelled()
     }
 
-    pub(super) fn fault(&self) -> Option<Fault> {
+    pub(super) fn fault(&self) -> Option<WorkFault> {
         self.first()?.fault
     }
 
@@ -75,7 +76,7 @@ impl Cause {
         self.first().map(|first| first.reason).unwrap_or_default()
     }
 
-    fn first(&self) -> Option<Failure> {
+    fn first(&self) -> Option<FirstFailure> {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         first.clone()
     }
@@ -101,10 +102,10 @@ mod tests {
 
     #[test]
     fn the_first_cause_is_kept() {
-        let cause = Cause::default();
+        let cause = FirstCause::default();
         assert!(!cause.has_failed());
         cause.fail(
-            FaultKind::Own,
+            FaultKind::Local,
             "the disk is full",
             "2 (b): the disk is full",
         );

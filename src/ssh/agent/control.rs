@@ -13,11 +13,9 @@ use tokio::{
 use tokio_util::codec::{Decoder, FramedRead, FramedWrite, LengthDelimitedCodec};
 use zeroize::Zeroize;
 
-use crate::ssh::{
-    frames::codec,
-    protocol::{
-        FromAgent, Hello, Order, ToAgent, VERSION, decode, encode, greeting, parse_greeting,
-    },
+use crate::ssh::protocol::{
+    AgentHello, FromAgent, MessageError, Order, ToAgent, VERSION, decode, encode, frames::codec,
+    greeting, parse_greeting,
 };
 
 /// How long the controller may take to greet and to give its order. It does both at once; this covers
@@ -32,7 +30,7 @@ const MAX_LINE_BYTES: usize = 256;
 
 /// Why the controller is of no use any more.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ControlError {
+pub(super) enum ControllerError {
     /// The end of its messages: it ended or was killed, or the session was cut.
     #[error("the controller is gone")]
     Gone,
@@ -42,6 +40,8 @@ pub(super) enum ControlError {
     Broken(#[from] io::Error),
     #[error("what came from the controller made no sense ({0})")]
     Garbage(&'static str),
+    #[error("what came from the controller made no sense ({0})")]
+    Message(#[from] MessageError),
     #[error(
         "the agent here is rdpipe {}, the controller is rdpipe {theirs}; install the same on all hosts",
         env!("CARGO_PKG_VERSION")
@@ -61,26 +61,26 @@ impl Outbox {
 }
 
 /// The messages of the controller.
-pub(super) struct Inbox<R> {
+pub(super) struct ControlReader<R> {
     frames: FramedRead<R, LengthDelimitedCodec>,
     outbox: Outbox,
     silence: Duration,
 }
 
-impl<R: AsyncRead + Unpin> Inbox<R> {
+impl<R: AsyncRead + Unpin> ControlReader<R> {
     /// The next message; pings are answered here.
     ///
     /// # Cancel safety
     ///
     /// Safe: a message is either returned or still to come.
-    pub(super) async fn next(&mut self) -> Result<ToAgent, ControlError> {
+    pub(super) async fn next(&mut self) -> Result<ToAgent, ControllerError> {
         loop {
             let silence = self.silence;
             let frame = match self.buffered() {
                 Some(frame) => Some(frame),
                 None => timeout(silence, self.frames.next())
                     .await
-                    .map_err(|_| ControlError::Silent(silence))?,
+                    .map_err(|_| ControllerError::Silent(silence))?,
             };
             match parse(frame)? {
                 ToAgent::Ping => self.outbox.send(FromAgent::Pong),
@@ -90,7 +90,7 @@ impl<R: AsyncRead + Unpin> Inbox<R> {
     }
 }
 
-impl<R> Inbox<R> {
+impl<R> ControlReader<R> {
     /// A frame that is here in full: one that came together with the greeting is not decoded by
     /// `frames` before more arrives.
     fn buffered(&mut self) -> Option<io::Result<BytesMut>> {
@@ -102,25 +102,25 @@ impl<R> Inbox<R> {
 }
 
 /// Decodes one frame, which may have held keys, and wipes it.
-fn parse(frame: Option<io::Result<BytesMut>>) -> Result<ToAgent, ControlError> {
+fn parse(frame: Option<io::Result<BytesMut>>) -> Result<ToAgent, ControllerError> {
     let mut frame = match frame {
-        None => return Err(ControlError::Gone),
+        None => return Err(ControllerError::Gone),
         Some(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
-            return Err(ControlError::Garbage("a message too long"));
+            return Err(ControllerError::Garbage("a message too long"));
         }
         Some(frame) => frame?,
     };
     let message = decode(&frame);
     frame.as_mut().zeroize();
-    message.map_err(|_| ControlError::Garbage("no message of this version"))
+    Ok(message?)
 }
 
 /// Writes what is put into the outbox.
-pub(super) struct Writer {
+pub(super) struct ControlWriter {
     task: JoinHandle<()>,
 }
 
-impl Writer {
+impl ControlWriter {
     /// Waits until everything has left. All outboxes must be gone.
     pub(super) async fn finish(self) {
         let _ = timeout(FLUSH_LIMIT, self.task).await;
@@ -135,8 +135,8 @@ impl Writer {
 pub(super) async fn open<R, W>(
     mut input: R,
     mut output: W,
-    hello: Hello,
-) -> Result<(Order, Inbox<R>, Outbox, Writer), ControlError>
+    hello: AgentHello,
+) -> Result<(Order, ControlReader<R>, Outbox, ControlWriter), ControllerError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin + Send + 'static,
@@ -149,29 +149,29 @@ where
     let ordering = async {
         greet(&mut input).await?;
         let frames = FramedRead::new(input, codec());
-        let mut inbox = Inbox {
+        let mut inbox = ControlReader {
             frames,
             outbox: outbox.clone(),
             silence: ORDER_LIMIT,
         };
         let ToAgent::Order(order) = inbox.next().await? else {
-            return Err(ControlError::Garbage("a message before the order"));
+            return Err(ControllerError::Garbage("a message before the order"));
         };
         inbox.silence = Duration::from_millis(order.stream.timeout_ms);
         Ok((*order, inbox))
     };
     let ordered = timeout(ORDER_LIMIT, ordering).await;
-    let (order, inbox) = ordered.map_err(|_| ControlError::Silent(ORDER_LIMIT))??;
-    Ok((order, inbox, outbox, Writer { task }))
+    let (order, inbox) = ordered.map_err(|_| ControllerError::Silent(ORDER_LIMIT))??;
+    Ok((order, inbox, outbox, ControlWriter { task }))
 }
 
 /// Reads the controller's greeting, and not a byte of what follows.
-async fn greet(input: &mut (impl AsyncRead + Unpin)) -> Result<(), ControlError> {
+async fn greet(input: &mut (impl AsyncRead + Unpin)) -> Result<(), ControllerError> {
     let mut line = Vec::with_capacity(MAX_LINE_BYTES);
     while line.len() < MAX_LINE_BYTES {
         match input.read_u8().await {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return Err(ControlError::Gone);
+                return Err(ControllerError::Gone);
             }
             byte => line.push(byte?),
         }
@@ -183,11 +183,11 @@ async fn greet(input: &mut (impl AsyncRead + Unpin)) -> Result<(), ControlError>
         }
     }
     match parse_greeting(&String::from_utf8_lossy(&line), "controller") {
-        None => Err(ControlError::Garbage("no greeting")),
+        None => Err(ControllerError::Garbage("no greeting")),
         Some((VERSION, _)) => Ok(()),
         Some((version, program)) => {
             let theirs = format!("{program} (protocol {version} there, {VERSION} here)");
-            Err(ControlError::Version { theirs })
+            Err(ControllerError::Version { theirs })
         }
     }
 }
@@ -198,7 +198,7 @@ async fn write(output: impl AsyncWrite + Unpin, mut messages: mpsc::UnboundedRec
         let Ok(bytes) = encode(&message) else {
             continue;
         };
-        // Where nobody reads, reading finds out.
+        // Where the controller reads no more, its messages end too: the reader reports that.
         if frames.send(Bytes::from(bytes)).await.is_err() {
             return;
         }

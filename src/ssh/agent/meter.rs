@@ -39,23 +39,23 @@ impl Meter {
 /// no longer does: nothing is measured while all goes well.
 pub(super) struct Metered<'a> {
     stream: &'a mut Stream,
-    clock: Clock<'a>,
+    clock: WaitClock<'a>,
 }
 
 impl<'a> Metered<'a> {
     pub(super) fn new(stream: &'a mut Stream, meter: &'a Meter) -> Self {
-        let clock = Clock { meter, since: None };
+        let clock = WaitClock { meter, since: None };
         Self { stream, clock }
     }
 }
 
 /// Runs while the stage is held up.
-struct Clock<'a> {
+struct WaitClock<'a> {
     meter: &'a Meter,
     since: Option<Instant>,
 }
 
-impl Clock<'_> {
+impl WaitClock<'_> {
     /// Starts or stops the clock by what the stream said.
     fn watch<T>(&mut self, answer: Poll<T>) -> Poll<T> {
         if answer.is_pending() {
@@ -74,7 +74,7 @@ impl Clock<'_> {
     }
 }
 
-impl Drop for Clock<'_> {
+impl Drop for WaitClock<'_> {
     fn drop(&mut self) {
         self.stop();
     }

@@ -1,30 +1,26 @@
-//! The agent: one process on each host that runs one stage, and one that guards it.
+//! The agent: one process on each host that carries out one order, and one that guards it.
 //!
-//! `rdpipe --agent` is the *guard*: it starts the *worker*, waits for it, and kills whatever the worker
-//! left behind, however that died. The worker speaks with the controller over stdin and stdout
-//! (`control.rs`), opens the stage's edges (`edge.rs`), runs it (`stage/`), and reports.
+//! `rdpipe --agent` is the *guard* ([`process::guard`]): it starts the *worker*, waits for it, and kills
+//! whatever the worker left behind, however the worker died. The worker speaks with the controller over
+//! stdin and stdout ([`control`]), connects the order's edges ([`edge`]), runs the application that the
+//! order is for ([`job`]; [`stage`] is the only one so far), and reports.
 //!
-//! Threads of the worker: the main one runs everything that controls, and one more for each edge
-//! moves its bytes, so that a relay uses two processors and a disk that stalls delays nobody else.
+//! Threads of the worker: the main one runs everything that controls, and one more for each edge moves
+//! its bytes. So a relay uses two processors, and a disk that stalls delays nothing else.
 
 mod addresses;
 mod cause;
+mod connected_edge;
 mod control;
-mod descendants;
 mod edge;
-mod explain;
-mod guard;
-mod hold;
-mod joint;
+mod job;
 mod meter;
-mod reaper;
+mod process;
 mod stage;
 #[cfg(test)]
 mod tests;
 mod worker;
 
 pub(crate) use addresses::machine;
-pub(crate) use edge::{Plan as EdgePlan, link};
-pub(crate) use explain::named;
-pub(crate) use guard::main as guard_main;
+pub(crate) use process::guard::main as guard_main;
 pub(crate) use worker::main as worker_main;

@@ -1,4 +1,4 @@
-//! The agent proper: one stage, from the controller's order to the report.
+//! The agent proper: one piece of work, from the controller's order to the report.
 
 mod edges;
 mod signals;
@@ -11,7 +11,7 @@ use std::{
         Arc,
         atomic::{AtomicU8, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rustix::process::{
@@ -20,29 +20,28 @@ use rustix::process::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     runtime::{Builder, Handle},
-    time::{interval, sleep},
+    sync::mpsc,
+    time::sleep,
 };
 use tokio_util::sync::CancellationToken;
 
-use self::edges::{Edges, Routes};
+use self::edges::{EdgeRoutes, PendingEdges};
 use super::{
     addresses,
-    cause::Cause,
-    control::{self, Inbox, Outbox},
-    meter::Meter,
-    stage::Stage,
+    cause::FirstCause,
+    control::{self, ControlReader},
+    edge::EdgeRequest,
+    job::{Job, JobContext},
+    stage::StageJob,
 };
 use crate::{
     fd::{Sink, Source},
-    ssh::protocol::{FaultKind, FromAgent, Order, Report, Status, ToAgent},
+    ssh::protocol::{AgentReport, FaultKind, FromAgent, Order, Payload, ToAgent, Work},
 };
 
-/// How long a stage that has failed may take to end. The guard then kills what is left, and all of it
+/// How long work that has failed may take to end. The guard then kills what is left, and all of it
 /// together stays below 5 s.
 const END_LIMIT: Duration = Duration::from_secs(4);
-
-/// How often the controller is told how far the stage is.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs the worker: `rdpipe --agent=worker`, a child of the guard.
 pub(crate) fn main() -> ExitCode {
@@ -58,7 +57,7 @@ pub(super) fn run() -> u8 {
     })
 }
 
-fn work() -> Result<u8, control::ControlError> {
+fn work() -> Result<u8, control::ControllerError> {
     set_child_subreaper(Some(getpid())).map_err(io::Error::from)?;
     die_with_parent()?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -74,10 +73,10 @@ fn work() -> Result<u8, control::ControlError> {
     exit
 }
 
-/// Has the kernel send SIGTERM when the guard is gone: nobody would clean up after this process then.
+/// Has the kernel send SIGTERM when the guard is gone: no process would clean up after this one then.
 fn die_with_parent() -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
-    // If it went before that, somebody else is the parent now, who is in another process group.
+    // If the guard exited before that, the parent is another process now, in another process group.
     let is_child = getppid().is_some_and(|parent| getpgid(Some(parent)) == Ok(getpgrp()));
     if is_child {
         Ok(())
@@ -86,7 +85,7 @@ fn die_with_parent() -> io::Result<()> {
     }
 }
 
-/// The protocol has descriptors of its own from here on: nobody can write into it by accident.
+/// The protocol has descriptors of its own from here on: no stray print can write into it.
 fn hide_stdio() -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
@@ -95,14 +94,14 @@ fn hide_stdio() -> io::Result<()> {
 }
 
 /// How the process is to exit, where it is not with 0.
-type Exit = Arc<AtomicU8>;
+type SharedExitCode = Arc<AtomicU8>;
 
 async fn converse<R, W>(
     input: R,
     output: W,
-    cause: Arc<Cause>,
-    exit: Exit,
-) -> Result<u8, control::ControlError>
+    cause: Arc<FirstCause>,
+    exit: SharedExitCode,
+) -> Result<u8, control::ControllerError>
 where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
@@ -113,139 +112,122 @@ where
         opened = opening => opened?,
         () = cause.failed() => return Ok(exit.load(Ordering::Relaxed)),
     };
-    let stage = Stage {
-        name: format!("stage {}", order.name),
+    let context = JobContext {
+        name: order.name.clone(),
         cause,
         outbox,
-        proceed: CancellationToken::new(),
-        fsync: order.fsync,
     };
-    let report = serve(&stage, order, inbox, &exit).await;
-    stage.outbox.send(FromAgent::Report(report));
-    drop(stage);
+    let report = match &order.work {
+        Work::Stage(_) => serve::<StageJob, _>(&context, order, inbox, &exit).await,
+    };
+    context.outbox.send(FromAgent::Report(report));
+    drop(context);
     writer.finish().await;
     Ok(exit.load(Ordering::Relaxed))
 }
 
 /// Carries out the order, and obeys the controller meanwhile.
-async fn serve<R>(stage: &Stage, mut order: Order, inbox: Inbox<R>, exit: &Exit) -> Report
+pub(super) async fn serve<J, R>(
+    context: &JobContext,
+    mut order: Order,
+    inbox: ControlReader<R>,
+    exit: &SharedExitCode,
+) -> AgentReport
 where
+    J: Job,
     R: AsyncRead + Unpin + Send + 'static,
 {
-    let edges = match Edges::prepare(&mut order, &Handle::current()) {
-        Ok(edges) => edges,
+    let (edges, mut job) = match prepare::<J>(context, &mut order) {
+        Ok(prepared) => prepared,
         Err(text) => {
-            stage.cause.fail(
-                FaultKind::Own,
-                text.clone(),
-                format!("{}: {text}", stage.name),
-            );
-            return report(stage, &Meters::default(), None, Duration::ZERO);
+            context.fail_local(&text);
+            return report(context, None);
         }
     };
     let go = CancellationToken::new();
-    let heeding = heed(
-        stage.clone(),
-        inbox,
-        edges.routes(),
-        go.clone(),
-        Arc::clone(exit),
-    );
-    let heeding = tokio::spawn(heeding);
-    let meters = edges.meters();
-    let mut started = None;
+    let (sender, messages) = mpsc::unbounded_channel();
+    let routes = Routes {
+        edges: edges.routes(),
+        go: go.clone(),
+        application: sender,
+    };
+    let obeying = obey(context.clone(), inbox, routes, Arc::clone(exit));
+    let obeying = tokio::spawn(obeying);
     let working = async {
-        let ends = edges.establish(stage).await?;
-        let ends = edges::wait_for(go, stage, ends).await?;
-        started = Some(Instant::now());
-        let progress = tokio::spawn(show_progress(stage.outbox.clone(), meters.clone()));
-        let status = stage.run(order.work, ends).await;
-        progress.abort();
-        status
+        let edges = edges.establish(context).await?;
+        let edges = edges::wait_for(go, context, edges).await?;
+        job.run(edges, messages).await;
+        Some(())
     };
-    let status = tokio::select! {
-        status = working => status,
-        () = overdue(&stage.cause) => None,
-    };
-    heeding.abort();
+    tokio::select! {
+        _ = working => {}
+        () = overdue(&context.cause) => {}
+    }
+    obeying.abort();
     // Its outbox goes with it, which the writer waits for.
-    let _ = heeding.await;
-    let elapsed = started.map_or(Duration::ZERO, |started| started.elapsed());
-    report(stage, &meters, status, elapsed)
+    let _ = obeying.await;
+    report(context, job.report())
 }
 
-async fn overdue(cause: &Cause) {
+fn prepare<J: Job>(context: &JobContext, order: &mut Order) -> Result<(PendingEdges, J), String> {
+    let edges = PendingEdges::prepare(order, &Handle::current())?;
+    let Work::Stage(payload) = &order.work;
+    let job = J::prepare(context, payload, &edges.ordered())?;
+    Ok((edges, job))
+}
+
+async fn overdue(cause: &FirstCause) {
     cause.failed().await;
     sleep(END_LIMIT).await;
 }
 
-/// Does what the controller says, until it is gone.
-async fn heed<R: AsyncRead + Unpin>(
-    stage: Stage,
-    mut inbox: Inbox<R>,
-    routes: Routes,
+/// Where the controller's messages go.
+struct Routes {
+    edges: EdgeRoutes,
     go: CancellationToken,
-    exit: Exit,
+    application: mpsc::UnboundedSender<Payload>,
+}
+
+/// Carries out what the controller says, until the controller is gone.
+async fn obey<R: AsyncRead + Unpin>(
+    context: JobContext,
+    mut inbox: ControlReader<R>,
+    routes: Routes,
+    exit: SharedExitCode,
 ) {
     loop {
         match inbox.next().await {
             Ok(ToAgent::Dial {
-                end,
+                edge,
                 addresses,
                 port,
-            }) => routes.dial(end, addresses, port),
-            Ok(ToAgent::Listen { end }) => routes.listen(end),
-            Ok(ToAgent::Go) => go.cancel(),
-            Ok(ToAgent::Proceed) => stage.proceed.cancel(),
+            }) => {
+                let request = EdgeRequest::Dial { addresses, port };
+                routes.edges.send(edge, request);
+            }
+            Ok(ToAgent::Listen { edge }) => routes.edges.send(edge, EdgeRequest::Listen),
+            Ok(ToAgent::Go) => routes.go.cancel(),
+            Ok(ToAgent::Application(message)) => {
+                // An application that has ended takes none.
+                let _ = routes.application.send(message);
+            }
             Ok(ToAgent::Kill { reason }) => {
-                stage.cause.fail(FaultKind::Ordered, reason.clone(), reason);
+                context
+                    .cause
+                    .fail(FaultKind::Ordered, reason.clone(), reason);
             }
             Ok(ToAgent::Ping | ToAgent::Order(_)) => {}
             Err(error) => {
                 exit.store(1, Ordering::Relaxed);
-                let text = error.to_string();
-                let reason = format!("{}: {text}", stage.name);
-                return stage.cause.fail(FaultKind::Ordered, text, reason);
+                return context.fail(FaultKind::Ordered, &error.to_string());
             }
         }
     }
 }
 
-/// The counts of both edges.
-#[derive(Clone, Default)]
-struct Meters {
-    input: Arc<Meter>,
-    output: Arc<Meter>,
-}
-
-async fn show_progress(outbox: Outbox, meters: Meters) {
-    let mut ticks = interval(PROGRESS_INTERVAL);
-    let mut shown = (0, 0);
-    loop {
-        ticks.tick().await;
-        let now = (meters.input.bytes(), meters.output.bytes());
-        if now != shown {
-            shown = now;
-            let (bytes_in, bytes_out) = now;
-            outbox.send(FromAgent::Progress {
-                bytes_in,
-                bytes_out,
-            });
-        }
-    }
-}
-
-fn report(stage: &Stage, meters: &Meters, status: Option<Status>, elapsed: Duration) -> Report {
-    let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-    Report {
-        status,
-        fault: stage.cause.fault(),
-        output_stopped: stage.cause.output_stopped.is_set(),
-        input_stopped: stage.cause.input_stopped.is_set(),
-        bytes_in: meters.input.bytes(),
-        bytes_out: meters.output.bytes(),
-        elapsed_us: micros(elapsed),
-        blocked_on_input_us: micros(meters.input.blocked()),
-        blocked_on_output_us: micros(meters.output.blocked()),
+fn report(context: &JobContext, result: Option<Payload>) -> AgentReport {
+    AgentReport {
+        fault: context.cause.fault(),
+        result,
     }
 }

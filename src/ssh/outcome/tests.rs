@@ -3,47 +3,40 @@ use super::{
     *,
 };
 
-fn stage(status: Status) -> StageEnd {
-    StageEnd {
+fn stage(status: Status) -> StageOutcome {
+    StageOutcome {
         ended: Some(status),
         report: Some(report(status)),
-        is_file: false,
+        ..StageOutcome::default()
     }
 }
 
-fn report(status: Status) -> Report {
-    Report {
+fn report(status: Status) -> StageReport {
+    StageReport {
         status: Some(status),
-        fault: None,
-        output_stopped: false,
-        input_stopped: false,
-        bytes_in: 0,
-        bytes_out: 0,
-        elapsed_us: 0,
-        blocked_on_input_us: 0,
-        blocked_on_output_us: 0,
+        ..StageReport::default()
     }
 }
 
-fn stopped(status: Status) -> StageEnd {
+fn stopped(status: Status) -> StageOutcome {
     let mut stage = stage(status);
     stage.report.as_mut().unwrap().output_stopped = true;
     stage
 }
 
-fn cause(site: Site, kind: FaultKind) -> Cause {
+fn cause(site: Site, kind: FaultKind) -> PipelineFault {
     let text = format!("{kind:?}");
-    Cause {
+    PipelineFault {
         site,
-        fault: Fault { kind, text },
+        fault: WorkFault { kind, text },
         is_trouble: false,
     }
 }
 
-fn ends(stages: impl IntoIterator<Item = StageEnd>) -> Ends {
-    Ends {
+fn ends(stages: impl IntoIterator<Item = StageOutcome>) -> PipelineOutcome {
+    PipelineOutcome {
         stages: stages.into_iter().collect(),
-        ..Ends::default()
+        ..PipelineOutcome::default()
     }
 }
 
@@ -91,7 +84,7 @@ fn a_reader_that_leaves_ends_rdpipe_as_sigpipe_would() {
 #[test]
 fn consequences_do_not_count_beside_a_cause() {
     // An agent that has a fault to report does not say how it then ended its command.
-    let ended_by_agent = StageEnd {
+    let ended_by_agent = StageOutcome {
         ended: None,
         ..stage(Status::Signaled(15))
     };
@@ -109,7 +102,7 @@ fn consequences_do_not_count_beside_a_cause() {
 
 #[test]
 fn a_failure_counts_though_the_next_stage_then_gave_up() {
-    let mut refused = ends([stage(Status::Exited(3)), StageEnd::default()]);
+    let mut refused = ends([stage(Status::Exited(3)), StageOutcome::default()]);
     refused.causes = vec![
         cause(Site::Stage(1), FaultKind::Ordered),
         cause(Site::Stage(0), FaultKind::PeerAborted),
@@ -119,15 +112,15 @@ fn a_failure_counts_though_the_next_stage_then_gave_up() {
 
 #[test]
 fn trouble_outweighs_statuses() {
-    let mut ends = ends([stage(Status::Exited(3)), StageEnd::default()]);
+    let mut ends = ends([stage(Status::Exited(3)), StageOutcome::default()]);
     assert_eq!(ends.exit(), 3, "the second never began");
-    ends.causes = vec![Cause {
+    ends.causes = vec![PipelineFault {
         is_trouble: true,
-        ..cause(Site::Stage(1), FaultKind::Own)
+        ..cause(Site::Stage(1), FaultKind::Local)
     }];
     assert_eq!(ends.verdicts()[1], Verdict::Trouble);
     assert_eq!(ends.exit(), 255);
-    ends.causes = vec![cause(Site::Own(End::Output), FaultKind::Edge)];
+    ends.causes = vec![cause(Site::Output, FaultKind::Edge)];
     assert_eq!(ends.exit(), 255);
     ends.signal = Some(2);
     assert_eq!(ends.exit(), 130);
@@ -137,12 +130,12 @@ fn trouble_outweighs_statuses() {
 fn a_file_that_fails_is_status_1() {
     let mut ends = ends([stage(OK), stage(OK)]);
     ends.stages[1].is_file = true;
-    ends.causes = vec![cause(Site::Stage(1), FaultKind::Own)];
+    ends.causes = vec![cause(Site::Stage(1), FaultKind::Local)];
     assert_eq!(ends.exit(), 1);
-    ends.causes = vec![cause(Site::Own(End::Input), FaultKind::Own)];
+    ends.causes = vec![cause(Site::Input, FaultKind::Local)];
     assert_eq!(ends.exit(), 1);
     ends.stages[1].is_file = false;
-    ends.causes = vec![cause(Site::Stage(1), FaultKind::Own)];
+    ends.causes = vec![cause(Site::Stage(1), FaultKind::Local)];
     assert_eq!(ends.exit(), 255, "a shell that cannot be run");
 }
 
@@ -152,8 +145,8 @@ fn the_nearest_cause_comes_first() {
     ends.causes = vec![
         cause(Site::Stage(0), FaultKind::PeerAborted),
         cause(Site::Stage(1), FaultKind::Edge),
-        cause(Site::Stage(2), FaultKind::Own),
-        cause(Site::Stage(3), FaultKind::Own),
+        cause(Site::Stage(2), FaultKind::Local),
+        cause(Site::Stage(3), FaultKind::Local),
     ];
     let sites: Vec<_> = ends.ranked().iter().map(|cause| cause.site).collect();
     assert_eq!(sites, [2, 3, 1, 0].map(Site::Stage));

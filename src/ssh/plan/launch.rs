@@ -5,7 +5,7 @@ use std::{
     path::Path,
 };
 
-use super::Place;
+use super::StageHost;
 use crate::ssh::quote;
 
 /// What the user said about the way to other hosts.
@@ -24,7 +24,8 @@ pub(crate) struct Remote {
 pub(crate) struct Launch {
     /// Program and arguments: at least the program.
     pub(crate) words: Vec<OsString>,
-    pub(crate) way: Way,
+    /// What the command goes through.
+    pub(crate) kind: LaunchKind,
     /// The host as messages name it.
     pub(crate) host: String,
     /// What `ssh-copy-id` would be told.
@@ -33,7 +34,7 @@ pub(crate) struct Launch {
 
 /// What a [`Launch`] goes through: its failures are explained differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum LaunchKind {
     Ssh,
     Rsh,
     Here,
@@ -41,21 +42,26 @@ pub(crate) enum Way {
 
 impl Remote {
     /// How to start the agent at `place`; `own` is this program, for stages that run here.
-    pub(crate) fn launch(&self, place: &Place, own: &Path) -> Launch {
-        let launch = |way, words: Vec<OsString>, host: &str, destination: &str| Launch {
+    pub(crate) fn launch(&self, place: &StageHost, own: &Path) -> Launch {
+        let launch = |kind, words: Vec<OsString>, host: &str, destination: &str| Launch {
             words,
-            way,
+            kind,
             host: host.to_owned(),
             destination: destination.to_owned(),
         };
         match place {
-            Place::Here => {
+            StageHost::Here => {
                 let words = vec![own.as_os_str().to_owned(), AGENT.into()];
-                launch(Way::Here, words, "this machine", "")
+                launch(LaunchKind::Here, words, "this machine", "")
             }
-            Place::Host { destination, host } => match &self.rsh {
-                Some(rsh) => launch(Way::Rsh, self.rsh(rsh, destination), host, destination),
-                None => launch(Way::Ssh, self.ssh(destination), host, destination),
+            StageHost::Host { destination, host } => match &self.rsh {
+                Some(rsh) => launch(
+                    LaunchKind::Rsh,
+                    self.rsh(rsh, destination),
+                    host,
+                    destination,
+                ),
+                None => launch(LaunchKind::Ssh, self.ssh(destination), host, destination),
             },
         }
     }
@@ -110,7 +116,7 @@ const AGENT: &str = "--agent";
 /// What ssh is told, unless the user says otherwise.
 const SSH_OPTIONS: [&str; 8] = [
     "-T",
-    // Nobody could answer a question: an error at once, instead.
+    // There is no terminal to answer a question: an error at once, instead.
     "-oBatchMode=yes",
     "-oConnectTimeout=10",
     // A master that stays behind would hold our pipes; one that is there already is used.

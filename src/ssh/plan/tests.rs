@@ -8,7 +8,7 @@ fn plan(segments: &[&str]) -> Result<Plan, PlanError> {
     Plan::parse(&segments, true)
 }
 
-fn one(segment: &str) -> Stage {
+fn one(segment: &str) -> PlannedStage {
     plan(&[segment]).unwrap().stages.remove(0)
 }
 
@@ -16,15 +16,15 @@ fn fault(segment: &str) -> SegmentFault {
     plan(&[segment]).unwrap_err().fault
 }
 
-fn host(destination: &str, host: &str) -> Place {
-    Place::Host {
+fn host(destination: &str, host: &str) -> StageHost {
+    StageHost::Host {
         destination: destination.to_owned(),
         host: host.to_owned(),
     }
 }
 
-fn command(text: &str) -> Work {
-    Work::Command(text.as_bytes().to_vec())
+fn command(text: &str) -> StageWork {
+    StageWork::Command(text.as_bytes().to_vec())
 }
 
 #[test]
@@ -44,8 +44,8 @@ fn segments_come_in_every_form() {
             host("10.0.0.1", "10.0.0.1"),
             "tr a:b c@d",
         ),
-        (":echo hello", Place::Here, "echo hello"),
-        (":: is a command", Place::Here, ": is a command"),
+        (":echo hello", StageHost::Here, "echo hello"),
+        (":: is a command", StageHost::Here, ": is a command"),
         ("a: echo 'ä\n$x!'", host("a", "a"), " echo 'ä\n$x!'"),
     ] {
         let stage = one(segment);
@@ -60,13 +60,13 @@ fn segments_come_in_every_form() {
 
 #[test]
 fn operators_are_about_files() {
-    let write = |path: &str, append| Work::Write {
+    let write = |path: &str, append| StageWork::Write {
         path: path.into(),
         append,
     };
     for (text, work) in [
-        ("<f", Work::Read(b"f".to_vec())),
-        ("<  a b ", Work::Read(b"a b ".to_vec())),
+        ("<f", StageWork::Read(b"f".to_vec())),
+        ("<  a b ", StageWork::Read(b"a b ".to_vec())),
         ("> mycopy", write("mycopy", false)),
         (">>\t~/log", write("~/log", true)),
         ("  > f", write("f", false)),
@@ -184,18 +184,18 @@ proptest! {
     #[test]
     fn every_command_arrives_as_it_was_typed(command in "[^\0<> \t\n\r\x0c][^\0]*") {
         let stage = one(&format!("fs1:{command}"));
-        prop_assert_eq!(stage.work, Work::Command(command.into_bytes()));
+        prop_assert_eq!(stage.work, StageWork::Command(command.into_bytes()));
     }
 
     #[test]
     fn no_segment_makes_the_plan_panic(bytes: Vec<u8>) {
-        let _ = Stage::parse(&bytes);
+        let _ = PlannedStage::parse(&bytes);
     }
 
     #[test]
     fn nothing_that_ssh_could_take_for_an_option_gets_through(segment in "[-@:a\\[\\] ]{0,9}") {
-        if let Ok(stage) = Stage::parse(segment.as_bytes()) {
-            if let Place::Host { destination, host } = stage.place {
+        if let Ok(stage) = PlannedStage::parse(segment.as_bytes()) {
+            if let StageHost::Host { destination, host } = stage.place {
                 prop_assert!(!destination.starts_with('-') && !host.starts_with('-'));
             }
         }

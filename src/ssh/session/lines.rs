@@ -1,4 +1,4 @@
-//! What somebody writes, cut into lines: pure, no I/O.
+//! Cuts what a process writes into lines. Pure, no I/O.
 
 /// Longer lines are shown in pieces.
 const MAX_LINE_BYTES: usize = 4096;

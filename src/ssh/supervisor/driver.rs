@@ -1,6 +1,7 @@
 //! Carries out what the machine decides: sessions, rdpipe's own edges, time, and words for the user.
 
 use std::{
+    collections::BTreeMap,
     future::pending,
     sync::{
         Arc,
@@ -17,34 +18,37 @@ use tokio::{
     time::sleep_until,
 };
 
-use super::{Action, Event, Notice, OwnEvent, Summary, machine::Machine};
+use super::{Action, Event, Notice, Summary, machine::PipelineMachine};
 use crate::ssh::{
-    own,
+    local_edge::{LocalEdgeCommand, LocalEdgeEvent},
     plan::launch::Launch,
-    protocol::End,
-    session::{Session, SessionEvent},
+    protocol::EdgeId,
+    session::{AgentSession, SessionEvent},
 };
 
 /// Where everything that happens comes together.
 #[derive(Clone)]
-pub(crate) struct Inbox(UnboundedSender<Event>);
+pub(crate) struct EventSender(UnboundedSender<Event>);
 
 /// What the driver takes from there.
-pub(crate) struct Happenings(UnboundedReceiver<Event>);
+pub(crate) struct EventQueue(UnboundedReceiver<Event>);
 
-/// An inbox, and its other end.
-pub(crate) fn inbox() -> (Inbox, Happenings) {
+/// Returns both ends of a queue of events.
+pub(crate) fn event_queue() -> (EventSender, EventQueue) {
     let (sender, receiver) = unbounded_channel();
-    (Inbox(sender), Happenings(receiver))
+    (EventSender(sender), EventQueue(receiver))
 }
 
-impl Inbox {
-    /// What one of rdpipe's own edges says.
-    pub(crate) fn own(&self, end: End) -> impl Fn(OwnEvent) + Send + Sync + 'static {
+impl EventSender {
+    /// Returns where one of the controller's own edges reports its events.
+    pub(crate) fn local_edge(
+        &self,
+        edge: EdgeId,
+    ) -> impl Fn(LocalEdgeEvent) + Send + Sync + 'static + use<> {
         let Self(sender) = self.clone();
         move |event| {
-            // Nobody listens any more when all is over.
-            let _ = sender.send(Event::Own(end, event));
+            // The driver is gone when all is over.
+            let _ = sender.send(Event::Local(edge, event));
         }
     }
 
@@ -52,14 +56,14 @@ impl Inbox {
     fn session(
         &self,
         stage: usize,
-        tell: Tell,
+        notify: NoticeSink,
     ) -> impl Fn(SessionEvent) + Send + Sync + 'static + use<> {
         let Self(sender) = self.clone();
         move |event| {
             let event = match event {
-                SessionEvent::Words(line) => return tell(Notice::Words(stage, line)),
+                SessionEvent::Words(line) => return notify(Notice::Words(stage, line)),
                 SessionEvent::Message(message) => Event::Message(stage, message),
-                SessionEvent::Closed(closing) => Event::Closed(stage, closing),
+                SessionEvent::Closed(end) => Event::Closed(stage, end),
             };
             let _ = sender.send(event);
         }
@@ -67,55 +71,62 @@ impl Inbox {
 }
 
 /// Tells the user.
-pub(crate) type Tell = Arc<dyn Fn(Notice) + Send + Sync>;
+pub(crate) type NoticeSink = Arc<dyn Fn(Notice) + Send + Sync>;
+
+/// The way to each of the controller's own edges.
+pub(crate) type LocalEdges = BTreeMap<EdgeId, UnboundedSender<LocalEdgeCommand>>;
 
 /// All that a run needs.
 pub(crate) struct Driver {
-    pub(crate) machine: Machine,
+    /// Decides what is done.
+    pub(crate) machine: PipelineMachine,
     /// How to start the agent of each stage.
     pub(crate) launches: Vec<Launch>,
     /// After how long a silence an agent counts as lost.
     pub(crate) silence: Duration,
-    /// The lanes of rdpipe's own input and output.
-    pub(crate) lanes: [Option<UnboundedSender<own::Command>>; 2],
-    pub(crate) inbox: Inbox,
-    pub(crate) happenings: Happenings,
-    pub(crate) tell: Tell,
+    /// The way to each of the controller's own edges.
+    pub(crate) local_edges: LocalEdges,
+    /// Where sessions and local edges report events.
+    pub(crate) events: EventSender,
+    /// Where the driver takes the events from.
+    pub(crate) queue: EventQueue,
+    /// Shows notices to the user.
+    pub(crate) notify: NoticeSink,
     /// How many bytes the busiest stage has moved, for a progress bar.
     pub(crate) moved: Arc<AtomicU64>,
 }
 
 /// A signal that ended the run: number and name.
-pub(crate) type Caught = (u8, &'static str);
+pub(crate) type EndingSignal = (u8, &'static str);
 
 impl Driver {
     /// Runs the pipeline to its end.
-    pub(crate) async fn run(self, signal: oneshot::Receiver<Caught>) -> Summary {
+    pub(crate) async fn run(self, signal: oneshot::Receiver<EndingSignal>) -> Summary {
         let Self {
             mut machine,
             launches,
             silence,
-            lanes,
-            inbox,
-            mut happenings,
-            tell,
+            local_edges,
+            events,
+            mut queue,
+            notify,
             moved,
         } = self;
         let started = Instant::now();
         let open = |(stage, launch)| {
-            let events = inbox.session(stage, Arc::clone(&tell));
-            Session::open(launch, silence, events)
+            let events = events.session(stage, Arc::clone(&notify));
+            AgentSession::open(launch, silence, events)
         };
         let sessions: Vec<_> = launches.into_iter().enumerate().map(open).collect();
-        let hands = Hands {
+        let runner = ActionRunner {
             sessions,
-            lanes,
-            tell,
+            local_edges,
+            notify,
         };
         let mut signal = Box::pin(caught(signal));
         loop {
             let event = tokio::select! {
-                Some(event) = happenings.0.recv() => event,
+                Some(event) = queue.0.recv() => event,
                 event = &mut signal => {
                     signal = Box::pin(caught(never()));
                     event
@@ -125,7 +136,7 @@ impl Driver {
             let mut is_done = false;
             for action in machine.handle(started.elapsed(), event) {
                 is_done |= action == Action::Done;
-                hands.act(action);
+                runner.act(action);
             }
             moved.store(machine.bytes(), Ordering::Relaxed);
             if is_done {
@@ -137,48 +148,49 @@ impl Driver {
 }
 
 /// What actions are done with.
-struct Hands {
-    sessions: Vec<Session>,
-    lanes: [Option<UnboundedSender<own::Command>>; 2],
-    tell: Tell,
+struct ActionRunner {
+    sessions: Vec<AgentSession>,
+    local_edges: LocalEdges,
+    notify: NoticeSink,
 }
 
-impl Hands {
+impl ActionRunner {
     fn act(&self, action: Action) {
         match action {
             Action::Send(stage, message) => self.sessions[stage].send(message),
             Action::Kill(stage) => self.sessions[stage].cut(),
             Action::Dial {
-                end,
+                edge,
                 addresses,
                 port,
-            } => self.command(end, own::Command::Dial { addresses, port }),
+            } => self.command(edge, LocalEdgeCommand::Dial { addresses, port }),
             Action::Go => {
-                self.command(End::Input, own::Command::Go);
-                self.command(End::Output, own::Command::Go);
+                for &edge in self.local_edges.keys() {
+                    self.command(edge, LocalEdgeCommand::Go);
+                }
             }
-            Action::Abort(end, reason) => self.command(end, own::Command::Abort(reason)),
-            Action::Tell(notice) => (self.tell)(notice),
+            Action::Abort(edge, reason) => self.command(edge, LocalEdgeCommand::Abort(reason)),
+            Action::Notify(notice) => (self.notify)(notice),
             Action::Done => {}
         }
     }
 
-    fn command(&self, end: End, command: own::Command) {
-        if let Some(lane) = &self.lanes[usize::from(end == End::Output)] {
-            // A lane that has ended says so by itself.
-            let _ = lane.send(command);
+    fn command(&self, edge: EdgeId, command: LocalEdgeCommand) {
+        if let Some(commands) = self.local_edges.get(&edge) {
+            // An edge that has ended reports that by itself.
+            let _ = commands.send(command);
         }
     }
 }
 
-async fn caught(signal: oneshot::Receiver<Caught>) -> Event {
+async fn caught(signal: oneshot::Receiver<EndingSignal>) -> Event {
     match signal.await {
         Ok((number, name)) => Event::Signal { number, name },
         Err(_) => pending().await,
     }
 }
 
-fn never() -> oneshot::Receiver<Caught> {
+fn never() -> oneshot::Receiver<EndingSignal> {
     oneshot::channel().1
 }
 

@@ -1,16 +1,25 @@
+//! The state machine of a pipeline, driven by events and without I/O.
+
+mod connecting;
+mod ending;
+
 use std::{ffi::OsString, time::Duration};
 
-use super::{Action, Closing, Event, Notice, OwnEnd, OwnEvent, Settings, machine::Machine};
+use super::{Action, Event, Notice, Settings, machine::PipelineMachine};
 use crate::ssh::{
-    plan::{Addresses, Plan},
+    local_edge::{LocalEdgeEnd, LocalEdgeEvent},
+    plan::Plan,
     protocol::{
-        End, Fault, FaultKind, FromAgent, Hello, Link, Report, Status, StreamOrder, ToAgent,
+        AgentHello, AgentReport, EdgeId, EdgeLink, FaultKind, FromAgent, Payload, StreamOrder,
+        ToAgent, TransportOrder, WorkFault,
     },
+    session::SessionEnd,
+    stage::{FromStage, StageReport, Status, ToStage},
 };
 
 /// A machine, and what it wanted so far.
 struct Rig {
-    machine: Machine,
+    machine: PipelineMachine,
     now: Duration,
     actions: Vec<Action>,
 }
@@ -30,7 +39,7 @@ impl Rig {
     fn of(plan: Plan, change: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = Settings {
             stream: StreamOrder {
-                transport: 0,
+                transport: TransportOrder::Auto,
                 chunk_bytes: None,
                 depth: None,
                 timeout_ms: 30_000,
@@ -51,7 +60,7 @@ impl Rig {
         let keys = (0..=plan.stages.len()).map(|edge| format!("key {edge}"));
         let keys = keys.collect();
         Self {
-            machine: Machine::new(plan, settings, keys),
+            machine: PipelineMachine::new(plan, settings, keys),
             now: Duration::ZERO,
             actions: Vec::new(),
         }
@@ -60,7 +69,7 @@ impl Rig {
     /// What the machine wants after this, details for the user left out.
     fn event(&mut self, event: Event) -> Vec<Action> {
         let mut actions = self.machine.handle(self.now, event);
-        actions.retain(|action| !matches!(action, Action::Tell(Notice::Detail(_))));
+        actions.retain(|action| !matches!(action, Action::Notify(Notice::Detail(_))));
         self.actions.extend(actions.iter().cloned());
         actions
     }
@@ -70,7 +79,7 @@ impl Rig {
     }
 
     fn hello(&mut self, stage: usize, machine: &str) -> Vec<Action> {
-        let hello = Hello {
+        let hello = AgentHello {
             host: format!("host{stage}"),
             machine: machine.to_owned(),
             addresses: vec![format!("10.0.0.{stage}").parse().unwrap()],
@@ -78,12 +87,19 @@ impl Rig {
         self.says(stage, FromAgent::Hello(hello))
     }
 
-    fn connected(&mut self, stage: usize, end: End) -> Vec<Action> {
-        self.says(stage, FromAgent::Connected { end, link: link() })
+    /// A message of the stage itself.
+    fn stage(&mut self, stage: usize, message: &FromStage) -> Vec<Action> {
+        let message = Payload::encode(message).unwrap();
+        self.says(stage, FromAgent::Application(message))
     }
 
-    fn own(&mut self, end: End, event: OwnEvent) -> Vec<Action> {
-        self.event(Event::Own(end, event))
+    fn connected(&mut self, stage: usize, edge: EdgeId) -> Vec<Action> {
+        let link = link();
+        self.says(stage, FromAgent::Connected { edge, link })
+    }
+
+    fn local(&mut self, edge: EdgeId, event: LocalEdgeEvent) -> Vec<Action> {
+        self.event(Event::Local(edge, event))
     }
 
     /// Everything up to [`ToAgent::Go`].
@@ -92,16 +108,15 @@ impl Rig {
             self.hello(stage, &format!("m{}", stage + 1));
         }
         for stage in 0..stages {
-            for end in [End::Input, End::Output] {
-                if input || stage > 0 || end == End::Output {
-                    self.connected(stage, end);
-                }
+            if input || stage > 0 {
+                self.connected(stage, edge(stage));
             }
+            self.connected(stage, edge(stage + 1));
         }
         if input {
-            self.own(End::Input, OwnEvent::Connected(link()));
+            self.local(edge(0), LocalEdgeEvent::Connected(link()));
         }
-        let actions = self.own(End::Output, OwnEvent::Connected(link()));
+        let actions = self.local(edge(stages), LocalEdgeEvent::Connected(link()));
         assert!(actions.contains(&Action::Go), "{actions:?}");
         for stage in 0..stages {
             assert!(actions.contains(&send(stage, ToAgent::Go)));
@@ -109,14 +124,15 @@ impl Rig {
     }
 
     fn report(&mut self, stage: usize, status: Status) -> Vec<Action> {
-        self.says(stage, FromAgent::Report(report(status)))
+        self.says(stage, report(&stage_report(status)))
     }
 
     fn faulty(&mut self, stage: usize, kind: FaultKind, text: &str) -> Vec<Action> {
         let text = text.to_owned();
-        let report = Report {
-            fault: Some(Fault { kind, text }),
-            ..report(Status::Signaled(15))
+        let result = Payload::encode(&stage_report(Status::Signaled(15)));
+        let report = AgentReport {
+            fault: Some(WorkFault { kind, text }),
+            result: result.ok(),
         };
         self.says(stage, FromAgent::Report(report))
     }
@@ -124,20 +140,25 @@ impl Rig {
     fn closed(&mut self, stage: usize) -> Vec<Action> {
         let why = format!("lost host{stage}");
         let killed = false;
-        self.event(Event::Closed(stage, Closing { why, killed }))
+        self.event(Event::Closed(stage, SessionEnd { why, killed }))
     }
 
-    fn own_ended(&mut self, end: End) -> Vec<Action> {
-        self.own(end, OwnEvent::Ended(OwnEnd::default()))
+    fn local_ended(&mut self, edge: EdgeId) -> Vec<Action> {
+        self.local(edge, LocalEdgeEvent::Ended(LocalEdgeEnd::default()))
     }
 
     fn exit(&self) -> u8 {
-        self.machine.summary().ends.exit()
+        self.machine.summary().outcome.exit()
     }
 }
 
-fn link() -> Link {
-    Link {
+/// The edge at this place of the plan: the input of the stage at the same place.
+fn edge(index: usize) -> EdgeId {
+    EdgeId::of_index(index)
+}
+
+fn link() -> EdgeLink {
+    EdgeLink {
         transport: "tcp".to_owned(),
         reason: "no RDMA device here".to_owned(),
         is_fallback: false,
@@ -145,18 +166,28 @@ fn link() -> Link {
     }
 }
 
-fn report(status: Status) -> Report {
-    Report {
+fn stage_report(status: Status) -> StageReport {
+    StageReport {
         status: Some(status),
-        fault: None,
-        output_stopped: false,
-        input_stopped: false,
         bytes_in: 5,
         bytes_out: 7,
         elapsed_us: 1,
-        blocked_on_input_us: 0,
-        blocked_on_output_us: 0,
+        ..StageReport::default()
     }
+}
+
+/// The report of an agent without a fault.
+fn report(result: &StageReport) -> FromAgent {
+    FromAgent::Report(AgentReport {
+        fault: None,
+        result: Some(Payload::encode(result).unwrap()),
+    })
+}
+
+/// Lets a stage proceed.
+fn proceed(stage: usize) -> Action {
+    let message = Payload::encode(&ToStage::Proceed).unwrap();
+    send(stage, ToAgent::Application(message))
 }
 
 fn send(stage: usize, message: ToAgent) -> Action {
@@ -186,402 +217,4 @@ fn killed(actions: &[Action]) -> Vec<usize> {
         _ => None,
     });
     killed.collect()
-}
-
-#[test]
-fn files_that_are_none_are_told_and_the_status_is_the_agents() {
-    let mut rig = Rig::of(
-        Plan::files(&["a:x".into(), "a:y".into()])
-            .unwrap()
-            .remove(0),
-        |_| {},
-    );
-    rig.up(1, false);
-    let path = b"x\xff".to_vec();
-    let why = "No such file".to_owned();
-    let told = Notice::Unreadable(0, "x\u{fffd}: No such file".to_owned());
-    let actions = rig.says(0, FromAgent::Unreadable { path, why });
-    assert_eq!(actions, [Action::Tell(told)]);
-    rig.says(0, FromAgent::Ended(Status::Exited(1)));
-    rig.own_ended(End::Output);
-    rig.report(0, Status::Exited(1));
-    assert!(rig.closed(0).contains(&Action::Done));
-    assert_eq!(rig.exit(), 1);
-    assert!(rig.machine.summary().ends.causes.is_empty());
-}
-
-#[test]
-fn orders_say_who_listens_and_share_keys_by_edge() {
-    let mut rig = Rig::new(&["a:x", "b:y"], true);
-    let mut order = |stage| match rig.hello(stage, "m9").remove(0) {
-        Action::Send(at, ToAgent::Order(order)) if at == stage => order,
-        other => panic!("{other:?}"),
-    };
-    let (first, second) = (order(0), order(1));
-    let edge = |edge: &Option<crate::ssh::protocol::Edge>| {
-        let edge = edge.clone().unwrap();
-        (edge.peer, edge.key, edge.listens)
-    };
-    let expected = |peer: &str, key: &str, listens| (peer.to_owned(), key.to_owned(), listens);
-    assert_eq!(edge(&first.input), expected("rdpipe", "key 0", true));
-    assert_eq!(edge(&first.output), expected("stage 2 (b)", "key 1", false));
-    assert_eq!(edge(&second.input), expected("stage 1 (a)", "key 1", true));
-    assert_eq!(edge(&second.output), expected("rdpipe", "key 2", true));
-    assert_eq!((first.number, &*second.name), (1, "2 (b)"));
-}
-
-#[test]
-fn a_sender_dials_once_both_are_there() {
-    let mut rig = Rig::new(&["a:x", "b:y"], false);
-    rig.hello(1, "m2");
-    let port = 4711;
-    let listening = FromAgent::Listening {
-        end: End::Input,
-        port,
-    };
-    assert_eq!(rig.says(1, listening), []);
-    let actions = rig.hello(0, "m1");
-    assert_eq!(dialled(&actions), (vec!["10.0.0.1", "b"], 4711));
-    let output = FromAgent::Listening {
-        end: End::Output,
-        port: 5,
-    };
-    let actions = rig.says(1, output);
-    assert_eq!(dialled(&actions), (vec!["10.0.0.1", "b"], 5));
-    assert!(matches!(
-        actions[0],
-        Action::Dial {
-            end: End::Output,
-            ..
-        }
-    ));
-}
-
-#[test]
-fn addresses_are_those_of_the_host_or_those_given() {
-    let order = |change: fn(&mut Settings), segments: &[&str], machine| {
-        let mut rig = Rig::with(segments, false, change);
-        rig.hello(0, "m1");
-        rig.hello(1, machine);
-        let end = End::Input;
-        let actions = rig.says(1, FromAgent::Listening { end, port: 1 });
-        let (addresses, _) = dialled(&actions);
-        addresses.join(" ")
-    };
-    let nothing: fn(&mut Settings) = |_| {};
-    let remote = ["a:x", "me@b:y"];
-    assert_eq!(order(nothing, &remote, "m2"), "10.0.0.1 b");
-    assert_eq!(order(nothing, &remote, "m1"), "127.0.0.1 10.0.0.1 b");
-    assert_eq!(
-        order(nothing, &["a:x", "10.0.0.1:y"], "m2"),
-        "10.0.0.1",
-        "each once"
-    );
-    let here: fn(&mut Settings) = |settings| settings.here = Some("me.net".to_owned());
-    assert_eq!(order(here, &["a:x", ":y"], "m2"), "me.net 10.0.0.1");
-    assert_eq!(order(nothing, &["a:x", ":y"], "m2"), "10.0.0.1");
-    let given: fn(&mut Settings) = |settings| {
-        settings.addresses = vec![Addresses::parse("b=192.168.0.7,::1").unwrap()];
-    };
-    assert_eq!(order(given, &remote, "m1"), "192.168.0.7 ::1");
-}
-
-#[test]
-fn where_one_way_is_blocked_the_other_is_tried() {
-    let mut rig = Rig::new(&["a:x", "b:y"], false);
-    rig.hello(0, "m1");
-    rig.hello(1, "m2");
-    let end = End::Input;
-    rig.says(1, FromAgent::Listening { end, port: 40001 });
-    let tried = vec![("10.0.0.1".to_owned(), "no answer within 2s".to_owned())];
-    let unreachable = FromAgent::Unreachable {
-        end: End::Output,
-        tried: tried.clone(),
-    };
-    let actions = rig.says(0, unreachable);
-    assert_eq!(actions, [send(0, ToAgent::Listen { end: End::Output })]);
-    let listening = FromAgent::Listening {
-        end: End::Output,
-        port: 40002,
-    };
-    let actions = rig.says(0, listening);
-    assert!(matches!(
-        actions[..],
-        [Action::Send(
-            1,
-            ToAgent::Dial {
-                end: End::Input,
-                port: 40002,
-                ..
-            }
-        )]
-    ));
-    let actions = rig.says(1, FromAgent::Unreachable { end, tried });
-    assert_eq!(killed(&actions), [0, 1]);
-    let text = rig.machine.summary().ends.causes[0].fault.text.clone();
-    for part in [
-        "stage 1 (a) and stage 2 (b)",
-        "from a to b, port 40001: 10.0.0.1: no answer",
-        "from b to a, port 40002",
-        "-p PORT-PORT",
-    ] {
-        assert!(text.contains(part), "{text}");
-    }
-    assert_eq!(rig.exit(), 255);
-}
-
-#[test]
-fn a_pipeline_that_works_ends_when_all_have_reported_and_gone() {
-    let mut rig = Rig::new(&["a:x", "b:y"], true);
-    rig.up(2, true);
-    rig.own_ended(End::Input);
-    for stage in 0..2 {
-        assert_eq!(rig.says(stage, FromAgent::Ended(OK)), []);
-        assert_eq!(rig.report(stage, OK), []);
-        assert_eq!(rig.closed(stage), []);
-    }
-    assert_eq!(rig.own_ended(End::Output), [Action::Done]);
-    assert_eq!(rig.exit(), 0);
-    assert_eq!(rig.machine.bytes(), 7);
-}
-
-#[test]
-fn a_file_is_committed_only_when_all_before_it_succeeded() {
-    let mut rig = Rig::new(&["a:x", "b:y", "c:> f"], false);
-    rig.up(3, false);
-    assert_eq!(rig.says(2, FromAgent::AtEnd), []);
-    assert_eq!(rig.says(0, FromAgent::Ended(OK)), []);
-    let actions = rig.says(1, FromAgent::Ended(OK));
-    assert_eq!(actions, [send(2, ToAgent::Proceed)]);
-    assert_eq!(rig.report(1, OK), [], "it is told once");
-
-    let mut rig = Rig::new(&["a:x", "b:y", "c:> f"], false);
-    rig.up(3, false);
-    rig.says(0, FromAgent::Ended(Status::Exited(3)));
-    rig.says(1, FromAgent::Ended(OK));
-    let actions = rig.says(2, FromAgent::AtEnd);
-    let reason = "stage 1 (a) exited with 3".to_owned();
-    assert_eq!(actions, [send(2, ToAgent::Kill { reason })]);
-    rig.report(0, Status::Exited(3));
-    rig.report(1, OK);
-    rig.faulty(2, FaultKind::Ordered, "told to end");
-    assert_eq!(rig.exit(), 3);
-
-    let mut rig = Rig::new(&["a:> f"], false);
-    rig.up(1, false);
-    assert_eq!(
-        rig.says(0, FromAgent::AtEnd),
-        [send(0, ToAgent::Proceed)],
-        "nobody is before it"
-    );
-}
-
-#[test]
-fn whoever_was_told_to_stop_holds_up_no_file() {
-    let mut rig = Rig::new(&["a:yes", "b:head -1", "c:> f"], false);
-    rig.up(3, false);
-    rig.says(0, FromAgent::Ended(Status::Signaled(13)));
-    rig.says(1, FromAgent::Ended(OK));
-    assert_eq!(
-        rig.says(2, FromAgent::AtEnd),
-        [],
-        "why the first ended is not known yet"
-    );
-    let stopped = Report {
-        output_stopped: true,
-        ..report(Status::Signaled(13))
-    };
-    let actions = rig.says(0, FromAgent::Report(stopped));
-    assert_eq!(actions, [send(2, ToAgent::Proceed)]);
-
-    let mut rig = Rig::new(&["a:yes", "b:head -1", "c:> f"], false);
-    rig.up(3, false);
-    rig.says(1, FromAgent::Ended(OK));
-    rig.says(2, FromAgent::AtEnd);
-    rig.says(0, FromAgent::Ended(Status::Signaled(13)));
-    let actions = rig.report(0, Status::Signaled(13));
-    assert_eq!(killed(&actions), [2], "nobody had told it to stop");
-}
-
-#[test]
-fn a_session_that_cannot_be_opened_ends_all() {
-    let mut rig = Rig::new(&["a:x", "b:y", "c:z"], true);
-    rig.hello(0, "m1");
-    let actions = rig.closed(1);
-    assert_eq!(killed(&actions), [0]);
-    assert!(
-        actions.contains(&Action::Kill(2)),
-        "it has not even begun: {actions:?}"
-    );
-    for end in [End::Input, End::Output] {
-        let gave_up = |action: &Action| matches!(action, Action::Abort(at, _) if *at == end);
-        assert!(actions.iter().any(gave_up), "{actions:?}");
-    }
-    rig.faulty(0, FaultKind::Ordered, "told to end");
-    rig.closed(0);
-    rig.closed(2);
-    rig.own_ended(End::Input);
-    assert_eq!(rig.own_ended(End::Output), [Action::Done]);
-    let ends = rig.machine.summary().ends;
-    assert_eq!(ends.ranked()[0].fault.text, "lost host1");
-    assert_eq!(ends.exit(), 255);
-}
-
-#[test]
-fn a_late_hello_is_not_answered_after_a_failure() {
-    let mut rig = Rig::new(&["a:x", "b:y"], false);
-    rig.closed(0);
-    assert_eq!(rig.hello(1, "m2"), []);
-}
-
-#[test]
-fn agents_that_do_not_end_are_cut_after_five_seconds() {
-    let mut rig = Rig::new(&["a:x", "b:y"], false);
-    rig.up(2, false);
-    let actions = rig.faulty(0, FaultKind::Own, "no such file");
-    assert_eq!(killed(&actions), [1]);
-    rig.closed(0);
-    assert_eq!(rig.machine.deadline(), Some(Duration::from_secs(5)));
-    rig.now = Duration::from_secs(5);
-    let actions = rig.event(Event::Tick);
-    assert!(actions.contains(&Action::Kill(1)), "{actions:?}");
-    rig.now = Duration::from_secs(6);
-    assert_eq!(rig.event(Event::Tick), [Action::Done], "whatever is left");
-}
-
-#[test]
-fn a_session_that_stays_after_its_report_is_cut() {
-    let mut rig = Rig::new(&["a:x"], false);
-    rig.up(1, false);
-    rig.report(0, OK);
-    rig.own_ended(End::Output);
-    let deadline = rig.machine.deadline().unwrap();
-    rig.now = deadline;
-    assert_eq!(rig.event(Event::Tick)[0], Action::Kill(0));
-    assert_eq!(rig.closed(0), [Action::Done]);
-    assert_eq!(rig.exit(), 0);
-}
-
-#[test]
-fn an_interrupt_ends_all_within_two_seconds() {
-    let mut rig = Rig::new(&["a:x", "b:y"], false);
-    rig.up(2, false);
-    let (number, name) = (2, "SIGINT");
-    let actions = rig.event(Event::Signal { number, name });
-    assert_eq!(killed(&actions), [0, 1]);
-    assert_eq!(rig.machine.deadline(), Some(Duration::from_secs(2)));
-    assert_eq!(rig.exit(), 130);
-    let mut rig = Rig::new(&["a:x"], false);
-    rig.up(1, false);
-    rig.faulty(0, FaultKind::Own, "x");
-    rig.event(Event::Signal { number, name });
-    assert_eq!(rig.machine.deadline(), Some(Duration::from_secs(2)));
-}
-
-#[test]
-fn the_first_cause_is_found_behind_its_consequences() {
-    let mut rig = Rig::new(&["a:x", "b:> f", "c:z"], false);
-    rig.up(3, false);
-    rig.faulty(0, FaultKind::PeerAborted, "stage 2 gave up");
-    rig.faulty(2, FaultKind::Edge, "the other end died");
-    rig.faulty(1, FaultKind::Own, "no space left on device");
-    let ends = rig.machine.summary().ends;
-    assert_eq!(ends.ranked()[0].fault.text, "no space left on device");
-}
-
-#[test]
-fn a_killed_guard_is_named() {
-    let mut rig = Rig::new(&["a:x"], false);
-    rig.up(1, false);
-    rig.faulty(0, FaultKind::Own, "the agent was ended by SIGTERM");
-    let why = "the agent on a was killed by signal 9 (SIGKILL)".to_owned();
-    let killed = true;
-    rig.event(Event::Closed(0, Closing { why, killed }));
-    let text = &rig.machine.summary().ends.causes[0].fault.text;
-    assert!(text.starts_with("the agent on a was killed"), "{text}");
-}
-
-#[test]
-fn what_fails_on_the_way_up_is_trouble() {
-    let mut rig = Rig::new(&["a:> f"], false);
-    rig.hello(0, "m1");
-    rig.faulty(0, FaultKind::Own, "cannot listen");
-    assert_eq!(rig.exit(), 255);
-    let mut rig = Rig::new(&["a:> f"], false);
-    rig.up(1, false);
-    rig.faulty(0, FaultKind::Own, "no space left on device");
-    assert_eq!(rig.exit(), 1);
-}
-
-#[test]
-fn a_broken_output_of_our_own_ends_all() {
-    let mut rig = Rig::new(&["a:x"], false);
-    rig.up(1, false);
-    let fault = Some(Fault {
-        kind: FaultKind::Own,
-        text: "cannot write standard output".to_owned(),
-    });
-    let ended = OwnEnd {
-        fault,
-        ..OwnEnd::default()
-    };
-    let actions = rig.own(End::Output, OwnEvent::Ended(ended));
-    assert_eq!(killed(&actions), [0]);
-    rig.faulty(0, FaultKind::PeerAborted, "rdpipe gave up");
-    assert_eq!(rig.closed(0), [Action::Done]);
-    assert_eq!(rig.exit(), 1);
-}
-
-#[test]
-fn a_fallback_is_told_once() {
-    let mut rig = Rig::new(&["a:x"], false);
-    rig.hello(0, "m1");
-    let link = Link {
-        is_fallback: true,
-        ..link()
-    };
-    let end = End::Output;
-    let connected = FromAgent::Connected {
-        end,
-        link: link.clone(),
-    };
-    let told = rig.says(0, connected);
-    assert!(
-        matches!(told[..], [Action::Tell(Notice::Note(_))]),
-        "{told:?}"
-    );
-    let told = rig.own(end, OwnEvent::Connected(link));
-    assert!(!told.iter().any(|action| matches!(action, Action::Tell(_))));
-}
-
-/// Whatever agents say, in whatever order, the machine decides something and comes to an end.
-#[test]
-fn nonsense_does_no_harm() {
-    let events = |stage: usize| {
-        let end = |end| {
-            [
-                FromAgent::Listening { end, port: 1 },
-                FromAgent::Unreachable { end, tried: vec![] },
-                FromAgent::Connected { end, link: link() },
-            ]
-        };
-        let mut all: Vec<_> = [end(End::Input), end(End::Output)].concat();
-        all.extend([FromAgent::AtEnd, FromAgent::Pong, FromAgent::Ended(OK)]);
-        all.push(FromAgent::Report(report(OK)));
-        all.into_iter().map(move |message| (stage, message))
-    };
-    for skip in 0..20 {
-        let mut rig = Rig::new(&["a:x", "b:< f"], false);
-        let all: Vec<_> = events(1).chain(events(0)).collect();
-        for (stage, message) in all.iter().cycle().skip(skip).take(all.len()) {
-            rig.says(*stage, message.clone());
-        }
-        rig.closed(0);
-        rig.closed(1);
-        rig.now = Duration::from_secs(60);
-        rig.event(Event::Tick);
-        rig.now = Duration::from_secs(62);
-        rig.event(Event::Tick);
-        assert!(rig.actions.contains(&Action::Done), "{:?}", rig.actions);
-    }
 }

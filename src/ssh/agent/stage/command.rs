@@ -6,28 +6,30 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    super::{
-        joint::{Joint, Trouble},
-        reaper::{is_broken_pipe, signal_in},
-    },
-    Ends, Placed, Stage,
-    tree::{Ending, Stdin, Tree},
+    StageContext, StageEdges,
+    process_tree::{ProcessEnding, ProcessTree, Stdin},
 };
 use crate::{
     fd::{Sink, Source},
     ssh::{
+        agent::{
+            connected_edge::{ConnectedEdge, Trouble},
+            job::PlacedEdge,
+            process::reaper::{is_broken_pipe, signal_in},
+        },
         explain,
-        protocol::{FromAgent, Status},
+        protocol::FromAgent,
+        stage::{FromStage, Status},
     },
 };
 
 /// Runs the command between its edges.
-pub(super) async fn run(stage: &Stage, command: &[u8], ends: Ends) -> Option<Status> {
-    let Ends { input, output } = ends;
-    let (tree, pipes) = match Tree::grow(command, input.is_some(), output.is_some()) {
+pub(super) async fn run(stage: &StageContext, command: &[u8], ends: StageEdges) -> Option<Status> {
+    let StageEdges { input, output } = ends;
+    let (tree, pipes) = match ProcessTree::spawn(command, input.is_some(), output.is_some()) {
         Ok(grown) => grown,
         Err(text) => {
-            stage.own(&text);
+            stage.context.fail_local(&text);
             close(input).await;
             close(output).await;
             return None;
@@ -49,7 +51,7 @@ pub(super) async fn run(stage: &Stage, command: &[u8], ends: Ends) -> Option<Sta
     tokio::join!(supervising, taking, giving).0
 }
 
-async fn close(end: Option<Placed>) {
+async fn close(end: Option<PlacedEdge>) {
     if let Some((thread, joint)) = end {
         thread.run(joint.close()).await;
     }
@@ -58,27 +60,27 @@ async fn close(end: Option<Placed>) {
 /// Waits until the command and all its descendants have ended; kills them when something fails. Says
 /// `good` if what the command wrote is all of its output.
 async fn supervise(
-    stage: &Stage,
-    mut tree: Tree,
+    stage: &StageContext,
+    mut tree: ProcessTree,
     good: oneshot::Sender<()>,
     dead: CancellationToken,
 ) -> Option<Status> {
-    let cause = &stage.cause;
+    let cause = &stage.context.cause;
     let mut is_killed = false;
     let status = loop {
         tokio::select! {
             biased;
             ending = tree.next() => match ending {
                 // What a killed command leaves behind is of no use.
-                Some(Ending::Command(status)) => give_up_if_killed(stage, status),
-                Some(Ending::All(status)) => break Some(status),
+                Some(ProcessEnding::Command(status)) => give_up_if_killed(stage, status),
+                Some(ProcessEnding::All(status)) => break Some(status),
                 None => break None,
             },
             () = cause.failed(), if !is_killed => {
                 is_killed = true;
                 if let Err(left) = tree.kill().await {
                     let text = format!("cannot kill {}", left.join(", "));
-                    stage.outbox.send(FromAgent::Warning(text));
+                    stage.context.outbox.send(FromAgent::Warning(text));
                     break None;
                 }
             }
@@ -86,9 +88,9 @@ async fn supervise(
     };
     if let Some(status) = status {
         give_up_if_killed(stage, status);
-        // After a fault the status tells of our own SIGTERM: nobody may take it for a success.
+        // After a fault the status tells of our own SIGTERM: it must not be taken for a success.
         if cause.fault().is_none() {
-            stage.outbox.send(FromAgent::Ended(status));
+            stage.send(&FromStage::Ended(status));
         }
         if !cause.has_failed() {
             let _ = good.send(());
@@ -100,18 +102,18 @@ async fn supervise(
 
 /// A command that was killed has not come to its end, so there is no end of file after its output.
 /// Exempt is a death by SIGPIPE that the next stage wanted.
-fn give_up_if_killed(stage: &Stage, status: Status) {
-    let was_wanted = is_broken_pipe(status) && stage.cause.output_stopped.is_set();
+fn give_up_if_killed(stage: &StageContext, status: Status) {
+    let was_wanted = is_broken_pipe(status) && stage.context.cause.output_stopped.is_set();
     if let (Some(number), false) = (signal_in(status), was_wanted) {
         let signal = explain::signal(number);
-        let reason = format!("{}: its command was killed by {signal}", stage.name);
-        stage.cause.give_up(reason);
+        let reason = format!("{}: its command was killed by {signal}", stage.context.name);
+        stage.context.cause.give_up(reason);
     }
 }
 
 /// Gives the command its input. Its stdin is closed after a verified end, or when it is dead: a pipe
 /// cannot say that something broke, and `cat > copy` must not end happily on half its input.
-async fn take(mut joint: Joint, stdin: Stdin, dead: CancellationToken) {
+async fn take(mut joint: ConnectedEdge, stdin: Stdin, dead: CancellationToken) {
     let Stdin { pipe, hold } = stdin;
     let sink = match Sink::new(pipe, "the command's input") {
         Ok(mut sink) => {
@@ -119,7 +121,7 @@ async fn take(mut joint: Joint, stdin: Stdin, dead: CancellationToken) {
             Some(sink)
         }
         Err(error) => {
-            joint.own(format!("cannot use a pipe: {error}"));
+            joint.fail_local(format!("cannot use a pipe: {error}"));
             None
         }
     };
@@ -140,7 +142,7 @@ async fn take(mut joint: Joint, stdin: Stdin, dead: CancellationToken) {
     joint.close().await;
 }
 
-async fn take_into(joint: &mut Joint, sink: &mut Sink, dead: &CancellationToken) {
+async fn take_into(joint: &mut ConnectedEdge, sink: &mut Sink, dead: &CancellationToken) {
     let drained = tokio::select! {
         biased;
         drained = joint.drain(sink) => Some(drained),
@@ -150,7 +152,7 @@ async fn take_into(joint: &mut Joint, sink: &mut Sink, dead: &CancellationToken)
         Some(Ok(()) | Err(Trouble::Elsewhere | Trouble::Stopped)) => {}
         Some(Err(Trouble::Stream(error))) => joint.broken(error),
         Some(Err(Trouble::Local(error, offset))) if error.kind() != io::ErrorKind::BrokenPipe => {
-            joint.own(format!(
+            joint.fail_local(format!(
                 "cannot write to the command at byte {offset}: {error}"
             ));
         }
@@ -165,13 +167,13 @@ async fn take_into(joint: &mut Joint, sink: &mut Sink, dead: &CancellationToken)
 }
 
 /// Sends what the command writes, and a FIN once it is `good`.
-async fn give(mut joint: Joint, stdout: OwnedFd, good: oneshot::Receiver<()>) {
+async fn give(mut joint: ConnectedEdge, stdout: OwnedFd, good: oneshot::Receiver<()>) {
     match give_from(&mut joint, stdout, good).await {
         Ok(()) | Err(Trouble::Elsewhere) => {}
         Err(Trouble::Stopped) => joint.cause.output_stopped.set(),
         Err(Trouble::Stream(error)) => joint.broken(error),
         Err(Trouble::Local(error, offset)) => {
-            joint.own(format!(
+            joint.fail_local(format!(
                 "cannot read from the command at byte {offset}: {error}"
             ));
         }
@@ -180,7 +182,7 @@ async fn give(mut joint: Joint, stdout: OwnedFd, good: oneshot::Receiver<()>) {
 }
 
 async fn give_from(
-    joint: &mut Joint,
+    joint: &mut ConnectedEdge,
     stdout: OwnedFd,
     good: oneshot::Receiver<()>,
 ) -> Result<(), Trouble> {

@@ -2,22 +2,26 @@
 
 use std::{io, path::PathBuf};
 
-use super::{
-    super::joint::{Joint, Trouble},
-    Ends, Stage, path, read,
-};
+use super::{StageContext, StageEdges, path, read};
 use crate::{
     fd::Source,
-    ssh::protocol::{FromAgent, Status},
+    ssh::{
+        agent::connected_edge::{ConnectedEdge, Trouble},
+        stage::{FromStage, Status},
+    },
 };
 
 /// Sends all that can be opened. The status is 1 where some could not.
-pub(super) async fn run(stage: &Stage, paths: Vec<Vec<u8>>, ends: Ends) -> Option<Status> {
+pub(super) async fn run(
+    stage: &StageContext,
+    paths: Vec<Vec<u8>>,
+    ends: StageEdges,
+) -> Option<Status> {
     let (thread, joint) = ends.output?;
     Some(thread.run(send(stage.clone(), joint, paths)).await)
 }
 
-async fn send(stage: Stage, mut joint: Joint, paths: Vec<Vec<u8>>) -> Status {
+async fn send(stage: StageContext, mut joint: ConnectedEdge, paths: Vec<Vec<u8>>) -> Status {
     let mut status = Status::Exited(0);
     let mut at = PathBuf::new();
     let sending = async {
@@ -26,9 +30,7 @@ async fn send(stage: Stage, mut joint: Joint, paths: Vec<Vec<u8>>) -> Status {
             if let Err(error) = send_one(&mut joint, &at).await? {
                 status = Status::Exited(1);
                 let why = plain(&error);
-                stage
-                    .outbox
-                    .send(FromAgent::Unreadable { path: typed, why });
+                stage.send(&FromStage::Unreadable { path: typed, why });
             }
         }
         Ok(status)
@@ -39,7 +41,10 @@ async fn send(stage: Stage, mut joint: Joint, paths: Vec<Vec<u8>>) -> Status {
 
 /// Sends one file. The inner error is that of one of which nothing was sent: the next one may follow. After one
 /// that fails later nothing may, since it would look like the rest of it.
-async fn send_one(joint: &mut Joint, path: &std::path::Path) -> Result<io::Result<()>, Trouble> {
+async fn send_one(
+    joint: &mut ConnectedEdge,
+    path: &std::path::Path,
+) -> Result<io::Result<()>, Trouble> {
     let mut source = match Source::open(path) {
         Ok(source) => source,
         Err(error) => return Ok(Err(error)),
@@ -50,7 +55,7 @@ async fn send_one(joint: &mut Joint, path: &std::path::Path) -> Result<io::Resul
     }
 }
 
-/// As cat puts it: the number of an error helps nobody who reads its name.
+/// Returns the words that cat has for the error: its name, without its number.
 fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     match text.split_once(" (os error") {

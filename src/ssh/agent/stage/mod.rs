@@ -3,70 +3,66 @@
 mod append;
 mod command;
 mod files;
+mod job;
 mod output_file;
 mod path;
+mod process_tree;
 mod read;
-mod tree;
 mod write;
-
-use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{cause::Cause, control::Outbox, joint::Joint};
-use crate::{
-    carry::thread::CarryThread,
-    ssh::protocol::{Status, Work},
+pub(super) use self::job::StageJob;
+use super::job::{JobContext, PlacedEdge};
+use crate::ssh::{
+    protocol::{FromAgent, Payload},
+    stage::{FromStage, StageWork, Status},
 };
 
-/// What everybody who works on the stage shares.
+/// What all tasks that work on the stage share.
 #[derive(Clone)]
-pub(super) struct Stage {
-    /// How peers know it: "stage 2 (fs2)".
-    pub(super) name: String,
-    pub(super) cause: Arc<Cause>,
-    pub(super) outbox: Outbox,
-    /// Everything before this stage has succeeded.
+pub(super) struct StageContext {
+    pub(super) context: JobContext,
+    /// Cancelled when every earlier stage has succeeded.
     pub(super) proceed: CancellationToken,
     /// fsync files before they are committed.
     pub(super) fsync: bool,
 }
 
-/// An edge, and the thread that it lives on.
-pub(super) type Placed = (CarryThread, Joint);
-
-/// Both edges, where there are any.
-pub(super) struct Ends {
-    pub(super) input: Option<Placed>,
-    pub(super) output: Option<Placed>,
+/// The stage's edges, where it has any.
+pub(super) struct StageEdges {
+    pub(super) input: Option<PlacedEdge>,
+    pub(super) output: Option<PlacedEdge>,
 }
 
-impl Stage {
+impl StageContext {
     /// Does the work, and returns when nothing of it runs any more and both edges are closed. The
     /// status is none where nothing began.
-    pub(super) async fn run(&self, work: Work, ends: Ends) -> Option<Status> {
+    pub(super) async fn run(&self, work: StageWork, ends: StageEdges) -> Option<Status> {
         match work {
-            Work::Command(command) => command::run(self, &command, ends).await,
-            Work::Files(paths) => files::run(self, paths, ends).await,
-            Work::Read(path) => read::run(self, path::resolve(path), ends).await,
-            Work::Write { path, append } => {
+            StageWork::Command(command) => command::run(self, &command, ends).await,
+            StageWork::Files(paths) => files::run(self, paths, ends).await,
+            StageWork::Read(path) => read::run(self, path::resolve(path), ends).await,
+            StageWork::Write { path, append } => {
                 write::run(self, path::resolve(path), append, ends).await
             }
         }
     }
 
-    /// Waits until everything before this stage has succeeded. `false` where it will not.
-    async fn may_proceed(&self) -> bool {
-        tokio::select! {
-            () = self.proceed.cancelled() => true,
-            () = self.cause.failed() => false,
+    /// Sends a message to the controller.
+    fn send(&self, message: &FromStage) {
+        match Payload::encode(message) {
+            Ok(payload) => self.context.outbox.send(FromAgent::Application(payload)),
+            // Paths come from the order, which was no longer; only many bytes of a reason could do that.
+            Err(error) => self.context.fail_local(&error.to_string()),
         }
     }
 
-    /// Says what went wrong with something of this stage's own.
-    fn own(&self, text: &str) {
-        let reason = format!("{}: {text}", self.name);
-        let kind = crate::ssh::protocol::FaultKind::Own;
-        self.cause.fail(kind, text, reason);
+    /// Waits until every earlier stage has succeeded. Returns false where that will not happen.
+    async fn may_proceed(&self) -> bool {
+        tokio::select! {
+            () = self.proceed.cancelled() => true,
+            () = self.context.cause.failed() => false,
+        }
     }
 }

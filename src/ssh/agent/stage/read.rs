@@ -4,26 +4,26 @@ use std::path::{Path, PathBuf};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    super::joint::{Joint, Trouble},
-    Ends, Stage,
-};
+use super::{StageContext, StageEdges};
 use crate::{
     fd::Source,
-    ssh::protocol::{FromAgent, Status},
+    ssh::{
+        agent::connected_edge::{ConnectedEdge, Trouble},
+        stage::{FromStage, Status},
+    },
 };
 
 /// Drains the input to nothing, if there is one, and when all before it has succeeded sends the file.
-pub(super) async fn run(stage: &Stage, path: PathBuf, ends: Ends) -> Option<Status> {
-    let Ends { input, output } = ends;
+pub(super) async fn run(stage: &StageContext, path: PathBuf, ends: StageEdges) -> Option<Status> {
+    let StageEdges { input, output } = ends;
     let start = CancellationToken::new();
     let draining = async {
         if let Some((thread, joint)) = input {
             thread.run(discard(joint)).await;
-            if stage.cause.has_failed() {
+            if stage.context.cause.has_failed() {
                 return;
             }
-            stage.outbox.send(FromAgent::AtEnd);
+            stage.send(&FromStage::InputComplete);
             if !stage.may_proceed().await {
                 return;
             }
@@ -39,20 +39,25 @@ pub(super) async fn run(stage: &Stage, path: PathBuf, ends: Ends) -> Option<Stat
 }
 
 /// Reads the input to its end, and confirms it.
-async fn discard(mut joint: Joint) {
+async fn discard(mut joint: ConnectedEdge) {
     match joint.drain(&mut tokio::io::sink()).await {
         Ok(()) => {
             let _ = joint.stream.confirm();
         }
         Err(Trouble::Stream(error)) => joint.broken(error),
-        Err(Trouble::Local(error, _)) => joint.own(error.to_string()),
+        Err(Trouble::Local(error, _)) => joint.fail_local(error.to_string()),
         Err(Trouble::Stopped | Trouble::Elsewhere) => {}
     }
     joint.close().await;
 }
 
 /// Sends the file once it may `start`.
-async fn send(stage: Stage, mut joint: Joint, path: PathBuf, start: CancellationToken) -> Status {
+async fn send(
+    stage: StageContext,
+    mut joint: ConnectedEdge,
+    path: PathBuf,
+    start: CancellationToken,
+) -> Status {
     let sent = send_from(&mut joint, &path, &start).await;
     let sent = sent.map(|()| Status::Exited(0));
     conclude(&stage, joint, &path, sent).await
@@ -60,8 +65,8 @@ async fn send(stage: Stage, mut joint: Joint, path: PathBuf, start: Cancellation
 
 /// Ends the output of a stage that has sent files, the last of them `path`: with its FIN if all went well.
 pub(super) async fn conclude(
-    stage: &Stage,
-    mut joint: Joint,
+    stage: &StageContext,
+    mut joint: ConnectedEdge,
     path: &Path,
     sent: Result<Status, Trouble>,
 ) -> Status {
@@ -69,11 +74,11 @@ pub(super) async fn conclude(
     match sent {
         Ok(sent) => {
             status = sent;
-            stage.outbox.send(FromAgent::Ended(status));
+            stage.send(&FromStage::Ended(status));
         }
         Err(Trouble::Stopped) => {
             joint.cause.output_stopped.set();
-            stage.outbox.send(FromAgent::Ended(status));
+            stage.send(&FromStage::Ended(status));
         }
         Err(trouble) => {
             status = Status::Exited(1);
@@ -91,12 +96,12 @@ pub(super) async fn conclude(
     status
 }
 
-fn sent_all(joint: &Joint) -> bool {
+fn sent_all(joint: &ConnectedEdge) -> bool {
     !joint.cause.has_failed() && !joint.cause.output_stopped.is_set()
 }
 
 async fn send_from(
-    joint: &mut Joint,
+    joint: &mut ConnectedEdge,
     path: &Path,
     start: &CancellationToken,
 ) -> Result<(), Trouble> {
@@ -105,13 +110,13 @@ async fn send_from(
     joint.fill(&mut source).await
 }
 
-fn tell(joint: &Joint, path: &Path, trouble: Trouble) {
+fn tell(joint: &ConnectedEdge, path: &Path, trouble: Trouble) {
     let path = path.display();
     match trouble {
         Trouble::Stream(error) => joint.broken(error),
-        Trouble::Local(error, 0) => joint.own(format!("cannot read {path}: {error}")),
+        Trouble::Local(error, 0) => joint.fail_local(format!("cannot read {path}: {error}")),
         Trouble::Local(error, offset) => {
-            joint.own(format!("cannot read {path} at byte {offset}: {error}"));
+            joint.fail_local(format!("cannot read {path} at byte {offset}: {error}"));
         }
         Trouble::Stopped | Trouble::Elsewhere => {}
     }

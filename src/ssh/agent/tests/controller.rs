@@ -11,22 +11,21 @@ use tokio::{
 };
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
+use super::slow::generous;
 use crate::{
     Direction, GeneratedKey, Key, Stream, StreamConfig, connect,
     ssh::{
-        agent::reaper::is_broken_pipe,
+        agent::process::reaper::is_broken_pipe,
         protocol::{
-            Edge, End, FromAgent, Order, Report, Status, StreamOrder, ToAgent, Work, decode,
-            encode, greeting, parse_greeting,
+            EdgeDirection, EdgeId, EdgeOrder, FromAgent, Order, Payload, StreamOrder, ToAgent,
+            TransportOrder, Work, WorkFault, decode, encode, greeting, parse_greeting,
         },
+        stage::{FromStage, StageOrder, StageReport, StageWork, Status, ToStage},
     },
 };
 
-/// Longer than anything here takes, also on a busy machine.
-pub(super) const LIMIT: Duration = Duration::from_secs(20);
-
 /// An agent under a guard, and the session with it.
-pub(super) struct Agent {
+pub(super) struct TestAgent {
     pub(super) guard: std::process::Child,
     pub(super) input: Option<FramedWrite<pipe::Sender, LengthDelimitedCodec>>,
     output: FramedRead<pipe::Receiver, LengthDelimitedCodec>,
@@ -34,7 +33,7 @@ pub(super) struct Agent {
     pub(super) seen: Vec<FromAgent>,
 }
 
-impl Agent {
+impl TestAgent {
     pub(super) async fn start() -> Self {
         Self::start_with(|_| {}).await
     }
@@ -64,6 +63,12 @@ impl Agent {
         agent
     }
 
+    /// Lets the stage go on to its commit.
+    pub(super) async fn proceed(&mut self) {
+        let message = Payload::encode(&ToStage::Proceed).unwrap();
+        self.send(ToAgent::Application(message)).await;
+    }
+
     pub(super) async fn send(&mut self, message: ToAgent) {
         let bytes = Bytes::from(encode(&message).unwrap());
         self.input.as_mut().unwrap().send(bytes).await.unwrap();
@@ -72,20 +77,35 @@ impl Agent {
     /// The next message that is not just news.
     pub(super) async fn next(&mut self) -> FromAgent {
         loop {
-            let frame = timeout(LIMIT, self.output.next()).await.expect("in time");
+            let frame = timeout(generous(), self.output.next())
+                .await
+                .expect("in time");
             let message = decode(&frame.expect("no end").unwrap()).unwrap();
-            match message {
-                FromAgent::Warning(_) | FromAgent::Progress { .. } | FromAgent::Pong => {
-                    self.seen.push(message);
+            let is_news = match &message {
+                FromAgent::Warning(_) | FromAgent::Pong => true,
+                FromAgent::Application(message) => {
+                    matches!(message.decode(), Ok(FromStage::Progress { .. }))
                 }
-                message => return message,
+                _ => false,
+            };
+            if !is_news {
+                return message;
             }
+            self.seen.push(message);
         }
     }
 
-    pub(super) async fn listening(&mut self) -> (End, u16) {
+    /// The next message that is not just news, which is one of the stage's.
+    pub(super) async fn next_of_stage(&mut self) -> FromStage {
         match self.next().await {
-            FromAgent::Listening { end, port } => (end, port),
+            FromAgent::Application(message) => message.decode().unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) async fn listening(&mut self) -> (EdgeId, u16) {
+        match self.next().await {
+            FromAgent::Listening { edge, port } => (edge, port),
             other => panic!("{other:?}"),
         }
     }
@@ -99,13 +119,21 @@ impl Agent {
     }
 
     /// Everything up to the report, and how the guard exited.
-    pub(super) async fn end(&mut self) -> (Vec<FromAgent>, Report, i32) {
+    pub(super) async fn end(&mut self) -> (Vec<FromStage>, TestReport, i32) {
         let mut messages = Vec::new();
         let report = loop {
             match self.next().await {
                 FromAgent::Report(report) => break report,
-                message => messages.push(message),
+                FromAgent::Application(message) => messages.push(message.decode().unwrap()),
+                message => panic!("{message:?}"),
             }
+        };
+        let report = TestReport {
+            fault: report.fault,
+            stage: match report.result {
+                Some(result) => result.decode().unwrap(),
+                None => StageReport::default(),
+            },
         };
         (messages, report, self.exit().await)
     }
@@ -121,17 +149,22 @@ impl Agent {
                 }
             }
         };
-        let status = timeout(LIMIT, waiting).await.expect("the guard ends");
+        let status = timeout(generous(), waiting).await.expect("the guard ends");
         status
             .code()
             .unwrap_or_else(|| 128 + status.signal().unwrap())
     }
 }
 
-async fn skip_to_greeting(output: &mut (impl AsyncRead + Unpin)) {
+pub(super) async fn skip_to_greeting(output: &mut (impl AsyncRead + Unpin)) {
     let mut line = Vec::new();
     loop {
-        line.push(timeout(LIMIT, output.read_u8()).await.unwrap().unwrap());
+        line.push(
+            timeout(generous(), output.read_u8())
+                .await
+                .unwrap()
+                .unwrap(),
+        );
         if line.ends_with(b"\n") {
             if parse_greeting(&String::from_utf8_lossy(&line), "agent").is_some() {
                 return;
@@ -141,21 +174,28 @@ async fn skip_to_greeting(output: &mut (impl AsyncRead + Unpin)) {
     }
 }
 
+/// What a stage's agent says last.
+#[derive(Debug)]
+pub(super) struct TestReport {
+    pub(super) fault: Option<WorkFault>,
+    pub(super) stage: StageReport,
+}
+
 /// A pipeline that runs: its agents, and the controller's own edges.
-pub(super) struct Pipeline {
-    pub(super) agents: Vec<Agent>,
+pub(super) struct TestPipeline {
+    pub(super) agents: Vec<TestAgent>,
     pub(super) input: Option<Stream>,
     pub(super) output: Stream,
 }
 
-pub(super) fn command(text: &str) -> Work {
-    Work::Command(text.into())
+pub(super) fn command(text: &str) -> StageWork {
+    StageWork::Command(text.into())
 }
 
 /// Orders for the default stream over TCP.
 pub(super) fn stream_order() -> StreamOrder {
     StreamOrder {
-        transport: 2,
+        transport: TransportOrder::Tcp,
         chunk_bytes: None,
         depth: None,
         timeout_ms: 30_000,
@@ -169,20 +209,34 @@ pub(super) fn stream_order() -> StreamOrder {
     }
 }
 
-pub(super) fn order(number: u32, work: Work) -> Order {
-    Order {
-        number,
-        name: format!("{number} (here)"),
+/// The ids of a stage's edges.
+pub(super) const INPUT: EdgeId = EdgeId(0);
+pub(super) const OUTPUT: EdgeId = EdgeId(1);
+
+/// An order for a stage with these edges: [`INPUT`] and [`OUTPUT`].
+pub(super) fn order(number: u32, work: StageWork, edges: Vec<EdgeOrder>) -> Order {
+    let id = |id| edges.iter().map(|edge| edge.id).find(|of| *of == id);
+    let stage = StageOrder {
         work,
-        input: None,
-        output: None,
-        stream: stream_order(),
+        input: id(INPUT),
+        output: id(OUTPUT),
         fsync: false,
+    };
+    Order {
+        name: format!("stage {number} (here)"),
+        work: Work::Stage(Payload::encode(&stage).unwrap()),
+        edges,
+        stream: stream_order(),
     }
 }
 
-pub(super) fn edge(key: &GeneratedKey, listens: bool) -> Edge {
-    Edge {
+pub(super) fn edge(id: EdgeId, key: &GeneratedKey, listens: bool) -> EdgeOrder {
+    EdgeOrder {
+        id,
+        direction: match id {
+            INPUT => EdgeDirection::Receive,
+            _ => EdgeDirection::Send,
+        },
         peer: "its peer".into(),
         key: key.text().to_string(),
         listens,
@@ -200,19 +254,20 @@ pub(super) async fn dial(port: u16, key: &GeneratedKey, direction: Direction) ->
         .unwrap()
 }
 
-impl Pipeline {
+impl TestPipeline {
     /// Brings up one agent for each of `works`, and says `Go`.
-    pub(super) async fn start(works: Vec<Work>, has_input: bool) -> Self {
+    pub(super) async fn start(works: Vec<StageWork>, has_input: bool) -> Self {
         let count = works.len();
         let keys: Vec<_> = (0..=count).map(|_| Key::generate().unwrap()).collect();
         let mut agents = Vec::new();
         for (index, work) in works.into_iter().enumerate() {
-            let mut agent = Agent::start().await;
-            let mut order = order(u32::try_from(index).unwrap() + 1, work);
+            let mut agent = TestAgent::start().await;
+            let mut edges = Vec::new();
             if index > 0 || has_input {
-                order.input = Some(edge(&keys[index], true));
+                edges.push(edge(INPUT, &keys[index], true));
             }
-            order.output = Some(edge(&keys[index + 1], index + 1 == count));
+            edges.push(edge(OUTPUT, &keys[index + 1], index + 1 == count));
+            let order = order(u32::try_from(index).unwrap() + 1, work, edges);
             agent.send(ToAgent::Order(Box::new(order))).await;
             agents.push(agent);
         }
@@ -226,15 +281,15 @@ impl Pipeline {
         }
         let mut input_port = None;
         let mut output_port = None;
-        for (index, (end, port)) in listening {
-            if end == End::Output {
+        for (index, (edge, port)) in listening {
+            if edge == OUTPUT {
                 output_port = Some(port);
             } else if index == 0 {
                 input_port = Some(port);
             } else {
                 let addresses = vec!["127.0.0.1".to_owned()];
                 let dial = ToAgent::Dial {
-                    end: End::Output,
+                    edge: OUTPUT,
                     addresses,
                     port,
                 };
@@ -264,7 +319,7 @@ impl Pipeline {
     /// Reads the output to its end, and confirms it.
     pub(super) async fn read(&mut self) -> Result<Vec<u8>, std::io::Error> {
         let mut bytes = Vec::new();
-        timeout(LIMIT, self.output.read_to_end(&mut bytes))
+        timeout(generous(), self.output.read_to_end(&mut bytes))
             .await
             .expect("in time")?;
         self.output.confirm().unwrap();
@@ -273,7 +328,7 @@ impl Pipeline {
 }
 
 /// What an agent with that status says at its end, and nothing else.
-pub(super) async fn ends_with(agent: &mut Agent, status: Status) -> Report {
+pub(super) async fn ends_with(agent: &mut TestAgent, status: Status) -> StageReport {
     let report = ends(agent).await;
     assert_eq!(report.status, Some(status), "{report:?}");
     report
@@ -281,16 +336,17 @@ pub(super) async fn ends_with(agent: &mut Agent, status: Status) -> Report {
 
 /// The same where the command died of SIGPIPE: some shells become a last command, and others wait for
 /// it and tell its end by their own status.
-pub(super) async fn ends_by_broken_pipe(agent: &mut Agent) -> Report {
+pub(super) async fn ends_by_broken_pipe(agent: &mut TestAgent) -> StageReport {
     let report = ends(agent).await;
     assert!(report.status.is_some_and(is_broken_pipe), "{report:?}");
     report
 }
 
-async fn ends(agent: &mut Agent) -> Report {
+async fn ends(agent: &mut TestAgent) -> StageReport {
     let (messages, report, exit) = agent.end().await;
-    let said: Vec<_> = report.status.map(FromAgent::Ended).into_iter().collect();
+    let said = report.stage.status.map(FromStage::Ended);
+    let said: Vec<_> = said.into_iter().collect();
     assert_eq!(messages, said, "{report:?}");
     assert_eq!((&report.fault, exit), (&None, 0));
-    report
+    report.stage
 }

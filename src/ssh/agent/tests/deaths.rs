@@ -9,11 +9,14 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncWriteExt;
 
-use super::controller::{Agent, LIMIT, Pipeline, command};
-use crate::ssh::protocol::{FaultKind, FromAgent, Status, ToAgent};
-
-/// What the issue allows from a death to the last process's end.
-const END: Duration = Duration::from_secs(5);
+use super::{
+    controller::{TestAgent, TestPipeline, command},
+    slow::{generous, limit, patience},
+};
+use crate::ssh::{
+    protocol::{FaultKind, FromAgent, ToAgent},
+    stage::Status,
+};
 
 /// Commands that are hard to get rid of. `$MARK` makes them known to [`left`].
 const STUBBORN: [&str; 6] = [
@@ -45,15 +48,17 @@ fn left(directory: &Path) -> Vec<String> {
         .collect()
 }
 
+/// Waits until no marked process is left, which is promised five seconds after a death.
 async fn none_left(directory: &Path, since: Instant) {
+    let limit = limit(Duration::from_secs(5));
     while !left(directory).is_empty() {
-        assert!(since.elapsed() < END, "{:?} are left", left(directory));
+        assert!(since.elapsed() < limit, "{:?} are left", left(directory));
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
 /// The worker: the only child of the guard.
-fn worker(agent: &Agent) -> Pid {
+fn worker(agent: &TestAgent) -> Pid {
     let tasks = fs::read_dir(format!("/proc/{}/task", agent.guard.id())).unwrap();
     // It is the child of whichever thread the test ran on.
     let children = tasks
@@ -69,12 +74,15 @@ fn pid(child: &std::process::Child) -> Pid {
 }
 
 /// A stage that has begun.
-async fn begun(directory: &Path, text: &str) -> Pipeline {
+async fn begun(directory: &Path, text: &str) -> TestPipeline {
     use tokio::io::AsyncReadExt;
-    let mut pipeline = Pipeline::start(vec![command(&marked(directory, text))], true).await;
+    let mut pipeline = TestPipeline::start(vec![command(&marked(directory, text))], true).await;
     let mut line = [0; 6];
     let reading = pipeline.output.read_exact(&mut line);
-    tokio::time::timeout(LIMIT, reading).await.unwrap().unwrap();
+    tokio::time::timeout(generous(), reading)
+        .await
+        .unwrap()
+        .unwrap();
     pipeline
 }
 
@@ -120,11 +128,15 @@ async fn a_controller_that_is_gone_leaves_nothing() {
 #[tokio::test]
 async fn a_killed_command_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let text = "sleep 1000 & setsid sleep 1000 & kill -9 $$";
+    // The command dies when it is told to: what it wrote before would race with the abort that follows its death.
+    let text = "sleep 1000 & setsid sleep 1000 & read line; kill -9 $$";
     let mut pipeline = begun(directory.path(), text).await;
+    let mut input = pipeline.input.take().unwrap();
+    input.write_all(b"die\n").await.unwrap();
+    input.flush().await.unwrap();
     let (_, report, _) = pipeline.agents[0].end().await;
     assert_eq!(
-        (report.status, report.fault),
+        (report.stage.status, report.fault),
         (Some(Status::Signaled(9)), None)
     );
     assert!(left(directory.path()).is_empty());
@@ -143,7 +155,7 @@ async fn half_an_input_is_no_end_of_file() {
     let (messages, report, _) = pipeline.agents[0].end().await;
     assert_eq!(messages, []);
     assert!(report.fault.is_some());
-    assert_eq!(report.status, Some(Status::Signaled(15)));
+    assert_eq!(report.stage.status, Some(Status::Signaled(15)));
     assert!(!directory.path().join("copy.end").exists());
     pipeline.read().await.unwrap_err();
 }
@@ -191,9 +203,9 @@ async fn signals_and_garbage_end_a_stage() {
 
 #[tokio::test]
 async fn a_silent_controller_counts_as_gone() {
-    let mut agent = Agent::start().await;
-    let mut order = super::controller::order(1, command("sleep 1000"));
-    order.stream.timeout_ms = 300;
+    let mut agent = TestAgent::start().await;
+    let mut order = super::controller::order(1, command("sleep 1000"), vec![]);
+    order.stream.timeout_ms = u64::try_from(patience(Duration::from_secs(1)).as_millis()).unwrap();
     agent.send(ToAgent::Order(Box::new(order))).await;
     agent.send(ToAgent::Ping).await;
     agent.send(ToAgent::Go).await;

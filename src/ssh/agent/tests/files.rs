@@ -8,24 +8,27 @@ use std::{
 
 use tokio::io::AsyncWriteExt;
 
-use super::controller::{Pipeline, command, ends_with};
-use crate::ssh::protocol::{FaultKind, FromAgent, Status, ToAgent, Work};
+use super::controller::{TestPipeline, command, ends_with};
+use crate::ssh::{
+    protocol::{FaultKind, FromAgent, ToAgent},
+    stage::{FromStage, StageWork, Status},
+};
 
 const OK: Status = Status::Exited(0);
 
-fn read(path: &Path) -> Work {
-    Work::Read(path.as_os_str().as_bytes().to_vec())
+fn read(path: &Path) -> StageWork {
+    StageWork::Read(path.as_os_str().as_bytes().to_vec())
 }
 
-fn write(path: &Path, append: bool) -> Work {
+fn write(path: &Path, append: bool) -> StageWork {
     let path = path.as_os_str().as_bytes().to_vec();
-    Work::Write { path, append }
+    StageWork::Write { path, append }
 }
 
-async fn proceed(pipeline: &mut Pipeline, index: usize) {
+async fn proceed(pipeline: &mut TestPipeline, index: usize) {
     let agent = &mut pipeline.agents[index];
-    assert_eq!(agent.next().await, FromAgent::AtEnd);
-    agent.send(ToAgent::Proceed).await;
+    assert_eq!(agent.next_of_stage().await, FromStage::InputComplete);
+    agent.proceed().await;
 }
 
 #[tokio::test]
@@ -34,10 +37,13 @@ async fn a_file_goes_through_a_command_to_a_file() {
     let (from, to) = (directory.path().join("from"), directory.path().join("to"));
     fs::write(&from, "text").unwrap();
     let works = vec![read(&from), command("tr a-z A-Z"), write(&to, false)];
-    let mut pipeline = Pipeline::start(works, false).await;
-    assert_eq!(pipeline.agents[2].next().await, FromAgent::AtEnd);
+    let mut pipeline = TestPipeline::start(works, false).await;
+    assert_eq!(
+        pipeline.agents[2].next_of_stage().await,
+        FromStage::InputComplete
+    );
     assert!(!to.exists());
-    pipeline.agents[2].send(ToAgent::Proceed).await;
+    pipeline.agents[2].proceed().await;
     assert_eq!(pipeline.read().await.unwrap(), b"");
     assert_eq!(fs::read(&to).unwrap(), b"TEXT");
     for agent in &mut pipeline.agents {
@@ -50,7 +56,7 @@ async fn a_file_is_appended_to() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     fs::write(&path, "one ").unwrap();
-    let mut pipeline = Pipeline::start(vec![write(&path, true)], true).await;
+    let mut pipeline = TestPipeline::start(vec![write(&path, true)], true).await;
     let mut input = pipeline.input.take().unwrap();
     input.write_all(b"two").await.unwrap();
     input.shutdown().await.unwrap();
@@ -68,7 +74,7 @@ async fn without_input_files_are_made_and_emptied() {
         let (old, new) = (directory.path().join("old"), directory.path().join("new"));
         fs::write(&old, "kept").unwrap();
         for path in [&old, &new] {
-            let mut pipeline = Pipeline::start(vec![write(path, append)], false).await;
+            let mut pipeline = TestPipeline::start(vec![write(path, append)], false).await;
             proceed(&mut pipeline, 0).await;
             assert_eq!(pipeline.read().await.unwrap(), b"");
             ends_with(&mut pipeline.agents[0], OK).await;
@@ -83,11 +89,14 @@ async fn a_file_in_the_middle_waits_for_those_before_it() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
     let works = vec![command("echo dropped"), read(&path)];
-    let mut pipeline = Pipeline::start(works, false).await;
-    assert_eq!(pipeline.agents[1].next().await, FromAgent::AtEnd);
+    let mut pipeline = TestPipeline::start(works, false).await;
+    assert_eq!(
+        pipeline.agents[1].next_of_stage().await,
+        FromStage::InputComplete
+    );
     ends_with(&mut pipeline.agents[0], OK).await;
     fs::write(&path, "anew").unwrap();
-    pipeline.agents[1].send(ToAgent::Proceed).await;
+    pipeline.agents[1].proceed().await;
     assert_eq!(pipeline.read().await.unwrap(), b"anew");
     ends_with(&mut pipeline.agents[1], OK).await;
 }
@@ -98,9 +107,9 @@ async fn an_order_to_die_keeps_the_old_file() {
     let path = directory.path().join("file");
     fs::write(&path, "old").unwrap();
     let works = vec![command("echo new; exit 3"), write(&path, false)];
-    let mut pipeline = Pipeline::start(works, false).await;
+    let mut pipeline = TestPipeline::start(works, false).await;
     let agent = &mut pipeline.agents[1];
-    assert_eq!(agent.next().await, FromAgent::AtEnd);
+    assert_eq!(agent.next_of_stage().await, FromStage::InputComplete);
     agent
         .send(ToAgent::Kill {
             reason: "stage 1 failed".into(),
@@ -115,7 +124,7 @@ async fn an_order_to_die_keeps_the_old_file() {
 #[tokio::test]
 async fn files_that_fail_are_named() {
     let works = vec![read(Path::new("/no/such/file"))];
-    let mut pipeline = Pipeline::start(works, false).await;
+    let mut pipeline = TestPipeline::start(works, false).await;
     pipeline.read().await.unwrap_err();
     let (_, report, _) = pipeline.agents[0].end().await;
     let fault = report.fault.unwrap();
@@ -127,12 +136,12 @@ async fn files_that_fail_are_named() {
         fault.text
     );
     assert_eq!(
-        (fault.kind, report.status),
-        (FaultKind::Own, Some(Status::Exited(1)))
+        (fault.kind, report.stage.status),
+        (FaultKind::Local, Some(Status::Exited(1)))
     );
 
     let works = vec![command("echo x"), write(Path::new("/dev/full"), true)];
-    let mut pipeline = Pipeline::start(works, false).await;
+    let mut pipeline = TestPipeline::start(works, false).await;
     pipeline.read().await.unwrap_err();
     let (_, report, _) = pipeline.agents[1].end().await;
     let fault = report.fault.unwrap();
@@ -152,16 +161,19 @@ async fn several_files_come_in_order_and_what_is_none_is_named() {
     fs::write(directory.path().join("a"), "first, ").unwrap();
     fs::write(directory.path().join("b"), "second").unwrap();
     let paths = ["a", "none", "b", "."].map(path).to_vec();
-    let mut pipeline = Pipeline::start(vec![Work::Files(paths)], false).await;
-    let unreadable = |name, why: &str| FromAgent::Unreadable {
+    let mut pipeline = TestPipeline::start(vec![StageWork::Files(paths)], false).await;
+    let unreadable = |name, why: &str| FromStage::Unreadable {
         path: path(name),
         why: why.to_owned(),
     };
     assert_eq!(pipeline.read().await.unwrap(), b"first, second");
     let agent = &mut pipeline.agents[0];
     let missing = unreadable("none", "No such file or directory");
-    assert_eq!(agent.next().await, missing);
-    assert_eq!(agent.next().await, unreadable(".", "Is a directory"));
+    assert_eq!(agent.next_of_stage().await, missing);
+    assert_eq!(
+        agent.next_of_stage().await,
+        unreadable(".", "Is a directory")
+    );
     let report = ends_with(agent, Status::Exited(1)).await;
     assert_eq!(report.bytes_out, 13);
 }
@@ -171,7 +183,7 @@ async fn a_broken_append_says_what_was_there() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     fs::write(&path, "one ").unwrap();
-    let mut pipeline = Pipeline::start(vec![write(&path, true)], true).await;
+    let mut pipeline = TestPipeline::start(vec![write(&path, true)], true).await;
     let mut input = pipeline.input.take().unwrap();
     input.write_all(b"two").await.unwrap();
     input.flush().await.unwrap();

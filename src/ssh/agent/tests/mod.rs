@@ -2,8 +2,12 @@
 
 mod controller;
 mod deaths;
+mod edges;
 mod files;
 mod pipelines;
+// The integration tests have the same limits.
+#[path = "../../../../tests/common/slow.rs"]
+mod slow;
 
 use std::{env, process::Command};
 
@@ -15,7 +19,7 @@ const PART: &str = "RDPIPE_TEST_PART";
 #[test]
 fn plays_a_part() {
     let code = match env::var(PART).as_deref() {
-        Ok("guard") => super::guard::guard(&mut part("worker")),
+        Ok("guard") => crate::ssh::agent::process::guard::guard(&mut part("worker")),
         Ok("worker") => super::worker::run(),
         _ => return,
     };

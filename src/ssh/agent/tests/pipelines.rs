@@ -3,11 +3,15 @@
 use tokio::io::AsyncWriteExt;
 
 use super::controller::{
-    Agent, Pipeline, command, dial, edge, ends_by_broken_pipe, ends_with, order,
+    INPUT, OUTPUT, TestAgent, TestPipeline, command, dial, edge, ends_by_broken_pipe, ends_with,
+    order,
 };
 use crate::{
     Direction, Error, Key,
-    ssh::protocol::{End, FaultKind, FromAgent, Status, ToAgent},
+    ssh::{
+        protocol::{FaultKind, FromAgent, ToAgent},
+        stage::Status,
+    },
 };
 
 const OK: Status = Status::Exited(0);
@@ -17,7 +21,7 @@ async fn bytes_go_through_three_commands() {
     let works = ["tr a-z A-Z", "cat", "rev; echo done"]
         .map(command)
         .to_vec();
-    let mut pipeline = Pipeline::start(works, true).await;
+    let mut pipeline = TestPipeline::start(works, true).await;
     let mut input = pipeline.input.take().unwrap();
     input.write_all(b"hello\n").await.unwrap();
     input.finish().await.unwrap();
@@ -31,7 +35,7 @@ async fn bytes_go_through_three_commands() {
 
 #[tokio::test]
 async fn much_goes_through() {
-    let mut pipeline = Pipeline::start(vec![command("cat"), command("cat")], true).await;
+    let mut pipeline = TestPipeline::start(vec![command("cat"), command("cat")], true).await;
     let mut input = pipeline.input.take().unwrap();
     let sent: Vec<u8> = (0..20_000_000_u32)
         .map(|n| (n / 7).to_le_bytes()[0])
@@ -58,22 +62,26 @@ async fn much_goes_through() {
 
 #[tokio::test]
 async fn a_status_is_reported_and_the_output_still_ends() {
-    let mut pipeline = Pipeline::start(vec![command("echo x; exit 3")], false).await;
+    let mut pipeline = TestPipeline::start(vec![command("echo x; exit 3")], false).await;
     assert_eq!(pipeline.read().await.unwrap(), b"x\n");
     ends_with(&mut pipeline.agents[0], Status::Exited(3)).await;
 }
 
 #[tokio::test]
 async fn descendants_are_waited_for_and_count() {
-    let text = "(sleep 0.3; exit 4) & (sleep 0.1; exit 3) & exec true";
-    let mut pipeline = Pipeline::start(vec![command(text)], false).await;
+    // Each descendant waits until the one that it must not overtake has been reaped: the shell, which is `true` by then,
+    // and the one whose failure comes first.
+    let gone = |pid: &str| format!("while kill -0 {pid} 2>/dev/null; do sleep 0.01; done");
+    let (first, second) = (gone("$$"), gone("$x"));
+    let text = format!("({first}; exit 3) & x=$!; ({second}; exit 4) & exec true");
+    let mut pipeline = TestPipeline::start(vec![command(&text)], false).await;
     assert_eq!(pipeline.read().await.unwrap(), b"");
     ends_with(&mut pipeline.agents[0], Status::Exited(3)).await;
 }
 
 #[tokio::test]
 async fn a_killed_command_gives_no_end_of_file() {
-    let mut pipeline = Pipeline::start(vec![command("echo x; kill -9 $$")], false).await;
+    let mut pipeline = TestPipeline::start(vec![command("echo x; kill -9 $$")], false).await;
     let error = pipeline.read().await.unwrap_err();
     let Some(Error::PeerAborted { reason, .. }) = Error::from_io(&error) else {
         panic!("{error:?}");
@@ -88,7 +96,7 @@ async fn a_killed_command_gives_no_end_of_file() {
 #[tokio::test]
 async fn a_reader_that_has_enough_ends_those_before_it() {
     let works = vec![command("yes"), command("cat"), command("head -n 1")];
-    let mut pipeline = Pipeline::start(works, false).await;
+    let mut pipeline = TestPipeline::start(works, false).await;
     assert_eq!(pipeline.read().await.unwrap(), b"y\n");
     let last = ends_with(&mut pipeline.agents[2], OK).await;
     assert!(last.input_stopped && !last.output_stopped);
@@ -99,17 +107,17 @@ async fn a_reader_that_has_enough_ends_those_before_it() {
 
 #[tokio::test]
 async fn a_missing_shell_is_the_stages_own_fault() {
-    let mut agent = Agent::start_with(|command| {
+    let mut agent = TestAgent::start_with(|command| {
         command.env("SHELL", "/no/such/shell");
     })
     .await;
     agent
-        .send(ToAgent::Order(Box::new(order(1, command("true")))))
+        .send(ToAgent::Order(Box::new(order(1, command("true"), vec![]))))
         .await;
     agent.send(ToAgent::Go).await;
     let (_, report, _) = agent.end().await;
     let fault = report.fault.unwrap();
-    assert_eq!((fault.kind, report.status), (FaultKind::Own, None));
+    assert_eq!((fault.kind, report.stage.status), (FaultKind::Local, None));
     assert!(
         fault
             .text
@@ -122,22 +130,20 @@ async fn a_missing_shell_is_the_stages_own_fault() {
 #[tokio::test]
 async fn the_receiver_dials_where_the_sender_cannot() {
     let key = Key::generate().unwrap();
-    let mut agent = Agent::start().await;
-    let mut order = order(1, command("echo x"));
-    order.output = Some(edge(&key, false));
+    let mut agent = TestAgent::start().await;
+    let order = order(1, command("echo x"), vec![edge(OUTPUT, &key, false)]);
     agent.send(ToAgent::Order(Box::new(order))).await;
-    let end = End::Output;
     // Port 1 is nobody's; the name has no address.
     let addresses = ["127.0.0.1", "nowhere.invalid"].map(str::to_owned).to_vec();
     agent
         .send(ToAgent::Dial {
-            end,
+            edge: OUTPUT,
             addresses,
             port: 1,
         })
         .await;
     let FromAgent::Unreachable {
-        end: End::Output,
+        edge: OUTPUT,
         tried,
     } = agent.next().await
     else {
@@ -149,12 +155,12 @@ async fn the_receiver_dials_where_the_sender_cannot() {
         .find(|(address, _)| address == "127.0.0.1")
         .unwrap();
     assert!(refused.1.contains("refused"), "{tried:?}");
-    agent.send(ToAgent::Listen { end }).await;
+    agent.send(ToAgent::Listen { edge: OUTPUT }).await;
     let (_, port) = agent.listening().await;
     let output = dial(port, &key, Direction::Receive).await;
     agent.connected().await;
     agent.send(ToAgent::Go).await;
-    let mut pipeline = Pipeline {
+    let mut pipeline = TestPipeline {
         agents: vec![agent],
         input: None,
         output,
@@ -168,9 +174,8 @@ async fn a_range_of_ports_is_tried_to_its_end() {
     let taken = std::net::TcpListener::bind("[::]:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let key = Key::generate().unwrap();
-    let mut agent = Agent::start().await;
-    let mut order = order(1, command("true"));
-    order.input = Some(edge(&key, true));
+    let mut agent = TestAgent::start().await;
+    let mut order = order(1, command("true"), vec![edge(INPUT, &key, true)]);
     order.stream.ports = Some((port, port));
     agent.send(ToAgent::Order(Box::new(order))).await;
     let (_, report, _) = agent.end().await;

@@ -1,220 +1,189 @@
-//! Both edges of a stage while they are brought up.
+//! The edges of an order while they are connected: any number, each on a thread of its own.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::{runtime::Handle, sync::mpsc};
 use tokio_util::sync::CancellationToken;
-use zeroize::Zeroize;
 
-use super::Meters;
 use crate::{
     Key,
     carry::thread::CarryThread,
     ssh::{
         agent::{
-            edge::{self, Plan, Request},
-            joint::{Joint, Trouble},
+            connected_edge::{ConnectedEdge, Trouble},
+            edge::{self, EdgeRequest},
+            job::{ConnectedEdges, JobContext, OrderedEdges, PlacedEdge},
             meter::Meter,
-            stage::{Ends, Placed, Stage},
         },
-        protocol::{Edge, End, FaultKind, Order},
+        edge::EdgePlan,
+        protocol::{EdgeDirection, EdgeId, EdgeOrder, FaultKind, Order, StreamOrder},
     },
 };
 
-/// What is to be brought up.
-pub(super) struct Edges {
-    input: Option<Prepared>,
-    output: Option<Prepared>,
-    routes: Routes,
+/// The edges that are to be connected.
+pub(in crate::ssh::agent) struct PendingEdges {
+    edges: BTreeMap<EdgeId, PendingEdge>,
+    routes: EdgeRoutes,
 }
 
-struct Prepared {
+struct PendingEdge {
     thread: CarryThread,
-    plan: Plan,
-    requests: mpsc::UnboundedReceiver<Request>,
+    plan: EdgePlan,
+    direction: EdgeDirection,
+    requests: mpsc::UnboundedReceiver<EdgeRequest>,
     meter: Arc<Meter>,
 }
 
-/// Takes the controller's words to the edge that they are about.
+/// Takes the controller's requests to the edge that they are about.
 #[derive(Clone, Default)]
-pub(super) struct Routes {
-    input: Option<mpsc::UnboundedSender<Request>>,
-    output: Option<mpsc::UnboundedSender<Request>>,
-}
+pub(in crate::ssh::agent) struct EdgeRoutes(BTreeMap<EdgeId, mpsc::UnboundedSender<EdgeRequest>>);
 
-impl Routes {
-    pub(super) fn listen(&self, end: End) {
-        self.send(end, Request::Listen);
-    }
-
-    pub(super) fn dial(&self, end: End, addresses: Vec<String>, port: u16) {
-        self.send(end, Request::Dial { addresses, port });
-    }
-
-    /// An edge that stands, or that there is none of, takes no requests.
-    fn send(&self, end: End, request: Request) {
-        let route = match end {
-            End::Input => &self.input,
-            End::Output => &self.output,
-        };
-        if let Some(route) = route {
+impl EdgeRoutes {
+    /// Passes a request on. An edge that is connected, or that the order does not have, takes none.
+    pub(super) fn send(&self, id: EdgeId, request: EdgeRequest) {
+        if let Some(route) = self.0.get(&id) {
             let _ = route.send(request);
         }
     }
 }
 
-impl Edges {
-    /// Makes what the edges in `order` need, and wipes their keys from it.
+impl PendingEdges {
+    /// Makes what the edges of `order` need, and removes them and their keys from it.
     ///
     /// # Errors
     ///
     /// A sentence for the user.
-    pub(super) fn prepare(order: &mut Order, control_runtime: &Handle) -> Result<Self, String> {
-        let (mut input, mut output) = (order.input.take(), order.output.take());
-        let mut routes = Routes::default();
-        let prepare = |end, edge: &mut Option<Edge>, route: &mut Option<_>| {
-            let Some(edge) = edge else {
-                return Ok(None);
-            };
+    pub(in crate::ssh::agent) fn prepare(
+        order: &mut Order,
+        control_runtime: &Handle,
+    ) -> Result<Self, String> {
+        let mut edges = BTreeMap::new();
+        let mut routes = EdgeRoutes::default();
+        for edge in std::mem::take(&mut order.edges) {
             let (sender, requests) = mpsc::unbounded_channel();
             if edge.listens {
-                let _ = sender.send(Request::Listen);
+                let _ = sender.send(EdgeRequest::Listen);
             }
-            *route = Some(sender);
-            let config = edge::config(&order.stream, end, control_runtime.clone());
-            let plan = plan(end, edge, config, order.stream.ports)?;
-            let name = match end {
-                End::Input => "input",
-                End::Output => "output",
-            };
-            let thread = CarryThread::start(name);
-            let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
-            Ok::<_, String>(Some(Prepared {
-                thread,
-                plan,
-                requests,
-                meter: Arc::default(),
-            }))
-        };
-        let input = prepare(End::Input, &mut input, &mut routes.input)?;
-        let output = prepare(End::Output, &mut output, &mut routes.output)?;
-        Ok(Self {
-            input,
-            output,
-            routes,
-        })
+            let id = edge.id;
+            if routes.0.insert(id, sender).is_some() {
+                return Err(format!("the order names its edge {id} twice"));
+            }
+            let edge = PendingEdge::prepare(edge, &order.stream, control_runtime, requests)?;
+            edges.insert(id, edge);
+        }
+        Ok(Self { edges, routes })
     }
 
-    pub(super) fn routes(&self) -> Routes {
+    /// Returns the way to the edges, for the controller's requests.
+    pub(super) fn routes(&self) -> EdgeRoutes {
         self.routes.clone()
     }
 
-    pub(super) fn meters(&self) -> Meters {
-        let meter = |prepared: &Option<Prepared>| {
-            let meter = prepared
-                .as_ref()
-                .map(|prepared| Arc::clone(&prepared.meter));
-            meter.unwrap_or_default()
-        };
-        Meters {
-            input: meter(&self.input),
-            output: meter(&self.output),
-        }
+    /// Returns the directions and the counts of the edges.
+    pub(super) fn ordered(&self) -> OrderedEdges {
+        let edge =
+            |(id, edge): (&EdgeId, &PendingEdge)| (*id, (edge.direction, Arc::clone(&edge.meter)));
+        OrderedEdges(self.edges.iter().map(edge).collect())
     }
 
-    /// Waits until all edges stand. None when that failed, or something else did.
-    pub(super) async fn establish(self, stage: &Stage) -> Option<Ends> {
-        let input = establish(stage, self.input);
-        let output = establish(stage, self.output);
-        let ends = tokio::select! {
-            ends = async { tokio::join!(input, output) } => ends,
-            () = stage.cause.failed() => return None,
+    /// Waits until all edges are connected. Returns none when the work has failed before that.
+    ///
+    /// # Cancel safety
+    ///
+    /// Edges that are connected by then are dropped.
+    pub(super) async fn establish(self, context: &JobContext) -> Option<ConnectedEdges> {
+        let establish = |(id, edge): (EdgeId, PendingEdge)| async move {
+            Some((id, edge.establish(id, context).await?))
         };
-        let (input, output) = ends;
-        Some(Ends {
-            input: input?,
-            output: output?,
+        let all = self.edges.into_iter().map(establish);
+        tokio::select! {
+            edges = futures::future::join_all(all) => {
+                edges.into_iter().collect::<Option<_>>().map(ConnectedEdges)
+            }
+            () = context.cause.failed() => None,
+        }
+    }
+}
+
+impl PendingEdge {
+    fn prepare(
+        mut edge: EdgeOrder,
+        stream: &StreamOrder,
+        control_runtime: &Handle,
+        requests: mpsc::UnboundedReceiver<EdgeRequest>,
+    ) -> Result<Self, String> {
+        let key = Key::parse(&edge.key).map_err(|error| error.to_string())?;
+        let name = match edge.direction {
+            EdgeDirection::Receive => "input",
+            EdgeDirection::Send => "output",
+            EdgeDirection::Both => "edge",
+        };
+        let thread = CarryThread::start(name);
+        let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
+        Ok(Self {
+            thread,
+            plan: EdgePlan {
+                key,
+                peer: std::mem::take(&mut edge.peer),
+                config: edge::config(stream, edge.direction, control_runtime.clone()),
+                ports: stream.ports,
+            },
+            direction: edge.direction,
+            requests,
+            meter: Arc::default(),
         })
     }
-}
 
-fn plan(
-    end: End,
-    edge: &mut Edge,
-    config: crate::StreamConfig,
-    ports: Option<(u16, u16)>,
-) -> Result<Plan, String> {
-    let key = Key::parse(&edge.key).map_err(|error| error.to_string());
-    edge.key.zeroize();
-    Ok(Plan {
-        end,
-        key: key?,
-        peer: std::mem::take(&mut edge.peer),
-        config,
-        ports,
-    })
-}
-
-/// One edge, where there is one; the outer option is none when it failed.
-async fn establish(stage: &Stage, prepared: Option<Prepared>) -> Option<Option<Placed>> {
-    let Some(prepared) = prepared else {
-        return Some(None);
-    };
-    let Prepared {
-        thread,
-        plan,
-        requests,
-        meter,
-    } = prepared;
-    let peer = plan.peer.clone();
-    let establishing = plan.establish(requests, stage.outbox.clone());
-    match thread.run(establishing).await {
-        Ok(stream) => {
-            let joint = Joint {
-                stream,
-                meter,
-                peer,
-                cause: Arc::clone(&stage.cause),
-                stage: stage.name.clone(),
-            };
-            Some(Some((thread, joint)))
-        }
-        Err(text) => {
-            let reason = format!("{}: {text}", stage.name);
-            stage.cause.fail(FaultKind::Edge, text, reason);
-            None
+    /// Connects the edge. Returns none when that failed, which has failed the work.
+    async fn establish(self, id: EdgeId, context: &JobContext) -> Option<PlacedEdge> {
+        let peer = self.plan.peer.clone();
+        let outbox = context.outbox.clone();
+        let establishing = edge::establish(id, self.plan, self.requests, outbox);
+        match self.thread.run(establishing).await {
+            Ok(stream) => {
+                let joint = ConnectedEdge {
+                    stream,
+                    meter: self.meter,
+                    peer,
+                    cause: Arc::clone(&context.cause),
+                    stage: context.name.clone(),
+                };
+                Some((self.thread, joint))
+            }
+            Err(text) => {
+                context.fail(FaultKind::Edge, &text);
+                None
+            }
         }
     }
 }
 
-/// Waits for the controller's `Go`. None when something breaks first; the peers are told.
-pub(super) async fn wait_for(go: CancellationToken, stage: &Stage, ends: Ends) -> Option<Ends> {
-    let waiting = futures::future::join(
-        broken(stage, ends.input.as_ref()),
-        broken(stage, ends.output.as_ref()),
-    );
+/// Waits for the controller's `Go`. Returns none when an edge breaks before that, or when the work has
+/// failed; the peers are told.
+pub(super) async fn wait_for(
+    go: CancellationToken,
+    context: &JobContext,
+    edges: ConnectedEdges,
+) -> Option<ConnectedEdges> {
+    let broken = edges.0.values().map(|(_, joint)| until_broken(joint));
+    let failed = async {
+        futures::future::join_all(broken).await;
+        context.cause.failed().await;
+    };
     let has_started = tokio::select! {
         biased;
         () = go.cancelled() => true,
-        _ = waiting => false,
+        () = failed => false,
     };
     if has_started {
-        return Some(ends);
+        return Some(edges);
     }
-    let closing = [ends.input, ends.output].map(|end| async {
-        if let Some((thread, joint)) = end {
-            thread.run(joint.close()).await;
-        }
-    });
-    futures::future::join_all(closing).await;
+    edges.close().await;
     None
 }
 
 /// Completes when the edge breaks, or something else has.
-async fn broken(stage: &Stage, end: Option<&Placed>) {
-    let Some((_, joint)) = end else {
-        return stage.cause.failed().await;
-    };
+async fn until_broken(joint: &ConnectedEdge) {
     if let Err(Trouble::Stream(error)) = joint.until(std::future::pending::<()>()).await {
         joint.broken(error);
     }

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Cause, Exit};
+use super::{FirstCause, SharedExitCode};
 use crate::ssh::{explain, protocol::FaultKind};
 
 /// ^C, kill and the end of the guard, and the terminal that was closed.
@@ -18,8 +18,8 @@ const SIGNALS: [u8; 3] = [2, 15, 1];
 /// # Errors
 ///
 /// When no handler can be installed.
-pub(super) fn watch(cause: &Arc<Cause>) -> io::Result<Exit> {
-    let exit = Exit::default();
+pub(super) fn watch(cause: &Arc<FirstCause>) -> io::Result<SharedExitCode> {
+    let exit = SharedExitCode::default();
     for number in SIGNALS {
         let mut signals = signal(SignalKind::from_raw(number.into()))?;
         let (cause, exit) = (Arc::clone(cause), Arc::clone(&exit));
@@ -27,7 +27,7 @@ pub(super) fn watch(cause: &Arc<Cause>) -> io::Result<Exit> {
             if signals.recv().await.is_some() {
                 exit.store(128 + number, Ordering::Relaxed);
                 let text = format!("the agent was ended by {}", explain::signal(number));
-                cause.fail(FaultKind::Own, text.clone(), text);
+                cause.fail(FaultKind::Local, text.clone(), text);
             }
         });
     }

@@ -1,26 +1,29 @@
 //! Who may commit or open a file: those before which everything has succeeded.
 
-use super::{Machine, Stage, Turn};
+use super::{PipelineMachine, ProceedState, StageState};
 use crate::ssh::{
     outcome::{SIGPIPE_STATUS, describe, shell_status},
-    protocol::ToAgent,
+    protocol::{Payload, ToAgent},
+    stage::ToStage,
 };
 
-impl Machine {
+impl PipelineMachine {
     /// Answers the stages that wait for those before them.
     pub(super) fn answer(&mut self) {
         for stage in 0..self.stages.len() {
-            if self.stages[stage].turn != Turn::Waits || self.is_ending() {
+            if self.stages[stage].turn != ProceedState::Waits || self.is_ending() {
                 continue;
             }
             match self.before(stage) {
                 None => {}
                 Some(Ok(())) => {
-                    self.stages[stage].turn = Turn::Answered;
-                    self.send(stage, ToAgent::Proceed);
+                    self.stages[stage].turn = ProceedState::Answered;
+                    if let Ok(message) = Payload::encode(&ToStage::Proceed) {
+                        self.send(stage, ToAgent::Application(message));
+                    }
                 }
                 Some(Err(reason)) => {
-                    self.stages[stage].turn = Turn::Answered;
+                    self.stages[stage].turn = ProceedState::Answered;
                     self.send(stage, ToAgent::Kill { reason });
                 }
             }
@@ -32,7 +35,7 @@ impl Machine {
         let mut successor_is_fine = true;
         let mut failure = None;
         for index in (0..stage).rev() {
-            let Stage { ended, report, .. } = &self.stages[index];
+            let StageState { ended, report, .. } = &self.stages[index];
             let status = (*ended)?;
             let is_fine = match shell_status(status) {
                 0 => true,

@@ -2,104 +2,128 @@
 
 use std::{fmt::Write, time::Duration};
 
-use super::{
-    super::{
-        Action, Notice,
-        edge::{Joint, Next, Node, index},
-    },
-    Machine, Phase,
-};
+use super::{Phase, PipelineMachine};
 use crate::ssh::{
     outcome::Site,
-    plan::Place,
-    protocol::{Edge, End, FaultKind, Hello, Link, Order, ToAgent},
+    plan::StageHost,
+    protocol::{
+        AgentHello, EdgeDirection, EdgeId, EdgeLink, EdgeOrder, FaultKind, Order, Payload,
+        PayloadError, ToAgent, Work,
+    },
+    stage::StageOrder,
+    supervisor::{
+        Action, Notice,
+        edge_setup::{EdgeSetup, Next, Node},
+    },
 };
 
-impl Machine {
-    pub(super) fn hello(&mut self, stage: usize, hello: Hello) {
+impl PipelineMachine {
+    pub(super) fn hello(&mut self, now: Duration, stage: usize, hello: AgentHello) {
         if self.is_ending() {
             return;
         }
         let addresses: Vec<_> = hello.addresses.iter().map(ToString::to_string).collect();
-        self.tell(Notice::Detail(format!(
+        self.notify(Notice::Detail(format!(
             "{} is on {}, which has the addresses {}",
             self.plan.site(stage),
             hello.host,
             addresses.join(", ")
         )));
         self.stages[stage].hello = Some(hello);
-        let order = Order {
-            number: u32::try_from(stage + 1).unwrap_or(u32::MAX),
-            name: self.plan.name(stage),
-            work: self.plan.stages[stage].work.clone(),
-            input: self.edge(stage, End::Input),
-            output: self.edge(stage, End::Output),
-            stream: self.settings.stream.clone(),
-            fsync: self.settings.fsync,
-        };
-        self.send(stage, ToAgent::Order(Box::new(order)));
-        for edge in 0..self.joints.len() {
+        match self.order(stage) {
+            Ok(order) => self.send(stage, ToAgent::Order(Box::new(order))),
+            Err(error) => {
+                let text = format!("its order cannot be sent: {error}");
+                return self.fail(now, Site::Stage(stage), FaultKind::Local, text, true);
+            }
+        }
+        for edge in 0..self.edges.len() {
             self.dial(edge);
         }
     }
 
-    /// An end of an edge, as its agent is told of it.
-    fn edge(&self, stage: usize, end: End) -> Option<Edge> {
-        let edge = index(stage, end);
-        let joint = self.joints[edge].as_ref()?;
-        let (from, to) = self.plan.ends(edge);
-        Some(Edge {
-            peer: if end == End::Input { from } else { to },
-            key: self.keys[edge].clone(),
-            listens: joint.listens(Node::Stage(stage)),
+    /// Returns the order for the agent of a stage.
+    fn order(&self, stage: usize) -> Result<Order, PayloadError> {
+        let input = self.edge(stage, stage, EdgeDirection::Receive);
+        let output = self.edge(stage, stage + 1, EdgeDirection::Send);
+        let id = |edge: &Option<EdgeOrder>| edge.as_ref().map(|edge| edge.id);
+        let work = StageOrder {
+            work: self.plan.stages[stage].work.clone(),
+            input: id(&input),
+            output: id(&output),
+            fsync: self.settings.fsync,
+        };
+        Ok(Order {
+            name: self.plan.site(stage),
+            work: Work::Stage(Payload::encode(&work)?),
+            edges: input.into_iter().chain(output).collect(),
+            stream: self.settings.stream.clone(),
         })
     }
 
-    pub(super) fn listening(&mut self, stage: usize, end: End, port: u16) {
-        let edge = index(stage, end);
-        if let Some(joint) = &mut self.joints[edge] {
-            joint.listening(Node::Stage(stage), port);
+    /// Returns a stage's end of an edge, for its agent.
+    fn edge(&self, stage: usize, edge: usize, direction: EdgeDirection) -> Option<EdgeOrder> {
+        let setup = self.edges[edge].as_ref()?;
+        let (from, to) = self.plan.ends(edge);
+        Some(EdgeOrder {
+            id: EdgeId::of_index(edge),
+            direction,
+            peer: if setup.to == Node::Stage(stage) {
+                from
+            } else {
+                to
+            },
+            key: self.keys[edge].clone(),
+            listens: setup.listens(Node::Stage(stage)),
+        })
+    }
+
+    /// Returns the place and the state of an edge that `node` is an end of; none if it is no end of it.
+    fn edge_of(&mut self, edge: EdgeId, node: Node) -> Option<(usize, &mut EdgeSetup)> {
+        let edge = edge.index();
+        let setup = self.edges.get_mut(edge)?.as_mut()?;
+        setup.touches(node).then_some((edge, setup))
+    }
+
+    pub(super) fn listening(&mut self, node: Node, edge: EdgeId, port: u16) {
+        if let Some((edge, setup)) = self.edge_of(edge, node) {
+            setup.listening(node, port);
             self.dial(edge);
         }
     }
 
-    /// Has the edge dialled, once there is somebody at both ends.
+    /// Has the edge dialled, once both ends are there and one of them listens.
     fn dial(&mut self, edge: usize) {
-        let Some(joint) = &mut self.joints[edge] else {
+        let Some(setup) = &mut self.edges[edge] else {
             return;
         };
-        let (dialler, listener) = (joint.dialler(), joint.listener());
+        let (dialler, listener) = (setup.dialler(), setup.listener());
         let is_there = |node| match node {
-            Node::Own => true,
+            Node::Controller => true,
             Node::Stage(stage) => self.stages[stage].hello.is_some(),
         };
         if self.phase != Phase::Connecting || !is_there(dialler) {
             return;
         }
-        let Some(port) = joint.take_port() else {
+        let Some(port) = setup.take_port() else {
             return;
         };
         let addresses = self.addresses(dialler, listener);
+        let edge = EdgeId::of_index(edge);
         match dialler {
             Node::Stage(stage) => {
-                let end = end_of(edge, stage);
-                self.send(
-                    stage,
-                    ToAgent::Dial {
-                        end,
-                        addresses,
-                        port,
-                    },
-                );
-            }
-            Node::Own => {
-                let end = own_end(edge);
-                self.actions.push(Action::Dial {
-                    end,
+                let dial = ToAgent::Dial {
+                    edge,
                     addresses,
                     port,
-                });
+                };
+                self.send(stage, dial);
             }
+            Node::Controller => self.actions.push(Action::Dial {
+                edge,
+                addresses,
+                port,
+            }),
         }
     }
 
@@ -109,7 +133,7 @@ impl Machine {
             return Vec::new();
         };
         let place = &self.plan.stages[stage].place;
-        if let Place::Host { host, .. } = place {
+        if let StageHost::Host { host, .. } = place {
             let given = &self.settings.addresses;
             if let Some(given) = given.iter().find(|given| given.host == *host) {
                 return given.addresses.clone();
@@ -125,8 +149,8 @@ impl Machine {
         let said = said.iter().map(ToString::to_string);
         match place {
             // The user knows better than the machine which of its addresses is good.
-            Place::Here => addresses.extend(self.settings.here.clone().into_iter().chain(said)),
-            Place::Host { host, .. } => addresses.extend(said.chain([host.clone()])),
+            StageHost::Here => addresses.extend(self.settings.here.clone().into_iter().chain(said)),
+            StageHost::Host { host, .. } => addresses.extend(said.chain([host.clone()])),
         }
         let mut unique = Vec::with_capacity(addresses.len());
         for address in addresses {
@@ -140,7 +164,7 @@ impl Machine {
     /// Which machine that is.
     fn machine(&self, node: Node) -> Option<&str> {
         match node {
-            Node::Own => self.settings.machine.as_deref(),
+            Node::Controller => self.settings.machine.as_deref(),
             Node::Stage(stage) => self.stages[stage].hello.as_ref().map(|h| &*h.machine),
         }
     }
@@ -148,21 +172,20 @@ impl Machine {
     pub(super) fn unreachable(
         &mut self,
         now: Duration,
-        edge: usize,
+        id: EdgeId,
         node: Node,
         tried: Vec<(String, String)>,
     ) {
-        let Some(joint) = &mut self.joints[edge] else {
+        let Some((edge, setup)) = self.edge_of(id, node) else {
             return;
         };
-        match joint.unreachable(node, tried) {
+        match setup.unreachable(node, tried) {
             Some(Next::Listen(Node::Stage(stage))) => {
-                let end = end_of(edge, stage);
-                self.send(stage, ToAgent::Listen { end });
+                self.send(stage, ToAgent::Listen { edge: id });
             }
-            Some(Next::Listen(Node::Own) | Next::GiveUp) => {
+            Some(Next::Listen(Node::Controller) | Next::GiveUp) => {
                 let text = self.blocked(edge);
-                self.fail(now, Site::Edge(edge), FaultKind::Own, text, true);
+                self.fail(now, Site::Edge(edge), FaultKind::Local, text, true);
             }
             None => {}
         }
@@ -173,10 +196,10 @@ impl Machine {
         let (from, to) = self.plan.ends(edge);
         let mut text = format!("{from} and {to} cannot reach each other");
         let name = |node| match node {
-            Node::Own => self.plan.program().to_owned(),
+            Node::Controller => self.plan.program().to_owned(),
             Node::Stage(stage) => self.plan.stages[stage].place.to_string(),
         };
-        let failed = self.joints[edge].as_ref().map_or(&[][..], |j| &j.failed);
+        let failed = self.edges[edge].as_ref().map_or(&[][..], |j| &j.failed);
         for attempt in failed {
             let tried: Vec<_> = attempt
                 .tried
@@ -191,28 +214,28 @@ impl Machine {
         text + " (-p PORT-PORT pins the ports for a firewall, --addr HOST=ADDR says where a host is)"
     }
 
-    pub(super) fn connected(&mut self, edge: usize, node: Node, link: Link) {
-        let Some(joint) = &mut self.joints[edge] else {
+    pub(super) fn connected(&mut self, edge: EdgeId, node: Node, link: EdgeLink) {
+        let Some((edge, setup)) = self.edge_of(edge, node) else {
             return;
         };
-        let Link {
+        let EdgeLink {
             transport,
             reason,
             is_fallback,
             address,
         } = link.clone();
-        let was_fallback = joint.link.as_ref().is_some_and(|link| link.is_fallback);
-        let is_first = joint.connected(node, link);
+        let was_fallback = setup.link.as_ref().is_some_and(|link| link.is_fallback);
+        let is_first = setup.connected(node, link);
         let (from, to) = self.plan.ends(edge);
         if is_fallback && !was_fallback {
             let text = format!("from {from} to {to} the data goes over TCP: {reason}");
-            self.tell(Notice::Note(text));
+            self.notify(Notice::Note(text));
         } else if is_first {
             let text = format!("{from} to {to}: {transport} ({reason}), {address}");
-            self.tell(Notice::Detail(text));
+            self.notify(Notice::Detail(text));
         }
-        let stands = |joint: &Option<Joint>| joint.as_ref().is_none_or(Joint::stands);
-        if self.phase == Phase::Connecting && self.joints.iter().all(stands) {
+        let stands = |setup: &Option<EdgeSetup>| setup.as_ref().is_none_or(EdgeSetup::stands);
+        if self.phase == Phase::Connecting && self.edges.iter().all(stands) {
             self.phase = Phase::Running;
             for stage in 0..self.stages.len() {
                 self.send(stage, ToAgent::Go);
@@ -220,18 +243,4 @@ impl Machine {
             self.actions.push(Action::Go);
         }
     }
-}
-
-/// Which of its ends the edge is for a stage that it touches.
-fn end_of(edge: usize, stage: usize) -> End {
-    if edge == stage {
-        End::Input
-    } else {
-        End::Output
-    }
-}
-
-/// Which of rdpipe's own the edge is.
-fn own_end(edge: usize) -> End {
-    if edge == 0 { End::Input } else { End::Output }
 }

@@ -2,10 +2,10 @@
 
 use tokio_util::codec::LengthDelimitedCodec;
 
-use super::protocol::MAX_MESSAGE_BYTES;
+use super::MAX_MESSAGE_BYTES;
 
 /// Frames for the messages of the controller and of an agent.
-pub(super) fn codec() -> LengthDelimitedCodec {
+pub(in crate::ssh) fn codec() -> LengthDelimitedCodec {
     LengthDelimitedCodec::builder()
         .max_frame_length(MAX_MESSAGE_BYTES)
         .new_codec()

@@ -23,13 +23,13 @@ use rustix::{
 };
 
 /// Where the worker finds the numbers of the two pipes. Commands do not get to see it.
-pub(super) const VARIABLE: &str = "RDPIPE_GUARD";
+pub(in crate::ssh::agent) const VARIABLE: &str = "RDPIPE_GUARD";
 
 /// What the worker sends instead of a descriptor when the input has ended.
 const RELEASE: i32 = -1;
 
 /// The guard's side.
-pub(super) struct Keeper {
+pub(in crate::ssh::agent) struct Keeper {
     requests: File,
     answers: File,
     /// The ends that the worker opens.
@@ -38,7 +38,7 @@ pub(super) struct Keeper {
 
 impl Keeper {
     /// Makes the pipes, and tells `worker` of them.
-    pub(super) fn prepare(worker: &mut Command) -> io::Result<Self> {
+    pub(in crate::ssh::agent) fn prepare(worker: &mut Command) -> io::Result<Self> {
         let (requests, to_guard) = pipe_with(PipeFlags::CLOEXEC)?;
         let (from_guard, answers) = pipe_with(PipeFlags::CLOEXEC)?;
         let numbers = format!("{} {}", to_guard.as_raw_fd(), from_guard.as_raw_fd());
@@ -51,7 +51,7 @@ impl Keeper {
     }
 
     /// Does what the worker asks for, on a thread of its own, for as long as this process lives.
-    pub(super) fn serve(mut self, worker: Pid) {
+    pub(in crate::ssh::agent) fn serve(mut self, worker: Pid) {
         thread::spawn(move || {
             // All of it moves here: the worker opens its ends later.
             let keeper = &mut self;
@@ -67,21 +67,21 @@ impl Keeper {
                     break;
                 }
             }
-            // Never reached while the guard lives, and then nobody reads any more.
+            // Never reached while the guard lives, and then no process reads any more.
             drop(held);
         });
     }
 }
 
 /// The worker's side. Dropped without [`release`](Self::release), the guard holds on.
-pub(super) struct Hold {
+pub(in crate::ssh::agent) struct Hold {
     to_guard: File,
 }
 
 impl Hold {
     /// Has the guard keep `pipe` open for writing, before anybody reads from it. None where there is
     /// no guard, or it cannot.
-    pub(super) fn on(pipe: impl AsFd) -> Option<Self> {
+    pub(in crate::ssh::agent) fn on(pipe: impl AsFd) -> Option<Self> {
         let numbers = env::var(VARIABLE).ok()?;
         let (to_guard, from_guard) = numbers.split_once(' ')?;
         let guard = getppid()?;
@@ -106,7 +106,7 @@ impl Hold {
     }
 
     /// Lets the command see the end of its input.
-    pub(super) fn release(mut self) {
+    pub(in crate::ssh::agent) fn release(mut self) {
         // A guard that is gone holds nothing.
         let _ = self.to_guard.write_all(&RELEASE.to_ne_bytes());
     }

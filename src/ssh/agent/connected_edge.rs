@@ -5,23 +5,22 @@ use std::{io, sync::Arc};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
-    cause::Cause,
-    explain::named,
+    cause::FirstCause,
     meter::{Meter, Metered},
 };
 use crate::{
     Error, Stream,
     carry::{self, CarryError},
-    ssh::protocol::FaultKind,
+    ssh::{edge::about_peer, protocol::FaultKind},
 };
 
 /// A stream, and what is known about it.
-pub(super) struct Joint {
+pub(super) struct ConnectedEdge {
     pub(super) stream: Stream,
     pub(super) meter: Arc<Meter>,
     /// Who is at the other end.
     pub(super) peer: String,
-    pub(super) cause: Arc<Cause>,
+    pub(super) cause: Arc<FirstCause>,
     /// How peers know this stage.
     pub(super) stage: String,
 }
@@ -35,7 +34,7 @@ pub(super) enum Trouble {
     Stream(Error),
     /// The local end of a pump failed after so many bytes.
     Local(io::Error, u64),
-    /// Something else broke, and has been told to the [`Cause`].
+    /// Something else broke, and has been told to the [`FirstCause`].
     Elsewhere,
 }
 
@@ -59,7 +58,7 @@ impl From<CarryError> for Trouble {
     }
 }
 
-impl Joint {
+impl ConnectedEdge {
     /// Writes the whole input to `sink`, up to a verified FIN.
     pub(super) async fn drain(
         &mut self,
@@ -95,26 +94,26 @@ impl Joint {
         unless_failed(&self.cause, self.stream.finish()).await
     }
 
-    /// Tells everybody in this stage, and both peers, that an edge broke.
+    /// Fails the work because the edge broke; the peers on all edges are told.
     pub(super) fn broken(&self, error: Error) {
         let kind = match error {
             Error::PeerAborted { .. } => FaultKind::PeerAborted,
             _ => FaultKind::Edge,
         };
-        let text = named(error.clone(), &self.peer).to_string();
+        let text = about_peer(error.clone(), &self.peer).to_string();
         let reason = match error {
-            // Whoever gave up first has said it best.
+            // The peer that gave up first knows the reason best.
             Error::PeerAborted { reason, .. } => reason,
             _ => format!("{}: {text}", self.stage),
         };
         self.cause.fail(kind, text, reason);
     }
 
-    /// Tells everybody that something of this stage's own failed.
-    pub(super) fn own(&self, text: impl Into<String>) {
+    /// Fails the work because of something of its own.
+    pub(super) fn fail_local(&self, text: impl Into<String>) {
         let text = text.into();
         let reason = format!("{}: {text}", self.stage);
-        self.cause.fail(FaultKind::Own, text, reason);
+        self.cause.fail(FaultKind::Local, text, reason);
     }
 
     /// Tells the peer if this stage has failed.
@@ -137,7 +136,7 @@ impl Joint {
 ///
 /// That of `work`, which is dropped when the stage fails.
 async fn unless_failed<T, E: Into<Trouble>>(
-    cause: &Cause,
+    cause: &FirstCause,
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, Trouble> {
     tokio::select! {

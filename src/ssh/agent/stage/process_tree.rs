@@ -20,16 +20,18 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::super::{
-    descendants,
-    hold::{self, Hold},
-    reaper::{Merged, reap_all},
+use crate::ssh::{
+    agent::process::{
+        descendants,
+        hold::{self, Hold},
+        reaper::{Merged, reap_all},
+    },
+    stage::Status,
 };
-use crate::ssh::protocol::Status;
 
 /// Something ended.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Ending {
+pub(super) enum ProcessEnding {
     /// The command itself; what it started may still run.
     Command(Status),
     /// The last of all its processes; the status is that of the stage.
@@ -37,8 +39,8 @@ pub(super) enum Ending {
 }
 
 /// A running command.
-pub(super) struct Tree {
-    endings: mpsc::UnboundedReceiver<Ending>,
+pub(super) struct ProcessTree {
+    endings: mpsc::UnboundedReceiver<ProcessEnding>,
     /// Hangs up when nothing is left.
     ended: Option<blocking_mpsc::Receiver<()>>,
     /// Waited for by the reaper: tokio, which waits for a child that was dropped, is to keep out of it.
@@ -57,13 +59,13 @@ pub(super) struct Stdin {
     pub(super) hold: Option<Hold>,
 }
 
-impl Tree {
+impl ProcessTree {
     /// Runs `command` in the user's login shell, in a process group of its own. Its stderr is ours.
     ///
     /// # Errors
     ///
     /// A sentence for the user when the shell cannot be started.
-    pub(super) fn grow(
+    pub(super) fn spawn(
         command: &[u8],
         has_input: bool,
         has_output: bool,
@@ -107,11 +109,11 @@ impl Tree {
                 let is_command = Some(pid) == command;
                 merged.add(is_command, status);
                 if is_command {
-                    let _ = endings.send(Ending::Command(status));
+                    let _ = endings.send(ProcessEnding::Command(status));
                 }
             });
             if let (Ok(()), Some(status)) = (reaped, merged.status()) {
-                let _ = endings.send(Ending::All(status));
+                let _ = endings.send(ProcessEnding::All(status));
             }
             drop(alive);
         };
@@ -130,7 +132,7 @@ impl Tree {
     /// # Cancel safety
     ///
     /// Safe.
-    pub(super) async fn next(&mut self) -> Option<Ending> {
+    pub(super) async fn next(&mut self) -> Option<ProcessEnding> {
         self.endings.recv().await
     }
 

@@ -16,7 +16,7 @@ use rustix::{
 };
 
 use super::{descendants, hold::Keeper, reaper};
-use crate::ssh::protocol::Status;
+use crate::ssh::stage::Status;
 
 /// Runs the guard: `rdpipe --agent`.
 pub(crate) fn main() -> ExitCode {
@@ -26,7 +26,7 @@ pub(crate) fn main() -> ExitCode {
 }
 
 /// Runs `worker`, kills whatever it leaves behind, and ends as it did: with 128+n after signal n.
-pub(super) fn guard(worker: &mut Command) -> u8 {
+pub(in crate::ssh::agent) fn guard(worker: &mut Command) -> u8 {
     match watch(worker) {
         Ok(Status::Exited(code)) => code,
         Ok(Status::Signaled(number)) => number.saturating_add(128),

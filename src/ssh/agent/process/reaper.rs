@@ -7,12 +7,12 @@ use rustix::{
     process::{Pid, WaitOptions, WaitStatus, wait},
 };
 
-use crate::ssh::protocol::Status;
+use crate::ssh::stage::Status;
 
 /// Reaps children until there are none, and tells `reaped` of each. Blocks.
 ///
-/// Nobody else in the process may wait for a child: each status is told once.
-pub(super) fn reap_all(mut reaped: impl FnMut(Pid, Status)) -> io::Result<()> {
+/// No other thread of the process may wait for a child: the kernel gives each status once.
+pub(in crate::ssh::agent) fn reap_all(mut reaped: impl FnMut(Pid, Status)) -> io::Result<()> {
     loop {
         match retry_on_intr(|| wait(WaitOptions::empty())) {
             Ok(Some((pid, status))) => {
@@ -28,7 +28,7 @@ pub(super) fn reap_all(mut reaped: impl FnMut(Pid, Status)) -> io::Result<()> {
 }
 
 /// None for a process that was only stopped.
-pub(super) fn status_of(status: WaitStatus) -> Option<Status> {
+pub(in crate::ssh::agent) fn status_of(status: WaitStatus) -> Option<Status> {
     let byte = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
     let exited = status.exit_status().map(|code| Status::Exited(byte(code)));
     exited.or_else(|| {
@@ -41,14 +41,14 @@ pub(super) fn status_of(status: WaitStatus) -> Option<Status> {
 /// How a stage ended: as its command did if that failed, else as the first of its other processes that
 /// did (in `tee >(zfs recv t)` it is the zfs that matters).
 #[derive(Debug, Default)]
-pub(super) struct Merged {
+pub(in crate::ssh::agent) struct Merged {
     command: Option<Status>,
     adopted: Option<Status>,
 }
 
 impl Merged {
     /// One process has ended, which `is_command` or was adopted.
-    pub(super) fn add(&mut self, is_command: bool, status: Status) {
+    pub(in crate::ssh::agent) fn add(&mut self, is_command: bool, status: Status) {
         if is_command {
             self.command = Some(status);
         } else if is_failure(status) && self.adopted.is_none() {
@@ -57,7 +57,7 @@ impl Merged {
     }
 
     /// The status of the whole.
-    pub(super) fn status(&self) -> Option<Status> {
+    pub(in crate::ssh::agent) fn status(&self) -> Option<Status> {
         match self.command? {
             Status::Exited(0) => Some(self.adopted.unwrap_or(Status::Exited(0))),
             status => Some(status),
@@ -72,12 +72,12 @@ fn is_failure(status: Status) -> bool {
 }
 
 /// A death by SIGPIPE, or a shell's word for it.
-pub(super) fn is_broken_pipe(status: Status) -> bool {
+pub(in crate::ssh::agent) fn is_broken_pipe(status: Status) -> bool {
     matches!(status, Status::Signaled(13) | Status::Exited(141))
 }
 
 /// The signal that ended it, also where a shell says so in an exit status.
-pub(super) fn signal_in(status: Status) -> Option<u8> {
+pub(in crate::ssh::agent) fn signal_in(status: Status) -> Option<u8> {
     match status {
         Status::Signaled(number) => Some(number),
         // 64 is the last signal there is.

@@ -1,6 +1,6 @@
 //! Finding the agent's greeting in what a login shell prints: pure, no I/O.
 
-use super::protocol;
+use crate::ssh::protocol;
 
 /// Most that is skipped before the greeting: more than that is no profile, but a program that is not ours.
 const MAX_NOISE_BYTES: usize = 64 << 10;

@@ -1,23 +1,23 @@
-//! rdpipe's own two edges: its input to the first stage, and the last stage's output to its own.
+//! The controller's own edges: its standard input to the first stage, and the last stage's output to its
+//! standard output.
 
 use std::{future::pending, io};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{
-    agent::{EdgePlan, link, named},
-    protocol::{End, Fault, FaultKind},
-    supervisor::{OwnEnd, OwnEvent},
+    edge::{EdgePlan, about_peer, describe_link},
+    protocol::{EdgeLink, FaultKind, WorkFault},
 };
 use crate::{
-    Error, Key, Stream, StreamConfig, Watch,
+    Direction, Error, Key, Stream, StreamConfig, Watch,
     carry::{self, CarryError},
     fd::{Sink, Source},
 };
 
-/// What the driver says to a lane.
+/// What the supervisor tells one of the controller's own edges.
 #[derive(Debug)]
-pub(crate) enum Command {
+pub(crate) enum LocalEdgeCommand {
     /// Connect to the first of these addresses that has the other end.
     Dial { addresses: Vec<String>, port: u16 },
     /// Move bytes.
@@ -26,40 +26,45 @@ pub(crate) enum Command {
     Abort(String),
 }
 
-/// One of rdpipe's own edges, before it is served.
-pub(crate) struct Lane {
-    /// Which end of the pipeline.
-    end: End,
+/// What happens to one of the controller's own edges.
+#[derive(Debug, Clone)]
+pub(crate) enum LocalEdgeEvent {
+    /// The edge is connected, over this.
+    Connected(EdgeLink),
+    /// No address could be reached: each with what happened there.
+    Unreachable(Vec<(String, String)>),
+    /// The edge has ended. Nothing comes after it.
+    Ended(LocalEdgeEnd),
+}
+
+/// How one of the controller's own edges ended.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LocalEdgeEnd {
+    /// What broke, if anything did.
+    pub(crate) fault: Option<WorkFault>,
+    /// Whether the reader of standard output closed it before the end.
+    pub(crate) reader_left: bool,
+}
+
+/// One of the controller's own edges. It reads standard input if it sends, and writes standard output if it
+/// receives.
+pub(crate) struct LocalEdge {
     plan: EdgePlan,
-    commands: UnboundedReceiver<Command>,
-    events: Box<dyn Fn(OwnEvent) + Send + Sync>,
+    commands: UnboundedReceiver<LocalEdgeCommand>,
+    events: Box<dyn Fn(LocalEdgeEvent) + Send + Sync>,
 }
 
-/// What a lane is made of.
-pub(crate) struct Parts {
-    pub(crate) end: End,
-    pub(crate) key: Key,
-    pub(crate) peer: String,
-    pub(crate) config: StreamConfig,
-}
-
-impl Lane {
-    /// A lane, and the way to command it.
+impl LocalEdge {
+    /// Returns an edge to [`serve`](Self::serve), and the way to command it. `config` has the direction.
     pub(crate) fn new(
-        parts: Parts,
-        events: impl Fn(OwnEvent) + Send + Sync + 'static,
-    ) -> (Self, UnboundedSender<Command>) {
-        let Parts {
-            end,
-            key,
-            peer,
-            config,
-        } = parts;
+        key: Key,
+        peer: String,
+        config: StreamConfig,
+        events: impl Fn(LocalEdgeEvent) + Send + Sync + 'static,
+    ) -> (Self, UnboundedSender<LocalEdgeCommand>) {
         let (sender, commands) = unbounded_channel();
-        let lane = Self {
-            end,
+        let edge = Self {
             plan: EdgePlan {
-                end,
                 key,
                 peer,
                 config,
@@ -68,25 +73,25 @@ impl Lane {
             commands,
             events: Box::new(events),
         };
-        (lane, sender)
+        (edge, sender)
     }
 
     /// Serves the edge to its end, on the runtime where its bytes are to move.
     pub(crate) async fn serve(mut self) {
         let ended = match self.connect().await {
             Ok(stream) => self.carry(stream).await,
-            Err(fault) => OwnEnd {
+            Err(fault) => LocalEdgeEnd {
                 fault: Some(fault),
-                ..OwnEnd::default()
+                ..LocalEdgeEnd::default()
             },
         };
-        (self.events)(OwnEvent::Ended(ended));
+        (self.events)(LocalEdgeEvent::Ended(ended));
     }
 
-    async fn connect(&mut self) -> Result<Stream, Fault> {
+    async fn connect(&mut self) -> Result<Stream, WorkFault> {
         loop {
             match self.commands.recv().await {
-                Some(Command::Dial { addresses, port }) => {
+                Some(LocalEdgeCommand::Dial { addresses, port }) => {
                     let dialling = self.plan.dial(&addresses, port);
                     let dialled = tokio::select! {
                         dialled = dialling => dialled,
@@ -94,34 +99,36 @@ impl Lane {
                     };
                     match dialled {
                         Ok(Ok(stream)) => {
-                            (self.events)(OwnEvent::Connected(link(&stream)));
+                            (self.events)(LocalEdgeEvent::Connected(describe_link(&stream)));
                             return Ok(stream);
                         }
-                        Ok(Err(tried)) => (self.events)(OwnEvent::Unreachable(tried)),
+                        Ok(Err(tried)) => (self.events)(LocalEdgeEvent::Unreachable(tried)),
                         Err(text) => {
                             let kind = FaultKind::Edge;
-                            return Err(Fault { kind, text });
+                            return Err(WorkFault { kind, text });
                         }
                     }
                 }
-                Some(Command::Go) => {}
-                Some(Command::Abort(reason)) => return Err(ordered(reason)),
+                Some(LocalEdgeCommand::Go) => {}
+                Some(LocalEdgeCommand::Abort(reason)) => return Err(ordered(reason)),
                 None => return Err(ordered("rdpipe has ended".to_owned())),
             }
         }
     }
 
     /// Waits until all edges stand, then moves the bytes.
-    async fn carry(&mut self, mut stream: Stream) -> OwnEnd {
-        let mut ended = OwnEnd::default();
+    async fn carry(&mut self, mut stream: Stream) -> LocalEdgeEnd {
+        let mut ended = LocalEdgeEnd::default();
         let watch = stream.watch();
         let work = async {
             self.wait_for_go(&watch).await?;
             let commands = &mut self.commands;
             let work = async {
-                match self.end {
-                    End::Input => give(&mut stream).await,
-                    End::Output => take(&mut stream, &mut ended.reader_left).await,
+                match self.plan.config.direction {
+                    Direction::Send => give(&mut stream).await,
+                    Direction::Receive | Direction::Both => {
+                        take(&mut stream, &mut ended.reader_left).await
+                    }
                 }
             };
             tokio::select! {
@@ -136,8 +143,8 @@ impl Lane {
             Err(Broken::Stream(error)) => Some(self.fault(&error)),
             Err(Broken::Own(text)) => {
                 stream.abort(&format!("rdpipe: {text}"));
-                let kind = FaultKind::Own;
-                Some(Fault { kind, text })
+                let kind = FaultKind::Local;
+                Some(WorkFault { kind, text })
             }
             Err(Broken::Ordered(reason)) => {
                 stream.abort(&reason);
@@ -155,22 +162,22 @@ impl Lane {
                 error = watch.interrupted() => return Err(Broken::Stream(error)),
             };
             match command {
-                Some(Command::Go) => return Ok(()),
-                Some(Command::Abort(reason)) => return Err(Broken::Ordered(reason)),
-                Some(Command::Dial { .. }) => {}
+                Some(LocalEdgeCommand::Go) => return Ok(()),
+                Some(LocalEdgeCommand::Abort(reason)) => return Err(Broken::Ordered(reason)),
+                Some(LocalEdgeCommand::Dial { .. }) => {}
                 None => return Err(Broken::Ordered("rdpipe has ended".to_owned())),
             }
         }
     }
 
-    fn fault(&self, error: &Error) -> Fault {
+    fn fault(&self, error: &Error) -> WorkFault {
         let kind = match error {
             Error::PeerAborted { .. } => FaultKind::PeerAborted,
             Error::Aborted { .. } => FaultKind::Ordered,
             _ => FaultKind::Edge,
         };
-        let text = named(error.clone(), &self.plan.peer).to_string();
-        Fault { kind, text }
+        let text = about_peer(error.clone(), &self.plan.peer).to_string();
+        WorkFault { kind, text }
     }
 }
 
@@ -196,16 +203,16 @@ impl Broken {
     }
 }
 
-fn ordered(text: String) -> Fault {
+fn ordered(text: String) -> WorkFault {
     let kind = FaultKind::Ordered;
-    Fault { kind, text }
+    WorkFault { kind, text }
 }
 
 /// Completes when the lane is told to give up.
-async fn aborted(commands: &mut UnboundedReceiver<Command>) -> String {
+async fn aborted(commands: &mut UnboundedReceiver<LocalEdgeCommand>) -> String {
     loop {
         match commands.recv().await {
-            Some(Command::Abort(reason)) => return reason,
+            Some(LocalEdgeCommand::Abort(reason)) => return reason,
             Some(_) => {}
             None => return pending().await,
         }

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process, kill_process_g
 /// How long a process may take to end by itself after SIGTERM: to remove its temporary files, say.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How long SIGKILL is tried. What is left then belongs to somebody else, or hangs in the kernel.
+/// How long SIGKILL is tried. What is left then belongs to another user, or hangs in the kernel.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Pause between two rounds of SIGKILL: long enough for the dead to be reaped, so that the next
@@ -20,12 +20,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const ROUND: Duration = Duration::from_millis(10);
 
 /// Ends every descendant of this process, in order if possible, and by force after a second.
-/// `ended` hangs up or speaks when none is left: somebody else reaps them at the same time.
+/// `ended` hangs up or delivers when none is left: another thread reaps them at the same time.
 ///
 /// # Errors
 ///
 /// Those that could not be killed, for a message.
-pub(super) fn end_all(ended: &Receiver<()>) -> Result<(), Vec<String>> {
+pub(in crate::ssh::agent) fn end_all(ended: &Receiver<()>) -> Result<(), Vec<String>> {
     let is_over = |limit| !matches!(ended.recv_timeout(limit), Err(RecvTimeoutError::Timeout));
     signal_all(Signal::TERM);
     // A stopped process takes SIGTERM when it goes on, and not before.
@@ -76,7 +76,8 @@ impl Process {
         let (pid, rest) = stat.split_once(" (")?;
         let (name, rest) = rest.rsplit_once(") ")?;
         let mut fields = rest.split(' ').skip(1);
-        let mut number = || fields.next()?.parse::<i32>().ok();
+        // A process that was reaped while its line was read has the group -1, and counts as gone.
+        let mut number = || fields.next()?.parse::<i32>().ok().filter(|raw| *raw >= 0);
         let (parent, group) = (number()?, number()?);
         Some(Self {
             pid: Pid::from_raw(pid.parse().ok()?)?,
@@ -147,6 +148,11 @@ mod tests {
         assert_eq!(Process::parse("1 (init) S 0 1 1 0").unwrap().parent, None);
         assert_eq!(Process::parse("42 (sh"), None);
         assert_eq!(Process::parse(""), None);
+    }
+
+    #[test]
+    fn a_process_reaped_while_it_is_read_counts_as_gone() {
+        assert_eq!(Process::parse("42 (sh) X 0 -1 -1 0 -1 4194560"), None);
     }
 
     #[test]

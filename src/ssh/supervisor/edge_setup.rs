@@ -1,38 +1,45 @@
 //! How one edge comes to stand: who listens, who dials, and who does when that fails. No I/O.
 
-use crate::ssh::protocol::{End, Link};
+use crate::ssh::protocol::EdgeLink;
 
 /// What an edge leads from or to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Node {
-    /// rdpipe itself.
-    Own,
+    /// The controller itself: rdpipe or rdcat.
+    Controller,
     /// This stage.
     Stage(usize),
 }
 
 /// An edge on its way to being connected.
 #[derive(Debug)]
-pub(crate) struct Joint {
+pub(crate) struct EdgeSetup {
+    /// The end that sends.
     pub(crate) from: Node,
+    /// The end that receives.
     pub(crate) to: Node,
     /// Whose turn it is to listen.
     listener: Node,
-    /// Where the listener does, once it has said so, until somebody was told.
+    /// The listener's port, from its `Listening` until the dialler was told.
     port: Option<u16>,
     /// Attempts that failed.
     pub(crate) failed: Vec<Attempt>,
     last_port: u16,
     connected: [bool; 2],
-    pub(crate) link: Option<Link>,
+    /// What carries the edge, once one end is connected.
+    pub(crate) link: Option<EdgeLink>,
 }
 
 /// One end that could not reach the other.
 #[derive(Debug, Clone)]
 pub(crate) struct Attempt {
+    /// The end that dialled.
     pub(crate) dialler: Node,
+    /// The end that listened.
     pub(crate) listener: Node,
+    /// The port of the listener.
     pub(crate) port: u16,
+    /// Each address, and what happened there.
     pub(crate) tried: Vec<(String, String)>,
 }
 
@@ -45,11 +52,10 @@ pub(crate) enum Next {
     GiveUp,
 }
 
-impl Joint {
-    /// An edge that nobody has done anything for. rdpipe itself never listens: it may sit where nobody
-    /// gets at it.
+impl EdgeSetup {
+    /// Returns an edge that nothing was done for yet. The controller never listens: it may sit behind NAT.
     pub(crate) fn new(from: Node, to: Node) -> Self {
-        let listener = if to == Node::Own { from } else { to };
+        let listener = if to == Node::Controller { from } else { to };
         Self {
             from,
             to,
@@ -60,6 +66,11 @@ impl Joint {
             connected: [false; 2],
             link: None,
         }
+    }
+
+    /// Returns true if `node` is one of the two ends.
+    pub(crate) fn touches(&self, node: Node) -> bool {
+        self.from == node || self.to == node
     }
 
     /// Whether `node` listens from the start.
@@ -106,7 +117,7 @@ impl Joint {
             port: self.last_port,
             tried,
         });
-        if self.failed.len() > 1 || node == Node::Own {
+        if self.failed.len() > 1 || node == Node::Controller {
             return Some(Next::GiveUp);
         }
         self.listener = node;
@@ -114,7 +125,7 @@ impl Joint {
     }
 
     /// This end stands. True when it is the first of the two.
-    pub(crate) fn connected(&mut self, node: Node, link: Link) -> bool {
+    pub(crate) fn connected(&mut self, node: Node, link: EdgeLink) -> bool {
         self.connected[usize::from(node == self.to)] = true;
         let first = self.link.is_none();
         if first || link.is_fallback {
@@ -126,13 +137,5 @@ impl Joint {
     /// Whether both ends stand.
     pub(crate) fn stands(&self) -> bool {
         self.connected == [true; 2]
-    }
-}
-
-/// The edge at this end of a stage, by its place in the plan.
-pub(crate) fn index(stage: usize, end: End) -> usize {
-    match end {
-        End::Input => stage,
-        End::Output => stage + 1,
     }
 }

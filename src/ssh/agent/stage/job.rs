@@ -1,0 +1,133 @@
+//! The stage as an application of the agent: its order, its messages, its progress, its report.
+
+use std::{
+    future::pending,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::time::interval;
+use tokio_util::sync::CancellationToken;
+
+use super::{StageContext, StageEdges};
+use crate::ssh::{
+    agent::{
+        job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},
+        meter::Meter,
+    },
+    protocol::{EdgeDirection, EdgeId, FaultKind, Payload},
+    stage::{FromStage, StageOrder, StageReport, Status, ToStage},
+};
+
+/// How often the controller is told how far the stage is.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A stage from its order to its report.
+pub(in crate::ssh::agent) struct StageJob {
+    stage: StageContext,
+    order: StageOrder,
+    input: Arc<Meter>,
+    output: Arc<Meter>,
+    started: Option<Instant>,
+    status: Option<Status>,
+}
+
+impl Job for StageJob {
+    fn prepare(
+        context: &JobContext,
+        order: &Payload,
+        edges: &OrderedEdges,
+    ) -> Result<Self, String> {
+        let order: StageOrder = order
+            .decode()
+            .map_err(|error| format!("the order made no sense ({error})"))?;
+        let meter = |id: Option<EdgeId>, direction| {
+            id.map_or_else(|| Ok(Arc::default()), |id| edges.meter(id, direction))
+        };
+        Ok(Self {
+            input: meter(order.input, EdgeDirection::Receive)?,
+            output: meter(order.output, EdgeDirection::Send)?,
+            stage: StageContext {
+                context: context.clone(),
+                proceed: CancellationToken::new(),
+                fsync: order.fsync,
+            },
+            order,
+            started: None,
+            status: None,
+        })
+    }
+
+    async fn run(&mut self, mut edges: ConnectedEdges, messages: Messages) {
+        self.started = Some(Instant::now());
+        let ends = StageEdges {
+            input: self.order.input.and_then(|id| edges.take(id)),
+            output: self.order.output.and_then(|id| edges.take(id)),
+        };
+        let working = async {
+            let status = self.stage.run(self.order.work.clone(), ends).await;
+            edges.close().await;
+            status
+        };
+        let status = tokio::select! {
+            biased;
+            status = working => status,
+            () = receive(&self.stage, messages) => None,
+            () = self.show_progress() => None,
+        };
+        self.status = status;
+    }
+
+    fn report(&self) -> Option<Payload> {
+        let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let elapsed = self
+            .started
+            .map_or(Duration::ZERO, |started| started.elapsed());
+        let cause = &self.stage.context.cause;
+        let report = StageReport {
+            status: self.status,
+            output_stopped: cause.output_stopped.is_set(),
+            input_stopped: cause.input_stopped.is_set(),
+            bytes_in: self.input.bytes(),
+            bytes_out: self.output.bytes(),
+            elapsed_us: micros(elapsed),
+            blocked_on_input_us: micros(self.input.blocked()),
+            blocked_on_output_us: micros(self.output.blocked()),
+        };
+        Payload::encode(&report).ok()
+    }
+}
+
+impl StageJob {
+    /// Tells the controller how far the stage is, again and again.
+    async fn show_progress(&self) {
+        let mut ticks = interval(PROGRESS_INTERVAL);
+        let mut shown = (0, 0);
+        loop {
+            ticks.tick().await;
+            let now = (self.input.bytes(), self.output.bytes());
+            if now != shown {
+                shown = now;
+                let (bytes_in, bytes_out) = now;
+                self.stage.send(&FromStage::Progress {
+                    bytes_in,
+                    bytes_out,
+                });
+            }
+        }
+    }
+}
+
+/// Carries out the controller's messages to the stage. Does not return.
+async fn receive(stage: &StageContext, mut messages: Messages) {
+    while let Some(message) = messages.recv().await {
+        match message.decode() {
+            Ok(ToStage::Proceed) => stage.proceed.cancel(),
+            Err(error) => {
+                let text = format!("what came from the controller made no sense ({error})");
+                stage.context.fail(FaultKind::Ordered, &text);
+            }
+        }
+    }
+    pending().await
+}

@@ -1,0 +1,286 @@
+//! Orders with any number of edges, and applications' messages both ways.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::AtomicU8},
+};
+
+use bytes::Bytes;
+use futures::{SinkExt, StreamExt, future::join_all};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split},
+    time::timeout,
+};
+use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
+
+use super::controller::{
+    INPUT, LIMIT, OUTPUT, TestAgent, command, dial, edge, skip_to_greeting, stream_order,
+};
+use crate::{
+    Direction, GeneratedKey, Key, Stream,
+    ssh::{
+        agent::{
+            addresses,
+            connected_edge::ConnectedEdge,
+            control,
+            job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},
+            worker,
+        },
+        protocol::{
+            AgentReport, EdgeDirection, EdgeId, EdgeOrder, FaultKind, FromAgent, Order, Payload,
+            ToAgent, Work, decode, encode, greeting,
+        },
+    },
+};
+
+/// An application that moves four bytes over each of its edges and answers every message with the same,
+/// up to "end".
+struct Echo {
+    context: JobContext,
+    directions: BTreeMap<EdgeId, EdgeDirection>,
+}
+
+impl Job for Echo {
+    fn prepare(
+        context: &JobContext,
+        order: &Payload,
+        edges: &OrderedEdges,
+    ) -> Result<Self, String> {
+        let text: String = order.decode().map_err(|error| error.to_string())?;
+        assert_eq!(text, "echo");
+        let direction = |(id, (direction, _)): (&EdgeId, &(EdgeDirection, _))| (*id, *direction);
+        Ok(Self {
+            context: context.clone(),
+            directions: edges.0.iter().map(direction).collect(),
+        })
+    }
+
+    async fn run(&mut self, edges: ConnectedEdges, mut messages: Messages) {
+        let moving = edges.0.into_iter().map(|(id, (thread, joint))| {
+            let direction = self.directions[&id];
+            async move {
+                (
+                    id,
+                    (thread.clone(), thread.run(echo(joint, direction)).await),
+                )
+            }
+        });
+        let edges = ConnectedEdges(join_all(moving).await.into_iter().collect());
+        while let Some(message) = messages.recv().await {
+            let text: String = message.decode().unwrap();
+            let answer = FromAgent::Application(message);
+            self.context.outbox.send(answer);
+            if text == "end" {
+                break;
+            }
+        }
+        edges.close().await;
+    }
+
+    fn report(&self) -> Option<Payload> {
+        Payload::encode(&self.directions.len()).ok()
+    }
+}
+
+async fn echo(mut joint: ConnectedEdge, direction: EdgeDirection) -> ConnectedEdge {
+    let mut bytes = *b"sent";
+    if direction != EdgeDirection::Send {
+        joint.stream.read_exact(&mut bytes).await.unwrap();
+    }
+    if direction != EdgeDirection::Receive {
+        joint.stream.write_all(&bytes).await.unwrap();
+        joint.stream.flush().await.unwrap();
+    }
+    joint
+}
+
+/// The controller's end of a session with a worker in this process.
+struct EchoSession {
+    input: FramedWrite<WriteHalf<DuplexStream>, LengthDelimitedCodec>,
+    output: FramedRead<ReadHalf<DuplexStream>, LengthDelimitedCodec>,
+}
+
+impl EchoSession {
+    async fn open(stream: DuplexStream) -> Self {
+        let (mut output, mut input) = split(stream);
+        let line = greeting("controller");
+        input.write_all(line.as_bytes()).await.unwrap();
+        skip_to_greeting(&mut output).await;
+        Self {
+            input: FramedWrite::new(input, LengthDelimitedCodec::new()),
+            output: FramedRead::new(output, LengthDelimitedCodec::new()),
+        }
+    }
+
+    async fn send(&mut self, message: ToAgent) {
+        let bytes = Bytes::from(encode(&message).unwrap());
+        self.input.send(bytes).await.unwrap();
+    }
+
+    async fn next(&mut self) -> FromAgent {
+        let frame = timeout(LIMIT, self.output.next()).await.expect("in time");
+        decode(&frame.expect("no end").unwrap()).unwrap()
+    }
+}
+
+/// Serves one order for [`Echo`] at the other end of `stream`.
+async fn serve(stream: DuplexStream) {
+    let (input, output) = split(stream);
+    let opened = control::open(input, output, addresses::hello()).await;
+    let (order, inbox, outbox, writer) = opened.unwrap();
+    let context = JobContext {
+        name: order.name.clone(),
+        cause: Arc::default(),
+        outbox,
+    };
+    let exit = Arc::new(AtomicU8::new(0));
+    let report = worker::serve::<Echo, _>(&context, order, inbox, &exit).await;
+    context.outbox.send(FromAgent::Report(report));
+    drop(context);
+    writer.finish().await;
+}
+
+fn echo_order(edges: Vec<EdgeOrder>) -> ToAgent {
+    ToAgent::Order(Box::new(Order {
+        name: "echo".to_owned(),
+        work: Work::Stage(Payload::encode(&"echo").unwrap()),
+        edges,
+        stream: stream_order(),
+    }))
+}
+
+fn with(direction: EdgeDirection, mut edge: EdgeOrder) -> EdgeOrder {
+    edge.direction = direction;
+    edge
+}
+
+/// The other end of an edge: sends, receives, or both, the opposite of what the agent does.
+async fn other_end(port: u16, key: &GeneratedKey, direction: EdgeDirection) -> Stream {
+    let opposite = match direction {
+        EdgeDirection::Send => Direction::Receive,
+        EdgeDirection::Receive => Direction::Send,
+        EdgeDirection::Both => Direction::Both,
+    };
+    dial(port, key, opposite).await
+}
+
+/// Brings up an agent with edges of these directions, and moves bytes and messages over all of them.
+async fn bring_up(directions: &[EdgeDirection]) {
+    let (ours, theirs) = duplex(1 << 16);
+    let controlling = async {
+        let mut session = EchoSession::open(ours).await;
+        assert!(matches!(session.next().await, FromAgent::Hello(_)));
+        // Ids are names, and need not be counted from 0.
+        let ids = (0..).map(|n| EdgeId(7 + 1000 * n));
+        let edges: Vec<_> = ids.zip(directions).collect();
+        let keys: BTreeMap<_, _> = edges
+            .iter()
+            .map(|(id, _)| (*id, Key::generate().unwrap()))
+            .collect();
+        let order = edges
+            .iter()
+            .map(|&(id, &direction)| with(direction, edge(id, &keys[&id], true)));
+        session.send(echo_order(order.collect())).await;
+        let mut ports = BTreeMap::new();
+        while ports.len() < edges.len() {
+            match session.next().await {
+                FromAgent::Listening { edge, port } => assert_eq!(ports.insert(edge, port), None),
+                other => panic!("{other:?}"),
+            }
+        }
+        let mut streams = Vec::new();
+        for &(id, &direction) in &edges {
+            let stream = other_end(ports[&id], &keys[&id], direction).await;
+            match session.next().await {
+                FromAgent::Connected { edge, .. } => assert_eq!(edge, id),
+                other => panic!("{other:?}"),
+            }
+            streams.push((direction, stream));
+        }
+        session.send(ToAgent::Go).await;
+        for (direction, stream) in &mut streams {
+            let mut bytes = *b"ping";
+            if *direction != EdgeDirection::Send {
+                stream.write_all(&bytes).await.unwrap();
+                stream.flush().await.unwrap();
+            }
+            if *direction != EdgeDirection::Receive {
+                stream.read_exact(&mut bytes).await.unwrap();
+            }
+            let expected = match direction {
+                EdgeDirection::Send => b"sent",
+                _ => b"ping",
+            };
+            assert_eq!(&bytes, expected);
+        }
+        for text in ["hello", "", "end"] {
+            let message = Payload::encode(&text).unwrap();
+            session.send(ToAgent::Application(message.clone())).await;
+            assert_eq!(session.next().await, FromAgent::Application(message));
+        }
+        let report = AgentReport {
+            fault: None,
+            result: Payload::encode(&edges.len()).ok(),
+        };
+        assert_eq!(session.next().await, FromAgent::Report(report));
+    };
+    tokio::join!(serve(theirs), controlling);
+}
+
+#[tokio::test]
+async fn an_order_has_any_number_of_edges() {
+    use EdgeDirection::{Both, Receive, Send};
+    for directions in [
+        &[][..],
+        &[Both],
+        &[Receive, Send],
+        &[Both, Both],
+        &[Send, Both, Receive, Both, Send],
+    ] {
+        bring_up(directions).await;
+    }
+}
+
+#[tokio::test]
+async fn an_order_that_contradicts_itself_is_a_fault() {
+    let key = Key::generate().unwrap();
+    let twice = vec![edge(INPUT, &key, true), edge(INPUT, &key, true)];
+    let backwards = vec![with(EdgeDirection::Both, edge(OUTPUT, &key, true))];
+    for (edges, expected) in [
+        (twice, "the order names its edge 0 twice"),
+        (backwards, "the order's edge 1 leads the wrong way"),
+    ] {
+        let mut agent = TestAgent::start().await;
+        let order = super::controller::order(1, command("true"), edges);
+        agent.send(ToAgent::Order(Box::new(order))).await;
+        let (_, report, exit) = agent.end().await;
+        let fault = report.fault.unwrap();
+        assert_eq!((&*fault.text, exit), (expected, 0));
+        assert_eq!(fault.kind, FaultKind::Local);
+    }
+}
+
+#[tokio::test]
+async fn requests_for_edges_that_are_not_there_do_no_harm() {
+    let mut agent = TestAgent::start().await;
+    let order = super::controller::order(1, command("true"), vec![]);
+    agent.send(ToAgent::Order(Box::new(order))).await;
+    let edge = EdgeId(u32::MAX);
+    agent.send(ToAgent::Listen { edge }).await;
+    agent.send(ToAgent::Go).await;
+    super::controller::ends_with(&mut agent, crate::ssh::stage::Status::Exited(0)).await;
+}
+
+#[tokio::test]
+async fn a_message_that_is_none_of_the_application_ends_the_work() {
+    let mut agent = TestAgent::start().await;
+    let order = super::controller::order(1, command("sleep 1000"), vec![]);
+    agent.send(ToAgent::Order(Box::new(order))).await;
+    agent.send(ToAgent::Go).await;
+    let message = Payload::encode(&"nonsense").unwrap();
+    agent.send(ToAgent::Application(message)).await;
+    let (_, report, _) = agent.end().await;
+    let fault = report.fault.unwrap();
+    assert_eq!(fault.kind, FaultKind::Ordered);
+    assert!(fault.text.contains("made no sense"), "{}", fault.text);
+}

@@ -1,0 +1,150 @@
+//! One end of an edge before it has a stream: how it listens, dials, and describes what it got. The
+//! agents and the controller use it alike.
+
+use std::{io, time::Duration};
+
+use tokio::time::{Instant, sleep};
+
+use super::protocol::EdgeLink;
+use crate::{
+    Error, Key, Listener, Stream, StreamConfig, Transport,
+    advice::Advised,
+    reach::{self, Unreached},
+};
+
+/// How long the ports of `-p` may all be taken: other edges of the same run connect within it, and each
+/// leaves its port to the next.
+const PORT_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often the ports are tried meanwhile.
+const PORT_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What one end of an edge needs in order to connect.
+pub(crate) struct EdgePlan {
+    /// The key that only the two ends have.
+    pub(crate) key: Key,
+    /// The other end, for messages.
+    pub(crate) peer: String,
+    /// How the stream is set up.
+    pub(crate) config: StreamConfig,
+    /// The first and the last port to listen on; none is any port.
+    pub(crate) ports: Option<(u16, u16)>,
+}
+
+impl EdgePlan {
+    /// Shakes hands with the addresses that answer, one after the other, until one is the peer. If none
+    /// is, returns what happened at each.
+    ///
+    /// # Errors
+    ///
+    /// One sentence for the user, when the peer was found and the edge cannot be.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what it has opened.
+    pub(crate) async fn dial(
+        &self,
+        addresses: &[String],
+        port: u16,
+    ) -> Result<Result<Stream, Vec<(String, String)>>, String> {
+        match reach::dial(addresses, port, &self.key, &self.config).await {
+            Ok(stream) => Ok(Ok(stream)),
+            Err(Unreached::Final(error)) => Err(self.unconnected(error)),
+            Err(Unreached::Nowhere(tried)) => {
+                let tried = tried.into_iter().map(|tried| (tried.address, tried.what));
+                Ok(Err(tried.collect()))
+            }
+        }
+    }
+
+    /// Listens on a port that is free, or becomes free: a connected edge needs its port no more, and
+    /// edges whose hosts have one open port each take turns.
+    ///
+    /// # Errors
+    ///
+    /// One sentence for the user.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe.
+    pub(crate) async fn listen(&self) -> Result<Listener, String> {
+        let given_up = Instant::now() + PORT_LIMIT;
+        loop {
+            match reach::listen(None, self.ports, &self.key, &self.config) {
+                Err(Error::Listen { source, .. })
+                    if source.kind() == io::ErrorKind::AddrInUse && Instant::now() < given_up =>
+                {
+                    sleep(PORT_INTERVAL).await;
+                }
+                opened => return opened.map_err(|error| self.cannot_listen(&error)),
+            }
+        }
+    }
+
+    fn cannot_listen(&self, error: &Error) -> String {
+        let Error::Listen { source, .. } = error else {
+            return Advised(error.clone()).to_string();
+        };
+        match self.ports {
+            None => format!("cannot listen: {source}"),
+            Some((first, last)) if first == last => {
+                format!("cannot listen on port {first}: {source}; see -p")
+            }
+            Some((first, last)) => {
+                format!("cannot listen on any of the ports {first}-{last}: {source}; see -p")
+            }
+        }
+    }
+
+    /// Returns the sentence for an edge that cannot be connected.
+    pub(crate) fn unconnected(&self, error: Error) -> String {
+        let peer = &self.peer;
+        format!("cannot connect to {peer}: {}", about_peer(error, peer))
+    }
+}
+
+/// Describes what carries `stream`.
+pub(crate) fn describe_link(stream: &Stream) -> EdgeLink {
+    EdgeLink {
+        transport: match stream.transport() {
+            Transport::Rdma => "rdma",
+            Transport::Tcp => "tcp",
+        }
+        .to_owned(),
+        reason: stream.transport_reason().to_owned(),
+        is_fallback: stream.is_fallback(),
+        address: stream.peer_addr().ip().to_string(),
+    }
+}
+
+/// Returns the error with the name that the user knows the peer by instead of its address, and with the
+/// advice that belongs to it.
+pub(crate) fn about_peer(error: Error, name: &str) -> Advised {
+    let mut error = error;
+    match &mut error {
+        Error::Handshake { peer, .. }
+        | Error::Send { peer, .. }
+        | Error::Receive { peer, .. }
+        | Error::Unconfirmed { peer, .. }
+        | Error::PeerAborted { peer, .. }
+        | Error::Stopped { peer, .. } => name.clone_into(peer),
+        _ => {}
+    }
+    Advised(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_peer_as_the_user_knows_it() {
+        let error = Error::PeerAborted {
+            peer: "10.0.0.1".into(),
+            offset: 7,
+            reason: "stage 1 (a): killed".into(),
+        };
+        let text = about_peer(error, "stage 2 (b)").to_string();
+        assert_eq!(text, "stage 2 (b) gave up at byte 7: stage 1 (a): killed");
+    }
+}

@@ -1,0 +1,161 @@
+//! What an agent is told to do: its work, and the edges that the work uses.
+
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroize;
+
+use super::Payload;
+use crate::{Direction, TransportPolicy};
+
+/// One piece of work for one agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Order {
+    /// How messages name this work to the peers on its edges: "stage 2 (fs2)".
+    pub(crate) name: String,
+    /// What the agent does.
+    pub(crate) work: Work,
+    /// The edges that the work uses: any number, each with an id of its own.
+    pub(crate) edges: Vec<EdgeOrder>,
+    /// How the stream of every edge is set up.
+    pub(crate) stream: StreamOrder,
+}
+
+/// Which application an order is for, and the application's own part of the order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Work {
+    /// A stage of a pipeline, or the files that rdcat reads: a [`StageOrder`](crate::ssh::stage::StageOrder).
+    Stage(Payload),
+}
+
+/// The name of an edge. All agents of one run use the same id for the same edge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct EdgeId(pub(crate) u32);
+
+impl EdgeId {
+    /// The id of the edge at this place in a list of all edges.
+    pub(crate) fn of_index(index: usize) -> Self {
+        Self(u32::try_from(index).unwrap_or(u32::MAX))
+    }
+
+    /// The place of the edge in a list of all edges.
+    pub(crate) fn index(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
+impl std::fmt::Display for EdgeId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One end of an edge.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EdgeOrder {
+    /// The name that all messages about the edge use.
+    pub(crate) id: EdgeId,
+    /// Which ways bytes travel, seen from this end.
+    pub(crate) direction: EdgeDirection,
+    /// The other end, for messages: "stage 1 (fs1)", "rdpipe", "rdcat".
+    pub(crate) peer: String,
+    /// The text of the key that only the two ends of this edge have.
+    pub(crate) key: String,
+    /// Whether this end listens from the start; otherwise it waits for
+    /// [`ToAgent::Dial`](super::ToAgent::Dial).
+    pub(crate) listens: bool,
+}
+
+impl Drop for EdgeOrder {
+    fn drop(&mut self) {
+        self.key.zeroize();
+    }
+}
+
+impl std::fmt::Debug for EdgeOrder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EdgeOrder")
+            .field("id", &self.id)
+            .field("direction", &self.direction)
+            .field("peer", &self.peer)
+            .field("listens", &self.listens)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Which ways the bytes of an edge travel, seen from one end: [`Direction`] as it travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum EdgeDirection {
+    /// This end sends.
+    Send,
+    /// This end receives.
+    Receive,
+    /// Both ends send and receive.
+    Both,
+}
+
+impl From<EdgeDirection> for Direction {
+    fn from(direction: EdgeDirection) -> Self {
+        match direction {
+            EdgeDirection::Send => Self::Send,
+            EdgeDirection::Receive => Self::Receive,
+            EdgeDirection::Both => Self::Both,
+        }
+    }
+}
+
+/// How the stream of every edge of an order is set up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StreamOrder {
+    /// `--transport`.
+    pub(crate) transport: TransportOrder,
+    /// The size of a chunk, where the user gave one.
+    pub(crate) chunk_bytes: Option<u64>,
+    /// The number of chunks, where the user gave one.
+    pub(crate) depth: Option<u32>,
+    /// After how long a silence a peer counts as dead, the controller too, in milliseconds.
+    pub(crate) timeout_ms: u64,
+    /// The first and the last port to listen on; none is any port.
+    pub(crate) ports: Option<(u16, u16)>,
+    /// `--device`.
+    pub(crate) device: Option<String>,
+    /// `--ib-port`.
+    pub(crate) ib_port: Option<u8>,
+    /// `--gid-index`.
+    pub(crate) gid_index: Option<u8>,
+    /// `--traffic-class`.
+    pub(crate) traffic_class: u8,
+    /// `--service-level`.
+    pub(crate) service_level: u8,
+    /// `--pkey-index`.
+    pub(crate) pkey_index: u16,
+}
+
+/// Which transports an edge may use: [`TransportPolicy`] as it travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum TransportOrder {
+    /// RDMA where both ends have it, otherwise TCP.
+    Auto,
+    /// RDMA or an error.
+    Rdma,
+    /// TCP.
+    Tcp,
+}
+
+impl From<TransportPolicy> for TransportOrder {
+    fn from(policy: TransportPolicy) -> Self {
+        match policy {
+            TransportPolicy::Auto => Self::Auto,
+            TransportPolicy::Rdma => Self::Rdma,
+            TransportPolicy::Tcp => Self::Tcp,
+        }
+    }
+}
+
+impl From<TransportOrder> for TransportPolicy {
+    fn from(order: TransportOrder) -> Self {
+        match order {
+            TransportOrder::Auto => Self::Auto,
+            TransportOrder::Rdma => Self::Rdma,
+            TransportOrder::Tcp => Self::Tcp,
+        }
+    }
+}

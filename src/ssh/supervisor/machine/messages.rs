@@ -1,0 +1,107 @@
+//! What agents and their stages report.
+
+use std::time::Duration;
+
+use super::{
+    super::{Notice, edge_setup::Node},
+    ENDING_LIMIT, Phase, PipelineMachine, ProceedState,
+};
+use crate::ssh::{
+    outcome::Site,
+    protocol::{AgentReport, FaultKind, FromAgent, Payload, PayloadError, WorkFault},
+    stage::{FromStage, StageReport},
+};
+
+impl PipelineMachine {
+    /// Handles a message of an agent.
+    pub(super) fn heard(&mut self, now: Duration, stage: usize, message: FromAgent) {
+        match message {
+            FromAgent::Hello(hello) => self.hello(now, stage, hello),
+            FromAgent::Listening { edge, port } => self.listening(Node::Stage(stage), edge, port),
+            FromAgent::Unreachable { edge, tried } => {
+                self.unreachable(now, edge, Node::Stage(stage), tried);
+            }
+            FromAgent::Connected { edge, link } => {
+                self.connected(edge, Node::Stage(stage), link);
+            }
+            FromAgent::Application(message) => match message.decode() {
+                Ok(message) => self.said(stage, message),
+                Err(error) => self.garbage(now, stage, &error),
+            },
+            FromAgent::Warning(text) => {
+                let text = format!("{}: {text}", self.plan.site(stage));
+                self.notify(Notice::Warning(text));
+            }
+            FromAgent::Report(report) => self.reported(now, stage, report),
+            FromAgent::Pong => {}
+        }
+    }
+
+    /// Handles a message of the stage itself.
+    fn said(&mut self, stage: usize, message: FromStage) {
+        match message {
+            FromStage::InputComplete => {
+                let turn = &mut self.stages[stage].turn;
+                if *turn == ProceedState::NotYet {
+                    *turn = ProceedState::Waits;
+                }
+                self.answer();
+            }
+            FromStage::Ended(status) => {
+                self.stages[stage].ended = Some(status);
+                self.answer();
+            }
+            FromStage::Progress {
+                bytes_in,
+                bytes_out,
+            } => self.stages[stage].bytes = bytes_in.max(bytes_out),
+            FromStage::Unreadable { path, why } => {
+                let text = format!("{}: {why}", String::from_utf8_lossy(&path));
+                self.notify(Notice::Unreadable(stage, text));
+            }
+        }
+    }
+
+    /// Fails the pipeline because of a message that is none of a stage.
+    fn garbage(&mut self, now: Duration, stage: usize, error: &PayloadError) {
+        let text = format!("what its agent says makes no sense to this version ({error})");
+        self.fail(now, Site::Stage(stage), FaultKind::Local, text, true);
+    }
+
+    fn reported(&mut self, now: Duration, stage: usize, report: AgentReport) {
+        let AgentReport { fault, result } = report;
+        let report = result.as_ref().map(Payload::decode::<StageReport>);
+        let (report, garbage) = match report.transpose() {
+            Ok(report) => (report.unwrap_or_default(), None),
+            Err(error) => (StageReport::default(), Some(error)),
+        };
+        let status = report.status;
+        // After a fault a status may be the agent's own doing; what was told before is the command's.
+        if fault.is_none() {
+            self.stages[stage].ended = self.stages[stage].ended.or(status);
+        }
+        self.stages[stage].bytes = report.bytes_in.max(report.bytes_out);
+        self.stages[stage].report = Some(report);
+        self.stages[stage].fault.clone_from(&fault);
+        if let Some(error) = garbage {
+            self.garbage(now, stage, &error);
+        }
+        let site = Site::Stage(stage);
+        match fault {
+            // Files are opened after that: what fails before it is the way there.
+            Some(WorkFault { kind, text }) => {
+                let is_trouble = self.phase == Phase::Connecting && kind <= FaultKind::Edge;
+                self.fail(now, site, kind, text, is_trouble);
+            }
+            None if self.phase == Phase::Connecting => {
+                let text = "it ended before the pipeline began".to_owned();
+                self.fail(now, site, FaultKind::Local, text, true);
+            }
+            None => self.answer(),
+        }
+        let all = self.stages.iter().all(|stage| stage.report.is_some());
+        if all && !self.is_ending() {
+            self.phase = Phase::Ending(now + ENDING_LIMIT);
+        }
+    }
+}
