@@ -14,8 +14,9 @@ use tokio::{
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
 use super::controller::{
-    INPUT, LIMIT, OUTPUT, TestAgent, command, dial, edge, skip_to_greeting, stream_order,
+    INPUT, OUTPUT, TestAgent, command, dial, edge, skip_to_greeting, stream_order,
 };
+use super::slow::generous;
 use crate::{
     Direction, GeneratedKey, Key, Stream,
     ssh::{
@@ -118,7 +119,9 @@ impl EchoSession {
     }
 
     async fn next(&mut self) -> FromAgent {
-        let frame = timeout(LIMIT, self.output.next()).await.expect("in time");
+        let frame = timeout(generous(), self.output.next())
+            .await
+            .expect("in time");
         decode(&frame.expect("no end").unwrap()).unwrap()
     }
 }
