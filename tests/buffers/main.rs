@@ -2,8 +2,9 @@
 //!
 //! Alone in its process, one after the other: the allocator counts for all of it.
 
-mod common;
-mod letting_go;
+mod states;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -11,17 +12,18 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use common::{
+use rdpipe::StreamConfig;
+use states::{Left, STATES, dead, finished};
+use tokio::{io::AsyncBufReadExt, time::timeout};
+
+use crate::support::{
     allocations::{self, Counted},
     ends::Ends,
-    limit::{generous, limit, patience, until, within},
     pattern::Pattern,
     pools::{POOL, pair},
     process, skip,
+    waiting::{generous, limit, patience, until, within},
 };
-use letting_go::{Left, STATES, dead, finished};
-use rdpipe::StreamConfig;
-use tokio::{io::AsyncBufReadExt, time::timeout};
 
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
@@ -33,7 +35,7 @@ const SETTLING: Duration = Duration::from_secs(20);
 mod tcp {
     #[test]
     fn every_buffer_is_freed() -> anyhow::Result<()> {
-        crate::in_every_state::<crate::common::ends::Tcp>()
+        crate::in_every_state::<crate::support::ends::Tcp>()
     }
 }
 
@@ -41,7 +43,7 @@ mod tcp {
 mod rdma {
     #[test]
     fn every_buffer_is_freed() -> anyhow::Result<()> {
-        crate::in_every_state::<crate::common::ends::Rdma>()
+        crate::in_every_state::<crate::support::ends::Rdma>()
     }
 }
 

@@ -7,12 +7,12 @@ use futures::{FutureExt, future::BoxFuture};
 use rdpipe::{Error, Stream, StreamConfig};
 use tokio::io::AsyncWriteExt;
 
-use crate::common::{
+use crate::support::{
     ends::{self, Ends},
-    limit::until,
     pattern::{Pattern, own},
     pools::{CHUNK, FULL, POOL, fill, small},
     proxy::Proxy,
+    waiting::until,
 };
 
 /// What is to be dropped: in this order, or in the other.

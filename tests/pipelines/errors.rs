@@ -1,10 +1,5 @@
 //! What goes wrong before a byte flows, or for want of a place to put it: said so that a person understands it.
 
-#![cfg(feature = "cli")]
-
-mod hosts;
-mod pair;
-
 use std::{
     fs::OpenOptions,
     io::Write,
@@ -12,8 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hosts::{Network, Outcome};
-use pair::{End, generous};
+use crate::support::programs::hosts::{Network, Outcome};
+use crate::support::programs::{End, generous};
 
 /// Runs it, expects it to fail with these words before anything was started, and to leave nothing.
 #[track_caller]

@@ -1,19 +1,15 @@
 //! Pipelines in which something fails: nothing ends as if all had been well, and every status is told.
 
-#![cfg(feature = "cli")]
-
-mod hosts;
-mod pair;
-
 use std::{
     io::{Read, Write},
     process::Stdio,
     time::{Duration, Instant},
 };
 
-use hosts::{Network, Outcome, Terminal, text};
-use pair::{End, Running, eventually};
 use rustix::process::Signal;
+
+use crate::support::programs::hosts::{Network, Outcome, Terminal, text};
+use crate::support::programs::{End, Running, eventually};
 
 /// A source that goes on and on, slowly enough to be in the middle of for as long as one likes.
 const TRICKLE: &str = "while sleep 0.02; do echo more; done";
@@ -234,7 +230,7 @@ fn an_interrupt() {
     };
     let signals = [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)];
     for (signal, code) in signals {
-        if pair::is_ignored(signal) {
+        if crate::support::programs::is_ignored(signal) {
             println!("SKIPPED in part: {signal:?} is ignored here");
             continue;
         }
@@ -277,8 +273,8 @@ fn a_terminal_that_gets_an_interrupt() {
     let Some(network) = Network::new(2) else {
         return;
     };
-    if pair::is_ignored(Signal::INT) {
-        pair::skip("SIGINT is ignored here");
+    if crate::support::programs::is_ignored(Signal::INT) {
+        crate::support::programs::skip("SIGINT is ignored here");
         return;
     }
     let mut terminal = Terminal::new();

@@ -1,10 +1,5 @@
 //! The examples of the manual, on real hosts: every byte compared.
 
-#![cfg(feature = "cli")]
-
-mod hosts;
-mod pair;
-
 use std::{
     fs::File,
     io::{Read, Write},
@@ -12,8 +7,8 @@ use std::{
     process::Stdio,
 };
 
-use hosts::{Network, Outcome, Terminal, text};
-use pair::{End, eventually};
+use crate::support::programs::hosts::{Network, Outcome, Terminal, text};
+use crate::support::programs::{End, eventually};
 
 /// Runs it with this input.
 #[track_caller]

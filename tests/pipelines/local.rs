@@ -1,16 +1,12 @@
 //! Pipelines on one machine, without ssh: statuses, operators, quoting, messages.
 
-#![cfg(feature = "cli")]
-
-mod pair;
-mod pipeline;
-
 use std::{fs, io::Read, process::Stdio};
 
-use pair::{End, Running, eventually, pattern, soon};
-use pipeline::{Hosts, fed, feed, rdpipe, run};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+use crate::support::programs::local_hosts::{Hosts, fed, feed, rdpipe, run};
+use crate::support::programs::{End, Running, eventually, random_bytes, soon};
 
 #[track_caller]
 fn gives(end: &End, code: i32, output: &str) {
@@ -33,7 +29,7 @@ fn the_first_example_of_the_manual() {
     assert_eq!(end.stderr, "");
     gives(&run(&[":echo hello", ":tr a-z A-Z", ":rev"]), 0, "OLLEH\n");
     let five = [":cat", ":tac", ":cat", ":tac", ":wc -c"];
-    gives(&fed(&five, &pattern(3_000_000)), 0, "3000000\n");
+    gives(&fed(&five, &random_bytes(3_000_000)), 0, "3000000\n");
 }
 
 #[test]
@@ -125,7 +121,7 @@ fn descendants_are_waited_for() {
 fn whoever_is_told_to_stop_has_not_failed() {
     gives(&run(&[":yes", ":head -1"]), 0, "y\n");
     gives(&run(&[":yes", ":cat", ":cat", ":head -1"]), 0, "y\n");
-    let end = feed(rdpipe(&[":head -c 1"]), &pattern(20_000_000)).end();
+    let end = feed(rdpipe(&[":head -c 1"]), &random_bytes(20_000_000)).end();
     assert_eq!(end.exits(0), "");
     assert_eq!(end.stdout.len(), 1);
     let end = run(&[":yes", ":head -1; exit 5"]);
@@ -144,7 +140,7 @@ fn a_reader_of_the_output_may_leave() {
 #[test]
 fn files_at_both_ends() {
     let hosts = Hosts::new("");
-    let data = pattern(5_000_000);
+    let data = random_bytes(5_000_000);
     hosts.file("a", "in put", &data);
     let end = hosts.run(&["a:< in put", "b:cat", "c:> out put"]);
     gives(&end, 0, "");
@@ -228,7 +224,7 @@ fn files_that_cannot_be_used_are_named() {
 #[test]
 fn relays_carry_every_byte() {
     let hosts = Hosts::new("");
-    let data = pattern(64 << 20);
+    let data = random_bytes(64 << 20);
     hosts.file("a", "in", &data);
     let end = hosts.run(&["a:< in", "b:cat", "c:cat", "d:cat", "e:tee >(cat > copy)"]);
     end.exits(0);

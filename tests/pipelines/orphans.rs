@@ -1,15 +1,11 @@
 //! Whatever dies, and however: nothing of a pipeline is left on any host, and the survivors name the cause.
 
-#![cfg(feature = "cli")]
-
-mod hosts;
-mod pair;
-
 use std::time::{Duration, Instant};
 
-use hosts::{Network, Outcome, Process, Terminal};
-use pair::{Running, eventually, is_ignored, skip};
 use rustix::process::Signal;
+
+use crate::support::programs::hosts::{Network, Outcome, Process, Terminal};
+use crate::support::programs::{Running, eventually, is_ignored, skip};
 
 /// The promise.
 const LIMIT: Duration = Duration::from_secs(5);

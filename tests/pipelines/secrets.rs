@@ -1,14 +1,9 @@
 //! The keys of a pipeline's edges, which nobody can read from /proc while it runs.
 
-#![cfg(feature = "cli")]
-
-mod hosts;
-mod pair;
-
 use std::fs;
 
-use hosts::{Network, Outcome};
-use pair::eventually;
+use crate::support::programs::eventually;
+use crate::support::programs::hosts::{Network, Outcome};
 
 /// How all keys begin that rdpipe makes.
 const KEY: &[u8] = b"rdk1";

@@ -1,11 +1,6 @@
 //! A pipeline over many hosts brings them up side by side.
 
-#![cfg(feature = "cli")]
-
-mod hosts;
-mod pair;
-
-use hosts::{Network, Outcome};
+use crate::support::programs::hosts::{Network, Outcome};
 
 /// The hosts that the promise is about.
 const HOSTS: usize = 8;

@@ -1,21 +1,16 @@
 //! rdcat with files of other hosts: every byte compared, and what cannot be read named.
 
-#![cfg(feature = "cli")]
-
-mod hosts;
-mod pair;
-mod pipeline;
-
 use std::{
     fs::{self, File},
     io::{BufRead, BufReader, Write},
     process::{Command, Stdio},
 };
 
-use hosts::{Network, Outcome, text};
-use pair::{Running, eventually, pattern, program, rdrecv};
-use pipeline::Hosts;
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::programs::hosts::{Network, Outcome, text};
+use crate::support::programs::local_hosts::Hosts;
+use crate::support::programs::{Running, eventually, program, random_bytes, rdrecv};
 
 /// Names that a shell would take apart.
 const NAMES: [&str; 10] = [
@@ -132,7 +127,7 @@ fn a_file_of_others_is_no_exception() {
 #[test]
 fn a_big_file_arrives_whole() {
     let hosts = Hosts::new("");
-    let data = pattern((96 << 20) + 7);
+    let data = random_bytes((96 << 20) + 7);
     hosts.file("h1", "big", &data);
     hosts.file("h2", "small", b"and a small one");
     let copy = hosts.directory().join("copy");

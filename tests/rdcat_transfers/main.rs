@@ -1,9 +1,7 @@
-//! rdcat with tickets: both ways at once, one way, and every way in which it must not come about.
-
+//! Transfers of rdcat: files of other hosts, and two ends that a ticket joins.
 #![cfg(feature = "cli")]
 
-mod common;
-mod hosts;
-mod pair;
-mod rdcat;
+mod files;
+#[path = "../support/mod.rs"]
+mod support;
 mod tickets;

@@ -1,18 +1,17 @@
 //! RDMA that is not there, or does not work: `auto` runs over TCP and says why, `rdma` fails and says what
 //! to do. And RDMA of which only a part works.
-//!
-//! The tests change the machine for each other, so they take turns.
-#![cfg(all(feature = "cli", feature = "rdma"))]
-
-mod pair;
 
 use std::{
-    sync::{Mutex, MutexGuard, Once, PoisonError},
+    sync::Once,
     time::{Duration, Instant},
 };
 
-use pair::{End, Link, Sight, eventually, ip, key, lacks_guest, lacks_rdma, limit, pattern};
 use rustix::process::Signal;
+
+use crate::{
+    support::programs::{End, Link, Sight, eventually, ip, key, limit, random_bytes},
+    turn,
+};
 
 /// How much longer than TCP that was asked for.
 const MORE: Duration = Duration::from_secs(2);
@@ -146,14 +145,8 @@ fn the_next_pair_of_ports_when_the_best_never_delivers() {
             "{text}"
         );
     }
-    assert!(rdma.ends[0].stdout == pattern(BYTES), "other bytes");
+    assert!(rdma.ends[0].stdout == random_bytes(BYTES), "other bytes");
     assert!(more < limit(MORE), "{more:?} more than TCP");
-}
-
-fn turn() -> Option<MutexGuard<'static, ()>> {
-    static TURN: Mutex<()> = Mutex::new(());
-    let skipped = lacks_rdma() || lacks_guest();
-    (!skipped).then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// rxe1 has an address in rxe0's network instead of its own, until this is dropped.
@@ -198,7 +191,7 @@ impl Absence {
         let more = auto.took.saturating_sub(tcp);
         println!("{tcp:?} over TCP, {more:?} more: {:?}", auto.said());
         self.is_said(&auto);
-        assert!(auto.ends[0].stdout == pattern(BYTES), "other bytes");
+        assert!(auto.ends[0].stdout == random_bytes(BYTES), "other bytes");
         assert!(more < limit(MORE), "{more:?} more than TCP");
 
         let rdma = run(self.sights, ["--transport rdma"; 2]);
@@ -269,8 +262,8 @@ impl Outcome {
 
 /// The receiver and the sender, each with its own eyes and options.
 fn run([to, from]: [Sight; 2], options: [&str; 2]) -> Outcome {
-    let place = pair::Place::new();
-    let input = place.file("in", &pattern(BYTES));
+    let place = crate::support::programs::Place::new();
+    let input = place.file("in", &random_bytes(BYTES));
     let receiver = to.of(env!("CARGO_BIN_EXE_rdrecv"), "rdrecv");
     let receiver = with(receiver, &format!("0 {} {}", key(), options[0])).start();
     let listens = receiver.said("anything", |text| {
@@ -280,7 +273,7 @@ fn run([to, from]: [Sight; 2], options: [&str; 2]) -> Outcome {
     let (port, patience) = if listens {
         (receiver.port(), 3.0)
     } else {
-        (pair::free_port(), 0.1)
+        (crate::support::programs::free_port(), 0.1)
     };
     let began = Instant::now();
     let sender = from.of(env!("CARGO_BIN_EXE_rdsend"), "rdsend");
@@ -296,7 +289,7 @@ fn run([to, from]: [Sight; 2], options: [&str; 2]) -> Outcome {
     Outcome { took, ends }
 }
 
-fn with(mut setup: pair::Setup, line: &str) -> pair::Setup {
+fn with(mut setup: crate::support::programs::Setup, line: &str) -> crate::support::programs::Setup {
     for argument in line.split_whitespace() {
         setup = setup.arg(argument);
     }

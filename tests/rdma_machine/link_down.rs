@@ -1,28 +1,23 @@
 //! A link that goes down in the middle of a stream: for a moment, and for good.
-//!
-//! The two tests take the same interface down, so they take turns.
-#![cfg(all(feature = "cli", feature = "rdma"))]
-
-mod pair;
 
 use std::{
     fs::File,
     io::Write,
     process::Stdio,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
 
-use pair::{
-    Link, Place, Running, eventually, lacks_guest, lacks_rdma, limit, pattern, receiver, sender,
-    soon,
+use crate::{
+    support::programs::{
+        Link, Place, Running, eventually, limit, random_bytes, receiver, sender, soon,
+    },
+    turn,
 };
-
-static TURN: Mutex<()> = Mutex::new(());
 
 /// A stream that never ends by itself, and is slow enough to be in the middle for as long as one likes.
 struct Trickle {
@@ -52,7 +47,7 @@ impl Trickle {
         );
         let (counter, told) = (Arc::clone(&sent), Arc::clone(&stop));
         let writing = thread::spawn(move || {
-            let piece = pattern(PIECE_BYTES);
+            let piece = random_bytes(PIECE_BYTES);
             while !told.load(Ordering::SeqCst) && input.write_all(&piece).is_ok() {
                 counter.fetch_add(PIECE_BYTES as u64, Ordering::SeqCst);
                 thread::sleep(Duration::from_millis(20));
@@ -94,7 +89,7 @@ impl Trickle {
         );
         let got = self.place.read("got");
         assert_eq!(got.len() as u64, self.sent.load(Ordering::SeqCst));
-        let piece = pattern(PIECE_BYTES);
+        let piece = random_bytes(PIECE_BYTES);
         assert!(got.chunks(PIECE_BYTES).all(|bytes| bytes == piece));
     }
 
@@ -112,21 +107,9 @@ impl Trickle {
     }
 }
 
-fn skipped() -> bool {
-    lacks_rdma() || lacks_guest()
-}
-
-fn turn() -> std::sync::MutexGuard<'static, ()> {
-    TURN.lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
 #[test]
 fn an_interface_that_is_down_for_a_second() {
-    if skipped() {
-        return;
-    }
-    let _turn = turn();
+    let Some(_turn) = turn() else { return };
     let stream = Trickle::start("--timeout 6");
     stream.until_further(1_000_000);
     let down = Link::down("d0");
@@ -140,10 +123,7 @@ fn an_interface_that_is_down_for_a_second() {
 
 #[test]
 fn an_interface_that_is_down_for_good() {
-    if skipped() {
-        return;
-    }
-    let _turn = turn();
+    let Some(_turn) = turn() else { return };
     let stream = Trickle::start("--timeout 6");
     stream.until_further(1_000_000);
     let since = Instant::now();

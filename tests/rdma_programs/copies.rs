@@ -1,9 +1,6 @@
 //! The programs over RDMA, when all is well: every byte, and what `-v` says about the way.
-#![cfg(all(feature = "cli", feature = "rdma"))]
 
-mod pair;
-
-use pair::{Place, lacks_rdma, pattern, receiver, sender};
+use crate::support::programs::{Place, lacks_rdma, random_bytes, receiver, sender};
 
 #[test]
 fn files_of_every_kind_of_size() {
@@ -13,7 +10,7 @@ fn files_of_every_kind_of_size() {
     // None, one, one chunk of the default size and its neighbours, more than a pool.
     for bytes in [0, 1, (2 << 20) - 1, 2 << 20, (2 << 20) + 1, (17 << 20) + 7] {
         let place = Place::new();
-        let data = pattern(bytes);
+        let data = random_bytes(bytes);
         let input = place.file("in", &data);
         let receiver = receiver(format!("--transport rdma -o {}", place.old())).start();
         let sender = sender(receiver.port(), "--transport rdma").arg(input);
@@ -29,7 +26,7 @@ fn verbose_names_the_way() {
         return;
     }
     let place = Place::new();
-    let input = place.file("in", &pattern(1_000_000));
+    let input = place.file("in", &random_bytes(1_000_000));
     let options = "--transport rdma --chunk 64K --depth 5 -v";
     let receiver = receiver(options).start();
     let sender = sender(receiver.port(), options).arg(input).start();

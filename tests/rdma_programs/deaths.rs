@@ -1,12 +1,12 @@
 //! As `pair_deaths.rs` and `pair_points.rs`, over RDMA, where a queue pair tells nobody that its peer has died.
-#![cfg(all(feature = "cli", feature = "rdma"))]
-
-mod pair;
 
 use std::{io::Write, process::Stdio, time::Duration};
 
-use pair::{Doomed, Place, Victim, lacks_rdma, patience, pattern, receiver, sender, soon, written};
 use rustix::process::Signal;
+
+use crate::support::programs::{
+    Doomed, Place, Victim, lacks_rdma, patience, random_bytes, receiver, sender, soon, written,
+};
 
 const OPTIONS: &str = "--transport rdma";
 
@@ -69,7 +69,7 @@ fn a_silent_end_counts_as_dead_after_the_timeout() {
         let mut sender = sender.start();
         // Not at its end, and not busy either: what is stopped is known to be in the middle.
         let mut input = sender.stdin();
-        input.write_all(&pattern(3 << 20)).unwrap();
+        input.write_all(&random_bytes(3 << 20)).unwrap();
         written(&place, &receiver, 1);
         let (stopped, other) = if stop_sender {
             (sender, receiver)

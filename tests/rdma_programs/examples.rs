@@ -1,16 +1,12 @@
 //! The examples, over RDMA.
-#![cfg(all(feature = "cli", feature = "rdma"))]
-
-mod pair;
-mod showcase;
 
 use std::{
     env,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use pair::lacks_rdma;
-use showcase::Over;
+use crate::support::programs::examples::Over;
+use crate::support::programs::lacks_rdma;
 
 const RDMA: Over = Over("rdma");
 

@@ -1,7 +1,4 @@
 //! What can go wrong around a stream over RDMA: sources, sinks, and the connection that controls it.
-#![cfg(all(feature = "cli", feature = "rdma"))]
-
-mod pair;
 
 use std::{
     fs::{File, OpenOptions},
@@ -10,8 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pair::{
-    Act, Connection, Place, Plan, Proxy, Towards, generous, lacks_rdma, patience, pattern,
+use crate::support::programs::{
+    Act, Connection, Place, Plan, Proxy, Towards, generous, lacks_rdma, patience, random_bytes,
     receiver, sender, soon,
 };
 
@@ -21,7 +18,7 @@ fn a_full_device() {
         return;
     }
     let place = Place::new();
-    place.file("in", &pattern(17 << 20));
+    place.file("in", &random_bytes(17 << 20));
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
     let receiver = receiver("--transport rdma").stdout(full).start();
     let sender = sender(receiver.port(), "--transport rdma").arg(place.path("in"));
@@ -66,7 +63,7 @@ fn the_control_connection_is_cut() {
         let options = format!("--transport rdma --timeout {timeout} --chunk 16K --depth 4");
         let mut sender = sender(proxy.port, options).stdin(Stdio::piped()).start();
         let mut input = sender.stdin();
-        let piece = pattern(64 << 10);
+        let piece = random_bytes(64 << 10);
         let began = Instant::now();
         // Until the program at the other end of the pipe is gone.
         while input.write_all(&piece).is_ok() {

@@ -1,12 +1,7 @@
 //! rdcat with a ticket over RDMA, both ways at once.
-#![cfg(all(feature = "cli", feature = "rdma"))]
 
-mod common;
-mod pair;
-mod rdcat;
-
-use pair::lacks_rdma;
-use rdcat::{exchange, pair};
+use crate::support::programs::lacks_rdma;
+use crate::support::programs::rdcat::{exchange, pair};
 
 #[test]
 fn both_ways_at_once() {

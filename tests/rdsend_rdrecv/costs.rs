@@ -1,14 +1,10 @@
 //! What a stream costs: memory that does not grow with it, and no processor while it is idle.
 
-#![cfg(feature = "cli")]
-
-mod pair;
-
 use std::{fs::File, process::Stdio, thread, time::Duration};
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use pair::{cpu_ticks, peak_kib, program, rdrecv, rdsend, receiver, sender};
+use crate::support::programs::{cpu_ticks, peak_kib, program, rdrecv, rdsend, receiver, sender};
 
 /// As much as may be resident.
 const LIMIT_KIB: u64 = 48 << 10;

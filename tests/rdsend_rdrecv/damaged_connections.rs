@@ -1,13 +1,10 @@
 //! A network that cuts, damages or swallows what it carries: both ends fail, and both say why.
 
-#![cfg(feature = "cli")]
-
-mod pair;
-
 use std::time::Duration;
 
-use pair::{
-    Act, Connection, End, Place, Plan, Proxy, Random, Towards, patience, pattern, receiver, sender,
+use crate::support::programs::{
+    Act, Connection, End, Place, Plan, Proxy, Random, Towards, patience, random_bytes, receiver,
+    sender,
 };
 
 /// How long both ends may hear nothing of each other.
@@ -126,7 +123,7 @@ fn the_cable_is_pulled() {
 #[test]
 fn a_handshake_that_breaks_is_tried_again() {
     let place = Place::new();
-    let data = pattern(1_000_000);
+    let data = random_bytes(1_000_000);
     place.file("in", &data);
     for towards in [Towards::Receiver, Towards::Sender] {
         let receiver = receiver("-o").arg(place.path("out")).start();

@@ -1,16 +1,13 @@
 //! Whichever end dies, at whatever moment: the other one says so within a second, and nothing is
 //! taken for whole that is not.
 
-#![cfg(feature = "cli")]
-
-mod pair;
-
 use std::{io::Read, process::Stdio, time::Duration};
 
-use pair::{
+use rustix::{pipe::fcntl_getpipe_size, process::Signal};
+
+use crate::support::programs::{
     Doomed, Place, Victim, eventually, held_bytes, patience, receiver, sender, soon, write_position,
 };
-use rustix::{pipe::fcntl_getpipe_size, process::Signal};
 
 /// A file that takes a while to send: long enough to be caught in the middle.
 const COPY: Doomed = Doomed {

@@ -1,11 +1,8 @@
 //! Deaths at every named point of the protocol: the process stops itself there, and is killed.
 
-#![cfg(feature = "cli")]
-
-mod pair;
-
-use pair::{Doomed, Place, Victim, pattern, receiver, sender};
 use rustix::process::Signal;
+
+use crate::support::programs::{Doomed, Place, Victim, random_bytes, receiver, sender};
 
 /// Longer than all pools.
 const COPY: Doomed = Doomed {
@@ -27,7 +24,7 @@ fn the_receiver_dies_at_every_point() {
 fn what_has_arrived_is_not_yet_delivered() {
     // More than a pipe holds that nobody reads, and less than the receiver's pool.
     let place = Place::new();
-    let input = place.file("in", &pattern(4_000_000));
+    let input = place.file("in", &random_bytes(4_000_000));
     let mut receiver = receiver("").start_raw();
     let unread = receiver.take_stdout();
     let sender = sender(receiver.port(), "").arg(input);
@@ -44,7 +41,7 @@ fn what_has_arrived_is_not_yet_delivered() {
 #[test]
 fn a_short_stop_is_forgiven() {
     let place = Place::new();
-    let data = pattern(20 << 20);
+    let data = random_bytes(20 << 20);
     place.file("in", &data);
     let receiver = receiver(format!("--timeout 10 -o {}", place.old())).stop_at("after-hello");
     let receiver = receiver.start();

@@ -1,9 +1,5 @@
 //! What can go wrong with inputs and outputs: both ends fail, both say why, and an old file stays.
 
-#![cfg(feature = "cli")]
-
-mod pair;
-
 use std::{
     fs::{self, File, OpenOptions},
     io::{Seek, SeekFrom},
@@ -12,14 +8,14 @@ use std::{
     process::{Command, Stdio},
 };
 
-use pair::{Place, pattern, receiver, sender};
+use crate::support::programs::{Place, random_bytes, receiver, sender};
 
 const NO_SPACE: &str = "No space left on device";
 
 #[test]
 fn a_full_device() {
     let place = Place::new();
-    place.file("in", &pattern(3_000_000));
+    place.file("in", &random_bytes(3_000_000));
     for named in [true, false] {
         let receiver = if named {
             receiver("-o /dev/full").start()
@@ -44,7 +40,7 @@ fn a_disk_that_fills_up_half_way() {
         return;
     };
     let place = Place::new();
-    place.file("in", &pattern(20 << 20));
+    place.file("in", &random_bytes(20 << 20));
     let old = disk.0.path().join("old");
     fs::write(&old, b"what was there before").unwrap();
     let receiver = receiver("-o").arg(&old).start();
@@ -73,7 +69,7 @@ impl Disk {
         {
             return Some(Self(directory));
         }
-        pair::skip("this user cannot mount a small file system");
+        crate::support::programs::skip("this user cannot mount a small file system");
         None
     }
 }
@@ -179,7 +175,7 @@ fn an_output_that_cannot_be_opened() {
 fn an_output_directory_that_is_not_ours() {
     let place = Place::new();
     if !rustix::process::geteuid().is_root() {
-        pair::skip("only root can become somebody who may not write here");
+        crate::support::programs::skip("only root can become somebody who may not write here");
         return;
     }
     let binaries = Path::new(env!("CARGO_BIN_EXE_rdrecv")).parent().unwrap();
@@ -189,7 +185,7 @@ fn an_output_directory_that_is_not_ours() {
         .arg(binaries.join("rdrecv"))
         .status();
     if !test.is_ok_and(|status| status.success()) {
-        pair::skip("nobody else can run the programs where they are");
+        crate::support::programs::skip("nobody else can run the programs where they are");
         return;
     }
     // So that others find the file, and may not write beside it.

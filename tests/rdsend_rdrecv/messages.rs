@@ -1,16 +1,13 @@
 //! What the programs say: nothing, a little, a lot, or JSON.
 
-#![cfg(feature = "cli")]
-
-mod pair;
-
-use pair::{End, Place, pattern, receiver, sender};
 use serde_json::Value;
+
+use crate::support::programs::{End, Place, random_bytes, receiver, sender};
 
 /// Both ends of a run that moves a million bytes, the sender first.
 fn run(options: &str) -> (End, End) {
     let place = Place::new();
-    let input = place.file("in", &pattern(1_000_000));
+    let input = place.file("in", &random_bytes(1_000_000));
     let receiver = receiver(options).start();
     let sender = sender(receiver.port(), options).arg(input).start();
     let sender = sender.end();
@@ -50,7 +47,11 @@ fn quiet_says_nothing_but_errors() {
     assert_eq!(sender.stderr, "");
     // With port 0 there would be no use in it, if it did not say the port.
     assert_eq!(receiver.stderr.lines().count(), 1, "{}", receiver.stderr);
-    let refused = pair::sender(pair::free_port(), "-q --connect-timeout 0.1").start();
+    let refused = crate::support::programs::sender(
+        crate::support::programs::free_port(),
+        "-q --connect-timeout 0.1",
+    )
+    .start();
     assert_eq!(refused.end().exits(255).lines().count(), 1);
 }
 

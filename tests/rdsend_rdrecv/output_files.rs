@@ -1,10 +1,6 @@
 //! The output file: replaced as a whole where that is safe, written in place elsewhere, and never
 //! touched for a stranger.
 
-#![cfg(feature = "cli")]
-
-mod pair;
-
 use std::{
     fs::{self, File},
     io::{Read, Write},
@@ -15,8 +11,11 @@ use std::{
     time::Instant,
 };
 
-use pair::{Place, eventually, pattern, rdsend, receiver, sender, soon, write_position};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use crate::support::programs::{
+    Place, eventually, random_bytes, rdsend, receiver, sender, soon, write_position,
+};
 
 /// Sends `data` to an rdrecv that writes to `path`; both must succeed.
 fn deliver(path: &Path, options: &str, data: &[u8]) {
@@ -34,7 +33,7 @@ fn deliver(path: &Path, options: &str, data: &[u8]) {
 #[test]
 fn an_old_file_is_replaced_as_a_whole() {
     let place = Place::new();
-    let data = pattern(3_000_000);
+    let data = random_bytes(3_000_000);
     let input = place.file("in", &data);
     let before = fs::metadata(place.path("old")).unwrap();
     let mut reader = File::open(place.path("old")).unwrap();
@@ -55,7 +54,7 @@ fn an_old_file_is_replaced_as_a_whole() {
     // Whoever had it open keeps what it had.
     let mut kept = Vec::new();
     reader.read_to_end(&mut kept).unwrap();
-    assert_eq!(kept, pair::OLD);
+    assert_eq!(kept, crate::support::programs::OLD);
 }
 
 #[test]
@@ -128,7 +127,7 @@ fn a_file_with_two_names_keeps_both() {
 
 #[test]
 fn a_device_stays_a_device() {
-    deliver(Path::new("/dev/null"), "--fsync", &pattern(1_000_000));
+    deliver(Path::new("/dev/null"), "--fsync", &random_bytes(1_000_000));
     assert!(
         fs::metadata("/dev/null")
             .unwrap()
@@ -142,7 +141,7 @@ fn a_fifo_waits_for_its_reader() {
     let place = Place::new();
     let fifo = place.path("fifo");
     mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-    let data = pattern(3_000_000);
+    let data = random_bytes(3_000_000);
     let input = place.file("in", &data);
     let receiver = receiver("-o").arg(&fifo).start();
     let sender = sender(receiver.port(), "-v").arg(input).start();

@@ -1,13 +1,10 @@
 //! Keys are for the two ends alone: they show in no process list, no message and no event.
 
-#![cfg(feature = "cli")]
-
-mod pair;
-
 use std::{fs, os::unix::fs::PermissionsExt, process::Stdio};
 
-use pair::{End, Place, Running, Setup, rdrecv, rdsend};
 use rdpipe::Key;
+
+use crate::support::programs::{End, Place, Running, Setup, rdrecv, rdsend};
 
 /// Nobody else uses these words.
 const SECRET: &str = "tell_nobody_this";

@@ -1,13 +1,12 @@
 //! Signals: the first one ends both ends in order, the second one ends the program at once.
 
-#![cfg(feature = "cli")]
-
-mod pair;
-
 use std::{fs, net::TcpListener, path::Path};
 
-use pair::{Place, Running, eventually, is_ignored, receiver, sender, soon, write_position};
 use rustix::process::Signal;
+
+use crate::support::programs::{
+    Place, Running, eventually, is_ignored, receiver, sender, soon, write_position,
+};
 
 #[test]
 fn a_signal_ends_both() {
@@ -41,7 +40,7 @@ fn a_signal_ends_both() {
 #[test]
 fn a_signal_while_nobody_is_there() {
     if [Signal::INT, Signal::TERM].into_iter().any(is_ignored) {
-        pair::skip("signals are ignored here");
+        crate::support::programs::skip("signals are ignored here");
         return;
     }
     let receiver = receiver("").start();
@@ -58,7 +57,7 @@ fn a_signal_while_nobody_is_there() {
 #[test]
 fn a_second_signal_ends_at_once() {
     if is_ignored(Signal::INT) {
-        pair::skip("SIGINT is ignored here");
+        crate::support::programs::skip("SIGINT is ignored here");
         return;
     }
     // On a busy machine the first signal may be through before the second one is sent: then once more.

@@ -1,9 +1,5 @@
 //! rdsend and rdrecv as the manual and the help show them: every way to name files, hosts and keys.
 
-#![cfg(feature = "cli")]
-
-mod pair;
-
 use std::{
     env,
     fs::File,
@@ -12,14 +8,16 @@ use std::{
     process::{Command, Stdio},
 };
 
-use pair::{Place, free_port, key, pattern, program, rdrecv, rdsend, receiver, sender};
+use crate::support::programs::{
+    Place, free_port, key, program, random_bytes, rdrecv, rdsend, receiver, sender,
+};
 
 const BINARIES: &str = env!("CARGO_BIN_EXE_rdsend");
 
 #[test]
 fn the_commands_of_the_manual() {
     let place = Place::new();
-    let data = pattern(3_000_001);
+    let data = random_bytes(3_000_001);
     let input = place.file("myfile", &data);
     let copy = File::create(place.path("mycopy")).unwrap();
     let port = free_port();
@@ -35,7 +33,7 @@ fn the_commands_of_the_manual() {
 fn every_size_arrives() {
     for size in [0, 1, (1 << 20) + 1] {
         let place = Place::new();
-        let data = pattern(size);
+        let data = random_bytes(size);
         let input = place.file("myfile", &data);
         let receiver = receiver("").start();
         let sender = sender(receiver.port(), "").arg(&input).start();
@@ -49,7 +47,7 @@ fn every_size_arrives() {
 #[test]
 fn files_are_named_in_every_way() {
     let place = Place::new();
-    let data = pattern(100_000);
+    let data = random_bytes(100_000);
     let input = place.file("in", &data);
     let named = |name: &str| place.path(name).display().to_string();
     for (index, (to, from)) in [
@@ -120,7 +118,7 @@ fn the_key_comes_from_the_argument_then_the_file_then_the_environment() {
 #[test]
 fn what_rdrecv_says_to_type_works_when_typed() {
     let place = Place::new();
-    let data = pattern(50_000);
+    let data = random_bytes(50_000);
     place.file("FILE", &data);
     let receiver = rdrecv("0").start();
     let line = receiver.said("what to type", |text| {
@@ -156,7 +154,7 @@ fn a_host_with_a_dead_address_is_reached() {
     let hosts = place.file("hosts", b"127.0.0.9 several\n127.0.0.1 several\n");
     let has_namespaces = Command::new("unshare").args(["-m", "true"]).output();
     if !has_namespaces.is_ok_and(|output| output.status.success()) {
-        pair::skip("this user cannot make a mount namespace");
+        crate::support::programs::skip("this user cannot make a mount namespace");
         return;
     }
     let receiver = receiver("--bind 127.0.0.1").start();
@@ -295,7 +293,7 @@ fn rdma_never_falls_back() {
         .read_dir()
         .is_ok_and(|mut list| list.next().is_some())
     {
-        pair::skip("there is an RDMA device");
+        crate::support::programs::skip("there is an RDMA device");
         return;
     }
     let place = Place::new();

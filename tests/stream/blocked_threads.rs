@@ -1,19 +1,18 @@
 //! A program whose thread is blocked, as by a disk that stalls, is not dead.
 
-mod common;
-
 use std::{io, thread, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
-use common::{
-    ends,
-    limit::{generous, patience, within},
-    pattern::own,
-};
 use rdpipe::{Error, Fault, Key, StreamConfig, TransportPolicy, connect};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     runtime::{Builder, Handle, Runtime},
+};
+
+use crate::support::{
+    ends,
+    pattern::own,
+    waiting::{generous, patience, within},
 };
 
 /// How long a peer may be silent, and how long the other one's thread is blocked.

@@ -1,20 +1,19 @@
 //! Whatever happens to either connection: both ends say so, and nobody gets a wrong byte, a silent
 //! end, or no answer at all.
 
-mod common;
-
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use common::{
+use rdpipe::{Error, Fault, Stream, StreamConfig, connect};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::support::{
     ends,
-    limit::{generous, patience, together, within},
     pattern::{End, Pattern, own},
     proxy::{CONTROL, DATA, Deed, Mischief, Proxy, Way},
     random::Random,
+    waiting::{generous, patience, together, within},
 };
-use rdpipe::{Error, Fault, Stream, StreamConfig, connect};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const WAYS: [Way; 2] = [Way::ToAcceptor, Way::ToDialer];
 

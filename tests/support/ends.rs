@@ -67,12 +67,8 @@ pub(crate) struct Rdma;
 
 #[cfg(feature = "rdma")]
 impl Ends for Rdma {
-    /// Where `RDPIPE_REQUIRE_RDMA` is 1 nothing is missing: a machine without RDMA fails the test.
     fn missing() -> Option<String> {
-        let required = std::env::var("RDPIPE_REQUIRE_RDMA").is_ok_and(|value| value == "1");
-        let devices = std::fs::read_dir("/sys/class/infiniband");
-        let present = devices.is_ok_and(|mut devices| devices.next().is_some());
-        (!required && !present).then(|| "no RDMA device".to_owned())
+        super::missing_rdma()
     }
 
     fn over(config: StreamConfig) -> StreamConfig {

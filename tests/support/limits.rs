@@ -2,7 +2,10 @@
 //!
 //! A limit is a guard against a hang, never a budget: several times what a busy machine needs. `RDPIPE_TEST_SLOWNESS`
 //! is the one setting for machines that are slower still: a number that multiplies all of them.
-#![allow(dead_code, reason = "each test binary uses its own part of it")]
+#![allow(
+    dead_code,
+    reason = "each test binary, and that of the library, uses its own part of it"
+)]
 
 use std::{env, fs, thread, time::Duration};
 

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use rdpipe::{Stream, StreamConfig};
 
-use super::{ends::Ends, limit::until, pattern::Pattern};
+use super::{ends::Ends, pattern::Pattern, waiting::until};
 
 /// Payload of a chunk in most promises, in bytes: small, so that the pools are soon full.
 pub(crate) const CHUNK: u64 = 64 << 10;

@@ -1,16 +1,16 @@
 //! Promises of a stream, each one generic over the data path, as tests over one data path.
 
-/// Makes a test of every `noun::promise` in the module `$of` of the test's crate, over `$ends`.
+/// Makes a test of every `noun::promise` beside the module that it is used in, over `$ends`.
 macro_rules! promises {
-    ($of:ident over $ends:ty: $($noun:ident::$promise:ident),* $(,)?) => { $(
+    (over $ends:ty: $($noun:ident::$promise:ident),* $(,)?) => { $(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $promise() -> anyhow::Result<()> {
-            if let Some(why) = <$ends as crate::common::ends::Ends>::missing() {
-                crate::common::skip(&why);
+            if let Some(why) = <$ends as crate::support::ends::Ends>::missing() {
+                crate::support::skip(&why);
                 return Ok(());
             }
-            let body = crate::$of::$noun::$promise::<$ends>(rdpipe::StreamConfig::default());
-            crate::common::limit::within(crate::common::limit::generous(), stringify!($promise), body).await
+            let body = super::$noun::$promise::<$ends>(rdpipe::StreamConfig::default());
+            crate::support::waiting::within(crate::support::waiting::generous(), stringify!($promise), body).await
         }
     )* };
 }

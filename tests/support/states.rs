@@ -4,7 +4,7 @@ use anyhow::{Result, bail, ensure};
 use rdpipe::Stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{limit::until, pattern::Pattern};
+use super::{pattern::Pattern, waiting::until};
 
 /// Slots that a stream must have for this: one of the states is that all of them are full.
 pub(crate) const DEPTH: usize = 4;

@@ -8,8 +8,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-#[allow(unused_imports, reason = "each test binary uses its own part of it")]
-pub(crate) use super::slow::{generous, limit, patience};
+pub(crate) use super::limits::{generous, limit, patience};
 
 /// What `body` comes to. A hang is a failure that bears its name.
 pub(crate) async fn within<T>(

@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-use super::limit::until;
+use super::waiting::until;
 
 /// How often somebody was woken.
 #[derive(Default)]

@@ -5,9 +5,9 @@ use std::{
     process::Stdio,
 };
 
-use crate::{
+use crate::support::programs::{
+    held_bytes,
     hosts::Terminal,
-    pair::held_bytes,
     rdcat::{check, exchange, listener, pair, rdcat, ticket, write},
 };
 

@@ -8,9 +8,10 @@ use std::{
 
 use rustix::process::Signal;
 
-use crate::{
-    pair::{eventually, held_bytes, soon},
+use crate::support::programs::{
+    eventually, held_bytes,
     rdcat::{listener, pair, rdcat, ticket, write},
+    soon,
 };
 
 #[test]

@@ -7,8 +7,8 @@ use std::{
 
 use data_encoding::BASE32_NOPAD;
 
-use crate::{
-    pair::Running,
+use crate::support::programs::{
+    Running,
     rdcat::{listener, pair, rdcat, ticket},
 };
 

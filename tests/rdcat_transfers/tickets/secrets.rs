@@ -2,8 +2,8 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, process::Stdio};
 
-use crate::{
-    pair::{Place, Running},
+use crate::support::programs::{
+    Place, Running,
     rdcat::{listener, rdcat, ticket},
 };
 

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::{CHUNK, POOL, pair};
-use crate::common::{ends::Ends, limit::together, pattern::Pattern};
+use crate::support::{ends::Ends, pattern::Pattern, waiting::together};
 
 /// One byte asks, one answers, and nothing is flushed.
 pub(crate) async fn one_byte_without_a_flush<E: Ends>(base: StreamConfig) -> Result<()> {

@@ -11,10 +11,10 @@ use tokio::{
 };
 
 use super::{CHUNK, POOL, pace::undisturbed, pair, small};
-use crate::common::{
+use crate::support::{
     ends::Ends,
-    limit::together,
     pattern::{Pattern, own},
+    waiting::together,
 };
 
 /// One direction ends and the other goes on, for either end.

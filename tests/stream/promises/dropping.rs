@@ -8,10 +8,10 @@ use tokio::{
 };
 
 use super::{CHUNK, POOL, pair};
-use crate::common::{
+use crate::support::{
     ends::Ends,
-    limit::together,
     pattern::{End, Pattern, own},
+    waiting::together,
 };
 
 /// At various places in the middle of what is to be written.

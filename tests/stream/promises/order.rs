@@ -5,7 +5,7 @@ use rdpipe::{Error, Fault, Stream, StreamConfig};
 use tokio::io::AsyncWriteExt;
 
 use super::{CHUNK, pair};
-use crate::common::{ends::Ends, limit::together, pattern::Pattern, random::Random};
+use crate::support::{ends::Ends, pattern::Pattern, random::Random, waiting::together};
 
 /// The sizes around the edges of a chunk, from either end.
 pub(crate) async fn every_size<E: Ends>(base: StreamConfig) -> Result<()> {

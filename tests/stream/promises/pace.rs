@@ -13,11 +13,11 @@ use tokio::{
 };
 
 use super::{CHUNK, DEPTH, POOL, pair};
-use crate::common::{
+use crate::support::{
     ends::Ends,
-    limit::{patience, together, until},
     pattern::{End, Pattern},
     random::Random,
+    waiting::{patience, together, until},
 };
 
 /// The reader takes its time until its whole pool is full, again and again.

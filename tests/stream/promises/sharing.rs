@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{POOL, pair};
-use crate::common::{ends::Ends, limit::together, pattern::Pattern, random::Random};
+use crate::support::{ends::Ends, pattern::Pattern, random::Random, waiting::together};
 
 /// Both ends write and read at once, in one task each.
 pub(crate) async fn both_directions<E: Ends>(base: StreamConfig) -> Result<()> {

@@ -5,7 +5,7 @@ use rdpipe::{Stream, StreamConfig};
 use tokio::io::AsyncWriteExt;
 
 use super::{pair, small};
-use crate::common::{self, ends::Ends, pattern::Pattern};
+use crate::support::{self, ends::Ends, pattern::Pattern};
 
 /// Single bytes over RDMA, unless everything is wanted: what runs it may be emulated.
 const FEWER: u64 = 100_000;
@@ -54,7 +54,7 @@ pub(crate) async fn one_large_write<E: Ends>(base: StreamConfig) -> Result<()> {
 }
 
 fn full_amount(stream: &Stream, all: u64, over_rdma: u64) -> u64 {
-    let is_limited = stream.transport() == rdpipe::Transport::Rdma && !common::is_full();
+    let is_limited = stream.transport() == rdpipe::Transport::Rdma && !support::is_full();
     if is_limited { over_rdma } else { all }
 }
 

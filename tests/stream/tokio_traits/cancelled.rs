@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{FULL, fill, pair};
-use crate::common::{ends::Ends, limit::together, pattern::Pattern, random::Random};
+use crate::support::{ends::Ends, pattern::Pattern, random::Random, waiting::together};
 
 /// Futures that are cancelled, in each promise.
 const TIMES: u64 = 10_000;
@@ -131,7 +131,7 @@ pub(crate) async fn cancelled_writes<E: Ends>(base: StreamConfig) -> Result<()> 
         Ok(end)
     };
     let (written, end) = together(writer, reader).await?;
-    let is_all = matches!(end, crate::common::pattern::End::Eof(at) if at == written);
+    let is_all = matches!(end, crate::support::pattern::End::Eof(at) if at == written);
     ensure!(is_all, "{end:?} of {written}");
     Ok(())
 }

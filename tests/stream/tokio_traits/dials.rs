@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::small;
-use crate::common::ends::{Ends, listener};
+use crate::support::ends::{Ends, listener};
 
 /// No stream is lost by whoever accepts impatiently.
 pub(crate) async fn cancelled_accepts<E: Ends>(base: StreamConfig) -> Result<()> {

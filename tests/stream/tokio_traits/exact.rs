@@ -7,7 +7,7 @@ use rdpipe::{Error, Stream, StreamConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{CHUNK, POOL, pair};
-use crate::common::{ends::Ends, limit::together, pattern::Pattern};
+use crate::support::{ends::Ends, pattern::Pattern, waiting::together};
 
 /// Sizes that end before, at and behind the borders of chunks, and that take more than a pool.
 pub(crate) async fn exact_across_chunks<E: Ends>(base: StreamConfig) -> Result<()> {

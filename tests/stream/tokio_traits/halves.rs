@@ -19,10 +19,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{CHUNK, POOL, pair};
-use crate::common::{
+use crate::support::{
     ends::Ends,
-    limit::{together, until},
     pattern::Pattern,
+    waiting::{together, until},
 };
 
 /// What each end sends.

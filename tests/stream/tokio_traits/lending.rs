@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{CHUNK, DEPTH, FULL, POOL, cancelled::at_once, fill, pair, small};
-use crate::common::{ends::Ends, pattern::Pattern, random::Random};
+use crate::support::{ends::Ends, pattern::Pattern, random::Random};
 
 /// Chunks as they were received, with their places in the stream.
 type Kept = Vec<(u64, Bytes)>;

@@ -5,7 +5,7 @@ use rdpipe::StreamConfig;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWriteExt, BufReader, BufWriter};
 
 use super::{CHUNK, pair};
-use crate::common::{ends::Ends, random::Random};
+use crate::support::{ends::Ends, random::Random};
 
 /// How the bytes get from the stream to whoever looks for lines.
 #[derive(Debug, Clone, Copy)]

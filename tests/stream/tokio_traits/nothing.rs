@@ -7,7 +7,7 @@ use rdpipe::{Stream, StreamConfig};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use super::{CHUNK, FULL, fill, pair};
-use crate::common::{ends::Ends, limit::until, pattern::Pattern, wakes::Wakes};
+use crate::support::{ends::Ends, pattern::Pattern, waiting::until, wakes::Wakes};
 
 /// At any time: before there is anything, in the middle of a chunk, while real writes wait, at the
 /// end and behind it.

@@ -10,11 +10,11 @@ use tokio::{
 };
 
 use super::{CHUNK, DEPTH, FULL, POOL, cancelled::at_once, fill, pair, small};
-use crate::common::{
+use crate::support::{
     ends::Ends,
-    limit::together,
     pattern::{Pattern, own},
     random::Random,
+    waiting::together,
 };
 
 /// Filled partly, fully or not at all, sent or dropped, with writes in between: everything that was sent
@@ -57,7 +57,7 @@ pub(crate) async fn buffers_in_order<E: Ends>(base: StreamConfig) -> Result<()> 
             Ok(end)
         };
         let (written, end) = together(writer, reader).await?;
-        let is_all = matches!(end, crate::common::pattern::End::Eof(at) if at == written);
+        let is_all = matches!(end, crate::support::pattern::End::Eof(at) if at == written);
         ensure!(is_all, "depth {depth}: {end:?} of {written}");
     }
     Ok(())

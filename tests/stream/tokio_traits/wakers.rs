@@ -18,10 +18,10 @@ use tokio::{
 };
 
 use super::{CHUNK, FULL, fill, pair};
-use crate::common::{
+use crate::support::{
     ends::Ends,
-    limit::{together, until},
     pattern::{Pattern, own},
+    waiting::{together, until},
     wakes::Wakes,
 };
 

@@ -2,7 +2,7 @@
 //! what must be true of the other one.
 
 use super::{
-    End, OLD, Place, Random, Running, Setup, eventually, key, pattern, rdsend, receiver, soon,
+    End, OLD, Place, Random, Running, Setup, eventually, key, random_bytes, rdsend, receiver, soon,
     write_position,
 };
 
@@ -59,7 +59,7 @@ impl Doomed {
         rounds: usize,
         before: usize,
     ) -> usize {
-        let data = pattern(self.bytes);
+        let data = random_bytes(self.bytes);
         let mut random = Random(seed);
         let mut caught = 0;
         for round in 0..rounds {
@@ -84,7 +84,7 @@ impl Doomed {
     }
 
     fn die_at(self, victim: Victim, point: &str) {
-        let data = pattern(self.bytes);
+        let data = random_bytes(self.bytes);
         let place = Place::new();
         place.file("in", &data);
         let [to, from] = self.programs(&place);

@@ -1,8 +1,6 @@
 //! The examples, run as processes over the transport that is named. Cargo builds them beside the tests:
 //! with `cargo test`, or before `cargo test --test` with `cargo build --examples`.
 
-#![allow(unreachable_pub, reason = "every test file is a crate of its own")]
-
 use std::{
     env, fs,
     fs::File,
@@ -12,7 +10,9 @@ use std::{
     thread,
 };
 
-use super::pair::{Place, Running, Setup, generous, key, pattern, peak_kib, program};
+use crate::support::programs::{
+    Place, Running, Setup, generous, key, peak_kib, program, random_bytes,
+};
 
 /// A transport, as `RDPIPE_TRANSPORT` names it.
 #[derive(Clone, Copy)]
@@ -38,7 +38,7 @@ impl Over {
     /// `receiver` and `sender`: an example each, and what comes before host and port.
     pub fn a_file_is_copied(self, receiver: [&'static str; 2], sender: [&'static str; 2]) {
         let place = Place::new();
-        let data = pattern(5_000_001);
+        let data = random_bytes(5_000_001);
         let input = File::open(place.file("in", &data)).expect("a file");
         let receiver = self.example(receiver[0], receiver[1]).start();
         let to_receiver = format!("{} 127.0.0.1 {}", sender[1], receiver.port());
@@ -117,7 +117,7 @@ impl Over {
             }
         });
         for length in [0, 1, 3_000_000] {
-            let mut data = pattern(length);
+            let mut data = random_bytes(length);
             let mut connection = connection_to(near.port());
             connection.write_all(&data).expect("it is read");
             connection.shutdown(Shutdown::Write).expect("it is open");
@@ -155,7 +155,7 @@ impl Over {
 
     pub fn a_file_goes_through_tls(self) {
         let place = Place::new();
-        let data = pattern(3_000_001);
+        let data = random_bytes(3_000_001);
         let input = File::open(place.file("in", &data)).expect("a file");
         let receiver = self.tls_receiver(&place, "certificate");
         let sender = self.tls_sender(&receiver, &place, "certificate");

@@ -1,11 +1,5 @@
 //! Pipelines as processes, with hosts that are directories of this machine.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "every test file is a crate of its own and uses a part of this"
-)]
-
 use std::{
     fs,
     io::Write,
@@ -15,7 +9,7 @@ use std::{
     thread,
 };
 
-use crate::pair::{End, Place, Running, Setup, program};
+use crate::support::programs::{End, Place, Running, Setup, program};
 
 /// rdpipe with these arguments, and nothing to read.
 pub fn rdpipe(arguments: &[&str]) -> Setup {

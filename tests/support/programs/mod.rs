@@ -1,35 +1,32 @@
-//! What the tests of the two programs share: processes with time limits, a proxy that does harm,
+//! What the tests of the programs share: processes with time limits, a proxy that does harm,
 //! and data that cannot be mistaken for other data.
 
-#![allow(
-    dead_code,
-    unused_imports,
-    unreachable_pub,
-    reason = "every test file is a crate of its own and uses a part of this"
-)]
-
-mod death;
-mod process;
+mod deaths;
+pub(crate) mod examples;
+pub(crate) mod hosts;
+pub(crate) mod local_hosts;
 mod proxy;
 mod random;
+pub(crate) mod rdcat;
 mod rig;
-#[path = "../common/slow.rs"]
-mod slow;
+mod running;
 mod watch;
 
-pub use death::{Doomed, Victim, written};
-pub use process::{End, Running, Setup, program, rdrecv, rdsend};
+pub(crate) use super::{
+    limits::{generous, limit, patience, soon},
+    skip,
+};
+pub use deaths::{Doomed, Victim, written};
 pub use proxy::{Act, Connection, Plan, Proxy, Towards};
-pub use random::{Random, pattern};
+pub use random::{Random, random_bytes};
 pub use rig::{Link, Sight, ip, lacks_guest, lacks_rdma};
-pub(crate) use slow::{generous, limit, patience, soon};
+pub use running::{End, Running, Setup, program, rdrecv, rdsend};
 pub use watch::{
     cpu_ticks, eventually, held_bytes, is_ignored, peak_kib, pinned_kib, write_position,
 };
 
 use std::{
     fs,
-    io::{self, Write},
     net::TcpListener,
     path::{Path, PathBuf},
     sync::LazyLock,
@@ -61,12 +58,6 @@ pub fn sender(port: u16, options: impl AsRef<str>) -> Setup {
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("[::]:0").expect("a free port");
     listener.local_addr().expect("it is bound").port()
-}
-
-/// Says why a test, or a part of it, cannot run here: past libtest's capture, and in the words that
-/// `scripts/test` counts.
-pub fn skip(why: &str) {
-    let _ = writeln!(io::stderr(), "SKIPPED: {why}");
 }
 
 /// A directory with one old file in it, the output of many a test.

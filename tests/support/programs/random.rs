@@ -18,7 +18,7 @@ impl Random {
 }
 
 /// `length` bytes, no two chunks of which are alike.
-pub fn pattern(length: usize) -> Vec<u8> {
+pub fn random_bytes(length: usize) -> Vec<u8> {
     let mut random = Random(length as u64);
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {

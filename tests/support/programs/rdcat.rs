@@ -1,21 +1,13 @@
 //! Pairs of rdcats, joined by a ticket.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "every test file is a crate of its own and uses a part of this"
-)]
-
 use std::{
     io::{Read, Write},
     process::{ChildStdin, ChildStdout, Stdio},
     thread::{self, JoinHandle},
 };
 
-use crate::{
-    common::pattern::Pattern,
-    pair::{Running, Setup, program},
-};
+use super::{Running, Setup, program};
+use crate::support::pattern::Pattern;
 
 /// rdcat with these arguments, separated by spaces.
 pub fn rdcat(arguments: impl AsRef<str>) -> Setup {

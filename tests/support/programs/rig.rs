@@ -3,17 +3,16 @@
 use std::{env, fs, process::Command};
 
 use super::{Setup, eventually, program, skip};
+use crate::support::missing_rdma;
 
 /// Whether a test must be skipped for want of RDMA, which is then said aloud. Where
 /// `RDPIPE_REQUIRE_RDMA` is 1 it never is, and fails instead.
 pub fn lacks_rdma() -> bool {
-    let required = env::var("RDPIPE_REQUIRE_RDMA").is_ok_and(|value| value == "1");
-    let devices = fs::read_dir("/sys/class/infiniband");
-    let present = devices.is_ok_and(|mut devices| devices.next().is_some());
-    if !required && !present {
-        skip("no RDMA device");
+    let missing = missing_rdma();
+    if let Some(why) = &missing {
+        skip(why);
     }
-    !required && !present
+    missing.is_some()
 }
 
 /// The same for a test that changes the machine: it runs only in a guest of our own, with its devices

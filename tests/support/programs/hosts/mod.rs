@@ -3,13 +3,6 @@
 //! They are named h1, h2, ... by an ssh configuration that only the controller has, at 10.77.0.1, 10.77.0.2, ...; the
 //! controller runs on ctl. Nothing of them outlives its test, even where that is killed.
 
-#![allow(
-    dead_code,
-    unused_imports,
-    unreachable_pub,
-    reason = "every test file is a crate of its own and uses a part of this"
-)]
-
 mod network;
 mod outcome;
 mod processes;

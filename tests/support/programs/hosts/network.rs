@@ -14,7 +14,7 @@ use super::{
     processes::{self, Process},
     terminal::Terminal,
 };
-use crate::pair::{Running, Setup, eventually, generous, limit, program, skip};
+use crate::support::programs::{Running, Setup, eventually, generous, limit, program, skip};
 
 /// The program that reaches hosts of this network: `ssh`, with the configuration that names them.
 pub const SSH: &str = "/usr/bin/ssh";

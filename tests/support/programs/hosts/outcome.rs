@@ -1,6 +1,6 @@
 //! What a test says about how rdpipe ended.
 
-use crate::pair::{End, Setup};
+use crate::support::programs::{End, Setup};
 
 /// Words on an end.
 pub trait Outcome {

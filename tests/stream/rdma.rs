@@ -1,10 +1,12 @@
-//! `RdmaStream` is RDMA or an error, natively; what it carries, the contract shows.
+//! `RdmaStream` is RDMA or an error, natively; what it carries, the promises show.
 
-mod common;
-
-use common::ends::{Ends, Rdma, Tcp};
 use rdpipe::{Error, HandshakeFault, Key, Listener, RdmaStream, StreamConfig, TransportPolicy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::support::{
+    ends::{Ends, Rdma, Tcp},
+    skip,
+};
 
 #[tokio::test]
 async fn a_stream_over_tcp_is_given_back_unharmed() {
@@ -78,7 +80,7 @@ async fn a_dialer_that_insists_never_gets_tcp() {
 #[tokio::test]
 async fn what_is_copied_into_it_comes_out() {
     if let Some(why) = Rdma::missing() {
-        return common::skip(&why);
+        return skip(&why);
     }
     let config = StreamConfig::default;
     let (dialer, acceptor) = Rdma::pair(config(), config()).await.unwrap();
