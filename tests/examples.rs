@@ -1,11 +1,9 @@
 //! The examples, over TCP.
-
 #![cfg(feature = "cli")]
 
-mod pair;
-mod showcase;
+mod support;
 
-use showcase::Over;
+use crate::support::programs::examples::Over;
 
 const TCP: Over = Over("tcp");
 

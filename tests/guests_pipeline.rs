@@ -4,13 +4,12 @@
 //! rdpipe's own edges are TCP, and those between guests must be RDMA.
 #![cfg(all(feature = "cli", feature = "rdma"))]
 
-mod hosts;
-mod pair;
+mod support;
 
 use std::{fs, io::Write, process::Stdio};
 
-use hosts::{Network, text};
-use pair::End;
+use crate::support::programs::End;
+use crate::support::programs::hosts::{Network, text};
 
 /// Runs it with this input, expects it to succeed, and every edge between two guests to be RDMA.
 #[track_caller]

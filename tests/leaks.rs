@@ -2,16 +2,17 @@
 //!
 //! Alone in its process: it counts what the whole process holds.
 
-mod common;
+mod support;
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use common::{
-    limit::{generous, limit, until, within},
-    process, states,
-};
 use rdpipe::{Key, Listener, StreamConfig, connect};
+
+use crate::support::{
+    process, states,
+    waiting::{generous, limit, until, within},
+};
 
 /// Connections before the first count: allocators, pools of threads and the like settle.
 const WARM_UP: u32 = 200;

@@ -6,20 +6,21 @@
 //! and half a minute for the messages.
 #![cfg(feature = "rdma")]
 
-mod common;
+mod support;
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use common::{
-    ends::{Ends, Rdma},
-    is_full,
-    limit::{generous, limit, patience, together, until, within},
-    pattern::Pattern,
-    process, skip, states,
-};
 use rdpipe::StreamConfig;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+
+use crate::support::{
+    ends::{Ends, Rdma},
+    is_full,
+    pattern::Pattern,
+    process, skip, states,
+    waiting::{generous, limit, patience, together, until, within},
+};
 
 /// Streams before the first count: allocators, pools of threads and the like settle. All states, thrice.
 const WARM_UP: u32 = 24;

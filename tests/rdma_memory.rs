@@ -1,8 +1,7 @@
 //! What a stream over RDMA pins, and what becomes of it where less may be pinned.
 #![cfg(all(feature = "cli", feature = "rdma"))]
 
-mod common;
-mod pair;
+mod support;
 
 use std::{
     io::Write,
@@ -10,15 +9,18 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use common::{
-    ends,
-    limit::{generous, together, within},
-    pattern::Pattern,
-    process,
-};
-use pair::{Setup, key, lacks_rdma, pattern, pinned_kib, program, receiver, sender};
 use rdpipe::{StreamConfig, Transport, TransportPolicy};
 use tokio::io::AsyncWriteExt;
+
+use crate::support::programs::{
+    Setup, key, lacks_rdma, pinned_kib, program, random_bytes, receiver, sender,
+};
+use crate::support::{
+    ends,
+    pattern::Pattern,
+    process,
+    waiting::{generous, together, within},
+};
 
 /// What one end may pin, as the issue has it.
 const MOST_KIB: u64 = 16 << 10;
@@ -34,7 +36,7 @@ fn an_end_pins_sixteen_mebibytes_at_most() {
     let mut input = sender.stdin();
     let mut peaks = [0; 2];
     for _ in 0..20 {
-        input.write_all(&pattern(1 << 20)).unwrap();
+        input.write_all(&random_bytes(1 << 20)).unwrap();
         for (peak, end) in peaks.iter_mut().zip([&sender, &receiver]) {
             *peak = pinned_kib(end).max(*peak);
         }
@@ -98,14 +100,14 @@ fn limited(program_path: &'static str, name: &'static str, limit_kib: u64) -> Se
 }
 
 /// Both programs with their limits: receiver, sender.
-fn limited_pair(limits: [u64; 2], options: &str) -> [pair::End; 2] {
+fn limited_pair(limits: [u64; 2], options: &str) -> [crate::support::programs::End; 2] {
     let receiver = limited(env!("CARGO_BIN_EXE_rdrecv"), "rdrecv", limits[0]);
     let receiver = with(receiver, &format!("0 {} -v {options}", key())).start();
     let sender = limited(env!("CARGO_BIN_EXE_rdsend"), "rdsend", limits[1]);
     let line = format!("127.0.0.1 {} {} -v {options}", receiver.port(), key());
     let mut sender = with(sender, &line).stdin(Stdio::piped()).start();
     let mut input = sender.stdin();
-    let data = pattern(3 << 20);
+    let data = random_bytes(3 << 20);
     // One that refuses does not read.
     let written = input.write_all(&data);
     drop(input);
@@ -132,7 +134,7 @@ fn lacks_others() -> bool {
         .status();
     let can = rustix::process::geteuid().is_root() && test.is_ok_and(|status| status.success());
     if !can {
-        pair::skip("this user cannot run the programs as somebody else");
+        crate::support::programs::skip("this user cannot run the programs as somebody else");
     }
     !can
 }

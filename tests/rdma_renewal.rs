@@ -5,7 +5,7 @@
 //! every 16 MiB; with `RDPIPE_FULL=1` 8 GiB with one every 256 MiB.
 #![cfg(feature = "rdma")]
 
-mod common;
+mod support;
 
 use std::{
     fmt,
@@ -14,16 +14,17 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use common::{
-    ends::{listener, meet},
-    is_full,
-    limit::{generous, limit, together, within},
-    pattern::Pattern,
-    process, skip,
-};
 use rdpipe::{Direction, Stream, StreamConfig, Transport, TransportPolicy};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use tracing::{Event, Metadata, Subscriber, field, span};
+
+use crate::support::{
+    ends::{listener, meet},
+    is_full,
+    pattern::Pattern,
+    process, skip,
+    waiting::{generous, limit, together, within},
+};
 
 /// What is sent, and how.
 struct Size {
@@ -90,7 +91,7 @@ fn a_long_stream_over_many_links() -> Result<()> {
 }
 
 fn missing() -> Option<String> {
-    use common::ends::{Ends, Rdma};
+    use crate::support::ends::{Ends, Rdma};
     Rdma::missing()
 }
 

@@ -1,17 +1,10 @@
 //! Nobody gets in without the key, and nobody keeps out whoever has it.
 
-mod common;
+mod support;
 
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
-use common::{
-    ends,
-    limit::{generous, limit, patience, within},
-    process,
-    proxy::{CONTROL, DATA, Proxy},
-    random::Random,
-};
 use futures::{FutureExt, future::join_all};
 use rdpipe::{Error, HandshakeFault, Key, Listener, StreamConfig, connect};
 use tokio::{
@@ -19,6 +12,13 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::Mutex,
     time::{Instant, timeout},
+};
+
+use crate::support::{
+    ends, process,
+    proxy::{CONTROL, DATA, Proxy},
+    random::Random,
+    waiting::{generous, limit, patience, within},
 };
 
 /// Tests run one at a time: each looks at the memory of the process.

@@ -11,7 +11,7 @@ use tokio::{
 };
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
-use super::slow::generous;
+use super::limits::generous;
 use crate::{
     Direction, GeneratedKey, Key, Stream, StreamConfig, connect,
     ssh::{

@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::{
     controller::{TestAgent, TestPipeline, command},
-    slow::{generous, limit, patience},
+    limits::{generous, limit, patience},
 };
 use crate::ssh::{
     protocol::{FaultKind, FromAgent, ToAgent},

@@ -16,7 +16,7 @@ use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 use super::controller::{
     INPUT, OUTPUT, TestAgent, command, dial, edge, skip_to_greeting, stream_order,
 };
-use super::slow::generous;
+use super::limits::generous;
 use crate::{
     Direction, GeneratedKey, Key, Stream,
     ssh::{

@@ -6,8 +6,8 @@ mod edges;
 mod files;
 mod pipelines;
 // The integration tests have the same limits.
-#[path = "../../../../tests/common/slow.rs"]
-mod slow;
+#[path = "../../../../tests/support/limits.rs"]
+mod limits;
 
 use std::{env, process::Command};
 

@@ -1,0 +1,157 @@
+//! However a stream is let go of, every buffer that it had is freed: counted, not estimated.
+//!
+//! Alone in its process, one after the other: the allocator counts for all of it.
+
+mod states;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use rdpipe::StreamConfig;
+use states::{Left, STATES, dead, finished};
+use tokio::{io::AsyncBufReadExt, time::timeout};
+
+use crate::support::{
+    allocations::{self, Counted},
+    ends::Ends,
+    pattern::Pattern,
+    pools::{POOL, pair},
+    process, skip,
+    waiting::{generous, limit, patience, until, within},
+};
+
+#[global_allocator]
+static ALLOCATOR: Counted = Counted;
+
+/// Longest that buffers may be in use when their stream has been let go of: a last goodbye may take two
+/// seconds.
+const SETTLING: Duration = Duration::from_secs(20);
+
+mod tcp {
+    #[test]
+    fn every_buffer_is_freed() -> anyhow::Result<()> {
+        crate::in_every_state::<crate::support::ends::Tcp>()
+    }
+}
+
+#[cfg(feature = "rdma")]
+mod rdma {
+    #[test]
+    fn every_buffer_is_freed() -> anyhow::Result<()> {
+        crate::in_every_state::<crate::support::ends::Rdma>()
+    }
+}
+
+fn in_every_state<E: Ends>() -> Result<()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(why) = E::missing() {
+        skip(&why);
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(within(2 * generous(), "every buffer", measure::<E>()))
+}
+
+async fn measure<E: Ends>() -> Result<()> {
+    let config = StreamConfig::default();
+    // What is allocated once, at the first stream.
+    let (a, b) = pair::<E>(&config).await?;
+    finished(a, b).await?;
+    let empty = settled().await;
+    none_is_added::<E>().await.context("none is added")?;
+    for reversed in [false, true] {
+        for (name, state) in STATES {
+            let (a, b) = pair::<E>(&config).await?;
+            let left = state(a, b).await.context(*name)?;
+            let_go(left, reversed, empty).await.context(*name)?;
+        }
+        let left = dead::<E>().await.context("dead")?;
+        let_go(left, reversed, empty).await.context("dead")?;
+    }
+    Ok(())
+}
+
+/// As many bytes as anybody likes go through the buffers that were there at the start.
+async fn none_is_added<E: Ends>() -> Result<()> {
+    const BYTES: u64 = 64 * POOL;
+    let pattern = Pattern::new(138);
+    let (mut from, mut to) = pair::<E>(&StreamConfig::default()).await?;
+    let (before, mut most) = (held(), (0, 0));
+    let writing = async {
+        pattern.write(&mut from, 0..BYTES).await?;
+        anyhow::Ok(from.finish().await?)
+    };
+    let reading = async {
+        let mut at = 0;
+        while at < BYTES {
+            let count = {
+                let bytes = to.fill_buf().await?;
+                pattern.check(at, bytes)?;
+                bytes.len()
+            };
+            ensure!(count > 0, "it ends at byte {at}");
+            to.consume(count);
+            at += count as u64;
+            most = held().max(most);
+        }
+        ensure!(to.fill_buf().await?.is_empty(), "no end");
+        Ok(to.confirm()?)
+    };
+    tokio::try_join!(writing, reading)?;
+    ensure!(
+        most == before,
+        "at most {most:?}, and {before:?} at the start"
+    );
+    Ok(())
+}
+
+/// Large allocations, and bytes that are registered with a device.
+type Held = (usize, u64);
+
+fn held() -> Held {
+    (allocations::live(), process::pinned_bytes())
+}
+
+/// What is held once that is the same for a while.
+async fn settled() -> Held {
+    let (mut last, mut since) = (held(), Instant::now());
+    until(|| {
+        if held() != last {
+            (last, since) = (held(), Instant::now());
+        }
+        since.elapsed() > patience(Duration::from_millis(500))
+    })
+    .await;
+    last
+}
+
+/// Lets go of what is left of a stream, in this order or the other, and waits until no more is held
+/// than without any stream.
+async fn let_go(mut left: Left, reversed: bool, empty: Held) -> Result<()> {
+    let (buffers, _) = held();
+    ensure!(
+        left.is_empty() || buffers > empty.0,
+        "its buffers are not counted: {buffers}, and {empty:?} without any stream"
+    );
+    if reversed {
+        left.reverse();
+    }
+    left.into_iter().for_each(drop);
+    if timeout(limit(SETTLING), until(|| held() == empty))
+        .await
+        .is_err()
+    {
+        let now = held();
+        bail!("reversed: {reversed}: {now:?} are held, and {empty:?} without any stream");
+    }
+    Ok(())
+}

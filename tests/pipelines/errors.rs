@@ -1,0 +1,234 @@
+//! What goes wrong before a byte flows, or for want of a place to put it: said so that a person understands it.
+
+use std::{
+    fs::OpenOptions,
+    io::Write,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use crate::support::programs::hosts::{Network, Outcome};
+use crate::support::programs::{End, generous};
+
+/// Runs it, expects it to fail with these words before anything was started, and to leave nothing.
+#[track_caller]
+fn refused(network: &Network, arguments: &[&str], words: &[&str]) -> End {
+    let end = network.rdpipe(arguments).start().end();
+    end.tells(255, words);
+    end.is_silent_on(&["panicked", "Broken pipe"]);
+    network.assert_empty(end.at, Duration::from_secs(2));
+    for host in network.hosts() {
+        assert!(
+            network.names(&host).is_empty(),
+            "{:?}",
+            network.names(&host)
+        );
+    }
+    end
+}
+
+/// Adds to the configuration of ssh.
+fn configure(network: &Network, text: &str) {
+    let config = OpenOptions::new()
+        .append(true)
+        .open(network.own("ssh_config"));
+    let written = config.and_then(|mut config| config.write_all(text.as_bytes()));
+    written.expect("the test's own");
+}
+
+#[test]
+fn no_such_host() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    let segments = ["h1:echo x | tee begun", "nosuch.invalid:> out"];
+    refused(&network, &segments, &["nosuch.invalid", "resolve"]);
+}
+
+#[test]
+fn connection_refused() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    configure(
+        &network,
+        "Host closed\n    HostName 10.77.0.1\n    Port 2222\n",
+    );
+    let segments = ["h1:echo x | tee begun", "closed:> out"];
+    refused(&network, &segments, &["closed", "refused"]);
+}
+
+#[test]
+fn no_key() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    let since = Instant::now();
+    let segments = ["h1:echo x | tee begun", "stranger@h1:> out"];
+    // Nobody is asked for a password that nobody would see.
+    let end = refused(&network, &segments, &["stranger@h1", "denied", "key"]);
+    end.is_silent_on(&["'s password:"]);
+    assert!(end.at - since < generous());
+}
+
+#[test]
+fn a_host_that_is_not_known() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    configure(
+        &network,
+        "Host new\n    HostName 10.77.0.1\n    HostKeyAlias new\n",
+    );
+    refused(&network, &["new:> out"], &["new", "key"]);
+}
+
+#[test]
+fn no_rdpipe() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    let programs = Path::new(env!("CARGO_BIN_EXE_rdpipe")).parent().unwrap();
+    let hide = format!("mount -t tmpfs tmpfs {}", programs.display());
+    network.on("h2", &hide);
+    let segments = ["h1:echo x | tee begun", "h2:> out"];
+    refused(&network, &segments, &["h2", "rdpipe", "not found"]);
+    let options = ["--remote-rdpipe", "/no/such/rdpipe"];
+    let arguments = [&options[..], &segments].concat();
+    refused(&network, &arguments, &["/no/such/rdpipe"]);
+}
+
+#[test]
+fn another_version() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    network.install(
+        "h2",
+        "rdpipe",
+        "printf '\\nrdpipe-agent 99 9.8.7\\n'; cat >/dev/null",
+    );
+    let segments = ["h1:echo x | tee begun", "h2:> out"];
+    let ours = env!("CARGO_PKG_VERSION");
+    refused(&network, &segments, &["h2", "9.8.7", ours]);
+}
+
+#[test]
+fn a_profile_that_talks() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    network.install(
+        "h1",
+        "rdpipe",
+        &format!(
+            "echo Welcome to h1; printf 'no newline'; exec {} \"$@\"",
+            env!("CARGO_BIN_EXE_rdpipe")
+        ),
+    );
+    let end = network.rdpipe(["h1:echo all the same"]).start().end();
+    assert_eq!(end.stdout, b"all the same\n");
+    assert!(end.exits(0).contains("Welcome to h1"), "{}", end.stderr);
+}
+
+/// Has `host` drop what comes from another at these ports without a word, as a firewall does.
+fn block(network: &Network, host: &str, from: &str, ports: &str) {
+    // The table of local addresses comes first, so ours must come before it.
+    network.on(
+        host,
+        &format!(
+            "ip rule add pref 20 lookup local && ip rule del pref 0 && \
+         ip rule add pref 10 from {from} ipproto tcp dport {ports} blackhole"
+        ),
+    );
+}
+
+#[test]
+fn a_port_that_is_blocked_one_way() {
+    let Some(network) = Network::new(3) else {
+        return;
+    };
+    // h1 cannot reach h2, so h2 reaches h1.
+    block(&network, "h2", "10.77.0.1", "7000-7010");
+    let arguments = [
+        "-v",
+        "-p",
+        "7000-7010",
+        "h1:echo through",
+        "h2:cat",
+        "h3:cat",
+    ];
+    let end = network.rdpipe(arguments).start().end();
+    end.exits(0);
+    assert_eq!(end.stdout, b"through\n");
+}
+
+#[test]
+fn a_port_that_is_blocked_both_ways() {
+    let Some(network) = Network::new(3) else {
+        return;
+    };
+    block(&network, "h2", "10.77.0.1", "7000-7010");
+    block(&network, "h1", "10.77.0.2", "7000-7010");
+    let segments = ["h1:echo x | tee begun", "h2:tee begun", "h3:> out"];
+    let arguments = [&["-p", "7000-7010"][..], &segments].concat();
+    let words = ["h1", "h2", "10.77.0.1", "10.77.0.2", "700"];
+    refused(&network, &arguments, &words);
+}
+
+#[test]
+fn no_way_between_two_hosts() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    network.on("h1", "ip route add unreachable 10.77.0.2/32");
+    let segments = ["h1:echo x | tee begun", "h2:> out"];
+    refused(&network, &segments, &["h1", "h2", "10.77.0.2"]);
+}
+
+#[test]
+fn a_disk_that_is_full() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    network.on("h2", "mkdir small && mount -t tmpfs -o size=1m tmpfs small");
+    let end = network
+        .rdpipe(["h1:head -c 20000000 /dev/zero", "h2:> small/out"])
+        .start()
+        .end();
+    end.tells(1, &["h2", "small/out", "No space left"]);
+    let first = end.stderr.lines().next().unwrap_or("");
+    assert!(first.contains("No space left"), "{}", end.stderr);
+    assert_eq!(network.on("h2", "ls small"), "");
+}
+
+#[test]
+fn a_file_that_may_not_be_read() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    let file = network.write("h1", "secret", b"not for everybody\n");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(file, mode).unwrap();
+    // Where that user may run it.
+    let own = network.own("h1/bin/rdpipe");
+    std::fs::copy(env!("CARGO_BIN_EXE_rdpipe"), own).unwrap();
+    let end = network
+        .rdpipe(["nobody@h1:< secret", "h2:> out"])
+        .start()
+        .end();
+    end.tells(1, &["h1", "secret", "Permission denied"]);
+    assert!(network.names("h2").is_empty());
+    let end = network.rdpipe(["h1:< missing", "h2:> out"]).start().end();
+    end.tells(1, &["h1", "missing", "No such file"]);
+    assert!(network.names("h2").is_empty());
+}
+
+#[test]
+fn a_directory_that_is_not_there() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    let end = network.rdpipe(["h1:echo x", "h2:> no/where"]).start().end();
+    end.tells(1, &["h2", "no/where", "No such file"]);
+}

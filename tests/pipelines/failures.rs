@@ -1,0 +1,291 @@
+//! Pipelines in which something fails: nothing ends as if all had been well, and every status is told.
+
+use std::{
+    io::{Read, Write},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+
+use crate::support::programs::hosts::{Network, Outcome, Terminal, text};
+use crate::support::programs::{End, Running, eventually};
+
+/// A source that goes on and on, slowly enough to be in the middle of for as long as one likes.
+const TRICKLE: &str = "while sleep 0.02; do echo more; done";
+
+/// Waits until something has come through to that file.
+fn flows(network: &Network, host: &str, file: &str) {
+    eventually("something to arrive", || {
+        let file = network.file(host, file).metadata();
+        file.is_ok_and(|file| file.len() > 0).then_some(())
+    });
+}
+
+/// A pipeline h1 to h2 in which h2 must not come to a happy end: what h2's shell says when `cat` does.
+fn spoil(network: &Network, options: &[&str], spoil: impl FnOnce(&Running)) -> End {
+    let source = format!("h1:{TRICKLE}");
+    let segments = [&source, "h2:cat > copy && touch happy"];
+    let running = network.rdpipe([options, &segments].concat()).start();
+    flows(network, "h2", "copy");
+    spoil(&running);
+    let end = running.end();
+    assert_eq!(network.names("h2"), ["copy"], "{}", end.stderr);
+    end
+}
+
+#[test]
+fn a_source_that_is_killed() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    let end = spoil(&network, &[], |_| network.process("h1", TRICKLE).kill());
+    end.tells(137, &["h1", "signal 9"]);
+    end.is_silent_on(&["panicked"]);
+    network.assert_empty(end.at, Duration::from_secs(2));
+}
+
+#[test]
+fn an_agent_of_the_source_that_is_killed() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    let end = spoil(&network, &[], |_| {
+        network.process("h1", "--agent=worker").kill();
+    });
+    end.tells(255, &["h1", "signal 9"]);
+}
+
+#[test]
+fn an_ssh_session_of_the_source_that_is_killed() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    let end = spoil(&network, &[], |_| {
+        network.process("h1", "sshd: root").kill();
+    });
+    end.tells(255, &["h1"]);
+    network.assert_empty(end.at, Duration::from_secs(5));
+}
+
+#[test]
+fn a_connection_that_is_cut() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    // The two hosts lose each other; the controller goes on reaching both.
+    let end = spoil(&network, &["--timeout", "2"], |_| {
+        network.on("h1", "ip route add blackhole 10.77.0.2/32");
+        network.on("h2", "ip route add blackhole 10.77.0.1/32");
+    });
+    end.tells(255, &["h1", "h2"]);
+    network.assert_empty(end.at, Duration::from_secs(2));
+}
+
+#[test]
+fn a_stage_that_defends_itself_against_sigterm() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    let source = format!("h1:{TRICKLE}");
+    let sink = "h2:trap '' TERM; cat > copy && touch happy";
+    let running = network.rdpipe([&source, sink]).start();
+    flows(&network, "h2", "copy");
+    network.process("h1", TRICKLE).kill();
+    running.end().tells(137, &["h1"]);
+    assert_eq!(network.names("h2"), ["copy"]);
+}
+
+#[test]
+fn a_stage_that_fails_after_all_was_written() {
+    let Some(network) = Network::new(3) else {
+        return;
+    };
+    for old in [None, Some("old\n")] {
+        if let Some(old) = old {
+            network.write("h3", "out", old.as_bytes());
+        }
+        let segments = ["h1:echo all; exit 3", "h2:cat", "h3:> out"];
+        let end = network.rdpipe(segments).start().end();
+        end.tells(3, &["stage 1 (h1)", "3"]);
+        let names: &[&str] = if old.is_some() { &["out"] } else { &[] };
+        assert_eq!(network.names("h3"), names);
+        if let Some(old) = old {
+            assert_eq!(network.read("h3", "out"), old.as_bytes());
+        }
+    }
+}
+
+#[test]
+fn a_file_is_not_opened_after_a_stage_that_failed() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    network.write("h2", "old", b"what was there\n");
+    let segments = ["h1:exit 4", "h2:< old", "h2:cat"];
+    let end = network.rdpipe(segments).start().end();
+    end.tells(4, &["stage 1 (h1)"]);
+    assert_eq!(end.stdout, b"");
+}
+
+#[test]
+fn every_stage_in_turn() {
+    let Some(network) = Network::new(3) else {
+        return;
+    };
+    let failures = [
+        ("cat; exit 3", 3, "3"),
+        ("cat; kill -9 $$", 137, "signal 9"),
+        ("no-such-command", 127, "127"),
+    ];
+    for failing in 1..=3 {
+        for (command, code, word) in failures {
+            let segments = (1..=3).map(|stage| {
+                let command = if stage == failing { command } else { "cat" };
+                format!("h{stage}:{command}")
+            });
+            let end = network.rdpipe(segments).start().end();
+            let stage = format!("stage {failing} (h{failing})");
+            end.tells(code, &[&stage, word]);
+        }
+    }
+}
+
+#[test]
+fn the_rightmost_failure_counts() {
+    let Some(network) = Network::new(3) else {
+        return;
+    };
+    let segments = ["h1:exit 3", "h2:cat; exit 4", "h3:cat"];
+    network
+        .rdpipe(segments)
+        .start()
+        .end()
+        .tells(4, &["h1", "h2"]);
+}
+
+#[test]
+fn a_status_of_its_own() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    network
+        .rdpipe(["h1:exit 7"])
+        .start()
+        .end()
+        .tells(7, &["h1", "7"]);
+}
+
+#[test]
+fn nothing_found_is_an_end_all_the_same() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    let segments = ["h1:echo something | grep nothing", "h2:wc -c"];
+    let end = network.rdpipe(segments).start().end();
+    end.tells(1, &["stage 1 (h1)"]);
+    assert_eq!(end.stdout, b"0\n");
+}
+
+#[test]
+fn what_a_command_left_running_is_waited_for() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    let since = Instant::now();
+    let segments = ["h1:echo word", "h2:tee >(sleep 2; exit 3)"];
+    let end = network.rdpipe(segments).start().end();
+    end.tells(3, &["stage 2 (h2)", "3"]);
+    assert_eq!(end.stdout, b"word\n");
+    assert!(end.at - since >= Duration::from_secs(2));
+}
+
+#[test]
+fn a_reader_that_wants_no_more_is_no_failure() {
+    let Some(network) = Network::new(3) else {
+        return;
+    };
+    let all = ["h1:yes", "h2:cat", "h3:head -1"];
+    network.rdpipe(all).start().end().is("y\n");
+    // From our own input, too, where nobody waits for the program that feeds it.
+    let mut running = network.rdpipe(["h1:head -1"]).stdin(Stdio::piped()).start();
+    let mut stdin = running.stdin();
+    let endless = std::thread::spawn(move || while stdin.write_all(&[b'\n'; 4096]).is_ok() {});
+    running.end().is("\n");
+    endless.join().unwrap();
+    // And where our own output goes.
+    let mut running = network.rdpipe(["h1:yes", "h2:cat"]).start_raw();
+    let mut stdout = running.take_stdout();
+    stdout.read_exact(&mut [0; 2]).unwrap();
+    drop(stdout);
+    let end = running.end();
+    assert!([0, 141].contains(&end.code()), "{end:?}");
+    network.assert_empty(end.at, Duration::from_secs(2));
+}
+
+#[test]
+fn an_interrupt() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    let signals = [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)];
+    for (signal, code) in signals {
+        if crate::support::programs::is_ignored(signal) {
+            println!("SKIPPED in part: {signal:?} is ignored here");
+            continue;
+        }
+        let end = spoil(&network, &[], |running| {
+            running.signal(signal);
+        });
+        end.exits(code);
+        network.assert_empty(end.at, Duration::from_secs(2));
+        std::fs::remove_file(network.file("h2", "copy")).unwrap();
+    }
+}
+
+#[test]
+fn a_table_says_where_it_failed() {
+    let Some(network) = Network::new(3) else {
+        return;
+    };
+    network.write("h1", "in", &text(1_000_000));
+    let json = network.file("ctl", "how.json");
+    let json = json.display().to_string();
+    let options = ["--json", &json];
+    let segments = ["h1:< in", "h2:cat; exit 3", "h3:wc -c"];
+    let end = network
+        .rdpipe([&options[..], &segments].concat())
+        .start()
+        .end();
+    end.tells(3, &["h1", "h2", "h3", "cat; exit 3", "1.0 MB"]);
+    assert_eq!(end.stdout, b"1000000\n");
+    let told: serde_json::Value = serde_json::from_slice(&network.read("ctl", "how.json")).unwrap();
+    let stages = told["stages"].as_array().unwrap();
+    assert_eq!(stages.len(), 3, "{told}");
+    for (stage, host) in stages.iter().zip(["h1", "h2", "h3"]) {
+        assert_eq!(stage["host"], host, "{told}");
+    }
+    assert!(stages[1].to_string().contains('3'), "{told}");
+}
+
+#[test]
+fn a_terminal_that_gets_an_interrupt() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    if crate::support::programs::is_ignored(Signal::INT) {
+        crate::support::programs::skip("SIGINT is ignored here");
+        return;
+    }
+    let mut terminal = Terminal::new();
+    let source = format!("h1:{TRICKLE}");
+    let running = network
+        .on_terminal(&terminal, [&source, "h2:cat > copy && touch happy"])
+        .start();
+    flows(&network, "h2", "copy");
+    terminal.types("\x03");
+    let end = running.end();
+    end.exits(130);
+    assert_eq!(network.names("h2"), ["copy"]);
+    network.assert_empty(end.at, Duration::from_secs(2));
+}

@@ -1,0 +1,340 @@
+//! The examples of the manual, on real hosts: every byte compared.
+
+use std::{
+    fs::File,
+    io::{Read, Write},
+    os::unix::fs::FileExt,
+    process::Stdio,
+};
+
+use crate::support::programs::hosts::{Network, Outcome, Terminal, text};
+use crate::support::programs::{End, eventually};
+
+/// Runs it with this input.
+#[track_caller]
+fn fed(network: &Network, input: &[u8], arguments: &[&str]) -> End {
+    let mut running = network.rdpipe(arguments).stdin(Stdio::piped()).start();
+    let mut stdin = running.stdin();
+    // Whoever wants no more closes it, which its status tells.
+    let _ = stdin.write_all(input);
+    drop(stdin);
+    running.end()
+}
+
+#[test]
+fn uppercase_on_one_host_and_reversed_on_another() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    let segments = ["h1:tr [:lower:] [:upper:]", "h2:rev"];
+    fed(&network, b"hello\n", &segments).is("OLLEH\n");
+}
+
+#[test]
+fn a_command_that_counts() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    fed(&network, &text(3_000_000), &["h1:wc -c"]).is("3000000\n");
+    fed(&network, b"", &["h1:wc -c"]).is("0\n");
+}
+
+#[test]
+fn a_copy_in_a_file() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    for bytes in [0, 1, 5_000_000] {
+        let data = text(bytes);
+        fed(&network, &data, &["h1:> mycopy"]).is("");
+        assert!(network.read("h1", "mycopy") == data, "{bytes} bytes");
+    }
+    assert_eq!(network.names("h1"), ["mycopy"]);
+}
+
+#[test]
+fn a_copy_and_a_count_and_a_word_after_them() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    let data = text(2_000_000);
+    let end = fed(&network, &data, &["h1:tee mycopy | wc -c; echo done"]);
+    end.is("2000000\ndone\n");
+    assert!(network.read("h1", "mycopy") == data);
+}
+
+#[test]
+fn a_file_through_a_command_to_a_file() {
+    let Some(network) = Network::new(3) else {
+        return;
+    };
+    let data = text(4_000_000);
+    network.write("h1", "textfile", &data);
+    let segments = [
+        "h1:< textfile",
+        "h2:tr [:lower:] [:upper:]",
+        "h3:> TEXTFILE",
+    ];
+    network.rdpipe(segments).start().end().is("");
+    assert!(network.read("h3", "TEXTFILE") == data.to_ascii_uppercase());
+    assert_eq!(
+        [network.names("h1"), network.names("h2")],
+        [vec!["textfile".to_owned()], vec![]]
+    );
+}
+
+#[test]
+fn a_file_that_grows() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    network.write("h2", "log", b"before\n");
+    let data = text(1_000_000);
+    network.write("h1", "more", &data);
+    network
+        .rdpipe(["h1:< more", "h2:>> log"])
+        .start()
+        .end()
+        .is("");
+    let all = [&b"before\n"[..], &data].concat();
+    assert!(network.read("h2", "log") == all);
+    fed(&network, b"end\n", &["h2:>>log"]).is("");
+    assert!(network.read("h2", "log") == [&all[..], b"end\n"].concat());
+}
+
+#[test]
+fn a_file_in_the_middle_waits_for_what_is_before_it() {
+    let Some(network) = Network::new(3) else {
+        return;
+    };
+    // What the first stages write goes nowhere, and the file is only there once they have ended.
+    let segments = [
+        "h1:head -c 3000000 /dev/zero; sleep 0.3; echo made by h1 > made",
+        "h1:< made",
+        "h3:sed s/h1/you/",
+    ];
+    network.rdpipe(segments).start().end().is("made by you\n");
+    // A file that the stage before it writes.
+    let segments = ["h1:echo once", "h2:> between", "h2:< between", "h3:cat"];
+    network.rdpipe(segments).start().end().is("once\n");
+    // It is opened even where what is before it wrote nothing, and by nobody before.
+    let segments = ["h1:true", "h2:< between", "h2:rev"];
+    network.rdpipe(segments).start().end().is("ecno\n");
+}
+
+#[test]
+fn a_file_that_is_written_in_the_middle_leaves_nothing_to_the_next() {
+    let Some(network) = Network::new(3) else {
+        return;
+    };
+    let data = text(1_000_000);
+    fed(
+        &network,
+        &data,
+        &["h1:cat", "h2:> kept", "h3:wc -c; echo next"],
+    )
+    .is("0\nnext\n");
+    assert!(network.read("h2", "kept") == data);
+    fed(&network, b"more\n", &["h2:>> kept", "h3:wc -c"]).is("0\n");
+    assert!(network.read("h2", "kept") == [&data[..], b"more\n"].concat());
+}
+
+#[test]
+fn files_without_input() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    for old in [None, Some("old\n")] {
+        for (operator, kept) in [(">", false), (">>", true)] {
+            let _ = std::fs::remove_file(network.file("h1", "file"));
+            if let Some(old) = old {
+                network.write("h1", "file", old.as_bytes());
+            }
+            // From a terminal nothing is read, and /dev/null is empty.
+            let segment = format!("h1:{operator} file");
+            let terminal = Terminal::new();
+            network
+                .rdpipe([&segment])
+                .stdin(terminal.inside())
+                .start()
+                .end()
+                .is("");
+            let expected = old.filter(|_| kept).unwrap_or("");
+            assert_eq!(network.read("h1", "file"), expected.as_bytes(), "{segment}");
+            network.rdpipe([&segment]).start().end().is("");
+            assert_eq!(network.read("h1", "file"), expected.as_bytes(), "{segment}");
+        }
+    }
+}
+
+#[test]
+fn four_hosts_that_all_keep_a_copy() {
+    let Some(network) = Network::new(4) else {
+        return;
+    };
+    let data = text(6_000_000);
+    network.write("h1", "snap", &data);
+    let segments = [
+        "h1:cat snap",
+        "h2:tee >(cat > copy)",
+        "h3:tee >(cat > copy)",
+        "h4:tee >(cksum >> snap_sum) | wc -c >> snap_sizes; echo done",
+    ];
+    network.rdpipe(segments).start().end().is("done\n");
+    for host in ["h2", "h3"] {
+        // `tee` and the shell have ended, and the copies all the same are complete: the stage waits for them.
+        assert!(network.read(host, "copy") == data, "{host}");
+    }
+    assert_eq!(network.read("h4", "snap_sizes"), b"6000000\n");
+    let sum = network.on(
+        "h4",
+        &format!("cksum < {}", network.file("h1", "snap").display()),
+    );
+    assert_eq!(network.read("h4", "snap_sum"), sum.as_bytes());
+}
+
+#[test]
+fn to_nowhere() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    network.write("h1", "zeroes", &vec![0; 20 << 20]);
+    let segments = ["-v", "h1:</dev/null", "h2:>/dev/null"];
+    network.rdpipe(segments).start().end().exits(0);
+    let end = network
+        .rdpipe(["-v", "h1:<zeroes", "h2:>/dev/null"])
+        .start()
+        .end();
+    assert!(end.exits(0).contains("20971520"), "{}", end.stderr);
+    let kind = network.on("h2", "stat -c %F /dev/null");
+    assert_eq!(kind, "character special file\n");
+}
+
+#[test]
+fn a_terminal_is_no_input() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    // Nobody types an end of file: whoever reads the terminal hangs.
+    let terminal = Terminal::new();
+    let rdpipe = network.rdpipe(["h1:wc -c; echo and on"]);
+    rdpipe
+        .stdin(terminal.inside())
+        .start()
+        .end()
+        .is("0\nand on\n");
+}
+
+#[test]
+fn a_host_that_is_there_and_back_again() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    let data = text(3_000_000);
+    let segments = ["h1:cat", "h2:rev", "h1:rev"];
+    fed(&network, &data, &segments).is(&data);
+    let segments = ["h1:cat", "h1:rev", "h1:cat", "h1:rev", "h1:cat"];
+    fed(&network, &data, &segments).is(&data);
+}
+
+#[test]
+fn words_that_shells_like_to_change() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    let words = "a  'b' \"c\" $HOME `d` \\e !f *:?\n-n äöü € ~ #g; h | i > j & k";
+    let segment = format!("h1:cat <<'END'\n{words}\nEND");
+    fed(&network, b"", &[&segment]).is(format!("{words}\n"));
+    // Its own shell, and its own directory.
+    let end = fed(&network, b"", &["h1:echo $0 $BASH \"$HOME\"; pwd"]);
+    let home = network.file("h1", "");
+    let home = home.to_string_lossy();
+    let home = home.trim_end_matches('/');
+    let said = String::from_utf8_lossy(&end.stdout).into_owned();
+    assert!(
+        said.contains("bash") && said.matches(home).count() == 2,
+        "{said}"
+    );
+}
+
+#[test]
+fn this_machine_takes_part_without_ssh() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    let data = text(2_000_000);
+    network.write("ctl", "mine", &data);
+    let segments = [":< mine", "h1:rev", ":rev", "h2:cat", ":> copy"];
+    network.rdpipe(segments).start().end().is("");
+    assert!(network.read("ctl", "copy") == data);
+}
+
+/// One byte in [`MARK_EVERY`] is not zero, so that making and comparing cost next to nothing; no two marks are alike, so
+/// that nothing can be where it does not belong.
+const MARK_EVERY: u64 = (1 << 20) - 7;
+
+#[test]
+fn a_gibibyte() {
+    let Some(network) = Network::new(3) else {
+        return;
+    };
+    let bytes = 1_u64 << 30;
+    let big = File::create(network.file("h1", "big")).unwrap();
+    big.set_len(bytes).unwrap();
+    for (number, at) in marks(0..bytes) {
+        big.write_at(&number.to_be_bytes(), at).unwrap();
+    }
+    let mut running = network.rdpipe(["h1:< big", "h2:cat", "h3:cat"]).start_raw();
+    let mut stdout = running.take_stdout();
+    let (mut found, mut expected, mut at) = (vec![0; 1 << 20], vec![0; 1 << 20], 0);
+    loop {
+        let mut filled = 0;
+        while filled < found.len() {
+            match stdout.read(&mut found[filled..]).unwrap() {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        expected.fill(0);
+        let end = at + filled as u64;
+        for (number, start) in marks(at.saturating_sub(8)..end) {
+            for (place, byte) in (start..).zip(number.to_be_bytes()) {
+                if place >= at && place < end {
+                    expected[usize::try_from(place - at).unwrap()] = byte;
+                }
+            }
+        }
+        assert!(found[..filled] == expected[..filled], "in the MiB at {at}");
+        at = end;
+        if filled < found.len() {
+            break;
+        }
+    }
+    assert_eq!(at, bytes);
+    running.end().exits(0);
+}
+
+/// The marks that begin in `range`: what is there, and where.
+fn marks(range: std::ops::Range<u64>) -> impl Iterator<Item = (u64, u64)> {
+    let first = range.start.div_ceil(MARK_EVERY).max(1);
+    (first..)
+        .map(|number| (number, number * MARK_EVERY))
+        .take_while(move |(_, at)| *at < range.end.min((1 << 30) - 8))
+}
+
+#[test]
+fn nothing_stays_behind_when_all_is_well() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    let end = fed(&network, b"x", &["h1:sleep 0.5 & cat", "h2:cat"]);
+    end.is("x");
+    network.assert_empty(end.at, std::time::Duration::from_secs(2));
+    // Sessions of sshd end a moment after their clients.
+    eventually("empty hosts", || {
+        network
+            .hosts()
+            .all(|host| network.processes(&host).is_empty())
+            .then_some(())
+    });
+}

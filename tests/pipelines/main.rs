@@ -1,0 +1,12 @@
+//! Pipelines of rdpipe: on this machine, and over hosts that are network namespaces with an sshd each.
+#![cfg(feature = "cli")]
+
+mod errors;
+mod failures;
+mod hosts;
+mod local;
+mod orphans;
+mod secrets;
+mod start;
+#[path = "../support/mod.rs"]
+mod support;

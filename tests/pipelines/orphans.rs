@@ -1,0 +1,213 @@
+//! Whatever dies, and however: nothing of a pipeline is left on any host, and the survivors name the cause.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::support::programs::hosts::{Network, Outcome, Process, Terminal};
+use crate::support::programs::{Running, eventually, is_ignored, skip};
+
+/// The promise.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Three stages, each with company: a child in the background, one that has left its session, and one whose parent is gone.
+/// Something goes through them for as long as one likes.
+const STAGES: [&str; 3] = [
+    "h1:sleep 1001 & while sleep 0.02; do echo more; done",
+    "h2:sleep 1002 & setsid sleep 1003 & (setsid sh -c 'sleep 1004 & sleep 1005 & exit' &) ; cat; exit",
+    "h3:sleep 1006 & cat > copy && touch happy; wait",
+];
+
+/// What must run on h1, h2 and h3 once it flows.
+const COMPANY: [(&str, &str); 6] = [
+    ("h1", "sleep 1001"),
+    ("h2", "sleep 1002"),
+    ("h2", "sleep 1003"),
+    ("h2", "sleep 1004"),
+    ("h2", "sleep 1005"),
+    ("h3", "sleep 1006"),
+];
+
+/// Waits until everybody is there and bytes have come to the other end.
+fn flows(network: &Network) {
+    eventually("something to arrive", || {
+        let copy = network.file("h3", "copy").metadata();
+        copy.is_ok_and(|copy| copy.len() > 0).then_some(())
+    });
+    for (host, line) in COMPANY {
+        network.process(host, line);
+    }
+}
+
+/// Starts it, kills somebody, and expects empty hosts and these words of whoever is left to say them.
+fn kills(options: &[&str], code: i32, words: &[&str], kill: impl FnOnce(&Network, &Running)) {
+    let Some(network) = Network::new(3) else {
+        return;
+    };
+    let running = network.rdpipe([options, &STAGES].concat()).start();
+    flows(&network);
+    let since = Instant::now();
+    kill(&network, &running);
+    network.assert_empty(since, LIMIT);
+    let end = running.end();
+    assert_eq!(network.names("h3"), ["copy"], "{}", end.stderr);
+    end.tells(code, words);
+    // What comes of it is not what caused it.
+    let first = end.stderr.lines().next().unwrap_or("").to_owned();
+    for word in words {
+        assert!(
+            first.contains(word),
+            "not {word:?} first, but:\n{}",
+            end.stderr
+        );
+    }
+}
+
+#[test]
+fn the_controller() {
+    let Some(network) = Network::new(3) else {
+        return;
+    };
+    let running = network.rdpipe(STAGES).start();
+    flows(&network);
+    let since = running.kill();
+    network.assert_empty(since, LIMIT);
+    assert_eq!(network.names("h3"), ["copy"]);
+}
+
+#[test]
+fn the_controller_and_all_of_its_ssh() {
+    let Some(network) = Network::new(3) else {
+        return;
+    };
+    let running = network.rdpipe(STAGES).start();
+    flows(&network);
+    let since = running.kill();
+    for process in network.processes("ctl") {
+        process.kill();
+    }
+    network.assert_empty(since, LIMIT);
+    assert_eq!(network.names("h3"), ["copy"]);
+}
+
+#[test]
+fn a_worker() {
+    for host in ["h1", "h2", "h3"] {
+        kills(&[], 255, &[host, "signal 9"], |network, _| {
+            network.process(host, "--agent=worker").kill();
+        });
+    }
+}
+
+#[test]
+fn a_guard() {
+    for host in ["h1", "h2", "h3"] {
+        kills(&[], 255, &[host], |network, _| guard(network, host).kill());
+    }
+}
+
+/// The guard is the worker's parent.
+fn guard(network: &Network, host: &str) -> Process {
+    let all = network.processes(host);
+    let is_guard = |process: &&Process| {
+        let mut children = process.children().into_iter();
+        children.any(|child| child.line.contains("--agent=worker"))
+    };
+    let guard = all.iter().find(is_guard);
+    guard.expect("a worker has a parent").clone()
+}
+
+#[test]
+fn an_ssh_session() {
+    for host in ["h1", "h2", "h3"] {
+        kills(&[], 255, &[host], |network, _| {
+            network.process(host, "sshd: root").kill();
+        });
+    }
+}
+
+#[test]
+fn an_ssh_of_the_controller() {
+    kills(&[], 255, &["h2"], |network, _| {
+        let all = network.processes("ctl");
+        let ssh = all
+            .iter()
+            .find(|p| p.line.contains(" h2 "))
+            .expect("an ssh");
+        ssh.kill();
+    });
+}
+
+#[test]
+fn a_command() {
+    let victims = [
+        ("h1", "while sleep"),
+        ("h2", "setsid sleep 1003 &"),
+        ("h3", "touch happy"),
+    ];
+    for (host, line) in victims {
+        kills(&[], 137, &[host, "signal 9"], |network, _| {
+            network.process(host, line).kill();
+        });
+    }
+}
+
+#[test]
+fn an_interrupt() {
+    if is_ignored(Signal::INT) {
+        skip("SIGINT is ignored here");
+        return;
+    }
+    kills(&[], 130, &["SIGINT"], |_, running| {
+        running.signal(Signal::INT);
+    });
+}
+
+#[test]
+fn a_terminal_that_is_closed() {
+    let Some(network) = Network::new(3) else {
+        return;
+    };
+    if is_ignored(Signal::HUP) {
+        skip("SIGHUP is ignored here");
+        return;
+    }
+    let terminal = Terminal::new();
+    let running = network.on_terminal(&terminal, STAGES).start();
+    flows(&network);
+    let since = Instant::now();
+    drop(terminal);
+    network.assert_empty(since, LIMIT);
+    running.end().exits(129);
+    assert_eq!(network.names("h3"), ["copy"]);
+}
+
+#[test]
+fn a_network_that_is_cut() {
+    for host in ["h1", "h2", "h3"] {
+        let Some(network) = Network::new(3) else {
+            return;
+        };
+        let running = network
+            .rdpipe([&["--timeout", "3"][..], &STAGES].concat())
+            .start();
+        flows(&network);
+        let since = Instant::now();
+        network.on(host, "ip link set eth0 down");
+        // sshd itself waits for a client that it can no longer hear, as it does without us.
+        let limit = Duration::from_secs(3) + LIMIT;
+        network.assert_empty_but(since, limit, Process::is_sshd);
+        running.end().tells(255, &[host]);
+        assert_eq!(network.names("h3"), ["copy"]);
+    }
+}
+
+#[test]
+fn a_host_that_vanishes() {
+    // Its processes all at once, those of sshd too: as a crash, but with a network that still answers.
+    kills(&[], 255, &["h2"], |network, _| {
+        for process in network.processes("h2") {
+            process.kill();
+        }
+    });
+}

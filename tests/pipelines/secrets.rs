@@ -1,0 +1,70 @@
+//! The keys of a pipeline's edges, which nobody can read from /proc while it runs.
+
+use std::fs;
+
+use crate::support::programs::eventually;
+use crate::support::programs::hosts::{Network, Outcome};
+
+/// How all keys begin that rdpipe makes.
+const KEY: &[u8] = b"rdk1";
+
+/// Where in /proc something that looks like a key stands, of all processes on all hosts.
+fn found(network: &Network) -> Vec<String> {
+    let hosts = network.hosts().chain(["ctl".to_owned()]);
+    let mut found = Vec::new();
+    for host in hosts {
+        for process in network.processes(&host) {
+            for file in ["cmdline", "environ"] {
+                let file = format!("/proc/{}/{file}", process.id);
+                let content = fs::read(&file).unwrap_or_default();
+                if content.windows(KEY.len()).any(|window| window == KEY) {
+                    found.push(format!("{file} of {process:?} on {host}"));
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn no_key_in_any_argument_or_environment() {
+    let Some(network) = Network::new(3) else {
+        return;
+    };
+    let made = rdpipe::Key::generate().unwrap();
+    assert!(made.text().as_bytes().starts_with(KEY));
+    // From the first process on: what shows for a moment only shows to whoever looks all the time.
+    let segments = [
+        ":while sleep 0.02; do echo more; done",
+        "h1:cat",
+        "h2:tee copy",
+        "h3:cat > copy",
+    ];
+    let running = network.rdpipe(segments).start();
+    eventually("something to arrive", || {
+        assert_eq!(found(&network), Vec::<String>::new());
+        let copy = network.file("h3", "copy").metadata();
+        copy.is_ok_and(|copy| copy.len() > 0).then_some(())
+    });
+    assert_eq!(found(&network), Vec::<String>::new());
+    // Nor in what a command gets, and from it everybody else.
+    let end = network
+        .rdpipe(["h1:env; cat /proc/$PPID/environ"])
+        .start()
+        .end();
+    end.exits(0);
+    assert!(!end.stdout.windows(KEY.len()).any(|window| window == KEY));
+    running.kill();
+    running.end().is_silent_on(&["rdk1"]);
+    // We would have seen one.
+    let decoy = network
+        .ssh("h1", "RDPIPE_KEY=rdk1example sleep 1000")
+        .start();
+    eventually("a key to be found", || {
+        found(&network)
+            .iter()
+            .any(|place| place.contains("environ"))
+            .then_some(())
+    });
+    drop(decoy);
+}

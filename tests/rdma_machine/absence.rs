@@ -1,0 +1,297 @@
+//! RDMA that is not there, or does not work: `auto` runs over TCP and says why, `rdma` fails and says what
+//! to do. And RDMA of which only a part works.
+
+use std::{
+    sync::Once,
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+
+use crate::{
+    support::programs::{End, Link, Sight, eventually, ip, key, limit, random_bytes},
+    turn,
+};
+
+/// How much longer than TCP that was asked for.
+const MORE: Duration = Duration::from_secs(2);
+
+const BYTES: usize = 300_000;
+
+/// Everything, for both ends.
+const ALL: [Sight; 2] = [Sight::All; 2];
+
+/// A device for each, and neither reaches the other: rxe sends from one of the machine's own addresses to
+/// another by way of lo, where no device listens.
+const APART: [Sight; 2] = [Sight::Only("rxe0"), Sight::Only("rxe1")];
+
+/// What is wrong, as the receiver and the sender see the machine, and what is said of it.
+struct Absence {
+    sights: [Sight; 2],
+    why: &'static str,
+    remedy: &'static str,
+    said: Said,
+}
+
+/// Who must say under `auto` why the data goes over TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Said {
+    /// There is no hardware to wonder about.
+    Nothing,
+    /// Only the end that has hardware, the receiver.
+    ByOne,
+    ByBoth,
+}
+
+#[test]
+fn no_device_at_all() {
+    let Some(_turn) = turn() else { return };
+    Absence {
+        sights: [Sight::Nothing; 2],
+        why: "no RDMA device",
+        remedy: "use --transport auto to take TCP",
+        said: Said::Nothing,
+    }
+    .is_tcp_or_an_error();
+}
+
+#[test]
+fn no_device_at_one_end() {
+    let Some(_turn) = turn() else { return };
+    let absence = Absence {
+        sights: [Sight::All, Sight::Nothing],
+        why: "no RDMA device",
+        remedy: "use --transport auto to take TCP",
+        said: Said::ByOne,
+    };
+    absence.is_tcp_or_an_error();
+    // Only the end that has one insists: the other one is told, too.
+    let ends = run(absence.sights, ["--transport rdma", "--transport auto"]).ends;
+    for end in ends {
+        let host = host();
+        let text = format!("no RDMA, and one end does not allow TCP: {host}: no RDMA");
+        end.fails(255, &[&text]);
+    }
+}
+
+#[test]
+fn no_rights() {
+    let Some(_turn) = turn() else { return };
+    Absence {
+        sights: [Sight::Forbidden; 2],
+        why: "rxe0 may not be used: no rights on /dev/infiniband/uverbs",
+        remedy: "`chmod 666` it, or give it mode 660 and a group of this user's",
+        said: Said::ByBoth,
+    }
+    .is_tcp_or_an_error();
+}
+
+#[test]
+fn devices_that_are_down() {
+    let Some(_turn) = turn() else { return };
+    let _down = [Link::down("d0"), Link::down("d1")];
+    Absence {
+        sights: ALL,
+        why: "device rxe0 port 1 is DOWN",
+        remedy: "set its network interface up",
+        said: Said::ByBoth,
+    }
+    .is_tcp_or_an_error();
+}
+
+#[test]
+fn networks_that_do_not_meet() {
+    let Some(_turn) = turn() else { return };
+    Absence {
+        sights: APART,
+        why: "networks differ (10.99.0.0/24 here, 10.98.0.0/24 there)",
+        remedy: "put a port of each into one",
+        said: Said::ByBoth,
+    }
+    .is_tcp_or_an_error();
+}
+
+#[test]
+fn a_device_that_never_delivers() {
+    let Some(_turn) = turn() else { return };
+    let _near = Near::new();
+    Absence {
+        sights: APART,
+        why: "nothing crossed the queue pair within 1.",
+        remedy: "RoCE v2 is UDP, port 4791: see that nothing on the way drops it",
+        said: Said::ByBoth,
+    }
+    .is_tcp_or_an_error();
+}
+
+#[test]
+fn the_next_pair_of_ports_when_the_best_never_delivers() {
+    let Some(_turn) = turn() else { return };
+    let _near = Near::new();
+    // The receiver's first device is as good as its second one, in all that can be known of it.
+    let sights = [Sight::All, Sight::Only("rxe1")];
+    let tcp = run(sights, ["--transport tcp"; 2]).took;
+    let rdma = run(sights, ["--transport rdma -v"; 2]);
+    let more = rdma.took.saturating_sub(tcp);
+    println!("{more:?} more than TCP: {:?}", rdma.said());
+    let tried = "; first tried: ";
+    for (end, device) in rdma.ends.iter().zip(["rxe0", "rxe1"]) {
+        let text = end.exits(0);
+        assert!(text.contains(" over RDMA (rxe1 port 1"), "{text}");
+        let before = text.split_once(tried).map(|(_, before)| before);
+        let wrong = format!("{}: {device} port 1", host());
+        assert!(
+            before.is_some_and(|before| before.starts_with(&wrong)),
+            "{text}"
+        );
+    }
+    assert!(rdma.ends[0].stdout == random_bytes(BYTES), "other bytes");
+    assert!(more < limit(MORE), "{more:?} more than TCP");
+}
+
+/// rxe1 has an address in rxe0's network instead of its own, until this is dropped.
+struct Near;
+
+const FAR: (&str, &str) = ("10.98.0.1/24", "0a62:0001");
+const NEAR: (&str, &str) = ("10.99.0.2/24", "0a63:0002");
+
+impl Near {
+    fn new() -> Self {
+        move_device(FAR, NEAR);
+        Self
+    }
+}
+
+impl Drop for Near {
+    fn drop(&mut self) {
+        move_device(NEAR, FAR);
+    }
+}
+
+/// Replaces an address, and waits until that can be seen in the GID table.
+fn move_device((from, old): (&str, &str), (to, new): (&str, &str)) {
+    ip(&format!("addr del {from} dev d1"));
+    ip(&format!("addr add {to} dev d1"));
+    let has = |gid: &str| {
+        (0..8).any(|index| {
+            let path = format!("/sys/class/infiniband/rxe1/ports/1/gids/{index}");
+            std::fs::read_to_string(path).is_ok_and(|text| text.trim().ends_with(gid))
+        })
+    };
+    eventually("another GID", || (has(new) && !has(old)).then_some(()));
+}
+
+impl Absence {
+    fn is_tcp_or_an_error(&self) {
+        static READ: Once = Once::new();
+        // The first run reads the programs.
+        READ.call_once(|| drop(run(self.sights, ["--transport tcp"; 2])));
+        let tcp = run(self.sights, ["--transport tcp"; 2]).took;
+        let auto = run(self.sights, ["--transport auto"; 2]);
+        let more = auto.took.saturating_sub(tcp);
+        println!("{tcp:?} over TCP, {more:?} more: {:?}", auto.said());
+        self.is_said(&auto);
+        assert!(auto.ends[0].stdout == random_bytes(BYTES), "other bytes");
+        assert!(more < limit(MORE), "{more:?} more than TCP");
+
+        let rdma = run(self.sights, ["--transport rdma"; 2]);
+        println!("insisted: {:?}", rdma.said());
+        self.is_refused(&rdma);
+    }
+
+    /// Why it is TCP stands in one line, of those who have to say it, and nobody says anything else.
+    fn is_said(&self, auto: &Outcome) {
+        for (number, end) in auto.ends.iter().enumerate() {
+            let text = end.exits(0);
+            let lines: Vec<_> = text
+                .lines()
+                .filter(|line| !line.contains("listening on port"))
+                .collect();
+            let speaks = match self.said {
+                Said::Nothing => false,
+                Said::ByOne => number == 0,
+                Said::ByBoth => true,
+            };
+            assert_eq!(lines.len(), usize::from(speaks), "{text}");
+            for line in lines {
+                let told = format!("the data goes over TCP: {}: ", host());
+                assert!(line.contains(&told) && line.contains(self.why), "{line}");
+            }
+        }
+    }
+
+    /// Both ends fail, and whoever has come so far says why, where and what to do.
+    fn is_refused(&self, rdma: &Outcome) {
+        let mut told = 0;
+        for end in &rdma.ends {
+            // Whoever has nothing to offer says so before there is a connection, and the other one misses it.
+            if end.stderr.contains("interrupted by SIGINT") {
+                end.fails(130, &[]);
+            } else if end.stderr.contains("cannot connect to ") {
+                end.fails(255, &[]);
+            } else {
+                end.fails(255, &[host(), self.why, self.remedy]);
+                told += 1;
+            }
+        }
+        assert!(told > 0, "nobody says why: {:?}", rdma.said());
+    }
+}
+
+/// The name of the host, which is that of both ends.
+fn host() -> &'static str {
+    static HOST: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
+        let system = rustix::system::uname();
+        system.nodename().to_string_lossy().into_owned()
+    });
+    &HOST
+}
+
+struct Outcome {
+    /// By the sender.
+    took: Duration,
+    /// The receiver's and the sender's.
+    ends: [End; 2],
+}
+
+impl Outcome {
+    fn said(&self) -> [&str; 2] {
+        [&self.ends[0].stderr, &self.ends[1].stderr]
+    }
+}
+
+/// The receiver and the sender, each with its own eyes and options.
+fn run([to, from]: [Sight; 2], options: [&str; 2]) -> Outcome {
+    let place = crate::support::programs::Place::new();
+    let input = place.file("in", &random_bytes(BYTES));
+    let receiver = to.of(env!("CARGO_BIN_EXE_rdrecv"), "rdrecv");
+    let receiver = with(receiver, &format!("0 {} {}", key(), options[0])).start();
+    let listens = receiver.said("anything", |text| {
+        text.contains('\n')
+            .then(|| text.contains("listening on port"))
+    });
+    let (port, patience) = if listens {
+        (receiver.port(), 3.0)
+    } else {
+        (crate::support::programs::free_port(), 0.1)
+    };
+    let began = Instant::now();
+    let sender = from.of(env!("CARGO_BIN_EXE_rdsend"), "rdsend");
+    let line = format!("127.0.0.1 {port} {} {}", key(), options[1]);
+    let line = format!("{line} --connect-timeout {patience} -i {input}");
+    let sender = with(sender, &line).start().end();
+    let took = began.elapsed();
+    // One that was not reached waits for somebody else.
+    if sender.code() != 0 && listens && !sender.stderr.contains("does not allow TCP") {
+        receiver.signal(Signal::INT);
+    }
+    let ends = [receiver.end(), sender];
+    Outcome { took, ends }
+}
+
+fn with(mut setup: crate::support::programs::Setup, line: &str) -> crate::support::programs::Setup {
+    for argument in line.split_whitespace() {
+        setup = setup.arg(argument);
+    }
+    setup
+}

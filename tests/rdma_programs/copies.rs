@@ -1,0 +1,56 @@
+//! The programs over RDMA, when all is well: every byte, and what `-v` says about the way.
+
+use crate::support::programs::{Place, lacks_rdma, random_bytes, receiver, sender};
+
+#[test]
+fn files_of_every_kind_of_size() {
+    if lacks_rdma() {
+        return;
+    }
+    // None, one, one chunk of the default size and its neighbours, more than a pool.
+    for bytes in [0, 1, (2 << 20) - 1, 2 << 20, (2 << 20) + 1, (17 << 20) + 7] {
+        let place = Place::new();
+        let data = random_bytes(bytes);
+        let input = place.file("in", &data);
+        let receiver = receiver(format!("--transport rdma -o {}", place.old())).start();
+        let sender = sender(receiver.port(), "--transport rdma").arg(input);
+        assert_eq!(sender.start().end().exits(0), "");
+        receiver.end().exits(0);
+        assert!(place.read("old") == data, "{bytes} bytes");
+    }
+}
+
+#[test]
+fn verbose_names_the_way() {
+    if lacks_rdma() {
+        return;
+    }
+    let place = Place::new();
+    let input = place.file("in", &random_bytes(1_000_000));
+    let options = "--transport rdma --chunk 64K --depth 5 -v";
+    let receiver = receiver(options).start();
+    let sender = sender(receiver.port(), options).arg(input).start();
+    for end in [sender.end(), receiver.end()] {
+        let text = end.exits(0);
+        let way = text.lines().find(|line| line.contains(" over RDMA ("));
+        let way = way.unwrap_or_else(|| panic!("no word on the way:\n{text}"));
+        for said in [" port ", "GID ", ", MTU "] {
+            assert!(way.contains(said), "{said:?}: {way}");
+        }
+        let kinds = ["RoCE v2", "RoCE v1", "InfiniBand"];
+        assert!(kinds.iter().any(|kind| way.contains(kind)), "{way}");
+        assert!(text.contains("Chunks of 65536 bytes, 5 at once"), "{text}");
+    }
+}
+
+#[test]
+fn auto_takes_rdma_where_it_is() {
+    if lacks_rdma() {
+        return;
+    }
+    let receiver = receiver("-v").start();
+    let sender = sender(receiver.port(), "-v").start();
+    for end in [sender.end(), receiver.end()] {
+        assert!(end.exits(0).contains(" over RDMA ("), "{}", end.stderr);
+    }
+}

@@ -1,0 +1,91 @@
+//! As `pair_deaths.rs` and `pair_points.rs`, over RDMA, where a queue pair tells nobody that its peer has died.
+
+use std::{io::Write, process::Stdio, time::Duration};
+
+use rustix::process::Signal;
+
+use crate::support::programs::{
+    Doomed, Place, Victim, lacks_rdma, patience, random_bytes, receiver, sender, soon, written,
+};
+
+const OPTIONS: &str = "--transport rdma";
+
+/// Several pools long.
+const FILE_BYTES: usize = 40 << 20;
+
+/// Kills of each end: a few, for an emulated machine takes seconds for each.
+const ROUNDS: usize = 5;
+
+#[test]
+fn the_sender_dies_at_random_moments() {
+    die_at_random_moments(Victim::Sender, 0x5eed_0011);
+}
+
+#[test]
+fn the_receiver_dies_at_random_moments() {
+    die_at_random_moments(Victim::Receiver, 0x5eed_0012);
+}
+
+fn die_at_random_moments(victim: Victim, seed: u64) {
+    if lacks_rdma() {
+        return;
+    }
+    let copy = Doomed {
+        options: OPTIONS,
+        bytes: FILE_BYTES,
+    };
+    let caught = copy.die_at_random_moments(victim, seed, ROUNDS, FILE_BYTES / 2);
+    assert!(caught > 0, "none was caught in the middle");
+}
+
+#[test]
+#[cfg(feature = "fault-injection")]
+fn they_die_at_every_point() {
+    if lacks_rdma() {
+        return;
+    }
+    for victim in [Victim::Sender, Victim::Receiver] {
+        let copy = Doomed {
+            options: OPTIONS,
+            // More than a pool: while its receiver stands still, the sender cannot be through.
+            bytes: (12 << 20) + 7,
+        };
+        copy.die_at_every_point(victim);
+    }
+}
+
+#[test]
+fn a_silent_end_counts_as_dead_after_the_timeout() {
+    if lacks_rdma() {
+        return;
+    }
+    let timeout = patience(Duration::from_secs(2));
+    let silence = format!("nothing was heard from the other end for {timeout:.1?}");
+    for stop_sender in [true, false] {
+        let place = Place::new();
+        let options = format!("--transport rdma --timeout {}", timeout.as_secs_f64());
+        let receiver = receiver(format!("{options} -o {}", place.old())).start();
+        let sender = sender(receiver.port(), &options).stdin(Stdio::piped());
+        let mut sender = sender.start();
+        // Not at its end, and not busy either: what is stopped is known to be in the middle.
+        let mut input = sender.stdin();
+        input.write_all(&random_bytes(3 << 20)).unwrap();
+        written(&place, &receiver, 1);
+        let (stopped, other) = if stop_sender {
+            (sender, receiver)
+        } else {
+            (receiver, sender)
+        };
+        let since = stopped.signal(Signal::STOP);
+        let end = other.end();
+        let late = end.at - since;
+        println!("after {late:?}: {}", end.stderr);
+        assert!(late < timeout + soon(), "{late:?}");
+        end.fails(255, &[&silence, "at byte "]);
+        stopped.signal(Signal::CONT);
+        drop(input);
+        let end = stopped.end();
+        assert_ne!(end.code(), 0, "{end:?}");
+        place.assert_untouched(&[]);
+    }
+}

@@ -1,0 +1,80 @@
+//! The examples, over RDMA.
+
+use std::{
+    env,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use crate::support::programs::examples::Over;
+use crate::support::programs::lacks_rdma;
+
+const RDMA: Over = Over("rdma");
+
+#[test]
+fn stdin_is_copied_to_stdout() {
+    let Some(_machine) = machine() else { return };
+    RDMA.a_file_is_copied(["receive_stdout", "0"], ["send_stdin", ""]);
+}
+
+#[test]
+fn a_killed_sender_is_no_end() {
+    let Some(_machine) = machine() else { return };
+    RDMA.a_killed_sender_is_no_end();
+}
+
+#[test]
+fn many_clients_are_echoed() {
+    let Some(_machine) = machine() else { return };
+    // Each pins two pools, which takes an emulated processor a while.
+    RDMA.many_clients_are_echoed(4, 25);
+}
+
+#[test]
+fn a_body_is_streamed() {
+    let Some(_machine) = machine() else { return };
+    // The whole of it takes minutes where the processor is emulated.
+    let full = env::var("RDPIPE_FULL").is_ok_and(|full| full == "1");
+    RDMA.a_body_is_streamed(if full { 1 << 30 } else { 128 << 20 });
+}
+
+#[test]
+fn frames_are_answered() {
+    let Some(_machine) = machine() else { return };
+    RDMA.frames_are_answered();
+}
+
+#[test]
+fn connections_go_through_a_tunnel() {
+    let Some(_machine) = machine() else { return };
+    RDMA.connections_go_through_a_tunnel();
+}
+
+#[test]
+fn a_broken_tunnel_is_no_end() {
+    let Some(_machine) = machine() else { return };
+    RDMA.a_broken_tunnel_is_no_end();
+}
+
+#[test]
+fn a_file_goes_through_tls() {
+    let Some(_machine) = machine() else { return };
+    RDMA.a_file_goes_through_tls();
+}
+
+#[test]
+fn another_certificate_is_not_trusted() {
+    let Some(_machine) = machine() else { return };
+    RDMA.another_certificate_is_not_trusted();
+}
+
+#[test]
+fn nothing_but_rdma_copies() {
+    let Some(_machine) = machine() else { return };
+    RDMA.a_file_is_copied(["rdma_copy", "receive 0"], ["rdma_copy", "send"]);
+}
+
+/// The machine, if it has RDMA, for one test at a time: two programs are enough for one that is emulated.
+fn machine() -> Option<MutexGuard<'static, ()>> {
+    static MACHINE: Mutex<()> = Mutex::new(());
+    (!lacks_rdma()).then(|| MACHINE.lock().unwrap_or_else(PoisonError::into_inner))
+}

@@ -1,0 +1,84 @@
+//! What can go wrong around a stream over RDMA: sources, sinks, and the connection that controls it.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::Write,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use crate::support::programs::{
+    Act, Connection, Place, Plan, Proxy, Towards, generous, lacks_rdma, patience, random_bytes,
+    receiver, sender, soon,
+};
+
+#[test]
+fn a_full_device() {
+    if lacks_rdma() {
+        return;
+    }
+    let place = Place::new();
+    place.file("in", &random_bytes(17 << 20));
+    let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let receiver = receiver("--transport rdma").stdout(full).start();
+    let sender = sender(receiver.port(), "--transport rdma").arg(place.path("in"));
+    let cause = "cannot write stdout at byte 0: No space left on device";
+    let words = ["127.0.0.1 gave up at byte ", cause];
+    sender.start().end().fails(3, &words);
+    receiver.end().fails(1, &[cause]);
+}
+
+#[test]
+fn an_input_that_cannot_be_read() {
+    if lacks_rdma() {
+        return;
+    }
+    let place = Place::new();
+    let receiver = receiver(format!("--transport rdma -o {}", place.old())).start();
+    let sender = sender(receiver.port(), "--transport rdma");
+    let sender = sender.stdin(File::open(place.directory()).unwrap()).start();
+    let cause = "cannot read standard input at byte 0: Is a directory";
+    sender.end().fails(1, &[cause]);
+    receiver.end().fails(3, &[" gave up at byte 0: ", cause]);
+    place.assert_untouched(&[]);
+}
+
+#[test]
+fn the_control_connection_is_cut() {
+    if lacks_rdma() {
+        return;
+    }
+    for towards in [Towards::Receiver, Towards::Sender] {
+        let place = Place::new();
+        let receiver = receiver(format!("--transport rdma -o {}", place.old())).start();
+        let plan = Plan {
+            connection: Connection::Control,
+            towards,
+            // Well behind the handshake: credits and keepalives, four a second, bring the rest.
+            at: 4_000,
+            act: Act::Cut,
+        };
+        let proxy = Proxy::start(receiver.port(), plan);
+        let timeout = patience(Duration::from_secs(1)).as_secs_f64();
+        let options = format!("--transport rdma --timeout {timeout} --chunk 16K --depth 4");
+        let mut sender = sender(proxy.port, options).stdin(Stdio::piped()).start();
+        let mut input = sender.stdin();
+        let piece = random_bytes(64 << 10);
+        let began = Instant::now();
+        // Until the program at the other end of the pipe is gone.
+        while input.write_all(&piece).is_ok() {
+            assert!(began.elapsed() < generous(), "it goes on and on");
+        }
+        let gone = Instant::now();
+        assert!(proxy.acted());
+        let (sender, receiver) = (sender.end(), receiver.end());
+        let late = receiver.at.saturating_duration_since(gone);
+        assert!(late < soon(), "{late:?}");
+        sender.fails(
+            255,
+            &["sending to 127.0.0.1 failed at byte ", "the other end died"],
+        );
+        receiver.fails(255, &["receiving from ", "the other end died"]);
+        place.assert_untouched(&[]);
+    }
+}

@@ -1,0 +1,27 @@
+//! rdcat with a ticket over RDMA, both ways at once.
+
+use crate::support::programs::lacks_rdma;
+use crate::support::programs::rdcat::{exchange, pair};
+
+#[test]
+fn both_ways_at_once() {
+    if lacks_rdma() {
+        return;
+    }
+    let bytes = [(6 << 20) + 7, (9 << 20) + 1];
+    for said in exchange(pair("-v --transport rdma", "-v"), bytes) {
+        assert!(said.contains(" over RDMA ("), "{said}");
+        assert!(
+            said.contains(&format!("Bytes {}\n", bytes[0] + bytes[1])),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn one_way() {
+    if lacks_rdma() {
+        return;
+    }
+    exchange(pair("--transport rdma --recv", ""), [0, 5_000_001]);
+}

@@ -1,0 +1,67 @@
+//! What a stream costs: memory that does not grow with it, and no processor while it is idle.
+
+use std::{fs::File, process::Stdio, thread, time::Duration};
+
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::support::programs::{cpu_ticks, peak_kib, program, rdrecv, rdsend, receiver, sender};
+
+/// As much as may be resident.
+const LIMIT_KIB: u64 = 48 << 10;
+
+#[test]
+fn memory_stays_flat_however_long_the_stream_is() {
+    let null = || File::options().write(true).open("/dev/null").unwrap();
+    let gigabytes: u64 = 3;
+    let bytes = gigabytes << 30;
+    // A key that has to be stretched, which takes memory too.
+    let receiver = rdrecv("0 a_key_of_a_person -v").stdout(null()).start();
+    let mut zeros = program("/usr/bin/env", "head")
+        .arg("head")
+        .arg("-c")
+        .arg(bytes.to_string());
+    zeros = zeros.stdin(File::open("/dev/zero").unwrap());
+    let mut zeros = zeros.start_raw();
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    let sender = rdsend(format!(
+        "127.0.0.1 {} a_key_of_a_person -v",
+        receiver.port()
+    ));
+    let sender = sender.stdin(reader).start();
+    let mut from_head = zeros.take_stdout();
+    let mut writer = File::from(writer);
+    std::io::copy(&mut from_head, &mut writer).unwrap();
+    // All but the last bytes have been through both: they have used what they are going to use.
+    let peaks = [peak_kib(&sender), peak_kib(&receiver)];
+    drop(writer);
+    for end in [sender.end(), receiver.end()] {
+        assert!(end.exits(0).contains(&format!("Bytes {bytes}")));
+    }
+    println!("peaks: {peaks:?} KiB");
+    assert!(peaks.iter().all(|peak| *peak <= LIMIT_KIB), "{peaks:?} KiB");
+}
+
+#[test]
+fn an_idle_pair_costs_nothing() {
+    let receiver = receiver("").start();
+    let mut sender = sender(receiver.port(), "-v").stdin(Stdio::piped()).start();
+    let input = sender.stdin();
+    sender.said("that it is connected", |text| {
+        text.contains("connected to").then_some(())
+    });
+    let before = [cpu_ticks(&sender), cpu_ticks(&receiver)];
+    // Not to wait for anything: this is the time that is measured.
+    thread::sleep(Duration::from_secs(2));
+    let used = [
+        cpu_ticks(&sender) - before[0],
+        cpu_ticks(&receiver) - before[1],
+    ];
+    // One percent of a core would be two ticks; one more for where the measurement begins and ends.
+    assert!(
+        used.iter().all(|ticks| *ticks <= 3),
+        "{used:?} ticks of 10 ms in two seconds"
+    );
+    drop(input);
+    sender.end().exits(0);
+    receiver.end().exits(0);
+}

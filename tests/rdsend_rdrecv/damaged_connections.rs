@@ -1,0 +1,161 @@
+//! A network that cuts, damages or swallows what it carries: both ends fail, and both say why.
+
+use std::time::Duration;
+
+use crate::support::programs::{
+    Act, Connection, End, Place, Plan, Proxy, Random, Towards, patience, random_bytes, receiver,
+    sender,
+};
+
+/// How long both ends may hear nothing of each other.
+fn timeout() -> Duration {
+    patience(Duration::from_millis(400))
+}
+
+/// An endless transfer through a proxy that does harm, which both ends must notice.
+fn harmed(plan: Plan, timeout: Duration) -> [End; 2] {
+    let place = Place::new();
+    let timeout = timeout.as_secs_f64();
+    let receiver = receiver(format!("--timeout {timeout} -o {}", place.old())).start();
+    let proxy = Proxy::start(receiver.port(), plan);
+    // Small chunks make for many control messages.
+    let options = format!("--timeout {timeout} --chunk 4K -i /dev/zero");
+    let sender = sender(proxy.port, options).start();
+    let ends = [sender.end(), receiver.end()];
+    assert!(proxy.acted(), "{plan:?}\n{ends:#?}");
+    println!(
+        "{plan:?}\n  {}  {}",
+        ends[0].stderr,
+        ends[1].stderr.lines().last().unwrap_or("")
+    );
+    place.assert_untouched(&[]);
+    ends
+}
+
+/// Where bytes pass. Towards the sender, the data connection is silent.
+const EVERYWHERE: [(Connection, Towards); 3] = [
+    (Connection::Data, Towards::Receiver),
+    (Connection::Control, Towards::Receiver),
+    (Connection::Control, Towards::Sender),
+];
+
+/// Where in a direction the harm is done: past the handshake, and where bytes still come by.
+fn somewhere(random: &mut Random, (connection, towards): (Connection, Towards)) -> u64 {
+    match (connection, towards) {
+        (Connection::Data, Towards::Receiver) => 100 + random.below(3_000_000),
+        // There is nothing but keepalives, a few a second.
+        (Connection::Control, Towards::Receiver) => 360 + random.below(60),
+        (Connection::Control, Towards::Sender) => 1000 + random.below(3000),
+        (Connection::Data, Towards::Sender) => unreachable!("nothing ever passes there"),
+    }
+}
+
+#[test]
+fn a_connection_is_cut() {
+    let mut random = Random(1);
+    for place @ (connection, towards) in EVERYWHERE {
+        let plan = Plan {
+            connection,
+            towards,
+            at: somewhere(&mut random, place),
+            act: Act::Cut,
+        };
+        let [sender, receiver] = harmed(plan, timeout());
+        let cause = match connection {
+            Connection::Data => "the data connection broke",
+            Connection::Control => "the other end died",
+        };
+        for end in [sender, receiver] {
+            // Whoever sees it first tells the other.
+            let code = if end.stderr.contains(" gave up at byte ") {
+                3
+            } else {
+                255
+            };
+            end.fails(code, &[" at byte ", cause]);
+        }
+    }
+}
+
+#[test]
+fn a_bit_is_flipped() {
+    let mut random = Random(2);
+    for place @ (connection, towards) in EVERYWHERE {
+        for _ in 0..3 {
+            let at = somewhere(&mut random, place);
+            let [sender, receiver] = harmed(
+                Plan {
+                    connection,
+                    towards,
+                    at,
+                    act: Act::Flip,
+                },
+                timeout(),
+            );
+            for end in [sender, receiver] {
+                let code = if end.stderr.contains(" gave up at byte ") {
+                    3
+                } else {
+                    255
+                };
+                end.fails(code, &[" at byte ", "the bytes were damaged on the way"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_cable_is_pulled() {
+    let (connection, towards) = (Connection::Data, Towards::Receiver);
+    let plan = Plan {
+        connection,
+        towards,
+        at: 1_000_000,
+        act: Act::Silence,
+    };
+    let timeout = timeout();
+    let silence = format!("nothing was heard from the other end for {timeout:.1?}");
+    for end in harmed(plan, timeout) {
+        end.fails(255, &[" failed at byte ", &silence]);
+    }
+}
+
+#[test]
+fn a_handshake_that_breaks_is_tried_again() {
+    let place = Place::new();
+    let data = random_bytes(1_000_000);
+    place.file("in", &data);
+    for towards in [Towards::Receiver, Towards::Sender] {
+        let receiver = receiver("-o").arg(place.path("out")).start();
+        let plan = Plan {
+            connection: Connection::Control,
+            towards,
+            at: 20,
+            act: Act::Cut,
+        };
+        let proxy = Proxy::start(receiver.port(), plan);
+        let sender = sender(proxy.port, "").arg(place.path("in")).start();
+        sender.end().exits(0);
+        receiver.end().exits(0);
+        assert!(proxy.acted() && place.read("out") == data);
+    }
+}
+
+#[test]
+fn a_handshake_that_is_damaged_costs_the_receiver_nothing() {
+    let place = Place::new();
+    let receiver = receiver(format!("-o {}", place.old())).start();
+    let (connection, towards) = (Connection::Control, Towards::Receiver);
+    let plan = Plan {
+        connection,
+        towards,
+        at: 20,
+        act: Act::Flip,
+    };
+    let proxy = Proxy::start(receiver.port(), plan);
+    let damaged = sender(proxy.port, "-i /dev/zero").start();
+    damaged.end().fails(255, &["the keys do not match"]);
+    place.assert_untouched(&[]);
+    sender(receiver.port(), "").start().end().exits(0);
+    receiver.end().exits(0);
+}

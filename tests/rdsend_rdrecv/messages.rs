@@ -1,0 +1,103 @@
+//! What the programs say: nothing, a little, a lot, or JSON.
+
+use serde_json::Value;
+
+use crate::support::programs::{End, Place, random_bytes, receiver, sender};
+
+/// Both ends of a run that moves a million bytes, the sender first.
+fn run(options: &str) -> (End, End) {
+    let place = Place::new();
+    let input = place.file("in", &random_bytes(1_000_000));
+    let receiver = receiver(options).start();
+    let sender = sender(receiver.port(), options).arg(input).start();
+    let sender = sender.end();
+    sender.exits(0);
+    let receiver = receiver.end();
+    receiver.exits(0);
+    (sender, receiver)
+}
+
+#[test]
+fn verbose_ends_with_the_bandwidth() {
+    let (sender, receiver) = run("-v");
+    for end in [sender, receiver] {
+        let lines: Vec<&str> = end.stderr.lines().collect();
+        let prefix = format!("{}: ", end.name);
+        assert!(
+            lines.iter().all(|line| line.starts_with(&prefix)),
+            "{lines:#?}"
+        );
+        let last = lines.last().unwrap();
+        let (_, bandwidth) = last.split_once("Bandwidth ").expect(last);
+        let number = bandwidth.strip_suffix(" GB/s").expect(last);
+        assert_eq!(number.split_once('.').expect(last).1.len(), 3, "{last}");
+        assert!(number.parse::<f64>().unwrap() > 0.0);
+        for said in ["Bytes 1000000", "Seconds ", " over TCP ("] {
+            assert!(end.stderr.contains(said), "{said}:\n{}", end.stderr);
+        }
+    }
+}
+
+#[test]
+fn quiet_says_nothing_but_errors() {
+    let (sender, receiver) = run("");
+    assert_eq!(sender.stderr, "");
+    assert_eq!(receiver.stderr.lines().count(), 1, "{}", receiver.stderr);
+    let (sender, receiver) = run("-q");
+    assert_eq!(sender.stderr, "");
+    // With port 0 there would be no use in it, if it did not say the port.
+    assert_eq!(receiver.stderr.lines().count(), 1, "{}", receiver.stderr);
+    let refused = crate::support::programs::sender(
+        crate::support::programs::free_port(),
+        "-q --connect-timeout 0.1",
+    )
+    .start();
+    assert_eq!(refused.end().exits(255).lines().count(), 1);
+}
+
+#[test]
+fn json_holds_everything() {
+    let (sender, receiver) = run("--json");
+    for end in [&sender, &receiver] {
+        let event = events(end).pop().unwrap();
+        assert_eq!(event["event"], "end");
+        assert_eq!(event["bytes"], 1_000_000);
+        assert!(event["seconds"].as_f64().unwrap() > 0.0);
+        assert_eq!(event["transport"], "TCP");
+        assert!(!event["transport_reason"].as_str().unwrap().is_empty());
+        assert_eq!(event["exit"], 0);
+        assert_eq!(event["error"], Value::Null);
+        assert_eq!(event["program"], end.name);
+    }
+    let listening = &events(&receiver)[0];
+    assert_eq!(listening["event"], "listening");
+    assert!(listening["port"].as_u64().unwrap() > 0);
+    assert_eq!(listening.get("key"), None);
+}
+
+#[test]
+fn a_failure_in_json() {
+    let place = Place::new();
+    let receiver = receiver("--json -o /dev/full").start();
+    let input = place.file("in", b"some bytes");
+    let sender = sender(receiver.port(), "--json").arg(input).start();
+    let (sender, receiver) = (sender.end(), receiver.end());
+    for (end, exit) in [(&sender, 3), (&receiver, 1)] {
+        end.exits(exit);
+        let event = events(end).pop().unwrap();
+        assert_eq!(
+            (&event["event"], &event["exit"]),
+            (&"end".into(), &exit.into())
+        );
+        let error = event["error"].as_str().unwrap();
+        assert!(
+            error.contains("cannot write /dev/full at byte 0: No space left"),
+            "{error}"
+        );
+    }
+}
+
+fn events(end: &End) -> Vec<Value> {
+    let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+    end.stderr.lines().map(parse).collect()
+}

@@ -1,0 +1,162 @@
+//! Keys are for the two ends alone: they show in no process list, no message and no event.
+
+use std::{fs, os::unix::fs::PermissionsExt, process::Stdio};
+
+use rdpipe::Key;
+
+use crate::support::programs::{End, Place, Running, Setup, rdrecv, rdsend};
+
+/// Nobody else uses these words.
+const SECRET: &str = "tell_nobody_this";
+const WRONG: &str = "nor_what_was_guessed";
+
+/// Neither the arguments nor the environment of a process that runs show a key.
+#[track_caller]
+fn assert_hidden(process: &Running, keys: &[&str]) {
+    for what in ["cmdline", "environ"] {
+        let bytes = fs::read(format!("/proc/{}/{what}", process.id())).unwrap();
+        let shown = String::from_utf8_lossy(&bytes);
+        assert!(!bytes.is_empty() || what == "environ");
+        assert!(
+            keys.iter().all(|key| !shown.contains(key)),
+            "{what}: {shown}"
+        );
+    }
+}
+
+/// A pair that is in the middle of a stream, with every word that it says.
+fn run_hidden(receiver: Setup, sender: impl FnOnce(u16) -> Setup, keys: &[&str]) -> [End; 2] {
+    let receiver = receiver.start();
+    let port = receiver.port();
+    // Before anybody can have connected.
+    assert_hidden(&receiver, keys);
+    let mut sender = sender(port).stdin(Stdio::piped()).start();
+    let input = sender.stdin();
+    receiver.said("that somebody connected", |text| {
+        text.contains(" connected from").then_some(())
+    });
+    assert_hidden(&sender, keys);
+    assert_hidden(&receiver, keys);
+    drop(input);
+    let ends = [sender.end(), receiver.end()];
+    for end in &ends {
+        assert_eq!(end.code(), 0, "{end:?}");
+    }
+    ends
+}
+
+#[track_caller]
+fn assert_silent(ends: &[End], key: &str) {
+    for end in ends {
+        assert!(
+            !end.stderr.contains(key)
+                && !end.stdout.windows(key.len()).any(|w| w == key.as_bytes()),
+            "{end:?}"
+        );
+    }
+}
+
+#[test]
+fn a_key_that_was_an_argument() {
+    let receiver = rdrecv(format!("0 {SECRET} -v"));
+    let sender = |port| rdsend(format!("localhost {port} {SECRET} -v"));
+    assert_silent(&run_hidden(receiver, sender, &[SECRET]), SECRET);
+}
+
+#[test]
+fn a_key_from_the_environment() {
+    let receiver = rdrecv("0 -v").env("RDPIPE_KEY", SECRET);
+    let sender = |port| rdsend(format!("localhost {port} -v")).env("RDPIPE_KEY", SECRET);
+    assert_silent(&run_hidden(receiver, sender, &[SECRET]), SECRET);
+}
+
+#[test]
+fn a_key_in_the_environment_that_is_not_used() {
+    let receiver = rdrecv(format!("0 {SECRET} -v")).env("RDPIPE_KEY", WRONG);
+    let sender = |port| rdsend(format!("localhost {port} {SECRET} -v")).env("RDPIPE_KEY", WRONG);
+    assert_silent(&run_hidden(receiver, sender, &[SECRET, WRONG]), SECRET);
+}
+
+#[test]
+fn a_key_from_a_file() {
+    let place = Place::new();
+    let file = place.file("key", SECRET.as_bytes());
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+    let receiver = rdrecv(format!("0 --key-file {file} -v"));
+    let sender = |port| rdsend(format!("localhost {port} --key-file {file} -v"));
+    let ends = run_hidden(receiver, sender, &[SECRET]);
+    assert_silent(&ends, SECRET);
+    // A file that everybody can read is worth a word, without the word in it.
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
+    let receiver = rdrecv(format!("0 --key-file {file}")).start();
+    let text = receiver.said("a warning", |text| {
+        text.contains("warning").then(|| text.to_owned())
+    });
+    assert!(text.contains("chmod") && !text.contains(SECRET), "{text}");
+}
+
+#[test]
+fn a_key_that_was_made_is_told_once() {
+    let receiver = rdrecv("0 -v").start();
+    let port = receiver.port();
+    let made = receiver.said("the key", |text| {
+        let (_, rest) = text.split_once("RDPIPE_KEY=")?;
+        Some(rest.split_once(' ')?.0.to_owned())
+    });
+    let mut sender = rdsend(format!("localhost {port} -v")).env("RDPIPE_KEY", &made);
+    sender = sender.stdin(Stdio::piped());
+    let mut sender = sender.start();
+    let input = sender.stdin();
+    receiver.said("that somebody connected", |text| {
+        text.contains(" connected from").then_some(())
+    });
+    assert_hidden(&sender, &[&made]);
+    assert_hidden(&receiver, &[&made]);
+    drop(input);
+    assert_silent(&[sender.end()], &made);
+    assert_eq!(receiver.end().exits(0).matches(&made).count(), 1);
+}
+
+#[test]
+fn json_tells_a_made_key_where_it_listens_and_nowhere_else() {
+    let receiver = rdrecv("0 --json -v").start();
+    let port = receiver.port();
+    let made = receiver.said("the key", |text| {
+        let event: serde_json::Value = serde_json::from_str(text.lines().next()?).ok()?;
+        Some(event["key"].as_str()?.to_owned())
+    });
+    Key::parse(&made).unwrap();
+    let sender = rdsend(format!("localhost {port} --json -v"))
+        .env("RDPIPE_KEY", &made)
+        .start();
+    assert_silent(&[sender.end()], &made);
+    let receiver = receiver.end();
+    let told: Vec<_> = receiver
+        .exits(0)
+        .lines()
+        .filter(|line| line.contains(&made))
+        .collect();
+    assert!(
+        told.len() == 1 && told[0].contains("\"event\":\"listening\""),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_wrong_key_is_not_repeated() {
+    let receiver = rdrecv(format!("0 {SECRET} -v")).start();
+    let wrong = rdsend(format!("localhost {} {WRONG} -v", receiver.port()))
+        .start()
+        .end();
+    assert!(wrong.exits(255).contains("the keys do not match"));
+    assert_silent(&[wrong], WRONG);
+    let mistyped = rdsend("localhost 5000 rdk1nor_what_was_guessed")
+        .start()
+        .end();
+    mistyped.fails(2, &["mistyped"]);
+    assert_silent(&[mistyped], WRONG);
+    // What clap refuses, it likes to repeat: the key must not be in it.
+    let refused = rdrecv(format!("0 {SECRET} file more")).start().end();
+    refused.exits(2);
+    assert_silent(&[refused], SECRET);
+}

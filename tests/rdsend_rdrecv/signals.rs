@@ -1,0 +1,96 @@
+//! Signals: the first one ends both ends in order, the second one ends the program at once.
+
+use std::{fs, net::TcpListener, path::Path};
+
+use rustix::process::Signal;
+
+use crate::support::programs::{
+    Place, Running, eventually, is_ignored, receiver, sender, soon, write_position,
+};
+
+#[test]
+fn a_signal_ends_both() {
+    let signals = [(Signal::INT, "SIGINT", 130), (Signal::TERM, "SIGTERM", 143)];
+    for (signal, name, code) in signals {
+        if is_ignored(signal) {
+            println!("SKIPPED in part: {name} is ignored here");
+            continue;
+        }
+        for sender_is_hit in [true, false] {
+            let place = Place::new();
+            let receiver = receiver(format!("-o {}", place.old())).start();
+            let sender = sender(receiver.port(), "-i /dev/zero").start();
+            progress(&receiver, &place);
+            let (hit, other) = if sender_is_hit {
+                (sender, receiver)
+            } else {
+                (receiver, sender)
+            };
+            let since = hit.signal(signal);
+            let hit = hit.end();
+            assert!(hit.at - since < soon());
+            hit.fails(code, &[&format!("interrupted by {name}")]);
+            let cause = format!(": interrupted by {name}");
+            other.end().fails(3, &[" gave up at byte ", &cause]);
+            place.assert_untouched(&[]);
+        }
+    }
+}
+
+#[test]
+fn a_signal_while_nobody_is_there() {
+    if [Signal::INT, Signal::TERM].into_iter().any(is_ignored) {
+        crate::support::programs::skip("signals are ignored here");
+        return;
+    }
+    let receiver = receiver("").start();
+    receiver.port();
+    receiver.signal(Signal::TERM);
+    receiver.end().fails(143, &["interrupted by SIGTERM"]);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let sender = sender(listener.local_addr().unwrap().port(), "").start();
+    let _silent = listener.accept().unwrap();
+    sender.signal(Signal::INT);
+    sender.end().fails(130, &["interrupted by SIGINT"]);
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    if is_ignored(Signal::INT) {
+        crate::support::programs::skip("SIGINT is ignored here");
+        return;
+    }
+    // On a busy machine the first signal may be through before the second one is sent: then once more.
+    assert!((0..5).any(|_| the_second_signal_ends_it()));
+}
+
+/// Interrupts a sender twice. Returns false if it had the time to say so, which is how the first signal alone ends it.
+fn the_second_signal_ends_it() -> bool {
+    let place = Place::new();
+    let receiver = receiver(format!("-o {}", place.old())).start();
+    let sender = sender(receiver.port(), "-i /dev/zero").start();
+    progress(&receiver, &place);
+    // A peer that does not listen is told nevertheless, which takes two seconds.
+    receiver.signal(Signal::STOP);
+    receiver.stopped();
+    sender.signal(Signal::INT);
+    eventually("the first signal to be taken", || {
+        let open = fs::read_dir(format!("/proc/{}/fd", sender.id()));
+        let mut open = open.into_iter().flatten().flatten();
+        let mut paths = open.by_ref().flat_map(|entry| fs::read_link(entry.path()));
+        (!paths.any(|path| path == Path::new("/dev/zero"))).then_some(())
+    });
+    sender.signal(Signal::INT);
+    let end = sender.end();
+    assert_eq!(end.code(), 130);
+    receiver.signal(Signal::CONT);
+    assert_ne!(receiver.end().code(), 0);
+    place.assert_untouched(&[]);
+    !end.stderr.contains("interrupted by")
+}
+
+fn progress(receiver: &Running, place: &Place) {
+    eventually("some bytes", || {
+        write_position(receiver, place.directory()).filter(|at| *at > 0)
+    });
+}

@@ -1,0 +1,306 @@
+//! rdsend and rdrecv as the manual and the help show them: every way to name files, hosts and keys.
+
+use std::{
+    env,
+    fs::File,
+    net::{Ipv6Addr, TcpListener},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use crate::support::programs::{
+    Place, free_port, key, program, random_bytes, rdrecv, rdsend, receiver, sender,
+};
+
+const BINARIES: &str = env!("CARGO_BIN_EXE_rdsend");
+
+#[test]
+fn the_commands_of_the_manual() {
+    let place = Place::new();
+    let data = random_bytes(3_000_001);
+    let input = place.file("myfile", &data);
+    let copy = File::create(place.path("mycopy")).unwrap();
+    let port = free_port();
+    let receiver = rdrecv(format!("{port} secret_key")).stdout(copy).start();
+    let sender = rdsend(format!("localhost {port} secret_key"));
+    let sender = sender.stdin(File::open(input).unwrap()).start();
+    assert_eq!(sender.end().exits(0), "");
+    assert_eq!(receiver.end().exits(0), "");
+    assert!(place.read("mycopy") == data);
+}
+
+#[test]
+fn every_size_arrives() {
+    for size in [0, 1, (1 << 20) + 1] {
+        let place = Place::new();
+        let data = random_bytes(size);
+        let input = place.file("myfile", &data);
+        let receiver = receiver("").start();
+        let sender = sender(receiver.port(), "").arg(&input).start();
+        sender.end().exits(0);
+        let end = receiver.end();
+        end.exits(0);
+        assert!(end.stdout == data, "{size} bytes");
+    }
+}
+
+#[test]
+fn files_are_named_in_every_way() {
+    let place = Place::new();
+    let data = random_bytes(100_000);
+    let input = place.file("in", &data);
+    let named = |name: &str| place.path(name).display().to_string();
+    for (index, (to, from)) in [
+        (
+            format!("0 {} {}", key(), named("0")),
+            format!("{} {input}", key()),
+        ),
+        (
+            format!("0 {} -o {}", key(), named("1")),
+            format!("{} -i {input}", key()),
+        ),
+        (
+            format!("--output {} 0 {}", named("2"), key()),
+            format!("{} --input {input}", key()),
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let receiver = rdrecv(to).start();
+        let sender = rdsend(format!("127.0.0.1 {} {from}", receiver.port())).start();
+        sender.end().exits(0);
+        let end = receiver.end();
+        end.exits(0);
+        assert!(end.stdout.is_empty() && place.read(&index.to_string()) == data);
+    }
+    let receiver = receiver("-o -").start();
+    let stdin = File::open(&input).unwrap();
+    sender(receiver.port(), "-i -")
+        .stdin(stdin)
+        .start()
+        .end()
+        .exits(0);
+    assert!(receiver.end().stdout == data);
+}
+
+#[test]
+fn the_key_comes_from_the_argument_then_the_file_then_the_environment() {
+    let place = Place::new();
+    let file = place.file("key", format!("{}\n", key()).as_bytes());
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let cases = [
+        (format!("0 {}", key()), "another key"),
+        (format!("0 --key-file {file}"), "another key"),
+        ("0".to_owned(), key()),
+    ];
+    for (arguments, variable) in cases {
+        let receiver = rdrecv(arguments).env("RDPIPE_KEY", variable).start();
+        let port = receiver.port();
+        let sender = rdsend(format!("127.0.0.1 {port} --key-file {file}"));
+        assert_eq!(
+            sender
+                .env("RDPIPE_KEY", "another key")
+                .start()
+                .end()
+                .exits(0),
+            ""
+        );
+        receiver.end().exits(0);
+    }
+    // Which one was meant cannot be known.
+    rdrecv(format!("0 {} --key-file {file}", key()))
+        .start()
+        .end()
+        .exits(2);
+}
+
+#[test]
+fn what_rdrecv_says_to_type_works_when_typed() {
+    let place = Place::new();
+    let data = random_bytes(50_000);
+    place.file("FILE", &data);
+    let receiver = rdrecv("0").start();
+    let line = receiver.said("what to type", |text| {
+        let (_, line) = text.split_once("on the other host:\n")?;
+        let (line, _) = line.split_once('\n')?;
+        Some(line.trim().to_owned())
+    });
+    let path = Path::new(BINARIES).parent().unwrap().display().to_string();
+    let path = format!("{path}:{}", env::var("PATH").unwrap_or_default());
+    // This machine's name, which the line holds, need not resolve here.
+    let words: Vec<&str> = line.split(' ').collect();
+    assert!(
+        words[0].starts_with("RDPIPE_KEY=rdk1") && words[1] == "rdsend",
+        "{line}"
+    );
+    let line = line.replacen(&format!("rdsend {} ", words[2]), "rdsend localhost ", 1);
+    let typed = format!("cd {} && {line}", place.directory().display());
+    let shell = program("/bin/sh", "sh")
+        .arg("-c")
+        .arg(typed)
+        .env("PATH", path)
+        .start();
+    assert_eq!(shell.end().exits(0), "");
+    let end = receiver.end();
+    end.exits(0);
+    assert!(end.stdout == data);
+}
+
+/// In a mount namespace of its own the host name `several` has a dead address and a living one.
+#[test]
+fn a_host_with_a_dead_address_is_reached() {
+    let place = Place::new();
+    let hosts = place.file("hosts", b"127.0.0.9 several\n127.0.0.1 several\n");
+    let has_namespaces = Command::new("unshare").args(["-m", "true"]).output();
+    if !has_namespaces.is_ok_and(|output| output.status.success()) {
+        crate::support::programs::skip("this user cannot make a mount namespace");
+        return;
+    }
+    let receiver = receiver("--bind 127.0.0.1").start();
+    let port = receiver.port();
+    let typed = format!(
+        "mount --bind {hosts} /etc/hosts && exec {BINARIES} several {port} {}",
+        key()
+    );
+    let sender = program("unshare", "rdsend")
+        .arg("-m")
+        .arg("sh")
+        .arg("-c")
+        .arg(typed);
+    sender
+        .stdin(File::open(hosts).unwrap())
+        .start()
+        .end()
+        .exits(0);
+    receiver.end().exits(0);
+}
+
+#[test]
+fn rdsend_may_come_first() {
+    let refusing = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = refusing.local_addr().unwrap().port();
+    let sender = sender(port, "").start();
+    // Once it has been turned away here, it has been there first.
+    drop(refusing.accept().unwrap());
+    drop(refusing);
+    let receiver = rdrecv(format!("{port} {}", key())).start();
+    sender.end().exits(0);
+    receiver.end().exits(0);
+}
+
+#[test]
+fn nobody_listens() {
+    let sender = sender(free_port(), "--connect-timeout 0.3").start();
+    let words = [
+        "cannot connect to 127.0.0.1 port ",
+        "refused",
+        "is the receiver running",
+    ];
+    sender.end().fails(255, &words);
+}
+
+#[test]
+fn a_host_without_an_address() {
+    let sender = rdsend(format!("no-such-host.invalid 5000 {}", key())).start();
+    sender
+        .end()
+        .fails(255, &["cannot find host no-such-host.invalid"]);
+}
+
+#[test]
+fn a_port_that_is_taken() {
+    let taken = TcpListener::bind("[::]:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let receiver = rdrecv(format!("{port} {}", key())).start();
+    receiver
+        .end()
+        .fails(255, &["cannot listen on", &port.to_string(), "in use"]);
+}
+
+#[test]
+fn every_address_of_this_host() {
+    let v6 = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok();
+    if !v6 {
+        println!("SKIPPED in part: no IPv6 here");
+    }
+    let cases = [
+        ("", "localhost"),
+        ("--bind 127.0.0.1", "localhost"),
+        ("--bind 127.0.0.1", "127.0.0.1"),
+        ("--bind ::1", "::1"),
+        ("--bind [::1]", "[::1]"),
+        ("", "::1"),
+        ("--bind 0.0.0.0", "127.0.0.1"),
+    ];
+    for (bind, host) in cases
+        .into_iter()
+        .filter(|(_, host)| v6 || !host.contains("::"))
+    {
+        let receiver = receiver(bind).start();
+        let sender = rdsend(format!("{host} {} {}", receiver.port(), key())).start();
+        assert_eq!(sender.end().exits(0), "", "{bind} {host}");
+        receiver.end().exits(0);
+    }
+}
+
+#[test]
+fn wrong_arguments_are_usage() {
+    rdrecv("").start().end().exits(2);
+    rdrecv("port key").start().end().exits(2);
+    rdrecv("0 key -o a b").start().end().exits(2);
+    rdsend("localhost").start().end().exits(2);
+    rdsend("localhost 5000")
+        .start()
+        .end()
+        .fails(2, &["no key was given"]);
+    rdsend("localhost 5000")
+        .env("RDPIPE_KEY", "")
+        .start()
+        .end()
+        .fails(2, &["the key is empty"]);
+    rdrecv("0 --key-file /nonexistent")
+        .start()
+        .end()
+        .fails(2, &["/nonexistent"]);
+    rdrecv("0 rdk1mistyped")
+        .start()
+        .end()
+        .fails(2, &["mistyped"]);
+}
+
+#[test]
+fn a_second_sender_finds_the_door_closed() {
+    let receiver = receiver("").start();
+    let port = receiver.port();
+    let mut first = sender(port, "-v").stdin(Stdio::piped()).start();
+    let input = first.stdin();
+    first.said("that it is connected", |text| {
+        text.contains("connected to").then_some(())
+    });
+    sender(port, "--connect-timeout 0.3")
+        .start()
+        .end()
+        .exits(255);
+    drop(input);
+    first.end().exits(0);
+    receiver.end().exits(0);
+}
+
+#[test]
+fn rdma_never_falls_back() {
+    if Path::new("/sys/class/infiniband")
+        .read_dir()
+        .is_ok_and(|mut list| list.next().is_some())
+    {
+        crate::support::programs::skip("there is an RDMA device");
+        return;
+    }
+    let place = Place::new();
+    let receiver = receiver(format!("-o {}", place.old())).start();
+    let sender = sender(receiver.port(), "--transport rdma").start();
+    sender.end().fails(255, &["RDMA"]);
+    // It is refused before anything is sent, and costs rdrecv nothing.
+    assert!(receiver.runs());
+    place.assert_untouched(&[]);
+}

@@ -1,0 +1,102 @@
+//! A program whose thread is blocked, as by a disk that stalls, is not dead.
+
+use std::{io, thread, time::Duration};
+
+use anyhow::{Context, Result, bail, ensure};
+use rdpipe::{Error, Fault, Key, StreamConfig, TransportPolicy, connect};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    runtime::{Builder, Handle, Runtime},
+};
+
+use crate::support::{
+    ends,
+    pattern::own,
+    waiting::{generous, patience, within},
+};
+
+/// How long a peer may be silent, and how long the other one's thread is blocked.
+#[derive(Clone, Copy)]
+struct Times {
+    patience: Duration,
+    stall: Duration,
+}
+
+fn config(times: Times) -> StreamConfig {
+    let mut config = StreamConfig::default();
+    config.timeout = times.patience;
+    config.transport = TransportPolicy::Tcp;
+    config
+}
+
+fn runtime() -> Result<Runtime> {
+    Ok(Builder::new_current_thread().enable_all().build()?)
+}
+
+/// Sends a word, then nothing for three times the patience of its peer, since its thread is blocked, and
+/// then another word.
+async fn stall(port: u16, key: Key, config: StreamConfig, times: Times) -> Result<()> {
+    let mut stream = connect("127.0.0.1", port, &key, &config).await?;
+    stream.write_all(b"before ").await?;
+    stream.flush().await?;
+    // Nothing is waited for: it is what happens to a thread that reads from such a disk.
+    thread::sleep(times.stall);
+    stream.write_all(b"after").await?;
+    stream.finish().await?;
+    Ok(())
+}
+
+/// What the peer of a sender that stalls comes to.
+fn beside_a_stall(keepalive: Option<Handle>) -> Result<io::Result<String>> {
+    let patience = patience(Duration::from_secs(2));
+    let times = Times {
+        patience,
+        stall: 3 * patience,
+    };
+    let most = generous() + times.stall;
+    runtime()?.block_on(within(most, "the reader", async {
+        let (mut listener, key) = ends::listener(config(times))?;
+        let mut config = config(times);
+        config.keepalive_runtime = keepalive;
+        let port = listener.local_addr().port();
+        let sender = thread::spawn(move || runtime()?.block_on(stall(port, key, config, times)));
+        let mut stream = listener.accept().await?;
+        let mut read = String::new();
+        let reading = stream.read_to_string(&mut read).await;
+        if let Err(error) = reading {
+            return Ok(Err(error));
+        }
+        stream.confirm()?;
+        stream.close().await;
+        let sent = tokio::task::spawn_blocking(|| sender.join()).await?;
+        sent.ok().context("the sender panicked")??;
+        Ok(Ok(read))
+    }))
+}
+
+#[test]
+fn another_runtime_stands_in_for_one_that_is_blocked() -> Result<()> {
+    let other = runtime()?;
+    let handle = other.handle().clone();
+    thread::spawn(move || other.block_on(std::future::pending::<()>()));
+    let read = beside_a_stall(Some(handle))??;
+    ensure!(read == "before after", "{read:?}");
+    Ok(())
+}
+
+#[test]
+fn without_one_the_peer_takes_it_for_dead() -> Result<()> {
+    let Err(error) = beside_a_stall(None)? else {
+        bail!("the stall was not noticed: the other test proves nothing");
+    };
+    let error = own(&error)?;
+    let is_silent = matches!(
+        &error,
+        Error::Receive {
+            fault: Fault::PeerSilent(_),
+            ..
+        }
+    );
+    ensure!(is_silent, "{error}");
+    Ok(())
+}

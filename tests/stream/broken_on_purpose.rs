@@ -1,0 +1,68 @@
+//! The promises are able to fail: with a rule broken on purpose, the promise that rests on it is.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use rdpipe::{Faults, StreamConfig};
+
+use crate::{
+    promises::{order, pace},
+    support::{
+        ends::{Flipped, Tcp},
+        waiting::{generous, within},
+    },
+};
+
+/// Waited out by a promise that never is kept.
+const HANG: Duration = Duration::from_secs(5);
+
+fn with(fault: impl FnOnce(&mut Faults)) -> StreamConfig {
+    let mut config = StreamConfig::default();
+    fault(&mut config.faults);
+    config
+}
+
+/// Why `outcome` is a failure, as it must be.
+fn red(outcome: Result<()>, cause: &str) -> Result<()> {
+    let told = outcome
+        .err()
+        .map(|error| format!("{error:#}"))
+        .unwrap_or_default();
+    ensure!(
+        told.contains(cause),
+        "expected a failure with {cause:?}, but: {told:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_credit_skipped() -> Result<()> {
+    let healthy = order::every_size::<Tcp>(with(|_| {}));
+    within(generous(), "every_size", healthy).await?;
+    let body = order::every_size::<Tcp>(with(|faults| faults.skip_credits = true));
+    red(within(HANG, "every_size", body).await, "hangs")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_reused_early() -> Result<()> {
+    within(
+        generous(),
+        "slow_reader",
+        pace::slow_reader::<Tcp>(with(|_| {})),
+    )
+    .await?;
+    let body = pace::slow_reader::<Tcp>(with(|faults| faults.reuse_slots_early = true));
+    red(
+        within(generous(), "slow_reader", body).await,
+        "a slot that was not granted",
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_digest_unchecked() -> Result<()> {
+    let damaged = order::never_a_wrong_byte::<Flipped>(with(|_| {}));
+    within(generous(), "never_a_wrong_byte", damaged).await?;
+    let body = order::never_a_wrong_byte::<Flipped>(with(|faults| faults.ignore_digest = true));
+    let outcome = within(generous(), "never_a_wrong_byte", body).await;
+    red(outcome, "is not the one that was written")
+}

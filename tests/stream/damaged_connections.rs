@@ -1,0 +1,319 @@
+//! Whatever happens to either connection: both ends say so, and nobody gets a wrong byte, a silent
+//! end, or no answer at all.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use rdpipe::{Error, Fault, Stream, StreamConfig, connect};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::support::{
+    ends,
+    pattern::{End, Pattern, own},
+    proxy::{CONTROL, DATA, Deed, Mischief, Proxy, Way},
+    random::Random,
+    waiting::{generous, patience, together, within},
+};
+
+const WAYS: [Way; 2] = [Way::ToAcceptor, Way::ToDialer];
+
+/// What the dialer says on the data connection before its first frame: preamble and token.
+const DATA_PROLOGUE_BYTES: u64 = 8 + 32;
+
+/// In front of each frame's payload.
+const HEADER_BYTES: u64 = 128;
+
+/// Small chunks, so that a few megabytes are many control messages, and little patience.
+fn config() -> StreamConfig {
+    let mut config = StreamConfig::default();
+    (config.chunk_bytes, config.depth) = (16 << 10, 4);
+    config.timeout = patience(Duration::from_secs(1));
+    config.handshake_timeout = patience(Duration::from_millis(500));
+    config
+}
+
+/// Dialer and acceptor, and the proxy between them.
+async fn through_a_proxy(config: &StreamConfig) -> Result<(Stream, Stream, Proxy)> {
+    let (listener, key) = ends::listener(config.clone())?;
+    let proxy = Proxy::to(listener.local_addr(), None).await?;
+    let (dialer, acceptor) = ends::meet(listener, proxy.port(), &key, config).await?;
+    Ok((dialer, acceptor, proxy))
+}
+
+/// Writes and reads without end, both ways. What it came to at each end: writing, then reading.
+async fn rage(dialer: Stream, acceptor: Stream) -> Result<[Error; 4]> {
+    let (here, there) = together(rage_at(dialer, 50, 51), rage_at(acceptor, 51, 50)).await?;
+    let ([a, b], [c, d]) = (here, there);
+    Ok([a, b, c, d])
+}
+
+async fn rage_at(stream: Stream, ours: u64, theirs: u64) -> Result<[Error; 2]> {
+    let (mut reads, mut writes) = stream.into_split();
+    let writing = async move { own(&Pattern::new(ours).write_on(&mut writes).await?) };
+    let reading = async move { Pattern::new(theirs).drain(&mut reads, 0).await?.failure() };
+    let (writing, reading) = together(writing, reading).await?;
+    Ok([writing, reading])
+}
+
+/// Mischief in the middle of a stream that is busy both ways, on `connection`, at places that
+/// nobody chose. Every error there is goes to `sensible`.
+async fn in_the_middle(
+    connection: usize,
+    most: u64,
+    mut deed: impl FnMut(&mut Random) -> Deed,
+    sensible: impl Fn(&Error) -> bool,
+) -> Result<()> {
+    let mut random = Random::new(52 + connection as u64);
+    for way in WAYS {
+        for _ in 0..4 {
+            let (dialer, acceptor, proxy) = through_a_proxy(&config()).await?;
+            let at = proxy.forwarded(connection, way) + random.within(0..most);
+            let mischief = Mischief {
+                connection,
+                way,
+                at,
+                deed: deed(&mut random),
+            };
+            proxy.plan(mischief);
+            let body = rage(dialer, acceptor);
+            let errors = within(generous(), "the stream", body).await;
+            let errors = errors.with_context(|| format!("{mischief:?}"))?;
+            ensure!(
+                !proxy.is_waiting(),
+                "{mischief:?} has not happened, but: {errors:?}"
+            );
+            ensure!(errors.iter().all(&sensible), "{mischief:?}: {errors:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Why `error` happened, in a word for each cause.
+fn fault(error: &Error) -> Option<&Fault> {
+    match error {
+        Error::Send { fault, .. } | Error::Receive { fault, .. } => Some(fault),
+        _ => None,
+    }
+}
+
+fn told(error: &Error, what: &str) -> bool {
+    matches!(error, Error::PeerAborted { reason, .. } if reason.contains(what))
+}
+
+fn flip(random: &mut Random) -> Deed {
+    Deed::Flip(u8::try_from(random.within(0..8)).expect("below 8"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_data_connection_is_cut() -> Result<()> {
+    in_the_middle(
+        DATA,
+        2 << 20,
+        |_| Deed::Cut,
+        |error| {
+            matches!(fault(error), Some(Fault::Data(_))) || told(error, "the data connection broke")
+        },
+    )
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_control_connection_is_cut() -> Result<()> {
+    in_the_middle(
+        CONTROL,
+        2000,
+        |_| Deed::Cut,
+        |error| matches!(fault(error), Some(Fault::PeerDied(_))),
+    )
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bit_flips_in_the_data() -> Result<()> {
+    in_the_middle(DATA, 2 << 20, flip, |error| {
+        matches!(fault(error), Some(Fault::Corrupt(_))) || told(error, "damaged on the way")
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bit_flips_in_the_control_messages() -> Result<()> {
+    in_the_middle(CONTROL, 2000, flip, |error| {
+        matches!(fault(error), Some(Fault::Corrupt(_))) || told(error, "damaged on the way")
+    })
+    .await
+}
+
+/// Nothing follows a chunk whose length has changed: it must be found without what is missing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_length_before_a_long_silence() -> Result<()> {
+    for byte in 0..4 {
+        for bit in 0..8 {
+            let body = last_length_changed(byte, bit);
+            within(generous(), &format!("byte {byte}, bit {bit}"), body).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn last_length_changed(byte: u64, bit: u8) -> Result<()> {
+    let mut config = config();
+    config.timeout = generous();
+    let (mut dialer, mut acceptor, proxy) = through_a_proxy(&config).await?;
+    Pattern::new(53).write(&mut dialer, 0..1000).await?;
+    Pattern::new(53).read(&mut acceptor, 0..1000).await?;
+    let at = DATA_PROLOGUE_BYTES + HEADER_BYTES + 1000 + byte;
+    proxy.plan(Mischief {
+        connection: DATA,
+        way: Way::ToAcceptor,
+        at,
+        deed: Deed::Flip(bit),
+    });
+    Pattern::new(53).write(&mut dialer, 1000..1500).await?;
+    let end = Pattern::new(53).drain(&mut acceptor, 1000).await?;
+    ensure!(matches!(end, End::Failed(1000, _)), "{end:?}");
+    let error = end.failure()?;
+    ensure!(
+        matches!(fault(&error), Some(Fault::Corrupt(_))),
+        "{error:?}"
+    );
+    let error = own(&dialer.read(&mut [0]).await.expect_err("an end of file"))?;
+    ensure!(told(&error, "damaged on the way"), "{error:?}");
+    Ok(())
+}
+
+/// The FIN does not arrive as it was sent: no `shutdown` succeeds, and nobody sees an end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_fin() -> Result<()> {
+    let mut random = Random::new(54);
+    // Length, then a FIN of 1000 bytes: 1 + 2 + at most 10, and the tag.
+    for byte in 0..2 + 1 + 2 + 9 + 16 {
+        let deed = flip(&mut random);
+        let body = damaged_fin(byte, deed);
+        within(generous(), &format!("byte {byte}, {deed:?}"), body).await?;
+    }
+    Ok(())
+}
+
+async fn damaged_fin(byte: u64, deed: Deed) -> Result<()> {
+    let (mut dialer, mut acceptor, proxy) = through_a_proxy(&config()).await?;
+    Pattern::new(55).write(&mut dialer, 0..1000).await?;
+    Pattern::new(55).read(&mut acceptor, 0..1000).await?;
+    let at = proxy.forwarded(CONTROL, Way::ToAcceptor) + byte;
+    proxy.plan(Mischief {
+        connection: CONTROL,
+        way: Way::ToAcceptor,
+        at,
+        deed,
+    });
+    let error = own(&dialer
+        .shutdown()
+        .await
+        .expect_err("a FIN that nobody could read"))?;
+    let cause =
+        matches!(fault(&error), Some(Fault::Corrupt(_))) || told(&error, "damaged on the way");
+    ensure!(cause, "{error:?}");
+    let error = Pattern::new(55)
+        .drain(&mut acceptor, 1000)
+        .await?
+        .failure()?;
+    let cause =
+        matches!(fault(&error), Some(Fault::Corrupt(_))) || told(&error, "damaged on the way");
+    ensure!(cause, "{error:?}");
+    Ok(())
+}
+
+/// The peer's sink took everything, but its word is lost: that is told apart from bytes that are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_confirmation() -> Result<()> {
+    within(generous(), "a lost confirmation", async {
+        let (mut dialer, mut acceptor, proxy) = through_a_proxy(&config()).await?;
+        Pattern::new(58).write(&mut dialer, 0..1000).await?;
+        dialer.shutdown().await?;
+        Pattern::new(58).read_all(&mut acceptor, 0..1000).await?;
+        let at = proxy.forwarded(CONTROL, Way::ToDialer);
+        proxy.plan(Mischief {
+            connection: CONTROL,
+            way: Way::ToDialer,
+            at,
+            deed: Deed::Cut,
+        });
+        acceptor.confirm()?;
+        let error = dialer
+            .finish()
+            .await
+            .expect_err("a confirmation that was lost");
+        ensure!(
+            matches!(error, Error::Unconfirmed { bytes: 1000, .. }),
+            "{error:?}"
+        );
+        Ok(())
+    })
+    .await
+}
+
+/// While the ends are still shaking hands: the dialer gets a stream that works, by another attempt,
+/// or an error in time; the acceptor goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mischief_during_the_handshake() -> Result<()> {
+    let mut random = Random::new(56);
+    for (connection, way, most) in [
+        (CONTROL, Way::ToAcceptor, 100),
+        (CONTROL, Way::ToDialer, 150),
+        (DATA, Way::ToAcceptor, DATA_PROLOGUE_BYTES),
+    ] {
+        for number in 0..16 {
+            let deed = if number % 4 == 0 {
+                Deed::Cut
+            } else {
+                flip(&mut random)
+            };
+            let at = random.within(0..most);
+            let mischief = Mischief {
+                connection,
+                way,
+                at,
+                deed,
+            };
+            let body = shaken(mischief);
+            within(generous(), &format!("{mischief:?}"), body).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn shaken(mischief: Mischief) -> Result<()> {
+    let (mut listener, key) = ends::listener(config())?;
+    let proxy = Proxy::to(listener.local_addr(), Some(mischief)).await?;
+    let serving = tokio::spawn(async move {
+        loop {
+            // A peer that has the key may fail all the same, and is told of.
+            let Ok(mut stream) = listener.accept().await else {
+                continue;
+            };
+            let end = Pattern::new(57).drain(&mut stream, 0).await?;
+            if matches!(end, End::Eof(1000)) {
+                stream.confirm()?;
+                stream.close().await;
+                return anyhow::Ok(listener);
+            }
+        }
+    });
+    let send = async |port: u16| {
+        let mut stream = connect("127.0.0.1", port, &key, &config()).await?;
+        let written = Pattern::new(57).write(&mut stream, 0..1000).await;
+        written.map_err(|error| Error::from_io(&error).cloned().expect("its own error"))?;
+        stream.finish().await
+    };
+    match send(proxy.port()).await {
+        Ok(()) => {}
+        Err(Error::Handshake { .. }) => send(proxy.port()).await.context("afterwards")?,
+        Err(error) => {
+            // The handshake was over when it happened: an ordinary failure of the stream.
+            ensure!(fault(&error).is_some() || told(&error, ""), "{error:?}");
+            send(proxy.port()).await.context("afterwards")?;
+        }
+    }
+    serving.await??;
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! Nobody who ports from a TCP stream has to learn to flush, and asking cannot deadlock.
+
+use anyhow::Result;
+use rdpipe::{Stream, StreamConfig};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::oneshot,
+};
+
+use super::{CHUNK, POOL, pair};
+use crate::support::{ends::Ends, pattern::Pattern, waiting::together};
+
+/// One byte asks, one answers, and nothing is flushed.
+pub(crate) async fn one_byte_without_a_flush<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut client, mut server) = pair::<E>(&base).await?;
+    let asking = async move {
+        for number in 0..100 {
+            client.write_all(&[number]).await?;
+            let mut answer = [0];
+            client.read_exact(&mut answer).await?;
+            anyhow::ensure!(answer == [number + 1], "{number}: {answer:?}");
+        }
+        Ok(client)
+    };
+    let answering = async move {
+        for _ in 0..100 {
+            let question = server.read_u8().await?;
+            server.write_all(&[question + 1]).await?;
+        }
+        Ok(server)
+    };
+    together(asking, answering).await?;
+    Ok(())
+}
+
+/// Many small writes that nobody flushes, while there is credit and when it has run out.
+pub(crate) async fn small_writes_get_out<E: Ends>(base: StreamConfig) -> Result<()> {
+    for before in [0, POOL] {
+        let (mut client, mut server) = pair::<E>(&base).await?;
+        let bytes = before + (1..=200).sum::<u64>();
+        let (told, written) = oneshot::channel();
+        let asking = async move {
+            let pattern = Pattern::new(8);
+            pattern.write(&mut client, 0..before).await?;
+            let mut at = before;
+            for count in 1..=200 {
+                pattern.write(&mut client, at..at + count).await?;
+                at += count;
+            }
+            told.send(()).ok();
+            client.read_exact(&mut [0]).await?;
+            Ok(client)
+        };
+        let answering = async move {
+            written.await?;
+            Pattern::new(8).read(&mut server, 0..bytes).await?;
+            server.write_all(b"!").await?;
+            Ok(server)
+        };
+        together(asking, answering).await?;
+    }
+    Ok(())
+}
+
+/// Both ends say a lot in many small writes, flush, and only then listen: as long as it would fit
+/// into half a pool in one piece, nobody waits for anybody.
+pub(crate) async fn small_talk_at_both_ends<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut a, mut b) = pair::<E>(&base).await?;
+    let pattern = Pattern::new(32);
+    // Both are beyond the start, where credits have yet to come and everything is coalesced.
+    one_each(&mut a, &mut b).await?;
+    for at in 0..POOL / 2 / 10 {
+        pattern.write(&mut a, at * 10..at * 10 + 10).await?;
+        pattern.write(&mut b, at * 10..at * 10 + 10).await?;
+        if at < 500 {
+            a.flush().await?;
+            b.flush().await?;
+        }
+    }
+    a.shutdown().await?;
+    b.shutdown().await?;
+    pattern.read_all(&mut a, 0..POOL / 2 / 10 * 10).await?;
+    pattern.read_all(&mut b, 0..POOL / 2 / 10 * 10).await
+}
+
+async fn one_each(a: &mut Stream, b: &mut Stream) -> Result<()> {
+    a.write_all(b"a").await?;
+    b.write_all(b"b").await?;
+    anyhow::ensure!(a.read_u8().await? == b'b' && b.read_u8().await? == b'a');
+    Ok(())
+}
+
+/// The client reads only after its `shutdown` has returned; by then the server may be full of an
+/// answer that fits into no pool, even one that it began before it looked at the request.
+pub(crate) async fn large_answer_after_shutdown<E: Ends>(base: StreamConfig) -> Result<()> {
+    for (request, eager) in [(3, false), (3 * POOL, false), (CHUNK + 3, true)] {
+        let (mut client, mut server) = pair::<E>(&base).await?;
+        let answer = 5 * POOL + 1;
+        let asking = async move {
+            Pattern::new(9).write(&mut client, 0..request).await?;
+            client.shutdown().await?;
+            Pattern::new(10).read_all(&mut client, 0..answer).await?;
+            Ok(client)
+        };
+        let answering = async move {
+            let first = if eager { answer } else { 0 };
+            Pattern::new(10).write(&mut server, 0..first).await?;
+            Pattern::new(9).read_all(&mut server, 0..request).await?;
+            Pattern::new(10).write(&mut server, first..answer).await?;
+            server.shutdown().await?;
+            Ok(server)
+        };
+        together(asking, answering).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,257 @@
+//! The ends that were meant: half-close, confirmation, STOP and ABORT.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::FutureExt;
+use rdpipe::{Direction, Error, Stream, StreamConfig};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    task::yield_now,
+};
+
+use super::{CHUNK, POOL, pace::undisturbed, pair, small};
+use crate::support::{
+    ends::Ends,
+    pattern::{Pattern, own},
+    waiting::together,
+};
+
+/// One direction ends and the other goes on, for either end.
+pub(crate) async fn half_close<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (dialer, acceptor) = pair::<E>(&base).await?;
+    first_then_second(dialer, acceptor)
+        .await
+        .context("the dialer first")?;
+    let (dialer, acceptor) = pair::<E>(&base).await?;
+    first_then_second(acceptor, dialer)
+        .await
+        .context("the acceptor first")
+}
+
+async fn first_then_second(mut first: Stream, mut second: Stream) -> Result<()> {
+    let (early, late) = (CHUNK + 1, 3 * POOL + 1);
+    let one = async move {
+        Pattern::new(11).write(&mut first, 0..early).await?;
+        first.shutdown().await?;
+        let refused = own(&first
+            .write_all(b"more")
+            .await
+            .expect_err("written after shutdown"))?;
+        ensure!(matches!(refused, Error::Misuse(_)), "{refused:?}");
+        Pattern::new(12).read_all(&mut first, 0..late).await?;
+        Ok(first)
+    };
+    let other = async move {
+        Pattern::new(11).read_all(&mut second, 0..early).await?;
+        Pattern::new(12).write(&mut second, 0..late).await?;
+        second.shutdown().await?;
+        Ok(second)
+    };
+    let (first, second) = together(one, other).await?;
+    undisturbed(&[&first, &second])?;
+    let watches = [first.watch(), second.watch()];
+    tokio::join!(first.close(), second.close());
+    for watch in watches {
+        let cause = watch.interrupted().now_or_never();
+        ensure!(cause.is_none(), "after the last goodbye: {cause:?}");
+    }
+    Ok(())
+}
+
+/// `finish` waits for the peer's own word, which `shutdown` does not.
+pub(crate) async fn finish_waits_for_confirm<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair::<E>(&base).await?;
+    let early = to.confirm().expect_err("confirmed before the end");
+    ensure!(matches!(early, Error::Misuse(_)), "{early:?}");
+    Pattern::new(13).write(&mut from, 0..CHUNK + 1).await?;
+    from.shutdown().await?;
+    Pattern::new(13).read_all(&mut to, 0..CHUNK + 1).await?;
+    for _ in 0..1000 {
+        ensure!(
+            from.finish().now_or_never().is_none(),
+            "finished without a confirmation"
+        );
+        yield_now().await;
+    }
+    to.confirm()?;
+    from.finish().await?;
+    from.finish().await.context("asked again")?;
+    Ok(())
+}
+
+/// A sink that never says that it took everything is an error of `finish`, and of its own kind.
+pub(crate) async fn unconfirmed<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair::<E>(&base).await?;
+    Pattern::new(14).write(&mut from, 0..100).await?;
+    from.shutdown().await?;
+    Pattern::new(14).read_all(&mut to, 0..100).await?;
+    to.shutdown().await?;
+    ensure!(from.read(&mut [0]).await? == 0, "no end");
+    drop(to);
+    let error = from
+        .finish()
+        .await
+        .expect_err("finished without a confirmation");
+    ensure!(
+        matches!(error, Error::Unconfirmed { bytes: 100, .. }),
+        "{error:?}"
+    );
+    Ok(())
+}
+
+/// A reader that has had enough: its writer gets a broken pipe, and neither has anything to complain of.
+pub(crate) async fn stopped<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut dialer, mut acceptor) = (small(&base), small(&base));
+    dialer.direction = Direction::Send;
+    acceptor.direction = Direction::Receive;
+    let (mut from, mut to) = E::pair(dialer, acceptor).await?;
+    let writer = async move {
+        let error = Pattern::new(15).write_on(&mut from).await?;
+        ensure!(error.kind() == std::io::ErrorKind::BrokenPipe, "{error:?}");
+        let error = own(&error)?;
+        ensure!(
+            matches!(error, Error::Stopped { offset: 100, .. }),
+            "{error:?}"
+        );
+        Ok(from)
+    };
+    let reader = async move {
+        Pattern::new(15).read(&mut to, 0..100).await?;
+        to.stop();
+        Ok(to)
+    };
+    let (from, to) = together(writer, reader).await?;
+    let (at_writer, at_reader) = (from.watch(), to.watch());
+    tokio::join!(from.close(), to.close());
+    let cause = at_reader.interrupted().now_or_never();
+    ensure!(cause.is_none(), "the reader is not content: {cause:?}");
+    let cause = at_writer.interrupted().now_or_never();
+    ensure!(
+        matches!(cause, Some(Error::Stopped { .. })),
+        "the writer is not content: {cause:?}"
+    );
+    Ok(())
+}
+
+/// Whoever says goodbye does not wait until the other user lets go of the stream as well, and takes
+/// nothing away from it.
+pub(crate) async fn goodbye_to_a_peer_that_stays<E: Ends>(base: StreamConfig) -> Result<()> {
+    // What is promised takes no time at all; waiting for the other one would take two seconds, every time.
+    for _ in 0..5 {
+        if says_goodbye::<E>(&base).await? < Duration::from_secs(1) {
+            return Ok(());
+        }
+    }
+    bail!("the one that leaves waits for the one that stays");
+}
+
+/// One end leaves and the other one stays. Returns how long the one that leaves took for its goodbye.
+async fn says_goodbye<E: Ends>(base: &StreamConfig) -> Result<Duration> {
+    let (mut leaves, mut stays) = pair::<E>(base).await?;
+    Pattern::new(33).write(&mut leaves, 0..POOL).await?;
+    leaves.shutdown().await?;
+    stays.shutdown().await?;
+    ensure!(leaves.read(&mut [0]).await? == 0, "no end");
+    let since = Instant::now();
+    leaves.close().await;
+    let took = since.elapsed();
+    Pattern::new(33).read_all(&mut stays, 0..POOL).await?;
+    stays.confirm().context("nobody hears it, but it is true")?;
+    stays.shutdown().await.context("asked again")?;
+    undisturbed(&[&stays])?;
+    Ok(took)
+}
+
+/// STOP ends one direction only.
+pub(crate) async fn stopped_one_way<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut a, mut b) = pair::<E>(&base).await?;
+    b.stop();
+    let error = own(&Pattern::new(16).write_on(&mut a).await?)?;
+    ensure!(matches!(error, Error::Stopped { .. }), "{error:?}");
+    let reader = async move {
+        Pattern::new(17).read_all(&mut a, 0..3 * POOL).await?;
+        Ok(a)
+    };
+    let writer = async move {
+        Pattern::new(17).write(&mut b, 0..3 * POOL).await?;
+        b.shutdown().await?;
+        Ok(b)
+    };
+    let (a, b) = together(reader, writer).await?;
+    let watch = b.watch();
+    tokio::join!(a.close(), b.close());
+    let cause = watch.interrupted().now_or_never();
+    ensure!(
+        cause.is_none(),
+        "the one that stopped is not content: {cause:?}"
+    );
+    Ok(())
+}
+
+/// A STOP that crosses the FIN on its way, or comes just before or after it, is no accident: the writer
+/// was in time or was not, and that is all.
+pub(crate) async fn stopped_at_the_end<E: Ends>(base: StreamConfig) -> Result<()> {
+    for number in 0..100 {
+        let (mut dialer, mut acceptor) = (small(&base), small(&base));
+        dialer.direction = Direction::Send;
+        acceptor.direction = Direction::Receive;
+        let (mut from, mut to) = E::pair(dialer, acceptor).await?;
+        from.write_all(b"all there is").await?;
+        let watch = to.watch();
+        let writer = async move {
+            let outcome = from.shutdown().await;
+            Ok((outcome, from))
+        };
+        let reader = async move {
+            for _ in 0..number {
+                yield_now().await;
+            }
+            to.stop();
+            to.close().await;
+            Ok(())
+        };
+        let ((outcome, from), ()) = together(writer, reader).await?;
+        if let Err(error) = outcome {
+            let error = own(&error)?;
+            ensure!(
+                matches!(error, Error::Stopped { .. }),
+                "{number}: {error:?}"
+            );
+        }
+        drop(from);
+        let cause = watch.interrupted().now_or_never();
+        ensure!(
+            cause.is_none(),
+            "{number}: the reader is not content: {cause:?}"
+        );
+    }
+    Ok(())
+}
+
+/// The reason that one end gives is what the other end's user gets, reading and writing.
+pub(crate) async fn aborted<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut a, mut b) = pair::<E>(&base).await?;
+    Pattern::new(18).write(&mut a, 0..100).await?;
+    Pattern::new(18).read(&mut b, 0..100).await?;
+    a.abort("the disk is full");
+    let here = own(&a
+        .write_all(b"more")
+        .await
+        .expect_err("written after an abort"))?;
+    ensure!(
+        matches!(&here, Error::Aborted { reason } if reason == "the disk is full"),
+        "{here:?}"
+    );
+    let reading = own(&b.read(&mut [0]).await.expect_err("read after an abort"))?;
+    let writing = own(&b
+        .write_all(b"more")
+        .await
+        .expect_err("written after an abort"))?;
+    let ending = own(&b.shutdown().await.expect_err("ended after an abort"))?;
+    for error in [reading, writing, ending] {
+        let told = matches!(&error, Error::PeerAborted { reason, offset: 100, .. } if reason == "the disk is full");
+        ensure!(told, "{error:?}");
+    }
+    Ok(())
+}

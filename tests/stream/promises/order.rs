@@ -1,0 +1,82 @@
+//! Bytes arrive in order, all of them, and then the end.
+
+use anyhow::{Context, Result, ensure};
+use rdpipe::{Error, Fault, Stream, StreamConfig};
+use tokio::io::AsyncWriteExt;
+
+use super::{CHUNK, pair};
+use crate::support::{ends::Ends, pattern::Pattern, random::Random, waiting::together};
+
+/// The sizes around the edges of a chunk, from either end.
+pub(crate) async fn every_size<E: Ends>(base: StreamConfig) -> Result<()> {
+    for bytes in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 8 * CHUNK + 3] {
+        let what = format!("{bytes} bytes");
+        let (dialer, acceptor) = pair::<E>(&base).await?;
+        carry(dialer, acceptor, bytes)
+            .await
+            .with_context(|| what.clone())?;
+        let (dialer, acceptor) = pair::<E>(&base).await?;
+        carry(acceptor, dialer, bytes)
+            .await
+            .with_context(|| format!("{what}, to the dialer"))?;
+    }
+    Ok(())
+}
+
+/// Three sizes that nobody chose, the largest of up to 1 GiB, with the sizes of pools that users get.
+pub(crate) async fn random_sizes<E: Ends>(base: StreamConfig) -> Result<()> {
+    let mut random = Random::new(1);
+    for range in [1..1 << 20, 1 << 20..64 << 20, 512 << 20..(1 << 30) + 1] {
+        let bytes = random.within(range);
+        let (dialer, acceptor) = E::pair(base.clone(), base.clone()).await?;
+        carry(dialer, acceptor, bytes)
+            .await
+            .with_context(|| format!("{bytes} bytes"))?;
+    }
+    Ok(())
+}
+
+/// Over ends between which a bit of the payload changes: whatever the reader gets is right.
+pub(crate) async fn never_a_wrong_byte<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair::<E>(&base).await?;
+    let writer = async move { Pattern::new(1).write_on(&mut from).await };
+    let reader = async move { Pattern::new(1).drain(&mut to, 0).await?.failure() };
+    let (_, error) = together(writer, reader).await?;
+    let told = matches!(
+        error,
+        Error::Receive {
+            fault: Fault::Corrupt(_),
+            ..
+        }
+    );
+    ensure!(told, "not told that the bytes were damaged: {error:?}");
+    Ok(())
+}
+
+async fn carry(mut from: Stream, mut to: Stream, bytes: u64) -> Result<()> {
+    let writer = async move {
+        Pattern::new(1).write(&mut from, 0..bytes).await?;
+        from.shutdown().await?;
+        Ok(from)
+    };
+    let reader = async move {
+        Pattern::new(1).read_all(&mut to, 0..bytes).await?;
+        Ok(to)
+    };
+    let (from, to) = together(writer, reader).await?;
+    ensure!(
+        from.stats().bytes_sent == bytes,
+        "the sender counts {:?}",
+        from.stats()
+    );
+    ensure!(
+        to.stats().bytes_received == bytes,
+        "the receiver counts {:?}",
+        to.stats()
+    );
+    ensure!(
+        from.stats().chunks_sent == to.stats().chunks_received,
+        "a chunk too many or too few"
+    );
+    Ok(())
+}

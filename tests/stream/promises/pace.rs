@@ -1,0 +1,167 @@
+//! Whoever is slow, or not there at all, holds up nobody else and loses nothing.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use futures::FutureExt;
+use rdpipe::{Stream, StreamConfig};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::oneshot,
+    task::yield_now,
+    time::sleep,
+};
+
+use super::{CHUNK, DEPTH, POOL, pair};
+use crate::support::{
+    ends::Ends,
+    pattern::{End, Pattern},
+    random::Random,
+    waiting::{patience, together, until},
+};
+
+/// The reader takes its time until its whole pool is full, again and again.
+pub(crate) async fn slow_reader<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair::<E>(&base).await?;
+    let bytes = 4 * POOL + 5;
+    let writer = async move {
+        Pattern::new(2).write(&mut from, 0..bytes).await?;
+        from.shutdown().await?;
+        Ok(from)
+    };
+    let reader = async move {
+        let pattern = Pattern::new(2);
+        let watch = to.watch();
+        let failed = || watch.interrupted().now_or_never().is_some();
+        let mut at = 0;
+        for stop in [0, 1, CHUNK, 3 * CHUNK + 77, 2 * POOL + 1] {
+            pattern.read(&mut to, at..stop).await?;
+            at = stop;
+            // The chunk that the reader is at still holds its slot.
+            let full = (at / CHUNK + DEPTH).min(bytes / CHUNK);
+            until(|| to.stats().chunks_received >= full || failed()).await;
+        }
+        pattern.read_all(&mut to, at..bytes).await?;
+        Ok(to)
+    };
+    together(writer, reader).await?;
+    Ok(())
+}
+
+/// A byte now and then, and odd numbers of them.
+pub(crate) async fn slow_writer<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair::<E>(&base).await?;
+    let writer = async move {
+        let (pattern, mut random) = (Pattern::new(3), Random::new(3));
+        let mut at = 0;
+        while at < 2 * POOL {
+            let count = if at < 500 { 1 } else { random.within(1..9001) };
+            pattern.write(&mut from, at..at + count).await?;
+            at += count;
+            for _ in 0..random.within(0..20) {
+                yield_now().await;
+            }
+        }
+        from.shutdown().await?;
+        Ok((at, from))
+    };
+    let reader = async move {
+        let end = Pattern::new(3).drain(&mut to, 0).await?;
+        Ok((end, to))
+    };
+    let ((bytes, _from), (end, _to)) = together(writer, reader).await?;
+    ensure!(matches!(end, End::Eof(at) if at == bytes), "{end:?}");
+    Ok(())
+}
+
+/// One end leaves what comes to it alone and only writes. The other one's writer waits, its reader
+/// does not; afterwards nothing is missing.
+pub(crate) async fn one_half_left_alone<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (a, mut b) = pair::<E>(&base).await?;
+    let (mut a_reads, mut a_writes) = a.into_split();
+    let (blocked_bytes, free_bytes) = (3 * POOL, 8 * POOL);
+    let held_up = async move {
+        Pattern::new(4)
+            .write(&mut a_writes, 0..blocked_bytes)
+            .await?;
+        a_writes.shutdown().await?;
+        Ok(a_writes)
+    };
+    let goes_on = async move {
+        let a = tokio::spawn(async move {
+            Pattern::new(5)
+                .read_all(&mut a_reads, 0..free_bytes)
+                .await?;
+            anyhow::Ok(a_reads)
+        });
+        Pattern::new(5).write(&mut b, 0..free_bytes).await?;
+        b.shutdown().await?;
+        let a_reads = a.await??;
+        ensure!(
+            b.stats().bytes_received <= POOL,
+            "a pool that grows: {:?}",
+            b.stats()
+        );
+        Pattern::new(4).read_all(&mut b, 0..blocked_bytes).await?;
+        Ok((a_reads, b))
+    };
+    together(held_up, goes_on).await?;
+    Ok(())
+}
+
+/// A reader that is away for twice the time after which a silent peer counts as dead, with the
+/// writer waiting for it, and then both of them idle for as long.
+pub(crate) async fn paused_reader<E: Ends>(base: StreamConfig) -> Result<()> {
+    let timeout = patience(Duration::from_millis(400));
+    let mut config = base;
+    config.timeout = timeout;
+    let (mut from, mut to) = pair::<E>(&config).await?;
+    let bytes = 3 * POOL + 1;
+    let (told, resumed) = oneshot::channel();
+    let writer = async move {
+        Pattern::new(6).write(&mut from, 0..bytes).await?;
+        resumed.await?;
+        Pattern::new(6).write(&mut from, bytes..bytes + 1).await?;
+        from.shutdown().await?;
+        Ok(from)
+    };
+    let reader = async move {
+        Pattern::new(6).read(&mut to, 0..10).await?;
+        sleep(2 * timeout).await;
+        Pattern::new(6).read(&mut to, 10..bytes).await?;
+        sleep(2 * timeout).await;
+        told.send(()).ok();
+        Pattern::new(6).read_all(&mut to, bytes..bytes + 1).await?;
+        Ok(to)
+    };
+    let (from, to) = together(writer, reader).await?;
+    undisturbed(&[&from, &to])
+}
+
+/// Nothing was ever the matter with these.
+pub(crate) fn undisturbed(streams: &[&Stream]) -> Result<()> {
+    for stream in streams {
+        let cause = stream.watch().interrupted().now_or_never();
+        ensure!(cause.is_none(), "{stream:?} is not content: {cause:?}");
+    }
+    Ok(())
+}
+
+/// A peer that never polls anything is no reason for a `shutdown` to wait: what fits into the pool
+/// is verified there all the same.
+pub(crate) async fn shutdown_without_a_reader<E: Ends>(base: StreamConfig) -> Result<()> {
+    for bytes in [0, 1, CHUNK + 1, POOL] {
+        let (mut from, mut to) = pair::<E>(&base).await?;
+        Pattern::new(7).write(&mut from, 0..bytes).await?;
+        from.shutdown().await?;
+        ensure!(
+            to.stats().bytes_received == bytes,
+            "not verified yet: {:?}",
+            to.stats()
+        );
+        Pattern::new(7).read_all(&mut to, 0..bytes).await?;
+        ensure!(to.read(&mut [0]).await? == 0, "an end that does not last");
+        to.shutdown().await?;
+    }
+    Ok(())
+}

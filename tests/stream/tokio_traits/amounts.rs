@@ -1,0 +1,76 @@
+//! As little and as much as there can be in one write.
+
+use anyhow::{Result, ensure};
+use rdpipe::{Stream, StreamConfig};
+use tokio::io::AsyncWriteExt;
+
+use super::{pair, small};
+use crate::support::{self, ends::Ends, pattern::Pattern};
+
+/// Single bytes over RDMA, unless everything is wanted: what runs it may be emulated.
+const FEWER: u64 = 100_000;
+
+/// What is written at once over RDMA, unless everything is wanted, in bytes.
+const LESS: u64 = 64 << 20;
+
+/// A million bytes, each with a `write_all` of its own, of which nobody flushes any.
+pub(crate) async fn single_bytes<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (from, to) = pair::<E>(&base).await?;
+    let count = full_amount(&from, 1_000_000, FEWER);
+    let (from, to) = carry(from, to, count, async |from, pattern| {
+        for at in 0..count {
+            from.write_all(pattern.piece(at, 1)).await?;
+        }
+        Ok(())
+    })
+    .await?;
+    // Otherwise every byte was a chunk: too many operations, and nothing was gathered while it waited.
+    ensure!(
+        from.stats().chunks_sent < count,
+        "{:?} {:?}",
+        from.stats(),
+        to.stats()
+    );
+    Ok(())
+}
+
+/// Half a gibibyte, with one `write_all`.
+pub(crate) async fn one_large_write<E: Ends>(base: StreamConfig) -> Result<()> {
+    // Pools as users get them, and small ones that the write fills a thousand times over.
+    for config in [base.clone(), small(&base)] {
+        let (from, to) = E::pair(config.clone(), config).await?;
+        let bytes = full_amount(&from, 512 << 20, LESS);
+        carry(from, to, bytes, async |from, pattern| {
+            let mut all = Vec::with_capacity(usize::try_from(bytes)?);
+            while (all.len() as u64) < bytes {
+                let left = usize::try_from(bytes)? - all.len();
+                all.extend_from_slice(pattern.piece(all.len() as u64, left));
+            }
+            Ok(from.write_all(&all).await?)
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+fn full_amount(stream: &Stream, all: u64, over_rdma: u64) -> u64 {
+    let is_limited = stream.transport() == rdpipe::Transport::Rdma && !support::is_full();
+    if is_limited { over_rdma } else { all }
+}
+
+/// Lets `write` write, and checks that these `bytes` arrive, and the end.
+async fn carry(
+    mut from: Stream,
+    mut to: Stream,
+    bytes: u64,
+    write: impl AsyncFnOnce(&mut Stream, &Pattern) -> Result<()>,
+) -> Result<(Stream, Stream)> {
+    let reader = tokio::spawn(async move {
+        Pattern::new(103).read_all(&mut to, 0..bytes).await?;
+        to.confirm()?;
+        anyhow::Ok(to)
+    });
+    write(&mut from, &Pattern::new(103)).await?;
+    from.finish().await?;
+    Ok((from, reader.await??))
+}

@@ -1,0 +1,168 @@
+//! `select!` with something that is always quicker.
+
+use std::future::{Future, ready};
+
+use anyhow::{Result, ensure};
+use rdpipe::{Stream, StreamConfig};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt},
+    sync::mpsc,
+    task::yield_now,
+};
+
+use super::{FULL, fill, pair};
+use crate::support::{ends::Ends, pattern::Pattern, random::Random, waiting::together};
+
+/// Futures that are cancelled, in each promise.
+const TIMES: u64 = 10_000;
+
+/// What `future` comes to when it is there at once; otherwise it is cancelled.
+pub(crate) async fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        outcome = future => Some(outcome),
+        () = ready(()) => None,
+    }
+}
+
+/// Reads that are cancelled while bytes dribble in.
+pub(crate) async fn cancelled_reads<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair::<E>(&base).await?;
+    // The reader says when it has cancelled ten more.
+    let (cancelled, mut ticks) = mpsc::unbounded_channel();
+    let writer = async move {
+        let (pattern, mut random) = (Pattern::new(105), Random::new(105));
+        let mut at = 0;
+        while ticks.recv().await.is_some() {
+            let count = random.within(1..500);
+            pattern.write(&mut from, at..at + count).await?;
+            at += count;
+        }
+        from.finish().await?;
+        Ok(at)
+    };
+    let reader = async move {
+        let (pattern, mut cancelled) = (Pattern::new(105), Some(cancelled));
+        let (mut at, mut times) = (0, 0);
+        loop {
+            match some(&mut to, &pattern, at, times % 2 == 0).await? {
+                Some(0) => break,
+                Some(count) => at += count,
+                None => {
+                    times += 1;
+                    match &cancelled {
+                        Some(tick) if times % 10 == 0 => tick.send(())?,
+                        _ => {}
+                    }
+                    if times == TIMES {
+                        cancelled = None;
+                    }
+                    yield_now().await;
+                }
+            }
+        }
+        to.confirm()?;
+        ensure!(times >= TIMES, "the end after {times}");
+        Ok(at)
+    };
+    let (written, read) = together(writer, reader).await?;
+    ensure!(written == read, "{read} of {written} bytes");
+    Ok(())
+}
+
+/// What is there at once, by `read` or by `fill_buf`, checked.
+async fn some(to: &mut Stream, pattern: &Pattern, at: u64, copied: bool) -> Result<Option<u64>> {
+    if copied {
+        let mut buffer = [0; 300];
+        let Some(count) = at_once(to.read(&mut buffer)).await else {
+            return Ok(None);
+        };
+        let count = count?;
+        pattern.check(at, &buffer[..count])?;
+        return Ok(Some(count as u64));
+    }
+    let Some(bytes) = at_once(to.fill_buf()).await else {
+        return Ok(None);
+    };
+    let bytes = bytes?;
+    pattern.check(at, bytes)?;
+    let count = bytes.len().div_ceil(2);
+    to.consume(count);
+    Ok(Some(count as u64))
+}
+
+/// Writes and flushes that are cancelled while the reader takes a little now and then.
+pub(crate) async fn cancelled_writes<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair::<E>(&base).await?;
+    let (cancelled, mut ticks) = mpsc::unbounded_channel();
+    let writer = async move {
+        let (pattern, mut random) = (Pattern::new(106), Random::new(106));
+        let (mut at, mut times) = (0, 0);
+        while times < TIMES {
+            let piece = pattern.piece(at, usize::try_from(random.within(1..20_000))?);
+            let written = at_once(from.write(piece)).await.transpose()?;
+            at += written.unwrap_or(0) as u64;
+            let flushed = match random.within(0..8) {
+                0 => at_once(from.flush()).await.transpose()?.is_some(),
+                _ => true,
+            };
+            if written.is_none() || !flushed {
+                times += 1;
+                if times % 50 == 0 {
+                    cancelled.send(())?;
+                }
+                yield_now().await;
+            }
+        }
+        drop(cancelled);
+        from.finish().await?;
+        Ok(at)
+    };
+    let reader = async move {
+        let (pattern, mut at) = (Pattern::new(106), 0);
+        let mut buffer = vec![0; 10_000];
+        while ticks.recv().await.is_some() {
+            let count = to.read(&mut buffer).await?;
+            pattern.check(at, &buffer[..count])?;
+            at += count as u64;
+        }
+        let end = pattern.drain(&mut to, at).await?;
+        to.confirm()?;
+        Ok(end)
+    };
+    let (written, end) = together(writer, reader).await?;
+    let is_all = matches!(end, crate::support::pattern::End::Eof(at) if at == written);
+    ensure!(is_all, "{end:?} of {written}");
+    Ok(())
+}
+
+/// Ends that are cancelled while there is no room for the last bytes, and while nobody confirms.
+pub(crate) async fn cancelled_ends<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair::<E>(&base).await?;
+    let pattern = Pattern::new(107);
+    fill(&mut from, &to, &pattern, 0).await?;
+    for _ in 0..TIMES / 4 {
+        let ended = at_once(from.shutdown()).await;
+        ensure!(ended.is_none(), "it ended without room: {ended:?}");
+        let ended = at_once(from.finish()).await;
+        ensure!(ended.is_none(), "it finished without room: {ended:?}");
+        yield_now().await;
+    }
+    let ending = async {
+        while at_once(from.shutdown()).await.transpose()?.is_none() {
+            yield_now().await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::try_join!(ending, pattern.read_all(&mut to, 0..FULL))?;
+    for _ in 0..TIMES / 4 {
+        let ended = at_once(from.finish()).await;
+        ensure!(ended.is_none(), "nobody has confirmed: {ended:?}");
+        yield_now().await;
+    }
+    to.confirm()?;
+    while at_once(from.finish()).await.transpose()?.is_none() {
+        yield_now().await;
+    }
+    Ok(())
+}

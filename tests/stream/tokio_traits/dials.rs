@@ -1,0 +1,106 @@
+//! `accept` and `connect` that are cancelled.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    task::Poll,
+};
+
+use anyhow::{Result, ensure};
+use futures::FutureExt;
+use rdpipe::{StreamConfig, connect};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    task::yield_now,
+};
+
+use super::small;
+use crate::support::ends::{Ends, listener};
+
+/// No stream is lost by whoever accepts impatiently.
+pub(crate) async fn cancelled_accepts<E: Ends>(base: StreamConfig) -> Result<()> {
+    let config = E::over(small(&base));
+    let (mut listener, key) = listener(config.clone())?;
+    let port = listener.local_addr().port();
+    for number in 0..3 {
+        let dialing = async {
+            let mut stream = connect("127.0.0.1", port, &key, &config).await?;
+            stream.write_all(&[number]).await?;
+            stream.shutdown().await?;
+            anyhow::Ok(stream)
+        };
+        let accepting = async {
+            let mut stream = loop {
+                match listener.accept().now_or_never() {
+                    Some(stream) => break stream?,
+                    None => yield_now().await,
+                }
+            };
+            ensure!(stream.read_u8().await? == number, "another stream");
+            Ok(stream)
+        };
+        tokio::try_join!(dialing, accepting)?;
+    }
+    Ok(())
+}
+
+/// A dialer that gives up, wherever it is, leaves a listener that serves the next one, and what it
+/// may have connected is an error and no end.
+pub(crate) async fn cancelled_connects<E: Ends>(base: StreamConfig) -> Result<()> {
+    let config = E::over(small(&base));
+    let (mut listener, key) = listener(config.clone())?;
+    let port = listener.local_addr().port();
+    let dialing = async {
+        let mut connected = 0;
+        for polls in 1..=20 {
+            let stream = polled(connect("127.0.0.1", port, &key, &config), polls).await;
+            connected += u32::from(stream.transpose()?.is_some());
+        }
+        let mut stream = connect("127.0.0.1", port, &key, &config).await?;
+        stream.write_all(b"!").await?;
+        stream.shutdown().await?;
+        ensure!(stream.read_u8().await? == b'?' && stream.read(&mut [0]).await? == 0);
+        // Otherwise nothing was cancelled here.
+        ensure!(connected < 20, "all of them were connected");
+        Ok(())
+    };
+    let accepting = async {
+        loop {
+            // What a dialer that gave up has kept from coming about may be told.
+            let Ok(mut stream) = listener.accept().await else {
+                continue;
+            };
+            let mut byte = [0];
+            match stream.read(&mut byte).await {
+                Ok(0) => anyhow::bail!("a dialer that gave up is an end of file"),
+                Ok(_) => {
+                    ensure!(stream.read(&mut byte).await? == 0, "more than one byte");
+                    stream.write_all(b"?").await?;
+                    stream.shutdown().await?;
+                    return Ok(());
+                }
+                Err(_) => {}
+            }
+        }
+    };
+    tokio::try_join!(dialing, accepting)?;
+    Ok(())
+}
+
+/// What `future` comes to within so many polls.
+async fn polled<T>(future: impl Future<Output = T>, polls: usize) -> Option<T> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+        Poll::Pending => {
+            left -= 1;
+            if left == 0 {
+                Poll::Ready(None)
+            } else {
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}

@@ -1,0 +1,81 @@
+//! `read_exact`.
+
+use std::io::ErrorKind;
+
+use anyhow::{Result, bail, ensure};
+use rdpipe::{Error, Stream, StreamConfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::{CHUNK, POOL, pair};
+use crate::support::{ends::Ends, pattern::Pattern, waiting::together};
+
+/// Sizes that end before, at and behind the borders of chunks, and that take more than a pool.
+pub(crate) async fn exact_across_chunks<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair::<E>(&base).await?;
+    let sizes = [
+        1,
+        CHUNK - 1,
+        CHUNK,
+        CHUNK + 1,
+        CHUNK * 7 / 2,
+        3,
+        POOL,
+        2 * POOL + CHUNK / 2,
+        CHUNK - 4,
+        1,
+    ];
+    let bytes: u64 = sizes.iter().sum();
+    let writer = async move {
+        Pattern::new(101).write(&mut from, 0..bytes).await?;
+        from.shutdown().await?;
+        Ok(from)
+    };
+    let reader = async move {
+        let (pattern, mut at) = (Pattern::new(101), 0);
+        for size in sizes {
+            at += exactly(&mut to, &pattern, at, size).await?;
+        }
+        ends_early(&mut to, 1).await?;
+        Ok(to)
+    };
+    together(writer, reader).await?;
+    Ok(())
+}
+
+/// Where fewer bytes are left than were asked for: in a chunk, at its border, with none at all.
+pub(crate) async fn unexpected_eof<E: Ends>(base: StreamConfig) -> Result<()> {
+    for bytes in [0, 1, CHUNK, CHUNK + 10] {
+        let (mut from, mut to) = pair::<E>(&base).await?;
+        let pattern = Pattern::new(102);
+        pattern.write(&mut from, 0..bytes).await?;
+        from.shutdown().await?;
+        let read = exactly(&mut to, &pattern, 0, bytes / 2).await?;
+        ends_early(&mut to, bytes - read + 1).await?;
+        ends_early(&mut to, 1).await?;
+        ensure!(to.read(&mut [0]).await? == 0, "no end");
+        // All was read, and so it can be confirmed.
+        to.confirm()?;
+        from.finish().await?;
+    }
+    Ok(())
+}
+
+async fn exactly(stream: &mut Stream, pattern: &Pattern, at: u64, size: u64) -> Result<u64> {
+    let mut bytes = vec![0; usize::try_from(size)?];
+    let count = stream.read_exact(&mut bytes).await?;
+    ensure!(count == bytes.len(), "{count} bytes");
+    pattern.check(at, &bytes)?;
+    Ok(size)
+}
+
+/// The end comes before `size` bytes have, and is tokio's own error, not one of the stream's.
+async fn ends_early(stream: &mut Stream, size: u64) -> Result<()> {
+    let mut bytes = vec![0; usize::try_from(size)?];
+    match stream.read_exact(&mut bytes).await {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            ensure!(Error::from_io(&error).is_none(), "{error:?}");
+            Ok(())
+        }
+        other => bail!("{size} bytes: {other:?}"),
+    }
+}

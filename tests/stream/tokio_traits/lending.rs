@@ -1,0 +1,195 @@
+//! Received chunks that their reader keeps, as `Bytes`.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use rdpipe::{Stream, StreamConfig};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt},
+    task::JoinHandle,
+    time::sleep,
+};
+
+use super::{CHUNK, DEPTH, FULL, POOL, cancelled::at_once, fill, pair, small};
+use crate::support::{ends::Ends, pattern::Pattern, random::Random};
+
+/// Chunks as they were received, with their places in the stream.
+type Kept = Vec<(u64, Bytes)>;
+
+/// Kept for ever, they change nothing: ten pools go by, by whichever means they are read, and what was
+/// kept is what it was.
+pub(crate) async fn chunks_kept_for_ever<E: Ends>(base: StreamConfig) -> Result<()> {
+    for depth in [2, 3, 4, 16] {
+        let mut config = small(&base);
+        config.depth = depth;
+        let (from, mut to) = E::pair(config.clone(), config).await?;
+        let bytes = 10 * CHUNK * depth as u64 + 5;
+        let writer = sending(from, bytes);
+        let (pattern, mut at) = (Pattern::new(140), 0);
+        let mut kept = Kept::new();
+        while at < bytes {
+            let chunk = to.read_chunk().await?.context("it ends early")?;
+            ensure!(!chunk.is_empty(), "an empty chunk");
+            let begin = at;
+            at += chunk.len() as u64;
+            if kept.len() < 2 * depth {
+                kept.push((begin, chunk));
+            } else {
+                pattern.check(begin, &chunk)?;
+            }
+        }
+        ensure!(to.read_chunk().await?.is_none(), "more than was sent");
+        ensure!(
+            to.read_chunk().await?.is_none(),
+            "an end that does not last"
+        );
+        to.confirm()?;
+        writer.await??;
+        unchanged(&kept).with_context(|| format!("depth {depth}"))?;
+        drop(to);
+        unchanged(&kept).with_context(|| format!("depth {depth}, the stream is gone"))?;
+    }
+    Ok(())
+}
+
+/// `read_chunk`, `read`, `fill_buf` and their cancelled futures, in any order, with chunks kept for a while.
+pub(crate) async fn chunks_in_any_order<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (from, mut to) = pair::<E>(&base).await?;
+    let bytes = 10 * POOL + 7;
+    let writer = sending(from, bytes);
+    let (pattern, mut random) = (Pattern::new(140), Random::new(141));
+    let (mut at, mut kept) = (0, Kept::new());
+    let mut buffer = vec![0; 30_000];
+    loop {
+        let count = match random.within(0..4) {
+            0 | 1 => {
+                let chunk = match at_once(to.read_chunk()).await {
+                    Some(chunk) => chunk?,
+                    None => to.read_chunk().await?,
+                };
+                let Some(chunk) = chunk else { break };
+                let count = chunk.len();
+                kept.push((at, chunk));
+                count
+            }
+            2 => {
+                let most = usize::try_from(random.within(1..30_000))?;
+                let count = to.read(&mut buffer[..most]).await?;
+                pattern.check(at, &buffer[..count])?;
+                count
+            }
+            _ => {
+                let found = to.fill_buf().await?;
+                pattern.check(at, found)?;
+                // Sometimes one is only looked at.
+                let count = found.len() / usize::try_from(random.within(1..4))?;
+                to.consume(count);
+                count
+            }
+        };
+        at += count as u64;
+        while !kept.is_empty() && random.within(0..3) == 0 {
+            let place = usize::try_from(random.within(0..kept.len() as u64))?;
+            unchanged(&[kept.swap_remove(place)])?;
+        }
+        if at == bytes && to.fill_buf().await?.is_empty() {
+            break;
+        }
+    }
+    ensure!(at == bytes, "{at} of {bytes} bytes");
+    to.confirm()?;
+    writer.await??;
+    unchanged(&kept)
+}
+
+/// Its last clone gives a chunk's credit back, on whichever thread it is dropped: a writer that waits for
+/// nothing else goes on, though the reader does nothing.
+pub(crate) async fn credit_of_a_kept_chunk<E: Ends>(base: StreamConfig) -> Result<()> {
+    for elsewhere in [false, true] {
+        let (mut from, mut to) = pair::<E>(&base).await?;
+        let pattern = Pattern::new(140);
+        fill(&mut from, &to, &pattern, 0).await?;
+        let chunk = to.read_chunk().await?.context("no chunk")?;
+        pattern.check(0, &chunk)?;
+        let part = chunk.slice(1..chunk.len() - 1);
+        drop(chunk);
+        // For long enough that nothing of the reader's end is awake any more.
+        for _ in 0..50 {
+            let flushed = at_once(from.flush()).await;
+            ensure!(flushed.is_none(), "somebody has it still");
+            sleep(Duration::from_millis(1)).await;
+        }
+        if elsewhere {
+            // Without a runtime, too.
+            let dropped = std::thread::spawn(move || drop(part)).join();
+            ensure!(dropped.is_ok(), "a panic");
+        } else {
+            drop(part);
+        }
+        from.flush().await?;
+        let received = to.stats().bytes_received;
+        ensure!(received >= POOL, "{received}");
+        from.shutdown().await?;
+        pattern.read_all(&mut to, CHUNK..FULL).await?;
+    }
+    Ok(())
+}
+
+/// Chunks outlive their stream and its peer, whatever ended them.
+pub(crate) async fn chunks_outlive_the_stream<E: Ends>(base: StreamConfig) -> Result<()> {
+    for aborted in [false, true] {
+        let (mut from, mut to) = pair::<E>(&base).await?;
+        let pattern = Pattern::new(140);
+        fill(&mut from, &to, &pattern, 0).await?;
+        let mut kept = Kept::new();
+        for number in 0..DEPTH {
+            let chunk = to.read_chunk().await?.context("no chunk")?;
+            ensure!(chunk.len() as u64 == CHUNK, "{}", chunk.len());
+            kept.push((number * CHUNK, chunk));
+        }
+        if aborted {
+            from.abort("part of the test");
+            ensure!(to.read_chunk().await.is_err(), "it was aborted");
+        }
+        tokio::join!(from.close(), to.close());
+        unchanged(&kept)?;
+        let later = tokio::task::spawn_blocking(move || unchanged(&kept));
+        later.await??;
+    }
+    Ok(())
+}
+
+/// The rest of a chunk of which the reader has had something, and what is small.
+pub(crate) async fn the_rest_of_a_chunk<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair::<E>(&base).await?;
+    let pattern = Pattern::new(140);
+    pattern.write(&mut from, 0..2 * CHUNK + 10).await?;
+    from.shutdown().await?;
+    pattern.read(&mut to, 0..1000).await?;
+    let rest = to.read_chunk().await?.context("no chunk")?;
+    ensure!(rest.len() as u64 == CHUNK - 1000, "{}", rest.len());
+    pattern.read(&mut to, CHUNK..2 * CHUNK).await?;
+    let small = to.read_chunk().await?.context("no chunk")?;
+    ensure!(small.len() == 10, "{}", small.len());
+    ensure!(to.read_chunk().await?.is_none() && to.read(&mut [0]).await? == 0);
+    to.confirm()?;
+    from.finish().await?;
+    unchanged(&[(1000, rest), (2 * CHUNK, small)])
+}
+
+/// Writes so many bytes and finishes.
+fn sending(mut from: Stream, bytes: u64) -> JoinHandle<Result<()>> {
+    tokio::spawn(async move {
+        Pattern::new(140).write(&mut from, 0..bytes).await?;
+        Ok(from.finish().await?)
+    })
+}
+
+fn unchanged(kept: &[(u64, Bytes)]) -> Result<()> {
+    let pattern = Pattern::new(140);
+    for (at, chunk) in kept {
+        pattern.check(*at, chunk).context("a kept chunk")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,281 @@
+//! Buffers that are filled in place, and writes from several slices.
+
+use std::io::{IoSlice, Write};
+
+use anyhow::{Context, Result, ensure};
+use rdpipe::{Error, SendBuffer, StreamConfig};
+use tokio::{
+    io::{AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    task::yield_now,
+};
+
+use super::{CHUNK, DEPTH, FULL, POOL, cancelled::at_once, fill, pair, small};
+use crate::support::{
+    ends::Ends,
+    pattern::{Pattern, own},
+    random::Random,
+    waiting::together,
+};
+
+/// Filled partly, fully or not at all, sent or dropped, with writes in between: everything that was sent
+/// comes in the order in which it was.
+pub(crate) async fn buffers_in_order<E: Ends>(base: StreamConfig) -> Result<()> {
+    for depth in [2, 4] {
+        let mut config = small(&base);
+        config.depth = depth;
+        let (mut from, mut to) = E::pair(config.clone(), config).await?;
+        let writer = async move {
+            let (pattern, mut random) = (Pattern::new(150), Random::new(150));
+            let mut at = 0;
+            while at < 10 * POOL {
+                let size = match random.within(0..4) {
+                    0 => 0,
+                    1 => CHUNK,
+                    _ => random.within(1..CHUNK),
+                };
+                match random.within(0..4) {
+                    0 => pattern.write(&mut from, at..at + size).await?,
+                    1 => {
+                        let mut dropped = from.send_buffer().await?;
+                        fill_buffer(&mut dropped, &pattern, at, size)?;
+                        continue;
+                    }
+                    _ => {
+                        let mut buffer = from.send_buffer().await?;
+                        fill_buffer(&mut buffer, &pattern, at, size)?;
+                        from.send(buffer)?;
+                    }
+                }
+                at += size;
+            }
+            from.finish().await?;
+            Ok(at)
+        };
+        let reader = async move {
+            let end = Pattern::new(150).drain(&mut to, 0).await?;
+            to.confirm()?;
+            Ok(end)
+        };
+        let (written, end) = together(writer, reader).await?;
+        let is_all = matches!(end, crate::support::pattern::End::Eof(at) if at == written);
+        ensure!(is_all, "depth {depth}: {end:?} of {written}");
+    }
+    Ok(())
+}
+
+/// All that can be lent at once are lent and sent in another order; writes go on meanwhile.
+pub(crate) async fn several_buffers<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair::<E>(&base).await?;
+    let pattern = Pattern::new(151);
+    let mut buffers = Vec::new();
+    for _ in 1..DEPTH {
+        buffers.push(from.send_buffer().await?);
+    }
+    for _ in 0..100 {
+        ensure!(at_once(from.send_buffer()).await.is_none(), "one too many");
+        yield_now().await;
+    }
+    // All but one are out of the pool, and that is enough.
+    let reading = pattern.read(&mut to, 0..2 * POOL);
+    let writing = async { anyhow::Ok(pattern.write(&mut from, 0..2 * POOL).await?) };
+    tokio::try_join!(writing, reading)?;
+    let mut at = 2 * POOL;
+    buffers.reverse();
+    for mut buffer in buffers {
+        ensure!(buffer.is_empty(), "it holds {} bytes", buffer.len());
+        at += fill_buffer(&mut buffer, &pattern, at, CHUNK - 7)?;
+        from.send(buffer)?;
+    }
+    let mut again = from.send_buffer().await?;
+    at += fill_buffer(&mut again, &pattern, at, 5)?;
+    from.send(again)?;
+    from.shutdown().await?;
+    pattern.read_all(&mut to, 2 * POOL..at).await
+}
+
+/// Where the peer has no room a buffer is sent all the same, and `flush` waits for it.
+pub(crate) async fn buffers_without_credit<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair::<E>(&base).await?;
+    let pattern = Pattern::new(152);
+    let mut buffer = from.send_buffer().await?;
+    fill(&mut from, &to, &pattern, 0).await?;
+    let end = FULL + fill_buffer(&mut buffer, &pattern, FULL, 100)?;
+    from.send(buffer)?;
+    ensure!(at_once(from.flush()).await.is_none(), "there is no room");
+    let ending = async { anyhow::Ok(from.shutdown().await?) };
+    tokio::try_join!(ending, pattern.read_all(&mut to, 0..end))?;
+    Ok(())
+}
+
+/// Nobody has to flush.
+pub(crate) async fn buffers_without_a_flush<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair::<E>(&base).await?;
+    for number in 0..20 {
+        let mut buffer = from.send_buffer().await?;
+        buffer.write_all(&[number])?;
+        from.send(buffer)?;
+        ensure!(to.read_u8().await? == number);
+    }
+    Ok(())
+}
+
+/// Wherever it cannot be sent it is an error of its own kind, and a slot is not lost.
+pub(crate) async fn refused_buffers<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut a, mut b) = pair::<E>(&base).await?;
+    let (mut c, _d) = pair::<E>(&base).await?;
+    for _ in 0..2 * DEPTH {
+        let mut foreign = c.send_buffer().await?;
+        foreign.write_all(b"?")?;
+        misused(a.send(foreign))?;
+        // The peer's are not ours either.
+        misused(a.send(b.send_buffer().await?))?;
+    }
+    let mut late = a.send_buffer().await?;
+    late.write_all(b"late")?;
+    let dropped = a.send_buffer().await?;
+    a.write_all(b"!").await?;
+    a.shutdown().await?;
+    misused(a.send(late))?;
+    drop(dropped);
+    let none = own(&a.send_buffer().await.err().context("after shutdown")?)?;
+    ensure!(matches!(none, Error::Misuse(_)), "{none:?}");
+    ensure!(b.read_u8().await? == b'!' && b.read(&mut [0]).await? == 0);
+    let mut orphan = b.send_buffer().await?;
+    b.abort("part of the test");
+    orphan.write_all(b"late")?;
+    let error = own(&b.send(orphan).err().context("after an abort")?)?;
+    ensure!(matches!(error, Error::Aborted { .. }), "{error:?}");
+    Ok(())
+}
+
+/// Buffers outlive their stream, to be dropped anywhere.
+pub(crate) async fn buffers_outlive_the_stream<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair::<E>(&base).await?;
+    let pattern = Pattern::new(153);
+    let mut kept = [from.send_buffer().await?, from.send_buffer().await?];
+    pattern.write(&mut from, 0..CHUNK).await?;
+    from.shutdown().await?;
+    pattern.read_all(&mut to, 0..CHUNK).await?;
+    tokio::join!(from.close(), to.close());
+    for buffer in &mut kept {
+        fill_buffer(buffer, &pattern, 0, CHUNK)?;
+    }
+    let later = std::thread::spawn(move || {
+        let checked = kept.iter().map(|buffer| pattern.check(0, buffer));
+        checked.collect::<Result<()>>()
+    });
+    later.join().ok().context("a panic")?
+}
+
+/// Waiting for a buffer that can be cancelled, while somebody else holds them all.
+pub(crate) async fn cancelled_buffers<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair::<E>(&base).await?;
+    let pattern = Pattern::new(154);
+    let mut at = 0;
+    for _ in 0..200 {
+        let mut buffers = Vec::new();
+        while let Some(buffer) = at_once(from.send_buffer()).await {
+            buffers.push(buffer?);
+            ensure!((buffers.len() as u64) < DEPTH, "one too many");
+        }
+        // Some of them are still on their way.
+        let Some(mut buffer) = buffers.pop() else {
+            yield_now().await;
+            continue;
+        };
+        drop(buffers);
+        let size = fill_buffer(&mut buffer, &pattern, at, 5000)?;
+        from.send(buffer)?;
+        pattern.read(&mut to, at..at + size).await?;
+        at += size;
+    }
+    from.shutdown().await?;
+    pattern.read_all(&mut to, at..at).await
+}
+
+/// Writes of many small slices, across the borders of chunks, with empty ones among them.
+pub(crate) async fn many_slices<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair::<E>(&base).await?;
+    ensure!(from.is_write_vectored(), "the stream");
+    let bytes = 3 * POOL + 11;
+    let writer = async move {
+        let (pattern, mut random) = (Pattern::new(155), Random::new(155));
+        let mut at = 0;
+        while at < bytes {
+            let mut slices = vec![IoSlice::new(&[])];
+            let mut end = at;
+            for _ in 0..random.within(1..200) {
+                let most = [0, 1, 20, 3000][usize::try_from(random.within(0..4))?];
+                let most = most.min(usize::try_from(bytes - end)?);
+                let slice = if most == 0 {
+                    &[]
+                } else {
+                    pattern.piece(end, most)
+                };
+                end += slice.len() as u64;
+                slices.push(IoSlice::new(slice));
+            }
+            let count = from.write_vectored(&slices).await? as u64;
+            let room = (end - at).min(CHUNK);
+            ensure!(count > 0 || end == at, "nothing of {room} bytes");
+            ensure!(count <= room, "{count} of {room} bytes");
+            at += count;
+        }
+        from.finish().await?;
+        let (_, writes) = from.into_split();
+        ensure!(writes.is_write_vectored(), "its half");
+        Ok(())
+    };
+    let reader = async move {
+        Pattern::new(155).read_all(&mut to, 0..bytes).await?;
+        to.confirm()?;
+        Ok(to)
+    };
+    together(writer, reader).await?;
+    Ok(())
+}
+
+/// One write takes all slices that fit into a chunk, and no more.
+pub(crate) async fn slices_that_fit<E: Ends>(base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair::<E>(&base).await?;
+    let pattern = Pattern::new(156);
+    let mut slices = Vec::new();
+    for number in 0..100 {
+        slices.push(IoSlice::new(pattern.piece(number * 1000, 1000)));
+        slices.push(IoSlice::new(&[]));
+    }
+    let count = from.write_vectored(&slices).await? as u64;
+    ensure!(count == CHUNK, "{count} bytes");
+    from.shutdown().await?;
+    pattern.read_all(&mut to, 0..CHUNK).await
+}
+
+/// Puts so many bytes of `pattern` into `buffer`, half of them in place and half by `Write`.
+fn fill_buffer(buffer: &mut SendBuffer, pattern: &Pattern, at: u64, size: u64) -> Result<u64> {
+    ensure!(buffer.capacity() as u64 == CHUNK, "{}", buffer.capacity());
+    let half = usize::try_from(size / 2)?;
+    let mut done = 0;
+    while done < half {
+        let piece = pattern.piece(at + done as u64, half - done);
+        buffer.unfilled_mut()[..piece.len()].copy_from_slice(piece);
+        buffer.advance(piece.len());
+        done += piece.len();
+    }
+    while (done as u64) < size {
+        let left = usize::try_from(size)? - done;
+        let piece = pattern.piece(at + done as u64, left);
+        buffer.write_all(piece)?;
+        done += piece.len();
+    }
+    ensure!(buffer.len() as u64 == size, "{} of {size}", buffer.len());
+    if size == CHUNK {
+        ensure!(buffer.unfilled_mut().is_empty() && buffer.write(b"!")? == 0);
+    }
+    Ok(size)
+}
+
+fn misused(sent: std::io::Result<()>) -> Result<()> {
+    let error = own(&sent.err().context("it was sent")?)?;
+    ensure!(matches!(error, Error::Misuse(_)), "{error:?}");
+    Ok(())
+}

@@ -1,0 +1,237 @@
+//! Whoever waits is woken when it can go on, and hardly ever otherwise.
+
+use std::{
+    future::Future,
+    io,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use rdpipe::{Error, Stream, StreamConfig};
+use tokio::{
+    io::{AsyncBufRead, AsyncWrite, AsyncWriteExt},
+    task::JoinHandle,
+    time::sleep,
+};
+
+use super::{CHUNK, FULL, fill, pair};
+use crate::support::{
+    ends::Ends,
+    pattern::{Pattern, own},
+    waiting::{together, until},
+    wakes::Wakes,
+};
+
+/// Most wakes for a chunk: its arrival, credits, completions, and a few that were not necessary.
+const PER_CHUNK: usize = 8;
+
+/// Most wakes in [`IDLE`], in which nothing happens.
+const WHILE_IDLE: usize = 8;
+
+/// Long enough for a timer that wakes again and again to be noticed.
+const IDLE: Duration = Duration::from_millis(200);
+
+/// Everybody who waits is woken when there is a reason to go on.
+pub(crate) async fn woken<E: Ends>(base: StreamConfig) -> Result<()> {
+    for wait in WAITS {
+        let (mut a, b) = wait.begin::<E>(&base).await?;
+        let wakes = Wakes::new();
+        wait.pends(&mut a, &wakes)?;
+        let (_b, outcome) = wait.go_on_and_drive(&mut a, b, &wakes).await?;
+        outcome.with_context(|| format!("{wait:?}"))?;
+        let chunks = a.stats().chunks_sent + 1;
+        ensure!(
+            wakes.count() <= PER_CHUNK * usize::try_from(chunks)?,
+            "{wait:?}: woken {} times for {chunks} chunks",
+            wakes.count()
+        );
+    }
+    Ok(())
+}
+
+/// Who takes over from another task is woken instead of it.
+pub(crate) async fn replaced_wakers<E: Ends>(base: StreamConfig) -> Result<()> {
+    for wait in WAITS {
+        let (mut a, b) = wait.begin::<E>(&base).await?;
+        let (first, second) = (Wakes::new(), Wakes::new());
+        wait.pends(&mut a, &first)?;
+        wait.pends(&mut a, &second)?;
+        let (_b, outcome) = wait.go_on_and_drive(&mut a, b, &second).await?;
+        outcome.with_context(|| format!("{wait:?}"))?;
+        ensure!(second.count() > 0, "{wait:?}: woken by nobody");
+        ensure!(
+            first.count() <= WHILE_IDLE,
+            "{wait:?}: the first was woken {} times",
+            first.count()
+        );
+    }
+    Ok(())
+}
+
+/// Nobody is woken again and again while nothing happens.
+pub(crate) async fn idle_wakers<E: Ends>(base: StreamConfig) -> Result<()> {
+    for wait in WAITS {
+        let (mut a, b) = wait.begin::<E>(&base).await?;
+        let wakes = Wakes::new();
+        wait.pends(&mut a, &wakes)?;
+        sleep(IDLE).await;
+        let count = wakes.count();
+        ensure!(count <= WHILE_IDLE, "{wait:?}: woken {count} times");
+        wait.pends(&mut a, &wakes)?;
+        let (_b, outcome) = wait.go_on_and_drive(&mut a, b, &wakes).await?;
+        outcome.with_context(|| format!("{wait:?}"))?;
+    }
+    Ok(())
+}
+
+/// A failure is a reason, too.
+pub(crate) async fn woken_by_failure<E: Ends>(base: StreamConfig) -> Result<()> {
+    for wait in WAITS {
+        let (mut a, mut b) = wait.begin::<E>(&base).await?;
+        let wakes = Wakes::new();
+        wait.pends(&mut a, &wakes)?;
+        b.abort("part of the test");
+        let outcome = wakes.drive(|cx| wait.poll(&mut a, cx)).await;
+        let error = own(&outcome.expect_err("it was aborted"))?;
+        let told = matches!(error, Error::PeerAborted { .. });
+        ensure!(told, "{wait:?}: {error:?}");
+    }
+    Ok(())
+}
+
+/// Chunk after chunk both ends do nothing until they are woken.
+pub(crate) async fn a_wake_for_every_chunk<E: Ends>(base: StreamConfig) -> Result<()> {
+    const CHUNKS: u64 = 100;
+    let (mut from, mut to) = pair::<E>(&base).await?;
+    let writer = async move {
+        let (wakes, pattern, mut at) = (Wakes::new(), Pattern::new(113), 0);
+        while at < CHUNKS * CHUNK {
+            let piece = pattern.piece(at, usize::try_from(CHUNKS * CHUNK - at)?);
+            let write = |cx: &mut Context<'_>| Pin::new(&mut from).poll_write(cx, piece);
+            at += wakes.drive(write).await? as u64;
+        }
+        let end = |cx: &mut Context<'_>| Pin::new(&mut from).poll_shutdown(cx);
+        wakes.drive(end).await?;
+        Ok((wakes.count(), from.stats().chunks_sent))
+    };
+    let reader = async move {
+        let (wakes, pattern, mut at) = (Wakes::new(), Pattern::new(113), 0);
+        loop {
+            let count = wakes
+                .drive(|cx| {
+                    let bytes = ready!(Pin::new(&mut to).poll_fill_buf(cx))?;
+                    pattern.check(at, bytes)?;
+                    Poll::Ready(anyhow::Ok(bytes.len()))
+                })
+                .await?;
+            if count == 0 {
+                break;
+            }
+            Pin::new(&mut to).consume(count);
+            at += count as u64;
+        }
+        ensure!(at == CHUNKS * CHUNK, "{at} bytes");
+        Ok((wakes.count(), to.stats().chunks_received))
+    };
+    let ends = together(writer, reader).await?;
+    for (wakes, chunks) in <[_; 2]>::from(ends) {
+        println!("{wakes} wakes for {chunks} chunks");
+        ensure!(
+            wakes <= PER_CHUNK * usize::try_from(chunks)?,
+            "{wakes} wakes for {chunks} chunks"
+        );
+    }
+    Ok(())
+}
+
+/// What a task can wait for.
+#[derive(Debug, Clone, Copy)]
+enum Wait {
+    Read,
+    Write,
+    Flush,
+    Shutdown,
+    Finish,
+}
+
+/// All of them.
+const WAITS: [Wait; 5] = [
+    Wait::Read,
+    Wait::Write,
+    Wait::Flush,
+    Wait::Shutdown,
+    Wait::Finish,
+];
+
+impl Wait {
+    fn poll(self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut stream = Pin::new(stream);
+        match self {
+            Self::Read => {
+                let count = ready!(stream.as_mut().poll_fill_buf(cx))?.len();
+                stream.consume(count);
+                Poll::Ready(Ok(()))
+            }
+            Self::Write => stream.poll_write(cx, &[0; 1000]).map_ok(drop),
+            Self::Flush => stream.poll_flush(cx),
+            Self::Shutdown => stream.poll_shutdown(cx),
+            Self::Finish => pin!(stream.get_mut().finish()).poll(cx).map_err(Into::into),
+        }
+    }
+
+    /// Two ends, of which the first has to wait for the other one.
+    async fn begin<E: Ends>(self, base: &StreamConfig) -> Result<(Stream, Stream)> {
+        let (mut a, b) = pair::<E>(base).await?;
+        if !matches!(self, Self::Read) {
+            fill(&mut a, &b, &Pattern::new(112), 0).await?;
+        }
+        Ok((a, b))
+    }
+
+    /// What lets the first end go on, done by the other one.
+    fn go_on(self, mut b: Stream) -> JoinHandle<Result<Stream>> {
+        tokio::spawn(async move {
+            match self {
+                Self::Read => {
+                    b.write_all(b"!").await?;
+                    b.flush().await?;
+                }
+                Self::Write | Self::Flush => {
+                    Pattern::new(112).read(&mut b, 0..FULL).await?;
+                }
+                Self::Shutdown | Self::Finish => {
+                    Pattern::new(112).read_all(&mut b, 0..FULL).await?;
+                    b.confirm()?;
+                }
+            }
+            Ok(b)
+        })
+    }
+
+    /// The first end waits.
+    fn pends(self, a: &mut Stream, wakes: &Arc<Wakes>) -> Result<()> {
+        let polled = wakes.poll(|cx| self.poll(a, cx));
+        ensure!(
+            polled.is_pending(),
+            "{self:?} has nothing to wait for: {polled:?}"
+        );
+        Ok(())
+    }
+
+    /// What the first end, which waits, comes to when the other one lets it go on.
+    async fn go_on_and_drive(
+        self,
+        a: &mut Stream,
+        b: Stream,
+        wakes: &Arc<Wakes>,
+    ) -> Result<(Stream, io::Result<()>)> {
+        let other = self.go_on(b);
+        // Whoever waits does nothing before it is woken.
+        until(|| wakes.count() > 0).await;
+        let outcome = wakes.drive(|cx| self.poll(a, cx)).await;
+        Ok((other.await??, outcome))
+    }
+}

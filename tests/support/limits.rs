@@ -1,0 +1,62 @@
+//! Time limits of tests, longer on a machine that is slow or busy.
+//!
+//! A limit is a guard against a hang, never a budget: several times what a busy machine needs. `RDPIPE_TEST_SLOWNESS`
+//! is the one setting for machines that are slower still: a number that multiplies all of them.
+#![allow(
+    dead_code,
+    reason = "each test binary, and that of the library, uses its own part of it"
+)]
+
+use std::{env, fs, thread, time::Duration};
+
+/// Returns a guard against a hang: `usual`, or a multiple of it on this machine.
+pub(crate) fn limit(usual: Duration) -> Duration {
+    usual.mul_f64(slowness(EMULATED_FOR_LIMITS))
+}
+
+/// Returns a timeout for the program under test that the test waits out: as short as this machine allows, and long enough
+/// that a peer which only has to wait for a processor is not taken for dead.
+pub(crate) fn patience(usual: Duration) -> Duration {
+    usual.mul_f64(slowness(EMULATED_FOR_PATIENCE).ceil())
+}
+
+/// Returns the guard of a test's body, and of everything that has no closer one: what takes longer hangs.
+pub(crate) fn generous() -> Duration {
+    limit(Duration::from_secs(60))
+}
+
+/// Returns how soon a program must have noticed what is promised to be noticed within a second.
+///
+/// Four times the promise, and more on a busy machine, but never as long as the 30 s after which a silent peer counts as
+/// dead: whatever ends in less did not wait for that.
+pub(crate) fn soon() -> Duration {
+    limit(Duration::from_secs(4)).min(Duration::from_secs(20))
+}
+
+/// An emulated processor is some 17 times slower than a real one, but the network and the disk are not.
+const EMULATED_FOR_LIMITS: f64 = 10.0;
+
+/// A guest under emulation does little else, and the tests choose longer timeouts there themselves.
+const EMULATED_FOR_PATIENCE: f64 = 2.0;
+
+/// More tasks than this for each processor are those of a build, which come and go.
+const MOST_LOAD: f64 = 8.0;
+
+/// Returns the factor that this machine is slower than an idle one: `RDPIPE_TEST_SLOWNESS` where that is set, else the
+/// number of tasks for each processor, times `emulated` where the hosts under test are emulated.
+fn slowness(emulated: f64) -> f64 {
+    if let Ok(given) = env::var("RDPIPE_TEST_SLOWNESS") {
+        let factor = given.parse::<f64>().ok().filter(|factor| *factor >= 1.0);
+        return factor.expect("RDPIPE_TEST_SLOWNESS is a number, 1 or more");
+    }
+    let is_emulated = env::var("RDPIPE_RIG").is_ok_and(|rig| rig.ends_with("-tcg"));
+    load().clamp(1.0, MOST_LOAD) * if is_emulated { emulated } else { 1.0 }
+}
+
+/// Returns the tasks that ran or waited for a processor in the last minute, for each processor.
+fn load() -> f64 {
+    let average = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let tasks = average.split(' ').next().and_then(|text| text.parse().ok());
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    tasks.unwrap_or(0.0) / u32::try_from(processors).map_or(1.0, f64::from)
+}

@@ -1,0 +1,40 @@
+//! Streams whose pools are soon full.
+
+use anyhow::Result;
+use rdpipe::{Stream, StreamConfig};
+
+use super::{ends::Ends, pattern::Pattern, waiting::until};
+
+/// Payload of a chunk in most promises, in bytes: small, so that the pools are soon full.
+pub(crate) const CHUNK: u64 = 64 << 10;
+
+/// Slots of each pool in most promises.
+pub(crate) const DEPTH: u64 = 4;
+
+/// What a receive pool holds.
+pub(crate) const POOL: u64 = CHUNK * DEPTH;
+
+/// `base` with small pools.
+pub(crate) fn small(base: &StreamConfig) -> StreamConfig {
+    let mut config = base.clone();
+    config.chunk_bytes = usize::try_from(CHUNK).expect("64 KiB");
+    config.depth = usize::try_from(DEPTH).expect("4");
+    config
+}
+
+/// Two connected ends with small pools.
+pub(crate) async fn pair<E: Ends>(base: &StreamConfig) -> Result<(Stream, Stream)> {
+    E::pair(small(base), small(base)).await
+}
+
+/// Bytes between two ends of which the second does not read: its pool and the chunk that waits for
+/// credit at the first.
+pub(crate) const FULL: u64 = POOL + CHUNK;
+
+/// Writes the [`FULL`] bytes of `pattern` from `at` on, all of those before having been read. Whatever
+/// else is written then has to wait until `to` is read.
+pub(crate) async fn fill(from: &mut Stream, to: &Stream, pattern: &Pattern, at: u64) -> Result<()> {
+    pattern.write(from, at..at + FULL).await?;
+    until(|| to.stats().bytes_received == at + POOL).await;
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! One end of a pair that copies a file is killed, at random moments or at named points of the protocol, and
+//! what must be true of the other one.
+
+use super::{
+    End, OLD, Place, Random, Running, Setup, eventually, key, random_bytes, rdsend, receiver, soon,
+    write_position,
+};
+
+/// Who is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Victim {
+    Sender,
+    Receiver,
+}
+
+impl Victim {
+    /// Where it can stop itself, in the order in which it gets there.
+    pub fn points(self) -> &'static [&'static str] {
+        match self {
+            Self::Sender => &[
+                "after-hello",
+                "first-chunk-sent",
+                "before-fin",
+                "after-fin",
+                "before-confirmation-received",
+            ],
+            Self::Receiver => &[
+                "after-hello",
+                "first-chunk-received",
+                "before-commit",
+                "before-confirmation-sent",
+            ],
+        }
+    }
+}
+
+/// A copy, in the course of which somebody dies.
+#[derive(Debug, Clone, Copy)]
+pub struct Doomed {
+    /// Of both programs.
+    pub options: &'static str,
+    /// Length of the file.
+    pub bytes: usize,
+}
+
+impl Doomed {
+    fn programs(self, place: &Place) -> [Setup; 2] {
+        let options = self.options;
+        let receiver = receiver(format!("{options} -o {}", place.old()));
+        [receiver, rdsend(format!("{options} 127.0.0.1"))]
+    }
+
+    /// Kills the victim once so many bytes below `before` have been written, in every round other ones.
+    /// Returns how many were caught in the middle.
+    pub fn die_at_random_moments(
+        self,
+        victim: Victim,
+        seed: u64,
+        rounds: usize,
+        before: usize,
+    ) -> usize {
+        let data = random_bytes(self.bytes);
+        let mut random = Random(seed);
+        let mut caught = 0;
+        for round in 0..rounds {
+            let place = Place::new();
+            place.file("in", &data);
+            let moment = random.below(before as u64);
+            let ends = kill_at(&place, victim, self.programs(&place), |_, receiver| {
+                written(&place, receiver, moment);
+            });
+            println!("round {round}, byte {moment}: {:?}", ends[1].stderr);
+            caught += usize::from(ends[1].code() != 0);
+            assert_no_loss(&place, victim, &ends, &data);
+        }
+        caught
+    }
+
+    /// Kills the victim at each of its points.
+    pub fn die_at_every_point(self, victim: Victim) {
+        for point in victim.points() {
+            self.die_at(victim, point);
+        }
+    }
+
+    fn die_at(self, victim: Victim, point: &str) {
+        let data = random_bytes(self.bytes);
+        let place = Place::new();
+        place.file("in", &data);
+        let [to, from] = self.programs(&place);
+        let programs = match victim {
+            Victim::Sender => [to, from.stop_at(point)],
+            Victim::Receiver => [to.stop_at(point), from],
+        };
+        let ends = kill_at(&place, victim, programs, |sender, receiver| match victim {
+            Victim::Sender => sender.stopped(),
+            Victim::Receiver => receiver.stopped(),
+        });
+        let survivor = ends[1].code();
+        println!("{victim:?} at {point}: {survivor} {}", ends[1].stderr);
+        assert_no_loss(&place, victim, &ends, &data);
+        // What is certain, and not only consistent.
+        match (victim, point) {
+            (Victim::Sender, "after-hello" | "first-chunk-sent" | "before-fin") => {
+                assert_eq!((survivor, &place.read("old")[..]), (255, OLD));
+            }
+            (Victim::Receiver, "before-commit") => {
+                assert_eq!((survivor, &place.read("old")[..]), (4, OLD));
+            }
+            (Victim::Receiver, "before-confirmation-sent") => {
+                assert!(survivor == 4 && place.read("old") == data);
+            }
+            (Victim::Receiver, _) => assert_eq!(survivor, 255),
+            _ => {}
+        }
+    }
+}
+
+/// Waits until the target has been written so far, or is there: one that is closed again has been written.
+pub fn written(place: &Place, receiver: &Running, moment: u64) {
+    eventually("so many bytes", || {
+        let at = write_position(receiver, place.directory());
+        let over = !receiver.runs() || place.read("old") != OLD;
+        (over || at >= Some(moment)).then_some(())
+    });
+}
+
+/// A pair that copies `in` over `old`; when it has come to the moment of `wait`, the victim dies.
+fn kill_at(
+    place: &Place,
+    victim: Victim,
+    [receiver, sender]: [Setup; 2],
+    wait: impl FnOnce(&Running, &Running),
+) -> [End; 2] {
+    let receiver = receiver.start();
+    let sender = sender.arg(receiver.port().to_string()).arg(key());
+    let sender = sender.arg(place.path("in")).start();
+    wait(&sender, &receiver);
+    let (victim, survivor) = match victim {
+        Victim::Sender => (sender, receiver),
+        Victim::Receiver => (receiver, sender),
+    };
+    let killed = victim.kill();
+    let survivor = survivor.end();
+    let late = survivor.at.saturating_duration_since(killed);
+    assert!(
+        late < soon(),
+        "it took {late:?} and said:\n{}",
+        survivor.stderr
+    );
+    [victim.end(), survivor]
+}
+
+/// What must be true however the two have ended.
+#[track_caller]
+fn assert_no_loss(place: &Place, victim: Victim, [dead, survivor]: &[End; 2], data: &[u8]) {
+    let [sender, receiver] = match victim {
+        Victim::Sender => [dead, survivor],
+        Victim::Receiver => [survivor, dead],
+    };
+    let said = format!("{sender:?}\n{receiver:?}");
+    let target = place.read("old");
+    let whole = target == data;
+    assert!(
+        whole || target == OLD,
+        "neither the old file nor the new one:\n{said}"
+    );
+    assert!(
+        whole || (sender.code() != 0 && receiver.code() != 0),
+        "a false success:\n{said}"
+    );
+    if place.knows_nameless_files() {
+        assert_eq!(place.names(), ["in", "old"], "litter:\n{said}");
+    }
+    if survivor.code() != 0 {
+        let (code, words) = match (victim, survivor.stderr.contains("unconfirmed")) {
+            (Victim::Sender, _) => (255, "receiving from "),
+            (Victim::Receiver, true) => (4, "delivery to 127.0.0.1 is unconfirmed: all "),
+            (Victim::Receiver, false) => (255, "sending to 127.0.0.1 failed at byte "),
+        };
+        survivor.fails(code, &[words, "the other end died"]);
+    }
+}

@@ -1,0 +1,236 @@
+//! The examples, run as processes over the transport that is named. Cargo builds them beside the tests:
+//! with `cargo test`, or before `cargo test --test` with `cargo build --examples`.
+
+use std::{
+    env, fs,
+    fs::File,
+    io::{ErrorKind, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    process::Stdio,
+    thread,
+};
+
+use crate::support::programs::{
+    Place, Running, Setup, generous, key, peak_kib, program, random_bytes,
+};
+
+/// A transport, as `RDPIPE_TRANSPORT` names it.
+#[derive(Clone, Copy)]
+pub struct Over(pub &'static str);
+
+impl Over {
+    fn example(self, name: &'static str, arguments: &str) -> Setup {
+        let tests = env::current_exe().expect("a program has a path");
+        let built = tests.ancestors().nth(2).expect("it is in deps/");
+        let path = built.join("examples").join(name);
+        let path = path.to_str().expect("a path without surprises");
+        program(path, name)
+            .args(arguments.split_whitespace())
+            .env("RDPIPE_KEY", key())
+            .env("RDPIPE_TRANSPORT", self.0)
+    }
+
+    /// The words of an example that it really uses this transport.
+    fn words(self) -> String {
+        format!("over {}: ", self.0.to_uppercase())
+    }
+
+    /// `receiver` and `sender`: an example each, and what comes before host and port.
+    pub fn a_file_is_copied(self, receiver: [&'static str; 2], sender: [&'static str; 2]) {
+        let place = Place::new();
+        let data = random_bytes(5_000_001);
+        let input = File::open(place.file("in", &data)).expect("a file");
+        let receiver = self.example(receiver[0], receiver[1]).start();
+        let to_receiver = format!("{} 127.0.0.1 {}", sender[1], receiver.port());
+        let sender = self.example(sender[0], &to_receiver).stdin(input);
+        assert!(sender.start().end().exits(0).contains(&self.words()));
+        let receiver = receiver.end();
+        receiver.exits(0);
+        assert!(receiver.stdout == data);
+    }
+
+    pub fn a_killed_sender_is_no_end(self) {
+        let receiver = self.example("receive_stdout", "0").start();
+        let sender = self.example("send_stdin", &format!("127.0.0.1 {}", receiver.port()));
+        let mut sender = sender.stdin(Stdio::piped()).start();
+        sender.stdin().write_all(b"half of it").expect("it reads");
+        sender.said("how it is connected", |text| {
+            text.contains("over ").then_some(())
+        });
+        sender.kill();
+        let receiver = receiver.end();
+        assert!(
+            receiver.exits(1).contains("the other end died"),
+            "{}",
+            receiver.stderr
+        );
+    }
+
+    pub fn many_clients_are_echoed(self, clients: usize, messages: usize) {
+        let server = self.example("echo_server", "listen 0").start();
+        let to_server = format!("connect 127.0.0.1 {} {clients} {messages}", server.port());
+        let client = self.example("echo_server", &to_server).start().end();
+        let ways = client.exits(0).matches(&self.words()).count();
+        assert_eq!(ways, clients, "{}", client.stderr);
+        let said = String::from_utf8_lossy(&client.stdout);
+        let right = format!("{clients} clients, {messages} messages each: all came back\n");
+        assert_eq!(said, right);
+        served(server, clients);
+    }
+
+    pub fn a_body_is_streamed(self, bytes: u64) {
+        let server = self.example("http", "serve 0").start();
+        let to_server = format!("fetch 127.0.0.1 {} {bytes}", server.port());
+        let client = self.example("http", &to_server).start().end();
+        assert!(client.exits(0).contains(&self.words()), "{}", client.stderr);
+        let said = String::from_utf8_lossy(&client.stdout);
+        assert_eq!(said, format!("{bytes} bytes, and the right ones\n"));
+        let peak = peak_kib(&server);
+        assert!(peak < 100 << 10, "the server held {peak} KiB at once");
+        served(server, 1);
+    }
+
+    pub fn frames_are_answered(self) {
+        let server = self.example("framed", "serve 0").start();
+        for _ in 0..2 {
+            let to_server = format!("ask 127.0.0.1 {} one two threee", server.port());
+            let client = self.example("framed", &to_server).start().end();
+            assert!(client.exits(0).contains(&self.words()));
+            assert_eq!(
+                String::from_utf8_lossy(&client.stdout),
+                "ONE\nTWO\nTHREEE\n"
+            );
+        }
+        served(server, 2);
+    }
+
+    pub fn connections_go_through_a_tunnel(self) {
+        let target = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let [far, near] = self.tunnel(&target);
+        // Answers what came when all of it has come: both half-closes must have gone through.
+        let reversing = thread::spawn(move || {
+            for connection in target.incoming().take(3) {
+                let mut connection = connection.expect("a connection");
+                let mut request = all_of(&mut connection).expect("an end of file");
+                request.reverse();
+                connection.write_all(&request).expect("it is read");
+            }
+        });
+        for length in [0, 1, 3_000_000] {
+            let mut data = random_bytes(length);
+            let mut connection = connection_to(near.port());
+            connection.write_all(&data).expect("it is read");
+            connection.shutdown(Shutdown::Write).expect("it is open");
+            data.reverse();
+            assert!(all_of(&mut connection).expect("an end of file") == data);
+        }
+        reversing.join().expect("every connection was answered");
+        assert_eq!(served(near, 3).matches(&self.words()).count(), 3);
+        served(far, 3);
+    }
+
+    pub fn a_broken_tunnel_is_no_end(self) {
+        let target = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let [far, near] = self.tunnel(&target);
+        let mut connection = connection_to(near.port());
+        connection.write_all(b"half of it").expect("it is read");
+        let (mut accepted, _) = target.accept().expect("the tunnel connects");
+        let mut arrived = [0; 10];
+        accepted.read_exact(&mut arrived).expect("it arrives");
+        far.kill();
+        let error = all_of(&mut connection).expect_err("no end of file");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    }
+
+    /// `[far, near]`: what connects to near's port reaches `target`.
+    fn tunnel(self, target: &TcpListener) -> [Running; 2] {
+        let target = target.local_addr().expect("it is bound");
+        let far = self
+            .example("forward", &format!("connect 0 {target}"))
+            .start();
+        let to_far = format!("listen 0 127.0.0.1 {}", far.port());
+        let near = self.example("forward", &to_far).start();
+        [far, near]
+    }
+
+    pub fn a_file_goes_through_tls(self) {
+        let place = Place::new();
+        let data = random_bytes(3_000_001);
+        let input = File::open(place.file("in", &data)).expect("a file");
+        let receiver = self.tls_receiver(&place, "certificate");
+        let sender = self.tls_sender(&receiver, &place, "certificate");
+        assert!(
+            sender
+                .stdin(input)
+                .start()
+                .end()
+                .exits(0)
+                .contains(&self.words())
+        );
+        let receiver = receiver.end();
+        receiver.exits(0);
+        assert!(receiver.stdout == data);
+    }
+
+    pub fn another_certificate_is_not_trusted(self) {
+        let place = Place::new();
+        let receiver = self.tls_receiver(&place, "certificate");
+        let another = self.tls_receiver(&place, "another");
+        // Both listen, so both have written theirs.
+        assert!(receiver.port() != another.port());
+        let one = fs::read(place.path("certificate")).expect("it was written");
+        assert!(one != fs::read(place.path("another")).expect("it was written"));
+        let sender = self.tls_sender(&receiver, &place, "another").start().end();
+        assert!(
+            sender.exits(1).contains("invalid peer certificate"),
+            "{}",
+            sender.stderr
+        );
+        let receiver = receiver.end();
+        receiver.exits(1);
+        assert_eq!(receiver.stdout, b"");
+        drop(another);
+    }
+
+    fn tls_receiver(self, place: &Place, certificate: &str) -> Running {
+        let certificate = place.path(certificate);
+        self.example("tls", "receive 0").arg(certificate).start()
+    }
+
+    fn tls_sender(self, receiver: &Running, place: &Place, certificate: &str) -> Setup {
+        let arguments = format!("send 127.0.0.1 {}", receiver.port());
+        self.example("tls", &arguments).arg(place.path(certificate))
+    }
+}
+
+/// Waits until a server has said of so many peers how their streams ended, and ends it: all were well.
+/// Returns what it said.
+#[track_caller]
+fn served(server: Running, peers: usize) -> String {
+    server.said("how all its peers ended", |text| {
+        let lines = text
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'));
+        let ends = lines.filter(|line| line.starts_with("127.0.0.1:"));
+        (ends.count() >= peers).then_some(())
+    });
+    server.kill();
+    let said = server.end().stderr;
+    assert_eq!(said.matches(": done\n").count(), peers, "{said}");
+    said
+}
+
+/// A connection on which nothing waits for ever.
+fn connection_to(port: u16) -> TcpStream {
+    let connection = TcpStream::connect(("127.0.0.1", port)).expect("somebody listens");
+    connection
+        .set_read_timeout(Some(generous()))
+        .expect("a time above zero");
+    connection
+}
+
+fn all_of(connection: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    let mut all = Vec::new();
+    connection.read_to_end(&mut all)?;
+    Ok(all)
+}

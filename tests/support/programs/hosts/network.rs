@@ -1,0 +1,323 @@
+//! The network that `scripts/hosts` makes for a test, or the one that `scripts/guests` made for all of them.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    processes::{self, Process},
+    terminal::Terminal,
+};
+use crate::support::programs::{Running, Setup, eventually, generous, limit, program, skip};
+
+/// The program that reaches hosts of this network: `ssh`, with the configuration that names them.
+pub const SSH: &str = "/usr/bin/ssh";
+
+/// Some hosts and a controller's, joined by a bridge.
+pub struct Network {
+    /// `scripts/hosts`, where the network is the test's own. It ends with its input.
+    script: Option<Child>,
+    directory: PathBuf,
+    /// A process on ctl, by which others get there; none where the test itself is there.
+    ctl: Option<u32>,
+    count: usize,
+}
+
+impl Network {
+    /// So many hosts; none where they are impossible, which is said aloud. Where `RDPIPE_REQUIRE_HOSTS`
+    /// is 1 that is a failure instead.
+    #[track_caller]
+    pub fn new(count: usize) -> Option<Self> {
+        match Self::start(count) {
+            Ok(network) => Some(network),
+            Err(why) => {
+                let required = std::env::var("RDPIPE_REQUIRE_HOSTS");
+                assert!(!required.is_ok_and(|value| value == "1"), "no hosts: {why}");
+                skip(&format!("no hosts to test with: {why}"));
+                None
+            }
+        }
+    }
+
+    /// The guests with RDMA beside which `scripts/guests` runs this test; none where it does not, which is said aloud.
+    pub fn of_guests() -> Option<Self> {
+        let is_there = std::env::var("RDPIPE_RIG").is_ok_and(|rig| rig.starts_with("guests"));
+        let directory = std::env::var_os("RDPIPE_HOSTS").filter(|_| is_there);
+        let Some(directory) = directory.map(PathBuf::from) else {
+            skip("this wants scripts/guests to run beside VMs with RDMA");
+            return None;
+        };
+        let mut count = 0;
+        while directory.join(format!("h{}", count + 1)).exists() {
+            count += 1;
+        }
+        Some(Self {
+            script: None,
+            directory,
+            ctl: None,
+            count,
+        })
+    }
+
+    fn start(count: usize) -> Result<Self, String> {
+        let programs = Path::new(env!("CARGO_BIN_EXE_rdpipe")).parent();
+        let mut script = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/hosts"))
+            .args(["--timeout", "3600", "--hosts", &count.to_string(), "--bin"])
+            .arg(programs.expect("it is in a directory"))
+            .arg("echo $RDPIPE_HOSTS; exec cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("scripts/hosts: {error}"))?;
+        let mut directory = String::new();
+        // Bounded by the script itself.
+        let mut stdout = BufReader::new(script.stdout.take().expect("stdout is a pipe"));
+        let read = stdout.read_line(&mut directory);
+        if !read.is_ok_and(|bytes| bytes > 0) {
+            let output = script.wait_with_output().map_err(|e| e.to_string())?;
+            return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        }
+        let directory = PathBuf::from(directory.trim());
+        let space = fs::read_to_string(directory.join("ctl/netns")).map_err(|e| e.to_string())?;
+        let ctl = processes::of_space("net", space.trim())
+            .first()
+            .map(|process| process.id);
+        Ok(Self {
+            script: Some(script),
+            directory,
+            ctl: Some(ctl.ok_or("nobody runs on ctl")?),
+            count,
+        })
+    }
+
+    /// Names of the hosts.
+    pub fn hosts(&self) -> impl Iterator<Item = String> + use<> {
+        (1..=self.count).map(|number| format!("h{number}"))
+    }
+
+    /// A file in the directory where commands of this host start; `ctl` is the controller's.
+    pub fn file(&self, host: &str, name: &str) -> PathBuf {
+        self.directory.join(host).join("home").join(name)
+    }
+
+    /// Makes such a file.
+    #[track_caller]
+    pub fn write(&self, host: &str, name: &str, content: &[u8]) -> PathBuf {
+        let file = self.file(host, name);
+        fs::write(&file, content).expect("a file");
+        file
+    }
+
+    /// What such a file holds.
+    #[track_caller]
+    pub fn read(&self, host: &str, name: &str) -> Vec<u8> {
+        let content = fs::read(self.file(host, name));
+        content.unwrap_or_else(|error| panic!("{name} on {host}: {error}"))
+    }
+
+    /// The names in that directory, in order.
+    pub fn names(&self, host: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.file(host, "")).expect("a directory");
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.expect("an entry").file_name())
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// What the script writes for itself: `ssh_config`, `h1/sshd.log`.
+    pub fn own(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Puts a program of this name before all others on a host.
+    pub fn install(&self, host: &str, name: &str, script: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        let file = self.directory.join(host).join("bin").join(name);
+        fs::write(&file, format!("#!/bin/sh\n{script}\n")).expect("a file");
+        fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).expect("it is ours");
+    }
+
+    /// Any program, on ctl. Its process is the one that is started.
+    pub fn program(&self, path: &str, name: &'static str) -> Setup {
+        let shell = match self.ctl {
+            Some(ctl) => program("/usr/bin/nsenter", name)
+                .arg(format!("--net=/proc/{ctl}/ns/net"))
+                .arg("--")
+                .arg("/bin/sh"),
+            None => program("/bin/sh", name),
+        };
+        shell
+            .arg("-c")
+            .arg("cd \"$0\" && exec \"$@\"")
+            .arg(self.file("ctl", ""))
+            .arg(path)
+    }
+
+    /// `rdpipe` with these arguments, on ctl.
+    pub fn rdpipe<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Setup {
+        let setup = self.program(env!("CARGO_BIN_EXE_rdpipe"), "rdpipe");
+        setup.args(self.options()).args(arguments)
+    }
+
+    /// `rdcat` with these arguments, on ctl.
+    pub fn rdcat<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Setup {
+        let setup = self.program(env!("CARGO_BIN_EXE_rdcat"), "rdcat");
+        setup.args(self.options()).args(arguments)
+    }
+
+    /// `rdpipe` as the one program of a terminal, which has its stdin.
+    pub fn on_terminal<A: AsRef<OsStr>>(
+        &self,
+        terminal: &Terminal,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Setup {
+        let setup = self
+            .program("/usr/bin/setsid", "rdpipe")
+            .arg("--ctty")
+            .arg(env!("CARGO_BIN_EXE_rdpipe"))
+            .args(self.options());
+        setup.args(arguments).stdin(terminal.inside())
+    }
+
+    /// How `rdpipe` finds the hosts.
+    fn options(&self) -> [String; 2] {
+        let config = self.own("ssh_config");
+        ["--ssh-opt".into(), format!("-F {}", config.display())]
+    }
+
+    /// A command of `ssh`'s, on ctl.
+    pub fn ssh(&self, host: &str, command: &str) -> Setup {
+        let ssh = self
+            .program(SSH, "ssh")
+            .arg("-F")
+            .arg(self.own("ssh_config"));
+        ssh.arg(host).arg(command)
+    }
+
+    /// Runs a line of shell in a host's network, mounts and processes, where its commands start; it must succeed.
+    #[track_caller]
+    pub fn on(&self, host: &str, line: &str) -> String {
+        let mut command = Command::new("nsenter");
+        let sshd = self.sshd(host).id.to_string();
+        command.args(["--target", &sshd, "--net", "--mount", "--pid", "--uts"]);
+        let line = format!("cd {} && {line}", self.file(host, "").display());
+        let output = command.args(["sh", "-c", &line]).output();
+        let output = output.expect("nsenter");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line} on {host}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// The sshd that listens on a host.
+    #[track_caller]
+    fn sshd(&self, host: &str) -> Process {
+        let all = self.everybody(host);
+        let first = all.into_iter().find(|process| process.is_first);
+        first.unwrap_or_else(|| panic!("no sshd on {host}"))
+    }
+
+    /// What runs on a host, its listening sshd apart: sessions of sshd and what they started. On ctl: what the test
+    /// started there.
+    pub fn processes(&self, host: &str) -> Vec<Process> {
+        let mut all = self.everybody(host);
+        all.retain(|process| !process.is_first);
+        all
+    }
+
+    fn everybody(&self, host: &str) -> Vec<Process> {
+        let (file, kind) = match host {
+            "ctl" => ("netns", "net"),
+            _ => ("pidns", "pid"),
+        };
+        let space = fs::read_to_string(self.directory.join(host).join(file));
+        let mut all = processes::of_space(kind, space.expect("the script wrote it").trim());
+        if host == "ctl" {
+            // The script's own, in a namespace of processes of its own.
+            let ours = fs::read_link("/proc/self/ns/pid").expect("this is Linux");
+            all.retain(|process| {
+                fs::read_link(format!("/proc/{}/ns/pid", process.id))
+                    .is_ok_and(|space| space == ours)
+            });
+        }
+        all
+    }
+
+    /// Waits until a process runs on `host` whose command line contains `words`; the youngest of them.
+    #[track_caller]
+    pub fn process(&self, host: &str, words: &str) -> Process {
+        eventually(&format!("{words:?} to run on {host}"), || {
+            let mut all = self.processes(host);
+            all.retain(|process| process.line.contains(words));
+            all.pop()
+        })
+    }
+
+    /// Waits until nothing runs on any host, which is promised `promise` after `since`: see [`limit`] for what that means on
+    /// a busy machine. Silence alone would take 30 s to be noticed.
+    #[track_caller]
+    pub fn assert_empty(&self, since: Instant, promise: Duration) {
+        self.assert_empty_but(since, promise, |_| false);
+    }
+
+    /// The same, some processes excepted.
+    #[track_caller]
+    pub fn assert_empty_but(
+        &self,
+        since: Instant,
+        promise: Duration,
+        may_stay: impl Fn(&Process) -> bool,
+    ) {
+        let hosts: Vec<String> = self.hosts().chain(["ctl".to_owned()]).collect();
+        let limit = limit(promise).min(Duration::from_secs(25));
+        loop {
+            let left: Vec<_> = hosts
+                .iter()
+                .flat_map(|host| {
+                    let left = self.processes(host).into_iter();
+                    left.map(move |process| (host.clone(), process))
+                })
+                .filter(|(_, process)| !may_stay(process))
+                .collect();
+            if left.is_empty() {
+                return;
+            }
+            assert!(
+                since.elapsed() < limit,
+                "{limit:?} later there still are {left:#?}"
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let Some(mut script) = self.script.take() else {
+            return;
+        };
+        // What a failed test left on ctl, which nobody else would end.
+        for process in self.processes("ctl") {
+            process.kill();
+        }
+        drop(script.stdin.take());
+        let deadline = Instant::now() + generous();
+        while script.try_wait().is_ok_and(|status| status.is_none()) {
+            if Instant::now() > deadline {
+                let _ = script.kill();
+                let _ = script.wait();
+                let _ = fs::remove_dir_all(&self.directory);
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Pipelines as processes, with hosts that are directories of this machine.
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Stdio,
+    thread,
+};
+
+use crate::support::programs::{End, Place, Running, Setup, program};
+
+/// rdpipe with these arguments, and nothing to read.
+pub fn rdpipe(arguments: &[&str]) -> Setup {
+    let setup = program(env!("CARGO_BIN_EXE_rdpipe"), "rdpipe");
+    let setup = setup.env("SHELL", "/bin/bash");
+    arguments.iter().fold(setup, Setup::arg)
+}
+
+/// Runs a pipeline to its end.
+#[track_caller]
+pub fn run(arguments: &[&str]) -> End {
+    rdpipe(arguments).start().end()
+}
+
+/// Runs a pipeline on this input.
+#[track_caller]
+pub fn fed(arguments: &[&str], input: &[u8]) -> End {
+    feed(rdpipe(arguments), input).end()
+}
+
+/// Starts a program that is given this input from a thread; it may leave some of it.
+#[track_caller]
+pub fn feed(setup: Setup, input: &[u8]) -> Running {
+    let mut running = setup.stdin(Stdio::piped()).start();
+    let mut stdin = running.stdin();
+    let input = input.to_vec();
+    thread::spawn(move || {
+        let _ = stdin.write_all(&input);
+    });
+    running
+}
+
+/// Hosts whose agents are started by a script instead of ssh: each in a directory of its own.
+pub struct Hosts {
+    place: Place,
+}
+
+impl Hosts {
+    /// `before` is what the script does first, in the shell's language.
+    pub fn new(before: &str) -> Self {
+        let place = Place::new();
+        let script = format!(
+            "#!/bin/bash\n{before}\nmkdir -p \"{0}/$1\"; cd \"{0}/$1\" || exit; shift; exec \"$@\"\n",
+            place.directory().display()
+        );
+        place.file("rsh", script.as_bytes());
+        fs::set_permissions(place.path("rsh"), PermissionsExt::from_mode(0o755)).unwrap();
+        Self { place }
+    }
+
+    /// rdpipe that reaches these hosts.
+    pub fn rdpipe(&self, arguments: &[&str]) -> Setup {
+        rdpipe(&[]).args(self.options()).args(arguments)
+    }
+
+    /// rdcat that reaches these hosts.
+    pub fn rdcat(&self, arguments: &[&str]) -> Setup {
+        let setup = program(env!("CARGO_BIN_EXE_rdcat"), "rdcat");
+        setup.args(self.options()).args(arguments)
+    }
+
+    /// How they are reached.
+    fn options(&self) -> [String; 4] {
+        let rsh = self.place.path("rsh").display().to_string();
+        let own = env!("CARGO_BIN_EXE_rdpipe").to_owned();
+        ["--rsh".to_owned(), rsh, "--remote-rdpipe".to_owned(), own]
+    }
+
+    #[track_caller]
+    pub fn run(&self, arguments: &[&str]) -> End {
+        self.rdpipe(arguments).start().end()
+    }
+
+    /// The path of a file on a host.
+    pub fn path(&self, host: &str, name: &str) -> PathBuf {
+        self.place.directory().join(host).join(name)
+    }
+
+    /// Makes a file on a host.
+    pub fn file(&self, host: &str, name: &str, content: &[u8]) {
+        let path = self.path(host, name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    #[track_caller]
+    pub fn read(&self, host: &str, name: &str) -> Vec<u8> {
+        let path = self.path(host, name);
+        fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    pub fn has(&self, host: &str, name: &str) -> bool {
+        self.path(host, name).exists()
+    }
+
+    pub fn directory(&self) -> &Path {
+        self.place.directory()
+    }
+}

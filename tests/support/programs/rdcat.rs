@@ -1,0 +1,90 @@
+//! Pairs of rdcats, joined by a ticket.
+
+use std::{
+    io::{Read, Write},
+    process::{ChildStdin, ChildStdout, Stdio},
+    thread::{self, JoinHandle},
+};
+
+use super::{Running, Setup, program};
+use crate::support::pattern::Pattern;
+
+/// rdcat with these arguments, separated by spaces.
+pub fn rdcat(arguments: impl AsRef<str>) -> Setup {
+    let setup = program(env!("CARGO_BIN_EXE_rdcat"), "rdcat");
+    setup.args(arguments.as_ref().split_whitespace())
+}
+
+/// rdcat that waits on this machine.
+pub fn listener(options: impl AsRef<str>) -> Setup {
+    rdcat(format!("--listen --bind 127.0.0.1 {}", options.as_ref()))
+}
+
+/// The ticket that it printed.
+#[track_caller]
+pub fn ticket(listener: &Running) -> String {
+    listener.said("a ticket", |text| {
+        let (_, rest) = text.split_once("\n  rdcat ")?;
+        Some(rest.split_once('\n')?.0.to_owned())
+    })
+}
+
+/// A pair whose stdin and stdout are pipes to the test: the one that waits comes first.
+#[track_caller]
+pub fn pair(listening: &str, dialling: &str) -> [Running; 2] {
+    let listener = listener(listening).stdin(Stdio::piped()).start_raw();
+    let dialler = rdcat(dialling).arg(ticket(&listener)).stdin(Stdio::piped());
+    [listener, dialler.start_raw()]
+}
+
+/// Writes so many bytes of a pattern, then ends.
+pub fn write(mut stdin: ChildStdin, number: u64, bytes: u64) -> JoinHandle<()> {
+    thread::spawn(move || {
+        let pattern = Pattern::new(number);
+        let mut at = 0;
+        while at < bytes {
+            let most = usize::try_from((bytes - at).min(256 << 10)).expect("it is small");
+            let piece = pattern.piece(at, most);
+            stdin.write_all(piece).expect("rdcat reads");
+            at += piece.len() as u64;
+        }
+    })
+}
+
+/// Reads to the end, checks every byte, and says how many there were.
+pub fn check(mut stdout: ChildStdout, number: u64) -> JoinHandle<u64> {
+    thread::spawn(move || {
+        let pattern = Pattern::new(number);
+        let mut buffer = vec![0; 256 << 10];
+        let mut at = 0;
+        loop {
+            let count = stdout.read(&mut buffer).expect("a pipe can be read");
+            if count == 0 {
+                return at;
+            }
+            pattern
+                .check(at, &buffer[..count])
+                .expect("the right bytes");
+            at += count as u64;
+        }
+    })
+}
+
+/// Sends patterns of these lengths both ways at once, each byte compared, and expects both to succeed. What they said.
+#[track_caller]
+pub fn exchange([mut a, mut b]: [Running; 2], bytes: [u64; 2]) -> [String; 2] {
+    let writers = [write(a.stdin(), 1, bytes[0]), write(b.stdin(), 2, bytes[1])];
+    let readers = [check(b.take_stdout(), 1), check(a.take_stdout(), 2)];
+    let ends = [a.end(), b.end()];
+    for end in &ends {
+        end.exits(0);
+    }
+    for writer in writers {
+        writer.join().expect("all was written");
+    }
+    assert_eq!(
+        readers.map(|reader| reader.join().expect("the right bytes")),
+        bytes
+    );
+    ends.map(|end| end.stderr)
+}
