@@ -26,7 +26,7 @@ mod stream;
 
 pub use connect::{Listener, connect};
 #[cfg(feature = "cli")]
-pub(crate) use data::fill_slots::FillSlots;
+pub(crate) use data::slots::fill_slots::FillSlots;
 #[cfg(feature = "rdma")]
 pub use stream::{NotRdma, RdmaStream};
 pub use stream::{ReadHalf, ReuniteError, SendBuffer, Stream, Transport, Watch, WriteHalf};

@@ -8,7 +8,7 @@ use std::{
 
 use super::either::{Either, either};
 use crate::transport::{
-    data::{lent_slot::LentSlot, tcp::Tcp},
+    data::{slots::lent_slot::LentSlot, tcp::Tcp},
     rdma::Rdma,
 };
 

@@ -16,7 +16,7 @@ use super::{
     send_buffer::SendBuffer,
     write_half::WriteHalf,
 };
-use crate::{Error, transport::data::fill_slots::FillSlots};
+use crate::{Error, transport::data::slots::fill_slots::FillSlots};
 
 /// One authenticated, checked stream to another process: [`AsyncRead`], [`AsyncBufRead`] and
 /// [`AsyncWrite`] over slots of fixed size.

@@ -19,8 +19,8 @@ use crate::{
     Error,
     transport::{
         data::{
-            fill_slots::FillSlots,
             send_half::{FOREIGN_BUFFER, SendHalf},
+            slots::fill_slots::FillSlots,
             tcp::Tcp,
         },
         rdma::Rdma,
