@@ -1,0 +1,80 @@
+//! What the scripts of rdpipe count, parse, compare and report. Bash boots, installs, makes namespaces and runs;
+//! everything that reads text to make a decision of it is here, with tests.
+
+mod fuzz;
+mod lock;
+#[cfg(feature = "manual")]
+mod manual;
+mod msrv;
+mod page;
+mod ratios;
+mod speed;
+mod tally;
+
+use std::{
+    env, fs,
+    io::{self, Read},
+    process::ExitCode,
+};
+
+const USAGE: &str = "\
+usage: cargo run --locked -p xtask -- COMMAND
+  count LOG                     the tests of a log of `cargo test`: passed, failed, skipped
+  msrv PACKAGE                  from `cargo metadata` on stdin: no dependency needs a newer Rust than PACKAGE promises
+  block PAGE LANGUAGE NUMBER    that fenced block of a page
+  without-package NAME          the lock file on stdin, without that package
+  fuzz TARGET LOG               what a run of libFuzzer did
+  ratios FILE                   the table of scripts/bench --against
+  speed BYTES MICROSECONDS      seconds and GB/s
+  manual --prefix DIR           writes man pages and shell completions below DIR (with --features manual)";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match run(&words) {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Returns what a command prints, or the reason why it fails.
+fn run(words: &[&str]) -> Result<String, String> {
+    match words {
+        ["count", log] => Ok(tally::count(&read(log)?).to_string()),
+        ["msrv", package] => msrv::check(&stdin()?, package),
+        ["block", name, language, number] => {
+            let number = number.parse().map_err(|_| USAGE)?;
+            let block = page::block(&read(name)?, language, number);
+            block.ok_or_else(|| format!("{name} has no block {number} of {language}"))
+        }
+        ["without-package", name] => Ok(lock::without(&stdin()?, name)),
+        ["fuzz", target, log] => fuzz::report(target, &read(log)?),
+        ["ratios", figures] => Ok(ratios::table(&read(figures)?)),
+        ["speed", bytes, microseconds] => {
+            let number = |text: &str| text.parse().map_err(|_| USAGE);
+            Ok(speed::text(number(bytes)?, number(microseconds)?))
+        }
+        #[cfg(feature = "manual")]
+        ["manual", "--prefix", prefix] => manual::install(prefix.as_ref()),
+        _ => Err(USAGE.to_owned()),
+    }
+}
+
+/// Returns a file's text. What a log holds beside text is replaced.
+fn read(path: &str) -> Result<String, String> {
+    let bytes = fs::read(path).map_err(|error| format!("cannot read {path}: {error}"))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn stdin() -> Result<String, String> {
+    let mut text = String::new();
+    let read = io::stdin().read_to_string(&mut text);
+    read.map_err(|error| format!("cannot read stdin: {error}"))?;
+    Ok(text)
+}

@@ -1,0 +1,256 @@
+//! Man pages and shell completions, from the programs' own command lines.
+
+use std::{
+    fmt::Write as _,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use clap::Command;
+use clap_complete::{Shell, generate};
+use clap_mangen::{
+    Man,
+    roff::{Roff, roman},
+};
+
+/// Writes man pages and completions below `prefix`, and returns the list of files.
+pub(crate) fn install(prefix: &Path) -> Result<String, String> {
+    let mut list = String::new();
+    for command in rdpipe::cli::commands() {
+        for (path, contents) in files(&command).map_err(|error| error.to_string())? {
+            let path = prefix.join(path);
+            let folder = path.parent().expect("below the prefix");
+            let written = fs::create_dir_all(folder).and_then(|()| fs::write(&path, contents));
+            written.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+            let _ = writeln!(list, "{}", path.display());
+        }
+    }
+    Ok(list)
+}
+
+/// Returns the files of one program: their paths below the prefix, and their contents.
+fn files(command: &Command) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
+    let name = command.get_name();
+    let mut files = vec![(format!("share/man/man1/{name}.1").into(), page(command)?)];
+    for (shell, path) in [
+        (
+            Shell::Bash,
+            format!("share/bash-completion/completions/{name}"),
+        ),
+        (Shell::Zsh, format!("share/zsh/site-functions/_{name}")),
+        (
+            Shell::Fish,
+            format!("share/fish/vendor_completions.d/{name}.fish"),
+        ),
+    ] {
+        let mut script = Vec::new();
+        generate(shell, &mut command.clone(), name, &mut script);
+        files.push((path.into(), script));
+    }
+    Ok(files)
+}
+
+/// Returns the man page of a program. What its help teaches after the options are sections of the page.
+fn page(command: &Command) -> io::Result<Vec<u8>> {
+    let name = command.get_name().to_owned();
+    let version = command.get_version().unwrap_or_default();
+    let man = Man::new(command.clone())
+        .source(format!("rdpipe {version}"))
+        .manual("User Commands");
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    let help = command.get_after_help().map(ToString::to_string);
+    let mut roff = Roff::new();
+    let mut open = String::new();
+    for section in sections(&help.unwrap_or_default()) {
+        if section.heading != open {
+            roff.control("SH", [section.heading.as_str()]);
+        }
+        open = section.heading;
+        if let Some(title) = &section.title {
+            roff.control("SS", [title.as_str()]);
+        }
+        roff.control("nf", []);
+        for line in section.lines {
+            roff.text([roman(line)]);
+        }
+        roff.control("fi", []);
+    }
+    roff.control("SH", ["SEE ALSO"]);
+    let others = rdpipe::cli::commands().into_iter();
+    let others = others.map(|other| other.get_name().to_owned());
+    let others: Vec<String> = others.filter(|other| *other != name).collect();
+    roff.text([roman(format!("{}(1)", others.join("(1), ")))]);
+    roff.to_writer(&mut page)?;
+    Ok(page)
+}
+
+/// A part of a help text.
+#[derive(Debug, PartialEq, Eq)]
+struct Section {
+    /// The heading of the man page's section, which several parts in a row may share.
+    heading: String,
+    /// The title of this part, where the heading does not say it.
+    title: Option<String>,
+    lines: Vec<String>,
+}
+
+/// Returns the parts of a help text. A part begins with a line at the left margin that ends in a colon.
+fn sections(help: &str) -> Vec<Section> {
+    let mut sections = Vec::new();
+    for part in help.split("\n\n") {
+        let mut lines = part.lines().map(str::to_owned);
+        let first = lines.next().unwrap_or_default();
+        let title = first.strip_suffix(':').filter(|_| !first.starts_with(' '));
+        let Some(title) = title else {
+            sections.push(Section {
+                heading: "NOTES".to_owned(),
+                title: None,
+                lines: part.lines().map(str::to_owned).collect(),
+            });
+            continue;
+        };
+        let lines: Vec<String> = lines.collect();
+        let is_example = lines.iter().any(|line| line.contains("$ "));
+        let (heading, title) = if title.starts_with("Exit ") {
+            ("EXIT STATUS".to_owned(), None)
+        } else if is_example {
+            let says_more = !matches!(title, "Example" | "Examples");
+            ("EXAMPLES".to_owned(), says_more.then(|| title.to_owned()))
+        } else {
+            (title.to_uppercase(), None)
+        };
+        sections.push(Section {
+            heading,
+            title,
+            lines,
+        });
+    }
+    // Parts of one section side by side.
+    let mut sorted: Vec<Section> = Vec::new();
+    for section in sections {
+        let last = sorted
+            .iter()
+            .rposition(|one| one.heading == section.heading);
+        sorted.insert(last.map_or(sorted.len(), |at| at + 1), section);
+    }
+    sorted
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command as Process, Output};
+
+    use super::*;
+
+    /// Returns what a program says to these arguments, or nothing if there is no such program.
+    fn run(program: &str, arguments: &[&Path]) -> Option<Output> {
+        let mut process = Process::new(program);
+        process.args(arguments).env("MANWIDTH", "200");
+        process
+            .env("MAN_KEEP_FORMATTING", "")
+            .env_remove("MANPAGER");
+        process.env("LC_ALL", "C.UTF-8").env("MANPAGER", "cat");
+        process.output().ok()
+    }
+
+    #[test]
+    fn every_page_has_the_sections_of_its_help() {
+        for command in rdpipe::cli::commands() {
+            let page = String::from_utf8(page(&command).unwrap()).unwrap();
+            for heading in [
+                "NAME",
+                "SYNOPSIS",
+                "DESCRIPTION",
+                "OPTIONS",
+                "\"EXIT STATUS\"",
+                "EXAMPLES",
+                "\"SEE ALSO\"",
+            ] {
+                let line = format!("\n.SH {heading}\n");
+                assert_eq!(page.matches(&line).count(), 1, "{heading}:\n{page}");
+            }
+            assert!(page.contains("\\-\\-timeout"), "{page}");
+            assert!(!page.contains("\\-\\-agent"), "{page}");
+            let help = command.get_after_help().unwrap().to_string();
+            let lines: usize = sections(&help).iter().map(|one| one.lines.len()).sum();
+            let blank = help.lines().filter(|line| line.is_empty()).count();
+            let titles = help.lines().filter(|line| is_title(line)).count();
+            assert_eq!(lines + blank + titles, help.lines().count());
+        }
+    }
+
+    fn is_title(line: &str) -> bool {
+        line.ends_with(':') && !line.starts_with(' ')
+    }
+
+    #[test]
+    fn man_and_the_shells_read_what_is_installed() {
+        let prefix = tempfile::tempdir().unwrap();
+        let list = install(prefix.path()).unwrap();
+        assert_eq!(list.lines().count(), 16, "{list}");
+        let version = run("man", &["--version".as_ref()]);
+        // A container may have a script in place of man, which says that there are no pages.
+        let man = version.is_some_and(|version| version.stdout.starts_with(b"man "));
+        if !man {
+            eprintln!(
+                "there is no man here: the pages' structure is checked, and not how they look"
+            );
+        }
+        for name in list.lines() {
+            let path = Path::new(name);
+            let output = match path.extension().and_then(|extension| extension.to_str()) {
+                Some("1") if !man => continue,
+                Some("1") => run("man", &["--warnings".as_ref(), "-l".as_ref(), path]),
+                Some("fish") => run("fish", &["-n".as_ref(), path]),
+                _ if name.contains("/zsh/") => run("zsh", &["-n".as_ref(), path]),
+                _ => Some(run("bash", &["-n".as_ref(), path]).expect("there is a bash")),
+            };
+            let Some(output) = output else { continue };
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{name}: {errors}");
+            assert_eq!(errors, "", "{name}");
+            if path.extension().is_some_and(|extension| extension == "1") {
+                let text = String::from_utf8_lossy(&output.stdout);
+                for shown in [
+                    "EXIT STATUS",
+                    "  255 ",
+                    "EXAMPLES",
+                    "$ rd",
+                    "--timeout <SECS>",
+                ] {
+                    assert!(text.contains(shown), "{name}: no {shown}:\n{text}");
+                }
+            }
+        }
+        let script = fs::read_to_string(
+            prefix
+                .path()
+                .join("share/bash-completion/completions/rdsend"),
+        );
+        assert!(script.unwrap().contains("--connect-timeout"));
+    }
+
+    #[test]
+    fn parts_of_a_help_become_sections() {
+        let help = "Files:\n  $ a\n\nA note.\n\nMore, too:\n  $ b\n\nExit codes:\n  0  ok";
+        let headings: Vec<(String, Option<String>)> = sections(help)
+            .into_iter()
+            .map(|one| (one.heading, one.title))
+            .collect();
+        let examples = |title: &str| ("EXAMPLES".to_owned(), Some(title.to_owned()));
+        assert_eq!(
+            headings,
+            [
+                examples("Files"),
+                examples("More, too"),
+                ("NOTES".to_owned(), None),
+                ("EXIT STATUS".to_owned(), None),
+            ]
+        );
+    }
+}

@@ -1,0 +1,114 @@
+//! The table of `scripts/bench --against`.
+//!
+//! Each input line is one figure, of four fields separated by tabs: what is measured, which values are better (`more` or
+//! `less`), which program (`old` or `new`), and the value. The n-th figures of `old` and `new` belong to one pair of
+//! runs. A line of two fields is what was left out, and why.
+
+use std::fmt::Write as _;
+
+/// A ratio below this is marked.
+const WANTED: f64 = 0.97;
+
+/// What one row of the table shows.
+enum Row {
+    /// A measurement: true if larger values are better, then the values of `old` and of `new`.
+    Measured(bool, Vec<f64>, Vec<f64>),
+    /// Nothing was measured, for this reason.
+    LeftOut(String),
+}
+
+/// Returns the table, with a row for each measurement in the order of their first figures.
+pub(crate) fn table(figures: &str) -> String {
+    let mut rows: Vec<(String, Row)> = Vec::new();
+    for line in figures.lines().filter(|line| !line.is_empty()) {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let what = fields[0];
+        let known = rows.iter().position(|(name, _)| name == what);
+        let at = known.unwrap_or_else(|| {
+            let row = match fields[..] {
+                [_, "more", ..] => Row::Measured(true, Vec::new(), Vec::new()),
+                [_, "less", ..] => Row::Measured(false, Vec::new(), Vec::new()),
+                _ => Row::LeftOut(fields.get(1).copied().unwrap_or_default().to_owned()),
+            };
+            rows.push((what.to_owned(), row));
+            rows.len() - 1
+        });
+        if let ([_, _, which, value], Row::Measured(_, old, new)) = (&fields[..], &mut rows[at].1) {
+            let values = if *which == "old" { old } else { new };
+            values.push(value.parse().unwrap_or(0.0));
+        }
+    }
+    let mut table = format!(
+        "{:<46} {:>9} {:>9} {:>6}   each pair\n",
+        "", "old", "new", "ratio"
+    );
+    for (what, row) in &rows {
+        let _ = match row {
+            Row::LeftOut(why) => writeln!(table, "{what:<46} {why}"),
+            Row::Measured(_, old, new) if new.is_empty() || old.len() != new.len() => {
+                writeln!(table, "{what:<46} incomplete")
+            }
+            Row::Measured(more, old, new) => {
+                let pairs = old.iter().zip(new);
+                let pairs: Vec<f64> = pairs.map(|(old, new)| ratio(*more, *old, *new)).collect();
+                let least = pairs.iter().copied().fold(f64::INFINITY, f64::min);
+                let most = pairs.iter().copied().fold(0.0, f64::max);
+                let (old, new) = (median(old), median(new));
+                let ratio = ratio(*more, old, new);
+                let mark = if ratio < WANTED { "   BELOW 0.97" } else { "" };
+                writeln!(
+                    table,
+                    "{what:<46} {old:>9.3} {new:>9.3} {ratio:>6.3}   {least:.2}-{most:.2}{mark}"
+                )
+            }
+        };
+    }
+    table
+}
+
+/// Returns how good `new` is: above 1 is better.
+fn ratio(more: bool, old: f64, new: f64) -> f64 {
+    let (better, worse) = if more { (new, old) } else { (old, new) };
+    if worse > 0.0 { better / worse } else { 1.0 }
+}
+
+/// Returns the median of at least one value.
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_are_compared_and_bad_ratios_marked() {
+        let figures = "\
+speed\tmore\told\t1\nspeed\tmore\tnew\t2\nspeed\tmore\told\t3\nspeed\tmore\tnew\t2
+calls\tless\told\t30\ncalls\tless\tnew\t40
+half\tmore\told\t1
+rig\tSKIPPED: RIG names no command
+";
+        let table = table(figures);
+        let rows: Vec<&str> = table.lines().collect();
+        let row = |what: &str, rest: &str| format!("{what:<46} {rest}");
+        let expected = [
+            row("speed", "    2.000     2.000  1.000   0.67-2.00"),
+            row(
+                "calls",
+                "   30.000    40.000  0.750   0.75-0.75   BELOW 0.97",
+            ),
+            row("half", "incomplete"),
+            row("rig", "SKIPPED: RIG names no command"),
+        ];
+        assert_eq!(rows[1..], expected);
+    }
+
+    #[test]
+    fn a_median_of_an_even_number_is_between_the_two_in_the_middle() {
+        assert!((median(&[4.0, 1.0, 3.0, 2.0]) - 2.5).abs() < 1e-9);
+        assert!((median(&[5.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
+    }
+}
