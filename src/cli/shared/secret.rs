@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    const SECRET: &str = "tell_nobody_this";
+    const SECRET: &str = "keep_this_secret";
     const AS_CHILD: &str = "RDPIPE_TEST_BLANK";
     const VARIABLE: &str = "RDPIPE_KEY";
 
@@ -164,8 +164,8 @@ mod tests {
             ])
             .args([
                 SECRET,
-                "--key-file=tell_nobody_this",
-                "tell_nobody_this_too",
+                "--key-file=keep_this_secret",
+                "keep_this_secret_too",
                 SECRET,
             ])
             .env(AS_CHILD, "1")
@@ -210,7 +210,7 @@ mod tests {
 
         let stars = "*".repeat(SECRET.len());
         let arguments: Vec<&str> = arguments.split('\0').skip(4).collect();
-        let untouched = ["--key-file=tell_nobody_this", "tell_nobody_this_too"];
+        let untouched = ["--key-file=keep_this_secret", "keep_this_secret_too"];
         assert_eq!(
             arguments[1..],
             [&stars, untouched[0], untouched[1], &stars, ""]
