@@ -82,7 +82,7 @@ fn is_passing(error: &anyhow::Error) -> bool {
     error.is_some_and(|error| !reach::is_final(error))
 }
 
-/// Stops listening, and aborts the streams of peers that had connected in the meantime: a ticket is good for one.
+/// Aborts the streams of peers that have connected in the meantime, with a reason, and stops listening.
 fn turn_others_away(mut listener: Listener) {
     while let Some(arrival) = listener.accept().now_or_never() {
         match arrival {
@@ -90,7 +90,7 @@ fn turn_others_away(mut listener: Listener) {
                 stream.abort("the ticket is already in use");
                 tokio::spawn(stream.close());
             }
-            // No more connections wait, or the handshake of one failed.
+            // The listener's own tasks have ended, so no more peers arrive.
             Err(Error::Listen { .. }) => return,
             Err(_) => {}
         }

@@ -85,7 +85,7 @@ pub(crate) struct HostOptions {
     #[arg(short, long = "port", value_name = "PORT[-PORT]", value_parser = ports)]
     pub(crate) ports: Option<(u16, u16)>,
 
-    /// Tell other hosts to connect to this machine at ADDR [default: the addresses that it has]
+    /// Tell other hosts to connect to this machine at ADDR
     #[arg(short = 'H', long = "here", value_name = "ADDR", value_parser = parse::host)]
     pub(crate) here: Option<String>,
 
@@ -144,7 +144,7 @@ impl HostOptions {
         }
     }
 
-    /// Returns the command that starts an agent on another host.
+    /// Returns the settings for starting agents on other hosts.
     pub(crate) fn remote(&self) -> Remote {
         let words = self.ssh_options.iter().flat_map(|words| words.0.clone());
         Remote {

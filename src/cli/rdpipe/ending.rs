@@ -69,7 +69,7 @@ fn words(plan: &Plan, summary: &Summary) -> (Vec<String>, Vec<String>) {
         }
     }
     for (stage, verdict) in outcome.verdicts().into_iter().enumerate() {
-        // A fault that another stage passed on later does not explain this stage's own failure.
+        // A fault that a peer or the controller passed to the stage does not explain the stage's own failure.
         let own = |cause: &PipelineFault| {
             cause.site == Site::Stage(stage) && cause.fault.kind <= FaultKind::Edge
         };

@@ -103,7 +103,7 @@ impl Table {
         self.stages.iter().map(most).max().unwrap_or(0)
     }
 
-    /// Returns the time that the slowest stage ran, in seconds.
+    /// Returns the longest time that a stage ran, in seconds.
     pub(crate) fn stage_seconds(&self) -> f64 {
         self.stages
             .iter()
