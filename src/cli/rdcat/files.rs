@@ -1,4 +1,4 @@
-//! Prints files of other hosts: one run of a pipeline for each group of files on the same host.
+//! Prints files of other hosts, with one pipeline for each group of consecutive files of the same host.
 
 use std::{
     io,
