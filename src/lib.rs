@@ -38,8 +38,8 @@
 //!
 //! # RDMA and TCP
 //!
-//! Every stream listens, authenticates and controls itself over TCP. Its bytes go over RDMA if both ends have it and a
-//! message has crossed it, otherwise over TCP. [`Builder::transport`] sets the transports that are allowed.
+//! The listener, the authentication and the control of a stream use TCP. The bytes go over RDMA if both ends have it and
+//! a message has crossed it, otherwise over TCP. [`Builder::transport`] sets the transports that are allowed.
 //! [`Stream::transport`] returns the one in use, and [`Stream::transport_reason`] the reason or the RDMA port.
 //! `RdmaStream`, in builds with the default feature `rdma`, uses RDMA or fails:
 //!
@@ -112,7 +112,7 @@
 //! - **Memory is bounded.** Pools never grow ([`StreamConfig`]).
 //! - **A dead peer is detected**: at once if its process dies, within [`StreamConfig::timeout`] if its host dies. A peer
 //!   that pauses is not treated as dead.
-//! - **Strangers stay out.** No pool is allocated for a peer that has not proved that it has the key.
+//! - **Strangers stay out.** A peer without the key gets no stream, and no pool is allocated for it.
 //! - **Cancelling loses no bytes.** Every future of a stream may be dropped at any time, as `select!` does. A read that is
 //!   dropped has taken no byte; a write that is dropped has either accepted its bytes or none of them. (`write_all` and
 //!   `read_exact` are loops in tokio: a program that drops one of these futures cannot tell how many bytes it has moved.)

@@ -193,7 +193,7 @@ const PREFIX: &[u8] = b"rdk1";
 
 /// The memory that Argon2id uses, in KiB. Memory, passes and lanes are the minimum that OWASP's Password Storage Cheat
 /// Sheet recommends (m = 19 MiB, t = 2, p = 1), and also the default of the argon2 crate. Stretching takes tens of
-/// milliseconds, and less memory than the stream that follows.
+/// milliseconds, once for each process.
 const STRETCH_KIB: u32 = 19 * 1024;
 /// The number of passes of Argon2id: see [`STRETCH_KIB`].
 const STRETCH_PASSES: u32 = 2;
