@@ -38,7 +38,7 @@ pub fn main() -> ExitCode {
     }
     match ticket {
         TicketSource::Among => {
-            usage("a ticket cannot be combined with other arguments; give the ticket alone")
+            usage("a ticket cannot be combined with files or other tickets; give the ticket alone")
         }
         _ if args.listen => match join::here(&args) {
             Ok(_) => join(args, TicketRole::Listen, &console),
