@@ -85,7 +85,7 @@ mod tests {
     fn advice_follows_the_error() {
         assert_eq!(
             Advised(silent()).to_string(),
-            "receiving from b failed at byte 7: nothing arrived from the other end for 30.0s (host down or cable out); see --timeout"
+            "receiving from b failed at byte 7: received nothing from the other end for 30.0s (host down or cable out); see --timeout"
         );
         let device = |fault, reason: &str| {
             let reason = reason.to_owned();

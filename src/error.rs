@@ -172,7 +172,7 @@ pub enum Fault {
     #[error("the other end died ({0})")]
     PeerDied(Arc<io::Error>),
     /// Nothing arrived from the peer for this time, not even a keepalive.
-    #[error("nothing arrived from the other end for {0:.1?} (host down or cable out)")]
+    #[error("received nothing from the other end for {0:.1?} (host down or cable out)")]
     PeerSilent(Duration),
     /// The data connection failed.
     #[error("the data connection broke ({0})")]
