@@ -76,8 +76,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A key that [`Key::generate`] made. It is the only kind of key with a text to print, because the user has to give it
-/// to the other end.
+/// A key that [`Key::generate`] made. Only generated keys have a text to print, because the user passes that text to the
+/// other end.
 #[derive(Clone)]
 pub struct GeneratedKey(Key);
 

@@ -12,7 +12,7 @@ pub(crate) enum Exit {
     /// All bytes were delivered, and the other end confirmed them.
     #[default]
     Ok,
-    /// This end could not read its input or write its output.
+    /// This end failed to read its input or to write its output.
     Local,
     /// The command line, or the key that it names, cannot be used.
     Usage,

@@ -66,7 +66,8 @@ impl Console {
         self.say(Level::Detail, text);
     }
 
-    /// Prints what the user needs to continue, such as a ticket, even with `-q`: `plain`, or with `--json` the object `event`.
+    /// Prints what the user needs to continue, such as a ticket: the text `plain`, or with `--json` the object `event`.
+    /// `-q` does not suppress it.
     pub(crate) fn tell(&self, plain: &str, event: &impl Serialize) {
         if self.json {
             self.event(event);

@@ -78,7 +78,7 @@ impl Drop for RunProgress {
             // An error means that the counter panicked, and the panic has been reported.
             let _ = ticker.join();
         }
-        // The bar is cleared before the console forgets it: a message in between still hides the bar and is not mixed with it.
+        // The bar is cleared before it is removed from the console, so a message in between is not mixed with the bar.
         self.bar.finish_and_clear();
         self.console.set_bar(None);
     }
