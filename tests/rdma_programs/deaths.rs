@@ -60,7 +60,7 @@ fn a_silent_end_counts_as_dead_after_the_timeout() {
         return;
     }
     let timeout = patience(Duration::from_secs(2));
-    let silence = format!("nothing was heard from the other end for {timeout:.1?}");
+    let silence = format!("received nothing from the other end for {timeout:.1?}");
     for stop_sender in [true, false] {
         let place = Place::new();
         let options = format!("--transport rdma --timeout {}", timeout.as_secs_f64());

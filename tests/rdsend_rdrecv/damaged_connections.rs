@@ -114,7 +114,7 @@ fn the_cable_is_pulled() {
         act: Act::Silence,
     };
     let timeout = timeout();
-    let silence = format!("nothing was heard from the other end for {timeout:.1?}");
+    let silence = format!("received nothing from the other end for {timeout:.1?}");
     for end in harmed(plan, timeout) {
         end.fails(255, &[" failed at byte ", &silence]);
     }

@@ -100,7 +100,7 @@ fn the_byte_that_is_named_is_near_the_last_one_delivered() {
 #[test]
 fn a_silent_end_counts_as_dead_after_the_timeout() {
     let timeout = patience(Duration::from_millis(400));
-    let silence = format!("nothing was heard from the other end for {timeout:.1?}");
+    let silence = format!("received nothing from the other end for {timeout:.1?}");
     let option = format!("--timeout {}", timeout.as_secs_f64());
     for stop_sender in [true, false] {
         let place = Place::new();
