@@ -91,8 +91,7 @@ impl<R: AsyncRead + Unpin> ControlReader<R> {
 }
 
 impl<R> ControlReader<R> {
-    /// Returns a frame that is in the buffer in full. A second frame that arrived in the same read is decoded here:
-    /// `frames` alone would first wait for more bytes.
+    /// Returns the next frame if all of it is in the buffer already. Reads nothing.
     fn buffered(&mut self) -> Option<io::Result<BytesMut>> {
         let mut buffer = std::mem::take(self.frames.read_buffer_mut());
         let frame = self.frames.decoder_mut().decode(&mut buffer);
