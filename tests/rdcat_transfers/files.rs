@@ -331,7 +331,7 @@ fn a_command_line_without_files_is_told_what_is_expected() {
     rdcat(&[]).tells(2, &[expected]);
     rdcat(&["h1"]).tells(2, &["\"h1\": give HOST:PATH"]);
     rdcat(&["h1:x", "/etc/motd"]).tells(2, &["\"/etc/motd\": give HOST:PATH"]);
-    rdcat(&["h1:"]).tells(2, &["there is no file behind the colon"]);
+    rdcat(&["h1:"]).tells(2, &["there is no file after the colon"]);
     rdcat(&["-ohost:x"]).tells(2, &["unexpected argument"]);
     rdcat(&["--", "-ohost:x"]).tells(2, &["it would be an option of ssh"]);
 }
