@@ -52,7 +52,7 @@ fn is_guest(end: &serde_json::Value) -> bool {
 }
 
 #[test]
-fn uppercase_and_reversed() {
+fn commands_on_several_hosts_run_over_rdma() {
     let Some(network) = Network::of_guests() else {
         return;
     };
@@ -66,7 +66,7 @@ fn uppercase_and_reversed() {
 }
 
 #[test]
-fn files_and_their_operators() {
+fn file_operators_work_over_rdma() {
     let Some(network) = Network::of_guests() else {
         return;
     };
@@ -86,7 +86,7 @@ fn files_and_their_operators() {
 }
 
 #[test]
-fn a_chain_of_copies() {
+fn every_host_of_a_chain_keeps_a_copy() {
     let Some(network) = Network::of_guests() else {
         return;
     };
@@ -102,7 +102,7 @@ fn a_chain_of_copies() {
 }
 
 #[test]
-fn a_reader_that_wants_no_more() {
+fn a_reader_that_stops_early_is_no_failure() {
     let Some(network) = Network::of_guests() else {
         return;
     };
@@ -111,7 +111,7 @@ fn a_reader_that_wants_no_more() {
 }
 
 #[test]
-fn a_source_that_is_killed() {
+fn a_killed_source_fails_the_pipeline() {
     let Some(network) = Network::of_guests() else {
         return;
     };
@@ -126,7 +126,7 @@ fn a_source_that_is_killed() {
 }
 
 #[test]
-fn a_hundred_and_twenty_eight_mebibytes() {
+fn a_file_of_128_mebibytes_arrives_over_rdma() {
     let Some(network) = Network::of_guests() else {
         return;
     };

@@ -64,7 +64,7 @@ const SLACK_SLAB_BYTES: u64 = 600 << 10;
 const TIME_WAIT_BYTES: u64 = 1 << 10;
 
 #[test]
-fn what_streams_and_messages_leave_behind() -> Result<()> {
+fn streams_and_messages_leave_nothing_behind() -> Result<()> {
     if let Some(why) = Rdma::missing() {
         skip(&why);
         return Ok(());

@@ -52,7 +52,7 @@ fn an_end_pins_sixteen_mebibytes_at_most() {
 }
 
 #[test]
-fn two_ways_fit_into_the_same() -> Result<()> {
+fn both_directions_fit_into_the_same_memory() -> Result<()> {
     if lacks_rdma() {
         return Ok(());
     }
@@ -140,7 +140,7 @@ fn lacks_others() -> bool {
 }
 
 #[test]
-fn smaller_limits_make_smaller_pools() {
+fn a_smaller_memlock_limit_makes_smaller_pools() {
     if lacks_rdma() || lacks_others() {
         return;
     }
@@ -162,7 +162,7 @@ fn smaller_limits_make_smaller_pools() {
 }
 
 #[test]
-fn too_small_a_limit_is_tcp_for_auto() {
+fn auto_uses_tcp_if_the_memlock_limit_is_too_small() {
     if lacks_rdma() || lacks_others() {
         return;
     }

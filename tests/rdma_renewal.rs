@@ -76,7 +76,7 @@ const SLACK_SLAB_BYTES: u64 = 2 << 20;
 const SLACK_BYTES: u64 = 4 << 20;
 
 #[test]
-fn a_long_stream_over_many_links() -> Result<()> {
+fn a_long_stream_over_many_links_keeps_memory_flat() -> Result<()> {
     if let Some(why) = missing() {
         skip(&why);
         return Ok(());

@@ -110,7 +110,7 @@ macro_rules! strangers {
 
 strangers! {
     /// The dialer is told at once, and not only when its time is up.
-    wrong_key(house) {
+    a_wrong_key_is_reported_at_once(house) {
         let mut patient = house.config.clone();
         (patient.connect_timeout, patient.handshake_timeout) = (generous(), generous());
         let key = Key::generate()?.key().clone();
@@ -121,7 +121,7 @@ strangers! {
         ensure!(started.elapsed() < limit(Duration::from_secs(4)), "told after {:?}", started.elapsed());
     }
 
-    a_megabyte_of_random_bytes(house) {
+    random_bytes_are_refused(house) {
         for number in 0..8 {
             let mut stranger = house.stranger().await?;
             // The listener hangs up in the middle of it.
@@ -131,7 +131,7 @@ strangers! {
     }
 
     /// Behind the first bytes that belong there.
-    a_megabyte_behind_a_preamble(house) {
+    random_bytes_after_a_preamble_are_refused(house) {
         for kind in *b"CDRKV?" {
             let mut stranger = house.stranger().await?;
             let mut bytes = preamble(VERSION, kind).to_vec();
@@ -141,7 +141,7 @@ strangers! {
         }
     }
 
-    connect_and_close_a_thousand_times(house) {
+    a_thousand_short_connections_block_no_peer(house) {
         for _ in 0..500 {
             drop(house.stranger().await?);
         }
@@ -156,7 +156,7 @@ strangers! {
         crowd.await??;
     }
 
-    connect_and_be_silent_two_hundred_at_once(house) {
+    two_hundred_silent_connections_block_no_peer(house) {
         let mut resident_bytes = Vec::new();
         for _ in 0..10 {
             let silent = join_all((0..100).map(|_| house.stranger())).await;
@@ -176,7 +176,7 @@ strangers! {
     }
 
     /// Both connections, byte for byte, one after the other and side by side.
-    a_replayed_handshake(house) {
+    a_replayed_handshake_is_refused(house) {
         let proxy = Proxy::to(house.address, None).await?;
         house.serves_through(proxy.port()).await.context("the recording")?;
         let tapes = proxy.tapes();
@@ -192,7 +192,7 @@ strangers! {
     }
 
     /// The token of a stream is good once, also while that stream is open.
-    a_replayed_token(house) {
+    a_replayed_token_is_refused(house) {
         let proxy = Proxy::to(house.address, None).await?;
         let dialing = connect("127.0.0.1", proxy.port(), &house.key, &house.config);
         let (dialed, accepted) = tokio::join!(dialing, house.listener.accept());
@@ -208,7 +208,7 @@ strangers! {
     }
 
     /// It gets an answer that tells its own program what to say.
-    another_version(house) {
+    another_version_gets_an_answer_with_the_version(house) {
         for (version, rest) in [(0, 48), (VERSION - 1, 48), (VERSION + 1, 48), (200, 0), (255, 100)] {
             let mut stranger = house.stranger().await?;
             stranger.write_all(&preamble(version, b'C')).await?;
@@ -219,7 +219,7 @@ strangers! {
         }
     }
 
-    an_http_request(house) {
+    an_http_request_is_refused(house) {
         let mut stranger = house.stranger().await?;
         stranger.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await?;
         hung_up(&mut stranger).await?;
@@ -229,7 +229,7 @@ strangers! {
 /// A stranger that stops in the middle of what it has to say loses its connection in time, and
 /// holds up nobody until then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_a_word_then_silence() -> Result<()> {
+async fn a_stalled_handshake_times_out() -> Result<()> {
     let body = Box::pin(async {
         let mut house = House::with_patience(patience(Duration::from_millis(500)))?;
         let whole = [&preamble(VERSION, b'C')[..], &[7; 47]].concat();
@@ -252,12 +252,12 @@ async fn half_a_word_then_silence() -> Result<()> {
         }
         house.serves_the_right_peer().await
     });
-    alone("half_a_word_then_silence", body).await
+    alone("a_stalled_handshake_times_out", body).await
 }
 
 /// What answers is something else: the dialer says so at once.
 #[tokio::test]
-async fn dialing_something_else() -> Result<()> {
+async fn dialing_another_program_fails_at_once() -> Result<()> {
     for banner in [
         &b"SSH-2.0-OpenSSH_9.9\r\n"[..],
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
@@ -271,7 +271,7 @@ async fn dialing_something_else() -> Result<()> {
 
 /// The message about two versions names both.
 #[tokio::test]
-async fn dialing_another_version() -> Result<()> {
+async fn dialing_another_version_names_both_versions() -> Result<()> {
     for kind in *b"VRK!" {
         let fault = dial_a_fake(&preamble(9, kind)).await?;
         ensure!(
@@ -295,7 +295,7 @@ async fn dialing_another_version() -> Result<()> {
 
 /// An acceptor that does not have the key either, and answers all the same.
 #[tokio::test]
-async fn dialing_an_impostor() -> Result<()> {
+async fn dialing_an_acceptor_without_the_key_fails() -> Result<()> {
     let reply = [&preamble(VERSION, b'R')[..], &[7; 48]].concat();
     let fault = dial_a_fake(&reply).await?;
     ensure!(matches!(fault, HandshakeFault::Key), "{fault:?}");
@@ -304,7 +304,7 @@ async fn dialing_an_impostor() -> Result<()> {
 
 /// Whoever accepts and says nothing is given up in time.
 #[tokio::test]
-async fn dialing_silence() -> Result<()> {
+async fn dialing_a_silent_acceptor_times_out() -> Result<()> {
     let fault = dial_a_fake(b"").await?;
     ensure!(matches!(fault, HandshakeFault::Timeout(_)), "{fault:?}");
     Ok(())

@@ -37,7 +37,7 @@ fn configure(network: &Network, text: &str) {
 }
 
 #[test]
-fn no_such_host() {
+fn an_unknown_host_is_named() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -46,7 +46,7 @@ fn no_such_host() {
 }
 
 #[test]
-fn connection_refused() {
+fn a_refused_ssh_connection_is_reported() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -59,7 +59,7 @@ fn connection_refused() {
 }
 
 #[test]
-fn no_key() {
+fn a_missing_ssh_key_is_reported_without_a_password_prompt() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -72,7 +72,7 @@ fn no_key() {
 }
 
 #[test]
-fn a_host_that_is_not_known() {
+fn an_unknown_host_key_is_reported() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -84,7 +84,7 @@ fn a_host_that_is_not_known() {
 }
 
 #[test]
-fn no_rdpipe() {
+fn a_host_without_rdpipe_is_named() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -99,7 +99,7 @@ fn no_rdpipe() {
 }
 
 #[test]
-fn another_version() {
+fn a_host_with_another_version_is_named() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -114,7 +114,7 @@ fn another_version() {
 }
 
 #[test]
-fn a_profile_that_talks() {
+fn output_of_a_login_profile_does_no_harm() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -144,7 +144,7 @@ fn block(network: &Network, host: &str, from: &str, ports: &str) {
 }
 
 #[test]
-fn a_port_that_is_blocked_one_way() {
+fn a_port_blocked_in_one_direction_is_avoided() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -164,7 +164,7 @@ fn a_port_that_is_blocked_one_way() {
 }
 
 #[test]
-fn a_port_that_is_blocked_both_ways() {
+fn a_port_blocked_in_both_directions_is_reported() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -177,7 +177,7 @@ fn a_port_that_is_blocked_both_ways() {
 }
 
 #[test]
-fn no_way_between_two_hosts() {
+fn two_hosts_without_a_route_are_named() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -187,7 +187,7 @@ fn no_way_between_two_hosts() {
 }
 
 #[test]
-fn a_disk_that_is_full() {
+fn a_full_disk_is_reported_first() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -203,7 +203,7 @@ fn a_disk_that_is_full() {
 }
 
 #[test]
-fn a_file_that_may_not_be_read() {
+fn an_unreadable_file_is_named() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -225,7 +225,7 @@ fn a_file_that_may_not_be_read() {
 }
 
 #[test]
-fn a_directory_that_is_not_there() {
+fn a_missing_directory_is_named() {
     let Some(network) = Network::new(2) else {
         return;
     };

@@ -35,7 +35,7 @@ fn spoil(network: &Network, options: &[&str], spoil: impl FnOnce(&Running)) -> E
 }
 
 #[test]
-fn a_source_that_is_killed() {
+fn a_killed_source_fails_the_pipeline() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -46,7 +46,7 @@ fn a_source_that_is_killed() {
 }
 
 #[test]
-fn an_agent_of_the_source_that_is_killed() {
+fn a_killed_agent_of_the_source_fails_the_pipeline() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -57,7 +57,7 @@ fn an_agent_of_the_source_that_is_killed() {
 }
 
 #[test]
-fn an_ssh_session_of_the_source_that_is_killed() {
+fn a_killed_ssh_session_of_the_source_fails_the_pipeline() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -69,7 +69,7 @@ fn an_ssh_session_of_the_source_that_is_killed() {
 }
 
 #[test]
-fn a_connection_that_is_cut() {
+fn a_cut_connection_between_hosts_fails_the_pipeline() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -83,7 +83,7 @@ fn a_connection_that_is_cut() {
 }
 
 #[test]
-fn a_stage_that_defends_itself_against_sigterm() {
+fn a_stage_that_ignores_sigterm_is_ended() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -97,7 +97,7 @@ fn a_stage_that_defends_itself_against_sigterm() {
 }
 
 #[test]
-fn a_stage_that_fails_after_all_was_written() {
+fn a_stage_that_fails_late_leaves_the_output_file_unchanged() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -129,7 +129,7 @@ fn a_file_is_not_opened_after_a_stage_that_failed() {
 }
 
 #[test]
-fn every_stage_in_turn() {
+fn a_failure_of_any_stage_is_reported() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -152,7 +152,7 @@ fn every_stage_in_turn() {
 }
 
 #[test]
-fn the_rightmost_failure_counts() {
+fn the_exit_status_is_that_of_the_rightmost_failure() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -165,7 +165,7 @@ fn the_rightmost_failure_counts() {
 }
 
 #[test]
-fn a_status_of_its_own() {
+fn the_exit_status_of_a_single_stage_is_passed_on() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -177,7 +177,7 @@ fn a_status_of_its_own() {
 }
 
 #[test]
-fn nothing_found_is_an_end_all_the_same() {
+fn a_nonzero_exit_is_still_an_end_of_file() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -188,7 +188,7 @@ fn nothing_found_is_an_end_all_the_same() {
 }
 
 #[test]
-fn what_a_command_left_running_is_waited_for() {
+fn background_processes_of_a_command_are_waited_for() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -201,7 +201,7 @@ fn what_a_command_left_running_is_waited_for() {
 }
 
 #[test]
-fn a_reader_that_wants_no_more_is_no_failure() {
+fn a_reader_that_stops_early_is_no_failure() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -224,7 +224,7 @@ fn a_reader_that_wants_no_more_is_no_failure() {
 }
 
 #[test]
-fn an_interrupt() {
+fn a_signal_to_rdpipe_ends_the_pipeline() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -244,7 +244,7 @@ fn an_interrupt() {
 }
 
 #[test]
-fn a_table_says_where_it_failed() {
+fn the_report_names_the_stage_that_failed() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -269,7 +269,7 @@ fn a_table_says_where_it_failed() {
 }
 
 #[test]
-fn a_terminal_that_gets_an_interrupt() {
+fn control_c_on_the_terminal_ends_the_pipeline() {
     let Some(network) = Network::new(2) else {
         return;
     };

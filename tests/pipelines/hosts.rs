@@ -22,7 +22,7 @@ fn fed(network: &Network, input: &[u8], arguments: &[&str]) -> End {
 }
 
 #[test]
-fn uppercase_on_one_host_and_reversed_on_another() {
+fn two_commands_run_on_two_hosts() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -31,7 +31,7 @@ fn uppercase_on_one_host_and_reversed_on_another() {
 }
 
 #[test]
-fn a_command_that_counts() {
+fn a_command_gets_every_byte_of_stdin() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -40,7 +40,7 @@ fn a_command_that_counts() {
 }
 
 #[test]
-fn a_copy_in_a_file() {
+fn stdin_is_written_to_a_file() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -53,7 +53,7 @@ fn a_copy_in_a_file() {
 }
 
 #[test]
-fn a_copy_and_a_count_and_a_word_after_them() {
+fn a_stage_runs_a_whole_shell_line() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -64,7 +64,7 @@ fn a_copy_and_a_count_and_a_word_after_them() {
 }
 
 #[test]
-fn a_file_through_a_command_to_a_file() {
+fn a_file_goes_through_a_command_to_a_file() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -84,7 +84,7 @@ fn a_file_through_a_command_to_a_file() {
 }
 
 #[test]
-fn a_file_that_grows() {
+fn appending_keeps_the_old_content() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -103,7 +103,7 @@ fn a_file_that_grows() {
 }
 
 #[test]
-fn a_file_in_the_middle_waits_for_what_is_before_it() {
+fn an_input_file_in_the_middle_is_opened_after_the_earlier_stages() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -123,7 +123,7 @@ fn a_file_in_the_middle_waits_for_what_is_before_it() {
 }
 
 #[test]
-fn a_file_that_is_written_in_the_middle_leaves_nothing_to_the_next() {
+fn after_an_output_file_the_next_stage_gets_no_input() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -140,7 +140,7 @@ fn a_file_that_is_written_in_the_middle_leaves_nothing_to_the_next() {
 }
 
 #[test]
-fn files_without_input() {
+fn an_output_file_without_input_is_created_or_kept() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -168,7 +168,7 @@ fn files_without_input() {
 }
 
 #[test]
-fn four_hosts_that_all_keep_a_copy() {
+fn four_hosts_each_keep_a_copy() {
     let Some(network) = Network::new(4) else {
         return;
     };
@@ -194,7 +194,7 @@ fn four_hosts_that_all_keep_a_copy() {
 }
 
 #[test]
-fn to_nowhere() {
+fn dev_null_works_as_input_and_output() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -211,7 +211,7 @@ fn to_nowhere() {
 }
 
 #[test]
-fn a_terminal_is_no_input() {
+fn a_terminal_is_not_read_as_input() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -226,7 +226,7 @@ fn a_terminal_is_no_input() {
 }
 
 #[test]
-fn a_host_that_is_there_and_back_again() {
+fn a_host_can_appear_more_than_once() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -238,7 +238,7 @@ fn a_host_that_is_there_and_back_again() {
 }
 
 #[test]
-fn words_that_shells_like_to_change() {
+fn special_characters_reach_the_command_unchanged() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -274,7 +274,7 @@ fn this_machine_takes_part_without_ssh() {
 const MARK_EVERY: u64 = (1 << 20) - 7;
 
 #[test]
-fn a_gibibyte() {
+fn a_gibibyte_arrives_unchanged() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -323,7 +323,7 @@ fn marks(range: std::ops::Range<u64>) -> impl Iterator<Item = (u64, u64)> {
 }
 
 #[test]
-fn nothing_stays_behind_when_all_is_well() {
+fn a_successful_pipeline_leaves_no_process() {
     let Some(network) = Network::new(2) else {
         return;
     };

@@ -64,7 +64,7 @@ fn kills(options: &[&str], code: i32, words: &[&str], kill: impl FnOnce(&Network
 }
 
 #[test]
-fn the_controller() {
+fn a_killed_controller_leaves_no_process() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -76,7 +76,7 @@ fn the_controller() {
 }
 
 #[test]
-fn the_controller_and_all_of_its_ssh() {
+fn a_controller_killed_with_all_ssh_leaves_no_process() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -91,7 +91,7 @@ fn the_controller_and_all_of_its_ssh() {
 }
 
 #[test]
-fn a_worker() {
+fn a_killed_worker_leaves_no_process() {
     for host in ["h1", "h2", "h3"] {
         kills(&[], 255, &[host, "signal 9"], |network, _| {
             network.process(host, "--agent=worker").kill();
@@ -100,7 +100,7 @@ fn a_worker() {
 }
 
 #[test]
-fn a_guard() {
+fn a_killed_guard_leaves_no_process() {
     for host in ["h1", "h2", "h3"] {
         kills(&[], 255, &[host], |network, _| guard(network, host).kill());
     }
@@ -118,7 +118,7 @@ fn guard(network: &Network, host: &str) -> Process {
 }
 
 #[test]
-fn an_ssh_session() {
+fn a_killed_ssh_session_leaves_no_process() {
     for host in ["h1", "h2", "h3"] {
         kills(&[], 255, &[host], |network, _| {
             network.process(host, "sshd: root").kill();
@@ -127,7 +127,7 @@ fn an_ssh_session() {
 }
 
 #[test]
-fn an_ssh_of_the_controller() {
+fn a_killed_ssh_client_leaves_no_process() {
     kills(&[], 255, &["h2"], |network, _| {
         let all = network.processes("ctl");
         let ssh = all
@@ -139,7 +139,7 @@ fn an_ssh_of_the_controller() {
 }
 
 #[test]
-fn a_command() {
+fn a_killed_command_leaves_no_process() {
     let victims = [
         ("h1", "while sleep"),
         ("h2", "setsid sleep 1003 &"),
@@ -153,7 +153,7 @@ fn a_command() {
 }
 
 #[test]
-fn an_interrupt() {
+fn an_interrupt_leaves_no_process() {
     if is_ignored(Signal::INT) {
         skip("SIGINT is ignored here");
         return;
@@ -164,7 +164,7 @@ fn an_interrupt() {
 }
 
 #[test]
-fn a_terminal_that_is_closed() {
+fn a_closed_terminal_leaves_no_process() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -183,7 +183,7 @@ fn a_terminal_that_is_closed() {
 }
 
 #[test]
-fn a_network_that_is_cut() {
+fn a_cut_network_leaves_no_process() {
     for host in ["h1", "h2", "h3"] {
         let Some(network) = Network::new(3) else {
             return;
@@ -203,7 +203,7 @@ fn a_network_that_is_cut() {
 }
 
 #[test]
-fn a_host_that_vanishes() {
+fn a_host_that_crashes_leaves_no_process_on_the_others() {
     // Its processes all at once, those of sshd too: as a crash, but with a network that still answers.
     kills(&[], 255, &["h2"], |network, _| {
         for process in network.processes("h2") {

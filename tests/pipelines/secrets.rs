@@ -27,7 +27,7 @@ fn found(network: &Network) -> Vec<String> {
 }
 
 #[test]
-fn no_key_in_any_argument_or_environment() {
+fn no_argument_or_environment_shows_a_key() {
     let Some(network) = Network::new(3) else {
         return;
     };

@@ -31,7 +31,7 @@ fn operands(host: &str, names: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_name_is_taken_as_it_is_and_one_session_brings_many() {
+fn file_names_are_taken_literally_and_one_session_serves_all() {
     let hosts = Hosts::new("echo \"$1\" >>\"${0%/*}/sessions\"");
     let mut all = String::new();
     for name in NAMES {
@@ -47,7 +47,7 @@ fn a_name_is_taken_as_it_is_and_one_session_brings_many() {
 }
 
 #[test]
-fn names_survive_a_real_ssh() {
+fn file_names_pass_through_ssh_unchanged() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -74,7 +74,7 @@ fn names_survive_a_real_ssh() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_and_the_others_still_come() {
+fn unreadable_files_are_named_and_the_others_still_arrive() {
     let hosts = Hosts::new("");
     hosts.file("h1", "one", b"1\n");
     hosts.file("h1", "three", b"3\n");
@@ -105,7 +105,7 @@ rdcat: h2: no such: No such file or directory
 }
 
 #[test]
-fn a_file_of_others_is_no_exception() {
+fn a_file_without_permission_is_named_and_the_others_still_arrive() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -144,7 +144,7 @@ fn a_big_file_arrives_whole() {
 }
 
 #[test]
-fn relative_paths_home_and_this_machine() {
+fn relative_home_and_local_paths_work() {
     let hosts = Hosts::new("");
     hosts.file("h1", "sub/file", b"relative\n");
     hosts.file("home", "a b/~", b"at home\n");
@@ -167,7 +167,7 @@ fn relative_paths_home_and_this_machine() {
 }
 
 #[test]
-fn trouble_on_the_way_ends_it() {
+fn a_host_without_an_agent_ends_rdcat() {
     let missing = "[ \"$1\" = h1 ] && { echo 'sh: 1: rdpipe: not found' >&2; exit 127; }";
     let hosts = Hosts::new(missing);
     let end = hosts.rdcat(&["h1:one", ":/etc/hostname"]).start().end();
@@ -183,7 +183,7 @@ fn trouble_on_the_way_ends_it() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_it_quietly() {
+fn a_closed_stdout_ends_rdcat_quietly() {
     let hosts = Hosts::new("");
     let data = text(8 << 20);
     hosts.file("h1", "big", &data);
@@ -203,7 +203,7 @@ fn a_reader_that_leaves_ends_it_quietly() {
 }
 
 #[test]
-fn an_output_that_fails_is_named() {
+fn an_output_that_fails_is_reported() {
     let hosts = Hosts::new("");
     hosts.file("h1", "one", b"1\n");
     let full = File::options().write(true).open("/dev/full").unwrap();
@@ -284,7 +284,7 @@ fn position(pid: u32, path: &std::path::Path) -> Option<u64> {
 }
 
 #[test]
-fn a_signal_and_a_lost_agent() {
+fn a_signal_or_a_killed_agent_ends_rdcat() {
     let hosts = Hosts::new("");
     let wait = hosts.path("h1", "wait");
     hosts.file("h1", "x", b"");
@@ -322,7 +322,7 @@ fn stdin_is_left_alone() {
 }
 
 #[test]
-fn a_command_line_without_files_is_told_what_is_expected() {
+fn a_command_line_without_files_is_explained() {
     let rdcat = |arguments: &[&str]| {
         let setup = program(env!("CARGO_BIN_EXE_rdcat"), "rdcat").args(arguments);
         setup.start().end()

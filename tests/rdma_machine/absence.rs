@@ -44,7 +44,7 @@ enum Said {
 }
 
 #[test]
-fn no_device_at_all() {
+fn no_device_means_tcp_or_an_error() {
     let Some(_turn) = turn() else { return };
     Absence {
         sights: [Sight::Nothing; 2],
@@ -56,7 +56,7 @@ fn no_device_at_all() {
 }
 
 #[test]
-fn no_device_at_one_end() {
+fn no_device_at_one_end_means_tcp_or_an_error() {
     let Some(_turn) = turn() else { return };
     let absence = Absence {
         sights: [Sight::All, Sight::Nothing],
@@ -75,7 +75,7 @@ fn no_device_at_one_end() {
 }
 
 #[test]
-fn no_rights() {
+fn a_device_without_permission_means_tcp_or_an_error() {
     let Some(_turn) = turn() else { return };
     Absence {
         sights: [Sight::Forbidden; 2],
@@ -87,7 +87,7 @@ fn no_rights() {
 }
 
 #[test]
-fn devices_that_are_down() {
+fn devices_that_are_down_mean_tcp_or_an_error() {
     let Some(_turn) = turn() else { return };
     let _down = [Link::down("d0"), Link::down("d1")];
     Absence {
@@ -100,7 +100,7 @@ fn devices_that_are_down() {
 }
 
 #[test]
-fn networks_that_do_not_meet() {
+fn separate_networks_mean_tcp_or_an_error() {
     let Some(_turn) = turn() else { return };
     Absence {
         sights: APART,
@@ -112,7 +112,7 @@ fn networks_that_do_not_meet() {
 }
 
 #[test]
-fn a_device_that_never_delivers() {
+fn a_device_that_never_delivers_means_tcp_or_an_error() {
     let Some(_turn) = turn() else { return };
     let _near = Near::new();
     Absence {
@@ -125,7 +125,7 @@ fn a_device_that_never_delivers() {
 }
 
 #[test]
-fn the_next_pair_of_ports_when_the_best_never_delivers() {
+fn the_next_pair_of_ports_is_used_if_the_best_never_delivers() {
     let Some(_turn) = turn() else { return };
     let _near = Near::new();
     // The receiver's first device is as good as its second one, in all that can be known of it.

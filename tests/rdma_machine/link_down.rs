@@ -108,7 +108,7 @@ impl Trickle {
 }
 
 #[test]
-fn an_interface_that_is_down_for_a_second() {
+fn a_stream_survives_an_interface_that_is_down_for_a_second() {
     let Some(_turn) = turn() else { return };
     let stream = Trickle::start("--timeout 6");
     stream.until_further(1_000_000);
@@ -122,7 +122,7 @@ fn an_interface_that_is_down_for_a_second() {
 }
 
 #[test]
-fn an_interface_that_is_down_for_good() {
+fn a_stream_fails_at_both_ends_if_an_interface_stays_down() {
     let Some(_turn) = turn() else { return };
     let stream = Trickle::start("--timeout 6");
     stream.until_further(1_000_000);

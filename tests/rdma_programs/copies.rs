@@ -3,7 +3,7 @@
 use crate::support::programs::{Place, lacks_rdma, random_bytes, receiver, sender};
 
 #[test]
-fn files_of_every_kind_of_size() {
+fn files_of_every_size_arrive_over_rdma() {
     if lacks_rdma() {
         return;
     }
@@ -21,7 +21,7 @@ fn files_of_every_kind_of_size() {
 }
 
 #[test]
-fn verbose_names_the_way() {
+fn verbose_names_device_port_and_gid() {
     if lacks_rdma() {
         return;
     }
@@ -44,7 +44,7 @@ fn verbose_names_the_way() {
 }
 
 #[test]
-fn auto_takes_rdma_where_it_is() {
+fn auto_uses_rdma_where_it_works() {
     if lacks_rdma() {
         return;
     }

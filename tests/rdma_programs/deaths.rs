@@ -17,12 +17,12 @@ const FILE_BYTES: usize = 40 << 20;
 const ROUNDS: usize = 5;
 
 #[test]
-fn the_sender_dies_at_random_moments() {
+fn a_sender_killed_at_random_moments_is_detected() {
     die_at_random_moments(Victim::Sender, 0x5eed_0011);
 }
 
 #[test]
-fn the_receiver_dies_at_random_moments() {
+fn a_receiver_killed_at_random_moments_is_detected() {
     die_at_random_moments(Victim::Receiver, 0x5eed_0012);
 }
 
@@ -40,7 +40,7 @@ fn die_at_random_moments(victim: Victim, seed: u64) {
 
 #[test]
 #[cfg(feature = "fault-injection")]
-fn they_die_at_every_point() {
+fn a_process_killed_at_any_point_is_detected() {
     if lacks_rdma() {
         return;
     }
@@ -55,7 +55,7 @@ fn they_die_at_every_point() {
 }
 
 #[test]
-fn a_silent_end_counts_as_dead_after_the_timeout() {
+fn a_silent_peer_counts_as_dead_after_the_timeout() {
     if lacks_rdma() {
         return;
     }

@@ -13,7 +13,7 @@ use crate::support::programs::{
 };
 
 #[test]
-fn a_full_device() {
+fn a_full_output_device_fails_both_ends() {
     if lacks_rdma() {
         return;
     }
@@ -29,7 +29,7 @@ fn a_full_device() {
 }
 
 #[test]
-fn an_input_that_cannot_be_read() {
+fn an_unreadable_input_fails_both_ends() {
     if lacks_rdma() {
         return;
     }
@@ -44,7 +44,7 @@ fn an_input_that_cannot_be_read() {
 }
 
 #[test]
-fn the_control_connection_is_cut() {
+fn a_cut_control_connection_fails_both_ends() {
     if lacks_rdma() {
         return;
     }

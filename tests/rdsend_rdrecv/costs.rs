@@ -42,7 +42,7 @@ fn memory_stays_flat_however_long_the_stream_is() {
 }
 
 #[test]
-fn an_idle_pair_costs_nothing() {
+fn an_idle_pair_uses_no_processor_time() {
     let receiver = receiver("").start();
     let mut sender = sender(receiver.port(), "-v").stdin(Stdio::piped()).start();
     let input = sender.stdin();

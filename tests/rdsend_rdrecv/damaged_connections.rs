@@ -51,7 +51,7 @@ fn somewhere(random: &mut Random, (connection, towards): (Connection, Towards)) 
 }
 
 #[test]
-fn a_connection_is_cut() {
+fn a_cut_connection_fails_both_ends() {
     let mut random = Random(1);
     for place @ (connection, towards) in EVERYWHERE {
         let plan = Plan {
@@ -78,7 +78,7 @@ fn a_connection_is_cut() {
 }
 
 #[test]
-fn a_bit_is_flipped() {
+fn a_flipped_bit_fails_both_ends() {
     let mut random = Random(2);
     for place @ (connection, towards) in EVERYWHERE {
         for _ in 0..3 {
@@ -105,7 +105,7 @@ fn a_bit_is_flipped() {
 }
 
 #[test]
-fn the_cable_is_pulled() {
+fn an_unplugged_cable_fails_both_ends() {
     let (connection, towards) = (Connection::Data, Towards::Receiver);
     let plan = Plan {
         connection,
@@ -121,7 +121,7 @@ fn the_cable_is_pulled() {
 }
 
 #[test]
-fn a_handshake_that_breaks_is_tried_again() {
+fn a_broken_handshake_is_retried() {
     let place = Place::new();
     let data = random_bytes(1_000_000);
     place.file("in", &data);
@@ -142,7 +142,7 @@ fn a_handshake_that_breaks_is_tried_again() {
 }
 
 #[test]
-fn a_handshake_that_is_damaged_costs_the_receiver_nothing() {
+fn a_damaged_handshake_leaves_the_receiver_listening() {
     let place = Place::new();
     let receiver = receiver(format!("-o {}", place.old())).start();
     let (connection, towards) = (Connection::Control, Towards::Receiver);

@@ -11,17 +11,17 @@ const COPY: Doomed = Doomed {
 };
 
 #[test]
-fn the_sender_dies_at_every_point() {
+fn a_sender_killed_at_any_point_is_detected() {
     COPY.die_at_every_point(Victim::Sender);
 }
 
 #[test]
-fn the_receiver_dies_at_every_point() {
+fn a_receiver_killed_at_any_point_is_detected() {
     COPY.die_at_every_point(Victim::Receiver);
 }
 
 #[test]
-fn what_has_arrived_is_not_yet_delivered() {
+fn received_bytes_do_not_count_as_delivered() {
     // More than a pipe holds that nobody reads, and less than the receiver's pool.
     let place = Place::new();
     let input = place.file("in", &random_bytes(4_000_000));
@@ -39,7 +39,7 @@ fn what_has_arrived_is_not_yet_delivered() {
 }
 
 #[test]
-fn a_short_stop_is_forgiven() {
+fn a_receiver_stopped_for_a_moment_still_succeeds() {
     let place = Place::new();
     let data = random_bytes(20 << 20);
     place.file("in", &data);

@@ -13,7 +13,7 @@ use crate::support::programs::{Place, random_bytes, receiver, sender};
 const NO_SPACE: &str = "No space left on device";
 
 #[test]
-fn a_full_device() {
+fn a_full_output_device_fails_both_ends() {
     let place = Place::new();
     place.file("in", &random_bytes(3_000_000));
     for named in [true, false] {
@@ -35,7 +35,7 @@ fn a_full_device() {
 }
 
 #[test]
-fn a_disk_that_fills_up_half_way() {
+fn a_disk_that_fills_up_leaves_the_old_file() {
     let Some(disk) = Disk::mount("size=8m") else {
         return;
     };
@@ -81,7 +81,7 @@ impl Drop for Disk {
 }
 
 #[test]
-fn a_directory_as_input() {
+fn a_directory_as_input_fails_both_ends() {
     let place = Place::new();
     for named in [true, false] {
         let receiver = receiver(format!("-o {}", place.old())).start();
@@ -104,7 +104,7 @@ fn a_directory_as_input() {
 }
 
 #[test]
-fn an_input_that_is_not_there() {
+fn a_missing_input_fails_both_ends() {
     let place = Place::new();
     let receiver = receiver(format!("-o {}", place.old())).start();
     let missing = place.path("missing");
@@ -116,7 +116,7 @@ fn an_input_that_is_not_there() {
 }
 
 #[test]
-fn an_input_that_fails_half_way() {
+fn an_input_that_fails_half_way_fails_both_ends() {
     let place = Place::new();
     let receiver = receiver(format!("-o {}", place.old())).start();
     let (memory, bytes) = readable_to_a_hole();
@@ -154,7 +154,7 @@ fn readable_to_a_hole() -> (File, u64) {
 }
 
 #[test]
-fn an_output_that_cannot_be_opened() {
+fn an_output_that_cannot_be_opened_fails_both_ends() {
     let place = Place::new();
     fs::create_dir(place.path("directory")).unwrap();
     for (path, why) in [
@@ -172,7 +172,7 @@ fn an_output_that_cannot_be_opened() {
 }
 
 #[test]
-fn an_output_directory_that_is_not_ours() {
+fn an_output_directory_without_permission_fails_both_ends() {
     let place = Place::new();
     if !rustix::process::geteuid().is_root() {
         crate::support::programs::skip("only root can become somebody who may not write here");

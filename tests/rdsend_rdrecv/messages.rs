@@ -39,7 +39,7 @@ fn verbose_ends_with_the_bandwidth() {
 }
 
 #[test]
-fn quiet_says_nothing_but_errors() {
+fn quiet_prints_only_errors() {
     let (sender, receiver) = run("");
     assert_eq!(sender.stderr, "");
     assert_eq!(receiver.stderr.lines().count(), 1, "{}", receiver.stderr);
@@ -56,7 +56,7 @@ fn quiet_says_nothing_but_errors() {
 }
 
 #[test]
-fn json_holds_everything() {
+fn json_reports_the_whole_transfer() {
     let (sender, receiver) = run("--json");
     for end in [&sender, &receiver] {
         let event = events(end).pop().unwrap();
@@ -76,7 +76,7 @@ fn json_holds_everything() {
 }
 
 #[test]
-fn a_failure_in_json() {
+fn json_reports_a_failure() {
     let place = Place::new();
     let receiver = receiver("--json -o /dev/full").start();
     let input = place.file("in", b"some bytes");

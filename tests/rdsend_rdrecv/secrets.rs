@@ -57,28 +57,28 @@ fn assert_silent(ends: &[End], key: &str) {
 }
 
 #[test]
-fn a_key_that_was_an_argument() {
+fn a_key_given_as_argument_is_hidden() {
     let receiver = rdrecv(format!("0 {SECRET} -v"));
     let sender = |port| rdsend(format!("localhost {port} {SECRET} -v"));
     assert_silent(&run_hidden(receiver, sender, &[SECRET]), SECRET);
 }
 
 #[test]
-fn a_key_from_the_environment() {
+fn a_key_from_the_environment_is_hidden() {
     let receiver = rdrecv("0 -v").env("RDPIPE_KEY", SECRET);
     let sender = |port| rdsend(format!("localhost {port} -v")).env("RDPIPE_KEY", SECRET);
     assert_silent(&run_hidden(receiver, sender, &[SECRET]), SECRET);
 }
 
 #[test]
-fn a_key_in_the_environment_that_is_not_used() {
+fn an_unused_key_in_the_environment_is_hidden() {
     let receiver = rdrecv(format!("0 {SECRET} -v")).env("RDPIPE_KEY", WRONG);
     let sender = |port| rdsend(format!("localhost {port} {SECRET} -v")).env("RDPIPE_KEY", WRONG);
     assert_silent(&run_hidden(receiver, sender, &[SECRET, WRONG]), SECRET);
 }
 
 #[test]
-fn a_key_from_a_file() {
+fn a_key_from_a_file_is_hidden() {
     let place = Place::new();
     let file = place.file("key", SECRET.as_bytes());
     fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
@@ -96,7 +96,7 @@ fn a_key_from_a_file() {
 }
 
 #[test]
-fn a_key_that_was_made_is_told_once() {
+fn a_generated_key_is_printed_once() {
     let receiver = rdrecv("0 -v").start();
     let port = receiver.port();
     let made = receiver.said("the key", |text| {
@@ -118,7 +118,7 @@ fn a_key_that_was_made_is_told_once() {
 }
 
 #[test]
-fn json_tells_a_made_key_where_it_listens_and_nowhere_else() {
+fn json_shows_a_generated_key_only_in_the_listening_event() {
     let receiver = rdrecv("0 --json -v").start();
     let port = receiver.port();
     let made = receiver.said("the key", |text| {

@@ -9,7 +9,7 @@ use crate::support::programs::{
 };
 
 #[test]
-fn a_signal_ends_both() {
+fn a_signal_ends_both_ends() {
     let signals = [(Signal::INT, "SIGINT", 130), (Signal::TERM, "SIGTERM", 143)];
     for (signal, name, code) in signals {
         if is_ignored(signal) {
@@ -38,7 +38,7 @@ fn a_signal_ends_both() {
 }
 
 #[test]
-fn a_signal_while_nobody_is_there() {
+fn a_signal_ends_a_program_that_still_waits_for_its_peer() {
     if [Signal::INT, Signal::TERM].into_iter().any(is_ignored) {
         crate::support::programs::skip("signals are ignored here");
         return;

@@ -15,7 +15,7 @@ use crate::support::programs::{
 const BINARIES: &str = env!("CARGO_BIN_EXE_rdsend");
 
 #[test]
-fn the_commands_of_the_manual() {
+fn the_commands_of_the_manual_work() {
     let place = Place::new();
     let data = random_bytes(3_000_001);
     let input = place.file("myfile", &data);
@@ -45,7 +45,7 @@ fn every_size_arrives() {
 }
 
 #[test]
-fn files_are_named_in_every_way() {
+fn files_can_be_named_in_every_way() {
     let place = Place::new();
     let data = random_bytes(100_000);
     let input = place.file("in", &data);
@@ -116,7 +116,7 @@ fn the_key_comes_from_the_argument_then_the_file_then_the_environment() {
 }
 
 #[test]
-fn what_rdrecv_says_to_type_works_when_typed() {
+fn the_command_that_rdrecv_prints_works() {
     let place = Place::new();
     let data = random_bytes(50_000);
     place.file("FILE", &data);
@@ -177,7 +177,7 @@ fn a_host_with_a_dead_address_is_reached() {
 }
 
 #[test]
-fn rdsend_may_come_first() {
+fn rdsend_may_start_first() {
     let refusing = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = refusing.local_addr().unwrap().port();
     let sender = sender(port, "").start();
@@ -190,7 +190,7 @@ fn rdsend_may_come_first() {
 }
 
 #[test]
-fn nobody_listens() {
+fn a_port_without_a_listener_is_reported() {
     let sender = sender(free_port(), "--connect-timeout 0.3").start();
     let words = [
         "cannot connect to 127.0.0.1 port ",
@@ -201,7 +201,7 @@ fn nobody_listens() {
 }
 
 #[test]
-fn a_host_without_an_address() {
+fn a_host_name_that_does_not_resolve_is_reported() {
     let sender = rdsend(format!("no-such-host.invalid 5000 {}", key())).start();
     sender
         .end()
@@ -209,7 +209,7 @@ fn a_host_without_an_address() {
 }
 
 #[test]
-fn a_port_that_is_taken() {
+fn a_port_in_use_is_reported() {
     let taken = TcpListener::bind("[::]:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let receiver = rdrecv(format!("{port} {}", key())).start();
@@ -219,7 +219,7 @@ fn a_port_that_is_taken() {
 }
 
 #[test]
-fn every_address_of_this_host() {
+fn every_address_of_this_host_can_be_used() {
     let v6 = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok();
     if !v6 {
         println!("SKIPPED in part: no IPv6 here");
@@ -245,7 +245,7 @@ fn every_address_of_this_host() {
 }
 
 #[test]
-fn wrong_arguments_are_usage() {
+fn wrong_arguments_exit_with_2() {
     rdrecv("").start().end().exits(2);
     rdrecv("port key").start().end().exits(2);
     rdrecv("0 key -o a b").start().end().exits(2);
@@ -270,7 +270,7 @@ fn wrong_arguments_are_usage() {
 }
 
 #[test]
-fn a_second_sender_finds_the_door_closed() {
+fn a_second_sender_is_refused() {
     let receiver = receiver("").start();
     let port = receiver.port();
     let mut first = sender(port, "-v").stdin(Stdio::piped()).start();

@@ -75,7 +75,7 @@ fn beside_a_stall(keepalive: Option<Handle>) -> Result<io::Result<String>> {
 }
 
 #[test]
-fn another_runtime_stands_in_for_one_that_is_blocked() -> Result<()> {
+fn a_keepalive_runtime_keeps_a_blocked_program_alive() -> Result<()> {
     let other = runtime()?;
     let handle = other.handle().clone();
     thread::spawn(move || other.block_on(std::future::pending::<()>()));
@@ -85,7 +85,7 @@ fn another_runtime_stands_in_for_one_that_is_blocked() -> Result<()> {
 }
 
 #[test]
-fn without_one_the_peer_takes_it_for_dead() -> Result<()> {
+fn without_a_keepalive_runtime_a_blocked_program_is_taken_for_dead() -> Result<()> {
     let Err(error) = beside_a_stall(None)? else {
         bail!("the stall was not noticed: the other test proves nothing");
     };

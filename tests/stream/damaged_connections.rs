@@ -105,7 +105,7 @@ fn flip(random: &mut Random) -> Deed {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_data_connection_is_cut() -> Result<()> {
+async fn both_ends_report_a_cut_data_connection() -> Result<()> {
     in_the_middle(
         DATA,
         2 << 20,
@@ -118,7 +118,7 @@ async fn the_data_connection_is_cut() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_control_connection_is_cut() -> Result<()> {
+async fn both_ends_report_a_cut_control_connection() -> Result<()> {
     in_the_middle(
         CONTROL,
         2000,
@@ -129,7 +129,7 @@ async fn the_control_connection_is_cut() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bit_flips_in_the_data() -> Result<()> {
+async fn both_ends_report_a_flipped_bit_in_the_data() -> Result<()> {
     in_the_middle(DATA, 2 << 20, flip, |error| {
         matches!(fault(error), Some(Fault::Corrupt(_))) || told(error, "damaged on the way")
     })
@@ -137,7 +137,7 @@ async fn a_bit_flips_in_the_data() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bit_flips_in_the_control_messages() -> Result<()> {
+async fn both_ends_report_a_flipped_bit_in_the_control_messages() -> Result<()> {
     in_the_middle(CONTROL, 2000, flip, |error| {
         matches!(fault(error), Some(Fault::Corrupt(_))) || told(error, "damaged on the way")
     })
@@ -146,7 +146,7 @@ async fn a_bit_flips_in_the_control_messages() -> Result<()> {
 
 /// Nothing follows a chunk whose length has changed: it must be found without what is missing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_last_length_before_a_long_silence() -> Result<()> {
+async fn a_damaged_length_is_found_without_further_bytes() -> Result<()> {
     for byte in 0..4 {
         for bit in 0..8 {
             let body = last_length_changed(byte, bit);
@@ -184,7 +184,7 @@ async fn last_length_changed(byte: u64, bit: u8) -> Result<()> {
 
 /// The FIN does not arrive as it was sent: no `shutdown` succeeds, and nobody sees an end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_damaged_fin() -> Result<()> {
+async fn a_damaged_fin_is_no_end_of_file() -> Result<()> {
     let mut random = Random::new(54);
     // Length, then a FIN of 1000 bytes: 1 + 2 + at most 10, and the tag.
     for byte in 0..2 + 1 + 2 + 9 + 16 {
@@ -225,7 +225,7 @@ async fn damaged_fin(byte: u64, deed: Deed) -> Result<()> {
 
 /// The peer's sink took everything, but its word is lost: that is told apart from bytes that are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_confirmation() -> Result<()> {
+async fn a_lost_confirmation_is_reported_as_unconfirmed() -> Result<()> {
     within(generous(), "a lost confirmation", async {
         let (mut dialer, mut acceptor, proxy) = through_a_proxy(&config()).await?;
         Pattern::new(58).write(&mut dialer, 0..1000).await?;
@@ -255,7 +255,7 @@ async fn a_lost_confirmation() -> Result<()> {
 /// While the ends are still shaking hands: the dialer gets a stream that works, by another attempt,
 /// or an error in time; the acceptor goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mischief_during_the_handshake() -> Result<()> {
+async fn a_broken_handshake_leaves_the_listener_working() -> Result<()> {
     let mut random = Random::new(56);
     for (connection, way, most) in [
         (CONTROL, Way::ToAcceptor, 100),

@@ -9,7 +9,7 @@ use crate::support::{
 };
 
 #[tokio::test]
-async fn a_stream_over_tcp_is_given_back_unharmed() {
+async fn a_stream_over_tcp_is_returned_unharmed() {
     let config = StreamConfig::default;
     let (mut dialer, acceptor) = Tcp::pair(config(), config()).await.unwrap();
     let not = RdmaStream::try_from(acceptor).unwrap_err();
@@ -28,7 +28,7 @@ async fn a_stream_over_tcp_is_given_back_unharmed() {
 }
 
 #[tokio::test]
-async fn an_acceptor_that_insists_later_tells_the_dialer_why() {
+async fn an_acceptor_that_requires_rdma_tells_the_dialer_why() {
     let key = Key::generate().unwrap();
     let mut config = StreamConfig::default();
     config.transport = TransportPolicy::Tcp;
@@ -56,7 +56,7 @@ async fn an_acceptor_that_insists_later_tells_the_dialer_why() {
 }
 
 #[tokio::test]
-async fn a_dialer_that_insists_never_gets_tcp() {
+async fn a_dialer_that_requires_rdma_never_gets_tcp() {
     let key = Key::generate().unwrap();
     let mut config = StreamConfig::default();
     config.transport = TransportPolicy::Tcp;
@@ -78,7 +78,7 @@ async fn a_dialer_that_insists_never_gets_tcp() {
 }
 
 #[tokio::test]
-async fn what_is_copied_into_it_comes_out() {
+async fn bytes_copied_into_an_rdma_stream_come_out() {
     if let Some(why) = Rdma::missing() {
         return skip(&why);
     }

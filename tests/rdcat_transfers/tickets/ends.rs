@@ -15,7 +15,7 @@ use crate::support::programs::{
 };
 
 #[test]
-fn whoever_is_killed_is_missed_at_once() {
+fn a_killed_peer_is_detected_at_once() {
     for kill_listener in [true, false] {
         for busy in [true, false] {
             let [mut a, mut b] = pair("", "");
@@ -43,7 +43,7 @@ fn whoever_is_killed_is_missed_at_once() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_both() {
+fn a_closed_stdout_ends_both_ends() {
     for listener_leaves in [true, false] {
         let [a, b] = pair("", "");
         let (mut leaver, mut other) = if listener_leaves { (a, b) } else { (b, a) };
@@ -72,7 +72,7 @@ fn a_reader_that_leaves_ends_both() {
 }
 
 #[test]
-fn an_output_that_fails_is_told_to_the_peer() {
+fn an_output_that_fails_is_reported_to_the_peer() {
     let full = File::options().write(true).open("/dev/full").unwrap();
     let mut listener = listener("").stdin(Stdio::piped()).start();
     let failing = rdcat("").arg(ticket(&listener)).stdin(Stdio::piped());
@@ -104,7 +104,7 @@ fn success_waits_for_the_reader_at_the_other_end() {
 }
 
 #[test]
-fn a_signal_is_told_to_the_peer() {
+fn a_signal_is_reported_to_the_peer() {
     let [mut a, mut b] = pair("", "");
     let stdins = (a.stdin(), b.stdin());
     let (stdin_a, mut stdin_b) = stdins;

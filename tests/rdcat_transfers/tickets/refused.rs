@@ -13,7 +13,7 @@ use crate::support::programs::{
 };
 
 #[test]
-fn two_that_only_send_are_told() {
+fn two_ends_that_only_send_or_only_receive_are_refused() {
     for (option, what) in [("--send", "send"), ("--recv", "receive")] {
         let ends = pair(option, option).map(Running::end);
         for end in ends {
@@ -39,7 +39,7 @@ fn forged(ticket: &str) -> String {
 }
 
 #[test]
-fn a_wrong_ticket_is_refused_and_the_right_one_still_good() {
+fn a_wrong_ticket_is_refused_and_the_right_one_stays_valid() {
     let listener = listener("").start();
     let ticket = ticket(&listener);
     let wrong = forged(&ticket);
@@ -70,7 +70,7 @@ fn a_wrong_ticket_is_refused_and_the_right_one_still_good() {
 }
 
 #[test]
-fn a_ticket_is_good_once() {
+fn a_ticket_is_valid_for_one_connection() {
     let mut listener = listener("").stdin(Stdio::piped()).start();
     let ticket = ticket(&listener);
     let mut first = rdcat("").arg(&ticket).stdin(Stdio::piped()).start_raw();
@@ -92,7 +92,7 @@ fn a_ticket_is_good_once() {
 }
 
 #[test]
-fn of_many_at_once_one_is_served() {
+fn of_many_connections_at_once_one_is_served() {
     let listener = listener("").start();
     let ticket = ticket(&listener);
     let all: Vec<_> = (0..6).map(|_| rdcat("").arg(&ticket).start()).collect();
@@ -106,7 +106,7 @@ fn of_many_at_once_one_is_served() {
 }
 
 #[test]
-fn a_ticket_has_the_address_that_is_given() {
+fn a_ticket_holds_the_address_that_is_given() {
     let wrong = listener("-H 127.0.0.9").start();
     // Nobody listens there, but the port is the same.
     let end = rdcat("").arg(ticket(&wrong)).start().end();

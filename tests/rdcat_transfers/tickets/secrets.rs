@@ -18,7 +18,7 @@ fn assert_hidden(process: &Running, ticket: &str) {
 }
 
 #[test]
-fn a_ticket_shows_nowhere() {
+fn a_ticket_is_hidden_from_processes_and_messages() {
     let place = Place::new();
     for way in ["argument", "environment", "file", "public file"] {
         let mut listener = listener("-v").stdin(Stdio::piped()).start();
@@ -52,7 +52,7 @@ fn a_ticket_shows_nowhere() {
 }
 
 #[test]
-fn a_ticket_in_the_wrong_place_is_not_repeated() {
+fn a_ticket_in_the_wrong_place_is_not_printed() {
     let listener = listener("").start();
     let ticket = ticket(&listener);
     let place = Place::new();

@@ -11,7 +11,9 @@ use super::{CHUNK, POOL, pair};
 use crate::support::{ends::Ends, pattern::Pattern, waiting::together};
 
 /// One byte asks, one answers, and nothing is flushed.
-pub(crate) async fn one_byte_without_a_flush<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn one_byte_is_answered_without_a_flush<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut client, mut server) = pair::<E>(&base).await?;
     let asking = async move {
         for number in 0..100 {
@@ -34,7 +36,9 @@ pub(crate) async fn one_byte_without_a_flush<E: Ends>(base: StreamConfig) -> Res
 }
 
 /// Many small writes that nobody flushes, while there is credit and when it has run out.
-pub(crate) async fn small_writes_get_out<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn small_writes_are_sent_without_a_flush<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     for before in [0, POOL] {
         let (mut client, mut server) = pair::<E>(&base).await?;
         let bytes = before + (1..=200).sum::<u64>();
@@ -64,7 +68,9 @@ pub(crate) async fn small_writes_get_out<E: Ends>(base: StreamConfig) -> Result<
 
 /// Both ends say a lot in many small writes, flush, and only then listen: as long as it would fit
 /// into half a pool in one piece, nobody waits for anybody.
-pub(crate) async fn small_talk_at_both_ends<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn both_ends_can_write_before_they_read<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut a, mut b) = pair::<E>(&base).await?;
     let pattern = Pattern::new(32);
     // Both are beyond the start, where credits have yet to come and everything is coalesced.
@@ -92,7 +98,9 @@ async fn one_each(a: &mut Stream, b: &mut Stream) -> Result<()> {
 
 /// The client reads only after its `shutdown` has returned; by then the server may be full of an
 /// answer that fits into no pool, even one that it began before it looked at the request.
-pub(crate) async fn large_answer_after_shutdown<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_large_answer_does_not_block_shutdown<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     for (request, eager) in [(3, false), (3 * POOL, false), (CHUNK + 3, true)] {
         let (mut client, mut server) = pair::<E>(&base).await?;
         let answer = 5 * POOL + 1;

@@ -18,7 +18,9 @@ use crate::support::{
 };
 
 /// One direction ends and the other goes on, for either end.
-pub(crate) async fn half_close<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn one_direction_ends_and_the_other_goes_on<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (dialer, acceptor) = pair::<E>(&base).await?;
     first_then_second(dialer, acceptor)
         .await
@@ -81,7 +83,9 @@ pub(crate) async fn finish_waits_for_confirm<E: Ends>(base: StreamConfig) -> Res
 }
 
 /// A sink that never says that it took everything is an error of `finish`, and of its own kind.
-pub(crate) async fn unconfirmed<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn finish_reports_a_missing_confirmation<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     Pattern::new(14).write(&mut from, 0..100).await?;
     from.shutdown().await?;
@@ -101,7 +105,7 @@ pub(crate) async fn unconfirmed<E: Ends>(base: StreamConfig) -> Result<()> {
 }
 
 /// A reader that has had enough: its writer gets a broken pipe, and neither has anything to complain of.
-pub(crate) async fn stopped<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_reader_can_stop_its_writer<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut dialer, mut acceptor) = (small(&base), small(&base));
     dialer.direction = Direction::Send;
     acceptor.direction = Direction::Receive;
@@ -136,7 +140,9 @@ pub(crate) async fn stopped<E: Ends>(base: StreamConfig) -> Result<()> {
 
 /// Whoever says goodbye does not wait until the other user lets go of the stream as well, and takes
 /// nothing away from it.
-pub(crate) async fn goodbye_to_a_peer_that_stays<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn close_does_not_wait_for_the_peer_to_close<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     // What is promised takes no time at all; waiting for the other one would take two seconds, every time.
     for _ in 0..5 {
         if says_goodbye::<E>(&base).await? < Duration::from_secs(1) {
@@ -164,7 +170,7 @@ async fn says_goodbye<E: Ends>(base: &StreamConfig) -> Result<Duration> {
 }
 
 /// STOP ends one direction only.
-pub(crate) async fn stopped_one_way<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn stop_ends_one_direction_only<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut a, mut b) = pair::<E>(&base).await?;
     b.stop();
     let error = own(&Pattern::new(16).write_on(&mut a).await?)?;
@@ -191,7 +197,7 @@ pub(crate) async fn stopped_one_way<E: Ends>(base: StreamConfig) -> Result<()> {
 
 /// A STOP that crosses the FIN on its way, or comes just before or after it, is no accident: the writer
 /// was in time or was not, and that is all.
-pub(crate) async fn stopped_at_the_end<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_stop_near_the_end_is_no_failure<E: Ends>(base: StreamConfig) -> Result<()> {
     for number in 0..100 {
         let (mut dialer, mut acceptor) = (small(&base), small(&base));
         dialer.direction = Direction::Send;
@@ -230,7 +236,9 @@ pub(crate) async fn stopped_at_the_end<E: Ends>(base: StreamConfig) -> Result<()
 }
 
 /// The reason that one end gives is what the other end's user gets, reading and writing.
-pub(crate) async fn aborted<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn both_ends_get_the_reason_of_an_abort<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut a, mut b) = pair::<E>(&base).await?;
     Pattern::new(18).write(&mut a, 0..100).await?;
     Pattern::new(18).read(&mut b, 0..100).await?;

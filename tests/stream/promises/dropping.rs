@@ -15,7 +15,9 @@ use crate::support::{
 };
 
 /// At various places in the middle of what is to be written.
-pub(crate) async fn dropped_mid_write<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_writer_dropped_early_is_no_end_of_file<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     for bytes in [0, 1, CHUNK, CHUNK + 1, POOL, 3 * POOL + 7] {
         let (mut from, mut to) = pair::<E>(&base).await?;
         let writer = async move {
@@ -31,7 +33,9 @@ pub(crate) async fn dropped_mid_write<E: Ends>(base: StreamConfig) -> Result<()>
 }
 
 /// All was written, even flushed, and taken: without a `shutdown` that is no end.
-pub(crate) async fn dropped_without_shutdown<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_drop_without_shutdown_is_no_end_of_file<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     Pattern::new(20).write(&mut from, 0..CHUNK + 1).await?;
     from.flush().await?;
@@ -41,7 +45,9 @@ pub(crate) async fn dropped_without_shutdown<E: Ends>(base: StreamConfig) -> Res
 }
 
 /// The halves of a stream are no more patient than the whole.
-pub(crate) async fn dropped_half<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_dropped_half_is_an_error_at_the_peer<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     Pattern::new(21).write(&mut from, 0..CHUNK).await?;
     let (_reads, writes) = from.into_split();
@@ -54,7 +60,9 @@ pub(crate) async fn dropped_half<E: Ends>(base: StreamConfig) -> Result<()> {
 }
 
 /// Before anything was read, in the middle of a chunk, and between two.
-pub(crate) async fn dropped_mid_read<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_dropped_reader_is_an_error_at_the_writer<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     for bytes in [0, 1, CHUNK, 2 * CHUNK + 5, 2 * POOL] {
         let (mut from, mut to) = pair::<E>(&base).await?;
         let writer = async move { refused(&mut from).await };
@@ -69,7 +77,9 @@ pub(crate) async fn dropped_mid_read<E: Ends>(base: StreamConfig) -> Result<()> 
 }
 
 /// The end was there, but the reader left before it had all the bytes: it is not content.
-pub(crate) async fn dropped_with_bytes_unread<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn finish_fails_if_the_reader_left_bytes_unread<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     Pattern::new(23).write(&mut from, 0..CHUNK + 1).await?;
     from.shutdown().await?;
@@ -81,7 +91,7 @@ pub(crate) async fn dropped_with_bytes_unread<E: Ends>(base: StreamConfig) -> Re
 }
 
 /// A panic must not look like an end.
-pub(crate) async fn panicked<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_panic_is_no_end_of_file<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let task = tokio::spawn(async move {
         Pattern::new(24)

@@ -21,7 +21,7 @@ use crate::support::{
 };
 
 /// The reader takes its time until its whole pool is full, again and again.
-pub(crate) async fn slow_reader<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_slow_reader_loses_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let bytes = 4 * POOL + 5;
     let writer = async move {
@@ -49,7 +49,7 @@ pub(crate) async fn slow_reader<E: Ends>(base: StreamConfig) -> Result<()> {
 }
 
 /// A byte now and then, and odd numbers of them.
-pub(crate) async fn slow_writer<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_slow_writer_loses_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let writer = async move {
         let (pattern, mut random) = (Pattern::new(3), Random::new(3));
@@ -76,7 +76,9 @@ pub(crate) async fn slow_writer<E: Ends>(base: StreamConfig) -> Result<()> {
 
 /// One end leaves what comes to it alone and only writes. The other one's writer waits, its reader
 /// does not; afterwards nothing is missing.
-pub(crate) async fn one_half_left_alone<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn an_unread_direction_does_not_block_the_other<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (a, mut b) = pair::<E>(&base).await?;
     let (mut a_reads, mut a_writes) = a.into_split();
     let (blocked_bytes, free_bytes) = (3 * POOL, 8 * POOL);
@@ -111,7 +113,9 @@ pub(crate) async fn one_half_left_alone<E: Ends>(base: StreamConfig) -> Result<(
 
 /// A reader that is away for twice the time after which a silent peer counts as dead, with the
 /// writer waiting for it, and then both of them idle for as long.
-pub(crate) async fn paused_reader<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_paused_reader_is_not_taken_for_dead<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let timeout = patience(Duration::from_millis(400));
     let mut config = base;
     config.timeout = timeout;
@@ -149,7 +153,9 @@ pub(crate) fn undisturbed(streams: &[&Stream]) -> Result<()> {
 
 /// A peer that never polls anything is no reason for a `shutdown` to wait: what fits into the pool
 /// is verified there all the same.
-pub(crate) async fn shutdown_without_a_reader<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn shutdown_does_not_wait_for_the_reader<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     for bytes in [0, 1, CHUNK + 1, POOL] {
         let (mut from, mut to) = pair::<E>(&base).await?;
         Pattern::new(7).write(&mut from, 0..bytes).await?;

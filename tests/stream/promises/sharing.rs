@@ -14,7 +14,7 @@ use super::{POOL, pair};
 use crate::support::{ends::Ends, pattern::Pattern, random::Random, waiting::together};
 
 /// Both ends write and read at once, in one task each.
-pub(crate) async fn both_directions<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn both_directions_work_at_once<E: Ends>(base: StreamConfig) -> Result<()> {
     let (a, b) = pair::<E>(&base).await?;
     together(exchange(a, 25, 26), exchange(b, 26, 25)).await?;
     Ok(())
@@ -36,7 +36,7 @@ async fn exchange(stream: Stream, ours: u64, theirs: u64) -> Result<()> {
 }
 
 /// Both ends write and read at once, in two tasks each.
-pub(crate) async fn halves_in_two_tasks<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn halves_work_in_two_tasks_at_once<E: Ends>(base: StreamConfig) -> Result<()> {
     let (a, b) = pair::<E>(&base).await?;
     together(in_two_tasks(a, 27, 28), in_two_tasks(b, 28, 27)).await?;
     Ok(())
@@ -62,7 +62,7 @@ async fn in_two_tasks(stream: Stream, ours: u64, theirs: u64) -> Result<()> {
 }
 
 /// Every read, write, flush and shutdown is polled once and dropped when that was not enough.
-pub(crate) async fn cancelled_futures<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn cancelled_futures_lose_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let bytes = 3 * POOL + 1;
     let writer = async move {
@@ -128,7 +128,7 @@ async fn read_impatiently(to: &mut Stream) -> Result<u64> {
 }
 
 /// Writes of several pieces or of none, and reads into nothing.
-pub(crate) async fn vectored_and_empty<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn vectored_and_empty_writes_arrive<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     ensure!(from.write(&[]).await? == 0, "more than nothing was written");
     ensure!(

@@ -14,7 +14,9 @@ const FEWER: u64 = 100_000;
 const LESS: u64 = 64 << 20;
 
 /// A million bytes, each with a `write_all` of its own, of which nobody flushes any.
-pub(crate) async fn single_bytes<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn single_byte_writes_arrive_and_are_combined<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (from, to) = pair::<E>(&base).await?;
     let count = full_amount(&from, 1_000_000, FEWER);
     let (from, to) = carry(from, to, count, async |from, pattern| {
@@ -35,7 +37,7 @@ pub(crate) async fn single_bytes<E: Ends>(base: StreamConfig) -> Result<()> {
 }
 
 /// Half a gibibyte, with one `write_all`.
-pub(crate) async fn one_large_write<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn one_very_large_write_arrives<E: Ends>(base: StreamConfig) -> Result<()> {
     // Pools as users get them, and small ones that the write fills a thousand times over.
     for config in [base.clone(), small(&base)] {
         let (from, to) = E::pair(config.clone(), config).await?;

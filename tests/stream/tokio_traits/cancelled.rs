@@ -26,7 +26,7 @@ pub(crate) async fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
 }
 
 /// Reads that are cancelled while bytes dribble in.
-pub(crate) async fn cancelled_reads<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn cancelled_reads_lose_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     // The reader says when it has cancelled ten more.
     let (cancelled, mut ticks) = mpsc::unbounded_channel();
@@ -92,7 +92,7 @@ async fn some(to: &mut Stream, pattern: &Pattern, at: u64, copied: bool) -> Resu
 }
 
 /// Writes and flushes that are cancelled while the reader takes a little now and then.
-pub(crate) async fn cancelled_writes<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn cancelled_writes_lose_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let (cancelled, mut ticks) = mpsc::unbounded_channel();
     let writer = async move {
@@ -137,7 +137,9 @@ pub(crate) async fn cancelled_writes<E: Ends>(base: StreamConfig) -> Result<()> 
 }
 
 /// Ends that are cancelled while there is no room for the last bytes, and while nobody confirms.
-pub(crate) async fn cancelled_ends<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_cancelled_shutdown_or_finish_can_be_retried<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let pattern = Pattern::new(107);
     fill(&mut from, &to, &pattern, 0).await?;

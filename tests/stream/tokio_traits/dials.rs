@@ -18,7 +18,7 @@ use super::small;
 use crate::support::ends::{Ends, listener};
 
 /// No stream is lost by whoever accepts impatiently.
-pub(crate) async fn cancelled_accepts<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_cancelled_accept_loses_no_stream<E: Ends>(base: StreamConfig) -> Result<()> {
     let config = E::over(small(&base));
     let (mut listener, key) = listener(config.clone())?;
     let port = listener.local_addr().port();
@@ -46,7 +46,9 @@ pub(crate) async fn cancelled_accepts<E: Ends>(base: StreamConfig) -> Result<()>
 
 /// A dialer that gives up, wherever it is, leaves a listener that serves the next one, and what it
 /// may have connected is an error and no end.
-pub(crate) async fn cancelled_connects<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_cancelled_connect_leaves_the_listener_working<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let config = E::over(small(&base));
     let (mut listener, key) = listener(config.clone())?;
     let port = listener.local_addr().port();

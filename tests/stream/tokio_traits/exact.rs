@@ -10,7 +10,7 @@ use super::{CHUNK, POOL, pair};
 use crate::support::{ends::Ends, pattern::Pattern, waiting::together};
 
 /// Sizes that end before, at and behind the borders of chunks, and that take more than a pool.
-pub(crate) async fn exact_across_chunks<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn read_exact_works_across_chunks<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let sizes = [
         1,
@@ -43,7 +43,7 @@ pub(crate) async fn exact_across_chunks<E: Ends>(base: StreamConfig) -> Result<(
 }
 
 /// Where fewer bytes are left than were asked for: in a chunk, at its border, with none at all.
-pub(crate) async fn unexpected_eof<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn read_exact_reports_an_early_end<E: Ends>(base: StreamConfig) -> Result<()> {
     for bytes in [0, 1, CHUNK, CHUNK + 10] {
         let (mut from, mut to) = pair::<E>(&base).await?;
         let pattern = Pattern::new(102);

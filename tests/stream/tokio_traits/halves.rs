@@ -35,7 +35,9 @@ const STOP: u64 = 3 * POOL + CHUNK / 2;
 const STILL: Duration = Duration::from_millis(200);
 
 /// Both ends write and read at full speed, stop reading, and go on: with the halves of `into_split`.
-pub(crate) async fn both_stop_reading<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn both_ends_can_stop_reading_and_go_on<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (a, b) = pair::<E>(&base).await?;
     let mut pause = Pause::new([a.watch(), b.watch()]);
     let ((a_reads, a_writes), (b_reads, b_writes)) = (a.into_split(), b.into_split());
@@ -45,7 +47,9 @@ pub(crate) async fn both_stop_reading<E: Ends>(base: StreamConfig) -> Result<()>
 }
 
 /// The same, with those of `tokio::io::split`.
-pub(crate) async fn both_stop_reading_split_by_tokio<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn both_ends_can_stop_reading_when_split_by_tokio<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (a, b) = pair::<E>(&base).await?;
     let mut pause = Pause::new([a.watch(), b.watch()]);
     let ((a_reads, a_writes), (b_reads, b_writes)) = (tokio::io::split(a), tokio::io::split(b));
@@ -55,7 +59,9 @@ pub(crate) async fn both_stop_reading_split_by_tokio<E: Ends>(base: StreamConfig
 }
 
 /// Both ends are full of what the other said, nobody reads, and both can end all the same.
-pub(crate) async fn both_shut_down_unread<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn both_ends_can_shut_down_with_full_pools<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (a, b) = pair::<E>(&base).await?;
     let ((mut a_reads, mut a_writes), (mut b_reads, mut b_writes)) =
         (a.into_split(), b.into_split());
@@ -74,7 +80,7 @@ pub(crate) async fn both_shut_down_unread<E: Ends>(base: StreamConfig) -> Result
 
 /// The halves that `split` lends work at once in one task, and those of `into_split` are put together
 /// again, with each other only.
-pub(crate) async fn borrowed_and_reunited<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn halves_can_be_borrowed_and_reunited<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut a, mut b) = pair::<E>(&base).await?;
     tokio::try_join!(exchange(&mut a, [114, 115]), exchange(&mut b, [115, 114]))?;
     let ((a_reads, a_writes), (b_reads, b_writes)) = (a.into_split(), b.into_split());

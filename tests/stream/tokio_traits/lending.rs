@@ -19,7 +19,7 @@ type Kept = Vec<(u64, Bytes)>;
 
 /// Kept for ever, they change nothing: ten pools go by, by whichever means they are read, and what was
 /// kept is what it was.
-pub(crate) async fn chunks_kept_for_ever<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn kept_chunks_never_block_the_stream<E: Ends>(base: StreamConfig) -> Result<()> {
     for depth in [2, 3, 4, 16] {
         let mut config = small(&base);
         config.depth = depth;
@@ -54,7 +54,7 @@ pub(crate) async fn chunks_kept_for_ever<E: Ends>(base: StreamConfig) -> Result<
 }
 
 /// `read_chunk`, `read`, `fill_buf` and their cancelled futures, in any order, with chunks kept for a while.
-pub(crate) async fn chunks_in_any_order<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn all_ways_to_read_can_be_mixed<E: Ends>(base: StreamConfig) -> Result<()> {
     let (from, mut to) = pair::<E>(&base).await?;
     let bytes = 10 * POOL + 7;
     let writer = sending(from, bytes);
@@ -105,7 +105,9 @@ pub(crate) async fn chunks_in_any_order<E: Ends>(base: StreamConfig) -> Result<(
 
 /// Its last clone gives a chunk's credit back, on whichever thread it is dropped: a writer that waits for
 /// nothing else goes on, though the reader does nothing.
-pub(crate) async fn credit_of_a_kept_chunk<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn dropping_a_kept_chunk_returns_its_credit<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     for elsewhere in [false, true] {
         let (mut from, mut to) = pair::<E>(&base).await?;
         let pattern = Pattern::new(140);
@@ -161,7 +163,9 @@ pub(crate) async fn chunks_outlive_the_stream<E: Ends>(base: StreamConfig) -> Re
 }
 
 /// The rest of a chunk of which the reader has had something, and what is small.
-pub(crate) async fn the_rest_of_a_chunk<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn read_chunk_returns_the_rest_of_a_chunk<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let pattern = Pattern::new(140);
     pattern.write(&mut from, 0..2 * CHUNK + 10).await?;

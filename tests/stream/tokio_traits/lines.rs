@@ -23,7 +23,7 @@ const READERS: [Reader; 3] = [
 ];
 
 /// `lines` gives every line, also those that lie across chunks and those that are longer.
-pub(crate) async fn lines<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn lines_of_every_length_are_read<E: Ends>(base: StreamConfig) -> Result<()> {
     for reader in READERS {
         read_by::<E>(&base, reader, async |stream, text| {
             let mut lines = stream.lines();
@@ -40,7 +40,9 @@ pub(crate) async fn lines<E: Ends>(base: StreamConfig) -> Result<()> {
 }
 
 /// `read_until` and `read_line` give them with their ends, of which the last has none.
-pub(crate) async fn read_until<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn read_until_returns_lines_with_their_ends<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     for reader in READERS {
         read_by::<E>(&base, reader, async |stream, text| {
             let (last, whole) = text.split_last().expect("there are lines");

@@ -11,7 +11,9 @@ use crate::support::{ends::Ends, pattern::Pattern, waiting::until, wakes::Wakes}
 
 /// At any time: before there is anything, in the middle of a chunk, while real writes wait, at the
 /// end and behind it.
-pub(crate) async fn nothing_at_any_time<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn empty_reads_and_writes_complete_at_once<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut a, mut b) = pair::<E>(&base).await?;
     let pattern = Pattern::new(100);
     both_ways([&mut a, &mut b], "fresh")?;
@@ -35,7 +37,9 @@ pub(crate) async fn nothing_at_any_time<E: Ends>(base: StreamConfig) -> Result<(
 }
 
 /// They send nothing, and wake nobody.
-pub(crate) async fn nobody_hears_of_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn empty_writes_send_nothing_and_wake_no_task<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut a, mut b) = pair::<E>(&base).await?;
     let (reader, writer) = (Wakes::new(), Wakes::new());
     ensure!(poll_read(&mut b, &reader, &mut [0]).is_pending());

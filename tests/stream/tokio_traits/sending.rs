@@ -19,7 +19,7 @@ use crate::support::{
 
 /// Filled partly, fully or not at all, sent or dropped, with writes in between: everything that was sent
 /// comes in the order in which it was.
-pub(crate) async fn buffers_in_order<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn buffers_arrive_in_the_order_sent<E: Ends>(base: StreamConfig) -> Result<()> {
     for depth in [2, 4] {
         let mut config = small(&base);
         config.depth = depth;
@@ -64,7 +64,7 @@ pub(crate) async fn buffers_in_order<E: Ends>(base: StreamConfig) -> Result<()> 
 }
 
 /// All that can be lent at once are lent and sent in another order; writes go on meanwhile.
-pub(crate) async fn several_buffers<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn several_buffers_can_be_lent_at_once<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let pattern = Pattern::new(151);
     let mut buffers = Vec::new();
@@ -94,7 +94,9 @@ pub(crate) async fn several_buffers<E: Ends>(base: StreamConfig) -> Result<()> {
 }
 
 /// Where the peer has no room a buffer is sent all the same, and `flush` waits for it.
-pub(crate) async fn buffers_without_credit<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_buffer_without_credit_is_sent_later<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let pattern = Pattern::new(152);
     let mut buffer = from.send_buffer().await?;
@@ -108,7 +110,7 @@ pub(crate) async fn buffers_without_credit<E: Ends>(base: StreamConfig) -> Resul
 }
 
 /// Nobody has to flush.
-pub(crate) async fn buffers_without_a_flush<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn buffers_are_sent_without_a_flush<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     for number in 0..20 {
         let mut buffer = from.send_buffer().await?;
@@ -120,7 +122,7 @@ pub(crate) async fn buffers_without_a_flush<E: Ends>(base: StreamConfig) -> Resu
 }
 
 /// Wherever it cannot be sent it is an error of its own kind, and a slot is not lost.
-pub(crate) async fn refused_buffers<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_misused_buffer_is_refused<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut a, mut b) = pair::<E>(&base).await?;
     let (mut c, _d) = pair::<E>(&base).await?;
     for _ in 0..2 * DEPTH {
@@ -168,7 +170,9 @@ pub(crate) async fn buffers_outlive_the_stream<E: Ends>(base: StreamConfig) -> R
 }
 
 /// Waiting for a buffer that can be cancelled, while somebody else holds them all.
-pub(crate) async fn cancelled_buffers<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_cancelled_wait_for_a_buffer_loses_none<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let pattern = Pattern::new(154);
     let mut at = 0;
@@ -194,7 +198,7 @@ pub(crate) async fn cancelled_buffers<E: Ends>(base: StreamConfig) -> Result<()>
 }
 
 /// Writes of many small slices, across the borders of chunks, with empty ones among them.
-pub(crate) async fn many_slices<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn many_small_slices_arrive_whole<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     ensure!(from.is_write_vectored(), "the stream");
     let bytes = 3 * POOL + 11;
@@ -236,7 +240,7 @@ pub(crate) async fn many_slices<E: Ends>(base: StreamConfig) -> Result<()> {
 }
 
 /// One write takes all slices that fit into a chunk, and no more.
-pub(crate) async fn slices_that_fit<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn one_write_takes_all_slices_that_fit<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let pattern = Pattern::new(156);
     let mut slices = Vec::new();

@@ -35,7 +35,7 @@ const WHILE_IDLE: usize = 8;
 const IDLE: Duration = Duration::from_millis(200);
 
 /// Everybody who waits is woken when there is a reason to go on.
-pub(crate) async fn woken<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_waiting_task_is_woken<E: Ends>(base: StreamConfig) -> Result<()> {
     for wait in WAITS {
         let (mut a, b) = wait.begin::<E>(&base).await?;
         let wakes = Wakes::new();
@@ -53,7 +53,7 @@ pub(crate) async fn woken<E: Ends>(base: StreamConfig) -> Result<()> {
 }
 
 /// Who takes over from another task is woken instead of it.
-pub(crate) async fn replaced_wakers<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn the_last_task_to_poll_is_woken<E: Ends>(base: StreamConfig) -> Result<()> {
     for wait in WAITS {
         let (mut a, b) = wait.begin::<E>(&base).await?;
         let (first, second) = (Wakes::new(), Wakes::new());
@@ -72,7 +72,7 @@ pub(crate) async fn replaced_wakers<E: Ends>(base: StreamConfig) -> Result<()> {
 }
 
 /// Nobody is woken again and again while nothing happens.
-pub(crate) async fn idle_wakers<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn an_idle_task_is_not_woken<E: Ends>(base: StreamConfig) -> Result<()> {
     for wait in WAITS {
         let (mut a, b) = wait.begin::<E>(&base).await?;
         let wakes = Wakes::new();
@@ -88,7 +88,7 @@ pub(crate) async fn idle_wakers<E: Ends>(base: StreamConfig) -> Result<()> {
 }
 
 /// A failure is a reason, too.
-pub(crate) async fn woken_by_failure<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_failure_wakes_a_waiting_task<E: Ends>(base: StreamConfig) -> Result<()> {
     for wait in WAITS {
         let (mut a, mut b) = wait.begin::<E>(&base).await?;
         let wakes = Wakes::new();
@@ -103,7 +103,9 @@ pub(crate) async fn woken_by_failure<E: Ends>(base: StreamConfig) -> Result<()> 
 }
 
 /// Chunk after chunk both ends do nothing until they are woken.
-pub(crate) async fn a_wake_for_every_chunk<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn wakes_alone_drive_a_stream_to_its_end<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     const CHUNKS: u64 = 100;
     let (mut from, mut to) = pair::<E>(&base).await?;
     let writer = async move {
