@@ -1,4 +1,5 @@
-//! The promises are able to fail: with a rule broken on purpose, the promise that rests on it is.
+//! The tests of the promises can fail: if a rule of the protocol is broken on purpose, the promise that rests on it
+//! fails.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::{
     },
 };
 
-/// Waited out by a promise that never is kept.
+/// The time after which a promise that is expected to hang counts as hanging.
 const HANG: Duration = Duration::from_secs(5);
 
 fn with(fault: impl FnOnce(&mut Faults)) -> StreamConfig {
@@ -22,7 +23,7 @@ fn with(fault: impl FnOnce(&mut Faults)) -> StreamConfig {
     config
 }
 
-/// Why `outcome` is a failure, as it must be.
+/// Checks that `outcome` is a failure whose text contains `cause`.
 fn red(outcome: Result<()>, cause: &str) -> Result<()> {
     let told = outcome
         .err()
@@ -40,7 +41,7 @@ async fn a_skipped_credit_fails_a_promise() -> Result<()> {
     let healthy = order::bytes_of_every_size_arrive_in_order::<Tcp>(with(|_| {}));
     within(generous(), "bytes_of_every_size_arrive_in_order", healthy).await?;
     let body = order::bytes_of_every_size_arrive_in_order::<Tcp>(with(|faults| {
-        faults.skip_credits = true
+        faults.skip_credits = true;
     }));
     red(
         within(HANG, "bytes_of_every_size_arrive_in_order", body).await,
@@ -69,7 +70,7 @@ async fn an_unchecked_digest_fails_a_promise() -> Result<()> {
     let damaged = order::a_reader_never_gets_a_wrong_byte::<Flipped>(with(|_| {}));
     within(generous(), "a_reader_never_gets_a_wrong_byte", damaged).await?;
     let body = order::a_reader_never_gets_a_wrong_byte::<Flipped>(with(|faults| {
-        faults.ignore_digest = true
+        faults.ignore_digest = true;
     }));
     let outcome = within(generous(), "a_reader_never_gets_a_wrong_byte", body).await;
     red(outcome, "is not the one that was written")

@@ -1,4 +1,4 @@
-//! `RdmaStream` is RDMA or an error, natively; what it carries, the promises show.
+//! `RdmaStream` uses RDMA or fails. The promises test the bytes that it carries.
 
 use rdpipe::{Error, HandshakeFault, Key, Listener, RdmaStream, StreamConfig, TransportPolicy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -63,7 +63,7 @@ async fn a_dialer_that_requires_rdma_never_gets_tcp() {
     let address = "127.0.0.1:0".parse().unwrap();
     let listener = Listener::bind(address, key.key().clone(), config.clone()).unwrap();
     let port = listener.local_addr().port();
-    // Without a device it is the device that is missing, with one it is the peer that will not.
+    // Without a device the error is the missing device; with one it is the refusal of the peer.
     let dialed = RdmaStream::connect("127.0.0.1", port, key.key(), &config).await;
     let error = dialed.unwrap_err();
     let refused = matches!(

@@ -1,4 +1,4 @@
-//! Nobody who ports from a TCP stream has to learn to flush, and asking cannot deadlock.
+//! Requests and answers: a program ported from TCP needs no extra `flush`, and a request cannot deadlock.
 
 use anyhow::Result;
 use rdpipe::{Stream, StreamConfig};
@@ -10,7 +10,7 @@ use tokio::{
 use super::{CHUNK, POOL, pair};
 use crate::support::{ends::Ends, pattern::Pattern, waiting::together};
 
-/// One byte asks, one answers, and nothing is flushed.
+/// A request of one byte gets an answer of one byte, a hundred times, and neither end calls `flush`.
 pub(crate) async fn one_byte_is_answered_without_a_flush<E: Ends>(
     base: StreamConfig,
 ) -> Result<()> {
@@ -35,7 +35,8 @@ pub(crate) async fn one_byte_is_answered_without_a_flush<E: Ends>(
     Ok(())
 }
 
-/// Many small writes that nobody flushes, while there is credit and when it has run out.
+/// Many small writes arrive without a call of `flush`, both while the sender has credit and after its credit has
+/// run out.
 pub(crate) async fn small_writes_are_sent_without_a_flush<E: Ends>(
     base: StreamConfig,
 ) -> Result<()> {
@@ -66,14 +67,14 @@ pub(crate) async fn small_writes_are_sent_without_a_flush<E: Ends>(
     Ok(())
 }
 
-/// Both ends say a lot in many small writes, flush, and only then listen: as long as it would fit
-/// into half a pool in one piece, nobody waits for anybody.
+/// Both ends make many small writes, flush, and read only then. While the bytes of one end would fit
+/// into half a pool as one piece, neither end waits for the other.
 pub(crate) async fn both_ends_can_write_before_they_read<E: Ends>(
     base: StreamConfig,
 ) -> Result<()> {
     let (mut a, mut b) = pair::<E>(&base).await?;
     let pattern = Pattern::new(32);
-    // Both are beyond the start, where credits have yet to come and everything is coalesced.
+    // One exchange takes both ends past the start, where no credit has arrived and all writes are combined.
     one_each(&mut a, &mut b).await?;
     for at in 0..POOL / 2 / 10 {
         pattern.write(&mut a, at * 10..at * 10 + 10).await?;
@@ -96,8 +97,8 @@ async fn one_each(a: &mut Stream, b: &mut Stream) -> Result<()> {
     Ok(())
 }
 
-/// The client reads only after its `shutdown` has returned; by then the server may be full of an
-/// answer that fits into no pool, even one that it began before it looked at the request.
+/// A client that reads only after its `shutdown` has returned gets its answer, even if the answer fits into
+/// no pool, and even if the server begins to send it before it reads the request.
 pub(crate) async fn a_large_answer_does_not_block_shutdown<E: Ends>(
     base: StreamConfig,
 ) -> Result<()> {

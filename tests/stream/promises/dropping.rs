@@ -1,4 +1,4 @@
-//! Whoever lets go of a stream before its end leaves an error behind, never an end of file.
+//! A stream that is dropped before its end is an error at the peer, never an end of file.
 
 use anyhow::{Result, ensure};
 use rdpipe::{Error, Stream, StreamConfig};
@@ -14,7 +14,7 @@ use crate::support::{
     waiting::together,
 };
 
-/// At various places in the middle of what is to be written.
+/// A writer is dropped without `shutdown` after various numbers of bytes: the reader gets an error.
 pub(crate) async fn a_writer_dropped_early_is_no_end_of_file<E: Ends>(
     base: StreamConfig,
 ) -> Result<()> {
@@ -32,7 +32,7 @@ pub(crate) async fn a_writer_dropped_early_is_no_end_of_file<E: Ends>(
     Ok(())
 }
 
-/// All was written, even flushed, and taken: without a `shutdown` that is no end.
+/// A writer is dropped without `shutdown` after the reader has read all bytes: the reader gets an error.
 pub(crate) async fn a_drop_without_shutdown_is_no_end_of_file<E: Ends>(
     base: StreamConfig,
 ) -> Result<()> {
@@ -44,7 +44,7 @@ pub(crate) async fn a_drop_without_shutdown_is_no_end_of_file<E: Ends>(
     abandoned(Pattern::new(20).drain(&mut to, CHUNK + 1).await?)
 }
 
-/// The halves of a stream are no more patient than the whole.
+/// A dropped half of a stream is an error at the peer, as a dropped stream is.
 pub(crate) async fn a_dropped_half_is_an_error_at_the_peer<E: Ends>(
     base: StreamConfig,
 ) -> Result<()> {
@@ -59,7 +59,8 @@ pub(crate) async fn a_dropped_half_is_an_error_at_the_peer<E: Ends>(
     refused(&mut from).await
 }
 
-/// Before anything was read, in the middle of a chunk, and between two.
+/// A reader is dropped before its first read, in the middle of a chunk, and between two chunks: the writer gets an
+/// error.
 pub(crate) async fn a_dropped_reader_is_an_error_at_the_writer<E: Ends>(
     base: StreamConfig,
 ) -> Result<()> {
@@ -76,7 +77,7 @@ pub(crate) async fn a_dropped_reader_is_an_error_at_the_writer<E: Ends>(
     Ok(())
 }
 
-/// The end was there, but the reader left before it had all the bytes: it is not content.
+/// The FIN has arrived, but the reader is dropped before it has read all bytes: `finish` fails at the writer.
 pub(crate) async fn finish_fails_if_the_reader_left_bytes_unread<E: Ends>(
     base: StreamConfig,
 ) -> Result<()> {
@@ -85,20 +86,20 @@ pub(crate) async fn finish_fails_if_the_reader_left_bytes_unread<E: Ends>(
     from.shutdown().await?;
     Pattern::new(23).read(&mut to, 0..CHUNK).await?;
     drop(to);
-    let error = from.finish().await.expect_err("taken by nobody");
+    let error = from.finish().await.expect_err("finished with bytes unread");
     ensure!(matches!(error, Error::PeerAborted { .. }), "{error:?}");
     Ok(())
 }
 
-/// A panic must not look like an end.
+/// A panic of the writing task is an error at the reader, not an end of file.
 pub(crate) async fn a_panic_is_no_end_of_file<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let task = tokio::spawn(async move {
         Pattern::new(24)
             .write(&mut from, 0..CHUNK)
             .await
-            .expect("somebody listens");
-        from.flush().await.expect("somebody listens");
+            .expect("the peer reads");
+        from.flush().await.expect("the peer reads");
         panic!("this panic is part of the test");
     });
     abandoned(Pattern::new(24).drain(&mut to, 0).await?)?;
@@ -115,7 +116,7 @@ fn abandoned(end: End) -> Result<()> {
     Ok(())
 }
 
-/// Writing and reading at `stream` both come to an error, whose peer dropped its end.
+/// Checks that both writing and reading fail at `stream`, whose peer dropped its end.
 async fn refused(stream: &mut Stream) -> Result<()> {
     let writing = own(&Pattern::new(22).write_on(stream).await?)?;
     ensure!(matches!(writing, Error::PeerAborted { .. }), "{writing:?}");

@@ -1,4 +1,4 @@
-//! Whoever is slow, or not there at all, holds up nobody else and loses nothing.
+//! A slow or absent reader or writer loses no bytes and does not block the rest of the stream.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::support::{
     waiting::{patience, together, until},
 };
 
-/// The reader takes its time until its whole pool is full, again and again.
+/// A reader that waits until its whole pool is full, again and again, gets every byte.
 pub(crate) async fn a_slow_reader_loses_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let bytes = 4 * POOL + 5;
@@ -37,7 +37,7 @@ pub(crate) async fn a_slow_reader_loses_nothing<E: Ends>(base: StreamConfig) -> 
         for stop in [0, 1, CHUNK, 3 * CHUNK + 77, 2 * POOL + 1] {
             pattern.read(&mut to, at..stop).await?;
             at = stop;
-            // The chunk that the reader is at still holds its slot.
+            // The chunk that the reader has partly read still occupies its slot.
             let full = (at / CHUNK + DEPTH).min(bytes / CHUNK);
             until(|| to.stats().chunks_received >= full || failed()).await;
         }
@@ -48,7 +48,7 @@ pub(crate) async fn a_slow_reader_loses_nothing<E: Ends>(base: StreamConfig) -> 
     Ok(())
 }
 
-/// A byte now and then, and odd numbers of them.
+/// A writer that writes single bytes and odd numbers of bytes, with pauses, loses nothing.
 pub(crate) async fn a_slow_writer_loses_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let writer = async move {
@@ -74,8 +74,8 @@ pub(crate) async fn a_slow_writer_loses_nothing<E: Ends>(base: StreamConfig) -> 
     Ok(())
 }
 
-/// One end leaves what comes to it alone and only writes. The other one's writer waits, its reader
-/// does not; afterwards nothing is missing.
+/// One end writes and does not read for a while. The direction that it does not read stops; the other
+/// direction goes on; afterwards no byte is missing.
 pub(crate) async fn an_unread_direction_does_not_block_the_other<E: Ends>(
     base: StreamConfig,
 ) -> Result<()> {
@@ -111,8 +111,8 @@ pub(crate) async fn an_unread_direction_does_not_block_the_other<E: Ends>(
     Ok(())
 }
 
-/// A reader that is away for twice the time after which a silent peer counts as dead, with the
-/// writer waiting for it, and then both of them idle for as long.
+/// A reader pauses for twice the timeout after which a silent peer counts as dead, while the writer
+/// waits; then both ends are idle for as long. The stream stays intact, because keepalives go on.
 pub(crate) async fn a_paused_reader_is_not_taken_for_dead<E: Ends>(
     base: StreamConfig,
 ) -> Result<()> {
@@ -142,7 +142,7 @@ pub(crate) async fn a_paused_reader_is_not_taken_for_dead<E: Ends>(
     undisturbed(&[&from, &to])
 }
 
-/// Nothing was ever the matter with these.
+/// Checks that no stream in `streams` has reported a failure.
 pub(crate) fn undisturbed(streams: &[&Stream]) -> Result<()> {
     for stream in streams {
         let cause = stream.watch().interrupted().now_or_never();
@@ -151,8 +151,8 @@ pub(crate) fn undisturbed(streams: &[&Stream]) -> Result<()> {
     Ok(())
 }
 
-/// A peer that never polls anything is no reason for a `shutdown` to wait: what fits into the pool
-/// is verified there all the same.
+/// `shutdown` returns although the peer polls nothing: bytes that fit into its pool are received and
+/// verified without a poll.
 pub(crate) async fn shutdown_does_not_wait_for_the_reader<E: Ends>(
     base: StreamConfig,
 ) -> Result<()> {

@@ -1,4 +1,4 @@
-//! `accept` and `connect` that are cancelled.
+//! Calls of `accept` and `connect` that are cancelled.
 
 use std::{
     future::{Future, poll_fn},
@@ -17,7 +17,7 @@ use tokio::{
 use super::small;
 use crate::support::ends::{Ends, listener};
 
-/// No stream is lost by whoever accepts impatiently.
+/// A listener that cancels and repeats `accept` loses no stream.
 pub(crate) async fn a_cancelled_accept_loses_no_stream<E: Ends>(base: StreamConfig) -> Result<()> {
     let config = E::over(small(&base));
     let (mut listener, key) = listener(config.clone())?;
@@ -44,8 +44,8 @@ pub(crate) async fn a_cancelled_accept_loses_no_stream<E: Ends>(base: StreamConf
     Ok(())
 }
 
-/// A dialer that gives up, wherever it is, leaves a listener that serves the next one, and what it
-/// may have connected is an error and no end.
+/// A `connect` that is cancelled at any point leaves a listener that serves the next dialer. If the
+/// cancelled dialer was already connected, the acceptor gets an error, not an end of file.
 pub(crate) async fn a_cancelled_connect_leaves_the_listener_working<E: Ends>(
     base: StreamConfig,
 ) -> Result<()> {
@@ -68,7 +68,7 @@ pub(crate) async fn a_cancelled_connect_leaves_the_listener_working<E: Ends>(
     };
     let accepting = async {
         loop {
-            // What a dialer that gave up has kept from coming about may be told.
+            // `accept` may report a handshake that a cancelled dialer did not complete.
             let Ok(mut stream) = listener.accept().await else {
                 continue;
             };
@@ -89,7 +89,7 @@ pub(crate) async fn a_cancelled_connect_leaves_the_listener_working<E: Ends>(
     Ok(())
 }
 
-/// What `future` comes to within so many polls.
+/// Polls `future` at most `polls` times. Returns its output, or `None` if it is still pending.
 async fn polled<T>(future: impl Future<Output = T>, polls: usize) -> Option<T> {
     let mut future = pin!(future);
     let mut left = polls;

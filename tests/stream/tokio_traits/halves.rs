@@ -1,4 +1,4 @@
-//! Two halves in two tasks.
+//! The halves of a stream in two tasks.
 
 use std::{
     future::{Future, poll_fn},
@@ -25,16 +25,16 @@ use crate::support::{
     waiting::{together, until},
 };
 
-/// What each end sends.
+/// The number of bytes that each end sends.
 const BYTES: u64 = 12 * POOL + 5;
 
-/// Where each end stops reading for a while, in the middle of a chunk.
+/// The byte at which each end stops reading for a while, in the middle of a chunk.
 const STOP: u64 = 3 * POOL + CHUNK / 2;
 
-/// How long everything has to stand still to be seen standing: nothing of a stream's takes as long.
+/// The time without any progress after which both ends count as blocked. No single step of a stream takes as long.
 const STILL: Duration = Duration::from_millis(200);
 
-/// Both ends write and read at full speed, stop reading, and go on: with the halves of `into_split`.
+/// Both ends write and read at full speed, stop reading, and go on, with the halves of `into_split`.
 pub(crate) async fn both_ends_can_stop_reading_and_go_on<E: Ends>(
     base: StreamConfig,
 ) -> Result<()> {
@@ -46,7 +46,7 @@ pub(crate) async fn both_ends_can_stop_reading_and_go_on<E: Ends>(
     pause.end().await
 }
 
-/// The same, with those of `tokio::io::split`.
+/// Both ends write and read at full speed, stop reading, and go on, with the halves of `tokio::io::split`.
 pub(crate) async fn both_ends_can_stop_reading_when_split_by_tokio<E: Ends>(
     base: StreamConfig,
 ) -> Result<()> {
@@ -58,7 +58,7 @@ pub(crate) async fn both_ends_can_stop_reading_when_split_by_tokio<E: Ends>(
     pause.end().await
 }
 
-/// Both ends are full of what the other said, nobody reads, and both can end all the same.
+/// Both ends can shut down while both receive pools are full and neither end reads.
 pub(crate) async fn both_ends_can_shut_down_with_full_pools<E: Ends>(
     base: StreamConfig,
 ) -> Result<()> {
@@ -78,8 +78,8 @@ pub(crate) async fn both_ends_can_shut_down_with_full_pools<E: Ends>(
     Pattern::new(110).read_all(&mut b_reads, 0..POOL).await
 }
 
-/// The halves that `split` lends work at once in one task, and those of `into_split` are put together
-/// again, with each other only.
+/// The borrowed halves of `split` work at once in one task. The owned halves of `into_split` can be reunited, but only
+/// if both come from one stream.
 pub(crate) async fn halves_can_be_borrowed_and_reunited<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut a, mut b) = pair::<E>(&base).await?;
     tokio::try_join!(exchange(&mut a, [114, 115]), exchange(&mut b, [115, 114]))?;
@@ -102,12 +102,13 @@ async fn exchange(end: &mut Stream, [ours, theirs]: [u64; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Two ends with a task for each half, whose readers pause.
+/// Two ends with a task for each half. The reading tasks pause until they are told to go on.
 struct Pause {
     watches: [Watch; 2],
     going_on: CancellationToken,
-    /// How often the writing tasks were polled, and how many of them have written everything.
+    /// The number of polls of the writing tasks.
     polls: Arc<AtomicUsize>,
+    /// The number of writing tasks that have written everything.
     written: Arc<AtomicUsize>,
     tasks: JoinSet<Result<()>>,
 }
@@ -123,7 +124,7 @@ impl Pause {
         }
     }
 
-    /// One end's two tasks: it writes the first pattern and reads the second.
+    /// Spawns the two tasks of one end, which writes the first pattern and reads the second.
     fn run(
         &mut self,
         mut reads: impl AsyncRead + Unpin + Send + 'static,
@@ -149,7 +150,8 @@ impl Pause {
         });
     }
 
-    /// Sees them stand still, in backpressure and not in a loop, and go on to the end.
+    /// Waits until backpressure blocks both ends (a task in a busy loop is polled, so it does not count as blocked), lets
+    /// the readers go on, and waits for the end of all tasks.
     async fn end(mut self) -> Result<()> {
         let mut last = self.standing();
         let mut since = Instant::now();

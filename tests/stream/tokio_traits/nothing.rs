@@ -9,8 +9,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use super::{CHUNK, FULL, fill, pair};
 use crate::support::{ends::Ends, pattern::Pattern, waiting::until, wakes::Wakes};
 
-/// At any time: before there is anything, in the middle of a chunk, while real writes wait, at the
-/// end and behind it.
+/// Reads and writes of no bytes complete at once in every state: before the first byte, in the middle of a chunk,
+/// while other writes wait, at the end and after it.
 pub(crate) async fn empty_reads_and_writes_complete_at_once<E: Ends>(
     base: StreamConfig,
 ) -> Result<()> {
@@ -36,7 +36,7 @@ pub(crate) async fn empty_reads_and_writes_complete_at_once<E: Ends>(
     both_ways([&mut a, &mut b], "both ends")
 }
 
-/// They send nothing, and wake nobody.
+/// Writes of no bytes send no chunk and wake no task.
 pub(crate) async fn empty_writes_send_nothing_and_wake_no_task<E: Ends>(
     base: StreamConfig,
 ) -> Result<()> {
