@@ -1,4 +1,4 @@
-//! The examples, over TCP.
+//! The examples as processes, over TCP.
 #![cfg(feature = "cli")]
 
 mod support;

@@ -1,4 +1,4 @@
-//! The programs over RDMA, when all is well: every byte, and what `-v` says about the way.
+//! Copies over RDMA that succeed: every byte arrives, and `-v` names the device and the port.
 
 use crate::support::programs::{Place, lacks_rdma, random_bytes, receiver, sender};
 
@@ -7,7 +7,7 @@ fn files_of_every_size_arrive_over_rdma() {
     if lacks_rdma() {
         return;
     }
-    // None, one, one chunk of the default size and its neighbours, more than a pool.
+    // No byte, one byte, one default chunk, one byte less and one more, and more than a pool.
     for bytes in [0, 1, (2 << 20) - 1, 2 << 20, (2 << 20) + 1, (17 << 20) + 7] {
         let place = Place::new();
         let data = random_bytes(bytes);

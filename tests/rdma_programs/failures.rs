@@ -1,4 +1,4 @@
-//! What can go wrong around a stream over RDMA: sources, sinks, and the connection that controls it.
+//! Failures of the source, the sink and the control connection of a stream over RDMA.
 
 use std::{
     fs::{File, OpenOptions},
@@ -54,7 +54,7 @@ fn a_cut_control_connection_fails_both_ends() {
         let plan = Plan {
             connection: Connection::Control,
             towards,
-            // Well behind the handshake: credits and keepalives, four a second, bring the rest.
+            // This byte is well after the handshake: credits and keepalives, four a second, get the connection there.
             at: 4_000,
             act: Act::Cut,
         };
@@ -65,7 +65,7 @@ fn a_cut_control_connection_fails_both_ends() {
         let mut input = sender.stdin();
         let piece = random_bytes(64 << 10);
         let began = Instant::now();
-        // Until the program at the other end of the pipe is gone.
+        // The write fails when the sender has ended.
         while input.write_all(&piece).is_ok() {
             assert!(began.elapsed() < generous(), "it goes on and on");
         }

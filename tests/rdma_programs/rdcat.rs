@@ -1,4 +1,4 @@
-//! rdcat with a ticket over RDMA, both ways at once.
+//! rdcat with a ticket over RDMA, in both directions at once and in one direction.
 
 use crate::support::programs::lacks_rdma;
 use crate::support::programs::rdcat::{exchange, pair};

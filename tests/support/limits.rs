@@ -37,8 +37,8 @@ pub(crate) fn soon() -> Duration {
 /// are not slower.
 const EMULATED_FOR_LIMITS: f64 = 10.0;
 
-/// The factor of a timeout in an emulated guest, which runs little besides the test; tests with RDMA choose longer timeouts
-/// themselves.
+/// The factor of a timeout in an emulated guest, which runs little besides the test. The tests that run there choose longer
+/// timeouts themselves.
 const EMULATED_FOR_PATIENCE: f64 = 2.0;
 
 /// The largest load that counts, in tasks for each processor: a higher load comes from a build, whose tasks come and go.
