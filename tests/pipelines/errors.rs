@@ -1,4 +1,4 @@
-//! What goes wrong before a byte flows, or for want of a place to put it: said so that a person understands it.
+//! Failures before the first byte flows, and outputs that cannot be written: the message names host and cause.
 
 use std::{
     fs::OpenOptions,
@@ -10,7 +10,8 @@ use std::{
 use crate::support::programs::hosts::{Network, Outcome};
 use crate::support::programs::{End, generous};
 
-/// Runs it, expects it to fail with these words before anything was started, and to leave nothing.
+/// Runs a pipeline, and checks that it fails with these words before a command starts, and that it leaves no process and
+/// no file.
 #[track_caller]
 fn refused(network: &Network, arguments: &[&str], words: &[&str]) -> End {
     let end = network.rdpipe(arguments).start().end();
@@ -27,7 +28,7 @@ fn refused(network: &Network, arguments: &[&str], words: &[&str]) -> End {
     end
 }
 
-/// Adds to the configuration of ssh.
+/// Appends `text` to the ssh configuration of the network.
 fn configure(network: &Network, text: &str) {
     let config = OpenOptions::new()
         .append(true)
@@ -65,7 +66,7 @@ fn a_missing_ssh_key_is_reported_without_a_password_prompt() {
     };
     let since = Instant::now();
     let segments = ["h1:echo x | tee begun", "stranger@h1:> out"];
-    // Nobody is asked for a password that nobody would see.
+    // ssh must not ask for a password, because the user would not see the question.
     let end = refused(&network, &segments, &["stranger@h1", "denied", "key"]);
     end.is_silent_on(&["'s password:"]);
     assert!(end.at - since < generous());
@@ -131,9 +132,9 @@ fn output_of_a_login_profile_does_no_harm() {
     assert!(end.exits(0).contains("Welcome to h1"), "{}", end.stderr);
 }
 
-/// Has `host` drop what comes from another at these ports without a word, as a firewall does.
+/// Makes `host` silently drop what arrives from address `from` at these ports, as a firewall does.
 fn block(network: &Network, host: &str, from: &str, ports: &str) {
-    // The table of local addresses comes first, so ours must come before it.
+    // The kernel looks in the table of local addresses first, so the new rule must come before it.
     network.on(
         host,
         &format!(
@@ -148,7 +149,7 @@ fn a_port_blocked_in_one_direction_is_avoided() {
     let Some(network) = Network::new(3) else {
         return;
     };
-    // h1 cannot reach h2, so h2 reaches h1.
+    // h1 cannot connect to h2, so h2 connects to h1.
     block(&network, "h2", "10.77.0.1", "7000-7010");
     let arguments = [
         "-v",
@@ -207,10 +208,10 @@ fn an_unreadable_file_is_named() {
     let Some(network) = Network::new(2) else {
         return;
     };
-    let file = network.write("h1", "secret", b"not for everybody\n");
+    let file = network.write("h1", "secret", b"private\n");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(file, mode).unwrap();
-    // Where that user may run it.
+    // A copy of rdpipe where the other user may run it.
     let own = network.own("h1/bin/rdpipe");
     std::fs::copy(env!("CARGO_BIN_EXE_rdpipe"), own).unwrap();
     let end = network

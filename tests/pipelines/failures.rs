@@ -1,4 +1,5 @@
-//! Pipelines in which something fails: nothing ends as if all had been well, and every status is told.
+//! Pipelines with a failure: no stage after the failure ends as if it had received everything, and every status is
+//! reported.
 
 use std::{
     io::{Read, Write},
@@ -11,10 +12,10 @@ use rustix::process::Signal;
 use crate::support::programs::hosts::{Network, Outcome, Terminal, text};
 use crate::support::programs::{End, Running, eventually};
 
-/// A source that goes on and on, slowly enough to be in the middle of for as long as one likes.
+/// A slow source that goes on until the test ends it.
 const TRICKLE: &str = "while sleep 0.02; do echo more; done";
 
-/// Waits until something has come through to that file.
+/// Waits until bytes have arrived in a file on a host.
 fn flows(network: &Network, host: &str, file: &str) {
     eventually("something to arrive", || {
         let file = network.file(host, file).metadata();
@@ -22,7 +23,8 @@ fn flows(network: &Network, host: &str, file: &str) {
     });
 }
 
-/// A pipeline h1 to h2 in which h2 must not come to a happy end: what h2's shell says when `cat` does.
+/// Runs a pipeline from h1 to h2, calls `spoil` while bytes flow, and checks that the command on h2 does not succeed: its
+/// shell would make the file `happy`.
 fn spoil(network: &Network, options: &[&str], spoil: impl FnOnce(&Running)) -> End {
     let source = format!("h1:{TRICKLE}");
     let segments = [&source, "h2:cat > copy && touch happy"];
@@ -73,7 +75,7 @@ fn a_cut_connection_between_hosts_fails_the_pipeline() {
     let Some(network) = Network::new(2) else {
         return;
     };
-    // The two hosts lose each other; the controller goes on reaching both.
+    // The two hosts cannot reach each other any more; the controller still reaches both.
     let end = spoil(&network, &["--timeout", "2"], |_| {
         network.on("h1", "ip route add blackhole 10.77.0.2/32");
         network.on("h2", "ip route add blackhole 10.77.0.1/32");
@@ -207,13 +209,13 @@ fn a_reader_that_stops_early_is_no_failure() {
     };
     let all = ["h1:yes", "h2:cat", "h3:head -1"];
     network.rdpipe(all).start().end().is("y\n");
-    // From our own input, too, where nobody waits for the program that feeds it.
+    // The same holds for the stdin of rdpipe, and rdpipe does not wait for the program that writes to it.
     let mut running = network.rdpipe(["h1:head -1"]).stdin(Stdio::piped()).start();
     let mut stdin = running.stdin();
     let endless = std::thread::spawn(move || while stdin.write_all(&[b'\n'; 4096]).is_ok() {});
     running.end().is("\n");
     endless.join().unwrap();
-    // And where our own output goes.
+    // The same holds for a closed stdout of rdpipe.
     let mut running = network.rdpipe(["h1:yes", "h2:cat"]).start_raw();
     let mut stdout = running.take_stdout();
     stdout.read_exact(&mut [0; 2]).unwrap();

@@ -1,4 +1,4 @@
-//! The examples of the manual, on real hosts: every byte compared.
+//! The examples of the manual on real hosts, with every byte compared.
 
 use std::{
     fs::File,
@@ -10,12 +10,12 @@ use std::{
 use crate::support::programs::hosts::{Network, Outcome, Terminal, text};
 use crate::support::programs::{End, eventually};
 
-/// Runs it with this input.
+/// Runs a pipeline with this input to its end.
 #[track_caller]
 fn fed(network: &Network, input: &[u8], arguments: &[&str]) -> End {
     let mut running = network.rdpipe(arguments).stdin(Stdio::piped()).start();
     let mut stdin = running.stdin();
-    // Whoever wants no more closes it, which its status tells.
+    // This write fails if rdpipe closes its stdin early; the exit status then shows whether that was a failure.
     let _ = stdin.write_all(input);
     drop(stdin);
     running.end()
@@ -107,17 +107,17 @@ fn an_input_file_in_the_middle_is_opened_after_the_earlier_stages() {
     let Some(network) = Network::new(3) else {
         return;
     };
-    // What the first stages write goes nowhere, and the file is only there once they have ended.
+    // The output of the first stage is discarded, and the file exists only after that stage has ended.
     let segments = [
         "h1:head -c 3000000 /dev/zero; sleep 0.3; echo made by h1 > made",
         "h1:< made",
         "h3:sed s/h1/you/",
     ];
     network.rdpipe(segments).start().end().is("made by you\n");
-    // A file that the stage before it writes.
+    // The stage before can also write the file.
     let segments = ["h1:echo once", "h2:> between", "h2:< between", "h3:cat"];
     network.rdpipe(segments).start().end().is("once\n");
-    // It is opened even where what is before it wrote nothing, and by nobody before.
+    // The file is read even if the stage before it wrote nothing.
     let segments = ["h1:true", "h2:< between", "h2:rev"];
     network.rdpipe(segments).start().end().is("ecno\n");
 }
@@ -150,7 +150,7 @@ fn an_output_file_without_input_is_created_or_kept() {
             if let Some(old) = old {
                 network.write("h1", "file", old.as_bytes());
             }
-            // From a terminal nothing is read, and /dev/null is empty.
+            // rdpipe reads nothing from a terminal, and /dev/null is empty.
             let segment = format!("h1:{operator} file");
             let terminal = Terminal::new();
             network
@@ -182,7 +182,7 @@ fn four_hosts_each_keep_a_copy() {
     ];
     network.rdpipe(segments).start().end().is("done\n");
     for host in ["h2", "h3"] {
-        // `tee` and the shell have ended, and the copies all the same are complete: the stage waits for them.
+        // The copies are complete although `tee` and the shell may end before them: the stage waits for all processes.
         assert!(network.read(host, "copy") == data, "{host}");
     }
     assert_eq!(network.read("h4", "snap_sizes"), b"6000000\n");
@@ -215,7 +215,7 @@ fn a_terminal_is_not_read_as_input() {
     let Some(network) = Network::new(1) else {
         return;
     };
-    // Nobody types an end of file: whoever reads the terminal hangs.
+    // The terminal never delivers an end of file, so a program that reads it hangs.
     let terminal = Terminal::new();
     let rdpipe = network.rdpipe(["h1:wc -c; echo and on"]);
     rdpipe
@@ -245,7 +245,7 @@ fn special_characters_reach_the_command_unchanged() {
     let words = "a  'b' \"c\" $HOME `d` \\e !f *:?\n-n äöü € ~ #g; h | i > j & k";
     let segment = format!("h1:cat <<'END'\n{words}\nEND");
     fed(&network, b"", &[&segment]).is(format!("{words}\n"));
-    // Its own shell, and its own directory.
+    // The command runs in the login shell and the home directory of its host.
     let end = fed(&network, b"", &["h1:echo $0 $BASH \"$HOME\"; pwd"]);
     let home = network.file("h1", "");
     let home = home.to_string_lossy();
@@ -269,8 +269,8 @@ fn this_machine_takes_part_without_ssh() {
     assert!(network.read("ctl", "copy") == data);
 }
 
-/// One byte in [`MARK_EVERY`] is not zero, so that making and comparing cost next to nothing; no two marks are alike, so
-/// that nothing can be where it does not belong.
+/// The distance between two marks of 8 bytes in a file of zeros. Few marks make the file cheap to write and to compare,
+/// and no two marks are alike, so bytes at a wrong offset are wrong bytes.
 const MARK_EVERY: u64 = (1 << 20) - 7;
 
 #[test]
@@ -314,7 +314,7 @@ fn a_gibibyte_arrives_unchanged() {
     running.end().exits(0);
 }
 
-/// The marks that begin in `range`: what is there, and where.
+/// Returns the marks that begin in `range`, each with its number and its offset.
 fn marks(range: std::ops::Range<u64>) -> impl Iterator<Item = (u64, u64)> {
     let first = range.start.div_ceil(MARK_EVERY).max(1);
     (first..)
@@ -330,7 +330,7 @@ fn a_successful_pipeline_leaves_no_process() {
     let end = fed(&network, b"x", &["h1:sleep 0.5 & cat", "h2:cat"]);
     end.is("x");
     network.assert_empty(end.at, std::time::Duration::from_secs(2));
-    // Sessions of sshd end a moment after their clients.
+    // The sessions of sshd end a moment after their clients.
     eventually("empty hosts", || {
         network
             .hosts()

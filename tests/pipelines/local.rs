@@ -149,7 +149,7 @@ fn files_can_be_first_and_last() {
     gives(&end, 0, "");
     assert!(hosts.read("c", "out put") == [&data[..], b"more"].concat());
     gives(&hosts.run(&["a:<in put", "b:wc -c"]), 0, "5000000\n");
-    // stdin is left alone by a file in front.
+    // An input file as first stage leaves stdin unread.
     let end = feed(hosts.rdpipe(&["a:<in put"]), b"not this").end();
     end.exits(0);
     assert!(end.stdout == data);
@@ -161,7 +161,7 @@ fn files_can_be_in_the_middle() {
     let end = hosts.run(&["a:echo one", "b:> f", "b:cat; echo empty"]);
     gives(&end, 0, "empty\n");
     assert_eq!(hosts.read("b", "f"), b"one\n");
-    // The file is opened when all before it has been written.
+    // The file is opened after the earlier stages have written everything.
     let end = hosts.run(&["a:sleep 0.2; echo two", "b:> f", "b:< f", "a:rev"]);
     gives(&end, 0, "owt\n");
     let end = hosts.run(&["a:echo three", "b:>> f", "b:cat", "b:< f"]);
@@ -389,7 +389,7 @@ fn a_missing_agent_is_explained() {
         255,
         &["ended before rdpipe began"],
     );
-    // One that cannot be reached ends the others.
+    // A host that cannot be reached ends the agents on the other hosts.
     let hosts = Hosts::new("[ $1 = bad ] && { echo no such pod >&2; exit 1; }");
     let end = hosts.run(&["a:sleep 100", "bad:cat", "c:> f"]);
     says(&end, 255, &["stage 2 (bad)", "no such pod"]);
@@ -398,7 +398,7 @@ fn a_missing_agent_is_explained() {
 
 #[test]
 fn hosts_are_started_in_parallel() {
-    // Each host waits for all the others: one after another, the first would wait for ever.
+    // Each agent waits for all others to start: if they started one after another, the first would wait for ever.
     let slow = Hosts::new("touch $0.$1; until [ $(ls $0.* | wc -l) -ge 8 ]; do sleep 0.02; done");
     let stages = [
         "a:echo x", "b:cat", "c:cat", "d:cat", "e:cat", "f:cat", "g:cat", "h:cat",
@@ -423,7 +423,7 @@ fn an_interrupt_ends_the_pipeline() {
     }
 }
 
-/// The numbers that stage 1 prints on stderr behind the word `pids`: its worker, then its own children.
+/// Returns the process IDs that stage 1 prints on stderr after the word `pids`: its worker, then its own children.
 fn pids(running: &Running) -> Vec<u32> {
     running.said("its pids", |text| {
         let line = text

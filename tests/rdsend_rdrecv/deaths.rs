@@ -1,5 +1,5 @@
-//! Whichever end dies, at whatever moment: the other one says so within a second, and nothing is
-//! taken for whole that is not.
+//! Whichever end is killed, at whatever moment, the other end reports it within a second, and no partial file
+//! counts as complete.
 
 use std::{io::Read, process::Stdio, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::support::programs::{
     Doomed, Place, Victim, eventually, held_bytes, patience, receiver, sender, soon, write_position,
 };
 
-/// A file that takes a while to send: long enough to be caught in the middle.
+/// A copy of a file that is large enough for most kills to hit the transfer in its middle.
 const COPY: Doomed = Doomed {
     options: "",
     bytes: 48 << 20,

@@ -1,10 +1,10 @@
-//! Deaths at every named point of the protocol: the process stops itself there, and is killed.
+//! Kills at every named point of the protocol: the process stops itself there, and the test kills it.
 
 use rustix::process::Signal;
 
 use crate::support::programs::{Doomed, Place, Victim, random_bytes, receiver, sender};
 
-/// Longer than all pools.
+/// A copy of a file that is larger than all pools.
 const COPY: Doomed = Doomed {
     options: "",
     bytes: (20 << 20) + 7,
@@ -22,7 +22,7 @@ fn a_receiver_killed_at_any_point_is_detected() {
 
 #[test]
 fn received_bytes_do_not_count_as_delivered() {
-    // More than a pipe holds that nobody reads, and less than the receiver's pool.
+    // The file is larger than an unread pipe, and smaller than the pool of the receiver.
     let place = Place::new();
     let input = place.file("in", &random_bytes(4_000_000));
     let mut receiver = receiver("").start_raw();

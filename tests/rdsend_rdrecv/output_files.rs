@@ -1,5 +1,5 @@
-//! The output file: replaced as a whole where that is safe, written in place elsewhere, and never
-//! touched for a stranger.
+//! The output file of rdrecv: replaced as a whole where that is safe, written in place elsewhere, and
+//! unchanged if the sender has a wrong key.
 
 use std::{
     fs::{self, File},
@@ -51,7 +51,7 @@ fn an_old_file_is_replaced_only_when_complete() {
     receiver.end().exits(0);
     assert!(place.read("old") == data && fs::read(input).unwrap() == data);
     assert_ne!(fs::metadata(place.path("old")).unwrap().ino(), before.ino());
-    // Whoever had it open keeps what it had.
+    // A program that had the old file open still reads the old content.
     let mut kept = Vec::new();
     reader.read_to_end(&mut kept).unwrap();
     assert_eq!(kept, crate::support::programs::OLD);
@@ -215,7 +215,7 @@ fn a_closed_stdout_of_rdrecv_ends_both() {
         output.read_exact(&mut [0]).unwrap();
         drop(output);
         if options.is_empty() {
-            // A pipe whose reader has left is noticed at the next write.
+            // rdrecv detects the closed pipe only at its next write.
             input.write_all(b"more").unwrap();
         }
         assert_eq!(

@@ -108,7 +108,7 @@ fn the_key_comes_from_the_argument_then_the_file_then_the_environment() {
         );
         receiver.end().exits(0);
     }
-    // Which one was meant cannot be known.
+    // Two keys at once are refused, because rdrecv cannot know which one is meant.
     rdrecv(format!("0 {} --key-file {file}", key()))
         .start()
         .end()
@@ -128,7 +128,7 @@ fn the_command_that_rdrecv_prints_works() {
     });
     let path = Path::new(BINARIES).parent().unwrap().display().to_string();
     let path = format!("{path}:{}", env::var("PATH").unwrap_or_default());
-    // This machine's name, which the line holds, need not resolve here.
+    // The line contains the name of this machine, which need not resolve here, so the test replaces it.
     let words: Vec<&str> = line.split(' ').collect();
     assert!(
         words[0].starts_with("RDPIPE_KEY=rdk1") && words[1] == "rdsend",
@@ -147,7 +147,8 @@ fn the_command_that_rdrecv_prints_works() {
     assert!(end.stdout == data);
 }
 
-/// In a mount namespace of its own the host name `several` has a dead address and a living one.
+/// The host name `several` has two addresses, and rdrecv listens on only one of them. A mount namespace holds the
+/// `/etc/hosts` with this name.
 #[test]
 fn a_host_with_a_dead_address_is_reached() {
     let place = Place::new();
@@ -181,7 +182,7 @@ fn rdsend_may_start_first() {
     let refusing = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = refusing.local_addr().unwrap().port();
     let sender = sender(port, "").start();
-    // Once it has been turned away here, it has been there first.
+    // This refused connection shows that rdsend started before rdrecv.
     drop(refusing.accept().unwrap());
     drop(refusing);
     let receiver = rdrecv(format!("{port} {}", key())).start();
@@ -300,7 +301,7 @@ fn rdma_never_falls_back() {
     let receiver = receiver(format!("-o {}", place.old())).start();
     let sender = sender(receiver.port(), "--transport rdma").start();
     sender.end().fails(255, &["RDMA"]);
-    // It is refused before anything is sent, and costs rdrecv nothing.
+    // rdsend fails before it sends anything, so rdrecv still runs.
     assert!(receiver.runs());
     place.assert_untouched(&[]);
 }

@@ -1,4 +1,4 @@
-//! What comes out is what went in: both ways at once, one after the other, or one way only.
+//! Two rdcat processes pass every byte unchanged: in both directions at once, in turns, or in one direction only.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -65,7 +65,7 @@ fn json_shows_the_ticket() {
     assert!(listener.end().exits(0).contains("\"event\":\"end\""));
 }
 
-/// One way ends, which the other end's reader sees, and the other way goes on.
+/// One direction ends with an end of file at the peer, and the other direction goes on.
 #[test]
 fn one_direction_ends_and_the_other_goes_on() {
     let [mut a, mut b] = pair("", "");
@@ -115,7 +115,7 @@ fn a_terminal_is_an_input_like_any_other() {
         .stdin(Stdio::piped())
         .start_raw();
     let mut out = BufReader::new(peer.take_stdout());
-    for word in ["hello\n", "anybody there?\n"] {
+    for word in ["hello\n", "are you there?\n"] {
         terminal.types(word);
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
@@ -143,7 +143,7 @@ fn a_one_way_transfer_leaves_the_unused_stdin_unread() {
         let [a, b] = pair(listening, dialling);
         let (mut from, mut to) = if sender_listens { (a, b) } else { (b, a) };
         let mut unread = to.stdin();
-        let _ = unread.write_all(b"for somebody else");
+        let _ = unread.write_all(b"for another shell");
         let waiting = write(from.stdin(), 4, 3_000_001);
         assert_eq!(check(to.take_stdout(), 4).join().unwrap(), 3_000_001);
         waiting.join().unwrap();

@@ -1,4 +1,4 @@
-//! How one end takes it when the other one dies, leaves or fails.
+//! The behaviour of one end when the other one is killed, closes its output, fails, or is interrupted.
 
 use std::{
     fs::File,
@@ -94,7 +94,7 @@ fn success_waits_for_the_reader_at_the_other_end() {
     let [mut a, mut b] = pair("--send", "");
     let out = b.take_stdout();
     let writing = write(a.stdin(), 5, 3 << 20);
-    // A pipe and a pool hold all of it, and nobody has read it.
+    // A pipe and a pool hold all bytes, and the test has read none of them.
     writing.join().unwrap();
     eventually("a full pipe", || (held_bytes(&out) > 0).then_some(()));
     assert!(a.runs());
@@ -116,7 +116,7 @@ fn a_signal_is_reported_to_the_peer() {
     let text = b.end();
     assert!(text.exits(3).contains("interrupted by SIGTERM"), "{text:?}");
     drop((stdin_a, stdin_b));
-    // While it waits, too.
+    // A signal also ends an rdcat that waits for its peer.
     let waiting = listener("").start();
     ticket(&waiting);
     waiting.signal(Signal::INT);
