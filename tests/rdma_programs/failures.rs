@@ -1,4 +1,4 @@
-//! What can go wrong around a stream over RDMA: sources, sinks, and the connection that controls it.
+//! Failures of the source, the sink and the control connection of a stream over RDMA.
 
 use std::{
     fs::{File, OpenOptions},
@@ -13,7 +13,7 @@ use crate::support::programs::{
 };
 
 #[test]
-fn a_full_device() {
+fn a_full_output_device_fails_both_ends() {
     if lacks_rdma() {
         return;
     }
@@ -29,7 +29,7 @@ fn a_full_device() {
 }
 
 #[test]
-fn an_input_that_cannot_be_read() {
+fn an_unreadable_input_fails_both_ends() {
     if lacks_rdma() {
         return;
     }
@@ -44,7 +44,7 @@ fn an_input_that_cannot_be_read() {
 }
 
 #[test]
-fn the_control_connection_is_cut() {
+fn a_cut_control_connection_fails_both_ends() {
     if lacks_rdma() {
         return;
     }
@@ -54,7 +54,7 @@ fn the_control_connection_is_cut() {
         let plan = Plan {
             connection: Connection::Control,
             towards,
-            // Well behind the handshake: credits and keepalives, four a second, bring the rest.
+            // This byte is well after the handshake: credits and keepalives, four a second, get the connection there.
             at: 4_000,
             act: Act::Cut,
         };
@@ -65,7 +65,7 @@ fn the_control_connection_is_cut() {
         let mut input = sender.stdin();
         let piece = random_bytes(64 << 10);
         let began = Instant::now();
-        // Until the program at the other end of the pipe is gone.
+        // The write fails when the sender has ended.
         while input.write_all(&piece).is_ok() {
             assert!(began.elapsed() < generous(), "it goes on and on");
         }

@@ -1,4 +1,4 @@
-//! A network that cuts, damages or swallows what it carries: both ends fail, and both say why.
+//! A network that cuts a connection, flips a bit, or drops everything: both ends fail and report the cause.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use crate::support::programs::{
     sender,
 };
 
-/// How long both ends may hear nothing of each other.
+/// Returns the time after which a silent peer counts as dead.
 fn timeout() -> Duration {
     patience(Duration::from_millis(400))
 }
 
-/// An endless transfer through a proxy that does harm, which both ends must notice.
+/// Runs an endless transfer through a proxy that damages it. Returns the ends of the sender and the receiver.
 fn harmed(plan: Plan, timeout: Duration) -> [End; 2] {
     let place = Place::new();
     let timeout = timeout.as_secs_f64();
@@ -32,18 +32,18 @@ fn harmed(plan: Plan, timeout: Duration) -> [End; 2] {
     ends
 }
 
-/// Where bytes pass. Towards the sender, the data connection is silent.
+/// All connections and directions in which bytes pass. The data connection carries no bytes towards the sender.
 const EVERYWHERE: [(Connection, Towards); 3] = [
     (Connection::Data, Towards::Receiver),
     (Connection::Control, Towards::Receiver),
     (Connection::Control, Towards::Sender),
 ];
 
-/// Where in a direction the harm is done: past the handshake, and where bytes still come by.
+/// Returns a random byte of a direction that comes after the handshake, and that the transfer is sure to reach.
 fn somewhere(random: &mut Random, (connection, towards): (Connection, Towards)) -> u64 {
     match (connection, towards) {
         (Connection::Data, Towards::Receiver) => 100 + random.below(3_000_000),
-        // There is nothing but keepalives, a few a second.
+        // Only keepalives pass here, a few a second.
         (Connection::Control, Towards::Receiver) => 360 + random.below(60),
         (Connection::Control, Towards::Sender) => 1000 + random.below(3000),
         (Connection::Data, Towards::Sender) => unreachable!("nothing ever passes there"),
@@ -51,7 +51,7 @@ fn somewhere(random: &mut Random, (connection, towards): (Connection, Towards)) 
 }
 
 #[test]
-fn a_connection_is_cut() {
+fn a_cut_connection_fails_both_ends() {
     let mut random = Random(1);
     for place @ (connection, towards) in EVERYWHERE {
         let plan = Plan {
@@ -66,7 +66,7 @@ fn a_connection_is_cut() {
             Connection::Control => "the other end died",
         };
         for end in [sender, receiver] {
-            // Whoever sees it first tells the other.
+            // The end that detects the failure first reports it to the other, which then exits with 3.
             let code = if end.stderr.contains(" gave up at byte ") {
                 3
             } else {
@@ -78,7 +78,7 @@ fn a_connection_is_cut() {
 }
 
 #[test]
-fn a_bit_is_flipped() {
+fn a_flipped_bit_fails_both_ends() {
     let mut random = Random(2);
     for place @ (connection, towards) in EVERYWHERE {
         for _ in 0..3 {
@@ -105,7 +105,7 @@ fn a_bit_is_flipped() {
 }
 
 #[test]
-fn the_cable_is_pulled() {
+fn an_unplugged_cable_fails_both_ends() {
     let (connection, towards) = (Connection::Data, Towards::Receiver);
     let plan = Plan {
         connection,
@@ -121,7 +121,7 @@ fn the_cable_is_pulled() {
 }
 
 #[test]
-fn a_handshake_that_breaks_is_tried_again() {
+fn a_broken_handshake_is_retried() {
     let place = Place::new();
     let data = random_bytes(1_000_000);
     place.file("in", &data);
@@ -142,7 +142,7 @@ fn a_handshake_that_breaks_is_tried_again() {
 }
 
 #[test]
-fn a_handshake_that_is_damaged_costs_the_receiver_nothing() {
+fn a_damaged_handshake_leaves_the_receiver_listening() {
     let place = Place::new();
     let receiver = receiver(format!("-o {}", place.old())).start();
     let (connection, towards) = (Connection::Control, Towards::Receiver);

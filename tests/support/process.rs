@@ -1,30 +1,31 @@
-//! What this process holds, from /proc.
+//! The threads, descriptors and memory of this process, from /proc.
 
 use std::fs;
 
-/// Threads of this process.
+/// Returns the number of threads of this process.
 pub(crate) fn threads() -> usize {
     entries("/proc/self/task")
 }
 
-/// Open descriptors of this process.
+/// Returns the number of open descriptors of this process.
 pub(crate) fn descriptors() -> usize {
-    // The one that reads the directory is there at every count.
+    // Every count includes the descriptor that reads the directory.
     entries("/proc/self/fd")
 }
 
-/// Resident memory that this process has written to, in bytes: not the pages of the program that
-/// happen to have been looked at.
+/// Returns the resident memory that this process has written to, in bytes. The pages of the program file do not
+/// count.
 pub(crate) fn resident_bytes() -> u64 {
     status_bytes("RssAnon:")
 }
 
-/// Memory that is registered with devices, in bytes.
+/// Returns the memory that this process has registered with devices, in bytes.
 pub(crate) fn pinned_bytes() -> u64 {
     status_bytes("VmPin:")
 }
 
-/// Objects in use of one of the kernel's caches; only root is told.
+/// Returns the number of objects in use of a cache of the kernel, or `None` if this user may not read it: only root
+/// may.
 pub(crate) fn slab_objects(cache: &str) -> Option<u64> {
     let caches = fs::read_to_string("/proc/slabinfo").ok()?;
     caches.lines().find_map(|line| {
@@ -34,7 +35,7 @@ pub(crate) fn slab_objects(cache: &str) -> Option<u64> {
     })
 }
 
-/// What the kernel holds in its caches and cannot give back, in bytes.
+/// Returns the memory in the caches of the kernel that it cannot reclaim, in bytes.
 pub(crate) fn slab_bytes() -> u64 {
     bytes_in("/proc/meminfo", "SUnreclaim:")
 }

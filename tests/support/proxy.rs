@@ -1,4 +1,4 @@
-//! A TCP proxy that does harm where it is told to: cuts a connection, or flips a bit in it.
+//! A TCP proxy that cuts a connection, or flips a bit in it, at a given byte.
 
 use std::{
     io,
@@ -15,16 +15,16 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// The number of a stream's control connection, among those that a proxy forwards.
+/// The number of the control connection of a stream among the connections that a proxy forwards.
 pub(crate) const CONTROL: usize = 0;
 
-/// The number of its data connection.
+/// The number of the data connection of a stream among the connections that a proxy forwards.
 pub(crate) const DATA: usize = 1;
 
-/// How much of each connection is recorded, in bytes.
+/// The bytes of each connection that the proxy records.
 const TAPE_BYTES: usize = 64 << 10;
 
-/// Which way bytes travel.
+/// The direction in which bytes pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     /// From the dialer to the acceptor.
@@ -33,29 +33,29 @@ pub(crate) enum Way {
     ToDialer,
 }
 
-/// What to do, and where.
+/// The damage that a proxy does once, and its place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mischief {
-    /// On which connection, counted from 0 in the order in which they were opened.
+    /// The connection, counted from 0 in the order in which connections are opened.
     pub(crate) connection: usize,
-    /// On its bytes in which direction.
+    /// The direction.
     pub(crate) way: Way,
-    /// After so many of them.
+    /// The number of bytes of this direction that pass before.
     pub(crate) at: u64,
-    /// What.
+    /// The damage.
     pub(crate) deed: Deed,
 }
 
-/// What can be done to a connection.
+/// The damage that a proxy can do to a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Deed {
-    /// Closes it, both ways.
+    /// Closes the connection in both directions.
     Cut,
     /// Flips this bit, 0 to 7, of one byte.
     Flip(u8),
 }
 
-/// Forwards connections to one address until it is dropped.
+/// A proxy that forwards connections to one address until it is dropped.
 pub(crate) struct Proxy {
     address: SocketAddr,
     book: Arc<Mutex<Book>>,
@@ -68,17 +68,17 @@ struct Book {
     connections: Vec<Ledger>,
 }
 
-/// What one connection has carried so far.
+/// The record of one connection.
 #[derive(Default)]
 struct Ledger {
-    /// To the acceptor, then to the dialer.
+    /// The bytes forwarded to the acceptor, then to the dialer.
     forwarded: [u64; 2],
-    /// The beginning of what the dialer said.
+    /// The first bytes that the dialer sent.
     tape: Vec<u8>,
 }
 
 impl Proxy {
-    /// Forwards to `target`.
+    /// Starts a proxy that forwards to `target`.
     pub(crate) async fn to(target: SocketAddr, mischief: Option<Mischief>) -> io::Result<Self> {
         let socket = TcpListener::bind("127.0.0.1:0").await?;
         let address = socket.local_addr()?;
@@ -101,22 +101,22 @@ impl Proxy {
         self.closing.disarm();
     }
 
-    /// The port it listens on.
+    /// Returns the port that the proxy listens on.
     pub(crate) fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Changes what it will do.
+    /// Replaces the damage that the proxy will do.
     pub(crate) fn plan(&self, mischief: Mischief) {
         lock(&self.book).mischief = Some(mischief);
     }
 
-    /// Whether what it was to do has still to come.
+    /// Returns true until the planned damage has been done.
     pub(crate) fn is_waiting(&self) -> bool {
         lock(&self.book).mischief.is_some()
     }
 
-    /// Bytes that a connection has carried so far.
+    /// Returns the number of bytes that a connection has carried so far in one direction.
     pub(crate) fn forwarded(&self, connection: usize, way: Way) -> u64 {
         lock(&self.book)
             .connections
@@ -124,7 +124,7 @@ impl Proxy {
             .map_or(0, |it| it.forwarded[way as usize])
     }
 
-    /// What the dialer said on each connection, in the order in which they were opened.
+    /// Returns the first bytes that the dialer sent on each connection, in the order in which they were opened.
     pub(crate) fn tapes(&self) -> Vec<Vec<u8>> {
         lock(&self.book)
             .connections
@@ -148,7 +148,7 @@ async fn serve(
         };
         let book = Arc::clone(&book);
         let forwarding = async move {
-            // Whatever ends it: both sockets are closed here, and that is what the two ends see.
+            // However the forwarding ends, both sockets are closed here, which both ends of the stream detect.
             let _ = forward(dialer, target, &book, number).await;
         };
         tokio::spawn(closed.clone().run_until_cancelled_owned(forwarding));
@@ -206,8 +206,8 @@ impl Lane<'_> {
         }
     }
 
-    /// Does what was planned if it is time, and enters the bytes in the book. What is returned is
-    /// to be forwarded; `true`: and nothing after it.
+    /// Does the planned damage if `bytes` contain its place, and records the bytes. Returns the bytes to
+    /// forward, and true if the connection must be cut after them.
     fn meddle<'b>(&self, bytes: &'b mut [u8]) -> (&'b [u8], bool) {
         let mut book = lock(self.book);
         let before = book.connections[self.number].forwarded[self.way as usize];
@@ -244,5 +244,5 @@ impl Lane<'_> {
 }
 
 fn lock(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
-    book.lock().expect("nobody panics with the book in hand")
+    book.lock().expect("no thread panics with this lock")
 }

@@ -1,4 +1,4 @@
-//! A TCP proxy between rdsend and rdrecv that cuts, damages or withholds what passes.
+//! A TCP proxy between rdsend and rdrecv that cuts a connection, flips a bit in it, or stops forwarding.
 
 use std::{
     io::{Read, Write},
@@ -10,44 +10,44 @@ use std::{
     thread,
 };
 
-/// Which of a stream's two connections.
+/// One of the two connections of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connection {
     Control,
     Data,
 }
 
-/// Which way.
+/// The direction in which bytes pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Towards {
     Receiver,
     Sender,
 }
 
-/// What is done.
+/// The damage that the proxy does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// The connection is closed on both sides.
+    /// Closes the connection on both sides.
     Cut,
-    /// One bit is another.
+    /// Flips one bit.
     Flip,
-    /// Nothing more passes, on either connection, and both stay open: the cable is out.
+    /// Forwards nothing more on either connection, and keeps both open, like an unplugged cable.
     Silence,
 }
 
-/// The harm that a proxy does, once.
+/// The damage that a proxy does once, and its place.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     pub connection: Connection,
     pub towards: Towards,
-    /// At this byte of that direction.
+    /// The byte of this direction at which the damage is done.
     pub at: u64,
     pub act: Act,
 }
 
-/// Runs until the test's process ends.
+/// A proxy that runs until the process of the test ends.
 pub struct Proxy {
-    /// Where rdsend finds it.
+    /// The port to which rdsend connects.
     pub port: u16,
     shared: Arc<Shared>,
 }
@@ -59,7 +59,7 @@ struct Shared {
 }
 
 impl Proxy {
-    /// A proxy for the rdrecv that listens on `target`.
+    /// Starts a proxy for the rdrecv that listens on port `target`.
     pub fn start(target: u16, plan: Plan) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
@@ -78,14 +78,14 @@ impl Proxy {
         Self { port, shared }
     }
 
-    /// Whether the harm has been done.
+    /// Returns true if the damage has been done.
     pub fn acted(&self) -> bool {
         self.shared.done.load(Ordering::SeqCst)
     }
 }
 
 fn connect(shared: &Arc<Shared>, client: &TcpStream, server: &TcpStream) {
-    // "RDPIPE", the version, and what the connection is for.
+    // The preamble is "RDPIPE", the version, and the kind of the connection.
     let mut preamble = [0; 8];
     while client
         .peek(&mut preamble)
@@ -138,7 +138,7 @@ fn pass(shared: &Shared, mut from: &TcpStream, mut to: &TcpStream, plan: Option<
             break;
         }
     }
-    // An end passes on as an end, so that the last words in the other direction still arrive.
+    // An end of file is forwarded as a half-close, so that the last bytes of the other direction still arrive.
     let how = if plan.is_some_and(|plan| plan.act == Act::Cut) && shared.done.load(Ordering::SeqCst)
     {
         Shutdown::Both

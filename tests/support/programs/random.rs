@@ -11,13 +11,13 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 }
 
-/// `length` bytes, no two chunks of which are alike.
+/// Returns `length` bytes in which no two chunks are alike.
 pub fn random_bytes(length: usize) -> Vec<u8> {
     let mut random = Random(length as u64);
     let mut bytes = Vec::with_capacity(length + 8);
