@@ -28,7 +28,7 @@ pub(crate) struct StreamOptions {
     #[arg(long, value_name = "N", value_parser = parse::depth)]
     pub(crate) depth: Option<usize>,
 
-    /// Treat the peer as dead after this much silence: 30, 0.5, 500ms, 2m [default: 30s]
+    /// Treat the peer as dead after this much silence, for example 30, 0.5, 500ms or 2m [default: 30s]
     #[arg(long, value_name = "SECS", value_parser = parse::duration)]
     pub(crate) timeout: Option<Duration>,
 

@@ -33,7 +33,7 @@ impl Output {
         }
     }
 
-    /// Completes the output. Before this call an existing file is unchanged; after it the output is whole.
+    /// Completes the output. A file that is to be replaced is unchanged before this call; after it the output is whole.
     ///
     /// # Errors
     ///
