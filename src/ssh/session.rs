@@ -73,7 +73,7 @@ pub(crate) enum SessionEvent {
 /// How a session ended.
 #[derive(Debug, Clone)]
 pub(crate) struct SessionEnd {
-    /// Why the session ended, for the user. It matters only where the agent has sent no report.
+    /// Why the session ended, in one sentence for the user.
     pub(crate) why: String,
     /// True if a signal from outside this program killed the agent.
     pub(crate) killed: bool,

@@ -81,7 +81,7 @@ pub(crate) enum Notice {
     Warning(String),
     /// A fact that a user may want to act on: an edge goes over TCP, say.
     Note(String),
-    /// A fact for `-v`.
+    /// A detail that is shown only with `-v`.
     Detail(String),
 }
 

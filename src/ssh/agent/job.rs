@@ -25,7 +25,7 @@ pub(super) trait Job: Sized {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves processes running. The guard kills them after the worker has exited.
+    /// Dropping the future may leave processes running. The guard kills them after the worker has exited.
     async fn run(&mut self, edges: ConnectedEdges, messages: Messages);
 
     /// Returns the application's report, after [`run`](Self::run) has returned or was dropped.

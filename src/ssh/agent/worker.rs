@@ -152,8 +152,8 @@ where
         go: go.clone(),
         application: sender,
     };
-    let obeying = obey(context.clone(), inbox, routes, Arc::clone(exit));
-    let obeying = tokio::spawn(obeying);
+    let handling = handle_messages(context.clone(), inbox, routes, Arc::clone(exit));
+    let handling = tokio::spawn(handling);
     let working = async {
         let edges = edges.establish(context).await?;
         let edges = edges::wait_for(go, context, edges).await?;
@@ -164,9 +164,9 @@ where
         _ = working => {}
         () = overdue(&context.cause) => {}
     }
-    obeying.abort();
+    handling.abort();
     // The task holds an outbox, and the writer ends only when every outbox has been dropped.
-    let _ = obeying.await;
+    let _ = handling.await;
     report(context, job.report())
 }
 
@@ -190,7 +190,7 @@ struct Routes {
 }
 
 /// Carries out the controller's messages, until the session with the controller ends.
-async fn obey<R: AsyncRead + Unpin>(
+async fn handle_messages<R: AsyncRead + Unpin>(
     context: JobContext,
     mut inbox: ControlReader<R>,
     routes: Routes,

@@ -47,7 +47,7 @@ pub(crate) async fn serve<D: DataPath>(shared: Arc<Shared<D>>) {
     shared.state.wake_receiver();
 }
 
-/// What the steward knows of the two halves, the sending one first.
+/// The task that drives a half while its user does not, and its records of the two halves, the sending one first.
 struct Steward<'a, D: DataPath> {
     shared: &'a Shared<D>,
     /// The users' polls at the last tick of the timer.

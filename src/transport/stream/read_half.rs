@@ -26,8 +26,8 @@ use crate::{
 /// The half of a [`Stream`](crate::Stream) that reads, from
 /// [`Stream::into_split`](crate::Stream::into_split).
 ///
-/// Dropping it before the end of the stream aborts both directions; [`stop`](Self::stop) first where
-/// the rest is not wanted.
+/// Dropping it before the end of the stream aborts both directions. Call [`stop`](Self::stop) first to discard the rest
+/// without an abort.
 pub struct ReadHalf {
     half: RecvEither,
     info: Arc<StreamInfo>,
@@ -77,8 +77,8 @@ impl ReadHalf {
         either!(&mut self.half, half => half.poll_chunk(cx)).map_err(Into::into)
     }
 
-    /// Tells the peer's [`finish`](crate::WriteHalf::finish) that everything read from this stream, to its
-    /// end, has been taken: written, flushed, committed, whatever that is here.
+    /// Confirms to the peer's [`finish`](crate::WriteHalf::finish) that this end has processed the stream to its end:
+    /// all bytes are written, flushed or committed, as the use of the stream requires.
     ///
     /// # Errors
     ///

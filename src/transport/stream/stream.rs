@@ -113,8 +113,8 @@ impl Stream {
         self.recv.read_chunk().await
     }
 
-    /// Tells the peer's [`finish`](Self::finish) that everything read from this stream, to its
-    /// end, has been taken: written, flushed, committed, whatever that is here.
+    /// Confirms to the peer's [`finish`](Self::finish) that this end has processed the stream to its end: all bytes
+    /// are written, flushed or committed, as the use of the stream requires.
     ///
     /// # Errors
     ///

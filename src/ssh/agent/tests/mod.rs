@@ -14,7 +14,7 @@ use std::{env, process::Command};
 /// The environment variable that makes the test program an agent: [`plays_a_part`] reads it.
 const PART: &str = "RDPIPE_TEST_PART";
 
-/// Runs the test program as a guard or a worker, if [`PART`] is set. The tests below start the test program again to run
+/// Runs the test program as a guard or a worker, if [`PART`] is set. The tests start the test program again to run
 /// this. Without the variable it does nothing.
 #[test]
 fn plays_a_part() {

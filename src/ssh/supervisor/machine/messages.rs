@@ -89,7 +89,7 @@ impl PipelineMachine {
         }
         let site = Site::Stage(stage);
         match fault {
-            // Files are opened after all edges are connected. An earlier fault is one of the connection.
+            // Files are opened after all edges are connected: a local fault before that is a failure to connect.
             Some(WorkFault { kind, text }) => {
                 let is_trouble = self.phase == Phase::Connecting && kind <= FaultKind::Edge;
                 self.fail(now, site, kind, text, is_trouble);
