@@ -36,7 +36,7 @@ async fn main() -> Result<()> {
 async fn echo(mut stream: Stream) -> Result<()> {
     let (reader, writer) = stream.split();
     tokio::io::copy_buf(reader, writer).await?;
-    // The loop has read the FIN of the client. This FIN is the end of file for the client: without it,
+    // `copy_buf` has read the FIN of the client. This FIN is the end of file for the client: without it,
     // the drop of the stream would be a failure there.
     stream.shutdown().await?;
     Ok(())

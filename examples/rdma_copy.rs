@@ -42,7 +42,7 @@ async fn receive(port: u16) -> Result<()> {
     let mut rdma_stream = RdmaStream::accept(&mut listener).await?;
     eprintln!("over RDMA: {}", rdma_stream.get_ref().transport_reason());
     let mut stdout = tokio::io::stdout();
-    // `copy_buf` writes to stdout from the slot into which the device of the peer wrote, without a copy.
+    // `copy_buf` writes to stdout straight from the slot into which the device of the peer wrote.
     tokio::io::copy_buf(&mut rdma_stream, &mut stdout).await?;
     stdout.flush().await?;
     // `confirm` reports to the sender that all bytes were written, so it comes after the flush.

@@ -22,7 +22,7 @@ async fn main() -> Result<()> {
     let builder = common::builder()?.direction(Direction::Receive);
     let mut stream = common::listen(&builder, port)?.accept().await?;
     let mut stdout = tokio::io::stdout();
-    // `copy_buf` writes to stdout from the slot in which the chunk arrived, without a copy.
+    // `copy_buf` writes to stdout straight from the slot in which the chunk arrived.
     tokio::io::copy_buf(&mut stream, &mut stdout).await?;
     stdout.flush().await?;
     // `confirm` reports to the sender that all bytes were written, so it comes after the flush.
