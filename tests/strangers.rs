@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::support::{
     ends, process,
-    proxy::{CONTROL, DATA, Proxy},
+    proxy::{Connection, Proxy},
     random::Random,
     waiting::{generous, limit, patience, within},
 };
@@ -177,14 +177,13 @@ strangers! {
 
     /// Both connections, byte for byte, one after the other and side by side.
     a_replayed_handshake(house) {
-        let proxy = Proxy::to(house.address, None).await?;
+        let proxy = Proxy::start(house.address, None);
         house.serves_through(proxy.port()).await.context("the recording")?;
-        let tapes = proxy.tapes();
-        ensure!(tapes.len() == 2, "{} connections", tapes.len());
+        ensure!(proxy.connections() == 2, "{} connections", proxy.connections());
         for _ in 0..20 {
             let (mut control, mut data) = (house.stranger().await?, house.stranger().await?);
-            control.write_all(&tapes[CONTROL]).await?;
-            data.write_all(&tapes[DATA]).await?;
+            control.write_all(&proxy.tape(Connection::Control)).await?;
+            data.write_all(&proxy.tape(Connection::Data)).await?;
             hung_up(&mut data).await.context("the data connection")?;
             hung_up(&mut control).await.context("the control connection")?;
             ensure!(house.listener.accept().now_or_never().is_none(), "a recording got in");
@@ -193,12 +192,12 @@ strangers! {
 
     /// The token of a stream is good once, also while that stream is open.
     a_replayed_token(house) {
-        let proxy = Proxy::to(house.address, None).await?;
+        let proxy = Proxy::start(house.address, None);
         let dialing = connect("127.0.0.1", proxy.port(), &house.key, &house.config);
         let (dialed, accepted) = tokio::join!(dialing, house.listener.accept());
         let (mut here, mut there) = (dialed?, accepted?);
         let mut thief = house.stranger().await?;
-        thief.write_all(&proxy.tapes()[DATA]).await?;
+        thief.write_all(&proxy.tape(Connection::Data)).await?;
         hung_up(&mut thief).await?;
         here.write_all(b"unharmed").await?;
         here.shutdown().await?;
