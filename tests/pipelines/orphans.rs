@@ -147,7 +147,7 @@ fn a_command() {
     ];
     for (host, line) in victims {
         kills(&[], 137, &[host, "signal 9"], |network, _| {
-            network.process(host, line).kill();
+            network.shell(host, line).kill();
         });
     }
 }

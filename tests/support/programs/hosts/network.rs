@@ -261,6 +261,16 @@ impl Network {
         })
     }
 
+    /// Waits until a shell runs on `host` with this command line: the oldest process that has it, since a child has its
+    /// parent's until it has become another program.
+    #[track_caller]
+    pub fn shell(&self, host: &str, words: &str) -> Process {
+        eventually(&format!("{words:?} to run on {host}"), || {
+            let mut all = self.processes(host).into_iter();
+            all.find(|process| process.line.contains(words))
+        })
+    }
+
     /// Waits until nothing runs on any host, which is promised `promise` after `since`: see [`limit`] for what that means on
     /// a busy machine. Silence alone would take 30 s to be noticed.
     #[track_caller]
