@@ -1,4 +1,4 @@
-//! From a key and what differs from the defaults to a stream or a listener.
+//! The builder: from a key and settings to a stream or a listener.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     Direction, Error, Key, Listener, RdmaConfig, Stream, StreamConfig, TransportPolicy, connect,
 };
 
-/// Sets up streams: a key, and what shall differ from the defaults.
+/// Sets up streams and listeners: a key, and the settings that differ from the defaults.
 ///
 /// | setting | default |
 /// |---|---|
@@ -19,12 +19,12 @@ use crate::{
 /// | [`chunk_bytes`](Self::chunk_bytes) × [`depth`](Self::depth) | 512 KiB × 16 over TCP |
 /// | [`rdma`](Self::rdma) | 2 MiB × 4 over RDMA (× 3 each way when bytes go both ways; 3 MiB × 2 with one processor), less where the memlock limit wants it |
 /// | [`timeout`](Self::timeout) | a peer that is silent for 30 s is dead |
-/// | [`connect_timeout`](Self::connect_timeout) | the acceptor is looked for for 3 s |
+/// | [`connect_timeout`](Self::connect_timeout) | dialing is tried again for 3 s |
 /// | [`handshake_timeout`](Self::handshake_timeout) | 10 s |
 /// | [`control_runtime`](Self::control_runtime) | the runtime that makes the stream |
 /// | [`keepalive_runtime`](Self::keepalive_runtime) | none: the control runtime is never blocked |
 ///
-/// It is reused for as many streams as one likes, and cheap to clone.
+/// A builder can make any number of streams, and is cheap to clone.
 ///
 /// ```
 /// use rdpipe::{Direction, Key, Stream};
@@ -49,13 +49,13 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// With the defaults: [`StreamConfig::default`].
+    /// Returns a builder with the defaults: [`StreamConfig::default`].
     #[must_use]
     pub fn new(key: &Key) -> Self {
         Self::with_config(key, StreamConfig::default())
     }
 
-    /// With this configuration.
+    /// Returns a builder with this configuration.
     #[must_use]
     pub fn with_config(key: &Key, config: StreamConfig) -> Self {
         Self {
@@ -64,70 +64,70 @@ impl Builder {
         }
     }
 
-    /// Which transports may be used.
+    /// Sets which transports may be used.
     #[must_use]
     pub fn transport(mut self, transport: TransportPolicy) -> Self {
         self.config.transport = transport;
         self
     }
 
-    /// Which ways bytes travel: an end that only sends or only receives has one pool instead of two.
+    /// Sets the direction. An end that only sends or only receives has one pool instead of two.
     #[must_use]
     pub fn direction(mut self, direction: Direction) -> Self {
         self.config.direction = direction;
         self
     }
 
-    /// Payload of one chunk over TCP in bytes: see [`StreamConfig::chunk_bytes`].
+    /// Sets the payload of one chunk over TCP in bytes: see [`StreamConfig::chunk_bytes`].
     #[must_use]
     pub fn chunk_bytes(mut self, chunk_bytes: usize) -> Self {
         self.config.chunk_bytes = chunk_bytes;
         self
     }
 
-    /// Slots of a pool over TCP: see [`StreamConfig::depth`].
+    /// Sets the number of slots of a pool over TCP: see [`StreamConfig::depth`].
     #[must_use]
     pub fn depth(mut self, depth: usize) -> Self {
         self.config.depth = depth;
         self
     }
 
-    /// Chunks, depth, device and port over RDMA.
+    /// Sets chunk size, depth, device and port for RDMA.
     #[must_use]
     pub fn rdma(mut self, rdma: RdmaConfig) -> Self {
         self.config.rdma = rdma;
         self
     }
 
-    /// How long the peer may be silent before it counts as dead: see [`StreamConfig::timeout`].
+    /// Sets the silence after which the peer is treated as dead: see [`StreamConfig::timeout`].
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.config.timeout = timeout;
         self
     }
 
-    /// How long [`connect`](Self::connect) goes on trying to reach the acceptor.
+    /// Sets how long [`connect`](Self::connect) tries to reach the acceptor.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.config.connect_timeout = timeout;
         self
     }
 
-    /// How long a handshake may take.
+    /// Sets how long a handshake may take.
     #[must_use]
     pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
         self.config.handshake_timeout = timeout;
         self
     }
 
-    /// Where the streams' control tasks run: see [`StreamConfig::control_runtime`].
+    /// Sets the runtime of the streams' control tasks: see [`StreamConfig::control_runtime`].
     #[must_use]
     pub fn control_runtime(mut self, runtime: Handle) -> Self {
         self.config.control_runtime = Some(runtime);
         self
     }
 
-    /// What keeps the connections warm while the control tasks' runtime is blocked: see
+    /// Sets the runtime that sends keepalives while the control tasks' runtime is blocked: see
     /// [`StreamConfig::keepalive_runtime`].
     #[must_use]
     pub fn keepalive_runtime(mut self, runtime: Handle) -> Self {
@@ -135,7 +135,7 @@ impl Builder {
         self
     }
 
-    /// What has been set so far.
+    /// Returns the settings.
     #[must_use]
     pub fn config(&self) -> &StreamConfig {
         &self.config
@@ -184,7 +184,7 @@ impl Builder {
 }
 
 impl Stream {
-    /// Sets up streams under `key`, over whichever transport both ends have.
+    /// Returns a builder of streams with `key`, over the transport that both ends have.
     #[must_use]
     pub fn builder(key: &Key) -> Builder {
         Builder::new(key)
@@ -193,8 +193,8 @@ impl Stream {
 
 #[cfg(feature = "rdma")]
 impl RdmaStream {
-    /// Sets up streams under `key` that are RDMA or an error: for
-    /// [`connect_rdma`](Builder::connect_rdma), and for a listener that refuses peers without it.
+    /// Returns a builder of streams with `key` that are RDMA or an error: for
+    /// [`connect_rdma`](Builder::connect_rdma), and for a listener that refuses peers without RDMA.
     #[must_use]
     pub fn builder(key: &Key) -> Builder {
         Builder::new(key).transport(TransportPolicy::Rdma)

@@ -1,60 +1,60 @@
-//! What a stream is asked to be: sizes, time limits, transport and direction.
+//! The settings of a stream: sizes, time limits, transport and direction.
 
 use std::{thread, time::Duration};
 
 use tokio::runtime::Handle;
 
-/// Largest payload of one chunk that either end accepts, in bytes.
+/// The largest payload of one chunk that either end accepts, in bytes.
 ///
 /// 64 MiB: far above any size that gains speed (the curve is flat from 4 MiB on), and small
 /// enough that a length field damaged on the way cannot ask for gigabytes.
 pub const MAX_CHUNK_BYTES: usize = 64 << 20;
 
-/// Smallest payload of one chunk, in bytes: one page, below which headers and wake-ups dominate.
+/// The smallest payload of one chunk, in bytes: one page, below which headers and wake-ups dominate.
 pub const MIN_CHUNK_BYTES: usize = 4 << 10;
 
-/// Fewest slots a pool can have: one being filled while the other is on its way.
+/// The smallest number of slots of a pool: one is filled while the other is sent.
 pub const MIN_DEPTH: usize = 2;
 
-/// Most slots a pool can have. A control message that returns all of them at once still fits
+/// The largest number of slots of a pool. A control message that returns all of them at once still fits
 /// into one Noise message (65,519 bytes at 5 bytes a slot).
 pub const MAX_DEPTH: usize = 4096;
 
-/// How a stream is set up. Both ends bring one; the handshake takes the smaller of the two
-/// chunk sizes, and each receiver decides the depth of its own pool.
+/// The settings of one end of a stream. The handshake takes the smaller of both ends' chunk sizes, and each receiver
+/// decides the depth of its own pool.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct StreamConfig {
-    /// Payload of one chunk, in bytes: [`MIN_CHUNK_BYTES`] to [`MAX_CHUNK_BYTES`].
+    /// The payload of one chunk, in bytes: [`MIN_CHUNK_BYTES`] to [`MAX_CHUNK_BYTES`].
     pub chunk_bytes: usize,
-    /// Slots in each pool: [`MIN_DEPTH`] to [`MAX_DEPTH`]. A one-way stream has one pool per
+    /// The number of slots of each pool: [`MIN_DEPTH`] to [`MAX_DEPTH`]. A one-way stream has one pool per
     /// end, a two-way stream two.
     pub depth: usize,
-    /// How long the peer may be silent before it counts as dead. Keepalives are sent four
-    /// times as often, so a paused reader is never taken for a dead one.
+    /// The silence after which the peer is treated as dead. Keepalives are sent four times as often, so a reader that
+    /// pauses is not treated as dead.
     pub timeout: Duration,
-    /// How long [`connect`](crate::connect) goes on trying to reach the acceptor.
+    /// How long [`connect`](crate::connect) tries to reach the acceptor.
     /// The handshake that follows has its own limit, [`handshake_timeout`](Self::handshake_timeout).
     pub connect_timeout: Duration,
-    /// How long a handshake may take before the peer loses its connection.
+    /// How long a handshake may take before the connection is closed.
     pub handshake_timeout: Duration,
     /// Which transports may be used.
     pub transport: TransportPolicy,
-    /// What applies to RDMA only, its chunk size and depth among it.
+    /// The settings for RDMA, with its chunk size and depth.
     pub rdma: RdmaConfig,
-    /// Which ways bytes will travel.
+    /// The direction in which bytes travel.
     pub direction: Direction,
-    /// Where the stream's control task runs: credits, keepalives, FIN and ABORT.
+    /// The runtime of the stream's control task: credits, keepalives, FIN and ABORT.
     ///
     /// `None` is the current runtime, where a credit finds its sender without another thread.
     pub control_runtime: Option<Handle>,
-    /// What keeps the connection warm while the control task's runtime is blocked.
+    /// The runtime that sends keepalives while the control task's runtime is blocked.
     ///
-    /// `None` is right for every program that never blocks it. A program that does (ours read and write files
-    /// on the stream's own runtime, which costs one thread hop per chunk less) gives another
-    /// runtime, so that a disk that stalls for a minute does not look like a death to the peer.
+    /// `None` is right for every program that never blocks that runtime. A program that does gives another runtime, so
+    /// that the peer does not take a disk that stalls for a minute for a death. (The programs of this crate read and write
+    /// files on the stream's own runtime, which costs one thread hop per chunk less.)
     pub keepalive_runtime: Option<Handle>,
-    /// Ways to break the protocol on purpose, so that the tests are seen able to fail.
+    /// Rules of the protocol to break, which shows that the tests can fail.
     #[cfg(feature = "fault-injection")]
     pub faults: crate::Faults,
 }
@@ -84,28 +84,28 @@ impl Default for StreamConfig {
     }
 }
 
-/// How a stream is set up where RDMA carries it.
+/// The settings of a stream over RDMA.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RdmaConfig {
-    /// Payload of one chunk, in bytes, each a registered buffer.
+    /// The payload of one chunk, in bytes. Each chunk is a registered buffer.
     pub chunk_bytes: usize,
-    /// Chunks in each pool. Both shrink where the memlock limit wants it.
+    /// The number of chunks of each pool. Chunk size and depth are reduced to fit the memlock limit.
     pub depth: usize,
-    /// Only this device, by its name under `/sys/class/infiniband`.
+    /// Use only this device, by its name under `/sys/class/infiniband`.
     pub device: Option<String>,
-    /// Only this port of each device, from 1.
+    /// Use only this port of each device, from 1.
     pub port: Option<u8>,
-    /// Only this row of each port's GID table.
+    /// Use only this index of each port's GID table.
     pub gid_index: Option<u8>,
-    /// Traffic class of each packet (on RoCE v2 the DSCP and ECN bits of the IP header).
+    /// The traffic class of each packet (on RoCE v2 the DSCP and ECN bits of the IP header).
     pub traffic_class: u8,
-    /// Service level, 0 to 15 (on RoCE the VLAN priority).
+    /// The service level, 0 to 15 (on RoCE the VLAN priority).
     pub service_level: u8,
-    /// Row of the port's partition key table.
+    /// The index in the port's partition key table.
     pub pkey_index: u16,
-    /// After how many completed operations an end replaces its link, unnoticed by the users: each
-    /// leaves 64 to 128 bytes of kernel memory behind, which only a new link gives back.
+    /// The number of completed operations after which an end replaces its link, which the users do not notice. Each
+    /// operation leaks 64 to 128 bytes of kernel memory, which only a new link frees.
     pub renew_after: u64,
 }
 
@@ -137,17 +137,17 @@ impl Default for RdmaConfig {
     }
 }
 
-/// Chunk size and depth on a machine that does things at once.
+/// The chunk size and depth on a machine with several processors.
 pub(crate) const POOL: (usize, usize) = (2 << 20, 4);
 
-/// Chunk size and depth on a machine of one processor.
+/// The chunk size and depth on a machine with one processor.
 pub(crate) const LONE_POOL: (usize, usize) = (3 << 20, 2);
 
 /// A quarter of a million operations: at most 32 MiB of kernel memory for each end, and half a
 /// tebibyte of chunks of the default size between two renewals of some milliseconds.
 const RENEW_AFTER: u64 = 1 << 18;
 
-/// Which transports a stream may use.
+/// The transports that a stream may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TransportPolicy {
     /// RDMA where both ends have it and a message has crossed it, otherwise TCP.
@@ -159,8 +159,8 @@ pub enum TransportPolicy {
     Tcp,
 }
 
-/// Which ways bytes travel, seen from the end that holds the value. The two ends of a one-way
-/// stream must ask for opposite directions; an end that asks for `Both` takes what the other has.
+/// The direction in which bytes travel, seen from the end that holds the value. The two ends of a one-way
+/// stream must ask for opposite directions; an end that asks for `Both` takes the direction that the other end leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direction {
     /// Both ways.
@@ -173,13 +173,13 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Whether this end sends.
+    /// Returns true if this end sends.
     #[must_use]
     pub fn sends(self) -> bool {
         self != Self::Receive
     }
 
-    /// Whether this end receives.
+    /// Returns true if this end receives.
     #[must_use]
     pub fn receives(self) -> bool {
         self != Self::Send

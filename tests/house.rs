@@ -14,7 +14,7 @@ const STAND_INS: &[&str] = &["transport/rdma/absent.rs"];
 /// Type names that stand twice, and why that is right.
 const SAME_NAME: &[(&str, &str)] = &[];
 
-/// Most `.rs` files in a folder: a reader sees them all at once.
+/// Most `.rs` files in a folder beside `mod.rs`: a reader sees them all at once.
 const MAX_FILES: usize = 14;
 
 /// Most lines of a program's `main.rs`, which parses and dispatches.
@@ -26,7 +26,8 @@ const LAYERS: &[&[&str]] = &[
     &["bin"],
     &["cli"],
     &["ssh"],
-    &["advice", "carry", "fd", "reach"],
+    &["advice", "carry", "reach"],
+    &["fd"],
 ];
 
 /// The layers of `src/transport`, from the top down.
@@ -83,9 +84,9 @@ fn a_folder_shows_at_most_a_dozen_files() {
     let mut folders: BTreeMap<&Path, usize> = BTreeMap::new();
     let sources = sources();
     for source in &sources {
-        *folders
-            .entry(Path::new(&source.name).parent().unwrap())
-            .or_default() += 1;
+        let path = Path::new(&source.name);
+        let files = folders.entry(path.parent().unwrap()).or_default();
+        *files += usize::from(!path.ends_with("mod.rs"));
     }
     let full = folders.iter().filter(|(_, files)| **files > MAX_FILES);
     broken(full.map(|(folder, files)| format!("src/{}: {files} files", folder.display())));

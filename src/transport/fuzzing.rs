@@ -19,8 +19,7 @@ use super::{
 };
 use crate::Key;
 
-/// A header that is believed is the bytes it was read from, and a payload is delivered only
-/// behind the header that was made for it.
+/// A header that is decoded encodes to the same bytes, and a payload verifies only with the header that was made for it.
 pub fn header(data: &[u8]) {
     let Some((header, payload)) = data.split_first_chunk::<HEADER_BYTES>() else {
         return;
@@ -39,7 +38,7 @@ pub fn header(data: &[u8]) {
     }
 }
 
-/// A message that is understood can be said again, and its texts can be shown on a terminal.
+/// A message that is decoded can be encoded again, and its texts can be printed on a terminal.
 pub fn control(data: &[u8]) {
     let Ok(message) = Message::decode(data) else {
         return;
@@ -50,8 +49,7 @@ pub fn control(data: &[u8]) {
     assert_eq!(Message::decode(&message.encode()).as_ref(), Ok(&message));
 }
 
-/// Whoever does not have the key gets no session, as dialer, as acceptor, or later on the
-/// encrypted connection.
+/// A peer without the key gets no session, neither as dialer, nor as acceptor, nor later on the encrypted connection.
 pub fn handshake(data: &[u8]) {
     let key = key();
     if let Some(preamble) = data.first_chunk::<PREAMBLE_BYTES>() {
@@ -72,7 +70,7 @@ fn key() -> &'static Key {
     KEY.get_or_init(|| Key::generate().expect("random numbers").key().clone())
 }
 
-/// The acceptor's codec after a good handshake.
+/// Returns the acceptor's codec after a successful handshake.
 fn codec(key: &Key) -> Codec {
     let (_, first) = Initiator::start(key, b"");
     let (session, _) = noise::respond(key, b"", &first).expect("the same key");

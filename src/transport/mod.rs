@@ -4,8 +4,8 @@
 //!
 //! | folder | turns | into |
 //! |---|---|---|
-//! | [`connect`] | a TCP socket | a stream |
-//! | [`stream`] | reads and writes of the program | calls of the half that carries them |
+//! | [`connect`](mod@connect) | a TCP socket | a stream |
+//! | [`stream`](mod@stream) | reads and writes of the program | calls of the half that carries them |
 //! | [`rdma`] | frames in registered memory | frames in the peer's registered memory |
 //! | [`data`] | bytes | frames; also carries frames over TCP |
 //! | [`control`] | messages under Noise | the state that both halves share |
@@ -26,7 +26,7 @@ mod stream;
 
 pub use connect::{Listener, connect};
 #[cfg(feature = "cli")]
-pub(crate) use data::fill_slots::FillSlots;
+pub(crate) use data::slots::fill_slots::FillSlots;
 #[cfg(feature = "rdma")]
 pub use stream::{NotRdma, RdmaStream};
 pub use stream::{ReadHalf, ReuniteError, SendBuffer, Stream, Transport, Watch, WriteHalf};

@@ -74,8 +74,8 @@ impl ConnectedEdges {
 
     /// Closes every edge that was not taken; the peers are told if the work has failed.
     pub(super) async fn close(self) {
-        let closing = self.0.into_values().map(|(thread, joint)| async move {
-            thread.run(joint.close()).await;
+        let closing = self.0.into_values().map(|(thread, edge)| async move {
+            thread.run(edge.close()).await;
         });
         futures::future::join_all(closing).await;
     }

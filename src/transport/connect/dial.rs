@@ -1,4 +1,4 @@
-//! The dialing end: finds the acceptor, and tries again while it is not there yet.
+//! Dialing: resolves the host, connects, and tries again while the acceptor is not there yet.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -13,12 +13,10 @@ use crate::{
     transport::{rdma, stream::stream::Stream},
 };
 
-/// Pause between two rounds of attempts: short, because the usual reason to wait is a receiver
-/// that is being started at the same moment.
+/// The pause between two rounds of attempts. It is short, because most often the acceptor is being started at the same time.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How long one address may take before the next one gets its turn: a host with a dead address
-/// among its addresses is reached all the same.
+/// The time limit for one address, so that one dead address does not keep a host from being reached.
 const ADDRESS_LIMIT: Duration = Duration::from_secs(1);
 
 /// Connects to the acceptor at `host` and `port`, trying every address of the host again and
@@ -84,11 +82,11 @@ async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
     Ok(addresses)
 }
 
-/// Why an attempt did not succeed.
+/// Why an attempt failed.
 enum DialError {
-    /// Nobody is there yet, or the acceptor was too busy to answer: worth another try.
+    /// The acceptor is not there yet, or too busy to answer. Another attempt may succeed.
     NotYet(io::Error),
-    /// Another try would end the same.
+    /// Another attempt would fail as well.
     Final(HandshakeFault),
 }
 
@@ -106,7 +104,7 @@ async fn attempt(
         Err(_) => return Err(DialError::NotYet(io::ErrorKind::TimedOut.into())),
     };
     let limit = config.handshake_timeout;
-    // Boxed: it is many times larger than all the rest of `connect`.
+    // Boxed: it is many times larger than the rest of `connect`.
     let dialing = Box::pin(negotiate::dial(socket, host, key, config));
     match timeout(limit, dialing).await {
         Ok(Ok(negotiated)) => Ok(negotiated),

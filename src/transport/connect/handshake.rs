@@ -1,13 +1,13 @@
-//! From a fresh TCP connection to an authenticated control connection.
+//! The handshake: makes a fresh TCP connection an authenticated control connection.
 //!
 //! ```text
 //! dialer                                    acceptor
-//!   preamble, Noise message 1  ───────────►   wrong key, wrong version: says so, closes
+//!   preamble, Noise message 1  ───────────►   wrong key, wrong version: answers so, closes
 //!                              ◄───────────   preamble, Noise message 2
-//!   Hello                      ───────────►   only now the dialer is believed
+//!   Hello                      ───────────►   authenticates the dialer
 //! ```
 //!
-//! What follows is in [`negotiate`](super::negotiate).
+//! The module [`negotiate`](super::negotiate) continues.
 
 use std::{io, sync::Arc};
 
@@ -47,17 +47,17 @@ impl From<io::Error> for HandshakeFault {
     }
 }
 
-/// The end of a connection where a message should be.
+/// Returns the fault of a connection that ends where a message is due.
 pub(super) fn closed() -> HandshakeFault {
     io::Error::new(io::ErrorKind::UnexpectedEof, "closed by the other end").into()
 }
 
-/// The dialer's side on a fresh connection: the control connection, and where the chains begin, this
-/// end's sending direction first.
+/// The dialer's side of the handshake. Returns the control connection, and the seeds of the digest chains, the sending
+/// direction first.
 ///
 /// # Errors
 ///
-/// When the acceptor does not have the key, speaks another version, or is not rdpipe.
+/// When the acceptor does not have the key, has another version, or is not rdpipe.
 pub(crate) async fn initiate(
     mut socket: TcpStream,
     key: &Key,
@@ -94,28 +94,28 @@ async fn read_reply(
     }
 }
 
-/// A dialer that has proved that it has the key, and what it wants.
+/// A dialer that has proved that it has the key.
 pub(crate) struct Authenticated {
     /// The control connection.
     pub(super) control: Control,
-    /// What the dialer wants.
+    /// The dialer's offer.
     pub(super) hello: Hello,
-    /// Where the chains begin: this end's sending direction, then its receiving one.
+    /// The seeds of the digest chains, this end's sending direction first.
     pub(super) seeds: [u64; 2],
 }
 
-/// The acceptor's side of a control connection, up to the point where the dialer is believed.
-/// `preamble` has been read from the connection already.
+/// The acceptor's side of the handshake, until the dialer is authenticated. `preamble` has been read from the connection
+/// already.
 ///
 /// # Errors
 ///
-/// Of a stranger, or of the network: of no interest to the user of a listener.
+/// The fault of a dialer without the key, or of the network. The user of a listener is not told.
 pub(crate) async fn authenticate(
     mut socket: TcpStream,
     preamble: [u8; PREAMBLE_BYTES],
     key: &Key,
 ) -> Result<Authenticated, HandshakeFault> {
-    // Before anything else is read: how much follows is up to their version.
+    // Before anything else is read: the version decides how much follows.
     let theirs = Preamble::decode(preamble).map_or(PROTOCOL_VERSION, |p| p.version);
     if theirs != PROTOCOL_VERSION {
         refuse(socket, PreambleKind::WrongVersion).await;

@@ -1,4 +1,4 @@
-//! The accepting end: answers everybody, believes nobody without the key, and goes on listening.
+//! The listener: accepts connections, and makes streams of those that prove that they have the key.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -30,22 +30,21 @@ use crate::{
     },
 };
 
-/// Most connections that may be in a handshake at once. Whoever comes after that pushes out the
-/// one that has dawdled longest: a peer with the key needs a few milliseconds, so it is never the
-/// one, while a crowd of silent unauthenticated cannot keep it out.
+/// The most connections that may be in a handshake at once. One more closes the oldest of them. A peer with the key needs
+/// a few milliseconds, so it is never the oldest, and many silent connections cannot keep it out.
 const MAX_UNAUTHENTICATED: usize = 128;
 
-/// Streams that wait for [`Listener::accept`]. More than a few mean that nobody accepts.
+/// The most streams that wait for [`Listener::accept`].
 const BACKLOG: usize = 16;
 
-/// Pause after the system could not accept a connection, most often for want of descriptors.
+/// The pause after the system could not accept a connection, most often for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts streams from peers that have the key.
 ///
-/// Connections are answered side by side in the background. A wrong key, garbage or silence costs
-/// the *peer* its connection and is not reported; what goes wrong with a peer that has proved
-/// that it has the key is, by [`accept`](Self::accept).
+/// Connections are served concurrently in the background. A connection that sends a wrong key or garbage, or is silent,
+/// is closed without an error. A failure with a peer that has proved that it has the key is reported by
+/// [`accept`](Self::accept).
 pub struct Listener {
     address: SocketAddr,
     config: StreamConfig,
@@ -102,17 +101,17 @@ impl Listener {
         })
     }
 
-    /// The address it listens on.
+    /// Returns the address of the listener.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// The next stream from a peer that has the key.
+    /// Accepts the next stream from a peer that has the key.
     ///
     /// # Errors
     ///
-    /// What kept a stream with such a peer from coming about; the listener goes on.
+    /// The reason why a stream with such a peer failed. The listener continues.
     ///
     /// # Cancel safety
     ///
@@ -142,17 +141,17 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         socket.set_only_v6(!address.ip().is_unspecified())?;
     }
     socket.bind(&address.into())?;
-    // Deep enough for a flood of unauthenticated within the time that one accept takes.
+    // Deep enough for the connections that arrive within the time of one accept.
     socket.listen(1024)?;
     TcpListener::from_std(socket.into())
 }
 
-/// What the background of a listener shares.
+/// What the background tasks of a listener share.
 struct Acceptor {
     key: Key,
     config: StreamConfig,
-    /// Where streams will be used, so where their data path is to be made: a queue pair belongs to
-    /// the runtime that it is made in.
+    /// The runtime in which streams are used and their data paths are made: a queue pair belongs to the runtime in which
+    /// it is made.
     streams: Handle,
     unauthenticated: Mutex<Unauthenticated>,
     /// Data connections that streams wait for, by their tokens.
@@ -177,7 +176,7 @@ impl Acceptor {
     fn admit(self: &Arc<Self>, socket: TcpStream, address: SocketAddr) {
         let acceptor = Arc::clone(self);
         let mut unauthenticated = lock(&self.unauthenticated);
-        let number = unauthenticated.next();
+        let number = unauthenticated.next_number();
         let serving = async move {
             let permit = HandshakePermit {
                 acceptor: &acceptor,
@@ -195,7 +194,7 @@ impl Acceptor {
         }
     }
 
-    /// Serves one connection to its end. An error is a stranger's.
+    /// Serves one connection until it is a stream, or the data connection of a stream, or fails.
     async fn serve(
         self: &Arc<Self>,
         mut socket: TcpStream,
@@ -217,15 +216,15 @@ impl Acceptor {
                     self.take_data(socket).await?;
                     Ok(None)
                 }
-                // Boxed, as below: a stranger who says nothing costs a socket and a few hundred
-                // bytes, not the room that a whole handshake would take.
+                // Boxed, so that a silent connection costs a socket and a few hundred bytes, and not the memory of a
+                // whole handshake.
                 Some(_) => Box::pin(handshake::authenticate(socket, preamble, &self.key))
                     .await
                     .map(Some),
             }
         };
         let authenticated = timeout(limit, authenticating).await;
-        // From here on it is no stranger, and nobody pushes it out.
+        // The peer has the key: from here on no other connection closes this one.
         drop(permit);
         let Some(peer) = authenticated.map_err(|_| HandshakeFault::Timeout(limit))?? else {
             return Ok(());
@@ -236,7 +235,7 @@ impl Acceptor {
         };
         let welcome = self.closed.clone().run_until_cancelled_owned(welcome);
         let Ok(Some(arrival)) = self.streams.spawn(welcome).await else {
-            // The listener is gone, or its runtime.
+            // The listener or its runtime has been dropped.
             return Ok(());
         };
         let _ = self.arrivals.send(arrival).await;
@@ -253,7 +252,7 @@ impl Acceptor {
         Ok(())
     }
 
-    /// The data connection that will present `token`. The token is good once.
+    /// Waits for the data connection that presents `token`. A token is good for one connection.
     fn expect(&self, token: Token) -> impl Future<Output = Option<TcpStream>> + use<'_> {
         let (sender, receiver) = oneshot::channel();
         lock(&self.expected).insert(token.0, sender);
@@ -269,7 +268,7 @@ impl Acceptor {
     }
 }
 
-/// Takes a token back when the stream no longer waits for its data connection.
+/// Forgets a token when its stream does not wait for a data connection any more.
 struct TokenGuard<'a> {
     acceptor: &'a Acceptor,
     token: Token,
@@ -281,7 +280,7 @@ impl Drop for TokenGuard<'_> {
     }
 }
 
-/// The connections that have not proved anything yet, the oldest first.
+/// The connections that have not proved that they have the key, the oldest first.
 #[derive(Default)]
 struct Unauthenticated {
     numbers: u64,
@@ -289,12 +288,12 @@ struct Unauthenticated {
 }
 
 impl Unauthenticated {
-    fn next(&mut self) -> u64 {
+    fn next_number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
     }
 
-    /// Adds the newest; returns the oldest when there are too many.
+    /// Adds a connection, and returns the oldest if there are too many.
     fn admit(&mut self, number: u64, task: AbortHandle) -> Option<AbortHandle> {
         self.waiting.push_back((number, task));
         if self.waiting.len() <= MAX_UNAUTHENTICATED {
@@ -304,7 +303,7 @@ impl Unauthenticated {
     }
 }
 
-/// A place among the unauthenticated, given up when dropped.
+/// The entry of a connection among the unauthenticated, removed when dropped.
 struct HandshakePermit<'a> {
     acceptor: &'a Acceptor,
     number: u64,

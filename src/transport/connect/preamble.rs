@@ -1,4 +1,4 @@
-//! The first eight bytes of every connection: pure, no I/O.
+//! The first eight bytes of every connection. Pure, no I/O.
 //!
 //! | bytes | is                                                              |
 //! |-------|-----------------------------------------------------------------|
@@ -6,27 +6,27 @@
 //! | 6     | protocol version                                                |
 //! | 7     | what the connection is for, or what became of it ([`PreambleKind`])     |
 //!
-//! It is the only part that all versions share, so it can say that they differ.
+//! All versions share the preamble, so that two ends can detect that their versions differ.
 
 use crate::transport::data::frame::PROTOCOL_VERSION;
 
-/// Bytes of a preamble.
+/// The size of a preamble, in bytes.
 pub(crate) const PREAMBLE_BYTES: usize = 8;
 
 const MAGIC: &[u8; 6] = b"RDPIPE";
 
-/// What a connection is for, as its dialer says, or the acceptor's answer.
+/// The purpose of a connection, which its dialer sends, or the acceptor's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PreambleKind {
-    /// Dialer: this will be a control connection; a handshake follows.
+    /// From the dialer: a control connection. A handshake follows.
     Control,
-    /// Dialer: this is the data connection of a stream; its token follows.
+    /// From the dialer: the data connection of a stream. The token of the stream follows.
     Data,
-    /// Acceptor: your first message verifies; mine follows.
+    /// From the acceptor: the dialer's first message is valid. The acceptor's follows.
     Reply,
-    /// Acceptor: your first message does not verify.
+    /// From the acceptor: the dialer's first message was made with another key.
     WrongKey,
-    /// Acceptor: your version is not mine, which stands in this preamble.
+    /// From the acceptor: the versions differ. The preamble has the acceptor's.
     WrongVersion,
 }
 
@@ -40,17 +40,17 @@ impl PreambleKind {
     ];
 }
 
-/// See the module.
+/// A preamble that was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Preamble {
-    /// Protocol version of whoever wrote it.
+    /// The protocol version of the sender.
     pub(crate) version: u8,
-    /// `None`: a kind that this version does not know.
+    /// The kind; `None` for one that this version does not know.
     pub(crate) kind: Option<PreambleKind>,
 }
 
 impl Preamble {
-    /// A preamble of this version, as it travels.
+    /// Encodes a preamble of this version.
     pub(crate) fn encode(kind: PreambleKind) -> [u8; PREAMBLE_BYTES] {
         let mut bytes = [0; PREAMBLE_BYTES];
         bytes[..6].copy_from_slice(MAGIC);
@@ -62,7 +62,7 @@ impl Preamble {
         bytes
     }
 
-    /// Reads a preamble; `None` when whoever wrote the bytes is not rdpipe.
+    /// Decodes a preamble. Returns `None` if the bytes are another protocol's.
     pub(crate) fn decode(bytes: [u8; PREAMBLE_BYTES]) -> Option<Self> {
         let kind = PreambleKind::ALL
             .iter()

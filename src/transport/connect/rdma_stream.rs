@@ -1,4 +1,4 @@
-//! Dialing and accepting streams that are RDMA or an error.
+//! Dialing and accepting [`RdmaStream`], a stream that is RDMA or an error.
 
 use super::{dial::connect, listener::Listener};
 use crate::{Error, Key, RdmaStream, StreamConfig, TransportPolicy};
@@ -28,7 +28,7 @@ impl RdmaStream {
         Ok(connect(host, port, key, &config).await?.try_into()?)
     }
 
-    /// The next stream that `listener` accepts, if its data goes over RDMA.
+    /// Accepts the next stream of `listener`, if its data goes over RDMA.
     ///
     /// Bind the listener with [`TransportPolicy::Rdma`]: then a peer without RDMA is refused in the
     /// handshake. With another policy it gets its stream first, and then an abort with the reason.

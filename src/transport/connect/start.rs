@@ -1,4 +1,4 @@
-//! From what was negotiated to a stream that runs.
+//! The start of a stream: makes the halves of a negotiated stream, and starts its tasks.
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -97,7 +97,7 @@ impl Stream {
     }
 }
 
-/// Both sides of the data connection, on this runtime: the listener's may have been another one.
+/// Moves the data connection to this runtime, and makes both sides of the data path.
 fn tcp_paths(
     socket: TcpStream,
     agreement: &Agreement,
@@ -117,7 +117,7 @@ fn tcp_paths(
     ))
 }
 
-/// What the halves of a stream over one kind of data path share. The peer has its slots.
+/// Makes what the halves of a stream share, and grants all slots to the peer.
 fn share<D: DataPath>(
     state: &Arc<State>,
     (send, receive): (Option<D::Send>, Option<D::Receive>),
@@ -138,18 +138,18 @@ fn share<D: DataPath>(
     Arc::new(shared)
 }
 
-/// The halves, with their steward.
+/// Makes the halves, and starts their steward.
 fn halves<D: DataPath>(shared: Arc<Shared<D>>) -> (SendHalf<D>, RecvHalf<D>) {
     tokio::spawn(steward::serve(Arc::clone(&shared)));
     (SendHalf::new(Arc::clone(&shared)), RecvHalf::new(shared))
 }
 
-/// An IPv4 address as one, also where a socket of both families shows it inside an IPv6 one.
+/// Returns an IPv4 address that a socket of both families shows inside an IPv6 address as an IPv4 address.
 fn canonical(address: SocketAddr) -> SocketAddr {
     (address.ip().to_canonical(), address.port()).into()
 }
 
-/// Takes the control connection to the runtime that its task will run on.
+/// Moves the control connection to the runtime of its task.
 fn move_control(control: Control, runtime: &Handle) -> io::Result<Control> {
     let parts = control.into_parts();
     let socket = parts.io.into_std()?;

@@ -13,9 +13,9 @@ use tokio::io::ReadBuf;
 
 use super::{
     path::{DataPath, ReceivePath},
-    readable::Readable,
     recv_lane::SharedRecvLane,
     shared::Shared,
+    slots::readable::Readable,
 };
 use crate::{Error, faults};
 

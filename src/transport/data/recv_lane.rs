@@ -14,9 +14,11 @@ use bytes::Bytes;
 
 use super::{
     frame::{Chain, Damage, HEADER_BYTES, Header, credit_batch},
-    lending::{ChunkLender, ReturnedChunks},
     path::{ReceivePath, Slot, Violation},
-    readable::Readable,
+    slots::{
+        lending::{ChunkLender, ReturnedChunks},
+        readable::Readable,
+    },
 };
 use crate::{
     Fault, faults,

@@ -13,14 +13,9 @@ use super::{
     path::{DataPath, SendPath},
     send_lane::{Filling, SharedSendLane},
     shared::Shared,
+    slots::{fill_slots::FillSlots, lent_slot::LentSlot},
 };
-use crate::{
-    Error, faults,
-    transport::{
-        control::state::State,
-        data::{fill_slots::FillSlots, lent_slot::LentSlot},
-    },
-};
+use crate::{Error, faults, transport::control::state::State};
 
 /// The sending half of a stream over one kind of data path.
 pub(crate) struct SendHalf<D: DataPath> {

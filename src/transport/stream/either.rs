@@ -1,7 +1,9 @@
-//! One thing over whichever data path a stream was given: every call goes through one `match`, none
+//! A half or a slot over either data path.
+//!
+//! The public types hold an [`Either`], and forward every call through one `match`. So no call on the data path goes
 //! through a table of functions.
 
-/// By data path.
+/// A value over one of the two data paths.
 pub(crate) enum Either<T, R> {
     /// Over TCP.
     Tcp(T),
@@ -9,7 +11,7 @@ pub(crate) enum Either<T, R> {
     Rdma(R),
 }
 
-/// Runs the same expression on whichever there is.
+/// Runs one expression on the value of an [`Either`], whichever data path it is over.
 macro_rules! either {
     ($either:expr, $inner:ident => $call:expr) => {
         match $either {

@@ -1,100 +1,108 @@
-//! What a stream can be asked about.
+//! What was agreed on for a stream, and the methods of the public types that report it.
 
 use std::{net::SocketAddr, sync::Arc};
 
 use super::transport::Transport;
 use crate::{Direction, transport::control::state::State};
 
-/// What was agreed on, and does not change.
+/// What was agreed on for a stream. It does not change.
 pub(crate) struct StreamInfo {
+    /// The state of the stream.
     pub(crate) state: Arc<State>,
+    /// The address of the peer on the control connection.
     pub(crate) peer_addr: SocketAddr,
+    /// What carries the data.
     pub(crate) transport: Transport,
+    /// The name of the RDMA link, or the reason for TCP.
     pub(crate) reason: String,
+    /// True if TCP is a fallback.
     pub(crate) is_fallback: bool,
+    /// The direction, as this end sees it.
     pub(crate) direction: Direction,
+    /// The payload of a chunk, in bytes.
     pub(crate) chunk_bytes: usize,
+    /// The number of slots of this end's pool.
     pub(crate) depth: usize,
+    /// The reason why the pool is smaller than requested.
     pub(crate) smaller: Option<String>,
 }
 
-/// The stream_accessors that a stream and each of its halves answer, given `info(&self) -> &StreamInfo`.
+/// The methods that a stream and its halves have in common, for a type with `info(&self) -> &StreamInfo`.
 macro_rules! stream_accessors {
     ($holder:ty) => {
         impl $holder {
-            /// The name of the peer: its own for an acceptor, the one dialled for a dialer.
+            /// Returns the name of the peer: for a dialer the name that it dialed, for an acceptor the name of the peer's
+            /// host.
             #[must_use]
             pub fn peer(&self) -> &str {
                 self.info().state.peer()
             }
 
-            /// The peer's address, as the control connection sees it.
+            /// Returns the address of the peer on the control connection.
             #[must_use]
             pub fn peer_addr(&self) -> std::net::SocketAddr {
                 self.info().peer_addr
             }
 
-            /// What carries the data.
+            /// Returns what carries the data.
             #[must_use]
             pub fn transport(&self) -> $crate::Transport {
                 self.info().transport
             }
 
-            /// More about the [`transport`](Self::transport): with RDMA this end's device, port, GID
-            /// and MTU, with TCP why it is not RDMA.
+            /// Returns details of the [`transport`](Self::transport): for RDMA this end's device, port, GID and MTU, for TCP
+            /// the reason why it is not RDMA.
             #[must_use]
             pub fn transport_reason(&self) -> &str {
                 &self.info().reason
             }
 
-            /// Whether this host has RDMA and was free to use it, and the data goes over TCP all the
-            /// same: worth a line to the user, with [`transport_reason`](Self::transport_reason).
+            /// Returns true if this host has RDMA and its policy allows it, and the data goes over TCP all the same. A
+            /// program should report this, with [`transport_reason`](Self::transport_reason).
             #[must_use]
             pub fn is_fallback(&self) -> bool {
                 self.info().is_fallback
             }
 
-            /// Which ways bytes travel, as this end sees it.
+            /// Returns the direction of the stream, as this end sees it.
             #[must_use]
             pub fn direction(&self) -> $crate::Direction {
                 self.info().direction
             }
 
-            /// Payload of a chunk in bytes, as agreed.
+            /// Returns the agreed payload of a chunk, in bytes.
             #[must_use]
             pub fn chunk_bytes(&self) -> usize {
                 self.info().chunk_bytes
             }
 
-            /// Slots of this end's pool: over TCP that which receives, over RDMA each.
+            /// Returns the number of slots of this end's pool: over TCP of the receive pool, over RDMA of each pool.
             #[must_use]
             pub fn depth(&self) -> usize {
                 self.info().depth
             }
 
-            /// Why this end's pool is smaller than
-            /// [`StreamConfig::rdma`](crate::StreamConfig::rdma) wanted, where it is: the memlock limit,
-            /// or the most that one end pins. In words that follow [`chunk_bytes`](Self::chunk_bytes)
-            /// and [`depth`](Self::depth).
+            /// Returns the reason why this end's pool is smaller than [`StreamConfig::rdma`](crate::StreamConfig::rdma)
+            /// requested, if it is: the memlock limit, or the most that one end pins. The text follows
+            /// [`chunk_bytes`](Self::chunk_bytes) and [`depth`](Self::depth) in a message.
             #[must_use]
             pub fn smaller_pool_reason(&self) -> Option<&str> {
                 self.info().smaller.as_deref()
             }
 
-            /// Counts so far, of both directions.
+            /// Returns the counts of both directions so far.
             #[must_use]
             pub fn stats(&self) -> $crate::Stats {
                 self.info().state.stats()
             }
 
-            /// Watches the stream from elsewhere.
+            /// Returns a view of the stream that can be used while its halves are in use.
             #[must_use]
             pub fn watch(&self) -> $crate::Watch {
                 $crate::transport::stream::watch::Watch(std::sync::Arc::clone(&self.info().state))
             }
 
-            /// Ends the stream in both directions because something broke. The peer's reads and
-            /// writes fail with [`Error::PeerAborted`](crate::Error::PeerAborted), which carries
+            /// Ends the stream in both directions as a failure. The peer's reads and writes fail with [`Error::PeerAborted`](crate::Error::PeerAborted), which carries
             /// `reason`; those of this end with [`Error::Aborted`](crate::Error::Aborted).
             pub fn abort(&mut self, reason: &str) {
                 self.info()

@@ -3,7 +3,7 @@
 //! | file | what it has |
 //! |---|---|
 //! | [`stream`] | [`Stream`]: both halves |
-//! | `rdma_stream` | [`RdmaStream`](crate::RdmaStream): a stream that is RDMA or an error |
+//! | `rdma_stream` | [`RdmaStream`]: a stream that is RDMA or an error |
 //! | [`write_half`], [`read_half`] | the two halves |
 //! | [`send_buffer`] | a slot of the sending pool, lent to the program |
 //! | [`either`](mod@either) | the enum over the data paths through which every call goes |
@@ -17,6 +17,10 @@ pub(crate) mod info;
 mod rdma_stream;
 pub(crate) mod read_half;
 pub(crate) mod send_buffer;
+#[allow(
+    clippy::module_inception,
+    reason = "the folder is the layer, the file its main type"
+)]
 pub(crate) mod stream;
 pub(crate) mod transport;
 mod watch;

@@ -55,7 +55,7 @@ impl RdmaStream {
     ///
     /// # Errors
     ///
-    /// Whatever ended the stream before; [`Error::Unconfirmed`] when all bytes had arrived and
+    /// What ended the stream before; [`Error::Unconfirmed`] when all bytes had arrived and
     /// only the confirmation is missing.
     ///
     /// # Cancel safety
@@ -65,7 +65,7 @@ impl RdmaStream {
         self.0.finish().await
     }
 
-    /// A registered buffer to fill and [`send`](Self::send) without a copy: see
+    /// Lends a registered buffer to fill and [`send`](Self::send) without a copy: see
     /// [`WriteHalf::send_buffer`].
     ///
     /// # Errors
@@ -89,8 +89,7 @@ impl RdmaStream {
         self.0.send(buffer)
     }
 
-    /// The unread rest of the next chunk that arrives, as bytes that own their slot; `None` at the end
-    /// of the stream. See [`ReadHalf::read_chunk`].
+    /// Returns the unread rest of the next chunk, as bytes that own their slot; `None` at the end of the stream. See [`ReadHalf::read_chunk`].
     ///
     /// # Errors
     ///
@@ -113,12 +112,12 @@ impl RdmaStream {
         self.0.confirm()
     }
 
-    /// Tells the peer that this end wants no more of its bytes, and is content: see [`Stream::stop`].
+    /// Tells the peer that this end needs no more of its bytes, and that this is no failure: see [`Stream::stop`].
     pub fn stop(&mut self) {
         self.0.stop();
     }
 
-    /// Lets go of the stream and waits until its last message has arrived at the peer, for at
+    /// Drops the stream and waits until its last message has arrived at the peer, for at
     /// most two seconds: see [`Stream::close`].
     ///
     /// # Cancel safety
@@ -128,18 +127,18 @@ impl RdmaStream {
         self.0.close().await;
     }
 
-    /// Two halves, for two tasks.
+    /// Splits the stream into two halves, for two tasks.
     #[must_use]
     pub fn into_split(self) -> (ReadHalf, WriteHalf) {
         self.0.into_split()
     }
 
-    /// Two halves, for two tasks or for one that uses both at once.
+    /// Borrows the two halves, for two tasks or for one that uses both at once.
     pub fn split(&mut self) -> (&mut ReadHalf, &mut WriteHalf) {
         self.0.split()
     }
 
-    /// The stream, for what looks at one whatever its transport.
+    /// Returns the stream, for code that reads from one whatever its transport.
     #[must_use]
     pub fn get_ref(&self) -> &Stream {
         &self.0
@@ -149,7 +148,7 @@ impl RdmaStream {
         self.0.info()
     }
 
-    /// The stream, for what takes one whatever its transport.
+    /// Returns the stream, for code that takes one whatever its transport.
     #[must_use]
     pub fn into_inner(self) -> Stream {
         self.0
@@ -167,12 +166,12 @@ impl From<RdmaStream> for Stream {
 /// The data of a stream goes over TCP, and that stream, unharmed.
 ///
 /// As an [`Error`] it is [`HandshakeFault::Transport`] with the reason; turning it into one aborts the
-/// stream, and its peer hears the reason too.
+/// stream, and its peer receives the reason too.
 #[derive(Debug)]
 pub struct NotRdma(Box<Stream>);
 
 impl NotRdma {
-    /// The stream over TCP.
+    /// Returns the stream over TCP.
     #[must_use]
     pub fn into_inner(self) -> Stream {
         *self.0
@@ -203,7 +202,7 @@ impl TryFrom<Stream> for RdmaStream {
 
     /// # Errors
     ///
-    /// When the stream's data goes over TCP: the error gives it back.
+    /// When the stream's data goes over TCP. The error returns the stream.
     fn try_from(stream: Stream) -> Result<Self, NotRdma> {
         match stream.transport() {
             Transport::Rdma => Ok(Self(stream)),

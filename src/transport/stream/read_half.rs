@@ -64,7 +64,7 @@ impl ReadHalf {
         poll_fn(|cx| self.poll_read_chunk(cx)).await
     }
 
-    /// [`read_chunk`](Self::read_chunk) for those who poll.
+    /// [`read_chunk`](Self::read_chunk) as a poll function.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl ReadHalf {
         either!(&self.half, half => half.confirm())
     }
 
-    /// Tells the peer that this end wants no more of its bytes, and is content: its writes fail
+    /// Tells the peer that this end needs no more of its bytes, and that this is no failure: its writes fail
     /// with [`Error::Stopped`], as a pipe's do whose reader has left.
     pub fn stop(&mut self) {
         either!(&self.half, half => half.stop());

@@ -1,4 +1,4 @@
-//! A slot of the sending pool in the hands of the user.
+//! A slot of the sending pool, lent to the user.
 
 use std::{
     fmt,
@@ -8,7 +8,7 @@ use std::{
 
 use super::either::{Either, either};
 use crate::transport::{
-    data::{lent_slot::LentSlot, tcp::Tcp},
+    data::{slots::lent_slot::LentSlot, tcp::Tcp},
     rdma::Rdma,
 };
 
@@ -42,18 +42,18 @@ impl SendBuffer {
         self.0
     }
 
-    /// Bytes that it can hold in all: the payload of a chunk.
+    /// Returns the number of bytes that the buffer can hold: the payload of a chunk.
     #[must_use]
     pub fn capacity(&self) -> usize {
         either!(&self.0, slot => slot.filling().capacity())
     }
 
-    /// The bytes behind those that it holds: what was in them before, to be overwritten.
+    /// Returns the free bytes after the content, to be overwritten. They hold old data.
     pub fn unfilled_mut(&mut self) -> &mut [u8] {
         either!(&mut self.0, slot => slot.filling_mut().room())
     }
 
-    /// It holds `count` bytes more, the first ones of [`unfilled_mut`](Self::unfilled_mut).
+    /// Adds the first `count` bytes of [`unfilled_mut`](Self::unfilled_mut) to the content.
     ///
     /// # Panics
     ///
@@ -66,7 +66,7 @@ impl SendBuffer {
         either!(&mut self.0, slot => slot.filling_mut().fill(count));
     }
 
-    /// It holds none any more.
+    /// Removes the content.
     pub fn clear(&mut self) {
         either!(&mut self.0, slot => slot.filling_mut().clear());
     }
@@ -86,7 +86,7 @@ impl DerefMut for SendBuffer {
     }
 }
 
-/// Takes as much as there is room for; nothing when it is full.
+/// Takes as many bytes as fit; 0 when the buffer is full.
 impl io::Write for SendBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(bytes)])
@@ -96,7 +96,7 @@ impl io::Write for SendBuffer {
         Ok(either!(&mut self.0, slot => slot.filling_mut().copy(parts)))
     }
 
-    /// Does nothing: what it holds is sent by [`WriteHalf::send`](crate::WriteHalf::send).
+    /// Does nothing: the content is sent by [`WriteHalf::send`](crate::WriteHalf::send).
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

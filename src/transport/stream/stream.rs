@@ -1,4 +1,4 @@
-//! The stream that users hold, whichever data path it was given.
+//! The public stream, over either data path.
 
 use std::{
     io::{self, IoSlice},
@@ -16,7 +16,7 @@ use super::{
     send_buffer::SendBuffer,
     write_half::WriteHalf,
 };
-use crate::{Error, transport::data::fill_slots::FillSlots};
+use crate::{Error, transport::data::slots::fill_slots::FillSlots};
 
 /// One authenticated, checked stream to another process: [`AsyncRead`], [`AsyncBufRead`] and
 /// [`AsyncWrite`] over slots of fixed size.
@@ -50,7 +50,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream that these are the halves of.
+    /// Joins two halves of one stream.
     pub(crate) fn of(recv: ReadHalf, send: WriteHalf) -> Self {
         Self { recv, send }
     }
@@ -66,7 +66,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Whatever ended the stream before; [`Error::Unconfirmed`] when all bytes had arrived and
+    /// What ended the stream before; [`Error::Unconfirmed`] when all bytes had arrived and
     /// only the confirmation is missing.
     ///
     /// # Cancel safety
@@ -76,7 +76,7 @@ impl Stream {
         self.send.finish().await
     }
 
-    /// A registered buffer to fill and [`send`](Self::send) without a copy: see
+    /// Lends a registered buffer to fill and [`send`](Self::send) without a copy: see
     /// [`WriteHalf::send_buffer`].
     ///
     /// # Errors
@@ -100,8 +100,7 @@ impl Stream {
         self.send.send(buffer)
     }
 
-    /// The unread rest of the next chunk that arrives, as bytes that own their slot; `None` at the end
-    /// of the stream. See [`ReadHalf::read_chunk`].
+    /// Returns the unread rest of the next chunk, as bytes that own their slot; `None` at the end of the stream. See [`ReadHalf::read_chunk`].
     ///
     /// # Errors
     ///
@@ -124,13 +123,13 @@ impl Stream {
         self.recv.confirm()
     }
 
-    /// Tells the peer that this end wants no more of its bytes, and is content: its writes fail
+    /// Tells the peer that this end needs no more of its bytes, and that this is no failure: its writes fail
     /// with [`Error::Stopped`], as a pipe's do whose reader has left.
     pub fn stop(&mut self) {
         self.recv.stop();
     }
 
-    /// Lets go of the stream and waits until its last message has arrived at the peer, for at
+    /// Drops the stream and waits until its last message has arrived at the peer, for at
     /// most two seconds. A program that exits right after a stream's end should.
     ///
     /// # Cancel safety
@@ -142,14 +141,13 @@ impl Stream {
         info.state.ended.cancelled().await;
     }
 
-    /// Two halves, for two tasks. They are put together again by [`ReadHalf::reunite`].
+    /// Splits the stream into two halves, for two tasks. [`ReadHalf::reunite`] joins them.
     #[must_use]
     pub fn into_split(self) -> (ReadHalf, WriteHalf) {
         (self.recv, self.send)
     }
 
-    /// Two halves, for two tasks or for one that uses both at once; the stream is whole again when they
-    /// are gone.
+    /// Borrows the two halves, for two tasks or for one that uses both at once.
     pub fn split(&mut self) -> (&mut ReadHalf, &mut WriteHalf) {
         (&mut self.recv, &mut self.send)
     }
@@ -158,11 +156,11 @@ impl Stream {
 stream_accessors!(Stream);
 
 impl ReadHalf {
-    /// Puts the halves of one stream together again.
+    /// Joins the halves of one stream.
     ///
     /// # Errors
     ///
-    /// When `write` is of another stream: the error gives both halves back.
+    /// When `write` is of another stream. The error returns both halves.
     pub fn reunite(self, write: WriteHalf) -> Result<Stream, ReuniteError> {
         if Arc::ptr_eq(self.info(), write.info()) {
             Ok(Stream::of(self, write))
@@ -172,13 +170,13 @@ impl ReadHalf {
     }
 }
 
-/// Two halves of different streams, unharmed.
+/// Two halves of different streams, which can still be used.
 #[derive(Debug, thiserror::Error)]
 #[error("these are halves of two different streams")]
 pub struct ReuniteError(Box<(ReadHalf, WriteHalf)>);
 
 impl ReuniteError {
-    /// The halves.
+    /// Returns the halves.
     #[must_use]
     pub fn into_inner(self) -> (ReadHalf, WriteHalf) {
         *self.0

@@ -1,15 +1,15 @@
-//! A look at a stream from elsewhere.
+//! A view of a stream whose halves are in use elsewhere.
 
 use std::sync::Arc;
 
 use crate::{Error, Stats, transport::control::state::State};
 
-/// Watches a stream from elsewhere while its halves are in use.
+/// A view of a stream, for use while its halves are in use elsewhere.
 #[derive(Clone)]
 pub struct Watch(pub(super) Arc<State>);
 
 impl Watch {
-    /// Completes when the stream has failed, or the peer wants no more bytes.
+    /// Completes when the stream has failed, or the peer needs no more bytes.
     ///
     /// # Cancel safety
     ///
@@ -20,7 +20,7 @@ impl Watch {
             .unwrap_or(Error::Misuse("interrupted without a cause"))
     }
 
-    /// What ended the stream before its time, if anything did.
+    /// Returns what ended the stream before its time, if anything did.
     #[must_use]
     pub fn error(&self) -> Option<Error> {
         if self.0.sends() {
@@ -30,7 +30,7 @@ impl Watch {
         }
     }
 
-    /// Counts so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.0.stats()

@@ -19,8 +19,8 @@ use crate::{
     Error,
     transport::{
         data::{
-            fill_slots::FillSlots,
             send_half::{FOREIGN_BUFFER, SendHalf},
+            slots::fill_slots::FillSlots,
             tcp::Tcp,
         },
         rdma::Rdma,
@@ -54,7 +54,7 @@ impl WriteHalf {
     ///
     /// # Errors
     ///
-    /// Whatever ended the stream before; [`Error::Unconfirmed`] when all bytes had arrived and
+    /// What ended the stream before; [`Error::Unconfirmed`] when all bytes had arrived and
     /// only the confirmation is missing.
     ///
     /// # Cancel safety
@@ -64,9 +64,9 @@ impl WriteHalf {
         poll_fn(|cx| either!(&mut self.half, half => half.poll_finish(cx))).await
     }
 
-    /// A registered buffer to fill and [`send`](Self::send): what is read into it is not copied again.
+    /// Lends a registered buffer to fill and [`send`](Self::send). Its content is not copied.
     /// Waits while none is free. Of the slots of a pool all but one can be lent at the same time, so
-    /// writes never wait for buffers; whoever holds all of those waits for one that nobody else returns.
+    /// writes never wait for buffers. A program that holds all of these waits until it returns one itself.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl WriteHalf {
         poll_fn(|cx| self.poll_send_buffer(cx)).await
     }
 
-    /// [`send_buffer`](Self::send_buffer) for those who poll.
+    /// [`send_buffer`](Self::send_buffer) as a poll function.
     ///
     /// # Errors
     ///

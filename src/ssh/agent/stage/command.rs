@@ -39,21 +39,21 @@ pub(super) async fn run(stage: &StageContext, command: &[u8], ends: StageEdges) 
     let (good, is_good) = oneshot::channel();
     let supervising = supervise(stage, tree, good, dead.clone());
     let taking = async {
-        if let (Some((thread, joint)), Some(stdin)) = (input, pipes.stdin) {
-            thread.run(take(joint, stdin, dead.clone())).await;
+        if let (Some((thread, edge)), Some(stdin)) = (input, pipes.stdin) {
+            thread.run(take(edge, stdin, dead.clone())).await;
         }
     };
     let giving = async {
-        if let (Some((thread, joint)), Some(stdout)) = (output, pipes.stdout) {
-            thread.run(give(joint, stdout, is_good)).await;
+        if let (Some((thread, edge)), Some(stdout)) = (output, pipes.stdout) {
+            thread.run(give(edge, stdout, is_good)).await;
         }
     };
     tokio::join!(supervising, taking, giving).0
 }
 
 async fn close(end: Option<PlacedEdge>) {
-    if let Some((thread, joint)) = end {
-        thread.run(joint.close()).await;
+    if let Some((thread, edge)) = end {
+        thread.run(edge.close()).await;
     }
 }
 
@@ -113,20 +113,20 @@ fn give_up_if_killed(stage: &StageContext, status: Status) {
 
 /// Gives the command its input. Its stdin is closed after a verified end, or when it is dead: a pipe
 /// cannot say that something broke, and `cat > copy` must not end happily on half its input.
-async fn take(mut joint: ConnectedEdge, stdin: Stdin, dead: CancellationToken) {
+async fn take(mut edge: ConnectedEdge, stdin: Stdin, dead: CancellationToken) {
     let Stdin { pipe, hold } = stdin;
     let sink = match Sink::new(pipe, "the command's input") {
         Ok(mut sink) => {
-            take_into(&mut joint, &mut sink, &dead).await;
+            take_into(&mut edge, &mut sink, &dead).await;
             Some(sink)
         }
         Err(error) => {
-            joint.fail_local(format!("cannot use a pipe: {error}"));
+            edge.fail_local(format!("cannot use a pipe: {error}"));
             None
         }
     };
-    if joint.cause.has_failed() {
-        joint.abort_if_failed();
+    if edge.cause.has_failed() {
+        edge.abort_if_failed();
         dead.cancelled().await;
         drop(sink);
     } else {
@@ -134,68 +134,68 @@ async fn take(mut joint: ConnectedEdge, stdin: Stdin, dead: CancellationToken) {
         if let Some(hold) = hold {
             hold.release();
         }
-        if !joint.cause.input_stopped.is_set() {
+        if !edge.cause.input_stopped.is_set() {
             // Fails only where the peer is gone by now: it had given everything.
-            let _ = joint.stream.confirm();
+            let _ = edge.stream.confirm();
         }
     }
-    joint.close().await;
+    edge.close().await;
 }
 
-async fn take_into(joint: &mut ConnectedEdge, sink: &mut Sink, dead: &CancellationToken) {
+async fn take_into(edge: &mut ConnectedEdge, sink: &mut Sink, dead: &CancellationToken) {
     let drained = tokio::select! {
         biased;
-        drained = joint.drain(sink) => Some(drained),
+        drained = edge.drain(sink) => Some(drained),
         () = dead.cancelled() => None,
     };
     match drained {
         Some(Ok(()) | Err(Trouble::Elsewhere | Trouble::Stopped)) => {}
-        Some(Err(Trouble::Stream(error))) => joint.broken(error),
+        Some(Err(Trouble::Stream(error))) => edge.broken(error),
         Some(Err(Trouble::Local(error, offset))) if error.kind() != io::ErrorKind::BrokenPipe => {
-            joint.fail_local(format!(
+            edge.fail_local(format!(
                 "cannot write to the command at byte {offset}: {error}"
             ));
         }
         // It closed its stdin early, or ended without having read all.
         Some(Err(Trouble::Local(..))) | None => {
-            if !joint.cause.has_failed() {
-                joint.cause.input_stopped.set();
-                joint.stream.stop();
+            if !edge.cause.has_failed() {
+                edge.cause.input_stopped.set();
+                edge.stream.stop();
             }
         }
     }
 }
 
 /// Sends what the command writes, and a FIN once it is `good`.
-async fn give(mut joint: ConnectedEdge, stdout: OwnedFd, good: oneshot::Receiver<()>) {
-    match give_from(&mut joint, stdout, good).await {
+async fn give(mut edge: ConnectedEdge, stdout: OwnedFd, good: oneshot::Receiver<()>) {
+    match give_from(&mut edge, stdout, good).await {
         Ok(()) | Err(Trouble::Elsewhere) => {}
-        Err(Trouble::Stopped) => joint.cause.output_stopped.set(),
-        Err(Trouble::Stream(error)) => joint.broken(error),
+        Err(Trouble::Stopped) => edge.cause.output_stopped.set(),
+        Err(Trouble::Stream(error)) => edge.broken(error),
         Err(Trouble::Local(error, offset)) => {
-            joint.fail_local(format!(
+            edge.fail_local(format!(
                 "cannot read from the command at byte {offset}: {error}"
             ));
         }
     }
-    joint.close().await;
+    edge.close().await;
 }
 
 async fn give_from(
-    joint: &mut ConnectedEdge,
+    edge: &mut ConnectedEdge,
     stdout: OwnedFd,
     good: oneshot::Receiver<()>,
 ) -> Result<(), Trouble> {
     let mut source = Source::new(stdout).map_err(|error| Trouble::Local(error, 0))?;
-    let filled = joint.fill(&mut source).await;
+    let filled = edge.fill(&mut source).await;
     if let Err(Trouble::Stopped) = filled {
         // Before the pipe is closed, so that a death by SIGPIPE finds its excuse.
-        joint.cause.output_stopped.set();
+        edge.cause.output_stopped.set();
     }
     drop(source);
     filled?;
-    match joint.until(good).await? {
-        Ok(()) => joint.finish().await,
+    match edge.until(good).await? {
+        Ok(()) => edge.finish().await,
         Err(_) => Err(Trouble::Elsewhere),
     }
 }

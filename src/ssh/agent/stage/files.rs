@@ -17,17 +17,17 @@ pub(super) async fn run(
     paths: Vec<Vec<u8>>,
     ends: StageEdges,
 ) -> Option<Status> {
-    let (thread, joint) = ends.output?;
-    Some(thread.run(send(stage.clone(), joint, paths)).await)
+    let (thread, edge) = ends.output?;
+    Some(thread.run(send(stage.clone(), edge, paths)).await)
 }
 
-async fn send(stage: StageContext, mut joint: ConnectedEdge, paths: Vec<Vec<u8>>) -> Status {
+async fn send(stage: StageContext, mut edge: ConnectedEdge, paths: Vec<Vec<u8>>) -> Status {
     let mut status = Status::Exited(0);
     let mut at = PathBuf::new();
     let sending = async {
         for typed in paths {
             at = path::resolve(typed.clone());
-            if let Err(error) = send_one(&mut joint, &at).await? {
+            if let Err(error) = send_one(&mut edge, &at).await? {
                 status = Status::Exited(1);
                 let why = plain(&error);
                 stage.send(&FromStage::Unreadable { path: typed, why });
@@ -36,20 +36,20 @@ async fn send(stage: StageContext, mut joint: ConnectedEdge, paths: Vec<Vec<u8>>
         Ok(status)
     };
     let sent = sending.await;
-    read::conclude(&stage, joint, &at, sent).await
+    read::conclude(&stage, edge, &at, sent).await
 }
 
 /// Sends one file. The inner error is that of one of which nothing was sent: the next one may follow. After one
 /// that fails later nothing may, since it would look like the rest of it.
 async fn send_one(
-    joint: &mut ConnectedEdge,
+    edge: &mut ConnectedEdge,
     path: &std::path::Path,
 ) -> Result<io::Result<()>, Trouble> {
     let mut source = match Source::open(path) {
         Ok(source) => source,
         Err(error) => return Ok(Err(error)),
     };
-    match joint.fill(&mut source).await {
+    match edge.fill(&mut source).await {
         Err(Trouble::Local(error, 0)) => Ok(Err(error)),
         filled => filled.map(Ok),
     }

@@ -129,5 +129,5 @@ async fn receive(stage: &StageContext, mut messages: Messages) {
             }
         }
     }
-    pending().await
+    pending::<()>().await;
 }

@@ -53,7 +53,7 @@ impl StageContext {
     fn send(&self, message: &FromStage) {
         match Payload::encode(message) {
             Ok(payload) => self.context.outbox.send(FromAgent::Application(payload)),
-            // Paths come from the order, which was no longer; only many bytes of a reason could do that.
+            // Only a path that fills an order, with a reason behind it, is too long.
             Err(error) => self.context.fail_local(&error.to_string()),
         }
     }

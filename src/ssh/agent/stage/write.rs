@@ -26,7 +26,7 @@ pub(super) async fn run(
     let committed = CancellationToken::new();
     let storing = async {
         let is_stored = match input {
-            Some((thread, joint)) => thread.run(store(stage.clone(), joint, path, append)).await,
+            Some((thread, edge)) => thread.run(store(stage.clone(), edge, path, append)).await,
             None => create(stage, &path, append).await,
         };
         if is_stored {
@@ -35,8 +35,8 @@ pub(super) async fn run(
         Some(Status::Exited(u8::from(!is_stored)))
     };
     let ending = async {
-        if let Some((thread, joint)) = output {
-            thread.run(give_nothing(joint, committed.clone())).await;
+        if let Some((thread, edge)) = output {
+            thread.run(give_nothing(edge, committed.clone())).await;
         }
     };
     tokio::join!(storing, ending).0
@@ -68,9 +68,9 @@ async fn create(stage: &StageContext, path: &Path, append: bool) -> bool {
 }
 
 /// Writes the input to the file.
-async fn store(stage: StageContext, mut joint: ConnectedEdge, path: PathBuf, append: bool) -> bool {
-    let stored = match open(&joint, &path, append).await {
-        Ok(file) => store_into(&stage, &mut joint, file).await,
+async fn store(stage: StageContext, mut edge: ConnectedEdge, path: PathBuf, append: bool) -> bool {
+    let stored = match open(&edge, &path, append).await {
+        Ok(file) => store_into(&stage, &mut edge, file).await,
         Err(trouble) => Err(("cannot open", trouble, String::new())),
     };
     let is_stored = stored.is_ok();
@@ -78,16 +78,16 @@ async fn store(stage: StageContext, mut joint: ConnectedEdge, path: PathBuf, app
         Ok(()) => {
             stage.send(&FromStage::Ended(Status::Exited(0)));
             // Fails only where the peer is gone by now: it had given everything.
-            let _ = joint.stream.confirm();
+            let _ = edge.stream.confirm();
         }
-        Err((what, trouble, before)) => tell(&stage, &joint, &path, what, trouble, &before),
+        Err((what, trouble, before)) => tell(&stage, &edge, &path, what, trouble, &before),
     }
-    joint.close().await;
+    edge.close().await;
     is_stored
 }
 
-async fn open(joint: &ConnectedEdge, path: &Path, append: bool) -> Result<OutputFile, Trouble> {
-    let opened = joint.until(OutputFile::open(path, append)).await?;
+async fn open(edge: &ConnectedEdge, path: &Path, append: bool) -> Result<OutputFile, Trouble> {
+    let opened = edge.until(OutputFile::open(path, append)).await?;
     opened.map_err(|error| Trouble::Local(error, 0))
 }
 
@@ -95,15 +95,15 @@ async fn open(joint: &ConnectedEdge, path: &Path, append: bool) -> Result<Output
 /// before where it is not that any more.
 async fn store_into(
     stage: &StageContext,
-    joint: &mut ConnectedEdge,
+    edge: &mut ConnectedEdge,
     mut file: OutputFile,
 ) -> Result<(), (&'static str, Trouble, String)> {
     let before = file.before();
     let failed = |what| move |trouble| (what, trouble, before.clone());
-    let drained = joint.drain(file.sink()).await;
+    let drained = edge.drain(file.sink()).await;
     drained.map_err(failed.clone()("cannot write"))?;
     stage.send(&FromStage::InputComplete);
-    let proceeding = joint.until(stage.proceed.cancelled()).await;
+    let proceeding = edge.until(stage.proceed.cancelled()).await;
     proceeding.map_err(failed.clone()("cannot write"))?;
     let committed = file.commit(stage.fsync).await;
     committed.map_err(|error| failed("cannot finish")(Trouble::Local(error, 0)))
@@ -111,7 +111,7 @@ async fn store_into(
 
 fn tell(
     stage: &StageContext,
-    joint: &ConnectedEdge,
+    edge: &ConnectedEdge,
     path: &Path,
     what: &str,
     trouble: Trouble,
@@ -120,12 +120,12 @@ fn tell(
     let path = path.display();
     match trouble {
         Trouble::Local(error, 0) => {
-            return joint.fail_local(format!("{what} {path}: {error}{before}"));
+            return edge.fail_local(format!("{what} {path}: {error}{before}"));
         }
         Trouble::Local(error, offset) => {
-            return joint.fail_local(format!("{what} {path} at byte {offset}: {error}{before}"));
+            return edge.fail_local(format!("{what} {path} at byte {offset}: {error}{before}"));
         }
-        Trouble::Stream(error) => joint.broken(error),
+        Trouble::Stream(error) => edge.broken(error),
         Trouble::Stopped | Trouble::Elsewhere => {}
     }
     if let Some(before) = before.strip_prefix("; it") {
@@ -137,15 +137,15 @@ fn tell(
 }
 
 /// An empty stream, once the file is committed.
-async fn give_nothing(mut joint: ConnectedEdge, committed: CancellationToken) {
-    let given = match joint.until(committed.cancelled()).await {
-        Ok(()) => joint.finish().await,
+async fn give_nothing(mut edge: ConnectedEdge, committed: CancellationToken) {
+    let given = match edge.until(committed.cancelled()).await {
+        Ok(()) => edge.finish().await,
         Err(trouble) => Err(trouble),
     };
     match given {
-        Err(Trouble::Stopped) => joint.cause.output_stopped.set(),
-        Err(Trouble::Stream(error)) => joint.broken(error),
+        Err(Trouble::Stopped) => edge.cause.output_stopped.set(),
+        Err(Trouble::Stream(error)) => edge.broken(error),
         Ok(()) | Err(Trouble::Local(..) | Trouble::Elsewhere) => {}
     }
-    joint.close().await;
+    edge.close().await;
 }

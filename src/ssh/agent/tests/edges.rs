@@ -57,12 +57,12 @@ impl Job for Echo {
     }
 
     async fn run(&mut self, edges: ConnectedEdges, mut messages: Messages) {
-        let moving = edges.0.into_iter().map(|(id, (thread, joint))| {
+        let moving = edges.0.into_iter().map(|(id, (thread, edge))| {
             let direction = self.directions[&id];
             async move {
                 (
                     id,
-                    (thread.clone(), thread.run(echo(joint, direction)).await),
+                    (thread.clone(), thread.run(echo(edge, direction)).await),
                 )
             }
         });
@@ -83,16 +83,16 @@ impl Job for Echo {
     }
 }
 
-async fn echo(mut joint: ConnectedEdge, direction: EdgeDirection) -> ConnectedEdge {
+async fn echo(mut edge: ConnectedEdge, direction: EdgeDirection) -> ConnectedEdge {
     let mut bytes = *b"sent";
     if direction != EdgeDirection::Send {
-        joint.stream.read_exact(&mut bytes).await.unwrap();
+        edge.stream.read_exact(&mut bytes).await.unwrap();
     }
     if direction != EdgeDirection::Receive {
-        joint.stream.write_all(&bytes).await.unwrap();
-        joint.stream.flush().await.unwrap();
+        edge.stream.write_all(&bytes).await.unwrap();
+        edge.stream.flush().await.unwrap();
     }
-    joint
+    edge
 }
 
 /// The controller's end of a session with a worker in this process.

@@ -141,14 +141,14 @@ impl PendingEdge {
         let establishing = edge::establish(id, self.plan, self.requests, outbox);
         match self.thread.run(establishing).await {
             Ok(stream) => {
-                let joint = ConnectedEdge {
+                let edge = ConnectedEdge {
                     stream,
                     meter: self.meter,
                     peer,
                     cause: Arc::clone(&context.cause),
                     stage: context.name.clone(),
                 };
-                Some((self.thread, joint))
+                Some((self.thread, edge))
             }
             Err(text) => {
                 context.fail(FaultKind::Edge, &text);
@@ -165,7 +165,7 @@ pub(super) async fn wait_for(
     context: &JobContext,
     edges: ConnectedEdges,
 ) -> Option<ConnectedEdges> {
-    let broken = edges.0.values().map(|(_, joint)| until_broken(joint));
+    let broken = edges.0.values().map(|(_, edge)| until_broken(edge));
     let failed = async {
         futures::future::join_all(broken).await;
         context.cause.failed().await;
@@ -183,8 +183,8 @@ pub(super) async fn wait_for(
 }
 
 /// Completes when the edge breaks, or something else has.
-async fn until_broken(joint: &ConnectedEdge) {
-    if let Err(Trouble::Stream(error)) = joint.until(std::future::pending::<()>()).await {
-        joint.broken(error);
+async fn until_broken(edge: &ConnectedEdge) {
+    if let Err(Trouble::Stream(error)) = edge.until(std::future::pending::<()>()).await {
+        edge.broken(error);
     }
 }

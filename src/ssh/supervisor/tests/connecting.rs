@@ -17,6 +17,7 @@ use crate::ssh::{
 
 #[test]
 fn orders_say_who_listens_and_share_ids_and_keys_by_edge() {
+    use EdgeDirection::{Receive, Send};
     let mut rig = Rig::new(&["a:x", "b:y"], true);
     let mut order = |stage| match rig.hello(stage, "m9").remove(0) {
         Action::Send(at, ToAgent::Order(order)) if at == stage => order,
@@ -34,7 +35,6 @@ fn orders_say_who_listens_and_share_ids_and_keys_by_edge() {
         let (peer, key) = (peer.to_owned(), key.to_owned());
         (edge(index), direction, peer, key, listens)
     };
-    use EdgeDirection::{Receive, Send};
     assert_eq!(
         edges(&first),
         [

@@ -20,12 +20,11 @@ use crate::{
     },
 };
 
-/// The acceptor's side once the dialer is believed. `data_connection` brings the connection that
-/// presents the token it is given.
+/// Negotiates a stream with an authenticated dialer. `data_connection` waits for the connection that presents a token.
 ///
 /// # Errors
 ///
-/// Whatever keeps the stream from coming about; the dialer has been told.
+/// The reason why there is no stream, which the dialer has been sent.
 pub(crate) async fn accept<F>(
     authenticated: Authenticated,
     config: &StreamConfig,

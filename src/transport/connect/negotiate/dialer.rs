@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// The dialer's side on a fresh connection, from its first byte to a way for the data.
+/// Negotiates a stream on a fresh connection, from its first byte to what carries the data.
 pub(crate) async fn dial(
     socket: TcpStream,
     peer: &str,

@@ -1,4 +1,4 @@
-//! What one end can do over RDMA, and what it may.
+//! The transports of this end: its RDMA ports, and the policy that says what it may use.
 
 use tokio::net::TcpStream;
 
@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// What this end can do over RDMA, and what it may.
+/// The transports of this end.
 pub(super) struct LocalTransports {
     policy: TransportPolicy,
     rdma: Result<rdma::LocalPorts, rdma::Unavailable>,
@@ -38,7 +38,7 @@ impl LocalTransports {
             .map_err(reason)
     }
 
-    /// The way that both should try, or why there is none, and at which host.
+    /// Proposes pairs of ports, as the acceptor. The error says why there are none, and at which host.
     pub(super) fn propose(&self, host: &str, theirs: &Hello) -> Result<Vec<u8>, String> {
         match (&self.rdma, &theirs.rdma) {
             (Ok(ours), Ok(offer)) => ours
@@ -49,7 +49,7 @@ impl LocalTransports {
         }
     }
 
-    /// The queue pair of `way`, or why there is none.
+    /// Makes a queue pair over one of the proposed pairs. The inner error says why there is none.
     pub(super) async fn establish(
         &self,
         control: &mut Control,

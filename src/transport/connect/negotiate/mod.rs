@@ -40,36 +40,36 @@ use crate::{
     },
 };
 
-/// A stream that both ends have agreed on, before its halves and tasks exist.
+/// A negotiated stream, before its halves and tasks exist.
 pub(crate) struct Negotiated {
     /// The authenticated control connection.
     pub(crate) control: Control,
     /// What will carry the data.
     pub(crate) data: DataCarrier,
-    /// What was agreed.
+    /// What both ends agreed on.
     pub(crate) agreement: Agreement,
-    /// Where the chains begin: this end's sending direction, then its receiving one.
+    /// The seeds of the digest chains, this end's sending direction first.
     pub(crate) seeds: [u64; 2],
-    /// The peer's name for messages.
+    /// The name of the peer, for messages to the user.
     pub(crate) peer: String,
 }
 
 /// What carries the data of a stream.
 pub(crate) enum DataCarrier {
-    /// A queue pair that a message has crossed.
+    /// A queue pair that a frame has crossed.
     Rdma(Box<rdma::Established>),
-    /// A connection of its own.
+    /// A second TCP connection.
     Tcp {
-        /// That connection.
+        /// The connection.
         socket: TcpStream,
-        /// Why not RDMA.
+        /// The reason why it is not RDMA.
         reason: String,
-        /// There is hardware for it here, both ends were free to use it, and it is not used.
+        /// True if this host has RDMA hardware, and its policy allows both transports.
         is_fallback: bool,
     },
 }
 
-/// Tells an authenticated peer why this end gives up.
+/// Sends the reason why this end aborts to an authenticated peer, and closes the connection.
 async fn abort_negotiation(mut control: Control, fault: &HandshakeFault) {
     let _ = control
         .send(Message::Abort {
@@ -80,7 +80,7 @@ async fn abort_negotiation(mut control: Control, fault: &HandshakeFault) {
     task::close(control.into_inner()).await;
 }
 
-/// TCP instead of RDMA, for this reason, unless an end insists.
+/// Falls back to TCP for this reason, unless the policy of an end requires RDMA.
 fn fall_back(
     ours: TransportPolicy,
     theirs: Policy,

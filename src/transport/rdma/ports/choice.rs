@@ -1,4 +1,4 @@
-//! Which of this machine's ports take part: all that can, or what the user asked for.
+//! The choice of ports: all usable ports of this host, or those that the user named.
 
 use std::{cmp::Reverse, collections::VecDeque};
 
@@ -22,27 +22,27 @@ pub(crate) struct DeviceChoice {
     pub(crate) pkey_index: u16,
 }
 
-/// Why this machine has nothing to offer.
+/// The reason why this host has no port to offer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoRdma {
-    /// There is nothing of that description: the user's mistake, whatever the transport policy.
+    /// The user named a port that does not exist, which is an error with every policy.
     #[error("{0}")]
     Choice(String),
-    /// What there is, or what was asked for, cannot be used now.
+    /// The ports cannot be used now.
     #[error("{0}")]
     Unusable(String),
 }
 
-/// Most things listed in a message.
+/// The most items listed in a message.
 const MAX_LISTED: usize = 16;
 
 impl DeviceChoice {
-    /// The candidates of this machine, at most [`MAX_OFFERS`]: each port's best address first,
-    /// fast ports before slow ones, then each port's second, and so on.
+    /// Returns the candidates of this host, at most [`MAX_OFFERS`]: the best address of each port first, fast ports before
+    /// slow ones, then the second address of each port, and so on.
     ///
     /// # Errors
     ///
-    /// When there are none, with the reason in one sentence.
+    /// When there are none, with the reason as one sentence.
     pub(crate) fn candidates(&self, inventory: &Inventory) -> Result<Vec<Candidate>, NoRdma> {
         let ports = self.ports(inventory)?;
         let mut usable: Vec<_> = ports
@@ -64,7 +64,7 @@ impl DeviceChoice {
         Ok(candidates)
     }
 
-    /// The ports that were asked for, usable or not; at least one, with the GID asked for.
+    /// Returns the ports that were named, usable or not, at least one.
     fn ports<'a>(&self, inventory: &'a Inventory) -> Result<Vec<(&'a Device, &'a Port)>, NoRdma> {
         let all: Vec<_> = inventory.ports().collect();
         let asked_for = |(device, port): &(&Device, &Port)| {
@@ -94,7 +94,7 @@ impl DeviceChoice {
         Ok(with_gid)
     }
 
-    /// The addresses of a port to use, best first.
+    /// Returns the usable addresses of a port, the best first.
     fn entries<'a>(&self, port: &'a Port) -> Vec<&'a GidEntry> {
         let reachable = port.gids.iter().filter(|entry| entry.is_reachable());
         let mut entries: Vec<_> = match self.gid_index {
@@ -133,7 +133,7 @@ impl DeviceChoice {
     }
 }
 
-/// RoCE v2 before v1; IPv4, IPv6, and last what ends at the link.
+/// The order of addresses: RoCE v2 before v1; IPv4 before IPv6, and link-local addresses last.
 fn preference(entry: &GidEntry) -> (bool, bool, bool, u8) {
     let GidEntry { gid, kind, .. } = entry;
     let link_local = gid.scope() == Scope::Link;
@@ -145,7 +145,7 @@ fn preference(entry: &GidEntry) -> (bool, bool, bool, u8) {
     )
 }
 
-/// The first of each list, then the second of each, and so on.
+/// Returns the first of each list, then the second of each, and so on.
 fn round_robin(lists: Vec<Vec<Candidate>>) -> Vec<Candidate> {
     let mut lists: VecDeque<_> = lists.into_iter().map(Vec::into_iter).collect();
     let mut all = Vec::new();
@@ -179,7 +179,7 @@ fn no_gid(index: u8, ports: &[(&Device, &Port)]) -> String {
     )
 }
 
-/// All of it, or the beginning and how much more there is.
+/// Joins the items; of too many, the first and the number of the others.
 fn listed(mut items: Vec<String>) -> String {
     let more = items.len().saturating_sub(MAX_LISTED);
     items.truncate(MAX_LISTED);

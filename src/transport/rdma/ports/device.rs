@@ -1,4 +1,4 @@
-//! The RDMA devices of this machine, their ports and GIDs, read from sysfs.
+//! The RDMA devices of this host, their ports and GIDs, read from sysfs.
 //!
 //! ```text
 //! class/infiniband/mlx5_0        a link into the tree of devices; software has it under devices/virtual
@@ -32,97 +32,97 @@ use super::{
     sysfs::{self, Roots},
 };
 
-/// Everything that is there, usable or not.
+/// All RDMA devices of this host, usable or not.
 #[derive(Debug)]
 pub(crate) struct Inventory {
-    /// By name.
+    /// The devices, by name.
     pub(crate) devices: Vec<Device>,
 }
 
 /// One RDMA device.
 #[derive(Debug)]
 pub(crate) struct Device {
-    /// Its name, `mlx5_0`.
+    /// The name, such as `mlx5_0`.
     pub(crate) name: String,
-    /// Made of software (rxe), so slower than it says, and mostly slower than TCP.
+    /// True for a software device (rxe), which is slower than it says, and mostly slower than TCP.
     pub(crate) software: bool,
-    /// Why no port of it can be used.
+    /// The reason why no port of the device can be used.
     pub(crate) fault: Option<PortFault>,
-    /// By number.
+    /// The ports, by number.
     pub(crate) ports: Vec<Port>,
 }
 
 /// One port of a device.
 #[derive(Debug)]
 pub(crate) struct Port {
-    /// Its number, from 1.
+    /// The number, from 1.
     pub(crate) number: u8,
-    /// Of the link: `ACTIVE` and others.
+    /// The state of the link: `ACTIVE` and others.
     pub(crate) state: String,
-    /// Of the cable: `LinkUp` and others. RoCE drivers say `Disabled` for a cable that is out, too.
+    /// The state of the cable: `LinkUp` and others. RoCE drivers also say `Disabled` for a cable that is out.
     pub(crate) phys_state: String,
-    /// What is below it; nothing when the kernel names neither.
+    /// The link layer; `None` when the kernel names an unknown one.
     pub(crate) link_layer: Option<LinkLayer>,
-    /// Speed in Mbit/s; 0 when unknown. Software says 2,500 whatever it does.
+    /// The speed in Mbit/s; 0 when unknown. Software always says 2,500.
     pub(crate) rate_mbps: u32,
-    /// Address in an InfiniBand subnet; 0 on Ethernet.
+    /// The address in an InfiniBand subnet; 0 on Ethernet.
     pub(crate) lid: u16,
-    /// Rows of its partition key table.
+    /// The size of the partition key table.
     pub(crate) pkeys: usize,
-    /// The slots of its GID table that are in use.
+    /// The entries of the GID table that are in use.
     pub(crate) gids: Vec<GidEntry>,
 }
 
-/// One slot of a GID table.
+/// One entry of a GID table.
 #[derive(Debug)]
 pub(crate) struct GidEntry {
-    /// Which.
+    /// The index in the table.
     pub(crate) index: u8,
     /// The address.
     pub(crate) gid: Gid,
-    /// What travels under it.
+    /// The protocol that uses the address.
     pub(crate) kind: GidKind,
-    /// The interface that has the address: `eth0`, `eth0.100`, `bond0`. None on InfiniBand.
+    /// The interface that has the address: `eth0`, `eth0.100`, `bond0`. `None` on InfiniBand.
     pub(crate) netdev: Option<String>,
-    /// Prefix length of the address, where it is known.
+    /// The prefix length of the address, where it is known.
     pub(crate) prefix: Option<u8>,
-    /// Largest packet payload, in bytes: one of [`MTUS`].
+    /// The largest packet payload in bytes: one of [`MTUS`].
     pub(crate) mtu: u16,
 }
 
-/// Why a device or a port cannot be used.
+/// The reason why a device or a port cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PortFault {
-    /// Connects through TCP and librdmacm only, which async-rdma does not.
+    /// The device connects only through librdmacm, which async-rdma does not use.
     Iwarp,
-    /// No reliable queue pairs: usNIC, EFA.
+    /// The device has no reliable queue pairs: usNIC, EFA.
     NodeType(String),
-    /// Programs cannot reach it: `ib_uverbs` is not there.
+    /// Programs cannot open the device: the module `ib_uverbs` is not loaded.
     NoVerbs,
-    /// Its device file, by name, does not exist, as in a container.
+    /// The device file of this name does not exist, as in a container.
     NoFile(String),
-    /// Its device file, by name, is somebody else's.
+    /// This user may not open the device file of this name.
     NoRights(String),
-    /// Neither InfiniBand nor Ethernet.
+    /// The port is neither InfiniBand nor Ethernet.
     LinkLayer,
-    /// Not active.
+    /// The port is not active.
     State(String),
-    /// No address that a peer could reach.
+    /// The port has no address that a peer could reach.
     NoGid,
 }
 
 /// The payloads that an RDMA packet can have, in bytes.
 pub(crate) const MTUS: [u16; 5] = [256, 512, 1024, 2048, 4096];
 
-/// What an InfiniBand port surely carries. Its true MTU is known to verbs alone, and async-rdma
-/// keeps it to itself; a larger value than the true one fails to connect, and the 4096 of
-/// today's networks would gain a percent or two. 2048 is what subnet managers start with.
+/// The MTU of InfiniBand ports, in bytes. Only verbs know the true MTU, and async-rdma does not tell it. A larger value
+/// than the true one fails to connect, and the 4096 of today's networks would gain a percent or two. 2048 is the
+/// default of subnet managers.
 const INFINIBAND_MTU: u16 = 2048;
 
-/// Where no interface tells: 1500, Ethernet's own, carries this much.
+/// The MTU of an Ethernet port whose interface is unknown, in bytes: it fits into Ethernet's own 1500.
 const ETHERNET_MTU: u16 = 1024;
 
-/// The headers that the kernel leaves room for when it derives a RoCE port's MTU
+/// The size of the headers that the kernel subtracts when it derives the MTU of a RoCE port
 /// (`iboe_get_mtu`): GRH 40, UDP 8, BTH 12, XRC 4, atomic 28, ICRC 4. rxe leaves 80: between
 /// the two, this is the smaller MTU, which always works.
 const ROCE_HEADER_BYTES: u32 = 96;
@@ -131,7 +131,7 @@ const ROCE_HEADER_BYTES: u32 = 96;
 const MAX_GIDS: u16 = 256;
 
 impl Inventory {
-    /// Reads what the kernel shows. Never fails: what cannot be read is not there.
+    /// Reads the devices from sysfs. Files that cannot be read count as missing.
     pub(crate) fn read(roots: &Roots) -> Self {
         let networks = Networks::read(&roots.proc);
         let names: Vec<String> = sysfs::entries(&roots.sys.join("class/infiniband"));
@@ -141,7 +141,7 @@ impl Inventory {
         }
     }
 
-    /// All ports, each with its device.
+    /// Returns all ports, each with its device.
     pub(crate) fn ports(&self) -> impl Iterator<Item = (&Device, &Port)> {
         self.devices
             .iter()
@@ -185,7 +185,7 @@ impl Port {
         }
     }
 
-    /// Why it cannot be used, its device aside.
+    /// Returns the reason why the port cannot be used, apart from its device.
     pub(crate) fn fault(&self) -> Option<PortFault> {
         if self.state != "ACTIVE" {
             Some(PortFault::State(self.state.clone()))
@@ -237,7 +237,7 @@ impl GidEntry {
         })
     }
 
-    /// Whether a peer could reach it.
+    /// Returns true if a peer could reach the address.
     pub(crate) fn is_reachable(&self) -> bool {
         use super::gid::Scope;
         self.kind == GidKind::InfiniBand || self.gid.scope() != Scope::Nowhere
@@ -245,7 +245,7 @@ impl GidEntry {
 }
 
 impl fmt::Display for PortFault {
-    /// In words that follow the device, or the device and port.
+    /// Formats the reason as words that follow the name of the device or port.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Iwarp => f.write_str("is iWARP, which rdpipe does not use"),
@@ -276,7 +276,7 @@ impl fmt::Display for PortFault {
     }
 }
 
-/// The largest MTU that fits into `bytes`.
+/// Returns the largest MTU that fits into `bytes`.
 pub(crate) fn mtu_within(bytes: u32) -> Option<u16> {
     let fits = |mtu: &&u16| u32::from(**mtu) <= bytes;
     MTUS.iter().rev().find(fits).copied()
@@ -291,8 +291,8 @@ fn roce_mtu(roots: &Roots, netdev: Option<&str>) -> u16 {
     mtu_within(bytes.saturating_sub(ROCE_HEADER_BYTES)).unwrap_or(MTUS[0])
 }
 
-/// rxe names the interface below it, whatever else it claims: on older kernels it sits under the
-/// network card's own PCI device. Newer ones and other software are virtual devices.
+/// Returns true for a software device. rxe has the file `parent`, which names its interface; on older kernels its place is
+/// below the PCI device of the network card. Newer rxe devices and other software devices are virtual devices.
 fn is_software(device: &Path) -> bool {
     let is_virtual = |path: PathBuf| {
         let parts: Vec<_> = path.iter().collect();
@@ -303,7 +303,7 @@ fn is_software(device: &Path) -> bool {
     device.join("parent").is_file() || device.canonicalize().is_ok_and(is_virtual)
 }
 
-/// What `node_type` rules out. `1: CA` stands for every adapter that has reliable queue pairs.
+/// Returns the fault that `node_type` shows. `1: CA` stands for every adapter that has reliable queue pairs.
 fn node_fault(device: &Path) -> Option<PortFault> {
     let text = sysfs::text(&device.join("node_type")).unwrap_or_default();
     let kind = enumerated(&text);
@@ -315,7 +315,7 @@ fn node_fault(device: &Path) -> Option<PortFault> {
     }
 }
 
-/// Whether this process can open the device.
+/// Returns the reason why this process cannot open the device.
 fn file_fault(roots: &Roots, device: &str) -> Option<PortFault> {
     let class = roots.sys.join("class/infiniband_verbs");
     let names: Vec<String> = sysfs::entries(&class);
@@ -333,7 +333,7 @@ fn file_fault(roots: &Roots, device: &str) -> Option<PortFault> {
     }
 }
 
-/// `ACTIVE` of `4: ACTIVE`; empty when it is nothing of the kind.
+/// Returns `ACTIVE` of `4: ACTIVE`; empty when the text has another form.
 fn enumerated(text: &str) -> String {
     match text.split_once(": ") {
         Some((number, word)) if number.parse::<u8>().is_ok() => word.trim().to_owned(),
@@ -341,7 +341,7 @@ fn enumerated(text: &str) -> String {
     }
 }
 
-/// 100,000 of `100 Gb/sec (4X EDR)`, 2,500 of `2.5 Gb/sec (1X SDR)`: halves are all the kernel prints.
+/// Returns 100,000 of `100 Gb/sec (4X EDR)`, 2,500 of `2.5 Gb/sec (1X SDR)`. The kernel prints no fractions but halves.
 fn rate_mbps(text: &str) -> Option<u32> {
     let (number, _) = text.split_once(" Gb/sec")?;
     let (whole, half) = match number.strip_suffix(".5") {

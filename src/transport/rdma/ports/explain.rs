@@ -1,4 +1,4 @@
-//! Why there is no RDMA, in one plain sentence.
+//! The reason why there is no RDMA, as one sentence for the user.
 
 use std::net::IpAddr;
 
@@ -9,20 +9,20 @@ use super::{
     offer::{Candidate, Offer},
 };
 
-/// Most reasons given; nobody reads a tenth.
+/// The most reasons in a message.
 const MAX_REASONS: usize = 4;
 
-/// Most networks named for one end.
+/// The most networks that are named for one end.
 const MAX_NETWORKS: usize = 3;
 
-/// Why none of these ports, all of this machine or those asked for, can be used.
+/// Explains why none of these ports can be used.
 pub(crate) fn explain(ports: &[(&Device, &Port)]) -> String {
     if ports.is_empty() {
         return "no RDMA device".to_owned();
     }
     let mut reasons: Vec<(String, String)> = Vec::new();
     for (device, port) in ports {
-        // Of a device that is useless as a whole, one port says it all.
+        // A device that cannot be used is named once, not once for each port.
         let (subject, fault) = match (&device.fault, port.fault()) {
             (Some(fault), _) => (device.name.clone(), fault.to_string()),
             (None, Some(fault)) => (
@@ -49,8 +49,8 @@ pub(crate) fn explain(ports: &[(&Device, &Port)]) -> String {
     reasons.join("; ")
 }
 
-/// Why there is no RDMA though ports were tried, at least one: what the first, the best one, said. Both
-/// ends say it, so the reasons name their host.
+/// Explains why no queue pair works although pairs of ports were tried: the reason of the first pair, which is the best.
+/// Both ends report it, so each reason names its host.
 pub(crate) fn no_pair_works(reasons: &[String], doubt: Option<&str>) -> String {
     let first = reasons.first().map_or("", String::as_str);
     let text = match reasons.len() {
@@ -64,7 +64,7 @@ pub(crate) fn no_pair_works(reasons: &[String], doubt: Option<&str>) -> String {
     }
 }
 
-/// What to say when nothing comes out of a queue pair under an address of this kind.
+/// Returns the advice for a queue pair over which nothing arrives, for an address of this kind.
 pub(crate) fn remedy(kind: GidKind) -> &'static str {
     match kind {
         GidKind::RoceV2 => "RoCE v2 is UDP, port 4791: see that nothing on the way drops it",
@@ -73,7 +73,7 @@ pub(crate) fn remedy(kind: GidKind) -> &'static str {
     }
 }
 
-/// What to say when no pair of ports works, though both ends offer some.
+/// Explains why no pair of ports can work, although both ends offer ports.
 pub(crate) fn networks_differ(ours: &[Candidate], theirs: &[Offer]) -> String {
     let ours: Vec<_> = ours.iter().map(|ours| &ours.offer).collect();
     let theirs: Vec<_> = theirs.iter().collect();
@@ -87,7 +87,7 @@ pub(crate) fn networks_differ(ours: &[Candidate], theirs: &[Offer]) -> String {
     )
 }
 
-/// The networks of one end, each once. Link-local ones say nothing, so only when all are.
+/// Lists the networks of one end, each once. Link-local networks are named only if there are no others.
 fn networks(offers: &[&Offer]) -> String {
     let tells =
         |offer: &&&Offer| offer.kind == GidKind::InfiniBand || offer.gid.scope() == Scope::Global;

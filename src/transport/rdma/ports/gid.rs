@@ -7,11 +7,11 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// A port's address, in network order.
+/// The address of a port, in network byte order.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Gid(pub(crate) [u8; 16]);
 
-/// What travels under a GID, and so who can answer it. The order of the variants is the wire format.
+/// The protocol that uses a GID. Only GIDs of one kind can be connected. The order of the variants is the wire format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum GidKind {
     /// InfiniBand's own network.
@@ -22,41 +22,43 @@ pub(crate) enum GidKind {
     RoceV2,
 }
 
-/// What is below a port.
+/// The link layer of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkLayer {
+    /// InfiniBand.
     InfiniBand,
+    /// Ethernet, which RoCE uses.
     Ethernet,
 }
 
-/// How far an address reaches.
+/// The scope of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// Beyond the link.
     Global,
     /// To the end of the link.
     Link,
-    /// Nowhere: loopback, or no address of a single port.
+    /// Not beyond the host: loopback, or not the address of a single port.
     Nowhere,
 }
 
 impl Gid {
-    /// Reads `fe80:0000:0000:0000:…`, as sysfs writes it.
+    /// Parses `fe80:0000:0000:0000:…`, as sysfs writes it.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         Some(Self(text.parse::<Ipv6Addr>().ok()?.octets()))
     }
 
-    /// The IP address that a RoCE GID stands for.
+    /// Returns the IP address of a RoCE GID.
     pub(crate) fn ip(self) -> IpAddr {
         Ipv6Addr::from(self.0).to_canonical()
     }
 
-    /// The upper half, which all ports of one InfiniBand subnet share.
+    /// Returns the upper half, which all ports of one InfiniBand subnet share.
     pub(crate) fn subnet_prefix(self) -> u64 {
         u64::from_be_bytes(self.0[..8].try_into().expect("eight bytes"))
     }
 
-    /// How far the IP address of a RoCE GID reaches.
+    /// Returns the scope of the IP address of a RoCE GID.
     pub(crate) fn scope(self) -> Scope {
         let ip = self.ip();
         let link_local = match ip {
@@ -72,7 +74,7 @@ impl Gid {
         }
     }
 
-    /// Whether this is what an empty slot of the GID table holds.
+    /// Returns true for the GID of an empty entry of the table.
     pub(crate) fn is_zero(self) -> bool {
         self.0 == [0; 16]
     }
@@ -91,7 +93,7 @@ impl fmt::Debug for Gid {
 }
 
 impl GidKind {
-    /// Reads `gid_attrs/types/N`, which calls InfiniBand and RoCE v1 by one name.
+    /// Parses `gid_attrs/types/N`, which has one name for InfiniBand and RoCE v1.
     pub(crate) fn parse(text: &str, link: LinkLayer) -> Option<Self> {
         match (text, link) {
             ("IB/RoCE v1", LinkLayer::InfiniBand) => Some(Self::InfiniBand),
@@ -113,7 +115,7 @@ impl fmt::Display for GidKind {
 }
 
 impl LinkLayer {
-    /// Reads a port's `link_layer`.
+    /// Parses the `link_layer` of a port.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         match text {
             "InfiniBand" => Some(Self::InfiniBand),

@@ -1,4 +1,4 @@
-//! Which networks this machine's interfaces are in: prefix lengths, from procfs.
+//! The networks of this host's interfaces: prefix lengths, from procfs.
 //!
 //! procfs has no list of IPv4 addresses with their masks, but each such address puts a route for
 //! its network into the main table. Where it does not (another table, `noprefixroute`, a /32) the
@@ -11,7 +11,7 @@ use std::{
 
 use super::sysfs;
 
-/// The networks of this machine's interfaces.
+/// The networks of this host's interfaces.
 #[derive(Debug, Default)]
 pub(crate) struct Networks(Vec<Network>);
 
@@ -32,7 +32,7 @@ impl Networks {
         Self(v4.chain(v6.lines().filter_map(address)).collect())
     }
 
-    /// The prefix length of the network that `ip` is in on `netdev`; the longest of several.
+    /// Returns the prefix length of the network of `ip` on `netdev`; the longest of several.
     pub(crate) fn prefix(&self, netdev: &str, ip: IpAddr) -> Option<u8> {
         let holds = |network: &&Network| {
             network.netdev == netdev && same_network(network.address, ip, network.prefix)
@@ -41,12 +41,12 @@ impl Networks {
     }
 }
 
-/// Whether two addresses agree in their first `prefix` bits.
+/// Returns true if two addresses agree in their first `prefix` bits.
 pub(crate) fn same_network(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
     a.is_ipv4() == b.is_ipv4() && network_of(a, prefix) == network_of(b, prefix)
 }
 
-/// The address with all but its first `prefix` bits cleared.
+/// Returns the address with all but its first `prefix` bits cleared.
 pub(crate) fn network_of(ip: IpAddr, prefix: u8) -> IpAddr {
     match ip {
         IpAddr::V4(ip) => {
@@ -62,7 +62,7 @@ pub(crate) fn network_of(ip: IpAddr, prefix: u8) -> IpAddr {
     }
 }
 
-/// A line of `net/route` that is a directly connected network.
+/// Parses a line of `net/route` that is a directly connected network.
 fn route(line: &str) -> Option<Network> {
     const UP: u32 = 1;
     const GATEWAY: u32 = 2;
@@ -85,13 +85,13 @@ fn route(line: &str) -> Option<Network> {
     })
 }
 
-/// The kernel prints the address, which is in network order, as if it were a number of its own.
+/// Parses an address of `net/route`, which the kernel prints as a number of the host's byte order.
 fn route_address(hex: &str) -> Option<Ipv4Addr> {
     let number = u32::from_str_radix(hex, 16).ok()?;
     Some(Ipv4Addr::from(number.to_ne_bytes()))
 }
 
-/// A line of `net/if_inet6`: address, interface number, prefix, scope, flags, name; all hexadecimal.
+/// Parses a line of `net/if_inet6`: address, interface number, prefix, scope, flags, name; all hexadecimal.
 fn address(line: &str) -> Option<Network> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [address, _, prefix, _, _, netdev] = fields[..] else {

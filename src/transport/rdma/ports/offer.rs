@@ -1,4 +1,4 @@
-//! The ways into this machine over RDMA: as this end knows them, and as it tells the peer.
+//! The RDMA ports of one end: as this end knows them, and as the peer receives them.
 
 use std::fmt;
 
@@ -9,8 +9,7 @@ use super::{
     gid::{Gid, GidKind},
 };
 
-/// Most ways that one end offers: enough for eight ports with an address of each family, and
-/// few enough to try them all.
+/// The most addresses that one end offers: enough for eight ports with an address of each family.
 pub(crate) const MAX_OFFERS: usize = 16;
 
 /// One port under one of its addresses.
@@ -20,42 +19,42 @@ pub(crate) struct Candidate {
     pub(crate) device: String,
     /// The port's number.
     pub(crate) port: u8,
-    /// The address's place in the port's GID table.
+    /// The index of the address in the port's GID table.
     pub(crate) gid_index: u8,
     /// The interface that has the address, on Ethernet.
     pub(crate) netdev: Option<String>,
-    /// What the peer needs to know.
+    /// The part that the peer receives.
     pub(crate) offer: Offer,
 }
 
-/// A candidate as the peer sees it. Its place in the list is its name.
+/// A candidate as the peer sees it. Its position in the list identifies it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Offer {
-    /// Which of its end's ports: the addresses of one port share the number.
+    /// The number of the port in the list of its end. The addresses of one port share the number.
     pub(crate) port: u8,
     /// The address.
     pub(crate) gid: Gid,
-    /// What travels under it, and with it the link layer.
+    /// The protocol that uses the address, and so the link layer.
     pub(crate) kind: GidKind,
-    /// Prefix length of the address, where it is known. Not to be trusted to fit the address.
+    /// The prefix length of the address, where it is known. A peer may send one that does not fit the address.
     pub(crate) prefix: Option<u8>,
-    /// Address in an InfiniBand subnet.
+    /// The address in an InfiniBand subnet.
     pub(crate) lid: u16,
-    /// Speed in Mbit/s; 0 when unknown.
+    /// The speed in Mbit/s; 0 when unknown.
     pub(crate) rate_mbps: u32,
-    /// Largest packet payload in bytes.
+    /// The largest packet payload in bytes.
     pub(crate) mtu: u16,
-    /// Made of software.
+    /// True for a software device.
     pub(crate) software: bool,
 }
 
-/// What one end offers, at most [`MAX_OFFERS`]: more is no message.
+/// The offers of one end, at most [`MAX_OFFERS`]. More are refused when they are decoded.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Offer>")]
 pub(crate) struct Offers(Vec<Offer>);
 
 impl Candidate {
-    /// The candidate that is `entry` of `port` of `device`, which is the `number`th of this machine's.
+    /// Makes the candidate for `entry` of `port` of `device`. `number` counts the ports of this host.
     pub(crate) fn new(number: u8, device: &Device, port: &Port, entry: &GidEntry) -> Self {
         Self {
             device: device.name.clone(),
@@ -75,7 +74,7 @@ impl Candidate {
         }
     }
 
-    /// The packet payload, in bytes, to the peer: the smaller of both, and one that there is.
+    /// Returns the path MTU to the peer in bytes: the smaller of both, and a valid one.
     pub(crate) fn path_mtu(&self, theirs: &Offer) -> u16 {
         let smaller = self.offer.mtu.min(theirs.mtu);
         mtu_within(smaller.into()).unwrap_or(MTUS[0])
@@ -96,13 +95,13 @@ impl fmt::Display for Candidate {
 }
 
 impl Offers {
-    /// What `candidates` offer, in their order; of too many, the first.
+    /// Returns the offers of `candidates`, in their order; of too many, the first.
     pub(crate) fn of(candidates: &[Candidate]) -> Self {
         let offers = candidates.iter().take(MAX_OFFERS);
         Self(offers.map(|candidate| candidate.offer.clone()).collect())
     }
 
-    /// All of them.
+    /// Returns all offers.
     pub(crate) fn as_slice(&self) -> &[Offer] {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Which pairs of ports two ends try, in which order: the acceptor's choice.
+//! The pairs of ports that two ends try, in order. The acceptor proposes them.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,47 +9,49 @@ use super::{
 };
 use crate::{host::host_name, transport::control::message::printable};
 
-/// Most pairs of ports that are tried: the two ports of a card each with its peer, and one more. Each
-/// of more would get less time than the loss of one packet takes.
+/// The most pairs of ports that are tried: the two ports of a card, each with its peer, and one more. With more pairs, the
+/// time for each would be shorter than the recovery from the loss of one packet.
 const MAX_PAIRS: usize = 3;
 
-/// What the peer is told of one end's ways.
+/// The ports and the chunk size of one end, as the peer receives them.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct PortsOffer {
     ports: Offers,
     chunk_bytes: u32,
 }
 
-/// What both ends try.
+/// The acceptor's proposal.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(try_from = "WireProposal", into = "WireProposal")]
 pub(crate) struct Proposal {
     /// The pairs of ports, best first: at least one, and at most [`MAX_PAIRS`].
     pub(crate) pairs: Vec<PortPair>,
-    /// Why none of them may work, in the acceptor's words.
+    /// The reason why none of them may work, if the acceptor knows one.
     pub(crate) doubt: Option<String>,
 }
 
-/// [`Proposal`] as it travels.
+/// A [`Proposal`] on the wire.
 type WireProposal = (Vec<PortPair>, Option<String>);
 
-/// One pair of ports, by their places in the two lists, and what a link between them is like.
+/// One pair of ports, by their positions in the two lists, and the parameters of a link between them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PortPair {
+    /// The position of the port in the dialer's list.
     pub(crate) dialer: u8,
+    /// The position of the port in the acceptor's list.
     pub(crate) acceptor: u8,
-    /// Packet payload, in bytes.
+    /// The path MTU, in bytes.
     pub(crate) mtu: u16,
-    /// Payload of a chunk, in bytes.
+    /// The payload of a chunk, in bytes.
     pub(crate) chunk_bytes: u32,
-    /// Where the sequence numbers of the dialer's packets begin.
+    /// The first packet sequence number of the dialer.
     pub(crate) dialer_psn: u32,
-    /// Where the sequence numbers of the acceptor's packets begin.
+    /// The first packet sequence number of the acceptor.
     pub(crate) acceptor_psn: u32,
 }
 
 impl PortsOffer {
-    /// `candidates`, and chunks of at most `chunk_bytes`.
+    /// Offers `candidates`, and chunks of at most `chunk_bytes`.
     pub(crate) fn of(candidates: &[Candidate], chunk_bytes: usize) -> Self {
         Self {
             ports: Offers::of(candidates),
@@ -59,12 +61,11 @@ impl PortsOffer {
 }
 
 impl Proposal {
-    /// The acceptor's choice between its `candidates` and the dialer's ways, with fresh sequence numbers
-    /// for each.
+    /// Proposes pairs of the acceptor's `candidates` and the dialer's ports, with fresh sequence numbers for each pair.
     ///
     /// # Errors
     ///
-    /// Why no pair will do, in words.
+    /// The reason why no pair can work.
     pub(crate) fn new(
         candidates: &[Candidate],
         chunk_bytes: usize,
@@ -118,7 +119,7 @@ impl TryFrom<WireProposal> for Proposal {
     }
 }
 
-/// Places in lists of at most [`MAX_OFFERS`](super::offer::MAX_OFFERS).
+/// Converts a position in a list of at most [`MAX_OFFERS`](super::offer::MAX_OFFERS).
 fn small(place: usize) -> u8 {
     u8::try_from(place).unwrap_or(u8::MAX)
 }

@@ -1,4 +1,4 @@
-//! Which of our ports to join with which of the peer's: the pairs that may work, best first.
+//! The ranking of pairs of ports, one of each end: the pairs that may work, the best first.
 //!
 //! 1. How likely it works: one network; then addresses that IP routes to each other; last, what
 //!    works only if both ends are on one Ethernet link, which no address tells.
@@ -16,8 +16,8 @@ use super::{
     offer::{Candidate, MAX_OFFERS, Offer},
 };
 
-/// Which end of the control connection this is. Two ends on one machine have the same list, and
-/// without it nothing would tell (first, second) from (second, first).
+/// The role of this end on the control connection. Two ends on one host have the same list, so that only the role
+/// distinguishes (first, second) from (second, first).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     #[cfg_attr(not(test), allow(dead_code, reason = "the acceptor proposes"))]
@@ -25,8 +25,8 @@ pub(crate) enum Role {
     Acceptor,
 }
 
-/// The pairs (ours, theirs) by their places in the two lists, best first. What cannot work is
-/// left out; so is whatever either end offers beyond [`MAX_OFFERS`].
+/// Returns the pairs (ours, theirs) by their positions in the two lists, the best first. Pairs that cannot work are left
+/// out, and so are offers beyond [`MAX_OFFERS`].
 pub(crate) fn rank(end: Role, ours: &[Candidate], theirs: &[Offer]) -> Vec<(usize, usize)> {
     let ours = || ours.iter().map(|ours| &ours.offer).take(MAX_OFFERS);
     let mut pairs = Vec::new();
@@ -42,8 +42,8 @@ pub(crate) fn rank(end: Role, ours: &[Candidate], theirs: &[Offer]) -> Vec<(usiz
     pairs.into_iter().map(|(_, pair)| pair).collect()
 }
 
-/// The pairs to try, at most `most` of those `ranked`: one of each pair of ports, and first those that
-/// share no port with any before them, since it may be the port that does not work.
+/// Returns the pairs to try, at most `most` of those `ranked`: one for each pair of ports, and first those that share no port
+/// with an earlier pair, since it may be the port that does not work.
 pub(crate) fn to_try(
     ranked: &[(usize, usize)],
     ours: &[Offer],
@@ -73,7 +73,7 @@ pub(crate) fn to_try(
     apart
 }
 
-/// How good a pair is: the less, the better. The same seen from either end.
+/// The rank of a pair: the smaller, the better. It is the same seen from either end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Merit {
     reach: Reachability,
@@ -84,16 +84,16 @@ struct Merit {
     mtu: Reverse<u16>,
 }
 
-/// What has to hold for two addresses to reach each other.
+/// The condition under which two addresses reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Reachability {
-    /// Nothing: they are in one network.
+    /// None: they are in one network.
     Network,
-    /// There is a route.
+    /// There is a route between their networks.
     Route,
-    /// Both ends are on one link, and their addresses speak for it.
+    /// Both ends are on one Ethernet link, which their addresses suggest.
     Link,
-    /// Both ends are on one link, and their addresses speak against it.
+    /// Both ends are on one Ethernet link, although their addresses suggest that they are not.
     LinkAgainstOdds,
 }
 
@@ -129,8 +129,8 @@ fn reach(a: &Offer, b: &Offer) -> Option<Reachability> {
     })
 }
 
-/// Whether both IP addresses are in the network of either: by the longer prefix, since both
-/// ends have to reach each other without a router.
+/// Returns true if both IP addresses are in one network, by the longer of both prefixes: both ends have to reach each other
+/// without a router.
 pub(crate) fn share_network(a: &Offer, b: &Offer) -> bool {
     let longer = a.prefix.zip(b.prefix).map(|(a, b)| a.max(b));
     a.gid == b.gid || longer.is_some_and(|prefix| same_network(a.gid.ip(), b.gid.ip(), prefix))

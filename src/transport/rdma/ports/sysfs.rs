@@ -1,4 +1,4 @@
-//! Reading attributes: small text files of the kernel, any of which may be missing or refuse.
+//! Reads the small text files of the kernel. Any of them may be missing or unreadable.
 
 use std::{
     fs::{self, File},
@@ -7,7 +7,7 @@ use std::{
     str::FromStr,
 };
 
-/// Where the kernel's file systems are. A parameter, so that tests bring trees of their own.
+/// The mount points of the kernel's file systems. Tests replace them by trees of their own.
 #[derive(Debug, Clone)]
 pub(crate) struct Roots {
     /// sysfs.
@@ -28,24 +28,24 @@ impl Default for Roots {
     }
 }
 
-/// Longest attribute: the kernel gives it one page, and all of it in one read. Half the system calls
-/// that [`fs::read`] makes, and of these files there are hundreds.
+/// The longest attribute, which the kernel returns in one read. That takes half the system calls of [`fs::read`], and there
+/// are hundreds of these files.
 const PAGE_BYTES: usize = 4096;
 
-/// The trimmed text of an attribute, or nothing when it is missing or cannot be read: an empty
-/// slot of the GID table, for one, has attributes that answer EINVAL.
+/// Reads an attribute and trims it. Returns `None` if it is missing or cannot be read: the attributes of an empty entry of
+/// the GID table, for instance, return EINVAL.
 pub(crate) fn text(path: &Path) -> Option<String> {
     let mut page = [0; PAGE_BYTES];
     let count = File::open(path).ok()?.read(&mut page).ok()?;
     Some(String::from_utf8_lossy(&page[..count]).trim().to_owned())
 }
 
-/// The text of a file of procfs, which may take many reads.
+/// Reads a file of procfs, which may take many reads.
 pub(crate) fn whole(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// An attribute's number, decimal, or hexadecimal after `0x`.
+/// Reads an attribute that is a number, decimal or hexadecimal after `0x`.
 pub(crate) fn number(path: &Path) -> Option<u32> {
     let text = text(path)?;
     match text.strip_prefix("0x") {
@@ -54,8 +54,7 @@ pub(crate) fn number(path: &Path) -> Option<u32> {
     }
 }
 
-/// The entries of a directory whose names are a `T`, in its order. Empty when there is no such
-/// directory.
+/// Returns the entries of a directory whose names parse as `T`, sorted. Empty if there is no such directory.
 pub(crate) fn entries<T: FromStr + Ord>(path: &Path) -> Vec<T> {
     let Ok(directory) = fs::read_dir(path) else {
         return Vec::new();

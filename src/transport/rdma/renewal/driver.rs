@@ -1,8 +1,8 @@
-//! Replaces the link of a stream by a new one, unnoticed by both users.
+//! The task that replaces the link of a stream. The users of the stream do not notice.
 //!
-//! Two things make it necessary: async-rdma leaves kernel memory behind with every completion, until
-//! its completion queue is destroyed; and a link can fail while both ends live. Either end may begin.
-//! The steps travel on the control connection, in lockstep:
+//! There are two reasons to replace a link. async-rdma leaks kernel memory with every completion, until its completion
+//! queue is destroyed; and a link can fail while both ends live. Either end may begin. The steps travel on the control
+//! connection, in lockstep:
 //!
 //! ```text
 //!   credits are set aside; writes in flight complete, or fail
@@ -14,8 +14,7 @@
 //!   what failed is written once more, unless it had arrived after all; all slots are granted
 //! ```
 //!
-//! Nobody waits for a user: a reader that does not read, or a writer that does not write, holds
-//! nothing up.
+//! No step waits for a user: a reader that does not read, or a writer that does not write, does not delay a renewal.
 
 use std::{
     future::poll_fn,
@@ -44,38 +43,38 @@ use crate::{
     },
 };
 
-/// Pause before a way that was closed is tried again.
+/// The pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long the hardware goes on trying before a write fails, with the time limits of
-/// [`link`](crate::transport::rdma::link), and a little more.
+/// How long the hardware retries before a write fails, with the limits of [`link`](crate::transport::rdma::link), and a
+/// little more.
 const LOSS_LIMIT: Duration = Duration::from_secs(5);
 
-/// What two ends tell each other, in this order.
+/// The steps of a renewal, in order. The order of the variants is the wire format.
 #[derive(Serialize, Deserialize)]
 enum RenewalStep {
-    /// Nothing more will be written over the old link, over which so many frames went.
+    /// This end writes no more frames over the old link, after this number.
     Begin { frames: u64 },
-    /// A new queue pair, and what has been received so far in bytes.
+    /// This end's part of the new link, and the number of bytes that it has verified.
     Open { part: LinkOffer, verified: u64 },
-    /// It is connected.
+    /// The new queue pair is connected.
     Connected,
 }
 
-/// Renews the link of one stream for as long as it lasts.
+/// Renews the link of one stream while the stream lasts.
 pub(crate) struct Renewer {
     shared: Arc<Shared<Rdma>>,
     renewal: Arc<Renewal>,
     plan: LinkPlan,
-    /// How long a link may stay lost.
+    /// How long the stream may be without a working link.
     patience: Duration,
-    /// Since when nothing has got through.
+    /// The time since which no frame has got through.
     stuck_since: Option<Instant>,
     generation: u32,
 }
 
 impl Renewer {
-    /// A renewer that has not renewed anything yet.
+    /// A task that has not renewed a link yet.
     pub(crate) fn new(
         shared: Arc<Shared<Rdma>>,
         renewal: Arc<Renewal>,
@@ -101,7 +100,7 @@ impl Renewer {
         }
     }
 
-    /// Renews the link whenever one end wants it. Returns what no new link can mend.
+    /// Renews the link whenever one end requests it. Returns the fault that no new link can repair.
     async fn watch(&mut self) -> Fault {
         loop {
             let state = &self.shared.state;
@@ -111,7 +110,7 @@ impl Renewer {
             }
             let theirs = state.take_step();
             let reason = self.renewal.take_reason();
-            // Towards its end a stream needs no new link, unless the peer asks for one.
+            // A stream that has ended needs no new link, unless the peer requests one.
             if theirs.is_none() && (reason.is_none() || !state.is_open()) {
                 continue;
             }
@@ -137,7 +136,7 @@ impl Renewer {
         let Ok(RenewalStep::Begin { frames }) = theirs.and_then(|step| decode(&step)) else {
             return Err(Fault::Protocol("a renewal that does not begin"));
         };
-        // Everything that the peer had granted of its old pool has come by now.
+        // All credits for the peer's old pool have arrived before its step.
         self.shared.state.pause();
         self.drain_old_link(frames).await?;
         self.take_down();
@@ -148,7 +147,7 @@ impl Renewer {
         Ok(())
     }
 
-    /// Fails when links have been lost one after the other for too long, with nothing getting through.
+    /// Fails if links are lost one after the other for too long, and no frame gets through.
     fn note_progress(&mut self, reason: Option<RenewalReason>) -> Result<(), Fault> {
         let progress = self.renewal.completions.swap(0, Ordering::Relaxed) > 0;
         let Some(RenewalReason::Lost(error)) = reason else {
@@ -164,7 +163,7 @@ impl Renewer {
         Ok(())
     }
 
-    /// Stops writing and granting, waits for what is in flight, and says so.
+    /// Stops posting and granting, waits until no write is in flight, and sends `Begin`.
     async fn stop_posting(&self) {
         let Shared {
             state,
@@ -175,14 +174,14 @@ impl Renewer {
         self.renewal.is_underway.store(true, Ordering::Release);
         state.pause();
         if let Some(recv_lane) = recv_lane {
-            // Whoever is granting right now has finished when the lane is free.
+            // A grant that has begun is finished when the lane is unlocked.
             drop(recv_lane.lock());
         }
         let mut frames = 0;
         if let Some(send_lane) = send_lane {
             poll_fn(|cx| {
-                // Before looking: an operation tells only the one who polled it last, and that may
-                // be the user.
+                // Registered before polling: a work request wakes only the task that polled it last, which may
+                // be the user's.
                 self.renewal.progress.register(cx.waker());
                 send_lane.lock().path_and_kept().0.poll_quiet(cx)
             })
@@ -193,7 +192,7 @@ impl Renewer {
         state.send_step(Ok(encode(&RenewalStep::Begin { frames })));
     }
 
-    /// The peer's next step, which it must take in time.
+    /// Receives the peer's next step, within a time limit.
     async fn next_step(&self) -> Result<Result<Vec<u8>, String>, Fault> {
         let state = &self.shared.state;
         let waiting = async {
@@ -210,7 +209,7 @@ impl Renewer {
             .map_err(|_| Fault::PeerSilent(limit))
     }
 
-    /// Takes `frames` frames off the old link, which the peer's device says are all here.
+    /// Takes the frames of the old link, until it has taken `frames` of them: this device has acknowledged that many.
     async fn drain_old_link(&self, frames: u64) -> Result<(), Fault> {
         let Shared {
             state, recv_lane, ..
@@ -224,7 +223,7 @@ impl Renewer {
             let mut lane = recv_lane.lock();
             lane.take_all(state, cx);
             if !state.receives() {
-                // Nobody wants it any more.
+                // The reader has stopped.
                 return Poll::Ready(Ok(()));
             }
             let (path, _) = lane.path_and_kept();
@@ -260,7 +259,7 @@ impl Renewer {
         }
     }
 
-    /// Makes the new link, with the peer, however often it takes.
+    /// Makes the new link, and tries again until it is connected or the time limit has passed.
     async fn reconnect(&mut self) -> Result<(LinkPair, u64), Fault> {
         loop {
             let reason = match self.connect_once().await? {
@@ -277,7 +276,7 @@ impl Renewer {
         }
     }
 
-    /// One attempt, whose failure both ends know.
+    /// Tries once to make the new link. Both ends know the inner error.
     async fn connect_once(&self) -> Result<Result<(LinkPair, u64), String>, Fault> {
         let Shared {
             state, recv_lane, ..
@@ -309,7 +308,7 @@ impl Renewer {
         })
     }
 
-    /// Goes on over the new link.
+    /// Continues over the new link.
     fn install(&self, (send, receive): LinkPair, verified: u64) {
         let Shared {
             state,
@@ -327,16 +326,16 @@ impl Renewer {
             let mut lane = recv_lane.lock();
             lane.path_and_kept().0.install(live, self.generation);
             lane.restart(state);
-            // Under the lock: what was given back before is granted by the restart, what comes later by itself.
+            // Under the lock: the restart grants the slots that were released before; later releases grant their own.
             self.renewal.is_underway.store(false, Ordering::Release);
         }
         state.resume();
-        // The steward too: a half that its user leaves alone has nobody else to look at the new link.
+        // The steward too: only it drives a half that its user does not poll.
         state.wake_all();
     }
 }
 
-/// Both sides of a new link.
+/// The sending and the receiving side of a new link.
 type LinkPair = (
     Option<send_path::SendLink>,
     Option<receive_path::ReceiveLink>,

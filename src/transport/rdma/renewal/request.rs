@@ -1,4 +1,4 @@
-//! What asks for a new link, and what the renewer has to know of the old one.
+//! The request for a new link, and what the renewal has to know of the old link.
 
 use std::{
     io,
@@ -16,30 +16,30 @@ use crate::{
     transport::control::state::{Failure, State},
 };
 
-/// What both sides of a data path tell whoever renews it.
+/// What both sides of the data path share with the task that renews the link.
 pub(crate) struct Renewal {
     state: Arc<State>,
-    /// Completions of this link.
+    /// The number of completions of this link.
     pub(super) completions: AtomicU64,
-    /// After how many of them it is replaced.
+    /// The number of completions after which the link is replaced.
     limit: u64,
     pub(super) is_underway: AtomicBool,
     pub(super) wanted: Notify,
-    /// Wakes the renewer: an operation has completed, whoever polled it.
+    /// Wakes the renewal after a completion, whichever task polled it.
     pub(super) progress: AtomicWaker,
     reason: Mutex<Option<RenewalReason>>,
 }
 
-/// Why a link is replaced.
+/// The reason why a link is replaced.
 pub(super) enum RenewalReason {
-    /// It has been used enough.
+    /// The link has reached its limit of completions.
     Used,
-    /// It failed.
+    /// The link failed.
     Lost(io::Error),
 }
 
 impl Renewal {
-    /// A link that is replaced after `limit` completions.
+    /// Requests a new link after `limit` completions.
     pub(crate) fn new(state: Arc<State>, limit: u64) -> Self {
         Self {
             state,
@@ -59,15 +59,15 @@ impl Renewal {
         }
     }
 
-    /// Something has completed, or failed.
+    /// Wakes the renewal: a work request has completed or failed.
     pub(crate) fn notify(&self) {
         self.progress.wake();
     }
 
-    /// Asks for a new link: because this one failed, or has been used enough.
+    /// Requests a new link, because this one was lost or has reached its limit.
     pub(crate) fn request(&self, lost: Option<io::Error>) {
         let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
-        // The first error is the cause, and says more than that the link is old.
+        // The first error is the cause, and tells more than the limit.
         match (&*reason, lost) {
             (Some(RenewalReason::Lost(_)), _) | (Some(RenewalReason::Used), None) => {}
             (_, Some(error)) => *reason = Some(RenewalReason::Lost(error)),
@@ -76,18 +76,18 @@ impl Renewal {
         self.wanted.notify_one();
     }
 
-    /// Gives up: no new link would help.
+    /// Fails the stream: a new link would not help.
     pub(crate) fn fail(&self, error: io::Error) {
         self.state
             .fail(Failure::Fault(Fault::Data(Arc::new(error))));
     }
 
-    /// Whether the old pool is not to be granted any more.
+    /// Returns true while the link is being replaced, and slots must not be granted.
     pub(crate) fn is_underway(&self) -> bool {
         self.is_underway.load(Ordering::Acquire)
     }
 
-    /// Why a new link is wanted, if one is, once.
+    /// Takes the reason for a new link, if one is requested.
     pub(super) fn take_reason(&self) -> Option<RenewalReason> {
         self.reason
             .lock()

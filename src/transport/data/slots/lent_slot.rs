@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::{
+use crate::transport::data::{
     path::{DataPath, SendPath},
     send_lane::Filling,
     shared::Shared,

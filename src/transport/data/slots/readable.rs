@@ -1,10 +1,10 @@
 //! A verified chunk that waits for its reader.
 
-use super::{frame::HEADER_BYTES, path::Slot};
+use crate::transport::data::{frame::HEADER_BYTES, path::Slot};
 
 /// A verified chunk, or what is left of it.
 pub(crate) struct Readable<S> {
-    pub(super) slot: S,
+    pub(crate) slot: S,
     next: usize,
     end: usize,
 }

@@ -16,7 +16,8 @@ use std::{
 use bytes::Bytes;
 use futures::task::AtomicWaker;
 
-use super::{path::Slot, readable::Readable};
+use super::readable::Readable;
+use crate::transport::data::path::Slot;
 
 /// The number of slots that are never lent.
 const CIRCULATING: usize = 2;
@@ -36,7 +37,7 @@ pub(crate) struct ChunkLender<S> {
 pub(crate) struct ReturnedChunks<S> {
     chunks: Mutex<Vec<Readable<S>>>,
     /// Wakes the steward when the list has chunks.
-    pub(super) waker: AtomicWaker,
+    pub(crate) waker: AtomicWaker,
 }
 
 /// A chunk that the user keeps, as the owner of [`Bytes`].
@@ -49,7 +50,7 @@ struct LentChunk<S: Slot> {
 
 impl<S: Slot> ChunkLender<S> {
     /// Lends the chunks of a pool of `depth` slots.
-    pub(super) fn new(depth: u32) -> Self {
+    pub(crate) fn new(depth: u32) -> Self {
         let returns = ReturnedChunks {
             chunks: Mutex::new(Vec::new()),
             waker: AtomicWaker::new(),
@@ -62,12 +63,12 @@ impl<S: Slot> ChunkLender<S> {
     }
 
     /// Returns the list of dropped chunks.
-    pub(super) fn returns(&self) -> Arc<ReturnedChunks<S>> {
+    pub(crate) fn returns(&self) -> Arc<ReturnedChunks<S>> {
         Arc::clone(&self.returns)
     }
 
     /// Returns the unread rest of `chunk` as bytes to keep: the slot itself, or a copy and the chunk.
-    pub(super) fn lend(&mut self, chunk: Readable<S>) -> (Bytes, Option<Readable<S>>) {
+    pub(crate) fn lend(&mut self, chunk: Readable<S>) -> (Bytes, Option<Readable<S>>) {
         if chunk.rest().len() <= SMALL || self.lent + CIRCULATING >= self.depth {
             return (Bytes::copy_from_slice(chunk.rest()), Some(chunk));
         }
@@ -80,7 +81,7 @@ impl<S: Slot> ChunkLender<S> {
     }
 
     /// Takes the chunks that were dropped.
-    pub(super) fn take_returned(&mut self) -> Vec<Readable<S>> {
+    pub(crate) fn take_returned(&mut self) -> Vec<Readable<S>> {
         if self.lent == 0 {
             return Vec::new();
         }
@@ -92,7 +93,7 @@ impl<S: Slot> ChunkLender<S> {
 
 impl<S> ReturnedChunks<S> {
     /// Returns true if no chunk was dropped.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
 
