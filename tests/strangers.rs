@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::support::{
     ends, process,
-    proxy::{CONTROL, DATA, Proxy},
+    proxy::{Connection, Proxy},
     random::Random,
     waiting::{generous, limit, patience, within},
 };
@@ -178,14 +178,13 @@ strangers! {
 
     /// The recorded bytes of both connections of a stream open no second stream, in any of 20 attempts.
     a_replayed_handshake_is_refused(house) {
-        let proxy = Proxy::to(house.address, None).await?;
+        let proxy = Proxy::start(house.address, None);
         house.serves_through(proxy.port()).await.context("the recording")?;
-        let tapes = proxy.tapes();
-        ensure!(tapes.len() == 2, "{} connections", tapes.len());
+        ensure!(proxy.connections() == 2, "{} connections", proxy.connections());
         for _ in 0..20 {
             let (mut control, mut data) = (house.stranger().await?, house.stranger().await?);
-            control.write_all(&tapes[CONTROL]).await?;
-            data.write_all(&tapes[DATA]).await?;
+            control.write_all(&proxy.tape(Connection::Control)).await?;
+            data.write_all(&proxy.tape(Connection::Data)).await?;
             hung_up(&mut data).await.context("the data connection")?;
             hung_up(&mut control).await.context("the control connection")?;
             ensure!(house.listener.accept().now_or_never().is_none(), "a recording got in");
@@ -194,12 +193,12 @@ strangers! {
 
     /// The token of a stream is valid once: a second use is refused while the stream is open, and does it no harm.
     a_replayed_token_is_refused(house) {
-        let proxy = Proxy::to(house.address, None).await?;
+        let proxy = Proxy::start(house.address, None);
         let dialing = connect("127.0.0.1", proxy.port(), &house.key, &house.config);
         let (dialed, accepted) = tokio::join!(dialing, house.listener.accept());
         let (mut here, mut there) = (dialed?, accepted?);
         let mut thief = house.stranger().await?;
-        thief.write_all(&proxy.tapes()[DATA]).await?;
+        thief.write_all(&proxy.tape(Connection::Data)).await?;
         hung_up(&mut thief).await?;
         here.write_all(b"unharmed").await?;
         here.shutdown().await?;

@@ -41,7 +41,7 @@ fn a_killed_source_fails_the_pipeline() {
     let Some(network) = Network::new(2) else {
         return;
     };
-    let end = spoil(&network, &[], |_| network.process("h1", TRICKLE).kill());
+    let end = spoil(&network, &[], |_| network.shell("h1", TRICKLE).kill());
     end.tells(137, &["h1", "signal 9"]);
     end.is_silent_on(&["panicked"]);
     network.assert_empty(end.at, Duration::from_secs(2));
@@ -93,7 +93,7 @@ fn a_stage_that_ignores_sigterm_is_ended() {
     let sink = "h2:trap '' TERM; cat > copy && touch happy";
     let running = network.rdpipe([&source, sink]).start();
     flows(&network, "h2", "copy");
-    network.process("h1", TRICKLE).kill();
+    network.shell("h1", TRICKLE).kill();
     running.end().tells(137, &["h1"]);
     assert_eq!(network.names("h2"), ["copy"]);
 }

@@ -148,7 +148,7 @@ fn a_killed_command_leaves_no_process() {
     ];
     for (host, line) in victims {
         kills(&[], 137, &[host, "signal 9"], |network, _| {
-            network.process(host, line).kill();
+            network.shell(host, line).kill();
         });
     }
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::support::programs::{
-    Act, Connection, Place, Plan, Proxy, Towards, generous, lacks_rdma, patience, random_bytes,
+    Act, Connection, Place, Plan, Towards, before, generous, lacks_rdma, patience, random_bytes,
     receiver, sender, soon,
 };
 
@@ -48,7 +48,7 @@ fn a_cut_control_connection_fails_both_ends() {
     if lacks_rdma() {
         return;
     }
-    for towards in [Towards::Receiver, Towards::Sender] {
+    for towards in [Towards::Acceptor, Towards::Dialer] {
         let place = Place::new();
         let receiver = receiver(format!("--transport rdma -o {}", place.old())).start();
         let plan = Plan {
@@ -58,10 +58,10 @@ fn a_cut_control_connection_fails_both_ends() {
             at: 4_000,
             act: Act::Cut,
         };
-        let proxy = Proxy::start(receiver.port(), plan);
+        let proxy = before(&receiver, plan);
         let timeout = patience(Duration::from_secs(1)).as_secs_f64();
         let options = format!("--transport rdma --timeout {timeout} --chunk 16K --depth 4");
-        let mut sender = sender(proxy.port, options).stdin(Stdio::piped()).start();
+        let mut sender = sender(proxy.port(), options).stdin(Stdio::piped()).start();
         let mut input = sender.stdin();
         let piece = random_bytes(64 << 10);
         let began = Instant::now();
@@ -70,7 +70,7 @@ fn a_cut_control_connection_fails_both_ends() {
             assert!(began.elapsed() < generous(), "it goes on and on");
         }
         let gone = Instant::now();
-        assert!(proxy.acted());
+        assert!(proxy.has_acted());
         let (sender, receiver) = (sender.end(), receiver.end());
         let late = receiver.at.saturating_duration_since(gone);
         assert!(late < soon(), "{late:?}");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::support::programs::{
-    Act, Connection, End, Place, Plan, Proxy, Random, Towards, patience, random_bytes, receiver,
+    Act, Connection, End, Place, Plan, Random, Towards, before, patience, random_bytes, receiver,
     sender,
 };
 
@@ -17,12 +17,12 @@ fn harmed(plan: Plan, timeout: Duration) -> [End; 2] {
     let place = Place::new();
     let timeout = timeout.as_secs_f64();
     let receiver = receiver(format!("--timeout {timeout} -o {}", place.old())).start();
-    let proxy = Proxy::start(receiver.port(), plan);
+    let proxy = before(&receiver, plan);
     // Small chunks make for many control messages.
     let options = format!("--timeout {timeout} --chunk 4K -i /dev/zero");
-    let sender = sender(proxy.port, options).start();
+    let sender = sender(proxy.port(), options).start();
     let ends = [sender.end(), receiver.end()];
-    assert!(proxy.acted(), "{plan:?}\n{ends:#?}");
+    assert!(proxy.has_acted(), "{plan:?}\n{ends:#?}");
     println!(
         "{plan:?}\n  {}  {}",
         ends[0].stderr,
@@ -34,25 +34,25 @@ fn harmed(plan: Plan, timeout: Duration) -> [End; 2] {
 
 /// All connections and directions in which bytes pass. The data connection carries no bytes towards the sender.
 const EVERYWHERE: [(Connection, Towards); 3] = [
-    (Connection::Data, Towards::Receiver),
-    (Connection::Control, Towards::Receiver),
-    (Connection::Control, Towards::Sender),
+    (Connection::Data, Towards::Acceptor),
+    (Connection::Control, Towards::Acceptor),
+    (Connection::Control, Towards::Dialer),
 ];
 
 /// Returns a random byte of a direction that comes after the handshake, and that the transfer is sure to reach.
 fn somewhere(random: &mut Random, (connection, towards): (Connection, Towards)) -> u64 {
     match (connection, towards) {
-        (Connection::Data, Towards::Receiver) => 100 + random.below(3_000_000),
+        (Connection::Data, Towards::Acceptor) => 100 + random.within(0..3_000_000),
         // Only keepalives pass here, a few a second.
-        (Connection::Control, Towards::Receiver) => 360 + random.below(60),
-        (Connection::Control, Towards::Sender) => 1000 + random.below(3000),
-        (Connection::Data, Towards::Sender) => unreachable!("nothing ever passes there"),
+        (Connection::Control, Towards::Acceptor) => 360 + random.within(0..60),
+        (Connection::Control, Towards::Dialer) => 1000 + random.within(0..3000),
+        (Connection::Data, Towards::Dialer) => unreachable!("nothing ever passes there"),
     }
 }
 
 #[test]
 fn a_cut_connection_fails_both_ends() {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     for place @ (connection, towards) in EVERYWHERE {
         let plan = Plan {
             connection,
@@ -79,7 +79,7 @@ fn a_cut_connection_fails_both_ends() {
 
 #[test]
 fn a_flipped_bit_fails_both_ends() {
-    let mut random = Random(2);
+    let mut random = Random::new(2);
     for place @ (connection, towards) in EVERYWHERE {
         for _ in 0..3 {
             let at = somewhere(&mut random, place);
@@ -88,7 +88,7 @@ fn a_flipped_bit_fails_both_ends() {
                     connection,
                     towards,
                     at,
-                    act: Act::Flip,
+                    act: Act::Flip(4),
                 },
                 timeout(),
             );
@@ -106,7 +106,7 @@ fn a_flipped_bit_fails_both_ends() {
 
 #[test]
 fn an_unplugged_cable_fails_both_ends() {
-    let (connection, towards) = (Connection::Data, Towards::Receiver);
+    let (connection, towards) = (Connection::Data, Towards::Acceptor);
     let plan = Plan {
         connection,
         towards,
@@ -125,7 +125,7 @@ fn a_broken_handshake_is_retried() {
     let place = Place::new();
     let data = random_bytes(1_000_000);
     place.file("in", &data);
-    for towards in [Towards::Receiver, Towards::Sender] {
+    for towards in [Towards::Acceptor, Towards::Dialer] {
         let receiver = receiver("-o").arg(place.path("out")).start();
         let plan = Plan {
             connection: Connection::Control,
@@ -133,11 +133,11 @@ fn a_broken_handshake_is_retried() {
             at: 20,
             act: Act::Cut,
         };
-        let proxy = Proxy::start(receiver.port(), plan);
-        let sender = sender(proxy.port, "").arg(place.path("in")).start();
+        let proxy = before(&receiver, plan);
+        let sender = sender(proxy.port(), "").arg(place.path("in")).start();
         sender.end().exits(0);
         receiver.end().exits(0);
-        assert!(proxy.acted() && place.read("out") == data);
+        assert!(proxy.has_acted() && place.read("out") == data);
     }
 }
 
@@ -145,15 +145,15 @@ fn a_broken_handshake_is_retried() {
 fn a_damaged_handshake_leaves_the_receiver_listening() {
     let place = Place::new();
     let receiver = receiver(format!("-o {}", place.old())).start();
-    let (connection, towards) = (Connection::Control, Towards::Receiver);
+    let (connection, towards) = (Connection::Control, Towards::Acceptor);
     let plan = Plan {
         connection,
         towards,
         at: 20,
-        act: Act::Flip,
+        act: Act::Flip(4),
     };
-    let proxy = Proxy::start(receiver.port(), plan);
-    let damaged = sender(proxy.port, "-i /dev/zero").start();
+    let proxy = before(&receiver, plan);
+    let damaged = sender(proxy.port(), "-i /dev/zero").start();
     damaged.end().fails(255, &["the keys do not match"]);
     place.assert_untouched(&[]);
     sender(receiver.port(), "").start().end().exits(0);

@@ -10,12 +10,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::support::{
     ends,
     pattern::{End, Pattern, own},
-    proxy::{CONTROL, DATA, Deed, Mischief, Proxy, Way},
+    proxy::{Act, Connection, Plan, Proxy, Towards},
     random::Random,
     waiting::{generous, patience, together, within},
 };
 
-const WAYS: [Way; 2] = [Way::ToAcceptor, Way::ToDialer];
+const WAYS: [Towards; 2] = [Towards::Acceptor, Towards::Dialer];
 
 /// The bytes that the dialer sends on the data connection before its first frame: preamble and token.
 const DATA_PROLOGUE_BYTES: u64 = 8 + 32;
@@ -36,7 +36,7 @@ fn config() -> StreamConfig {
 /// Returns the dialer, the acceptor, and the proxy between them.
 async fn through_a_proxy(config: &StreamConfig) -> Result<(Stream, Stream, Proxy)> {
     let (listener, key) = ends::listener(config.clone())?;
-    let proxy = Proxy::to(listener.local_addr(), None).await?;
+    let proxy = Proxy::start(listener.local_addr(), None);
     let (dialer, acceptor) = ends::meet(listener, proxy.port(), &key, config).await?;
     Ok((dialer, acceptor, proxy))
 }
@@ -60,31 +60,31 @@ async fn rage_at(stream: Stream, ours: u64, theirs: u64) -> Result<[Error; 2]> {
 /// Damages `connection` at random places, in the middle of a stream that is busy in both directions. Every
 /// error of both ends must satisfy `sensible`.
 async fn in_the_middle(
-    connection: usize,
+    connection: Connection,
     most: u64,
-    mut deed: impl FnMut(&mut Random) -> Deed,
+    mut act: impl FnMut(&mut Random) -> Act,
     sensible: impl Fn(&Error) -> bool,
 ) -> Result<()> {
     let mut random = Random::new(52 + connection as u64);
-    for way in WAYS {
+    for towards in WAYS {
         for _ in 0..4 {
             let (dialer, acceptor, proxy) = through_a_proxy(&config()).await?;
-            let at = proxy.forwarded(connection, way) + random.within(0..most);
-            let mischief = Mischief {
+            let at = proxy.forwarded(connection, towards) + random.within(0..most);
+            let plan = Plan {
                 connection,
-                way,
+                towards,
                 at,
-                deed: deed(&mut random),
+                act: act(&mut random),
             };
-            proxy.plan(mischief);
+            proxy.plan(plan);
             let body = rage(dialer, acceptor);
             let errors = within(generous(), "the stream", body).await;
-            let errors = errors.with_context(|| format!("{mischief:?}"))?;
+            let errors = errors.with_context(|| format!("{plan:?}"))?;
             ensure!(
-                !proxy.is_waiting(),
-                "{mischief:?} has not happened, but: {errors:?}"
+                proxy.has_acted(),
+                "{plan:?} has not happened, but: {errors:?}"
             );
-            ensure!(errors.iter().all(&sensible), "{mischief:?}: {errors:?}");
+            ensure!(errors.iter().all(&sensible), "{plan:?}: {errors:?}");
         }
     }
     Ok(())
@@ -102,16 +102,16 @@ fn told(error: &Error, what: &str) -> bool {
     matches!(error, Error::PeerAborted { reason, .. } if reason.contains(what))
 }
 
-fn flip(random: &mut Random) -> Deed {
-    Deed::Flip(u8::try_from(random.within(0..8)).expect("below 8"))
+fn flip(random: &mut Random) -> Act {
+    Act::Flip(u8::try_from(random.within(0..8)).expect("below 8"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_ends_report_a_cut_data_connection() -> Result<()> {
     in_the_middle(
-        DATA,
+        Connection::Data,
         2 << 20,
-        |_| Deed::Cut,
+        |_| Act::Cut,
         |error| {
             matches!(fault(error), Some(Fault::Data(_))) || told(error, "the data connection broke")
         },
@@ -122,9 +122,9 @@ async fn both_ends_report_a_cut_data_connection() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_ends_report_a_cut_control_connection() -> Result<()> {
     in_the_middle(
-        CONTROL,
+        Connection::Control,
         2000,
-        |_| Deed::Cut,
+        |_| Act::Cut,
         |error| matches!(fault(error), Some(Fault::PeerDied(_))),
     )
     .await
@@ -132,7 +132,7 @@ async fn both_ends_report_a_cut_control_connection() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_ends_report_a_flipped_bit_in_the_data() -> Result<()> {
-    in_the_middle(DATA, 2 << 20, flip, |error| {
+    in_the_middle(Connection::Data, 2 << 20, flip, |error| {
         matches!(fault(error), Some(Fault::Corrupt(_))) || told(error, "damaged on the way")
     })
     .await
@@ -140,7 +140,7 @@ async fn both_ends_report_a_flipped_bit_in_the_data() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_ends_report_a_flipped_bit_in_the_control_messages() -> Result<()> {
-    in_the_middle(CONTROL, 2000, flip, |error| {
+    in_the_middle(Connection::Control, 2000, flip, |error| {
         matches!(fault(error), Some(Fault::Corrupt(_))) || told(error, "damaged on the way")
     })
     .await
@@ -165,11 +165,11 @@ async fn last_length_changed(byte: u64, bit: u8) -> Result<()> {
     Pattern::new(53).write(&mut dialer, 0..1000).await?;
     Pattern::new(53).read(&mut acceptor, 0..1000).await?;
     let at = DATA_PROLOGUE_BYTES + HEADER_BYTES + 1000 + byte;
-    proxy.plan(Mischief {
-        connection: DATA,
-        way: Way::ToAcceptor,
+    proxy.plan(Plan {
+        connection: Connection::Data,
+        towards: Towards::Acceptor,
         at,
-        deed: Deed::Flip(bit),
+        act: Act::Flip(bit),
     });
     Pattern::new(53).write(&mut dialer, 1000..1500).await?;
     let end = Pattern::new(53).drain(&mut acceptor, 1000).await?;
@@ -190,23 +190,23 @@ async fn a_damaged_fin_is_no_end_of_file() -> Result<()> {
     let mut random = Random::new(54);
     // Length, then the FIN of a stream of 1000 bytes (1 + 2 + at most 10 bytes), and the tag.
     for byte in 0..2 + 1 + 2 + 9 + 16 {
-        let deed = flip(&mut random);
-        let body = damaged_fin(byte, deed);
-        within(generous(), &format!("byte {byte}, {deed:?}"), body).await?;
+        let act = flip(&mut random);
+        let body = damaged_fin(byte, act);
+        within(generous(), &format!("byte {byte}, {act:?}"), body).await?;
     }
     Ok(())
 }
 
-async fn damaged_fin(byte: u64, deed: Deed) -> Result<()> {
+async fn damaged_fin(byte: u64, act: Act) -> Result<()> {
     let (mut dialer, mut acceptor, proxy) = through_a_proxy(&config()).await?;
     Pattern::new(55).write(&mut dialer, 0..1000).await?;
     Pattern::new(55).read(&mut acceptor, 0..1000).await?;
-    let at = proxy.forwarded(CONTROL, Way::ToAcceptor) + byte;
-    proxy.plan(Mischief {
-        connection: CONTROL,
-        way: Way::ToAcceptor,
+    let at = proxy.forwarded(Connection::Control, Towards::Acceptor) + byte;
+    proxy.plan(Plan {
+        connection: Connection::Control,
+        towards: Towards::Acceptor,
         at,
-        deed,
+        act,
     });
     let error = own(&dialer.shutdown().await.expect_err("a damaged FIN"))?;
     let cause =
@@ -231,12 +231,12 @@ async fn a_lost_confirmation_is_reported_as_unconfirmed() -> Result<()> {
         Pattern::new(58).write(&mut dialer, 0..1000).await?;
         dialer.shutdown().await?;
         Pattern::new(58).read_all(&mut acceptor, 0..1000).await?;
-        let at = proxy.forwarded(CONTROL, Way::ToDialer);
-        proxy.plan(Mischief {
-            connection: CONTROL,
-            way: Way::ToDialer,
+        let at = proxy.forwarded(Connection::Control, Towards::Dialer);
+        proxy.plan(Plan {
+            connection: Connection::Control,
+            towards: Towards::Dialer,
             at,
-            deed: Deed::Cut,
+            act: Act::Cut,
         });
         acceptor.confirm()?;
         let error = dialer
@@ -257,34 +257,34 @@ async fn a_lost_confirmation_is_reported_as_unconfirmed() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broken_handshake_leaves_the_listener_working() -> Result<()> {
     let mut random = Random::new(56);
-    for (connection, way, most) in [
-        (CONTROL, Way::ToAcceptor, 100),
-        (CONTROL, Way::ToDialer, 150),
-        (DATA, Way::ToAcceptor, DATA_PROLOGUE_BYTES),
+    for (connection, towards, most) in [
+        (Connection::Control, Towards::Acceptor, 100),
+        (Connection::Control, Towards::Dialer, 150),
+        (Connection::Data, Towards::Acceptor, DATA_PROLOGUE_BYTES),
     ] {
         for number in 0..16 {
-            let deed = if number % 4 == 0 {
-                Deed::Cut
+            let act = if number % 4 == 0 {
+                Act::Cut
             } else {
                 flip(&mut random)
             };
             let at = random.within(0..most);
-            let mischief = Mischief {
+            let plan = Plan {
                 connection,
-                way,
+                towards,
                 at,
-                deed,
+                act,
             };
-            let body = shaken(mischief);
-            within(generous(), &format!("{mischief:?}"), body).await?;
+            let body = shaken(plan);
+            within(generous(), &format!("{plan:?}"), body).await?;
         }
     }
     Ok(())
 }
 
-async fn shaken(mischief: Mischief) -> Result<()> {
+async fn shaken(plan: Plan) -> Result<()> {
     let (mut listener, key) = ends::listener(config())?;
-    let proxy = Proxy::to(listener.local_addr(), Some(mischief)).await?;
+    let proxy = Proxy::start(listener.local_addr(), Some(plan));
     let serving = tokio::spawn(async move {
         loop {
             // `accept` may report a peer that has the key and failed in the handshake.

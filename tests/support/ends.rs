@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use rdpipe::RdmaConfig;
 use rdpipe::{Key, Listener, Stream, StreamConfig, Transport, TransportPolicy, connect};
 
-use super::proxy::{DATA, Deed, Mischief, Proxy, Way};
+use super::proxy::{Act, Connection, Plan, Proxy, Towards};
 
 /// A data path under test. A new data path needs an implementation of this trait, and a line `over!(...)` in
 /// `stream/promises` and `stream/tokio_traits`.
@@ -47,14 +47,14 @@ pub(crate) struct Flipped;
 impl Ends for Flipped {
     async fn pair(dialer: StreamConfig, acceptor: StreamConfig) -> Result<(Stream, Stream)> {
         let at = dialer.chunk_bytes as u64 * 3 / 2;
-        let flip = Mischief {
-            connection: DATA,
-            way: Way::ToAcceptor,
+        let flip = Plan {
+            connection: Connection::Data,
+            towards: Towards::Acceptor,
             at,
-            deed: Deed::Flip(3),
+            act: Act::Flip(3),
         };
         let (listener, key) = listener(acceptor)?;
-        let proxy = Proxy::to(listener.local_addr(), Some(flip)).await?;
+        let proxy = Proxy::start(listener.local_addr(), Some(flip));
         let ends = meet(listener, proxy.port(), &key, &Self::over(dialer)).await?;
         proxy.outlive_its_owner();
         Ok(ends)

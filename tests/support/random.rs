@@ -1,5 +1,5 @@
-//! Reproducible random numbers: every run uses the same numbers, unless `RDPIPE_TEST_SEED` sets
-//! another seed.
+//! Random numbers that can be had again: every run takes the same ones, unless
+//! `RDPIPE_TEST_SEED` names others.
 
 use std::ops::Range;
 
@@ -7,12 +7,12 @@ use std::ops::Range;
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// Returns a generator whose numbers depend on the seed of the run and on `use_number`.
+    /// Numbers for one use; `use_number` keeps the uses apart.
     pub(crate) fn new(use_number: u64) -> Self {
         Self(seed() ^ use_number.wrapping_mul(0xD6E8_FEB8_6659_FD93))
     }
 
-    /// Returns the next number.
+    /// The next number.
     pub(crate) fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -21,12 +21,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Returns a number in `range`.
+    /// A number in `range`.
     pub(crate) fn within(&mut self, range: Range<u64>) -> u64 {
         range.start + self.number() % (range.end - range.start)
     }
 
-    /// Returns `count` random bytes.
+    /// So many bytes.
     pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
         let words = std::iter::repeat_with(|| self.number().to_le_bytes());
         words
@@ -37,7 +37,12 @@ impl Random {
     }
 }
 
-/// Returns the seed of this run.
+/// So many bytes, no two chunks of which are alike: the same ones for the same number.
+pub(crate) fn random_bytes(count: usize) -> Vec<u8> {
+    Random::new(count as u64).bytes(count)
+}
+
+/// What all numbers of this run come from.
 pub(crate) fn seed() -> u64 {
     let given = std::env::var("RDPIPE_TEST_SEED").ok();
     given.map_or(20_250_101, |text| {

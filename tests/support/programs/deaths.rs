@@ -60,12 +60,12 @@ impl Doomed {
         before: usize,
     ) -> usize {
         let data = random_bytes(self.bytes);
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut caught = 0;
         for round in 0..rounds {
             let place = Place::new();
             place.file("in", &data);
-            let moment = random.below(before as u64);
+            let moment = random.within(0..before as u64);
             let ends = kill_at(&place, victim, self.programs(&place), |_, receiver| {
                 written(&place, receiver, moment);
             });

@@ -54,12 +54,15 @@ impl Over {
         let receiver = self.example("receive_stdout", "0").start();
         let sender = self.example("send_stdin", &format!("127.0.0.1 {}", receiver.port()));
         let mut sender = sender.stdin(Stdio::piped()).start();
-        sender.stdin().write_all(b"half of it").expect("it reads");
+        // Open until it is dead: at its end, the sender would finish before it is killed.
+        let mut input = sender.stdin();
+        input.write_all(b"half of it").expect("it reads");
         sender.said("how it is connected", |text| {
             text.contains("over ").then_some(())
         });
         sender.kill();
         let receiver = receiver.end();
+        drop(input);
         assert!(
             receiver.exits(1).contains("the other end died"),
             "{}",

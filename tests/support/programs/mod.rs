@@ -5,8 +5,6 @@ mod deaths;
 pub(crate) mod examples;
 pub(crate) mod hosts;
 pub(crate) mod local_hosts;
-mod proxy;
-mod random;
 pub(crate) mod rdcat;
 mod rig;
 mod running;
@@ -14,11 +12,11 @@ mod watch;
 
 pub(crate) use super::{
     limits::{generous, limit, patience, soon},
+    proxy::{Act, Connection, Plan, Proxy, Towards},
+    random::{Random, random_bytes},
     skip,
 };
 pub use deaths::{Doomed, Victim, written};
-pub use proxy::{Act, Connection, Plan, Proxy, Towards};
-pub use random::{Random, random_bytes};
 pub use rig::{Link, Sight, ip, lacks_guest, lacks_rdma};
 pub use running::{End, Running, Setup, program, rdrecv, rdsend};
 pub use watch::{
@@ -52,6 +50,11 @@ pub fn receiver(options: impl AsRef<str>) -> Setup {
 /// Returns rdsend to `port` of this machine, with [`key`] and these options.
 pub fn sender(port: u16, options: impl AsRef<str>) -> Setup {
     rdsend(format!("127.0.0.1 {port} {} {}", key(), options.as_ref()))
+}
+
+/// Starts a proxy between an rdrecv of this machine and the rdsend that dials the proxy's port.
+pub fn before(receiver: &Running, plan: Plan) -> Proxy {
+    Proxy::start(([127, 0, 0, 1], receiver.port()).into(), Some(plan))
 }
 
 /// Returns a port that was free a moment ago, for the few tests that must know a port beforehand.

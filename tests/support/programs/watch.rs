@@ -10,6 +10,7 @@ use std::{
 use rustix::{fd::AsFd, io::ioctl_fionread, process::Signal};
 
 use super::{Running, generous};
+use crate::support::process::{field, status_kib};
 
 /// Calls `probe` every millisecond until it returns a result: some facts of the kernel can only be polled. Fails after
 /// [`generous`] with `what` in the message.
@@ -61,18 +62,12 @@ pub fn is_ignored(signal: Signal) -> bool {
 
 /// Returns the peak of the resident memory of the process, in KiB.
 pub fn peak_kib(process: &Running) -> u64 {
-    status_kib(process, "VmHWM:")
+    status_kib(&process.id().to_string(), "VmHWM:")
 }
 
 /// Returns the memory that the process has registered with devices, in KiB.
 pub fn pinned_kib(process: &Running) -> u64 {
-    status_kib(process, "VmPin:")
-}
-
-fn status_kib(process: &Running, name: &str) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", process.id())).expect("it runs");
-    let kib = field(&status, name).and_then(|kib| kib.strip_suffix(" kB"));
-    kib.expect("the kernel counts").parse().expect("a number")
+    status_kib(&process.id().to_string(), "VmPin:")
 }
 
 /// Returns the processor time that the process has used, in ticks of 10 ms.
@@ -87,10 +82,4 @@ pub fn cpu_ticks(process: &Running) -> u64 {
         .take(2)
         .map(ticks)
         .sum()
-}
-
-fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    text.lines()
-        .find_map(|line| line.strip_prefix(name))
-        .map(str::trim)
 }

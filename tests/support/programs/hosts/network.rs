@@ -262,6 +262,16 @@ impl Network {
         })
     }
 
+    /// Waits until a shell runs on `host` with this command line, and returns the oldest process that has it: a child has the
+    /// command line of its parent until it has become another program.
+    #[track_caller]
+    pub fn shell(&self, host: &str, words: &str) -> Process {
+        eventually(&format!("{words:?} to run on {host}"), || {
+            let mut all = self.processes(host).into_iter();
+            all.find(|process| process.line.contains(words))
+        })
+    }
+
     /// Waits until no process runs on any host. That must happen within `promise` after `since`; [`limit`] makes the time
     /// longer on a busy machine. It stays below the 30 s after which a silent peer counts as dead.
     #[track_caller]
