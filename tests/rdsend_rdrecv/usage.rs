@@ -30,7 +30,7 @@ fn the_commands_of_the_manual_work() {
 }
 
 #[test]
-fn every_size_arrives() {
+fn files_of_every_size_arrive() {
     for size in [0, 1, (1 << 20) + 1] {
         let place = Place::new();
         let data = random_bytes(size);
