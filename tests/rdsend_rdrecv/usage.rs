@@ -108,7 +108,7 @@ fn the_key_comes_from_the_argument_then_the_file_then_the_environment() {
         );
         receiver.end().exits(0);
     }
-    // Two keys at once are refused, because rdrecv cannot know which one is meant.
+    // Two keys at once are refused, because only one of them can be right.
     rdrecv(format!("0 {} --key-file {file}", key()))
         .start()
         .end()
