@@ -140,7 +140,7 @@ fn after_an_output_file_the_next_stage_gets_no_input() {
 }
 
 #[test]
-fn an_output_file_without_input_is_created_or_kept() {
+fn output_files_without_input_behave_as_in_a_shell() {
     let Some(network) = Network::new(1) else {
         return;
     };

@@ -23,7 +23,7 @@ fn says(end: &End, code: i32, words: &[&str]) {
 }
 
 #[test]
-fn the_first_example_of_the_manual() {
+fn the_first_example_of_the_manual_works() {
     let end = fed(&[":tr '[:lower:]' '[:upper:]'", ":rev"], b"hello\n");
     gives(&end, 0, "OLLEH\n");
     assert_eq!(end.stderr, "");
@@ -171,7 +171,7 @@ fn files_can_be_in_the_middle() {
 }
 
 #[test]
-fn an_output_file_without_input_is_created_or_kept() {
+fn output_files_without_input_behave_as_in_a_shell() {
     let hosts = Hosts::new("");
     hosts.file("a", "old", b"content");
     gives(&hosts.run(&["a:> old"]), 0, "");

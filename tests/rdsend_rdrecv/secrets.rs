@@ -145,7 +145,7 @@ fn json_shows_a_generated_key_only_in_the_listening_event() {
 }
 
 #[test]
-fn a_wrong_key_is_not_repeated() {
+fn a_wrong_key_is_not_printed() {
     let receiver = rdrecv(format!("0 {SECRET} -v")).start();
     let wrong = rdsend(format!("localhost {} {WRONG} -v", receiver.port()))
         .start()

@@ -30,7 +30,7 @@ fn the_commands_of_the_manual_work() {
 }
 
 #[test]
-fn every_size_arrives() {
+fn files_of_every_size_arrive() {
     for size in [0, 1, (1 << 20) + 1] {
         let place = Place::new();
         let data = random_bytes(size);
@@ -108,7 +108,7 @@ fn the_key_comes_from_the_argument_then_the_file_then_the_environment() {
         );
         receiver.end().exits(0);
     }
-    // Two keys at once are refused, because rdrecv cannot know which one is meant.
+    // Two keys at once are refused, because only one of them can be right.
     rdrecv(format!("0 {} --key-file {file}", key()))
         .start()
         .end()

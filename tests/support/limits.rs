@@ -33,12 +33,12 @@ pub(crate) fn soon() -> Duration {
     limit(Duration::from_secs(4)).min(Duration::from_secs(20))
 }
 
-/// The factor of a limit on an emulated processor, which is some 17 times slower than a real one; the network and the disk
-/// are not slower.
+/// The factor of a limit on an emulated processor. It is some 17 times slower than a real one, but the network and the
+/// disk are not.
 const EMULATED_FOR_LIMITS: f64 = 10.0;
 
-/// The factor of a timeout in an emulated guest, which runs little besides the test. The tests that run there choose longer
-/// timeouts themselves.
+/// The factor of a timeout in an emulated guest, which runs little besides the test. The tests that run there choose
+/// longer timeouts themselves.
 const EMULATED_FOR_PATIENCE: f64 = 2.0;
 
 /// The largest load that counts, in tasks for each processor: a higher load comes from a build, whose tasks come and go.

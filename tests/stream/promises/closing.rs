@@ -56,7 +56,7 @@ async fn first_then_second(mut first: Stream, mut second: Stream) -> Result<()> 
     tokio::join!(first.close(), second.close());
     for watch in watches {
         let cause = watch.interrupted().now_or_never();
-        ensure!(cause.is_none(), "after the last goodbye: {cause:?}");
+        ensure!(cause.is_none(), "after both ends closed: {cause:?}");
     }
     Ok(())
 }
@@ -129,11 +129,11 @@ pub(crate) async fn a_reader_can_stop_its_writer<E: Ends>(base: StreamConfig) ->
     let (at_writer, at_reader) = (from.watch(), to.watch());
     tokio::join!(from.close(), to.close());
     let cause = at_reader.interrupted().now_or_never();
-    ensure!(cause.is_none(), "the reader is not content: {cause:?}");
+    ensure!(cause.is_none(), "the reader reports a failure: {cause:?}");
     let cause = at_writer.interrupted().now_or_never();
     ensure!(
         matches!(cause, Some(Error::Stopped { .. })),
-        "the writer is not content: {cause:?}"
+        "the writer reports another cause: {cause:?}"
     );
     Ok(())
 }
@@ -148,7 +148,7 @@ pub(crate) async fn close_does_not_wait_for_the_peer_to_close<E: Ends>(
             return Ok(());
         }
     }
-    bail!("the one that leaves waits for the one that stays");
+    bail!("close waits until the peer closes");
 }
 
 /// Closes one end while the other stays open. Returns the time that `close` took.
@@ -189,7 +189,7 @@ pub(crate) async fn stop_ends_one_direction_only<E: Ends>(base: StreamConfig) ->
     let cause = watch.interrupted().now_or_never();
     ensure!(
         cause.is_none(),
-        "the one that stopped is not content: {cause:?}"
+        "the end that stopped reports a failure: {cause:?}"
     );
     Ok(())
 }
@@ -228,7 +228,7 @@ pub(crate) async fn a_stop_near_the_end_is_no_failure<E: Ends>(base: StreamConfi
         let cause = watch.interrupted().now_or_never();
         ensure!(
             cause.is_none(),
-            "{number}: the reader is not content: {cause:?}"
+            "{number}: the reader reports a failure: {cause:?}"
         );
     }
     Ok(())

@@ -101,7 +101,7 @@ pub(crate) async fn an_unread_direction_does_not_block_the_other<E: Ends>(
         let a_reads = a.await??;
         ensure!(
             b.stats().bytes_received <= POOL,
-            "a pool that grows: {:?}",
+            "received more than a pool: {:?}",
             b.stats()
         );
         Pattern::new(4).read_all(&mut b, 0..blocked_bytes).await?;
@@ -146,7 +146,7 @@ pub(crate) async fn a_paused_reader_is_not_taken_for_dead<E: Ends>(
 pub(crate) fn undisturbed(streams: &[&Stream]) -> Result<()> {
     for stream in streams {
         let cause = stream.watch().interrupted().now_or_never();
-        ensure!(cause.is_none(), "{stream:?} is not content: {cause:?}");
+        ensure!(cause.is_none(), "{stream:?} reports a failure: {cause:?}");
     }
     Ok(())
 }

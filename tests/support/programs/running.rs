@@ -173,7 +173,7 @@ impl Running {
     #[track_caller]
     pub fn said<T>(&self, what: &str, find: impl Fn(&str) -> Option<T>) -> T {
         let found = self.stderr.wait_for(find);
-        found.unwrap_or_else(|text| panic!("{} never said {what}:\n{text}", self.name))
+        found.unwrap_or_else(|text| panic!("{} never printed {what}:\n{text}", self.name))
     }
 
     /// Waits until the program has stopped itself, as [`Setup::stop_at`] tells it to.

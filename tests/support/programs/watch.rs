@@ -24,7 +24,7 @@ pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
         }
         assert!(
             Instant::now() < deadline,
-            "in vain waited for {limit:?}: {what}"
+            "waited {limit:?} in vain for {what}"
         );
         thread::sleep(Duration::from_millis(1));
     }
