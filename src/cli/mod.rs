@@ -8,3 +8,17 @@ pub mod rdpipe;
 pub mod rdrecv;
 pub mod rdsend;
 mod shared;
+
+use clap::CommandFactory;
+
+/// Returns the command line of every program, by name. `xtask` makes man pages and completions from it, and
+/// `tests/documentation.rs` parses the commands in the documentation with it.
+#[must_use]
+pub fn commands() -> Vec<clap::Command> {
+    vec![
+        args::RdcatArgs::command(),
+        args::RdpipeArgs::command(),
+        args::RdrecvArgs::command(),
+        args::RdsendArgs::command(),
+    ]
+}
