@@ -33,21 +33,18 @@ fn every_link_leads_to_a_file_and_a_heading() {
                 "" => root().join(&page.name),
                 path => root().join(&page.name).parent().unwrap().join(path),
             };
-            let lost = if !target.exists() {
-                true
-            } else if anchor.is_empty() {
-                false
-            } else {
+            let has_anchor = || {
                 let text = fs::read_to_string(&target).unwrap_or_default();
-                !anchors(&text).contains(anchor)
+                anchor.is_empty() || anchors(&text).contains(anchor)
             };
+            let lost = !target.exists() || !has_anchor();
             if lost {
                 broken.push(format!("{}: {link}", page.name));
             }
         }
     }
     assert!(count > 30, "{count} links?");
-    none(broken);
+    none(&broken);
 }
 
 #[test]
@@ -60,7 +57,7 @@ fn every_path_in_the_text_exists() {
             }
         }
     }
-    none(broken);
+    none(&broken);
 }
 
 #[test]
@@ -75,7 +72,7 @@ fn every_command_in_a_console_block_parses() {
             }
         }
     }
-    none(broken);
+    none(&broken);
     for program in ["rdpipe", "rdsend", "rdrecv", "rdcat", "cargo"] {
         assert!(seen.contains_key(program), "no {program} in {seen:?}");
     }
@@ -121,7 +118,7 @@ fn every_test_that_holds_a_promise_exists() {
             }
         }
     }
-    none(broken);
+    none(&broken);
 }
 
 /// The sources of a test binary; those of the library for `lib`, of a fuzz target for a sentence that begins with one.
@@ -221,7 +218,8 @@ fn is_shout(c: char) -> bool {
 fn pages() -> Vec<Page> {
     let docs = fs::read_dir(root().join("docs")).unwrap();
     let docs = docs.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let docs = docs.filter(|name| name.ends_with(".md"));
+    let is_page = |name: &String| Path::new(name).extension().is_some_and(|end| end == "md");
+    let docs = docs.filter(is_page);
     let mut names: Vec<String> = docs.map(|name| format!("docs/{name}")).collect();
     names.extend(["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(str::to_owned));
     names.sort();
@@ -315,7 +313,7 @@ fn simple_commands(line: &str) -> Vec<Vec<String>> {
         match (quote, c) {
             (None, '#') if previous.is_whitespace() => break,
             (None, '|' | ';' | '&') => commands.push(String::new()),
-            (None, '<' | '>') => command.push_str(&format!(" {REDIRECTION}")),
+            (None, '<' | '>') => command.extend([' ', REDIRECTION]),
             _ => command.push(c),
         }
         quote = match (quote, c) {
@@ -418,6 +416,6 @@ fn exists(path: &str) -> Result<(), String> {
 
 /// Fails with this list, unless it is empty.
 #[track_caller]
-fn none(broken: Vec<String>) {
+fn none(broken: &[String]) {
     assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
 }
