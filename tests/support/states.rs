@@ -58,7 +58,7 @@ async fn half_read_then_dropped(mut a: Stream, mut b: Stream) -> Result<()> {
     a.shutdown().await?;
     pattern.read(&mut b, 0..10_000).await?;
     drop(b);
-    ensure!(a.finish().await.is_err(), "confirmed by nobody");
+    ensure!(a.finish().await.is_err(), "finished without a confirmation");
     Ok(())
 }
 

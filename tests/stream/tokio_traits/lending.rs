@@ -118,7 +118,7 @@ pub(crate) async fn dropping_a_kept_chunk_returns_its_credit<E: Ends>(
         // 50 ms are long enough for all tasks of the reading end to become idle.
         for _ in 0..50 {
             let flushed = at_once(from.flush()).await;
-            ensure!(flushed.is_none(), "somebody has it still");
+            ensure!(flushed.is_none(), "the chunk is still held");
             sleep(Duration::from_millis(1)).await;
         }
         if elsewhere {
