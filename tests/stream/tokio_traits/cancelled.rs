@@ -161,7 +161,10 @@ pub(crate) async fn a_cancelled_shutdown_or_finish_can_be_retried<E: Ends>(
     tokio::try_join!(ending, pattern.read_all(&mut to, 0..FULL))?;
     for _ in 0..TIMES / 4 {
         let ended = at_once(from.finish()).await;
-        ensure!(ended.is_none(), "finished without a confirmation: {ended:?}");
+        ensure!(
+            ended.is_none(),
+            "finished without a confirmation: {ended:?}"
+        );
         yield_now().await;
     }
     to.confirm()?;
