@@ -1,17 +1,18 @@
-//! What the digest alone costs: xxh3-64 over chunks of the default size that stay in the cache, as a stream's do.
+//! Measures the digest alone: xxh3-64 over chunks of the default size that stay in the cache, as they do in a stream.
 //!
-//! Prints one line, `digest 56.1 GB/s`. scripts/bench turns it into the processor time that a stream may spend on it.
+//! Prints one line, as `digest 56.1 GB/s`. From this speed `scripts/bench` computes the processor time that a stream may
+//! spend on digests.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use rdpipe::StreamConfig;
 
-/// Rounds to take the best of: whatever else this machine does can only make one slower.
+/// The number of rounds. The fastest one counts, because other load on the machine can only make a round slower.
 const ROUNDS: u32 = 5;
-/// Long enough for the clock's resolution and the processor's ramp-up not to matter.
+/// The length of a round: so long that the resolution of the clock and the ramp-up of the processor do not matter.
 const ROUND: Duration = Duration::from_millis(200);
-/// Chunks between two looks at the clock.
+/// The number of chunks between two reads of the clock.
 const BATCH: u32 = 64;
 
 fn main() {
@@ -31,7 +32,7 @@ fn bytes_per_second(chunk: &[u8]) -> f64 {
     let mut digest = 0;
     while start.elapsed() < ROUND {
         for _ in 0..BATCH {
-            // Seeded with the one before, as in a stream: no two digests may be computed side by side.
+            // The seed is the digest before, as in a stream, so the processor cannot compute two digests in parallel.
             digest = twox_hash::XxHash3_64::oneshot_with_seed(digest, black_box(chunk));
         }
         chunks += BATCH;

@@ -1,11 +1,11 @@
-//! A server that gives every client its bytes back, and many clients at once.
+//! A server that sends every client its own bytes back, and many clients at once.
 //!
 //! ```console
 //! hostB $ RDPIPE_KEY=... cargo run --example echo_server listen PORT
 //! hostA $ RDPIPE_KEY=... cargo run --example echo_server connect HOST PORT [CLIENTS [MESSAGES]]
 //! ```
 //!
-//! `RDPIPE_TRANSPORT=rdma` or `tcp` insists on one.
+//! Set `RDPIPE_TRANSPORT` to `rdma` or `tcp` to allow only this transport.
 
 mod common;
 
@@ -36,8 +36,8 @@ async fn main() -> Result<()> {
 async fn echo(mut stream: Stream) -> Result<()> {
     let (reader, writer) = stream.split();
     tokio::io::copy_buf(reader, writer).await?;
-    // The client's FIN was read. This one is the client's end of file: without it, when the stream
-    // is dropped, the client would see a failure.
+    // `copy_buf` has read the FIN of the client. This FIN is the end of file for the client: without it,
+    // the drop of the stream would be a failure there.
     stream.shutdown().await?;
     Ok(())
 }

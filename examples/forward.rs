@@ -1,12 +1,12 @@
-//! A tunnel for TCP connections, like a pair of `socat`s, with `tokio::io::copy_bidirectional`.
+//! A tunnel for TCP connections, like a pair of `socat` processes, with `tokio::io::copy_bidirectional`.
 //!
 //! ```console
 //! hostB $ RDPIPE_KEY=... cargo run --example forward connect PORT TCP-HOST:TCP-PORT
 //! hostA $ RDPIPE_KEY=... cargo run --example forward listen TCP-PORT hostB PORT
 //! ```
 //!
-//! Whoever connects to TCP-PORT of hostA talks to TCP-HOST:TCP-PORT as hostB sees it, each
-//! connection over a stream of its own. `RDPIPE_TRANSPORT=rdma` or `tcp` insists on one.
+//! A program that connects to TCP-PORT of hostA reaches TCP-HOST:TCP-PORT from hostB. Each connection
+//! has a stream of its own. Set `RDPIPE_TRANSPORT` to `rdma` or `tcp` to allow only this transport.
 
 mod common;
 
@@ -35,11 +35,11 @@ async fn main() -> Result<()> {
     }
 }
 
-/// TCP connections from this machine, as streams to `host`.
+/// Forwards TCP connections from this machine as streams to `host`.
 async fn listen(tcp_port: &str, host: &str, port: &str) -> Result<()> {
     let builder = common::builder()?;
     let port = port.parse()?;
-    // Only on loopback: a plain TCP connection proves nothing, and behind it is whatever the key opens.
+    // Only on loopback: a TCP connection needs no key, and would give other machines what the key protects.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, tcp_port.parse()?)).await?;
     eprintln!("listening on port {}", listener.local_addr()?.port());
     loop {
@@ -57,7 +57,7 @@ async fn listen(tcp_port: &str, host: &str, port: &str) -> Result<()> {
     }
 }
 
-/// A stream from a peer that has the key, as a TCP connection to `target`.
+/// Forwards a stream from a peer that has the key as a TCP connection to `target`.
 async fn connect(mut stream: Stream, target: String) -> Result<()> {
     match TcpStream::connect(&target).await {
         Ok(tcp) => join(tcp, stream).await,
@@ -72,8 +72,8 @@ async fn connect(mut stream: Stream, target: String) -> Result<()> {
 async fn join(mut tcp: TcpStream, mut stream: Stream) -> Result<()> {
     tcp.set_nodelay(true)?;
     match copy_bidirectional(&mut tcp, &mut stream).await {
-        // Both ways have come to their ends, and `copy_bidirectional` has shut down what is behind
-        // each: an end of file on one side is a FIN on the other.
+        // Both directions have ended. `copy_bidirectional` has turned the end of file on each side into a
+        // shutdown of the other side: a FIN for the stream, a half-close for TCP.
         Ok(_) => {
             stream.close().await;
             Ok(())
@@ -86,7 +86,8 @@ async fn join(mut tcp: TcpStream, mut stream: Stream) -> Result<()> {
     }
 }
 
-/// Closing a TCP connection is an end of file to its peer, and a broken tunnel is none: so it is reset.
+/// Makes the TCP connection end with a reset and returns `error`. A normal close would be an end of file for the TCP
+/// peer, and a broken tunnel is not an end of file.
 fn reset(tcp: &TcpStream, error: anyhow::Error) -> Result<()> {
     SockRef::from(tcp).set_linger(Some(Duration::ZERO))?;
     Err(error)

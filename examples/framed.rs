@@ -1,12 +1,12 @@
-//! Requests and responses in frames, with `tokio_util::codec::Framed`: each a number of bytes, and
-//! then so many bytes.
+//! Requests and responses in frames, with `tokio_util::codec::Framed`. Each frame is a length and that
+//! many bytes.
 //!
 //! ```console
 //! hostB $ RDPIPE_KEY=... cargo run --example framed serve PORT
 //! hostA $ RDPIPE_KEY=... cargo run --example framed ask HOST PORT WORD...
 //! ```
 //!
-//! `RDPIPE_TRANSPORT=rdma` or `tcp` insists on one.
+//! Set `RDPIPE_TRANSPORT` to `rdma` or `tcp` to allow only this transport.
 
 mod common;
 
@@ -26,14 +26,14 @@ async fn main() -> Result<()> {
     }
 }
 
-/// Gives every frame back in capitals.
+/// Answers every frame with the same text in capitals.
 async fn answer(stream: Stream) -> Result<()> {
     let mut frames = Framed::new(stream, LengthDelimitedCodec::new());
-    // `None` is the client's FIN. A client that dies is an error, and so is a FIN inside a frame.
+    // `None` is the FIN of the client. A client that is killed is an error, and so is a FIN inside a frame.
     while let Some(request) = frames.try_next().await? {
         frames.send(&request.to_ascii_uppercase()[..]).await?;
     }
-    // The sink's `close` shuts the stream down: that is the FIN, which dropping it would not send.
+    // The `close` of the sink shuts the stream down, which sends the FIN. Dropping the stream would not send it.
     SinkExt::<&[u8]>::close(&mut frames).await?;
     Ok(())
 }

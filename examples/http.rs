@@ -1,17 +1,17 @@
-//! HTTP/1 with hyper: a server whose answers are as long as one asks for, and a client that checks them.
+//! HTTP/1 with hyper: a server that returns any number of bytes on request, and a client that checks them.
 //!
 //! ```console
 //! hostB $ RDPIPE_KEY=... cargo run --example http serve PORT
 //! hostA $ RDPIPE_KEY=... cargo run --example http fetch HOST PORT BYTES
 //! ```
 //!
-//! `RDPIPE_TRANSPORT=rdma` or `tcp` insists on one.
+//! Set `RDPIPE_TRANSPORT` to `rdma` or `tcp` to allow only this transport.
 //!
-//! A message of HTTP says where it ends, so a hyper client has all it wants before the peer's FIN,
-//! and drops the stream. To the peer that is an abort: a server would report a failure ("the program
-//! dropped the stream before its end") after each connection that went well. So both ends take the
-//! stream back with `without_shutdown` and end it themselves. (For `Upgrade` there is
-//! `with_upgrades`, and `hyper::upgrade` gives the stream back.)
+//! An HTTP message contains its own length, so a hyper client has a complete response before the FIN of the
+//! peer, and drops the stream. For the peer that is an abort: a server would report a failure ("the program
+//! dropped the stream before its end") after each successful connection. So both ends take the stream back
+//! with `without_shutdown` and end it themselves. (A connection with `Upgrade` uses `with_upgrades`, and
+//! `hyper::upgrade` returns the stream.)
 
 mod common;
 
@@ -48,7 +48,7 @@ async fn connection(stream: Stream) -> Result<()> {
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// `GET /BYTES`: so many bytes. They are made as the client takes them.
+/// Answers `GET /BYTES` with that many bytes, which are made while the client reads them.
 async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
     let Ok(bytes) = request.uri().path()[1..].parse() else {
         let mut response = Response::new(Empty::new().boxed_unsync());
@@ -82,12 +82,12 @@ async fn fetch(host: &str, port: &str, bytes: usize) -> Result<()> {
     );
     println!("{bytes} bytes, and the right ones");
 
-    // Nobody can send another request, so hyper lets go of the stream.
+    // Without a sender of requests, hyper ends the connection and returns the stream.
     drop(requests);
     common::goodbye(connection.await??.io.into_inner()).await
 }
 
-/// Compares a body with what it should be, as it comes; returns its length.
+/// Compares a body with the expected bytes while it arrives. Returns its length.
 async fn check(mut body: Incoming) -> Result<usize> {
     let block = block();
     let mut at = 0;
@@ -107,7 +107,7 @@ async fn check(mut body: Incoming) -> Result<usize> {
     Ok(at)
 }
 
-/// After so many bytes the content repeats: a prime, so that a displaced piece is not the right one.
+/// The length after which the content repeats. It is a prime, so that a displaced piece is a wrong piece.
 const BLOCK_BYTES: usize = 65_521;
 
 fn block() -> Bytes {

@@ -1,4 +1,4 @@
-//! One file over RDMA, or an error: TCP is never used for the data.
+//! Copies one file over RDMA, or fails: the data never goes over TCP.
 //!
 //! ```console
 //! hostB $ RDPIPE_KEY=... cargo run --example rdma_copy receive PORT > FILE
@@ -28,7 +28,7 @@ async fn send(host: &str, port: u16) -> Result<()> {
     let mut rdma_stream = builder.connect_rdma(host, port).await?;
     eprintln!("over RDMA: {}", rdma_stream.get_ref().transport_reason());
     tokio::io::copy(&mut tokio::io::stdin(), &mut rdma_stream).await?;
-    // Without this the peer sees a failure, not an end.
+    // Without `finish` the peer gets an error instead of an end of file.
     rdma_stream.finish().await?;
     rdma_stream.close().await;
     Ok(())
@@ -42,10 +42,10 @@ async fn receive(port: u16) -> Result<()> {
     let mut rdma_stream = RdmaStream::accept(&mut listener).await?;
     eprintln!("over RDMA: {}", rdma_stream.get_ref().transport_reason());
     let mut stdout = tokio::io::stdout();
-    // From the slot that the peer's device wrote straight to stdout.
+    // `copy_buf` writes to stdout straight from the slot into which the device of the peer wrote.
     tokio::io::copy_buf(&mut rdma_stream, &mut stdout).await?;
     stdout.flush().await?;
-    // Only now is the sender told that its bytes were taken.
+    // `confirm` reports to the sender that all bytes were written, so it comes after the flush.
     rdma_stream.confirm()?;
     rdma_stream.close().await;
     Ok(())

@@ -1,11 +1,11 @@
-//! Takes one stream from a peer that has the key, such as `rdsend` or the example `send_stdin`,
+//! Receives one stream from a peer that has the key, such as `rdsend` or the example `send_stdin`,
 //! and writes it to stdout.
 //!
 //! ```console
 //! $ RDPIPE_KEY=... cargo run --example receive_stdout PORT > FILE
 //! ```
 //!
-//! `RDPIPE_TRANSPORT=rdma` or `tcp` insists on one.
+//! Set `RDPIPE_TRANSPORT` to `rdma` or `tcp` to allow only this transport.
 
 mod common;
 
@@ -22,10 +22,10 @@ async fn main() -> Result<()> {
     let builder = common::builder()?.direction(Direction::Receive);
     let mut stream = common::listen(&builder, port)?.accept().await?;
     let mut stdout = tokio::io::stdout();
-    // From the slot that the chunk arrived in straight to stdout.
+    // `copy_buf` writes to stdout straight from the slot in which the chunk arrived.
     tokio::io::copy_buf(&mut stream, &mut stdout).await?;
     stdout.flush().await?;
-    // Only now is the sender told that its bytes were taken.
+    // `confirm` reports to the sender that all bytes were written, so it comes after the flush.
     stream.confirm()?;
     stream.close().await;
     Ok(())

@@ -4,7 +4,7 @@
 //! $ RDPIPE_KEY=... cargo run --example send_stdin HOST PORT < FILE
 //! ```
 //!
-//! `RDPIPE_TRANSPORT=rdma` or `tcp` insists on one.
+//! Set `RDPIPE_TRANSPORT` to `rdma` or `tcp` to allow only this transport.
 
 mod common;
 
@@ -21,8 +21,8 @@ async fn main() -> Result<()> {
     let mut stream = builder.connect(host, port.parse()?).await?;
     common::tell(&stream);
     tokio::io::copy(&mut tokio::io::stdin(), &mut stream).await?;
-    // Without this the peer sees a failure, not an end. It completes when the peer's program has
-    // confirmed that it took every byte; `shutdown()` when the peer's endpoint has them.
+    // Without `finish` the peer gets an error instead of an end of file. `finish` completes when the program
+    // at the peer has confirmed every byte; `shutdown()` would complete when its endpoint has received them.
     stream.finish().await?;
     stream.close().await;
     Ok(())

@@ -1,13 +1,13 @@
-//! A file through TLS, with tokio-rustls: rdpipe checks every byte, but does not encrypt them.
+//! Sends a file through TLS, with tokio-rustls: rdpipe itself checks every byte, but does not encrypt.
 //!
 //! ```console
 //! hostB $ RDPIPE_KEY=... cargo run --example tls receive PORT CERTIFICATE > FILE
 //! hostA $ RDPIPE_KEY=... cargo run --example tls send HOST PORT CERTIFICATE < FILE
 //! ```
 //!
-//! The receiver makes a certificate for this one run and writes it to the file CERTIFICATE; bring that
-//! to the sender, which trusts this certificate and no other. `RDPIPE_TRANSPORT=rdma` or `tcp`
-//! insists on one.
+//! The receiver makes a certificate for this one run and writes it to the file CERTIFICATE. Copy this file
+//! to the host of the sender, which trusts only this certificate. Set `RDPIPE_TRANSPORT` to `rdma` or `tcp` to
+//! allow only this transport.
 
 mod common;
 
@@ -24,7 +24,7 @@ use tokio_rustls::{
     },
 };
 
-/// What the certificate is for. Nobody looks this name up.
+/// The host name in the certificate. It is never resolved.
 const NAME: &str = "receiver.rdpipe.example";
 
 #[tokio::main]
@@ -57,7 +57,7 @@ async fn receive(port: &str, certificate: &str) -> Result<()> {
     tls.shutdown().await?;
     let mut stream = tls.into_inner().0;
     read_fin(&mut stream).await?;
-    // Only now is the sender told that its bytes were taken.
+    // `confirm` reports to the sender that all bytes were written, so it comes after the flush.
     stream.confirm()?;
     stream.close().await;
     Ok(())
@@ -76,21 +76,21 @@ async fn send(host: &str, port: &str, certificate: &str) -> Result<()> {
     let name = ServerName::try_from(NAME)?;
     let mut tls = connector.connect(name, stream).await?;
     copy(&mut stdin(), &mut tls).await?;
-    // The end of TLS, and then the FIN of the stream. Each is checked by the peer for itself.
+    // TLS ends first, then the stream with its FIN. The peer checks both ends.
     tls.shutdown().await?;
     let more = tls.read(&mut [0]).await?;
     ensure!(more == 0, "the receiver is to send nothing");
     let mut stream = tls.into_inner().0;
     read_fin(&mut stream).await?;
-    // The receiver's program has confirmed every byte.
+    // `finish` returns when the program at the receiver has confirmed every byte.
     stream.finish().await?;
     stream.close().await;
     Ok(())
 }
 
-/// Reads the end of the stream, behind the end of TLS, where tokio-rustls stops. Letting go of a
-/// stream that was not read to its end is an abort, and the peer, which may still wait for the FIN
-/// of its own to be acknowledged, would see a failure.
+/// Reads the end of the stream, which comes after the end of TLS, where tokio-rustls stops reading. Dropping
+/// a stream that was not read to its end is an abort. The peer may still wait until its own FIN is
+/// acknowledged, and would get an error.
 async fn read_fin(stream: &mut Stream) -> Result<()> {
     let more = stream.read(&mut [0]).await?;
     ensure!(more == 0, "the peer went on after the end of TLS");

@@ -1,10 +1,11 @@
-//! What a user of the programs can do about an error: the library's errors hold facts, the names of options stand here.
+//! Advice for users of the programs: the options that help after an error. The library's errors state facts and name no
+//! options.
 
 use std::{fmt, io};
 
 use crate::{DeviceFault, Error, Fault, HandshakeFault, KeyError};
 
-/// An error of a stream with the advice that belongs to it, as one sentence.
+/// An error of a stream, displayed as one sentence with the advice that belongs to it.
 #[derive(Debug)]
 pub(crate) struct Advised(pub(crate) Error);
 
@@ -14,7 +15,8 @@ impl fmt::Display for Advised {
     }
 }
 
-/// The advice for any error that has a stream's or a key's error among its causes; empty if there is none.
+/// Returns the advice for an error that has the error of a stream or a key among its causes; an empty text if there is no
+/// advice.
 pub(crate) fn advice(error: &anyhow::Error) -> &'static str {
     let of = |cause: &(dyn std::error::Error + 'static)| {
         let stream = cause.downcast_ref::<Error>();
@@ -25,7 +27,7 @@ pub(crate) fn advice(error: &anyhow::Error) -> &'static str {
     error.chain().find_map(of).unwrap_or_default()
 }
 
-/// The end of the sentence that `error` begins.
+/// Returns the advice for `error`, as the end of the sentence that `error` begins.
 fn for_stream(error: &Error) -> &'static str {
     match error {
         Error::Device { fault, .. } => for_device(*fault),
@@ -48,7 +50,7 @@ fn for_device(fault: DeviceFault) -> &'static str {
         DeviceFault::Choice => "; see --device, --ib-port, --gid-index and --pkey-index",
         DeviceFault::Memlock => " (see docs/rdma.md, Locked memory) or use --transport tcp",
         DeviceFault::Unusable | DeviceFault::NotBuilt => {
-            "; use --transport auto to take TCP instead"
+            "; use --transport auto to use TCP instead"
         }
     }
 }
@@ -56,9 +58,9 @@ fn for_device(fault: DeviceFault) -> &'static str {
 fn for_key(error: &KeyError) -> &'static str {
     match error {
         KeyError::Missing => {
-            ": give KEY as an argument, --key-file FILE or RDPIPE_KEY in the environment (rdrecv without a key makes one and shows it)"
+            ": give KEY as an argument, --key-file FILE or RDPIPE_KEY in the environment (rdrecv without a key makes one and prints it)"
         }
-        KeyError::Empty => "; give another, or none at all to rdrecv, which then makes one",
+        KeyError::Empty => "; give another key, or start rdrecv without a key: it makes one",
         _ => "",
     }
 }
@@ -80,10 +82,10 @@ mod tests {
     }
 
     #[test]
-    fn facts_are_followed_by_options() {
+    fn advice_follows_the_error() {
         assert_eq!(
             Advised(silent()).to_string(),
-            "receiving from b failed at byte 7: nothing was heard from the other end for 30.0s (host down or cable out); see --timeout"
+            "receiving from b failed at byte 7: received nothing from the other end for 30.0s (host down or cable out); see --timeout"
         );
         let device = |fault, reason: &str| {
             let reason = reason.to_owned();
@@ -91,7 +93,7 @@ mod tests {
         };
         assert_eq!(
             device(DeviceFault::Unusable, "no RDMA device"),
-            "no RDMA device; use --transport auto to take TCP instead"
+            "no RDMA device; use --transport auto to use TCP instead"
         );
         assert_eq!(
             device(DeviceFault::Memlock, "raise `ulimit -l`"),

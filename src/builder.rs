@@ -1,4 +1,4 @@
-//! The builder: from a key and settings to a stream or a listener.
+//! The builder of streams and listeners.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -10,21 +10,21 @@ use crate::{
     Direction, Error, Key, Listener, RdmaConfig, Stream, StreamConfig, TransportPolicy, connect,
 };
 
-/// Sets up streams and listeners: a key, and the settings that differ from the defaults.
+/// A builder of streams and listeners, with a key and the settings that differ from the defaults.
 ///
 /// | setting | default |
 /// |---|---|
-/// | [`transport`](Self::transport) | RDMA where both ends have it and a message has crossed it, otherwise TCP |
+/// | [`transport`](Self::transport) | RDMA if both ends have it and a message has crossed it, otherwise TCP |
 /// | [`direction`](Self::direction) | both ways |
 /// | [`chunk_bytes`](Self::chunk_bytes) × [`depth`](Self::depth) | 512 KiB × 16 over TCP |
-/// | [`rdma`](Self::rdma) | 2 MiB × 4 over RDMA (× 3 each way when bytes go both ways; 3 MiB × 2 with one processor), less where the memlock limit wants it |
-/// | [`timeout`](Self::timeout) | a peer that is silent for 30 s is dead |
-/// | [`connect_timeout`](Self::connect_timeout) | dialing is tried again for 3 s |
+/// | [`rdma`](Self::rdma) | 2 MiB × 4 over RDMA (× 3 each way when bytes go both ways; 3 MiB × 2 with one processor), less where the memlock limit allows less |
+/// | [`timeout`](Self::timeout) | 30 s of silence |
+/// | [`connect_timeout`](Self::connect_timeout) | 3 s |
 /// | [`handshake_timeout`](Self::handshake_timeout) | 10 s |
-/// | [`control_runtime`](Self::control_runtime) | the runtime that makes the stream |
-/// | [`keepalive_runtime`](Self::keepalive_runtime) | none: the control runtime is never blocked |
+/// | [`control_runtime`](Self::control_runtime) | the runtime in which the stream is made |
+/// | [`keepalive_runtime`](Self::keepalive_runtime) | none, which is right if the program never blocks the control runtime |
 ///
-/// A builder can make any number of streams, and is cheap to clone.
+/// One builder can make any number of streams. Cloning it is cheap.
 ///
 /// ```
 /// use rdpipe::{Direction, Key, Stream};
@@ -49,7 +49,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Returns a builder with the defaults: [`StreamConfig::default`].
+    /// Returns a builder with the default settings, [`StreamConfig::default`].
     #[must_use]
     pub fn new(key: &Key) -> Self {
         Self::with_config(key, StreamConfig::default())
@@ -64,7 +64,7 @@ impl Builder {
         }
     }
 
-    /// Sets which transports may be used.
+    /// Sets the transports that may be used.
     #[must_use]
     pub fn transport(mut self, transport: TransportPolicy) -> Self {
         self.config.transport = transport;
@@ -106,14 +106,14 @@ impl Builder {
         self
     }
 
-    /// Sets how long [`connect`](Self::connect) tries to reach the acceptor.
+    /// Sets the time for which [`connect`](Self::connect) repeats failed attempts to connect.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.config.connect_timeout = timeout;
         self
     }
 
-    /// Sets how long a handshake may take.
+    /// Sets the time limit of a handshake.
     #[must_use]
     pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
         self.config.handshake_timeout = timeout;
@@ -135,7 +135,7 @@ impl Builder {
         self
     }
 
-    /// Returns the settings.
+    /// Returns the configuration that this builder gives to its streams.
     #[must_use]
     pub fn config(&self) -> &StreamConfig {
         &self.config
@@ -145,25 +145,25 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](crate::connect()).
+    /// Returns the errors of [`connect`](crate::connect()).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes what it had opened; the acceptor goes on listening.
+    /// Dropping the future closes the connections that it has opened. The acceptor continues to listen.
     pub async fn connect(&self, host: &str, port: u16) -> Result<Stream, Error> {
         connect(host, port, &self.key, &self.config).await
     }
 
-    /// Connects to the acceptor at `host` and `port`, over RDMA or not at all: see
+    /// Connects to the acceptor at `host` and `port` over RDMA, and fails if RDMA is not possible: see
     /// [`RdmaStream::connect`].
     ///
     /// # Errors
     ///
-    /// Those of [`RdmaStream::connect`].
+    /// Returns the errors of [`RdmaStream::connect`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes what it had opened; the acceptor goes on listening.
+    /// Dropping the future closes the connections that it has opened. The acceptor continues to listen.
     #[cfg(feature = "rdma")]
     pub async fn connect_rdma(&self, host: &str, port: u16) -> Result<RdmaStream, Error> {
         RdmaStream::connect(host, port, &self.key, &self.config).await
@@ -173,18 +173,18 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// Those of [`Listener::bind`].
+    /// Returns the errors of [`Listener::bind`].
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub fn bind(&self, address: SocketAddr) -> Result<Listener, Error> {
         Listener::bind(address, self.key.clone(), self.config.clone())
     }
 }
 
 impl Stream {
-    /// Returns a builder of streams with `key`, over the transport that both ends have.
+    /// Returns a builder of streams with `key`. A stream uses RDMA if both ends have it, otherwise TCP.
     #[must_use]
     pub fn builder(key: &Key) -> Builder {
         Builder::new(key)
@@ -193,8 +193,8 @@ impl Stream {
 
 #[cfg(feature = "rdma")]
 impl RdmaStream {
-    /// Returns a builder of streams with `key` that are RDMA or an error: for
-    /// [`connect_rdma`](Builder::connect_rdma), and for a listener that refuses peers without RDMA.
+    /// Returns a builder of streams with `key` that use RDMA only. Use it for [`connect_rdma`](Builder::connect_rdma), or
+    /// for a listener that refuses peers without RDMA.
     #[must_use]
     pub fn builder(key: &Key) -> Builder {
         Builder::new(key).transport(TransportPolicy::Rdma)

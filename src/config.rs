@@ -6,14 +6,14 @@ use tokio::runtime::Handle;
 
 /// The largest payload of one chunk that either end accepts, in bytes.
 ///
-/// 64 MiB: far above any size that gains speed (the curve is flat from 4 MiB on), and small
-/// enough that a length field damaged on the way cannot ask for gigabytes.
+/// 64 MiB is far above any size that gains speed (the curve is flat from 4 MiB on), and small enough that a damaged
+/// length field cannot request gigabytes.
 pub const MAX_CHUNK_BYTES: usize = 64 << 20;
 
-/// The smallest payload of one chunk, in bytes: one page, below which headers and wake-ups dominate.
+/// The smallest payload of one chunk, in bytes: one page. Below it, headers and wake-ups cost more than the data.
 pub const MIN_CHUNK_BYTES: usize = 4 << 10;
 
-/// The smallest number of slots of a pool: one is filled while the other is sent.
+/// The smallest number of slots of a pool: one slot is filled while the other is sent.
 pub const MIN_DEPTH: usize = 2;
 
 /// The largest number of slots of a pool. A control message that returns all of them at once still fits
@@ -33,12 +33,12 @@ pub struct StreamConfig {
     /// The silence after which the peer is treated as dead. Keepalives are sent four times as often, so a reader that
     /// pauses is not treated as dead.
     pub timeout: Duration,
-    /// How long [`connect`](crate::connect) tries to reach the acceptor.
+    /// The time for which [`connect`](crate::connect) repeats failed attempts to connect.
     /// The handshake that follows has its own limit, [`handshake_timeout`](Self::handshake_timeout).
     pub connect_timeout: Duration,
-    /// How long a handshake may take before the connection is closed.
+    /// The time after which a connection is closed if its handshake has not completed.
     pub handshake_timeout: Duration,
-    /// Which transports may be used.
+    /// The transports that may be used.
     pub transport: TransportPolicy,
     /// The settings for RDMA, with its chunk size and depth.
     pub rdma: RdmaConfig,
@@ -46,26 +46,25 @@ pub struct StreamConfig {
     pub direction: Direction,
     /// The runtime of the stream's control task: credits, keepalives, FIN and ABORT.
     ///
-    /// `None` is the current runtime, where a credit finds its sender without another thread.
+    /// `None` is the current runtime, where a credit reaches the sender without a change of threads.
     pub control_runtime: Option<Handle>,
     /// The runtime that sends keepalives while the control task's runtime is blocked.
     ///
-    /// `None` is right for every program that never blocks that runtime. A program that does gives another runtime, so
-    /// that the peer does not take a disk that stalls for a minute for a death. (The programs of this crate read and write
-    /// files on the stream's own runtime, which costs one thread hop per chunk less.)
+    /// `None` is right for a program that never blocks the control runtime. A program that blocks it gives another runtime
+    /// here. Otherwise a disk that stalls for a minute stops the keepalives, and the peer treats this end as dead. (The
+    /// programs of this crate read and write files on the stream's own runtime, which saves one thread hop per chunk.)
     pub keepalive_runtime: Option<Handle>,
-    /// Rules of the protocol to break, which shows that the tests can fail.
+    /// The rules of the protocol that this end breaks, for tests.
     #[cfg(feature = "fault-injection")]
     pub faults: crate::Faults,
 }
 
 impl Default for StreamConfig {
-    /// 512 KiB × 16 = 8 MiB per receive pool, the only large one over TCP.
+    /// Returns the default settings: over TCP 512 KiB × 16 = 8 MiB for the receive pool, which is the only large pool.
     ///
-    /// A chunk that stays in the processor's cache between the read, the digest and the send is
-    /// what makes them cheap: 512 KiB fits the L2 of a server of the last ten years. Half of that
-    /// costs a tenth more (two system calls, a wake-up and a header for half the bytes), twice as
-    /// much already falls out of the cache. Measured by `scripts/bench`.
+    /// Reading, digesting and sending a chunk are cheap while the chunk stays in the processor's cache, and 512 KiB fit
+    /// the L2 cache of a server of the last ten years. Half of that size costs a tenth more (two system calls, a wake-up
+    /// and a header for half the bytes), and twice that size already falls out of the cache. Measured by `scripts/bench`.
     fn default() -> Self {
         Self {
             chunk_bytes: 512 << 10,
@@ -92,11 +91,11 @@ pub struct RdmaConfig {
     pub chunk_bytes: usize,
     /// The number of chunks of each pool. Chunk size and depth are reduced to fit the memlock limit.
     pub depth: usize,
-    /// Use only this device, by its name under `/sys/class/infiniband`.
+    /// The only device that may be used, by its name under `/sys/class/infiniband`. `None` allows all devices.
     pub device: Option<String>,
-    /// Use only this port of each device, from 1.
+    /// The only port of each device that may be used, counted from 1. `None` allows all ports.
     pub port: Option<u8>,
-    /// Use only this index of each port's GID table.
+    /// The only index of each port's GID table that may be used. `None` allows all indices.
     pub gid_index: Option<u8>,
     /// The traffic class of each packet (on RoCE v2 the DSCP and ECN bits of the IP header).
     pub traffic_class: u8,
@@ -104,22 +103,21 @@ pub struct RdmaConfig {
     pub service_level: u8,
     /// The index in the port's partition key table.
     pub pkey_index: u16,
-    /// The number of completed operations after which an end replaces its link, which the users do not notice. Each
-    /// operation leaks 64 to 128 bytes of kernel memory, which only a new link frees.
+    /// The number of completed operations after which an end replaces its link. Each operation leaks 64 to 128 bytes of
+    /// kernel memory, which only closing the link frees. The stream's users do not notice the replacement.
     pub renew_after: u64,
 }
 
 impl Default for RdmaConfig {
-    /// 2 MiB × 4 = 8 MiB; a two-way stream has two pools of 3, which with headers, rings and small
-    /// receives stay below the 16 MiB that a stream's end pins at most.
+    /// Returns the default settings for RDMA: a pool of 2 MiB × 4 = 8 MiB. A two-way stream has two pools of 3 chunks.
+    /// With headers, rings and small receives they stay below the 16 MiB that one end of a stream pins at most.
     ///
-    /// Over RDMA operations and wake-ups cost more than bytes: so large chunks, and still enough of
-    /// them that one is filled, one is on its way and one is being read. Not more: what is written,
-    /// copied by the device or its driver, verified and read has to come out of the processor's
-    /// caches, and deeper pools of the same chunks were seen to be slower.
+    /// Over RDMA, operations and wake-ups cost more than bytes, so chunks are large. There are enough of them that one is
+    /// filled, one is in flight and one is read. Deeper pools of the same chunks were measured to be slower: bytes that are
+    /// written, copied by the device or its driver, verified and read must come out of the processor's caches.
     ///
-    /// On a machine of one processor 3 MiB × 2: nothing there is done while something else is, and the fewest
-    /// switches and the least cache were seen to be the fastest, by a tenth.
+    /// On a machine of one processor the pool is 3 MiB × 2. There no two steps run at the same time, and the pool with the
+    /// fewest switches and the least cache was measured to be the fastest, by a tenth.
     fn default() -> Self {
         let is_alone = thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
         let (chunk_bytes, depth) = if is_alone { LONE_POOL } else { POOL };
@@ -143,32 +141,32 @@ pub(crate) const POOL: (usize, usize) = (2 << 20, 4);
 /// The chunk size and depth on a machine with one processor.
 pub(crate) const LONE_POOL: (usize, usize) = (3 << 20, 2);
 
-/// A quarter of a million operations: at most 32 MiB of kernel memory for each end, and half a
-/// tebibyte of chunks of the default size between two renewals of some milliseconds.
+/// The default of [`RdmaConfig::renew_after`]: a quarter of a million operations. That is at most 32 MiB of kernel memory
+/// for each end, and half a tebibyte of chunks of the default size between two renewals of some milliseconds.
 const RENEW_AFTER: u64 = 1 << 18;
 
 /// The transports that a stream may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TransportPolicy {
-    /// RDMA where both ends have it and a message has crossed it, otherwise TCP.
+    /// RDMA if both ends have it and a message has crossed it, otherwise TCP.
     #[default]
     Auto,
-    /// RDMA or an error.
+    /// RDMA only: an error if RDMA is not possible.
     Rdma,
-    /// TCP, whatever the hardware.
+    /// TCP only, even if both ends have RDMA.
     Tcp,
 }
 
 /// The direction in which bytes travel, seen from the end that holds the value. The two ends of a one-way
-/// stream must ask for opposite directions; an end that asks for `Both` takes the direction that the other end leaves.
+/// stream must be configured for opposite directions; an end with `Both` takes the direction that the other end leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direction {
-    /// Both ways.
+    /// This end sends and receives.
     #[default]
     Both,
-    /// This end only sends: it has no receive pool, and reading is an immediate end of file.
+    /// This end only sends: it has no receive pool, and reading returns an end of file at once.
     Send,
-    /// This end only receives: it has no send pool, and writing is an error.
+    /// This end only receives: it has no send pool, and writing fails.
     Receive,
 }
 

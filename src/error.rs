@@ -1,124 +1,124 @@
-//! One error enum, by the stage that failed. Every message says what, where and at which byte.
+//! The errors of streams. Each message names what failed, where, and at which byte.
 
 use std::{io, sync::Arc, time::Duration};
 
-/// What went wrong with a stream, by stage.
+/// The error of a stream, by the operation that failed.
 ///
-/// Clonable, because both halves of a stream report the same failure. Inside a tokio trait it
-/// travels as the source of an [`io::Error`]; [`Error::from_io`] gets it back.
+/// The type implements `Clone`, because both halves of a stream report the same failure. The tokio traits return it
+/// inside an [`io::Error`]; [`Error::from_io`] finds it there.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The host name has no address.
     #[error("cannot find host {host}: {source}")]
     Resolve {
-        /// The name as it was given.
+        /// The host name that was given.
         host: String,
-        /// What the resolver said.
+        /// The error of the resolver.
         source: Arc<io::Error>,
     },
-    /// No address of the peer could be reached in time.
+    /// No address of the peer accepted a connection in time.
     #[error(
         "cannot connect to {peer}: {source} (tried for {tried:.1?}; is the receiver running, and is the port open?)"
     )]
     Connect {
-        /// Host and port as they were given.
+        /// The host and port that were given.
         peer: String,
-        /// How long it was tried.
+        /// The time for which connecting was tried.
         tried: Duration,
-        /// The last failure.
+        /// The error of the last attempt.
         source: Arc<io::Error>,
     },
     /// The listening socket could not be opened.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// Address and port.
+        /// The address and port.
         address: String,
-        /// What the system said.
+        /// The error of the system.
         source: Arc<io::Error>,
     },
     /// RDMA, or the device that the configuration names, cannot be used on this host.
     #[error("{reason}")]
     Device {
-        /// What stands in the way.
+        /// The kind of obstacle.
         fault: DeviceFault,
-        /// Why, in words.
+        /// The reason, in words.
         reason: String,
     },
-    /// The two ends did not come to terms.
+    /// The handshake of the two ends failed.
     #[error("{peer}: {fault}")]
     Handshake {
         /// The peer, by name or address.
         peer: String,
-        /// On what they fell out.
+        /// The reason why the handshake failed.
         fault: HandshakeFault,
     },
-    /// This end could not deliver what it was given.
+    /// Sending failed: the peer may not have received all bytes that were written on this end.
     #[error("sending to {peer} failed at byte {offset}: {fault}")]
     Send {
         /// The peer, by name or address.
         peer: String,
-        /// Bytes of this direction that were handed to the data path before the failure.
+        /// The number of bytes of this direction that were handed to the data path before the failure.
         offset: u64,
-        /// What happened.
+        /// The cause.
         fault: Fault,
     },
-    /// This end did not get all that the peer had to give.
+    /// Receiving failed before the peer's end of file.
     #[error("receiving from {peer} failed at byte {offset}: {fault}")]
     Receive {
         /// The peer, by name or address.
         peer: String,
-        /// Bytes of this direction that had arrived and were verified before the failure.
+        /// The number of bytes of this direction that arrived and were verified before the failure.
         offset: u64,
-        /// What happened.
+        /// The cause.
         fault: Fault,
     },
-    /// Everything was sent, but the peer's sink never said that it took it. It may have.
+    /// All bytes were sent, but the confirmation of the peer did not arrive. The peer may have taken them or not.
     #[error("delivery to {peer} is unconfirmed: all {bytes} bytes were sent, then {fault}")]
     Unconfirmed {
         /// The peer, by name or address.
         peer: String,
-        /// Bytes of this direction in all.
+        /// The number of bytes of this direction.
         bytes: u64,
-        /// What happened instead of the confirmation.
+        /// The failure that came instead of the confirmation.
         fault: Fault,
     },
-    /// The peer gave up and said why.
+    /// The peer aborted the stream and sent a reason.
     #[error("{peer} gave up at byte {offset}: {reason}")]
     PeerAborted {
         /// The peer, by name or address.
         peer: String,
-        /// Where the peer was in the stream.
+        /// The peer's position in the stream, in bytes.
         offset: u64,
-        /// The peer's own words.
+        /// The reason, as the peer sent it.
         reason: String,
     },
-    /// The peer's reader wants no more, and is content. Not a failure of the stream.
+    /// The peer's reader needs no more bytes and called [`stop`](crate::Stream::stop). This is not a failure of the stream.
     #[error("{peer} wanted no more after byte {offset}")]
     Stopped {
         /// The peer, by name or address.
         peer: String,
-        /// Bytes that the peer's reader had taken.
+        /// The number of bytes that the peer's reader had taken.
         offset: u64,
     },
-    /// This end had already given up with [`abort`](crate::Stream::abort).
+    /// This end has called [`abort`](crate::Stream::abort) before.
     #[error("the stream was aborted here: {reason}")]
     Aborted {
-        /// The reason given.
+        /// The reason that was given to `abort`.
         reason: String,
     },
-    /// The stream cannot do that: written after a shutdown, or against its direction.
+    /// The call is not allowed: a write after a shutdown, or a read or write against the stream's direction.
     #[error("{0}")]
     Misuse(&'static str),
 }
 
-/// What keeps this host from using RDMA, or the device that the configuration names.
+/// The reason why this host cannot use RDMA, or cannot use the device that the configuration names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceFault {
     /// This host lacks the device, port, GID or partition key that [`RdmaConfig`](crate::RdmaConfig) names.
     Choice,
-    /// This host has no RDMA device that can be used now.
+    /// This host has no RDMA device, or none that it can use now.
     Unusable,
     /// The memlock limit is too low for the smallest pool.
     Memlock,
@@ -126,7 +126,7 @@ pub enum DeviceFault {
     NotBuilt,
 }
 
-/// On what two ends fell out during the handshake.
+/// The reason why a handshake failed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeFault {
@@ -141,58 +141,58 @@ pub enum HandshakeFault {
         /// The peer's version.
         theirs: u8,
     },
-    /// Whoever answered is not rdpipe.
-    #[error("what answers there is not rdpipe ({0}); check host and port")]
+    /// The program that answered is not rdpipe.
+    #[error("the program that answered is not rdpipe ({0}); check host and port")]
     NotRdpipe(&'static str),
-    /// Both ends want to send, or both to receive.
+    /// Both ends only send, or both only receive.
     #[error("both ends want to {0}; one must send and the other receive")]
     Direction(&'static str),
-    /// There is no RDMA, and the configuration of one end does not allow TCP; why there is no RDMA.
+    /// RDMA is not possible, and the configuration of one end does not allow TCP. Holds the reason why RDMA is not possible.
     #[error("no RDMA, and one end does not allow TCP: {0}")]
     Transport(String),
-    /// The peer took too long.
+    /// The peer did not answer within this time.
     #[error("no answer within {0:.1?} during the handshake")]
     Timeout(Duration),
     /// The connection ended during the handshake.
     #[error("the connection broke during the handshake ({0})")]
     Broken(Arc<io::Error>),
-    /// A message that this version does not understand, or at a time when it must not come.
-    #[error("a handshake message made no sense: {0}")]
+    /// A handshake message is malformed, or arrived at a time when the protocol does not allow it.
+    #[error("a handshake message is invalid: {0}")]
     Protocol(&'static str),
-    /// The peer refused for a reason of its own.
+    /// The peer refused the stream, for the reason that it sent.
     #[error("refused: {0}")]
     Refused(String),
 }
 
-/// What ended a stream that was open.
+/// The failure that ended an open stream.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The peer's process is gone: its control connection ended without a goodbye.
+    /// The peer's process died: its control connection ended without the closing message.
     #[error("the other end died ({0})")]
     PeerDied(Arc<io::Error>),
-    /// Nothing was heard from the peer, not even a keepalive.
-    #[error("nothing was heard from the other end for {0:.1?} (host down or cable out)")]
+    /// Nothing arrived from the peer for this time, not even a keepalive.
+    #[error("received nothing from the other end for {0:.1?} (host down or cable out)")]
     PeerSilent(Duration),
     /// The data connection failed.
     #[error("the data connection broke ({0})")]
     Data(Arc<io::Error>),
-    /// Bytes changed on the way.
-    #[error("{0}; the bytes were damaged on the way, nothing from there on was delivered")]
+    /// Bytes were damaged on the way.
+    #[error("{0}; the bytes were damaged on the way, and no byte from there on was delivered")]
     Corrupt(&'static str),
-    /// The peer broke the rules of the protocol.
+    /// The peer violated the protocol.
     #[error("the other end broke the protocol: {0}")]
     Protocol(&'static str),
 }
 
 impl Error {
-    /// The stream error inside `error`, if there is one.
+    /// Returns the stream error inside `error`, or `None` if there is none.
     #[must_use]
     pub fn from_io(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
     }
 
-    /// The kind that the tokio traits report this error as.
+    /// Returns the [`io::ErrorKind`] with which the tokio traits report this error.
     #[must_use]
     pub fn kind(&self) -> io::ErrorKind {
         use io::ErrorKind as Kind;

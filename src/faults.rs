@@ -1,20 +1,19 @@
-//! Ways to break the protocol on purpose, and named points to stop a process at: how the tests
-//! show that they can fail, and die in the right place. Without the feature `fault-injection`
-//! all of it is empty and the compiler removes it.
+//! Ways for tests to break the protocol on purpose, and named points at which tests stop a process. Without the feature
+//! `fault-injection` all of it is empty, and the compiler removes it.
 
-/// Which rules a stream breaks. None, unless a test asks.
+/// The rules of the protocol that one end of a stream breaks on purpose. The default breaks none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-// Exported with the feature only.
+// This type is exported with the feature only.
 #[cfg_attr(not(feature = "fault-injection"), allow(unreachable_pub))]
 #[non_exhaustive]
 pub struct Faults {
-    /// The receiver never gives a credit back.
+    /// The receiver never grants a slot again.
     #[cfg(feature = "fault-injection")]
     pub skip_credits: bool,
-    /// The receiver grants a slot again while its reader still has it.
+    /// The receiver grants a slot again while its reader still uses the slot.
     #[cfg(feature = "fault-injection")]
     pub reuse_slots_early: bool,
-    /// The receiver delivers chunks whose digest it has not looked at.
+    /// The receiver delivers chunks without verifying their digest.
     #[cfg(feature = "fault-injection")]
     pub ignore_digest: bool,
 }
@@ -39,8 +38,8 @@ mod switches {
         }
     }
 
-    /// Stops this process with SIGSTOP when `RDPIPE_STOP_AT` names this point, so that a test can
-    /// see it stand there and kill it, or let it go on: it stops only the first time.
+    /// Stops this process with SIGSTOP if the environment variable `RDPIPE_STOP_AT` names this point. A test can detect
+    /// that the process is stopped, and then kill or continue it. The process stops only the first time.
     pub(crate) fn point(name: &str) {
         static STOPPED: AtomicBool = AtomicBool::new(false);
         static STOP_AT: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();

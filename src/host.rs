@@ -1,6 +1,6 @@
 //! The name of this host.
 
-/// Returns this host's own name, as `uname -n` prints it. Messages to the user and to peers name the host so.
+/// Returns this host's own name, as `uname -n` prints it. Messages to users and peers contain this name.
 pub(crate) fn host_name() -> String {
     rustix::system::uname()
         .nodename()

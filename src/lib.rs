@@ -1,7 +1,7 @@
 //! UNIX pipes from one machine to another at link speed, over RDMA or TCP.
 //!
-//! A [`Stream`] is an authenticated, checked connection between two processes that reads and
-//! writes like any tokio stream. One end listens, the other dials, both with the same [`Key`]:
+//! A [`Stream`] is an authenticated, checked connection between two processes. Programs read and write it like any tokio
+//! stream. One end listens and the other connects, both with the same [`Key`]:
 //!
 //! ```
 //! use rdpipe::{Key, Stream};
@@ -33,16 +33,15 @@
 //! # }
 //! ```
 //!
-//! [`Builder`] has the settings and their defaults. The key is what [`Key::generate`] made and one end
-//! told the other, or any secret that both have ([`Key::parse`]).
+//! [`Builder`] has the settings and their defaults. The key is one that [`Key::generate`] made and that was passed to the
+//! other end, or any secret that both ends have ([`Key::parse`]).
 //!
 //! # RDMA and TCP
 //!
-//! Listening, authenticating and everything that controls a stream happen over TCP. Its bytes go over
-//! RDMA where both ends have it and a message has crossed it, otherwise over TCP;
-//! [`Builder::transport`] says which are allowed, [`Stream::transport`] which it is, and
-//! [`Stream::transport_reason`] why, or over which port. `RdmaStream`, in builds with the default
-//! feature `rdma`, is a stream that is RDMA or an error:
+//! The listener, the authentication and the control of a stream use TCP. The bytes go over RDMA if both ends have it and
+//! a message has crossed it, otherwise over TCP. [`Builder::transport`] sets the transports that are allowed.
+//! [`Stream::transport`] returns the one in use, and [`Stream::transport_reason`] the reason or the RDMA port.
+//! `RdmaStream`, in builds with the default feature `rdma`, uses RDMA or fails:
 //!
 //! ```no_run
 //! # #[cfg(feature = "rdma")]
@@ -62,21 +61,21 @@
 //!                          ▲    a credit for each slot goes back over the control connection ◄──┘
 //! ```
 //!
-//! A stream moves its bytes in chunks, from a pool of slots into a pool of slots of the peer's: registered
-//! memory over RDMA, plain memory over TCP. A slot is written only when the peer has given a credit for
-//! it; an empty pool is the backpressure, and no pool grows. At most 16 MiB are pinned for one end of
-//! a stream, and less where the memlock limit wants it ([`RdmaConfig`]).
+//! A stream moves its bytes in chunks, from a pool of slots at this end into a pool of slots at the peer. Slots are
+//! registered memory over RDMA, and plain memory over TCP. A stream writes into a slot only after the peer has given a
+//! credit for it. An empty pool is the backpressure, and no pool grows. One end of a stream pins at most 16 MiB, and less
+//! where the memlock limit allows less ([`RdmaConfig`]).
 //!
 //! | to | call | copies in this process |
 //! |---|---|---|
-//! | write what is elsewhere | [`write`], [`write_vectored`], [`copy`] | one |
+//! | write bytes from another buffer | [`write`], [`write_vectored`], [`copy`] | one |
 //! | fill a slot in place | [`Stream::send_buffer`], [`Stream::send`] | none |
-//! | read into a buffer | [`read`] | one |
-//! | look at a slot | [`fill_buf`] and [`consume`], [`copy_buf`] | none |
-//! | keep a slot | [`Stream::read_chunk`] | none while two slots stay free |
+//! | read into a buffer of yours | [`read`] | one |
+//! | read a slot in place | [`fill_buf`] and [`consume`], [`copy_buf`] | none |
+//! | keep a slot that was received | [`Stream::read_chunk`] | none while two slots stay free |
 //!
-//! What is written is on its way at once when nothing else is, and is gathered into chunks otherwise: a
-//! request needs no flush before its answer is waited for.
+//! Written bytes are sent at once if no other chunk is in flight; otherwise they are gathered into chunks. A program that
+//! writes a request and waits for the answer needs no flush.
 //!
 //! ```
 //! # use rdpipe::{Key, Stream};
@@ -106,43 +105,42 @@
 //!
 //! # What a stream promises
 //!
-//! - **Bytes in order, or an error.** Every chunk carries its offset and a digest chained to the
-//!   one before, and is verified before it is delivered. Only a FIN is an end of file: a peer that
-//!   dies, drops its stream, or loses its connection is an error ([`Error`]; inside a tokio trait
-//!   [`Error::from_io`] finds it).
-//! - **Bounded memory.** Pools never grow ([`StreamConfig`]).
-//! - **A dead peer is noticed**: at once when its process dies, within
-//!   [`StreamConfig::timeout`] when its host does. A peer that merely pauses is not dead.
-//! - **Nobody gets in** without the key, and nothing is allocated for whoever tries.
-//! - **Nothing is lost by cancelling.** Every future of a stream's may be dropped at any time, as
-//!   `select!` does: reads have taken nothing, and writes have accepted their bytes or not. (`write_all`
-//!   and `read_exact` are tokio's: whoever drops one of them cannot know how far it had come.)
+//! - **Bytes in order, or an error.** Every chunk carries its offset and a digest that is chained to the digest of the
+//!   chunk before, and is verified before delivery. Only a FIN is an end of file. A peer that dies, drops its stream, or
+//!   loses its connection causes an [`Error`]; in the [`io::Error`](std::io::Error) of a tokio trait,
+//!   [`Error::from_io`] finds it.
+//! - **Memory is bounded.** Pools never grow ([`StreamConfig`]).
+//! - **A dead peer is detected**: at once if its process dies, within [`StreamConfig::timeout`] if its host dies. A peer
+//!   that pauses is not treated as dead.
+//! - **Strangers stay out.** A peer without the key gets no stream, and no pool is allocated for it.
+//! - **Cancelling loses no bytes.** Every future of a stream may be dropped at any time, as `select!` does. A read that is
+//!   dropped has taken no byte; a write that is dropped has either accepted its bytes or none of them. (`write_all` and
+//!   `read_exact` are loops in tokio: a program that drops one of these futures cannot tell how many bytes it has moved.)
 //!
 //! # How a stream ends
 //!
 //! | this end | the peer |
 //! |---|---|
-//! | [`shutdown`] sends FIN; it completes when the peer's *endpoint* holds and has verified every byte, as users of TCP expect, whoever reads them | reads to the end of file |
-//! | [`Stream::finish`] goes on until the peer's *program* has taken them | says so with [`Stream::confirm`], once what it did with them is done |
-//! | [`Stream::stop`]: no more is wanted, and that is fine | its writes fail with [`Error::Stopped`] |
-//! | [`Stream::abort`]: something broke | reads and writes fail with [`Error::PeerAborted`] and the reason |
-//! | dropped before its end | the same, so that a panic does not look like an end |
+//! | [`shutdown`] sends FIN, and completes when the peer's *endpoint* holds and has verified every byte, as users of TCP expect | reads to the end of file |
+//! | [`Stream::finish`] sends FIN, and completes when the peer's *program* has taken every byte | calls [`Stream::confirm`] after it has stored the bytes |
+//! | [`Stream::stop`]: this end needs no more bytes, which is not a failure | its writes fail with [`Error::Stopped`] |
+//! | [`Stream::abort`]: this end has failed | its reads and writes fail with [`Error::PeerAborted`] and the reason |
+//! | dropped before its end, for example by a panic | its reads and writes fail with [`Error::PeerAborted`]: a panic must not look like an end of file |
 //!
-//! Each direction ends by itself, so `shutdown` leaves the other one open. A program that exits right
-//! after a stream's end calls [`Stream::close`], which waits until the last message is out.
+//! Each direction ends by itself, so `shutdown` leaves the other direction open. A program that exits right after the end
+//! of a stream calls [`Stream::close`] first, which waits until the last message has been sent.
 //!
 //! # Features
 //!
-//! | feature | default | brings |
+//! | feature | default | adds |
 //! |---|---|---|
 //! | `rdma` | yes | `RdmaStream`, and RDMA for every [`Stream`]; needs libibverbs, librdmacm and libclang to build |
-//! | `cli` | yes | the programs `rdpipe`, `rdsend`, `rdrecv` and `rdcat`, and their dependencies; nothing of this API |
+//! | `cli` | yes | the programs `rdpipe`, `rdsend`, `rdrecv` and `rdcat`, and their dependencies; it adds nothing to this API |
 //! | `fault-injection` | no | `Faults`: ways to break the protocol on purpose, for tests |
 //!
-//! A program that only wants streams says `default-features = false, features = ["rdma"]`, or without `rdma` for TCP alone.
+//! A program that uses only streams sets `default-features = false, features = ["rdma"]`, or no features for TCP only.
 //!
-//! How it is made, what crosses the wire, and the states of a stream are described in
-//! `docs/architecture.md`.
+//! `docs/architecture.md` describes the path of a byte, the wire format and the states of a stream.
 //!
 //! [`write`]: tokio::io::AsyncWriteExt::write
 //! [`write_vectored`]: tokio::io::AsyncWriteExt::write_vectored
@@ -169,12 +167,12 @@ mod fd;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing {
-    //! Everything that parses bytes from elsewhere.
+    //! Entry points of the fuzz targets: every parser of bytes that come from outside the process.
     #[cfg(feature = "cli")]
     pub use crate::ssh::fuzzing::*;
     pub use crate::transport::fuzzing::*;
 
-    /// A ticket, as somebody has typed it.
+    /// Parses `data` as a ticket that a user typed.
     #[cfg(feature = "cli")]
     pub fn ticket(data: &[u8]) {
         crate::reach::ticket::fuzz(data);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The counts of one end of a stream at one time. All counts start at 0 when the stream is connected.
+/// The counts of one end of a stream at one moment. All counts start at 0 when the stream is connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Stats {

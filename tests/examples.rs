@@ -1,4 +1,4 @@
-//! The examples, over TCP.
+//! The examples as processes, over TCP.
 #![cfg(feature = "cli")]
 
 mod support;
@@ -13,17 +13,17 @@ fn stdin_is_copied_to_stdout() {
 }
 
 #[test]
-fn a_killed_sender_is_no_end() {
+fn a_killed_sender_is_no_end_of_file() {
     TCP.a_killed_sender_is_no_end();
 }
 
 #[test]
-fn many_clients_are_echoed() {
+fn many_clients_get_their_echo() {
     TCP.many_clients_are_echoed(8, 100);
 }
 
 #[test]
-fn a_body_is_streamed() {
+fn an_http_body_is_streamed() {
     TCP.a_body_is_streamed(1 << 30);
 }
 
@@ -33,17 +33,17 @@ fn frames_are_answered() {
 }
 
 #[test]
-fn connections_go_through_a_tunnel() {
+fn connections_go_through_a_forwarded_port() {
     TCP.connections_go_through_a_tunnel();
 }
 
 #[test]
-fn a_broken_tunnel_is_no_end() {
+fn a_broken_forwarding_is_no_end_of_file() {
     TCP.a_broken_tunnel_is_no_end();
 }
 
 #[test]
-fn a_file_goes_through_tls() {
+fn a_file_is_sent_through_tls() {
     TCP.a_file_goes_through_tls();
 }
 

@@ -1,7 +1,7 @@
-//! Pipelines between guests that have real RDMA: the examples of the manual over it, every byte compared.
+//! Pipelines between guests with real RDMA: the examples of the manual, with every byte compared.
 //!
-//! `scripts/guests cargo test --test guests_pipeline -- --test-threads 1` runs them: beside the guests, not in one. So
-//! rdpipe's own edges are TCP, and those between guests must be RDMA.
+//! `scripts/guests cargo test --test guests_pipeline -- --test-threads 1` runs these tests beside the guests, not in one.
+//! So the edges to rdpipe itself are TCP, and the edges between guests must be RDMA.
 #![cfg(all(feature = "cli", feature = "rdma"))]
 
 mod support;
@@ -11,10 +11,10 @@ use std::{fs, io::Write, process::Stdio};
 use crate::support::programs::End;
 use crate::support::programs::hosts::{Network, text};
 
-/// Runs it with this input, expects it to succeed, and every edge between two guests to be RDMA.
+/// Runs a pipeline with this input, and checks that it succeeds and that every edge between two guests uses RDMA.
 #[track_caller]
 fn run(network: &Network, input: &[u8], segments: &[&str]) -> End {
-    // The guests' files outlive a test.
+    // The guests keep the files of earlier tests.
     for host in network.hosts() {
         for name in network.names(&host) {
             if name != "source" {
@@ -22,7 +22,7 @@ fn run(network: &Network, input: &[u8], segments: &[&str]) -> End {
             }
         }
     }
-    // An emulated processor takes its time.
+    // An emulated processor needs a long timeout.
     let options = ["--json", "how.json", "-v", "--timeout", "120"];
     let setup = network.rdpipe([&options[..], segments].concat());
     let mut running = setup.stdin(Stdio::piped()).start();
@@ -46,27 +46,27 @@ fn run(network: &Network, input: &[u8], segments: &[&str]) -> End {
     end
 }
 
-/// Whether this end of an edge is a stage, as in "stage 1 (h1)", and not rdpipe itself.
+/// Returns true if this end of an edge is a stage, as in "stage 1 (h1)", and not rdpipe itself.
 fn is_guest(end: &serde_json::Value) -> bool {
     end.as_str().is_some_and(|end| end.contains("(h"))
 }
 
 #[test]
-fn uppercase_and_reversed() {
+fn commands_on_several_hosts_run_over_rdma() {
     let Some(network) = Network::of_guests() else {
         return;
     };
     let segments = ["h1:tr [:lower:] [:upper:]", "h2:rev"];
     let end = run(&network, b"hello\n", &segments);
     assert_eq!(end.stdout, b"OLLEH\n");
-    // There, and back again, and on.
+    // The second stage sends back to the first host, which sends on to a third one.
     let segments = ["h1:rev", "h2:cat", "h1:cat", "h3:rev"];
     let data = text(1_000_000);
     assert!(run(&network, &data, &segments).stdout == data);
 }
 
 #[test]
-fn files_and_their_operators() {
+fn file_operators_work_over_rdma() {
     let Some(network) = Network::of_guests() else {
         return;
     };
@@ -86,7 +86,7 @@ fn files_and_their_operators() {
 }
 
 #[test]
-fn a_chain_of_copies() {
+fn every_host_of_a_chain_keeps_a_copy() {
     let Some(network) = Network::of_guests() else {
         return;
     };
@@ -102,7 +102,7 @@ fn a_chain_of_copies() {
 }
 
 #[test]
-fn a_reader_that_wants_no_more() {
+fn a_reader_that_stops_early_is_no_failure() {
     let Some(network) = Network::of_guests() else {
         return;
     };
@@ -111,7 +111,7 @@ fn a_reader_that_wants_no_more() {
 }
 
 #[test]
-fn a_source_that_is_killed() {
+fn a_killed_source_fails_the_pipeline() {
     let Some(network) = Network::of_guests() else {
         return;
     };
@@ -126,7 +126,7 @@ fn a_source_that_is_killed() {
 }
 
 #[test]
-fn a_hundred_and_twenty_eight_mebibytes() {
+fn a_file_of_128_mebibytes_arrives_over_rdma() {
     let Some(network) = Network::of_guests() else {
         return;
     };

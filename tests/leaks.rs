@@ -1,6 +1,6 @@
 //! A thousand connections one after another leave no thread, descriptor or memory behind.
 //!
-//! Alone in its process: it counts what the whole process holds.
+//! This test is alone in its binary, because it counts what the whole process holds.
 
 mod support;
 
@@ -14,14 +14,14 @@ use crate::support::{
     waiting::{generous, limit, until, within},
 };
 
-/// Connections before the first count: allocators, pools of threads and the like settle.
+/// The number of connections before the first count, during which allocators, thread pools and the like settle.
 const WARM_UP: u32 = 200;
 
-/// Connections between the counts.
+/// The number of connections between the counts.
 const MANY: u32 = 1000;
 
-/// What the allocator may keep in its own drawers, in bytes: 2 KiB for each connection, a quarter of
-/// the smallest chunk that one of them holds.
+/// The bytes that the allocator may keep for reuse: 2 KiB for each connection, a quarter of the smallest
+/// chunk that a connection holds.
 const SLACK_BYTES: u64 = 2 << 20;
 
 #[test]
@@ -58,7 +58,7 @@ async fn measure() -> Result<()> {
     Ok(())
 }
 
-/// Waits until no more threads and descriptors are held than `empty`.
+/// Waits until the process holds no more threads and descriptors than `empty`.
 async fn settle(empty: (usize, usize)) -> Result<()> {
     let now = || (process::threads(), process::descriptors());
     let settled = until(|| now() <= empty && now().1 <= empty.1);
@@ -71,7 +71,7 @@ async fn settle(empty: (usize, usize)) -> Result<()> {
     }
 }
 
-/// One stream, let go of in one of several states.
+/// Connects one stream and drops it in one of several states, chosen by `number`.
 async fn connection(
     listener: &mut Listener,
     key: &Key,

@@ -1,9 +1,9 @@
-//! As `leaks.rs`, over RDMA: streams one after another leave no thread, descriptor, pinned or resident memory
-//! behind, nor kernel memory, and neither do messages of one byte through one.
+//! RDMA streams, one after another, leave no thread, no descriptor, and no pinned, resident or kernel memory behind.
+//! Neither do messages of one byte over one stream. `leaks.rs` tests the same over TCP.
 //!
-//! Alone in its process, one after the other: they count what the whole process holds. A thousand streams
-//! and 20,000 messages with `RDPIPE_FULL=1`: an emulated machine takes a quarter of a second for each stream,
-//! and half a minute for the messages.
+//! This test is alone in its binary, because it counts what the whole process holds. With `RDPIPE_FULL=1` it uses a
+//! thousand streams and 20,000 messages: an emulated machine takes a quarter of a second for each stream, and half a
+//! minute for the messages.
 #![cfg(feature = "rdma")]
 
 mod support;
@@ -22,10 +22,11 @@ use crate::support::{
     waiting::{generous, limit, patience, together, until, within},
 };
 
-/// Streams before the first count: allocators, pools of threads and the like settle. All states, thrice.
+/// The number of streams before the first count, during which allocators, thread pools and the like settle: three
+/// for each state.
 const WARM_UP: u32 = 24;
 
-/// How many there are of what is counted.
+/// The numbers of streams and messages of a run.
 struct Amount {
     streams: u32,
     messages: u64,
@@ -47,24 +48,25 @@ impl Amount {
     }
 }
 
-/// As in `leaks.rs`, for a thousand.
+/// The bytes that the allocator may keep for reuse: as many as `leaks.rs` allows for a thousand streams.
 const SLACK_BYTES: u64 = 2 << 20;
 
-/// async-rdma leaves each completion event in the kernel, an object of 64 bytes, until its queue is
-/// destroyed: a stream here has some 20, so that a leak would be 1,600 of the fewer streams already, and
-/// 8,000 of the fewer messages. Others use that cache too: a hundred more or less were seen.
+/// The objects of 64 bytes by which the kernel's cache may grow. async-rdma leaves each completion event in the kernel,
+/// an object of 64 bytes, until its queue is destroyed. A stream here has some 20 such events, so a leak would be 1,600
+/// objects with the smaller number of streams, and 8,000 with the smaller number of messages. Other users of this cache
+/// changed it by about a hundred objects.
 const SLACK_OBJECTS: u64 = 800;
 
-/// What all the kernel's caches may grow by, in bytes, while other things happen in it: a leaked queue
-/// pair, with its completion queue and regions, is some 10 KiB, so 800 KiB for the fewer streams.
+/// The bytes by which all caches of the kernel may grow, because other processes use them too. A leaked queue pair,
+/// with its completion queue and regions, is some 10 KiB, so a leak is 800 KiB with the smaller number of streams.
 const SLACK_SLAB_BYTES: u64 = 600 << 10;
 
-/// What the kernel keeps of a stream's control connection for a minute after its end (`TIME_WAIT`): 750 bytes were
-/// seen.
+/// The bytes that the kernel keeps for the control connection of a stream for a minute after its end (`TIME_WAIT`). The
+/// largest value seen is 750 bytes.
 const TIME_WAIT_BYTES: u64 = 1 << 10;
 
 #[test]
-fn what_streams_and_messages_leave_behind() -> Result<()> {
+fn streams_and_messages_leave_nothing_behind() -> Result<()> {
     if let Some(why) = Rdma::missing() {
         skip(&why);
         return Ok(());
@@ -84,14 +86,15 @@ fn what_streams_and_messages_leave_behind() -> Result<()> {
     })
 }
 
-/// What the process holds, and the kernel for it.
+/// The resources that the process holds, and the memory that the kernel holds for it.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     threads: usize,
     descriptors: usize,
     pinned_bytes: u64,
-    /// Of 64 bytes, and of all the kernel's unreclaimable caches; only root is told the first.
+    /// The kernel's objects of 64 bytes; `None` if this user is not root.
     objects: Option<u64>,
+    /// The bytes of all unreclaimable caches of the kernel.
     slab_bytes: u64,
 }
 
@@ -106,7 +109,7 @@ impl Held {
         }
     }
 
-    /// Waits until no more is held than this: the kernel frees some of its memory a little later.
+    /// Waits until the process and the kernel hold no more than `self`; the kernel frees some of its memory with a delay.
     async fn again(self) -> Result<()> {
         let closed = u64::from(Amount::of_this_run().streams);
         let slack = SLACK_SLAB_BYTES + closed * TIME_WAIT_BYTES;
@@ -134,7 +137,7 @@ fn config() -> StreamConfig {
 
 async fn streams(count: u32) -> Result<()> {
     let mut spent = [Duration::ZERO; 2];
-    // In `leaks.rs` there is nothing at all; here the crates keep a thread or two from their first use on.
+    // The RDMA crates keep a thread or two from their first use on, so the first count comes after some streams.
     for number in 0..WARM_UP {
         stream(number, &mut spent).await?;
     }
@@ -157,7 +160,8 @@ async fn streams(count: u32) -> Result<()> {
     Ok(())
 }
 
-/// One stream, let go of in one of several states; what its two parts took is added up.
+/// Connects one stream and drops it in one of several states. Adds the time to connect, and the time after that, to
+/// `spent`.
 async fn stream(number: u32, spent: &mut [Duration; 2]) -> Result<()> {
     let began = Instant::now();
     let (a, b) = Rdma::pair(config(), config()).await?;
@@ -168,7 +172,8 @@ async fn stream(number: u32, spent: &mut [Duration; 2]) -> Result<()> {
     end.with_context(|| format!("number {number}"))
 }
 
-/// What is held once tasks that have been told to end have ended: the same for a while.
+/// Waits until descriptors and pinned memory are unchanged for a while, so that ending tasks have ended. Returns what is
+/// held then.
 async fn settled() -> Held {
     let mut last = Held::now();
     let mut since = Instant::now();
@@ -184,7 +189,7 @@ async fn settled() -> Held {
     Held::now()
 }
 
-/// Messages that are answered, before those that are not.
+/// The number of messages with an answer, sent before the messages without one.
 const ANSWERED: u64 = 500;
 
 async fn messages(many: u64) -> Result<()> {

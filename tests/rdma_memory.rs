@@ -1,4 +1,4 @@
-//! What a stream over RDMA pins, and what becomes of it where less may be pinned.
+//! The memory that a stream over RDMA pins, and its behaviour under a smaller memlock limit.
 #![cfg(all(feature = "cli", feature = "rdma"))]
 
 mod support;
@@ -22,7 +22,7 @@ use crate::support::{
     waiting::{generous, together, within},
 };
 
-/// What one end may pin, as the issue has it.
+/// The most memory that one end may pin, in KiB.
 const MOST_KIB: u64 = 16 << 10;
 
 #[test]
@@ -46,13 +46,13 @@ fn an_end_pins_sixteen_mebibytes_at_most() {
         assert!(end.exits(0).contains(" over RDMA ("), "{}", end.stderr);
     }
     println!("pinned: {peaks:?} KiB");
-    // Much of it is used, too: otherwise this measured something else.
+    // Each end must also pin a third of the limit: less would mean that the test measured something else.
     let right = |peak: &u64| (MOST_KIB / 3..=MOST_KIB).contains(peak);
     assert!(peaks.iter().all(right), "{peaks:?} KiB");
 }
 
 #[test]
-fn two_ways_fit_into_the_same() -> Result<()> {
+fn both_directions_fit_into_the_same_memory() -> Result<()> {
     if lacks_rdma() {
         return Ok(());
     }
@@ -90,7 +90,7 @@ async fn busy(end: rdpipe::Stream, ours: u64, theirs: u64) -> Result<()> {
     Ok(())
 }
 
-/// A program as somebody without the right to pin what they like, who may pin so much.
+/// Returns a program that runs as a user without the right to exceed its memlock limit of `limit_kib`.
 fn limited(program_path: &'static str, name: &'static str, limit_kib: u64) -> Setup {
     let script = format!(
         "ulimit -l {limit_kib} && exec setpriv --reuid=65534 --clear-groups --bounding-set=-all \
@@ -99,7 +99,7 @@ fn limited(program_path: &'static str, name: &'static str, limit_kib: u64) -> Se
     program("/bin/sh", name).arg("-c").arg(script).arg(name)
 }
 
-/// Both programs with their limits: receiver, sender.
+/// Runs both programs, each with its memlock limit. Returns the ends of the receiver and the sender.
 fn limited_pair(limits: [u64; 2], options: &str) -> [crate::support::programs::End; 2] {
     let receiver = limited(env!("CARGO_BIN_EXE_rdrecv"), "rdrecv", limits[0]);
     let receiver = with(receiver, &format!("0 {} -v {options}", key())).start();
@@ -108,7 +108,7 @@ fn limited_pair(limits: [u64; 2], options: &str) -> [crate::support::programs::E
     let mut sender = with(sender, &line).stdin(Stdio::piped()).start();
     let mut input = sender.stdin();
     let data = random_bytes(3 << 20);
-    // One that refuses does not read.
+    // A sender that fails early does not read its stdin, so this write may fail.
     let written = input.write_all(&data);
     drop(input);
     let ends = [receiver.end(), sender.end()];
@@ -126,7 +126,7 @@ fn with(mut setup: Setup, line: &str) -> Setup {
     setup
 }
 
-/// Whether the programs cannot be run as somebody else here.
+/// Returns true, and prints the reason, if this user cannot run the programs as another user.
 fn lacks_others() -> bool {
     let test = Command::new("setpriv")
         .args(["--reuid=65534", "--clear-groups", "--bounding-set=-all"])
@@ -134,13 +134,13 @@ fn lacks_others() -> bool {
         .status();
     let can = rustix::process::geteuid().is_root() && test.is_ok_and(|status| status.success());
     if !can {
-        crate::support::programs::skip("this user cannot run the programs as somebody else");
+        crate::support::programs::skip("this user cannot run the programs as another user");
     }
     !can
 }
 
 #[test]
-fn smaller_limits_make_smaller_pools() {
+fn a_smaller_memlock_limit_makes_smaller_pools() {
     if lacks_rdma() || lacks_others() {
         return;
     }
@@ -162,7 +162,7 @@ fn smaller_limits_make_smaller_pools() {
 }
 
 #[test]
-fn too_small_a_limit_is_tcp_for_auto() {
+fn auto_uses_tcp_if_the_memlock_limit_is_too_small() {
     if lacks_rdma() || lacks_others() {
         return;
     }

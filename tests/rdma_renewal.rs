@@ -1,8 +1,8 @@
-//! A long stream whose link is replaced again and again: the bytes are right, the kernel's memory and the
-//! process's stay what they were, and the reader does not wait for long.
+//! A long stream whose link is renewed again and again: the bytes are right, the memory of the kernel and of the
+//! process does not grow, and the reader never waits for long.
 //!
-//! Alone in its process: it counts what the whole process holds. 256 MiB in small chunks with a new link
-//! every 16 MiB; with `RDPIPE_FULL=1` 8 GiB with one every 256 MiB.
+//! This test is alone in its binary, because it counts what the whole process holds. It sends 256 MiB in small chunks
+//! with a new link every 16 MiB; with `RDPIPE_FULL=1` it sends 8 GiB with a new link every 256 MiB.
 #![cfg(feature = "rdma")]
 
 mod support;
@@ -26,10 +26,10 @@ use crate::support::{
     waiting::{generous, limit, together, within},
 };
 
-/// What is sent, and how.
+/// The amounts of one run.
 struct Size {
     bytes: u64,
-    /// Between two renewals.
+    /// The bytes between two renewals.
     renew_bytes: u64,
     chunk_bytes: usize,
     depth: usize,
@@ -46,7 +46,7 @@ impl Size {
                 depth: default.depth,
             };
         }
-        // Small chunks, so that as many completions would leave their traces in the kernel.
+        // Small chunks make as many completions as a full run, which would leave as many objects in the kernel.
         Self {
             bytes: 256 << 20,
             renew_bytes: 16 << 20,
@@ -65,18 +65,18 @@ impl Size {
     }
 }
 
-/// async-rdma leaves two objects of 64 bytes behind for each completion: 16,000 in either run, if it were
-/// not for the renewals.
+/// The objects of 64 bytes by which the kernel's cache may grow. async-rdma leaves two such objects in the kernel for
+/// each completion: 16,000 in either run without renewals.
 const SLACK_OBJECTS: u64 = 2500;
 
-/// What all the kernel's caches may grow by while other things happen in it.
+/// The bytes by which all caches of the kernel may grow, because other processes use them too.
 const SLACK_SLAB_BYTES: u64 = 2 << 20;
 
-/// What the allocator may keep in its own drawers, beside the chunks of one pool that have moved out of it.
+/// The bytes that the allocator may keep for reuse, in addition to the chunks that were moved out of one pool.
 const SLACK_BYTES: u64 = 4 << 20;
 
 #[test]
-fn a_long_stream_over_many_links() -> Result<()> {
+fn a_long_stream_over_many_links_keeps_memory_flat() -> Result<()> {
     if let Some(why) = missing() {
         skip(&why);
         return Ok(());
@@ -113,11 +113,11 @@ async fn copy(size: Size) -> Result<()> {
     seen.judge(&size)
 }
 
-/// What the reader saw.
+/// The observations of the reader.
 struct Seen {
-    /// When it asked for more, and how long it waited.
+    /// The start and the length of each wait for more bytes.
     waits: Vec<(Instant, Duration)>,
-    /// What the kernel and the process held, now and then.
+    /// The memory of the kernel and of the process, at regular points of the stream.
     held: Vec<Held>,
 }
 
@@ -150,7 +150,7 @@ impl Held {
     }
 }
 
-/// How often what is held is looked at, in the course of the stream.
+/// The number of times that the reader records the memory during the stream.
 const LOOKS: u64 = 64;
 
 async fn watch(mut stream: Stream, bytes: u64) -> Result<Seen> {
@@ -186,7 +186,7 @@ impl Seen {
     fn judge(&self, size: &Size) -> Result<()> {
         let renewals = Renewals::taken();
         let wanted = size.bytes / size.renew_bytes - 1;
-        // Each end tells of each.
+        // Both ends report each renewal.
         let count = renewals.len() as u64 / 2;
         ensure!(count >= wanted, "{count} renewals of {wanted}");
 
@@ -205,7 +205,7 @@ impl Seen {
             Times(&waits),
             Times(&stalls)
         );
-        // Whoever waits for so long has been forgotten.
+        // A wait of this length means a lost wakeup.
         let most = limit(Duration::from_secs(3));
         ensure!(
             *waits.last().unwrap_or(&most) < most,
@@ -228,7 +228,7 @@ impl Seen {
             late.resident_bytes < early.resident_bytes + pool + SLACK_BYTES,
             "the process grows"
         );
-        // A page for each receive that happens to be posted.
+        // The number of posted receives varies, and each receive pins a page.
         let receives = (size.depth * 4096) as u64;
         ensure!(
             late.pinned_bytes <= early.pinned_bytes + receives,
@@ -237,7 +237,7 @@ impl Seen {
         Ok(())
     }
 
-    /// The longest wait that has to do with what ended then and took so long.
+    /// Returns the longest wait that overlaps a renewal, given its end and its duration.
     fn longest(&self, (end, took): (Instant, Duration)) -> Duration {
         let during =
             |(asked, wait): &&(Instant, Duration)| *asked <= end && *asked + *wait + took >= end;
@@ -246,7 +246,7 @@ impl Seen {
     }
 }
 
-/// Sorted.
+/// Sorted durations, displayed as median and longest.
 struct Times<'a>(&'a [Duration]);
 
 impl fmt::Display for Times<'_> {
@@ -257,7 +257,7 @@ impl fmt::Display for Times<'_> {
     }
 }
 
-/// When each renewal ended, and what it took: listens to what the library says of them.
+/// A subscriber that records the end and the duration of each renewal from the events of the library.
 struct Renewals;
 
 static RENEWALS: Mutex<Vec<(Instant, Duration)>> = Mutex::new(Vec::new());

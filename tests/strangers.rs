@@ -1,4 +1,4 @@
-//! Nobody gets in without the key, and nobody keeps out whoever has it.
+//! A peer without the key cannot connect, and cannot keep a peer with the key from connecting.
 
 mod support;
 
@@ -16,18 +16,19 @@ use tokio::{
 
 use crate::support::{
     ends, process,
-    proxy::{CONTROL, DATA, Proxy},
+    proxy::{Connection, Proxy},
     random::Random,
     waiting::{generous, limit, patience, within},
 };
 
-/// Tests run one at a time: each looks at the memory of the process.
+/// A lock that makes the tests run one at a time, because each measures the memory of the process.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// What strangers may cost in memory, in bytes: sockets and tasks, and what the allocator keeps.
+/// The memory that connections without the key may cost, in bytes: sockets and tasks, and what the allocator keeps for
+/// reuse.
 const SLACK_BYTES: u64 = 8 << 20;
 
-/// A listener, and how to reach it.
+/// A listener with its address, key and configuration.
 struct House {
     listener: Listener,
     address: SocketAddr,
@@ -57,7 +58,7 @@ impl House {
         Ok(TcpStream::connect(self.address).await?)
     }
 
-    /// The right peer comes, and is the first whom anybody hears of.
+    /// Connects with the right key, and checks that this peer is the first one that `accept` returns.
     async fn serves_the_right_peer(&mut self) -> Result<()> {
         self.serves_through(self.address.port()).await
     }
@@ -65,7 +66,7 @@ impl House {
     async fn serves_through(&mut self, port: u16) -> Result<()> {
         let dialing = connect("127.0.0.1", port, &self.key, &self.config);
         let (dialed, accepted) = tokio::join!(dialing, self.listener.accept());
-        let accepted = accepted.context("accept() tells of somebody who is not the right peer")?;
+        let accepted = accepted.context("accept() reports a peer without the key")?;
         let (mut here, mut there) = (dialed.context("the right peer")?, accepted);
         here.write_all(b"it is me").await?;
         here.shutdown().await?;
@@ -77,13 +78,13 @@ impl House {
         tokio::join!(here.close(), there.close());
         ensure!(
             self.listener.accept().now_or_never().is_none(),
-            "somebody else got in"
+            "another peer was accepted"
         );
         Ok(())
     }
 }
 
-/// Runs `body` alone; what it takes in memory stays within bounds.
+/// Runs `body` while no other test runs, and checks that the memory of the process stays within bounds.
 async fn alone(name: &str, body: impl Future<Output = Result<()>>) -> Result<()> {
     let _alone = ALONE.lock().await;
     let before = process::resident_bytes();
@@ -109,8 +110,8 @@ macro_rules! strangers {
 }
 
 strangers! {
-    /// The dialer is told at once, and not only when its time is up.
-    wrong_key(house) {
+    /// A dialer with a wrong key gets its error at once, long before its timeout.
+    a_wrong_key_is_reported_at_once(house) {
         let mut patient = house.config.clone();
         (patient.connect_timeout, patient.handshake_timeout) = (generous(), generous());
         let key = Key::generate()?.key().clone();
@@ -121,17 +122,17 @@ strangers! {
         ensure!(started.elapsed() < limit(Duration::from_secs(4)), "told after {:?}", started.elapsed());
     }
 
-    a_megabyte_of_random_bytes(house) {
+    random_bytes_are_refused(house) {
         for number in 0..8 {
             let mut stranger = house.stranger().await?;
-            // The listener hangs up in the middle of it.
+            // The listener closes the connection during this write.
             let _ = stranger.write_all(&Random::new(number).bytes(1 << 20)).await;
             hung_up(&mut stranger).await?;
         }
     }
 
-    /// Behind the first bytes that belong there.
-    a_megabyte_behind_a_preamble(house) {
+    /// A megabyte of random bytes after a valid preamble makes the listener close the connection.
+    random_bytes_after_a_preamble_are_refused(house) {
         for kind in *b"CDRKV?" {
             let mut stranger = house.stranger().await?;
             let mut bytes = preamble(VERSION, kind).to_vec();
@@ -141,7 +142,7 @@ strangers! {
         }
     }
 
-    connect_and_close_a_thousand_times(house) {
+    a_thousand_short_connections_block_no_peer(house) {
         for _ in 0..500 {
             drop(house.stranger().await?);
         }
@@ -156,7 +157,7 @@ strangers! {
         crowd.await??;
     }
 
-    connect_and_be_silent_two_hundred_at_once(house) {
+    two_hundred_silent_connections_block_no_peer(house) {
         let mut resident_bytes = Vec::new();
         for _ in 0..10 {
             let silent = join_all((0..100).map(|_| house.stranger())).await;
@@ -170,35 +171,34 @@ strangers! {
             drop((silent, more));
             resident_bytes.push(process::resident_bytes());
         }
-        // What the allocator keeps from one crowd serves the next: 2 KiB for each stranger would show.
+        // The allocator reuses the memory of one round in the next: a leak of 2 KiB for each connection would show.
         let grown = resident_bytes[9].saturating_sub(resident_bytes[0]);
         ensure!(grown < SLACK_BYTES / 2, "not flat: {resident_bytes:?}");
     }
 
-    /// Both connections, byte for byte, one after the other and side by side.
-    a_replayed_handshake(house) {
-        let proxy = Proxy::to(house.address, None).await?;
+    /// The recorded bytes of both connections of a stream open no second stream, in any of 20 attempts.
+    a_replayed_handshake_is_refused(house) {
+        let proxy = Proxy::start(house.address, None);
         house.serves_through(proxy.port()).await.context("the recording")?;
-        let tapes = proxy.tapes();
-        ensure!(tapes.len() == 2, "{} connections", tapes.len());
+        ensure!(proxy.connections() == 2, "{} connections", proxy.connections());
         for _ in 0..20 {
             let (mut control, mut data) = (house.stranger().await?, house.stranger().await?);
-            control.write_all(&tapes[CONTROL]).await?;
-            data.write_all(&tapes[DATA]).await?;
+            control.write_all(&proxy.tape(Connection::Control)).await?;
+            data.write_all(&proxy.tape(Connection::Data)).await?;
             hung_up(&mut data).await.context("the data connection")?;
             hung_up(&mut control).await.context("the control connection")?;
             ensure!(house.listener.accept().now_or_never().is_none(), "a recording got in");
         }
     }
 
-    /// The token of a stream is good once, also while that stream is open.
-    a_replayed_token(house) {
-        let proxy = Proxy::to(house.address, None).await?;
+    /// The token of a stream is valid once: a second use is refused while the stream is open, and does it no harm.
+    a_replayed_token_is_refused(house) {
+        let proxy = Proxy::start(house.address, None);
         let dialing = connect("127.0.0.1", proxy.port(), &house.key, &house.config);
         let (dialed, accepted) = tokio::join!(dialing, house.listener.accept());
         let (mut here, mut there) = (dialed?, accepted?);
         let mut thief = house.stranger().await?;
-        thief.write_all(&proxy.tapes()[DATA]).await?;
+        thief.write_all(&proxy.tape(Connection::Data)).await?;
         hung_up(&mut thief).await?;
         here.write_all(b"unharmed").await?;
         here.shutdown().await?;
@@ -207,8 +207,8 @@ strangers! {
         ensure!(said == "unharmed", "{said:?}");
     }
 
-    /// It gets an answer that tells its own program what to say.
-    another_version(house) {
+    /// A dialer with another version gets the version of the listener, so that its own program can report it.
+    another_version_gets_an_answer_with_the_version(house) {
         for (version, rest) in [(0, 48), (VERSION - 1, 48), (VERSION + 1, 48), (200, 0), (255, 100)] {
             let mut stranger = house.stranger().await?;
             stranger.write_all(&preamble(version, b'C')).await?;
@@ -219,17 +219,17 @@ strangers! {
         }
     }
 
-    an_http_request(house) {
+    an_http_request_is_refused(house) {
         let mut stranger = house.stranger().await?;
         stranger.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await?;
         hung_up(&mut stranger).await?;
     }
 }
 
-/// A stranger that stops in the middle of what it has to say loses its connection in time, and
-/// holds up nobody until then.
+/// A connection that stops in the middle of its handshake is closed after the timeout, and blocks no other
+/// peer until then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_a_word_then_silence() -> Result<()> {
+async fn a_stalled_handshake_times_out() -> Result<()> {
     let body = Box::pin(async {
         let mut house = House::with_patience(patience(Duration::from_millis(500)))?;
         let whole = [&preamble(VERSION, b'C')[..], &[7; 47]].concat();
@@ -252,12 +252,12 @@ async fn half_a_word_then_silence() -> Result<()> {
         }
         house.serves_the_right_peer().await
     });
-    alone("half_a_word_then_silence", body).await
+    alone("a_stalled_handshake_times_out", body).await
 }
 
-/// What answers is something else: the dialer says so at once.
+/// If the program that answers is not rdpipe, the dialer reports that at once.
 #[tokio::test]
-async fn dialing_something_else() -> Result<()> {
+async fn dialing_another_program_fails_at_once() -> Result<()> {
     for banner in [
         &b"SSH-2.0-OpenSSH_9.9\r\n"[..],
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
@@ -269,9 +269,9 @@ async fn dialing_something_else() -> Result<()> {
     Ok(())
 }
 
-/// The message about two versions names both.
+/// The error of a dialer about different versions names both versions.
 #[tokio::test]
-async fn dialing_another_version() -> Result<()> {
+async fn dialing_another_version_names_both_versions() -> Result<()> {
     for kind in *b"VRK!" {
         let fault = dial_a_fake(&preamble(9, kind)).await?;
         ensure!(
@@ -293,29 +293,29 @@ async fn dialing_another_version() -> Result<()> {
     Ok(())
 }
 
-/// An acceptor that does not have the key either, and answers all the same.
+/// An acceptor that answers without the key gets no stream.
 #[tokio::test]
-async fn dialing_an_impostor() -> Result<()> {
+async fn dialing_an_acceptor_without_the_key_fails() -> Result<()> {
     let reply = [&preamble(VERSION, b'R')[..], &[7; 48]].concat();
     let fault = dial_a_fake(&reply).await?;
     ensure!(matches!(fault, HandshakeFault::Key), "{fault:?}");
     Ok(())
 }
 
-/// Whoever accepts and says nothing is given up in time.
+/// If the acceptor accepts and sends nothing, the dialer times out.
 #[tokio::test]
-async fn dialing_silence() -> Result<()> {
+async fn dialing_a_silent_acceptor_times_out() -> Result<()> {
     let fault = dial_a_fake(b"").await?;
     ensure!(matches!(fault, HandshakeFault::Timeout(_)), "{fault:?}");
     Ok(())
 }
 
-/// What the dialer makes of an acceptor that says `banner` and then nothing.
+/// Dials an acceptor that sends `banner` and then nothing. Returns the fault of the dialer.
 async fn dial_a_fake(banner: &[u8]) -> Result<HandshakeFault> {
     let fake = TcpListener::bind("127.0.0.1:0").await?;
     let port = fake.local_addr()?.port();
     let mut config = StreamConfig::default();
-    // Only silence is waited for until the time is up.
+    // Only the silent acceptor must run into the timeout.
     config.handshake_timeout = match banner {
         [] => Duration::from_millis(500),
         _ => generous(),
@@ -342,18 +342,18 @@ fn handshake_fault(outcome: Result<(), Error>) -> Result<HandshakeFault> {
     }
 }
 
-/// Of the protocol that is spoken here.
+/// The version of the protocol.
 const VERSION: u8 = 2;
 
 fn preamble(version: u8, kind: u8) -> [u8; 8] {
     [b'R', b'D', b'P', b'I', b'P', b'E', version, kind]
 }
 
-/// The listener closes the connection, whatever it says before.
+/// Checks that the listener closes the connection in time, after at most 200 bytes.
 async fn hung_up(stranger: &mut TcpStream) -> Result<()> {
     let mut last_words = Vec::new();
     let reading = stranger.read_to_end(&mut last_words);
-    // A reset is as good as an end.
+    // A reset counts as closed.
     let _ = timeout(limit(Duration::from_secs(5)), reading)
         .await
         .context("still connected")?;

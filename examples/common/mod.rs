@@ -1,5 +1,6 @@
-//! What all examples share: where key and transport come from, and how a stream is ended in both directions.
-#![allow(dead_code, reason = "each example uses its own part of it")]
+//! Code that all examples share: the key and the transport from the environment, and the end of a stream in both
+//! directions.
+#![allow(dead_code, reason = "each example uses a part of this module")]
 
 use std::{
     env,
@@ -11,10 +12,10 @@ use anyhow::{Context, Result, bail, ensure};
 use rdpipe::{Builder, Key, Listener, Stream, TransportPolicy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Streams with the key `RDPIPE_KEY`, the same at both ends, over `RDPIPE_TRANSPORT`: `rdma`, `tcp`,
-/// or whichever there is.
+/// Returns a builder of streams with the key in `RDPIPE_KEY`, which must be the same at both ends, and with the
+/// transport in `RDPIPE_TRANSPORT`: `rdma`, `tcp`, or `auto` (the default).
 ///
-/// The key is no argument, since everybody on a machine can read those.
+/// The key is not an argument, because every user of a machine can read the arguments of a process.
 pub(crate) fn builder() -> Result<Builder> {
     let key =
         env::var("RDPIPE_KEY").context("RDPIPE_KEY must hold the key, the same at both ends")?;
@@ -24,20 +25,20 @@ pub(crate) fn builder() -> Result<Builder> {
         Ok("tcp") => TransportPolicy::Tcp,
         Ok(other) => bail!("RDPIPE_TRANSPORT is auto, rdma or tcp, and not {other}"),
     };
-    // Thrice the default: a host that is busy, or emulated, may take its time for RDMA.
+    // Three times the default, because a busy or emulated host can be slow to set up RDMA.
     let patience = Duration::from_secs(30);
     let builder = Stream::builder(&Key::parse(key)?).handshake_timeout(patience);
     Ok(builder.transport(transport))
 }
 
-/// Listens on all addresses, and says on which port: 0 takes a free one.
+/// Listens on all addresses, and prints the port. Port 0 selects a free port.
 pub(crate) fn listen(builder: &Builder, port: &str) -> Result<Listener> {
     let listener = builder.bind((Ipv6Addr::UNSPECIFIED, port.parse()?).into())?;
     eprintln!("listening on port {}", listener.local_addr().port());
     Ok(listener)
 }
 
-/// Serves every peer that has the key, beside the others.
+/// Accepts every peer that has the key, and runs `answer` for each in a task of its own.
 pub(crate) async fn serve<F>(port: &str, answer: impl Fn(Stream) -> F) -> Result<()>
 where
     F: Future<Output = Result<()>> + Send + 'static,
@@ -46,18 +47,18 @@ where
     loop {
         match listener.accept().await {
             Ok(stream) => spawn(stream.peer_addr(), answer(stream)),
-            // Such an error is one peer's, who has the key and gets no stream: the listener goes on.
+            // The error concerns one peer, which has the key and gets no stream. The listener goes on.
             Err(error) => eprintln!("{error}"),
         }
     }
 }
 
-/// Says what carries the stream, and where or why.
+/// Prints the transport of the stream, and the reason for it.
 pub(crate) fn tell(stream: &Stream) {
     eprintln!("over {}: {}", stream.transport(), stream.transport_reason());
 }
 
-/// Serves one peer in a task of its own, and says how that ended.
+/// Serves one peer in a task of its own, and prints the outcome.
 pub(crate) fn spawn(peer: SocketAddr, serving: impl Future<Output = Result<()>> + Send + 'static) {
     tokio::spawn(async move {
         match serving.await {
@@ -67,16 +68,16 @@ pub(crate) fn spawn(peer: SocketAddr, serving: impl Future<Output = Result<()>> 
     });
 }
 
-/// Ends a conversation in which everything has been said: for protocols that know their ends by
-/// themselves, and so leave the stream behind open.
+/// Ends a stream after a complete conversation, for protocols that mark their own end and leave the
+/// stream open.
 ///
-/// Dropping a stream is an abort, since a panic must not look like an end. Only a FIN is an end
-/// of file, so each end sends its own and takes the other's.
+/// Dropping a stream aborts it, because a panic must not look like an end of file. Only a FIN is an end
+/// of file, so each end sends its own FIN and reads the FIN of the peer.
 pub(crate) async fn goodbye(mut stream: Stream) -> Result<()> {
     stream.shutdown().await?;
     let more = stream.read(&mut [0]).await?;
     ensure!(more == 0, "the peer went on after the end of the protocol");
-    // A program that exits now must not take the last message along.
+    // `close` waits until the last message is sent, so that the program can exit.
     stream.close().await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A control message, as it leaves the cipher: any bytes at all must be parsed or refused.
+//! A decrypted control message: any bytes at all must be parsed or refused.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| rdpipe::fuzzing::control(data));

@@ -1,4 +1,5 @@
-//! What a stranger may send to an open port: the acceptor must refuse it, and neither panic nor grow.
+//! Bytes that a peer without the key sends to an open port: the acceptor must refuse them without a panic, and without
+//! growing memory.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| rdpipe::fuzzing::handshake(data));

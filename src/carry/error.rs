@@ -25,7 +25,7 @@ pub(crate) enum CarryError {
         /// The error of the write; `BrokenPipe` if the reader of the sink has left.
         source: io::Error,
     },
-    /// The stream failed, or its peer wants no more bytes ([`Error::Stopped`]).
+    /// The stream failed, or its peer stopped reading ([`Error::Stopped`]).
     #[error(transparent)]
     Stream(#[from] Error),
 }

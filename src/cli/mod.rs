@@ -1,4 +1,4 @@
-//! The command line: a folder for each program, and what the programs share. Not part of the API.
+//! The command lines: a folder for each program, and the code that the programs share. Not part of the API.
 
 pub(crate) mod args;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What README and the guide in `docs/` say in numbers, held against the code.
+//! Tests that the numbers in README and `docs/` equal those in the code.
 
 use crate::{
     Key, StreamConfig,
@@ -11,62 +11,62 @@ const STREAMS: &str = include_str!("../../docs/streams.md");
 const ARCHITECTURE: &str = include_str!("../../docs/architecture.md");
 
 #[track_caller]
-fn says(page: &str, text: &str) {
+fn assert_quotes(page: &str, text: &str) {
     assert!(page.contains(text), "the page does not say: {text}");
 }
 
 #[test]
-fn pools() {
+fn the_docs_quote_the_default_pools() {
     let StreamConfig {
         chunk_bytes, depth, ..
     } = StreamConfig::default();
     let ((chunk, slots), (lone_chunk, lone_slots)) = (POOL, LONE_POOL);
     let (tcp, rdma, lone) = (chunk_bytes >> 10, chunk >> 20, lone_chunk >> 20);
-    says(
+    assert_quotes(
         STREAMS,
         &format!(
             "({tcp}K × {depth} over TCP, {rdma}M × {slots} over RDMA, with one processor {lone}M × {lone_slots})"
         ),
     );
-    says(
+    assert_quotes(
         ARCHITECTURE,
         &format!("Chunk size over TCP: {tcp} KiB × {depth}."),
     );
-    says(ARCHITECTURE, &format!("{rdma} MiB × {slots} one way"));
-    says(
+    assert_quotes(ARCHITECTURE, &format!("{rdma} MiB × {slots} one way"));
+    assert_quotes(
         ARCHITECTURE,
         &format!("on a machine of one processor {lone} MiB × {lone_slots}"),
     );
 }
 
 #[test]
-fn limits_of_time() {
+fn the_docs_quote_the_time_limits() {
     let default = StreamConfig::default();
     let seconds = default.timeout.as_secs();
-    says(STREAMS, &format!("after this much silence ({seconds} s)"));
-    says(ARCHITECTURE, &format!("| `--timeout`, {seconds} s |"));
+    assert_quotes(STREAMS, &format!("after this much silence ({seconds} s)"));
+    assert_quotes(ARCHITECTURE, &format!("| `--timeout`, {seconds} s |"));
     assert_eq!(default.connect_timeout.as_secs(), 3);
-    says(STREAMS, "within three seconds");
+    assert_quotes(STREAMS, "within three seconds");
 }
 
 #[test]
-fn versions() {
+fn the_docs_quote_the_versions() {
     let version = protocol::VERSION;
     let program = env!("CARGO_PKG_VERSION");
-    says(ARCHITECTURE, &format!("`rdpipe-agent {version} {program}`"));
-    says(
+    assert_quotes(ARCHITECTURE, &format!("`rdpipe-agent {version} {program}`"));
+    assert_quotes(
         README,
         &format!("supported Rust is {}.", env!("CARGO_PKG_RUST_VERSION")),
     );
 }
 
 #[test]
-fn keys() {
+fn the_key_in_the_readme_is_valid() {
     let made = Key::generate().unwrap().text().to_string();
     let (prefix, rest) = made.split_at(4);
     let shown = README.split("RDPIPE_KEY=").nth(1).unwrap();
     let shown = shown.split(' ').next().unwrap();
     assert_eq!((&shown[..4], shown.len()), (prefix, 4 + rest.len()));
     Key::parse(shown).expect("the key that README shows is whole");
-    says(STREAMS, &format!("`{prefix}`"));
+    assert_quotes(STREAMS, &format!("`{prefix}`"));
 }

@@ -34,10 +34,10 @@ fn names(directory: &Path) -> Vec<OsString> {
     names
 }
 
-/// A number that no process can have open: above every limit that the kernel knows.
+/// Returns a descriptor that no process can have open: its number is above every limit of the kernel.
 #[allow(unsafe_code)]
 fn never_open() -> OwnedFd {
-    // SAFETY: no descriptor has this number, so nobody's descriptor can be touched through it.
+    // SAFETY: no open descriptor can have this number, so this never closes the descriptor of another owner.
     unsafe { OwnedFd::from_raw_fd(i32::MAX - 1) }
 }
 

@@ -1,4 +1,4 @@
-//! Keys that come from files.
+//! Reads keys from files.
 
 use std::{
     ffi::OsStr,
@@ -13,15 +13,15 @@ use zeroize::Zeroizing;
 use super::{Key, KeyError};
 
 impl Key {
-    /// Reads a key from the first line of a file, without its line end, and says in a sentence
-    /// when others can read that file too.
+    /// Reads a key from the first line of a file, without the line end. If other users can read the file too, the second
+    /// part of the result is a sentence that warns about it.
     ///
-    /// Nothing after the first line is read, so the file may be a pipe that goes on with data.
+    /// Reads no byte after the first line, so the file may be a pipe that continues with data.
     ///
     /// # Errors
     ///
-    /// [`KeyError::File`] when the file cannot be read, [`KeyError::FileEmpty`] when its first
-    /// line is empty, [`KeyError::FileLong`] when it is no line, and those of [`parse`](Self::parse).
+    /// Returns [`KeyError::File`] if the file cannot be read, [`KeyError::FileEmpty`] if its first line is empty,
+    /// [`KeyError::FileLong`] if the first line is too long for a key, and the errors of [`parse`](Self::parse).
     pub fn from_file(path: impl AsRef<Path>) -> Result<(Self, Option<String>), KeyError> {
         let path = path.as_ref();
         let failed = |source| KeyError::File {
@@ -45,15 +45,15 @@ impl Key {
     }
 }
 
-/// The longest first line of a key file: far above any key, and little enough to give up on
-/// `/dev/zero` at once.
+/// The longest first line of a key file, in bytes: far longer than any key, and short enough that reading `/dev/zero`
+/// fails at once.
 pub(super) const MAX_LINE_BYTES: usize = 4096;
 
-/// The first line without its line end; `None` when it is too long.
+/// Reads the first line of a file, without the line end. Returns `None` if the line is too long.
 pub(crate) fn first_line(file: &mut File) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     let mut line = Zeroizing::new(Vec::with_capacity(MAX_LINE_BYTES + 1));
     let mut byte = Zeroizing::new([0]);
-    // One byte at a time: what follows the line in a pipe may be the data that is to be sent.
+    // Reads one byte at a time: the bytes after the line in a pipe may be the data to send.
     loop {
         match file.read(byte.as_mut_slice()) {
             Ok(0) => break,
@@ -70,7 +70,7 @@ pub(crate) fn first_line(file: &mut File) -> io::Result<Option<Zeroizing<Vec<u8>
     Ok(Some(line))
 }
 
-/// What to tell the owner of a file with a secret that others can read.
+/// Returns a warning if a file that contains a secret can be read by other users. `what` names the kind of file.
 pub(crate) fn exposure(path: &Path, mode: u32, what: &str) -> Option<String> {
     (mode & 0o044 != 0).then(|| {
         let quoted = quoted(path.as_os_str());
@@ -78,7 +78,7 @@ pub(crate) fn exposure(path: &Path, mode: u32, what: &str) -> Option<String> {
     })
 }
 
-/// The name as a shell takes it, so that the advice can be typed.
+/// Returns the name quoted for a shell, so that the user can type the advised command.
 fn quoted(name: &OsStr) -> String {
     let name = name.to_string_lossy();
     let plain = |c: char| c.is_alphanumeric() || "/._-+,:@%".contains(c);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_readable_key_file_is_warned_about() {
+    fn a_key_file_that_others_can_read_gives_a_warning() {
         let file = file_with(b"key\n");
         for (mode, warned) in [(0o600, false), (0o640, true), (0o604, true), (0o644, true)] {
             let permissions = std::fs::Permissions::from_mode(mode);

@@ -1,4 +1,4 @@
-//! The shared key: made by us, or stretched from whatever the user calls a key.
+//! The key that two ends share: made by rdpipe, or stretched from any text that the user chose.
 
 mod file;
 
@@ -14,7 +14,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 /// The secret that two ends share: 32 bytes, wiped from memory when dropped.
 ///
-/// It cannot be printed: only a key that was made here has a text, see [`GeneratedKey`].
+/// A `Key` cannot be printed. Only a [`GeneratedKey`] has a text.
 #[derive(Clone)]
 pub struct Key([u8; SECRET_BYTES]);
 
@@ -23,22 +23,23 @@ impl Key {
     ///
     /// # Errors
     ///
-    /// [`KeyError::Random`] when the system has no random bytes to give.
+    /// Returns [`KeyError::Random`] if the system returns no random bytes.
     pub fn generate() -> Result<GeneratedKey, KeyError> {
         let mut key = Self([0; SECRET_BYTES]);
         getrandom::fill(&mut key.0).map_err(|error| KeyError::Random(error.to_string()))?;
         Ok(GeneratedKey(key))
     }
 
-    /// Takes a key from its text: one that we made as it is, any other stretched with Argon2id,
-    /// which takes tens of milliseconds and 19 MiB. Call it once at the start, never per connection.
+    /// Returns the key that `text` describes.
     ///
-    /// The text is taken as it stands, spaces included.
+    /// The text of a [`GeneratedKey`] is decoded. Any other text is stretched with Argon2id, which takes tens of
+    /// milliseconds and 19 MiB: call this function once at the start, and not for each connection. Spaces in the text are
+    /// part of the key.
     ///
     /// # Errors
     ///
-    /// [`KeyError::Empty`] when there is nothing but white space, [`KeyError::Mistyped`] when it
-    /// looks like a key of ours but is damaged.
+    /// Returns [`KeyError::Empty`] if the text has only white space, and [`KeyError::Mistyped`] if it looks like the text
+    /// of a [`GeneratedKey`] but is damaged.
     pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, KeyError> {
         let text = text.as_ref();
         if text.trim_ascii().is_empty() {
@@ -51,13 +52,13 @@ impl Key {
         }
     }
 
-    /// A key that was made here, from its bytes.
+    /// Returns the key with these bytes, without stretching them.
     #[cfg(feature = "cli")]
     pub(crate) fn from_secret(secret: &[u8; SECRET_BYTES]) -> Self {
         Self(*secret)
     }
 
-    /// The bytes, for the handshake and for tickets.
+    /// Returns the bytes of the key, for the handshake and for tickets.
     pub(crate) fn secret(&self) -> &[u8; SECRET_BYTES] {
         &self.0
     }
@@ -75,19 +76,21 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A key that was made here, the only kind that can be shown: somebody has to be told.
+/// A key that [`Key::generate`] made. Only generated keys have a text to print, because the user passes that text to the
+/// other end.
 #[derive(Clone)]
 pub struct GeneratedKey(Key);
 
 impl GeneratedKey {
-    /// The key itself.
+    /// Returns the key.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.0
     }
 
-    /// The text that [`Key::parse`] takes: `rdk1`, then 56 characters of lower-case base32, which
-    /// hold the 32 bytes and a checksum of 3. Letters and digits only, so it needs no quoting.
+    /// Returns the text of the key, which [`Key::parse`] decodes: `rdk1`, then 56 characters of lower-case base32, which
+    /// hold the 32 bytes of the key and a checksum of 3 bytes. The text has only letters and digits, so it needs no
+    /// quoting in a shell.
     #[must_use]
     pub fn text(&self) -> KeyText {
         let mut bytes = Zeroizing::new([0; SECRET_BYTES + CHECKSUM_BYTES]);
@@ -95,7 +98,7 @@ impl GeneratedKey {
         bytes[SECRET_BYTES..].copy_from_slice(&checksum(&self.0.0));
         let mut encoded = Zeroizing::new(BASE32_NOPAD.encode(bytes.as_slice()));
         encoded.make_ascii_lowercase();
-        // Its full length from the start: growing would leave copies of the key behind.
+        // The string has its full capacity from the start: growing it would leave copies of the key in memory.
         let mut text = Zeroizing::new(String::with_capacity(PREFIX.len() + ENCODED_CHARS));
         text.extend(PREFIX.iter().copied().map(char::from));
         text.push_str(&encoded);
@@ -109,12 +112,11 @@ impl fmt::Debug for GeneratedKey {
     }
 }
 
-/// The text of a key, a `str` that is wiped from memory when dropped. It is shown where somebody asks
-/// for it to be shown (`Display`), and not by `Debug`.
+/// The text of a key: a `str` that is wiped from memory when dropped. `Display` prints it, and `Debug` does not.
 pub struct KeyText(Zeroizing<String>);
 
 impl KeyText {
-    /// The text.
+    /// Returns the text as a `str`.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -141,70 +143,72 @@ impl fmt::Debug for KeyText {
     }
 }
 
-/// Why there is no key. No message repeats the text that was given.
+/// The error of reading or making a key. No message contains the text of the key.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// No key was given anywhere.
+    /// The user gave no key.
     #[error("no key was given")]
     Missing,
-    /// The key has no character that counts.
+    /// The text of the key is empty or has only white space.
     #[error("the key is empty, and protects nothing")]
     Empty,
-    /// A key of ours whose checksum does not match.
+    /// The text looks like that of a [`GeneratedKey`], but its checksum does not match.
     #[error("this looks like a key made by rdpipe, but it is mistyped or cut off")]
     Mistyped,
     /// The key file cannot be read.
     #[error("cannot read the key file {}: {source}", path.display())]
     File {
-        /// The file as it was named.
+        /// The path that was given.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The first line of the key file has no character that counts.
+    /// The first line of the key file is empty or has only white space.
     #[error("the key file {} has no key in its first line", .0.display())]
     FileEmpty(PathBuf),
-    /// The key file does not look like one.
+    /// The first line of the key file is too long for a key.
     #[error("the first line of the key file {} is longer than {} bytes; is it the right file?", .0.display(), file::MAX_LINE_BYTES)]
     FileLong(PathBuf),
-    /// The system has no random bytes.
-    #[error("cannot make a key: the system gives no random bytes: {0}")]
+    /// The system returned no random bytes.
+    #[error("cannot make a key: the system returned no random bytes: {0}")]
     Random(String),
-    /// The key cannot be stretched.
+    /// Stretching the key failed.
     #[error("cannot use this key: {0}")]
     Stretch(String),
 }
 
-/// 256 bits, as many as the cipher's own key has.
+/// The size of a key: 256 bits, as many as the key of the cipher has.
 const SECRET_BYTES: usize = 32;
 
-/// A mistyped key passes for another one once in 2^24 times. With three bytes the whole is 35,
-/// a multiple of five, so that base32 has no unused bits: every key has exactly one text.
+/// The size of the checksum in the text of a key. A mistyped key passes as another key once in 2^24 times. Key and
+/// checksum together have 35 bytes, a multiple of five, so base32 has no unused bits and every key has exactly one text.
 const CHECKSUM_BYTES: usize = 3;
 
-/// Five bits a character.
+/// The number of characters after the prefix: base32 holds five bits in each.
 const ENCODED_CHARS: usize = (SECRET_BYTES + CHECKSUM_BYTES) * 8 / 5;
 
-/// How a key of ours begins; the digit is the version of the format.
+/// The first characters of the text of a generated key. The digit is the version of the format.
 const PREFIX: &[u8] = b"rdk1";
 
-/// The minimum that OWASP's Password Storage Cheat Sheet recommends for Argon2id (m = 19 MiB,
-/// t = 2, p = 1), which is also the default of the argon2 crate: tens of milliseconds, and well
-/// within the memory that a stream takes afterwards.
+/// The memory that Argon2id uses, in KiB. Memory, passes and lanes are the minimum that OWASP's Password Storage Cheat
+/// Sheet recommends (m = 19 MiB, t = 2, p = 1), and also the default of the argon2 crate. Stretching takes tens of
+/// milliseconds, once for each process.
 const STRETCH_KIB: u32 = 19 * 1024;
-/// See [`STRETCH_KIB`].
+/// The number of passes of Argon2id: see [`STRETCH_KIB`].
 const STRETCH_PASSES: u32 = 2;
-/// See [`STRETCH_KIB`].
+/// The number of lanes of Argon2id: see [`STRETCH_KIB`].
 const STRETCH_LANES: u32 = 1;
 
-/// The same for everybody: the two ends share nothing but the key before they have authenticated
-/// each other, so neither could tell the other its salt without a message from a stranger deciding
-/// how the key is stretched, and stretching would then cost 19 MiB per connection. What a fixed
-/// salt gives up is that tables made for this very program fit every pair; made keys need none.
+/// The salt of Argon2id, which is the same in every installation.
+///
+/// Before two ends have authenticated each other, they share only the key. To send a salt, an end would have to let a
+/// message from a stranger decide how it stretches the key, and stretching would cost 19 MiB for each connection. The
+/// price of a fixed salt is that one table of guesses, computed for this program, works against all installations.
+/// Generated keys are not stretched and need no salt.
 const SALT: &[u8] = b"rdpipe shared key, version 1";
 
-/// Makes guessing expensive for whoever recorded a handshake.
+/// Stretches a text into a key, so that guessing the text from a recorded handshake is expensive.
 fn stretch(text: &[u8]) -> Result<Key, KeyError> {
     let unusable = |error: argon2::Error| KeyError::Stretch(error.to_string());
     let params = Params::new(
@@ -221,9 +225,9 @@ fn stretch(text: &[u8]) -> Result<Key, KeyError> {
     Ok(key)
 }
 
-/// The key in what follows the prefix, if nothing is wrong with it.
+/// Returns the key in `encoded`, the text after the prefix, or `None` if the text is damaged.
 fn decode(encoded: &[u8]) -> Option<Key> {
-    // One text for each key: upper case would be a second.
+    // Upper case is an error, because every key has exactly one text.
     if encoded.len() != ENCODED_CHARS || encoded.iter().any(u8::is_ascii_uppercase) {
         return None;
     }
@@ -235,8 +239,8 @@ fn decode(encoded: &[u8]) -> Option<Key> {
     (checksum(&key.0) == bytes[SECRET_BYTES..]).then_some(key)
 }
 
-/// Whether a text without our prefix was one of ours before somebody typed it: another case, or
-/// a fault within the prefix. Stretching it would end in "the keys do not match" on the other host.
+/// Returns true if a text without the prefix is probably a mistyped generated key: in upper case, or with an error in the
+/// prefix. Stretching such a text would lead to "the keys do not match" on the other host.
 fn resembles_ours(text: &[u8]) -> bool {
     let ours_in_capitals = text
         .get(..PREFIX.len())
@@ -245,7 +249,7 @@ fn resembles_ours(text: &[u8]) -> bool {
     ours_in_capitals || tail.is_some_and(|tail| decode(tail).is_some())
 }
 
-/// Tells a typing error, and nothing else: it adds no secrecy and takes none.
+/// Returns the checksum of a key, which detects typing errors. It neither adds secrecy nor reduces it.
 fn checksum(secret: &[u8; SECRET_BYTES]) -> [u8; CHECKSUM_BYTES] {
     let hash = XxHash3_64::oneshot(secret).to_be_bytes();
     [hash[0], hash[1], hash[2]]
@@ -275,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_format_stays_as_it_is() {
+    fn the_text_of_a_key_keeps_its_format() {
         let text = GeneratedKey(Key([7; SECRET_BYTES])).text();
         let expected = "rdk1a4dqobyha4dqobyha4dqobyha4dqobyha4dqobyha4dqobyha4dwf24g";
         assert_eq!(text.as_str(), expected);
@@ -286,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_key_is_stretched_the_same_on_both_ends() {
+    fn both_ends_stretch_the_same_text_to_the_same_key() {
         let here = Key::parse("secret_key").unwrap();
         let there = Key::parse("secret_key").unwrap();
         assert_eq!(here.secret(), there.secret());
@@ -295,11 +299,11 @@ mod tests {
         assert!(Key::parse(b"\xff\xfe").is_ok(), "a key need not be UTF-8");
     }
 
-    /// Two versions that stretch differently would tell their users that the keys differ.
+    /// If two versions stretched differently, their handshake would fail because the keys differ.
     #[test]
-    fn stretching_stays_as_it_is() {
+    fn stretching_keeps_its_parameters() {
         let key = Key::parse("secret_key").unwrap();
-        // Another implementation of Argon2id (OpenSSL's, through Python's cryptography) agrees.
+        // Another implementation of Argon2id (OpenSSL's, through Python's cryptography) returns the same bytes.
         let expected = "3020f2241f26aab28dfef42ceab9c6f38e608235947ad1bf4e05ec52b3e356a1";
         assert_eq!(data_encoding::HEXLOWER.encode(key.secret()), expected);
     }
@@ -312,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_key_of_ours_is_told_apart() {
+    fn a_damaged_generated_key_is_reported_as_mistyped() {
         let made = Key::generate().unwrap();
         let text = made.text();
         let damaged = [
@@ -364,7 +368,7 @@ mod tests {
             match Key::parse(&text) {
                 Err(KeyError::Mistyped) => {}
                 Err(other) => prop_assert!(false, "{}", other),
-                // Once in 2^24 changes the checksum agrees by chance.
+                // Once in 2^24 changes the checksum matches by chance.
                 Ok(other) => prop_assert_ne!(other.secret(), &secret),
             }
         }

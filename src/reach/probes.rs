@@ -1,4 +1,4 @@
-//! Opens TCP connections to several addresses at once, to learn which of them answer.
+//! Opens TCP connections to several addresses at once, and reports which of them answer.
 
 use std::{io, time::Duration};
 

@@ -1,5 +1,5 @@
-//! One end of an edge before it has a stream: how it listens, dials, and describes what it got. The
-//! agents and the controller use it alike.
+//! One end of an edge before it has a stream: listens, dials, and describes the link. Agents and the controller
+//! both use this module.
 
 use std::{io, time::Duration};
 
@@ -12,18 +12,18 @@ use crate::{
     reach::{self, Unreached},
 };
 
-/// How long the ports of `-p` may all be taken: other edges of the same run connect within it, and each
-/// leaves its port to the next.
+/// How long an end waits for a free port while all ports of `-p` are taken. Other edges of the same run connect
+/// within this time, and each then frees its port for the next.
 const PORT_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often the ports are tried meanwhile.
+/// The pause between two attempts to listen while all ports of `-p` are taken.
 const PORT_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What one end of an edge needs in order to connect.
 pub(crate) struct EdgePlan {
     /// The key that only the two ends have.
     pub(crate) key: Key,
-    /// The other end, for messages.
+    /// The name of the other end in messages.
     pub(crate) peer: String,
     /// How the stream is set up.
     pub(crate) config: StreamConfig,
@@ -32,12 +32,12 @@ pub(crate) struct EdgePlan {
 }
 
 impl EdgePlan {
-    /// Shakes hands with the addresses that answer, one after the other, until one is the peer. If none
-    /// is, returns what happened at each.
+    /// Connects to the peer: makes a handshake with each address that answers, one after the other, until one is
+    /// the peer. If none is, returns each address and how the attempt failed.
     ///
     /// # Errors
     ///
-    /// One sentence for the user, when the peer was found and the edge cannot be.
+    /// One sentence for the user, if the peer was found and the edge cannot be connected all the same.
     ///
     /// # Cancel safety
     ///
@@ -57,8 +57,8 @@ impl EdgePlan {
         }
     }
 
-    /// Listens on a port that is free, or becomes free: a connected edge needs its port no more, and
-    /// edges whose hosts have one open port each take turns.
+    /// Listens on a free port, and waits until one is free. An edge frees its port when it is connected, so the
+    /// edges of a host with one open port take turns.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl EdgePlan {
     ///
     /// # Cancel safety
     ///
-    /// Safe.
+    /// Safe: dropping the future leaves no listener behind.
     pub(crate) async fn listen(&self) -> Result<Listener, String> {
         let given_up = Instant::now() + PORT_LIMIT;
         loop {
@@ -96,7 +96,7 @@ impl EdgePlan {
         }
     }
 
-    /// Returns the sentence for an edge that cannot be connected.
+    /// Returns the message for an edge that cannot be connected.
     pub(crate) fn unconnected(&self, error: Error) -> String {
         let peer = &self.peer;
         format!("cannot connect to {peer}: {}", about_peer(error, peer))
@@ -117,8 +117,8 @@ pub(crate) fn describe_link(stream: &Stream) -> EdgeLink {
     }
 }
 
-/// Returns the error with the name that the user knows the peer by instead of its address, and with the
-/// advice that belongs to it.
+/// Returns the error with `name` in place of the peer's address, and with advice for the user. `name` is the peer's
+/// name in messages: "stage 2 (fs2)".
 pub(crate) fn about_peer(error: Error, name: &str) -> Advised {
     let mut error = error;
     match &mut error {
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_name_the_peer_as_the_user_knows_it() {
+    fn errors_name_the_stage_and_not_its_address() {
         let error = Error::PeerAborted {
             peer: "10.0.0.1".into(),
             offset: 7,

@@ -1,4 +1,4 @@
-//! Why a session could not be opened, or was lost, in words that say what to do: pure, no I/O.
+//! Explains to the user why a session could not be opened or was lost, and what to do. Pure, no I/O.
 
 use super::{
     plan::launch::{Launch, LaunchKind},
@@ -8,15 +8,15 @@ use super::{
 /// What is known about a session that ended without a report.
 #[derive(Debug)]
 pub(crate) struct Evidence<'a> {
-    /// The last lines of its stderr, and of what came before the greeting.
+    /// The last lines of stderr, and of the output before the greeting.
     pub(crate) words: &'a [String],
-    /// How the process that led there ended.
+    /// How the process that led to the agent (ssh, say) ended.
     pub(crate) status: Option<Status>,
-    /// Whether the agent had said hello.
+    /// Whether the agent had sent its greeting.
     pub(crate) greeted: bool,
 }
 
-/// One sentence.
+/// Explains the end of a session in one sentence.
 pub(crate) fn explain(launch: &Launch, evidence: &Evidence<'_>) -> String {
     if evidence.greeted {
         lost(launch, evidence)
@@ -25,12 +25,12 @@ pub(crate) fn explain(launch: &Launch, evidence: &Evidence<'_>) -> String {
     }
 }
 
-/// The agent was there, and is gone.
+/// Explains the end of a session whose agent had sent its greeting.
 fn lost(launch: &Launch, evidence: &Evidence<'_>) -> String {
     let host = &launch.host;
     let last = said(launch, evidence.words);
     match evidence.status {
-        // ssh's own failures; a status of the agent's would be another.
+        // ssh exits with 255 if it fails itself. An agent never does.
         Some(Status::Exited(255)) if launch.kind == LaunchKind::Ssh => {
             format!("lost the connection to {host}{last}")
         }
@@ -38,7 +38,7 @@ fn lost(launch: &Launch, evidence: &Evidence<'_>) -> String {
             format!("the agent on {host} was killed by {}", signal(status - 128))
         }
         Some(Status::Exited(status)) => {
-            format!("the agent on {host} ended too early, with status {status}{last}")
+            format!("the agent on {host} exited too early, with status {status}{last}")
         }
         Some(Status::Signaled(number)) if launch.kind == LaunchKind::Here => {
             format!("the agent on {host} was killed by {}", signal(number))
@@ -51,7 +51,7 @@ fn lost(launch: &Launch, evidence: &Evidence<'_>) -> String {
     }
 }
 
-/// There never was an agent.
+/// Explains the end of a session whose agent never sent a greeting.
 fn unopened(launch: &Launch, evidence: &Evidence<'_>) -> String {
     let Launch {
         host, destination, ..
@@ -83,13 +83,13 @@ fn unopened(launch: &Launch, evidence: &Evidence<'_>) -> String {
             || line.contains("no such file")
             || line.contains("unknown command")
     });
-    let knows_no_agent = || evidence.words.iter().any(|line| line.contains("--agent"));
+    let rejects_agent = || evidence.words.iter().any(|line| line.contains("--agent"));
     match status {
         _ if status == 127 || (status != 0 && said_not_found) => format!(
-            "there is no rdpipe on {host}{last}; install it there, or say with --remote-rdpipe PATH where it is"
+            "there is no rdpipe on {host}{last}; install it there, or give its path with --remote-rdpipe PATH"
         ),
         126 => format!("rdpipe on {host} cannot be run{last}"),
-        2 if knows_no_agent() => format!(
+        2 if rejects_agent() => format!(
             "rdpipe on {host} is another program, or too old to be part of a pipeline{last}"
         ),
         0 => format!(
@@ -100,7 +100,7 @@ fn unopened(launch: &Launch, evidence: &Evidence<'_>) -> String {
     }
 }
 
-/// What ssh says when it fails, and what a user can do about it.
+/// Texts in the messages of ssh, and the advice for each.
 const SSH_FAILURES: [(&[&str], &str); 6] = [
     (
         &["Could not resolve hostname"],
@@ -111,7 +111,7 @@ const SSH_FAILURES: [(&[&str], &str); 6] = [
             "Host key verification failed",
             "REMOTE HOST IDENTIFICATION HAS CHANGED",
         ],
-        "; its host key is not the known one: look at it with `ssh {dest}`, and accept it there if it is right",
+        "; its host key is unknown or has changed: check it with `ssh {dest}`, and accept it there if it is right",
     ),
     (
         &["Permission denied", "Too many authentication failures"],
@@ -135,7 +135,7 @@ const SSH_FAILURES: [(&[&str], &str); 6] = [
     ),
 ];
 
-/// `: ssh said "..."`, with the line that tells most: ssh's own last word, or else the last one.
+/// Returns `: ssh said "..."` with the last line that ssh itself wrote, or else the last line of all.
 fn said(launch: &Launch, words: &[String]) -> String {
     let own = |line: &&String| {
         line.starts_with("ssh: ")
@@ -156,7 +156,7 @@ fn said(launch: &Launch, words: &[String]) -> String {
     }
 }
 
-/// The program's name without its path.
+/// Returns the name of the program without its path.
 fn program(launch: &Launch) -> String {
     let name = std::path::Path::new(launch.program()).file_name();
     name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_rdpipe_is_told_from_a_missing_host() {
+    fn a_host_without_rdpipe_gets_advice_about_installing_it() {
         for (line, status) in [
             ("bash: line 1: rdpipe: command not found", 127),
             ("sh: 1: rdpipe: not found", 127),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn other_beginnings_that_fail() {
+    fn an_agent_that_cannot_start_is_explained() {
         let old = before(
             &["error: unexpected argument '--agent' found"],
             Status::Exited(2),
@@ -291,7 +291,7 @@ mod tests {
             killed,
             "cannot reach fs1: ssh was killed by signal 9 (SIGKILL)"
         );
-        // What another program calls 255 is its own affair.
+        // Only ssh uses 255 for a lost connection. The same status of another program has no special meaning.
         let rsh = told(
             &launch(Some("/opt/krun")),
             &["no pod"],
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_agent_is_told_from_a_lost_connection() {
+    fn a_killed_agent_and_a_lost_connection_are_explained_differently() {
         let lost = |words: &[&str], status| told(&launch(None), words, status, true);
         assert_eq!(
             lost(&[], Status::Exited(137)),
@@ -324,7 +324,7 @@ mod tests {
         );
         assert_eq!(
             lost(&[], Status::Exited(0)),
-            "the agent on fs1 ended too early, with status 0"
+            "the agent on fs1 exited too early, with status 0"
         );
         let here = Remote::default().launch(&StageHost::Here, "/usr/bin/rdpipe".as_ref());
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Entry points of the fuzz targets, as in the transport: what arrives over ssh.
+//! Entry points of the fuzz targets for the messages that arrive over ssh.
 
 use std::fmt::Debug;
 
@@ -12,8 +12,8 @@ use super::{
     stage::{FromStage, StageOrder, StageReport, ToStage},
 };
 
-/// Whatever a login shell and an agent say is taken apart in bounded time, and a message that is
-/// understood can be said again.
+/// Decodes `data` as the output of a login shell and of an agent. Panics if a message that was decoded cannot be
+/// encoded and decoded again.
 pub fn agent_messages(data: &[u8]) {
     let mut greeting = Greeting::new("agent");
     greeting.feed(data);
@@ -34,7 +34,8 @@ pub fn agent_messages(data: &[u8]) {
     }
 }
 
-/// A message that is decoded is encoded to the same. Returns the application's message inside.
+/// Decodes a message of the envelope, encodes it, and panics if the result decodes to another message. Returns the
+/// application's message inside it.
 fn message<T: Envelope + Debug + PartialEq>(bytes: &[u8]) -> Option<Payload> {
     let message = decode::<T>(bytes).ok()?;
     let again = encode(&message).expect("what was decoded can be encoded");
@@ -43,7 +44,7 @@ fn message<T: Envelope + Debug + PartialEq>(bytes: &[u8]) -> Option<Payload> {
     payload
 }
 
-/// An application's message that is decoded is encoded to the same.
+/// Decodes an application's message, encodes it, and panics if the result decodes to another message.
 fn application<T: Serialize + DeserializeOwned + Debug + PartialEq>(payload: &Payload) {
     if let Ok(message) = payload.decode::<T>() {
         let again = Payload::encode(&message).expect("what was decoded can be encoded");

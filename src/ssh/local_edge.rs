@@ -15,25 +15,25 @@ use crate::{
     fd::{Sink, Source},
 };
 
-/// What the supervisor tells one of the controller's own edges.
+/// A command from the supervisor to one of the controller's own edges.
 #[derive(Debug)]
 pub(crate) enum LocalEdgeCommand {
-    /// Connect to the first of these addresses that has the other end.
+    /// Connects to the first of these addresses at which the other end listens.
     Dial { addresses: Vec<String>, port: u16 },
-    /// Move bytes.
+    /// Starts to move bytes.
     Go,
-    /// Give up.
+    /// Aborts the edge, for this reason.
     Abort(String),
 }
 
-/// What happens to one of the controller's own edges.
+/// An event of one of the controller's own edges.
 #[derive(Debug, Clone)]
 pub(crate) enum LocalEdgeEvent {
-    /// The edge is connected, over this.
+    /// The edge is connected, over this link.
     Connected(EdgeLink),
-    /// No address could be reached: each with what happened there.
+    /// The peer was found at none of the addresses: each address, and how the attempt failed.
     Unreachable(Vec<(String, String)>),
-    /// The edge has ended. Nothing comes after it.
+    /// The last event: the edge has ended.
     Ended(LocalEdgeEnd),
 }
 
@@ -46,8 +46,8 @@ pub(crate) struct LocalEdgeEnd {
     pub(crate) reader_left: bool,
 }
 
-/// One of the controller's own edges. It reads standard input if it sends, and writes standard output if it
-/// receives.
+/// One of the controller's own edges. An edge that sends reads standard input; an edge that receives writes standard
+/// output.
 pub(crate) struct LocalEdge {
     plan: EdgePlan,
     commands: UnboundedReceiver<LocalEdgeCommand>,
@@ -55,7 +55,7 @@ pub(crate) struct LocalEdge {
 }
 
 impl LocalEdge {
-    /// Returns an edge to [`serve`](Self::serve), and the way to command it. `config` has the direction.
+    /// Returns an edge to [`serve`](Self::serve), and a sender for its commands. `config` sets the direction.
     pub(crate) fn new(
         key: Key,
         peer: String,
@@ -76,7 +76,7 @@ impl LocalEdge {
         (edge, sender)
     }
 
-    /// Serves the edge to its end, on the runtime where its bytes are to move.
+    /// Connects the edge and carries its bytes until it ends. The bytes are moved on the current runtime.
     pub(crate) async fn serve(mut self) {
         let ended = match self.connect().await {
             Ok(stream) => self.carry(stream).await,
@@ -116,7 +116,7 @@ impl LocalEdge {
         }
     }
 
-    /// Waits until all edges stand, then moves the bytes.
+    /// Waits for [`LocalEdgeCommand::Go`], then moves the bytes.
     async fn carry(&mut self, mut stream: Stream) -> LocalEdgeEnd {
         let mut ended = LocalEdgeEnd::default();
         let watch = stream.watch();
@@ -125,28 +125,28 @@ impl LocalEdge {
             let commands = &mut self.commands;
             let work = async {
                 match self.plan.config.direction {
-                    Direction::Send => give(&mut stream).await,
+                    Direction::Send => send_stdin(&mut stream).await,
                     Direction::Receive | Direction::Both => {
-                        take(&mut stream, &mut ended.reader_left).await
+                        write_stdout(&mut stream, &mut ended.reader_left).await
                     }
                 }
             };
             tokio::select! {
                 result = work => result,
-                reason = aborted(commands) => Err(Broken::Ordered(reason)),
+                reason = aborted(commands) => Err(EdgeFailure::Ordered(reason)),
             }
         };
         let result = work.await;
         ended.fault = match result {
-            // A reader that wants no more is content.
-            Ok(()) | Err(Broken::Stream(Error::Stopped { .. })) => None,
-            Err(Broken::Stream(error)) => Some(self.fault(&error)),
-            Err(Broken::Own(text)) => {
+            // The first stage may stop reading early: that is not a failure.
+            Ok(()) | Err(EdgeFailure::Stream(Error::Stopped { .. })) => None,
+            Err(EdgeFailure::Stream(error)) => Some(self.fault(&error)),
+            Err(EdgeFailure::Local(text)) => {
                 stream.abort(&format!("rdpipe: {text}"));
                 let kind = FaultKind::Local;
                 Some(WorkFault { kind, text })
             }
-            Err(Broken::Ordered(reason)) => {
+            Err(EdgeFailure::Ordered(reason)) => {
                 stream.abort(&reason);
                 Some(ordered(reason))
             }
@@ -155,17 +155,17 @@ impl LocalEdge {
         ended
     }
 
-    async fn wait_for_go(&mut self, watch: &Watch) -> Result<(), Broken> {
+    async fn wait_for_go(&mut self, watch: &Watch) -> Result<(), EdgeFailure> {
         loop {
             let command = tokio::select! {
                 command = self.commands.recv() => command,
-                error = watch.interrupted() => return Err(Broken::Stream(error)),
+                error = watch.interrupted() => return Err(EdgeFailure::Stream(error)),
             };
             match command {
                 Some(LocalEdgeCommand::Go) => return Ok(()),
-                Some(LocalEdgeCommand::Abort(reason)) => return Err(Broken::Ordered(reason)),
+                Some(LocalEdgeCommand::Abort(reason)) => return Err(EdgeFailure::Ordered(reason)),
                 Some(LocalEdgeCommand::Dial { .. }) => {}
-                None => return Err(Broken::Ordered("rdpipe has ended".to_owned())),
+                None => return Err(EdgeFailure::Ordered("rdpipe has ended".to_owned())),
             }
         }
     }
@@ -181,23 +181,25 @@ impl LocalEdge {
     }
 }
 
-/// Why a lane ends before its time.
-enum Broken {
+/// Why one of the controller's own edges cannot carry all of its bytes.
+enum EdgeFailure {
+    /// The stream broke.
     Stream(Error),
-    /// A file of ours: in words.
-    Own(String),
+    /// Standard input or output failed: a sentence for the user.
+    Local(String),
+    /// The supervisor aborted the edge, for this reason.
     Ordered(String),
 }
 
-impl Broken {
+impl EdgeFailure {
     fn carry(error: CarryError, name: &str) -> Self {
         match error {
             CarryError::Stream(error) => Self::Stream(error),
             CarryError::Source { offset, source } => {
-                Self::Own(format!("cannot read {name} at byte {offset}: {source}"))
+                Self::Local(format!("cannot read {name} at byte {offset}: {source}"))
             }
             CarryError::Sink { offset, source } => {
-                Self::Own(format!("cannot write {name} at byte {offset}: {source}"))
+                Self::Local(format!("cannot write {name} at byte {offset}: {source}"))
             }
         }
     }
@@ -208,7 +210,7 @@ fn ordered(text: String) -> WorkFault {
     WorkFault { kind, text }
 }
 
-/// Completes when the lane is told to give up.
+/// Waits for [`LocalEdgeCommand::Abort`], and returns its reason.
 async fn aborted(commands: &mut UnboundedReceiver<LocalEdgeCommand>) -> String {
     loop {
         match commands.recv().await {
@@ -219,34 +221,37 @@ async fn aborted(commands: &mut UnboundedReceiver<LocalEdgeCommand>) -> String {
     }
 }
 
-/// Standard input, to its end.
-async fn give(stream: &mut Stream) -> Result<(), Broken> {
-    let cannot = |error: io::Error| Broken::Own(format!("cannot read standard input: {error}"));
+/// Sends standard input to its end, and the FIN.
+async fn send_stdin(stream: &mut Stream) -> Result<(), EdgeFailure> {
+    let cannot =
+        |error: io::Error| EdgeFailure::Local(format!("cannot read standard input: {error}"));
     let mut source = Source::stdin().map_err(cannot)?;
     let name = source.describe().to_owned();
     let sent = carry::send_all_and_finish(&mut source, stream).await;
-    sent.map(drop).map_err(|error| Broken::carry(error, &name))
+    sent.map(drop)
+        .map_err(|error| EdgeFailure::carry(error, &name))
 }
 
-/// The last stage's output, to its end.
-async fn take(stream: &mut Stream, reader_left: &mut bool) -> Result<(), Broken> {
-    let cannot = |error: io::Error| Broken::Own(format!("cannot write standard output: {error}"));
+/// Writes the output of the last stage to standard output, up to a verified FIN.
+async fn write_stdout(stream: &mut Stream, reader_left: &mut bool) -> Result<(), EdgeFailure> {
+    let cannot =
+        |error: io::Error| EdgeFailure::Local(format!("cannot write standard output: {error}"));
     let mut sink = Sink::stdout().map_err(cannot)?;
     let name = sink.describe().to_owned();
     match carry::receive_all(stream, &mut sink).await {
         Ok(_) => {}
-        // Like a death by SIGPIPE: the pipeline has nobody to work for, and that is no failure.
+        // The reader of our output has left. As with SIGPIPE in a shell, that ends the pipeline without a failure.
         Err(CarryError::Sink { source, .. }) if source.kind() == io::ErrorKind::BrokenPipe => {
             *reader_left = true;
             stream.stop();
             return Ok(());
         }
-        Err(error) => return Err(Broken::carry(error, &name)),
+        Err(error) => return Err(EdgeFailure::carry(error, &name)),
     }
     sink.close(false)
         .await
-        .map_err(|error| Broken::Own(format!("cannot finish {name}: {error}")))?;
-    // The bytes are where they belong; whether the stage hears of it is its own affair.
+        .map_err(|error| EdgeFailure::Local(format!("cannot finish {name}: {error}")))?;
+    // All bytes are written. If the confirmation does not reach the stage, the stage reports the failure itself.
     let _ = stream.confirm();
     Ok(())
 }

@@ -11,11 +11,11 @@
 //! | [`agent`] | carries out one order on one host | tokio, processes |
 //! | [`session`] | the controller's end of one agent | tokio, processes |
 //! | [`local_edge`] | the controller's own edges: its standard input and output | tokio |
-//! | [`outcome`] | what the stages' ends add up to: statuses, the first cause, the exit status | none |
-//! | [`supervisor`] | decides what happens when, and drives sessions and local edges | a state machine without, a driver with |
+//! | [`outcome`] | how a pipeline ended: statuses, the first cause, the exit status | none |
+//! | [`supervisor`] | decides each next step, and drives sessions and local edges | a state machine without, a driver with |
 //!
-//! Two modules on one level do not use each other, except that `agent` names signals as [`explain`] does. The
-//! agent and the controller meet in [`protocol`], [`stage`] and [`edge`] only.
+//! Two modules on one level do not use each other, with one exception: `agent` takes the names of signals from
+//! [`explain`]. The agent and the controller share only [`protocol`], [`stage`] and [`edge`].
 
 pub(crate) mod agent;
 mod edge;

@@ -1,4 +1,4 @@
-//! What came of a pipeline: statuses, the first cause, the number to exit with. Pure, no I/O.
+//! How a pipeline ended: the statuses of its stages, the first cause, the exit status. Pure, no I/O.
 
 #[cfg(test)]
 mod tests;
@@ -9,49 +9,49 @@ use super::{
     stage::{StageReport, Status},
 };
 
-/// Where something happened.
+/// The place in a pipeline where a fault occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Site {
     /// In this stage, counted from 0.
     Stage(usize),
     /// At the controller's own input, which feeds the first stage.
     Input,
-    /// At the controller's own output, which takes what the last stage writes.
+    /// At the controller's own output, which receives the output of the last stage.
     Output,
-    /// Between the stages: while edge `.0` was being set up.
+    /// Between two stages, while edge `.0` was being connected.
     Edge(usize),
 }
 
-/// Something that broke, in the order in which it came to be known.
+/// A fault of a pipeline, as an agent, a session or one of the controller's own edges reported it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PipelineFault {
-    /// Where it broke.
+    /// The place of the fault.
     pub(crate) site: Site,
     /// What broke.
     pub(crate) fault: WorkFault,
-    /// Whether ssh, the network or an agent failed, and not what the user asked for.
+    /// True if ssh, the network or an agent failed; false if the user's own command or file did.
     pub(crate) is_trouble: bool,
 }
 
-/// What is known about a stage in the end.
+/// The final state of one stage, as far as the controller knows it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StageOutcome {
-    /// From [`FromStage::Ended`](super::stage::FromStage::Ended): nothing had failed before it.
+    /// The status from [`FromStage::Ended`](super::stage::FromStage::Ended). The stage had no fault before it.
     pub(crate) ended: Option<Status>,
     /// The stage's own report, if its agent has sent one.
     pub(crate) report: Option<StageReport>,
-    /// What broke, by its agent's report.
+    /// What broke in the stage, from its agent's report.
     pub(crate) fault: Option<WorkFault>,
-    /// Whether it is about a file and runs no command.
+    /// Whether the stage reads or writes files and runs no command.
     pub(crate) is_file: bool,
 }
 
-/// What is known about the whole.
+/// The final state of a whole pipeline, as far as the controller knows it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PipelineOutcome {
     /// Every stage, in order.
     pub(crate) stages: Vec<StageOutcome>,
-    /// Everything that broke, in the order in which it became known.
+    /// Every fault, in the order in which the controller received them.
     pub(crate) causes: Vec<PipelineFault>,
     /// Whether the reader of the controller's output closed it before the end.
     pub(crate) reader_left: bool,
@@ -59,23 +59,23 @@ pub(crate) struct PipelineOutcome {
     pub(crate) signal: Option<u8>,
 }
 
-/// How a stage counts.
+/// How a stage counts for the exit status of the pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It did what it should.
+    /// The stage succeeded.
     Fine,
-    /// It was told that no more was wanted, by a successor that succeeded.
+    /// The stage ended by SIGPIPE after the next stage, which succeeded, had stopped reading.
     Forgiven,
-    /// By its own doing: as a shell shows it.
+    /// The stage itself failed, with this status as a shell shows it.
     Failed(u8),
-    /// Something broke elsewhere, and it was ended for that; or it never began.
+    /// The stage was ended because of a fault elsewhere, or it never began.
     Consequence,
-    /// The agent, its host or the way there was lost.
+    /// The agent, its host or the connection to it was lost.
     Trouble,
 }
 
 impl StageOutcome {
-    /// How its command ended, if that is known.
+    /// Returns how the command of the stage ended, if that is known.
     pub(crate) fn status(&self) -> Option<Status> {
         let reported = self.report.as_ref().and_then(|report| report.status);
         reported.or(self.ended)
@@ -83,7 +83,7 @@ impl StageOutcome {
 }
 
 impl PipelineOutcome {
-    /// How each stage counts.
+    /// Returns how each stage counts for the exit status, in order.
     pub(crate) fn verdicts(&self) -> Vec<Verdict> {
         let mut verdicts = vec![Verdict::Fine; self.stages.len()];
         let mut successor_is_fine = !self.own_output_failed();
@@ -102,7 +102,7 @@ impl PipelineOutcome {
             Some(cause) => match cause.fault.kind {
                 FaultKind::Local if stage.is_file => return Verdict::Failed(1),
                 FaultKind::Local | FaultKind::Edge => return Verdict::Trouble,
-                // Its command may have failed before it was told that something did.
+                // The command may have failed by itself before the agent was told of the other fault.
                 FaultKind::PeerAborted | FaultKind::Ordered => {
                     match stage.ended.map(shell_status) {
                         None | Some(0 | SIGPIPE_STATUS) => return Verdict::Consequence,
@@ -131,7 +131,7 @@ impl PipelineOutcome {
         self.causes_at(Site::Output).next().is_some()
     }
 
-    /// The number that rdpipe exits with.
+    /// Returns the exit status of rdpipe.
     pub(crate) fn exit(&self) -> u8 {
         if let Some(signal) = self.signal {
             return signal.saturating_add(128);
@@ -162,21 +162,21 @@ impl PipelineOutcome {
         }
     }
 
-    /// The causes, the nearest to the beginning of it all first.
+    /// Returns the faults, the most probable first cause first.
     pub(crate) fn ranked(&self) -> Vec<&PipelineFault> {
         let mut causes: Vec<_> = self.causes.iter().collect();
-        // Stable: among equals the one that came to be known first.
+        // The sort is stable: faults of one kind stay in the order in which they were received.
         causes.sort_by_key(|cause| cause.fault.kind);
         causes
     }
 
-    /// Whether there is nothing to tell about how it went.
+    /// Returns true if there is no failure to report: every stage succeeded, or the reader of the output closed it.
     pub(crate) fn is_success(&self) -> bool {
         self.exit() == 0 || (self.exit() == SIGPIPE_STATUS && self.reader_left)
     }
 }
 
-/// The status that a shell gives.
+/// Returns the status as a shell shows it: 128 and the number of the signal, for a command that a signal killed.
 pub(crate) fn shell_status(status: Status) -> u8 {
     match status {
         Status::Exited(code) => code,
@@ -184,7 +184,7 @@ pub(crate) fn shell_status(status: Status) -> u8 {
     }
 }
 
-/// In words, as in "stage 2 (h2) exited with 3".
+/// Describes a status in words that follow the name of a stage: "stage 2 (h2)" "exited with 3".
 pub(crate) fn describe(status: Status) -> String {
     match status {
         Status::Exited(127) => "exited with 127 (command not found)".to_owned(),
@@ -197,8 +197,8 @@ pub(crate) fn describe(status: Status) -> String {
     }
 }
 
-/// How ssh shows its own failures.
+/// The exit status for a lost session, agent or edge: the one that ssh uses for its own failures.
 const TROUBLE: u8 = 255;
 
-/// 128 and SIGPIPE's 13, as shells show it.
+/// The status that shells show for a death by SIGPIPE: 128 and the number 13 of the signal.
 pub(crate) const SIGPIPE_STATUS: u8 = 141;

@@ -1,4 +1,4 @@
-//! From arguments to stages and edges: pure, no I/O.
+//! Parses the arguments of rdpipe and rdcat into stages and edges. Pure, no I/O.
 
 mod files;
 pub(crate) mod launch;
@@ -9,24 +9,25 @@ use std::{ffi::OsString, fmt, os::unix::ffi::OsStrExt};
 
 use super::stage::StageWork;
 
-/// A pipeline: what runs where, in order. The edges follow from it: edge `k` is the input of stage `k`
-/// (counted from 0) and the output of the one before it; the first and the last are rdpipe's own.
+/// A pipeline: what runs on which host, in order. The stages determine the edges: edge `k` is the input of stage `k`
+/// (counted from 0) and the output of stage `k - 1`. The first edge carries rdpipe's own input, the last one rdpipe's
+/// own output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// At least one.
+    /// The stages, at least one.
     pub(crate) stages: Vec<PlannedStage>,
-    /// Whether the first stage reads what rdpipe reads.
+    /// Whether the first stage reads the standard input of rdpipe.
     pub(crate) has_input: bool,
 }
 
-/// One segment of the command line.
+/// A stage as one segment of the command line describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PlannedStage {
-    /// Where it runs.
+    /// Where the stage runs.
     pub(crate) place: StageHost,
-    /// What it does.
+    /// What the stage does.
     pub(crate) work: StageWork,
-    /// What stood behind the colon, for people.
+    /// The text after the colon, for messages and tables.
     pub(crate) text: String,
 }
 
@@ -35,22 +36,22 @@ pub(crate) struct PlannedStage {
 pub(crate) enum StageHost {
     /// On this machine, without ssh.
     Here,
-    /// Where ssh leads to.
+    /// On another host, over ssh.
     Host {
-        /// What ssh is told: the host, maybe with the user in front.
+        /// The destination argument of ssh: `host` or `user@host`.
         destination: String,
-        /// The host alone, as it was typed.
+        /// The host without the user, as it was typed.
         host: String,
     },
 }
 
 impl Plan {
-    /// Takes the segments apart. `input` says whether rdpipe has an input to pass on: a pipeline that begins
-    /// with `<` leaves it alone.
+    /// Parses the segments of a command line. `input` is true if rdpipe has an input to pass on. A pipeline that
+    /// begins with `<` does not read it.
     ///
     /// # Errors
     ///
-    /// The first segment that makes no sense, and why.
+    /// The first segment that is invalid, and why.
     pub(crate) fn parse(segments: &[OsString], input: bool) -> Result<Self, PlanError> {
         let stage = |segment: &OsString| {
             PlannedStage::parse(segment.as_bytes()).map_err(|fault| PlanError {
@@ -64,7 +65,7 @@ impl Plan {
         Ok(Self { stages, has_input })
     }
 
-    /// Returns the name of a stage in messages: `2 (fs2)`. Messages of rdcat name hosts, and no stages.
+    /// Returns the name of a stage in messages: `2 (fs2)`. For rdcat it is the host alone.
     pub(crate) fn name(&self, stage: usize) -> String {
         let place = &self.stages[stage].place;
         if self.is_files() {
@@ -74,7 +75,7 @@ impl Plan {
         }
     }
 
-    /// The same in a sentence: `stage 2 (fs2)`.
+    /// Returns the name of a stage as it stands in a sentence: `stage 2 (fs2)`. For rdcat it is the host alone.
     pub(crate) fn site(&self, stage: usize) -> String {
         let name = self.name(stage);
         if self.is_files() {
@@ -84,7 +85,7 @@ impl Plan {
         }
     }
 
-    /// The program that the plan is for.
+    /// Returns the name of the program that runs the plan: "rdpipe" or "rdcat".
     pub(crate) fn program(&self) -> &'static str {
         if self.is_files() { "rdcat" } else { "rdpipe" }
     }
@@ -94,7 +95,7 @@ impl Plan {
         self.stages.first().is_some_and(is_files)
     }
 
-    /// Who writes to the edge, and who reads from it, for messages.
+    /// Returns the names of the two ends of an edge, for messages: the end that sends and the end that receives.
     pub(crate) fn ends(&self, edge: usize) -> (String, String) {
         let own = || self.program().to_owned();
         let from = edge
@@ -119,21 +120,21 @@ impl PlannedStage {
         })
     }
 
-    /// Whether a file is all that it has to do with.
+    /// Returns true if the stage reads or writes files and runs no command.
     pub(crate) fn is_file(&self) -> bool {
         !matches!(self.work, StageWork::Command(_))
     }
 }
 
 impl StageHost {
-    /// The place, and what stands behind its colon.
+    /// Splits a segment at its colon into the host and the bytes after the colon.
     fn split(segment: &[u8]) -> Result<(Self, &[u8]), SegmentFault> {
         let colon = segment.iter().position(|&byte| byte == b':');
         let colon = colon.ok_or(SegmentFault::NoColon)?;
         if colon == 0 {
             return Ok((Self::Here, &segment[1..]));
         }
-        // An address in brackets has colons of its own; a user's name before it has none.
+        // An IPv6 address in brackets contains colons. A user name cannot contain one.
         let user_end = segment[..colon].iter().rposition(|&byte| byte == b'@');
         let host_start = user_end.map_or(0, |at| at + 1);
         let (host, command) = if segment[host_start..].starts_with(b"[") {
@@ -160,7 +161,8 @@ impl StageHost {
     }
 }
 
-/// A user's or a host's name: ssh must not take it for an option, nor a shell for more than one word.
+/// Checks the name of a user or a host: ssh must not read it as an option, and it must be one word without control
+/// characters.
 fn name(bytes: &[u8]) -> Result<&str, SegmentFault> {
     let name = std::str::from_utf8(bytes).map_err(|_| SegmentFault::Host)?;
     let strange = |c: char| c.is_whitespace() || c.is_control();
@@ -173,7 +175,7 @@ fn name(bytes: &[u8]) -> Result<&str, SegmentFault> {
     Ok(name)
 }
 
-/// What a command asks for: one that begins with an operator is about a file.
+/// Returns what the text after the colon asks for: a file if it begins with `<`, `>` or `>>`, else a command.
 fn work(command: &[u8]) -> Result<StageWork, SegmentFault> {
     let trimmed = command.trim_ascii_start();
     if trimmed.is_empty() {
@@ -211,42 +213,42 @@ pub(crate) struct PlanError {
     fault: SegmentFault,
 }
 
-/// Why.
+/// Why a segment of the command line cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum SegmentFault {
     #[error("a segment is HOST:COMMAND, or :COMMAND for this machine")]
     NoColon,
     #[error("give HOST:PATH, :PATH for a file of this machine, or the ticket of rdcat -l")]
     NoTicket,
-    #[error("brackets are for an IPv6 address, with a colon behind them: [::1]:")]
+    #[error("brackets are for an IPv6 address, with a colon after them: [::1]:")]
     Brackets,
     #[error("a user or host cannot begin with -, it would be an option of ssh")]
     Dash,
-    #[error("that is no user or host that ssh could be told")]
+    #[error("the user or the host before the colon is not a valid name")]
     Host,
-    #[error("there is no command behind the colon")]
+    #[error("there is no command after the colon")]
     NoCommand,
-    #[error("there is no file behind the operator")]
+    #[error("there is no file after the operator")]
     NoFile,
-    #[error("there is no file behind the colon")]
+    #[error("there is no file after the colon")]
     NoPath,
 }
 
-/// `--addr HOST=ADDR[,ADDR]`: where the other hosts find HOST.
+/// `--addr HOST=ADDR[,ADDR]`: the addresses at which other hosts reach HOST.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Addresses {
-    /// As it stands in the segments, without the user.
+    /// The host as it stands in the segments, without the user.
     pub(crate) host: String,
-    /// Instead of what HOST says itself.
+    /// The addresses to use in place of those that the host reports itself.
     pub(crate) addresses: Vec<String>,
 }
 
 impl Addresses {
-    /// Takes the option's value apart.
+    /// Parses the value of the option.
     ///
     /// # Errors
     ///
-    /// In words, when there is no host or no address.
+    /// A sentence for the user, when the value has no host or no address.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let form = || "give a host and its addresses, like fs1=10.0.0.1,10.1.0.1".to_owned();
         let (host, addresses) = text.split_once('=').ok_or_else(form)?;
@@ -262,7 +264,7 @@ impl Addresses {
     }
 }
 
-/// An address without the brackets that IPv6 ones may have.
+/// Returns an address without the brackets that an IPv6 address may have.
 pub(crate) fn unbracketed(address: &str) -> String {
     let inner = address.strip_prefix('[').and_then(|a| a.strip_suffix(']'));
     inner.unwrap_or(address).to_owned()

@@ -1,11 +1,11 @@
 //! The envelope between the controller and an agent, over ssh's stdin and stdout. Pure, no I/O.
 //!
-//! Each side begins with one line of text, [`greeting`], that every version can read: whatever comes
-//! before it was printed by a shell profile. After it come frames: a length (u32, big-endian) and a
-//! message in postcard's encoding. ssh protects them, so they carry the keys of the edges.
+//! Each side begins with one line of text, [`greeting`], that every version can read. Bytes before it come
+//! from a shell profile. After the greeting each side sends frames: a length (u32, big-endian) and a
+//! message in postcard's encoding. ssh protects the frames, so they carry the keys of the edges.
 //!
-//! The envelope brings edges up and ends the work. What the work itself has to say travels inside it as
-//! an application's message ([`Payload`]), which the application's own module encodes and decodes.
+//! The envelope connects the edges, starts the work and ends it. The messages of the work itself travel inside
+//! the envelope as a [`Payload`], which the application's own module encodes and decodes.
 
 pub(crate) mod frames;
 pub(crate) mod greeting_scan;
@@ -23,18 +23,18 @@ pub(crate) use self::{
     payload::{MAX_PAYLOAD_BYTES, Payload, PayloadError},
 };
 
-/// The version of the envelope and of every application's messages. It changes with any of them.
+/// The version of the protocol. It changes with every change to the envelope or to an application's messages.
 pub(crate) const VERSION: u32 = 3;
 
-/// The most bytes of one encoded message: a [`Payload`] of the largest size, and as much again as some
-/// hundred edges of an order need.
+/// The most bytes of one encoded message: a [`Payload`] of the largest size, and 64 KiB for the rest, which is
+/// enough for an order with some hundred edges.
 pub(crate) const MAX_MESSAGE_BYTES: usize = MAX_PAYLOAD_BYTES + (64 << 10);
 
 /// A message from the controller to an agent. The order of the variants is the wire format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToAgent {
     /// The first message, sent once: the agent's work and its edges. The agent opens its listeners, and
-    /// starts no work yet.
+    /// starts the work only at [`Go`](Self::Go).
     Order(Box<Order>),
     /// Tells the agent to connect this edge: the other end listens at these addresses, the best first.
     Dial {
@@ -45,7 +45,7 @@ pub(crate) enum ToAgent {
         /// The port of the other end.
         port: u16,
     },
-    /// Tells the agent to listen for this edge: the other end could not reach a listener itself.
+    /// Tells the agent to listen for this edge: its attempt to dial the other end has failed.
     Listen {
         /// Which edge.
         edge: EdgeId,
@@ -54,7 +54,7 @@ pub(crate) enum ToAgent {
     Go,
     /// Carries a message of the application.
     Application(Payload),
-    /// Ends the work in failure: the agent kills what runs and keeps no output.
+    /// Ends the work as failed: the agent kills its processes and keeps no output file.
     Kill {
         /// What failed, for the peers on the edges and for the report.
         reason: String,
@@ -66,23 +66,23 @@ pub(crate) enum ToAgent {
 /// A message from an agent to the controller. The order of the variants is the wire format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FromAgent {
-    /// The first message, sent once.
+    /// The first message, sent once: the host and its addresses.
     Hello(AgentHello),
-    /// Tells that this end of an edge listens.
+    /// Reports that this end of an edge listens.
     Listening {
         /// Which edge.
         edge: EdgeId,
         /// The port that the agent listens on.
         port: u16,
     },
-    /// Tells that none of the addresses to dial could be reached.
+    /// Reports that the peer was found at none of the addresses to dial.
     Unreachable {
         /// Which edge.
         edge: EdgeId,
-        /// Each address, and what happened there.
+        /// Each address, and how the attempt to connect to it failed.
         tried: Vec<(String, String)>,
     },
-    /// Tells that this end of an edge is connected.
+    /// Reports that this end of an edge is connected.
     Connected {
         /// Which edge.
         edge: EdgeId,
@@ -91,34 +91,34 @@ pub(crate) enum FromAgent {
     },
     /// Carries a message of the application.
     Application(Payload),
-    /// Tells the user something that is no failure.
+    /// Carries a text for the user that is not a failure.
     Warning(String),
-    /// The last message: nothing of the work runs any more.
+    /// The last message: all of the work has ended.
     Report(AgentReport),
     /// Answers [`ToAgent::Ping`].
     Pong,
 }
 
-/// What an agent is, and where.
+/// The host of an agent: its name and its addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AgentHello {
-    /// The host's own name.
+    /// The name that the host has for itself.
     pub(crate) host: String,
-    /// The identity of the network stack: two agents have the same if and only if they can reach each
+    /// The identity of the network stack: two agents have the same one if and only if they can reach each
     /// other at 127.0.0.1.
     pub(crate) machine: String,
-    /// Where the host may be reached, the likeliest first; no loopback and no link-local addresses.
+    /// The addresses at which the host may be reached, the likeliest first; no loopback and no link-local addresses.
     pub(crate) addresses: Vec<IpAddr>,
 }
 
 /// What carries an edge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EdgeLink {
-    /// "rdma" or "tcp".
+    /// The transport: "rdma" or "tcp".
     pub(crate) transport: String,
-    /// Device, port, GID type, MTU, or why it is TCP.
+    /// For RDMA the device, the port, the GID type and the MTU; for TCP the reason why it is not RDMA.
     pub(crate) reason: String,
-    /// Whether there is RDMA hardware that does not work.
+    /// True if this host has RDMA and its policy allows it, and the edge uses TCP all the same.
     pub(crate) is_fallback: bool,
     /// The address of the peer.
     pub(crate) address: String,
@@ -129,29 +129,29 @@ pub(crate) struct EdgeLink {
 pub(crate) struct AgentReport {
     /// What broke, if anything did.
     pub(crate) fault: Option<WorkFault>,
-    /// The application's own report; none if the order could not be carried out at all.
+    /// The application's own report; none if the order was invalid.
     pub(crate) result: Option<Payload>,
 }
 
-/// What broke, and how near to the first cause that is.
+/// A fault that ended the work of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WorkFault {
-    /// How near to the first cause.
+    /// How near the fault is to the first cause.
     pub(crate) kind: FaultKind,
     /// One sentence, without the name of the agent's work.
     pub(crate) text: String,
 }
 
-/// How near a fault is to the first cause: the first variant is the nearest.
+/// How near a fault is to the first cause. The variants are in order, the nearest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum FaultKind {
-    /// Something of this process's own failed: a file, the shell, a signal to the agent.
+    /// The process itself failed: at a file, at the shell, or by a signal to the agent.
     Local,
-    /// An edge broke by itself: network, corruption, a peer that died.
+    /// An edge broke: by the network, by corruption, or because the peer died.
     Edge,
-    /// The peer on an edge gave up and said why.
+    /// The peer on an edge gave up and sent the reason.
     PeerAborted,
-    /// The controller ended the work, or is gone.
+    /// The controller ended the work, or the session with the controller was lost.
     Ordered,
 }
 
@@ -160,8 +160,8 @@ pub(crate) fn greeting(role: &str) -> String {
     format!("\nrdpipe-{role} {VERSION} {}\n", env!("CARGO_PKG_VERSION"))
 }
 
-/// Returns what a line says about its writer, if it is a greeting: the protocol's version and the
-/// program's.
+/// Parses a greeting. Returns the version of the protocol and of the program that wrote it, or none if the line is
+/// not a greeting of `role`.
 pub(crate) fn parse_greeting<'a>(line: &'a str, role: &str) -> Option<(u32, &'a str)> {
     let rest = line.trim_end().strip_prefix("rdpipe-")?;
     let mut words = rest.strip_prefix(role)?.strip_prefix(' ')?.split(' ');
@@ -170,11 +170,11 @@ pub(crate) fn parse_greeting<'a>(line: &'a str, role: &str) -> Option<(u32, &'a 
     words.next().is_none().then_some((version, program))
 }
 
-/// Encodes a message, without its length.
+/// Encodes a message, without the length of its frame.
 ///
 /// # Errors
 ///
-/// When the message holds what the encoding cannot express. No message of ours does.
+/// [`MessageError::Malformed`] if the encoding cannot express the message. No message of ours has such content.
 pub(crate) fn encode(message: &impl Envelope) -> Result<Vec<u8>, MessageError> {
     Ok(postcard::to_stdvec(message)?)
 }
@@ -183,8 +183,8 @@ pub(crate) fn encode(message: &impl Envelope) -> Result<Vec<u8>, MessageError> {
 ///
 /// # Errors
 ///
-/// When `bytes` are no message, when something follows it, or when it carries a [`Payload`] that is too
-/// long.
+/// [`MessageError::Malformed`] if `bytes` are not exactly one message; [`MessageError::Payload`] if its
+/// [`Payload`] is too long.
 pub(crate) fn decode<T: Envelope>(bytes: &[u8]) -> Result<T, MessageError> {
     let (message, rest) = postcard::take_from_bytes::<T>(bytes)?;
     if !rest.is_empty() {
@@ -198,7 +198,7 @@ pub(crate) fn decode<T: Envelope>(bytes: &[u8]) -> Result<T, MessageError> {
 
 /// A message of the envelope: [`ToAgent`] or [`FromAgent`].
 pub(crate) trait Envelope: Serialize + DeserializeOwned {
-    /// Returns the application's message inside.
+    /// Returns the application's message inside this message, if it carries one.
     fn payload(&self) -> Option<&Payload>;
 }
 
@@ -232,13 +232,13 @@ impl Envelope for FromAgent {
     }
 }
 
-/// Why bytes are no message of the envelope.
+/// Why bytes are not a message of the envelope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MessageError {
     /// The bytes are not the encoding of a message.
-    #[error("no message of this version")]
+    #[error("not a message of this version")]
     Malformed(#[from] postcard::Error),
-    /// The application's message inside is too long.
+    /// The application's message inside the envelope is too long.
     #[error(transparent)]
     Payload(#[from] PayloadError),
 }

@@ -1,16 +1,17 @@
-//! Words and shells: pure, no I/O.
+//! Splits and quotes words for shells. Pure, no I/O.
 //!
-//! The commands of stages never pass through here: they travel inside a message, and are one argument of the
-//! login shell. What must be quoted is the way to the agent alone.
+//! Only the command that starts an agent is quoted here. The commands of stages are not: they travel inside a
+//! message and become one argument of the login shell.
 
 use std::ffi::OsStr;
 
-/// The words of `--rsh` and `--ssh-opt`, as a shell would split them; none where quotes are not closed.
+/// Splits the value of `--rsh` or `--ssh-opt` into words as a shell does. Returns none if a quote is not closed.
 pub(crate) fn words(text: &str) -> Option<Vec<String>> {
     shlex::split(text)
 }
 
-/// A path for the shell on the other side of ssh, which may be any: `~/` at its beginning stays what it means.
+/// Quotes a path for the login shell on the other host, which may be any shell. A leading `~/` stays unquoted, so
+/// that the shell expands it.
 pub(crate) fn remote_path(path: &str) -> String {
     match path.strip_prefix("~/") {
         Some(rest) => format!("~/{}", word(rest)),
@@ -18,7 +19,7 @@ pub(crate) fn remote_path(path: &str) -> String {
     }
 }
 
-/// A command line to be read by people, and pasted by them.
+/// Returns a command line that a user can read and paste into a shell.
 pub(crate) fn display<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> String {
     let words: Vec<_> = words
         .into_iter()
@@ -27,8 +28,9 @@ pub(crate) fn display<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> String 
     words.join(" ")
 }
 
-/// One word for sh, csh and fish alike: in single quotes where it is not plain, and those that it has itself
-/// in double quotes. (csh takes `!` for its history even there, and nothing helps against that in all three.)
+/// Quotes one word so that sh, csh and fish all read it back. A word with special characters is put into single
+/// quotes, and each single quote inside it into double quotes. (csh expands `!` even inside quotes, and no quoting
+/// prevents that in all three shells.)
 pub(crate) fn word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "%+,-./:@_=".contains(c);
     if !text.is_empty() && text.chars().all(plain) {

@@ -1,4 +1,4 @@
-//! One remote: the process that leads there, and the talk with the agent behind it.
+//! The controller's session with one agent: the process that leads to it (ssh, say), and the messages both ways.
 
 mod lines;
 
@@ -38,48 +38,50 @@ use super::{
     stage::Status,
 };
 
-/// How long the way to an agent may take at least, whatever `--timeout` says: ssh's own limit for connecting,
-/// and as long again for a slow login.
+/// The time that an agent always has until its greeting, however short `--timeout` is: 10 s for ssh to connect, and
+/// the rest for a slow login.
 const GREETING_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long a process may go on that has closed its end of the conversation.
+/// How long the process may still run after it has closed its stdout. Then it is killed.
 const EXIT_LIMIT: Duration = Duration::from_secs(3);
 
-/// How long a process that inherited stderr may hold it open: what ssh itself wrote is there by then.
+/// How long stderr is still read after the process has exited: what ssh itself wrote is there by then, and a process
+/// that inherited stderr may hold it open for ever.
 const WORDS_LIMIT: Duration = Duration::from_millis(300);
 
-/// Lines that are kept to explain a failure.
+/// The number of last lines that are kept to explain a failure.
 const KEPT_LINES: usize = 20;
 
-/// The controller's end of a session. Dropped, it ends the session.
+/// The controller's end of a session with an agent. Dropping it ends the session.
 #[derive(Debug)]
 pub(crate) struct AgentSession {
     messages: UnboundedSender<ToAgent>,
     cut: CancellationToken,
 }
 
-/// What comes out of a session.
+/// An event of a session with an agent.
 #[derive(Debug)]
 pub(crate) enum SessionEvent {
-    /// A line of stderr, or of what the login shell printed.
+    /// A line of stderr, or one that the login shell printed before the greeting.
     Words(String),
+    /// A message of the agent.
     Message(FromAgent),
-    /// Last: the process is gone.
+    /// The last event: the process that led to the agent has exited, or could not be started.
     Closed(SessionEnd),
 }
 
 /// How a session ended.
 #[derive(Debug, Clone)]
 pub(crate) struct SessionEnd {
-    /// Why, if that was before the agent's report.
+    /// Why the session ended, in one sentence for the user.
     pub(crate) why: String,
-    /// Whether a signal that this program had not sent ended the agent.
+    /// True if a signal from outside this program killed the agent.
     pub(crate) killed: bool,
 }
 
 impl AgentSession {
-    /// Starts the process that leads to the agent, and exchanges messages with it on the current runtime. `events` is
-    /// called for everything that happens, a failure to start included.
+    /// Starts the process that leads to the agent, and exchanges messages with the agent on the current runtime.
+    /// Calls `events` for each event; a process that cannot be started is one too.
     pub(crate) fn open(
         launch: Launch,
         silence: Duration,
@@ -99,13 +101,13 @@ impl AgentSession {
         Self { messages, cut }
     }
 
-    /// Sends a message, after all that were sent before.
+    /// Queues a message to the agent. Messages arrive in the order in which they were queued.
     pub(crate) fn send(&self, message: ToAgent) {
-        // A session that is gone says so by itself.
+        // A session that has ended reports that as an event.
         let _ = self.messages.send(message);
     }
 
-    /// Ends the session's processes here, whatever they do.
+    /// Kills the session's processes on this machine.
     pub(crate) fn cut(&self) {
         self.cut.cancel();
     }
@@ -119,10 +121,10 @@ impl Drop for AgentSession {
 
 struct SessionTask {
     launch: Launch,
-    /// After how long a silence the agent counts as lost.
+    /// The agent counts as lost after this much silence.
     silence: Duration,
     events: Arc<dyn Fn(SessionEvent) + Send + Sync>,
-    /// The last lines.
+    /// The last lines of stderr and of the login shell, at most [`KEPT_LINES`].
     words: Arc<Mutex<VecDeque<String>>>,
     cut: CancellationToken,
     greeted: bool,
@@ -135,11 +137,11 @@ impl SessionEnd {
     }
 }
 
-/// How a talk ended that did not come to its end.
+/// Why no more messages of the agent are read.
 enum SessionFailure {
-    /// The other side closed it; its status says why.
+    /// The process closed its stdout; its exit status says why.
     Closed,
-    /// For this reason.
+    /// The controller stopped reading, for this reason.
     Because(String),
 }
 
@@ -196,7 +198,8 @@ impl SessionTask {
         }
     }
 
-    /// Waits for the process, with its group killed when it must not go on or does not end.
+    /// Waits until the process has exited, and returns its status. Kills the process group if the process has not
+    /// closed its stdout, does not exit in time, or the session is cut; the status is then none.
     async fn wait(&self, child: &mut Child, is_closed: bool) -> Option<Status> {
         if is_closed {
             let ended = tokio::select! {
@@ -207,17 +210,17 @@ impl SessionTask {
                 return ended.ok().map(status);
             }
         }
-        // Before it was waited for, its number can belong to no other process.
+        // The process has not been waited for, so its id cannot belong to another process yet.
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         if let Some(group) = id.and_then(Pid::from_raw) {
             let _ = kill_process_group(group, Signal::KILL);
         }
-        // What we did ourselves explains nothing.
+        // The status of our own SIGKILL explains nothing.
         let _ = child.wait().await;
         None
     }
 
-    /// Passes on the agent's messages, until there are no more.
+    /// Reports each message of the agent as an event. Returns when no more can follow.
     async fn read_messages(&mut self, mut stdout: ChildStdout) -> SessionFailure {
         let host = &self.launch.host;
         let limit = GREETING_LIMIT.max(self.silence);
@@ -237,32 +240,33 @@ impl SessionTask {
             let bytes = match timeout(self.silence, frames.next()).await {
                 Ok(Some(Ok(bytes))) => bytes,
                 Ok(Some(Err(error))) if error.kind() == io::ErrorKind::InvalidData => {
-                    return self.nonsense();
+                    return self.invalid_message();
                 }
-                // A stream that breaks off, and one that ends: the process's status knows more.
+                // Whether the stream ended or broke, the exit status of the process says more about the cause.
                 Ok(Some(Err(_)) | None) => return SessionFailure::Closed,
                 Err(_) => {
                     let (host, silence) = (&self.launch.host, self.silence);
                     return SessionFailure::Because(format!(
-                        "nothing was heard from {host} for {silence:.0?} (host down or cable out; see --timeout)"
+                        "received nothing from {host} for {silence:.0?} (host down or cable out; see --timeout)"
                     ));
                 }
             };
             match protocol::decode(&bytes) {
                 Ok(message) => (self.events)(SessionEvent::Message(message)),
-                Err(_) => return self.nonsense(),
+                Err(_) => return self.invalid_message(),
             }
         }
     }
 
-    fn nonsense(&self) -> SessionFailure {
+    fn invalid_message(&self) -> SessionFailure {
         let host = &self.launch.host;
         SessionFailure::Because(format!(
-            "what the agent on {host} says makes no sense to this version"
+            "the agent on {host} sent a message that this version cannot decode"
         ))
     }
 
-    /// Skips and shows what the login shell prints; returns what came with the greeting.
+    /// Reads up to the agent's greeting, and shows the lines that the login shell prints before it. Returns the bytes
+    /// that were read beyond the greeting.
     async fn find_greeting(&self, stdout: &mut ChildStdout) -> Result<Vec<u8>, SessionFailure> {
         let host = &self.launch.host;
         let mut scanner = Greeting::new("agent");
@@ -281,7 +285,7 @@ impl SessionTask {
                 }
                 Found::TooMuch => {
                     return Err(SessionFailure::Because(format!(
-                        "the login shell on {host} prints without end, and rdpipe never begins"
+                        "the login shell on {host} prints without end, so rdpipe cannot start there; check its profile"
                     )));
                 }
                 Found::NotYet => match stdout.read(&mut buffer).await {
@@ -293,7 +297,7 @@ impl SessionTask {
     }
 }
 
-/// Starts the process, in a group of its own: ^C is for the controller, which tells the agents.
+/// Starts the process in a process group of its own: ^C then reaches the controller only, which tells the agents.
 fn spawn(launch: &Launch) -> io::Result<Child> {
     Command::new(launch.program())
         .args(&launch.words[1..])
@@ -312,7 +316,7 @@ fn status(status: ExitStatus) -> Status {
     }
 }
 
-/// Writes the messages in the queue, and pings while there are none.
+/// Writes the greeting, then the messages in the queue, and a ping after every `pause` without a message.
 async fn write_messages(stdin: ChildStdin, mut queue: UnboundedReceiver<ToAgent>, pause: Duration) {
     let mut stdin = stdin;
     if stdin
@@ -325,7 +329,7 @@ async fn write_messages(stdin: ChildStdin, mut queue: UnboundedReceiver<ToAgent>
     let mut frames = FramedWrite::new(stdin, codec());
     let mut pings = interval(pause.max(Duration::from_millis(10)));
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // An agent takes its order first.
+    // The first message to an agent must be its order: no ping before it.
     let mut ordered = false;
     loop {
         let message = tokio::select! {
@@ -343,7 +347,7 @@ async fn write_messages(stdin: ChildStdin, mut queue: UnboundedReceiver<ToAgent>
     }
 }
 
-/// Passes on, by lines, what the process writes to stderr.
+/// Reports each line that the process writes to stderr as an event, and keeps the last ones.
 async fn read_stderr(
     mut stderr: impl AsyncRead + Unpin,
     words: Arc<Mutex<VecDeque<String>>>,

@@ -1,40 +1,40 @@
 //! The messages of a stage: the application of rdpipe, and of rdcat, whose files are one stage. Pure, no I/O.
 //!
-//! They travel inside the envelope ([`protocol`](super::protocol)), which brings up the stage's edges,
-//! starts it and ends it.
+//! These messages travel inside the envelope ([`protocol`](super::protocol)). The envelope connects the edges of
+//! the stage, starts the stage and ends it.
 
 use serde::{Deserialize, Serialize};
 
 use super::protocol::EdgeId;
 
-/// What one stage does, and with which of its order's edges.
+/// What one stage does, and which edges of its order are its input and its output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StageOrder {
     /// What the stage does.
     pub(crate) work: StageWork,
-    /// The edge that the stage reads; none is an empty input.
+    /// The edge that the stage reads. A stage without one has an empty input.
     pub(crate) input: Option<EdgeId>,
-    /// The edge that the stage writes; none discards the output.
+    /// The edge that the stage writes. The output of a stage without one is discarded.
     pub(crate) output: Option<EdgeId>,
     /// Whether files are fsynced before they are committed.
     pub(crate) fsync: bool,
 }
 
-/// What a stage does. Paths and commands are bytes, as the system has them.
+/// What a stage does. Paths and commands are bytes: they need not be UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum StageWork {
     /// Runs this command in the user's login shell.
     Command(Vec<u8>),
-    /// `< path`: sends the file; reads the input, if there is one, to its end before that.
+    /// `< path`: sends the file. If the stage has an input, it first reads the input to its end.
     Read(Vec<u8>),
-    /// `> path` and `>> path`: writes the input to the file; sends an empty output.
+    /// `> path` and `>> path`: writes the input to the file, and sends an empty output.
     Write {
-        /// The file.
+        /// The path of the file.
         path: Vec<u8>,
-        /// Whether the input goes after what the file holds already.
+        /// Whether the input is appended (`>>`) and does not replace the file (`>`).
         append: bool,
     },
-    /// The files of rdcat: sends one after the other. A file that cannot be opened is left out and named
+    /// The files of rdcat: sends one after the other. A file that cannot be opened is left out and reported
     /// in [`FromStage::Unreadable`].
     Files(Vec<Vec<u8>>),
 }
@@ -42,29 +42,29 @@ pub(crate) enum StageWork {
 /// A message from the controller to a stage. The order of the variants is the wire format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToStage {
-    /// Every earlier stage has succeeded: commit the file (`>`), open it (`<`).
+    /// Tells the stage that every earlier stage has succeeded: `>` and `>>` commit the file, `<` opens it.
     Proceed,
 }
 
 /// A message from a stage to the controller. The order of the variants is the wire format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FromStage {
-    /// The stage has its whole input, verified, and waits for [`ToStage::Proceed`]: a `>` or `>>` before
-    /// it commits, a `<` with an input before it opens its file.
+    /// The stage has received and verified its whole input, and waits for [`ToStage::Proceed`]: `>` and `>>` before
+    /// they commit, `<` with an input before it opens its file.
     InputComplete,
-    /// The command and all its child processes have exited, or the file is committed. Some of the output
-    /// may still be on its way.
+    /// The command and all its child processes have exited, or the file is committed. The next stage may not have
+    /// received all of the output yet.
     Ended(Status),
-    /// How far the stage is, a few times a second at most.
+    /// The progress of the stage, reported a few times a second at most.
     Progress {
         /// Bytes read from the input.
         bytes_in: u64,
         /// Bytes written to the output.
         bytes_out: u64,
     },
-    /// One of several files was left out: nothing of it was sent.
+    /// One of several files was left out: none of its bytes were sent.
     Unreadable {
-        /// The file, as the user typed it.
+        /// The path, as the user typed it.
         path: Vec<u8>,
         /// Why it could not be read.
         why: String,
@@ -74,7 +74,7 @@ pub(crate) enum FromStage {
 /// How a stage ended: the result in its agent's report.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StageReport {
-    /// How its command ended; `Exited(0)` for a file that was committed; none if it never began.
+    /// How the command ended; `Exited(0)` for a file that was committed; none if the stage never began.
     pub(crate) status: Option<Status>,
     /// Whether the next stage stopped reading before this one had finished writing.
     pub(crate) output_stopped: bool,
@@ -86,17 +86,17 @@ pub(crate) struct StageReport {
     pub(crate) bytes_out: u64,
     /// The time from [`Go`](super::protocol::ToAgent::Go) to the end.
     pub(crate) elapsed_us: u64,
-    /// The part of that time in which the stage waited for input.
+    /// The part of the elapsed time in which the stage waited for input.
     pub(crate) blocked_on_input_us: u64,
-    /// The part of that time in which the stage waited for the next one to take its output.
+    /// The part of the elapsed time in which the stage waited for the next stage to receive its output.
     pub(crate) blocked_on_output_us: u64,
 }
 
 /// How a process, or a stage without one, ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Status {
-    /// With this exit status.
+    /// It exited with this status.
     Exited(u8),
-    /// By this signal.
+    /// This signal killed it.
     Signaled(u8),
 }

@@ -1,7 +1,7 @@
-//! Brings the stages up, watches them, and merges their ends.
+//! Starts the stages of a pipeline, watches them, and merges their results.
 //!
-//! What is to be done is decided by the [`machine`]: events in, actions out, no I/O. The [`driver`] carries
-//! its actions out.
+//! The [`machine`] makes every decision: it receives events and returns actions, without I/O. The [`driver`]
+//! carries the actions out.
 
 pub(crate) mod driver;
 pub(crate) mod edge_setup;
@@ -17,41 +17,42 @@ use super::{
     session::SessionEnd,
 };
 
-/// What the user wants of the whole pipeline, beside the stages.
+/// The user's options for the whole pipeline.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// How the stream of every edge is set up.
     pub(crate) stream: StreamOrder,
     /// Whether files are fsynced before they are committed.
     pub(crate) fsync: bool,
-    /// `--addr`.
+    /// The values of `--addr`.
     pub(crate) addresses: Vec<Addresses>,
-    /// `-H`: where other hosts find this machine.
+    /// The value of `-H`: the address at which other hosts reach this machine.
     pub(crate) here: Option<String>,
     /// The identity of this machine's network stack, as in [`AgentHello`](super::protocol::AgentHello).
     pub(crate) machine: Option<String>,
 }
 
-/// Something that happened.
+/// An event that the pipeline's machine handles.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
-    /// An agent said this.
+    /// The agent of this stage has sent a message.
     Message(usize, FromAgent),
-    /// A session is over, and so are its processes here.
+    /// The session of this stage has ended, and its processes on this machine have exited.
     Closed(usize, SessionEnd),
-    /// One of the controller's own edges: what the first stage reads, or what the last one writes.
+    /// An event of one of the controller's own edges: the input of the first stage, or the output of the last one.
     Local(EdgeId, LocalEdgeEvent),
-    /// The user, or the system, wants it to end.
+    /// This program has received a signal to end.
     Signal { number: u8, name: &'static str },
-    /// Time went by.
+    /// The deadline of the machine has passed.
     Tick,
 }
 
-/// Something to do.
+/// An action that the pipeline's machine requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
+    /// Send this message to the agent of this stage.
     Send(usize, ToAgent),
-    /// End the session of this stage, whatever it does.
+    /// Kill the session of this stage.
     Kill(usize),
     /// Connect one of the controller's own edges.
     Dial {
@@ -61,32 +62,35 @@ pub(crate) enum Action {
     },
     /// Move bytes on the controller's own edges.
     Go,
-    /// Give up one of the controller's own edges, for this reason.
+    /// Abort one of the controller's own edges, for this reason.
     Abort(EdgeId, String),
-    /// Tell the user.
+    /// Show this notice to the user.
     Notify(Notice),
-    /// All is over.
+    /// Return: the pipeline has ended.
     Done,
 }
 
-/// Something to tell the user, by how much it matters.
+/// A text for the user. The variants are in the order of their weight, the heaviest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// What a stage's command, its shell or ssh wrote to stderr.
+    /// A line that the stage's command, its shell or ssh wrote to stderr.
     Words(usize, String),
-    /// A file of this stage's that could not be opened, and why.
+    /// A file of this stage that could not be opened, and the reason.
     Unreadable(usize, String),
+    /// A problem that is not a failure.
     Warning(String),
+    /// A fact that a user may want to act on: an edge goes over TCP, say.
     Note(String),
+    /// A detail that is shown only with `-v`.
     Detail(String),
 }
 
-/// What is known in the end.
+/// The final state of a pipeline.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Summary {
     /// How the stages ended, and what broke.
     pub(crate) outcome: PipelineOutcome,
-    /// The name that each stage's host has for itself.
+    /// The name that each stage's host has for itself, if its agent has reported it.
     pub(crate) hosts: Vec<Option<String>>,
     /// What carried each edge.
     pub(crate) links: Vec<Option<EdgeLink>>,

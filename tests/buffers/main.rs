@@ -1,6 +1,6 @@
-//! However a stream is let go of, every buffer that it had is freed: counted, not estimated.
+//! Every buffer of a stream is freed, in whatever state the stream is dropped. The test counts allocations exactly.
 //!
-//! Alone in its process, one after the other: the allocator counts for all of it.
+//! These tests are alone in their binary and run one after the other, because the allocator counts for the whole process.
 
 mod states;
 #[path = "../support/mod.rs"]
@@ -28,8 +28,8 @@ use crate::support::{
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
 
-/// Longest that buffers may be in use when their stream has been let go of: a last goodbye may take two
-/// seconds.
+/// The longest time that buffers may stay in use after their stream was dropped: the last messages to the peer may take
+/// two seconds.
 const SETTLING: Duration = Duration::from_secs(20);
 
 mod tcp {
@@ -63,7 +63,7 @@ fn in_every_state<E: Ends>() -> Result<()> {
 
 async fn measure<E: Ends>() -> Result<()> {
     let config = StreamConfig::default();
-    // What is allocated once, at the first stream.
+    // The first stream makes the allocations that happen only once.
     let (a, b) = pair::<E>(&config).await?;
     finished(a, b).await?;
     let empty = settled().await;
@@ -80,7 +80,7 @@ async fn measure<E: Ends>() -> Result<()> {
     Ok(())
 }
 
-/// As many bytes as anybody likes go through the buffers that were there at the start.
+/// A stream sends any number of bytes with the buffers that it has at the start, and allocates no more.
 async fn none_is_added<E: Ends>() -> Result<()> {
     const BYTES: u64 = 64 * POOL;
     let pattern = Pattern::new(138);
@@ -114,14 +114,14 @@ async fn none_is_added<E: Ends>() -> Result<()> {
     Ok(())
 }
 
-/// Large allocations, and bytes that are registered with a device.
+/// The number of large allocations, and the bytes that are registered with a device.
 type Held = (usize, u64);
 
 fn held() -> Held {
     (allocations::live(), process::pinned_bytes())
 }
 
-/// What is held once that is the same for a while.
+/// Waits until the held buffers are unchanged for a while, and returns them.
 async fn settled() -> Held {
     let (mut last, mut since) = (held(), Instant::now());
     until(|| {
@@ -134,8 +134,8 @@ async fn settled() -> Held {
     last
 }
 
-/// Lets go of what is left of a stream, in this order or the other, and waits until no more is held
-/// than without any stream.
+/// Drops what is left of a stream, in the given or the reversed order, and waits until the process holds exactly
+/// `empty`, as without any stream.
 async fn let_go(mut left: Left, reversed: bool, empty: Held) -> Result<()> {
     let (buffers, _) = held();
     ensure!(

@@ -1,4 +1,4 @@
-//! The states in which a stream can be let go of, and what is left to be dropped then.
+//! The states in which the test of buffers drops a stream, and the values that are left to drop in each.
 
 use std::io::Write;
 
@@ -15,13 +15,13 @@ use crate::support::{
     waiting::until,
 };
 
-/// What is to be dropped: in this order, or in the other.
+/// The values that are left to drop, in this order or reversed.
 pub(crate) type Left = Vec<Box<dyn Send>>;
 
-/// Takes a new stream to a state.
+/// Brings a new stream into a state.
 pub(crate) type Reach = fn(Stream, Stream) -> BoxFuture<'static, Result<Left>>;
 
-/// All of them, but [`dead`].
+/// All states except [`dead`].
 pub(crate) const STATES: &[(&str, Reach)] = &[
     ("fresh", |a, b| async { Ok(both(a, b)) }.boxed()),
     ("half_filled", |a, b| half_filled(a, b).boxed()),
@@ -51,7 +51,7 @@ async fn half_filled(mut a: Stream, b: Stream) -> Result<Left> {
     Ok(both(a, b))
 }
 
-/// Whatever happens to be on its way.
+/// Some chunks may still be in flight.
 async fn in_flight(mut a: Stream, b: Stream) -> Result<Left> {
     Pattern::new(121).write(&mut a, 0..POOL).await?;
     Ok(both(a, b))
@@ -70,7 +70,7 @@ async fn half_read(mut a: Stream, mut b: Stream) -> Result<Left> {
     Ok(both(a, b))
 }
 
-/// The reader has looked at a chunk and taken nothing.
+/// The reader has called `fill_buf` and consumed nothing.
 async fn looked_at(mut a: Stream, mut b: Stream) -> Result<Left> {
     let pattern = Pattern::new(124);
     pattern.write(&mut a, 0..CHUNK).await?;
@@ -79,7 +79,7 @@ async fn looked_at(mut a: Stream, mut b: Stream) -> Result<Left> {
     Ok(both(a, b))
 }
 
-/// The end of both directions is there, and nobody has read up to it.
+/// The FIN of both directions has arrived, with unread bytes before it.
 async fn fin(mut a: Stream, mut b: Stream) -> Result<Left> {
     for stream in [&mut a, &mut b] {
         Pattern::new(125).write(stream, 0..CHUNK + 1).await?;
@@ -88,7 +88,7 @@ async fn fin(mut a: Stream, mut b: Stream) -> Result<Left> {
     Ok(both(a, b))
 }
 
-/// One direction has ended, and was read.
+/// One direction has ended, and was read to its end.
 async fn shut_down(mut a: Stream, mut b: Stream) -> Result<Left> {
     let pattern = Pattern::new(126);
     pattern.write(&mut a, 0..CHUNK + 1).await?;
@@ -97,7 +97,7 @@ async fn shut_down(mut a: Stream, mut b: Stream) -> Result<Left> {
     Ok(both(a, b))
 }
 
-/// Both directions have ended, everything was confirmed, and both ends have said goodbye.
+/// Both directions have ended, everything was confirmed, and both ends are closed.
 pub(crate) async fn finished(mut a: Stream, mut b: Stream) -> Result<Left> {
     let pattern = Pattern::new(127);
     let one = async {
@@ -116,7 +116,7 @@ pub(crate) async fn finished(mut a: Stream, mut b: Stream) -> Result<Left> {
     Ok(Vec::new())
 }
 
-/// The reader has had enough in the middle of a chunk.
+/// The reader has called `stop` in the middle of a chunk.
 async fn stopped(mut a: Stream, mut b: Stream) -> Result<Left> {
     let pattern = Pattern::new(128);
     fill(&mut a, &b, &pattern, 0).await?;
@@ -126,7 +126,7 @@ async fn stopped(mut a: Stream, mut b: Stream) -> Result<Left> {
     Ok(both(a, b))
 }
 
-/// With chunks that nobody has read.
+/// One end has aborted the stream while chunks were unread.
 async fn aborted(mut a: Stream, mut b: Stream) -> Result<Left> {
     fill(&mut a, &b, &Pattern::new(129), 0).await?;
     a.abort("part of the test");
@@ -136,7 +136,7 @@ async fn aborted(mut a: Stream, mut b: Stream) -> Result<Left> {
     Ok(both(a, b))
 }
 
-/// Both directions are full.
+/// The stream is split into owned halves while both directions are full.
 async fn halves(mut a: Stream, mut b: Stream) -> Result<Left> {
     fill(&mut a, &b, &Pattern::new(130), 0).await?;
     fill(&mut b, &a, &Pattern::new(131), 0).await?;
@@ -160,7 +160,7 @@ async fn halves_by_tokio(mut a: Stream, b: Stream) -> Result<Left> {
     ])
 }
 
-/// The reader keeps some chunks, and has others in its pool.
+/// The reader keeps some chunks as `Bytes`, and has others in its pool.
 async fn lent(mut a: Stream, mut b: Stream) -> Result<Left> {
     fill(&mut a, &b, &Pattern::new(135), 0).await?;
     let first = b.read_chunk().await?.context("no chunk")?;
@@ -173,7 +173,7 @@ async fn lent(mut a: Stream, mut b: Stream) -> Result<Left> {
     ])
 }
 
-/// All that is left of a stream are chunks that its reader keeps.
+/// The stream is closed, and its reader still keeps chunks as `Bytes`.
 async fn lent_and_gone(mut a: Stream, mut b: Stream) -> Result<Left> {
     fill(&mut a, &b, &Pattern::new(136), 0).await?;
     let first = b.read_chunk().await?.context("no chunk")?;
@@ -182,7 +182,7 @@ async fn lent_and_gone(mut a: Stream, mut b: Stream) -> Result<Left> {
     Ok(vec![Box::new(first), Box::new(second)])
 }
 
-/// Buffers have been filled and not been sent.
+/// Send buffers are lent, one of them filled and none of them sent.
 async fn unsent(mut a: Stream, b: Stream) -> Result<Left> {
     let mut first = a.send_buffer().await?;
     let second = a.send_buffer().await?;
@@ -195,14 +195,14 @@ async fn unsent(mut a: Stream, b: Stream) -> Result<Left> {
     ])
 }
 
-/// All that is left of a stream are buffers.
+/// The stream is closed, and its send buffers are still lent.
 async fn unsent_and_gone(mut a: Stream, b: Stream) -> Result<Left> {
     let buffers = [a.send_buffer().await?, a.send_buffer().await?];
     tokio::join!(a.close(), b.close());
     Ok(buffers.map(|buffer| Box::new(buffer) as _).into())
 }
 
-/// A buffer has been sent for which the peer has no room.
+/// A send buffer has been sent while the peer has no room for it.
 async fn sent(mut a: Stream, b: Stream) -> Result<Left> {
     let mut buffer = a.send_buffer().await?;
     fill(&mut a, &b, &Pattern::new(137), 0).await?;
@@ -211,11 +211,11 @@ async fn sent(mut a: Stream, b: Stream) -> Result<Left> {
     Ok(both(a, b))
 }
 
-/// Each end has lost the other one, with chunks unread and unsent.
+/// Each end has lost the connection to the other, with chunks unread and unsent.
 pub(crate) async fn dead<E: Ends>() -> Result<Left> {
     let config = E::over(small(&StreamConfig::default()));
     let (listener, key) = ends::listener(config.clone())?;
-    let proxy = Proxy::to(listener.local_addr(), None).await?;
+    let proxy = Proxy::start(listener.local_addr(), None);
     let (mut a, b) = ends::meet(listener, proxy.port(), &key, &config).await?;
     fill(&mut a, &b, &Pattern::new(133), 0).await?;
     drop(proxy);

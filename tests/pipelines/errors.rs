@@ -1,4 +1,4 @@
-//! What goes wrong before a byte flows, or for want of a place to put it: said so that a person understands it.
+//! Failures before the first byte flows, and outputs that cannot be written: the message names host and cause.
 
 use std::{
     fs::OpenOptions,
@@ -10,7 +10,8 @@ use std::{
 use crate::support::programs::hosts::{Network, Outcome};
 use crate::support::programs::{End, generous};
 
-/// Runs it, expects it to fail with these words before anything was started, and to leave nothing.
+/// Runs a pipeline, and checks that it fails with these words before a command starts, and that it leaves no process and
+/// no file.
 #[track_caller]
 fn refused(network: &Network, arguments: &[&str], words: &[&str]) -> End {
     let end = network.rdpipe(arguments).start().end();
@@ -27,7 +28,7 @@ fn refused(network: &Network, arguments: &[&str], words: &[&str]) -> End {
     end
 }
 
-/// Adds to the configuration of ssh.
+/// Appends `text` to the ssh configuration of the network.
 fn configure(network: &Network, text: &str) {
     let config = OpenOptions::new()
         .append(true)
@@ -37,7 +38,7 @@ fn configure(network: &Network, text: &str) {
 }
 
 #[test]
-fn no_such_host() {
+fn an_unknown_host_is_named() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -46,7 +47,7 @@ fn no_such_host() {
 }
 
 #[test]
-fn connection_refused() {
+fn a_refused_ssh_connection_is_reported() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -59,20 +60,20 @@ fn connection_refused() {
 }
 
 #[test]
-fn no_key() {
+fn a_missing_ssh_key_is_reported_without_a_password_prompt() {
     let Some(network) = Network::new(1) else {
         return;
     };
     let since = Instant::now();
     let segments = ["h1:echo x | tee begun", "stranger@h1:> out"];
-    // Nobody is asked for a password that nobody would see.
+    // ssh must not ask for a password, because the user would not see the question.
     let end = refused(&network, &segments, &["stranger@h1", "denied", "key"]);
     end.is_silent_on(&["'s password:"]);
     assert!(end.at - since < generous());
 }
 
 #[test]
-fn a_host_that_is_not_known() {
+fn an_unknown_host_key_is_reported() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -84,7 +85,7 @@ fn a_host_that_is_not_known() {
 }
 
 #[test]
-fn no_rdpipe() {
+fn a_host_without_rdpipe_is_named() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -99,7 +100,7 @@ fn no_rdpipe() {
 }
 
 #[test]
-fn another_version() {
+fn a_host_with_another_version_is_named() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -114,7 +115,7 @@ fn another_version() {
 }
 
 #[test]
-fn a_profile_that_talks() {
+fn output_of_a_login_profile_does_no_harm() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -131,9 +132,9 @@ fn a_profile_that_talks() {
     assert!(end.exits(0).contains("Welcome to h1"), "{}", end.stderr);
 }
 
-/// Has `host` drop what comes from another at these ports without a word, as a firewall does.
+/// Makes `host` silently drop what arrives from address `from` at these ports, as a firewall does.
 fn block(network: &Network, host: &str, from: &str, ports: &str) {
-    // The table of local addresses comes first, so ours must come before it.
+    // The kernel reads the table of local addresses first, so the new rule must come before it.
     network.on(
         host,
         &format!(
@@ -144,11 +145,11 @@ fn block(network: &Network, host: &str, from: &str, ports: &str) {
 }
 
 #[test]
-fn a_port_that_is_blocked_one_way() {
+fn a_port_blocked_in_one_direction_is_no_failure() {
     let Some(network) = Network::new(3) else {
         return;
     };
-    // h1 cannot reach h2, so h2 reaches h1.
+    // h1 cannot connect to h2, so h2 connects to h1.
     block(&network, "h2", "10.77.0.1", "7000-7010");
     let arguments = [
         "-v",
@@ -164,7 +165,7 @@ fn a_port_that_is_blocked_one_way() {
 }
 
 #[test]
-fn a_port_that_is_blocked_both_ways() {
+fn a_port_blocked_in_both_directions_is_reported() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -177,7 +178,7 @@ fn a_port_that_is_blocked_both_ways() {
 }
 
 #[test]
-fn no_way_between_two_hosts() {
+fn two_hosts_without_a_route_are_named() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -187,7 +188,7 @@ fn no_way_between_two_hosts() {
 }
 
 #[test]
-fn a_disk_that_is_full() {
+fn a_full_disk_is_reported_first() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -203,14 +204,14 @@ fn a_disk_that_is_full() {
 }
 
 #[test]
-fn a_file_that_may_not_be_read() {
+fn an_unreadable_file_is_named() {
     let Some(network) = Network::new(2) else {
         return;
     };
-    let file = network.write("h1", "secret", b"not for everybody\n");
+    let file = network.write("h1", "secret", b"private\n");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(file, mode).unwrap();
-    // Where that user may run it.
+    // A copy of rdpipe where the other user may run it.
     let own = network.own("h1/bin/rdpipe");
     std::fs::copy(env!("CARGO_BIN_EXE_rdpipe"), own).unwrap();
     let end = network
@@ -225,7 +226,7 @@ fn a_file_that_may_not_be_read() {
 }
 
 #[test]
-fn a_directory_that_is_not_there() {
+fn a_missing_directory_is_named() {
     let Some(network) = Network::new(2) else {
         return;
     };

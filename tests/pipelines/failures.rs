@@ -1,4 +1,5 @@
-//! Pipelines in which something fails: nothing ends as if all had been well, and every status is told.
+//! Pipelines with a failure: no stage after the failure ends as if it had received everything, and every status is
+//! reported.
 
 use std::{
     io::{Read, Write},
@@ -11,10 +12,10 @@ use rustix::process::Signal;
 use crate::support::programs::hosts::{Network, Outcome, Terminal, text};
 use crate::support::programs::{End, Running, eventually};
 
-/// A source that goes on and on, slowly enough to be in the middle of for as long as one likes.
+/// A slow source that goes on until the test ends it.
 const TRICKLE: &str = "while sleep 0.02; do echo more; done";
 
-/// Waits until something has come through to that file.
+/// Waits until bytes have arrived in a file on a host.
 fn flows(network: &Network, host: &str, file: &str) {
     eventually("something to arrive", || {
         let file = network.file(host, file).metadata();
@@ -22,7 +23,8 @@ fn flows(network: &Network, host: &str, file: &str) {
     });
 }
 
-/// A pipeline h1 to h2 in which h2 must not come to a happy end: what h2's shell says when `cat` does.
+/// Runs a pipeline from h1 to h2, calls `spoil` while bytes flow, and checks that the command on h2 does not succeed: its
+/// shell would make the file `happy`.
 fn spoil(network: &Network, options: &[&str], spoil: impl FnOnce(&Running)) -> End {
     let source = format!("h1:{TRICKLE}");
     let segments = [&source, "h2:cat > copy && touch happy"];
@@ -35,18 +37,18 @@ fn spoil(network: &Network, options: &[&str], spoil: impl FnOnce(&Running)) -> E
 }
 
 #[test]
-fn a_source_that_is_killed() {
+fn a_killed_source_fails_the_pipeline() {
     let Some(network) = Network::new(2) else {
         return;
     };
-    let end = spoil(&network, &[], |_| network.process("h1", TRICKLE).kill());
+    let end = spoil(&network, &[], |_| network.shell("h1", TRICKLE).kill());
     end.tells(137, &["h1", "signal 9"]);
     end.is_silent_on(&["panicked"]);
     network.assert_empty(end.at, Duration::from_secs(2));
 }
 
 #[test]
-fn an_agent_of_the_source_that_is_killed() {
+fn a_killed_agent_of_the_source_fails_the_pipeline() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -57,7 +59,7 @@ fn an_agent_of_the_source_that_is_killed() {
 }
 
 #[test]
-fn an_ssh_session_of_the_source_that_is_killed() {
+fn a_killed_ssh_session_of_the_source_fails_the_pipeline() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -69,11 +71,11 @@ fn an_ssh_session_of_the_source_that_is_killed() {
 }
 
 #[test]
-fn a_connection_that_is_cut() {
+fn a_cut_connection_between_hosts_fails_the_pipeline() {
     let Some(network) = Network::new(2) else {
         return;
     };
-    // The two hosts lose each other; the controller goes on reaching both.
+    // The two hosts cannot reach each other any more; the controller still reaches both.
     let end = spoil(&network, &["--timeout", "2"], |_| {
         network.on("h1", "ip route add blackhole 10.77.0.2/32");
         network.on("h2", "ip route add blackhole 10.77.0.1/32");
@@ -83,7 +85,7 @@ fn a_connection_that_is_cut() {
 }
 
 #[test]
-fn a_stage_that_defends_itself_against_sigterm() {
+fn a_stage_that_ignores_sigterm_is_ended() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -91,13 +93,13 @@ fn a_stage_that_defends_itself_against_sigterm() {
     let sink = "h2:trap '' TERM; cat > copy && touch happy";
     let running = network.rdpipe([&source, sink]).start();
     flows(&network, "h2", "copy");
-    network.process("h1", TRICKLE).kill();
+    network.shell("h1", TRICKLE).kill();
     running.end().tells(137, &["h1"]);
     assert_eq!(network.names("h2"), ["copy"]);
 }
 
 #[test]
-fn a_stage_that_fails_after_all_was_written() {
+fn a_stage_that_fails_late_leaves_the_output_file_unchanged() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -129,7 +131,7 @@ fn a_file_is_not_opened_after_a_stage_that_failed() {
 }
 
 #[test]
-fn every_stage_in_turn() {
+fn a_failure_of_any_stage_is_reported() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -152,7 +154,7 @@ fn every_stage_in_turn() {
 }
 
 #[test]
-fn the_rightmost_failure_counts() {
+fn the_exit_status_is_that_of_the_rightmost_failure() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -165,7 +167,7 @@ fn the_rightmost_failure_counts() {
 }
 
 #[test]
-fn a_status_of_its_own() {
+fn the_exit_status_of_a_single_stage_is_passed_on() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -177,7 +179,7 @@ fn a_status_of_its_own() {
 }
 
 #[test]
-fn nothing_found_is_an_end_all_the_same() {
+fn a_nonzero_exit_is_still_an_end_of_file() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -188,7 +190,7 @@ fn nothing_found_is_an_end_all_the_same() {
 }
 
 #[test]
-fn what_a_command_left_running_is_waited_for() {
+fn background_processes_of_a_command_are_waited_for() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -201,19 +203,19 @@ fn what_a_command_left_running_is_waited_for() {
 }
 
 #[test]
-fn a_reader_that_wants_no_more_is_no_failure() {
+fn a_reader_that_stops_early_is_no_failure() {
     let Some(network) = Network::new(3) else {
         return;
     };
     let all = ["h1:yes", "h2:cat", "h3:head -1"];
     network.rdpipe(all).start().end().is("y\n");
-    // From our own input, too, where nobody waits for the program that feeds it.
+    // The same holds for the stdin of rdpipe, and rdpipe does not wait for the program that writes to it.
     let mut running = network.rdpipe(["h1:head -1"]).stdin(Stdio::piped()).start();
     let mut stdin = running.stdin();
     let endless = std::thread::spawn(move || while stdin.write_all(&[b'\n'; 4096]).is_ok() {});
     running.end().is("\n");
     endless.join().unwrap();
-    // And where our own output goes.
+    // The same holds for a closed stdout of rdpipe.
     let mut running = network.rdpipe(["h1:yes", "h2:cat"]).start_raw();
     let mut stdout = running.take_stdout();
     stdout.read_exact(&mut [0; 2]).unwrap();
@@ -224,7 +226,7 @@ fn a_reader_that_wants_no_more_is_no_failure() {
 }
 
 #[test]
-fn an_interrupt() {
+fn a_signal_to_rdpipe_ends_the_pipeline() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -244,7 +246,7 @@ fn an_interrupt() {
 }
 
 #[test]
-fn a_table_says_where_it_failed() {
+fn the_report_names_the_stage_that_failed() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -269,7 +271,7 @@ fn a_table_says_where_it_failed() {
 }
 
 #[test]
-fn a_terminal_that_gets_an_interrupt() {
+fn control_c_on_the_terminal_ends_the_pipeline() {
     let Some(network) = Network::new(2) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! The examples of the manual, on real hosts: every byte compared.
+//! The examples of the manual on real hosts, with every byte compared.
 
 use std::{
     fs::File,
@@ -10,19 +10,19 @@ use std::{
 use crate::support::programs::hosts::{Network, Outcome, Terminal, text};
 use crate::support::programs::{End, eventually};
 
-/// Runs it with this input.
+/// Runs a pipeline with this input to its end.
 #[track_caller]
 fn fed(network: &Network, input: &[u8], arguments: &[&str]) -> End {
     let mut running = network.rdpipe(arguments).stdin(Stdio::piped()).start();
     let mut stdin = running.stdin();
-    // Whoever wants no more closes it, which its status tells.
+    // This write fails if rdpipe closes its stdin early; the exit status then shows whether that was a failure.
     let _ = stdin.write_all(input);
     drop(stdin);
     running.end()
 }
 
 #[test]
-fn uppercase_on_one_host_and_reversed_on_another() {
+fn two_commands_run_on_two_hosts() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -31,7 +31,7 @@ fn uppercase_on_one_host_and_reversed_on_another() {
 }
 
 #[test]
-fn a_command_that_counts() {
+fn a_command_gets_every_byte_of_stdin() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -40,7 +40,7 @@ fn a_command_that_counts() {
 }
 
 #[test]
-fn a_copy_in_a_file() {
+fn stdin_is_written_to_a_file() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -53,7 +53,7 @@ fn a_copy_in_a_file() {
 }
 
 #[test]
-fn a_copy_and_a_count_and_a_word_after_them() {
+fn a_stage_runs_a_whole_shell_line() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -64,7 +64,7 @@ fn a_copy_and_a_count_and_a_word_after_them() {
 }
 
 #[test]
-fn a_file_through_a_command_to_a_file() {
+fn a_file_goes_through_a_command_to_a_file() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -84,7 +84,7 @@ fn a_file_through_a_command_to_a_file() {
 }
 
 #[test]
-fn a_file_that_grows() {
+fn appending_keeps_the_old_content() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -103,27 +103,27 @@ fn a_file_that_grows() {
 }
 
 #[test]
-fn a_file_in_the_middle_waits_for_what_is_before_it() {
+fn an_input_file_in_the_middle_is_opened_after_the_earlier_stages() {
     let Some(network) = Network::new(3) else {
         return;
     };
-    // What the first stages write goes nowhere, and the file is only there once they have ended.
+    // The output of the first stage is discarded, and the file exists only after that stage has ended.
     let segments = [
         "h1:head -c 3000000 /dev/zero; sleep 0.3; echo made by h1 > made",
         "h1:< made",
         "h3:sed s/h1/you/",
     ];
     network.rdpipe(segments).start().end().is("made by you\n");
-    // A file that the stage before it writes.
+    // The stage before can also write the file.
     let segments = ["h1:echo once", "h2:> between", "h2:< between", "h3:cat"];
     network.rdpipe(segments).start().end().is("once\n");
-    // It is opened even where what is before it wrote nothing, and by nobody before.
+    // The file is read even if the stage before it wrote nothing.
     let segments = ["h1:true", "h2:< between", "h2:rev"];
     network.rdpipe(segments).start().end().is("ecno\n");
 }
 
 #[test]
-fn a_file_that_is_written_in_the_middle_leaves_nothing_to_the_next() {
+fn after_an_output_file_the_next_stage_gets_no_input() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -140,7 +140,7 @@ fn a_file_that_is_written_in_the_middle_leaves_nothing_to_the_next() {
 }
 
 #[test]
-fn files_without_input() {
+fn output_files_without_input_behave_as_in_a_shell() {
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -150,7 +150,7 @@ fn files_without_input() {
             if let Some(old) = old {
                 network.write("h1", "file", old.as_bytes());
             }
-            // From a terminal nothing is read, and /dev/null is empty.
+            // rdpipe reads nothing from a terminal, and /dev/null is empty.
             let segment = format!("h1:{operator} file");
             let terminal = Terminal::new();
             network
@@ -168,7 +168,7 @@ fn files_without_input() {
 }
 
 #[test]
-fn four_hosts_that_all_keep_a_copy() {
+fn four_hosts_each_keep_a_copy() {
     let Some(network) = Network::new(4) else {
         return;
     };
@@ -182,7 +182,7 @@ fn four_hosts_that_all_keep_a_copy() {
     ];
     network.rdpipe(segments).start().end().is("done\n");
     for host in ["h2", "h3"] {
-        // `tee` and the shell have ended, and the copies all the same are complete: the stage waits for them.
+        // The copies are complete although `tee` and the shell may end before them: the stage waits for all processes.
         assert!(network.read(host, "copy") == data, "{host}");
     }
     assert_eq!(network.read("h4", "snap_sizes"), b"6000000\n");
@@ -194,7 +194,7 @@ fn four_hosts_that_all_keep_a_copy() {
 }
 
 #[test]
-fn to_nowhere() {
+fn dev_null_works_as_input_and_output() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -211,11 +211,11 @@ fn to_nowhere() {
 }
 
 #[test]
-fn a_terminal_is_no_input() {
+fn a_terminal_is_not_read_as_input() {
     let Some(network) = Network::new(1) else {
         return;
     };
-    // Nobody types an end of file: whoever reads the terminal hangs.
+    // The terminal never delivers an end of file, so a program that reads it hangs.
     let terminal = Terminal::new();
     let rdpipe = network.rdpipe(["h1:wc -c; echo and on"]);
     rdpipe
@@ -226,7 +226,7 @@ fn a_terminal_is_no_input() {
 }
 
 #[test]
-fn a_host_that_is_there_and_back_again() {
+fn a_host_can_appear_more_than_once() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -238,14 +238,14 @@ fn a_host_that_is_there_and_back_again() {
 }
 
 #[test]
-fn words_that_shells_like_to_change() {
+fn special_characters_reach_the_command_unchanged() {
     let Some(network) = Network::new(1) else {
         return;
     };
     let words = "a  'b' \"c\" $HOME `d` \\e !f *:?\n-n äöü € ~ #g; h | i > j & k";
     let segment = format!("h1:cat <<'END'\n{words}\nEND");
     fed(&network, b"", &[&segment]).is(format!("{words}\n"));
-    // Its own shell, and its own directory.
+    // The command runs in the login shell and the home directory of its host.
     let end = fed(&network, b"", &["h1:echo $0 $BASH \"$HOME\"; pwd"]);
     let home = network.file("h1", "");
     let home = home.to_string_lossy();
@@ -269,12 +269,12 @@ fn this_machine_takes_part_without_ssh() {
     assert!(network.read("ctl", "copy") == data);
 }
 
-/// One byte in [`MARK_EVERY`] is not zero, so that making and comparing cost next to nothing; no two marks are alike, so
-/// that nothing can be where it does not belong.
+/// The distance between two marks of 8 bytes in a file of zeros. Few marks make the file cheap to write and to compare,
+/// and no two marks are alike, so bytes at a wrong offset are wrong bytes.
 const MARK_EVERY: u64 = (1 << 20) - 7;
 
 #[test]
-fn a_gibibyte() {
+fn a_gibibyte_arrives_unchanged() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -314,7 +314,7 @@ fn a_gibibyte() {
     running.end().exits(0);
 }
 
-/// The marks that begin in `range`: what is there, and where.
+/// Returns the marks that begin in `range`, each with its number and its offset.
 fn marks(range: std::ops::Range<u64>) -> impl Iterator<Item = (u64, u64)> {
     let first = range.start.div_ceil(MARK_EVERY).max(1);
     (first..)
@@ -323,14 +323,14 @@ fn marks(range: std::ops::Range<u64>) -> impl Iterator<Item = (u64, u64)> {
 }
 
 #[test]
-fn nothing_stays_behind_when_all_is_well() {
+fn a_successful_pipeline_leaves_no_process() {
     let Some(network) = Network::new(2) else {
         return;
     };
     let end = fed(&network, b"x", &["h1:sleep 0.5 & cat", "h2:cat"]);
     end.is("x");
     network.assert_empty(end.at, std::time::Duration::from_secs(2));
-    // Sessions of sshd end a moment after their clients.
+    // The sessions of sshd end a moment after their clients.
     eventually("empty hosts", || {
         network
             .hosts()

@@ -23,7 +23,7 @@ fn says(end: &End, code: i32, words: &[&str]) {
 }
 
 #[test]
-fn the_first_example_of_the_manual() {
+fn the_first_example_of_the_manual_works() {
     let end = fed(&[":tr '[:lower:]' '[:upper:]'", ":rev"], b"hello\n");
     gives(&end, 0, "OLLEH\n");
     assert_eq!(end.stderr, "");
@@ -65,7 +65,7 @@ fn commands_arrive_as_they_were_typed() {
 }
 
 #[test]
-fn every_stage_that_fails_is_known() {
+fn every_stage_that_fails_is_named() {
     for (failing, status, words) in [
         ("cat; exit 3", 3, "exited with 3"),
         ("cat; kill -9 $$", 137, "killed by signal 9 (SIGKILL)"),
@@ -110,7 +110,7 @@ fn a_killed_source_is_no_end_of_file() {
 }
 
 #[test]
-fn descendants_are_waited_for() {
+fn background_processes_are_waited_for() {
     let end = fed(&[":tee >(sleep 0.3; exit 3)"], b"x\n");
     gives(&end, 3, "x\n");
     let end = run(&[":echo early; (sleep 0.3; echo late) &"]);
@@ -118,7 +118,7 @@ fn descendants_are_waited_for() {
 }
 
 #[test]
-fn whoever_is_told_to_stop_has_not_failed() {
+fn a_stage_that_is_told_to_stop_has_not_failed() {
     gives(&run(&[":yes", ":head -1"]), 0, "y\n");
     gives(&run(&[":yes", ":cat", ":cat", ":head -1"]), 0, "y\n");
     let end = feed(rdpipe(&[":head -c 1"]), &random_bytes(20_000_000)).end();
@@ -129,7 +129,7 @@ fn whoever_is_told_to_stop_has_not_failed() {
 }
 
 #[test]
-fn a_reader_of_the_output_may_leave() {
+fn a_closed_stdout_ends_the_pipeline_quietly() {
     let mut running = rdpipe(&[":yes", ":cat"]).start_raw();
     let mut stdout = running.take_stdout();
     stdout.read_exact(&mut [0; 2]).unwrap();
@@ -138,7 +138,7 @@ fn a_reader_of_the_output_may_leave() {
 }
 
 #[test]
-fn files_at_both_ends() {
+fn files_can_be_first_and_last() {
     let hosts = Hosts::new("");
     let data = random_bytes(5_000_000);
     hosts.file("a", "in put", &data);
@@ -149,19 +149,19 @@ fn files_at_both_ends() {
     gives(&end, 0, "");
     assert!(hosts.read("c", "out put") == [&data[..], b"more"].concat());
     gives(&hosts.run(&["a:<in put", "b:wc -c"]), 0, "5000000\n");
-    // stdin is left alone by a file in front.
+    // An input file as first stage leaves stdin unread.
     let end = feed(hosts.rdpipe(&["a:<in put"]), b"not this").end();
     end.exits(0);
     assert!(end.stdout == data);
 }
 
 #[test]
-fn files_in_the_middle() {
+fn files_can_be_in_the_middle() {
     let hosts = Hosts::new("");
     let end = hosts.run(&["a:echo one", "b:> f", "b:cat; echo empty"]);
     gives(&end, 0, "empty\n");
     assert_eq!(hosts.read("b", "f"), b"one\n");
-    // The file is opened when all before it has been written.
+    // The file is opened after the earlier stages have written everything.
     let end = hosts.run(&["a:sleep 0.2; echo two", "b:> f", "b:< f", "a:rev"]);
     gives(&end, 0, "owt\n");
     let end = hosts.run(&["a:echo three", "b:>> f", "b:cat", "b:< f"]);
@@ -171,7 +171,7 @@ fn files_in_the_middle() {
 }
 
 #[test]
-fn files_without_an_input() {
+fn output_files_without_input_behave_as_in_a_shell() {
     let hosts = Hosts::new("");
     hosts.file("a", "old", b"content");
     gives(&hosts.run(&["a:> old"]), 0, "");
@@ -236,7 +236,7 @@ fn relays_carry_every_byte() {
 }
 
 #[test]
-fn what_commands_say_is_shown_behind_their_stage() {
+fn stderr_of_commands_is_shown_with_their_stage() {
     let end = run(&["-q", ":echo 'one\ntwo' >&2; printf 'a\\rb\\t\\033[2J' >&2"]);
     for line in [
         "1 (here): one\n",
@@ -257,7 +257,7 @@ fn what_commands_say_is_shown_behind_their_stage() {
 }
 
 #[test]
-fn the_failure_right_before_a_file_is_told_as_it_was() {
+fn a_failure_before_an_output_file_is_reported_first() {
     let hosts = Hosts::new("");
     let end = hosts.run(&["a:echo half; exit 3", "b:> f"]);
     says(&end, 3, &["stage 1 (a) exited with 3"]);
@@ -340,7 +340,7 @@ fn a_dry_run_runs_nothing() {
 }
 
 #[test]
-fn usage_errors_are_2() {
+fn usage_errors_exit_with_2() {
     for arguments in [
         &[][..],
         &["no_colon"],
@@ -358,7 +358,7 @@ fn usage_errors_are_2() {
 }
 
 #[test]
-fn an_agent_that_does_not_come_is_explained() {
+fn a_missing_agent_is_explained() {
     let missing = [
         "--rsh",
         "sh -c 'echo rdpipe: not found >&2; exit 127' {host}",
@@ -389,7 +389,7 @@ fn an_agent_that_does_not_come_is_explained() {
         255,
         &["ended before rdpipe began"],
     );
-    // One that cannot be reached ends the others.
+    // A host that cannot be reached ends the agents on the other hosts.
     let hosts = Hosts::new("[ $1 = bad ] && { echo no such pod >&2; exit 1; }");
     let end = hosts.run(&["a:sleep 100", "bad:cat", "c:> f"]);
     says(&end, 255, &["stage 2 (bad)", "no such pod"]);
@@ -397,8 +397,8 @@ fn an_agent_that_does_not_come_is_explained() {
 }
 
 #[test]
-fn hosts_are_brought_up_side_by_side() {
-    // Each host waits for all the others: one after another, the first would wait for ever.
+fn hosts_are_started_in_parallel() {
+    // Each agent waits for all others to start: if they started one after another, the first would wait for ever.
     let slow = Hosts::new("touch $0.$1; until [ $(ls $0.* | wc -l) -ge 8 ]; do sleep 0.02; done");
     let stages = [
         "a:echo x", "b:cat", "c:cat", "d:cat", "e:cat", "f:cat", "g:cat", "h:cat",
@@ -423,7 +423,7 @@ fn an_interrupt_ends_the_pipeline() {
     }
 }
 
-/// The numbers that stage 1 prints on stderr behind the word `pids`: its worker, then its own children.
+/// Returns the process IDs that stage 1 prints on stderr after the word `pids`: its worker, then its own children.
 fn pids(running: &Running) -> Vec<u32> {
     running.said("its pids", |text| {
         let line = text
@@ -441,7 +441,7 @@ fn parent(pid: u32) -> u32 {
 }
 
 #[test]
-fn nothing_stays_behind_whoever_is_killed() {
+fn a_killed_rdpipe_guard_or_worker_leaves_no_process() {
     let hosts = Hosts::new("");
     let command = "a:sleep 1000 & x=$!; setsid sleep 1000 & echo pids $PPID $x $! >&2; wait";
     for victim in ["rdpipe", "guard", "worker"] {

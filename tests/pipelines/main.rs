@@ -1,4 +1,4 @@
-//! Pipelines of rdpipe: on this machine, and over hosts that are network namespaces with an sshd each.
+//! Pipelines of rdpipe, on this machine and over hosts that are network namespaces with an sshd each.
 #![cfg(feature = "cli")]
 
 mod errors;

@@ -1,4 +1,4 @@
-//! Whatever dies, and however: nothing of a pipeline is left on any host, and the survivors name the cause.
+//! Whichever process of a pipeline is killed, no process stays on any host, and rdpipe names the cause.
 
 use std::time::{Duration, Instant};
 
@@ -7,18 +7,18 @@ use rustix::process::Signal;
 use crate::support::programs::hosts::{Network, Outcome, Process, Terminal};
 use crate::support::programs::{Running, eventually, is_ignored, skip};
 
-/// The promise.
+/// The time within which all processes must be gone.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Three stages, each with company: a child in the background, one that has left its session, and one whose parent is gone.
-/// Something goes through them for as long as one likes.
+/// Three stages that pass bytes until the test ends them. They have background processes: children, one in a session of
+/// its own, and some whose parent has exited.
 const STAGES: [&str; 3] = [
     "h1:sleep 1001 & while sleep 0.02; do echo more; done",
     "h2:sleep 1002 & setsid sleep 1003 & (setsid sh -c 'sleep 1004 & sleep 1005 & exit' &) ; cat; exit",
     "h3:sleep 1006 & cat > copy && touch happy; wait",
 ];
 
-/// What must run on h1, h2 and h3 once it flows.
+/// The background processes that must run on h1, h2 and h3 while bytes flow.
 const COMPANY: [(&str, &str); 6] = [
     ("h1", "sleep 1001"),
     ("h2", "sleep 1002"),
@@ -28,7 +28,7 @@ const COMPANY: [(&str, &str); 6] = [
     ("h3", "sleep 1006"),
 ];
 
-/// Waits until everybody is there and bytes have come to the other end.
+/// Waits until bytes have arrived at the last stage and all background processes run.
 fn flows(network: &Network) {
     eventually("something to arrive", || {
         let copy = network.file("h3", "copy").metadata();
@@ -39,7 +39,8 @@ fn flows(network: &Network) {
     }
 }
 
-/// Starts it, kills somebody, and expects empty hosts and these words of whoever is left to say them.
+/// Starts the pipeline and calls `kill`. Checks that no process is left on any host, that rdpipe exits with `code`, and
+/// that the first line of its stderr contains `words`.
 fn kills(options: &[&str], code: i32, words: &[&str], kill: impl FnOnce(&Network, &Running)) {
     let Some(network) = Network::new(3) else {
         return;
@@ -52,7 +53,7 @@ fn kills(options: &[&str], code: i32, words: &[&str], kill: impl FnOnce(&Network
     let end = running.end();
     assert_eq!(network.names("h3"), ["copy"], "{}", end.stderr);
     end.tells(code, words);
-    // What comes of it is not what caused it.
+    // The first line must name the cause, not a consequence.
     let first = end.stderr.lines().next().unwrap_or("").to_owned();
     for word in words {
         assert!(
@@ -64,7 +65,7 @@ fn kills(options: &[&str], code: i32, words: &[&str], kill: impl FnOnce(&Network
 }
 
 #[test]
-fn the_controller() {
+fn a_killed_controller_leaves_no_process() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -76,7 +77,7 @@ fn the_controller() {
 }
 
 #[test]
-fn the_controller_and_all_of_its_ssh() {
+fn a_controller_killed_with_all_ssh_leaves_no_process() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -91,7 +92,7 @@ fn the_controller_and_all_of_its_ssh() {
 }
 
 #[test]
-fn a_worker() {
+fn a_killed_worker_leaves_no_process() {
     for host in ["h1", "h2", "h3"] {
         kills(&[], 255, &[host, "signal 9"], |network, _| {
             network.process(host, "--agent=worker").kill();
@@ -100,13 +101,13 @@ fn a_worker() {
 }
 
 #[test]
-fn a_guard() {
+fn a_killed_guard_leaves_no_process() {
     for host in ["h1", "h2", "h3"] {
         kills(&[], 255, &[host], |network, _| guard(network, host).kill());
     }
 }
 
-/// The guard is the worker's parent.
+/// Returns the guard on a host, which is the parent of the worker.
 fn guard(network: &Network, host: &str) -> Process {
     let all = network.processes(host);
     let is_guard = |process: &&Process| {
@@ -118,7 +119,7 @@ fn guard(network: &Network, host: &str) -> Process {
 }
 
 #[test]
-fn an_ssh_session() {
+fn a_killed_ssh_session_leaves_no_process() {
     for host in ["h1", "h2", "h3"] {
         kills(&[], 255, &[host], |network, _| {
             network.process(host, "sshd: root").kill();
@@ -127,7 +128,7 @@ fn an_ssh_session() {
 }
 
 #[test]
-fn an_ssh_of_the_controller() {
+fn a_killed_ssh_client_leaves_no_process() {
     kills(&[], 255, &["h2"], |network, _| {
         let all = network.processes("ctl");
         let ssh = all
@@ -139,7 +140,7 @@ fn an_ssh_of_the_controller() {
 }
 
 #[test]
-fn a_command() {
+fn a_killed_command_leaves_no_process() {
     let victims = [
         ("h1", "while sleep"),
         ("h2", "setsid sleep 1003 &"),
@@ -147,13 +148,13 @@ fn a_command() {
     ];
     for (host, line) in victims {
         kills(&[], 137, &[host, "signal 9"], |network, _| {
-            network.process(host, line).kill();
+            network.shell(host, line).kill();
         });
     }
 }
 
 #[test]
-fn an_interrupt() {
+fn an_interrupt_leaves_no_process() {
     if is_ignored(Signal::INT) {
         skip("SIGINT is ignored here");
         return;
@@ -164,7 +165,7 @@ fn an_interrupt() {
 }
 
 #[test]
-fn a_terminal_that_is_closed() {
+fn a_closed_terminal_leaves_no_process() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -183,7 +184,7 @@ fn a_terminal_that_is_closed() {
 }
 
 #[test]
-fn a_network_that_is_cut() {
+fn a_cut_network_leaves_no_process() {
     for host in ["h1", "h2", "h3"] {
         let Some(network) = Network::new(3) else {
             return;
@@ -194,7 +195,7 @@ fn a_network_that_is_cut() {
         flows(&network);
         let since = Instant::now();
         network.on(host, "ip link set eth0 down");
-        // sshd itself waits for a client that it can no longer hear, as it does without us.
+        // sshd goes on waiting for a client that it cannot reach; rdpipe has no influence on that.
         let limit = Duration::from_secs(3) + LIMIT;
         network.assert_empty_but(since, limit, Process::is_sshd);
         running.end().tells(255, &[host]);
@@ -203,8 +204,8 @@ fn a_network_that_is_cut() {
 }
 
 #[test]
-fn a_host_that_vanishes() {
-    // Its processes all at once, those of sshd too: as a crash, but with a network that still answers.
+fn a_host_that_crashes_leaves_no_process_on_the_others() {
+    // All processes are killed at once, those of sshd too, as in a crash; but the network of the host still answers.
     kills(&[], 255, &["h2"], |network, _| {
         for process in network.processes("h2") {
             process.kill();

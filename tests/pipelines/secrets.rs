@@ -1,14 +1,14 @@
-//! The keys of a pipeline's edges, which nobody can read from /proc while it runs.
+//! The keys of the edges of a pipeline do not appear in /proc while the pipeline runs.
 
 use std::fs;
 
 use crate::support::programs::eventually;
 use crate::support::programs::hosts::{Network, Outcome};
 
-/// How all keys begin that rdpipe makes.
+/// The first bytes of every key that rdpipe generates.
 const KEY: &[u8] = b"rdk1";
 
-/// Where in /proc something that looks like a key stands, of all processes on all hosts.
+/// Returns the places in /proc, of all processes on all hosts, that contain something like a key.
 fn found(network: &Network) -> Vec<String> {
     let hosts = network.hosts().chain(["ctl".to_owned()]);
     let mut found = Vec::new();
@@ -27,13 +27,13 @@ fn found(network: &Network) -> Vec<String> {
 }
 
 #[test]
-fn no_key_in_any_argument_or_environment() {
+fn no_argument_or_environment_shows_a_key() {
     let Some(network) = Network::new(3) else {
         return;
     };
     let made = rdpipe::Key::generate().unwrap();
     assert!(made.text().as_bytes().starts_with(KEY));
-    // From the first process on: what shows for a moment only shows to whoever looks all the time.
+    // The test searches /proc from the first process on, again and again, to find a key that shows only for a moment.
     let segments = [
         ":while sleep 0.02; do echo more; done",
         "h1:cat",
@@ -47,7 +47,7 @@ fn no_key_in_any_argument_or_environment() {
         copy.is_ok_and(|copy| copy.len() > 0).then_some(())
     });
     assert_eq!(found(&network), Vec::<String>::new());
-    // Nor in what a command gets, and from it everybody else.
+    // The environment of a command and of its parent contains no key either.
     let end = network
         .rdpipe(["h1:env; cat /proc/$PPID/environ"])
         .start()
@@ -56,7 +56,7 @@ fn no_key_in_any_argument_or_environment() {
     assert!(!end.stdout.windows(KEY.len()).any(|window| window == KEY));
     running.kill();
     running.end().is_silent_on(&["rdk1"]);
-    // We would have seen one.
+    // The search does find a key that is there.
     let decoy = network
         .ssh("h1", "RDPIPE_KEY=rdk1example sleep 1000")
         .start();

@@ -1,8 +1,8 @@
-//! A pipeline over many hosts brings them up side by side.
+//! A pipeline over many hosts connects to all of them in parallel.
 
 use crate::support::programs::hosts::{Network, Outcome};
 
-/// The hosts that the promise is about.
+/// The number of hosts.
 const HOSTS: usize = 8;
 
 #[test]
@@ -11,8 +11,8 @@ fn all_hosts_are_dialled_before_the_first_one_answers() {
         return;
     };
     let config = network.own("ssh_config");
-    // Each way to a host waits for all the others: one after another, the first would wait for ever. How long it takes
-    // where nothing else runs, scripts/bench tells.
+    // Each ssh waits until all others have started: if they started one after another, the first would wait for ever.
+    // `scripts/bench` measures how long the start takes on an idle machine.
     let script = format!(
         "touch $0.$$; until [ $(ls $0.* | wc -l) -ge {HOSTS} ]; do sleep 0.02; done; exec ssh -F {} \"$@\"",
         config.display()

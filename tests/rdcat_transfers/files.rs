@@ -1,4 +1,4 @@
-//! rdcat with files of other hosts: every byte compared, and what cannot be read named.
+//! rdcat with files of other hosts: every byte is compared, and unreadable files are named.
 
 use std::{
     fs::{self, File},
@@ -12,7 +12,7 @@ use crate::support::programs::hosts::{Network, Outcome, text};
 use crate::support::programs::local_hosts::Hosts;
 use crate::support::programs::{Running, eventually, program, random_bytes, rdrecv};
 
-/// Names that a shell would take apart.
+/// File names that a shell would split or expand.
 const NAMES: [&str; 10] = [
     "two words ",
     " in front",
@@ -31,7 +31,7 @@ fn operands(host: &str, names: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_name_is_taken_as_it_is_and_one_session_brings_many() {
+fn file_names_are_taken_literally_and_one_session_serves_all() {
     let hosts = Hosts::new("echo \"$1\" >>\"${0%/*}/sessions\"");
     let mut all = String::new();
     for name in NAMES {
@@ -47,7 +47,7 @@ fn a_name_is_taken_as_it_is_and_one_session_brings_many() {
 }
 
 #[test]
-fn names_survive_a_real_ssh() {
+fn file_names_pass_through_ssh_unchanged() {
     let Some(network) = Network::new(2) else {
         return;
     };
@@ -63,7 +63,7 @@ fn names_survive_a_real_ssh() {
     let mut operands = operands("h1", &NAMES);
     operands.extend(["root@h2:last".to_owned(), ":own".to_owned()]);
     network.rdcat(&operands).start().end().is(all);
-    // Bare: relative paths begin where a login does, and the address in brackets is the host.
+    // A relative path begins in the home directory of the host; an absolute path names the same file.
     let path = network.file("h2", "last").display().to_string();
     let end = network.rdcat(["h2:last", &format!("h2:{path}")]).start();
     end.end().is("of another host\nof another host\n");
@@ -74,7 +74,7 @@ fn names_survive_a_real_ssh() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_and_the_others_still_come() {
+fn unreadable_files_are_named_and_the_others_still_arrive() {
     let hosts = Hosts::new("");
     hosts.file("h1", "one", b"1\n");
     hosts.file("h1", "three", b"3\n");
@@ -98,22 +98,22 @@ rdcat: h2: no such: No such file or directory
 ";
     assert_eq!(end.exits(1), expected);
     assert_eq!(end.stdout, b"1\n3\n4\n");
-    // One that opens, and gives an error instead of its first byte.
+    // This file can be opened, and its first read fails.
     let end = hosts.rdcat(&["h1:/proc/self/mem", "h1:one"]).start().end();
     let text = "rdcat: h1: /proc/self/mem: Input/output error\n";
     assert_eq!((end.exits(1), &end.stdout[..]), (text, &b"1\n"[..]));
 }
 
 #[test]
-fn a_file_of_others_is_no_exception() {
+fn a_file_without_permission_is_named_and_the_others_still_arrive() {
     let Some(network) = Network::new(1) else {
         return;
     };
-    let secret = network.write("h1", "secret", b"not for everybody\n");
+    let secret = network.write("h1", "secret", b"private\n");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     fs::set_permissions(secret, mode).unwrap();
-    network.write("h1", "open", b"for everybody\n");
-    // Where that user may run it.
+    network.write("h1", "open", b"public\n");
+    // A copy of rdpipe where the other user may run it.
     let own = network.own("h1/bin/rdpipe");
     fs::copy(env!("CARGO_BIN_EXE_rdpipe"), own).unwrap();
     let end = network
@@ -121,7 +121,7 @@ fn a_file_of_others_is_no_exception() {
         .start()
         .end();
     end.tells(1, &["rdcat: h1: secret: Permission denied\n"]);
-    assert_eq!(end.stdout, b"for everybody\n");
+    assert_eq!(end.stdout, b"public\n");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_big_file_arrives_whole() {
 }
 
 #[test]
-fn relative_paths_home_and_this_machine() {
+fn relative_home_and_local_paths_work() {
     let hosts = Hosts::new("");
     hosts.file("h1", "sub/file", b"relative\n");
     hosts.file("home", "a b/~", b"at home\n");
@@ -161,13 +161,13 @@ fn relative_paths_home_and_this_machine() {
         .start()
         .end()
         .is("relative\nat home\nat home\nat home\n");
-    // Nothing but a home directory is anything else than a name.
+    // Only a leading `~/` is expanded; everything else is taken literally.
     let end = hosts.rdcat(&["h1:$HOME", "h1:~root/x"]).start().end();
     end.tells(1, &["$HOME: No such file", "~root/x: No such file"]);
 }
 
 #[test]
-fn trouble_on_the_way_ends_it() {
+fn a_host_without_an_agent_ends_rdcat() {
     let missing = "[ \"$1\" = h1 ] && { echo 'sh: 1: rdpipe: not found' >&2; exit 127; }";
     let hosts = Hosts::new(missing);
     let end = hosts.rdcat(&["h1:one", ":/etc/hostname"]).start().end();
@@ -183,7 +183,7 @@ fn trouble_on_the_way_ends_it() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_it_quietly() {
+fn a_closed_stdout_ends_rdcat_quietly() {
     let hosts = Hosts::new("");
     let data = text(8 << 20);
     hosts.file("h1", "big", &data);
@@ -203,7 +203,7 @@ fn a_reader_that_leaves_ends_it_quietly() {
 }
 
 #[test]
-fn an_output_that_fails_is_named() {
+fn an_output_that_fails_is_reported() {
     let hosts = Hosts::new("");
     hosts.file("h1", "one", b"1\n");
     let full = File::options().write(true).open("/dev/full").unwrap();
@@ -214,7 +214,8 @@ fn an_output_that_fails_is_named() {
     );
 }
 
-/// A list of mappings cannot be read on when its process is gone.
+/// A file whose read fails half-way ends rdcat with an error, and the next file does not follow it. The file is the list
+/// of mappings of a process, which cannot be read further after the process is killed.
 #[test]
 fn a_file_that_breaks_off_is_not_joined_to_the_next() {
     let hosts = Hosts::new("");
@@ -233,7 +234,7 @@ fn a_file_that_breaks_off_is_not_joined_to_the_next() {
         .write(true)
         .open(hosts.path("h1", "wait"))
         .unwrap();
-    // What comes before is there, so rdcat stands still in the middle, and its pool with it.
+    // The first file is open, so rdcat is stopped in the middle of the transfer, and its pool fills up.
     fifo.write_all(b"x").unwrap();
     let worker = eventually("a reader of the FIFO", || reader(&hosts.path("h1", "wait")));
     rdcat.signal(Signal::STOP);
@@ -243,7 +244,7 @@ fn a_file_that_breaks_off_is_not_joined_to_the_next() {
     let at = eventually("a reader that waits", || {
         let before = position(worker, maps)?;
         std::thread::sleep(std::time::Duration::from_millis(100));
-        // On a busy machine it may only have waited for a processor.
+        // On a busy machine an unchanged position alone can mean that the worker waits for a processor.
         let stands = before > 0 && sleeps(worker) && position(worker, maps)? == before;
         stands.then_some(before)
     });
@@ -258,21 +259,21 @@ fn a_file_that_breaks_off_is_not_joined_to_the_next() {
     assert!(!end.stdout.ends_with(b"NEXT"));
 }
 
-/// Whether all threads of a process wait for something, and none for a processor.
+/// Returns true if all threads of a process sleep, so that none waits for a processor.
 fn sleeps(pid: u32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     let mut stats = tasks.map(|task| fs::read_to_string(task.path().join("stat")));
     stats.all(|stat| stat.is_ok_and(|stat| stat.contains(") S ")))
 }
 
-/// Who has this file open for reading.
+/// Returns the process, other than this one, that has this file open.
 fn reader(path: &std::path::Path) -> Option<u32> {
     let pids = fs::read_dir("/proc").unwrap().flatten();
     let mut pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.find(|pid| *pid != std::process::id() && position(*pid, path).is_some())
 }
 
-/// How far a process has read the file, if it has it open.
+/// Returns the offset up to which a process has read the file, or `None` if it does not have it open.
 fn position(pid: u32, path: &std::path::Path) -> Option<u64> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
     let mut entries =
@@ -284,7 +285,7 @@ fn position(pid: u32, path: &std::path::Path) -> Option<u64> {
 }
 
 #[test]
-fn a_signal_and_a_lost_agent() {
+fn a_signal_or_a_killed_agent_ends_rdcat() {
     let hosts = Hosts::new("");
     let wait = hosts.path("h1", "wait");
     hosts.file("h1", "x", b"");
@@ -322,7 +323,7 @@ fn stdin_is_left_alone() {
 }
 
 #[test]
-fn a_command_line_without_files_is_told_what_is_expected() {
+fn a_command_line_without_files_is_explained() {
     let rdcat = |arguments: &[&str]| {
         let setup = program(env!("CARGO_BIN_EXE_rdcat"), "rdcat").args(arguments);
         setup.start().end()
@@ -331,7 +332,7 @@ fn a_command_line_without_files_is_told_what_is_expected() {
     rdcat(&[]).tells(2, &[expected]);
     rdcat(&["h1"]).tells(2, &["\"h1\": give HOST:PATH"]);
     rdcat(&["h1:x", "/etc/motd"]).tells(2, &["\"/etc/motd\": give HOST:PATH"]);
-    rdcat(&["h1:"]).tells(2, &["there is no file behind the colon"]);
+    rdcat(&["h1:"]).tells(2, &["there is no file after the colon"]);
     rdcat(&["-ohost:x"]).tells(2, &["unexpected argument"]);
     rdcat(&["--", "-ohost:x"]).tells(2, &["it would be an option of ssh"]);
 }

@@ -1,5 +1,5 @@
-//! RDMA that is not there, or does not work: `auto` runs over TCP and says why, `rdma` fails and says what
-//! to do. And RDMA of which only a part works.
+//! RDMA that is missing or does not work: `--transport auto` uses TCP and prints the reason, `--transport rdma` fails and
+//! prints a remedy. One test has a device of which only one port pair works.
 
 use std::{
     sync::Once,
@@ -13,19 +13,19 @@ use crate::{
     turn,
 };
 
-/// How much longer than TCP that was asked for.
+/// The most time that a run may take in addition to a run with `--transport tcp`.
 const MORE: Duration = Duration::from_secs(2);
 
 const BYTES: usize = 300_000;
 
-/// Everything, for both ends.
+/// Both ends see all devices.
 const ALL: [Sight; 2] = [Sight::All; 2];
 
-/// A device for each, and neither reaches the other: rxe sends from one of the machine's own addresses to
-/// another by way of lo, where no device listens.
+/// Each end sees another device, and the devices cannot reach each other: between two addresses of the same machine, rxe
+/// sends through lo, where no device listens.
 const APART: [Sight; 2] = [Sight::Only("rxe0"), Sight::Only("rxe1")];
 
-/// What is wrong, as the receiver and the sender see the machine, and what is said of it.
+/// A defect of the machine: the devices that receiver and sender see, and the messages that they must print.
 struct Absence {
     sights: [Sight; 2],
     why: &'static str,
@@ -33,18 +33,18 @@ struct Absence {
     said: Said,
 }
 
-/// Who must say under `auto` why the data goes over TCP.
+/// The ends that must print with `--transport auto` why the data goes over TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Said {
-    /// There is no hardware to wonder about.
+    /// Neither end, because neither has a device.
     Nothing,
-    /// Only the end that has hardware, the receiver.
+    /// Only the receiver, because only the receiver has a device.
     ByOne,
     ByBoth,
 }
 
 #[test]
-fn no_device_at_all() {
+fn no_device_means_tcp_or_an_error() {
     let Some(_turn) = turn() else { return };
     Absence {
         sights: [Sight::Nothing; 2],
@@ -56,7 +56,7 @@ fn no_device_at_all() {
 }
 
 #[test]
-fn no_device_at_one_end() {
+fn no_device_at_one_end_means_tcp_or_an_error() {
     let Some(_turn) = turn() else { return };
     let absence = Absence {
         sights: [Sight::All, Sight::Nothing],
@@ -65,7 +65,7 @@ fn no_device_at_one_end() {
         said: Said::ByOne,
     };
     absence.is_tcp_or_an_error();
-    // Only the end that has one insists: the other one is told, too.
+    // The end with a device requires RDMA: the error appears at both ends.
     let ends = run(absence.sights, ["--transport rdma", "--transport auto"]).ends;
     for end in ends {
         let host = host();
@@ -75,7 +75,7 @@ fn no_device_at_one_end() {
 }
 
 #[test]
-fn no_rights() {
+fn a_device_without_permission_means_tcp_or_an_error() {
     let Some(_turn) = turn() else { return };
     Absence {
         sights: [Sight::Forbidden; 2],
@@ -87,7 +87,7 @@ fn no_rights() {
 }
 
 #[test]
-fn devices_that_are_down() {
+fn devices_that_are_down_mean_tcp_or_an_error() {
     let Some(_turn) = turn() else { return };
     let _down = [Link::down("d0"), Link::down("d1")];
     Absence {
@@ -100,7 +100,7 @@ fn devices_that_are_down() {
 }
 
 #[test]
-fn networks_that_do_not_meet() {
+fn separate_networks_mean_tcp_or_an_error() {
     let Some(_turn) = turn() else { return };
     Absence {
         sights: APART,
@@ -112,7 +112,7 @@ fn networks_that_do_not_meet() {
 }
 
 #[test]
-fn a_device_that_never_delivers() {
+fn a_device_that_never_delivers_means_tcp_or_an_error() {
     let Some(_turn) = turn() else { return };
     let _near = Near::new();
     Absence {
@@ -125,10 +125,10 @@ fn a_device_that_never_delivers() {
 }
 
 #[test]
-fn the_next_pair_of_ports_when_the_best_never_delivers() {
+fn the_next_pair_of_ports_is_used_if_the_best_never_delivers() {
     let Some(_turn) = turn() else { return };
     let _near = Near::new();
-    // The receiver's first device is as good as its second one, in all that can be known of it.
+    // From its attributes alone, the first device of the receiver is as good as its second one.
     let sights = [Sight::All, Sight::Only("rxe1")];
     let tcp = run(sights, ["--transport tcp"; 2]).took;
     let rdma = run(sights, ["--transport rdma -v"; 2]);
@@ -149,7 +149,7 @@ fn the_next_pair_of_ports_when_the_best_never_delivers() {
     assert!(more < limit(MORE), "{more:?} more than TCP");
 }
 
-/// rxe1 has an address in rxe0's network instead of its own, until this is dropped.
+/// Gives rxe1 an address in the network of rxe0 until this value is dropped.
 struct Near;
 
 const FAR: (&str, &str) = ("10.98.0.1/24", "0a62:0001");
@@ -168,7 +168,7 @@ impl Drop for Near {
     }
 }
 
-/// Replaces an address, and waits until that can be seen in the GID table.
+/// Replaces the address of d1, and waits until the GID table shows the new address.
 fn move_device((from, old): (&str, &str), (to, new): (&str, &str)) {
     ip(&format!("addr del {from} dev d1"));
     ip(&format!("addr add {to} dev d1"));
@@ -184,7 +184,7 @@ fn move_device((from, old): (&str, &str), (to, new): (&str, &str)) {
 impl Absence {
     fn is_tcp_or_an_error(&self) {
         static READ: Once = Once::new();
-        // The first run reads the programs.
+        // The first run loads the programs from disk, so it is not measured.
         READ.call_once(|| drop(run(self.sights, ["--transport tcp"; 2])));
         let tcp = run(self.sights, ["--transport tcp"; 2]).took;
         let auto = run(self.sights, ["--transport auto"; 2]);
@@ -199,7 +199,7 @@ impl Absence {
         self.is_refused(&rdma);
     }
 
-    /// Why it is TCP stands in one line, of those who have to say it, and nobody says anything else.
+    /// Checks that each end that must print the reason for TCP prints it in one line, and that no end prints more.
     fn is_said(&self, auto: &Outcome) {
         for (number, end) in auto.ends.iter().enumerate() {
             let text = end.exits(0);
@@ -220,11 +220,12 @@ impl Absence {
         }
     }
 
-    /// Both ends fail, and whoever has come so far says why, where and what to do.
+    /// Checks that both ends fail, and that each end that got far enough names the host, the reason and the remedy.
     fn is_refused(&self, rdma: &Outcome) {
         let mut told = 0;
         for end in &rdma.ends {
-            // Whoever has nothing to offer says so before there is a connection, and the other one misses it.
+            // An end without a device fails before it connects; then the other end waits until it is interrupted, or
+            // cannot connect.
             if end.stderr.contains("interrupted by SIGINT") {
                 end.fails(130, &[]);
             } else if end.stderr.contains("cannot connect to ") {
@@ -234,11 +235,11 @@ impl Absence {
                 told += 1;
             }
         }
-        assert!(told > 0, "nobody says why: {:?}", rdma.said());
+        assert!(told > 0, "neither end says why: {:?}", rdma.said());
     }
 }
 
-/// The name of the host, which is that of both ends.
+/// Returns the name of this host, on which both ends run.
 fn host() -> &'static str {
     static HOST: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
         let system = rustix::system::uname();
@@ -248,9 +249,9 @@ fn host() -> &'static str {
 }
 
 struct Outcome {
-    /// By the sender.
+    /// The time that the sender took.
     took: Duration,
-    /// The receiver's and the sender's.
+    /// The ends of the receiver and the sender.
     ends: [End; 2],
 }
 
@@ -260,7 +261,7 @@ impl Outcome {
     }
 }
 
-/// The receiver and the sender, each with its own eyes and options.
+/// Runs the receiver and the sender, each with its own view of the devices and its own options.
 fn run([to, from]: [Sight; 2], options: [&str; 2]) -> Outcome {
     let place = crate::support::programs::Place::new();
     let input = place.file("in", &random_bytes(BYTES));
@@ -281,7 +282,7 @@ fn run([to, from]: [Sight; 2], options: [&str; 2]) -> Outcome {
     let line = format!("{line} --connect-timeout {patience} -i {input}");
     let sender = with(sender, &line).start().end();
     let took = began.elapsed();
-    // One that was not reached waits for somebody else.
+    // A receiver that the sender did not reach still waits for a sender, so it is interrupted.
     if sender.code() != 0 && listens && !sender.stderr.contains("does not allow TCP") {
         receiver.signal(Signal::INT);
     }

@@ -1,4 +1,4 @@
-//! A link that goes down in the middle of a stream: for a moment, and for good.
+//! A network interface that goes down in the middle of a stream, for a second or for good.
 
 use std::{
     fs::File,
@@ -19,7 +19,7 @@ use crate::{
     turn,
 };
 
-/// A stream that never ends by itself, and is slow enough to be in the middle for as long as one likes.
+/// A slow stream that goes on until the test ends it.
 struct Trickle {
     receiver: Running,
     sender: Running,
@@ -75,7 +75,7 @@ impl Trickle {
         });
     }
 
-    /// Ends the input, and expects everything to have gone well.
+    /// Ends the input, and checks that both programs succeed and that every byte arrived.
     fn ends_well(self) {
         self.stop.store(true, Ordering::SeqCst);
         self.writing.join().unwrap();
@@ -93,7 +93,7 @@ impl Trickle {
         assert!(got.chunks(PIECE_BYTES).all(|bytes| bytes == piece));
     }
 
-    /// Expects both to end with an error, soon enough after `since`.
+    /// Checks that both programs end with an error, within `limit` after `since`.
     fn ends_badly(self, since: Instant, limit: Duration) {
         let (sender, receiver) = (self.sender.end(), self.receiver.end());
         let late = [sender.at - since, receiver.at - since];
@@ -108,7 +108,7 @@ impl Trickle {
 }
 
 #[test]
-fn an_interface_that_is_down_for_a_second() {
+fn a_stream_survives_an_interface_that_is_down_for_a_second() {
     let Some(_turn) = turn() else { return };
     let stream = Trickle::start("--timeout 6");
     stream.until_further(1_000_000);
@@ -122,13 +122,13 @@ fn an_interface_that_is_down_for_a_second() {
 }
 
 #[test]
-fn an_interface_that_is_down_for_good() {
+fn a_stream_fails_at_both_ends_if_an_interface_stays_down() {
     let Some(_turn) = turn() else { return };
     let stream = Trickle::start("--timeout 6");
     stream.until_further(1_000_000);
     let since = Instant::now();
     let down = Link::down("d0");
-    // The retries, the timeout, and what it takes to say so.
+    // The limit is the time of the retries and the timeout, and the time to report the failure.
     let limit = limit(Duration::from_secs(4 + 6)) + soon();
     stream.ends_badly(since, limit);
     drop(down);

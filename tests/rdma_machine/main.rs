@@ -1,4 +1,4 @@
-//! RDMA that is missing, broken or taken away: these tests change the machine for each other, and take turns.
+//! RDMA that is missing, broken or interrupted. These tests change the machine, so they run one at a time.
 #![cfg(all(feature = "cli", feature = "rdma"))]
 
 mod absence;
@@ -10,7 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use support::programs::{lacks_guest, lacks_rdma};
 
-/// The machine, for one test at a time; none where there is no RDMA, or where the machine must stay as it is.
+/// Returns a lock on the machine, for one test at a time. Returns `None` if there is no RDMA, or if the machine is not
+/// the guest of `scripts/guest`.
 fn turn() -> Option<MutexGuard<'static, ()>> {
     static TURN: Mutex<()> = Mutex::new(());
     let skipped = lacks_rdma() || lacks_guest();

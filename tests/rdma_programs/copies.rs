@@ -1,13 +1,13 @@
-//! The programs over RDMA, when all is well: every byte, and what `-v` says about the way.
+//! Copies over RDMA that succeed: every byte arrives, and `-v` names the device and the port.
 
 use crate::support::programs::{Place, lacks_rdma, random_bytes, receiver, sender};
 
 #[test]
-fn files_of_every_kind_of_size() {
+fn files_of_every_size_arrive_over_rdma() {
     if lacks_rdma() {
         return;
     }
-    // None, one, one chunk of the default size and its neighbours, more than a pool.
+    // No byte, one byte, one default chunk, one byte less and one more, and more than a pool.
     for bytes in [0, 1, (2 << 20) - 1, 2 << 20, (2 << 20) + 1, (17 << 20) + 7] {
         let place = Place::new();
         let data = random_bytes(bytes);
@@ -21,7 +21,7 @@ fn files_of_every_kind_of_size() {
 }
 
 #[test]
-fn verbose_names_the_way() {
+fn verbose_names_device_port_and_gid() {
     if lacks_rdma() {
         return;
     }
@@ -44,7 +44,7 @@ fn verbose_names_the_way() {
 }
 
 #[test]
-fn auto_takes_rdma_where_it_is() {
+fn auto_uses_rdma_where_it_works() {
     if lacks_rdma() {
         return;
     }

@@ -1,4 +1,5 @@
-//! As `pair_deaths.rs` and `pair_points.rs`, over RDMA, where a queue pair tells nobody that its peer has died.
+//! One end of a pair over RDMA is killed or stopped: the other end detects it, although a queue pair does not report the
+//! death of its peer. `rdsend_rdrecv/deaths.rs` and `deaths_at_points.rs` test this over TCP.
 
 use std::{io::Write, process::Stdio, time::Duration};
 
@@ -10,19 +11,19 @@ use crate::support::programs::{
 
 const OPTIONS: &str = "--transport rdma";
 
-/// Several pools long.
+/// The length of the file: several pools.
 const FILE_BYTES: usize = 40 << 20;
 
-/// Kills of each end: a few, for an emulated machine takes seconds for each.
+/// The number of kills of each end: few, because an emulated machine takes seconds for each.
 const ROUNDS: usize = 5;
 
 #[test]
-fn the_sender_dies_at_random_moments() {
+fn a_sender_killed_at_random_moments_is_detected() {
     die_at_random_moments(Victim::Sender, 0x5eed_0011);
 }
 
 #[test]
-fn the_receiver_dies_at_random_moments() {
+fn a_receiver_killed_at_random_moments_is_detected() {
     die_at_random_moments(Victim::Receiver, 0x5eed_0012);
 }
 
@@ -40,14 +41,14 @@ fn die_at_random_moments(victim: Victim, seed: u64) {
 
 #[test]
 #[cfg(feature = "fault-injection")]
-fn they_die_at_every_point() {
+fn a_process_killed_at_any_point_is_detected() {
     if lacks_rdma() {
         return;
     }
     for victim in [Victim::Sender, Victim::Receiver] {
         let copy = Doomed {
             options: OPTIONS,
-            // More than a pool: while its receiver stands still, the sender cannot be through.
+            // The file is larger than a pool, so the sender cannot finish while its receiver is stopped.
             bytes: (12 << 20) + 7,
         };
         copy.die_at_every_point(victim);
@@ -55,19 +56,19 @@ fn they_die_at_every_point() {
 }
 
 #[test]
-fn a_silent_end_counts_as_dead_after_the_timeout() {
+fn a_silent_peer_counts_as_dead_after_the_timeout() {
     if lacks_rdma() {
         return;
     }
     let timeout = patience(Duration::from_secs(2));
-    let silence = format!("nothing was heard from the other end for {timeout:.1?}");
+    let silence = format!("received nothing from the other end for {timeout:.1?}");
     for stop_sender in [true, false] {
         let place = Place::new();
         let options = format!("--transport rdma --timeout {}", timeout.as_secs_f64());
         let receiver = receiver(format!("{options} -o {}", place.old())).start();
         let sender = sender(receiver.port(), &options).stdin(Stdio::piped());
         let mut sender = sender.start();
-        // Not at its end, and not busy either: what is stopped is known to be in the middle.
+        // The input stays open and idle, so the stream is in its middle when one end is stopped.
         let mut input = sender.stdin();
         input.write_all(&random_bytes(3 << 20)).unwrap();
         written(&place, &receiver, 1);

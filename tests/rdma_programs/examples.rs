@@ -1,4 +1,4 @@
-//! The examples, over RDMA.
+//! The examples as processes, over RDMA.
 
 use std::{
     env,
@@ -17,22 +17,22 @@ fn stdin_is_copied_to_stdout() {
 }
 
 #[test]
-fn a_killed_sender_is_no_end() {
+fn a_killed_sender_is_no_end_of_file() {
     let Some(_machine) = machine() else { return };
     RDMA.a_killed_sender_is_no_end();
 }
 
 #[test]
-fn many_clients_are_echoed() {
+fn many_clients_get_their_echo() {
     let Some(_machine) = machine() else { return };
-    // Each pins two pools, which takes an emulated processor a while.
+    // Few clients: each client pins two pools, which is slow on an emulated processor.
     RDMA.many_clients_are_echoed(4, 25);
 }
 
 #[test]
-fn a_body_is_streamed() {
+fn an_http_body_is_streamed() {
     let Some(_machine) = machine() else { return };
-    // The whole of it takes minutes where the processor is emulated.
+    // The whole gibibyte takes minutes on an emulated processor.
     let full = env::var("RDPIPE_FULL").is_ok_and(|full| full == "1");
     RDMA.a_body_is_streamed(if full { 1 << 30 } else { 128 << 20 });
 }
@@ -44,19 +44,19 @@ fn frames_are_answered() {
 }
 
 #[test]
-fn connections_go_through_a_tunnel() {
+fn connections_go_through_a_forwarded_port() {
     let Some(_machine) = machine() else { return };
     RDMA.connections_go_through_a_tunnel();
 }
 
 #[test]
-fn a_broken_tunnel_is_no_end() {
+fn a_broken_forwarding_is_no_end_of_file() {
     let Some(_machine) = machine() else { return };
     RDMA.a_broken_tunnel_is_no_end();
 }
 
 #[test]
-fn a_file_goes_through_tls() {
+fn a_file_is_sent_through_tls() {
     let Some(_machine) = machine() else { return };
     RDMA.a_file_goes_through_tls();
 }
@@ -68,12 +68,13 @@ fn another_certificate_is_not_trusted() {
 }
 
 #[test]
-fn nothing_but_rdma_copies() {
+fn a_file_is_copied_over_rdma_only() {
     let Some(_machine) = machine() else { return };
     RDMA.a_file_is_copied(["rdma_copy", "receive 0"], ["rdma_copy", "send"]);
 }
 
-/// The machine, if it has RDMA, for one test at a time: two programs are enough for one that is emulated.
+/// Returns a lock on the machine, or `None` if it has no RDMA. The lock makes the tests run one at a time, because two
+/// programs at once are enough for an emulated machine.
 fn machine() -> Option<MutexGuard<'static, ()>> {
     static MACHINE: Mutex<()> = Mutex::new(());
     (!lacks_rdma()).then(|| MACHINE.lock().unwrap_or_else(PoisonError::into_inner))

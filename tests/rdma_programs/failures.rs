@@ -1,4 +1,4 @@
-//! What can go wrong around a stream over RDMA: sources, sinks, and the connection that controls it.
+//! Failures of the source, the sink and the control connection of a stream over RDMA.
 
 use std::{
     fs::{File, OpenOptions},
@@ -8,12 +8,12 @@ use std::{
 };
 
 use crate::support::programs::{
-    Act, Connection, Place, Plan, Proxy, Towards, generous, lacks_rdma, patience, random_bytes,
+    Act, Connection, Place, Plan, Towards, before, generous, lacks_rdma, patience, random_bytes,
     receiver, sender, soon,
 };
 
 #[test]
-fn a_full_device() {
+fn a_full_output_device_fails_both_ends() {
     if lacks_rdma() {
         return;
     }
@@ -29,7 +29,7 @@ fn a_full_device() {
 }
 
 #[test]
-fn an_input_that_cannot_be_read() {
+fn an_unreadable_input_fails_both_ends() {
     if lacks_rdma() {
         return;
     }
@@ -44,33 +44,33 @@ fn an_input_that_cannot_be_read() {
 }
 
 #[test]
-fn the_control_connection_is_cut() {
+fn a_cut_control_connection_fails_both_ends() {
     if lacks_rdma() {
         return;
     }
-    for towards in [Towards::Receiver, Towards::Sender] {
+    for towards in [Towards::Acceptor, Towards::Dialer] {
         let place = Place::new();
         let receiver = receiver(format!("--transport rdma -o {}", place.old())).start();
         let plan = Plan {
             connection: Connection::Control,
             towards,
-            // Well behind the handshake: credits and keepalives, four a second, bring the rest.
+            // This byte is well after the handshake: credits and keepalives, four a second, get the connection there.
             at: 4_000,
             act: Act::Cut,
         };
-        let proxy = Proxy::start(receiver.port(), plan);
+        let proxy = before(&receiver, plan);
         let timeout = patience(Duration::from_secs(1)).as_secs_f64();
         let options = format!("--transport rdma --timeout {timeout} --chunk 16K --depth 4");
-        let mut sender = sender(proxy.port, options).stdin(Stdio::piped()).start();
+        let mut sender = sender(proxy.port(), options).stdin(Stdio::piped()).start();
         let mut input = sender.stdin();
         let piece = random_bytes(64 << 10);
         let began = Instant::now();
-        // Until the program at the other end of the pipe is gone.
+        // The write fails when the sender has ended.
         while input.write_all(&piece).is_ok() {
             assert!(began.elapsed() < generous(), "it goes on and on");
         }
         let gone = Instant::now();
-        assert!(proxy.acted());
+        assert!(proxy.has_acted());
         let (sender, receiver) = (sender.end(), receiver.end());
         let late = receiver.at.saturating_duration_since(gone);
         assert!(late < soon(), "{late:?}");

@@ -1,4 +1,4 @@
-//! The programs and the examples over RDMA, where there is a device: every byte, every death, every failure.
+//! The programs and the examples over RDMA, on a machine with an RDMA device: copies, killed processes and failures.
 #![cfg(all(feature = "cli", feature = "rdma"))]
 
 mod copies;

@@ -1,10 +1,10 @@
-//! rdcat with a ticket over RDMA, both ways at once.
+//! rdcat with a ticket over RDMA, in both directions at once and in one direction.
 
 use crate::support::programs::lacks_rdma;
 use crate::support::programs::rdcat::{exchange, pair};
 
 #[test]
-fn both_ways_at_once() {
+fn both_directions_work_at_once_over_rdma() {
     if lacks_rdma() {
         return;
     }
@@ -19,7 +19,7 @@ fn both_ways_at_once() {
 }
 
 #[test]
-fn one_way() {
+fn one_direction_works_over_rdma() {
     if lacks_rdma() {
         return;
     }

@@ -1,4 +1,4 @@
-//! What a stream costs: memory that does not grow with it, and no processor while it is idle.
+//! The costs of a stream: memory that does not grow with its length, and almost no processor time while it is idle.
 
 use std::{fs::File, process::Stdio, thread, time::Duration};
 
@@ -6,7 +6,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::support::programs::{cpu_ticks, peak_kib, program, rdrecv, rdsend, receiver, sender};
 
-/// As much as may be resident.
+/// The most resident memory that a program may use, in KiB.
 const LIMIT_KIB: u64 = 48 << 10;
 
 #[test]
@@ -14,7 +14,7 @@ fn memory_stays_flat_however_long_the_stream_is() {
     let null = || File::options().write(true).open("/dev/null").unwrap();
     let gigabytes: u64 = 3;
     let bytes = gigabytes << 30;
-    // A key that has to be stretched, which takes memory too.
+    // A key of this form has to be stretched, which takes memory too.
     let receiver = rdrecv("0 a_key_of_a_person -v").stdout(null()).start();
     let mut zeros = program("/usr/bin/env", "head")
         .arg("head")
@@ -31,7 +31,7 @@ fn memory_stays_flat_however_long_the_stream_is() {
     let mut from_head = zeros.take_stdout();
     let mut writer = File::from(writer);
     std::io::copy(&mut from_head, &mut writer).unwrap();
-    // All but the last bytes have been through both: they have used what they are going to use.
+    // Almost all bytes have passed through both programs by now, so both have reached their peaks.
     let peaks = [peak_kib(&sender), peak_kib(&receiver)];
     drop(writer);
     for end in [sender.end(), receiver.end()] {
@@ -42,7 +42,7 @@ fn memory_stays_flat_however_long_the_stream_is() {
 }
 
 #[test]
-fn an_idle_pair_costs_nothing() {
+fn an_idle_pair_uses_no_processor_time() {
     let receiver = receiver("").start();
     let mut sender = sender(receiver.port(), "-v").stdin(Stdio::piped()).start();
     let input = sender.stdin();
@@ -50,13 +50,13 @@ fn an_idle_pair_costs_nothing() {
         text.contains("connected to").then_some(())
     });
     let before = [cpu_ticks(&sender), cpu_ticks(&receiver)];
-    // Not to wait for anything: this is the time that is measured.
+    // This sleep is the time that is measured; it waits for no event.
     thread::sleep(Duration::from_secs(2));
     let used = [
         cpu_ticks(&sender) - before[0],
         cpu_ticks(&receiver) - before[1],
     ];
-    // One percent of a core would be two ticks; one more for where the measurement begins and ends.
+    // One percent of a core is two ticks; the start and the end of the measurement can add one more.
     assert!(
         used.iter().all(|ticks| *ticks <= 3),
         "{used:?} ticks of 10 ms in two seconds"

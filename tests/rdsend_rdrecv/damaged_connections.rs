@@ -1,28 +1,28 @@
-//! A network that cuts, damages or swallows what it carries: both ends fail, and both say why.
+//! A network that cuts a connection, flips a bit, or drops everything: both ends fail and report the cause.
 
 use std::time::Duration;
 
 use crate::support::programs::{
-    Act, Connection, End, Place, Plan, Proxy, Random, Towards, patience, random_bytes, receiver,
+    Act, Connection, End, Place, Plan, Random, Towards, before, patience, random_bytes, receiver,
     sender,
 };
 
-/// How long both ends may hear nothing of each other.
+/// Returns the time after which a silent peer counts as dead.
 fn timeout() -> Duration {
     patience(Duration::from_millis(400))
 }
 
-/// An endless transfer through a proxy that does harm, which both ends must notice.
+/// Runs an endless transfer through a proxy that damages it. Returns the ends of the sender and the receiver.
 fn harmed(plan: Plan, timeout: Duration) -> [End; 2] {
     let place = Place::new();
     let timeout = timeout.as_secs_f64();
     let receiver = receiver(format!("--timeout {timeout} -o {}", place.old())).start();
-    let proxy = Proxy::start(receiver.port(), plan);
+    let proxy = before(&receiver, plan);
     // Small chunks make for many control messages.
     let options = format!("--timeout {timeout} --chunk 4K -i /dev/zero");
-    let sender = sender(proxy.port, options).start();
+    let sender = sender(proxy.port(), options).start();
     let ends = [sender.end(), receiver.end()];
-    assert!(proxy.acted(), "{plan:?}\n{ends:#?}");
+    assert!(proxy.has_acted(), "{plan:?}\n{ends:#?}");
     println!(
         "{plan:?}\n  {}  {}",
         ends[0].stderr,
@@ -32,27 +32,27 @@ fn harmed(plan: Plan, timeout: Duration) -> [End; 2] {
     ends
 }
 
-/// Where bytes pass. Towards the sender, the data connection is silent.
+/// All connections and directions in which bytes pass. The data connection carries no bytes towards the sender.
 const EVERYWHERE: [(Connection, Towards); 3] = [
-    (Connection::Data, Towards::Receiver),
-    (Connection::Control, Towards::Receiver),
-    (Connection::Control, Towards::Sender),
+    (Connection::Data, Towards::Acceptor),
+    (Connection::Control, Towards::Acceptor),
+    (Connection::Control, Towards::Dialer),
 ];
 
-/// Where in a direction the harm is done: past the handshake, and where bytes still come by.
+/// Returns a random byte of a direction that comes after the handshake, and that the transfer is sure to reach.
 fn somewhere(random: &mut Random, (connection, towards): (Connection, Towards)) -> u64 {
     match (connection, towards) {
-        (Connection::Data, Towards::Receiver) => 100 + random.below(3_000_000),
-        // There is nothing but keepalives, a few a second.
-        (Connection::Control, Towards::Receiver) => 360 + random.below(60),
-        (Connection::Control, Towards::Sender) => 1000 + random.below(3000),
-        (Connection::Data, Towards::Sender) => unreachable!("nothing ever passes there"),
+        (Connection::Data, Towards::Acceptor) => 100 + random.within(0..3_000_000),
+        // Only keepalives pass here, a few a second.
+        (Connection::Control, Towards::Acceptor) => 360 + random.within(0..60),
+        (Connection::Control, Towards::Dialer) => 1000 + random.within(0..3000),
+        (Connection::Data, Towards::Dialer) => unreachable!("nothing ever passes there"),
     }
 }
 
 #[test]
-fn a_connection_is_cut() {
-    let mut random = Random(1);
+fn a_cut_connection_fails_both_ends() {
+    let mut random = Random::new(1);
     for place @ (connection, towards) in EVERYWHERE {
         let plan = Plan {
             connection,
@@ -66,7 +66,7 @@ fn a_connection_is_cut() {
             Connection::Control => "the other end died",
         };
         for end in [sender, receiver] {
-            // Whoever sees it first tells the other.
+            // The end that detects the failure first reports it to the other, which then exits with 3.
             let code = if end.stderr.contains(" gave up at byte ") {
                 3
             } else {
@@ -78,8 +78,8 @@ fn a_connection_is_cut() {
 }
 
 #[test]
-fn a_bit_is_flipped() {
-    let mut random = Random(2);
+fn a_flipped_bit_fails_both_ends() {
+    let mut random = Random::new(2);
     for place @ (connection, towards) in EVERYWHERE {
         for _ in 0..3 {
             let at = somewhere(&mut random, place);
@@ -88,7 +88,7 @@ fn a_bit_is_flipped() {
                     connection,
                     towards,
                     at,
-                    act: Act::Flip,
+                    act: Act::Flip(4),
                 },
                 timeout(),
             );
@@ -105,8 +105,8 @@ fn a_bit_is_flipped() {
 }
 
 #[test]
-fn the_cable_is_pulled() {
-    let (connection, towards) = (Connection::Data, Towards::Receiver);
+fn an_unplugged_cable_fails_both_ends() {
+    let (connection, towards) = (Connection::Data, Towards::Acceptor);
     let plan = Plan {
         connection,
         towards,
@@ -114,18 +114,18 @@ fn the_cable_is_pulled() {
         act: Act::Silence,
     };
     let timeout = timeout();
-    let silence = format!("nothing was heard from the other end for {timeout:.1?}");
+    let silence = format!("received nothing from the other end for {timeout:.1?}");
     for end in harmed(plan, timeout) {
         end.fails(255, &[" failed at byte ", &silence]);
     }
 }
 
 #[test]
-fn a_handshake_that_breaks_is_tried_again() {
+fn a_broken_handshake_is_retried() {
     let place = Place::new();
     let data = random_bytes(1_000_000);
     place.file("in", &data);
-    for towards in [Towards::Receiver, Towards::Sender] {
+    for towards in [Towards::Acceptor, Towards::Dialer] {
         let receiver = receiver("-o").arg(place.path("out")).start();
         let plan = Plan {
             connection: Connection::Control,
@@ -133,27 +133,27 @@ fn a_handshake_that_breaks_is_tried_again() {
             at: 20,
             act: Act::Cut,
         };
-        let proxy = Proxy::start(receiver.port(), plan);
-        let sender = sender(proxy.port, "").arg(place.path("in")).start();
+        let proxy = before(&receiver, plan);
+        let sender = sender(proxy.port(), "").arg(place.path("in")).start();
         sender.end().exits(0);
         receiver.end().exits(0);
-        assert!(proxy.acted() && place.read("out") == data);
+        assert!(proxy.has_acted() && place.read("out") == data);
     }
 }
 
 #[test]
-fn a_handshake_that_is_damaged_costs_the_receiver_nothing() {
+fn a_damaged_handshake_leaves_the_receiver_listening() {
     let place = Place::new();
     let receiver = receiver(format!("-o {}", place.old())).start();
-    let (connection, towards) = (Connection::Control, Towards::Receiver);
+    let (connection, towards) = (Connection::Control, Towards::Acceptor);
     let plan = Plan {
         connection,
         towards,
         at: 20,
-        act: Act::Flip,
+        act: Act::Flip(4),
     };
-    let proxy = Proxy::start(receiver.port(), plan);
-    let damaged = sender(proxy.port, "-i /dev/zero").start();
+    let proxy = before(&receiver, plan);
+    let damaged = sender(proxy.port(), "-i /dev/zero").start();
     damaged.end().fails(255, &["the keys do not match"]);
     place.assert_untouched(&[]);
     sender(receiver.port(), "").start().end().exits(0);

@@ -1,5 +1,5 @@
-//! Whichever end dies, at whatever moment: the other one says so within a second, and nothing is
-//! taken for whole that is not.
+//! Whichever end is killed, at whatever moment, the other end reports it within a second, and no partial file
+//! counts as complete.
 
 use std::{io::Read, process::Stdio, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::support::programs::{
     Doomed, Place, Victim, eventually, held_bytes, patience, receiver, sender, soon, write_position,
 };
 
-/// A file that takes a while to send: long enough to be caught in the middle.
+/// A copy of a file that is large enough for most kills to hit the transfer in its middle.
 const COPY: Doomed = Doomed {
     options: "",
     bytes: 48 << 20,
@@ -18,7 +18,7 @@ const COPY: Doomed = Doomed {
 const ROUNDS: usize = 20;
 
 #[test]
-fn the_sender_dies_at_random_moments() {
+fn a_sender_killed_at_random_moments_is_detected() {
     let caught = COPY.die_at_random_moments(Victim::Sender, 0x5eed_0001, ROUNDS, COPY.bytes);
     assert!(
         caught >= ROUNDS / 2,
@@ -27,7 +27,7 @@ fn the_sender_dies_at_random_moments() {
 }
 
 #[test]
-fn the_receiver_dies_at_random_moments() {
+fn a_receiver_killed_at_random_moments_is_detected() {
     let caught = COPY.die_at_random_moments(Victim::Receiver, 0x5eed_0002, ROUNDS, COPY.bytes);
     assert!(
         caught >= ROUNDS / 2,
@@ -36,7 +36,7 @@ fn the_receiver_dies_at_random_moments() {
 }
 
 #[test]
-fn the_receiver_dies_while_the_source_is_idle() {
+fn a_receiver_killed_while_the_source_is_idle_is_detected() {
     let receiver = receiver("").start_raw();
     let mut sender = sender(receiver.port(), "").stdin(Stdio::piped()).start();
     let mut input = sender.stdin();
@@ -55,7 +55,7 @@ fn the_receiver_dies_while_the_source_is_idle() {
 }
 
 #[test]
-fn the_sender_dies_while_the_sink_is_blocked() {
+fn a_sender_killed_while_the_sink_is_blocked_is_detected() {
     let mut receiver = receiver("").start_raw();
     let output = receiver.take_stdout();
     let sender = sender(receiver.port(), "-i /dev/zero").start();
@@ -74,7 +74,7 @@ fn the_sender_dies_while_the_sink_is_blocked() {
 }
 
 #[test]
-fn the_byte_that_is_named_is_near_the_last_one_delivered() {
+fn the_error_names_a_byte_near_the_last_one_delivered() {
     let mut receiver = receiver("").start_raw();
     let mut output = receiver.take_stdout();
     let sender = sender(receiver.port(), "-i /dev/zero").start();
@@ -98,9 +98,9 @@ fn the_byte_that_is_named_is_near_the_last_one_delivered() {
 }
 
 #[test]
-fn a_silent_end_counts_as_dead_after_the_timeout() {
+fn a_silent_peer_counts_as_dead_after_the_timeout() {
     let timeout = patience(Duration::from_millis(400));
-    let silence = format!("nothing was heard from the other end for {timeout:.1?}");
+    let silence = format!("received nothing from the other end for {timeout:.1?}");
     let option = format!("--timeout {}", timeout.as_secs_f64());
     for stop_sender in [true, false] {
         let place = Place::new();

@@ -1,28 +1,28 @@
-//! Deaths at every named point of the protocol: the process stops itself there, and is killed.
+//! Kills at every named point of the protocol: the process stops itself there, and the test kills it.
 
 use rustix::process::Signal;
 
 use crate::support::programs::{Doomed, Place, Victim, random_bytes, receiver, sender};
 
-/// Longer than all pools.
+/// A copy of a file that is larger than all pools.
 const COPY: Doomed = Doomed {
     options: "",
     bytes: (20 << 20) + 7,
 };
 
 #[test]
-fn the_sender_dies_at_every_point() {
+fn a_sender_killed_at_any_point_is_detected() {
     COPY.die_at_every_point(Victim::Sender);
 }
 
 #[test]
-fn the_receiver_dies_at_every_point() {
+fn a_receiver_killed_at_any_point_is_detected() {
     COPY.die_at_every_point(Victim::Receiver);
 }
 
 #[test]
-fn what_has_arrived_is_not_yet_delivered() {
-    // More than a pipe holds that nobody reads, and less than the receiver's pool.
+fn received_bytes_do_not_count_as_delivered() {
+    // The file is larger than an unread pipe, and smaller than the pool of the receiver.
     let place = Place::new();
     let input = place.file("in", &random_bytes(4_000_000));
     let mut receiver = receiver("").start_raw();
@@ -39,7 +39,7 @@ fn what_has_arrived_is_not_yet_delivered() {
 }
 
 #[test]
-fn a_short_stop_is_forgiven() {
+fn a_receiver_stopped_for_a_moment_still_succeeds() {
     let place = Place::new();
     let data = random_bytes(20 << 20);
     place.file("in", &data);

@@ -1,4 +1,4 @@
-//! What can go wrong with inputs and outputs: both ends fail, both say why, and an old file stays.
+//! Failures of inputs and outputs: both ends fail and report the cause, and an old file stays unchanged.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -13,7 +13,7 @@ use crate::support::programs::{Place, random_bytes, receiver, sender};
 const NO_SPACE: &str = "No space left on device";
 
 #[test]
-fn a_full_device() {
+fn a_full_output_device_fails_both_ends() {
     let place = Place::new();
     place.file("in", &random_bytes(3_000_000));
     for named in [true, false] {
@@ -35,7 +35,7 @@ fn a_full_device() {
 }
 
 #[test]
-fn a_disk_that_fills_up_half_way() {
+fn a_disk_that_fills_up_leaves_the_old_file() {
     let Some(disk) = Disk::mount("size=8m") else {
         return;
     };
@@ -81,7 +81,7 @@ impl Drop for Disk {
 }
 
 #[test]
-fn a_directory_as_input() {
+fn a_directory_as_input_fails_both_ends() {
     let place = Place::new();
     for named in [true, false] {
         let receiver = receiver(format!("-o {}", place.old())).start();
@@ -104,7 +104,7 @@ fn a_directory_as_input() {
 }
 
 #[test]
-fn an_input_that_is_not_there() {
+fn a_missing_input_fails_both_ends() {
     let place = Place::new();
     let receiver = receiver(format!("-o {}", place.old())).start();
     let missing = place.path("missing");
@@ -116,7 +116,7 @@ fn an_input_that_is_not_there() {
 }
 
 #[test]
-fn an_input_that_fails_half_way() {
+fn an_input_that_fails_half_way_fails_both_ends() {
     let place = Place::new();
     let receiver = receiver(format!("-o {}", place.old())).start();
     let (memory, bytes) = readable_to_a_hole();
@@ -127,15 +127,15 @@ fn an_input_that_fails_half_way() {
     place.assert_untouched(&[]);
 }
 
-/// This process's own memory, at the end of a mapping behind which there is nothing: so many bytes
-/// can be read, the next one cannot.
+/// Returns the memory of this process as a file, positioned shortly before a hole in its mappings, and the number of
+/// bytes before the hole. These bytes can be read, the next one cannot.
 fn readable_to_a_hole() -> (File, u64) {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let bounds = |line: &str| {
         let (start, rest) = line.split_once('-')?;
         let (end, rest) = rest.split_once(' ')?;
         let number = |hex| u64::from_str_radix(hex, 16).ok();
-        // A file's mapping stays where it is while other tests allocate memory.
+        // The mapping of a file stays in its place while other tests allocate memory.
         Some((
             number(start)?,
             number(end)?,
@@ -154,7 +154,7 @@ fn readable_to_a_hole() -> (File, u64) {
 }
 
 #[test]
-fn an_output_that_cannot_be_opened() {
+fn an_output_that_cannot_be_opened_fails_both_ends() {
     let place = Place::new();
     fs::create_dir(place.path("directory")).unwrap();
     for (path, why) in [
@@ -172,26 +172,31 @@ fn an_output_that_cannot_be_opened() {
 }
 
 #[test]
-fn an_output_directory_that_is_not_ours() {
+fn an_output_directory_without_permission_fails_both_ends() {
     let place = Place::new();
     if !rustix::process::geteuid().is_root() {
-        crate::support::programs::skip("only root can become somebody who may not write here");
+        crate::support::programs::skip(
+            "only root can run the programs as a user who may not write here",
+        );
         return;
     }
     let binaries = Path::new(env!("CARGO_BIN_EXE_rdrecv")).parent().unwrap();
-    let nobody = 65534;
+    let other_user = 65534;
     let test = Command::new("setpriv")
         .args(["--reuid=65534", "--clear-groups", "test", "-x"])
         .arg(binaries.join("rdrecv"))
         .status();
     if !test.is_ok_and(|status| status.success()) {
-        crate::support::programs::skip("nobody else can run the programs where they are");
+        crate::support::programs::skip("other users cannot run the programs where they are");
         return;
     }
-    // So that others find the file, and may not write beside it.
+    // Other users may find the file and may not write beside it.
     fs::set_permissions(place.directory(), PermissionsExt::from_mode(0o755)).unwrap();
     for name in ["old", "new"] {
-        let receiver = receiver("-o").arg(place.path(name)).user(nobody).start();
+        let receiver = receiver("-o")
+            .arg(place.path(name))
+            .user(other_user)
+            .start();
         let sender = sender(receiver.port(), "-i /dev/zero").start();
         let cause = format!(
             "cannot open {} for writing: Permission",

@@ -1,10 +1,10 @@
-//! rdsend and rdrecv as processes: every byte, every failure, and what they say.
+//! rdsend and rdrecv as processes: the bytes, the failures and the messages.
 #![cfg(feature = "cli")]
 
 mod costs;
 mod damaged_connections;
 mod deaths;
-// Its processes stop themselves at named points of the protocol.
+// These tests need programs that stop themselves at named points of the protocol.
 #[cfg(feature = "fault-injection")]
 mod deaths_at_points;
 mod inputs_and_outputs;

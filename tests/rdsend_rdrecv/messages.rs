@@ -1,10 +1,10 @@
-//! What the programs say: nothing, a little, a lot, or JSON.
+//! The messages of the programs with `-q`, without options, with `-v` and with `--json`.
 
 use serde_json::Value;
 
 use crate::support::programs::{End, Place, random_bytes, receiver, sender};
 
-/// Both ends of a run that moves a million bytes, the sender first.
+/// Sends a million bytes with these options at both ends. Returns the ends of the sender and the receiver.
 fn run(options: &str) -> (End, End) {
     let place = Place::new();
     let input = place.file("in", &random_bytes(1_000_000));
@@ -39,13 +39,13 @@ fn verbose_ends_with_the_bandwidth() {
 }
 
 #[test]
-fn quiet_says_nothing_but_errors() {
+fn quiet_prints_only_errors() {
     let (sender, receiver) = run("");
     assert_eq!(sender.stderr, "");
     assert_eq!(receiver.stderr.lines().count(), 1, "{}", receiver.stderr);
     let (sender, receiver) = run("-q");
     assert_eq!(sender.stderr, "");
-    // With port 0 there would be no use in it, if it did not say the port.
+    // With port 0, rdrecv prints its port even with `-q`: without the port it would be of no use.
     assert_eq!(receiver.stderr.lines().count(), 1, "{}", receiver.stderr);
     let refused = crate::support::programs::sender(
         crate::support::programs::free_port(),
@@ -56,7 +56,7 @@ fn quiet_says_nothing_but_errors() {
 }
 
 #[test]
-fn json_holds_everything() {
+fn json_reports_the_whole_transfer() {
     let (sender, receiver) = run("--json");
     for end in [&sender, &receiver] {
         let event = events(end).pop().unwrap();
@@ -76,7 +76,7 @@ fn json_holds_everything() {
 }
 
 #[test]
-fn a_failure_in_json() {
+fn json_reports_a_failure() {
     let place = Place::new();
     let receiver = receiver("--json -o /dev/full").start();
     let input = place.file("in", b"some bytes");

@@ -1,5 +1,5 @@
-//! The output file: replaced as a whole where that is safe, written in place elsewhere, and never
-//! touched for a stranger.
+//! The output file of rdrecv: replaced as a whole where that is safe, written in place elsewhere, and
+//! unchanged if the sender has a wrong key.
 
 use std::{
     fs::{self, File},
@@ -31,7 +31,7 @@ fn deliver(path: &Path, options: &str, data: &[u8]) {
 }
 
 #[test]
-fn an_old_file_is_replaced_as_a_whole() {
+fn an_old_file_is_replaced_only_when_complete() {
     let place = Place::new();
     let data = random_bytes(3_000_000);
     let input = place.file("in", &data);
@@ -51,14 +51,14 @@ fn an_old_file_is_replaced_as_a_whole() {
     receiver.end().exits(0);
     assert!(place.read("old") == data && fs::read(input).unwrap() == data);
     assert_ne!(fs::metadata(place.path("old")).unwrap().ino(), before.ino());
-    // Whoever had it open keeps what it had.
+    // A program that had the old file open still reads the old content.
     let mut kept = Vec::new();
     reader.read_to_end(&mut kept).unwrap();
     assert_eq!(kept, crate::support::programs::OLD);
 }
 
 #[test]
-fn mode_and_owner_are_kept() {
+fn a_replaced_file_keeps_mode_and_owner() {
     let place = Place::new();
     let old = place.path("old");
     fs::set_permissions(&old, PermissionsExt::from_mode(0o640)).unwrap();
@@ -80,7 +80,7 @@ fn mode_and_owner_are_kept() {
 }
 
 #[test]
-fn a_new_file_is_like_any_other() {
+fn a_new_file_gets_the_usual_mode() {
     let place = Place::new();
     deliver(&place.path("new"), "--fsync", b"data");
     File::create(place.path("like")).unwrap();
@@ -155,7 +155,7 @@ fn a_fifo_waits_for_its_reader() {
 }
 
 #[test]
-fn a_fifo_that_nobody_reads_does_not_hide_a_death() {
+fn a_fifo_without_a_reader_does_not_hide_a_dead_sender() {
     let place = Place::new();
     let fifo = place.path("fifo");
     mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -171,7 +171,7 @@ fn a_fifo_that_nobody_reads_does_not_hide_a_death() {
 }
 
 #[test]
-fn a_stranger_touches_nothing() {
+fn a_sender_with_a_wrong_key_changes_no_file() {
     let place = Place::new();
     let old = place.path("old");
     let facts = || {
@@ -201,7 +201,7 @@ fn a_stranger_touches_nothing() {
 }
 
 #[test]
-fn a_reader_that_leaves_early() {
+fn a_closed_stdout_of_rdrecv_ends_both() {
     for options in ["-i /dev/zero", ""] {
         let mut receiver = receiver("").start_raw();
         let mut output = receiver.take_stdout();
@@ -215,7 +215,7 @@ fn a_reader_that_leaves_early() {
         output.read_exact(&mut [0]).unwrap();
         drop(output);
         if options.is_empty() {
-            // A pipe whose reader has left is noticed at the next write.
+            // rdrecv detects the closed pipe only at its next write.
             input.write_all(b"more").unwrap();
         }
         assert_eq!(

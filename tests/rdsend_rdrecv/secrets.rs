@@ -1,4 +1,4 @@
-//! Keys are for the two ends alone: they show in no process list, no message and no event.
+//! Keys stay secret: they appear in no process list, no message and no event.
 
 use std::{fs, os::unix::fs::PermissionsExt, process::Stdio};
 
@@ -6,11 +6,12 @@ use rdpipe::Key;
 
 use crate::support::programs::{End, Place, Running, Setup, rdrecv, rdsend};
 
-/// Nobody else uses these words.
-const SECRET: &str = "tell_nobody_this";
+/// A key that appears nowhere else.
+const SECRET: &str = "tell_no_one_this";
+/// A wrong key that appears nowhere else.
 const WRONG: &str = "nor_what_was_guessed";
 
-/// Neither the arguments nor the environment of a process that runs show a key.
+/// Checks that neither the arguments nor the environment of a running process contain a key.
 #[track_caller]
 fn assert_hidden(process: &Running, keys: &[&str]) {
     for what in ["cmdline", "environ"] {
@@ -24,15 +25,16 @@ fn assert_hidden(process: &Running, keys: &[&str]) {
     }
 }
 
-/// A pair that is in the middle of a stream, with every word that it says.
+/// Runs a pair, and checks in the middle of its stream that both processes hide `keys`. Returns both ends with all their
+/// output.
 fn run_hidden(receiver: Setup, sender: impl FnOnce(u16) -> Setup, keys: &[&str]) -> [End; 2] {
     let receiver = receiver.start();
     let port = receiver.port();
-    // Before anybody can have connected.
+    // The key is hidden before the first sender connects.
     assert_hidden(&receiver, keys);
     let mut sender = sender(port).stdin(Stdio::piped()).start();
     let input = sender.stdin();
-    receiver.said("that somebody connected", |text| {
+    receiver.said("that a sender connected", |text| {
         text.contains(" connected from").then_some(())
     });
     assert_hidden(&sender, keys);
@@ -57,28 +59,28 @@ fn assert_silent(ends: &[End], key: &str) {
 }
 
 #[test]
-fn a_key_that_was_an_argument() {
+fn a_key_given_as_argument_is_hidden() {
     let receiver = rdrecv(format!("0 {SECRET} -v"));
     let sender = |port| rdsend(format!("localhost {port} {SECRET} -v"));
     assert_silent(&run_hidden(receiver, sender, &[SECRET]), SECRET);
 }
 
 #[test]
-fn a_key_from_the_environment() {
+fn a_key_from_the_environment_is_hidden() {
     let receiver = rdrecv("0 -v").env("RDPIPE_KEY", SECRET);
     let sender = |port| rdsend(format!("localhost {port} -v")).env("RDPIPE_KEY", SECRET);
     assert_silent(&run_hidden(receiver, sender, &[SECRET]), SECRET);
 }
 
 #[test]
-fn a_key_in_the_environment_that_is_not_used() {
+fn an_unused_key_in_the_environment_is_hidden() {
     let receiver = rdrecv(format!("0 {SECRET} -v")).env("RDPIPE_KEY", WRONG);
     let sender = |port| rdsend(format!("localhost {port} {SECRET} -v")).env("RDPIPE_KEY", WRONG);
     assert_silent(&run_hidden(receiver, sender, &[SECRET, WRONG]), SECRET);
 }
 
 #[test]
-fn a_key_from_a_file() {
+fn a_key_from_a_file_is_hidden() {
     let place = Place::new();
     let file = place.file("key", SECRET.as_bytes());
     fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
@@ -86,7 +88,7 @@ fn a_key_from_a_file() {
     let sender = |port| rdsend(format!("localhost {port} --key-file {file} -v"));
     let ends = run_hidden(receiver, sender, &[SECRET]);
     assert_silent(&ends, SECRET);
-    // A file that everybody can read is worth a word, without the word in it.
+    // A key file that all users can read causes a warning, which does not contain the key.
     fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
     let receiver = rdrecv(format!("0 --key-file {file}")).start();
     let text = receiver.said("a warning", |text| {
@@ -96,7 +98,7 @@ fn a_key_from_a_file() {
 }
 
 #[test]
-fn a_key_that_was_made_is_told_once() {
+fn a_generated_key_is_printed_once() {
     let receiver = rdrecv("0 -v").start();
     let port = receiver.port();
     let made = receiver.said("the key", |text| {
@@ -107,7 +109,7 @@ fn a_key_that_was_made_is_told_once() {
     sender = sender.stdin(Stdio::piped());
     let mut sender = sender.start();
     let input = sender.stdin();
-    receiver.said("that somebody connected", |text| {
+    receiver.said("that a sender connected", |text| {
         text.contains(" connected from").then_some(())
     });
     assert_hidden(&sender, &[&made]);
@@ -118,7 +120,7 @@ fn a_key_that_was_made_is_told_once() {
 }
 
 #[test]
-fn json_tells_a_made_key_where_it_listens_and_nowhere_else() {
+fn json_shows_a_generated_key_only_in_the_listening_event() {
     let receiver = rdrecv("0 --json -v").start();
     let port = receiver.port();
     let made = receiver.said("the key", |text| {
@@ -143,7 +145,7 @@ fn json_tells_a_made_key_where_it_listens_and_nowhere_else() {
 }
 
 #[test]
-fn a_wrong_key_is_not_repeated() {
+fn a_wrong_key_is_not_printed() {
     let receiver = rdrecv(format!("0 {SECRET} -v")).start();
     let wrong = rdsend(format!("localhost {} {WRONG} -v", receiver.port()))
         .start()
@@ -155,7 +157,7 @@ fn a_wrong_key_is_not_repeated() {
         .end();
     mistyped.fails(2, &["mistyped"]);
     assert_silent(&[mistyped], WRONG);
-    // What clap refuses, it likes to repeat: the key must not be in it.
+    // clap repeats a refused argument in its message, which must not contain the key.
     let refused = rdrecv(format!("0 {SECRET} file more")).start().end();
     refused.exits(2);
     assert_silent(&[refused], SECRET);

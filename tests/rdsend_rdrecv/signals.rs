@@ -1,4 +1,4 @@
-//! Signals: the first one ends both ends in order, the second one ends the program at once.
+//! Signals: the first signal ends both programs in order, a second signal ends its program at once.
 
 use std::{fs, net::TcpListener, path::Path};
 
@@ -9,7 +9,7 @@ use crate::support::programs::{
 };
 
 #[test]
-fn a_signal_ends_both() {
+fn a_signal_ends_both_ends() {
     let signals = [(Signal::INT, "SIGINT", 130), (Signal::TERM, "SIGTERM", 143)];
     for (signal, name, code) in signals {
         if is_ignored(signal) {
@@ -38,7 +38,7 @@ fn a_signal_ends_both() {
 }
 
 #[test]
-fn a_signal_while_nobody_is_there() {
+fn a_signal_ends_a_program_that_still_waits_for_its_peer() {
     if [Signal::INT, Signal::TERM].into_iter().any(is_ignored) {
         crate::support::programs::skip("signals are ignored here");
         return;
@@ -60,17 +60,18 @@ fn a_second_signal_ends_at_once() {
         crate::support::programs::skip("SIGINT is ignored here");
         return;
     }
-    // On a busy machine the first signal may be through before the second one is sent: then once more.
+    // On a busy machine the program may end by the first signal before the second one is sent: then the test tries again.
     assert!((0..5).any(|_| the_second_signal_ends_it()));
 }
 
-/// Interrupts a sender twice. Returns false if it had the time to say so, which is how the first signal alone ends it.
+/// Interrupts a sender twice. Returns false if the sender printed that it was interrupted: then the first signal alone
+/// ended it.
 fn the_second_signal_ends_it() -> bool {
     let place = Place::new();
     let receiver = receiver(format!("-o {}", place.old())).start();
     let sender = sender(receiver.port(), "-i /dev/zero").start();
     progress(&receiver, &place);
-    // A peer that does not listen is told nevertheless, which takes two seconds.
+    // After the first signal the sender informs its stopped peer, which takes two seconds: time for the second signal.
     receiver.signal(Signal::STOP);
     receiver.stopped();
     sender.signal(Signal::INT);

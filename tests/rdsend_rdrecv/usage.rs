@@ -15,7 +15,7 @@ use crate::support::programs::{
 const BINARIES: &str = env!("CARGO_BIN_EXE_rdsend");
 
 #[test]
-fn the_commands_of_the_manual() {
+fn the_commands_of_the_manual_work() {
     let place = Place::new();
     let data = random_bytes(3_000_001);
     let input = place.file("myfile", &data);
@@ -30,7 +30,7 @@ fn the_commands_of_the_manual() {
 }
 
 #[test]
-fn every_size_arrives() {
+fn files_of_every_size_arrive() {
     for size in [0, 1, (1 << 20) + 1] {
         let place = Place::new();
         let data = random_bytes(size);
@@ -45,7 +45,7 @@ fn every_size_arrives() {
 }
 
 #[test]
-fn files_are_named_in_every_way() {
+fn files_can_be_named_in_every_way() {
     let place = Place::new();
     let data = random_bytes(100_000);
     let input = place.file("in", &data);
@@ -108,7 +108,7 @@ fn the_key_comes_from_the_argument_then_the_file_then_the_environment() {
         );
         receiver.end().exits(0);
     }
-    // Which one was meant cannot be known.
+    // Two keys at once are refused, because only one of them can be right.
     rdrecv(format!("0 {} --key-file {file}", key()))
         .start()
         .end()
@@ -116,7 +116,7 @@ fn the_key_comes_from_the_argument_then_the_file_then_the_environment() {
 }
 
 #[test]
-fn what_rdrecv_says_to_type_works_when_typed() {
+fn the_command_that_rdrecv_prints_works() {
     let place = Place::new();
     let data = random_bytes(50_000);
     place.file("FILE", &data);
@@ -128,7 +128,7 @@ fn what_rdrecv_says_to_type_works_when_typed() {
     });
     let path = Path::new(BINARIES).parent().unwrap().display().to_string();
     let path = format!("{path}:{}", env::var("PATH").unwrap_or_default());
-    // This machine's name, which the line holds, need not resolve here.
+    // The line contains the name of this machine, which need not resolve here, so the test replaces it.
     let words: Vec<&str> = line.split(' ').collect();
     assert!(
         words[0].starts_with("RDPIPE_KEY=rdk1") && words[1] == "rdsend",
@@ -147,7 +147,8 @@ fn what_rdrecv_says_to_type_works_when_typed() {
     assert!(end.stdout == data);
 }
 
-/// In a mount namespace of its own the host name `several` has a dead address and a living one.
+/// The host name `several` has two addresses, and rdrecv listens on only one of them. A mount namespace holds the
+/// `/etc/hosts` with this name.
 #[test]
 fn a_host_with_a_dead_address_is_reached() {
     let place = Place::new();
@@ -177,11 +178,11 @@ fn a_host_with_a_dead_address_is_reached() {
 }
 
 #[test]
-fn rdsend_may_come_first() {
+fn rdsend_may_start_first() {
     let refusing = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = refusing.local_addr().unwrap().port();
     let sender = sender(port, "").start();
-    // Once it has been turned away here, it has been there first.
+    // This refused connection shows that rdsend started before rdrecv.
     drop(refusing.accept().unwrap());
     drop(refusing);
     let receiver = rdrecv(format!("{port} {}", key())).start();
@@ -190,7 +191,7 @@ fn rdsend_may_come_first() {
 }
 
 #[test]
-fn nobody_listens() {
+fn a_port_without_a_listener_is_reported() {
     let sender = sender(free_port(), "--connect-timeout 0.3").start();
     let words = [
         "cannot connect to 127.0.0.1 port ",
@@ -201,7 +202,7 @@ fn nobody_listens() {
 }
 
 #[test]
-fn a_host_without_an_address() {
+fn a_host_name_that_does_not_resolve_is_reported() {
     let sender = rdsend(format!("no-such-host.invalid 5000 {}", key())).start();
     sender
         .end()
@@ -209,7 +210,7 @@ fn a_host_without_an_address() {
 }
 
 #[test]
-fn a_port_that_is_taken() {
+fn a_port_in_use_is_reported() {
     let taken = TcpListener::bind("[::]:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let receiver = rdrecv(format!("{port} {}", key())).start();
@@ -219,7 +220,7 @@ fn a_port_that_is_taken() {
 }
 
 #[test]
-fn every_address_of_this_host() {
+fn every_address_of_this_host_can_be_used() {
     let v6 = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok();
     if !v6 {
         println!("SKIPPED in part: no IPv6 here");
@@ -245,7 +246,7 @@ fn every_address_of_this_host() {
 }
 
 #[test]
-fn wrong_arguments_are_usage() {
+fn wrong_arguments_exit_with_2() {
     rdrecv("").start().end().exits(2);
     rdrecv("port key").start().end().exits(2);
     rdrecv("0 key -o a b").start().end().exits(2);
@@ -270,7 +271,7 @@ fn wrong_arguments_are_usage() {
 }
 
 #[test]
-fn a_second_sender_finds_the_door_closed() {
+fn a_second_sender_is_refused() {
     let receiver = receiver("").start();
     let port = receiver.port();
     let mut first = sender(port, "-v").stdin(Stdio::piped()).start();
@@ -300,7 +301,7 @@ fn rdma_never_falls_back() {
     let receiver = receiver(format!("-o {}", place.old())).start();
     let sender = sender(receiver.port(), "--transport rdma").start();
     sender.end().fails(255, &["RDMA"]);
-    // It is refused before anything is sent, and costs rdrecv nothing.
+    // rdsend fails before it sends anything, so rdrecv still runs.
     assert!(receiver.runs());
     place.assert_untouched(&[]);
 }

@@ -1,4 +1,4 @@
-//! A program whose thread is blocked, as by a disk that stalls, is not dead.
+//! A program with a blocked thread, as when a disk stalls, counts as alive if it has a keepalive runtime.
 
 use std::{io, thread, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::support::{
     waiting::{generous, patience, within},
 };
 
-/// How long a peer may be silent, and how long the other one's thread is blocked.
+/// The time that a peer may be silent, and the time that the thread of the sender is blocked.
 #[derive(Clone, Copy)]
 struct Times {
     patience: Duration,
@@ -33,20 +33,19 @@ fn runtime() -> Result<Runtime> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }
 
-/// Sends a word, then nothing for three times the patience of its peer, since its thread is blocked, and
-/// then another word.
+/// Sends a word, blocks its thread for three times the timeout of its peer, and sends another word.
 async fn stall(port: u16, key: Key, config: StreamConfig, times: Times) -> Result<()> {
     let mut stream = connect("127.0.0.1", port, &key, &config).await?;
     stream.write_all(b"before ").await?;
     stream.flush().await?;
-    // Nothing is waited for: it is what happens to a thread that reads from such a disk.
+    // This sleep is the blocked thread itself, as with a read from a stalled disk. It waits for no event.
     thread::sleep(times.stall);
     stream.write_all(b"after").await?;
     stream.finish().await?;
     Ok(())
 }
 
-/// What the peer of a sender that stalls comes to.
+/// Returns what the peer of a sender that stalls has read, or the error of its read.
 fn beside_a_stall(keepalive: Option<Handle>) -> Result<io::Result<String>> {
     let patience = patience(Duration::from_secs(2));
     let times = Times {
@@ -75,7 +74,7 @@ fn beside_a_stall(keepalive: Option<Handle>) -> Result<io::Result<String>> {
 }
 
 #[test]
-fn another_runtime_stands_in_for_one_that_is_blocked() -> Result<()> {
+fn a_keepalive_runtime_keeps_a_blocked_program_alive() -> Result<()> {
     let other = runtime()?;
     let handle = other.handle().clone();
     thread::spawn(move || other.block_on(std::future::pending::<()>()));
@@ -85,7 +84,7 @@ fn another_runtime_stands_in_for_one_that_is_blocked() -> Result<()> {
 }
 
 #[test]
-fn without_one_the_peer_takes_it_for_dead() -> Result<()> {
+fn without_a_keepalive_runtime_a_blocked_program_is_taken_for_dead() -> Result<()> {
     let Err(error) = beside_a_stall(None)? else {
         bail!("the stall was not noticed: the other test proves nothing");
     };

@@ -1,4 +1,5 @@
-//! The promises are able to fail: with a rule broken on purpose, the promise that rests on it is.
+//! The tests of the promises can fail: if a rule of the protocol is broken on purpose, the promise that rests on it
+//! fails.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::{
     },
 };
 
-/// Waited out by a promise that never is kept.
+/// The time after which a promise that is expected to hang counts as hanging.
 const HANG: Duration = Duration::from_secs(5);
 
 fn with(fault: impl FnOnce(&mut Faults)) -> StreamConfig {
@@ -22,7 +23,7 @@ fn with(fault: impl FnOnce(&mut Faults)) -> StreamConfig {
     config
 }
 
-/// Why `outcome` is a failure, as it must be.
+/// Checks that `outcome` is a failure whose text contains `cause`.
 fn red(outcome: Result<()>, cause: &str) -> Result<()> {
     let told = outcome
         .err()
@@ -36,33 +37,41 @@ fn red(outcome: Result<()>, cause: &str) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_credit_skipped() -> Result<()> {
-    let healthy = order::every_size::<Tcp>(with(|_| {}));
-    within(generous(), "every_size", healthy).await?;
-    let body = order::every_size::<Tcp>(with(|faults| faults.skip_credits = true));
-    red(within(HANG, "every_size", body).await, "hangs")
+async fn a_skipped_credit_fails_a_promise() -> Result<()> {
+    let healthy = order::bytes_of_every_size_arrive_in_order::<Tcp>(with(|_| {}));
+    within(generous(), "bytes_of_every_size_arrive_in_order", healthy).await?;
+    let body = order::bytes_of_every_size_arrive_in_order::<Tcp>(with(|faults| {
+        faults.skip_credits = true;
+    }));
+    red(
+        within(HANG, "bytes_of_every_size_arrive_in_order", body).await,
+        "hangs",
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_reused_early() -> Result<()> {
+async fn a_slot_reused_early_fails_a_promise() -> Result<()> {
     within(
         generous(),
-        "slow_reader",
-        pace::slow_reader::<Tcp>(with(|_| {})),
+        "a_slow_reader_loses_nothing",
+        pace::a_slow_reader_loses_nothing::<Tcp>(with(|_| {})),
     )
     .await?;
-    let body = pace::slow_reader::<Tcp>(with(|faults| faults.reuse_slots_early = true));
+    let body =
+        pace::a_slow_reader_loses_nothing::<Tcp>(with(|faults| faults.reuse_slots_early = true));
     red(
-        within(generous(), "slow_reader", body).await,
+        within(generous(), "a_slow_reader_loses_nothing", body).await,
         "a slot that was not granted",
     )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_digest_unchecked() -> Result<()> {
-    let damaged = order::never_a_wrong_byte::<Flipped>(with(|_| {}));
-    within(generous(), "never_a_wrong_byte", damaged).await?;
-    let body = order::never_a_wrong_byte::<Flipped>(with(|faults| faults.ignore_digest = true));
-    let outcome = within(generous(), "never_a_wrong_byte", body).await;
+async fn an_unchecked_digest_fails_a_promise() -> Result<()> {
+    let damaged = order::a_reader_never_gets_a_wrong_byte::<Flipped>(with(|_| {}));
+    within(generous(), "a_reader_never_gets_a_wrong_byte", damaged).await?;
+    let body = order::a_reader_never_gets_a_wrong_byte::<Flipped>(with(|faults| {
+        faults.ignore_digest = true;
+    }));
+    let outcome = within(generous(), "a_reader_never_gets_a_wrong_byte", body).await;
     red(outcome, "is not the one that was written")
 }

@@ -1,5 +1,5 @@
-//! Whatever happens to either connection: both ends say so, and nobody gets a wrong byte, a silent
-//! end, or no answer at all.
+//! Whatever happens to either connection, both ends report an error; no reader gets a wrong byte or a false
+//! end of file, and no end hangs.
 
 use std::time::Duration;
 
@@ -10,20 +10,21 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::support::{
     ends,
     pattern::{End, Pattern, own},
-    proxy::{CONTROL, DATA, Deed, Mischief, Proxy, Way},
+    proxy::{Act, Connection, Plan, Proxy, Towards},
     random::Random,
     waiting::{generous, patience, together, within},
 };
 
-const WAYS: [Way; 2] = [Way::ToAcceptor, Way::ToDialer];
+const WAYS: [Towards; 2] = [Towards::Acceptor, Towards::Dialer];
 
-/// What the dialer says on the data connection before its first frame: preamble and token.
+/// The bytes that the dialer sends on the data connection before its first frame: preamble and token.
 const DATA_PROLOGUE_BYTES: u64 = 8 + 32;
 
-/// In front of each frame's payload.
+/// The length of the header before the payload of each frame.
 const HEADER_BYTES: u64 = 128;
 
-/// Small chunks, so that a few megabytes are many control messages, and little patience.
+/// Returns a configuration with small chunks, so that a few megabytes are many control messages, and with short
+/// timeouts.
 fn config() -> StreamConfig {
     let mut config = StreamConfig::default();
     (config.chunk_bytes, config.depth) = (16 << 10, 4);
@@ -32,15 +33,16 @@ fn config() -> StreamConfig {
     config
 }
 
-/// Dialer and acceptor, and the proxy between them.
+/// Returns the dialer, the acceptor, and the proxy between them.
 async fn through_a_proxy(config: &StreamConfig) -> Result<(Stream, Stream, Proxy)> {
     let (listener, key) = ends::listener(config.clone())?;
-    let proxy = Proxy::to(listener.local_addr(), None).await?;
+    let proxy = Proxy::start(listener.local_addr(), None);
     let (dialer, acceptor) = ends::meet(listener, proxy.port(), &key, config).await?;
     Ok((dialer, acceptor, proxy))
 }
 
-/// Writes and reads without end, both ways. What it came to at each end: writing, then reading.
+/// Writes and reads at both ends until everything has failed. Returns the errors of the dialer, then of the
+/// acceptor: of writing, then of reading.
 async fn rage(dialer: Stream, acceptor: Stream) -> Result<[Error; 4]> {
     let (here, there) = together(rage_at(dialer, 50, 51), rage_at(acceptor, 51, 50)).await?;
     let ([a, b], [c, d]) = (here, there);
@@ -55,40 +57,40 @@ async fn rage_at(stream: Stream, ours: u64, theirs: u64) -> Result<[Error; 2]> {
     Ok([writing, reading])
 }
 
-/// Mischief in the middle of a stream that is busy both ways, on `connection`, at places that
-/// nobody chose. Every error there is goes to `sensible`.
+/// Damages `connection` at random places, in the middle of a stream that is busy in both directions. Every
+/// error of both ends must satisfy `sensible`.
 async fn in_the_middle(
-    connection: usize,
+    connection: Connection,
     most: u64,
-    mut deed: impl FnMut(&mut Random) -> Deed,
+    mut act: impl FnMut(&mut Random) -> Act,
     sensible: impl Fn(&Error) -> bool,
 ) -> Result<()> {
     let mut random = Random::new(52 + connection as u64);
-    for way in WAYS {
+    for towards in WAYS {
         for _ in 0..4 {
             let (dialer, acceptor, proxy) = through_a_proxy(&config()).await?;
-            let at = proxy.forwarded(connection, way) + random.within(0..most);
-            let mischief = Mischief {
+            let at = proxy.forwarded(connection, towards) + random.within(0..most);
+            let plan = Plan {
                 connection,
-                way,
+                towards,
                 at,
-                deed: deed(&mut random),
+                act: act(&mut random),
             };
-            proxy.plan(mischief);
+            proxy.plan(plan);
             let body = rage(dialer, acceptor);
             let errors = within(generous(), "the stream", body).await;
-            let errors = errors.with_context(|| format!("{mischief:?}"))?;
+            let errors = errors.with_context(|| format!("{plan:?}"))?;
             ensure!(
-                !proxy.is_waiting(),
-                "{mischief:?} has not happened, but: {errors:?}"
+                proxy.has_acted(),
+                "{plan:?} has not happened, but: {errors:?}"
             );
-            ensure!(errors.iter().all(&sensible), "{mischief:?}: {errors:?}");
+            ensure!(errors.iter().all(&sensible), "{plan:?}: {errors:?}");
         }
     }
     Ok(())
 }
 
-/// Why `error` happened, in a word for each cause.
+/// Returns the fault inside `error`, if it is an error of sending or receiving.
 fn fault(error: &Error) -> Option<&Fault> {
     match error {
         Error::Send { fault, .. } | Error::Receive { fault, .. } => Some(fault),
@@ -100,16 +102,16 @@ fn told(error: &Error, what: &str) -> bool {
     matches!(error, Error::PeerAborted { reason, .. } if reason.contains(what))
 }
 
-fn flip(random: &mut Random) -> Deed {
-    Deed::Flip(u8::try_from(random.within(0..8)).expect("below 8"))
+fn flip(random: &mut Random) -> Act {
+    Act::Flip(u8::try_from(random.within(0..8)).expect("below 8"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_data_connection_is_cut() -> Result<()> {
+async fn both_ends_report_a_cut_data_connection() -> Result<()> {
     in_the_middle(
-        DATA,
+        Connection::Data,
         2 << 20,
-        |_| Deed::Cut,
+        |_| Act::Cut,
         |error| {
             matches!(fault(error), Some(Fault::Data(_))) || told(error, "the data connection broke")
         },
@@ -118,35 +120,35 @@ async fn the_data_connection_is_cut() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_control_connection_is_cut() -> Result<()> {
+async fn both_ends_report_a_cut_control_connection() -> Result<()> {
     in_the_middle(
-        CONTROL,
+        Connection::Control,
         2000,
-        |_| Deed::Cut,
+        |_| Act::Cut,
         |error| matches!(fault(error), Some(Fault::PeerDied(_))),
     )
     .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bit_flips_in_the_data() -> Result<()> {
-    in_the_middle(DATA, 2 << 20, flip, |error| {
+async fn both_ends_report_a_flipped_bit_in_the_data() -> Result<()> {
+    in_the_middle(Connection::Data, 2 << 20, flip, |error| {
         matches!(fault(error), Some(Fault::Corrupt(_))) || told(error, "damaged on the way")
     })
     .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bit_flips_in_the_control_messages() -> Result<()> {
-    in_the_middle(CONTROL, 2000, flip, |error| {
+async fn both_ends_report_a_flipped_bit_in_the_control_messages() -> Result<()> {
+    in_the_middle(Connection::Control, 2000, flip, |error| {
         matches!(fault(error), Some(Fault::Corrupt(_))) || told(error, "damaged on the way")
     })
     .await
 }
 
-/// Nothing follows a chunk whose length has changed: it must be found without what is missing.
+/// A chunk whose length was changed on the way is detected even if no bytes follow it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_last_length_before_a_long_silence() -> Result<()> {
+async fn a_damaged_length_is_found_without_further_bytes() -> Result<()> {
     for byte in 0..4 {
         for bit in 0..8 {
             let body = last_length_changed(byte, bit);
@@ -163,11 +165,11 @@ async fn last_length_changed(byte: u64, bit: u8) -> Result<()> {
     Pattern::new(53).write(&mut dialer, 0..1000).await?;
     Pattern::new(53).read(&mut acceptor, 0..1000).await?;
     let at = DATA_PROLOGUE_BYTES + HEADER_BYTES + 1000 + byte;
-    proxy.plan(Mischief {
-        connection: DATA,
-        way: Way::ToAcceptor,
+    proxy.plan(Plan {
+        connection: Connection::Data,
+        towards: Towards::Acceptor,
         at,
-        deed: Deed::Flip(bit),
+        act: Act::Flip(bit),
     });
     Pattern::new(53).write(&mut dialer, 1000..1500).await?;
     let end = Pattern::new(53).drain(&mut acceptor, 1000).await?;
@@ -182,34 +184,31 @@ async fn last_length_changed(byte: u64, bit: u8) -> Result<()> {
     Ok(())
 }
 
-/// The FIN does not arrive as it was sent: no `shutdown` succeeds, and nobody sees an end.
+/// A bit of the FIN flips on the way: `shutdown` fails, and the reader gets an error instead of an end of file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_damaged_fin() -> Result<()> {
+async fn a_damaged_fin_is_no_end_of_file() -> Result<()> {
     let mut random = Random::new(54);
-    // Length, then a FIN of 1000 bytes: 1 + 2 + at most 10, and the tag.
+    // Length, then the FIN of a stream of 1000 bytes (1 + 2 + at most 10 bytes), and the tag.
     for byte in 0..2 + 1 + 2 + 9 + 16 {
-        let deed = flip(&mut random);
-        let body = damaged_fin(byte, deed);
-        within(generous(), &format!("byte {byte}, {deed:?}"), body).await?;
+        let act = flip(&mut random);
+        let body = damaged_fin(byte, act);
+        within(generous(), &format!("byte {byte}, {act:?}"), body).await?;
     }
     Ok(())
 }
 
-async fn damaged_fin(byte: u64, deed: Deed) -> Result<()> {
+async fn damaged_fin(byte: u64, act: Act) -> Result<()> {
     let (mut dialer, mut acceptor, proxy) = through_a_proxy(&config()).await?;
     Pattern::new(55).write(&mut dialer, 0..1000).await?;
     Pattern::new(55).read(&mut acceptor, 0..1000).await?;
-    let at = proxy.forwarded(CONTROL, Way::ToAcceptor) + byte;
-    proxy.plan(Mischief {
-        connection: CONTROL,
-        way: Way::ToAcceptor,
+    let at = proxy.forwarded(Connection::Control, Towards::Acceptor) + byte;
+    proxy.plan(Plan {
+        connection: Connection::Control,
+        towards: Towards::Acceptor,
         at,
-        deed,
+        act,
     });
-    let error = own(&dialer
-        .shutdown()
-        .await
-        .expect_err("a FIN that nobody could read"))?;
+    let error = own(&dialer.shutdown().await.expect_err("a damaged FIN"))?;
     let cause =
         matches!(fault(&error), Some(Fault::Corrupt(_))) || told(&error, "damaged on the way");
     ensure!(cause, "{error:?}");
@@ -223,20 +222,21 @@ async fn damaged_fin(byte: u64, deed: Deed) -> Result<()> {
     Ok(())
 }
 
-/// The peer's sink took everything, but its word is lost: that is told apart from bytes that are.
+/// The peer has taken all bytes, but its confirmation is lost: `finish` reports an unconfirmed delivery, which is not
+/// the error of lost bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_confirmation() -> Result<()> {
+async fn a_lost_confirmation_is_reported_as_unconfirmed() -> Result<()> {
     within(generous(), "a lost confirmation", async {
         let (mut dialer, mut acceptor, proxy) = through_a_proxy(&config()).await?;
         Pattern::new(58).write(&mut dialer, 0..1000).await?;
         dialer.shutdown().await?;
         Pattern::new(58).read_all(&mut acceptor, 0..1000).await?;
-        let at = proxy.forwarded(CONTROL, Way::ToDialer);
-        proxy.plan(Mischief {
-            connection: CONTROL,
-            way: Way::ToDialer,
+        let at = proxy.forwarded(Connection::Control, Towards::Dialer);
+        proxy.plan(Plan {
+            connection: Connection::Control,
+            towards: Towards::Dialer,
             at,
-            deed: Deed::Cut,
+            act: Act::Cut,
         });
         acceptor.confirm()?;
         let error = dialer
@@ -252,42 +252,42 @@ async fn a_lost_confirmation() -> Result<()> {
     .await
 }
 
-/// While the ends are still shaking hands: the dialer gets a stream that works, by another attempt,
-/// or an error in time; the acceptor goes on.
+/// A connection is damaged during the handshake: the dialer either retries and gets a working stream, or
+/// fails in time; the acceptor serves the next dialer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mischief_during_the_handshake() -> Result<()> {
+async fn a_broken_handshake_leaves_the_listener_working() -> Result<()> {
     let mut random = Random::new(56);
-    for (connection, way, most) in [
-        (CONTROL, Way::ToAcceptor, 100),
-        (CONTROL, Way::ToDialer, 150),
-        (DATA, Way::ToAcceptor, DATA_PROLOGUE_BYTES),
+    for (connection, towards, most) in [
+        (Connection::Control, Towards::Acceptor, 100),
+        (Connection::Control, Towards::Dialer, 150),
+        (Connection::Data, Towards::Acceptor, DATA_PROLOGUE_BYTES),
     ] {
         for number in 0..16 {
-            let deed = if number % 4 == 0 {
-                Deed::Cut
+            let act = if number % 4 == 0 {
+                Act::Cut
             } else {
                 flip(&mut random)
             };
             let at = random.within(0..most);
-            let mischief = Mischief {
+            let plan = Plan {
                 connection,
-                way,
+                towards,
                 at,
-                deed,
+                act,
             };
-            let body = shaken(mischief);
-            within(generous(), &format!("{mischief:?}"), body).await?;
+            let body = shaken(plan);
+            within(generous(), &format!("{plan:?}"), body).await?;
         }
     }
     Ok(())
 }
 
-async fn shaken(mischief: Mischief) -> Result<()> {
+async fn shaken(plan: Plan) -> Result<()> {
     let (mut listener, key) = ends::listener(config())?;
-    let proxy = Proxy::to(listener.local_addr(), Some(mischief)).await?;
+    let proxy = Proxy::start(listener.local_addr(), Some(plan));
     let serving = tokio::spawn(async move {
         loop {
-            // A peer that has the key may fail all the same, and is told of.
+            // `accept` may report a peer that has the key and failed in the handshake.
             let Ok(mut stream) = listener.accept().await else {
                 continue;
             };
@@ -309,7 +309,7 @@ async fn shaken(mischief: Mischief) -> Result<()> {
         Ok(()) => {}
         Err(Error::Handshake { .. }) => send(proxy.port()).await.context("afterwards")?,
         Err(error) => {
-            // The handshake was over when it happened: an ordinary failure of the stream.
+            // The damage came after the handshake, so it is an ordinary failure of the stream.
             ensure!(fault(&error).is_some() || told(&error, ""), "{error:?}");
             send(proxy.port()).await.context("afterwards")?;
         }

@@ -1,5 +1,5 @@
-//! What a stream promises, over every data path: its own promises, what users of tokio's traits expect, and both on
-//! connections that are damaged.
+//! Tests of a stream over every data path: its own promises, the rules of tokio's traits, and its behaviour on damaged
+//! connections.
 
 #[macro_use]
 #[path = "../support/mod.rs"]
@@ -10,7 +10,8 @@ mod blocked_threads;
 mod broken_on_purpose;
 mod damaged_connections;
 mod promises;
-/// Where there is a device: all names with `rdma::` in them are run there, and nowhere else.
+/// Tests of `RdmaStream`. `scripts/test` runs every test with `rdma::` in its name where there is an RDMA device, and
+/// nowhere else.
 #[cfg(feature = "rdma")]
 mod rdma;
 mod tokio_traits;

@@ -1,4 +1,4 @@
-//! `RdmaStream` is RDMA or an error, natively; what it carries, the promises show.
+//! `RdmaStream` uses RDMA or fails. The promises test the bytes that it carries.
 
 use rdpipe::{Error, HandshakeFault, Key, Listener, RdmaStream, StreamConfig, TransportPolicy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -9,7 +9,7 @@ use crate::support::{
 };
 
 #[tokio::test]
-async fn a_stream_over_tcp_is_given_back_unharmed() {
+async fn a_stream_over_tcp_is_returned_unharmed() {
     let config = StreamConfig::default;
     let (mut dialer, acceptor) = Tcp::pair(config(), config()).await.unwrap();
     let not = RdmaStream::try_from(acceptor).unwrap_err();
@@ -28,7 +28,7 @@ async fn a_stream_over_tcp_is_given_back_unharmed() {
 }
 
 #[tokio::test]
-async fn an_acceptor_that_insists_later_tells_the_dialer_why() {
+async fn an_acceptor_that_requires_rdma_tells_the_dialer_why() {
     let key = Key::generate().unwrap();
     let mut config = StreamConfig::default();
     config.transport = TransportPolicy::Tcp;
@@ -56,14 +56,14 @@ async fn an_acceptor_that_insists_later_tells_the_dialer_why() {
 }
 
 #[tokio::test]
-async fn a_dialer_that_insists_never_gets_tcp() {
+async fn a_dialer_that_requires_rdma_never_gets_tcp() {
     let key = Key::generate().unwrap();
     let mut config = StreamConfig::default();
     config.transport = TransportPolicy::Tcp;
     let address = "127.0.0.1:0".parse().unwrap();
     let listener = Listener::bind(address, key.key().clone(), config.clone()).unwrap();
     let port = listener.local_addr().port();
-    // Without a device it is the device that is missing, with one it is the peer that will not.
+    // Without a device the error is the missing device; with one it is the refusal of the peer.
     let dialed = RdmaStream::connect("127.0.0.1", port, key.key(), &config).await;
     let error = dialed.unwrap_err();
     let refused = matches!(
@@ -78,7 +78,7 @@ async fn a_dialer_that_insists_never_gets_tcp() {
 }
 
 #[tokio::test]
-async fn what_is_copied_into_it_comes_out() {
+async fn bytes_copied_into_an_rdma_stream_come_out() {
     if let Some(why) = Rdma::missing() {
         return skip(&why);
     }

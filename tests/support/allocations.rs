@@ -1,4 +1,4 @@
-//! An allocator that counts what is as large as a chunk.
+//! An allocator that counts the allocations of the size of a chunk or more.
 #![allow(unsafe_code, reason = "an allocator cannot be written without")]
 
 use std::{
@@ -8,13 +8,14 @@ use std::{
 
 use super::pools::CHUNK;
 
-/// The system's allocator, counted. For a test binary of its own, as `#[global_allocator]`.
+/// The allocator of the system, with a count of large allocations. Only for a test that is alone in its binary, as
+/// `#[global_allocator]`.
 pub(crate) struct Counted;
 
-/// Live allocations of a [`CHUNK`] or more.
+/// The number of live allocations of [`CHUNK`] bytes or more.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// Live allocations of a [`CHUNK`] or more.
+/// Returns the number of live allocations of [`CHUNK`] bytes or more.
 pub(crate) fn live() -> usize {
     LIVE.load(Ordering::SeqCst)
 }
@@ -35,31 +36,32 @@ fn died(bytes: usize) {
     }
 }
 
-// SAFETY: every call goes on to the system's allocator as it came, so that its promises are ours;
-// counting is an operation on an atomic number, which neither allocates nor panics.
+// SAFETY: every call is passed unchanged to the allocator of the system, which keeps the promises of `GlobalAlloc`.
+// Counting is an operation on an atomic number, which neither allocates nor panics.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         born(layout.size());
-        // SAFETY: what the caller promises of `layout` is what is asked for here.
+        // SAFETY: `System.alloc` requires of `layout` exactly what the caller promises.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         born(layout.size());
-        // SAFETY: as above.
+        // SAFETY: `System.alloc_zeroed` requires of `layout` exactly what the caller promises.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         died(layout.size());
-        // SAFETY: the caller has `memory` from here, so from the system's allocator, with this layout.
+        // SAFETY: `memory` comes from this allocator, so from `System`, with this layout.
         unsafe { System.dealloc(memory, layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         died(layout.size());
         born(bytes);
-        // SAFETY: as above, and the caller promises of `bytes` what is asked for here.
+        // SAFETY: `memory` comes from `System` with this layout, and the caller promises of `bytes` what `System.realloc`
+        // requires.
         unsafe { System.realloc(memory, layout, bytes) }
     }
 }

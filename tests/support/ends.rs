@@ -5,23 +5,23 @@ use anyhow::{Context, Result, ensure};
 use rdpipe::RdmaConfig;
 use rdpipe::{Key, Listener, Stream, StreamConfig, Transport, TransportPolicy, connect};
 
-use super::proxy::{DATA, Deed, Mischief, Proxy, Way};
+use super::proxy::{Act, Connection, Plan, Proxy, Towards};
 
-/// A data path under test. Another one needs an implementation of this, and a line in the list of
-/// contracts.
+/// A data path under test. A new data path needs an implementation of this trait, and a line `over!(...)` in
+/// `stream/promises` and `stream/tokio_traits`.
 pub(crate) trait Ends: 'static {
-    /// Why this data path cannot be tested on this machine, if it cannot.
+    /// Returns the reason why this data path cannot be tested on this machine, or `None` if it can.
     fn missing() -> Option<String> {
         None
     }
 
-    /// `config` for this data path and no other.
+    /// Returns `config`, changed to allow this data path and no other.
     fn over(mut config: StreamConfig) -> StreamConfig {
         config.transport = TransportPolicy::Tcp;
         config
     }
 
-    /// A dialer and its acceptor, connected, each with its own configuration.
+    /// Returns a connected dialer and acceptor, each with its own configuration.
     fn pair(
         dialer: StreamConfig,
         acceptor: StreamConfig,
@@ -41,20 +41,20 @@ impl Ends for Tcp {
     }
 }
 
-/// TCP over loopback, with a bit flipped in what the dialer sends: in its second chunk's payload.
+/// TCP over loopback, with one flipped bit in the payload of the second chunk that the dialer sends.
 pub(crate) struct Flipped;
 
 impl Ends for Flipped {
     async fn pair(dialer: StreamConfig, acceptor: StreamConfig) -> Result<(Stream, Stream)> {
         let at = dialer.chunk_bytes as u64 * 3 / 2;
-        let flip = Mischief {
-            connection: DATA,
-            way: Way::ToAcceptor,
+        let flip = Plan {
+            connection: Connection::Data,
+            towards: Towards::Acceptor,
             at,
-            deed: Deed::Flip(3),
+            act: Act::Flip(3),
         };
         let (listener, key) = listener(acceptor)?;
-        let proxy = Proxy::to(listener.local_addr(), Some(flip)).await?;
+        let proxy = Proxy::start(listener.local_addr(), Some(flip));
         let ends = meet(listener, proxy.port(), &key, &Self::over(dialer)).await?;
         proxy.outlive_its_owner();
         Ok(ends)
@@ -80,7 +80,7 @@ impl Ends for Rdma {
     }
 }
 
-/// RDMA whose link is replaced again and again.
+/// RDMA with a renewal of the link after every few chunks.
 #[cfg(feature = "rdma")]
 pub(crate) struct Renewed;
 
@@ -101,7 +101,7 @@ impl Ends for Renewed {
 
 #[cfg(feature = "rdma")]
 fn over_rdma(mut config: StreamConfig, renew_after: u64) -> StreamConfig {
-    // What a test says about chunks it says about those of the path under test.
+    // A test that sets the size and number of chunks means those of the data path under test.
     (config.rdma.chunk_bytes, config.rdma.depth) = (config.chunk_bytes, config.depth);
     config.rdma.renew_after = renew_after;
     config.transport = TransportPolicy::Rdma;
@@ -117,14 +117,14 @@ async fn pair_over_rdma(dialer: StreamConfig, acceptor: StreamConfig) -> Result<
     Ok(ends)
 }
 
-/// A listener on a free port of loopback, with a key of its own.
+/// Returns a listener on a free port of loopback, and a new key for it.
 pub(crate) fn listener(config: StreamConfig) -> Result<(Listener, Key)> {
     let key = Key::generate()?.key().clone();
     let listener = Listener::bind("127.0.0.1:0".parse()?, key.clone(), config)?;
     Ok((listener, key))
 }
 
-/// Dials `port`, behind which `listener` is, and takes what it accepts.
+/// Dials `port`, which leads to `listener`. Returns the dialed and the accepted stream.
 pub(crate) async fn meet(
     mut listener: Listener,
     port: u16,

@@ -4,7 +4,7 @@
 //! is the one setting for machines that are slower still: a number that multiplies all of them.
 #![allow(
     dead_code,
-    reason = "each test binary, and that of the library, uses its own part of it"
+    reason = "each test binary, and that of the library, uses a part of this module"
 )]
 
 use std::{env, fs, thread, time::Duration};
@@ -20,26 +20,28 @@ pub(crate) fn patience(usual: Duration) -> Duration {
     usual.mul_f64(slowness(EMULATED_FOR_PATIENCE).ceil())
 }
 
-/// Returns the guard of a test's body, and of everything that has no closer one: what takes longer hangs.
+/// Returns the guard of the body of a test, and of every wait without a guard of its own: what takes longer hangs.
 pub(crate) fn generous() -> Duration {
     limit(Duration::from_secs(60))
 }
 
-/// Returns how soon a program must have noticed what is promised to be noticed within a second.
+/// Returns the time within which a program must detect an event that it promises to detect within a second.
 ///
-/// Four times the promise, and more on a busy machine, but never as long as the 30 s after which a silent peer counts as
-/// dead: whatever ends in less did not wait for that.
+/// The time is four times the promise, and more on a busy machine, but always shorter than the 30 s after which a silent
+/// peer counts as dead. So a program that ends in time did not wait for that timeout.
 pub(crate) fn soon() -> Duration {
     limit(Duration::from_secs(4)).min(Duration::from_secs(20))
 }
 
-/// An emulated processor is some 17 times slower than a real one, but the network and the disk are not.
+/// The factor of a limit on an emulated processor. It is some 17 times slower than a real one, but the network and the
+/// disk are not.
 const EMULATED_FOR_LIMITS: f64 = 10.0;
 
-/// A guest under emulation does little else, and the tests choose longer timeouts there themselves.
+/// The factor of a timeout in an emulated guest, which runs little besides the test. The tests that run there choose
+/// longer timeouts themselves.
 const EMULATED_FOR_PATIENCE: f64 = 2.0;
 
-/// More tasks than this for each processor are those of a build, which come and go.
+/// The largest load that counts, in tasks for each processor: a higher load comes from a build, whose tasks come and go.
 const MOST_LOAD: f64 = 8.0;
 
 /// Returns the factor that this machine is slower than an idle one: `RDPIPE_TEST_SLOWNESS` where that is set, else the

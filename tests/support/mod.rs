@@ -4,7 +4,7 @@
     unused_imports,
     unused_macros,
     unreachable_pub,
-    reason = "each test binary uses its own part of it"
+    reason = "each test binary uses a part of this module"
 )]
 
 #[macro_use]
@@ -24,19 +24,20 @@ pub(crate) mod states;
 pub(crate) mod waiting;
 pub(crate) mod wakes;
 
-/// Whether the tests that take long are wanted, too: `scripts/test --full`.
+/// Returns true if the long tests run too, as with `scripts/test --full`.
 pub(crate) fn is_full() -> bool {
     std::env::var("RDPIPE_FULL").is_ok_and(|value| value == "1")
 }
 
-/// Says why a test, or a part of it, cannot run here: past libtest's capture, in the words that `scripts/test` counts.
+/// Prints the reason why a test, or a part of it, cannot run here. The line bypasses the capture of libtest, and
+/// `scripts/test` counts lines that begin with `SKIPPED: `.
 pub(crate) fn skip(why: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
 }
 
-/// Why RDMA cannot be tested on this machine, if it cannot. Where `RDPIPE_REQUIRE_RDMA` is 1 nothing is missing: a machine
-/// without RDMA fails the test.
+/// Returns the reason why RDMA cannot be tested on this machine, or `None` if it can. With `RDPIPE_REQUIRE_RDMA=1` the
+/// result is always `None`, so that a test fails on a machine without RDMA.
 pub(crate) fn missing_rdma() -> Option<String> {
     let required = std::env::var("RDPIPE_REQUIRE_RDMA").is_ok_and(|value| value == "1");
     let devices = std::fs::read_dir("/sys/class/infiniband");

@@ -1,4 +1,4 @@
-//! Content that tells where it belongs: seeded, fast to make and to check.
+//! Pseudo-random content in which a byte at a wrong offset is a wrong byte; fast to make and to check.
 
 use std::{cmp, io, ops::Range};
 
@@ -10,29 +10,29 @@ use tokio::io::{
 
 use super::random::Random;
 
-/// Length after which the content repeats: a prime, so that bytes which were displaced by any
+/// The length after which the content repeats. It is a prime, so that bytes which were displaced by any
 /// number of chunks (short of a million of them) are wrong bytes.
 const PERIOD: usize = (1 << 20) + 7;
 
 /// An endless sequence of bytes.
 pub(crate) struct Pattern(Box<[u8]>);
 
-/// How a stream ended for its reader, after how many right bytes.
+/// The way in which a stream ended for its reader, and the offset up to which all bytes were right.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// With an end of file.
+    /// An end of file.
     Eof(u64),
-    /// With an error.
+    /// An error.
     Failed(u64, io::Error),
 }
 
 impl Pattern {
-    /// The sequence of this number.
+    /// Returns the sequence of this number.
     pub(crate) fn new(number: u64) -> Self {
         Self(Random::new(number).bytes(PERIOD).into())
     }
 
-    /// At most `most` of the bytes from `offset` on, at least one.
+    /// Returns at least one and at most `most` bytes from `offset` on.
     pub(crate) fn piece(&self, offset: u64, most: usize) -> &[u8] {
         let start = usize::try_from(offset % PERIOD as u64).expect("it is below the period");
         &self.0[start..cmp::min(PERIOD, start.saturating_add(most))]
@@ -53,15 +53,15 @@ impl Pattern {
         Ok(())
     }
 
-    /// Writes until that fails, but at most 16 GiB: what comes of a reader that leaves.
+    /// Writes until a write fails, and returns the error, as of a reader that is gone. Fails after 16 GiB.
     pub(crate) async fn write_on(&self, sink: &mut (impl AsyncWrite + Unpin)) -> Result<io::Error> {
         match self.write(sink, 0..16 << 30).await {
-            Ok(()) => bail!("16 GiB were written, and nobody had anything against it"),
+            Ok(()) => bail!("16 GiB were written without an error"),
             Err(error) => Ok(error),
         }
     }
 
-    /// Checks `bytes`, which were found at `offset`.
+    /// Checks `bytes`, which were read at `offset`.
     pub(crate) fn check(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let (mut at, mut rest) = (offset, bytes);
         while !rest.is_empty() {
@@ -103,7 +103,7 @@ impl Pattern {
         Ok(())
     }
 
-    /// Reads to the end, whatever that is, all bytes before it being right.
+    /// Reads to an end of file or an error, and checks all bytes before it.
     pub(crate) async fn drain(
         &self,
         source: &mut (impl AsyncBufRead + Unpin),
@@ -124,7 +124,7 @@ impl Pattern {
         }
     }
 
-    /// Reads the bytes of `range` and the end of file behind them.
+    /// Reads exactly the bytes of `range` and then an end of file.
     pub(crate) async fn read_all(
         &self,
         source: &mut (impl AsyncBufRead + Unpin),
@@ -139,7 +139,7 @@ impl Pattern {
 }
 
 impl End {
-    /// The stream's own error, where there must be one.
+    /// Returns the error of the stream. Fails if the stream ended with an end of file.
     pub(crate) fn failure(self) -> Result<Error> {
         match self {
             Self::Eof(at) => bail!("an end of file after {at} bytes, which was to be an error"),
@@ -148,7 +148,7 @@ impl End {
     }
 }
 
-/// The stream's error inside `error`.
+/// Returns the [`Error`] of the stream inside `error`, and checks that both have the same kind.
 pub(crate) fn own(error: &io::Error) -> Result<Error> {
     match Error::from_io(error) {
         Some(own) => {

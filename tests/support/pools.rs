@@ -5,16 +5,16 @@ use rdpipe::{Stream, StreamConfig};
 
 use super::{ends::Ends, pattern::Pattern, waiting::until};
 
-/// Payload of a chunk in most promises, in bytes: small, so that the pools are soon full.
+/// The payload of a chunk in most promises, in bytes: small, so that the pools are soon full.
 pub(crate) const CHUNK: u64 = 64 << 10;
 
-/// Slots of each pool in most promises.
+/// The number of slots of each pool in most promises.
 pub(crate) const DEPTH: u64 = 4;
 
-/// What a receive pool holds.
+/// The bytes that a receive pool holds.
 pub(crate) const POOL: u64 = CHUNK * DEPTH;
 
-/// `base` with small pools.
+/// Returns `base` with small pools.
 pub(crate) fn small(base: &StreamConfig) -> StreamConfig {
     let mut config = base.clone();
     config.chunk_bytes = usize::try_from(CHUNK).expect("64 KiB");
@@ -22,17 +22,17 @@ pub(crate) fn small(base: &StreamConfig) -> StreamConfig {
     config
 }
 
-/// Two connected ends with small pools.
+/// Returns two connected ends with small pools.
 pub(crate) async fn pair<E: Ends>(base: &StreamConfig) -> Result<(Stream, Stream)> {
     E::pair(small(base), small(base)).await
 }
 
-/// Bytes between two ends of which the second does not read: its pool and the chunk that waits for
+/// The bytes that fit between two ends while the second does not read: its pool, and the chunk that waits for
 /// credit at the first.
 pub(crate) const FULL: u64 = POOL + CHUNK;
 
-/// Writes the [`FULL`] bytes of `pattern` from `at` on, all of those before having been read. Whatever
-/// else is written then has to wait until `to` is read.
+/// Writes [`FULL`] bytes of `pattern` from `at` on; all earlier bytes must have been read. Any further write
+/// waits until `to` is read.
 pub(crate) async fn fill(from: &mut Stream, to: &Stream, pattern: &Pattern, at: u64) -> Result<()> {
     pattern.write(from, at..at + FULL).await?;
     until(|| to.stats().bytes_received == at + POOL).await;

@@ -1,30 +1,31 @@
-//! What this process holds, from /proc.
+//! What the kernel reports about processes, above all about the test's own process, and about itself.
 
 use std::fs;
 
-/// Threads of this process.
+/// Returns the number of threads of this process.
 pub(crate) fn threads() -> usize {
     entries("/proc/self/task")
 }
 
-/// Open descriptors of this process.
+/// Returns the number of open descriptors of this process.
 pub(crate) fn descriptors() -> usize {
-    // The one that reads the directory is there at every count.
+    // Every count includes the descriptor that reads the directory.
     entries("/proc/self/fd")
 }
 
-/// Resident memory that this process has written to, in bytes: not the pages of the program that
-/// happen to have been looked at.
+/// Returns the resident memory that this process has written to, in bytes. The pages of the program file do not
+/// count.
 pub(crate) fn resident_bytes() -> u64 {
-    status_bytes("RssAnon:")
+    status_kib("self", "RssAnon:") << 10
 }
 
-/// Memory that is registered with devices, in bytes.
+/// Returns the memory that this process has registered with devices, in bytes.
 pub(crate) fn pinned_bytes() -> u64 {
-    status_bytes("VmPin:")
+    status_kib("self", "VmPin:") << 10
 }
 
-/// Objects in use of one of the kernel's caches; only root is told.
+/// Returns the number of objects in use of a cache of the kernel, or `None` if this user may not read it: only root
+/// may.
 pub(crate) fn slab_objects(cache: &str) -> Option<u64> {
     let caches = fs::read_to_string("/proc/slabinfo").ok()?;
     caches.lines().find_map(|line| {
@@ -34,20 +35,28 @@ pub(crate) fn slab_objects(cache: &str) -> Option<u64> {
     })
 }
 
-/// What the kernel holds in its caches and cannot give back, in bytes.
+/// Returns the memory in the caches of the kernel that it cannot reclaim, in bytes.
 pub(crate) fn slab_bytes() -> u64 {
-    bytes_in("/proc/meminfo", "SUnreclaim:")
+    kib_in("/proc/meminfo", "SUnreclaim:") << 10
 }
 
-fn status_bytes(name: &str) -> u64 {
-    bytes_in("/proc/self/status", name)
+/// A number of KiB in the status of a process, `self` or its number.
+pub(crate) fn status_kib(process: &str, name: &str) -> u64 {
+    kib_in(&format!("/proc/{process}/status"), name)
 }
 
-fn bytes_in(path: &str, name: &str) -> u64 {
-    let status = fs::read_to_string(path).expect("this is Linux");
-    let line = status.lines().find(|line| line.starts_with(name));
-    let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
-    kib.expect("it is a number of kB") << 10
+/// What stands behind `name` in a text of lines.
+pub(crate) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = text.lines();
+    lines
+        .find_map(|line| line.strip_prefix(name))
+        .map(str::trim)
+}
+
+fn kib_in(path: &str, name: &str) -> u64 {
+    let text = fs::read_to_string(path).expect("this is Linux, and the process runs");
+    let kib = field(&text, name).and_then(|kib| kib.strip_suffix(" kB"));
+    kib.expect("the kernel counts").parse().expect("a number")
 }
 
 fn entries(path: &str) -> usize {

@@ -1,6 +1,6 @@
-//! Promises of a stream, each one generic over the data path, as tests over one data path.
+//! A macro that makes tests over one data path of promises that are generic over it.
 
-/// Makes a test of every `noun::promise` beside the module that it is used in, over `$ends`.
+/// Makes a test over `$ends` of every `noun::promise`, where `noun` is a module beside the one that uses the macro.
 macro_rules! promises {
     (over $ends:ty: $($noun:ident::$promise:ident),* $(,)?) => { $(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

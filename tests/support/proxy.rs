@@ -1,248 +1,285 @@
-//! A TCP proxy that does harm where it is told to: cuts a connection, or flips a bit in it.
+//! A TCP proxy between a dialer and an acceptor that does harm where it is told to: cuts a connection, flips a bit in it, or
+//! lets nothing through any more.
 
 use std::{
-    io,
-    net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard},
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
 };
 
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{
-        TcpListener, TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
-};
-use tokio_util::sync::{CancellationToken, DropGuard};
-
-/// The number of a stream's control connection, among those that a proxy forwards.
-pub(crate) const CONTROL: usize = 0;
-
-/// The number of its data connection.
-pub(crate) const DATA: usize = 1;
-
-/// How much of each connection is recorded, in bytes.
+/// How much of what the dialer says on each connection is recorded, in bytes.
 const TAPE_BYTES: usize = 64 << 10;
 
-/// Which way bytes travel.
+/// What is forwarded at once, in bytes: less than any chunk, whose buffers some tests count.
+const BUFFER_BYTES: usize = 16 << 10;
+
+/// Which of a stream's two connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// From the dialer to the acceptor.
-    ToAcceptor,
-    /// From the acceptor to the dialer.
-    ToDialer,
+pub(crate) enum Connection {
+    Control,
+    Data,
 }
 
-/// What to do, and where.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Mischief {
-    /// On which connection, counted from 0 in the order in which they were opened.
-    pub(crate) connection: usize,
-    /// On its bytes in which direction.
-    pub(crate) way: Way,
-    /// After so many of them.
-    pub(crate) at: u64,
-    /// What.
-    pub(crate) deed: Deed,
+/// Which way bytes travel. rdsend dials, rdrecv accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Towards {
+    Acceptor,
+    Dialer,
 }
 
-/// What can be done to a connection.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Deed {
-    /// Closes it, both ways.
+/// What is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Act {
+    /// The connection is closed on both sides.
     Cut,
-    /// Flips this bit, 0 to 7, of one byte.
+    /// This bit, 0 to 7, of one byte is another.
     Flip(u8),
+    /// Nothing more passes, on either connection, and both stay open: the cable is out.
+    Silence,
 }
 
-/// Forwards connections to one address until it is dropped.
+/// The harm that a proxy does, once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    /// On the first connection of this kind that comes so far.
+    pub(crate) connection: Connection,
+    pub(crate) towards: Towards,
+    /// At this byte of that direction.
+    pub(crate) at: u64,
+    pub(crate) act: Act,
+}
+
+/// Forwards connections to one address, with threads of its own. Dropped, it cuts all of them.
 pub(crate) struct Proxy {
     address: SocketAddr,
-    book: Arc<Mutex<Book>>,
-    closing: DropGuard,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    closed: Condvar,
 }
 
 #[derive(Default)]
-struct Book {
-    mischief: Option<Mischief>,
-    connections: Vec<Ledger>,
+struct State {
+    plan: Option<Plan>,
+    has_acted: bool,
+    is_silent: bool,
+    is_closed: bool,
+    connections: Vec<Carried>,
+    /// Both sockets of every connection.
+    sockets: Vec<TcpStream>,
 }
 
 /// What one connection has carried so far.
-#[derive(Default)]
-struct Ledger {
-    /// To the acceptor, then to the dialer.
+struct Carried {
+    connection: Connection,
+    /// Bytes to the acceptor, then to the dialer.
     forwarded: [u64; 2],
     /// The beginning of what the dialer said.
     tape: Vec<u8>,
 }
 
 impl Proxy {
-    /// Forwards to `target`.
-    pub(crate) async fn to(target: SocketAddr, mischief: Option<Mischief>) -> io::Result<Self> {
-        let socket = TcpListener::bind("127.0.0.1:0").await?;
-        let address = socket.local_addr()?;
-        let book = Arc::new(Mutex::new(Book {
-            mischief,
-            connections: Vec::new(),
-        }));
-        let closed = CancellationToken::new();
-        let serving = serve(socket, target, Arc::clone(&book), closed.clone());
-        tokio::spawn(closed.clone().run_until_cancelled_owned(serving));
-        Ok(Self {
-            address,
-            book,
-            closing: closed.drop_guard(),
-        })
+    /// A proxy for the acceptor that listens on `target`.
+    pub(crate) fn start(target: SocketAddr, plan: Option<Plan>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let state = Mutex::new(State {
+            plan,
+            ..State::default()
+        });
+        let closed = Condvar::new();
+        let shared = Arc::new(Shared { state, closed });
+        let serving = Arc::clone(&shared);
+        thread::spawn(move || {
+            for dialer in listener.incoming().flatten() {
+                if serving.state().is_closed {
+                    return;
+                }
+                let Ok(acceptor) = TcpStream::connect(target) else {
+                    continue;
+                };
+                let shared = Arc::clone(&serving);
+                thread::spawn(move || shared.connect(&dialer, &acceptor));
+            }
+        });
+        Self { address, shared }
     }
 
-    /// Goes on forwarding until the runtime ends.
+    /// Goes on forwarding until the test's process ends.
     pub(crate) fn outlive_its_owner(self) {
-        self.closing.disarm();
+        std::mem::forget(self);
     }
 
-    /// The port it listens on.
+    /// The port where a dialer finds it.
     pub(crate) fn port(&self) -> u16 {
         self.address.port()
     }
 
     /// Changes what it will do.
-    pub(crate) fn plan(&self, mischief: Mischief) {
-        lock(&self.book).mischief = Some(mischief);
+    pub(crate) fn plan(&self, plan: Plan) {
+        self.shared.state().plan = Some(plan);
     }
 
-    /// Whether what it was to do has still to come.
-    pub(crate) fn is_waiting(&self) -> bool {
-        lock(&self.book).mischief.is_some()
+    /// Whether the harm has been done.
+    pub(crate) fn has_acted(&self) -> bool {
+        self.shared.state().has_acted
     }
 
-    /// Bytes that a connection has carried so far.
-    pub(crate) fn forwarded(&self, connection: usize, way: Way) -> u64 {
-        lock(&self.book)
-            .connections
-            .get(connection)
-            .map_or(0, |it| it.forwarded[way as usize])
+    /// How many connections were opened so far.
+    pub(crate) fn connections(&self) -> usize {
+        self.shared.state().connections.len()
     }
 
-    /// What the dialer said on each connection, in the order in which they were opened.
-    pub(crate) fn tapes(&self) -> Vec<Vec<u8>> {
-        lock(&self.book)
-            .connections
-            .iter()
-            .map(|it| it.tape.clone())
-            .collect()
+    /// Bytes that the first connection of this kind has carried so far.
+    pub(crate) fn forwarded(&self, connection: Connection, towards: Towards) -> u64 {
+        let state = self.shared.state();
+        let mut all = state.connections.iter();
+        let first = all.find(|it| it.connection == connection);
+        first.map_or(0, |it| it.forwarded[towards as usize])
+    }
+
+    /// What the dialer said on the first connection of this kind.
+    pub(crate) fn tape(&self, connection: Connection) -> Vec<u8> {
+        let state = self.shared.state();
+        let mut all = state.connections.iter();
+        let first = all.find(|it| it.connection == connection);
+        first.map_or_else(Vec::new, |it| it.tape.clone())
     }
 }
 
-async fn serve(
-    socket: TcpListener,
-    target: SocketAddr,
-    book: Arc<Mutex<Book>>,
-    closed: CancellationToken,
-) {
-    while let Ok((dialer, _)) = socket.accept().await {
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        state.is_closed = true;
+        for socket in state.sockets.drain(..) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+        drop(state);
+        self.shared.closed.notify_all();
+        // The accepting thread checks whether the proxy has ended when a connection arrives.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forwards one connection, in two threads.
+    fn connect(self: Arc<Self>, dialer: &TcpStream, acceptor: &TcpStream) {
+        // "RDPIPE", the version, and what the connection is for.
+        let mut preamble = [0; 8];
+        while dialer
+            .peek(&mut preamble)
+            .is_ok_and(|count| (1..8).contains(&count))
+        {
+            thread::yield_now();
+        }
+        let connection = match preamble[7] {
+            b'D' => Connection::Data,
+            _ => Connection::Control,
+        };
+        let copy = |socket: &TcpStream| {
+            socket.set_nodelay(true).expect("a socket");
+            socket.try_clone().expect("a socket")
+        };
         let number = {
-            let mut book = lock(&book);
-            book.connections.push(Ledger::default());
-            book.connections.len() - 1
+            let mut state = self.state();
+            if state.is_closed {
+                return;
+            }
+            state.sockets.extend([copy(dialer), copy(acceptor)]);
+            state.connections.push(Carried {
+                connection,
+                forwarded: [0; 2],
+                tape: Vec::new(),
+            });
+            state.connections.len() - 1
         };
-        let book = Arc::clone(&book);
-        let forwarding = async move {
-            // Whatever ends it: both sockets are closed here, and that is what the two ends see.
-            let _ = forward(dialer, target, &book, number).await;
+        let there = Direction {
+            shared: Arc::clone(&self),
+            number,
+            towards: Towards::Acceptor,
         };
-        tokio::spawn(closed.clone().run_until_cancelled_owned(forwarding));
+        let back = Direction {
+            shared: self,
+            number,
+            towards: Towards::Dialer,
+        };
+        let (from, to) = (copy(dialer), copy(acceptor));
+        thread::spawn(move || there.pass(&from, &to));
+        back.pass(acceptor, dialer);
     }
-}
-
-async fn forward(
-    dialer: TcpStream,
-    target: SocketAddr,
-    book: &Mutex<Book>,
-    number: usize,
-) -> io::Result<()> {
-    let acceptor = TcpStream::connect(target).await?;
-    dialer.set_nodelay(true)?;
-    acceptor.set_nodelay(true)?;
-    let (from_dialer, to_dialer) = dialer.into_split();
-    let (from_acceptor, to_acceptor) = acceptor.into_split();
-    let there = Lane {
-        book,
-        number,
-        way: Way::ToAcceptor,
-    };
-    let back = Lane {
-        book,
-        number,
-        way: Way::ToDialer,
-    };
-    tokio::try_join!(
-        there.carry(from_dialer, to_acceptor),
-        back.carry(from_acceptor, to_dialer)
-    )?;
-    Ok(())
 }
 
 /// One direction of one connection.
-struct Lane<'a> {
-    book: &'a Mutex<Book>,
+struct Direction {
+    shared: Arc<Shared>,
     number: usize,
-    way: Way,
+    towards: Towards,
 }
 
-impl Lane<'_> {
-    async fn carry(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) -> io::Result<()> {
-        let mut buffer = vec![0; 64 << 10];
+impl Direction {
+    /// Passes bytes on until either side ends. An end passes on as an end, so that the last words in the other direction
+    /// still arrive; whatever else happens closes both sides.
+    fn pass(&self, from: &TcpStream, to: &TcpStream) {
+        if self.carry(from, to).is_ok() {
+            let _ = to.shutdown(Shutdown::Write);
+        } else {
+            let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+        }
+    }
+
+    fn carry(&self, mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
+        let mut buffer = vec![0; BUFFER_BYTES];
         loop {
-            let count = from.read(&mut buffer).await?;
+            let count = from.read(&mut buffer)?;
             if count == 0 {
-                return to.shutdown().await;
+                return Ok(());
             }
-            let (bytes, cut) = self.meddle(&mut buffer[..count]);
-            to.write_all(bytes).await?;
-            if cut {
+            let (bytes, is_cut) = self.meddle(&mut buffer[..count]);
+            to.write_all(bytes)?;
+            if is_cut {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
         }
     }
 
-    /// Does what was planned if it is time, and enters the bytes in the book. What is returned is
-    /// to be forwarded; `true`: and nothing after it.
+    /// Does what was planned if it is time, and takes note of the bytes. What is returned is to be forwarded; `true`: and
+    /// nothing after it.
     fn meddle<'b>(&self, bytes: &'b mut [u8]) -> (&'b [u8], bool) {
-        let mut book = lock(self.book);
-        let before = book.connections[self.number].forwarded[self.way as usize];
-        let here = |it: &mut Mischief| {
-            let mine = it.connection == self.number && it.way == self.way;
-            mine && (before..before + bytes.len() as u64).contains(&it.at)
+        let mut state = self.shared.state();
+        let carried = &state.connections[self.number];
+        let (connection, before) = (carried.connection, carried.forwarded[self.towards as usize]);
+        let is_due = |plan: &mut Plan| {
+            let here = plan.connection == connection && plan.towards == self.towards;
+            here && (before..before + bytes.len() as u64).contains(&plan.at)
         };
-        let mischief = book.mischief.take_if(here);
-        let mut count = bytes.len();
-        if let Some(Mischief { at, deed, .. }) = mischief {
-            let at = usize::try_from(at - before).expect("it is in the buffer");
-            match deed {
-                Deed::Cut => count = at,
-                Deed::Flip(bit) => bytes[at] ^= 1 << bit,
+        let due = state.plan.take_if(is_due);
+        let (mut count, mut is_cut) = (bytes.len(), false);
+        if let Some(plan) = due {
+            let at = usize::try_from(plan.at - before).expect("it is in the buffer");
+            match plan.act {
+                Act::Cut => (count, is_cut) = (at, true),
+                Act::Flip(bit) => bytes[at] ^= 1 << bit,
+                Act::Silence => state.is_silent = true,
             }
+            state.has_acted = true;
         }
-        let ledger = &mut book.connections[self.number];
-        ledger.forwarded[self.way as usize] += count as u64;
-        if self.way == Way::ToAcceptor {
-            let room = TAPE_BYTES.saturating_sub(ledger.tape.len());
-            ledger.tape.extend_from_slice(&bytes[..count.min(room)]);
+        while state.is_silent && !state.is_closed {
+            let waited = self.shared.closed.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
         }
-        (
-            &bytes[..count],
-            matches!(
-                mischief,
-                Some(Mischief {
-                    deed: Deed::Cut,
-                    ..
-                })
-            ),
-        )
+        let carried = &mut state.connections[self.number];
+        carried.forwarded[self.towards as usize] += count as u64;
+        if self.towards == Towards::Acceptor {
+            let room = TAPE_BYTES.saturating_sub(carried.tape.len());
+            carried.tape.extend_from_slice(&bytes[..count.min(room)]);
+        }
+        (&bytes[..count], is_cut)
     }
-}
-
-fn lock(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
-    book.lock().expect("nobody panics with the book in hand")
 }

@@ -37,6 +37,11 @@ impl Random {
     }
 }
 
+/// So many bytes, no two chunks of which are alike: the same ones for the same number.
+pub(crate) fn random_bytes(count: usize) -> Vec<u8> {
+    Random::new(count as u64).bytes(count)
+}
+
 /// What all numbers of this run come from.
 pub(crate) fn seed() -> u64 {
     let given = std::env::var("RDPIPE_TEST_SEED").ok();

@@ -1,4 +1,4 @@
-//! The states in which a stream can be let go of.
+//! The states in which the tests of leaks drop a stream.
 
 use anyhow::{Result, bail, ensure};
 use rdpipe::Stream;
@@ -6,10 +6,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{pattern::Pattern, waiting::until};
 
-/// Slots that a stream must have for this: one of the states is that all of them are full.
+/// The number of slots that a stream must have for [`let_go`]: in one of the states all of them are full.
 pub(crate) const DEPTH: usize = 4;
 
-/// Lets go of both ends of a stream of [`DEPTH`] slots of 8 KiB, in the state of this number.
+/// Brings a stream of [`DEPTH`] slots of 8 KiB into the state of this number, and drops both ends.
 pub(crate) async fn let_go(a: Stream, b: Stream, number: u32) -> Result<()> {
     match number % 8 {
         0..=2 => to_the_end(a, b).await,
@@ -42,7 +42,7 @@ async fn to_the_end(mut a: Stream, mut b: Stream) -> Result<()> {
     Ok(())
 }
 
-/// The pools are full and a write waits.
+/// Drops both ends while the pools are full and a write waits.
 async fn full_then_dropped(mut a: Stream, b: Stream) -> Result<()> {
     let pattern = Pattern::new(41);
     let full = async { until(|| b.stats().chunks_received == DEPTH as u64).await };
@@ -58,7 +58,7 @@ async fn half_read_then_dropped(mut a: Stream, mut b: Stream) -> Result<()> {
     a.shutdown().await?;
     pattern.read(&mut b, 0..10_000).await?;
     drop(b);
-    ensure!(a.finish().await.is_err(), "confirmed by nobody");
+    ensure!(a.finish().await.is_err(), "finished without a confirmation");
     Ok(())
 }
 

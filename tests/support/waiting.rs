@@ -1,4 +1,4 @@
-//! Waiting, but not for ever.
+//! Waits with a time limit.
 
 use std::{future::Future, time::Duration};
 
@@ -10,7 +10,7 @@ use tokio::{
 
 pub(crate) use super::limits::{generous, limit, patience};
 
-/// What `body` comes to. A hang is a failure that bears its name.
+/// Returns the outcome of `body`. If `body` takes longer than `limit`, the test fails with `name` in its message.
 pub(crate) async fn within<T>(
     limit: Duration,
     name: &str,
@@ -22,14 +22,15 @@ pub(crate) async fn within<T>(
         .context(name.to_owned())
 }
 
-/// Waits until something can be seen from outside; the test's own limit is the end of it.
+/// Calls `seen` every millisecond until it returns true. The limit of the test ends a wait that never succeeds.
 pub(crate) async fn until(mut seen: impl FnMut() -> bool) {
     while !seen() {
         sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// Runs both in tasks of their own. The first failure is the outcome, and ends the other.
+/// Runs two futures, each in a task. Returns both outcomes; the first failure is returned at once and ends the other
+/// task.
 pub(crate) async fn together<A: Send + 'static, B: Send + 'static>(
     a: impl Future<Output = Result<A>> + Send + 'static,
     b: impl Future<Output = Result<B>> + Send + 'static,

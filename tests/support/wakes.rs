@@ -10,7 +10,7 @@ use std::{
 
 use super::waiting::until;
 
-/// How often somebody was woken.
+/// The number of times that a waker was woken.
 #[derive(Default)]
 pub(crate) struct Wakes(AtomicUsize);
 
@@ -21,28 +21,27 @@ impl Wake for Wakes {
 }
 
 impl Wakes {
-    /// None so far.
+    /// Returns a counter at zero.
     pub(crate) fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// What wakes this one.
+    /// Returns a waker whose wakes this counter counts.
     fn waker(self: &Arc<Self>) -> Waker {
         Arc::clone(self).into()
     }
 
-    /// So far.
+    /// Returns the number of wakes so far.
     pub(crate) fn count(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// What `poll` comes to at once; whoever has to wait then wakes this one.
+    /// Calls `poll` once with a waker of this counter, and returns the result.
     pub(crate) fn poll<T>(self: &Arc<Self>, poll: impl FnOnce(&mut Context<'_>) -> T) -> T {
         poll(&mut Context::from_waker(&self.waker()))
     }
 
-    /// What `poll` comes to, which is polled again only after it has woken this one: a wake that is
-    /// lost is a hang.
+    /// Calls `poll` until it is ready, each time only after a wake: a lost wake is a hang.
     pub(crate) async fn drive<T>(
         self: &Arc<Self>,
         mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,

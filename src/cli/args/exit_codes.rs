@@ -1,26 +1,29 @@
-//! The one table of exit codes, which every program's `--help` shows and the guide in `docs/` repeats.
+//! The table of the exit codes of all programs. Each `--help` shows its part, and the pages in `docs/` repeat it.
 
 use std::fmt::Write as _;
 
-/// What one exit code means: the same thing in every program, in the words of its work.
+/// One exit code and its meaning, worded for each program.
 pub(crate) struct ExitRow {
-    /// The number, or how it comes about.
+    /// The exit code as the help shows it: a number, `N` or `128+N`.
     pub(crate) code: &'static str,
-    /// The meaning for rdsend and rdrecv; none where they never exit so.
+    /// The meaning for rdsend and rdrecv; `None` if they never exit with this code.
     pub(crate) pair: Option<&'static str>,
-    /// The meaning for rdpipe.
+    /// The meaning for rdpipe; `None` if rdpipe never exits with this code.
     pub(crate) rdpipe: Option<&'static str>,
-    /// The meaning for rdcat, which reads files as rdpipe does, and joins two hosts as the pair does.
+    /// The meaning for rdcat; `None` if rdcat never exits with this code. rdcat reads files as rdpipe does, and joins two
+    /// hosts as rdsend and rdrecv do.
     pub(crate) rdcat: Option<&'static str>,
 }
 
-/// Every exit code of every program. A new program takes its codes from here, and does not add a meaning to one.
+/// The exit codes of all programs. A new program uses these codes and gives none of them a second meaning.
 pub(crate) const EXIT_CODES: [ExitRow; 9] = [
     ExitRow {
         code: "0",
         pair: Some("all bytes were delivered, and the other end confirmed that it took them"),
         rdpipe: Some("every stage succeeded"),
-        rdcat: Some("every file was written; with a ticket: all bytes, both ways, were taken"),
+        rdcat: Some(
+            "every file was written; with a ticket: all bytes of both directions were delivered and confirmed",
+        ),
     },
     ExitRow {
         code: "N",
@@ -72,11 +75,13 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         code: "255",
         pair: Some("no connection, different keys, or a transport that failed"),
         rdpipe: Some("ssh, an agent or the network failed, whatever the stages report"),
-        rdcat: Some("ssh, an agent or the network failed; no connection, or another key"),
+        rdcat: Some(
+            "ssh, an agent or the network failed, no connection was possible, or the keys differ",
+        ),
     },
 ];
 
-/// The end of a `--help`: the rows for which `meaning` has words.
+/// Returns the table of exit codes that ends a `--help`: the rows for which `meaning` returns a text.
 pub(crate) fn exit_codes(meaning: impl Fn(&ExitRow) -> Option<&'static str>) -> String {
     let mut text = "Exit codes:".to_owned();
     for row in &EXIT_CODES {
@@ -88,7 +93,7 @@ pub(crate) fn exit_codes(meaning: impl Fn(&ExitRow) -> Option<&'static str>) -> 
     text
 }
 
-/// Appends the words to a line that has [`INDENT`] columns, and breaks it before [`WIDTH`].
+/// Appends `words` to `text`, whose last line has [`INDENT`] columns, and breaks lines before they exceed [`WIDTH`].
 fn append_wrapped(text: &mut String, words: &str) {
     let mut column = INDENT;
     for (number, word) in words.split(' ').enumerate() {
@@ -104,10 +109,10 @@ fn append_wrapped(text: &mut String, words: &str) {
     }
 }
 
-/// Where the meanings begin.
+/// The column in which the meanings begin.
 const INDENT: usize = 9;
 
-/// As wide as the rest of the help's own lines.
+/// The longest line of the table, in columns: as wide as the examples in the help.
 const WIDTH: usize = 98;
 
 #[cfg(test)]
@@ -121,7 +126,7 @@ mod tests {
     };
 
     #[test]
-    fn every_way_to_exit_has_a_row() {
+    fn every_exit_code_has_a_row_in_the_table() {
         use Exit::{Connection, Local, Ok, ReaderClosed, Remote, Unconfirmed, Usage};
         let exits = [
             Ok,
@@ -146,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn every_help_ends_with_the_table() {
+    fn every_help_ends_with_the_table_of_exit_codes() {
         let ends = [
             (RdsendArgs::command(), exit_codes(|row| row.pair)),
             (RdrecvArgs::command(), exit_codes(|row| row.pair)),
@@ -161,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guide_has_the_same_table() {
+    fn the_pages_in_docs_have_the_same_exit_codes_as_the_help() {
         let pair: fn(&ExitRow) -> Option<&'static str> = |row| row.pair;
         let rdpipe: fn(&ExitRow) -> Option<&'static str> = |row| row.rdpipe;
         let pages = [

@@ -1,32 +1,32 @@
-//! What `--help` teaches beyond the options.
+//! The parts of `--help` beside the options: examples, segments, keys, tickets and exit codes.
 
 use super::exit_codes::exit_codes;
 
-/// The end of `rdrecv --help`.
+/// Returns the end of `rdrecv --help`: examples, keys and exit codes.
 pub(crate) fn rdrecv() -> String {
     format!("{EXAMPLES}\n\n{KEYS}\n\n{}", exit_codes(|row| row.pair))
 }
 
-/// The arguments of `rdpipe`.
-pub(crate) const SEGMENT: &str = "What runs where: [user@]HOST:COMMAND, or :COMMAND for this machine; `< FILE`, `> FILE` and `>> FILE` are commands, too";
+/// The help line of rdpipe's arguments.
+pub(crate) const SEGMENT: &str = "Stage of the pipeline: [user@]HOST:COMMAND, or :COMMAND for this machine; `< FILE`, `> FILE` and `>> FILE` are commands too";
 
-/// The end of `rdpipe --help`.
+/// Returns the end of `rdpipe --help`: examples, segments and exit codes.
 pub(crate) fn rdpipe() -> String {
     format!("{RDPIPE}\n\n{}", exit_codes(|row| row.rdpipe))
 }
 
-/// The end of `rdcat --help`.
+/// Returns the end of `rdcat --help`: files, tickets and exit codes.
 pub(crate) fn rdcat() -> String {
     format!("{RDCAT}\n\n{}", exit_codes(|row| row.rdcat))
 }
 
-/// The end of `rdsend --help`.
+/// Returns the end of `rdsend --help`, which equals that of rdrecv.
 pub(crate) fn rdsend() -> String {
-    // The same: whoever reads one of them has to type both.
+    // A user of one program types the command lines of both.
     rdrecv()
 }
 
-/// The examples of the manual, and what else one must know.
+/// The examples and the forms of a segment in `rdpipe --help`.
 const RDPIPE: &str = "\
 Examples:
   $ rdpipe fs1:'wc -c' < myfile
@@ -35,58 +35,60 @@ Examples:
            logs:'wc -c >> snap_sizes; echo done'
 
 Segments:
-  HOST:COMMAND       runs in the login shell on HOST, over ssh; [user@] may stand in front, and an
-                     IPv6 address in brackets
-  :COMMAND           runs on this machine
-  HOST:'< FILE'      sends FILE; in the middle of a pipeline once all before it has succeeded
-  HOST:'> FILE'      writes FILE, which is replaced only when all before it has succeeded
+  HOST:COMMAND       runs COMMAND in the login shell on HOST, over ssh; HOST may begin with user@,
+                     and an IPv6 address is written in brackets
+  :COMMAND           runs COMMAND in the login shell on this machine
+  HOST:'< FILE'      sends FILE; in the middle of a pipeline, after all stages before have succeeded
+  HOST:'> FILE'      replaces FILE when all stages before have succeeded
   HOST:'>> FILE'     appends to FILE
-  What comes in goes to the first, unless it is a terminal; what the last gives comes out.
-  The data goes from host to host. It is checked, but not encrypted.";
+  rdpipe's stdin feeds the first command, unless it is a terminal; the output of the last command
+  appears on rdpipe's stdout.
+  The data goes directly from host to host. It is checked, but not encrypted.";
 
-/// Files, then tickets.
+/// The examples and explanations in `rdcat --help`: files, then tickets.
 const RDCAT: &str = "\
 Files:
-  $ rdcat fs1:/data/big > big                        over ssh, which only brings up the far end
-  $ rdcat fs1:'my notes' fs1:~/log fs2:/etc/motd     one after the other, as cat would
+  $ rdcat fs1:/data/big > big                        ssh only starts the far end
+  $ rdcat fs1:'my notes' fs1:~/log fs2:/etc/motd     one file after the other, as cat does
   $ rdcat :here there:there | sort
-  PATH is taken as it is: no shell sees it, and nothing in it needs quoting for the other host.
-  It begins where a login begins, or with `:` in this directory; ~/ is the home directory. [user@]
-  may stand in front of HOST, and an IPv6 address in brackets. What cannot be read is named, and
-  the others still come.
+  PATH is passed unchanged: no shell expands it, and it needs no quoting for the other host. A
+  relative PATH starts in the directory where a login starts, and that of :PATH in the current
+  directory; ~/ is the home directory. HOST may begin with user@, and an IPv6 address is written
+  in brackets. A file that cannot be opened is named in a message and left out.
 
 Tickets, without ssh:
   [hostA] $ rdcat -l --recv > copy
   rdcat: hostA: to connect, type on the other host:
     rdcat rdt1...
   [hostB] $ rdcat rdt1... < file
-  What is typed or piped into one comes out of the other, both ways; each way ends with its input.
-  --send or --recv, on either host, make it one way: stdin or stdout of a terminal is left alone.
-  A ticket holds addresses (-H: this one), port and key, and is good for one connection. It is a
-  secret: as an argument it is hidden from ps once rdcat runs; RDCAT_TICKET in the environment and
-  --ticket-file are quieter.
+  What enters one rdcat comes out of the other, in both directions at once. Each direction ends
+  with its input. --send or --recv, on either host, uses one direction only: use it where stdin is
+  a terminal.
+  A ticket holds the addresses of the host (or that of -H), the port and a key. It is good for one
+  connection. It is a secret: rdcat overwrites it in its argument list at the start, so ps does not
+  show it. The history of the shell has it, unless RDCAT_TICKET or --ticket-file passes it.
 
-The data goes from host to host. It is checked, but not encrypted.";
+The data goes directly from host to host. It is checked, but not encrypted.";
 
-/// The example of the manual, then the same without a key to think of.
+/// The examples in the help of rdsend and rdrecv: with a key of the user's choice, and with a key that rdrecv makes.
 const EXAMPLES: &str = "\
-Example, the receiver first:
+Example; start the receiver first:
   [hostB] $ rdrecv 12345 secret_key > mycopy
   [hostA] $ rdsend hostB 12345 secret_key < myfile
 
-The same with a key that rdrecv makes and shows:
+With a key that rdrecv makes and prints:
   [hostB] $ rdrecv 12345 -o mycopy
   [hostA] $ RDPIPE_KEY=rdk1... rdsend hostB 12345 -i myfile";
 
-/// Where keys come from.
+/// The places from which rdsend and rdrecv take the key.
 const KEYS: &str = "\
 Keys:
-  Both ends need the same key. It is taken from the first of these:
-    KEY              as an argument; hidden from ps once the program runs
-    --key-file FILE  its first line; nobody else should be able to read the file
-    RDPIPE_KEY       from the environment
-  Without any, rdrecv makes a key and tells what to type on the other host.
-  The key keeps strangers out. The data is checked, but not encrypted.";
+  Both ends need the same key. They take it from the first of these places:
+    KEY              an argument; overwritten at the start, so ps does not show it
+    --key-file FILE  the first line of FILE; give FILE the mode 0600
+    RDPIPE_KEY       a variable of the environment; overwritten at the start too
+  Without a key, rdrecv makes one and prints the command for the other host.
+  Programs without the key cannot connect. The data is checked, but not encrypted.";
 
 #[cfg(test)]
 mod tests {
@@ -97,7 +99,7 @@ mod tests {
     use crate::cli::args::{RdrecvArgs, RdsendArgs};
 
     #[test]
-    fn help_teaches() {
+    fn help_shows_examples_keys_and_exit_codes() {
         for mut command in [RdrecvArgs::command(), RdsendArgs::command()] {
             let help = command.render_long_help().to_string();
             for taught in [
@@ -121,7 +123,7 @@ mod tests {
         println!("{}", RdrecvArgs::command().render_long_help());
     }
 
-    /// In a process of its own, because a test cannot safely change its environment.
+    /// Runs `prints_help` in another process, because a test cannot safely change its own environment.
     #[test]
     fn help_never_shows_the_key() {
         let output = Command::new(env::current_exe().unwrap())
@@ -130,11 +132,11 @@ mod tests {
                 "--nocapture",
                 "cli::args::help::tests::prints_help",
             ])
-            .env("RDPIPE_KEY", "tell_nobody_this")
+            .env("RDPIPE_KEY", "keep_this_secret")
             .output()
             .unwrap();
         let help = String::from_utf8(output.stdout).unwrap();
         assert!(help.contains("Exit codes:") && help.contains("RDPIPE_KEY"));
-        assert!(!help.contains("tell_nobody_this"));
+        assert!(!help.contains("keep_this_secret"));
     }
 }

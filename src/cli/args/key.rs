@@ -1,4 +1,4 @@
-//! Where the key comes from: KEY, `--key-file` or the environment, in this order.
+//! The sources of the key: the argument KEY, `--key-file`, then the environment.
 
 use std::{
     env,
@@ -24,26 +24,26 @@ pub(crate) const KEY_VARIABLE: &str = "RDPIPE_KEY";
 
 /// The arguments that give a key.
 ///
-/// The environment is not clap's business here: its help could show the value, and a variable that
-/// is set would count as KEY where the two must be told apart.
+/// clap does not read the environment variable: its help could show the value, and it could not
+/// distinguish a variable that is set from an argument KEY.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct KeyOptions {
-    /// What `take` takes.
+    /// The argument KEY, until `take` takes it.
     #[arg(value_name = "KEY", value_parser = OsStringValueParser::new().map(Secret::new))]
     #[arg(help = "Key that both ends share [env: RDPIPE_KEY]")]
     key: Option<Secret>,
 
-    /// Read the key from the first line of FILE; the data's file is then named with -i or -o
-    // A KEY beside it is most often a file for data: taking it for the key would be a wrong guess.
+    /// Read the key from the first line of FILE; then name the file for the data with -i or -o
+    // An argument KEY beside --key-file is most often meant as the file for the data. Using it as the key would be wrong.
     #[arg(long, value_name = "FILE", conflicts_with = "key")]
     key_file: Option<PathBuf>,
 }
 
 impl KeyOptions {
-    /// Takes the key from the arguments or the environment, then hides both from `ps`.
+    /// Takes the key from the arguments or the environment, then overwrites it in both, so that `ps` does not show it.
     ///
-    /// Call it first of all, before there are threads; the second part says why the key could not
-    /// be hidden, worth a warning.
+    /// Call this function first in `main`, before other threads start. The second part of the result is an error if
+    /// the key could not be overwritten: show it as a warning.
     pub(crate) fn take(&mut self) -> (KeySource, io::Result<()>) {
         let variable = env::var_os(KEY_VARIABLE).map(Secret);
         let argument = self
@@ -54,7 +54,7 @@ impl KeyOptions {
         (self.choose(variable), hidden)
     }
 
-    /// The first that there is.
+    /// Returns the first source that the user gave.
     fn choose(&mut self, variable: Option<Secret>) -> KeySource {
         match (self.key.take(), self.key_file.take()) {
             (Some(key), _) => KeySource::Text(key),
@@ -64,32 +64,32 @@ impl KeyOptions {
     }
 }
 
-/// Where the key is to be had.
+/// The place from which the key is read.
 #[derive(Debug)]
 pub(crate) enum KeySource {
-    /// The user gave none.
+    /// The user gave no key.
     None,
-    /// This text.
+    /// The key is this text.
     Text(Secret),
-    /// The first line of this file.
+    /// The key is the first line of this file.
     File(PathBuf),
 }
 
-/// A key, and what the user should be warned about.
+/// A key, and a warning for the user.
 #[derive(Debug)]
 pub(crate) struct LoadedKey {
-    /// The key, stretched where it had to be.
+    /// The key; stretched, unless rdpipe made it.
     pub(crate) key: Key,
-    /// A sentence about how it was given.
+    /// A sentence that warns about the key file, for example that others can read it.
     pub(crate) warning: Option<String>,
 }
 
 impl KeySource {
-    /// Reads and stretches the key; `None` when none was given. Takes tens of milliseconds.
+    /// Reads and stretches the key; returns `None` if no key was given. Stretching takes tens of milliseconds.
     ///
     /// # Errors
     ///
-    /// Those of [`Key::parse`] and [`Key::from_file`].
+    /// Returns the errors of [`Key::parse`] and [`Key::from_file`].
     pub(crate) fn load(self) -> Result<Option<LoadedKey>, KeyError> {
         match self {
             Self::None => Ok(None),
@@ -105,17 +105,17 @@ impl KeySource {
     }
 }
 
-/// An argument that no message shows, wiped when dropped.
+/// A secret argument: `Debug` does not show it, and it is wiped from memory when dropped.
 #[derive(Clone)]
 pub(crate) struct Secret(OsString);
 
 impl Secret {
-    /// Keeps this to itself.
+    /// Wraps `text` as a secret.
     pub(crate) fn new(text: OsString) -> Self {
         Self(text)
     }
 
-    /// What is kept.
+    /// Returns the secret text.
     pub(crate) fn text(&self) -> &OsStr {
         &self.0
     }
@@ -164,9 +164,9 @@ mod tests {
     }
 
     #[test]
-    fn no_key_is_not_an_empty_key() {
+    fn an_empty_key_is_an_error_and_not_an_absent_key() {
         assert!(chosen(None, None, None).load().unwrap().is_none());
-        // `RDPIPE_KEY=$UNSET rdrecv 1` must not quietly become a made key.
+        // `RDPIPE_KEY=$UNSET rdrecv 1` must fail: rdrecv must not make a key instead.
         assert!(matches!(
             chosen(None, None, Some("")).load(),
             Err(KeyError::Empty)
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_gives_the_same_key() {
+    fn argument_file_and_environment_give_the_same_key() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "secret_key\n").unwrap();
         let path = file.path().to_str().unwrap();

@@ -25,15 +25,15 @@ pub(crate) use key::{KeyOptions, KeySource, Secret};
 pub(crate) use rdma::RdmaOptions;
 pub(crate) use stream::StreamOptions;
 
-/// `-` is the standard stream, as everywhere.
+/// Returns `path`, or `None` if it is absent or `-`, which stands for stdin or stdout.
 pub(crate) fn file(path: Option<&Path>) -> Option<&Path> {
     path.filter(|path| path.as_os_str() != OsStr::new("-"))
 }
 
-/// How much is said, and how.
+/// The options for messages: how many, and in which form.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct MessageOptions {
-    /// Print how it went: transport, bytes, seconds, bandwidth
+    /// Print how the run went: transport, bytes, seconds, bandwidth
     #[arg(short, long, conflicts_with = "quiet")]
     pub(crate) verbose: bool,
 
@@ -41,7 +41,7 @@ pub(crate) struct MessageOptions {
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
-    /// Report in JSON: every message as one object a line, on stderr
+    /// Report in JSON: write every message to stderr as one object a line
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -1,14 +1,14 @@
-//! The one table of options: what a name means in every program that has it.
+//! The table of the options of all programs. A name has the same meaning in every program.
 
-/// An option of the programs. Its name, its letter and its meaning are the same wherever it appears.
+/// An option of the programs. Its name, its letter and its meaning are the same in every program that has it.
 pub(crate) struct OptionRow {
     /// The long name, without dashes.
     pub(crate) long: &'static str,
-    /// The letter, if the option has one.
+    /// The letter of the short form; `None` if the option has only its long form.
     pub(crate) short: Option<char>,
-    /// What stands behind it; none for a flag.
+    /// The name of the option's value in the help; `None` for a flag.
     pub(crate) value: Option<&'static str>,
-    /// How the help of every program begins that has the option. What a program adds follows.
+    /// The beginning of the option's help line in every program. A program may append to it.
     pub(crate) does: &'static str,
 }
 
@@ -26,35 +26,35 @@ const fn row(
     }
 }
 
-/// Every option of every program, in the order of the alphabet. A new program takes its options from here; it may
-/// add rows, and gives no name and no letter a second meaning.
+/// The options of all programs, in alphabetical order. A new program uses these options. It may add rows, but gives no
+/// name and no letter a second meaning.
 pub(crate) const OPTIONS: &[OptionRow] = &[
     row(
         "addr",
         None,
         Some("HOST=ADDR[,ADDR]"),
-        "Reach HOST for the data at these addresses only",
+        "Connect to HOST for the data at these addresses only",
     ),
     row("bind", None, Some("ADDR"), "Listen on this address only"),
-    row("chunk", None, Some("SIZE"), "Bytes in one chunk"),
+    row("chunk", None, Some("SIZE"), "Set the size of a chunk"),
     row(
         "connect-timeout",
         None,
         Some("SECS"),
-        "Go on trying to connect for this long",
+        "Repeat failed attempts to connect for this long",
     ),
     row(
         "depth",
         None,
         Some("N"),
-        "Chunks that may be on their way at once",
+        "Set the number of chunks in flight",
     ),
     row("device", None, Some("NAME"), "Use only this device"),
     row(
         "dry-run",
         Some('n'),
         None,
-        "Print what would be done, and do nothing",
+        "Print what rdpipe would do, and do nothing",
     ),
     row(
         "fsync",
@@ -72,7 +72,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "here",
         Some('H'),
         Some("ADDR"),
-        "Address at which other hosts find this machine",
+        "Tell other hosts to connect to this machine at ADDR",
     ),
     row(
         "ib-port",
@@ -80,7 +80,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         Some("N"),
         "Use only this port of the device",
     ),
-    row("input", Some('i'), Some("FILE"), "Input file"),
+    row(
+        "input",
+        Some('i'),
+        Some("FILE"),
+        "Read FILE instead of stdin",
+    ),
     row("json", None, None, "Report in JSON"),
     row(
         "key-file",
@@ -92,20 +97,25 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "listen",
         Some('l'),
         None,
-        "Wait for a peer, and print the ticket that lets it in",
+        "Print a ticket, and wait for one peer that has it",
     ),
-    row("output", Some('o'), Some("FILE"), "Output file"),
+    row(
+        "output",
+        Some('o'),
+        Some("FILE"),
+        "Write FILE instead of stdout",
+    ),
     row(
         "pkey-index",
         None,
         Some("N"),
-        "Row of the port's partition key table",
+        "Use this row of the port's partition key table",
     ),
     row(
         "port",
         Some('p'),
         Some("PORT[-PORT]"),
-        "Listen for the data on this port, or one of these",
+        "Listen for the data on this port, or on one of these",
     ),
     row("quiet", Some('q'), None, "Print errors only"),
     row("recv", None, None, "Receive only"),
@@ -113,22 +123,17 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "remote-rdpipe",
         None,
         Some("PATH"),
-        "Where rdpipe is on the other hosts",
+        "Run PATH as rdpipe on the other hosts",
     ),
-    row(
-        "rsh",
-        None,
-        Some("CMD"),
-        "Reach other hosts with this command instead of ssh",
-    ),
+    row("rsh", None, Some("CMD"), "Use this command instead of ssh"),
     row("send", None, None, "Send only"),
     row(
         "service-level",
         None,
         Some("N"),
-        "Service level of the packets",
+        "Set the service level of the packets",
     ),
-    row("ssh-opt", None, Some("OPT"), "Option for ssh"),
+    row("ssh-opt", None, Some("OPT"), "Pass this option to ssh"),
     row(
         "ticket-file",
         None,
@@ -145,19 +150,19 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "traffic-class",
         None,
         Some("N"),
-        "Traffic class of the packets",
+        "Set the traffic class of the packets",
     ),
     row(
         "transport",
         None,
         Some("auto|rdma|tcp"),
-        "What carries the data",
+        "Choose what carries the data",
     ),
-    row("verbose", Some('v'), None, "Print how it went"),
+    row("verbose", Some('v'), None, "Print how the run went"),
 ];
 
-/// Where a program departs from [`OPTIONS`] since before there was a table: the program, the option, its value there.
-/// rdpipe writes its report to a file, because its stderr carries what the commands say.
+/// The exceptions to [`OPTIONS`], which are older than the table: the program, the option, and the name of its value there.
+/// rdpipe writes its report to a file, because its stderr carries the stderr of the commands.
 const DEPARTURES: &[(&str, &str, Option<&str>)] = &[("rdpipe", "json", Some("FILE"))];
 
 #[cfg(test)]
@@ -200,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_means_the_same_in_every_program() {
+    fn an_option_has_the_same_name_and_meaning_in_every_program() {
         for command in programs() {
             let options = command.get_arguments().filter(|arg| !arg.is_positional());
             for option in options.filter(|arg| !arg.is_hide_set()) {
@@ -210,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_is_used_and_stands_once() {
+    fn every_row_is_used_and_appears_once() {
         let longs: Vec<&str> = OPTIONS.iter().map(|row| row.long).collect();
         assert!(longs.is_sorted(), "{longs:?}");
         let mut shorts: Vec<char> = OPTIONS.iter().filter_map(|row| row.short).collect();

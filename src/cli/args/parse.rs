@@ -1,10 +1,10 @@
-//! Sizes, times, hosts and addresses, as users write them.
+//! Parsers of sizes, times, hosts and addresses on the command line.
 
 use std::{net::IpAddr, time::Duration};
 
 use crate::config::{MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH};
 
-/// `--chunk`: a size within the limits of both ends.
+/// Parses `--chunk`: a size from [`MIN_CHUNK_BYTES`] to [`MAX_CHUNK_BYTES`].
 pub(crate) fn chunk(text: &str) -> Result<usize, String> {
     let bytes = size(text)?;
     let chunk = usize::try_from(bytes).ok();
@@ -19,7 +19,7 @@ pub(crate) fn chunk(text: &str) -> Result<usize, String> {
         })
 }
 
-/// `--depth`: slots in a pool.
+/// Parses `--depth`: a number of slots from [`MIN_DEPTH`] to [`MAX_DEPTH`].
 pub(crate) fn depth(text: &str) -> Result<usize, String> {
     let depth = text.parse().ok();
     depth
@@ -27,8 +27,8 @@ pub(crate) fn depth(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("give a number from {MIN_DEPTH} to {MAX_DEPTH}"))
 }
 
-/// A whole number of bytes, K, M or G, where K is 1024 bytes; `KiB` and the like mean the same.
-/// `KB` is refused: to some it is 1000 bytes.
+/// Parses a whole number of bytes, or a number with K, M or G, where K is 1024 bytes. `KiB`, `MiB` and `GiB` mean the
+/// same. `KB` is an error, because some users mean 1000 bytes by it.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits_end = text
         .find(|c: char| !c.is_ascii_digit())
@@ -46,13 +46,13 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     }
     let number: Option<u64> = digits.parse().ok();
     let bytes = number.and_then(|number| number.checked_mul(1 << shift));
-    bytes.ok_or_else(|| "that is more bytes than there are".to_owned())
+    bytes.ok_or_else(|| "the size is too large: it does not fit into 64 bits".to_owned())
 }
 
 const SIZE_FORM: &str =
     "give bytes, or a number with K, M or G for powers of 1024, like 256K or 4MiB";
 
-/// Seconds, or a number with `ms`, `s`, `m` or `h`, within [`MIN_DURATION`] and [`MAX_DURATION`].
+/// Parses a time from [`MIN_DURATION`] to [`MAX_DURATION`]: seconds, or a number with `ms`, `s`, `m` or `h`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let number_end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -70,43 +70,44 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let duration = Duration::try_from_secs_f64(number * unit_seconds).ok();
     duration
         .filter(|duration| (MIN_DURATION..=MAX_DURATION).contains(duration))
-        .ok_or_else(|| "a time is 100ms to 168h".to_owned())
+        .ok_or_else(|| "give a time from 100ms to 168h".to_owned())
 }
 
-/// Keepalives go out four times as often: any less would be more keepalive than stream.
+/// The shortest time limit. Keepalives are sent four times as often as `--timeout`; with a shorter limit a stream would
+/// carry more keepalives than data.
 const MIN_DURATION: Duration = Duration::from_millis(100);
 
-/// A week: longer is a typing error, and no clock can overflow within it.
+/// The longest time limit: a week. A longer one is a typing error, and no clock overflows within a week.
 const MAX_DURATION: Duration = Duration::from_secs(168 * 3600);
 
-/// HOST: a name or an address; an IPv6 address also in brackets, which are taken off.
+/// Parses HOST: a name or an address. An IPv6 address may stand in brackets, which are removed.
 pub(crate) fn host(text: &str) -> Result<String, String> {
     let bracketed = text
         .strip_prefix('[')
         .and_then(|text| text.strip_suffix(']'));
     let host = bracketed.unwrap_or(text);
-    // The zone of a link-local address, `fe80::1%eth0`, is for the resolver to understand.
+    // The resolver checks the zone of a link-local address, as in `fe80::1%eth0`.
     let (address, zone) = host.split_once('%').unwrap_or((host, "-"));
     let is_v6 = address
         .parse::<IpAddr>()
         .is_ok_and(|address| address.is_ipv6())
         && !zone.is_empty();
     if bracketed.is_some() && !is_v6 {
-        return Err("only an IPv6 address stands in brackets".to_owned());
+        return Err("only an IPv6 address may stand in brackets".to_owned());
     }
     if host.contains([':', '[', ']']) && !is_v6 {
-        return Err("give host and port as two words".to_owned());
+        return Err("give host and port as two arguments".to_owned());
     }
     if host.is_empty() || host.contains(char::is_whitespace) {
         return Err("give a host name or an address".to_owned());
     }
     if host.contains('@') {
-        return Err("there is no user to log in as: give the host alone".to_owned());
+        return Err("give the host without a user: rdsend does not log in".to_owned());
     }
     Ok(host.to_owned())
 }
 
-/// `--bind`: an address of this host.
+/// Parses `--bind`: an IPv4 or IPv6 address; an IPv6 address may stand in brackets.
 pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
     let bracketed = text
         .strip_prefix('[')
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_binary() {
+    fn a_k_is_1024_bytes() {
         for (text, bytes) in [
             ("0", 0),
             ("65536", 65536),
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_named() {
+    fn an_error_names_the_limits() {
         assert_eq!(chunk("4K"), Ok(4096));
         assert_eq!(chunk("64M"), Ok(64 << 20));
         for text in ["4095", "64M1", "65M", "0"] {
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_take_units() {
+    fn durations_have_units() {
         for (text, milliseconds) in [
             ("30", 30_000),
             ("0.5", 500),
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_come_in_every_form() {
+    fn hosts_are_names_or_addresses() {
         for (text, expected) in [
             ("hostB", "hostB"),
             ("a.example.org", "a.example.org"),
@@ -231,7 +232,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sizes_multiply(number in 0..1_u64 << 34, unit in 0..4_usize, spelling in 0..4_usize) {
+        fn every_unit_multiplies_by_its_power_of_1024(number in 0..1_u64 << 34, unit in 0..4_usize, spelling in 0..4_usize) {
             let spellings = [["", "B", "b", ""], ["K", "KiB", "k", "kib"], ["M", "MiB", "m", "mib"], ["G", "GiB", "g", "gib"]];
             let text = format!("{number}{}", spellings[unit][spelling]);
             prop_assert_eq!(size(&text), Ok(number << (10 * unit)));

@@ -7,19 +7,19 @@ use clap::{
 
 use crate::config::RdmaConfig;
 
-// Stands at each option: as `next_help_heading` it would take in those that come after them.
-const HEADING: &str = "RDMA (each end for itself; no effect over TCP)";
+// Each option names this heading itself: `next_help_heading` would also apply to the options after the RDMA options.
+const HEADING: &str = "RDMA (each end has its own settings; no effect over TCP)";
 
-/// What concerns RDMA only. Each end has its own, and they have no effect over TCP.
+/// The options for RDMA. Each end has its own settings, and they have no effect over TCP.
 ///
-/// A build without RDMA takes them too: a command line works with either.
+/// A build without RDMA accepts these options too, so the same command line works with every build.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct RdmaOptions {
     /// Use only this device, as `ibv_devices` names it [default: the fastest that reaches the peer]
     #[arg(long, help_heading = HEADING, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) device: Option<String>,
 
-    /// Use only this port of the device, from 1 [default: any active one]
+    /// Use only this port of the device, from 1 [default: any active port]
     #[arg(long, help_heading = HEADING, value_name = "N", value_parser = RangedU64ValueParser::<u8>::new().range(1..))]
     pub(crate) ib_port: Option<u8>,
 
@@ -27,21 +27,21 @@ pub(crate) struct RdmaOptions {
     #[arg(long, help_heading = HEADING, value_name = "N")]
     pub(crate) gid_index: Option<u8>,
 
-    /// Traffic class of the packets; on RoCE v2 four times the DSCP, 104 for DSCP 26 [default: 0]
+    /// Set the traffic class of the packets: on RoCE v2 four times the DSCP, so 104 for DSCP 26 [default: 0]
     #[arg(long, help_heading = HEADING, value_name = "N")]
     pub(crate) traffic_class: Option<u8>,
 
-    /// Service level of the packets, 0 to 15; on RoCE the VLAN priority, 0 to 7 [default: 0]
+    /// Set the service level of the packets, 0 to 15: on RoCE the VLAN priority, 0 to 7 [default: 0]
     #[arg(long, help_heading = HEADING, value_name = "N", value_parser = RangedU64ValueParser::<u8>::new().range(..=15))]
     pub(crate) service_level: Option<u8>,
 
-    /// Row of the port's partition key table; on InfiniBand both ends must be in the partition [default: 0]
+    /// Use this row of the port's partition key table; on InfiniBand both ends must be in the partition [default: 0]
     #[arg(long, help_heading = HEADING, value_name = "N")]
     pub(crate) pkey_index: Option<u16>,
 }
 
 impl RdmaOptions {
-    /// The configuration that these options ask for.
+    /// Returns the configuration that these options describe.
     pub(super) fn config(&self) -> RdmaConfig {
         let default = RdmaConfig::default();
         RdmaConfig {
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn every_option_reaches_the_queue_pair() {
+    fn every_option_reaches_the_configuration() {
         let options = "--device mlx5_1 --ib-port 2 --gid-index 3 --traffic-class 104 --service-level 15 --pkey-index 300";
         let line = format!("rdrecv 1 key {options}");
         let args = RdrecvArgs::try_parse_from(line.split_whitespace()).unwrap();
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn without_them_every_port_takes_part() {
+    fn without_options_every_port_is_a_candidate() {
         let rdma = rdsend("").unwrap();
         assert_eq!((rdma.device, rdma.port, rdma.gid_index), (None, None, None));
         assert_eq!((rdma.traffic_class, rdma.service_level), (0, 0));
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_device_has_is_a_usage_error() {
+    fn a_value_that_no_device_has_is_a_usage_error() {
         for line in [
             "--device=",
             "--ib-port 0",
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_help_keeps_them_apart() {
+    fn the_help_lists_the_rdma_options_under_their_own_heading() {
         for mut command in [RdrecvArgs::command(), RdsendArgs::command()] {
             let help = command.render_help().to_string();
             let (general, rdma) = help.split_once("\nRDMA (").expect(&help);

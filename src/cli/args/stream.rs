@@ -1,4 +1,4 @@
-//! The options that say how a stream is set up.
+//! The options that set up a stream.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use clap::{Args, ValueEnum};
 use super::{RdmaOptions, parse};
 use crate::config::{Direction, RdmaConfig, StreamConfig, TransportPolicy};
 
-/// How the stream is set up. What is absent stays as [`StreamConfig`] has it.
+/// The options that set up a stream. An absent option leaves the default of [`StreamConfig`].
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StreamOptions {
-    /// What carries the data: auto takes RDMA where both hosts have it and it works, else TCP
+    /// Choose what carries the data: auto uses RDMA if both hosts have it and a message has crossed it, otherwise TCP
     #[arg(
         long,
         value_enum,
@@ -20,25 +20,25 @@ pub(crate) struct StreamOptions {
     #[arg(default_value = "auto")]
     pub(crate) transport: TransportChoice,
 
-    /// Bytes in one chunk, with K, M or G for powers of 1024 [default: 512K over TCP, 2M over RDMA, 3M there with one processor]
+    /// Set the size of a chunk in bytes, with K, M or G for powers of 1024 [default: 512K over TCP, 2M over RDMA, 3M there with one processor]
     #[arg(long, value_name = "SIZE", value_parser = parse::chunk)]
     pub(crate) chunk: Option<usize>,
 
-    /// Chunks that may be on their way at once [default: 16 over TCP, 4 over RDMA, 2 there with one processor]
+    /// Set the number of chunks in flight [default: 16 over TCP, 4 over RDMA, 2 there with one processor]
     #[arg(long, value_name = "N", value_parser = parse::depth)]
     pub(crate) depth: Option<usize>,
 
-    /// Treat the peer as dead after this much silence: 30, 0.5, 500ms, 2m [default: 30s]
+    /// Treat the peer as dead after this much silence, for example 30, 0.5, 500ms or 2m [default: 30s]
     #[arg(long, value_name = "SECS", value_parser = parse::duration)]
     pub(crate) timeout: Option<Duration>,
 
-    /// What concerns RDMA only.
+    /// The options for RDMA.
     #[command(flatten)]
     pub(crate) rdma: RdmaOptions,
 }
 
 impl StreamOptions {
-    /// The stream that these options ask for.
+    /// Returns the configuration of a stream in this direction with these options.
     #[must_use]
     pub(crate) fn config(&self, direction: Direction) -> StreamConfig {
         let default = StreamConfig::default();
@@ -58,14 +58,14 @@ impl StreamOptions {
     }
 }
 
-/// The values of `--transport`.
+/// The value of `--transport`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TransportChoice {
-    /// RDMA where it works, otherwise TCP.
+    /// RDMA if both hosts have it and a message has crossed it, otherwise TCP.
     Auto,
-    /// RDMA or an error.
+    /// RDMA; an error if it is not possible.
     Rdma,
-    /// TCP, whatever the hardware.
+    /// TCP, even if both hosts have RDMA.
     Tcp,
 }
 

@@ -1,4 +1,4 @@
-//! The command lines of rdrecv and rdsend.
+//! Tests of the command lines of rdrecv and rdsend.
 
 use std::{path::Path, time::Duration};
 
@@ -16,13 +16,13 @@ fn rdsend(line: &str) -> Result<RdsendArgs, clap::Error> {
 }
 
 #[test]
-fn clap_finds_no_fault() {
+fn clap_accepts_the_definitions() {
     RdrecvArgs::command().debug_assert();
     RdsendArgs::command().debug_assert();
 }
 
 #[test]
-fn the_manual_works() {
+fn the_command_lines_of_the_original_manual_work() {
     let args = rdrecv("12345 secret_key").unwrap();
     assert_eq!((args.port, args.output()), (12345, None));
     let args = rdsend("hostB 12345 secret_key").unwrap();
@@ -33,7 +33,7 @@ fn the_manual_works() {
 }
 
 #[test]
-fn files_come_with_and_without_a_key() {
+fn a_file_is_named_with_or_without_a_key() {
     let copy = Some(Path::new("copy"));
     assert_eq!(rdrecv("1 key copy").unwrap().output(), copy);
     assert_eq!(rdrecv("1 -o copy").unwrap().output(), copy);
@@ -78,7 +78,7 @@ fn contradictions_are_usage_errors() {
 }
 
 #[test]
-fn options_reach_the_stream() {
+fn options_reach_the_configuration_of_the_stream() {
     let line = "h 1 key --chunk 1MiB --depth 8 --timeout 2m --connect-timeout 0.5 --transport tcp";
     let config = rdsend(line).unwrap().stream_config();
     assert_eq!((config.chunk_bytes, config.depth), (1 << 20, 8));
@@ -131,6 +131,6 @@ fn absent_options_leave_the_defaults_that_the_help_names() {
 
 #[test]
 fn debug_shows_no_key() {
-    let args = rdrecv("1 tell_nobody").unwrap();
-    assert!(!format!("{args:?}").contains("tell_nobody"));
+    let args = rdrecv("1 keep_this_secret").unwrap();
+    assert!(!format!("{args:?}").contains("keep_this_secret"));
 }

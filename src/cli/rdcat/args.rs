@@ -22,13 +22,13 @@ use crate::{
     after_help = help::rdcat()
 )]
 pub(crate) struct RdcatArgs {
-    /// Files, or a ticket: which may show nowhere.
+    /// The files, or a ticket. A ticket is a secret, so the operands appear in no message.
     #[arg(value_name = "HOST:PATH", value_parser = OsStringValueParser::new().map(Secret::new))]
     #[arg(conflicts_with_all = ["listen", "ticket_file"])]
     #[arg(help = "Files to write to stdout, in this order; or the TICKET of rdcat --listen")]
     pub(crate) operands: Vec<Secret>,
 
-    /// Wait for a peer, and print the ticket that lets it in
+    /// Print a ticket, and wait for one peer that has it
     #[arg(short, long, conflicts_with = "ticket_file")]
     pub(crate) listen: bool,
 
@@ -36,45 +36,45 @@ pub(crate) struct RdcatArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) ticket_file: Option<PathBuf>,
 
-    /// Send only: with a ticket, leave stdout alone
+    /// Send only: with a ticket, do not write to stdout
     #[arg(long, conflicts_with = "recv")]
     pub(crate) send: bool,
 
-    /// Receive only: with a ticket, leave stdin alone
+    /// Receive only: with a ticket, do not read stdin
     #[arg(long)]
     pub(crate) recv: bool,
 
-    /// Listen on this address only [default: all, IPv6 and IPv4]
+    /// Listen on this address only [default: all addresses, IPv6 and IPv4]
     #[arg(long, value_name = "ADDR", value_parser = parse::address)]
     #[arg(requires = "listen", conflicts_with_all = ["operands", "ticket_file"])]
     pub(crate) bind: Option<IpAddr>,
 
-    /// How other hosts are reached.
+    /// The options for connecting to other hosts.
     #[command(flatten)]
     pub(crate) hosts: HostOptions,
 
-    /// What the stream is told.
+    /// The options for the stream.
     #[command(flatten)]
     pub(crate) stream: StreamOptions,
 
-    /// What the user is told.
+    /// The options for messages.
     #[command(flatten)]
     pub(crate) messages: MessageOptions,
 
-    /// Be an agent: for rdcat itself
+    /// Run as an agent (used by rdcat itself)
     #[arg(long, hide = true, value_enum, num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "guard")]
     pub(crate) agent: Option<Agent>,
 }
 
 impl RdcatArgs {
-    /// The operands as they were typed.
+    /// Returns the operands as they were typed.
     pub(crate) fn files(&self) -> Vec<OsString> {
         let files = self.operands.iter();
         files.map(|operand| operand.text().to_owned()).collect()
     }
 
-    /// The stream that a ticket leads to.
+    /// Returns the configuration of the stream between the two ends of a ticket.
     pub(crate) fn stream_config(&self) -> StreamConfig {
         self.stream.config(match (self.send, self.recv) {
             (true, _) => Direction::Send,
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn clap_finds_no_fault() {
+    fn clap_accepts_the_definitions() {
         RdcatArgs::command().debug_assert();
     }
 
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn help_teaches() {
+    fn help_shows_files_tickets_and_exit_codes() {
         let help = RdcatArgs::command().render_long_help().to_string();
         for taught in ["rdcat fs1:", "rdcat -l", "RDCAT_TICKET", "Exit codes:"] {
             assert!(help.contains(taught), "{taught}:\n{help}");

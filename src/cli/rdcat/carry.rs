@@ -1,4 +1,4 @@
-//! Stdin to the peer and the peer to stdout, both ways at once.
+//! Copies stdin to the peer and the bytes of the peer to stdout, both at once.
 
 use std::{fs::File, pin::pin};
 
@@ -16,8 +16,10 @@ use crate::{
     fd::{Sink, Source},
 };
 
-/// Carries everything to both ends, each way on a thread of its own: a disk that stalls in one holds up neither
-/// the other nor the stream. A way that fails ends both. The stream comes back, to be closed.
+/// Copies the bytes of both directions until both have ended, and returns the stream for closing.
+///
+/// Each direction has its own thread, so a disk that stalls in one direction delays neither the other direction nor the
+/// stream. If one direction fails, both end.
 pub(super) async fn carry(stream: Stream, run: &mut Run) -> (Stream, anyhow::Result<()>) {
     let threads = CarryThread::start("input").and_then(|input| {
         let output = CarryThread::start("output")?;
@@ -49,7 +51,7 @@ pub(super) async fn carry(stream: Stream, run: &mut Run) -> (Stream, anyhow::Res
     (stream, result)
 }
 
-/// The failure that explains the other one, where there are two.
+/// Returns the failure of the run. If both directions failed, returns the one that caused the other.
 fn first_of(given: anyhow::Result<()>, taken: anyhow::Result<()>) -> anyhow::Result<()> {
     match (given, taken) {
         (Ok(()), taken) => taken,
@@ -60,7 +62,8 @@ fn first_of(given: anyhow::Result<()>, taken: anyhow::Result<()>) -> anyhow::Res
     }
 }
 
-/// A peer whose reader left says so before it gives up, and is content; which of the two is seen first is chance.
+/// Returns [`Error::Stopped`] in place of an abort if the peer sent both. A peer whose reader has left sends STOP before
+/// ABORT; which of the two this end receives first is chance.
 fn unless_stopped(error: anyhow::Error, stream: &Stream) -> anyhow::Error {
     match stream.watch().error() {
         Some(stopped @ Error::Stopped { .. }) if Exit::from(&error) == Exit::Remote => {
@@ -70,12 +73,12 @@ fn unless_stopped(error: anyhow::Error, stream: &Stream) -> anyhow::Error {
     }
 }
 
-/// The other way has failed, and says why.
+/// This direction ended because the other one failed. The error of the other direction has the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("the other direction ended")]
 struct Over;
 
-/// Sends stdin, unless it is to be left alone.
+/// Sends stdin, if this end sends at all. Cancels the other direction if sending fails.
 async fn give(mut write: WriteHalf, over: CancellationToken) -> (WriteHalf, anyhow::Result<()>) {
     let mut result = Ok(());
     if write.direction().sends() {
@@ -89,7 +92,7 @@ async fn give(mut write: WriteHalf, over: CancellationToken) -> (WriteHalf, anyh
     (write, result)
 }
 
-/// Everything from the first byte to the confirmation of the peer.
+/// Sends all of stdin, from the first byte to the confirmation of the peer.
 async fn give_all(write: &mut WriteHalf) -> anyhow::Result<()> {
     let mut source = Source::stdin().context("cannot read stdin")?;
     let name = source.describe().to_owned();
@@ -97,7 +100,7 @@ async fn give_all(write: &mut WriteHalf) -> anyhow::Result<()> {
     sent.map(drop).map_err(|error| explained(error, &name))
 }
 
-/// Receives to stdout, unless it is to be left alone.
+/// Writes the received bytes to stdout, if this end receives at all. Cancels the other direction if that fails.
 async fn take(mut read: ReadHalf, over: CancellationToken) -> (ReadHalf, anyhow::Result<()>) {
     let mut result = Ok(());
     if read.direction().receives() {
@@ -111,7 +114,7 @@ async fn take(mut read: ReadHalf, over: CancellationToken) -> (ReadHalf, anyhow:
     (read, result)
 }
 
-/// Everything from the first byte to our confirmation.
+/// Receives everything, from the first byte to the confirmation that this end sends.
 async fn take_all(read: &mut ReadHalf) -> anyhow::Result<()> {
     let mut sink = Sink::stdout().context("cannot open stdout for writing")?;
     let name = sink.describe().to_owned();
@@ -120,12 +123,12 @@ async fn take_all(read: &mut ReadHalf) -> anyhow::Result<()> {
     sink.close(false)
         .await
         .with_context(|| format!("cannot finish {name}"))?;
-    // A reader behind a pipe sees the end now, though the other way goes on.
+    // Closing stdout gives a reader behind a pipe its end of file now, while the other direction continues.
     let null = File::options().write(true).open("/dev/null");
     null.and_then(|null| Ok(dup2_stdout(null)?))
         .context("cannot close stdout")?;
-    // Everything is where it belongs. A peer that is gone cannot be told; if there is more to send to it,
-    // that fails for itself.
+    // All bytes have been written. A failure to confirm means that the peer has gone: if there is more to send,
+    // sending reports that failure.
     let _ = read.confirm();
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Files of other hosts, one host after the other.
+//! Prints files of other hosts, with one pipeline for each group of consecutive files of the same host.
 
 use std::{
     io,
@@ -39,7 +39,7 @@ use crate::{
     },
 };
 
-/// Writes them to stdout, and says how it went.
+/// Writes the files of all plans to stdout, and prints how the run went.
 pub(super) fn main(args: &RdcatArgs, plans: &[Plan], console: &Console) -> ExitCode {
     let started = Instant::now();
     let bytes = Arc::default();
@@ -57,7 +57,7 @@ pub(super) fn main(args: &RdcatArgs, plans: &[Plan], console: &Console) -> ExitC
     exit.into()
 }
 
-/// The signal that ends all, for as many as wait for it.
+/// The signal that ends the program. Every plan's run waits for a clone of this future.
 type Signal = Shared<BoxFuture<'static, Option<Caught>>>;
 
 fn write(
@@ -84,7 +84,7 @@ fn write(
         if ended != Exit::Ok {
             exit = ended;
         }
-        // What comes after a file that broke off would look like the rest of it.
+        // Bytes printed after a file that broke off would look like the rest of that file.
         if !is_whole || !matches!(ended, Exit::Ok | Exit::Local) {
             break;
         }
@@ -112,7 +112,7 @@ fn run_one(
     pipeline.run(signal.clone())
 }
 
-/// Says what broke; files that could not be opened have been named. Whether nothing did.
+/// Prints what failed, and returns true if nothing did. Files that could not be opened have been named before.
 fn tell(plan: &Plan, outcome: &PipelineOutcome, console: &Console) -> bool {
     if let Some(number) = outcome.signal {
         console.error(&format!("interrupted by {}", explain::signal(number)));
@@ -132,7 +132,7 @@ fn tell(plan: &Plan, outcome: &PipelineOutcome, console: &Console) -> bool {
     false
 }
 
-/// Whether a file is the cause, and neither the way to it nor this end.
+/// Returns true if the file itself is the cause, and neither its connection nor this end.
 fn is_of_file(cause: &PipelineFault) -> bool {
     let is_own = cause.fault.kind == FaultKind::Local && !cause.is_trouble;
     is_own && matches!(cause.site, Site::Stage(_))

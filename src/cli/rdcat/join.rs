@@ -1,4 +1,4 @@
-//! Two rdcats find each other, one with the ticket of the other.
+//! Joins two rdcats: one prints a ticket and listens, the other connects with that ticket.
 
 use std::{
     io,
@@ -22,15 +22,15 @@ use crate::{
     },
 };
 
-/// How they find each other.
+/// The role of this rdcat in a connection by ticket.
 pub(super) enum TicketRole {
-    /// Prints a ticket and waits.
+    /// Prints a ticket, and waits for the peer.
     Listen,
-    /// Goes where the ticket says.
+    /// Connects to the addresses in this ticket.
     Dial(Ticket),
 }
 
-/// Joins stdin and stdout with those of the peer, to their ends.
+/// Joins stdin and stdout with those of the peer, until both directions have ended.
 pub(super) async fn join(args: RdcatArgs, way: TicketRole, mut run: Run) -> Report {
     let met = match way {
         TicketRole::Listen => listen(&args, &mut run).await,
@@ -48,7 +48,7 @@ pub(super) async fn join(args: RdcatArgs, way: TicketRole, mut run: Run) -> Repo
     run.end(stream, result).await
 }
 
-/// Waits for the peer that has the ticket.
+/// Prints a ticket, and waits for the peer that has it.
 async fn listen(args: &RdcatArgs, run: &mut Run) -> anyhow::Result<Stream> {
     let made = Key::generate()?;
     let mut config = args.stream_config();
@@ -76,13 +76,13 @@ async fn listen(args: &RdcatArgs, run: &mut Run) -> anyhow::Result<Stream> {
     Ok(stream)
 }
 
-/// Whether it is only that a peer went away while they shook hands: it may come again.
+/// Returns true if a peer only broke off during the handshake: it may connect again.
 fn is_passing(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<Error>();
     error.is_some_and(|error| !reach::is_final(error))
 }
 
-/// Closes the door, and tells those who had come through it that they are too many.
+/// Aborts the streams of peers that have connected in the meantime, with a reason, and stops listening.
 fn turn_others_away(mut listener: Listener) {
     while let Some(arrival) = listener.accept().now_or_never() {
         match arrival {
@@ -90,14 +90,14 @@ fn turn_others_away(mut listener: Listener) {
                 stream.abort("the ticket is already in use");
                 tokio::spawn(stream.close());
             }
-            // The first refusal after the last arrival, or one of theirs.
+            // The listener's own tasks have ended, so no more peers arrive.
             Err(Error::Listen { .. }) => return,
             Err(_) => {}
         }
     }
 }
 
-/// What stands in the ticket: what the user says, or else every address that another host can use.
+/// Returns the addresses for the ticket: that of `-H`, or that of `--bind`, or all that another host can use.
 fn addresses(args: &RdcatArgs) -> anyhow::Result<Vec<IpAddr>> {
     if let Some(here) = here(args)? {
         return Ok(vec![here]);
@@ -105,12 +105,12 @@ fn addresses(args: &RdcatArgs) -> anyhow::Result<Vec<IpAddr>> {
     let mut addresses = reach::addresses();
     match args.bind {
         Some(bound) if !bound.is_unspecified() => return Ok(vec![bound]),
-        // IPv4 alone; `::` takes both.
+        // `--bind 0.0.0.0` accepts IPv4 only; `::` accepts IPv6 and IPv4.
         Some(IpAddr::V4(_)) => addresses.retain(IpAddr::is_ipv4),
         _ => {}
     }
     if addresses.is_empty() {
-        // A machine without a network has itself.
+        // On a machine without a network, the ticket works on this machine only.
         addresses.push(Ipv4Addr::LOCALHOST.into());
         if args.bind == Some(Ipv6Addr::UNSPECIFIED.into()) {
             addresses.push(Ipv6Addr::LOCALHOST.into());
@@ -119,17 +119,17 @@ fn addresses(args: &RdcatArgs) -> anyhow::Result<Vec<IpAddr>> {
     Ok(addresses)
 }
 
-/// `-H`: instead of the addresses that this machine has.
+/// Returns the address of `-H`, which replaces the addresses of this machine in the ticket.
 ///
 /// # Errors
 ///
-/// When it is none.
+/// Fails if `-H` is a name: a ticket holds addresses.
 pub(super) fn here(args: &RdcatArgs) -> anyhow::Result<Option<IpAddr>> {
     let address = args.hosts.here().map(|here| here.parse()).transpose();
-    address.context("-H: a ticket holds an address, and no name")
+    address.context("-H: a ticket holds addresses; give an IP address instead of a name")
 }
 
-/// Goes where the ticket says.
+/// Connects to the first address in the ticket at which the peer answers.
 async fn dial(args: &RdcatArgs, ticket: &Ticket, run: &mut Run) -> anyhow::Result<Stream> {
     let mut config = args.stream_config();
     config.control_runtime = Some(run.control_runtime.clone());

@@ -1,4 +1,4 @@
-//! The program rdcat: files of other hosts to stdout, or stdin and stdout of two hosts joined.
+//! The program rdcat: prints files of other hosts, or joins stdin and stdout of two hosts.
 
 pub(super) mod args;
 mod carry;
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::ssh::{agent, plan::Plan};
 
-/// Parses the command line, and does what it says.
+/// Parses the command line, runs rdcat, and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     let mut args = RdcatArgs::parse();
@@ -37,7 +37,9 @@ pub fn main() -> ExitCode {
         console.warn(&format!("cannot hide the ticket from ps: {error}"));
     }
     match ticket {
-        TicketSource::Among => usage("a ticket stands alone, with nothing beside it"),
+        TicketSource::Among => {
+            usage("a ticket cannot be combined with files or other tickets; give the ticket alone")
+        }
         _ if args.listen => match join::here(&args) {
             Ok(_) => join(args, TicketRole::Listen, &console),
             Err(error) => usage(sentence(&error)),
@@ -68,7 +70,7 @@ fn join(args: RdcatArgs, way: TicketRole, console: &Console) -> ExitCode {
 const EXPECTED: &str =
     "give HOST:PATH, :PATH for a file of this machine, or the ticket of rdcat -l";
 
-/// Says what rdcat expects, and exits.
+/// Prints a usage error, and exits.
 fn usage(error: impl std::fmt::Display) -> ! {
     RdcatArgs::command()
         .error(ErrorKind::ValueValidation, error)

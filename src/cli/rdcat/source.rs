@@ -1,4 +1,4 @@
-//! Where the ticket comes from: the argument, `--ticket-file` or the environment, in this order.
+//! The sources of the ticket: the argument, `--ticket-file`, then the environment.
 
 use std::{env, fs::File, io, os::unix::fs::PermissionsExt, path::PathBuf};
 
@@ -19,24 +19,24 @@ use crate::{
 /// The environment variable that holds a ticket.
 const TICKET_VARIABLE: &str = "RDCAT_TICKET";
 
-/// Where the ticket is to be had.
+/// The place from which the ticket is read.
 #[derive(Debug)]
 pub(super) enum TicketSource {
-    /// The user gave none.
+    /// The user gave no ticket.
     None,
-    /// This text.
+    /// The ticket is this text.
     Text(Secret),
-    /// The first line of this file.
+    /// The ticket is the first line of this file.
     File(PathBuf),
-    /// It stands beside other operands.
+    /// A ticket was given together with other operands, which is a usage error.
     Among,
 }
 
 impl TicketSource {
-    /// Takes the ticket from the arguments or the environment, then hides both from `ps`.
+    /// Takes the ticket from the arguments or the environment, then overwrites it in both, so that `ps` does not show it.
     ///
-    /// Call it first of all, before there are threads; the second part says why the ticket could not be hidden,
-    /// worth a warning.
+    /// Call this function first in `main`, before other threads start. The second part of the result is an error if
+    /// the ticket could not be overwritten: show it as a warning.
     pub(super) fn take(args: &mut RdcatArgs) -> (Self, io::Result<()>) {
         let variable = env::var_os(TICKET_VARIABLE).map(Secret::new);
         let tickets = args.operands.iter().filter(|operand| is_ticket(operand));
@@ -47,7 +47,7 @@ impl TicketSource {
         (Self::choose(args, variable), hidden)
     }
 
-    /// The first that there is.
+    /// Returns the first source that the user gave.
     fn choose(args: &mut RdcatArgs, variable: Option<Secret>) -> Self {
         if args.operands.iter().any(is_ticket) {
             return match args.operands.pop() {
@@ -66,7 +66,7 @@ impl TicketSource {
     ///
     /// # Errors
     ///
-    /// When there is none, or it is damaged, in words that do not repeat it.
+    /// Fails if there is no ticket, or if it is damaged. The message does not repeat the ticket.
     pub(super) fn load(self, console: &Console) -> anyhow::Result<Ticket> {
         match self {
             Self::None | Self::Among => anyhow::bail!("no ticket was given"),
@@ -82,7 +82,7 @@ impl TicketSource {
                     console.warn(&warning);
                 }
                 let line = key::first_line(&mut file).with_context(cannot)?;
-                // One that is too long is none.
+                // A line that is too long is no ticket.
                 let line = line.unwrap_or_default();
                 Ticket::parse(&line).with_context(|| format!("in the ticket file {name}"))
             }
@@ -90,8 +90,8 @@ impl TicketSource {
     }
 }
 
-/// Whether an operand is a ticket, or was meant to be one. A file has a colon. A key for rdrecv, which somebody took for
-/// a ticket, is a secret as well.
+/// Returns true if an operand is a ticket, or was meant as one: it has no colon, which every file has. A key for rdrecv
+/// that a user gives in place of a ticket counts too, because it is a secret as well.
 fn is_ticket(operand: &Secret) -> bool {
     let text = operand.text().as_encoded_bytes();
     !text.contains(&b':') && (Ticket::resembles(text) || text.starts_with(b"rdk1"))
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_no_tickets() {
+    fn a_file_is_not_taken_for_a_ticket() {
         for words in [
             &["rdt1:x"][..],
             &["h:rdt1abc"],

@@ -23,11 +23,11 @@ use crate::{
     after_help = help::rdpipe()
 )]
 pub(crate) struct RdpipeArgs {
-    /// The stages, each with its host.
+    /// The stages, each with its host: `[user@]HOST:COMMAND`.
     #[arg(value_name = "SEGMENT", required_unless_present = "agent", help = help::SEGMENT)]
     pub(crate) segments: Vec<OsString>,
 
-    /// Print what would be done, and do nothing: stages, edges and remote commands
+    /// Print what rdpipe would do, and do nothing: stages, edges and remote commands
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
 
@@ -35,28 +35,28 @@ pub(crate) struct RdpipeArgs {
     #[arg(long)]
     pub(crate) fsync: bool,
 
-    /// How other hosts are reached.
+    /// The options for connecting to other hosts.
     #[command(flatten)]
     pub(crate) hosts: HostOptions,
 
-    /// What every edge of the pipeline is told.
+    /// The options for every edge of the pipeline.
     #[command(flatten)]
     pub(crate) stream: StreamOptions,
 
-    /// What the user is told.
+    /// The options for messages and reports.
     #[command(flatten)]
     pub(crate) report: ReportOptions,
 
-    /// Be an agent: for rdpipe itself
+    /// Run as an agent (used by rdpipe itself)
     #[arg(long, hide = true, value_enum, num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "guard")]
     pub(crate) agent: Option<Agent>,
 }
 
-/// How much is said, and where.
+/// The options for messages and reports of rdpipe.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReportOptions {
-    /// Print how it went: the connections, and the table of stages
+    /// Print how the run went: the connections, and the table of stages
     #[arg(short, long, conflicts_with = "quiet")]
     pub(crate) verbose: bool,
 
@@ -69,49 +69,49 @@ pub(crate) struct ReportOptions {
     pub(crate) json: Option<PathBuf>,
 }
 
-/// Which part of an agent.
+/// The process of an agent that this program runs as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Agent {
-    /// Starts the worker, and ends what it leaves behind.
+    /// Starts the worker, and kills the processes that the worker leaves behind.
     Guard,
     /// Runs a stage.
     Worker,
 }
 
-/// How other hosts are reached, by control and by data.
+/// The options for connecting to other hosts: for ssh, and for the data.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HostOptions {
-    /// Listen for the data on this port, or one of these, on every host [default: any free one]
+    /// Listen for the data on this port, or on one of these, on every host [default: any free port]
     #[arg(short, long = "port", value_name = "PORT[-PORT]", value_parser = ports)]
     pub(crate) ports: Option<(u16, u16)>,
 
-    /// Address at which other hosts find this machine
+    /// Tell other hosts to connect to this machine at ADDR
     #[arg(short = 'H', long = "here", value_name = "ADDR", value_parser = parse::host)]
     pub(crate) here: Option<String>,
 
-    /// Reach HOST for the data at these addresses only [default: those that it has]
+    /// Connect to HOST for the data at these addresses only [default: those that HOST reports, then its name]
     #[arg(long = "addr", value_name = "HOST=ADDR[,ADDR]", value_parser = Addresses::parse)]
     pub(crate) addresses: Vec<Addresses>,
 
-    /// Reach other hosts with this command instead of ssh; {host} in it is the host, which otherwise comes last
+    /// Use this command instead of ssh; {host} in CMD stands for the host; without {host} the host is appended
     #[arg(long, value_name = "CMD", value_parser = shell_words)]
     rsh: Option<Words>,
 
-    /// Option for ssh, like -oPort=2222 or '-F config'; may be given several times
+    /// Pass this option to ssh, for example -oPort=2222 or '-F config'; may be given several times
     #[arg(long = "ssh-opt", value_name = "OPT", value_parser = shell_words, allow_hyphen_values = true)]
     ssh_options: Vec<Words>,
 
-    /// Where rdpipe is on the other hosts [default: in their PATH]
+    /// Run PATH as rdpipe on the other hosts [default: the rdpipe in their $PATH]
     #[arg(long, value_name = "PATH")]
     remote_rdpipe: Option<String>,
 }
 
-/// Several words in one argument.
+/// The words of one argument, split as a shell does.
 #[derive(Debug, Clone)]
 struct Words(Vec<String>);
 
 impl RdpipeArgs {
-    /// How much is said.
+    /// Returns the options for messages. `--json` is not among them: rdpipe writes its report to a file.
     #[must_use]
     pub(crate) fn messages(&self) -> MessageOptions {
         MessageOptions {
@@ -123,7 +123,7 @@ impl RdpipeArgs {
 }
 
 impl HostOptions {
-    /// What the agents are told about streams.
+    /// Returns the settings of streams that rdpipe sends to the agents.
     pub(crate) fn stream_order(&self, stream: &StreamOptions) -> StreamOrder {
         let StreamOptions {
             chunk, depth, rdma, ..
@@ -144,7 +144,7 @@ impl HostOptions {
         }
     }
 
-    /// How agents are started.
+    /// Returns the settings for starting agents on other hosts.
     pub(crate) fn remote(&self) -> Remote {
         let words = self.ssh_options.iter().flat_map(|words| words.0.clone());
         Remote {
@@ -154,7 +154,7 @@ impl HostOptions {
         }
     }
 
-    /// Where others find this machine.
+    /// Returns the address of `-H`, without brackets.
     pub(crate) fn here(&self) -> Option<String> {
         self.here.as_deref().map(unbracketed)
     }
@@ -168,13 +168,13 @@ fn shell_words(text: &str) -> Result<Words, String> {
     }
 }
 
-/// `-p`: one port or a range of them.
+/// Parses `-p`: one port or a range of ports.
 fn ports(text: &str) -> Result<(u16, u16), String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0);
     match (port(first), port(last)) {
         (Some(first), Some(last)) if first <= last => Ok((first, last)),
-        _ => Err("give a port, or two with a dash between them, like 7691-7699".to_owned()),
+        _ => Err("give a port or a range of ports, for example 7691 or 7691-7699".to_owned()),
     }
 }
 
@@ -189,12 +189,12 @@ mod tests {
     }
 
     #[test]
-    fn clap_finds_no_fault() {
+    fn clap_accepts_the_definitions() {
         RdpipeArgs::command().debug_assert();
     }
 
     #[test]
-    fn options_of_the_manual_stay() {
+    fn the_options_of_the_original_manual_work() {
         let args = parse(&["-v", "-n", "-p", "7691", "-H", "10.0.0.1", "a:wc", "b:> f"]).unwrap();
         assert!(args.report.verbose && args.dry_run);
         assert_eq!(args.hosts.ports, Some((7691, 7691)));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_reached_as_told() {
+    fn options_choose_how_hosts_are_reached() {
         let args = parse(&[
             "--ssh-opt",
             "-F cfg",
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_set_up_as_told() {
+    fn options_reach_the_order_to_the_agents() {
         let line = [
             "--chunk",
             "1M",

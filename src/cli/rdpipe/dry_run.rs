@@ -1,4 +1,4 @@
-//! `-n`: what would be done.
+//! The dry run, `-n`: prints what rdpipe would do.
 
 use std::{
     env,
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// Prints stages and edges on stdout.
+/// Prints the stages and edges of the plan to stdout.
 pub(super) fn print(plan: &Plan, args: &RdpipeArgs) -> ExitCode {
     let mut text = stages(plan, args);
     text += &edges(plan, args);
@@ -35,7 +35,7 @@ fn stages(plan: &Plan, args: &RdpipeArgs) -> String {
                 format!("runs, in the login shell: {}", lossy(command))
             }
             StageWork::Read(path) => format!("reads the file {}", lossy(path)),
-            // Not from the command line of rdpipe.
+            // rdcat makes such a stage; no command line of rdpipe does.
             StageWork::Files(paths) => format!("reads {} files", paths.len()),
             StageWork::Write { path, append: true } => {
                 format!("appends to the file {}", lossy(path))
@@ -58,7 +58,7 @@ fn edges(plan: &Plan, args: &RdpipeArgs) -> String {
             _ if number == count => (from, "standard output".to_owned()),
             _ => (from, to),
         };
-        // The reader listens, but rdpipe itself never does.
+        // The stage that reads an edge listens. rdpipe reads the last edge and never listens, so the last stage listens.
         let listener = number.min(count - 1);
         let addresses = addresses(&plan.stages[listener].place, args);
         let name = plan.name(listener);
@@ -72,7 +72,7 @@ fn edges(plan: &Plan, args: &RdpipeArgs) -> String {
     (first..=count).map(edge).collect()
 }
 
-/// Where a stage's host is found, as far as that is known before it is asked.
+/// Returns the addresses of a stage's host, as far as they are known before the host reports them.
 fn addresses(place: &StageHost, args: &RdpipeArgs) -> String {
     match place {
         StageHost::Here => match args.hosts.here() {
@@ -84,7 +84,7 @@ fn addresses(place: &StageHost, args: &RdpipeArgs) -> String {
             let given = given.clone().find(|given| given.host == *host);
             match given {
                 Some(given) => given.addresses.join(", "),
-                None => format!("the addresses that {host} says it has, and {host}"),
+                None => format!("the addresses that {host} reports, and {host}"),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What the user is told in the end.
+//! The end of a run of rdpipe: error messages, the table of stages, and the exit code.
 
 use std::{fs, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// Says what failed, shows and writes the table, and returns the number to exit with.
+/// Prints what failed, prints the table of stages, writes it for `--json`, and returns the exit code.
 pub(super) fn tell(
     args: &RdpipeArgs,
     plan: &Plan,
@@ -49,7 +49,7 @@ pub(super) fn tell(
     exit
 }
 
-/// What failed by its own doing, the first cause first; and what followed from that.
+/// Returns the errors, the first cause first, and then the details: failures that followed from the errors.
 fn words(plan: &Plan, summary: &Summary) -> (Vec<String>, Vec<String>) {
     let outcome = &summary.outcome;
     if let Some(number) = outcome.signal {
@@ -59,7 +59,7 @@ fn words(plan: &Plan, summary: &Summary) -> (Vec<String>, Vec<String>) {
     let mut errors = Vec::new();
     let mut details = Vec::new();
     for cause in outcome.ranked() {
-        // The first of several of the same kind is the cause, the others mostly follow from it.
+        // The first of several faults of the same kind is the cause; the others mostly follow from it.
         let is_first = errors.is_empty() && cause.fault.kind <= FaultKind::Edge;
         let text = sentence(plan, cause);
         if is_first || cause.fault.kind == FaultKind::Local {
@@ -69,7 +69,7 @@ fn words(plan: &Plan, summary: &Summary) -> (Vec<String>, Vec<String>) {
         }
     }
     for (stage, verdict) in outcome.verdicts().into_iter().enumerate() {
-        // What a stage was told later does not explain its own failure.
+        // A fault that a peer or the controller passed to the stage does not explain the stage's own failure.
         let own = |cause: &PipelineFault| {
             cause.site == Site::Stage(stage) && cause.fault.kind <= FaultKind::Edge
         };
@@ -80,7 +80,7 @@ fn words(plan: &Plan, summary: &Summary) -> (Vec<String>, Vec<String>) {
         }
     }
     if errors.is_empty() && !details.is_empty() {
-        // Nobody knows better.
+        // Without an error, the first detail is the best explanation.
         errors.push(details.remove(0));
     }
     (errors, details)

@@ -1,4 +1,4 @@
-//! The program rdpipe: commands on several hosts, and data from one to the next.
+//! The program rdpipe: runs commands on several hosts, and sends the data from one host to the next.
 
 pub(super) mod args;
 mod dry_run;
@@ -30,7 +30,7 @@ use super::{
 };
 use crate::ssh::{agent, plan::Plan};
 
-/// Parses the command line, runs the pipeline, and says how it went.
+/// Parses the command line, runs the pipeline, and prints how the run went. Returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     let args = RdpipeArgs::parse();
@@ -39,7 +39,7 @@ pub fn main() -> ExitCode {
         Some(Agent::Worker) => return agent::worker_main(),
         None => {}
     }
-    // A terminal is no input: a pipeline in the background must not stop on it.
+    // rdpipe does not read a terminal: a pipeline in the background would be stopped by reading it.
     let plan = match Plan::parse(&args.segments, !io::stdin().is_terminal()) {
         Ok(plan) => plan,
         Err(error) => RdpipeArgs::command()
@@ -57,7 +57,7 @@ pub fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// As [`Exit::Local`](crate::cli::shared::exit::Exit::Local).
+/// The exit code after a failure of rdpipe's own: that of [`Exit::Local`](crate::cli::shared::exit::Exit::Local).
 const FAILED_HERE: u8 = 1;
 
 fn run(args: &RdpipeArgs, plan: &Plan, console: &Console) -> anyhow::Result<u8> {

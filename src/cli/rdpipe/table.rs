@@ -1,4 +1,4 @@
-//! What came of the stages, as a table for people and as JSON for programs.
+//! The report of a pipeline: how each stage ended, as a table for people and as JSON for programs.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::ssh::{
     supervisor::Summary,
 };
 
-/// The report of a pipeline.
+/// The report of a pipeline: its stages and edges, and how they ended.
 #[derive(Debug, Serialize)]
 pub(crate) struct Table {
-    /// How rdpipe exits.
+    /// The exit code of rdpipe.
     exit: u8,
-    /// What failed, the nearest to the cause first.
+    /// The error messages, the one nearest to the cause first.
     errors: Vec<String>,
-    /// From the first ssh to the end.
+    /// The time from the first ssh to the end of the run.
     seconds: f64,
     stages: Vec<Row>,
     edges: Vec<EdgeRow>,
@@ -28,14 +28,14 @@ pub(crate) struct Table {
 #[derive(Debug, Serialize)]
 struct Row {
     number: usize,
-    /// As it was typed; none is this machine.
+    /// The host as it was typed; `None` is this machine.
     host: Option<String>,
-    /// As it calls itself.
+    /// The host's own name, as `uname -n` prints it.
     host_name: Option<String>,
     command: String,
-    /// The command's exit status.
+    /// The command's exit status; `None` if a signal killed it, or if the status is unknown.
     status: Option<u8>,
-    /// The signal that killed it.
+    /// The number of the signal that killed the command.
     signal: Option<u8>,
     outcome: &'static str,
     fault: Option<String>,
@@ -59,7 +59,7 @@ struct EdgeRow {
 }
 
 impl Table {
-    /// Puts together what is known.
+    /// Makes the report of a run that has ended.
     pub(crate) fn new(
         plan: &Plan,
         summary: &Summary,
@@ -91,19 +91,19 @@ impl Table {
         }
     }
 
-    /// The report for a program.
+    /// Returns the report as JSON.
     pub(crate) fn json(&self) -> String {
-        // Only a map without string keys could fail, and none of ours is one.
+        // Serialization only fails for maps whose keys are not strings, and the report has no maps.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// The most bytes that any stage took or gave.
+    /// Returns the number of bytes that the busiest stage read or wrote.
     pub(crate) fn bytes(&self) -> u64 {
         let most = |row: &Row| row.bytes_in.max(row.bytes_out);
         self.stages.iter().map(most).max().unwrap_or(0)
     }
 
-    /// How long the stages ran.
+    /// Returns the longest time that a stage ran, in seconds.
     pub(crate) fn stage_seconds(&self) -> f64 {
         self.stages
             .iter()
@@ -111,7 +111,7 @@ impl Table {
             .fold(0.0, f64::max)
     }
 
-    /// The report for people, in lines.
+    /// Returns the report as lines of a table.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut cells = vec![HEADER.map(str::to_owned)];
         cells.extend(self.stages.iter().map(Row::cells));
@@ -151,10 +151,10 @@ const HEADER: [&str; COLUMNS] = [
     "for output",
 ];
 
-/// Which columns are words, and begin at their left.
+/// True for the columns of words, which are aligned to the left. Columns of numbers are aligned to the right.
 const LEFT: [bool; COLUMNS] = [false, true, true, true, false, false, false, false, false];
 
-/// A command is shortened to this many characters.
+/// The number of characters to which a long command is shortened.
 const COMMAND_CHARS: usize = 32;
 
 fn row(plan: &Plan, number: usize, end: &StageOutcome, verdict: Verdict, is_lost: bool) -> Row {
@@ -211,9 +211,9 @@ fn edge((from, to): (String, String), link: Option<&EdgeLink>) -> EdgeRow {
     }
 }
 
-/// A second, 0 where no time went by.
+/// Returns the rate in bytes per second; 0 if the time is 0.
 pub(crate) fn rate(bytes: u64, seconds: f64) -> f64 {
-    // Exact up to 9 petabytes, and three digits are shown.
+    // The conversion is exact up to 9 petabytes, and the table shows three digits.
     #[allow(clippy::cast_precision_loss)]
     let bytes = bytes as f64;
     if seconds > 0.0 { bytes / seconds } else { 0.0 }
@@ -251,7 +251,7 @@ impl Row {
     }
 }
 
-/// In one line, without what could command a terminal.
+/// Returns the command in one line of at most [`COMMAND_CHARS`] characters, without control characters.
 fn shortened(command: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let line: String = command.trim().chars().map(plain).collect();
@@ -269,7 +269,7 @@ fn amount(bytes: u64) -> String {
     decimal(rate(bytes, 1.0))
 }
 
-/// Decimal units, as in the bandwidth that `-v` ends with.
+/// Formats an amount in decimal units, as in the bandwidth at the end of `-v`.
 fn decimal(bytes: f64) -> String {
     let mut value = bytes;
     for unit in ["B", "kB", "MB", "GB"] {
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_for_people() {
+    fn the_table_has_aligned_columns() {
         let lines = table().lines();
         assert_eq!(lines.len(), 3);
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -344,13 +344,13 @@ mod tests {
             words(&lines[2]),
             "2 here tr a-z A-Z | a very long comm... signal 9 3.0 GB 17 B 1.5 GB/s 0.0 s (0%) 1.5 s (75%)"
         );
-        // Columns end, or begin, below each other.
+        // The columns are aligned.
         assert_eq!(lines[0].find("command"), lines[1].find("< big"));
         assert!(lines.iter().all(|line| line.len() == lines[0].len()));
     }
 
     #[test]
-    fn json_is_for_programs() {
+    fn json_has_every_stage_and_edge() {
         let value: serde_json::Value = serde_json::from_str(&table().json()).unwrap();
         assert_eq!(value["exit"], 137);
         assert_eq!(value["errors"][0], "stage 2");
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(
             edges.len(),
             2,
-            "a file in front leaves rdpipe's input alone"
+            "a file as the first stage needs no edge from rdpipe's stdin"
         );
         assert_eq!(edges[0]["address"], "10.0.0.2");
         assert_eq!(edges[1]["to"], "rdpipe");

@@ -1,4 +1,4 @@
-//! The program rdrecv: one stream in, to stdout or a file.
+//! The program rdrecv: receives one stream, and writes it to stdout or a file.
 
 pub(super) mod args;
 mod output;
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{Key, Stream, carry, reach};
 
-/// Parses the command line, receives, and says how it went.
+/// Parses the command line, receives one stream, and prints how the run went. Returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     let mut args = RdrecvArgs::parse();
@@ -41,7 +41,7 @@ async fn receive(args: RdrecvArgs, key: KeySource, mut run: Run) -> Report {
     run.end(stream, result).await
 }
 
-/// Waits for the peer that has the key.
+/// Listens, and waits for a peer that has the key.
 async fn accept(args: &RdrecvArgs, key: KeySource, run: &mut Run) -> anyhow::Result<Stream> {
     let given = run::key(key, &run.console)?;
     let made = if given.is_none() {
@@ -75,7 +75,7 @@ async fn accept(args: &RdrecvArgs, key: KeySource, run: &mut Run) -> anyhow::Res
     Ok(stream)
 }
 
-/// Everything from the first byte to the confirmation.
+/// Receives everything into the output, from opening the output to confirming the bytes to the sender.
 async fn take(args: &RdrecvArgs, stream: &mut Stream, run: &mut Run) -> anyhow::Result<()> {
     let name = args
         .output()
@@ -98,7 +98,7 @@ async fn take(args: &RdrecvArgs, stream: &mut Stream, run: &mut Run) -> anyhow::
         .with_context(|| format!("cannot finish {name}"))?;
     if let Err(error) = stream.confirm() {
         run.console.detail(&format!(
-            "the output is complete, but the sender may not know: {error}"
+            "the output is complete, but the confirmation may not have reached the sender: {error}"
         ));
     }
     Ok(())

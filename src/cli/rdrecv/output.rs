@@ -1,23 +1,23 @@
-//! Where rdrecv puts the data.
+//! The output of rdrecv: stdout or a file.
 
 use std::{io, path::Path};
 
 use crate::fd::{OutputTarget, Sink};
 
-/// stdout, or a file as `>` of rdpipe writes it.
+/// The output of rdrecv: stdout, or a file that is written as by `>` of rdpipe.
 pub(crate) enum Output {
     /// The standard output.
     Stdout(Sink),
-    /// A file, replaced only at the end where that is safe.
+    /// A file; where it is safe, an existing file is replaced only at the end.
     File(OutputTarget),
 }
 
 impl Output {
-    /// Opens `path`, or takes stdout where there is none.
+    /// Opens `path`, or stdout if there is no path.
     ///
     /// # Errors
     ///
-    /// What the system says; a target that exists is untouched then.
+    /// Returns the error of the system. A file that exists is unchanged then.
     pub(crate) async fn open(path: Option<&Path>) -> io::Result<Self> {
         match path {
             None => Sink::stdout().map(Self::Stdout),
@@ -25,7 +25,7 @@ impl Output {
         }
     }
 
-    /// Where the bytes go.
+    /// Returns the sink that writes the bytes.
     pub(crate) fn sink(&mut self) -> &mut Sink {
         match self {
             Self::Stdout(sink) => sink,
@@ -33,11 +33,11 @@ impl Output {
         }
     }
 
-    /// The commit point: after it the output is whole, before it a file is as it was.
+    /// Completes the output. A file that is to be replaced is unchanged before this call; after it the output is whole.
     ///
     /// # Errors
     ///
-    /// Of the last writes, which some file systems report only now, and of the rename.
+    /// Returns errors of the last writes, which some file systems report only now, and of the rename.
     pub(crate) async fn commit(self, fsync: bool) -> io::Result<()> {
         match self {
             Self::Stdout(sink) => sink.close(fsync).await,

@@ -29,39 +29,39 @@ pub(crate) struct RdsendArgs {
     #[arg(value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: u16,
 
-    /// KEY and `--key-file`.
+    /// The options for the key: KEY and `--key-file`.
     #[command(flatten)]
     pub(crate) key: KeyOptions,
 
-    /// Input file, instead of stdin
+    /// File to read instead of stdin
     #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
 
-    /// Input file, where KEY is not an argument
+    /// Read FILE instead of stdin; use it where KEY is not an argument
     #[arg(short, long, value_name = "FILE", conflicts_with = "file")]
     pub(crate) input: Option<PathBuf>,
 
-    /// Go on trying to connect for this long [default: 3s]
+    /// Repeat failed attempts to connect for this long [default: 3s]
     #[arg(long, value_name = "SECS", value_parser = parse::duration)]
     pub(crate) connect_timeout: Option<Duration>,
 
-    /// What both programs can be told about the stream.
+    /// The options for the stream.
     #[command(flatten)]
     pub(crate) stream: StreamOptions,
 
-    /// What both programs can be told about messages.
+    /// The options for messages.
     #[command(flatten)]
     pub(crate) messages: MessageOptions,
 }
 
 impl RdsendArgs {
-    /// Where the data comes from; `None` is stdin.
+    /// Returns the path of the input; `None` is stdin.
     #[must_use]
     pub(crate) fn input(&self) -> Option<&Path> {
         args::file(self.input.as_deref().or(self.file.as_deref()))
     }
 
-    /// The stream these arguments ask for.
+    /// Returns the configuration of the stream.
     #[must_use]
     pub(crate) fn stream_config(&self) -> StreamConfig {
         let mut config = self.stream.config(Direction::Send);

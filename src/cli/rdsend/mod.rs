@@ -1,4 +1,4 @@
-//! The program rdsend: stdin or a file, to rdrecv on another host.
+//! The program rdsend: sends stdin or a file to rdrecv on another host.
 
 pub(super) mod args;
 
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{KeyError, Stream, carry, connect, fd::Source};
 
-/// Parses the command line, sends, and says how it went.
+/// Parses the command line, sends the input, and prints how the run went. Returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     let mut args = RdsendArgs::parse();
@@ -54,7 +54,7 @@ async fn dial(args: &RdsendArgs, key: KeySource, run: &mut Run) -> anyhow::Resul
     Ok(stream)
 }
 
-/// The size of the input, where it has one.
+/// Returns the size of the input if it is a regular file.
 fn size(args: &RdsendArgs) -> Option<u64> {
     let metadata = match args.input() {
         Some(path) => fs::metadata(path),
@@ -66,7 +66,7 @@ fn size(args: &RdsendArgs) -> Option<u64> {
         .map(|metadata| metadata.len())
 }
 
-/// Everything from the first byte to the receiver's confirmation.
+/// Sends the whole input, from the first byte to the receiver's confirmation.
 async fn give(args: &RdsendArgs, stream: &mut Stream, run: &mut Run) -> anyhow::Result<()> {
     let mut source = match args.input() {
         None => Source::stdin().context("cannot read stdin")?,

@@ -1,4 +1,4 @@
-//! How the programs end, in one number.
+//! The exit codes of the programs.
 
 use std::{io, process::ExitCode};
 
@@ -6,30 +6,30 @@ use serde::{Serialize, Serializer};
 
 use crate::{error::Error, key::KeyError, reach::ticket::NoListener};
 
-/// How a run ended. [`EXIT_CODES`](crate::cli::args::EXIT_CODES) tells users the same.
+/// How a run ended. [`EXIT_CODES`](crate::cli::args::EXIT_CODES) explains each value to the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Exit {
-    /// Everything was delivered, and the other end confirmed that it took it.
+    /// All bytes were delivered, and the other end confirmed them.
     #[default]
     Ok,
-    /// This end could not read its input or write its output.
+    /// This end failed to read its input or to write its output.
     Local,
-    /// The command line or the key it names cannot be used.
+    /// The command line, or the key that it names, cannot be used.
     Usage,
     /// The other end reported a failure.
     Remote,
-    /// All was sent, but the connection broke before the far end confirmed it.
+    /// All bytes were sent, but the connection broke before the other end confirmed them.
     Unconfirmed,
-    /// A signal ended the run; its number.
+    /// The signal with this number ended the run.
     Signal(u8),
-    /// The reader of the output went away: as a shell shows a death by SIGPIPE.
+    /// The reader of the output went away. The code is the one that a shell shows for a program that SIGPIPE killed.
     ReaderClosed,
-    /// No connection, a wrong key, or a transport that failed.
+    /// No connection was possible, the keys differ, or the transport failed.
     Connection,
 }
 
 impl Exit {
-    /// The number that the process exits with.
+    /// Returns the exit code of the process.
     #[must_use]
     pub(crate) fn code(self) -> u8 {
         match self {
@@ -64,7 +64,8 @@ impl From<&Error> for Exit {
 }
 
 impl From<&io::Error> for Exit {
-    /// The stream's error inside, or else a local one: sockets' errors never come bare.
+    /// Converts the stream's error inside `error`. An `io::Error` without one is local: errors of sockets are always
+    /// wrapped in an [`Error`].
     fn from(error: &io::Error) -> Self {
         match Error::from_io(error) {
             Some(inner) => inner.into(),
@@ -75,7 +76,7 @@ impl From<&io::Error> for Exit {
 }
 
 impl From<&anyhow::Error> for Exit {
-    /// What the outermost cause that we know says.
+    /// Converts the outermost cause whose type has an exit code.
     fn from(error: &anyhow::Error) -> Self {
         let known = |cause: &(dyn std::error::Error + 'static)| {
             let stream = cause.downcast_ref::<Error>().map(Self::from);
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_error_is_found_under_context() {
+    fn an_error_of_a_stream_is_found_under_context() {
         let bare = Error::PeerAborted {
             peer: "b".into(),
             offset: 0,
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_this_end_are_told_apart() {
+    fn errors_of_this_end_have_different_codes() {
         let of = |error: anyhow::Error| Exit::from(&error);
         assert_eq!(
             of(io::Error::from(io::ErrorKind::StorageFull).into()),

@@ -1,4 +1,4 @@
-//! Messages on stderr: one plain sentence each, behind the names of program and host.
+//! Messages on stderr. Each is one sentence after the names of program and host.
 
 use std::{
     fmt::Write as _,
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::{advice::advice, cli::args::MessageOptions, host::host_name};
 
-/// Where a program talks to its user. Clones share the terminal.
+/// Writes the messages of a program to stderr. Clones share the progress bar.
 #[derive(Debug, Clone)]
 pub(crate) struct Console {
     program: &'static str,
@@ -19,12 +19,12 @@ pub(crate) struct Console {
     quiet: bool,
     verbose: bool,
     json: bool,
-    /// The bar that has to make room for a message.
+    /// The progress bar that is hidden while a message is written.
     bar: Arc<Mutex<Option<ProgressBar>>>,
 }
 
 impl Console {
-    /// The console of `program`, on this host.
+    /// Returns the console of `program` on this host.
     #[must_use]
     pub(crate) fn new(program: &'static str, options: MessageOptions) -> Self {
         Self {
@@ -37,12 +37,12 @@ impl Console {
         }
     }
 
-    /// Says what failed.
+    /// Prints an error.
     pub(crate) fn error(&self, text: &str) {
         self.say(Level::Error, text);
     }
 
-    /// Says what failed on another host.
+    /// Prints an error that happened on another host.
     pub(crate) fn error_on(&self, host: &str, text: &str) {
         let there = Self {
             host: host.to_owned(),
@@ -51,22 +51,23 @@ impl Console {
         there.error(text);
     }
 
-    /// Says what is worth a look, but stops nothing. Not with `-q`.
+    /// Prints a warning: a problem that does not end the run. `-q` suppresses it.
     pub(crate) fn warn(&self, text: &str) {
         self.say(Level::Warning, text);
     }
 
-    /// Says what everybody wants to know. Not with `-q`.
+    /// Prints a note, which every user sees unless `-q` is given.
     pub(crate) fn note(&self, text: &str) {
         self.say(Level::Note, text);
     }
 
-    /// Says what whoever asked with `-v` wants to know.
+    /// Prints a detail, which appears with `-v` only.
     pub(crate) fn detail(&self, text: &str) {
         self.say(Level::Detail, text);
     }
 
-    /// Says what the run is useless without, even with `-q`: `plain`, or with `--json` the object.
+    /// Prints what the user needs to continue, such as a ticket: the text `plain`, or with `--json` the object `event`.
+    /// `-q` does not suppress it.
     pub(crate) fn tell(&self, plain: &str, event: &impl Serialize) {
         if self.json {
             self.event(event);
@@ -75,37 +76,37 @@ impl Console {
         }
     }
 
-    /// Passes on a line that somebody else wrote, behind the writer's name; also with `-q`, because it is not
-    /// ours to judge.
+    /// Prints a line that another program wrote, after the name of that writer. `-q` does not suppress it, because it
+    /// may be an error.
     pub(crate) fn words(&self, writer: &str, line: &str) {
         let line: Vec<_> = line.split('\t').map(harmless).collect();
         self.write(&format!("{writer}: {}\n", line.join("\t")));
     }
 
-    /// A text of several lines, as it is.
+    /// Prints several lines unchanged, without the names of program and host.
     pub(crate) fn lines(&self, lines: &[String]) {
         self.write(&(lines.join("\n") + "\n"));
     }
 
-    /// Whether the user wants JSON.
+    /// Returns true if `--json` was given.
     #[must_use]
     pub(crate) fn is_json(&self) -> bool {
         self.json
     }
 
-    /// Whether a progress bar is welcome.
+    /// Returns true if the options allow a progress bar.
     #[must_use]
     pub(crate) fn wants_progress(&self) -> bool {
         !self.quiet && !self.json
     }
 
-    /// The name of this host.
+    /// Returns the name of this host.
     #[must_use]
     pub(crate) fn host(&self) -> &str {
         &self.host
     }
 
-    /// Messages make room for `bar` from now on, or for none.
+    /// Sets the progress bar that messages hide while they are written; `None` if there is no bar.
     pub(crate) fn set_bar(&self, bar: Option<ProgressBar>) {
         *self.bar.lock().unwrap_or_else(PoisonError::into_inner) = bar;
     }
@@ -132,7 +133,7 @@ impl Console {
         }
     }
 
-    /// One line, whatever a peer has put into the text.
+    /// Formats a message as exactly one line, even if a peer has put line ends into the text.
     fn line(&self, level: Level, text: &str) -> String {
         let kind = if level == Level::Warning {
             "warning: "
@@ -147,7 +148,7 @@ impl Console {
         )
     }
 
-    /// One object on one line.
+    /// Prints an object as JSON on one line.
     pub(crate) fn event(&self, event: &impl Serialize) {
         self.write(&self.json_line(event));
     }
@@ -158,13 +159,13 @@ impl Console {
             program: self.program,
             host: &self.host,
         };
-        // Only a map without string keys could fail, and none of ours is one.
+        // Serialization only fails for maps whose keys are not strings, and no event has one.
         let json = serde_json::to_string(&line).unwrap_or_default();
         format!("{json}\n")
     }
 
-    /// One write, so that lines of several programs do not mix; a stderr that is closed is no reason
-    /// to fail.
+    /// Writes the line in one write, so that lines of several programs do not mix. Errors are ignored: a closed
+    /// stderr does not end the run.
     fn write(&self, line: &str) {
         let write = || {
             let _ = io::stderr().lock().write_all(line.as_bytes());
@@ -176,7 +177,7 @@ impl Console {
     }
 }
 
-/// What kind of message it is, and its name in JSON.
+/// The kind of a message. In JSON its name is the `event`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Level {
@@ -192,7 +193,7 @@ struct MessageEvent<'a> {
     message: &'a str,
 }
 
-/// What every object says besides its own.
+/// An event with the fields that every JSON object has: program and host.
 #[derive(Serialize)]
 struct EventLine<'a, E> {
     #[serde(flatten)]
@@ -201,8 +202,8 @@ struct EventLine<'a, E> {
     host: &'a str,
 }
 
-/// The whole story of an error in one sentence: its causes, outermost first, without those that a
-/// message before them has told already, and last what the user can do about it.
+/// Returns an error as one sentence: its causes, outermost first, and then what the user can do. A cause that a message
+/// before it already contains is left out.
 #[must_use]
 pub(crate) fn sentence(error: &anyhow::Error) -> String {
     let mut text = String::new();
@@ -217,7 +218,8 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
     text + advice(error)
 }
 
-/// The text in one line, without the means to command a terminal: some of it comes from the peer.
+/// Returns the text in one line, with control characters escaped: some of the text comes from the peer, and must not
+/// control the terminal.
 fn harmless(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.trim_end().chars() {
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_name_program_and_host() {
+    fn every_line_names_program_and_host() {
         let console = console(MessageOptions::default());
         assert_eq!(
             console.line(Level::Error, "no route"),
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_cannot_write_on_the_terminal() {
+    fn a_peer_cannot_send_control_characters_to_the_terminal() {
         let console = console(MessageOptions::default());
         let line = console.line(
             Level::Error,
@@ -270,8 +272,8 @@ mod tests {
     }
 
     #[test]
-    fn options_decide_who_is_heard() {
-        let heard = |quiet, verbose| {
+    fn quiet_and_verbose_choose_the_messages() {
+        let printed = |quiet, verbose| {
             let console = console(MessageOptions {
                 verbose,
                 quiet,
@@ -280,9 +282,9 @@ mod tests {
             [Level::Error, Level::Warning, Level::Note, Level::Detail]
                 .map(|level| console.wants(level))
         };
-        assert_eq!(heard(false, false), [true, true, true, false]);
-        assert_eq!(heard(false, true), [true, true, true, true]);
-        assert_eq!(heard(true, false), [true, false, false, false]);
+        assert_eq!(printed(false, false), [true, true, true, false]);
+        assert_eq!(printed(false, true), [true, true, true, true]);
+        assert_eq!(printed(true, false), [true, false, false, false]);
     }
 
     #[test]
@@ -302,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_told_once() {
+    fn a_sentence_contains_each_cause_once() {
         let refused: Result<(), _> = Err(io::Error::other("refused"));
         let error = refused
             .context("cannot connect: refused")
@@ -316,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_makes_room_under_a_bar() {
+    fn a_message_can_be_written_while_a_bar_is_shown() {
         let console = console(MessageOptions::default());
         console.set_bar(Some(ProgressBar::hidden()));
         console.detail("not shown");

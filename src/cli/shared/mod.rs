@@ -1,4 +1,4 @@
-//! What the programs share beside their arguments: runs, messages, exit codes, progress, reports.
+//! Code that the programs share: runs, messages, exit codes, progress, reports and the hiding of secrets.
 
 pub(crate) mod exit;
 pub(crate) mod message;

@@ -1,4 +1,4 @@
-//! A pipeline and all that it takes to run it: for rdpipe, and for the files of rdcat.
+//! Runs a pipeline, for rdpipe and for the files of rdcat.
 
 use std::{
     env,
@@ -26,25 +26,25 @@ use crate::{
     },
 };
 
-/// A plan, and what the user said about it.
+/// A plan, with the options and the runtime for running it.
 pub(crate) struct Pipeline<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) hosts: &'a HostOptions,
     pub(crate) stream: &'a StreamOptions,
     pub(crate) fsync: bool,
     pub(crate) console: &'a Console,
-    /// Where everything but the bytes is looked after.
+    /// The runtime of the supervisor and of the streams' control tasks. The bytes move on other threads.
     pub(crate) control: &'a Handle,
-    /// How many bytes the busiest stage has moved, for a progress bar.
+    /// The number of bytes that the busiest stage has moved, for a progress bar.
     pub(crate) moved: Arc<AtomicU64>,
 }
 
 impl Pipeline<'_> {
-    /// Runs it to its end, or to that which the signal makes of it.
+    /// Runs the pipeline until it ends, or until `signal` ends it.
     ///
     /// # Errors
     ///
-    /// When this machine cannot even begin.
+    /// Fails if this machine cannot start the pipeline.
     pub(crate) fn run(
         &self,
         signal: impl Future<Output = Option<Caught>> + Send + 'static,
@@ -56,9 +56,9 @@ impl Pipeline<'_> {
                 let _ = sender.send((caught.number, caught.name));
             }
         });
-        // Beside the streams' control tasks, undisturbed by reads and writes of files.
+        // The supervisor runs on the control runtime, where no read or write of a file blocks it.
         let running = self.control.spawn(driver.run(caught));
-        // The other thread's runtime drives it; this one only waits.
+        // The thread of the control runtime polls the supervisor; this thread only waits.
         let summary = futures::executor::block_on(running).context("the supervisor failed");
         watching.abort();
         summary
@@ -69,7 +69,8 @@ impl Pipeline<'_> {
         let keys: Result<Vec<GeneratedKey>, _> =
             (0..=plan.stages.len()).map(|_| Key::generate()).collect();
         let keys = keys?;
-        let own_program = env::current_exe().context("cannot find the own program")?;
+        let own_program =
+            env::current_exe().context("cannot find the path of the running program")?;
         let remote = self.hosts.remote();
         let launch =
             |stage: &crate::ssh::plan::PlannedStage| remote.launch(&stage.place, &own_program);
@@ -106,7 +107,7 @@ impl Pipeline<'_> {
         })
     }
 
-    /// How the user is told things.
+    /// Returns the function that prints the supervisor's notices.
     fn notices(&self) -> NoticeSink {
         let console = self.console.clone();
         let stages = 0..self.plan.stages.len();
@@ -125,8 +126,8 @@ impl Pipeline<'_> {
         })
     }
 
-    /// Serves one of the program's own edges on a thread of its own, so that a disk or a terminal that stalls delays
-    /// nothing else, and both directions move at once.
+    /// Starts a thread that serves an edge of this program: its stdin or its stdout. Each edge has a thread, so both move
+    /// at once, and a disk or a terminal that stalls delays only its own edge.
     fn serve(
         &self,
         edge: usize,

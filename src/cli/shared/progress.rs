@@ -11,23 +11,23 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::message::Console;
 
-/// A bar on stderr, which goes away when this is dropped.
+/// A progress bar on stderr, which disappears when this value is dropped.
 ///
-/// It looks at a counter that the stream keeps anyway, on a thread of its own: the byte path does
-/// nothing for it.
+/// A thread of its own reads a counter that the stream keeps anyway, so the bar costs the byte path nothing.
 #[derive(Debug)]
 pub(crate) struct RunProgress {
     console: Console,
     bar: ProgressBar,
-    /// Dropped to end the thread.
+    /// The channel whose closing ends the thread.
     stop: Option<Sender<()>>,
     ticker: Option<JoinHandle<()>>,
 }
 
 impl RunProgress {
-    /// Shows the bytes that `done` counts, of `total` where it is known; `None` where a bar would be
-    /// in the way: stderr is no terminal, the data itself goes to or comes from a terminal
-    /// (`data_on_terminal`), or the user asked for silence or JSON.
+    /// Shows a bar of the bytes that `done` counts, out of `total` if that is known.
+    ///
+    /// Returns `None` where a bar would disturb: stderr is no terminal, the data itself goes to or comes from a terminal
+    /// (`data_on_terminal`), or the user gave `-q` or `--json`.
     pub(crate) fn start(
         console: &Console,
         total: Option<u64>,
@@ -51,12 +51,12 @@ impl RunProgress {
         let (stop, stopped) = mpsc::channel();
         let ticking = bar.clone();
         let tick = move || {
-            // The first look comes after a moment, so that a short run does not flicker.
+            // The first update comes after one interval, so that a short run shows no bar.
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 ticking.set_position(done());
             }
         };
-        // Without a thread there is no bar; the data can do without.
+        // If no thread can be started, the run continues without a bar.
         let ticker = thread::Builder::new()
             .name("progress".to_owned())
             .spawn(tick)
@@ -75,16 +75,16 @@ impl Drop for RunProgress {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(ticker) = self.ticker.take() {
-            // It only ends otherwise when the counter panicked, which was reported then.
+            // An error means that the counter panicked, and the panic has been reported.
             let _ = ticker.join();
         }
-        // In this order: a message in between still finds the bar, and makes no mess.
+        // The bar is cleared before it is removed from the console, so a message in between is not mixed with the bar.
         self.bar.finish_and_clear();
         self.console.set_bar(None);
     }
 }
 
-/// Often enough to look alive, and next to nothing in time.
+/// The number of updates of the bar per second: visibly alive, and almost free.
 const HERTZ: u8 = 5;
 const INTERVAL: Duration = Duration::from_millis(1000 / HERTZ as u64);
 
@@ -93,12 +93,12 @@ fn style(total_known: bool) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// Decimal units, as in the bandwidth that `-v` ends with.
+/// The templates of the bar, in decimal units like the bandwidth at the end of `-v`.
 const SIZED: &str = "{wide_bar} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {elapsed}, {eta} to go";
 const UNSIZED: &str = "{spinner} {decimal_bytes}, {decimal_bytes_per_sec}, {elapsed}";
 
-/// Whether the data of a run is on a terminal, where a bar would write over it: `file` says whether
-/// a file was named instead of the standard stream.
+/// Returns true if the data of a run goes to or comes from a terminal, where a bar would write over it. `file` is true if
+/// the user named a file instead of the standard stream.
 #[must_use]
 pub(crate) fn is_on_terminal(standard: &impl IsTerminal, file: bool) -> bool {
     !file && standard.is_terminal()
@@ -115,14 +115,14 @@ mod tests {
     use crate::cli::args::MessageOptions;
 
     #[test]
-    fn the_templates_are_understood() {
+    fn the_templates_are_valid() {
         for template in [SIZED, UNSIZED] {
             ProgressStyle::with_template(template).unwrap();
         }
     }
 
     #[test]
-    fn the_counter_is_looked_at_until_the_bar_is_dropped() {
+    fn the_counter_is_read_until_the_bar_is_dropped() {
         let console = Console::new("rdsend", MessageOptions::default());
         let (looked, looks) = mpsc::channel();
         let count = Arc::new(AtomicU64::new(0));
@@ -138,12 +138,12 @@ mod tests {
         }
         console.note("a message meanwhile");
         drop(progress);
-        // The thread is gone, and with it what it had of ours.
+        // The thread has ended and dropped its clone of the counter.
         assert_eq!(Arc::strong_count(&count), 1);
     }
 
     #[test]
-    fn no_bar_where_it_would_be_in_the_way() {
+    fn quiet_json_and_data_on_a_terminal_show_no_bar() {
         let options = [
             MessageOptions {
                 quiet: true,

@@ -1,4 +1,4 @@
-//! What a program says at the start, when it listens, and at the end of a run.
+//! The messages at the start of a run, when a program listens, and the report at its end.
 
 use serde::Serialize;
 use serde_json::json;
@@ -6,34 +6,34 @@ use serde_json::json;
 use super::{exit::Exit, message::Console};
 use crate::key::GeneratedKey;
 
-/// The end of a run. What never came to be known, because it failed before, is `None`.
+/// The report at the end of a run. A field is `None` if the run failed before its value was known.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(tag = "event", rename = "end")]
 pub(crate) struct Report {
-    /// Payload bytes that went through.
+    /// The number of payload bytes sent and received.
     pub(crate) bytes: u64,
-    /// From the connection to the confirmation.
+    /// The time from the connection to the confirmation, in seconds.
     pub(crate) seconds: f64,
-    /// What carried the data: `TCP` or `RDMA`.
+    /// The transport that carried the data: `TCP` or `RDMA`.
     pub(crate) transport: Option<String>,
-    /// With RDMA which device, port, GID and MTU; with TCP why not RDMA.
+    /// Over RDMA the device, port, GID and MTU; over TCP the reason why RDMA was not used.
     pub(crate) transport_reason: Option<String>,
-    /// The other end.
+    /// The name or address of the other end.
     pub(crate) peer: Option<String>,
-    /// Payload of one chunk, in bytes.
+    /// The largest payload of a chunk, in bytes.
     pub(crate) chunk_bytes: Option<usize>,
-    /// Slots in the pool.
+    /// The number of slots of the pool.
     pub(crate) depth: Option<usize>,
-    /// Why that is less than was wanted, if it is.
+    /// The reason why chunk size or depth are smaller than configured, if they are.
     pub(crate) smaller_pool_reason: Option<String>,
-    /// What failed, in one sentence.
+    /// The failure, in one sentence.
     pub(crate) error: Option<String>,
-    /// How the program exits.
+    /// The exit code of the program.
     pub(crate) exit: Exit,
 }
 
 impl Report {
-    /// A run that ended before it was a stream.
+    /// Returns the report of a run that failed before it had a stream.
     #[must_use]
     pub(crate) fn failed(error: &anyhow::Error) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl Report {
         }
     }
 
-    /// Tells the user: the error, then with `-v` how it went; with `--json` one object.
+    /// Prints the error, then with `-v` how the run went. With `--json` it prints one object instead.
     pub(crate) fn print(&self, console: &Console) {
         if console.is_json() {
             return console.event(self);
@@ -51,13 +51,13 @@ impl Report {
         if let Some(error) = &self.error {
             console.error(error);
         }
-        // Without a stream there is no more to say than why.
+        // A run without a stream has nothing to report but its error.
         if self.transport.is_some() {
             self.print_lines(console);
         }
     }
 
-    /// The same for a run whose errors have been told and whose streams have told what carried them.
+    /// Prints the report without its error, for a run that has already printed its errors and transports.
     pub(crate) fn print_ending(&self, console: &Console) {
         if console.is_json() {
             console.event(self);
@@ -72,10 +72,10 @@ impl Report {
         }
     }
 
-    /// Decimal gigabytes a second, 0 where no time went by.
+    /// Returns the bandwidth in decimal gigabytes per second; 0 if the time is 0.
     #[must_use]
     pub(crate) fn gigabytes_per_second(&self) -> f64 {
-        // Exact up to 9 petabytes, and three decimals are shown.
+        // The conversion is exact up to 9 petabytes, and the report shows three decimals.
         #[allow(clippy::cast_precision_loss)]
         let bytes = self.bytes as f64;
         if self.seconds > 0.0 {
@@ -85,7 +85,7 @@ impl Report {
         }
     }
 
-    /// What `-v` shows; the last line ends as in the manual of the original programs.
+    /// Returns the lines that `-v` prints. The last line has the form that the original programs' manual shows.
     fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if let (Some(peer), Some(transport)) = (&self.peer, &self.transport) {
@@ -106,20 +106,20 @@ impl Report {
     }
 }
 
-/// rdrecv is ready, and the sender may come.
+/// The message of rdrecv that it listens, and the command for the sender.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Listening<'a> {
-    /// By which name or address the sender finds this host.
+    /// The name or address at which the sender reaches this host.
     pub(crate) reach: &'a str,
     /// The port, never 0.
     pub(crate) port: u16,
-    /// The key that was made for this run, if one was.
+    /// The key that rdrecv made for this run; `None` if the user gave one.
     pub(crate) key: Option<&'a GeneratedKey>,
 }
 
 impl Listening<'_> {
-    /// Tells what the sender needs and cannot know: a key that was made, a port that the system
-    /// chose (`chosen_port`). Otherwise it is news only to whoever asked with `-v` or `--json`.
+    /// Prints what the user has to type for the sender: a key that rdrecv made, or a port that the system chose
+    /// (`chosen_port`). If the user already has both, prints only with `-v` or `--json`.
     pub(crate) fn print(&self, console: &Console, chosen_port: bool) {
         if self.key.is_some() || chosen_port || console.is_json() {
             console.tell(&self.text(), &self.json());
@@ -128,12 +128,12 @@ impl Listening<'_> {
         }
     }
 
-    /// The words for it, the key included.
+    /// Returns the message, which includes the key if rdrecv made one.
     #[must_use]
     pub(crate) fn text(&self) -> String {
         let Self { reach, port, key } = self;
         match key {
-            // In the environment and not as an argument, where ps would show it at once.
+            // The key is passed in the environment, because `ps` would show an argument until rdsend overwrites it.
             Some(key) => format!(
                 "to send, type on the other host:\n  RDPIPE_KEY={} rdsend {reach} {port} < FILE",
                 key.text()
@@ -142,7 +142,7 @@ impl Listening<'_> {
         }
     }
 
-    /// The same for a machine.
+    /// Returns the message as a JSON object.
     #[must_use]
     pub(crate) fn json(&self) -> serde_json::Value {
         let mut event = json!({ "event": "listening", "reach": self.reach, "port": self.port });
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn bandwidth_is_decimal_with_three_places() {
+    fn bandwidth_is_decimal_with_three_decimals() {
         let lines = report().lines();
         assert_eq!(lines.last().unwrap(), "Bandwidth 2.872 GB/s");
         assert_eq!(lines[0], "Peer hostA:5000 over TCP (no RDMA device here)");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn rdma_names_its_port_and_why_its_pool_is_small() {
+    fn a_report_over_rdma_names_the_port_and_why_the_pool_is_small() {
         let report = Report {
             transport: Some("RDMA".to_owned()),
             transport_reason: Some(
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_everything() {
+    fn json_has_every_field_of_the_report() {
         let value = serde_json::to_value(report()).unwrap();
         let expected = json!({
             "event": "end", "bytes": 2_000_000_000_u64, "seconds": 0.6964,
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_has_its_code_in_json() {
+    fn the_json_of_a_failure_has_the_exit_code() {
         let report = Report::failed(&crate::KeyError::Mistyped.into());
         let value = serde_json::to_value(report).unwrap();
         assert_eq!(value["exit"], 2);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_made_key_is_told_ready_to_type() {
+    fn a_key_that_rdrecv_made_is_printed_as_a_command_for_the_sender() {
         let made = Key::generate().unwrap();
         let listening = Listening {
             reach: "hostB",
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_given_key_is_not_told() {
+    fn a_key_that_the_user_gave_is_not_printed() {
         let listening = Listening {
             reach: "hostB",
             port: 40000,

@@ -1,4 +1,4 @@
-//! What a run of rdsend and one of rdrecv have in common: runtimes, signals, and how it ended.
+//! A run of rdsend, rdrecv, or rdcat with a ticket: runtimes, signals, and the report at the end.
 
 use std::{future::Future, panic, process::ExitCode, thread, time::Instant};
 
@@ -17,19 +17,20 @@ use super::{
 };
 use crate::{Error, Key, Stats, Stream, carry::CarryError, cli::args::KeySource};
 
-/// What a run works with.
+/// A run of a program, with its runtimes and its report.
 pub(crate) struct Run {
-    /// Where the user is told things.
+    /// The console for messages to the user.
     pub(crate) console: Console,
-    /// Undisturbed by the main thread's reads and writes of files: for keepalives, and for the control tasks of
-    /// streams that other threads move.
+    /// The runtime of keepalives, and of the control tasks of streams whose bytes other threads move. No read or write of
+    /// a file blocks it.
     pub(crate) control_runtime: Handle,
     signal: oneshot::Receiver<Caught>,
     report: Report,
     started: Option<Instant>,
 }
 
-/// Runs a program to its end and tells the user how it went.
+/// Runs a program to its end, prints how the run went, and returns the exit code. `hidden` is the result of
+/// overwriting the key in arguments and environment.
 pub(crate) fn main<F>(
     console: &Console,
     hidden: std::io::Result<()>,
@@ -61,16 +62,16 @@ where
         report: Report::default(),
         started: None,
     };
-    // A task is woken by its own thread without a system call; what `block_on` itself waits for is not.
+    // Waking a task on its own thread needs no system call; waking the future that `block_on` polls does.
     let report = main.block_on(main.spawn(program(run)));
     let report = report.unwrap_or_else(|error| panic::resume_unwind(error.into_panic()));
-    // A thread that hangs in the resolver or in a file must not keep the program.
+    // The program must exit even if a thread hangs in the resolver or in a file.
     main.shutdown_background();
     Ok(report)
 }
 
-/// A runtime of one thread: waking it costs one write to an eventfd, where a pool of workers adds
-/// a futex call on both sides (measured: a third of all system calls at full speed).
+/// Returns a runtime of one thread. Waking it costs one write to an eventfd; a pool of workers adds a futex call on
+/// both sides (measured: a third of all system calls at full speed).
 pub(crate) fn runtime() -> anyhow::Result<Runtime> {
     Builder::new_current_thread()
         .enable_all()
@@ -78,7 +79,7 @@ pub(crate) fn runtime() -> anyhow::Result<Runtime> {
         .context("cannot start the runtime")
 }
 
-/// A runtime on a thread of its own, which lives as long as the process.
+/// Starts a thread with a runtime, which runs as long as the process, and returns its handle.
 pub(crate) fn control_runtime() -> anyhow::Result<Handle> {
     let runtime = runtime()?;
     let handle = runtime.handle().clone();
@@ -90,7 +91,7 @@ pub(crate) fn control_runtime() -> anyhow::Result<Handle> {
     Ok(handle)
 }
 
-/// The key that the user gave, if any, read and stretched.
+/// Reads and stretches the key that the user gave, and prints its warning. Returns `None` if the user gave no key.
 pub(crate) fn key(source: KeySource, console: &Console) -> anyhow::Result<Option<Key>> {
     let Some(loaded) = source.load()? else {
         return Ok(None);
@@ -106,7 +107,7 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// The signal's [`Interrupted`], or what `work` fails with.
+    /// Returns [`Interrupted`] after a signal, or the error of `work`.
     pub(crate) async fn interruptible<T, E: Into<anyhow::Error>>(
         &mut self,
         work: impl Future<Output = Result<T, E>>,
@@ -117,7 +118,7 @@ impl Run {
         }
     }
 
-    /// Notes what is known once there is a stream, and shows its progress.
+    /// Starts the report of a stream that has been connected, and shows a progress bar where it does not disturb.
     pub(crate) fn connected(
         &mut self,
         stream: &Stream,
@@ -151,8 +152,8 @@ impl Run {
         RunProgress::start(&self.console, total, terminal, moved)
     }
 
-    /// Ends a stream that was connected: tells the peer what broke here, if something did, and
-    /// waits until it has heard.
+    /// Ends a stream that was connected: sends the peer the error of this end, if there is one, closes the stream, and
+    /// returns the report.
     pub(crate) async fn end(mut self, mut stream: Stream, result: anyhow::Result<()>) -> Report {
         if let Err(error) = &result {
             tell_peer(&mut stream, error);
@@ -169,13 +170,13 @@ impl Run {
         }
     }
 
-    /// A run that failed.
+    /// Returns the report of a run that failed.
     pub(crate) fn failed(self, error: &anyhow::Error) -> Report {
         let exit = match error.downcast_ref::<Interrupted>() {
             Some(Interrupted(caught)) => Exit::Signal(caught.number),
             None => Exit::from(error),
         };
-        // Like a death by SIGPIPE, this one needs no words on the side that writes to the pipe.
+        // As with SIGPIPE, the program that writes to a closed pipe prints no message.
         let silent = exit == Exit::ReaderClosed && error.downcast_ref::<Error>().is_none();
         let error = (!silent).then(|| sentence(error));
         Report {
@@ -186,13 +187,13 @@ impl Run {
     }
 }
 
-/// A signal ended the run.
+/// The error of a run that a signal ended.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted by {}", .0.name)]
 pub(crate) struct Interrupted(Caught);
 
-/// Tells the peer about a failure that only this end knows of. A reader that left its pipe early
-/// is none: the peer may stop.
+/// Sends the peer an error that happened on this end only. If the reader of this end's output has left, sends STOP
+/// instead, which is not a failure.
 fn tell_peer(stream: &mut Stream, error: &anyhow::Error) {
     let from_stream = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<Error>().is_some()
@@ -210,7 +211,7 @@ fn tell_peer(stream: &mut Stream, error: &anyhow::Error) {
     }
 }
 
-/// Names the file in which bytes were lost. The stream's own errors need no name.
+/// Adds the name of the file and the byte to an error of reading or writing. Errors of the stream stay unchanged.
 pub(crate) fn explained(error: CarryError, name: &str) -> anyhow::Error {
     match error {
         CarryError::Stream(error) => error.into(),

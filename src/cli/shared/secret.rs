@@ -1,8 +1,8 @@
-//! Hides secrets from `ps`: overwrites them where the kernel shows a process's arguments and
-//! environment to others.
+//! Hides secrets from `ps`: overwrites them in the memory from which the kernel shows a process's arguments and
+//! environment to other processes.
 //!
-//! Safe code has no pointer to `argv`, and needs none: the kernel says in `/proc/self/stat` where
-//! both lie, and `/proc/self/mem` writes there.
+//! This needs no pointer to `argv`, which safe code does not have: `/proc/self/stat` has the addresses of both blocks,
+//! and writing to `/proc/self/mem` changes them.
 
 use std::{
     env,
@@ -17,13 +17,13 @@ use zeroize::Zeroizing;
 
 /// Overwrites every argument that equals `value` with as many `*`.
 ///
-/// Call it when the arguments have been parsed, and before there are threads:
-/// [`env::args_os`] gives the stars from then on.
+/// Call this function after the arguments have been parsed, and before other threads start: [`env::args_os`] returns
+/// the stars from then on.
 ///
 /// # Errors
 ///
-/// When the system does not let a process write its own memory this way (no `/proc`, or a program
-/// that the kernel protects), or when no argument has that value.
+/// Fails if no argument equals `value`, or if the process cannot write its own memory: there is no `/proc`, or the
+/// kernel protects the program.
 pub(crate) fn blank_argument(value: &OsStr) -> io::Result<()> {
     if value.is_empty() {
         return Ok(());
@@ -33,15 +33,14 @@ pub(crate) fn blank_argument(value: &OsStr) -> io::Result<()> {
     })
 }
 
-/// Overwrites the value of the environment variable `name` with as many `*`; all is well when it
-/// is not set.
+/// Overwrites the value of the environment variable `name` with as many `*`. Does nothing if the variable is not set.
 ///
-/// Call it when the value has been read, and before there are threads: [`env::var_os`], and every
-/// child, gets the stars from then on.
+/// Call this function after the value has been read, and before other threads start: [`env::var_os`] and child
+/// processes get the stars from then on.
 ///
 /// # Errors
 ///
-/// As [`blank_argument`].
+/// Fails if the process cannot write its own memory, like [`blank_argument`].
 pub(crate) fn blank_environment(name: &str) -> io::Result<()> {
     if env::var_os(name).is_none_or(|value| value.is_empty()) {
         return Ok(());
@@ -52,7 +51,7 @@ pub(crate) fn blank_environment(name: &str) -> io::Result<()> {
     })
 }
 
-/// Which of the two blocks that the kernel laid out when the program was started.
+/// One of the two blocks of memory that the kernel fills when it starts the program.
 #[derive(Clone, Copy)]
 enum KernelBlock {
     Arguments,
@@ -60,8 +59,8 @@ enum KernelBlock {
 }
 
 impl KernelBlock {
-    /// The first of the two fields of `/proc/self/stat` that hold its bounds, counted from 1 as in
-    /// `proc_pid_stat(5)`.
+    /// Returns the number of the first of the two fields of `/proc/self/stat` that hold the block's bounds. Fields are
+    /// counted from 1, as in `proc_pid_stat(5)`.
     fn field(self) -> usize {
         match self {
             Self::Arguments => 48,
@@ -70,10 +69,11 @@ impl KernelBlock {
     }
 }
 
-/// More than the kernel allows arguments and environment to be together (three quarters of 8 MiB).
+/// The largest block that is read: more than the three quarters of 8 MiB that the kernel allows for arguments and
+/// environment together.
 const MAX_BLOCK_BYTES: u64 = 8 << 20;
 
-/// Overwrites the end of every element in which `secret_at` finds a secret.
+/// Overwrites secrets in a block. `secret_at` returns the position in an element from which it is overwritten, or `None`.
 fn blank(which: KernelBlock, secret_at: impl Fn(&[u8]) -> Option<usize>) -> io::Result<()> {
     let stat = fs::read("/proc/self/stat")?;
     let bounds =
@@ -84,13 +84,13 @@ fn blank(which: KernelBlock, secret_at: impl Fn(&[u8]) -> Option<usize>) -> io::
         .open("/proc/self/mem")?;
     let spans = spans(&block(&memory, &bounds)?, &secret_at);
     if spans.is_empty() {
-        return Err(unusual("it is not where the kernel says it is"));
+        return Err(unusual("the secret is not where /proc/self/stat says"));
     }
     for span in &spans {
         let at = bounds.start + span.start as u64;
         memory.write_all_at(&vec![b'*'; span.len()], at)?;
     }
-    // A kernel that refuses such writes says so; one that loses them would not.
+    // A kernel that refuses such writes returns an error. Reading the block again also detects a write without effect.
     let after = block(&memory, &bounds)?;
     let blanked = |span: &Range<usize>| after[span.clone()].iter().all(|byte| *byte == b'*');
     if spans.iter().all(blanked) {
@@ -100,7 +100,7 @@ fn blank(which: KernelBlock, secret_at: impl Fn(&[u8]) -> Option<usize>) -> io::
     }
 }
 
-/// The bytes between the bounds.
+/// Reads the bytes between the bounds from the process's memory.
 fn block(memory: &File, bounds: &Range<u64>) -> io::Result<Zeroizing<Vec<u8>>> {
     let length = bounds.end.saturating_sub(bounds.start);
     if length == 0 || length > MAX_BLOCK_BYTES {
@@ -112,16 +112,16 @@ fn block(memory: &File, bounds: &Range<u64>) -> io::Result<Zeroizing<Vec<u8>>> {
     Ok(bytes)
 }
 
-/// The addresses in field `first` (from 1) and the one after it.
+/// Returns the addresses in field `first` (counted from 1) and the field after it.
 fn bounds(stat: &[u8], first: usize) -> Option<Range<u64>> {
-    // The second field is the program's name in parentheses, and may hold anything.
+    // The second field is the program's name in parentheses. The name may contain any characters.
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
     let mut fields = rest.split_ascii_whitespace().skip(first.checked_sub(3)?);
     Some(fields.next()?.parse().ok()?..fields.next()?.parse().ok()?)
 }
 
-/// Where secrets lie in a block of elements that NUL bytes end.
+/// Returns the positions of the secrets in a block of elements that end with NUL bytes.
 fn spans(block: &[u8], secret_at: impl Fn(&[u8]) -> Option<usize>) -> Vec<Range<usize>> {
     let mut start = 0;
     let mut spans = Vec::new();
@@ -148,12 +148,12 @@ mod tests {
 
     use super::*;
 
-    const SECRET: &str = "tell_nobody_this";
+    const SECRET: &str = "keep_this_secret";
     const AS_CHILD: &str = "RDPIPE_TEST_BLANK";
     const VARIABLE: &str = "RDPIPE_KEY";
 
-    /// The same test binary again, running only `the_child`; to libtest the other arguments are
-    /// names of further tests.
+    /// Starts this test binary again, to run only `the_child`. libtest takes the other arguments for names of further
+    /// tests.
     fn child() -> Child {
         Command::new(env::current_exe().unwrap())
             .args([
@@ -164,8 +164,8 @@ mod tests {
             ])
             .args([
                 SECRET,
-                "--key-file=tell_nobody_this",
-                "tell_nobody_this_too",
+                "--key-file=keep_this_secret",
+                "keep_this_secret_too",
                 SECRET,
             ])
             .env(AS_CHILD, "1")
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn others_see_stars() {
+    fn other_processes_see_stars_in_place_of_secrets() {
         let mut child = child();
         let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
         let blanked = output.any(|line| line.unwrap() == "blanked");
@@ -204,13 +204,13 @@ mod tests {
         let arguments = fs::read_to_string(format!("{proc}/cmdline")).unwrap();
         let environment = fs::read_to_string(format!("{proc}/environ")).unwrap();
         drop(child.stdin.take());
-        // To the end, so that the child can say all it has to say.
+        // Reading to the end lets the child write all of its output.
         let _ = output.count();
         assert!(child.wait().unwrap().success() && blanked);
 
         let stars = "*".repeat(SECRET.len());
         let arguments: Vec<&str> = arguments.split('\0').skip(4).collect();
-        let untouched = ["--key-file=tell_nobody_this", "tell_nobody_this_too"];
+        let untouched = ["--key-file=keep_this_secret", "keep_this_secret_too"];
         assert_eq!(
             arguments[1..],
             [&stars, untouched[0], untouched[1], &stars, ""]
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_name_cannot_shift_the_fields() {
+    fn a_program_name_with_spaces_or_parentheses_does_not_shift_the_fields() {
         let stat = |name: &str| {
             let fields: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
             format!("1 ({name}) {}\n", fields.join(" "))
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_elements_match() {
+    fn only_arguments_that_equal_the_secret_match() {
         let whole = |element: &[u8]| (element == b"key").then_some(0);
         assert_eq!(
             spans(b"rdrecv\x001\0key\0akey\0keys\0key\0", whole),

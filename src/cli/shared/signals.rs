@@ -1,4 +1,4 @@
-//! The signals that end a run in an orderly way.
+//! The signals after which a program ends its run and reports it.
 
 use std::{fs, io, process};
 
@@ -8,27 +8,26 @@ use tokio::{
     sync::oneshot,
 };
 
-/// ^C, kill, and the terminal that was closed, with their names.
+/// The number and name of each signal: from ^C, from `kill`, and from a terminal that was closed.
 const SIGNALS: [(i32, &str); 3] = [(2, "SIGINT"), (15, "SIGTERM"), (1, "SIGHUP")];
 
-/// A signal that came.
+/// A signal that the process received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Caught {
-    /// Its number.
+    /// The number of the signal.
     pub(crate) number: u8,
-    /// Its name.
+    /// The name of the signal.
     pub(crate) name: &'static str,
 }
 
-/// Waits for the first signal on `runtime`; a second one ends the process on the spot, since the
-/// first may find the main thread in a read that does not return.
+/// Returns a channel that receives the first signal, which a task on `runtime` waits for. A second signal ends the
+/// process at once, because the first may arrive while the main thread is in a read that does not return.
 ///
-/// Signals that are ignored when the program starts stay ignored: that is how `nohup` and a
-/// shell's `&` want it.
+/// Signals that are ignored when the program starts stay ignored, as `nohup` and a shell's `&` require.
 ///
 /// # Errors
 ///
-/// When no handler can be installed.
+/// Fails if no handler can be installed.
 pub(crate) fn watch(runtime: &Handle) -> io::Result<oneshot::Receiver<Caught>> {
     let _context = runtime.enter();
     let ignored = ignored();
@@ -67,7 +66,7 @@ async fn next(signals: &mut [(Signal, i32, &'static str)]) -> Caught {
     futures::future::select_all(waits).await.0
 }
 
-/// The mask of signals that this process ignores; none where the system does not tell.
+/// Returns the mask of the signals that this process ignores; 0 if `/proc` does not tell.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

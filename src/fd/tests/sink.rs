@@ -53,7 +53,7 @@ async fn standard_output_stays_open() {
 /// Fills a sink until it would wait, then reads everything from the other end.
 async fn fill_and_empty(mut sink: Sink, reader: OwnedFd) {
     let chunk = vec![5; 100_000];
-    // The first one is awaited, because the runtime learns only then that there is room.
+    // The first write is awaited: only then does the runtime receive the event that there is room.
     let mut written = sink.write(&chunk).await.unwrap();
     while let Poll::Ready(count) = poll_once(&mut Box::pin(sink.write(&chunk))) {
         written += count.unwrap();

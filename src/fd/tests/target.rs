@@ -196,7 +196,7 @@ async fn waits_for_the_reader_of_a_fifo() {
     mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
     assert!(
         try_open_special(&path).unwrap().is_none(),
-        "nobody reads it"
+        "the FIFO has no reader"
     );
     let mut creating = Box::pin(OutputTarget::create(&path));
     assert!(poll_once(&mut creating).is_pending());

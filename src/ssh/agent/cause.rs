@@ -1,4 +1,4 @@
-//! Why work is given up: the first thing that went wrong, for all tasks that work on it.
+//! The first cause: the first failure of an order, shared by all tasks that work on it.
 
 use std::sync::{
     Mutex, PoisonError,
@@ -9,29 +9,30 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ssh::protocol::{FaultKind, WorkFault};
 
-/// The first thing that went wrong, shared by all tasks of an order. The task that sees something break records
-/// it here, and all others end.
+/// The first failure of an order, shared by all tasks that work on it. The task that detects a failure records it
+/// here, and all other tasks end.
 #[derive(Debug, Default)]
 pub(super) struct FirstCause {
     first: Mutex<Option<FirstFailure>>,
     failed: CancellationToken,
-    /// The next stage wanted no more.
+    /// Set if the next stage stopped reading the output of this one.
     pub(super) output_stopped: Flag,
-    /// This stage wanted no more.
+    /// Set if this stage stopped reading its input before the end.
     pub(super) input_stopped: Flag,
 }
 
-/// The first thing that went wrong.
+/// The first failure of an order, as it is recorded.
 #[derive(Debug, Clone)]
 struct FirstFailure {
-    /// None where the command's status says it all.
+    /// The fault for the report; none if the command's status already explains the failure.
     fault: Option<WorkFault>,
-    /// What the peers are told.
+    /// The reason that the peers on the edges receive.
     reason: String,
 }
 
 impl FirstCause {
-    /// Gives up because of a fault. `reason` is what the peers on the edges are told.
+    /// Records a fault, unless a failure is recorded already. `text` is for the report, `reason` for the peers on the
+    /// edges.
     pub(super) fn fail(&self, kind: FaultKind, text: impl Into<String>, reason: impl Into<String>) {
         let text = text.into();
         let fault = Some(WorkFault { kind, text });
@@ -39,7 +40,8 @@ impl FirstCause {
         self.set(FirstFailure { fault, reason });
     }
 
-    /// Gives up because of how the command ended.
+    /// Records that the command did not end by itself, unless a failure is recorded already. The report has no fault
+    /// then: the command's status explains the failure.
     pub(super) fn give_up(&self, reason: String) {
         self.set(FirstFailure {
             fault: None,
@@ -54,7 +56,7 @@ impl FirstCause {
         self.failed.cancel();
     }
 
-    /// Completes when something went wrong.
+    /// Waits until a failure is recorded.
     ///
     /// # Cancel safety
     ///
@@ -71,7 +73,7 @@ impl FirstCause {
         self.first()?.fault
     }
 
-    /// What the peers are told.
+    /// Returns the reason that the peers on the edges receive.
     pub(super) fn reason(&self) -> String {
         self.first().map(|first| first.reason).unwrap_or_default()
     }
@@ -82,7 +84,7 @@ impl FirstCause {
     }
 }
 
-/// Something that has happened, or not yet.
+/// A flag that is set at most once and is never cleared.
 #[derive(Debug, Default)]
 pub(super) struct Flag(AtomicBool);
 
@@ -101,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_cause_is_kept() {
+    fn only_the_first_failure_is_kept() {
         let cause = FirstCause::default();
         assert!(!cause.has_failed());
         cause.fail(

@@ -1,4 +1,4 @@
-//! One end of an edge in the hands of its stage: moves bytes, and ends for the right reason.
+//! One end of a connected edge: moves the bytes of its stage, and reports why it ends.
 
 use std::{io, sync::Arc};
 
@@ -14,27 +14,27 @@ use crate::{
     ssh::{edge::about_peer, protocol::FaultKind},
 };
 
-/// A stream, and what is known about it.
+/// The stream of an edge, with its counts and the names for messages.
 pub(super) struct ConnectedEdge {
     pub(super) stream: Stream,
     pub(super) meter: Arc<Meter>,
-    /// Who is at the other end.
+    /// The name of the other end in messages: "stage 1 (fs1)".
     pub(super) peer: String,
     pub(super) cause: Arc<FirstCause>,
-    /// How peers know this stage.
+    /// The name of this stage in messages to peers: "stage 2 (fs2)".
     pub(super) stage: String,
 }
 
-/// Why an edge cannot go on.
+/// Why an edge ends before all of its bytes are carried.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// The next stage wants no more.
+    /// The next stage has stopped reading.
     Stopped,
     /// The stream broke.
     Stream(Error),
-    /// The local end of a pump failed after so many bytes.
+    /// The local source or sink failed after this many bytes.
     Local(io::Error, u64),
-    /// Something else broke, and has been told to the [`FirstCause`].
+    /// Another part of the order failed. The failure is in the [`FirstCause`] already.
     Elsewhere,
 }
 
@@ -69,7 +69,7 @@ impl ConnectedEdge {
         unless_failed(&self.cause, draining).await.map(drop)
     }
 
-    /// Sends all of `source`, and no FIN.
+    /// Sends all of `source`, without a FIN.
     pub(super) async fn fill(
         &mut self,
         source: &mut (impl AsyncRead + Unpin),
@@ -79,7 +79,7 @@ impl ConnectedEdge {
         unless_failed(&self.cause, filling).await.map(drop)
     }
 
-    /// Waits for `event`, and for nothing that makes it pointless.
+    /// Waits for `event`. Fails earlier if the stream breaks, the peer stops reading, or the order fails.
     ///
     /// # Cancel safety
     ///
@@ -89,12 +89,12 @@ impl ConnectedEdge {
         unless_failed(&self.cause, carry::unless_interrupted(&watch, event)).await
     }
 
-    /// Sends the FIN, and waits until the peer's sink has confirmed that it took all.
+    /// Sends the FIN, and waits until the peer has confirmed that its sink accepted all bytes.
     pub(super) async fn finish(&mut self) -> Result<(), Trouble> {
         unless_failed(&self.cause, self.stream.finish()).await
     }
 
-    /// Fails the work because the edge broke; the peers on all edges are told.
+    /// Fails the order because this edge broke. The peers on all edges receive the reason.
     pub(super) fn broken(&self, error: Error) {
         let kind = match error {
             Error::PeerAborted { .. } => FaultKind::PeerAborted,
@@ -102,39 +102,39 @@ impl ConnectedEdge {
         };
         let text = about_peer(error.clone(), &self.peer).to_string();
         let reason = match error {
-            // The peer that gave up first knows the reason best.
+            // The first failure is the peer's: its reason is passed on unchanged.
             Error::PeerAborted { reason, .. } => reason,
             _ => format!("{}: {text}", self.stage),
         };
         self.cause.fail(kind, text, reason);
     }
 
-    /// Fails the work because of something of its own.
+    /// Fails the order because of a failure in this process: of a file or a pipe, say.
     pub(super) fn fail_local(&self, text: impl Into<String>) {
         let text = text.into();
         let reason = format!("{}: {text}", self.stage);
         self.cause.fail(FaultKind::Local, text, reason);
     }
 
-    /// Tells the peer if this stage has failed.
+    /// Aborts the stream with the reason of the first failure, if the order has failed.
     pub(super) fn abort_if_failed(&mut self) {
         if self.cause.has_failed() {
             self.stream.abort(&self.cause.reason());
         }
     }
 
-    /// Lets go, and waits until the peer has heard how it ended.
+    /// Closes the edge, and waits until the peer has received how it ended.
     pub(super) async fn close(mut self) {
         self.abort_if_failed();
         self.stream.close().await;
     }
 }
 
-/// Waits for `work`, or for the stage to fail elsewhere.
+/// Waits for `work`. Fails with [`Trouble::Elsewhere`] if another part of the order fails first.
 ///
 /// # Cancel safety
 ///
-/// That of `work`, which is dropped when the stage fails.
+/// That of `work`, which is dropped when the order fails.
 async fn unless_failed<T, E: Into<Trouble>>(
     cause: &FirstCause,
     work: impl Future<Output = Result<T, E>>,

@@ -1,4 +1,4 @@
-//! The agent's side of the protocol: greeting, order, messages both ways, keepalive.
+//! The agent's side of the session with the controller: greeting, order, messages both ways, keepalive.
 
 use std::{io, time::Duration};
 
@@ -18,29 +18,29 @@ use crate::ssh::protocol::{
     greeting, parse_greeting,
 };
 
-/// How long the controller may take to greet and to give its order. It does both at once; this covers
-/// a slow network.
+/// How long the agent waits for the controller's greeting and order. The controller sends both at once, so this
+/// limit only has to cover a slow network.
 const ORDER_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long the last messages may take to leave.
+/// How long the agent waits at its end until its last messages have been written.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
-/// Longest greeting line.
+/// The most bytes of a greeting line.
 const MAX_LINE_BYTES: usize = 256;
 
-/// Why the controller is of no use any more.
+/// Why the session with the controller has failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ControllerError {
-    /// The end of its messages: it ended or was killed, or the session was cut.
+    /// The messages ended: the controller exited or was killed, or the session was cut.
     #[error("the controller is gone")]
     Gone,
-    #[error("nothing was heard from the controller for {0:.1?}")]
+    #[error("received nothing from the controller for {0:.1?}")]
     Silent(Duration),
     #[error("the session with the controller broke: {0}")]
     Broken(#[from] io::Error),
-    #[error("what came from the controller made no sense ({0})")]
+    #[error("received an invalid message from the controller ({0})")]
     Garbage(&'static str),
-    #[error("what came from the controller made no sense ({0})")]
+    #[error("received an invalid message from the controller ({0})")]
     Message(#[from] MessageError),
     #[error(
         "the agent here is rdpipe {}, the controller is rdpipe {theirs}; install the same on all hosts",
@@ -49,18 +49,18 @@ pub(super) enum ControllerError {
     Version { theirs: String },
 }
 
-/// Sends messages to the controller, in order, without ever waiting.
+/// Queues messages to the controller without waiting. They are sent in the order in which they are queued.
 #[derive(Debug, Clone)]
 pub(super) struct Outbox(mpsc::UnboundedSender<FromAgent>);
 
 impl Outbox {
-    /// Where the controller is gone the message is lost: that is found out by reading.
+    /// Queues a message. If the controller is gone the message is lost, and [`ControlReader::next`] reports why.
     pub(super) fn send(&self, message: FromAgent) {
         let _ = self.0.send(message);
     }
 }
 
-/// The messages of the controller.
+/// Receives the messages of the controller.
 pub(super) struct ControlReader<R> {
     frames: FramedRead<R, LengthDelimitedCodec>,
     outbox: Outbox,
@@ -68,11 +68,11 @@ pub(super) struct ControlReader<R> {
 }
 
 impl<R: AsyncRead + Unpin> ControlReader<R> {
-    /// The next message; pings are answered here.
+    /// Returns the next message. Answers pings itself.
     ///
     /// # Cancel safety
     ///
-    /// Safe: a message is either returned or still to come.
+    /// Safe: a message that was not returned is returned by the next call.
     pub(super) async fn next(&mut self) -> Result<ToAgent, ControllerError> {
         loop {
             let silence = self.silence;
@@ -91,8 +91,7 @@ impl<R: AsyncRead + Unpin> ControlReader<R> {
 }
 
 impl<R> ControlReader<R> {
-    /// A frame that is here in full: one that came together with the greeting is not decoded by
-    /// `frames` before more arrives.
+    /// Returns the next frame if all of it is in the buffer already. Reads nothing.
     fn buffered(&mut self) -> Option<io::Result<BytesMut>> {
         let mut buffer = std::mem::take(self.frames.read_buffer_mut());
         let frame = self.frames.decoder_mut().decode(&mut buffer);
@@ -115,23 +114,24 @@ fn parse(frame: Option<io::Result<BytesMut>>) -> Result<ToAgent, ControllerError
     Ok(message?)
 }
 
-/// Writes what is put into the outbox.
+/// The task that writes the messages in the outbox to the controller.
 pub(super) struct ControlWriter {
     task: JoinHandle<()>,
 }
 
 impl ControlWriter {
-    /// Waits until everything has left. All outboxes must be gone.
+    /// Waits until all messages have been written, for [`FLUSH_LIMIT`] at most. Every [`Outbox`] must have been
+    /// dropped, or this waits for the whole limit.
     pub(super) async fn finish(self) {
         let _ = timeout(FLUSH_LIMIT, self.task).await;
     }
 }
 
-/// Greets the controller, says hello, and takes its order.
+/// Opens the session: sends the greeting and the hello, and receives the controller's greeting and its order.
 ///
 /// # Errors
 ///
-/// When it cannot be understood, or does not come in time.
+/// If the order cannot be decoded, or does not arrive in time.
 pub(super) async fn open<R, W>(
     mut input: R,
     mut output: W,
@@ -165,7 +165,7 @@ where
     Ok((order, inbox, outbox, ControlWriter { task }))
 }
 
-/// Reads the controller's greeting, and not a byte of what follows.
+/// Reads the controller's greeting, and no byte after it.
 async fn greet(input: &mut (impl AsyncRead + Unpin)) -> Result<(), ControllerError> {
     let mut line = Vec::with_capacity(MAX_LINE_BYTES);
     while line.len() < MAX_LINE_BYTES {
@@ -175,7 +175,7 @@ async fn greet(input: &mut (impl AsyncRead + Unpin)) -> Result<(), ControllerErr
             }
             byte => line.push(byte?),
         }
-        // It begins with an empty line, which ends whatever stood there before.
+        // The greeting begins with an empty line, which ends any unfinished line before it.
         if line == b"\n" {
             line.clear();
         } else if line.ends_with(b"\n") {
@@ -198,7 +198,7 @@ async fn write(output: impl AsyncWrite + Unpin, mut messages: mpsc::UnboundedRec
         let Ok(bytes) = encode(&message) else {
             continue;
         };
-        // Where the controller reads no more, its messages end too: the reader reports that.
+        // If the controller does not read any more, its messages end as well, and the reader reports that.
         if frames.send(Bytes::from(bytes)).await.is_err() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Connects one edge of an order as the controller says: listens, or dials the end that does.
+//! Connects one edge of an order as the controller requests: listens, or dials the end that listens.
 
 use std::{future::pending, time::Duration};
 
@@ -13,12 +13,12 @@ use crate::{
     },
 };
 
-/// What the controller says about an edge that is not connected yet.
+/// A request of the controller about an edge that is not connected yet.
 #[derive(Debug)]
 pub(super) enum EdgeRequest {
-    /// Listen, and say where.
+    /// Listen, and report the port.
     Listen,
-    /// Connect: the other end listens there.
+    /// Connect to the other end, which listens.
     Dial {
         /// Where the other end may be reached.
         addresses: Vec<String>,
@@ -27,13 +27,13 @@ pub(super) enum EdgeRequest {
     },
 }
 
-/// Carries out the controller's requests until the edge is connected, and tells the controller so. The
-/// stream belongs to the runtime that this runs on.
+/// Carries out the controller's requests until the edge is connected, and reports the connection to the controller.
+/// The stream belongs to the current runtime.
 ///
 /// # Errors
 ///
-/// One sentence for the user. An address that cannot be reached is no error: the controller is told, and
-/// may request something else.
+/// One sentence for the user. If no address can be reached, this reports that to the controller and waits for its
+/// next request.
 ///
 /// # Cancel safety
 ///
@@ -73,7 +73,7 @@ pub(super) async fn establish(
     Ok(stream)
 }
 
-/// Returns how the stream of an edge is set up.
+/// Returns the configuration of the stream of an edge.
 pub(super) fn config(
     order: &StreamOrder,
     direction: EdgeDirection,

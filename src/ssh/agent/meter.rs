@@ -1,4 +1,4 @@
-//! How many bytes went through an edge, and how long its stage was held up there.
+//! Counts the bytes of an edge, and the time for which its stage waited for the edge.
 
 use std::{
     io,
@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufRead, AsyncRead, ReadBuf};
 
 use crate::{Stream, Watch, carry::Watched, transport::FillSlots};
 
-/// The counts of one edge, read by other threads while it is in use.
+/// The counts of one edge. Other threads read them while the edge is in use.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     bytes: AtomicU64,
@@ -20,12 +20,12 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Bytes that the stage has taken from the edge or given to it.
+    /// Returns the number of bytes that the stage has received from the edge or sent into it.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// How long the edge had nothing to give, or no room.
+    /// Returns how long the stage has waited because the edge had no bytes to read or no room to write.
     pub(super) fn blocked(&self) -> Duration {
         Duration::from_nanos(self.blocked_ns.load(Ordering::Relaxed))
     }
@@ -35,8 +35,8 @@ impl Meter {
     }
 }
 
-/// A stream that is measured. The clock is read only where the stream makes its user wait, and when it
-/// no longer does: nothing is measured while all goes well.
+/// A stream whose bytes and waiting times are counted. The clock is read only when a wait begins and when it ends, so
+/// measuring costs nothing while the stream never waits.
 pub(super) struct Metered<'a> {
     stream: &'a mut Stream,
     clock: WaitClock<'a>,
@@ -49,14 +49,14 @@ impl<'a> Metered<'a> {
     }
 }
 
-/// Runs while the stage is held up.
+/// A clock that runs while the stage waits for the stream.
 struct WaitClock<'a> {
     meter: &'a Meter,
     since: Option<Instant>,
 }
 
 impl WaitClock<'_> {
-    /// Starts or stops the clock by what the stream said.
+    /// Starts the clock if the stream returned `Pending`, and stops it otherwise.
     fn watch<T>(&mut self, answer: Poll<T>) -> Poll<T> {
         if answer.is_pending() {
             self.since.get_or_insert_with(Instant::now);
@@ -81,7 +81,7 @@ impl Drop for WaitClock<'_> {
 }
 
 impl AsyncRead for Metered<'_> {
-    /// Forwarded, and not measured: the pump reads through [`AsyncBufRead`].
+    /// Forwards to the stream without counting: the pump reads through [`AsyncBufRead`].
     ///
     /// # Cancel safety
     ///
@@ -96,7 +96,7 @@ impl AsyncRead for Metered<'_> {
 }
 
 impl AsyncBufRead for Metered<'_> {
-    /// Forwarded.
+    /// Forwards to the stream, and counts the time for which it makes the stage wait.
     ///
     /// # Cancel safety
     ///

@@ -1,12 +1,12 @@
-//! The agent: one process on each host that carries out one order, and one that guards it.
+//! The agent: two processes on each host, a worker that carries out one order and a guard above it.
 //!
-//! `rdpipe --agent` is the *guard* ([`process::guard`]): it starts the *worker*, waits for it, and kills
-//! whatever the worker left behind, however the worker died. The worker speaks with the controller over
-//! stdin and stdout ([`control`]), connects the order's edges ([`edge`]), runs the application that the
-//! order is for ([`job`]; [`stage`] is the only one so far), and reports.
+//! `rdpipe --agent` is the *guard* ([`process::guard`]). It starts the *worker*, waits until the worker has
+//! exited or died, and kills every process that the worker left behind. The worker exchanges messages with the
+//! controller over stdin and stdout ([`control`]), connects the order's edges ([`edge`]), runs the application
+//! that the order is for ([`job`]; [`stage`] is the only one so far), and reports.
 //!
-//! Threads of the worker: the main one runs everything that controls, and one more for each edge moves
-//! its bytes. So a relay uses two processors, and a disk that stalls delays nothing else.
+//! The worker has one main thread for all control, and one thread for each edge, which moves the bytes of
+//! the edge. So a relay uses two processors, and a disk that stalls delays only its own edge.
 
 mod addresses;
 mod cause;

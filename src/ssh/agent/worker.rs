@@ -1,4 +1,4 @@
-//! The agent proper: one piece of work, from the controller's order to the report.
+//! The worker: carries out one order of the controller, from the greeting to the report.
 
 mod edges;
 mod signals;
@@ -39,8 +39,8 @@ use crate::{
     ssh::protocol::{AgentReport, FaultKind, FromAgent, Order, Payload, ToAgent, Work},
 };
 
-/// How long work that has failed may take to end. The guard then kills what is left, and all of it
-/// together stays below 5 s.
+/// How long work that has failed may take to end. Then the worker reports and exits, and the guard kills the
+/// processes that are left, so that all of it takes less than 5 s.
 const END_LIMIT: Duration = Duration::from_secs(4);
 
 /// Runs the worker: `rdpipe --agent=worker`, a child of the guard.
@@ -48,10 +48,10 @@ pub(crate) fn main() -> ExitCode {
     ExitCode::from(run())
 }
 
-/// The same, and how to exit.
+/// Runs the worker, and returns its exit status.
 pub(super) fn run() -> u8 {
     work().unwrap_or_else(|error| {
-        // Nothing else hears of this: the controller shows what comes on stderr.
+        // There is no session to report in. The controller shows the lines of stderr.
         let _ = writeln!(io::stderr(), "rdpipe: {error}");
         1
     })
@@ -68,15 +68,16 @@ fn work() -> Result<u8, control::ControllerError> {
         hide_stdio()?;
         converse(input, output, cause, exit).await
     });
-    // A thread that hangs in a file must not keep the process.
+    // A thread that hangs in a file must not keep the process from exiting.
     runtime.shutdown_background();
     exit
 }
 
-/// Has the kernel send SIGTERM when the guard is gone: no process would clean up after this one then.
+/// Makes the kernel send SIGTERM to this process when the guard dies: without a guard, only the worker itself can
+/// clean up.
 fn die_with_parent() -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
-    // If the guard exited before that, the parent is another process now, in another process group.
+    // If the guard died before the call, the parent is now another process, in another process group.
     let is_child = getppid().is_some_and(|parent| getpgid(Some(parent)) == Ok(getpgrp()));
     if is_child {
         Ok(())
@@ -85,7 +86,7 @@ fn die_with_parent() -> io::Result<()> {
     }
 }
 
-/// The protocol has descriptors of its own from here on: no stray print can write into it.
+/// Points stdin and stdout at `/dev/null`. The session uses other descriptors, so a stray print cannot write into it.
 fn hide_stdio() -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
@@ -93,7 +94,7 @@ fn hide_stdio() -> io::Result<()> {
     Ok(())
 }
 
-/// How the process is to exit, where it is not with 0.
+/// The exit status of the worker. It is 0 until a task stores another one.
 type SharedExitCode = Arc<AtomicU8>;
 
 async fn converse<R, W>(
@@ -126,7 +127,7 @@ where
     Ok(exit.load(Ordering::Relaxed))
 }
 
-/// Carries out the order, and obeys the controller meanwhile.
+/// Carries out the order, and handles the controller's messages at the same time. Returns the report.
 pub(super) async fn serve<J, R>(
     context: &JobContext,
     mut order: Order,
@@ -151,8 +152,8 @@ where
         go: go.clone(),
         application: sender,
     };
-    let obeying = obey(context.clone(), inbox, routes, Arc::clone(exit));
-    let obeying = tokio::spawn(obeying);
+    let handling = handle_messages(context.clone(), inbox, routes, Arc::clone(exit));
+    let handling = tokio::spawn(handling);
     let working = async {
         let edges = edges.establish(context).await?;
         let edges = edges::wait_for(go, context, edges).await?;
@@ -163,9 +164,9 @@ where
         _ = working => {}
         () = overdue(&context.cause) => {}
     }
-    obeying.abort();
-    // Its outbox goes with it, which the writer waits for.
-    let _ = obeying.await;
+    handling.abort();
+    // The task holds an outbox, and the writer ends only when every outbox has been dropped.
+    let _ = handling.await;
     report(context, job.report())
 }
 
@@ -181,15 +182,15 @@ async fn overdue(cause: &FirstCause) {
     sleep(END_LIMIT).await;
 }
 
-/// Where the controller's messages go.
+/// The receivers of the controller's messages: the edges, the start of the work, and the application.
 struct Routes {
     edges: EdgeRoutes,
     go: CancellationToken,
     application: mpsc::UnboundedSender<Payload>,
 }
 
-/// Carries out what the controller says, until the controller is gone.
-async fn obey<R: AsyncRead + Unpin>(
+/// Carries out the controller's messages, until the session with the controller ends.
+async fn handle_messages<R: AsyncRead + Unpin>(
     context: JobContext,
     mut inbox: ControlReader<R>,
     routes: Routes,
@@ -208,7 +209,7 @@ async fn obey<R: AsyncRead + Unpin>(
             Ok(ToAgent::Listen { edge }) => routes.edges.send(edge, EdgeRequest::Listen),
             Ok(ToAgent::Go) => routes.go.cancel(),
             Ok(ToAgent::Application(message)) => {
-                // An application that has ended takes none.
+                // An application that has ended receives no more messages.
                 let _ = routes.application.send(message);
             }
             Ok(ToAgent::Kill { reason }) => {

@@ -55,7 +55,7 @@ fn the_rightmost_failure_counts() {
 }
 
 #[test]
-fn whoever_was_told_to_stop_is_forgiven_all_the_way_up() {
+fn a_stage_that_ends_by_sigpipe_after_a_stop_is_forgiven_and_so_are_those_before_it() {
     for status in [PIPE, Status::Exited(141)] {
         let fine = ends([stopped(status), stopped(status), stage(OK)]);
         assert_eq!(fine.verdicts(), [Forgiven, Forgiven, Fine]);
@@ -65,7 +65,7 @@ fn whoever_was_told_to_stop_is_forgiven_all_the_way_up() {
     let failed = ends([stopped(PIPE), stopped(PIPE), stage(Status::Exited(2))]);
     assert_eq!(failed.exit(), 2);
     let alone = ends([stage(PIPE), stage(OK)]);
-    assert_eq!(alone.exit(), 141, "nobody had told it to stop");
+    assert_eq!(alone.exit(), 141, "no stage had told it to stop");
     let other = ends([stopped(Status::Signaled(9)), stage(OK)]);
     assert_eq!(other.exit(), 137);
 }
@@ -82,8 +82,8 @@ fn a_reader_that_leaves_ends_rdpipe_as_sigpipe_would() {
 }
 
 #[test]
-fn consequences_do_not_count_beside_a_cause() {
-    // An agent that has a fault to report does not say how it then ended its command.
+fn the_exit_status_is_that_of_the_cause_and_not_of_its_consequences() {
+    // An agent that reports a fault sends no status of the command that it then killed.
     let ended_by_agent = StageOutcome {
         ended: None,
         ..stage(Status::Signaled(15))
@@ -97,11 +97,11 @@ fn consequences_do_not_count_beside_a_cause() {
     killed.stages.remove(0);
     killed.causes[0].site = Site::Stage(0);
     killed.causes[1].site = Site::Stage(1);
-    assert_eq!(killed.exit(), 255, "nobody knows why");
+    assert_eq!(killed.exit(), 255, "the cause is unknown");
 }
 
 #[test]
-fn a_failure_counts_though_the_next_stage_then_gave_up() {
+fn a_failure_counts_even_if_the_next_stage_then_gave_up() {
     let mut refused = ends([stage(Status::Exited(3)), StageOutcome::default()]);
     refused.causes = vec![
         cause(Site::Stage(1), FaultKind::Ordered),
@@ -111,7 +111,7 @@ fn a_failure_counts_though_the_next_stage_then_gave_up() {
 }
 
 #[test]
-fn trouble_outweighs_statuses() {
+fn a_lost_agent_is_255_whatever_the_stages_exited_with() {
     let mut ends = ends([stage(Status::Exited(3)), StageOutcome::default()]);
     assert_eq!(ends.exit(), 3, "the second never began");
     ends.causes = vec![PipelineFault {
@@ -136,11 +136,11 @@ fn a_file_that_fails_is_status_1() {
     assert_eq!(ends.exit(), 1);
     ends.stages[1].is_file = false;
     ends.causes = vec![cause(Site::Stage(1), FaultKind::Local)];
-    assert_eq!(ends.exit(), 255, "a shell that cannot be run");
+    assert_eq!(ends.exit(), 255, "the shell of a command cannot be run");
 }
 
 #[test]
-fn the_nearest_cause_comes_first() {
+fn faults_are_ranked_by_how_near_they_are_to_the_first_cause() {
     let mut ends = ends([]);
     ends.causes = vec![
         cause(Site::Stage(0), FaultKind::PeerAborted),
@@ -153,7 +153,7 @@ fn the_nearest_cause_comes_first() {
 }
 
 #[test]
-fn statuses_have_words() {
+fn statuses_are_described_in_words() {
     assert_eq!(describe(Status::Exited(3)), "exited with 3");
     assert_eq!(
         describe(Status::Signaled(9)),

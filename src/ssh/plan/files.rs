@@ -1,20 +1,20 @@
-//! The files of rdcat, as plans of one stage each.
+//! Parses the files of rdcat into plans of one stage each. Pure, no I/O.
 
 use std::{ffi::OsString, os::unix::ffi::OsStrExt};
 
 use super::{Plan, PlanError, PlannedStage, SegmentFault, StageHost};
 use crate::ssh::stage::StageWork;
 
-/// Most bytes of paths in one order: its message has room for twice as many.
+/// The most bytes of paths in one order. The message of the order has room for twice as many.
 const MAX_PATHS_BYTES: usize = 128 << 10;
 
 impl Plan {
-    /// Takes operands of the form `HOST:PATH` apart. Files of one host that follow each other make one plan, so
-    /// that they come over one session.
+    /// Parses operands of the form `HOST:PATH`. Successive files of one host make one plan, so that one session
+    /// reads them all.
     ///
     /// # Errors
     ///
-    /// The first operand that makes no sense, and why.
+    /// The first operand that is invalid, and why.
     pub(crate) fn files(operands: &[OsString]) -> Result<Vec<Self>, PlanError> {
         let mut runs: Vec<(StageHost, Vec<Vec<u8>>)> = Vec::new();
         for operand in operands {
@@ -32,7 +32,7 @@ impl Plan {
     }
 }
 
-/// The path is everything behind the colon, whatever it is.
+/// Splits an operand into the host and the path. The path is all bytes after the colon.
 fn split(operand: &[u8]) -> Result<(StageHost, &[u8]), SegmentFault> {
     match StageHost::split(operand) {
         Err(SegmentFault::NoColon) => Err(SegmentFault::NoTicket),
@@ -42,7 +42,7 @@ fn split(operand: &[u8]) -> Result<(StageHost, &[u8]), SegmentFault> {
 }
 
 fn has_room(paths: &[Vec<u8>], path: &[u8]) -> bool {
-    // Each has its length in front.
+    // Each path is preceded by its length, of at most 3 bytes.
     let bytes = paths.iter().map(|path| path.len() + 3).sum::<usize>();
     bytes + path.len() < MAX_PATHS_BYTES
 }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_on_one_host_come_together() {
+    fn successive_files_of_one_host_share_a_session() {
         let plans = files(&["a:1", "a:2", "u@a:3", ":4", ":5", "a:6", "[::1]:7"]).unwrap();
         let shown: Vec<_> = plans.iter().map(shown).collect();
         assert_eq!(shown, ["a=1,2", "a=3", "here=4,5", "a=6", "::1=7"]);
@@ -109,13 +109,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_told() {
+    fn an_operand_that_names_no_file_is_refused_with_a_reason() {
         for (operand, words) in [
             ("file", "\"file\": give HOST:PATH"),
-            ("h:", "no file behind the colon"),
+            ("h:", "no file after the colon"),
             ("-h:x", "an option of ssh"),
             ("[::1]x", "brackets"),
-            ("two words:x", "no user or host"),
+            ("two words:x", "not a valid name"),
         ] {
             let text = files(&["a:1", operand]).unwrap_err().to_string();
             assert!(text.contains(words), "{text}");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn many_files_are_several_orders() {
+    fn long_lists_of_files_are_split_into_several_orders() {
         let long = format!("h:{}", "x".repeat(4000));
         let operands = vec![long.as_str(); 100];
         let plans = files(&operands).unwrap();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_name_hosts_and_no_stages() {
+    fn messages_of_rdcat_name_hosts_and_not_stages() {
         let plan = files(&["fs1:x"]).unwrap().remove(0);
         assert_eq!(plan.ends(1), ("fs1".to_owned(), "rdcat".to_owned()));
     }

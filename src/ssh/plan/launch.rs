@@ -1,4 +1,4 @@
-//! How a stage's agent is started: ssh, whatever replaces it, or nothing at all.
+//! The command that starts the agent of a stage: over ssh, over the program of `--rsh`, or on this machine.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -8,40 +8,44 @@ use std::{
 use super::StageHost;
 use crate::ssh::quote;
 
-/// What the user said about the way to other hosts.
+/// The user's options about how other hosts are reached.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Remote {
-    /// `--rsh`, in words; none is ssh.
+    /// The words of `--rsh`; none runs ssh.
     pub(crate) rsh: Option<Vec<String>>,
-    /// `--ssh-opt`, in words.
+    /// The words of `--ssh-opt`.
     pub(crate) ssh_options: Vec<String>,
-    /// `--remote-rdpipe`.
+    /// The path of `--remote-rdpipe`.
     pub(crate) program: Option<String>,
 }
 
-/// A command that brings up an agent.
+/// A command that starts an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Launch {
-    /// Program and arguments: at least the program.
+    /// The program and its arguments: at least the program.
     pub(crate) words: Vec<OsString>,
-    /// What the command goes through.
+    /// How the command reaches the host.
     pub(crate) kind: LaunchKind,
-    /// The host as messages name it.
+    /// The name of the host in messages.
     pub(crate) host: String,
-    /// What `ssh-copy-id` would be told.
+    /// The destination argument of ssh and `ssh-copy-id`: `host` or `user@host`.
     pub(crate) destination: String,
 }
 
-/// What a [`Launch`] goes through: its failures are explained differently.
+/// How a [`Launch`] reaches its host. Each kind fails in its own way and gets its own explanation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LaunchKind {
+    /// Over ssh.
     Ssh,
+    /// Over the program of `--rsh`.
     Rsh,
+    /// On this machine, without a program between.
     Here,
 }
 
 impl Remote {
-    /// How to start the agent at `place`; `own` is this program, for stages that run here.
+    /// Returns the command that starts the agent at `place`. `own` is the path of this program, for stages that run
+    /// on this machine.
     pub(crate) fn launch(&self, place: &StageHost, own: &Path) -> Launch {
         let launch = |kind, words: Vec<OsString>, host: &str, destination: &str| Launch {
             words,
@@ -66,7 +70,7 @@ impl Remote {
         }
     }
 
-    /// No shell of ours is between: the words go as they are.
+    /// Returns the command over the program of `--rsh`. rdpipe runs no shell here, so the words are not quoted.
     fn rsh(&self, rsh: &[String], destination: &str) -> Vec<OsString> {
         let mut words: Vec<_> = rsh
             .iter()
@@ -80,11 +84,11 @@ impl Remote {
         words.into_iter().map(OsString::from).collect()
     }
 
-    /// ssh hands what stands behind the host to the login shell, so that is quoted.
+    /// Returns the command over ssh. ssh passes the words after the host to the login shell, so they are quoted.
     fn ssh(&self, destination: &str) -> Vec<OsString> {
         let program = self.program.as_deref().map(quote::remote_path);
         let program = program.unwrap_or_else(|| PROGRAM.to_owned());
-        // ssh takes the first value that it meets, so the user's options win.
+        // ssh uses the first value of each option, so the user's options come before ours.
         let own = SSH_OPTIONS.into_iter().map(str::to_owned);
         let words = std::iter::once("ssh".to_owned())
             .chain(self.ssh_options.iter().cloned())
@@ -95,33 +99,33 @@ impl Remote {
 }
 
 impl Launch {
-    /// The command as one would type it.
+    /// Returns the command as a user would type it into a shell.
     pub(crate) fn display(&self) -> String {
         quote::display(self.words.iter().map(OsString::as_os_str))
     }
 
-    /// The program that is started.
+    /// Returns the program that is started.
     pub(crate) fn program(&self) -> &OsStr {
         &self.words[0]
     }
 }
 
-/// What `--rsh` may hold, and the host takes the place of.
+/// The placeholder in `--rsh` that is replaced by the host.
 const HOST: &str = "{host}";
 
 const PROGRAM: &str = "rdpipe";
 
 const AGENT: &str = "--agent";
 
-/// What ssh is told, unless the user says otherwise.
+/// The options of ssh that rdpipe sets. The user's `--ssh-opt` overrides them.
 const SSH_OPTIONS: [&str; 8] = [
     "-T",
-    // There is no terminal to answer a question: an error at once, instead.
+    // There is no terminal on which a user could answer a question: ssh fails at once instead of asking.
     "-oBatchMode=yes",
     "-oConnectTimeout=10",
-    // A master that stays behind would hold our pipes; one that is there already is used.
+    // A new master would outlive the session and hold our pipes open. A master that already runs is used.
     "-oControlMaster=no",
-    // Meant for the user's own sessions; several at once would quarrel over the ports.
+    // Forwardings are meant for the user's own sessions, and several sessions at once cannot bind the same ports.
     "-oClearAllForwardings=yes",
     "-oForwardX11=no",
     "-oPermitLocalCommand=no",

@@ -59,7 +59,7 @@ fn segments_come_in_every_form() {
 }
 
 #[test]
-fn operators_are_about_files() {
+fn a_segment_that_begins_with_an_operator_names_a_file() {
     let write = |path: &str, append| StageWork::Write {
         path: path.into(),
         append,
@@ -87,7 +87,7 @@ fn a_pipeline_that_begins_with_a_file_reads_no_input() {
 }
 
 #[test]
-fn what_makes_no_sense_is_told() {
+fn an_invalid_segment_is_refused_with_a_reason() {
     for (segment, expected) in [
         ("fs1", SegmentFault::NoColon),
         ("", SegmentFault::NoColon),
@@ -118,7 +118,7 @@ fn what_makes_no_sense_is_told() {
 }
 
 #[test]
-fn stages_and_edges_have_names() {
+fn stages_and_the_ends_of_edges_have_names() {
     let plan = plan(&["fs1:a", ":b"]).unwrap();
     assert_eq!(plan.name(1), "2 (here)");
     let ends = |edge| plan.ends(edge);
@@ -145,7 +145,7 @@ fn words(remote: &Remote, segment: &str) -> Vec<String> {
 }
 
 #[test]
-fn ssh_hears_the_user_first() {
+fn the_users_ssh_options_come_first() {
     let remote = Remote {
         ssh_options: vec!["-F".to_owned(), "cfg".to_owned()],
         program: Some("/opt/r d".to_owned()),
@@ -161,7 +161,7 @@ fn ssh_hears_the_user_first() {
 }
 
 #[test]
-fn rsh_gets_its_words_as_they_are() {
+fn the_words_of_rsh_are_passed_unchanged() {
     let rsh = |text: &str| Remote {
         rsh: quote::words(text),
         program: Some("/opt/r d".to_owned()),
@@ -193,7 +193,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_that_ssh_could_take_for_an_option_gets_through(segment in "[-@:a\\[\\] ]{0,9}") {
+    fn no_host_or_user_that_ssh_would_read_as_an_option_is_accepted(segment in "[-@:a\\[\\] ]{0,9}") {
         if let Ok(stage) = PlannedStage::parse(segment.as_bytes()) {
             if let StageHost::Host { destination, host } = stage.place {
                 prop_assert!(!destination.starts_with('-') && !host.starts_with('-'));

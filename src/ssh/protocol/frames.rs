@@ -1,10 +1,10 @@
-//! Where one message ends and the next begins.
+//! The frames that separate the messages of a session.
 
 use tokio_util::codec::LengthDelimitedCodec;
 
 use super::MAX_MESSAGE_BYTES;
 
-/// Frames for the messages of the controller and of an agent.
+/// Returns the codec for the frames between controller and agent: a length (u32, big-endian) before each message.
 pub(in crate::ssh) fn codec() -> LengthDelimitedCodec {
     LengthDelimitedCodec::builder()
         .max_frame_length(MAX_MESSAGE_BYTES)

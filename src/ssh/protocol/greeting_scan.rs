@@ -1,11 +1,11 @@
-//! Finding the agent's greeting in what a login shell prints: pure, no I/O.
+//! Finds the greeting of an agent in the output of a login shell. Pure, no I/O.
 
 use crate::ssh::protocol;
 
-/// Most that is skipped before the greeting: more than that is no profile, but a program that is not ours.
+/// The most bytes that are skipped before the greeting. More output comes from another program, not from a profile.
 const MAX_NOISE_BYTES: usize = 64 << 10;
 
-/// Looks for the line that the peer begins with.
+/// Finds the line with which the peer begins.
 #[derive(Debug)]
 pub(crate) struct Greeting {
     role: &'static str,
@@ -13,21 +13,21 @@ pub(crate) struct Greeting {
     skipped: usize,
 }
 
-/// What stands in front.
+/// What stands next in the bytes that a peer has sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// A line that a profile printed, empty ones left out.
+    /// A line that a profile printed. Empty lines are left out.
     Noise(String),
-    /// The greeting: what follows it is in [`Greeting::into_rest`].
+    /// The greeting. [`Greeting::into_rest`] returns the bytes after it.
     Greeting { version: u32, program: String },
     /// More bytes are needed.
     NotYet,
-    /// There is none within the limit.
+    /// More than 64 KiB arrived without a greeting.
     TooMuch,
 }
 
 impl Greeting {
-    /// Looks for the greeting of `role`.
+    /// Returns a scanner for the greeting of `role`: "agent" or "controller".
     pub(crate) fn new(role: &'static str) -> Self {
         Self {
             role,
@@ -36,12 +36,12 @@ impl Greeting {
         }
     }
 
-    /// Takes what arrived.
+    /// Adds bytes that have arrived.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next thing in what arrived.
+    /// Returns what stands next in the bytes that have arrived.
     pub(crate) fn next(&mut self) -> Found {
         loop {
             let Some(end) = self.buffer.iter().position(|&byte| byte == b'\n') else {
@@ -64,7 +64,7 @@ impl Greeting {
         }
     }
 
-    /// What was fed and not used.
+    /// Returns the bytes that were fed and not used: those after the greeting.
     pub(crate) fn into_rest(self) -> Vec<u8> {
         self.buffer
     }
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_profile_prints_is_skipped_and_shown() {
+    fn lines_of_a_profile_are_skipped_and_shown() {
         let text = format!("Welcome!\n\nunfinished{}\0\0", protocol::greeting("agent"));
         let (noise, found, rest) = find(text.as_bytes());
         assert_eq!(noise, ["Welcome!", "unfinished"]);
@@ -102,14 +102,14 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_understood_this_far() {
+    fn the_greeting_of_another_version_is_recognised() {
         let (_, found, _) = find(b"\nrdpipe-agent 77 9.1.0\n");
         assert_eq!(found, Some((77, "9.1.0".to_owned())));
         assert_eq!(find(b"rdpipe-controller 1 0.1.0\n").1, None);
     }
 
     #[test]
-    fn an_endless_profile_is_given_up() {
+    fn a_profile_that_prints_without_end_is_refused() {
         let mut greeting = Greeting::new("agent");
         let line = "x".repeat(1000) + "\n";
         for _ in 0..66 {
@@ -126,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_make_no_difference(noise in "[a-z\n]{0,100}", rest: Vec<u8>, size in 1..20_usize) {
+        fn a_greeting_that_arrives_in_pieces_is_found(noise in "[a-z\n]{0,100}", rest: Vec<u8>, size in 1..20_usize) {
             let mut bytes = noise.into_bytes();
             bytes.extend_from_slice(protocol::greeting("agent").as_bytes());
             bytes.extend_from_slice(&rest);

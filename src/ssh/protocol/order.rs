@@ -1,4 +1,4 @@
-//! What an agent is told to do: its work, and the edges that the work uses.
+//! The order that an agent receives: its work, and the edges that the work uses.
 
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
@@ -13,7 +13,7 @@ pub(crate) struct Order {
     pub(crate) name: String,
     /// What the agent does.
     pub(crate) work: Work,
-    /// The edges that the work uses: any number, each with an id of its own.
+    /// The edges that the work uses: any number, all with different ids.
     pub(crate) edges: Vec<EdgeOrder>,
     /// How the stream of every edge is set up.
     pub(crate) stream: StreamOrder,
@@ -31,12 +31,12 @@ pub(crate) enum Work {
 pub(crate) struct EdgeId(pub(crate) u32);
 
 impl EdgeId {
-    /// The id of the edge at this place in a list of all edges.
+    /// Returns the id of the edge at this index in a list of all edges.
     pub(crate) fn of_index(index: usize) -> Self {
         Self(u32::try_from(index).unwrap_or(u32::MAX))
     }
 
-    /// The place of the edge in a list of all edges.
+    /// Returns the index of the edge in a list of all edges.
     pub(crate) fn index(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
@@ -51,15 +51,15 @@ impl std::fmt::Display for EdgeId {
 /// One end of an edge.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EdgeOrder {
-    /// The name that all messages about the edge use.
+    /// The id that all messages about the edge use.
     pub(crate) id: EdgeId,
-    /// Which ways bytes travel, seen from this end.
+    /// The directions in which bytes travel, seen from this end.
     pub(crate) direction: EdgeDirection,
-    /// The other end, for messages: "stage 1 (fs1)", "rdpipe", "rdcat".
+    /// The name of the other end in messages: "stage 1 (fs1)", "rdpipe", "rdcat".
     pub(crate) peer: String,
     /// The text of the key that only the two ends of this edge have.
     pub(crate) key: String,
-    /// Whether this end listens from the start; otherwise it waits for
+    /// True if this end listens from the start. Otherwise it waits for
     /// [`ToAgent::Dial`](super::ToAgent::Dial).
     pub(crate) listens: bool,
 }
@@ -81,7 +81,7 @@ impl std::fmt::Debug for EdgeOrder {
     }
 }
 
-/// Which ways the bytes of an edge travel, seen from one end: [`Direction`] as it travels.
+/// The directions in which the bytes of an edge travel, seen from one end: [`Direction`] in the wire format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum EdgeDirection {
     /// This end sends.
@@ -107,11 +107,11 @@ impl From<EdgeDirection> for Direction {
 pub(crate) struct StreamOrder {
     /// `--transport`.
     pub(crate) transport: TransportOrder,
-    /// The size of a chunk, where the user gave one.
+    /// The size of a chunk, if the user gave one.
     pub(crate) chunk_bytes: Option<u64>,
-    /// The number of chunks, where the user gave one.
+    /// The number of chunks, if the user gave one.
     pub(crate) depth: Option<u32>,
-    /// After how long a silence a peer counts as dead, the controller too, in milliseconds.
+    /// A peer, or the controller, counts as dead after this many milliseconds of silence.
     pub(crate) timeout_ms: u64,
     /// The first and the last port to listen on; none is any port.
     pub(crate) ports: Option<(u16, u16)>,
@@ -129,14 +129,14 @@ pub(crate) struct StreamOrder {
     pub(crate) pkey_index: u16,
 }
 
-/// Which transports an edge may use: [`TransportPolicy`] as it travels.
+/// The transports that an edge may use: [`TransportPolicy`] in the wire format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum TransportOrder {
     /// RDMA where both ends have it, otherwise TCP.
     Auto,
-    /// RDMA or an error.
+    /// RDMA only; an edge that cannot use it fails.
     Rdma,
-    /// TCP.
+    /// TCP only.
     Tcp,
 }
 

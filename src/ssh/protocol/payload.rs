@@ -1,26 +1,28 @@
-//! An application's message inside the envelope.
+//! The message of an application, as it travels inside the envelope.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// The most bytes of an application's message: a command as long as Linux lets an argument be (128 KiB),
-/// and as much again.
+/// The most bytes of an application's message: the longest command that Linux accepts as an argument (128 KiB),
+/// and as much again for the rest.
 pub(crate) const MAX_PAYLOAD_BYTES: usize = 256 << 10;
 
 /// An application's message in its encoded form: opaque to the envelope, at most [`MAX_PAYLOAD_BYTES`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Payload(Vec<u8>);
 
-/// Why something cannot be, or is not, an application's message.
+/// Why an application's message could not be encoded or decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PayloadError {
-    /// It is longer than [`MAX_PAYLOAD_BYTES`].
-    #[error("an application's message of {bytes} bytes, where {MAX_PAYLOAD_BYTES} are the most")]
+    /// The message is longer than [`MAX_PAYLOAD_BYTES`].
+    #[error(
+        "an application's message has {bytes} bytes, more than the limit of {MAX_PAYLOAD_BYTES}"
+    )]
     TooLong {
-        /// Its length.
+        /// The length of the message.
         bytes: usize,
     },
     /// The bytes are not the encoding of the application's message.
-    #[error("no message of this application")]
+    #[error("not a message of this application")]
     Malformed(#[from] postcard::Error),
 }
 
@@ -40,7 +42,7 @@ impl Payload {
     ///
     /// # Errors
     ///
-    /// [`PayloadError::Malformed`] when it is no `T`, or when something follows it.
+    /// [`PayloadError::Malformed`] if the bytes are not exactly one `T`.
     pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, PayloadError> {
         match postcard::take_from_bytes(&self.0)? {
             (message, []) => Ok(message),

@@ -33,7 +33,7 @@ fn order(edges: Vec<EdgeOrder>, work: Payload) -> ToAgent {
     }))
 }
 
-/// A payload of exactly so many bytes: a list has its length, of three bytes here, in front.
+/// Returns a payload of exactly so many bytes: a list, whose encoding begins with its length in three bytes.
 fn payload_of(bytes: usize) -> Result<Payload, PayloadError> {
     Payload::encode(&vec![7_u8; bytes - 3])
 }
@@ -47,7 +47,7 @@ fn direction() -> impl Strategy<Value = EdgeDirection> {
 }
 
 #[test]
-fn an_order_has_any_number_of_edges() {
+fn an_order_can_have_any_number_of_edges() {
     for count in [0, 1, 2, 5, 100] {
         let directions = [
             EdgeDirection::Both,
@@ -64,20 +64,20 @@ fn an_order_has_any_number_of_edges() {
 }
 
 #[test]
-fn an_applications_message_is_bounded_where_it_is_made() {
+fn an_applications_message_that_is_too_long_cannot_be_encoded() {
     assert!(payload_of(MAX_PAYLOAD_BYTES).is_ok());
     let bytes = MAX_PAYLOAD_BYTES + 1;
     let error = payload_of(bytes).unwrap_err();
     assert_eq!(error, PayloadError::TooLong { bytes });
     assert_eq!(
         error.to_string(),
-        "an application's message of 262145 bytes, where 262144 are the most"
+        "an application's message has 262145 bytes, more than the limit of 262144"
     );
 }
 
 #[test]
-fn an_applications_message_is_bounded_where_it_arrives() {
-    // What a peer would send that does not keep to the limit: each variant with its payload.
+fn an_applications_message_that_is_too_long_cannot_be_decoded() {
+    // The frames of a peer that exceeds the limit: one for each variant with a payload.
     let bytes = MAX_PAYLOAD_BYTES + 1;
     let long = vec![7_u8; bytes];
     let frames = [
@@ -94,7 +94,7 @@ fn an_applications_message_is_bounded_where_it_arrives() {
 }
 
 #[test]
-fn what_follows_a_message_is_no_message() {
+fn a_message_with_bytes_after_it_is_refused() {
     let mut bytes = encode(&ToAgent::Go).unwrap();
     bytes.push(0);
     assert!(matches!(

@@ -1,16 +1,17 @@
 //! Cuts what a process writes into lines. Pure, no I/O.
 
-/// Longer lines are shown in pieces.
+/// The most bytes of a line. A longer one is shown in pieces.
 const MAX_LINE_BYTES: usize = 4096;
 
-/// Cuts at `\n`, and at `\r`, with which progress is shown. Empty lines are left out.
+/// Cuts bytes into lines. A line ends at `\n`, and also at `\r`, which programs print to redraw a progress line. Empty
+/// lines are left out.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     unfinished: Vec<u8>,
 }
 
 impl Lines {
-    /// The lines that these bytes complete.
+    /// Adds bytes, and returns the lines that they complete.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Vec<String> {
         let mut lines = Vec::new();
         for &byte in bytes {
@@ -25,7 +26,7 @@ impl Lines {
         lines
     }
 
-    /// What was begun.
+    /// Returns the unfinished last line, if there is one.
     pub(super) fn finish(&mut self) -> Option<String> {
         let line = std::mem::take(&mut self.unfinished);
         (!line.is_empty()).then(|| String::from_utf8_lossy(&line).into_owned())
@@ -37,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_end_at_both_kinds_of_ends() {
+    fn lines_end_at_newlines_and_at_carriage_returns() {
         let mut lines = Lines::default();
         assert_eq!(lines.feed(b"a\r\nb\rc\n\nd"), ["a", "b", "c"]);
         assert_eq!(lines.feed(b"e\n"), ["de"]);
@@ -47,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_grows_without_end() {
+    fn a_long_line_is_cut_into_pieces() {
         let mut lines = Lines::default();
         let long = lines.feed(&vec![b'x'; 3 * MAX_LINE_BYTES + 1]);
         assert_eq!(long.len(), 3);

@@ -1,4 +1,5 @@
-//! Carries out what the machine decides: sessions, rdpipe's own edges, time, and words for the user.
+//! Carries out the actions of the machine: drives sessions and the controller's own edges, waits for deadlines, and
+//! shows notices to the user.
 
 use std::{
     collections::BTreeMap,
@@ -26,33 +27,33 @@ use crate::ssh::{
     session::{AgentSession, SessionEvent},
 };
 
-/// Where everything that happens comes together.
+/// The sending end of the driver's event queue, for sessions and local edges.
 #[derive(Clone)]
 pub(crate) struct EventSender(UnboundedSender<Event>);
 
-/// What the driver takes from there.
+/// The receiving end of the driver's event queue.
 pub(crate) struct EventQueue(UnboundedReceiver<Event>);
 
-/// Returns both ends of a queue of events.
+/// Returns both ends of a new event queue.
 pub(crate) fn event_queue() -> (EventSender, EventQueue) {
     let (sender, receiver) = unbounded_channel();
     (EventSender(sender), EventQueue(receiver))
 }
 
 impl EventSender {
-    /// Returns where one of the controller's own edges reports its events.
+    /// Returns a function that queues the events of one of the controller's own edges.
     pub(crate) fn local_edge(
         &self,
         edge: EdgeId,
     ) -> impl Fn(LocalEdgeEvent) + Send + Sync + 'static + use<> {
         let Self(sender) = self.clone();
         move |event| {
-            // The driver is gone when all is over.
+            // The driver has returned when the pipeline has ended: later events are dropped.
             let _ = sender.send(Event::Local(edge, event));
         }
     }
 
-    /// What a session says; its words go to the user directly.
+    /// Returns a function that queues the events of a session. Lines of stderr are shown to the user directly.
     fn session(
         &self,
         stage: usize,
@@ -70,25 +71,25 @@ impl EventSender {
     }
 }
 
-/// Tells the user.
+/// A function that shows a notice to the user.
 pub(crate) type NoticeSink = Arc<dyn Fn(Notice) + Send + Sync>;
 
-/// The way to each of the controller's own edges.
+/// The senders for the commands of the controller's own edges, by edge.
 pub(crate) type LocalEdges = BTreeMap<EdgeId, UnboundedSender<LocalEdgeCommand>>;
 
-/// All that a run needs.
+/// Runs one pipeline: holds its machine and everything that the machine's actions need.
 pub(crate) struct Driver {
-    /// Decides what is done.
+    /// The machine that makes every decision.
     pub(crate) machine: PipelineMachine,
-    /// How to start the agent of each stage.
+    /// The command that starts the agent of each stage.
     pub(crate) launches: Vec<Launch>,
-    /// After how long a silence an agent counts as lost.
+    /// An agent counts as lost after this much silence.
     pub(crate) silence: Duration,
-    /// The way to each of the controller's own edges.
+    /// The senders for the commands of the controller's own edges.
     pub(crate) local_edges: LocalEdges,
-    /// Where sessions and local edges report events.
+    /// The sending end of the event queue, for sessions and local edges.
     pub(crate) events: EventSender,
-    /// Where the driver takes the events from.
+    /// The receiving end of the event queue.
     pub(crate) queue: EventQueue,
     /// Shows notices to the user.
     pub(crate) notify: NoticeSink,
@@ -96,11 +97,11 @@ pub(crate) struct Driver {
     pub(crate) moved: Arc<AtomicU64>,
 }
 
-/// A signal that ended the run: number and name.
+/// The number and the name of a signal that ends the run.
 pub(crate) type EndingSignal = (u8, &'static str);
 
 impl Driver {
-    /// Runs the pipeline to its end.
+    /// Runs the pipeline to its end, and returns its final state.
     pub(crate) async fn run(self, signal: oneshot::Receiver<EndingSignal>) -> Summary {
         let Self {
             mut machine,
@@ -147,7 +148,7 @@ impl Driver {
     }
 }
 
-/// What actions are done with.
+/// What the driver needs in order to carry out actions.
 struct ActionRunner {
     sessions: Vec<AgentSession>,
     local_edges: LocalEdges,
@@ -177,7 +178,7 @@ impl ActionRunner {
 
     fn command(&self, edge: EdgeId, command: LocalEdgeCommand) {
         if let Some(commands) = self.local_edges.get(&edge) {
-            // An edge that has ended reports that by itself.
+            // An edge that has ended takes no commands: it has reported its end as an event.
             let _ = commands.send(command);
         }
     }

@@ -1,8 +1,8 @@
-//! How one edge comes to stand: who listens, who dials, and who does when that fails. No I/O.
+//! How one edge is connected: which end listens, which end dials, and how they swap if that fails. No I/O.
 
 use crate::ssh::protocol::EdgeLink;
 
-/// What an edge leads from or to.
+/// One end of an edge: the process that sends into it or receives from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Node {
     /// The controller itself: rdpipe or rdcat.
@@ -18,11 +18,11 @@ pub(crate) struct EdgeSetup {
     pub(crate) from: Node,
     /// The end that receives.
     pub(crate) to: Node,
-    /// Whose turn it is to listen.
+    /// The end that listens in the current attempt.
     listener: Node,
-    /// The listener's port, from its `Listening` until the dialler was told.
+    /// The port of the listener, from its `Listening` until the dialler has received it.
     port: Option<u16>,
-    /// Attempts that failed.
+    /// The attempts that have failed.
     pub(crate) failed: Vec<Attempt>,
     last_port: u16,
     connected: [bool; 2],
@@ -30,7 +30,7 @@ pub(crate) struct EdgeSetup {
     pub(crate) link: Option<EdgeLink>,
 }
 
-/// One end that could not reach the other.
+/// An attempt to connect an edge in which one end could not reach the other.
 #[derive(Debug, Clone)]
 pub(crate) struct Attempt {
     /// The end that dialled.
@@ -39,21 +39,22 @@ pub(crate) struct Attempt {
     pub(crate) listener: Node,
     /// The port of the listener.
     pub(crate) port: u16,
-    /// Each address, and what happened there.
+    /// Each address, and how the attempt to connect to it failed.
     pub(crate) tried: Vec<(String, String)>,
 }
 
-/// What comes after an attempt that failed.
+/// The next step after an attempt that failed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// This one is to listen now.
+    /// The ends swap: this end listens now.
     Listen(Node),
-    /// Both ways are closed.
+    /// The edge cannot be connected in either direction.
     GiveUp,
 }
 
 impl EdgeSetup {
-    /// Returns an edge that nothing was done for yet. The controller never listens: it may sit behind NAT.
+    /// Returns an edge before its first attempt: the receiver listens. On an edge to the controller the sender
+    /// listens, because the controller may sit behind NAT and never listens.
     pub(crate) fn new(from: Node, to: Node) -> Self {
         let listener = if to == Node::Controller { from } else { to };
         Self {
@@ -73,12 +74,12 @@ impl EdgeSetup {
         self.from == node || self.to == node
     }
 
-    /// Whether `node` listens from the start.
+    /// Returns true if `node` listens from the start.
     pub(crate) fn listens(&self, node: Node) -> bool {
         self.failed.is_empty() && self.listener == node
     }
 
-    /// Who dials at present.
+    /// Returns the end that dials in the current attempt.
     pub(crate) fn dialler(&self) -> Node {
         if self.listener == self.from {
             self.to
@@ -87,26 +88,27 @@ impl EdgeSetup {
         }
     }
 
-    /// Who listens at present.
+    /// Returns the end that listens in the current attempt.
     pub(crate) fn listener(&self) -> Node {
         self.listener
     }
 
-    /// The listener is ready. Words of the other end are out of date.
+    /// Records the port on which `node` listens. A message from the end that does not listen any more is ignored.
     pub(crate) fn listening(&mut self, node: Node, port: u16) {
         if node == self.listener {
             self.port = Some(port);
         }
     }
 
-    /// The port for the dialler, once.
+    /// Returns the port for the dialler. Each port is returned once.
     pub(crate) fn take_port(&mut self) -> Option<u16> {
         let port = self.port.take()?;
         self.last_port = port;
         Some(port)
     }
 
-    /// The dialler got nowhere; none if it was not `node`'s turn.
+    /// Records that `node` could not reach the listener, and returns the next step. Returns none if `node` is not the
+    /// end that dials.
     pub(crate) fn unreachable(&mut self, node: Node, tried: Vec<(String, String)>) -> Option<Next> {
         if node != self.dialler() {
             return None;
@@ -124,7 +126,7 @@ impl EdgeSetup {
         Some(Next::Listen(node))
     }
 
-    /// This end stands. True when it is the first of the two.
+    /// Records that the end `node` is connected. Returns true if it is the first of the two ends.
     pub(crate) fn connected(&mut self, node: Node, link: EdgeLink) -> bool {
         self.connected[usize::from(node == self.to)] = true;
         let first = self.link.is_none();
@@ -134,7 +136,7 @@ impl EdgeSetup {
         first
     }
 
-    /// Whether both ends stand.
+    /// Returns true if both ends are connected.
     pub(crate) fn stands(&self) -> bool {
         self.connected == [true; 2]
     }

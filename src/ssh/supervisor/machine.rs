@@ -25,10 +25,10 @@ const ENDING_LIMIT: Duration = Duration::from_secs(5);
 /// How long agents have to clean up and report after ^C: a user waits at the keyboard.
 const INTERRUPT_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long a session that was cut may take to be gone.
+/// How long a session that was cut may take until its processes have exited.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
 
-/// A pipeline from its first session to its last. It holds the keys, and is never printed.
+/// The state of a pipeline from its first session to its last. It holds the keys of the edges, so it has no `Debug`.
 pub(crate) struct PipelineMachine {
     plan: Plan,
     settings: Settings,
@@ -47,13 +47,13 @@ pub(crate) struct PipelineMachine {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Until every edge stands.
+    /// Some edge is not connected yet.
     Connecting,
-    /// Bytes flow.
+    /// Every edge is connected, and bytes flow.
     Running,
-    /// All have been told to end, or have reported; sessions left at this time are cut.
+    /// All agents have been told to end, or have reported. Sessions that are left at this time are cut.
     Ending(Duration),
-    /// Sessions were cut; at this time the pipeline is over, whatever is left.
+    /// The sessions have been cut. At this time the pipeline ends even if a session is left.
     Cut(Duration),
 }
 
@@ -69,18 +69,21 @@ struct StageState {
     bytes: u64,
 }
 
-/// Whether a file's stage has asked to go on.
+/// Whether a stage waits for the earlier stages before it commits or opens its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum ProceedState {
+    /// The stage has not reported that its input is complete.
     #[default]
     NotYet,
+    /// The stage waits for an answer.
     Waits,
-    /// It was told to proceed, or to end.
+    /// The stage was told to proceed, or to end.
     Answered,
 }
 
 impl PipelineMachine {
-    /// A pipeline whose sessions are being opened. There is one key for each edge that the plan has.
+    /// Returns the machine of a pipeline whose sessions are being opened. `keys` has one key for each edge of the
+    /// plan.
     pub(crate) fn new(plan: Plan, settings: Settings, keys: Vec<String>) -> Self {
         let count = plan.stages.len();
         let node = |stage| Node::Stage(stage);
@@ -114,10 +117,10 @@ impl PipelineMachine {
         }
     }
 
-    /// Takes note of what happened at `now`, and says what is to be done.
+    /// Handles an event that happened at `now`, and returns the actions to carry out.
     pub(crate) fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
         match event {
-            Event::Message(stage, message) => self.heard(now, stage, message),
+            Event::Message(stage, message) => self.handle_message(now, stage, message),
             Event::Closed(stage, end) => self.closed(now, stage, end),
             Event::Local(edge, event) => self.local(now, edge, event),
             Event::Signal { number, name } => {
@@ -134,7 +137,7 @@ impl PipelineMachine {
         std::mem::take(&mut self.actions)
     }
 
-    /// When [`Event::Tick`] is due.
+    /// Returns the time at which [`Event::Tick`] is due, if there is one.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         match self.phase {
             Phase::Connecting | Phase::Running => None,
@@ -142,7 +145,7 @@ impl PipelineMachine {
         }
     }
 
-    /// The most that any edge has carried, as far as it is known.
+    /// Returns the largest number of bytes that any stage has reported so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.stages
             .iter()
@@ -151,7 +154,7 @@ impl PipelineMachine {
             .unwrap_or(0)
     }
 
-    /// What is known now.
+    /// Returns the state of the pipeline as it is known now.
     pub(crate) fn summary(&self) -> Summary {
         let stages = self.stages.iter().zip(&self.plan.stages);
         let stages = stages.map(|(stage, planned)| StageOutcome {
@@ -180,7 +183,8 @@ impl PipelineMachine {
         ended.closed = true;
         let site = Site::Stage(stage);
         if ended.report.is_some() {
-            // A worker whose guard was killed is told to end, and can say no more than that.
+            // A worker whose guard was killed reports SIGTERM and no more. The end of the session names the signal
+            // that killed the guard.
             let own = |cause: &&mut PipelineFault| {
                 cause.site == site && cause.fault.kind == FaultKind::Local
             };
@@ -218,7 +222,7 @@ impl PipelineMachine {
         }
     }
 
-    /// Something broke: all are told to end.
+    /// Records a fault, and tells all agents to end.
     fn fail(&mut self, now: Duration, site: Site, kind: FaultKind, text: String, is_trouble: bool) {
         let reason = match site {
             Site::Stage(stage) => format!("{}: {text}", self.plan.site(stage)),
@@ -232,12 +236,12 @@ impl PipelineMachine {
         self.end(now, &reason, ENDING_LIMIT);
     }
 
-    /// Has everything end within `limit`.
+    /// Tells all agents to end, and cuts the sessions that are left after `limit`.
     fn end(&mut self, now: Duration, reason: &str, limit: Duration) {
         let was_running = match self.phase {
             Phase::Connecting => false,
             Phase::Running => true,
-            // Sooner, if anything: a ^C after a failure.
+            // A second reason, such as ^C after a failure, can only move the deadline forward.
             Phase::Ending(at) => {
                 self.phase = Phase::Ending(at.min(now + limit));
                 return;
@@ -257,7 +261,7 @@ impl PipelineMachine {
                 self.cut(stage);
             }
         }
-        // Edges that stand are ended by their other ends, which know why.
+        // An edge that is connected is ended by the stage at its other end, which sends the reason.
         if !was_running {
             self.abort_local(reason);
         }
@@ -292,7 +296,7 @@ impl PipelineMachine {
         if closed && self.local_edges.is_empty() {
             self.actions.push(Action::Done);
         } else if closed && !self.is_ending() {
-            // No agent is left that could end the controller's own edges.
+            // Every agent has gone, so the controller must end its own edges itself.
             self.phase = Phase::Ending(now + ENDING_LIMIT);
         }
     }

@@ -17,7 +17,7 @@ use crate::ssh::{
     stage::{FromStage, StageReport, Status, ToStage},
 };
 
-/// A machine, and what it wanted so far.
+/// A machine, and the actions that it has requested so far.
 struct Rig {
     machine: PipelineMachine,
     now: Duration,
@@ -66,7 +66,7 @@ impl Rig {
         }
     }
 
-    /// What the machine wants after this, details for the user left out.
+    /// Gives the machine an event, and returns the actions that it requests, without details for the user.
     fn event(&mut self, event: Event) -> Vec<Action> {
         let mut actions = self.machine.handle(self.now, event);
         actions.retain(|action| !matches!(action, Action::Notify(Notice::Detail(_))));
@@ -87,7 +87,7 @@ impl Rig {
         self.says(stage, FromAgent::Hello(hello))
     }
 
-    /// A message of the stage itself.
+    /// Gives the machine a message of the stage itself, which travels inside the envelope.
     fn stage(&mut self, stage: usize, message: &FromStage) -> Vec<Action> {
         let message = Payload::encode(message).unwrap();
         self.says(stage, FromAgent::Application(message))
@@ -102,7 +102,7 @@ impl Rig {
         self.event(Event::Local(edge, event))
     }
 
-    /// Everything up to [`ToAgent::Go`].
+    /// Gives the machine all events up to [`ToAgent::Go`].
     fn up(&mut self, stages: usize, input: bool) {
         for stage in 0..stages {
             self.hello(stage, &format!("m{}", stage + 1));
@@ -152,7 +152,7 @@ impl Rig {
     }
 }
 
-/// The edge at this place of the plan: the input of the stage at the same place.
+/// Returns the edge with this index in the plan: the input of the stage with the same index.
 fn edge(index: usize) -> EdgeId {
     EdgeId::of_index(index)
 }
@@ -176,7 +176,7 @@ fn stage_report(status: Status) -> StageReport {
     }
 }
 
-/// The report of an agent without a fault.
+/// Returns the report of an agent without a fault.
 fn report(result: &StageReport) -> FromAgent {
     FromAgent::Report(AgentReport {
         fault: None,
@@ -184,7 +184,7 @@ fn report(result: &StageReport) -> FromAgent {
     })
 }
 
-/// Lets a stage proceed.
+/// Returns the action that tells a stage to proceed.
 fn proceed(stage: usize) -> Action {
     let message = Payload::encode(&ToStage::Proceed).unwrap();
     send(stage, ToAgent::Application(message))
@@ -194,7 +194,7 @@ fn send(stage: usize, message: ToAgent) -> Action {
     Action::Send(stage, message)
 }
 
-/// The addresses and the port of the only order to dial.
+/// Returns the addresses and the port of the only request to dial.
 fn dialled(actions: &[Action]) -> (Vec<&str>, u16) {
     let dial = actions.iter().find_map(|action| match action {
         Action::Send(
@@ -208,7 +208,7 @@ fn dialled(actions: &[Action]) -> (Vec<&str>, u16) {
         } => Some((addresses.iter().map(String::as_str).collect(), *port)),
         _ => None,
     });
-    dial.unwrap_or_else(|| panic!("nobody dials: {actions:?}"))
+    dial.unwrap_or_else(|| panic!("no end dials: {actions:?}"))
 }
 
 fn killed(actions: &[Action]) -> Vec<usize> {

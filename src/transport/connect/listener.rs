@@ -37,7 +37,7 @@ const MAX_UNAUTHENTICATED: usize = 128;
 /// The most streams that wait for [`Listener::accept`].
 const BACKLOG: usize = 16;
 
-/// The pause after the system could not accept a connection, most often for want of descriptors.
+/// The pause after the system could not accept a connection, most often because no descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts streams from peers that have the key.
@@ -53,12 +53,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on `address`; port 0 takes a free one, see [`local_addr`](Self::local_addr).
-    /// An IPv6 address takes IPv4 peers too where it is the unspecified one.
+    /// Listens on `address`. Port 0 takes a free port, which [`local_addr`](Self::local_addr) returns. The unspecified
+    /// IPv6 address also accepts IPv4 peers.
     ///
     /// # Errors
     ///
-    /// [`Error::Listen`], or [`Error::Device`] where RDMA was asked for and cannot be had.
+    /// [`Error::Listen`], or [`Error::Device`] if `config` requires RDMA and this host cannot use it.
     ///
     /// # Panics
     ///
@@ -154,7 +154,7 @@ struct Acceptor {
     /// it is made.
     streams: Handle,
     unauthenticated: Mutex<Unauthenticated>,
-    /// Data connections that streams wait for, by their tokens.
+    /// The streams that wait for their data connection, by its token.
     expected: Mutex<HashMap<[u8; 32], oneshot::Sender<TcpStream>>>,
     arrivals: mpsc::Sender<Result<Negotiated, Error>>,
     closed: CancellationToken,
@@ -247,7 +247,7 @@ impl Acceptor {
         let mut token = [0; 32];
         socket.read_exact(&mut token).await?;
         let stream = lock(&self.expected).remove(&token);
-        let stream = stream.ok_or(HandshakeFault::Protocol("a token that nobody gave out"))?;
+        let stream = stream.ok_or(HandshakeFault::Protocol("an unknown token"))?;
         let _ = stream.send(socket);
         Ok(())
     }
@@ -268,7 +268,7 @@ impl Acceptor {
     }
 }
 
-/// Forgets a token when its stream does not wait for a data connection any more.
+/// Removes a token when its stream does not wait for a data connection any more.
 struct TokenGuard<'a> {
     acceptor: &'a Acceptor,
     token: Token,

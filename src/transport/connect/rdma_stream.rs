@@ -1,22 +1,23 @@
-//! Dialing and accepting [`RdmaStream`], a stream that is RDMA or an error.
+//! Dials and accepts [`RdmaStream`]s: streams that use RDMA, or fail to connect.
 
 use super::{dial::connect, listener::Listener};
 use crate::{Error, Key, RdmaStream, StreamConfig, TransportPolicy};
 
 impl RdmaStream {
-    /// Connects to the acceptor at `host` and `port`, as [`connect`] does, whatever
-    /// [`StreamConfig::transport`] says: RDMA or an error.
+    /// Connects to the acceptor at `host` and `port` over RDMA, as [`connect`] does. Ignores
+    /// [`StreamConfig::transport`].
     ///
     /// # Errors
     ///
-    /// [`Error::Device`] when this host has no RDMA that can be used;
-    /// [`Refused`](crate::HandshakeFault::Refused) or [`Transport`](crate::HandshakeFault::Transport) in an [`Error::Handshake`] when the
-    /// peer has none, no network joins the two, or nothing crossed it, depending on which end found
-    /// out first; otherwise those of [`connect`].
+    /// - [`Error::Device`] if this host has no usable RDMA.
+    /// - [`Refused`](crate::HandshakeFault::Refused) or [`Transport`](crate::HandshakeFault::Transport) in an
+    ///   [`Error::Handshake`], if the peer has no usable RDMA, if no RDMA network joins the two hosts, or if no message
+    ///   crossed it. Which of the two it is depends on the end that detects the failure first.
+    /// - Otherwise the errors of [`connect`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes what it had opened; the acceptor goes on listening.
+    /// Dropping the future closes what it had opened. The acceptor continues to listen.
     pub async fn connect(
         host: &str,
         port: u16,
@@ -31,12 +32,12 @@ impl RdmaStream {
     /// Accepts the next stream of `listener`, if its data goes over RDMA.
     ///
     /// Bind the listener with [`TransportPolicy::Rdma`]: then a peer without RDMA is refused in the
-    /// handshake. With another policy it gets its stream first, and then an abort with the reason.
+    /// handshake. With another policy such a peer first gets its stream, and then an abort with the reason.
     ///
     /// # Errors
     ///
-    /// Those of [`Listener::accept`], [`Transport`](crate::HandshakeFault::Transport) in an [`Error::Handshake`] among
-    /// them, where the stream could not be RDMA. The listener goes on.
+    /// Those of [`Listener::accept`], and [`Transport`](crate::HandshakeFault::Transport) in an [`Error::Handshake`] if
+    /// the stream cannot use RDMA. The listener continues.
     ///
     /// # Cancel safety
     ///

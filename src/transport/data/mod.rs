@@ -1,12 +1,12 @@
-//! From bytes to frames and back, whatever carries the frames.
+//! Turns bytes into frames and back. A data path carries the frames, over TCP or RDMA.
 //!
-//! | file | what it has, in the order in which a byte meets it |
+//! | file | what it has, in the order in which a byte passes through |
 //! |---|---|
 //! | [`slots`] | slots in the hands of users: filled in place, lent to be sent, received and kept |
 //! | [`send_half`] | writes, flush, FIN: what the program asks of the sending direction |
 //! | [`send_lane`] | the queue from filled slots to posted frames: header, digest, credit |
 //! | [`frame`] | the header of a frame, the chain of digests, the rule of credits |
-//! | [`path`] | the traits that a data path implements: it knows frames and slots only |
+//! | [`path`] | the traits that a data path implements, which moves frames between slots |
 //! | [`tcp`] | the data path over a TCP connection |
 //! | [`recv_lane`] | the queue from frames that arrive to verified chunks, and the credits for their slots |
 //! | [`recv_half`] | reads: what the program asks of the receiving direction |

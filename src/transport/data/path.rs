@@ -1,4 +1,4 @@
-//! The traits of a data path, which moves frames between slots and knows nothing else of a stream. TCP has one
+//! The traits of a data path, which moves frames between slots and has no other part in a stream. TCP has one
 //! implementation, RDMA another; the lanes and halves are written once, over these traits.
 
 use std::{

@@ -18,9 +18,11 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::{path::DataPath, shared::Shared};
 
-/// How long a half may go without a poll before the steward drives it. It is much longer than a busy user is away (a
-/// chunk takes well under a millisecond), and much shorter than a person notices. While a stream is busy the timer costs
-/// two hundred wake-ups a second, some 0.1% of a core; while the stream is idle there is no timer.
+/// How long a half may go without a poll before the steward drives it, which happens between one and two of these after
+/// the last poll. It is much longer than a busy user is away: a chunk takes well under a millisecond. Over RDMA a request
+/// that is written in two parts, without a flush, may wait that long for its second part to be sent, so the time is
+/// short. While a stream is busy the timer costs at most two hundred wake-ups a second; while the stream is idle there
+/// is no timer. With 25 ms a TCP stream of 0.4 GB/s made 3% fewer system calls and was no faster.
 const GRACE: Duration = Duration::from_millis(5);
 
 /// Serves one stream until its control task has ended.
@@ -45,7 +47,7 @@ pub(crate) async fn serve<D: DataPath>(shared: Arc<Shared<D>>) {
     shared.state.wake_receiver();
 }
 
-/// What the steward knows of the two halves, the sending one first.
+/// The task that drives a half while its user does not, and its records of the two halves, the sending one first.
 struct Steward<'a, D: DataPath> {
     shared: &'a Shared<D>,
     /// The users' polls at the last tick of the timer.

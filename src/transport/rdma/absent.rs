@@ -114,7 +114,7 @@ impl Established {
         match *self {}
     }
 
-    /// The reason why the pool is smaller than was wanted.
+    /// The reason why the pool is smaller than requested.
     pub(crate) fn smaller(&self) -> Option<String> {
         match *self {}
     }

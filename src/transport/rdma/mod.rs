@@ -19,7 +19,7 @@
 //! A chunk is one `write_with_imm` of header and payload from a registered slot of the sender into a
 //! slot that the receiver granted. For each grant the receiver has posted a small receive, whose
 //! completion says that the frame has arrived. Slots are used in the order in which they are granted, so
-//! the receiver knows where to look. Credits and everything else travel on the control connection.
+//! the receiver finds the frame in the next granted slot. Credits and all messages travel on the control connection.
 
 mod attempt;
 mod establish;

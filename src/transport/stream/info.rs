@@ -102,8 +102,9 @@ macro_rules! stream_accessors {
                 $crate::transport::stream::watch::Watch(std::sync::Arc::clone(&self.info().state))
             }
 
-            /// Ends the stream in both directions as a failure. The peer's reads and writes fail with [`Error::PeerAborted`](crate::Error::PeerAborted), which carries
-            /// `reason`; those of this end with [`Error::Aborted`](crate::Error::Aborted).
+            /// Ends the stream in both directions as a failure. The peer's reads and writes fail with
+            /// [`Error::PeerAborted`](crate::Error::PeerAborted), which carries `reason`; those of this end with
+            /// [`Error::Aborted`](crate::Error::Aborted).
             pub fn abort(&mut self, reason: &str) {
                 self.info()
                     .state

@@ -1,9 +1,9 @@
-//! What a program holds: the stream, its two halves, and the buffers that it lends.
+//! The public types of a stream: both halves, each half, and the buffers that a stream lends.
 //!
 //! | file | what it has |
 //! |---|---|
 //! | [`stream`] | [`Stream`]: both halves |
-//! | `rdma_stream` | [`RdmaStream`]: a stream that is RDMA or an error |
+//! | `rdma_stream` | [`RdmaStream`]: a stream that never uses TCP for its data |
 //! | [`write_half`], [`read_half`] | the two halves |
 //! | [`send_buffer`] | a slot of the sending pool, lent to the program |
 //! | [`either`](mod@either) | the enum over the data paths through which every call goes |

@@ -1,4 +1,4 @@
-//! A stream that is RDMA or an error.
+//! A stream that uses RDMA, or fails to connect.
 
 use std::{
     fmt,
@@ -23,11 +23,11 @@ use crate::{Error, HandshakeFault};
 /// A [`Stream`] whose bytes travel over RDMA: [`AsyncRead`], [`AsyncBufRead`] and [`AsyncWrite`]
 /// over pools of registered buffers.
 ///
-/// It comes from [`connect`](Self::connect), from [`accept`](Self::accept), or from a [`Stream`] that
-/// turns out to use RDMA (`RdmaStream::try_from`). It never uses TCP for its data. The two ends need
-/// not be of one type: a peer sees a `Stream`, and `rdrecv` takes what `RdmaStream` sends.
+/// An `RdmaStream` comes from [`connect`](Self::connect), from [`accept`](Self::accept), or from a [`Stream`] that
+/// uses RDMA (`RdmaStream::try_from`). It never uses TCP for its data. The two ends may have different
+/// types: the peer may use a `Stream`, and `rdrecv` receives what an `RdmaStream` sends.
 ///
-/// Reading, writing and the ways to end are those of [`Stream`]: what is written is copied once, into
+/// Reading, writing and ending work as for [`Stream`]: written bytes are copied once, into
 /// a registered slot; [`AsyncBufRead`] lends the slot that the peer's device wrote.
 ///
 /// ```no_run
@@ -46,21 +46,22 @@ use crate::{Error, HandshakeFault};
 ///
 /// # Cancel safety
 ///
-/// Dropping any future of a stream's loses no byte: reads take nothing, writes have either
-/// accepted their bytes or not. Memory that the device may still touch stays until it does not.
+/// Dropping any future of a stream loses no byte: a read consumes bytes, and a write accepts them, only when it
+/// completes. Memory is freed only when the device cannot access it any more.
 pub struct RdmaStream(Stream);
 
 impl RdmaStream {
-    /// Completes when the peer's sink has taken every byte written here: see [`Stream::finish`].
+    /// Shuts the stream down, and waits until the peer has confirmed that it processed every byte: see
+    /// [`Stream::finish`].
     ///
     /// # Errors
     ///
-    /// What ended the stream before; [`Error::Unconfirmed`] when all bytes had arrived and
+    /// The error that ended the stream; [`Error::Unconfirmed`] if all bytes have arrived and
     /// only the confirmation is missing.
     ///
     /// # Cancel safety
     ///
-    /// Safe: call it again.
+    /// Safe: a repeated call continues to wait.
     pub async fn finish(&mut self) -> Result<(), Error> {
         self.0.finish().await
     }
@@ -74,22 +75,23 @@ impl RdmaStream {
     ///
     /// # Cancel safety
     ///
-    /// Safe: a buffer that was not returned is in the pool.
+    /// Safe: a buffer that was not returned stays in the pool.
     pub async fn send_buffer(&mut self) -> io::Result<SendBuffer> {
         self.0.send_buffer().await
     }
 
-    /// Sends what `buffer` holds behind everything that was written before, and never waits: see
+    /// Sends the content of `buffer` after all bytes that were written before. Never waits: see
     /// [`WriteHalf::send`].
     ///
     /// # Errors
     ///
-    /// Those of writing, and [`Error::Misuse`] when another stream has lent the buffer.
+    /// Those of writing, and [`Error::Misuse`] if the buffer is of another stream.
     pub fn send(&mut self, buffer: SendBuffer) -> io::Result<()> {
         self.0.send(buffer)
     }
 
-    /// Returns the unread rest of the next chunk, as bytes that own their slot; `None` at the end of the stream. See [`ReadHalf::read_chunk`].
+    /// Returns the unread rest of the next chunk, as bytes that own their slot; `None` at the end of the stream. See
+    /// [`ReadHalf::read_chunk`].
     ///
     /// # Errors
     ///
@@ -102,27 +104,27 @@ impl RdmaStream {
         self.0.read_chunk().await
     }
 
-    /// Tells the peer's [`finish`](Self::finish) that everything read from this stream, to its
-    /// end, has been taken: see [`Stream::confirm`].
+    /// Confirms to the peer's [`finish`](Self::finish) that this end has processed the stream to its end: see
+    /// [`Stream::confirm`].
     ///
     /// # Errors
     ///
-    /// When the end of the stream has not been read, or the stream failed before.
+    /// [`Error::Misuse`] if the stream has not been read to its end; otherwise the error that ended the stream.
     pub fn confirm(&mut self) -> Result<(), Error> {
         self.0.confirm()
     }
 
-    /// Tells the peer that this end needs no more of its bytes, and that this is no failure: see [`Stream::stop`].
+    /// Tells the peer to stop sending, without a failure: see [`Stream::stop`].
     pub fn stop(&mut self) {
         self.0.stop();
     }
 
-    /// Drops the stream and waits until its last message has arrived at the peer, for at
-    /// most two seconds: see [`Stream::close`].
+    /// Drops the stream, and waits for at most two seconds until its last message has arrived at the peer: see
+    /// [`Stream::close`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future is dropping the stream.
+    /// Dropping the future drops the stream.
     pub async fn close(self) {
         self.0.close().await;
     }
@@ -138,7 +140,7 @@ impl RdmaStream {
         self.0.split()
     }
 
-    /// Returns the stream, for code that reads from one whatever its transport.
+    /// Borrows the [`Stream`] inside, for code that works over either transport.
     #[must_use]
     pub fn get_ref(&self) -> &Stream {
         &self.0
@@ -148,7 +150,7 @@ impl RdmaStream {
         self.0.info()
     }
 
-    /// Returns the stream, for code that takes one whatever its transport.
+    /// Returns the [`Stream`] inside, for code that works over either transport.
     #[must_use]
     pub fn into_inner(self) -> Stream {
         self.0
@@ -163,10 +165,11 @@ impl From<RdmaStream> for Stream {
     }
 }
 
-/// The data of a stream goes over TCP, and that stream, unharmed.
+/// The error of `RdmaStream::try_from` for a [`Stream`] whose data goes over TCP. It holds that stream, which can
+/// still be used.
 ///
-/// As an [`Error`] it is [`HandshakeFault::Transport`] with the reason; turning it into one aborts the
-/// stream, and its peer receives the reason too.
+/// Converting it into an [`Error`] gives [`HandshakeFault::Transport`] with the reason. The conversion aborts the
+/// stream, and the peer receives the reason too.
 #[derive(Debug)]
 pub struct NotRdma(Box<Stream>);
 
@@ -202,7 +205,7 @@ impl TryFrom<Stream> for RdmaStream {
 
     /// # Errors
     ///
-    /// When the stream's data goes over TCP. The error returns the stream.
+    /// [`NotRdma`] if the stream's data goes over TCP. The error returns the stream.
     fn try_from(stream: Stream) -> Result<Self, NotRdma> {
         match stream.transport() {
             Transport::Rdma => Ok(Self(stream)),

@@ -26,8 +26,8 @@ use crate::{
 /// The half of a [`Stream`](crate::Stream) that reads, from
 /// [`Stream::into_split`](crate::Stream::into_split).
 ///
-/// Dropping it before the end of the stream aborts both directions; [`stop`](Self::stop) first where
-/// the rest is not wanted.
+/// Dropping it before the end of the stream aborts both directions. Call [`stop`](Self::stop) first to discard the rest
+/// without an abort.
 pub struct ReadHalf {
     half: RecvEither,
     info: Arc<StreamInfo>,
@@ -44,14 +44,12 @@ impl ReadHalf {
         &self.info
     }
 
-    /// The unread rest of the next chunk that arrives, as bytes to keep: not a copy of the slot that it
-    /// arrived in but the slot itself, whose credit goes back to the peer when the last clone is
-    /// dropped. `None` at the end of the stream.
+    /// Returns the unread rest of the next chunk, as bytes that own their slot; `None` at the end of the stream. The
+    /// slot is not copied. Its credit returns to the peer when the last clone of the bytes is dropped.
     ///
-    /// They may be kept for ever, and dropped on any thread, also when the stream is gone: at least two
-    /// slots of the pool are never lent, and what arrives in those is copied. So is a rest of up to
-    /// 4 KiB. Memory that the bytes hold is beside that of the pools, once the stream has ended or, over RDMA,
-    /// replaced its link.
+    /// The bytes may be kept for ever, and dropped on any thread, even after the stream. At least two slots of
+    /// the pool are never lent: a chunk in one of those is copied, as is a rest of up to 4 KiB. After the stream
+    /// has ended or, over RDMA, has replaced its link, the memory of kept bytes adds to that of the pools.
     ///
     /// # Errors
     ///
@@ -64,7 +62,7 @@ impl ReadHalf {
         poll_fn(|cx| self.poll_read_chunk(cx)).await
     }
 
-    /// [`read_chunk`](Self::read_chunk) as a poll function.
+    /// Polls for the next chunk: [`read_chunk`](Self::read_chunk) as a poll function.
     ///
     /// # Errors
     ///
@@ -72,23 +70,23 @@ impl ReadHalf {
     ///
     /// # Cancel safety
     ///
-    /// Safe: `Pending` has taken nothing.
+    /// Safe: `Pending` has consumed nothing.
     pub fn poll_read_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
         either!(&mut self.half, half => half.poll_chunk(cx)).map_err(Into::into)
     }
 
-    /// Tells the peer's [`finish`](crate::WriteHalf::finish) that everything read from this stream, to its
-    /// end, has been taken: written, flushed, committed, whatever that is here.
+    /// Confirms to the peer's [`finish`](crate::WriteHalf::finish) that this end has processed the stream to its end:
+    /// all bytes are written, flushed or committed, as the use of the stream requires.
     ///
     /// # Errors
     ///
-    /// When the end of the stream has not been read, or the stream failed before.
+    /// [`Error::Misuse`] if the stream has not been read to its end; otherwise the error that ended the stream.
     pub fn confirm(&mut self) -> Result<(), Error> {
         either!(&self.half, half => half.confirm())
     }
 
-    /// Tells the peer that this end needs no more of its bytes, and that this is no failure: its writes fail
-    /// with [`Error::Stopped`], as a pipe's do whose reader has left.
+    /// Tells the peer to stop sending, without a failure. The peer's writes then fail with [`Error::Stopped`], like
+    /// writes to a pipe whose reader has closed it.
     pub fn stop(&mut self) {
         either!(&self.half, half => half.stop());
     }
@@ -96,8 +94,8 @@ impl ReadHalf {
 
 stream_accessors!(ReadHalf);
 
-// Every method is forwarded by hand, from the stream to its halves: nothing is dynamic on the data
-// path, and the compiler sees through all of it.
+// Every method is forwarded by hand, from the stream to its halves. So the data path has no dynamic calls, and the
+// compiler can inline all of it.
 
 impl AsyncRead for ReadHalf {
     fn poll_read(

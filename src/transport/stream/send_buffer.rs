@@ -15,10 +15,10 @@ use crate::transport::{
 /// A registered buffer to fill and send without a copy, from
 /// [`WriteHalf::send_buffer`](crate::WriteHalf::send_buffer).
 ///
-/// It begins empty, holds at most one chunk, and reads as the bytes that it holds. Fill it in place
+/// A buffer is empty at first and holds at most one chunk; it dereferences to its content. Fill it in place
 /// ([`unfilled_mut`](Self::unfilled_mut), then [`advance`](Self::advance)) or as an [`io::Write`], on
-/// any thread, and give it to [`WriteHalf::send`](crate::WriteHalf::send). Dropped unsent it goes back
-/// to the pool, also when the stream is gone.
+/// any thread, and pass it to [`WriteHalf::send`](crate::WriteHalf::send). A buffer that is dropped unsent returns
+/// to the pool, even after the stream was dropped.
 ///
 /// ```no_run
 /// # async fn example(stream: &mut rdpipe::Stream, detector: &mut impl std::io::Read) -> std::io::Result<()> {
@@ -48,7 +48,7 @@ impl SendBuffer {
         either!(&self.0, slot => slot.filling().capacity())
     }
 
-    /// Returns the free bytes after the content, to be overwritten. They hold old data.
+    /// Returns the free bytes after the content, to be overwritten. They may hold bytes of earlier chunks.
     pub fn unfilled_mut(&mut self) -> &mut [u8] {
         either!(&mut self.0, slot => slot.filling_mut().room())
     }
@@ -57,7 +57,7 @@ impl SendBuffer {
     ///
     /// # Panics
     ///
-    /// When there are fewer.
+    /// If fewer than `count` bytes are free.
     pub fn advance(&mut self, count: usize) {
         assert!(
             count <= self.unfilled_mut().len(),
@@ -66,7 +66,7 @@ impl SendBuffer {
         either!(&mut self.0, slot => slot.filling_mut().fill(count));
     }
 
-    /// Removes the content.
+    /// Empties the buffer.
     pub fn clear(&mut self) {
         either!(&mut self.0, slot => slot.filling_mut().clear());
     }
@@ -86,7 +86,7 @@ impl DerefMut for SendBuffer {
     }
 }
 
-/// Takes as many bytes as fit; 0 when the buffer is full.
+/// A write copies as many bytes as fit, and returns 0 if the buffer is full.
 impl io::Write for SendBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(bytes)])

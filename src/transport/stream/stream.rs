@@ -21,13 +21,13 @@ use crate::{Error, transport::data::slots::fill_slots::FillSlots};
 /// One authenticated, checked stream to another process: [`AsyncRead`], [`AsyncBufRead`] and
 /// [`AsyncWrite`] over slots of fixed size.
 ///
-/// `poll_write` copies into a slot and posts it at once when nothing else is on its way, so
-/// nothing needs to be flushed before an answer is waited for. `poll_flush` completes when
-/// everything is with the network. `poll_shutdown` sends FIN and completes when the peer's
-/// endpoint holds and has verified every byte, whether or not the peer's program has read them;
-/// [`finish`](Self::finish) goes on to wait until the peer's sink has confirmed that it took them.
+/// `poll_write` copies into a slot, and posts the slot at once if no other slot is in flight. So a program need
+/// not flush a request before it waits for the answer. `poll_flush` completes when the network has accepted
+/// all bytes. `poll_shutdown` sends FIN and completes when the peer's endpoint has received and verified every
+/// byte, even if the peer's program has not read them. [`finish`](Self::finish) also waits until the peer's
+/// program has confirmed that it processed them.
 ///
-/// Dropping a stream that was not shut down, or not read to its end, aborts it: the peer gets an
+/// Dropping a stream before its shutdown, or before it was read to its end, aborts it: the peer gets an
 /// error, never an end of file.
 ///
 /// ```no_run
@@ -42,8 +42,8 @@ use crate::{Error, transport::data::slots::fill_slots::FillSlots};
 ///
 /// # Cancel safety
 ///
-/// Dropping any future of a stream's loses no byte: reads take nothing, writes have either
-/// accepted their bytes or not.
+/// Dropping any future of a stream loses no byte: a read consumes bytes, and a write accepts them, only when it
+/// completes.
 pub struct Stream {
     recv: ReadHalf,
     send: WriteHalf,
@@ -59,19 +59,19 @@ impl Stream {
         self.recv.info()
     }
 
-    /// Completes when the peer's sink has taken every byte written here: [`shutdown`], then the
-    /// peer's [`confirm`](Self::confirm).
+    /// Shuts the stream down as [`shutdown`] does, and waits for the peer's [`confirm`](Self::confirm): the peer has
+    /// then processed every byte.
     ///
     /// [`shutdown`]: tokio::io::AsyncWriteExt::shutdown
     ///
     /// # Errors
     ///
-    /// What ended the stream before; [`Error::Unconfirmed`] when all bytes had arrived and
+    /// The error that ended the stream; [`Error::Unconfirmed`] if all bytes have arrived and
     /// only the confirmation is missing.
     ///
     /// # Cancel safety
     ///
-    /// Safe: call it again.
+    /// Safe: a repeated call continues to wait.
     pub async fn finish(&mut self) -> Result<(), Error> {
         self.send.finish().await
     }
@@ -85,22 +85,23 @@ impl Stream {
     ///
     /// # Cancel safety
     ///
-    /// Safe: a buffer that was not returned is in the pool.
+    /// Safe: a buffer that was not returned stays in the pool.
     pub async fn send_buffer(&mut self) -> io::Result<SendBuffer> {
         self.send.send_buffer().await
     }
 
-    /// Sends what `buffer` holds behind everything that was written before, and never waits: see
+    /// Sends the content of `buffer` after all bytes that were written before. Never waits: see
     /// [`WriteHalf::send`].
     ///
     /// # Errors
     ///
-    /// Those of writing, and [`Error::Misuse`] when another stream has lent the buffer.
+    /// Those of writing, and [`Error::Misuse`] if the buffer is of another stream.
     pub fn send(&mut self, buffer: SendBuffer) -> io::Result<()> {
         self.send.send(buffer)
     }
 
-    /// Returns the unread rest of the next chunk, as bytes that own their slot; `None` at the end of the stream. See [`ReadHalf::read_chunk`].
+    /// Returns the unread rest of the next chunk, as bytes that own their slot; `None` at the end of the stream. See
+    /// [`ReadHalf::read_chunk`].
     ///
     /// # Errors
     ///
@@ -113,28 +114,28 @@ impl Stream {
         self.recv.read_chunk().await
     }
 
-    /// Tells the peer's [`finish`](Self::finish) that everything read from this stream, to its
-    /// end, has been taken: written, flushed, committed, whatever that is here.
+    /// Confirms to the peer's [`finish`](Self::finish) that this end has processed the stream to its end: all bytes
+    /// are written, flushed or committed, as the use of the stream requires.
     ///
     /// # Errors
     ///
-    /// When the end of the stream has not been read, or the stream failed before.
+    /// [`Error::Misuse`] if the stream has not been read to its end; otherwise the error that ended the stream.
     pub fn confirm(&mut self) -> Result<(), Error> {
         self.recv.confirm()
     }
 
-    /// Tells the peer that this end needs no more of its bytes, and that this is no failure: its writes fail
-    /// with [`Error::Stopped`], as a pipe's do whose reader has left.
+    /// Tells the peer to stop sending, without a failure. The peer's writes then fail with [`Error::Stopped`], like
+    /// writes to a pipe whose reader has closed it.
     pub fn stop(&mut self) {
         self.recv.stop();
     }
 
-    /// Drops the stream and waits until its last message has arrived at the peer, for at
-    /// most two seconds. A program that exits right after a stream's end should.
+    /// Drops the stream, and waits for at most two seconds until its last message has arrived at the peer. Call this in
+    /// a program that exits right after the end of a stream.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future is dropping the stream.
+    /// Dropping the future drops the stream.
     pub async fn close(self) {
         let info = Arc::clone(self.info());
         drop(self);
@@ -160,7 +161,7 @@ impl ReadHalf {
     ///
     /// # Errors
     ///
-    /// When `write` is of another stream. The error returns both halves.
+    /// [`ReuniteError`] if `write` belongs to another stream. The error returns both halves.
     pub fn reunite(self, write: WriteHalf) -> Result<Stream, ReuniteError> {
         if Arc::ptr_eq(self.info(), write.info()) {
             Ok(Stream::of(self, write))
@@ -170,7 +171,7 @@ impl ReadHalf {
     }
 }
 
-/// Two halves of different streams, which can still be used.
+/// The error of [`ReadHalf::reunite`] for halves of two different streams. Both halves can still be used.
 #[derive(Debug, thiserror::Error)]
 #[error("these are halves of two different streams")]
 pub struct ReuniteError(Box<(ReadHalf, WriteHalf)>);

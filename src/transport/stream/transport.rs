@@ -1,12 +1,12 @@
-//! What can carry the data of a stream.
+//! The transports of a stream: TCP and RDMA.
 
-/// What carries the data of a stream.
+/// The transport that carries the data of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {
     /// A TCP connection beside the control connection.
     Tcp,
-    /// A queue pair, written to by the peers' devices.
+    /// A queue pair: the RDMA device of each end writes into the memory of the other.
     Rdma,
 }
 

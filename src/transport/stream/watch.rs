@@ -9,18 +9,18 @@ use crate::{Error, Stats, transport::control::state::State};
 pub struct Watch(pub(super) Arc<State>);
 
 impl Watch {
-    /// Completes when the stream has failed, or the peer needs no more bytes.
+    /// Waits until the stream has failed or the peer has stopped reading, and returns the error.
     ///
     /// # Cancel safety
     ///
-    /// Safe.
+    /// Safe: a repeated call continues to wait.
     pub async fn interrupted(&self) -> Error {
         self.0.interrupted().await;
         self.error()
             .unwrap_or(Error::Misuse("interrupted without a cause"))
     }
 
-    /// Returns what ended the stream before its time, if anything did.
+    /// Returns the error that ended the stream, if it ended with one.
     #[must_use]
     pub fn error(&self) -> Option<Error> {
         if self.0.sends() {
@@ -30,7 +30,7 @@ impl Watch {
         }
     }
 
-    /// Returns the counts so far.
+    /// Returns the counts of both directions so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.0.stats()

@@ -47,26 +47,26 @@ impl WriteHalf {
         &self.info
     }
 
-    /// Completes when the peer's sink has taken every byte written here: [`shutdown`], then the
-    /// peer's [`confirm`](crate::Stream::confirm).
+    /// Shuts the stream down as [`shutdown`] does, and waits for the peer's [`confirm`](crate::Stream::confirm): the
+    /// peer has then processed every byte.
     ///
     /// [`shutdown`]: tokio::io::AsyncWriteExt::shutdown
     ///
     /// # Errors
     ///
-    /// What ended the stream before; [`Error::Unconfirmed`] when all bytes had arrived and
+    /// The error that ended the stream; [`Error::Unconfirmed`] if all bytes have arrived and
     /// only the confirmation is missing.
     ///
     /// # Cancel safety
     ///
-    /// Safe: call it again.
+    /// Safe: a repeated call continues to wait.
     pub async fn finish(&mut self) -> Result<(), Error> {
         poll_fn(|cx| either!(&mut self.half, half => half.poll_finish(cx))).await
     }
 
     /// Lends a registered buffer to fill and [`send`](Self::send). Its content is not copied.
-    /// Waits while none is free. Of the slots of a pool all but one can be lent at the same time, so
-    /// writes never wait for buffers. A program that holds all of these waits until it returns one itself.
+    /// Waits while no buffer is free. All slots of a pool but one can be lent at the same time, so
+    /// writes never wait for buffers. A program that holds all of them waits here until it returns one itself.
     ///
     /// # Errors
     ///
@@ -74,12 +74,12 @@ impl WriteHalf {
     ///
     /// # Cancel safety
     ///
-    /// Safe: a buffer that was not returned is in the pool.
+    /// Safe: a buffer that was not returned stays in the pool.
     pub async fn send_buffer(&mut self) -> io::Result<SendBuffer> {
         poll_fn(|cx| self.poll_send_buffer(cx)).await
     }
 
-    /// [`send_buffer`](Self::send_buffer) as a poll function.
+    /// Polls for a free buffer: [`send_buffer`](Self::send_buffer) as a poll function.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl WriteHalf {
     ///
     /// # Cancel safety
     ///
-    /// Safe: `Pending` has taken nothing.
+    /// Safe: `Pending` lends no buffer.
     pub fn poll_send_buffer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<SendBuffer>> {
         let inner = match &mut self.half {
             Either::Tcp(half) => Either::Tcp(ready!(half.poll_lent(cx))?),
@@ -96,16 +96,16 @@ impl WriteHalf {
         Poll::Ready(Ok(SendBuffer::new(inner)))
     }
 
-    /// Sends what `buffer` holds, as a chunk of its own behind everything that was written before. Never
-    /// waits: it is posted at once or when the peer has a slot for it. [`flush`] waits until it is
-    /// with the network.
+    /// Sends the content of `buffer`, as a chunk of its own after all bytes that were written before. Never
+    /// waits: the buffer is posted at once, or when the peer has a slot for it. [`flush`] waits until the network has
+    /// accepted it.
     ///
     /// [`flush`]: tokio::io::AsyncWriteExt::flush
     ///
     /// # Errors
     ///
-    /// Those of writing, and [`Error::Misuse`] when another stream has lent the buffer. The buffer
-    /// is back in its pool then, and what it held is lost.
+    /// Those of writing, and [`Error::Misuse`] if the buffer is of another stream. After an error the buffer
+    /// is back in its pool, and its content is lost.
     pub fn send(&mut self, buffer: SendBuffer) -> io::Result<()> {
         let sent = match (&mut self.half, buffer.into_inner()) {
             (Either::Tcp(half), Either::Tcp(slot)) => half.send(slot),
@@ -127,7 +127,7 @@ impl AsyncWrite for WriteHalf {
         self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
     }
 
-    /// Fills a slot from all of `parts`, as far as it goes.
+    /// Copies as many bytes of `parts` as fit into one slot.
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! Sends stdin to `consumer HOST PORT`, over RDMA or not at all; without its feature `rdma` over TCP.
+//! Sends stdin to HOST and PORT over RDMA only; without the feature `rdma`, over TCP.
 
 use std::error::Error;
 

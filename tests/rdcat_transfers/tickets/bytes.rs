@@ -1,4 +1,4 @@
-//! What comes out is what went in: both ways at once, one after the other, or one way only.
+//! Two rdcat processes pass every byte unchanged: in both directions at once, in turns, or in one direction only.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -12,7 +12,7 @@ use crate::support::programs::{
 };
 
 #[test]
-fn a_gigabyte_both_ways_at_once() {
+fn a_gigabyte_passes_in_both_directions_at_once() {
     let said = exchange(pair("-v", "-v"), [1 << 30, 1 << 30]);
     for said in said {
         assert!(said.contains(" over TCP ("), "{said}");
@@ -22,7 +22,7 @@ fn a_gigabyte_both_ways_at_once() {
 }
 
 #[test]
-fn lengths_around_chunks_arrive_whole() {
+fn lengths_around_the_chunk_size_arrive_whole() {
     for bytes in [
         [0, 0],
         [1, 0],
@@ -54,7 +54,7 @@ fn a_ticket_is_one_word_and_stdout_is_left_alone() {
 }
 
 #[test]
-fn json_has_the_ticket() {
+fn json_shows_the_ticket() {
     let listener = rdcat("-l --bind 127.0.0.1 --json").start();
     let event = listener.said("an event", |text| {
         serde_json::from_str::<serde_json::Value>(text.lines().next()?).ok()
@@ -65,9 +65,9 @@ fn json_has_the_ticket() {
     assert!(listener.end().exits(0).contains("\"event\":\"end\""));
 }
 
-/// One way ends, which the other end's reader sees, and the other way goes on.
+/// One direction ends with an end of file at the peer, and the other direction goes on.
 #[test]
-fn one_way_ends_and_the_other_goes_on() {
+fn one_direction_ends_and_the_other_goes_on() {
     let [mut a, mut b] = pair("", "");
     let (mut out_a, mut out_b) = (a.take_stdout(), b.take_stdout());
     let mut stdin = b.stdin();
@@ -89,7 +89,7 @@ fn one_way_ends_and_the_other_goes_on() {
 }
 
 #[test]
-fn a_conversation_is_not_held_back() {
+fn each_line_of_a_conversation_arrives_at_once() {
     let [mut a, mut b] = pair("", "");
     let mut ends = [(a.stdin(), b.take_stdout()), (b.stdin(), a.take_stdout())];
     for turn in 0..100 {
@@ -115,7 +115,7 @@ fn a_terminal_is_an_input_like_any_other() {
         .stdin(Stdio::piped())
         .start_raw();
     let mut out = BufReader::new(peer.take_stdout());
-    for word in ["hello\n", "anybody there?\n"] {
+    for word in ["hello\n", "are you there?\n"] {
         terminal.types(word);
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
@@ -132,7 +132,7 @@ fn a_terminal_is_an_input_like_any_other() {
 }
 
 #[test]
-fn one_way_leaves_the_other_stream_alone() {
+fn a_one_way_transfer_leaves_the_unused_stdin_unread() {
     for (listening, dialling, sender_listens) in [
         ("--send", "", true),
         ("--recv", "", false),
@@ -143,7 +143,7 @@ fn one_way_leaves_the_other_stream_alone() {
         let [a, b] = pair(listening, dialling);
         let (mut from, mut to) = if sender_listens { (a, b) } else { (b, a) };
         let mut unread = to.stdin();
-        let _ = unread.write_all(b"for somebody else");
+        let _ = unread.write_all(b"for another shell");
         let waiting = write(from.stdin(), 4, 3_000_001);
         assert_eq!(check(to.take_stdout(), 4).join().unwrap(), 3_000_001);
         waiting.join().unwrap();

@@ -1,4 +1,4 @@
-//! How one end takes it when the other one dies, leaves or fails.
+//! The behaviour of one end when the other one is killed, closes its output, fails, or is interrupted.
 
 use std::{
     fs::File,
@@ -15,7 +15,7 @@ use crate::support::programs::{
 };
 
 #[test]
-fn whoever_is_killed_is_missed_at_once() {
+fn a_killed_peer_is_detected_at_once() {
     for kill_listener in [true, false] {
         for busy in [true, false] {
             let [mut a, mut b] = pair("", "");
@@ -43,7 +43,7 @@ fn whoever_is_killed_is_missed_at_once() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_both() {
+fn a_closed_stdout_ends_both_ends() {
     for listener_leaves in [true, false] {
         let [a, b] = pair("", "");
         let (mut leaver, mut other) = if listener_leaves { (a, b) } else { (b, a) };
@@ -72,7 +72,7 @@ fn a_reader_that_leaves_ends_both() {
 }
 
 #[test]
-fn an_output_that_fails_is_told_to_the_peer() {
+fn an_output_that_fails_is_reported_to_the_peer() {
     let full = File::options().write(true).open("/dev/full").unwrap();
     let mut listener = listener("").stdin(Stdio::piped()).start();
     let failing = rdcat("").arg(ticket(&listener)).stdin(Stdio::piped());
@@ -94,7 +94,7 @@ fn success_waits_for_the_reader_at_the_other_end() {
     let [mut a, mut b] = pair("--send", "");
     let out = b.take_stdout();
     let writing = write(a.stdin(), 5, 3 << 20);
-    // A pipe and a pool hold all of it, and nobody has read it.
+    // A pipe and a pool hold all bytes, and the test has read none of them.
     writing.join().unwrap();
     eventually("a full pipe", || (held_bytes(&out) > 0).then_some(()));
     assert!(a.runs());
@@ -104,7 +104,7 @@ fn success_waits_for_the_reader_at_the_other_end() {
 }
 
 #[test]
-fn a_signal_is_told_to_the_peer() {
+fn a_signal_is_reported_to_the_peer() {
     let [mut a, mut b] = pair("", "");
     let stdins = (a.stdin(), b.stdin());
     let (stdin_a, mut stdin_b) = stdins;
@@ -116,7 +116,7 @@ fn a_signal_is_told_to_the_peer() {
     let text = b.end();
     assert!(text.exits(3).contains("interrupted by SIGTERM"), "{text:?}");
     drop((stdin_a, stdin_b));
-    // While it waits, too.
+    // A signal also ends an rdcat that waits for its peer.
     let waiting = listener("").start();
     ticket(&waiting);
     waiting.signal(Signal::INT);

@@ -1,4 +1,4 @@
-//! What is promised of two rdcats that a ticket joins.
+//! The promises of two rdcat processes that are joined by a ticket.
 
 mod bytes;
 mod ends;

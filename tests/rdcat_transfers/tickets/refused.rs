@@ -1,4 +1,4 @@
-//! Tickets that lead nowhere: wrong, damaged or used.
+//! Tickets that are refused: wrong, damaged or used ones, and options that do not fit together.
 
 use std::{
     io::{Read, Write},
@@ -13,7 +13,7 @@ use crate::support::programs::{
 };
 
 #[test]
-fn two_that_only_send_are_told() {
+fn two_ends_that_only_send_or_only_receive_are_refused() {
     for (option, what) in [("--send", "send"), ("--recv", "receive")] {
         let ends = pair(option, option).map(Running::end);
         for end in ends {
@@ -26,7 +26,7 @@ fn two_that_only_send_are_told() {
     }
 }
 
-/// The same ticket with another key.
+/// Returns `ticket` with another key and a valid checksum.
 fn forged(ticket: &str) -> String {
     let encoded = ticket[4..].to_uppercase();
     let mut bytes = BASE32_NOPAD.decode(encoded.as_bytes()).unwrap();
@@ -39,7 +39,7 @@ fn forged(ticket: &str) -> String {
 }
 
 #[test]
-fn a_wrong_ticket_is_refused_and_the_right_one_still_good() {
+fn a_wrong_ticket_is_refused_and_the_right_one_stays_valid() {
     let listener = listener("").start();
     let ticket = ticket(&listener);
     let wrong = forged(&ticket);
@@ -48,7 +48,7 @@ fn a_wrong_ticket_is_refused_and_the_right_one_still_good() {
         .start()
         .end()
         .fails(255, &["the keys do not match", "127.0.0.1"]);
-    // What is no ticket any more never gets there.
+    // A damaged ticket is refused before rdcat connects.
     let mistyped = if ticket.ends_with('a') { "b" } else { "a" };
     let mistyped = format!("{}{mistyped}", &ticket[..ticket.len() - 1]);
     for broken in [
@@ -63,14 +63,14 @@ fn a_wrong_ticket_is_refused_and_the_right_one_still_good() {
         assert!(!end.stderr.contains(broken), "{}", end.stderr);
     }
     assert!(listener.runs());
-    // In capitals, and with what copying brings along.
+    // A ticket is accepted in capitals, and with the white space that copying adds.
     let pasted = format!(" {}\n", ticket.to_uppercase());
     rdcat("").arg(pasted).start().end().exits(0);
     listener.end().exits(0);
 }
 
 #[test]
-fn a_ticket_is_good_once() {
+fn a_ticket_is_valid_for_one_connection() {
     let mut listener = listener("").stdin(Stdio::piped()).start();
     let ticket = ticket(&listener);
     let mut first = rdcat("").arg(&ticket).stdin(Stdio::piped()).start_raw();
@@ -83,7 +83,7 @@ fn a_ticket_is_good_once() {
         "good for one connection",
     ];
     rdcat("").arg(&ticket).start().end().fails(255, &words);
-    // Which the first one never notices.
+    // The refused connection does not disturb the first one.
     assert!(listener.runs() && first.runs());
     drop((stdin, first.stdin()));
     first.end().exits(0);
@@ -92,7 +92,7 @@ fn a_ticket_is_good_once() {
 }
 
 #[test]
-fn of_many_at_once_one_is_served() {
+fn of_many_connections_at_once_one_is_served() {
     let listener = listener("").start();
     let ticket = ticket(&listener);
     let all: Vec<_> = (0..6).map(|_| rdcat("").arg(&ticket).start()).collect();
@@ -106,15 +106,15 @@ fn of_many_at_once_one_is_served() {
 }
 
 #[test]
-fn a_ticket_has_the_address_that_is_given() {
+fn a_ticket_holds_the_address_that_is_given() {
     let wrong = listener("-H 127.0.0.9").start();
-    // Nobody listens there, but the port is the same.
+    // No program listens on 127.0.0.9 at this port.
     let end = rdcat("").arg(ticket(&wrong)).start().end();
     end.fails(255, &["127.0.0.9: Connection refused"]);
     let right = rdcat("-l -H 127.0.0.1").start();
     rdcat("").arg(ticket(&right)).start().end().exits(0);
     right.end().exits(0);
-    // All of this host's, on every one of which it listens.
+    // Without -H, rdcat listens on all addresses of this host, and the ticket holds all of them.
     let all = rdcat("-l").start();
     rdcat("").arg(ticket(&all)).start().end().exits(0);
     all.end().exits(0);

@@ -1,4 +1,4 @@
-//! A ticket is for the two ends alone.
+//! Tickets stay secret: they appear in no process list and in no message except the one that prints them.
 
 use std::{fs, os::unix::fs::PermissionsExt, process::Stdio};
 
@@ -7,7 +7,7 @@ use crate::support::programs::{
     rdcat::{listener, rdcat, ticket},
 };
 
-/// Neither the arguments nor the environment of a process that runs show the ticket.
+/// Checks that neither the arguments nor the environment of a running process contain the ticket.
 #[track_caller]
 fn assert_hidden(process: &Running, ticket: &str) {
     for what in ["cmdline", "environ"] {
@@ -18,7 +18,7 @@ fn assert_hidden(process: &Running, ticket: &str) {
 }
 
 #[test]
-fn a_ticket_shows_nowhere() {
+fn a_ticket_is_hidden_from_processes_and_messages() {
     let place = Place::new();
     for way in ["argument", "environment", "file", "public file"] {
         let mut listener = listener("-v").stdin(Stdio::piped()).start();
@@ -34,7 +34,7 @@ fn a_ticket_shows_nowhere() {
             }
         };
         let rdcat = setup.env("RUST_LOG", "trace").start();
-        listener.said("that somebody connected", |text| {
+        listener.said("that a peer connected", |text| {
             text.contains(" connected from").then_some(())
         });
         assert_hidden(&rdcat, &ticket);
@@ -52,7 +52,7 @@ fn a_ticket_shows_nowhere() {
 }
 
 #[test]
-fn a_ticket_in_the_wrong_place_is_not_repeated() {
+fn a_ticket_in_the_wrong_place_is_not_printed() {
     let listener = listener("").start();
     let ticket = ticket(&listener);
     let place = Place::new();

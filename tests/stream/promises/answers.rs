@@ -1,4 +1,4 @@
-//! Nobody who ports from a TCP stream has to learn to flush, and asking cannot deadlock.
+//! Requests and answers: a program ported from TCP needs no extra `flush`, and a request cannot deadlock.
 
 use anyhow::Result;
 use rdpipe::{Stream, StreamConfig};
@@ -10,8 +10,10 @@ use tokio::{
 use super::{CHUNK, POOL, pair};
 use crate::support::{ends::Ends, pattern::Pattern, waiting::together};
 
-/// One byte asks, one answers, and nothing is flushed.
-pub(crate) async fn one_byte_without_a_flush<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A request of one byte gets an answer of one byte, a hundred times, and neither end calls `flush`.
+pub(crate) async fn one_byte_is_answered_without_a_flush<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut client, mut server) = pair::<E>(&base).await?;
     let asking = async move {
         for number in 0..100 {
@@ -33,8 +35,11 @@ pub(crate) async fn one_byte_without_a_flush<E: Ends>(base: StreamConfig) -> Res
     Ok(())
 }
 
-/// Many small writes that nobody flushes, while there is credit and when it has run out.
-pub(crate) async fn small_writes_get_out<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Many small writes arrive without a call of `flush`, both while the sender has credit and after its credit has
+/// run out.
+pub(crate) async fn small_writes_are_sent_without_a_flush<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     for before in [0, POOL] {
         let (mut client, mut server) = pair::<E>(&base).await?;
         let bytes = before + (1..=200).sum::<u64>();
@@ -62,12 +67,14 @@ pub(crate) async fn small_writes_get_out<E: Ends>(base: StreamConfig) -> Result<
     Ok(())
 }
 
-/// Both ends say a lot in many small writes, flush, and only then listen: as long as it would fit
-/// into half a pool in one piece, nobody waits for anybody.
-pub(crate) async fn small_talk_at_both_ends<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Both ends make many small writes, flush, and read only then. While the bytes of one end would fit
+/// into half a pool as one piece, neither end waits for the other.
+pub(crate) async fn both_ends_can_write_before_they_read<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut a, mut b) = pair::<E>(&base).await?;
     let pattern = Pattern::new(32);
-    // Both are beyond the start, where credits have yet to come and everything is coalesced.
+    // One exchange takes both ends past the start, where no credit has arrived and all writes are combined.
     one_each(&mut a, &mut b).await?;
     for at in 0..POOL / 2 / 10 {
         pattern.write(&mut a, at * 10..at * 10 + 10).await?;
@@ -90,9 +97,11 @@ async fn one_each(a: &mut Stream, b: &mut Stream) -> Result<()> {
     Ok(())
 }
 
-/// The client reads only after its `shutdown` has returned; by then the server may be full of an
-/// answer that fits into no pool, even one that it began before it looked at the request.
-pub(crate) async fn large_answer_after_shutdown<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A client that reads only after its `shutdown` has returned gets its answer, even if the answer fits into
+/// no pool, and even if the server begins to send it before it reads the request.
+pub(crate) async fn a_large_answer_does_not_block_shutdown<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     for (request, eager) in [(3, false), (3 * POOL, false), (CHUNK + 3, true)] {
         let (mut client, mut server) = pair::<E>(&base).await?;
         let answer = 5 * POOL + 1;

@@ -1,4 +1,4 @@
-//! The ends that were meant: half-close, confirmation, STOP and ABORT.
+//! Ends on purpose: half-close, confirmation, STOP and ABORT.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,10 @@ use crate::support::{
     waiting::together,
 };
 
-/// One direction ends and the other goes on, for either end.
-pub(crate) async fn half_close<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Either end can shut down its direction first; the other direction goes on.
+pub(crate) async fn one_direction_ends_and_the_other_goes_on<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (dialer, acceptor) = pair::<E>(&base).await?;
     first_then_second(dialer, acceptor)
         .await
@@ -54,12 +56,12 @@ async fn first_then_second(mut first: Stream, mut second: Stream) -> Result<()> 
     tokio::join!(first.close(), second.close());
     for watch in watches {
         let cause = watch.interrupted().now_or_never();
-        ensure!(cause.is_none(), "after the last goodbye: {cause:?}");
+        ensure!(cause.is_none(), "after both ends closed: {cause:?}");
     }
     Ok(())
 }
 
-/// `finish` waits for the peer's own word, which `shutdown` does not.
+/// `finish` waits until the peer calls `confirm`; `shutdown` returns without that.
 pub(crate) async fn finish_waits_for_confirm<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let early = to.confirm().expect_err("confirmed before the end");
@@ -80,8 +82,10 @@ pub(crate) async fn finish_waits_for_confirm<E: Ends>(base: StreamConfig) -> Res
     Ok(())
 }
 
-/// A sink that never says that it took everything is an error of `finish`, and of its own kind.
-pub(crate) async fn unconfirmed<E: Ends>(base: StreamConfig) -> Result<()> {
+/// If the reader drops its stream without `confirm`, `finish` fails with `Error::Unconfirmed`.
+pub(crate) async fn finish_reports_a_missing_confirmation<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     Pattern::new(14).write(&mut from, 0..100).await?;
     from.shutdown().await?;
@@ -100,8 +104,8 @@ pub(crate) async fn unconfirmed<E: Ends>(base: StreamConfig) -> Result<()> {
     Ok(())
 }
 
-/// A reader that has had enough: its writer gets a broken pipe, and neither has anything to complain of.
-pub(crate) async fn stopped<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A reader calls `stop`: its writer gets a broken pipe, and neither end reports another failure.
+pub(crate) async fn a_reader_can_stop_its_writer<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut dialer, mut acceptor) = (small(&base), small(&base));
     dialer.direction = Direction::Send;
     acceptor.direction = Direction::Receive;
@@ -125,28 +129,29 @@ pub(crate) async fn stopped<E: Ends>(base: StreamConfig) -> Result<()> {
     let (at_writer, at_reader) = (from.watch(), to.watch());
     tokio::join!(from.close(), to.close());
     let cause = at_reader.interrupted().now_or_never();
-    ensure!(cause.is_none(), "the reader is not content: {cause:?}");
+    ensure!(cause.is_none(), "the reader reports a failure: {cause:?}");
     let cause = at_writer.interrupted().now_or_never();
     ensure!(
         matches!(cause, Some(Error::Stopped { .. })),
-        "the writer is not content: {cause:?}"
+        "the writer reports another cause: {cause:?}"
     );
     Ok(())
 }
 
-/// Whoever says goodbye does not wait until the other user lets go of the stream as well, and takes
-/// nothing away from it.
-pub(crate) async fn goodbye_to_a_peer_that_stays<E: Ends>(base: StreamConfig) -> Result<()> {
-    // What is promised takes no time at all; waiting for the other one would take two seconds, every time.
+/// `close` returns before the peer closes its end, and the peer can still read everything.
+pub(crate) async fn close_does_not_wait_for_the_peer_to_close<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
+    // A `close` that keeps the promise takes almost no time; one that waits for the peer takes two seconds, every time.
     for _ in 0..5 {
         if says_goodbye::<E>(&base).await? < Duration::from_secs(1) {
             return Ok(());
         }
     }
-    bail!("the one that leaves waits for the one that stays");
+    bail!("close waits until the peer closes");
 }
 
-/// One end leaves and the other one stays. Returns how long the one that leaves took for its goodbye.
+/// Closes one end while the other stays open. Returns the time that `close` took.
 async fn says_goodbye<E: Ends>(base: &StreamConfig) -> Result<Duration> {
     let (mut leaves, mut stays) = pair::<E>(base).await?;
     Pattern::new(33).write(&mut leaves, 0..POOL).await?;
@@ -157,14 +162,14 @@ async fn says_goodbye<E: Ends>(base: &StreamConfig) -> Result<Duration> {
     leaves.close().await;
     let took = since.elapsed();
     Pattern::new(33).read_all(&mut stays, 0..POOL).await?;
-    stays.confirm().context("nobody hears it, but it is true")?;
+    stays.confirm().context("confirmed after the peer closed")?;
     stays.shutdown().await.context("asked again")?;
     undisturbed(&[&stays])?;
     Ok(took)
 }
 
-/// STOP ends one direction only.
-pub(crate) async fn stopped_one_way<E: Ends>(base: StreamConfig) -> Result<()> {
+/// `stop` ends one direction; the other direction goes on.
+pub(crate) async fn stop_ends_one_direction_only<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut a, mut b) = pair::<E>(&base).await?;
     b.stop();
     let error = own(&Pattern::new(16).write_on(&mut a).await?)?;
@@ -184,14 +189,14 @@ pub(crate) async fn stopped_one_way<E: Ends>(base: StreamConfig) -> Result<()> {
     let cause = watch.interrupted().now_or_never();
     ensure!(
         cause.is_none(),
-        "the one that stopped is not content: {cause:?}"
+        "the end that stopped reports a failure: {cause:?}"
     );
     Ok(())
 }
 
-/// A STOP that crosses the FIN on its way, or comes just before or after it, is no accident: the writer
-/// was in time or was not, and that is all.
-pub(crate) async fn stopped_at_the_end<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A STOP that is sent just before or after the FIN, or crosses it on the way, is no failure of the reader. The
+/// `shutdown` of the writer either succeeds or fails with `Error::Stopped`.
+pub(crate) async fn a_stop_near_the_end_is_no_failure<E: Ends>(base: StreamConfig) -> Result<()> {
     for number in 0..100 {
         let (mut dialer, mut acceptor) = (small(&base), small(&base));
         dialer.direction = Direction::Send;
@@ -223,14 +228,16 @@ pub(crate) async fn stopped_at_the_end<E: Ends>(base: StreamConfig) -> Result<()
         let cause = watch.interrupted().now_or_never();
         ensure!(
             cause.is_none(),
-            "{number}: the reader is not content: {cause:?}"
+            "{number}: the reader reports a failure: {cause:?}"
         );
     }
     Ok(())
 }
 
-/// The reason that one end gives is what the other end's user gets, reading and writing.
-pub(crate) async fn aborted<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Reads, writes and `shutdown` at the peer of an aborted stream fail with the reason that `abort` was given.
+pub(crate) async fn both_ends_get_the_reason_of_an_abort<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut a, mut b) = pair::<E>(&base).await?;
     Pattern::new(18).write(&mut a, 0..100).await?;
     Pattern::new(18).read(&mut b, 0..100).await?;

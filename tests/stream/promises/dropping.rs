@@ -1,4 +1,4 @@
-//! Whoever lets go of a stream before its end leaves an error behind, never an end of file.
+//! A stream that is dropped before its end is an error at the peer, never an end of file.
 
 use anyhow::{Result, ensure};
 use rdpipe::{Error, Stream, StreamConfig};
@@ -14,8 +14,10 @@ use crate::support::{
     waiting::together,
 };
 
-/// At various places in the middle of what is to be written.
-pub(crate) async fn dropped_mid_write<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A writer is dropped without `shutdown` after various numbers of bytes: the reader gets an error.
+pub(crate) async fn a_writer_dropped_early_is_no_end_of_file<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     for bytes in [0, 1, CHUNK, CHUNK + 1, POOL, 3 * POOL + 7] {
         let (mut from, mut to) = pair::<E>(&base).await?;
         let writer = async move {
@@ -30,8 +32,10 @@ pub(crate) async fn dropped_mid_write<E: Ends>(base: StreamConfig) -> Result<()>
     Ok(())
 }
 
-/// All was written, even flushed, and taken: without a `shutdown` that is no end.
-pub(crate) async fn dropped_without_shutdown<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A writer is dropped without `shutdown` after the reader has read all bytes: the reader gets an error.
+pub(crate) async fn a_drop_without_shutdown_is_no_end_of_file<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     Pattern::new(20).write(&mut from, 0..CHUNK + 1).await?;
     from.flush().await?;
@@ -40,8 +44,10 @@ pub(crate) async fn dropped_without_shutdown<E: Ends>(base: StreamConfig) -> Res
     abandoned(Pattern::new(20).drain(&mut to, CHUNK + 1).await?)
 }
 
-/// The halves of a stream are no more patient than the whole.
-pub(crate) async fn dropped_half<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A dropped half of a stream is an error at the peer, as a dropped stream is.
+pub(crate) async fn a_dropped_half_is_an_error_at_the_peer<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     Pattern::new(21).write(&mut from, 0..CHUNK).await?;
     let (_reads, writes) = from.into_split();
@@ -53,8 +59,11 @@ pub(crate) async fn dropped_half<E: Ends>(base: StreamConfig) -> Result<()> {
     refused(&mut from).await
 }
 
-/// Before anything was read, in the middle of a chunk, and between two.
-pub(crate) async fn dropped_mid_read<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A reader is dropped before its first read, in the middle of a chunk, and between two chunks: the writer gets an
+/// error.
+pub(crate) async fn a_dropped_reader_is_an_error_at_the_writer<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     for bytes in [0, 1, CHUNK, 2 * CHUNK + 5, 2 * POOL] {
         let (mut from, mut to) = pair::<E>(&base).await?;
         let writer = async move { refused(&mut from).await };
@@ -68,27 +77,29 @@ pub(crate) async fn dropped_mid_read<E: Ends>(base: StreamConfig) -> Result<()> 
     Ok(())
 }
 
-/// The end was there, but the reader left before it had all the bytes: it is not content.
-pub(crate) async fn dropped_with_bytes_unread<E: Ends>(base: StreamConfig) -> Result<()> {
+/// The FIN has arrived, but the reader is dropped before it has read all bytes: `finish` fails at the writer.
+pub(crate) async fn finish_fails_if_the_reader_left_bytes_unread<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     Pattern::new(23).write(&mut from, 0..CHUNK + 1).await?;
     from.shutdown().await?;
     Pattern::new(23).read(&mut to, 0..CHUNK).await?;
     drop(to);
-    let error = from.finish().await.expect_err("taken by nobody");
+    let error = from.finish().await.expect_err("finished with bytes unread");
     ensure!(matches!(error, Error::PeerAborted { .. }), "{error:?}");
     Ok(())
 }
 
-/// A panic must not look like an end.
-pub(crate) async fn panicked<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A panic of the writing task is an error at the reader, not an end of file.
+pub(crate) async fn a_panic_is_no_end_of_file<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let task = tokio::spawn(async move {
         Pattern::new(24)
             .write(&mut from, 0..CHUNK)
             .await
-            .expect("somebody listens");
-        from.flush().await.expect("somebody listens");
+            .expect("the peer reads");
+        from.flush().await.expect("the peer reads");
         panic!("this panic is part of the test");
     });
     abandoned(Pattern::new(24).drain(&mut to, 0).await?)?;
@@ -105,7 +116,7 @@ fn abandoned(end: End) -> Result<()> {
     Ok(())
 }
 
-/// Writing and reading at `stream` both come to an error, whose peer dropped its end.
+/// Checks that both writing and reading fail at `stream`, whose peer dropped its end.
 async fn refused(stream: &mut Stream) -> Result<()> {
     let writing = own(&Pattern::new(22).write_on(stream).await?)?;
     ensure!(matches!(writing, Error::PeerAborted { .. }), "{writing:?}");

@@ -1,5 +1,5 @@
-//! What a stream promises, whatever carries it: each promise once, generic over the data path (`Ok` when it is kept), and
-//! every one of them run over every data path.
+//! The promises of a stream over any data path. Each promise is one function, generic over the data path, that returns
+//! `Ok` if the promise is kept. Every promise runs over every data path.
 
 pub(crate) mod answers;
 pub(crate) mod closing;
@@ -10,24 +10,30 @@ pub(crate) mod sharing;
 
 pub(crate) use crate::support::pools::{CHUNK, DEPTH, POOL, pair, small};
 
-/// Makes a test of every promise, over one data path.
+/// Makes a module with a test of every promise over one data path.
 macro_rules! over {
     ($path:ident, $ends:ty) => {
         mod $path {
             promises! { over $ends:
-                order::every_size, order::random_sizes,
-                pace::slow_reader, pace::slow_writer, pace::one_half_left_alone,
-                pace::paused_reader, pace::shutdown_without_a_reader,
-                answers::one_byte_without_a_flush, answers::small_writes_get_out,
-                answers::small_talk_at_both_ends,
-                answers::large_answer_after_shutdown,
-                closing::half_close, closing::finish_waits_for_confirm, closing::unconfirmed,
-                closing::stopped, closing::goodbye_to_a_peer_that_stays, closing::stopped_one_way, closing::stopped_at_the_end, closing::aborted,
-                dropping::dropped_mid_write, dropping::dropped_without_shutdown,
-                dropping::dropped_half, dropping::dropped_mid_read,
-                dropping::dropped_with_bytes_unread, dropping::panicked,
-                sharing::both_directions, sharing::halves_in_two_tasks,
-                sharing::cancelled_futures, sharing::vectored_and_empty,
+                order::bytes_of_every_size_arrive_in_order, order::streams_of_random_sizes_arrive_whole,
+                pace::a_slow_reader_loses_nothing, pace::a_slow_writer_loses_nothing,
+                pace::an_unread_direction_does_not_block_the_other,
+                pace::a_paused_reader_is_not_taken_for_dead, pace::shutdown_does_not_wait_for_the_reader,
+                answers::one_byte_is_answered_without_a_flush,
+                answers::small_writes_are_sent_without_a_flush,
+                answers::both_ends_can_write_before_they_read,
+                answers::a_large_answer_does_not_block_shutdown,
+                closing::one_direction_ends_and_the_other_goes_on, closing::finish_waits_for_confirm,
+                closing::finish_reports_a_missing_confirmation, closing::a_reader_can_stop_its_writer,
+                closing::close_does_not_wait_for_the_peer_to_close, closing::stop_ends_one_direction_only,
+                closing::a_stop_near_the_end_is_no_failure, closing::both_ends_get_the_reason_of_an_abort,
+                dropping::a_writer_dropped_early_is_no_end_of_file,
+                dropping::a_drop_without_shutdown_is_no_end_of_file,
+                dropping::a_dropped_half_is_an_error_at_the_peer,
+                dropping::a_dropped_reader_is_an_error_at_the_writer,
+                dropping::finish_fails_if_the_reader_left_bytes_unread, dropping::a_panic_is_no_end_of_file,
+                sharing::both_directions_work_at_once, sharing::halves_work_in_two_tasks_at_once,
+                sharing::cancelled_futures_lose_nothing, sharing::vectored_and_empty_writes_arrive,
             }
         }
     };
@@ -40,5 +46,5 @@ over!(rdma, crate::support::ends::Rdma);
 over!(renewed_rdma, crate::support::ends::Renewed);
 
 mod damaged_tcp {
-    promises! { over crate::support::ends::Flipped: order::never_a_wrong_byte }
+    promises! { over crate::support::ends::Flipped: order::a_reader_never_gets_a_wrong_byte }
 }

@@ -1,4 +1,4 @@
-//! Bytes arrive in order, all of them, and then the end.
+//! All bytes arrive, in order, followed by the end of file.
 
 use anyhow::{Context, Result, ensure};
 use rdpipe::{Error, Fault, Stream, StreamConfig};
@@ -7,8 +7,8 @@ use tokio::io::AsyncWriteExt;
 use super::{CHUNK, pair};
 use crate::support::{ends::Ends, pattern::Pattern, random::Random, waiting::together};
 
-/// The sizes around the edges of a chunk, from either end.
-pub(crate) async fn every_size<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Streams of no bytes, of one byte and of sizes around the chunk size arrive whole, in both directions.
+pub(crate) async fn bytes_of_every_size_arrive_in_order<E: Ends>(base: StreamConfig) -> Result<()> {
     for bytes in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 8 * CHUNK + 3] {
         let what = format!("{bytes} bytes");
         let (dialer, acceptor) = pair::<E>(&base).await?;
@@ -23,8 +23,10 @@ pub(crate) async fn every_size<E: Ends>(base: StreamConfig) -> Result<()> {
     Ok(())
 }
 
-/// Three sizes that nobody chose, the largest of up to 1 GiB, with the sizes of pools that users get.
-pub(crate) async fn random_sizes<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Streams of three random sizes, the largest of up to 1 GiB, arrive whole with the default pool sizes.
+pub(crate) async fn streams_of_random_sizes_arrive_whole<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let mut random = Random::new(1);
     for range in [1..1 << 20, 1 << 20..64 << 20, 512 << 20..(1 << 30) + 1] {
         let bytes = random.within(range);
@@ -36,8 +38,9 @@ pub(crate) async fn random_sizes<E: Ends>(base: StreamConfig) -> Result<()> {
     Ok(())
 }
 
-/// Over ends between which a bit of the payload changes: whatever the reader gets is right.
-pub(crate) async fn never_a_wrong_byte<E: Ends>(base: StreamConfig) -> Result<()> {
+/// If a bit of the payload flips on the way, every byte that the reader gets is right, and then it gets
+/// `Fault::Corrupt`.
+pub(crate) async fn a_reader_never_gets_a_wrong_byte<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let writer = async move { Pattern::new(1).write_on(&mut from).await };
     let reader = async move { Pattern::new(1).drain(&mut to, 0).await?.failure() };

@@ -1,4 +1,4 @@
-//! Whoever is slow, or not there at all, holds up nobody else and loses nothing.
+//! A slow or absent reader or writer loses no bytes and does not block the rest of the stream.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ use crate::support::{
     waiting::{patience, together, until},
 };
 
-/// The reader takes its time until its whole pool is full, again and again.
-pub(crate) async fn slow_reader<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A reader that waits until its whole pool is full, again and again, gets every byte.
+pub(crate) async fn a_slow_reader_loses_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let bytes = 4 * POOL + 5;
     let writer = async move {
@@ -37,7 +37,7 @@ pub(crate) async fn slow_reader<E: Ends>(base: StreamConfig) -> Result<()> {
         for stop in [0, 1, CHUNK, 3 * CHUNK + 77, 2 * POOL + 1] {
             pattern.read(&mut to, at..stop).await?;
             at = stop;
-            // The chunk that the reader is at still holds its slot.
+            // The chunk that the reader has partly read still occupies its slot.
             let full = (at / CHUNK + DEPTH).min(bytes / CHUNK);
             until(|| to.stats().chunks_received >= full || failed()).await;
         }
@@ -48,8 +48,8 @@ pub(crate) async fn slow_reader<E: Ends>(base: StreamConfig) -> Result<()> {
     Ok(())
 }
 
-/// A byte now and then, and odd numbers of them.
-pub(crate) async fn slow_writer<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A writer that writes single bytes and odd numbers of bytes, with pauses, loses nothing.
+pub(crate) async fn a_slow_writer_loses_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let writer = async move {
         let (pattern, mut random) = (Pattern::new(3), Random::new(3));
@@ -74,9 +74,11 @@ pub(crate) async fn slow_writer<E: Ends>(base: StreamConfig) -> Result<()> {
     Ok(())
 }
 
-/// One end leaves what comes to it alone and only writes. The other one's writer waits, its reader
-/// does not; afterwards nothing is missing.
-pub(crate) async fn one_half_left_alone<E: Ends>(base: StreamConfig) -> Result<()> {
+/// One end writes and does not read for a while. The direction that it does not read stops; the other
+/// direction goes on; afterwards no byte is missing.
+pub(crate) async fn an_unread_direction_does_not_block_the_other<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (a, mut b) = pair::<E>(&base).await?;
     let (mut a_reads, mut a_writes) = a.into_split();
     let (blocked_bytes, free_bytes) = (3 * POOL, 8 * POOL);
@@ -99,7 +101,7 @@ pub(crate) async fn one_half_left_alone<E: Ends>(base: StreamConfig) -> Result<(
         let a_reads = a.await??;
         ensure!(
             b.stats().bytes_received <= POOL,
-            "a pool that grows: {:?}",
+            "received more than a pool: {:?}",
             b.stats()
         );
         Pattern::new(4).read_all(&mut b, 0..blocked_bytes).await?;
@@ -109,9 +111,11 @@ pub(crate) async fn one_half_left_alone<E: Ends>(base: StreamConfig) -> Result<(
     Ok(())
 }
 
-/// A reader that is away for twice the time after which a silent peer counts as dead, with the
-/// writer waiting for it, and then both of them idle for as long.
-pub(crate) async fn paused_reader<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A reader pauses for twice the timeout after which a silent peer counts as dead, while the writer
+/// waits; then both ends are idle for as long. The stream stays intact, because keepalives go on.
+pub(crate) async fn a_paused_reader_is_not_taken_for_dead<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let timeout = patience(Duration::from_millis(400));
     let mut config = base;
     config.timeout = timeout;
@@ -138,18 +142,20 @@ pub(crate) async fn paused_reader<E: Ends>(base: StreamConfig) -> Result<()> {
     undisturbed(&[&from, &to])
 }
 
-/// Nothing was ever the matter with these.
+/// Checks that no stream in `streams` has reported a failure.
 pub(crate) fn undisturbed(streams: &[&Stream]) -> Result<()> {
     for stream in streams {
         let cause = stream.watch().interrupted().now_or_never();
-        ensure!(cause.is_none(), "{stream:?} is not content: {cause:?}");
+        ensure!(cause.is_none(), "{stream:?} reports a failure: {cause:?}");
     }
     Ok(())
 }
 
-/// A peer that never polls anything is no reason for a `shutdown` to wait: what fits into the pool
-/// is verified there all the same.
-pub(crate) async fn shutdown_without_a_reader<E: Ends>(base: StreamConfig) -> Result<()> {
+/// `shutdown` returns although the peer polls nothing: bytes that fit into its pool are received and
+/// verified without a poll.
+pub(crate) async fn shutdown_does_not_wait_for_the_reader<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     for bytes in [0, 1, CHUNK + 1, POOL] {
         let (mut from, mut to) = pair::<E>(&base).await?;
         Pattern::new(7).write(&mut from, 0..bytes).await?;

@@ -1,4 +1,4 @@
-//! Both directions, both halves, and futures that are dropped half-way.
+//! Both directions at once, both halves at once, and futures that are dropped before they complete.
 
 use std::io::IoSlice;
 
@@ -13,14 +13,14 @@ use tokio::{
 use super::{POOL, pair};
 use crate::support::{ends::Ends, pattern::Pattern, random::Random, waiting::together};
 
-/// Both ends write and read at once, in one task each.
-pub(crate) async fn both_directions<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Both ends write and read at once, each end in one task.
+pub(crate) async fn both_directions_work_at_once<E: Ends>(base: StreamConfig) -> Result<()> {
     let (a, b) = pair::<E>(&base).await?;
     together(exchange(a, 25, 26), exchange(b, 26, 25)).await?;
     Ok(())
 }
 
-/// One task in which the two halves of a stream take turns.
+/// Writes and reads with the two halves of a stream at once, in one task.
 async fn exchange(stream: Stream, ours: u64, theirs: u64) -> Result<()> {
     let (mut reads, mut writes) = tokio::io::split(stream);
     let write = async {
@@ -35,8 +35,8 @@ async fn exchange(stream: Stream, ours: u64, theirs: u64) -> Result<()> {
     Ok(())
 }
 
-/// Both ends write and read at once, in two tasks each.
-pub(crate) async fn halves_in_two_tasks<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Both ends write and read at once, each half in a task of its own.
+pub(crate) async fn halves_work_in_two_tasks_at_once<E: Ends>(base: StreamConfig) -> Result<()> {
     let (a, b) = pair::<E>(&base).await?;
     together(in_two_tasks(a, 27, 28), in_two_tasks(b, 28, 27)).await?;
     Ok(())
@@ -61,8 +61,9 @@ async fn in_two_tasks(stream: Stream, ours: u64, theirs: u64) -> Result<()> {
     Ok(())
 }
 
-/// Every read, write, flush and shutdown is polled once and dropped when that was not enough.
-pub(crate) async fn cancelled_futures<E: Ends>(base: StreamConfig) -> Result<()> {
+/// No byte is lost or doubled when every future of a read, write, flush, shutdown and finish is polled once and
+/// dropped if it is not ready.
+pub(crate) async fn cancelled_futures_lose_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let bytes = 3 * POOL + 1;
     let writer = async move {
@@ -127,8 +128,8 @@ async fn read_impatiently(to: &mut Stream) -> Result<u64> {
     }
 }
 
-/// Writes of several pieces or of none, and reads into nothing.
-pub(crate) async fn vectored_and_empty<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Vectored writes with empty slices, writes of no bytes, and reads into an empty buffer work.
+pub(crate) async fn vectored_and_empty_writes_arrive<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     ensure!(from.write(&[]).await? == 0, "more than nothing was written");
     ensure!(

@@ -1,4 +1,4 @@
-//! As little and as much as there can be in one write.
+//! The smallest and the largest amounts in one write.
 
 use anyhow::{Result, ensure};
 use rdpipe::{Stream, StreamConfig};
@@ -7,14 +7,16 @@ use tokio::io::AsyncWriteExt;
 use super::{pair, small};
 use crate::support::{self, ends::Ends, pattern::Pattern};
 
-/// Single bytes over RDMA, unless everything is wanted: what runs it may be emulated.
+/// The number of single bytes over RDMA, except in a full run: the processor may be emulated.
 const FEWER: u64 = 100_000;
 
-/// What is written at once over RDMA, unless everything is wanted, in bytes.
+/// The bytes of one write over RDMA, except in a full run.
 const LESS: u64 = 64 << 20;
 
-/// A million bytes, each with a `write_all` of its own, of which nobody flushes any.
-pub(crate) async fn single_bytes<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A million bytes, each with a `write_all` of its own and without `flush`, arrive in fewer chunks than bytes.
+pub(crate) async fn single_byte_writes_arrive_and_are_combined<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (from, to) = pair::<E>(&base).await?;
     let count = full_amount(&from, 1_000_000, FEWER);
     let (from, to) = carry(from, to, count, async |from, pattern| {
@@ -24,7 +26,7 @@ pub(crate) async fn single_bytes<E: Ends>(base: StreamConfig) -> Result<()> {
         Ok(())
     })
     .await?;
-    // Otherwise every byte was a chunk: too many operations, and nothing was gathered while it waited.
+    // As many chunks as bytes would mean that no bytes were combined while they waited.
     ensure!(
         from.stats().chunks_sent < count,
         "{:?} {:?}",
@@ -34,9 +36,9 @@ pub(crate) async fn single_bytes<E: Ends>(base: StreamConfig) -> Result<()> {
     Ok(())
 }
 
-/// Half a gibibyte, with one `write_all`.
-pub(crate) async fn one_large_write<E: Ends>(base: StreamConfig) -> Result<()> {
-    // Pools as users get them, and small ones that the write fills a thousand times over.
+/// Half a gibibyte in one `write_all` arrives whole.
+pub(crate) async fn one_very_large_write_arrives<E: Ends>(base: StreamConfig) -> Result<()> {
+    // Pools of the default size, and small pools that the write fills a thousand times over.
     for config in [base.clone(), small(&base)] {
         let (from, to) = E::pair(config.clone(), config).await?;
         let bytes = full_amount(&from, 512 << 20, LESS);
@@ -58,7 +60,7 @@ fn full_amount(stream: &Stream, all: u64, over_rdma: u64) -> u64 {
     if is_limited { over_rdma } else { all }
 }
 
-/// Lets `write` write, and checks that these `bytes` arrive, and the end.
+/// Runs `write`, and checks that `bytes` bytes arrive, followed by the end of file.
 async fn carry(
     mut from: Stream,
     mut to: Stream,

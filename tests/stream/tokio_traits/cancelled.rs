@@ -1,4 +1,4 @@
-//! `select!` with something that is always quicker.
+//! Reads, writes, flushes, shutdowns and finishes that `select!` cancels whenever they are not ready at once.
 
 use std::future::{Future, ready};
 
@@ -13,10 +13,10 @@ use tokio::{
 use super::{FULL, fill, pair};
 use crate::support::{ends::Ends, pattern::Pattern, random::Random, waiting::together};
 
-/// Futures that are cancelled, in each promise.
+/// The number of futures that each test cancels.
 const TIMES: u64 = 10_000;
 
-/// What `future` comes to when it is there at once; otherwise it is cancelled.
+/// Polls `future` once. Returns its output if it is ready; otherwise cancels it and returns `None`.
 pub(crate) async fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
@@ -25,10 +25,10 @@ pub(crate) async fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Reads that are cancelled while bytes dribble in.
-pub(crate) async fn cancelled_reads<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Reads that are cancelled while a few bytes at a time arrive lose no bytes.
+pub(crate) async fn cancelled_reads_lose_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
-    // The reader says when it has cancelled ten more.
+    // The reader sends a tick after every ten cancelled reads.
     let (cancelled, mut ticks) = mpsc::unbounded_channel();
     let writer = async move {
         let (pattern, mut random) = (Pattern::new(105), Random::new(105));
@@ -70,7 +70,8 @@ pub(crate) async fn cancelled_reads<E: Ends>(base: StreamConfig) -> Result<()> {
     Ok(())
 }
 
-/// What is there at once, by `read` or by `fill_buf`, checked.
+/// Reads and checks the bytes that are available at once, by `read` or by `fill_buf`. Returns their number, or `None`
+/// if the read was cancelled.
 async fn some(to: &mut Stream, pattern: &Pattern, at: u64, copied: bool) -> Result<Option<u64>> {
     if copied {
         let mut buffer = [0; 300];
@@ -91,8 +92,8 @@ async fn some(to: &mut Stream, pattern: &Pattern, at: u64, copied: bool) -> Resu
     Ok(Some(count as u64))
 }
 
-/// Writes and flushes that are cancelled while the reader takes a little now and then.
-pub(crate) async fn cancelled_writes<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Writes and flushes that are cancelled while the reader reads a little now and then lose no bytes.
+pub(crate) async fn cancelled_writes_lose_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let (cancelled, mut ticks) = mpsc::unbounded_channel();
     let writer = async move {
@@ -136,8 +137,11 @@ pub(crate) async fn cancelled_writes<E: Ends>(base: StreamConfig) -> Result<()> 
     Ok(())
 }
 
-/// Ends that are cancelled while there is no room for the last bytes, and while nobody confirms.
-pub(crate) async fn cancelled_ends<E: Ends>(base: StreamConfig) -> Result<()> {
+/// `shutdown` and `finish` can be cancelled and called again, while there is no room for the last bytes and while the
+/// peer has not confirmed.
+pub(crate) async fn a_cancelled_shutdown_or_finish_can_be_retried<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let pattern = Pattern::new(107);
     fill(&mut from, &to, &pattern, 0).await?;
@@ -157,7 +161,10 @@ pub(crate) async fn cancelled_ends<E: Ends>(base: StreamConfig) -> Result<()> {
     tokio::try_join!(ending, pattern.read_all(&mut to, 0..FULL))?;
     for _ in 0..TIMES / 4 {
         let ended = at_once(from.finish()).await;
-        ensure!(ended.is_none(), "nobody has confirmed: {ended:?}");
+        ensure!(
+            ended.is_none(),
+            "finished without a confirmation: {ended:?}"
+        );
         yield_now().await;
     }
     to.confirm()?;

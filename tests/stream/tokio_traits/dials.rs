@@ -1,4 +1,4 @@
-//! `accept` and `connect` that are cancelled.
+//! Calls of `accept` and `connect` that are cancelled.
 
 use std::{
     future::{Future, poll_fn},
@@ -17,8 +17,8 @@ use tokio::{
 use super::small;
 use crate::support::ends::{Ends, listener};
 
-/// No stream is lost by whoever accepts impatiently.
-pub(crate) async fn cancelled_accepts<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A listener that cancels and repeats `accept` loses no stream.
+pub(crate) async fn a_cancelled_accept_loses_no_stream<E: Ends>(base: StreamConfig) -> Result<()> {
     let config = E::over(small(&base));
     let (mut listener, key) = listener(config.clone())?;
     let port = listener.local_addr().port();
@@ -44,9 +44,11 @@ pub(crate) async fn cancelled_accepts<E: Ends>(base: StreamConfig) -> Result<()>
     Ok(())
 }
 
-/// A dialer that gives up, wherever it is, leaves a listener that serves the next one, and what it
-/// may have connected is an error and no end.
-pub(crate) async fn cancelled_connects<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A `connect` that is cancelled at any point leaves a listener that serves the next dialer. If the
+/// cancelled dialer was already connected, the acceptor gets an error, not an end of file.
+pub(crate) async fn a_cancelled_connect_leaves_the_listener_working<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let config = E::over(small(&base));
     let (mut listener, key) = listener(config.clone())?;
     let port = listener.local_addr().port();
@@ -66,7 +68,7 @@ pub(crate) async fn cancelled_connects<E: Ends>(base: StreamConfig) -> Result<()
     };
     let accepting = async {
         loop {
-            // What a dialer that gave up has kept from coming about may be told.
+            // `accept` may report a handshake that a cancelled dialer did not complete.
             let Ok(mut stream) = listener.accept().await else {
                 continue;
             };
@@ -87,7 +89,7 @@ pub(crate) async fn cancelled_connects<E: Ends>(base: StreamConfig) -> Result<()
     Ok(())
 }
 
-/// What `future` comes to within so many polls.
+/// Polls `future` at most `polls` times. Returns its output, or `None` if it is still pending.
 async fn polled<T>(future: impl Future<Output = T>, polls: usize) -> Option<T> {
     let mut future = pin!(future);
     let mut left = polls;

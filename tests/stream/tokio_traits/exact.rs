@@ -1,4 +1,4 @@
-//! `read_exact`.
+//! `read_exact` over the borders of chunks and at the end of a stream.
 
 use std::io::ErrorKind;
 
@@ -9,8 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::{CHUNK, POOL, pair};
 use crate::support::{ends::Ends, pattern::Pattern, waiting::together};
 
-/// Sizes that end before, at and behind the borders of chunks, and that take more than a pool.
-pub(crate) async fn exact_across_chunks<E: Ends>(base: StreamConfig) -> Result<()> {
+/// `read_exact` returns sizes that end before, at and after the borders of chunks, and sizes larger than a pool.
+pub(crate) async fn read_exact_works_across_chunks<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let sizes = [
         1,
@@ -42,8 +42,8 @@ pub(crate) async fn exact_across_chunks<E: Ends>(base: StreamConfig) -> Result<(
     Ok(())
 }
 
-/// Where fewer bytes are left than were asked for: in a chunk, at its border, with none at all.
-pub(crate) async fn unexpected_eof<E: Ends>(base: StreamConfig) -> Result<()> {
+/// `read_exact` fails with `UnexpectedEof` when fewer bytes are left: in a chunk, at its border, and with none at all.
+pub(crate) async fn read_exact_reports_an_early_end<E: Ends>(base: StreamConfig) -> Result<()> {
     for bytes in [0, 1, CHUNK, CHUNK + 10] {
         let (mut from, mut to) = pair::<E>(&base).await?;
         let pattern = Pattern::new(102);
@@ -53,7 +53,7 @@ pub(crate) async fn unexpected_eof<E: Ends>(base: StreamConfig) -> Result<()> {
         ends_early(&mut to, bytes - read + 1).await?;
         ends_early(&mut to, 1).await?;
         ensure!(to.read(&mut [0]).await? == 0, "no end");
-        // All was read, and so it can be confirmed.
+        // The reader has read everything, so it can confirm.
         to.confirm()?;
         from.finish().await?;
     }
@@ -68,7 +68,7 @@ async fn exactly(stream: &mut Stream, pattern: &Pattern, at: u64, size: u64) -> 
     Ok(size)
 }
 
-/// The end comes before `size` bytes have, and is tokio's own error, not one of the stream's.
+/// Checks that the stream ends before `size` bytes, and that the error is tokio's own, not one of the stream.
 async fn ends_early(stream: &mut Stream, size: u64) -> Result<()> {
     let mut bytes = vec![0; usize::try_from(size)?];
     match stream.read_exact(&mut bytes).await {

@@ -1,4 +1,4 @@
-//! Two halves in two tasks.
+//! The halves of a stream in two tasks.
 
 use std::{
     future::{Future, poll_fn},
@@ -25,17 +25,19 @@ use crate::support::{
     waiting::{together, until},
 };
 
-/// What each end sends.
+/// The number of bytes that each end sends.
 const BYTES: u64 = 12 * POOL + 5;
 
-/// Where each end stops reading for a while, in the middle of a chunk.
+/// The byte at which each end stops reading for a while, in the middle of a chunk.
 const STOP: u64 = 3 * POOL + CHUNK / 2;
 
-/// How long everything has to stand still to be seen standing: nothing of a stream's takes as long.
+/// The time without any progress after which both ends count as blocked. No single step of a stream takes as long.
 const STILL: Duration = Duration::from_millis(200);
 
-/// Both ends write and read at full speed, stop reading, and go on: with the halves of `into_split`.
-pub(crate) async fn both_stop_reading<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Both ends write and read at full speed, stop reading, and go on, with the halves of `into_split`.
+pub(crate) async fn both_ends_can_stop_reading_and_go_on<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (a, b) = pair::<E>(&base).await?;
     let mut pause = Pause::new([a.watch(), b.watch()]);
     let ((a_reads, a_writes), (b_reads, b_writes)) = (a.into_split(), b.into_split());
@@ -44,8 +46,10 @@ pub(crate) async fn both_stop_reading<E: Ends>(base: StreamConfig) -> Result<()>
     pause.end().await
 }
 
-/// The same, with those of `tokio::io::split`.
-pub(crate) async fn both_stop_reading_split_by_tokio<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Both ends write and read at full speed, stop reading, and go on, with the halves of `tokio::io::split`.
+pub(crate) async fn both_ends_can_stop_reading_when_split_by_tokio<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (a, b) = pair::<E>(&base).await?;
     let mut pause = Pause::new([a.watch(), b.watch()]);
     let ((a_reads, a_writes), (b_reads, b_writes)) = (tokio::io::split(a), tokio::io::split(b));
@@ -54,8 +58,10 @@ pub(crate) async fn both_stop_reading_split_by_tokio<E: Ends>(base: StreamConfig
     pause.end().await
 }
 
-/// Both ends are full of what the other said, nobody reads, and both can end all the same.
-pub(crate) async fn both_shut_down_unread<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Both ends can shut down while both receive pools are full and neither end reads.
+pub(crate) async fn both_ends_can_shut_down_with_full_pools<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (a, b) = pair::<E>(&base).await?;
     let ((mut a_reads, mut a_writes), (mut b_reads, mut b_writes)) =
         (a.into_split(), b.into_split());
@@ -72,9 +78,9 @@ pub(crate) async fn both_shut_down_unread<E: Ends>(base: StreamConfig) -> Result
     Pattern::new(110).read_all(&mut b_reads, 0..POOL).await
 }
 
-/// The halves that `split` lends work at once in one task, and those of `into_split` are put together
-/// again, with each other only.
-pub(crate) async fn borrowed_and_reunited<E: Ends>(base: StreamConfig) -> Result<()> {
+/// The borrowed halves of `split` work at once in one task. The owned halves of `into_split` can be reunited, but only
+/// if both come from one stream.
+pub(crate) async fn halves_can_be_borrowed_and_reunited<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut a, mut b) = pair::<E>(&base).await?;
     tokio::try_join!(exchange(&mut a, [114, 115]), exchange(&mut b, [115, 114]))?;
     let ((a_reads, a_writes), (b_reads, b_writes)) = (a.into_split(), b.into_split());
@@ -96,12 +102,13 @@ async fn exchange(end: &mut Stream, [ours, theirs]: [u64; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Two ends with a task for each half, whose readers pause.
+/// Two ends with a task for each half. The reading tasks pause until they are told to go on.
 struct Pause {
     watches: [Watch; 2],
     going_on: CancellationToken,
-    /// How often the writing tasks were polled, and how many of them have written everything.
+    /// The number of polls of the writing tasks.
     polls: Arc<AtomicUsize>,
+    /// The number of writing tasks that have written everything.
     written: Arc<AtomicUsize>,
     tasks: JoinSet<Result<()>>,
 }
@@ -117,7 +124,7 @@ impl Pause {
         }
     }
 
-    /// One end's two tasks: it writes the first pattern and reads the second.
+    /// Spawns the two tasks of one end, which writes the first pattern and reads the second.
     fn run(
         &mut self,
         mut reads: impl AsyncRead + Unpin + Send + 'static,
@@ -143,7 +150,8 @@ impl Pause {
         });
     }
 
-    /// Sees them stand still, in backpressure and not in a loop, and go on to the end.
+    /// Waits until backpressure blocks both ends (a task in a busy loop is polled, so it does not count as blocked), lets
+    /// the readers go on, and waits for the end of all tasks.
     async fn end(mut self) -> Result<()> {
         let mut last = self.standing();
         let mut since = Instant::now();

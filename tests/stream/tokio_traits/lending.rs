@@ -1,4 +1,4 @@
-//! Received chunks that their reader keeps, as `Bytes`.
+//! Received chunks that the reader keeps as `Bytes`.
 
 use std::time::Duration;
 
@@ -14,12 +14,11 @@ use tokio::{
 use super::{CHUNK, DEPTH, FULL, POOL, cancelled::at_once, fill, pair, small};
 use crate::support::{ends::Ends, pattern::Pattern, random::Random};
 
-/// Chunks as they were received, with their places in the stream.
+/// Received chunks with their offsets in the stream.
 type Kept = Vec<(u64, Bytes)>;
 
-/// Kept for ever, they change nothing: ten pools go by, by whichever means they are read, and what was
-/// kept is what it was.
-pub(crate) async fn chunks_kept_for_ever<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A reader that keeps chunks for ever still receives ten more pools of bytes, and the kept chunks do not change.
+pub(crate) async fn kept_chunks_never_block_the_stream<E: Ends>(base: StreamConfig) -> Result<()> {
     for depth in [2, 3, 4, 16] {
         let mut config = small(&base);
         config.depth = depth;
@@ -53,8 +52,8 @@ pub(crate) async fn chunks_kept_for_ever<E: Ends>(base: StreamConfig) -> Result<
     Ok(())
 }
 
-/// `read_chunk`, `read`, `fill_buf` and their cancelled futures, in any order, with chunks kept for a while.
-pub(crate) async fn chunks_in_any_order<E: Ends>(base: StreamConfig) -> Result<()> {
+/// `read_chunk` (also cancelled), `read` and `fill_buf` can be mixed in any order, with chunks kept for a while.
+pub(crate) async fn all_ways_to_read_can_be_mixed<E: Ends>(base: StreamConfig) -> Result<()> {
     let (from, mut to) = pair::<E>(&base).await?;
     let bytes = 10 * POOL + 7;
     let writer = sending(from, bytes);
@@ -82,7 +81,7 @@ pub(crate) async fn chunks_in_any_order<E: Ends>(base: StreamConfig) -> Result<(
             _ => {
                 let found = to.fill_buf().await?;
                 pattern.check(at, found)?;
-                // Sometimes one is only looked at.
+                // Sometimes no byte, or only a part of the chunk, is consumed.
                 let count = found.len() / usize::try_from(random.within(1..4))?;
                 to.consume(count);
                 count
@@ -103,9 +102,11 @@ pub(crate) async fn chunks_in_any_order<E: Ends>(base: StreamConfig) -> Result<(
     unchanged(&kept)
 }
 
-/// Its last clone gives a chunk's credit back, on whichever thread it is dropped: a writer that waits for
-/// nothing else goes on, though the reader does nothing.
-pub(crate) async fn credit_of_a_kept_chunk<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Dropping the last clone of a chunk, on any thread, returns its credit to the writer. A writer that waits only for
+/// this credit goes on, although the reading end makes no call.
+pub(crate) async fn dropping_a_kept_chunk_returns_its_credit<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     for elsewhere in [false, true] {
         let (mut from, mut to) = pair::<E>(&base).await?;
         let pattern = Pattern::new(140);
@@ -114,14 +115,14 @@ pub(crate) async fn credit_of_a_kept_chunk<E: Ends>(base: StreamConfig) -> Resul
         pattern.check(0, &chunk)?;
         let part = chunk.slice(1..chunk.len() - 1);
         drop(chunk);
-        // For long enough that nothing of the reader's end is awake any more.
+        // 50 ms are long enough for all tasks of the reading end to become idle.
         for _ in 0..50 {
             let flushed = at_once(from.flush()).await;
-            ensure!(flushed.is_none(), "somebody has it still");
+            ensure!(flushed.is_none(), "the chunk is still held");
             sleep(Duration::from_millis(1)).await;
         }
         if elsewhere {
-            // Without a runtime, too.
+            // This thread has no runtime.
             let dropped = std::thread::spawn(move || drop(part)).join();
             ensure!(dropped.is_ok(), "a panic");
         } else {
@@ -136,7 +137,7 @@ pub(crate) async fn credit_of_a_kept_chunk<E: Ends>(base: StreamConfig) -> Resul
     Ok(())
 }
 
-/// Chunks outlive their stream and its peer, whatever ended them.
+/// Kept chunks stay valid after their stream and its peer are gone, whether the stream was closed or aborted.
 pub(crate) async fn chunks_outlive_the_stream<E: Ends>(base: StreamConfig) -> Result<()> {
     for aborted in [false, true] {
         let (mut from, mut to) = pair::<E>(&base).await?;
@@ -160,8 +161,10 @@ pub(crate) async fn chunks_outlive_the_stream<E: Ends>(base: StreamConfig) -> Re
     Ok(())
 }
 
-/// The rest of a chunk of which the reader has had something, and what is small.
-pub(crate) async fn the_rest_of_a_chunk<E: Ends>(base: StreamConfig) -> Result<()> {
+/// `read_chunk` returns the rest of a chunk that was partly read, and a chunk that is not full.
+pub(crate) async fn read_chunk_returns_the_rest_of_a_chunk<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let pattern = Pattern::new(140);
     pattern.write(&mut from, 0..2 * CHUNK + 10).await?;
@@ -178,7 +181,7 @@ pub(crate) async fn the_rest_of_a_chunk<E: Ends>(base: StreamConfig) -> Result<(
     unchanged(&[(1000, rest), (2 * CHUNK, small)])
 }
 
-/// Writes so many bytes and finishes.
+/// Spawns a task that writes `bytes` bytes and finishes the stream.
 fn sending(mut from: Stream, bytes: u64) -> JoinHandle<Result<()>> {
     tokio::spawn(async move {
         Pattern::new(140).write(&mut from, 0..bytes).await?;

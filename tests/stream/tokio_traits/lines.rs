@@ -1,4 +1,4 @@
-//! Lines, from the stream's own buffers and from tokio's around them.
+//! Lines of text, read from the buffers of the stream and through tokio's `BufReader`.
 
 use anyhow::{Result, ensure};
 use rdpipe::StreamConfig;
@@ -7,12 +7,12 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWriteExt, BufReader, BufWrit
 use super::{CHUNK, pair};
 use crate::support::{ends::Ends, random::Random};
 
-/// How the bytes get from the stream to whoever looks for lines.
+/// The way from the stream to the code that reads lines.
 #[derive(Debug, Clone, Copy)]
 enum Reader {
-    /// Straight out of the slots.
+    /// The slots of the stream itself, as `AsyncBufRead`.
     Own,
-    /// Through a `BufReader` of so many bytes.
+    /// A `BufReader` with this capacity in bytes.
     Buffered(usize),
 }
 
@@ -22,8 +22,8 @@ const READERS: [Reader; 3] = [
     Reader::Buffered(100_000),
 ];
 
-/// `lines` gives every line, also those that lie across chunks and those that are longer.
-pub(crate) async fn lines<E: Ends>(base: StreamConfig) -> Result<()> {
+/// `lines` returns every line, also lines that cross a chunk border or are longer than a chunk.
+pub(crate) async fn lines_of_every_length_are_read<E: Ends>(base: StreamConfig) -> Result<()> {
     for reader in READERS {
         read_by::<E>(&base, reader, async |stream, text| {
             let mut lines = stream.lines();
@@ -39,8 +39,10 @@ pub(crate) async fn lines<E: Ends>(base: StreamConfig) -> Result<()> {
     Ok(())
 }
 
-/// `read_until` and `read_line` give them with their ends, of which the last has none.
-pub(crate) async fn read_until<E: Ends>(base: StreamConfig) -> Result<()> {
+/// `read_until` and `read_line` return each line with its newline, and the last line without one.
+pub(crate) async fn read_until_returns_lines_with_their_ends<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     for reader in READERS {
         read_by::<E>(&base, reader, async |stream, text| {
             let (last, whole) = text.split_last().expect("there are lines");
@@ -68,7 +70,7 @@ pub(crate) async fn read_until<E: Ends>(base: StreamConfig) -> Result<()> {
     Ok(())
 }
 
-/// Lets `look` look at lines that come through a stream, and has the end confirmed.
+/// Sends lines through a stream, calls `look` with the receiving end, and confirms the end of file.
 async fn read_by<E: Ends>(
     base: &StreamConfig,
     reader: Reader,
@@ -98,7 +100,7 @@ async fn read_by<E: Ends>(
     Ok(())
 }
 
-/// Lines of all lengths, from none to more than a chunk.
+/// Returns 1000 lines with lengths from zero to more than a chunk.
 fn text() -> Vec<String> {
     let mut random = Random::new(104);
     let lengths = (0..1000).map(|number| match number % 100 {

@@ -1,5 +1,5 @@
-//! It is really a tokio stream: what users of tokio's traits expect of any stream, each expectation once, generic over the
-//! data path (`Ok` when it is met), and every one of them run over every data path.
+//! What users of tokio's traits expect of any stream. Each expectation is one function, generic over the data path, that
+//! returns `Ok` if the expectation is met. Every expectation runs over every data path.
 
 pub(crate) mod amounts;
 pub(crate) mod cancelled;
@@ -14,26 +14,35 @@ pub(crate) mod wakers;
 
 use crate::support::pools::{CHUNK, DEPTH, FULL, POOL, fill, pair, small};
 
-/// Makes a test of every expectation, over one data path.
+/// Makes a module with a test of every expectation over one data path.
 macro_rules! over {
     ($path:ident, $ends:ty) => {
         mod $path {
             promises! { over $ends:
-                nothing::nothing_at_any_time, nothing::nobody_hears_of_nothing,
-                exact::exact_across_chunks, exact::unexpected_eof,
-                amounts::single_bytes, amounts::one_large_write,
-                lines::lines, lines::read_until,
-                cancelled::cancelled_reads, cancelled::cancelled_writes, cancelled::cancelled_ends,
-                dials::cancelled_accepts, dials::cancelled_connects,
-                halves::both_stop_reading, halves::both_stop_reading_split_by_tokio,
-                halves::both_shut_down_unread, halves::borrowed_and_reunited,
-                wakers::woken, wakers::replaced_wakers, wakers::idle_wakers, wakers::woken_by_failure,
-                wakers::a_wake_for_every_chunk,
-                lending::chunks_kept_for_ever, lending::chunks_in_any_order, lending::credit_of_a_kept_chunk,
-                lending::chunks_outlive_the_stream, lending::the_rest_of_a_chunk,
-                sending::buffers_in_order, sending::several_buffers, sending::buffers_without_credit,
-                sending::buffers_without_a_flush, sending::refused_buffers, sending::buffers_outlive_the_stream,
-                sending::cancelled_buffers, sending::many_slices, sending::slices_that_fit,
+                nothing::empty_reads_and_writes_complete_at_once,
+                nothing::empty_writes_send_nothing_and_wake_no_task,
+                exact::read_exact_works_across_chunks, exact::read_exact_reports_an_early_end,
+                amounts::single_byte_writes_arrive_and_are_combined, amounts::one_very_large_write_arrives,
+                lines::lines_of_every_length_are_read, lines::read_until_returns_lines_with_their_ends,
+                cancelled::cancelled_reads_lose_nothing, cancelled::cancelled_writes_lose_nothing,
+                cancelled::a_cancelled_shutdown_or_finish_can_be_retried,
+                dials::a_cancelled_accept_loses_no_stream,
+                dials::a_cancelled_connect_leaves_the_listener_working,
+                halves::both_ends_can_stop_reading_and_go_on,
+                halves::both_ends_can_stop_reading_when_split_by_tokio,
+                halves::both_ends_can_shut_down_with_full_pools,
+                halves::halves_can_be_borrowed_and_reunited,
+                wakers::a_waiting_task_is_woken, wakers::the_last_task_to_poll_is_woken,
+                wakers::an_idle_task_is_not_woken, wakers::a_failure_wakes_a_waiting_task,
+                wakers::wakes_alone_drive_a_stream_to_its_end,
+                lending::kept_chunks_never_block_the_stream, lending::all_ways_to_read_can_be_mixed,
+                lending::dropping_a_kept_chunk_returns_its_credit, lending::chunks_outlive_the_stream,
+                lending::read_chunk_returns_the_rest_of_a_chunk,
+                sending::buffers_arrive_in_the_order_sent, sending::several_buffers_can_be_lent_at_once,
+                sending::a_buffer_without_credit_is_sent_later, sending::buffers_are_sent_without_a_flush,
+                sending::a_misused_buffer_is_refused, sending::buffers_outlive_the_stream,
+                sending::a_cancelled_wait_for_a_buffer_loses_none, sending::many_small_slices_arrive_whole,
+                sending::one_write_takes_all_slices_that_fit,
             }
         }
     };
@@ -43,15 +52,16 @@ over!(tcp, crate::support::ends::Tcp);
 #[cfg(feature = "rdma")]
 over!(rdma, crate::support::ends::Rdma);
 
-/// Those in which a new link could lose something, or forget to wake somebody.
+/// The expectations in which the renewal of a link could lose bytes or a wakeup.
 #[cfg(feature = "rdma")]
 mod renewed_rdma {
     promises! { over crate::support::ends::Renewed:
-        exact::exact_across_chunks,
-        cancelled::cancelled_writes, cancelled::cancelled_ends,
-        halves::both_stop_reading,
-        wakers::woken, wakers::a_wake_for_every_chunk,
-        lending::chunks_kept_for_ever, lending::chunks_in_any_order, lending::credit_of_a_kept_chunk,
-        sending::buffers_in_order, sending::several_buffers,
+        exact::read_exact_works_across_chunks,
+        cancelled::cancelled_writes_lose_nothing, cancelled::a_cancelled_shutdown_or_finish_can_be_retried,
+        halves::both_ends_can_stop_reading_and_go_on,
+        wakers::a_waiting_task_is_woken, wakers::wakes_alone_drive_a_stream_to_its_end,
+        lending::kept_chunks_never_block_the_stream, lending::all_ways_to_read_can_be_mixed,
+        lending::dropping_a_kept_chunk_returns_its_credit,
+        sending::buffers_arrive_in_the_order_sent, sending::several_buffers_can_be_lent_at_once,
     }
 }

@@ -9,9 +9,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use super::{CHUNK, FULL, fill, pair};
 use crate::support::{ends::Ends, pattern::Pattern, waiting::until, wakes::Wakes};
 
-/// At any time: before there is anything, in the middle of a chunk, while real writes wait, at the
-/// end and behind it.
-pub(crate) async fn nothing_at_any_time<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Reads and writes of no bytes complete at once in every state: before the first byte, in the middle of a chunk,
+/// while other writes wait, at the end and after it.
+pub(crate) async fn empty_reads_and_writes_complete_at_once<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut a, mut b) = pair::<E>(&base).await?;
     let pattern = Pattern::new(100);
     both_ways([&mut a, &mut b], "fresh")?;
@@ -34,8 +36,10 @@ pub(crate) async fn nothing_at_any_time<E: Ends>(base: StreamConfig) -> Result<(
     both_ways([&mut a, &mut b], "both ends")
 }
 
-/// They send nothing, and wake nobody.
-pub(crate) async fn nobody_hears_of_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Writes of no bytes send no chunk and wake no task.
+pub(crate) async fn empty_writes_send_nothing_and_wake_no_task<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut a, mut b) = pair::<E>(&base).await?;
     let (reader, writer) = (Wakes::new(), Wakes::new());
     ensure!(poll_read(&mut b, &reader, &mut [0]).is_pending());

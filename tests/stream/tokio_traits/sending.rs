@@ -17,9 +17,9 @@ use crate::support::{
     waiting::together,
 };
 
-/// Filled partly, fully or not at all, sent or dropped, with writes in between: everything that was sent
-/// comes in the order in which it was.
-pub(crate) async fn buffers_in_order<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Send buffers that are filled partly, fully or not at all, and are sent or dropped, with writes between them: the
+/// bytes that were sent arrive in the order in which they were sent.
+pub(crate) async fn buffers_arrive_in_the_order_sent<E: Ends>(base: StreamConfig) -> Result<()> {
     for depth in [2, 4] {
         let mut config = small(&base);
         config.depth = depth;
@@ -63,8 +63,8 @@ pub(crate) async fn buffers_in_order<E: Ends>(base: StreamConfig) -> Result<()> 
     Ok(())
 }
 
-/// All that can be lent at once are lent and sent in another order; writes go on meanwhile.
-pub(crate) async fn several_buffers<E: Ends>(base: StreamConfig) -> Result<()> {
+/// All buffers that can be lent at once are lent, and then sent in another order; writes go on meanwhile.
+pub(crate) async fn several_buffers_can_be_lent_at_once<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let pattern = Pattern::new(151);
     let mut buffers = Vec::new();
@@ -75,7 +75,7 @@ pub(crate) async fn several_buffers<E: Ends>(base: StreamConfig) -> Result<()> {
         ensure!(at_once(from.send_buffer()).await.is_none(), "one too many");
         yield_now().await;
     }
-    // All but one are out of the pool, and that is enough.
+    // One buffer is left in the pool, which is enough for writes.
     let reading = pattern.read(&mut to, 0..2 * POOL);
     let writing = async { anyhow::Ok(pattern.write(&mut from, 0..2 * POOL).await?) };
     tokio::try_join!(writing, reading)?;
@@ -93,8 +93,10 @@ pub(crate) async fn several_buffers<E: Ends>(base: StreamConfig) -> Result<()> {
     pattern.read_all(&mut to, 2 * POOL..at).await
 }
 
-/// Where the peer has no room a buffer is sent all the same, and `flush` waits for it.
-pub(crate) async fn buffers_without_credit<E: Ends>(base: StreamConfig) -> Result<()> {
+/// `send` accepts a buffer while the peer has no room, and `flush` waits until the buffer is on its way.
+pub(crate) async fn a_buffer_without_credit_is_sent_later<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let pattern = Pattern::new(152);
     let mut buffer = from.send_buffer().await?;
@@ -107,8 +109,8 @@ pub(crate) async fn buffers_without_credit<E: Ends>(base: StreamConfig) -> Resul
     Ok(())
 }
 
-/// Nobody has to flush.
-pub(crate) async fn buffers_without_a_flush<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Sent buffers arrive without a call of `flush`.
+pub(crate) async fn buffers_are_sent_without_a_flush<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     for number in 0..20 {
         let mut buffer = from.send_buffer().await?;
@@ -119,15 +121,16 @@ pub(crate) async fn buffers_without_a_flush<E: Ends>(base: StreamConfig) -> Resu
     Ok(())
 }
 
-/// Wherever it cannot be sent it is an error of its own kind, and a slot is not lost.
-pub(crate) async fn refused_buffers<E: Ends>(base: StreamConfig) -> Result<()> {
+/// `send` refuses a buffer of another stream, a buffer after `shutdown` and a buffer after `abort`, each with its own
+/// error, and loses no slot.
+pub(crate) async fn a_misused_buffer_is_refused<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut a, mut b) = pair::<E>(&base).await?;
     let (mut c, _d) = pair::<E>(&base).await?;
     for _ in 0..2 * DEPTH {
         let mut foreign = c.send_buffer().await?;
         foreign.write_all(b"?")?;
         misused(a.send(foreign))?;
-        // The peer's are not ours either.
+        // A buffer of the peer is refused, too.
         misused(a.send(b.send_buffer().await?))?;
     }
     let mut late = a.send_buffer().await?;
@@ -148,7 +151,7 @@ pub(crate) async fn refused_buffers<E: Ends>(base: StreamConfig) -> Result<()> {
     Ok(())
 }
 
-/// Buffers outlive their stream, to be dropped anywhere.
+/// Lent buffers stay valid after their stream is closed, and can be dropped on any thread.
 pub(crate) async fn buffers_outlive_the_stream<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let pattern = Pattern::new(153);
@@ -167,8 +170,10 @@ pub(crate) async fn buffers_outlive_the_stream<E: Ends>(base: StreamConfig) -> R
     later.join().ok().context("a panic")?
 }
 
-/// Waiting for a buffer that can be cancelled, while somebody else holds them all.
-pub(crate) async fn cancelled_buffers<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A wait for a buffer that is cancelled while all buffers are lent loses no buffer.
+pub(crate) async fn a_cancelled_wait_for_a_buffer_loses_none<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let pattern = Pattern::new(154);
     let mut at = 0;
@@ -178,7 +183,7 @@ pub(crate) async fn cancelled_buffers<E: Ends>(base: StreamConfig) -> Result<()>
             buffers.push(buffer?);
             ensure!((buffers.len() as u64) < DEPTH, "one too many");
         }
-        // Some of them are still on their way.
+        // Some buffers are still in flight.
         let Some(mut buffer) = buffers.pop() else {
             yield_now().await;
             continue;
@@ -193,8 +198,8 @@ pub(crate) async fn cancelled_buffers<E: Ends>(base: StreamConfig) -> Result<()>
     pattern.read_all(&mut to, at..at).await
 }
 
-/// Writes of many small slices, across the borders of chunks, with empty ones among them.
-pub(crate) async fn many_slices<E: Ends>(base: StreamConfig) -> Result<()> {
+/// Vectored writes of many small slices, some of them empty, arrive whole across the borders of chunks.
+pub(crate) async fn many_small_slices_arrive_whole<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     ensure!(from.is_write_vectored(), "the stream");
     let bytes = 3 * POOL + 11;
@@ -235,8 +240,8 @@ pub(crate) async fn many_slices<E: Ends>(base: StreamConfig) -> Result<()> {
     Ok(())
 }
 
-/// One write takes all slices that fit into a chunk, and no more.
-pub(crate) async fn slices_that_fit<E: Ends>(base: StreamConfig) -> Result<()> {
+/// One vectored write takes exactly the slices that fit into a chunk.
+pub(crate) async fn one_write_takes_all_slices_that_fit<E: Ends>(base: StreamConfig) -> Result<()> {
     let (mut from, mut to) = pair::<E>(&base).await?;
     let pattern = Pattern::new(156);
     let mut slices = Vec::new();
@@ -250,7 +255,7 @@ pub(crate) async fn slices_that_fit<E: Ends>(base: StreamConfig) -> Result<()> {
     pattern.read_all(&mut to, 0..CHUNK).await
 }
 
-/// Puts so many bytes of `pattern` into `buffer`, half of them in place and half by `Write`.
+/// Puts `size` bytes of `pattern` into `buffer`, half of them in place and half by `Write`. Returns `size`.
 fn fill_buffer(buffer: &mut SendBuffer, pattern: &Pattern, at: u64, size: u64) -> Result<u64> {
     ensure!(buffer.capacity() as u64 == CHUNK, "{}", buffer.capacity());
     let half = usize::try_from(size / 2)?;

@@ -1,4 +1,4 @@
-//! Whoever waits is woken when it can go on, and hardly ever otherwise.
+//! A waiting task is woken when it can go on, and hardly ever otherwise.
 
 use std::{
     future::Future,
@@ -25,17 +25,17 @@ use crate::support::{
     wakes::Wakes,
 };
 
-/// Most wakes for a chunk: its arrival, credits, completions, and a few that were not necessary.
+/// The most wakes for a chunk: its arrival, credits, completions, and a few that were not necessary.
 const PER_CHUNK: usize = 8;
 
-/// Most wakes in [`IDLE`], in which nothing happens.
+/// The most wakes within [`IDLE`], in which nothing happens.
 const WHILE_IDLE: usize = 8;
 
-/// Long enough for a timer that wakes again and again to be noticed.
+/// A pause that is long enough to reveal a timer that wakes a task again and again.
 const IDLE: Duration = Duration::from_millis(200);
 
-/// Everybody who waits is woken when there is a reason to go on.
-pub(crate) async fn woken<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A task that waits for a read, write, flush, shutdown or finish is woken when it can go on.
+pub(crate) async fn a_waiting_task_is_woken<E: Ends>(base: StreamConfig) -> Result<()> {
     for wait in WAITS {
         let (mut a, b) = wait.begin::<E>(&base).await?;
         let wakes = Wakes::new();
@@ -52,8 +52,8 @@ pub(crate) async fn woken<E: Ends>(base: StreamConfig) -> Result<()> {
     Ok(())
 }
 
-/// Who takes over from another task is woken instead of it.
-pub(crate) async fn replaced_wakers<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A task that polls after another task replaces its waker, and is woken in its place.
+pub(crate) async fn the_last_task_to_poll_is_woken<E: Ends>(base: StreamConfig) -> Result<()> {
     for wait in WAITS {
         let (mut a, b) = wait.begin::<E>(&base).await?;
         let (first, second) = (Wakes::new(), Wakes::new());
@@ -61,7 +61,7 @@ pub(crate) async fn replaced_wakers<E: Ends>(base: StreamConfig) -> Result<()> {
         wait.pends(&mut a, &second)?;
         let (_b, outcome) = wait.go_on_and_drive(&mut a, b, &second).await?;
         outcome.with_context(|| format!("{wait:?}"))?;
-        ensure!(second.count() > 0, "{wait:?}: woken by nobody");
+        ensure!(second.count() > 0, "{wait:?}: never woken");
         ensure!(
             first.count() <= WHILE_IDLE,
             "{wait:?}: the first was woken {} times",
@@ -71,8 +71,8 @@ pub(crate) async fn replaced_wakers<E: Ends>(base: StreamConfig) -> Result<()> {
     Ok(())
 }
 
-/// Nobody is woken again and again while nothing happens.
-pub(crate) async fn idle_wakers<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A waiting task is not woken again and again while nothing happens.
+pub(crate) async fn an_idle_task_is_not_woken<E: Ends>(base: StreamConfig) -> Result<()> {
     for wait in WAITS {
         let (mut a, b) = wait.begin::<E>(&base).await?;
         let wakes = Wakes::new();
@@ -87,8 +87,8 @@ pub(crate) async fn idle_wakers<E: Ends>(base: StreamConfig) -> Result<()> {
     Ok(())
 }
 
-/// A failure is a reason, too.
-pub(crate) async fn woken_by_failure<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A failure of the stream wakes a waiting task.
+pub(crate) async fn a_failure_wakes_a_waiting_task<E: Ends>(base: StreamConfig) -> Result<()> {
     for wait in WAITS {
         let (mut a, mut b) = wait.begin::<E>(&base).await?;
         let wakes = Wakes::new();
@@ -102,8 +102,10 @@ pub(crate) async fn woken_by_failure<E: Ends>(base: StreamConfig) -> Result<()> 
     Ok(())
 }
 
-/// Chunk after chunk both ends do nothing until they are woken.
-pub(crate) async fn a_wake_for_every_chunk<E: Ends>(base: StreamConfig) -> Result<()> {
+/// A stream of many chunks comes to its end if both ends poll only after a wake.
+pub(crate) async fn wakes_alone_drive_a_stream_to_its_end<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     const CHUNKS: u64 = 100;
     let (mut from, mut to) = pair::<E>(&base).await?;
     let writer = async move {
@@ -147,7 +149,7 @@ pub(crate) async fn a_wake_for_every_chunk<E: Ends>(base: StreamConfig) -> Resul
     Ok(())
 }
 
-/// What a task can wait for.
+/// The operation that a task waits for.
 #[derive(Debug, Clone, Copy)]
 enum Wait {
     Read,
@@ -157,7 +159,7 @@ enum Wait {
     Finish,
 }
 
-/// All of them.
+/// All operations that a task can wait for.
 const WAITS: [Wait; 5] = [
     Wait::Read,
     Wait::Write,
@@ -182,7 +184,7 @@ impl Wait {
         }
     }
 
-    /// Two ends, of which the first has to wait for the other one.
+    /// Returns two ends, the first of which must wait for the second.
     async fn begin<E: Ends>(self, base: &StreamConfig) -> Result<(Stream, Stream)> {
         let (mut a, b) = pair::<E>(base).await?;
         if !matches!(self, Self::Read) {
@@ -191,7 +193,7 @@ impl Wait {
         Ok((a, b))
     }
 
-    /// What lets the first end go on, done by the other one.
+    /// Spawns a task in which the second end does what lets the first end go on.
     fn go_on(self, mut b: Stream) -> JoinHandle<Result<Stream>> {
         tokio::spawn(async move {
             match self {
@@ -211,7 +213,7 @@ impl Wait {
         })
     }
 
-    /// The first end waits.
+    /// Polls the operation once and checks that it is pending.
     fn pends(self, a: &mut Stream, wakes: &Arc<Wakes>) -> Result<()> {
         let polled = wakes.poll(|cx| self.poll(a, cx));
         ensure!(
@@ -221,7 +223,7 @@ impl Wait {
         Ok(())
     }
 
-    /// What the first end, which waits, comes to when the other one lets it go on.
+    /// Lets the second end act, waits for the wake of the first end, and returns the outcome of its operation.
     async fn go_on_and_drive(
         self,
         a: &mut Stream,
@@ -229,7 +231,7 @@ impl Wait {
         wakes: &Arc<Wakes>,
     ) -> Result<(Stream, io::Result<()>)> {
         let other = self.go_on(b);
-        // Whoever waits does nothing before it is woken.
+        // The first end polls only after it was woken.
         until(|| wakes.count() > 0).await;
         let outcome = wakes.drive(|cx| self.poll(a, cx)).await;
         Ok((other.await??, outcome))

@@ -1,12 +1,12 @@
-//! One end of a pair that copies a file is killed, at random moments or at named points of the protocol, and
-//! what must be true of the other one.
+//! Kills one end of a pair that copies a file, at random moments or at named points of the protocol, and checks
+//! the other end and the file.
 
 use super::{
     End, OLD, Place, Random, Running, Setup, eventually, key, random_bytes, rdsend, receiver, soon,
     write_position,
 };
 
-/// Who is killed.
+/// The program that is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Victim {
     Sender,
@@ -14,7 +14,7 @@ pub enum Victim {
 }
 
 impl Victim {
-    /// Where it can stop itself, in the order in which it gets there.
+    /// Returns the points of the protocol at which the program can stop itself, in the order in which it reaches them.
     pub fn points(self) -> &'static [&'static str] {
         match self {
             Self::Sender => &[
@@ -34,12 +34,12 @@ impl Victim {
     }
 }
 
-/// A copy, in the course of which somebody dies.
+/// A copy of a file during which one program is killed.
 #[derive(Debug, Clone, Copy)]
 pub struct Doomed {
-    /// Of both programs.
+    /// The options of both programs.
     pub options: &'static str,
-    /// Length of the file.
+    /// The length of the file.
     pub bytes: usize,
 }
 
@@ -50,8 +50,8 @@ impl Doomed {
         [receiver, rdsend(format!("{options} 127.0.0.1"))]
     }
 
-    /// Kills the victim once so many bytes below `before` have been written, in every round other ones.
-    /// Returns how many were caught in the middle.
+    /// Kills the victim in each round after a random number of bytes below `before` has been written.
+    /// Returns the number of rounds in which the copy was not complete.
     pub fn die_at_random_moments(
         self,
         victim: Victim,
@@ -60,12 +60,12 @@ impl Doomed {
         before: usize,
     ) -> usize {
         let data = random_bytes(self.bytes);
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut caught = 0;
         for round in 0..rounds {
             let place = Place::new();
             place.file("in", &data);
-            let moment = random.below(before as u64);
+            let moment = random.within(0..before as u64);
             let ends = kill_at(&place, victim, self.programs(&place), |_, receiver| {
                 written(&place, receiver, moment);
             });
@@ -76,7 +76,7 @@ impl Doomed {
         caught
     }
 
-    /// Kills the victim at each of its points.
+    /// Kills the victim at each of its points, with a new copy for each.
     pub fn die_at_every_point(self, victim: Victim) {
         for point in victim.points() {
             self.die_at(victim, point);
@@ -99,7 +99,7 @@ impl Doomed {
         let survivor = ends[1].code();
         println!("{victim:?} at {point}: {survivor} {}", ends[1].stderr);
         assert_no_loss(&place, victim, &ends, &data);
-        // What is certain, and not only consistent.
+        // At some points the outcome is certain.
         match (victim, point) {
             (Victim::Sender, "after-hello" | "first-chunk-sent" | "before-fin") => {
                 assert_eq!((survivor, &place.read("old")[..]), (255, OLD));
@@ -116,7 +116,7 @@ impl Doomed {
     }
 }
 
-/// Waits until the target has been written so far, or is there: one that is closed again has been written.
+/// Waits until the target has been written up to byte `moment`, or is complete, or the receiver has ended.
 pub fn written(place: &Place, receiver: &Running, moment: u64) {
     eventually("so many bytes", || {
         let at = write_position(receiver, place.directory());
@@ -125,7 +125,8 @@ pub fn written(place: &Place, receiver: &Running, moment: u64) {
     });
 }
 
-/// A pair that copies `in` over `old`; when it has come to the moment of `wait`, the victim dies.
+/// Runs a pair that copies `in` over `old`, and kills the victim when `wait` returns. Returns the ends of the victim
+/// and of the survivor.
 fn kill_at(
     place: &Place,
     victim: Victim,
@@ -151,7 +152,7 @@ fn kill_at(
     [victim.end(), survivor]
 }
 
-/// What must be true however the two have ended.
+/// Checks what must be true after every end of both programs: no false success, no partial file, no litter.
 #[track_caller]
 fn assert_no_loss(place: &Place, victim: Victim, [dead, survivor]: &[End; 2], data: &[u8]) {
     let [sender, receiver] = match victim {

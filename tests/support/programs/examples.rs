@@ -1,5 +1,5 @@
-//! The examples, run as processes over the transport that is named. Cargo builds them beside the tests:
-//! with `cargo test`, or before `cargo test --test` with `cargo build --examples`.
+//! Runs the examples as processes over a given transport. `cargo test` builds them beside the tests; before
+//! `cargo test --test NAME` run `cargo build --examples`.
 
 use std::{
     env, fs,
@@ -14,7 +14,7 @@ use crate::support::programs::{
     Place, Running, Setup, generous, key, peak_kib, program, random_bytes,
 };
 
-/// A transport, as `RDPIPE_TRANSPORT` names it.
+/// A transport, by its name in `RDPIPE_TRANSPORT`.
 #[derive(Clone, Copy)]
 pub struct Over(pub &'static str);
 
@@ -30,12 +30,13 @@ impl Over {
             .env("RDPIPE_TRANSPORT", self.0)
     }
 
-    /// The words of an example that it really uses this transport.
+    /// Returns the words that an example prints if it really uses this transport.
     fn words(self) -> String {
         format!("over {}: ", self.0.to_uppercase())
     }
 
-    /// `receiver` and `sender`: an example each, and what comes before host and port.
+    /// Copies a file between two examples. `receiver` and `sender` each hold the name of an example and its arguments
+    /// before host and port.
     pub fn a_file_is_copied(self, receiver: [&'static str; 2], sender: [&'static str; 2]) {
         let place = Place::new();
         let data = random_bytes(5_000_001);
@@ -53,12 +54,15 @@ impl Over {
         let receiver = self.example("receive_stdout", "0").start();
         let sender = self.example("send_stdin", &format!("127.0.0.1 {}", receiver.port()));
         let mut sender = sender.stdin(Stdio::piped()).start();
-        sender.stdin().write_all(b"half of it").expect("it reads");
+        // Open until it is dead: at its end, the sender would finish before it is killed.
+        let mut input = sender.stdin();
+        input.write_all(b"half of it").expect("it reads");
         sender.said("how it is connected", |text| {
             text.contains("over ").then_some(())
         });
         sender.kill();
         let receiver = receiver.end();
+        drop(input);
         assert!(
             receiver.exits(1).contains("the other end died"),
             "{}",
@@ -107,7 +111,7 @@ impl Over {
     pub fn connections_go_through_a_tunnel(self) {
         let target = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let [far, near] = self.tunnel(&target);
-        // Answers what came when all of it has come: both half-closes must have gone through.
+        // The target answers after the end of file, so both half-closes must pass through the tunnel.
         let reversing = thread::spawn(move || {
             for connection in target.incoming().take(3) {
                 let mut connection = connection.expect("a connection");
@@ -142,7 +146,7 @@ impl Over {
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     }
 
-    /// `[far, near]`: what connects to near's port reaches `target`.
+    /// Returns `[far, near]`: a connection to the port of `near` reaches `target`.
     fn tunnel(self, target: &TcpListener) -> [Running; 2] {
         let target = target.local_addr().expect("it is bound");
         let far = self
@@ -176,7 +180,7 @@ impl Over {
         let place = Place::new();
         let receiver = self.tls_receiver(&place, "certificate");
         let another = self.tls_receiver(&place, "another");
-        // Both listen, so both have written theirs.
+        // Both listen, so both have written their certificates.
         assert!(receiver.port() != another.port());
         let one = fs::read(place.path("certificate")).expect("it was written");
         assert!(one != fs::read(place.path("another")).expect("it was written"));
@@ -203,8 +207,8 @@ impl Over {
     }
 }
 
-/// Waits until a server has said of so many peers how their streams ended, and ends it: all were well.
-/// Returns what it said.
+/// Waits until a server has reported the ends of the streams of `peers` peers, kills it, and checks that all ended well.
+/// Returns the stderr of the server.
 #[track_caller]
 fn served(server: Running, peers: usize) -> String {
     server.said("how all its peers ended", |text| {
@@ -220,9 +224,9 @@ fn served(server: Running, peers: usize) -> String {
     said
 }
 
-/// A connection on which nothing waits for ever.
+/// Connects to a port of this machine, with a limit on the time of each read.
 fn connection_to(port: u16) -> TcpStream {
-    let connection = TcpStream::connect(("127.0.0.1", port)).expect("somebody listens");
+    let connection = TcpStream::connect(("127.0.0.1", port)).expect("a listening port");
     connection
         .set_read_timeout(Some(generous()))
         .expect("a time above zero");

@@ -1,4 +1,4 @@
-//! Pipelines as processes, with hosts that are directories of this machine.
+//! Pipelines as processes, with directories of this machine as hosts.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use std::{
 
 use crate::support::programs::{End, Place, Running, Setup, program};
 
-/// rdpipe with these arguments, and nothing to read.
+/// Returns rdpipe with these arguments and an empty stdin.
 pub fn rdpipe(arguments: &[&str]) -> Setup {
     let setup = program(env!("CARGO_BIN_EXE_rdpipe"), "rdpipe");
     let setup = setup.env("SHELL", "/bin/bash");
@@ -24,13 +24,13 @@ pub fn run(arguments: &[&str]) -> End {
     rdpipe(arguments).start().end()
 }
 
-/// Runs a pipeline on this input.
+/// Runs a pipeline with this input to its end.
 #[track_caller]
 pub fn fed(arguments: &[&str], input: &[u8]) -> End {
     feed(rdpipe(arguments), input).end()
 }
 
-/// Starts a program that is given this input from a thread; it may leave some of it.
+/// Starts a program and writes `input` to its stdin from a thread. The program may leave some of it unread.
 #[track_caller]
 pub fn feed(setup: Setup, input: &[u8]) -> Running {
     let mut running = setup.stdin(Stdio::piped()).start();
@@ -42,13 +42,13 @@ pub fn feed(setup: Setup, input: &[u8]) -> Running {
     running
 }
 
-/// Hosts whose agents are started by a script instead of ssh: each in a directory of its own.
+/// Hosts whose agents a script starts instead of ssh, each in a directory of its own.
 pub struct Hosts {
     place: Place,
 }
 
 impl Hosts {
-    /// `before` is what the script does first, in the shell's language.
+    /// Makes the hosts. `before` is a shell line that the script runs first.
     pub fn new(before: &str) -> Self {
         let place = Place::new();
         let script = format!(
@@ -60,18 +60,18 @@ impl Hosts {
         Self { place }
     }
 
-    /// rdpipe that reaches these hosts.
+    /// Returns rdpipe with these arguments and the options to reach these hosts.
     pub fn rdpipe(&self, arguments: &[&str]) -> Setup {
         rdpipe(&[]).args(self.options()).args(arguments)
     }
 
-    /// rdcat that reaches these hosts.
+    /// Returns rdcat with these arguments and the options to reach these hosts.
     pub fn rdcat(&self, arguments: &[&str]) -> Setup {
         let setup = program(env!("CARGO_BIN_EXE_rdcat"), "rdcat");
         setup.args(self.options()).args(arguments)
     }
 
-    /// How they are reached.
+    /// Returns the options by which rdpipe and rdcat reach these hosts.
     fn options(&self) -> [String; 4] {
         let rsh = self.place.path("rsh").display().to_string();
         let own = env!("CARGO_BIN_EXE_rdpipe").to_owned();
@@ -83,12 +83,12 @@ impl Hosts {
         self.rdpipe(arguments).start().end()
     }
 
-    /// The path of a file on a host.
+    /// Returns the path of a file on a host.
     pub fn path(&self, host: &str, name: &str) -> PathBuf {
         self.place.directory().join(host).join(name)
     }
 
-    /// Makes a file on a host.
+    /// Writes a file on a host.
     pub fn file(&self, host: &str, name: &str, content: &[u8]) {
         let path = self.path(host, name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -1,12 +1,10 @@
-//! What the tests of the programs share: processes with time limits, a proxy that does harm,
-//! and data that cannot be mistaken for other data.
+//! What the tests of the programs share: processes with time limits, a proxy that damages connections,
+//! and data in which no two chunks are alike.
 
 mod deaths;
 pub(crate) mod examples;
 pub(crate) mod hosts;
 pub(crate) mod local_hosts;
-mod proxy;
-mod random;
 pub(crate) mod rdcat;
 mod rig;
 mod running;
@@ -14,11 +12,11 @@ mod watch;
 
 pub(crate) use super::{
     limits::{generous, limit, patience, soon},
+    proxy::{Act, Connection, Plan, Proxy, Towards},
+    random::{Random, random_bytes},
     skip,
 };
 pub use deaths::{Doomed, Victim, written};
-pub use proxy::{Act, Connection, Plan, Proxy, Towards};
-pub use random::{Random, random_bytes};
 pub use rig::{Link, Sight, ip, lacks_guest, lacks_rdma};
 pub use running::{End, Running, Setup, program, rdrecv, rdsend};
 pub use watch::{
@@ -35,7 +33,7 @@ use std::{
 use rustix::fs::{Mode, OFlags, open};
 use tempfile::TempDir;
 
-/// A key in the form that rdrecv makes: it costs no time to stretch.
+/// Returns a key in the form that rdrecv generates, which needs no stretching and so costs no time.
 pub fn key() -> &'static str {
     static KEY: LazyLock<String> = LazyLock::new(|| {
         let made = rdpipe::Key::generate().expect("the system has random bytes");
@@ -44,32 +42,37 @@ pub fn key() -> &'static str {
     &KEY
 }
 
-/// rdrecv on a port of its own choice, with [`key`] and these options.
+/// Returns rdrecv on a port of its own choice, with [`key`] and these options.
 pub fn receiver(options: impl AsRef<str>) -> Setup {
     rdrecv(format!("0 {} {}", key(), options.as_ref()))
 }
 
-/// rdsend to that port, with [`key`] and these options.
+/// Returns rdsend to `port` of this machine, with [`key`] and these options.
 pub fn sender(port: u16, options: impl AsRef<str>) -> Setup {
     rdsend(format!("127.0.0.1 {port} {} {}", key(), options.as_ref()))
 }
 
-/// A port that was free a moment ago, for the few tests that must know it beforehand.
+/// Starts a proxy between an rdrecv of this machine and the rdsend that dials the proxy's port.
+pub fn before(receiver: &Running, plan: Plan) -> Proxy {
+    Proxy::start(([127, 0, 0, 1], receiver.port()).into(), Some(plan))
+}
+
+/// Returns a port that was free a moment ago, for the few tests that must know a port beforehand.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("[::]:0").expect("a free port");
     listener.local_addr().expect("it is bound").port()
 }
 
-/// A directory with one old file in it, the output of many a test.
+/// A directory with one file, `old`, over which many tests write their output.
 pub struct Place {
     directory: TempDir,
 }
 
-/// What the old file holds.
+/// The content of the file `old`.
 pub const OLD: &[u8] = b"what was there before\n";
 
 impl Place {
-    /// On the disk, not in memory.
+    /// Makes the directory where temporary files go.
     pub fn new() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         fs::write(directory.path().join("old"), OLD).expect("an old file");
@@ -84,12 +87,12 @@ impl Place {
         self.directory.path().join(name)
     }
 
-    /// The old file's path, as an argument.
+    /// Returns the path of the file `old`, as an argument.
     pub fn old(&self) -> String {
         self.path("old").display().to_string()
     }
 
-    /// Makes a file and returns its path, as an argument.
+    /// Writes a file and returns its path, as an argument.
     pub fn file(&self, name: &str, content: &[u8]) -> String {
         fs::write(self.path(name), content).expect("a file");
         self.path(name).display().to_string()
@@ -99,7 +102,7 @@ impl Place {
         fs::read(self.path(name)).expect("a file to read")
     }
 
-    /// Names in the directory, in order.
+    /// Returns the sorted names in the directory.
     pub fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.directory()).expect("a directory");
         let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
@@ -110,14 +113,14 @@ impl Place {
         names
     }
 
-    /// Whether files without a name can be made here: where they cannot, a program that is killed
-    /// leaves its temporary file behind.
+    /// Returns true if the file system supports files without a name. Without them, a killed program leaves its
+    /// temporary file behind.
     pub fn knows_nameless_files(&self) -> bool {
         let flags = OFlags::WRONLY | OFlags::TMPFILE;
         open(self.directory(), flags, Mode::RUSR | Mode::WUSR).is_ok()
     }
 
-    /// The old file is as it was, and nothing lies beside it but `others`.
+    /// Checks that the file `old` is unchanged, and that the directory holds no other files than `others`.
     #[track_caller]
     pub fn assert_untouched(&self, others: &[&str]) {
         assert!(self.read("old") == OLD, "the old file has changed");

@@ -1,4 +1,4 @@
-//! Pairs of rdcats, joined by a ticket.
+//! Pairs of rdcat processes that are joined by a ticket.
 
 use std::{
     io::{Read, Write},
@@ -9,18 +9,18 @@ use std::{
 use super::{Running, Setup, program};
 use crate::support::pattern::Pattern;
 
-/// rdcat with these arguments, separated by spaces.
+/// Returns rdcat with these arguments, separated by spaces.
 pub fn rdcat(arguments: impl AsRef<str>) -> Setup {
     let setup = program(env!("CARGO_BIN_EXE_rdcat"), "rdcat");
     setup.args(arguments.as_ref().split_whitespace())
 }
 
-/// rdcat that waits on this machine.
+/// Returns an rdcat that listens on the loopback address of this machine.
 pub fn listener(options: impl AsRef<str>) -> Setup {
     rdcat(format!("--listen --bind 127.0.0.1 {}", options.as_ref()))
 }
 
-/// The ticket that it printed.
+/// Returns the ticket that a listening rdcat has printed.
 #[track_caller]
 pub fn ticket(listener: &Running) -> String {
     listener.said("a ticket", |text| {
@@ -29,7 +29,7 @@ pub fn ticket(listener: &Running) -> String {
     })
 }
 
-/// A pair whose stdin and stdout are pipes to the test: the one that waits comes first.
+/// Starts a pair whose stdin and stdout are pipes to the test. Returns the listening rdcat first.
 #[track_caller]
 pub fn pair(listening: &str, dialling: &str) -> [Running; 2] {
     let listener = listener(listening).stdin(Stdio::piped()).start_raw();
@@ -37,7 +37,7 @@ pub fn pair(listening: &str, dialling: &str) -> [Running; 2] {
     [listener, dialler.start_raw()]
 }
 
-/// Writes so many bytes of a pattern, then ends.
+/// Spawns a thread that writes `bytes` bytes of the pattern `number` and closes `stdin`.
 pub fn write(mut stdin: ChildStdin, number: u64, bytes: u64) -> JoinHandle<()> {
     thread::spawn(move || {
         let pattern = Pattern::new(number);
@@ -51,7 +51,7 @@ pub fn write(mut stdin: ChildStdin, number: u64, bytes: u64) -> JoinHandle<()> {
     })
 }
 
-/// Reads to the end, checks every byte, and says how many there were.
+/// Spawns a thread that reads to the end, checks every byte against the pattern `number`, and returns the count of bytes.
 pub fn check(mut stdout: ChildStdout, number: u64) -> JoinHandle<u64> {
     thread::spawn(move || {
         let pattern = Pattern::new(number);
@@ -70,7 +70,8 @@ pub fn check(mut stdout: ChildStdout, number: u64) -> JoinHandle<u64> {
     })
 }
 
-/// Sends patterns of these lengths both ways at once, each byte compared, and expects both to succeed. What they said.
+/// Sends patterns of these lengths in both directions at once, compares every byte, and checks that both programs succeed.
+/// Returns the stderr of both.
 #[track_caller]
 pub fn exchange([mut a, mut b]: [Running; 2], bytes: [u64; 2]) -> [String; 2] {
     let writers = [write(a.stdin(), 1, bytes[0]), write(b.stdin(), 2, bytes[1])];

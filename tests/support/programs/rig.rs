@@ -1,12 +1,12 @@
-//! Machines with RDMA: whether this is one, how slow it is, and how to spoil it.
+//! The RDMA devices of the machine: whether a test has them, and ways to break or hide them.
 
 use std::{env, fs, process::Command};
 
 use super::{Setup, eventually, program, skip};
 use crate::support::missing_rdma;
 
-/// Whether a test must be skipped for want of RDMA, which is then said aloud. Where
-/// `RDPIPE_REQUIRE_RDMA` is 1 it never is, and fails instead.
+/// Returns true, and prints the reason, if a test must be skipped because there is no RDMA. With
+/// `RDPIPE_REQUIRE_RDMA=1` it returns false, so that the test fails instead.
 pub fn lacks_rdma() -> bool {
     let missing = missing_rdma();
     if let Some(why) = &missing {
@@ -15,17 +15,17 @@ pub fn lacks_rdma() -> bool {
     missing.is_some()
 }
 
-/// The same for a test that changes the machine: it runs only in a guest of our own, with its devices
-/// rxe0 on 10.99.0.1/24 over d0, and rxe1 on 10.98.0.1/24 over d1.
+/// Returns true, and prints the reason, if a test that changes the machine must be skipped. Such a test runs only in
+/// the guest of `scripts/guest`, with its devices rxe0 on 10.99.0.1/24 over d0, and rxe1 on 10.98.0.1/24 over d1.
 pub fn lacks_guest() -> bool {
     let guest = env::var("RDPIPE_RIG").is_ok_and(|rig| rig.starts_with("guest"));
     if !guest {
-        skip("this changes the machine, so it wants scripts/guest to run in a VM");
+        skip("this test changes the machine, so it runs only in the VM of scripts/guest");
     }
     !guest
 }
 
-/// `ip` with these arguments, separated by spaces.
+/// Runs `ip` with these arguments, separated by spaces; it must succeed.
 #[track_caller]
 pub fn ip(arguments: &str) {
     let status = Command::new("ip").args(arguments.split(' ')).status();
@@ -35,7 +35,7 @@ pub fn ip(arguments: &str) {
     );
 }
 
-/// An interface that is down until this is dropped.
+/// A network interface that is down until this value is dropped.
 pub struct Link(&'static str);
 
 impl Link {
@@ -61,21 +61,21 @@ impl Drop for Link {
     }
 }
 
-/// What a program sees of the machine's devices, in a mount namespace of its own.
+/// The RDMA devices that a program sees, in a mount namespace of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sight {
-    /// Everything, as it is.
+    /// All devices, unchanged.
     All,
-    /// The file of one device only: `rxe0` or `rxe1`.
+    /// Only the device file of `rxe0` or `rxe1`.
     Only(&'static str),
-    /// The files of all, and not as one who may open them.
+    /// All device files, without the permission to open them.
     Forbidden,
     /// No device at all.
     Nothing,
 }
 
 impl Sight {
-    /// The program that sees it so: `setup`, started with this in front of its command.
+    /// Returns the program at `path`, to be run with this view of the devices.
     pub fn of(self, path: &'static str, name: &'static str) -> Setup {
         let made = |mode: &str, devices: &str| {
             format!(

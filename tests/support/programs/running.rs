@@ -1,4 +1,4 @@
-//! rdsend and rdrecv as processes: nobody waits for them without a limit, and none outlives its test.
+//! Programs as processes of a test. Every wait for a process has a limit, and every process ends with its test.
 
 use std::{
     ffi::OsStr,
@@ -21,27 +21,27 @@ use rustix::{
 
 use super::{eventually, generous};
 
-/// A program that is going to be started.
+/// A program with its arguments and environment, before its start.
 pub struct Setup {
     name: &'static str,
     command: Command,
 }
 
-/// rdrecv with these arguments, separated by spaces. Its output is kept for [`End::stdout`].
+/// Returns rdrecv with these arguments, separated by spaces. [`End::stdout`] holds its output.
 pub fn rdrecv(arguments: impl AsRef<str>) -> Setup {
     let mut setup = program(env!("CARGO_BIN_EXE_rdrecv"), "rdrecv");
     setup.command.args(arguments.as_ref().split_whitespace());
     setup
 }
 
-/// rdsend with these arguments, separated by spaces. Its input is empty.
+/// Returns rdsend with these arguments, separated by spaces, and an empty stdin.
 pub fn rdsend(arguments: impl AsRef<str>) -> Setup {
     let mut setup = program(env!("CARGO_BIN_EXE_rdsend"), "rdsend");
     setup.command.args(arguments.as_ref().split_whitespace());
     setup
 }
 
-/// Any program.
+/// Returns any program, with an empty stdin, no arguments, and without a key in its environment. Messages use `name`.
 pub fn program(path: &str, name: &'static str) -> Setup {
     let mut command = Command::new(path);
     command
@@ -69,7 +69,7 @@ impl Setup {
         self
     }
 
-    /// Has the process stop itself at a named point of the protocol.
+    /// Makes the process stop itself (SIGSTOP) at a named point of the protocol.
     pub fn stop_at(self, point: &str) -> Self {
         self.env("RDPIPE_STOP_AT", point)
     }
@@ -84,13 +84,13 @@ impl Setup {
         self
     }
 
-    /// Runs it as another user, which only root can.
+    /// Runs the program as another user, which only root can do.
     pub fn user(mut self, id: u32) -> Self {
         self.command.uid(id).gid(id);
         self
     }
 
-    /// Starts it; what it writes is collected from now on.
+    /// Starts the program, and collects its stdout and stderr.
     #[track_caller]
     pub fn start(self) -> Running {
         let mut running = self.start_raw();
@@ -104,7 +104,7 @@ impl Setup {
         running
     }
 
-    /// Starts it, and leaves its stdout to [`Running::take_stdout`].
+    /// Starts the program, collects its stderr, and leaves its stdout to [`Running::take_stdout`].
     #[track_caller]
     pub fn start_raw(mut self) -> Running {
         let mut child = self.command.spawn().expect(self.name);
@@ -120,24 +120,24 @@ impl Setup {
     }
 }
 
-/// A program that runs. Dropped, it is killed.
+/// A running program. Dropping it kills the program.
 pub struct Running {
     name: &'static str,
     child: Child,
-    /// Readable when the process has ended.
+    /// A descriptor of the process, readable when the process has ended.
     handle: OwnedFd,
     stderr: Transcript,
     stdout: Option<JoinHandle<Vec<u8>>>,
 }
 
-/// How a program ended.
+/// The exit status and the output of a program that has ended.
 #[derive(Debug)]
 pub struct End {
     pub name: &'static str,
     status: ExitStatus,
     pub stderr: String,
     pub stdout: Vec<u8>,
-    /// When it was seen to have ended.
+    /// The time at which its end was detected.
     pub at: Instant,
 }
 
@@ -154,7 +154,7 @@ impl Running {
         self.child.stdout.take().expect("stdout was left alone")
     }
 
-    /// The port that rdrecv says it listens on.
+    /// Returns the port that rdrecv has printed as the one it listens on.
     #[track_caller]
     pub fn port(&self) -> u16 {
         self.said("where it listens", |text| {
@@ -169,14 +169,14 @@ impl Running {
         })
     }
 
-    /// Waits until the program has written something to stderr that `find` finds.
+    /// Waits until `find` returns a result for the stderr of the program so far. A failure message names `what`.
     #[track_caller]
     pub fn said<T>(&self, what: &str, find: impl Fn(&str) -> Option<T>) -> T {
         let found = self.stderr.wait_for(find);
-        found.unwrap_or_else(|text| panic!("{} never said {what}:\n{text}", self.name))
+        found.unwrap_or_else(|text| panic!("{} never printed {what}:\n{text}", self.name))
     }
 
-    /// Waits until the program has stopped itself, at the point that it was told.
+    /// Waits until the program has stopped itself, as [`Setup::stop_at`] tells it to.
     #[track_caller]
     pub fn stopped(&self) {
         let stat = format!("/proc/{}/stat", self.id());
@@ -191,24 +191,24 @@ impl Running {
         });
     }
 
-    /// Sends a signal, and says when.
+    /// Sends a signal, and returns the time just before.
     pub fn signal(&self, signal: Signal) -> Instant {
         let now = Instant::now();
         kill_process(Pid::from_child(&self.child), signal).expect("it has not been waited for");
         now
     }
 
-    /// kill -9.
+    /// Sends SIGKILL, and returns the time just before.
     pub fn kill(&self) -> Instant {
         self.signal(Signal::KILL)
     }
 
-    /// Whether it still runs.
+    /// Returns true while the program runs.
     pub fn runs(&self) -> bool {
         !self.ends_within(Duration::ZERO)
     }
 
-    /// Waits for its end.
+    /// Waits until the program has ended. The test fails if that takes longer than [`generous`].
     #[track_caller]
     pub fn end(mut self) -> End {
         let limit = generous();
@@ -252,14 +252,14 @@ impl Drop for Running {
 }
 
 impl End {
-    /// The exit code; minus the signal for a program that was killed.
+    /// Returns the exit code, or minus the number of the signal that killed the program.
     pub fn code(&self) -> i32 {
         self.status
             .code()
             .unwrap_or_else(|| -self.status.signal().unwrap_or(0))
     }
 
-    /// Checks the code and returns what was said.
+    /// Checks the exit code and returns stderr.
     #[track_caller]
     pub fn exits(&self, code: i32) -> &str {
         let Self { name, stderr, .. } = self;
@@ -267,7 +267,8 @@ impl End {
         stderr
     }
 
-    /// Checks that it failed, and that it named everything in `words`.
+    /// Checks the exit code, that stderr contains all `words`, and that it is one line, apart from the line about the
+    /// port.
     #[track_caller]
     pub fn fails(&self, code: i32, words: &[&str]) {
         let text = self.exits(code);
@@ -285,7 +286,7 @@ impl End {
     }
 }
 
-/// What a process has written to stderr so far.
+/// The text that a process has written to stderr so far.
 struct Transcript {
     text: Arc<(Mutex<(String, bool)>, Condvar)>,
     reader: Option<JoinHandle<()>>,
@@ -299,7 +300,7 @@ impl Transcript {
             let mut buffer = [0; 4096];
             loop {
                 let count = pipe.read(&mut buffer).unwrap_or(0);
-                let mut text = shared.0.lock().expect("nobody panics with it");
+                let mut text = shared.0.lock().expect("no thread panics with this lock");
                 text.0.push_str(&String::from_utf8_lossy(&buffer[..count]));
                 text.1 = count == 0;
                 shared.1.notify_all();
@@ -316,7 +317,7 @@ impl Transcript {
 
     fn wait_for<T>(&self, find: impl Fn(&str) -> Option<T>) -> Result<T, String> {
         let deadline = Instant::now() + generous();
-        let mut text = self.text.0.lock().expect("nobody panics with it");
+        let mut text = self.text.0.lock().expect("no thread panics with this lock");
         loop {
             if let Some(found) = find(&text.0) {
                 return Ok(found);
@@ -329,7 +330,7 @@ impl Transcript {
                 .text
                 .1
                 .wait_timeout(text, left)
-                .expect("nobody panics with it")
+                .expect("no thread panics with this lock")
                 .0;
         }
     }
@@ -338,6 +339,7 @@ impl Transcript {
         if let Some(reader) = self.reader.take() {
             reader.join().expect("it reads on");
         }
-        self.text.0.lock().expect("nobody panics with it").0.clone()
+        let text = self.text.0.lock().expect("no thread panics with this lock");
+        text.0.clone()
     }
 }

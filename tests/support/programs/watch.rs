@@ -1,4 +1,4 @@
-//! What `/proc` tells about a process that runs.
+//! Facts about a running process, from `/proc`.
 
 use std::{
     fs,
@@ -10,8 +10,10 @@ use std::{
 use rustix::{fd::AsFd, io::ioctl_fionread, process::Signal};
 
 use super::{Running, generous};
+use crate::support::process::{field, status_kib};
 
-/// Waits until `probe` finds what it looks for: the kernel tells some things only to whoever asks.
+/// Calls `probe` every millisecond until it returns a result: some facts of the kernel can only be polled. Fails after
+/// [`generous`] with `what` in the message.
 #[track_caller]
 pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let limit = generous();
@@ -22,14 +24,14 @@ pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
         }
         assert!(
             Instant::now() < deadline,
-            "in vain waited for {limit:?}: {what}"
+            "waited {limit:?} in vain for {what}"
         );
         thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// How far the process has written a file below `directory`, with or without a name; `None` while
-/// it has none open.
+/// Returns the offset up to which the process has written a file below `directory`, with or without a name, or
+/// `None` if it has no such file open.
 pub fn write_position(process: &Running, directory: &Path) -> Option<u64> {
     let proc = format!("/proc/{}", process.id());
     let entries = fs::read_dir(format!("{proc}/fd")).ok()?;
@@ -44,13 +46,13 @@ pub fn write_position(process: &Running, directory: &Path) -> Option<u64> {
     positions.next()
 }
 
-/// Bytes that wait in a pipe.
+/// Returns the number of unread bytes in a pipe.
 pub fn held_bytes(pipe: impl AsFd) -> u64 {
     ioctl_fionread(pipe).expect("a pipe tells what is in it")
 }
 
-/// Whether this process, and so every program that it starts, ignores the signal: a shell's `&`
-/// and `nohup` have it so.
+/// Returns true if this process, and so every program that it starts, ignores the signal, as after `&` of a shell
+/// or `nohup`.
 pub fn is_ignored(signal: Signal) -> bool {
     let status = fs::read_to_string("/proc/self/status").expect("a process has a status");
     let mask = field(&status, "SigIgn:").expect("the kernel tells");
@@ -58,38 +60,26 @@ pub fn is_ignored(signal: Signal) -> bool {
     mask & (1 << (signal.as_raw() - 1)) != 0
 }
 
-/// The most memory that the process ever had in use, in KiB.
+/// Returns the peak of the resident memory of the process, in KiB.
 pub fn peak_kib(process: &Running) -> u64 {
-    status_kib(process, "VmHWM:")
+    status_kib(&process.id().to_string(), "VmHWM:")
 }
 
-/// The memory that the process has registered with devices, in KiB.
+/// Returns the memory that the process has registered with devices, in KiB.
 pub fn pinned_kib(process: &Running) -> u64 {
-    status_kib(process, "VmPin:")
+    status_kib(&process.id().to_string(), "VmPin:")
 }
 
-fn status_kib(process: &Running, name: &str) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", process.id())).expect("it runs");
-    let kib = field(&status, name).and_then(|kib| kib.strip_suffix(" kB"));
-    kib.expect("the kernel counts").parse().expect("a number")
-}
-
-/// Processor time that the process has used, in ticks of 10 ms.
+/// Returns the processor time that the process has used, in ticks of 10 ms.
 pub fn cpu_ticks(process: &Running) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.id())).expect("it runs");
     let (_, fields) = stat.rsplit_once(')').expect("a name in parentheses");
     let ticks = |field: &str| field.parse::<u64>().expect("a number");
-    // Fields 14 and 15 of proc_pid_stat(5); the first one here is the third.
+    // Fields 14 and 15 of proc_pid_stat(5); the first field after the name is field 3.
     fields
         .split_ascii_whitespace()
         .skip(11)
         .take(2)
         .map(ticks)
         .sum()
-}
-
-fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    text.lines()
-        .find_map(|line| line.strip_prefix(name))
-        .map(str::trim)
 }

@@ -1,4 +1,4 @@
-//! Every process that this one has started, and their children: found through `/proc`, and killed.
+//! Finds all descendants of this process through `/proc`, and kills them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -9,26 +9,27 @@ use std::{
 
 use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process, kill_process_group};
 
-/// How long a process may take to end by itself after SIGTERM: to remove its temporary files, say.
+/// How long a process may run after SIGTERM: it may have temporary files to remove.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How long SIGKILL is tried. What is left then belongs to another user, or hangs in the kernel.
+/// How long SIGKILL is sent again and again. A process that is left after this time belongs to another user, or hangs
+/// in the kernel.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Pause between two rounds of SIGKILL: long enough for the dead to be reaped, so that the next
-/// round sees only those that were started in between.
+/// The pause between two rounds of SIGKILL: long enough to reap the dead, so that the next round finds only processes
+/// that were started in between.
 const ROUND: Duration = Duration::from_millis(10);
 
-/// Ends every descendant of this process, in order if possible, and by force after a second.
-/// `ended` hangs up or delivers when none is left: another thread reaps them at the same time.
+/// Ends every descendant of this process: with SIGTERM, and after one second with SIGKILL. Another thread must reap
+/// them at the same time, and send to `ended` or drop its sender when none is left.
 ///
 /// # Errors
 ///
-/// Those that could not be killed, for a message.
+/// The names of the processes that could not be killed, for a message.
 pub(in crate::ssh::agent) fn end_all(ended: &Receiver<()>) -> Result<(), Vec<String>> {
     let is_over = |limit| !matches!(ended.recv_timeout(limit), Err(RecvTimeoutError::Timeout));
     signal_all(Signal::TERM);
-    // A stopped process takes SIGTERM when it goes on, and not before.
+    // A stopped process handles SIGTERM only after it is continued.
     signal_all(Signal::CONT);
     if is_over(GRACE) {
         return Ok(());
@@ -44,8 +45,8 @@ pub(in crate::ssh::agent) fn end_all(ended: &Receiver<()>) -> Result<(), Vec<Str
     Err(left.iter().map(Process::to_string).collect())
 }
 
-/// Sends `signal` to every descendant, and first to the process groups that they have made: that
-/// reaches a whole group at once, also one that forks faster than it can be listed.
+/// Sends `signal` to the process groups that descendants have made, then to every descendant. The signal to a group
+/// reaches all its processes at once, even if they fork faster than `/proc` can be read.
 fn signal_all(signal: Signal) {
     let descendants = Processes::read().descendants(getpid());
     let pids: HashSet<_> = descendants.iter().map(|process| process.pid).collect();
@@ -56,12 +57,12 @@ fn signal_all(signal: Signal) {
         }
     }
     for pid in pids {
-        // Gone already, or not ours to kill: the next round will tell.
+        // The process may have exited already, or belong to another user: the next round finds out.
         let _ = kill_process(pid, signal);
     }
 }
 
-/// One line of the process table.
+/// A process, as `/proc/PID/stat` describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Process {
     pid: Pid,
@@ -71,7 +72,7 @@ struct Process {
 }
 
 impl Process {
-    /// Reads `/proc/PID/stat`. The name may contain anything, spaces and parentheses too.
+    /// Parses `/proc/PID/stat`. The name of the process may contain spaces and parentheses.
     fn parse(stat: &str) -> Option<Self> {
         let (pid, rest) = stat.split_once(" (")?;
         let (name, rest) = rest.rsplit_once(") ")?;
@@ -94,7 +95,7 @@ impl std::fmt::Display for Process {
     }
 }
 
-/// The processes of this machine that we may see.
+/// All processes of this machine that this process may read.
 struct Processes(Vec<Process>);
 
 impl Processes {
@@ -108,7 +109,7 @@ impl Processes {
         Self(stats.collect())
     }
 
-    /// The children of `root`, their children, and so on.
+    /// Returns the children of `root`, their children, and so on.
     fn descendants(&self, root: Pid) -> Vec<Process> {
         let mut children: HashMap<_, Vec<_>> = HashMap::new();
         for process in &self.0 {
@@ -117,7 +118,7 @@ impl Processes {
         let mut found = Vec::new();
         let mut next = vec![root];
         while let Some(parent) = next.pop() {
-            // Removed, so that a table read while it changed cannot lead in a circle.
+            // The children are removed from the map: a table that changed while it was read may contain a cycle.
             for child in children.remove(&Some(parent)).unwrap_or_default() {
                 next.push(child.pid);
                 found.push(child.clone());
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_be_anything() {
+    fn a_process_name_may_contain_parentheses_and_spaces() {
         let line = "42 (a) S 1 (b) R 7 41 40 0 -1 4194560";
         let process = Process::parse(line).unwrap();
         assert_eq!(process.name, "a) S 1 (b");
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn grandchildren_are_found_and_strangers_are_not() {
+    fn grandchildren_are_found_and_other_processes_are_not() {
         let table = [(2, 1), (3, 2), (4, 3), (5, 1), (6, 4), (7, 5)].map(|(number, parent)| {
             Process::parse(&format!("{number} (x) S {parent} {number} 0")).unwrap()
         });
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_its_parents() {
+    fn this_process_is_a_descendant_of_its_parent() {
         let parent = rustix::process::getppid().unwrap();
         let found = Processes::read().descendants(parent);
         assert!(found.iter().any(|process| process.pid == getpid()));

@@ -1,4 +1,4 @@
-//! The process that outlives a killed agent just long enough to leave nothing behind.
+//! The guard: the process above the worker, which kills what a dead worker left behind.
 
 use std::{
     fs::File,
@@ -25,7 +25,8 @@ pub(crate) fn main() -> ExitCode {
     ExitCode::from(guard(&mut worker))
 }
 
-/// Runs `worker`, kills whatever it leaves behind, and ends as it did: with 128+n after signal n.
+/// Runs `worker`, and kills every process that it left behind. Returns the worker's exit status, or 128+n if signal n
+/// killed it.
 pub(in crate::ssh::agent) fn guard(worker: &mut Command) -> u8 {
     match watch(worker) {
         Ok(Status::Exited(code)) => code,
@@ -38,11 +39,12 @@ pub(in crate::ssh::agent) fn guard(worker: &mut Command) -> u8 {
 }
 
 fn watch(worker: &mut Command) -> io::Result<Status> {
-    // What loses its parent comes to this process, even if it has left group and session.
+    // A descendant that loses its parent becomes a child of this process, even if it has left group and session.
     set_child_subreaper(Some(rustix::process::getpid()))?;
     let keeper = Keeper::prepare(worker)?;
     let child = worker.spawn()?;
-    // The session ends for the controller when the worker closes it, not when this process does.
+    // Only the worker must hold the session's pipes: the controller then sees the end of the session when the worker
+    // closes them.
     let null = File::options().read(true).write(true).open("/dev/null")?;
     dup2_stdin(&null)?;
     dup2_stdout(&null)?;
@@ -64,7 +66,7 @@ fn watch(worker: &mut Command) -> io::Result<Status> {
     Ok(status)
 }
 
-/// Whether there is still a child, after those that are dead have been reaped.
+/// Reaps the children that have exited. Returns true if a child is left that still runs.
 fn has_children() -> bool {
     loop {
         match retry_on_intr(|| wait(WaitOptions::NOHANG)) {

@@ -1,11 +1,12 @@
-//! The guard's hold on a command's stdin, so that a worker that dies does not end its input.
+//! The guard's hold on a command's stdin: a worker that dies does not end the command's input.
 //!
-//! When a worker is killed the kernel closes its pipes, and the command would see an end of file:
-//! `cat > copy` would be happy with half its input before the guard comes to kill it. So the guard has
-//! the writing end open as well, until the worker says that the input has truly ended.
+//! When a worker is killed the kernel closes its pipes, and the command would see an end of file: `cat > copy`
+//! would succeed with half its input before the guard kills it. So the guard keeps the writing end open as well,
+//! until the worker reports that the input has ended and is verified.
 //!
-//! The two speak over two pipes of the guard's, which the worker opens through `/proc`. Where that
-//! cannot be done there is no hold, and the guard must be quicker than the command.
+//! Worker and guard exchange messages over two pipes of the guard, which the worker opens through `/proc`. If
+//! `/proc` does not allow that there is no hold, and the guard must kill the command before it acts on the end of
+//! file.
 
 use std::{
     env,
@@ -22,22 +23,22 @@ use rustix::{
     process::{Pid, getppid},
 };
 
-/// Where the worker finds the numbers of the two pipes. Commands do not get to see it.
+/// The environment variable with the numbers of the two pipes, for the worker. It is removed for commands.
 pub(in crate::ssh::agent) const VARIABLE: &str = "RDPIPE_GUARD";
 
-/// What the worker sends instead of a descriptor when the input has ended.
+/// The message of the worker that the input has ended. Every other message is the number of a descriptor to hold.
 const RELEASE: i32 = -1;
 
-/// The guard's side.
+/// The guard's side of the hold.
 pub(in crate::ssh::agent) struct Keeper {
     requests: File,
     answers: File,
-    /// The ends that the worker opens.
+    /// The other ends of the two pipes, which the worker opens through `/proc`.
     _worker: (OwnedFd, OwnedFd),
 }
 
 impl Keeper {
-    /// Makes the pipes, and tells `worker` of them.
+    /// Makes the two pipes, and puts their numbers into the environment of `worker`.
     pub(in crate::ssh::agent) fn prepare(worker: &mut Command) -> io::Result<Self> {
         let (requests, to_guard) = pipe_with(PipeFlags::CLOEXEC)?;
         let (from_guard, answers) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -50,10 +51,10 @@ impl Keeper {
         })
     }
 
-    /// Does what the worker asks for, on a thread of its own, for as long as this process lives.
+    /// Carries out the worker's requests on a thread of its own, until this process exits.
     pub(in crate::ssh::agent) fn serve(mut self, worker: Pid) {
         thread::spawn(move || {
-            // All of it moves here: the worker opens its ends later.
+            // All of `self` moves to this thread, with the ends that the worker has not opened yet.
             let keeper = &mut self;
             let mut held = None;
             let mut request = [0; 4];
@@ -67,20 +68,20 @@ impl Keeper {
                     break;
                 }
             }
-            // Never reached while the guard lives, and then no process reads any more.
+            // The loop ends only if the pipes fail. The descriptor is held until then.
             drop(held);
         });
     }
 }
 
-/// The worker's side. Dropped without [`release`](Self::release), the guard holds on.
+/// The worker's side of the hold. If it is dropped without [`release`](Self::release), the guard keeps the pipe open.
 pub(in crate::ssh::agent) struct Hold {
     to_guard: File,
 }
 
 impl Hold {
-    /// Has the guard keep `pipe` open for writing, before anybody reads from it. None where there is
-    /// no guard, or it cannot.
+    /// Makes the guard keep `pipe` open for writing, and waits until it does. Call this before the command is started.
+    /// Returns none if there is no guard, or if the guard cannot open the pipe.
     pub(in crate::ssh::agent) fn on(pipe: impl AsFd) -> Option<Self> {
         let numbers = env::var(VARIABLE).ok()?;
         let (to_guard, from_guard) = numbers.split_once(' ')?;
@@ -105,14 +106,14 @@ impl Hold {
         (answer == [1]).then_some(Self { to_guard })
     }
 
-    /// Lets the command see the end of its input.
+    /// Makes the guard close the pipe, so that the command sees the end of its input.
     pub(in crate::ssh::agent) fn release(mut self) {
-        // A guard that is gone holds nothing.
+        // If the guard is gone, so is its descriptor.
         let _ = self.to_guard.write_all(&RELEASE.to_ne_bytes());
     }
 }
 
-/// Opens another process's pipe.
+/// Opens a pipe of another process through `/proc`.
 fn open(process: Pid, descriptor: i32, options: &OpenOptions) -> io::Result<File> {
     let number = process.as_raw_nonzero();
     options.open(Path::new("/proc").join(format!("{number}/fd/{descriptor}")))

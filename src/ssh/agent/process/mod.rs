@@ -1,4 +1,4 @@
-//! Processes: the guard above the worker, the pipe that it holds open, and how both reap and kill.
+//! Processes of an agent: the guard above the worker, the pipe that the guard holds open, killing and reaping.
 
 pub(super) mod descendants;
 pub(super) mod guard;

@@ -1,4 +1,4 @@
-//! Reaps every child of this process, those that it adopted too, until none is left.
+//! Reaps every child of this process, adopted ones included, and merges their statuses into that of the stage.
 
 use std::io;
 
@@ -9,9 +9,9 @@ use rustix::{
 
 use crate::ssh::stage::Status;
 
-/// Reaps children until there are none, and tells `reaped` of each. Blocks.
+/// Reaps children until none is left, and calls `reaped` for each. Blocks.
 ///
-/// No other thread of the process may wait for a child: the kernel gives each status once.
+/// No other thread of the process may wait for a child, because the kernel returns each status only once.
 pub(in crate::ssh::agent) fn reap_all(mut reaped: impl FnMut(Pid, Status)) -> io::Result<()> {
     loop {
         match retry_on_intr(|| wait(WaitOptions::empty())) {
@@ -27,7 +27,7 @@ pub(in crate::ssh::agent) fn reap_all(mut reaped: impl FnMut(Pid, Status)) -> io
     }
 }
 
-/// None for a process that was only stopped.
+/// Returns the status of a process that has ended, or none if the process was only stopped or continued.
 pub(in crate::ssh::agent) fn status_of(status: WaitStatus) -> Option<Status> {
     let byte = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
     let exited = status.exit_status().map(|code| Status::Exited(byte(code)));
@@ -38,8 +38,8 @@ pub(in crate::ssh::agent) fn status_of(status: WaitStatus) -> Option<Status> {
     })
 }
 
-/// How a stage ended: as its command did if that failed, else as the first of its other processes that
-/// did (in `tee >(zfs recv t)` it is the zfs that matters).
+/// The status of a stage, merged from its processes: the command's if the command failed, else that of the first
+/// adopted process that failed. (In `tee >(zfs recv t)` a failed `zfs` fails the stage.)
 #[derive(Debug, Default)]
 pub(in crate::ssh::agent) struct Merged {
     command: Option<Status>,
@@ -47,7 +47,7 @@ pub(in crate::ssh::agent) struct Merged {
 }
 
 impl Merged {
-    /// One process has ended, which `is_command` or was adopted.
+    /// Adds the status of a process that has ended: of the command if `is_command`, else of an adopted process.
     pub(in crate::ssh::agent) fn add(&mut self, is_command: bool, status: Status) {
         if is_command {
             self.command = Some(status);
@@ -56,7 +56,7 @@ impl Merged {
         }
     }
 
-    /// The status of the whole.
+    /// Returns the status of the stage, or none if the command has not ended yet.
     pub(in crate::ssh::agent) fn status(&self) -> Option<Status> {
         match self.command? {
             Status::Exited(0) => Some(self.adopted.unwrap_or(Status::Exited(0))),
@@ -65,22 +65,22 @@ impl Merged {
     }
 }
 
-/// Whether an adopted process has failed. One whose reader had left has not: a shell does not look
-/// at that either (`head -1 <(yes)`).
+/// Returns true if an adopted process has failed. A death by SIGPIPE is not a failure: a shell ignores it as well
+/// (`head -1 <(yes)`).
 fn is_failure(status: Status) -> bool {
     status != Status::Exited(0) && !is_broken_pipe(status)
 }
 
-/// A death by SIGPIPE, or a shell's word for it.
+/// Returns true for a death by SIGPIPE, and for 141, with which a shell reports one.
 pub(in crate::ssh::agent) fn is_broken_pipe(status: Status) -> bool {
     matches!(status, Status::Signaled(13) | Status::Exited(141))
 }
 
-/// The signal that ended it, also where a shell says so in an exit status.
+/// Returns the signal that ended a process, also if a shell reports it as an exit status of 128+n.
 pub(in crate::ssh::agent) fn signal_in(status: Status) -> Option<u8> {
     match status {
         Status::Signaled(number) => Some(number),
-        // 64 is the last signal there is.
+        // 64 is the highest signal number.
         Status::Exited(code @ 129..=192) => Some(code - 128),
         Status::Exited(_) => None,
     }
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_comes_first_then_whoever_failed_first() {
+    fn a_stage_has_the_status_of_its_command_or_of_the_first_adopted_process_that_failed() {
         use Status::{Exited, Signaled};
         let (command, adopted) = (true, false);
         assert_eq!(merged(&[]), None);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn shells_tell_of_signals_in_their_own_way() {
+    fn a_signal_is_found_in_the_exit_status_of_a_shell() {
         assert_eq!(signal_in(Status::Exited(137)), Some(9));
         assert_eq!(signal_in(Status::Signaled(9)), Some(9));
         for code in [0, 1, 127, 128, 255] {

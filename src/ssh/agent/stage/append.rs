@@ -1,4 +1,4 @@
-//! The file of `>>`: written in place, after what is there.
+//! The file of `>>`: bytes are written in place, after the end of the file.
 
 use std::{fs::File, io, os::unix::fs::FileTypeExt, path::Path, time::Duration};
 
@@ -9,18 +9,18 @@ use rustix::{
 
 use crate::fd::Sink;
 
-/// How often a FIFO is tried until a reader has opened it, as for `>`.
+/// The pause between two attempts to open a FIFO that has no reader yet. It is the same as for `>`.
 const FIFO_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A file that is being appended to.
 pub(super) struct Append {
     sink: Sink,
-    /// The length that it had; none for what has no length.
+    /// The length of the file before it was opened; none if it is not a regular file.
     length: Option<u64>,
 }
 
 impl Append {
-    /// Opens the file, and makes it if it is missing. Waits until a FIFO has a reader.
+    /// Opens the file, and creates it if it is missing. For a FIFO, waits until it has a reader.
     ///
     /// # Errors
     ///
@@ -28,7 +28,7 @@ impl Append {
     ///
     /// # Cancel safety
     ///
-    /// An empty file may be left behind.
+    /// Dropping the future may leave an empty file behind.
     pub(super) async fn open(path: &Path) -> io::Result<Self> {
         let file = loop {
             let path = path.to_owned();
@@ -48,14 +48,16 @@ impl Append {
         &mut self.sink
     }
 
-    /// The length that it had, in words that follow a failure.
+    /// Returns the length of the file before it was opened, in words that follow a failure. Returns an empty text if
+    /// it is not a regular file.
     pub(super) fn before(&self) -> String {
-        let before =
-            |length| format!("; it had {length} bytes before, and what follows is incomplete");
+        let before = |length| {
+            format!("; it had {length} bytes before, and the bytes after those are incomplete")
+        };
         self.length.map(before).unwrap_or_default()
     }
 
-    /// Closes it.
+    /// Closes the file, after an fsync if requested.
     ///
     /// # Errors
     ///
@@ -63,13 +65,14 @@ impl Append {
     ///
     /// # Cancel safety
     ///
-    /// Not cancel safe: it goes on, and its result is lost.
+    /// Not cancel safe: after the future is dropped the close goes on, and its result is lost.
     pub(super) async fn commit(self, fsync: bool) -> io::Result<()> {
         self.sink.close(fsync).await
     }
 }
 
-/// `None` for a FIFO without a reader: to wait for one in open(2) would block a thread for ever.
+/// Opens the file without waiting. Returns `None` for a FIFO without a reader: waiting for one in open(2) would block a
+/// thread for ever.
 fn try_open(path: &Path) -> io::Result<Option<File>> {
     let flags = OFlags::WRONLY
         | OFlags::APPEND
@@ -83,7 +86,7 @@ fn try_open(path: &Path) -> io::Result<Option<File>> {
         opened => File::from(opened?),
     };
     if !file.metadata()?.file_type().is_fifo() {
-        // A device that cannot be polled must wait in its write, not fail with EAGAIN.
+        // A write to a device that cannot be polled must block: with O_NONBLOCK it would fail with EAGAIN.
         fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
     }
     Ok(Some(file))

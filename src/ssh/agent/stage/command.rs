@@ -23,7 +23,8 @@ use crate::{
     },
 };
 
-/// Runs the command between its edges.
+/// Runs the command between its edges. Returns the status of the stage, or none if the command could not be started or
+/// killed.
 pub(super) async fn run(stage: &StageContext, command: &[u8], ends: StageEdges) -> Option<Status> {
     let StageEdges { input, output } = ends;
     let (tree, pipes) = match ProcessTree::spawn(command, input.is_some(), output.is_some()) {
@@ -38,17 +39,17 @@ pub(super) async fn run(stage: &StageContext, command: &[u8], ends: StageEdges) 
     let dead = CancellationToken::new();
     let (good, is_good) = oneshot::channel();
     let supervising = supervise(stage, tree, good, dead.clone());
-    let taking = async {
+    let feeding = async {
         if let (Some((thread, edge)), Some(stdin)) = (input, pipes.stdin) {
-            thread.run(take(edge, stdin, dead.clone())).await;
+            thread.run(feed_stdin(edge, stdin, dead.clone())).await;
         }
     };
-    let giving = async {
+    let sending = async {
         if let (Some((thread, edge)), Some(stdout)) = (output, pipes.stdout) {
-            thread.run(give(edge, stdout, is_good)).await;
+            thread.run(send_stdout(edge, stdout, is_good)).await;
         }
     };
-    tokio::join!(supervising, taking, giving).0
+    tokio::join!(supervising, feeding, sending).0
 }
 
 async fn close(end: Option<PlacedEdge>) {
@@ -57,8 +58,8 @@ async fn close(end: Option<PlacedEdge>) {
     }
 }
 
-/// Waits until the command and all its descendants have ended; kills them when something fails. Says
-/// `good` if what the command wrote is all of its output.
+/// Waits until the command and all its descendants have ended, and kills them if the order fails. Sends `good` if the
+/// bytes that the command wrote are all of its output. Cancels `dead` at the end.
 async fn supervise(
     stage: &StageContext,
     mut tree: ProcessTree,
@@ -71,7 +72,7 @@ async fn supervise(
         tokio::select! {
             biased;
             ending = tree.next() => match ending {
-                // What a killed command leaves behind is of no use.
+                // The order fails at once if the command was killed: its descendants are then killed as well.
                 Some(ProcessEnding::Command(status)) => give_up_if_killed(stage, status),
                 Some(ProcessEnding::All(status)) => break Some(status),
                 None => break None,
@@ -88,7 +89,7 @@ async fn supervise(
     };
     if let Some(status) = status {
         give_up_if_killed(stage, status);
-        // After a fault the status tells of our own SIGTERM: it must not be taken for a success.
+        // After a fault the status may be that of our own SIGTERM, which the controller must not count as a success.
         if cause.fault().is_none() {
             stage.send(&FromStage::Ended(status));
         }
@@ -100,24 +101,24 @@ async fn supervise(
     status
 }
 
-/// A command that was killed has not come to its end, so there is no end of file after its output.
-/// Exempt is a death by SIGPIPE that the next stage wanted.
+/// Fails the order if the command was killed: its output is incomplete, so no end of file may follow it. A death by
+/// SIGPIPE after the next stage has stopped reading is not a failure.
 fn give_up_if_killed(stage: &StageContext, status: Status) {
-    let was_wanted = is_broken_pipe(status) && stage.context.cause.output_stopped.is_set();
-    if let (Some(number), false) = (signal_in(status), was_wanted) {
+    let is_forgiven = is_broken_pipe(status) && stage.context.cause.output_stopped.is_set();
+    if let (Some(number), false) = (signal_in(status), is_forgiven) {
         let signal = explain::signal(number);
         let reason = format!("{}: its command was killed by {signal}", stage.context.name);
         stage.context.cause.give_up(reason);
     }
 }
 
-/// Gives the command its input. Its stdin is closed after a verified end, or when it is dead: a pipe
-/// cannot say that something broke, and `cat > copy` must not end happily on half its input.
-async fn take(mut edge: ConnectedEdge, stdin: Stdin, dead: CancellationToken) {
+/// Writes the input to the command's stdin. Closes stdin after a verified end of the input, or when the command is
+/// dead: a pipe cannot report a failure, and `cat > copy` must not succeed with half its input.
+async fn feed_stdin(mut edge: ConnectedEdge, stdin: Stdin, dead: CancellationToken) {
     let Stdin { pipe, hold } = stdin;
     let sink = match Sink::new(pipe, "the command's input") {
         Ok(mut sink) => {
-            take_into(&mut edge, &mut sink, &dead).await;
+            write_input(&mut edge, &mut sink, &dead).await;
             Some(sink)
         }
         Err(error) => {
@@ -135,14 +136,14 @@ async fn take(mut edge: ConnectedEdge, stdin: Stdin, dead: CancellationToken) {
             hold.release();
         }
         if !edge.cause.input_stopped.is_set() {
-            // Fails only where the peer is gone by now: it had given everything.
+            // This fails only if the peer is gone, and all its bytes have arrived.
             let _ = edge.stream.confirm();
         }
     }
     edge.close().await;
 }
 
-async fn take_into(edge: &mut ConnectedEdge, sink: &mut Sink, dead: &CancellationToken) {
+async fn write_input(edge: &mut ConnectedEdge, sink: &mut Sink, dead: &CancellationToken) {
     let drained = tokio::select! {
         biased;
         drained = edge.drain(sink) => Some(drained),
@@ -156,7 +157,7 @@ async fn take_into(edge: &mut ConnectedEdge, sink: &mut Sink, dead: &Cancellatio
                 "cannot write to the command at byte {offset}: {error}"
             ));
         }
-        // It closed its stdin early, or ended without having read all.
+        // The command closed its stdin early, or ended before it had read all of its input.
         Some(Err(Trouble::Local(..))) | None => {
             if !edge.cause.has_failed() {
                 edge.cause.input_stopped.set();
@@ -166,9 +167,9 @@ async fn take_into(edge: &mut ConnectedEdge, sink: &mut Sink, dead: &Cancellatio
     }
 }
 
-/// Sends what the command writes, and a FIN once it is `good`.
-async fn give(mut edge: ConnectedEdge, stdout: OwnedFd, good: oneshot::Receiver<()>) {
-    match give_from(&mut edge, stdout, good).await {
+/// Sends the command's stdout, and a FIN after `good` has arrived.
+async fn send_stdout(mut edge: ConnectedEdge, stdout: OwnedFd, good: oneshot::Receiver<()>) {
+    match read_output(&mut edge, stdout, good).await {
         Ok(()) | Err(Trouble::Elsewhere) => {}
         Err(Trouble::Stopped) => edge.cause.output_stopped.set(),
         Err(Trouble::Stream(error)) => edge.broken(error),
@@ -181,7 +182,7 @@ async fn give(mut edge: ConnectedEdge, stdout: OwnedFd, good: oneshot::Receiver<
     edge.close().await;
 }
 
-async fn give_from(
+async fn read_output(
     edge: &mut ConnectedEdge,
     stdout: OwnedFd,
     good: oneshot::Receiver<()>,
@@ -189,7 +190,7 @@ async fn give_from(
     let mut source = Source::new(stdout).map_err(|error| Trouble::Local(error, 0))?;
     let filled = edge.fill(&mut source).await;
     if let Err(Trouble::Stopped) = filled {
-        // Before the pipe is closed, so that a death by SIGPIPE finds its excuse.
+        // The flag is set before the pipe is closed: the death by SIGPIPE that follows is then forgiven.
         edge.cause.output_stopped.set();
     }
     drop(source);

@@ -1,4 +1,4 @@
-//! A stage that sends several files, one after the other: for rdcat.
+//! The stage of rdcat: sends several files, one after the other.
 
 use std::{io, path::PathBuf};
 
@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// Sends all that can be opened. The status is 1 where some could not.
+/// Sends every file that can be opened. The status is 1 if a file could not be opened, else 0.
 pub(super) async fn run(
     stage: &StageContext,
     paths: Vec<Vec<u8>>,
@@ -39,8 +39,8 @@ async fn send(stage: StageContext, mut edge: ConnectedEdge, paths: Vec<Vec<u8>>)
     read::conclude(&stage, edge, &at, sent).await
 }
 
-/// Sends one file. The inner error is that of one of which nothing was sent: the next one may follow. After one
-/// that fails later nothing may, since it would look like the rest of it.
+/// Sends one file. The inner error is that of a file none of whose bytes were sent: the next file may follow. A file
+/// that fails after its first byte ends the output, because the next file would look like the rest of this one.
 async fn send_one(
     edge: &mut ConnectedEdge,
     path: &std::path::Path,
@@ -55,7 +55,7 @@ async fn send_one(
     }
 }
 
-/// Returns the words that cat has for the error: its name, without its number.
+/// Returns the text of an error as cat shows it: without the number of the error.
 fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     match text.split_once(" (os error") {

@@ -1,4 +1,4 @@
-//! The stage as an application of the agent: its order, its messages, its progress, its report.
+//! The stage as an application of the agent: handles its order, its messages, its progress and its report.
 
 use std::{
     future::pending,
@@ -19,10 +19,10 @@ use crate::ssh::{
     stage::{FromStage, StageOrder, StageReport, Status, ToStage},
 };
 
-/// How often the controller is told how far the stage is.
+/// The pause between two progress messages to the controller.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A stage from its order to its report.
+/// The job of a stage, from its order to its report.
 pub(in crate::ssh::agent) struct StageJob {
     stage: StageContext,
     order: StageOrder,
@@ -40,7 +40,7 @@ impl Job for StageJob {
     ) -> Result<Self, String> {
         let order: StageOrder = order
             .decode()
-            .map_err(|error| format!("the order made no sense ({error})"))?;
+            .map_err(|error| format!("received an invalid order ({error})"))?;
         let meter = |id: Option<EdgeId>, direction| {
             id.map_or_else(|| Ok(Arc::default()), |id| edges.meter(id, direction))
         };
@@ -99,7 +99,7 @@ impl Job for StageJob {
 }
 
 impl StageJob {
-    /// Tells the controller how far the stage is, again and again.
+    /// Sends the progress of the stage to the controller, whenever bytes have moved. Does not return.
     async fn show_progress(&self) {
         let mut ticks = interval(PROGRESS_INTERVAL);
         let mut shown = (0, 0);
@@ -124,7 +124,7 @@ async fn receive(stage: &StageContext, mut messages: Messages) {
         match message.decode() {
             Ok(ToStage::Proceed) => stage.proceed.cancel(),
             Err(error) => {
-                let text = format!("what came from the controller made no sense ({error})");
+                let text = format!("received an invalid message from the controller ({error})");
                 stage.context.fail(FaultKind::Ordered, &text);
             }
         }

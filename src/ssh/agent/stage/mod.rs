@@ -1,4 +1,4 @@
-//! What a stage does once its edges stand: a command, or a file.
+//! The application *stage*: runs a command, or reads or writes files, between connected edges.
 
 mod append;
 mod command;
@@ -25,19 +25,19 @@ pub(super) struct StageContext {
     pub(super) context: JobContext,
     /// Cancelled when every earlier stage has succeeded.
     pub(super) proceed: CancellationToken,
-    /// fsync files before they are committed.
+    /// Whether files are fsynced before they are committed.
     pub(super) fsync: bool,
 }
 
-/// The stage's edges, where it has any.
+/// The input and the output edge of a stage, each if it has one.
 pub(super) struct StageEdges {
     pub(super) input: Option<PlacedEdge>,
     pub(super) output: Option<PlacedEdge>,
 }
 
 impl StageContext {
-    /// Does the work, and returns when nothing of it runs any more and both edges are closed. The
-    /// status is none where nothing began.
+    /// Does the work of the stage. Returns its status when all of its processes have exited and both edges are
+    /// closed. The status is none if the work never began.
     pub(super) async fn run(&self, work: StageWork, ends: StageEdges) -> Option<Status> {
         match work {
             StageWork::Command(command) => command::run(self, &command, ends).await,
@@ -53,12 +53,12 @@ impl StageContext {
     fn send(&self, message: &FromStage) {
         match Payload::encode(message) {
             Ok(payload) => self.context.outbox.send(FromAgent::Application(payload)),
-            // Only a path that fills an order, with a reason behind it, is too long.
+            // Only a message with a path of nearly 256 KiB and the reason of a failure can be too long.
             Err(error) => self.context.fail_local(&error.to_string()),
         }
     }
 
-    /// Waits until every earlier stage has succeeded. Returns false where that will not happen.
+    /// Waits until every earlier stage has succeeded. Returns false if this stage has to end before that.
     async fn may_proceed(&self) -> bool {
         tokio::select! {
             () = self.proceed.cancelled() => true,

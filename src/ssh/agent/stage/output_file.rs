@@ -1,20 +1,20 @@
-//! The file of `>` or `>>`.
+//! The output file of a stage: of `>` or `>>`.
 
 use std::{io, path::Path};
 
 use super::append::Append;
 use crate::fd::{OutputTarget, Sink};
 
-/// A file being written.
+/// An output file while it is written.
 pub(super) enum OutputFile {
-    /// Takes its name at the commit.
+    /// The file of `>`: it gets its name at the commit.
     Target(OutputTarget),
-    /// Written in place, after what was there.
+    /// The file of `>>`: it is written in place, after its end.
     Append(Append),
 }
 
 impl OutputFile {
-    /// Opens what is to be written.
+    /// Opens the file: for `>>` if `append` is true, else for `>`.
     ///
     /// # Errors
     ///
@@ -22,7 +22,7 @@ impl OutputFile {
     ///
     /// # Cancel safety
     ///
-    /// That of [`OutputTarget::create`]; an empty file may be left where one was to be appended to.
+    /// That of [`OutputTarget::create`]. For `>>`, dropping the future may leave an empty file behind.
     pub(super) async fn open(path: &Path, append: bool) -> io::Result<Self> {
         if append {
             Append::open(path).await.map(Self::Append)
@@ -38,7 +38,8 @@ impl OutputFile {
         }
     }
 
-    /// What it was before, in words that follow a failure; nothing where it still is.
+    /// Returns the state of the file before it was opened, in words that follow a failure. Returns an empty text if a
+    /// failure leaves the old file unchanged.
     pub(super) fn before(&self) -> String {
         match self {
             Self::Target(_) => String::new(),
@@ -46,7 +47,7 @@ impl OutputFile {
         }
     }
 
-    /// Closes it, and gives it its name.
+    /// Closes the file, and gives it its name.
     ///
     /// # Errors
     ///
@@ -54,7 +55,7 @@ impl OutputFile {
     ///
     /// # Cancel safety
     ///
-    /// Not cancel safe: it goes on, and its result is lost.
+    /// Not cancel safe: after the future is dropped the commit goes on, and its result is lost.
     pub(super) async fn commit(self, fsync: bool) -> io::Result<()> {
         match self {
             Self::Target(target) => target.commit(fsync).await,

@@ -1,4 +1,4 @@
-//! A path as the user typed it.
+//! Expands a path that the user typed.
 
 use std::{
     env,
@@ -7,7 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The path, with a leading `~/` as the home directory: no shell sees it that would do that.
+/// Returns the path with a leading `~/` replaced by the home directory. No shell handles the path, so the agent
+/// expands it.
 pub(super) fn resolve(path: Vec<u8>) -> PathBuf {
     in_home(path, env::var_os("HOME"))
 }
@@ -24,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn home_is_found() {
+    fn only_a_leading_tilde_and_slash_means_the_home_directory() {
         let home = Some(OsString::from("/home/u"));
         let path = |text: &str| in_home(text.as_bytes().to_vec(), home.clone());
         assert_eq!(path("~/a b"), Path::new("/home/u/a b"));

@@ -1,4 +1,4 @@
-//! A command in the user's shell, with everything that it starts.
+//! A command in the user's login shell, with all processes that it starts.
 
 use std::{
     env,
@@ -29,42 +29,42 @@ use crate::ssh::{
     stage::Status,
 };
 
-/// Something ended.
+/// An event of a process tree: a process has ended.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ProcessEnding {
-    /// The command itself; what it started may still run.
+    /// The command itself has ended, with this status. Processes that it started may still run.
     Command(Status),
-    /// The last of all its processes; the status is that of the stage.
+    /// The last process has ended. The status is that of the stage.
     All(Status),
 }
 
-/// A running command.
+/// A running command and all its descendants.
 pub(super) struct ProcessTree {
     endings: mpsc::UnboundedReceiver<ProcessEnding>,
-    /// Hangs up when nothing is left.
+    /// Disconnected when the last process has been reaped.
     ended: Option<blocking_mpsc::Receiver<()>>,
-    /// Waited for by the reaper: tokio, which waits for a child that was dropped, is to keep out of it.
+    /// Kept, because tokio waits for a child whose handle was dropped: only the reaper may wait for the command.
     _command: Child,
 }
 
-/// This end of the command's pipes, where it has any.
+/// This process's ends of the command's pipes, each if there is one.
 pub(super) struct Pipes {
     pub(super) stdin: Option<Stdin>,
     pub(super) stdout: Option<OwnedFd>,
 }
 
-/// The pipe to the command's stdin.
+/// The pipe to the command's stdin, and the guard's hold on it.
 pub(super) struct Stdin {
     pub(super) pipe: OwnedFd,
     pub(super) hold: Option<Hold>,
 }
 
 impl ProcessTree {
-    /// Runs `command` in the user's login shell, in a process group of its own. Its stderr is ours.
+    /// Runs `command` in the user's login shell, in a process group of its own. It inherits this process's stderr.
     ///
     /// # Errors
     ///
-    /// A sentence for the user when the shell cannot be started.
+    /// A sentence for the user, if the shell cannot be started.
     pub(super) fn spawn(
         command: &[u8],
         has_input: bool,
@@ -97,7 +97,8 @@ impl ProcessTree {
         spawned.map_err(|error| format!("cannot run the shell {}: {error}", shell.display()))
     }
 
-    /// Reaps on a thread of its own: nothing else in this process starts children, or waits for any.
+    /// Starts the thread that reaps the command and its descendants. No other part of this process may start children
+    /// or wait for them.
     fn watch(child: Child) -> io::Result<Self> {
         let number = child.id().and_then(|id| i32::try_from(id).ok());
         let command = number.and_then(Pid::from_raw);
@@ -127,7 +128,7 @@ impl ProcessTree {
         })
     }
 
-    /// What ends next; none after the last.
+    /// Waits for the next ending. Returns none after [`ProcessEnding::All`].
     ///
     /// # Cancel safety
     ///
@@ -136,15 +137,15 @@ impl ProcessTree {
         self.endings.recv().await
     }
 
-    /// Ends all of it, within seconds. Only the first call does anything.
+    /// Ends all processes of the tree, within 3 s. A second call does nothing.
     ///
     /// # Errors
     ///
-    /// The processes that could not be killed.
+    /// The names of the processes that could not be killed.
     ///
     /// # Cancel safety
     ///
-    /// It goes on when the future is dropped.
+    /// Dropping the future does not stop the killing, and loses its result.
     pub(super) async fn kill(&mut self) -> Result<(), Vec<String>> {
         let Some(ended) = self.ended.take() else {
             return Ok(());
@@ -156,14 +157,14 @@ impl ProcessTree {
     }
 }
 
-/// A pipe for the command to read from, which the guard holds open.
+/// Makes the pipe for the command's stdin, and makes the guard hold it open.
 fn stdin() -> io::Result<(Stdio, Option<Stdin>)> {
     let (reader, pipe) = pipe_with(PipeFlags::CLOEXEC)?;
     let hold = Hold::on(&pipe);
     Ok((reader.into(), Some(Stdin { pipe, hold })))
 }
 
-/// The user's login shell, as sshd and login tell it.
+/// Returns the user's login shell: the value of `SHELL`, which sshd and login set, or `/bin/sh`.
 fn shell(variable: Option<OsString>) -> OsString {
     variable
         .filter(|shell| !shell.is_empty())

@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// Drains the input to nothing, if there is one, and when all before it has succeeded sends the file.
+/// Reads the input to its end, if there is one, waits until all earlier stages have succeeded, and sends the file.
 pub(super) async fn run(stage: &StageContext, path: PathBuf, ends: StageEdges) -> Option<Status> {
     let StageEdges { input, output } = ends;
     let start = CancellationToken::new();
@@ -38,7 +38,7 @@ pub(super) async fn run(stage: &StageContext, path: PathBuf, ends: StageEdges) -
     tokio::join!(draining, sending).1
 }
 
-/// Reads the input to its end, and confirms it.
+/// Reads the input to its end, discards it, and confirms it.
 async fn discard(mut edge: ConnectedEdge) {
     match edge.drain(&mut tokio::io::sink()).await {
         Ok(()) => {
@@ -51,7 +51,7 @@ async fn discard(mut edge: ConnectedEdge) {
     edge.close().await;
 }
 
-/// Sends the file once it may `start`.
+/// Sends the file after `start` is cancelled.
 async fn send(
     stage: StageContext,
     mut edge: ConnectedEdge,
@@ -63,7 +63,8 @@ async fn send(
     conclude(&stage, edge, &path, sent).await
 }
 
-/// Ends the output of a stage that has sent files, the last of them `path`: with its FIN if all went well.
+/// Ends the output of a stage that has sent files: with a FIN if it succeeded, else with the failure. `path` is the
+/// last file that it sent.
 pub(super) async fn conclude(
     stage: &StageContext,
     mut edge: ConnectedEdge,

@@ -14,8 +14,8 @@ use crate::ssh::{
     stage::{FromStage, Status},
 };
 
-/// Writes the input to the file, commits it when all before it has succeeded, and then gives the next
-/// stage an empty stream.
+/// Writes the input to the file, commits the file when all earlier stages have succeeded, and then sends an empty
+/// output.
 pub(super) async fn run(
     stage: &StageContext,
     path: PathBuf,
@@ -36,13 +36,13 @@ pub(super) async fn run(
     };
     let ending = async {
         if let Some((thread, edge)) = output {
-            thread.run(give_nothing(edge, committed.clone())).await;
+            thread.run(send_nothing(edge, committed.clone())).await;
         }
     };
     tokio::join!(storing, ending).0
 }
 
-/// Creates or truncates the file.
+/// Creates or truncates the file of a stage without input. Returns true if the file is committed.
 async fn create(stage: &StageContext, path: &Path, append: bool) -> bool {
     let creating = async {
         let file = OutputFile::open(path, append).await?;
@@ -67,7 +67,7 @@ async fn create(stage: &StageContext, path: &Path, append: bool) -> bool {
     matches!(created, Ok(true))
 }
 
-/// Writes the input to the file.
+/// Writes the input to the file. Returns true if the file is committed.
 async fn store(stage: StageContext, mut edge: ConnectedEdge, path: PathBuf, append: bool) -> bool {
     let stored = match open(&edge, &path, append).await {
         Ok(file) => store_into(&stage, &mut edge, file).await,
@@ -77,7 +77,7 @@ async fn store(stage: StageContext, mut edge: ConnectedEdge, path: PathBuf, appe
     match stored {
         Ok(()) => {
             stage.send(&FromStage::Ended(Status::Exited(0)));
-            // Fails only where the peer is gone by now: it had given everything.
+            // This fails only if the peer is gone, and all its bytes have arrived.
             let _ = edge.stream.confirm();
         }
         Err((what, trouble, before)) => tell(&stage, &edge, &path, what, trouble, &before),
@@ -91,8 +91,8 @@ async fn open(edge: &ConnectedEdge, path: &Path, append: bool) -> Result<OutputF
     opened.map_err(|error| Trouble::Local(error, 0))
 }
 
-/// Everything from the first byte to the commit. An error says what was tried, and what the file was
-/// before where it is not that any more.
+/// Writes the input to the opened file and commits it. An error has the step that failed, and the earlier state of the
+/// file if the failure leaves it changed.
 async fn store_into(
     stage: &StageContext,
     edge: &mut ConnectedEdge,
@@ -136,13 +136,13 @@ fn tell(
     }
 }
 
-/// An empty stream, once the file is committed.
-async fn give_nothing(mut edge: ConnectedEdge, committed: CancellationToken) {
-    let given = match edge.until(committed.cancelled()).await {
+/// Sends an empty output after the file is committed.
+async fn send_nothing(mut edge: ConnectedEdge, committed: CancellationToken) {
+    let sent = match edge.until(committed.cancelled()).await {
         Ok(()) => edge.finish().await,
         Err(trouble) => Err(trouble),
     };
-    match given {
+    match sent {
         Err(Trouble::Stopped) => edge.cause.output_stopped.set(),
         Err(Trouble::Stream(error)) => edge.broken(error),
         Ok(()) | Err(Trouble::Local(..) | Trouble::Elsewhere) => {}

@@ -1,4 +1,4 @@
-//! A controller of a few lines: it brings up agents, and lets the tests speak to them.
+//! A small controller: it starts agents, and sends and receives messages for the tests.
 
 use std::{process::Stdio, time::Duration};
 
@@ -29,7 +29,7 @@ pub(super) struct TestAgent {
     pub(super) guard: std::process::Child,
     pub(super) input: Option<FramedWrite<pipe::Sender, LengthDelimitedCodec>>,
     output: FramedRead<pipe::Receiver, LengthDelimitedCodec>,
-    /// What was received and is none of the test's business, such as warnings.
+    /// Messages that were received and that most tests skip, such as warnings.
     pub(super) seen: Vec<FromAgent>,
 }
 
@@ -63,7 +63,7 @@ impl TestAgent {
         agent
     }
 
-    /// Lets the stage go on to its commit.
+    /// Tells the stage to proceed to its commit.
     pub(super) async fn proceed(&mut self) {
         let message = Payload::encode(&ToStage::Proceed).unwrap();
         self.send(ToAgent::Application(message)).await;
@@ -74,7 +74,7 @@ impl TestAgent {
         self.input.as_mut().unwrap().send(bytes).await.unwrap();
     }
 
-    /// The next message that is not just news.
+    /// Returns the next message, except those that only inform the user.
     pub(super) async fn next(&mut self) -> FromAgent {
         loop {
             let frame = timeout(generous(), self.output.next())
@@ -95,7 +95,7 @@ impl TestAgent {
         }
     }
 
-    /// The next message that is not just news, which is one of the stage's.
+    /// Returns the next message, which must be one of the stage, except those that only inform the user.
     pub(super) async fn next_of_stage(&mut self) -> FromStage {
         match self.next().await {
             FromAgent::Application(message) => message.decode().unwrap(),
@@ -118,7 +118,7 @@ impl TestAgent {
         );
     }
 
-    /// Everything up to the report, and how the guard exited.
+    /// Returns the stage's messages up to the report, the report, and the exit status of the guard.
     pub(super) async fn end(&mut self) -> (Vec<FromStage>, TestReport, i32) {
         let mut messages = Vec::new();
         let report = loop {
@@ -138,7 +138,7 @@ impl TestAgent {
         (messages, report, self.exit().await)
     }
 
-    /// As a shell would show it.
+    /// Waits for the guard, and returns its exit status as a shell shows it.
     pub(super) async fn exit(&mut self) -> i32 {
         use std::os::unix::process::ExitStatusExt;
         let waiting = async {
@@ -174,14 +174,14 @@ pub(super) async fn skip_to_greeting(output: &mut (impl AsyncRead + Unpin)) {
     }
 }
 
-/// What a stage's agent says last.
+/// The report of a stage's agent.
 #[derive(Debug)]
 pub(super) struct TestReport {
     pub(super) fault: Option<WorkFault>,
     pub(super) stage: StageReport,
 }
 
-/// A pipeline that runs: its agents, and the controller's own edges.
+/// A running pipeline: its agents, and the controller's own edges.
 pub(super) struct TestPipeline {
     pub(super) agents: Vec<TestAgent>,
     pub(super) input: Option<Stream>,
@@ -192,7 +192,7 @@ pub(super) fn command(text: &str) -> StageWork {
     StageWork::Command(text.into())
 }
 
-/// Orders for the default stream over TCP.
+/// Returns the default stream over TCP, for orders.
 pub(super) fn stream_order() -> StreamOrder {
     StreamOrder {
         transport: TransportOrder::Tcp,
@@ -213,7 +213,7 @@ pub(super) fn stream_order() -> StreamOrder {
 pub(super) const INPUT: EdgeId = EdgeId(0);
 pub(super) const OUTPUT: EdgeId = EdgeId(1);
 
-/// An order for a stage with these edges: [`INPUT`] and [`OUTPUT`].
+/// Returns an order for a stage with these edges, whose ids are [`INPUT`] and [`OUTPUT`].
 pub(super) fn order(number: u32, work: StageWork, edges: Vec<EdgeOrder>) -> Order {
     let id = |id| edges.iter().map(|edge| edge.id).find(|of| *of == id);
     let stage = StageOrder {
@@ -255,7 +255,7 @@ pub(super) async fn dial(port: u16, key: &GeneratedKey, direction: Direction) ->
 }
 
 impl TestPipeline {
-    /// Brings up one agent for each of `works`, and says `Go`.
+    /// Starts one agent for each of `works`, connects their edges, and sends `Go`.
     pub(super) async fn start(works: Vec<StageWork>, has_input: bool) -> Self {
         let count = works.len();
         let keys: Vec<_> = (0..=count).map(|_| Key::generate().unwrap()).collect();
@@ -271,7 +271,7 @@ impl TestPipeline {
             agent.send(ToAgent::Order(Box::new(order))).await;
             agents.push(agent);
         }
-        // All of them before anybody dials: an edge that stands says so, in between.
+        // All agents listen before any of them dials: a connected edge sends a message of its own.
         let mut listening = Vec::new();
         for (index, agent) in agents.iter_mut().enumerate() {
             let inputs = usize::from(index > 0 || has_input);
@@ -316,7 +316,7 @@ impl TestPipeline {
         }
     }
 
-    /// Reads the output to its end, and confirms it.
+    /// Returns the output up to its end, and confirms it.
     pub(super) async fn read(&mut self) -> Result<Vec<u8>, std::io::Error> {
         let mut bytes = Vec::new();
         timeout(generous(), self.output.read_to_end(&mut bytes))
@@ -327,15 +327,15 @@ impl TestPipeline {
     }
 }
 
-/// What an agent with that status says at its end, and nothing else.
+/// Asserts that the agent ends with this status and without a fault. Returns its report.
 pub(super) async fn ends_with(agent: &mut TestAgent, status: Status) -> StageReport {
     let report = ends(agent).await;
     assert_eq!(report.status, Some(status), "{report:?}");
     report
 }
 
-/// The same where the command died of SIGPIPE: some shells become a last command, and others wait for
-/// it and tell its end by their own status.
+/// Asserts that the agent ends with SIGPIPE or 141 and without a fault. Returns its report. Some shells replace
+/// themselves by their last command; others wait for it and exit with 141.
 pub(super) async fn ends_by_broken_pipe(agent: &mut TestAgent) -> StageReport {
     let report = ends(agent).await;
     assert!(report.status.is_some_and(is_broken_pipe), "{report:?}");

@@ -1,4 +1,4 @@
-//! Nothing stays behind, however anybody dies.
+//! No process stays behind when a worker, a guard, a controller or a command is killed.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use crate::ssh::{
     stage::Status,
 };
 
-/// Commands that are hard to get rid of. `$MARK` makes them known to [`left`].
+/// Commands whose processes are hard to end: they ignore SIGTERM, leave the session, fork or wait.
 const STUBBORN: [&str; 6] = [
     "sleep 1000 & wait",
     "setsid sleep 1000 & wait",
@@ -28,14 +28,15 @@ const STUBBORN: [&str; 6] = [
     "cat > /dev/null; sleep 1000",
 ];
 
-/// A command whose every process has an open file of its own kind, by which it is found.
+/// Returns a command that runs `text` with a mark file open as descriptor 9. All its processes inherit the descriptor,
+/// by which [`left`] finds them.
 fn marked(directory: &Path, text: &str) -> String {
     let mark = directory.join("mark");
     fs::write(&mark, "").unwrap();
     format!("exec 9<{}; echo begun; {text}", mark.display())
 }
 
-/// Processes that have the mark open.
+/// Returns the processes that have the mark file open.
 fn left(directory: &Path) -> Vec<String> {
     let mark = directory.join("mark");
     let processes = fs::read_dir("/proc").unwrap().flatten();
@@ -48,7 +49,7 @@ fn left(directory: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Waits until no marked process is left, which is promised five seconds after a death.
+/// Waits until no marked process is left. rdpipe promises that within five seconds.
 async fn none_left(directory: &Path, since: Instant) {
     let limit = limit(Duration::from_secs(5));
     while !left(directory).is_empty() {
@@ -57,10 +58,10 @@ async fn none_left(directory: &Path, since: Instant) {
     }
 }
 
-/// The worker: the only child of the guard.
+/// Returns the worker: the only child of the guard.
 fn worker(agent: &TestAgent) -> Pid {
     let tasks = fs::read_dir(format!("/proc/{}/task", agent.guard.id())).unwrap();
-    // It is the child of whichever thread the test ran on.
+    // Any thread of the guard may have started the worker, so the children of all threads are read.
     let children = tasks
         .flatten()
         .map(|task| fs::read_to_string(task.path().join("children")));
@@ -73,7 +74,7 @@ fn pid(child: &std::process::Child) -> Pid {
     Pid::from_child(child)
 }
 
-/// A stage that has begun.
+/// Starts a stage, and returns when its command has begun.
 async fn begun(directory: &Path, text: &str) -> TestPipeline {
     use tokio::io::AsyncReadExt;
     let mut pipeline = TestPipeline::start(vec![command(&marked(directory, text))], true).await;
@@ -87,7 +88,7 @@ async fn begun(directory: &Path, text: &str) -> TestPipeline {
 }
 
 #[tokio::test]
-async fn a_killed_worker_leaves_nothing() {
+async fn a_killed_worker_leaves_no_process_behind() {
     for text in STUBBORN {
         let directory = tempfile::tempdir().unwrap();
         let mut pipeline = begun(directory.path(), text).await;
@@ -99,7 +100,7 @@ async fn a_killed_worker_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_killed_guard_leaves_nothing() {
+async fn a_killed_guard_leaves_no_process_behind() {
     for text in STUBBORN {
         let directory = tempfile::tempdir().unwrap();
         let mut pipeline = begun(directory.path(), text).await;
@@ -111,7 +112,7 @@ async fn a_killed_guard_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_controller_that_is_gone_leaves_nothing() {
+async fn a_controller_that_is_gone_leaves_no_process_behind() {
     for text in STUBBORN {
         let directory = tempfile::tempdir().unwrap();
         let mut pipeline = begun(directory.path(), text).await;
@@ -126,9 +127,10 @@ async fn a_controller_that_is_gone_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_killed_command_leaves_nothing() {
+async fn a_killed_command_leaves_no_process_behind() {
     let directory = tempfile::tempdir().unwrap();
-    // The command dies when it is told to: what it wrote before would race with the abort that follows its death.
+    // The command dies at a time that the test chooses: bytes that it wrote shortly before would race with the abort
+    // that follows its death.
     let text = "sleep 1000 & setsid sleep 1000 & read line; kill -9 $$";
     let mut pipeline = begun(directory.path(), text).await;
     let mut input = pipeline.input.take().unwrap();
@@ -143,7 +145,7 @@ async fn a_killed_command_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn half_an_input_is_no_end_of_file() {
+async fn a_command_sees_no_end_of_file_after_half_an_input() {
     let directory = tempfile::tempdir().unwrap();
     let copy = directory.path().join("copy");
     let text = format!("cat > {}; echo done > {0}.end", copy.display());
@@ -161,7 +163,7 @@ async fn half_an_input_is_no_end_of_file() {
 }
 
 #[tokio::test]
-async fn a_killed_worker_ends_no_input() {
+async fn a_command_sees_no_end_of_file_when_its_worker_is_killed() {
     let directory = tempfile::tempdir().unwrap();
     let copy = directory.path().join("copy");
     let text = format!("cat > {}; echo done > {0}.end", copy.display());
@@ -178,7 +180,7 @@ async fn a_killed_worker_ends_no_input() {
 }
 
 #[tokio::test]
-async fn signals_and_garbage_end_a_stage() {
+async fn a_signal_or_an_invalid_message_ends_a_stage() {
     use bytes::Bytes;
     use futures::SinkExt;
     let directory = tempfile::tempdir().unwrap();
@@ -196,13 +198,13 @@ async fn signals_and_garbage_end_a_stage() {
     let garbage = Bytes::from_static(b"\xff\xff\xff");
     agent.input.as_mut().unwrap().send(garbage).await.unwrap();
     let (_, report, exit) = agent.end().await;
-    assert!(report.fault.unwrap().text.contains("made no sense"));
+    assert!(report.fault.unwrap().text.contains("invalid message"));
     assert_eq!(exit, 1);
     assert!(left(directory.path()).is_empty());
 }
 
 #[tokio::test]
-async fn a_silent_controller_counts_as_gone() {
+async fn a_stage_ends_after_a_silent_controller_has_timed_out() {
     let mut agent = TestAgent::start().await;
     let mut order = super::controller::order(1, command("sleep 1000"), vec![]);
     order.stream.timeout_ms = u64::try_from(patience(Duration::from_secs(1)).as_millis()).unwrap();
@@ -211,6 +213,6 @@ async fn a_silent_controller_counts_as_gone() {
     agent.send(ToAgent::Go).await;
     let (messages, report, exit) = agent.end().await;
     assert_eq!((messages, exit), (vec![], 1));
-    assert!(report.fault.unwrap().text.starts_with("nothing was heard"));
+    assert!(report.fault.unwrap().text.starts_with("received nothing"));
     assert!(agent.seen.contains(&FromAgent::Pong));
 }

@@ -1,4 +1,4 @@
-//! Orders with any number of edges, and applications' messages both ways.
+//! Orders with any number of edges, and the messages of an application in both directions.
 
 use std::{
     collections::BTreeMap,
@@ -34,8 +34,8 @@ use crate::{
     },
 };
 
-/// An application that moves four bytes over each of its edges and answers every message with the same,
-/// up to "end".
+/// An application that moves four bytes over each of its edges and sends every message back. It ends after the
+/// message "end".
 struct Echo {
     context: JobContext,
     directions: BTreeMap<EdgeId, EdgeDirection>,
@@ -126,7 +126,7 @@ impl EchoSession {
     }
 }
 
-/// Serves one order for [`Echo`] at the other end of `stream`.
+/// Runs a worker that serves one order for [`Echo`], in this process, at the other end of `stream`.
 async fn serve(stream: DuplexStream) {
     let (input, output) = split(stream);
     let opened = control::open(input, output, addresses::hello()).await;
@@ -157,7 +157,7 @@ fn with(direction: EdgeDirection, mut edge: EdgeOrder) -> EdgeOrder {
     edge
 }
 
-/// The other end of an edge: sends, receives, or both, the opposite of what the agent does.
+/// The other end of an edge: it receives where the agent sends, and sends where the agent receives.
 async fn other_end(port: u16, key: &GeneratedKey, direction: EdgeDirection) -> Stream {
     let opposite = match direction {
         EdgeDirection::Send => Direction::Receive,
@@ -167,13 +167,13 @@ async fn other_end(port: u16, key: &GeneratedKey, direction: EdgeDirection) -> S
     dial(port, key, opposite).await
 }
 
-/// Brings up an agent with edges of these directions, and moves bytes and messages over all of them.
+/// Starts an agent with edges of these directions, and moves bytes and messages over all of them.
 async fn bring_up(directions: &[EdgeDirection]) {
     let (ours, theirs) = duplex(1 << 16);
     let controlling = async {
         let mut session = EchoSession::open(ours).await;
         assert!(matches!(session.next().await, FromAgent::Hello(_)));
-        // Ids are names, and need not be counted from 0.
+        // Ids need not be consecutive or begin with 0.
         let ids = (0..).map(|n| EdgeId(7 + 1000 * n));
         let edges: Vec<_> = ids.zip(directions).collect();
         let keys: BTreeMap<_, _> = edges
@@ -231,7 +231,7 @@ async fn bring_up(directions: &[EdgeDirection]) {
 }
 
 #[tokio::test]
-async fn an_order_has_any_number_of_edges() {
+async fn an_agent_serves_any_number_of_edges() {
     use EdgeDirection::{Both, Receive, Send};
     for directions in [
         &[][..],
@@ -245,7 +245,7 @@ async fn an_order_has_any_number_of_edges() {
 }
 
 #[tokio::test]
-async fn an_order_that_contradicts_itself_is_a_fault() {
+async fn an_order_that_contradicts_itself_is_refused() {
     let key = Key::generate().unwrap();
     let twice = vec![edge(INPUT, &key, true), edge(INPUT, &key, true)];
     let backwards = vec![with(EdgeDirection::Both, edge(OUTPUT, &key, true))];
@@ -264,7 +264,7 @@ async fn an_order_that_contradicts_itself_is_a_fault() {
 }
 
 #[tokio::test]
-async fn requests_for_edges_that_are_not_there_do_no_harm() {
+async fn requests_about_edges_that_the_order_does_not_have_are_ignored() {
     let mut agent = TestAgent::start().await;
     let order = super::controller::order(1, command("true"), vec![]);
     agent.send(ToAgent::Order(Box::new(order))).await;
@@ -275,7 +275,7 @@ async fn requests_for_edges_that_are_not_there_do_no_harm() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_none_of_the_application_ends_the_work() {
+async fn a_message_that_the_application_cannot_decode_ends_the_work() {
     let mut agent = TestAgent::start().await;
     let order = super::controller::order(1, command("sleep 1000"), vec![]);
     agent.send(ToAgent::Order(Box::new(order))).await;
@@ -285,5 +285,5 @@ async fn a_message_that_is_none_of_the_application_ends_the_work() {
     let (_, report, _) = agent.end().await;
     let fault = report.fault.unwrap();
     assert_eq!(fault.kind, FaultKind::Ordered);
-    assert!(fault.text.contains("made no sense"), "{}", fault.text);
+    assert!(fault.text.contains("invalid message"), "{}", fault.text);
 }

@@ -1,4 +1,4 @@
-//! `<`, `>` and `>>`.
+//! Stages that read and write files: `<`, `>`, `>>`, and the files of rdcat.
 
 use std::{
     fs,
@@ -52,7 +52,7 @@ async fn a_file_goes_through_a_command_to_a_file() {
 }
 
 #[tokio::test]
-async fn a_file_is_appended_to() {
+async fn an_append_keeps_the_bytes_of_the_file_and_adds_the_input() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     fs::write(&path, "one ").unwrap();
@@ -68,7 +68,7 @@ async fn a_file_is_appended_to() {
 }
 
 #[tokio::test]
-async fn without_input_files_are_made_and_emptied() {
+async fn without_input_a_file_is_created_or_emptied() {
     for (append, kept) in [(false, "".as_bytes()), (true, b"kept")] {
         let directory = tempfile::tempdir().unwrap();
         let (old, new) = (directory.path().join("old"), directory.path().join("new"));
@@ -85,7 +85,7 @@ async fn without_input_files_are_made_and_emptied() {
 }
 
 #[tokio::test]
-async fn a_file_in_the_middle_waits_for_those_before_it() {
+async fn a_file_in_the_middle_waits_for_the_earlier_stages() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
     let works = vec![command("echo dropped"), read(&path)];
@@ -102,7 +102,7 @@ async fn a_file_in_the_middle_waits_for_those_before_it() {
 }
 
 #[tokio::test]
-async fn an_order_to_die_keeps_the_old_file() {
+async fn a_killed_stage_keeps_the_old_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
     fs::write(&path, "old").unwrap();
@@ -122,7 +122,7 @@ async fn an_order_to_die_keeps_the_old_file() {
 }
 
 #[tokio::test]
-async fn files_that_fail_are_named() {
+async fn the_message_names_the_file_that_failed() {
     let works = vec![read(Path::new("/no/such/file"))];
     let mut pipeline = TestPipeline::start(works, false).await;
     pipeline.read().await.unwrap_err();
@@ -155,7 +155,7 @@ async fn files_that_fail_are_named() {
 }
 
 #[tokio::test]
-async fn several_files_come_in_order_and_what_is_none_is_named() {
+async fn several_files_arrive_in_order_and_unreadable_ones_are_reported() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).into_os_string().into_vec();
     fs::write(directory.path().join("a"), "first, ").unwrap();
@@ -179,7 +179,7 @@ async fn several_files_come_in_order_and_what_is_none_is_named() {
 }
 
 #[tokio::test]
-async fn a_broken_append_says_what_was_there() {
+async fn a_failed_append_reports_the_length_that_the_file_had() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     fs::write(&path, "one ").unwrap();

@@ -1,21 +1,21 @@
-//! Agents as processes of their own, told what to do by a small controller.
+//! Agents as processes of their own, driven by a small controller in the test.
 
 mod controller;
 mod deaths;
 mod edges;
 mod files;
 mod pipelines;
-// The integration tests have the same limits.
+// These limits are shared with the integration tests.
 #[path = "../../../../tests/support/limits.rs"]
 mod limits;
 
 use std::{env, process::Command};
 
-/// What makes the test program play a part: the variable that [`plays_a_part`] looks at.
+/// The environment variable that makes the test program an agent: [`plays_a_part`] reads it.
 const PART: &str = "RDPIPE_TEST_PART";
 
-/// The test program as an agent. It is run again by the tests below, with [`PART`] set; on its own it
-/// does nothing.
+/// Runs the test program as a guard or a worker, if [`PART`] is set. The tests start the test program again to run
+/// this. Without the variable it does nothing.
 #[test]
 fn plays_a_part() {
     let code = match env::var(PART).as_deref() {
@@ -26,7 +26,8 @@ fn plays_a_part() {
     std::process::exit(code.into());
 }
 
-/// This program in another part. The lines that it prints first are a profile's, for the controller.
+/// Returns a command that runs this program as a guard or a worker. The controller skips the lines that the test
+/// harness prints first, as it skips those of a shell profile.
 fn part(name: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args([

@@ -1,4 +1,4 @@
-//! Commands between edges.
+//! Stages that run commands between edges.
 
 use tokio::io::AsyncWriteExt;
 
@@ -34,7 +34,7 @@ async fn bytes_go_through_three_commands() {
 }
 
 #[tokio::test]
-async fn much_goes_through() {
+async fn many_bytes_go_through_unchanged() {
     let mut pipeline = TestPipeline::start(vec![command("cat"), command("cat")], true).await;
     let mut input = pipeline.input.take().unwrap();
     let sent: Vec<u8> = (0..20_000_000_u32)
@@ -61,16 +61,16 @@ async fn much_goes_through() {
 }
 
 #[tokio::test]
-async fn a_status_is_reported_and_the_output_still_ends() {
+async fn a_command_that_fails_still_ends_its_output_and_reports_its_status() {
     let mut pipeline = TestPipeline::start(vec![command("echo x; exit 3")], false).await;
     assert_eq!(pipeline.read().await.unwrap(), b"x\n");
     ends_with(&mut pipeline.agents[0], Status::Exited(3)).await;
 }
 
 #[tokio::test]
-async fn descendants_are_waited_for_and_count() {
-    // Each descendant waits until the one that it must not overtake has been reaped: the shell, which is `true` by then,
-    // and the one whose failure comes first.
+async fn a_stage_waits_for_all_descendants_and_takes_the_status_of_the_first_that_fails() {
+    // Each descendant waits until an earlier process has been reaped: the first one waits for the shell, which has
+    // become `true`, and the second one for the first, whose failure must count.
     let gone = |pid: &str| format!("while kill -0 {pid} 2>/dev/null; do sleep 0.01; done");
     let (first, second) = (gone("$$"), gone("$x"));
     let text = format!("({first}; exit 3) & x=$!; ({second}; exit 4) & exec true");
@@ -80,7 +80,7 @@ async fn descendants_are_waited_for_and_count() {
 }
 
 #[tokio::test]
-async fn a_killed_command_gives_no_end_of_file() {
+async fn no_end_of_file_follows_the_output_of_a_killed_command() {
     let mut pipeline = TestPipeline::start(vec![command("echo x; kill -9 $$")], false).await;
     let error = pipeline.read().await.unwrap_err();
     let Some(Error::PeerAborted { reason, .. }) = Error::from_io(&error) else {
@@ -94,7 +94,7 @@ async fn a_killed_command_gives_no_end_of_file() {
 }
 
 #[tokio::test]
-async fn a_reader_that_has_enough_ends_those_before_it() {
+async fn a_stage_that_stops_reading_ends_the_stages_before_it() {
     let works = vec![command("yes"), command("cat"), command("head -n 1")];
     let mut pipeline = TestPipeline::start(works, false).await;
     assert_eq!(pipeline.read().await.unwrap(), b"y\n");
@@ -106,7 +106,7 @@ async fn a_reader_that_has_enough_ends_those_before_it() {
 }
 
 #[tokio::test]
-async fn a_missing_shell_is_the_stages_own_fault() {
+async fn a_missing_shell_fails_its_own_stage() {
     let mut agent = TestAgent::start_with(|command| {
         command.env("SHELL", "/no/such/shell");
     })
@@ -128,12 +128,12 @@ async fn a_missing_shell_is_the_stages_own_fault() {
 }
 
 #[tokio::test]
-async fn the_receiver_dials_where_the_sender_cannot() {
+async fn a_sender_that_cannot_dial_listens_for_the_receiver() {
     let key = Key::generate().unwrap();
     let mut agent = TestAgent::start().await;
     let order = order(1, command("echo x"), vec![edge(OUTPUT, &key, false)]);
     agent.send(ToAgent::Order(Box::new(order))).await;
-    // Port 1 is nobody's; the name has no address.
+    // No process listens on port 1, and the name has no address.
     let addresses = ["127.0.0.1", "nowhere.invalid"].map(str::to_owned).to_vec();
     agent
         .send(ToAgent::Dial {
@@ -170,7 +170,7 @@ async fn the_receiver_dials_where_the_sender_cannot() {
 }
 
 #[tokio::test]
-async fn a_range_of_ports_is_tried_to_its_end() {
+async fn every_port_of_a_range_is_tried() {
     let taken = std::net::TcpListener::bind("[::]:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let key = Key::generate().unwrap();

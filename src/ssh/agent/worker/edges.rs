@@ -1,4 +1,4 @@
-//! The edges of an order while they are connected: any number, each on a thread of its own.
+//! Connects the edges of an order: any number, each on a thread of its own.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// The edges that are to be connected.
+/// The edges of an order before they are connected.
 pub(in crate::ssh::agent) struct PendingEdges {
     edges: BTreeMap<EdgeId, PendingEdge>,
     routes: EdgeRoutes,
@@ -34,12 +34,12 @@ struct PendingEdge {
     meter: Arc<Meter>,
 }
 
-/// Takes the controller's requests to the edge that they are about.
+/// Passes each request of the controller to the edge that it is about.
 #[derive(Clone, Default)]
 pub(in crate::ssh::agent) struct EdgeRoutes(BTreeMap<EdgeId, mpsc::UnboundedSender<EdgeRequest>>);
 
 impl EdgeRoutes {
-    /// Passes a request on. An edge that is connected, or that the order does not have, takes none.
+    /// Passes a request to its edge. A request about an edge that is connected or unknown is ignored.
     pub(super) fn send(&self, id: EdgeId, request: EdgeRequest) {
         if let Some(route) = self.0.get(&id) {
             let _ = route.send(request);
@@ -48,11 +48,12 @@ impl EdgeRoutes {
 }
 
 impl PendingEdges {
-    /// Makes what the edges of `order` need, and removes them and their keys from it.
+    /// Starts a thread and parses the key for each edge of `order`. Removes the edges, with their keys, from the
+    /// order.
     ///
     /// # Errors
     ///
-    /// A sentence for the user.
+    /// A sentence for the user, if the order names an edge twice, a key is invalid or a thread cannot be started.
     pub(in crate::ssh::agent) fn prepare(
         order: &mut Order,
         control_runtime: &Handle,
@@ -74,7 +75,7 @@ impl PendingEdges {
         Ok(Self { edges, routes })
     }
 
-    /// Returns the way to the edges, for the controller's requests.
+    /// Returns the routes for the controller's requests to the edges.
     pub(super) fn routes(&self) -> EdgeRoutes {
         self.routes.clone()
     }
@@ -86,11 +87,11 @@ impl PendingEdges {
         OrderedEdges(self.edges.iter().map(edge).collect())
     }
 
-    /// Waits until all edges are connected. Returns none when the work has failed before that.
+    /// Waits until all edges are connected. Returns none if the work fails before that.
     ///
     /// # Cancel safety
     ///
-    /// Edges that are connected by then are dropped.
+    /// Dropping the future also drops the edges that are connected already.
     pub(super) async fn establish(self, context: &JobContext) -> Option<ConnectedEdges> {
         let establish = |(id, edge): (EdgeId, PendingEdge)| async move {
             Some((id, edge.establish(id, context).await?))
@@ -134,7 +135,7 @@ impl PendingEdge {
         })
     }
 
-    /// Connects the edge. Returns none when that failed, which has failed the work.
+    /// Connects the edge. If that fails, fails the work and returns none.
     async fn establish(self, id: EdgeId, context: &JobContext) -> Option<PlacedEdge> {
         let peer = self.plan.peer.clone();
         let outbox = context.outbox.clone();
@@ -158,8 +159,8 @@ impl PendingEdge {
     }
 }
 
-/// Waits for the controller's `Go`. Returns none when an edge breaks before that, or when the work has
-/// failed; the peers are told.
+/// Waits for the controller's `Go`. If an edge breaks or the work fails before that, closes all edges with the reason
+/// and returns none.
 pub(super) async fn wait_for(
     go: CancellationToken,
     context: &JobContext,
@@ -182,7 +183,8 @@ pub(super) async fn wait_for(
     None
 }
 
-/// Completes when the edge breaks, or something else has.
+/// Waits until the edge breaks, and fails the work with it. Returns as well when the work fails elsewhere or the peer
+/// stops reading.
 async fn until_broken(edge: &ConnectedEdge) {
     if let Err(Trouble::Stream(error)) = edge.until(std::future::pending::<()>()).await {
         edge.broken(error);

@@ -1,4 +1,4 @@
-//! Signals to the agent: it ends in order, and says so.
+//! Signals to the worker: the first one fails the work, so that the worker cleans up and reports.
 
 use std::{
     io,
@@ -10,10 +10,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::{FirstCause, SharedExitCode};
 use crate::ssh::{explain, protocol::FaultKind};
 
-/// ^C, kill and the end of the guard, and the terminal that was closed.
+/// The signals that end the worker: SIGINT (^C), SIGTERM (kill, or the death of the guard) and SIGHUP (a closed
+/// terminal).
 const SIGNALS: [u8; 3] = [2, 15, 1];
 
-/// Fails `cause` at the first signal. Returns where the exit status is going to be.
+/// Starts tasks that fail `cause` at the first signal. Returns the exit status, which such a signal sets.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Who may commit or open a file: those before which everything has succeeded.
+//! Decides which stages may commit or open their file: those whose earlier stages have all succeeded.
 
 use super::{PipelineMachine, ProceedState, StageState};
 use crate::ssh::{
@@ -8,7 +8,7 @@ use crate::ssh::{
 };
 
 impl PipelineMachine {
-    /// Answers the stages that wait for those before them.
+    /// Answers each stage that waits for the earlier stages, if their results are known: Proceed or Kill.
     pub(super) fn answer(&mut self) {
         for stage in 0..self.stages.len() {
             if self.stages[stage].turn != ProceedState::Waits || self.is_ending() {
@@ -30,7 +30,8 @@ impl PipelineMachine {
         }
     }
 
-    /// Whether everything before the stage has succeeded, or what has not; none while it is open.
+    /// Returns `Ok` if every earlier stage has succeeded, and the failure if one has not. Returns none while the
+    /// result of one is still unknown.
     fn before(&self, stage: usize) -> Option<Result<(), String>> {
         let mut successor_is_fine = true;
         let mut failure = None;

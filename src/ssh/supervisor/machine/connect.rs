@@ -1,4 +1,4 @@
-//! From the first hello to the moment when every edge stands.
+//! Connects the edges: from the first hello until every edge is connected.
 
 use std::{fmt::Write, time::Duration};
 
@@ -78,7 +78,7 @@ impl PipelineMachine {
         })
     }
 
-    /// Returns the place and the state of an edge that `node` is an end of; none if it is no end of it.
+    /// Returns the index and the state of an edge, or none if `node` is not one of its ends.
     fn edge_of(&mut self, edge: EdgeId, node: Node) -> Option<(usize, &mut EdgeSetup)> {
         let edge = edge.index();
         let setup = self.edges.get_mut(edge)?.as_mut()?;
@@ -92,7 +92,7 @@ impl PipelineMachine {
         }
     }
 
-    /// Has the edge dialled, once both ends are there and one of them listens.
+    /// Requests that the edge be dialled, if both agents have sent their hello and one end listens.
     fn dial(&mut self, edge: usize) {
         let Some(setup) = &mut self.edges[edge] else {
             return;
@@ -127,7 +127,7 @@ impl PipelineMachine {
         }
     }
 
-    /// Where `dialler` may find `listener`, the best first.
+    /// Returns the addresses at which `dialler` can reach `listener`, the best first.
     fn addresses(&self, dialler: Node, listener: Node) -> Vec<String> {
         let Node::Stage(stage) = listener else {
             return Vec::new();
@@ -148,7 +148,7 @@ impl PipelineMachine {
         let said = hello.map_or(&[][..], |hello| &hello.addresses);
         let said = said.iter().map(ToString::to_string);
         match place {
-            // The user knows better than the machine which of its addresses is good.
+            // The address that the user gave with -H comes before those that the machine reports itself.
             StageHost::Here => addresses.extend(self.settings.here.clone().into_iter().chain(said)),
             StageHost::Host { host, .. } => addresses.extend(said.chain([host.clone()])),
         }
@@ -161,7 +161,7 @@ impl PipelineMachine {
         unique
     }
 
-    /// Which machine that is.
+    /// Returns the identity of the node's network stack, if it is known.
     fn machine(&self, node: Node) -> Option<&str> {
         match node {
             Node::Controller => self.settings.machine.as_deref(),
@@ -191,7 +191,8 @@ impl PipelineMachine {
         }
     }
 
-    /// Which two, which ports, and what was tried.
+    /// Returns the message for an edge that cannot be connected in either direction. It names both ends, both ports
+    /// and every address that was tried.
     fn blocked(&self, edge: usize) -> String {
         let (from, to) = self.plan.ends(edge);
         let mut text = format!("{from} and {to} cannot reach each other");
@@ -211,7 +212,7 @@ impl PipelineMachine {
             let _ = write!(text, "; from {dialler} to {listener}, port {port}: ");
             text += &tried.join(", ");
         }
-        text + " (-p PORT-PORT pins the ports for a firewall, --addr HOST=ADDR says where a host is)"
+        text + " (-p PORT-PORT sets the ports to open in a firewall, --addr HOST=ADDR sets the address of a host)"
     }
 
     pub(super) fn connected(&mut self, edge: EdgeId, node: Node, link: EdgeLink) {

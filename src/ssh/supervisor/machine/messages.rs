@@ -1,4 +1,4 @@
-//! What agents and their stages report.
+//! Handles the messages of agents and of their stages.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::ssh::{
 
 impl PipelineMachine {
     /// Handles a message of an agent.
-    pub(super) fn heard(&mut self, now: Duration, stage: usize, message: FromAgent) {
+    pub(super) fn handle_message(&mut self, now: Duration, stage: usize, message: FromAgent) {
         match message {
             FromAgent::Hello(hello) => self.hello(now, stage, hello),
             FromAgent::Listening { edge, port } => self.listening(Node::Stage(stage), edge, port),
@@ -25,8 +25,8 @@ impl PipelineMachine {
                 self.connected(edge, Node::Stage(stage), link);
             }
             FromAgent::Application(message) => match message.decode() {
-                Ok(message) => self.said(stage, message),
-                Err(error) => self.garbage(now, stage, &error),
+                Ok(message) => self.handle_stage_message(stage, message),
+                Err(error) => self.fail_undecodable(now, stage, &error),
             },
             FromAgent::Warning(text) => {
                 let text = format!("{}: {text}", self.plan.site(stage));
@@ -37,8 +37,8 @@ impl PipelineMachine {
         }
     }
 
-    /// Handles a message of the stage itself.
-    fn said(&mut self, stage: usize, message: FromStage) {
+    /// Handles a message that travelled inside the envelope: one of the stage itself.
+    fn handle_stage_message(&mut self, stage: usize, message: FromStage) {
         match message {
             FromStage::InputComplete => {
                 let turn = &mut self.stages[stage].turn;
@@ -62,33 +62,34 @@ impl PipelineMachine {
         }
     }
 
-    /// Fails the pipeline because of a message that is none of a stage.
-    fn garbage(&mut self, now: Duration, stage: usize, error: &PayloadError) {
-        let text = format!("what its agent says makes no sense to this version ({error})");
+    /// Fails the pipeline because a stage's message cannot be decoded.
+    fn fail_undecodable(&mut self, now: Duration, stage: usize, error: &PayloadError) {
+        let text = format!("its agent sent a message that this version cannot decode ({error})");
         self.fail(now, Site::Stage(stage), FaultKind::Local, text, true);
     }
 
     fn reported(&mut self, now: Duration, stage: usize, report: AgentReport) {
         let AgentReport { fault, result } = report;
         let report = result.as_ref().map(Payload::decode::<StageReport>);
-        let (report, garbage) = match report.transpose() {
+        let (report, undecodable) = match report.transpose() {
             Ok(report) => (report.unwrap_or_default(), None),
             Err(error) => (StageReport::default(), Some(error)),
         };
         let status = report.status;
-        // After a fault a status may be the agent's own doing; what was told before is the command's.
+        // After a fault the status may be that of the agent's own SIGTERM. A status that was reported before the
+        // fault is the command's own.
         if fault.is_none() {
             self.stages[stage].ended = self.stages[stage].ended.or(status);
         }
         self.stages[stage].bytes = report.bytes_in.max(report.bytes_out);
         self.stages[stage].report = Some(report);
         self.stages[stage].fault.clone_from(&fault);
-        if let Some(error) = garbage {
-            self.garbage(now, stage, &error);
+        if let Some(error) = undecodable {
+            self.fail_undecodable(now, stage, &error);
         }
         let site = Site::Stage(stage);
         match fault {
-            // Files are opened after that: what fails before it is the way there.
+            // Files are opened after all edges are connected: a local fault before that is a failure to connect.
             Some(WorkFault { kind, text }) => {
                 let is_trouble = self.phase == Phase::Connecting && kind <= FaultKind::Edge;
                 self.fail(now, site, kind, text, is_trouble);

@@ -16,7 +16,7 @@ use crate::ssh::{
 };
 
 #[test]
-fn orders_say_who_listens_and_share_ids_and_keys_by_edge() {
+fn orders_say_which_end_listens_and_both_ends_of_an_edge_share_its_id_and_key() {
     use EdgeDirection::{Receive, Send};
     let mut rig = Rig::new(&["a:x", "b:y"], true);
     let mut order = |stage| match rig.hello(stage, "m9").remove(0) {
@@ -56,7 +56,7 @@ fn orders_say_who_listens_and_share_ids_and_keys_by_edge() {
 }
 
 #[test]
-fn a_sender_dials_once_both_are_there() {
+fn a_sender_dials_once_both_agents_have_said_hello() {
     let mut rig = Rig::new(&["a:x", "b:y"], false);
     rig.hello(1, "m2");
     let port = 4711;
@@ -83,7 +83,7 @@ fn a_sender_dials_once_both_are_there() {
 }
 
 #[test]
-fn addresses_are_those_of_the_host_or_those_given() {
+fn a_host_is_dialled_at_its_own_addresses_or_at_those_that_the_user_gave() {
     let order = |change: fn(&mut Settings), segments: &[&str], machine| {
         let mut rig = Rig::with(segments, false, change);
         rig.hello(0, "m1");
@@ -112,7 +112,7 @@ fn addresses_are_those_of_the_host_or_those_given() {
 }
 
 #[test]
-fn where_one_way_is_blocked_the_other_is_tried() {
+fn if_an_edge_cannot_be_dialled_in_one_direction_the_other_is_tried() {
     let mut rig = Rig::new(&["a:x", "b:y"], false);
     rig.hello(0, "m1");
     rig.hello(1, "m2");
@@ -153,7 +153,7 @@ fn where_one_way_is_blocked_the_other_is_tried() {
 }
 
 #[test]
-fn a_fallback_is_told_once() {
+fn a_fallback_to_tcp_is_reported_once_for_an_edge() {
     let mut rig = Rig::new(&["a:x"], false);
     rig.hello(0, "m1");
     let link = EdgeLink {
@@ -178,9 +178,9 @@ fn a_fallback_is_told_once() {
     );
 }
 
-/// Whatever agents say, in whatever order, the machine decides something and comes to an end.
+/// Agents send any messages in any order, and the machine still ends the pipeline without a panic.
 #[test]
-fn nonsense_does_no_harm() {
+fn any_messages_in_any_order_end_the_pipeline_without_a_panic() {
     let events = |stage: usize| {
         let about = |edge| {
             [
@@ -192,7 +192,7 @@ fn nonsense_does_no_harm() {
                 FromAgent::Connected { edge, link: link() },
             ]
         };
-        // Its own two, one of another stage, and one that does not exist.
+        // The two edges of the stage, one of another stage, and one that does not exist.
         let mut all: Vec<_> = [0, 1, 2, u32::MAX].map(EdgeId).map(about).concat();
         let messages = [FromStage::InputComplete, FromStage::Ended(OK)];
         let messages = messages.map(|message| Payload::encode(&message).unwrap());
@@ -218,7 +218,7 @@ fn nonsense_does_no_harm() {
 }
 
 #[test]
-fn an_agent_speaks_for_its_own_edges_only() {
+fn messages_about_the_edges_of_another_agent_are_ignored() {
     let mut rig = Rig::new(&["a:x", "b:y", "c:z"], false);
     for stage in 0..3 {
         rig.hello(stage, &format!("m{stage}"));

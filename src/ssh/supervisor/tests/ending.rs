@@ -15,7 +15,7 @@ use crate::ssh::{
 };
 
 #[test]
-fn files_that_are_none_are_told_and_the_status_is_the_agents() {
+fn unreadable_files_are_reported_and_the_status_is_that_of_the_agent() {
     let mut rig = Rig::of(
         Plan::files(&["a:x".into(), "a:y".into()])
             .unwrap()
@@ -37,7 +37,7 @@ fn files_that_are_none_are_told_and_the_status_is_the_agents() {
 }
 
 #[test]
-fn a_pipeline_that_works_ends_when_all_have_reported_and_gone() {
+fn a_pipeline_ends_when_all_agents_have_reported_and_all_sessions_have_closed() {
     let mut rig = Rig::new(&["a:x", "b:y"], true);
     rig.up(2, true);
     rig.local_ended(edge(0));
@@ -52,7 +52,7 @@ fn a_pipeline_that_works_ends_when_all_have_reported_and_gone() {
 }
 
 #[test]
-fn a_file_is_committed_only_when_all_before_it_succeeded() {
+fn a_file_is_committed_only_when_all_earlier_stages_have_succeeded() {
     let mut rig = Rig::new(&["a:x", "b:y", "c:> f"], false);
     rig.up(3, false);
     assert_eq!(rig.stage(2, &FromStage::InputComplete), []);
@@ -78,12 +78,12 @@ fn a_file_is_committed_only_when_all_before_it_succeeded() {
     assert_eq!(
         rig.stage(0, &FromStage::InputComplete),
         [proceed(0)],
-        "nobody is before it"
+        "no stage is before it"
     );
 }
 
 #[test]
-fn whoever_was_told_to_stop_holds_up_no_file() {
+fn a_stage_that_ended_after_a_stop_does_not_keep_a_file_from_its_commit() {
     let mut rig = Rig::new(&["a:yes", "b:head -1", "c:> f"], false);
     rig.up(3, false);
     rig.stage(0, &FromStage::Ended(Status::Signaled(13)));
@@ -106,11 +106,11 @@ fn whoever_was_told_to_stop_holds_up_no_file() {
     rig.stage(2, &FromStage::InputComplete);
     rig.stage(0, &FromStage::Ended(Status::Signaled(13)));
     let actions = rig.report(0, Status::Signaled(13));
-    assert_eq!(killed(&actions), [2], "nobody had told it to stop");
+    assert_eq!(killed(&actions), [2], "no stage had told it to stop");
 }
 
 #[test]
-fn a_session_that_cannot_be_opened_ends_all() {
+fn a_session_that_cannot_be_opened_ends_the_pipeline() {
     let mut rig = Rig::new(&["a:x", "b:y", "c:z"], true);
     rig.hello(0, "m1");
     let actions = rig.closed(1);
@@ -169,7 +169,7 @@ fn a_session_that_stays_after_its_report_is_cut() {
 }
 
 #[test]
-fn an_interrupt_ends_all_within_two_seconds() {
+fn an_interrupt_ends_the_pipeline_within_two_seconds() {
     let mut rig = Rig::new(&["a:x", "b:y"], false);
     rig.up(2, false);
     let (number, name) = (2, "SIGINT");
@@ -196,7 +196,7 @@ fn the_first_cause_is_found_behind_its_consequences() {
 }
 
 #[test]
-fn a_killed_guard_is_named() {
+fn the_message_names_the_signal_that_killed_a_guard() {
     let mut rig = Rig::new(&["a:x"], false);
     rig.up(1, false);
     rig.faulty(0, FaultKind::Local, "the agent was ended by SIGTERM");
@@ -208,7 +208,7 @@ fn a_killed_guard_is_named() {
 }
 
 #[test]
-fn what_fails_on_the_way_up_is_trouble() {
+fn a_fault_before_all_edges_are_connected_counts_as_trouble() {
     let mut rig = Rig::new(&["a:> f"], false);
     rig.hello(0, "m1");
     rig.faulty(0, FaultKind::Local, "cannot listen");
@@ -220,7 +220,7 @@ fn what_fails_on_the_way_up_is_trouble() {
 }
 
 #[test]
-fn a_broken_output_of_our_own_ends_all() {
+fn a_failure_of_rdpipes_own_output_ends_the_pipeline() {
     let mut rig = Rig::new(&["a:x"], false);
     rig.up(1, false);
     let fault = Some(WorkFault {
@@ -239,7 +239,7 @@ fn a_broken_output_of_our_own_ends_all() {
 }
 
 #[test]
-fn a_message_that_is_none_of_a_stage_ends_all() {
+fn a_message_that_is_not_one_of_a_stage_ends_the_pipeline() {
     let nonsense = Payload::encode(&(u8::MAX, "?")).unwrap();
     let mut rig = Rig::new(&["a:x", "b:y"], false);
     rig.up(2, false);

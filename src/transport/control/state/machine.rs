@@ -180,7 +180,7 @@ impl StreamMachine {
         }
     }
 
-    /// Records the first failure, and notifies the peer unless the peer knows.
+    /// Records the first failure, and notifies the peer of it unless the peer itself reported it.
     pub(super) fn fail(&mut self, failure: Failure) {
         if self.failure.is_some() {
             return;

@@ -108,7 +108,7 @@ impl State {
         self.lock().receive_error(&self.peer)
     }
 
-    /// Records the first failure, notifies the peer unless the peer knows, and wakes both halves.
+    /// Records the first failure, notifies the peer of it unless the peer itself reported it, and wakes both halves.
     pub(crate) fn fail(&self, failure: Failure) {
         let mut inner = self.lock();
         inner.fail(failure);

@@ -1,7 +1,7 @@
 //! The trait through which slots are filled in place.
 //!
-//! It is all that the loop which carries bytes knows of a stream. The sending half implements it, and the public types
-//! forward to that.
+//! The loop that carries bytes uses a stream only through this trait. The sending half implements it, and the public
+//! types forward to the sending half.
 
 use std::{
     io,
@@ -19,7 +19,7 @@ pub(crate) trait FillSlots {
     ///
     /// # Errors
     ///
-    /// Fails if the stream has failed, or the peer wants no more bytes.
+    /// Fails if the stream has failed, or the peer has stopped reading.
     ///
     /// # Cancel safety
     ///
@@ -36,7 +36,7 @@ pub(crate) trait FillSlots {
     ///
     /// # Errors
     ///
-    /// Fails if the stream has failed, or the peer wants no more bytes.
+    /// Fails if the stream has failed, or the peer has stopped reading.
     ///
     /// # Cancel safety
     ///

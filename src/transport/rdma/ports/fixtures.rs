@@ -1,5 +1,5 @@
-//! Trees that look like sysfs, procfs and devtmpfs, for the tests: rxe's as Linux 6.1 was seen to
-//! show it, the rest after the kernel's source.
+//! Trees that look like sysfs, procfs and devtmpfs, for the tests. The tree of rxe was recorded under Linux 6.1; the
+//! others follow the kernel's source.
 
 use std::{fs, net::Ipv4Addr, os::unix::fs::symlink, path::PathBuf};
 
@@ -15,7 +15,7 @@ use super::{
 pub(crate) const V1: &str = "IB/RoCE v1";
 pub(crate) const V2: &str = "RoCE v2";
 
-/// A machine's file systems, as far as anybody looks at them.
+/// The file systems of a machine in a temporary directory, with only the files that the tests need.
 pub(crate) struct FakeSystem(TempDir);
 
 impl FakeSystem {

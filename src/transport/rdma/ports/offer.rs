@@ -1,4 +1,4 @@
-//! The RDMA ports of one end: as this end knows them, and as the peer receives them.
+//! The RDMA ports of one end: in this process, and as they are sent to the peer.
 
 use std::fmt;
 

@@ -26,7 +26,7 @@ pub(crate) struct PortsOffer {
 pub(crate) struct Proposal {
     /// The pairs of ports, best first: at least one, and at most [`MAX_PAIRS`].
     pub(crate) pairs: Vec<PortPair>,
-    /// The reason why none of them may work, if the acceptor knows one.
+    /// The reason why possibly none of the pairs works, if the acceptor has found one.
     pub(crate) doubt: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The machine that the tests run on, where it has RDMA: its own sysfs, not ours.
+//! Tests against the sysfs of the machine that they run on, if it has RDMA. The other tests use made-up trees.
 
 use super::*;
 use crate::transport::rdma::ports::{

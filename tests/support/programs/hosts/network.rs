@@ -19,19 +19,19 @@ use crate::support::programs::{Running, Setup, eventually, generous, limit, prog
 /// The program that reaches hosts of this network: `ssh`, with the configuration that names them.
 pub const SSH: &str = "/usr/bin/ssh";
 
-/// Some hosts and a controller's, joined by a bridge.
+/// Some hosts and the host of the controller, joined by a bridge.
 pub struct Network {
-    /// `scripts/hosts`, where the network is the test's own. It ends with its input.
+    /// The process of `scripts/hosts`, if it made this network for the test. It ends when its stdin is closed.
     script: Option<Child>,
     directory: PathBuf,
-    /// A process on ctl, by which others get there; none where the test itself is there.
+    /// A process on ctl, whose namespace other programs enter; `None` if the test itself runs on ctl.
     ctl: Option<u32>,
     count: usize,
 }
 
 impl Network {
-    /// So many hosts; none where they are impossible, which is said aloud. Where `RDPIPE_REQUIRE_HOSTS`
-    /// is 1 that is a failure instead.
+    /// Makes a network with `count` hosts. Where that is impossible, prints the reason and returns `None`; with
+    /// `RDPIPE_REQUIRE_HOSTS=1` the test fails instead.
     #[track_caller]
     pub fn new(count: usize) -> Option<Self> {
         match Self::start(count) {
@@ -45,12 +45,13 @@ impl Network {
         }
     }
 
-    /// The guests with RDMA beside which `scripts/guests` runs this test; none where it does not, which is said aloud.
+    /// Returns the network of the guests with RDMA that `scripts/guests` started. Without `scripts/guests`, prints the
+    /// reason and returns `None`.
     pub fn of_guests() -> Option<Self> {
         let is_there = std::env::var("RDPIPE_RIG").is_ok_and(|rig| rig.starts_with("guests"));
         let directory = std::env::var_os("RDPIPE_HOSTS").filter(|_| is_there);
         let Some(directory) = directory.map(PathBuf::from) else {
-            skip("this wants scripts/guests to run beside VMs with RDMA");
+            skip("this test needs VMs with RDMA, which scripts/guests starts");
             return None;
         };
         let mut count = 0;
@@ -77,7 +78,7 @@ impl Network {
             .spawn()
             .map_err(|error| format!("scripts/hosts: {error}"))?;
         let mut directory = String::new();
-        // Bounded by the script itself.
+        // The script itself limits the time of this read.
         let mut stdout = BufReader::new(script.stdout.take().expect("stdout is a pipe"));
         let read = stdout.read_line(&mut directory);
         if !read.is_ok_and(|bytes| bytes > 0) {
@@ -92,22 +93,22 @@ impl Network {
         Ok(Self {
             script: Some(script),
             directory,
-            ctl: Some(ctl.ok_or("nobody runs on ctl")?),
+            ctl: Some(ctl.ok_or("no process runs on ctl")?),
             count,
         })
     }
 
-    /// Names of the hosts.
+    /// Returns the names of the hosts.
     pub fn hosts(&self) -> impl Iterator<Item = String> + use<> {
         (1..=self.count).map(|number| format!("h{number}"))
     }
 
-    /// A file in the directory where commands of this host start; `ctl` is the controller's.
+    /// Returns the path of a file in the directory where commands of this host start; host `ctl` is the controller's.
     pub fn file(&self, host: &str, name: &str) -> PathBuf {
         self.directory.join(host).join("home").join(name)
     }
 
-    /// Makes such a file.
+    /// Writes a file in the directory where commands of this host start. Returns its path.
     #[track_caller]
     pub fn write(&self, host: &str, name: &str, content: &[u8]) -> PathBuf {
         let file = self.file(host, name);
@@ -115,14 +116,14 @@ impl Network {
         file
     }
 
-    /// What such a file holds.
+    /// Returns the content of a file in the directory where commands of this host start.
     #[track_caller]
     pub fn read(&self, host: &str, name: &str) -> Vec<u8> {
         let content = fs::read(self.file(host, name));
         content.unwrap_or_else(|error| panic!("{name} on {host}: {error}"))
     }
 
-    /// The names in that directory, in order.
+    /// Returns the sorted names in the directory where commands of this host start.
     pub fn names(&self, host: &str) -> Vec<String> {
         let entries = fs::read_dir(self.file(host, "")).expect("a directory");
         let mut names: Vec<_> = entries
@@ -133,12 +134,12 @@ impl Network {
         names
     }
 
-    /// What the script writes for itself: `ssh_config`, `h1/sshd.log`.
+    /// Returns the path of a file of the network itself, as `ssh_config` or `h1/sshd.log`.
     pub fn own(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// Puts a program of this name before all others on a host.
+    /// Installs a shell script as the program `name` on a host, before all others in its PATH.
     pub fn install(&self, host: &str, name: &str, script: &str) {
         use std::os::unix::fs::PermissionsExt;
         let file = self.directory.join(host).join("bin").join(name);
@@ -146,7 +147,7 @@ impl Network {
         fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).expect("it is ours");
     }
 
-    /// Any program, on ctl. Its process is the one that is started.
+    /// Returns any program, to be run on ctl. The process that is started becomes the program itself.
     pub fn program(&self, path: &str, name: &'static str) -> Setup {
         let shell = match self.ctl {
             Some(ctl) => program("/usr/bin/nsenter", name)
@@ -162,19 +163,19 @@ impl Network {
             .arg(path)
     }
 
-    /// `rdpipe` with these arguments, on ctl.
+    /// Returns `rdpipe` with these arguments, to be run on ctl.
     pub fn rdpipe<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Setup {
         let setup = self.program(env!("CARGO_BIN_EXE_rdpipe"), "rdpipe");
         setup.args(self.options()).args(arguments)
     }
 
-    /// `rdcat` with these arguments, on ctl.
+    /// Returns `rdcat` with these arguments, to be run on ctl.
     pub fn rdcat<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Setup {
         let setup = self.program(env!("CARGO_BIN_EXE_rdcat"), "rdcat");
         setup.args(self.options()).args(arguments)
     }
 
-    /// `rdpipe` as the one program of a terminal, which has its stdin.
+    /// Returns `rdpipe` with the terminal as its stdin and controlling terminal, to be run on ctl.
     pub fn on_terminal<A: AsRef<OsStr>>(
         &self,
         terminal: &Terminal,
@@ -188,13 +189,13 @@ impl Network {
         setup.args(arguments).stdin(terminal.inside())
     }
 
-    /// How `rdpipe` finds the hosts.
+    /// Returns the options by which `rdpipe` and `rdcat` find the hosts.
     fn options(&self) -> [String; 2] {
         let config = self.own("ssh_config");
         ["--ssh-opt".into(), format!("-F {}", config.display())]
     }
 
-    /// A command of `ssh`'s, on ctl.
+    /// Returns `ssh` to a host with this command, to be run on ctl.
     pub fn ssh(&self, host: &str, command: &str) -> Setup {
         let ssh = self
             .program(SSH, "ssh")
@@ -203,7 +204,7 @@ impl Network {
         ssh.arg(host).arg(command)
     }
 
-    /// Runs a line of shell in a host's network, mounts and processes, where its commands start; it must succeed.
+    /// Runs a shell line in the namespaces and the start directory of a host. Returns its stdout; the line must succeed.
     #[track_caller]
     pub fn on(&self, host: &str, line: &str) -> String {
         let mut command = Command::new("nsenter");
@@ -217,23 +218,23 @@ impl Network {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The sshd that listens on a host.
+    /// Returns the sshd that listens on a host.
     #[track_caller]
     fn sshd(&self, host: &str) -> Process {
-        let all = self.everybody(host);
+        let all = self.all_processes(host);
         let first = all.into_iter().find(|process| process.is_first);
         first.unwrap_or_else(|| panic!("no sshd on {host}"))
     }
 
-    /// What runs on a host, its listening sshd apart: sessions of sshd and what they started. On ctl: what the test
-    /// started there.
+    /// Returns the processes of a host without its listening sshd: sessions of sshd and the processes that they started.
+    /// On ctl: the processes that the test started there.
     pub fn processes(&self, host: &str) -> Vec<Process> {
-        let mut all = self.everybody(host);
+        let mut all = self.all_processes(host);
         all.retain(|process| !process.is_first);
         all
     }
 
-    fn everybody(&self, host: &str) -> Vec<Process> {
+    fn all_processes(&self, host: &str) -> Vec<Process> {
         let (file, kind) = match host {
             "ctl" => ("netns", "net"),
             _ => ("pidns", "pid"),
@@ -241,7 +242,7 @@ impl Network {
         let space = fs::read_to_string(self.directory.join(host).join(file));
         let mut all = processes::of_space(kind, space.expect("the script wrote it").trim());
         if host == "ctl" {
-            // The script's own, in a namespace of processes of its own.
+            // The processes of the script have a PID namespace of their own and do not count.
             let ours = fs::read_link("/proc/self/ns/pid").expect("this is Linux");
             all.retain(|process| {
                 fs::read_link(format!("/proc/{}/ns/pid", process.id))
@@ -251,7 +252,7 @@ impl Network {
         all
     }
 
-    /// Waits until a process runs on `host` whose command line contains `words`; the youngest of them.
+    /// Waits until a process whose command line contains `words` runs on `host`. Returns the youngest such process.
     #[track_caller]
     pub fn process(&self, host: &str, words: &str) -> Process {
         eventually(&format!("{words:?} to run on {host}"), || {
@@ -261,14 +262,24 @@ impl Network {
         })
     }
 
-    /// Waits until nothing runs on any host, which is promised `promise` after `since`: see [`limit`] for what that means on
-    /// a busy machine. Silence alone would take 30 s to be noticed.
+    /// Waits until a shell runs on `host` with this command line, and returns the oldest process that has it: a child has the
+    /// command line of its parent until it has become another program.
+    #[track_caller]
+    pub fn shell(&self, host: &str, words: &str) -> Process {
+        eventually(&format!("{words:?} to run on {host}"), || {
+            let mut all = self.processes(host).into_iter();
+            all.find(|process| process.line.contains(words))
+        })
+    }
+
+    /// Waits until no process runs on any host. That must happen within `promise` after `since`; [`limit`] makes the time
+    /// longer on a busy machine. It stays below the 30 s after which a silent peer counts as dead.
     #[track_caller]
     pub fn assert_empty(&self, since: Instant, promise: Duration) {
         self.assert_empty_but(since, promise, |_| false);
     }
 
-    /// The same, some processes excepted.
+    /// Waits until only processes for which `may_stay` returns true run on the hosts, within `promise` after `since`.
     #[track_caller]
     pub fn assert_empty_but(
         &self,
@@ -304,7 +315,7 @@ impl Drop for Network {
         let Some(mut script) = self.script.take() else {
             return;
         };
-        // What a failed test left on ctl, which nobody else would end.
+        // A failed test can leave processes on ctl, which no script ends.
         for process in self.processes("ctl") {
             process.kill();
         }

@@ -1,16 +1,16 @@
-//! What a test says about how rdpipe ended.
+//! Checks of the exit status and the output of rdpipe.
 
 use crate::support::programs::{End, Setup};
 
-/// Words on an end.
+/// Checks of a program that has ended.
 pub trait Outcome {
-    /// It succeeded, wrote this and had nothing to say.
+    /// Checks that the program exited with 0, wrote `stdout`, and wrote nothing to stderr.
     fn is(&self, stdout: impl AsRef<[u8]>);
 
-    /// It failed with this status, and its stderr has all these words.
+    /// Checks that the program exited with `code`, and that its stderr contains all these words.
     fn tells(&self, code: i32, words: &[&str]);
 
-    /// None of this is in its stderr.
+    /// Checks that its stderr contains none of these words.
     fn is_silent_on(&self, words: &[&str]);
 }
 

@@ -1,4 +1,4 @@
-//! Who runs in a namespace, from /proc: the kernel's word on what was left behind.
+//! The processes of a namespace, from /proc: the kernel's list of what was left behind.
 
 use std::{fs, path::Path};
 
@@ -7,23 +7,23 @@ use rustix::process::{Pid, Signal, kill_process};
 /// A process that runs, or at least is no zombie.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its number here, where the test runs.
+    /// Its process ID in the namespace of the test.
     pub id: u32,
-    /// Its arguments, separated by spaces; for one without, its name.
+    /// Its arguments, separated by spaces; its name in brackets if it has no arguments.
     pub line: String,
-    /// Whether it is the first of its namespace.
+    /// True for process 1 of a PID namespace.
     pub is_first: bool,
 }
 
 impl Process {
-    /// kill -9.
+    /// Sends SIGKILL.
     pub fn kill(&self) {
         self.signal(Signal::KILL);
     }
 
     pub fn signal(&self, signal: Signal) {
         let id = i32::try_from(self.id).ok().and_then(Pid::from_raw);
-        // It may have ended meanwhile.
+        // The process may have ended already.
         let _ = kill_process(id.expect("a number of a process"), signal);
     }
 
@@ -31,12 +31,12 @@ impl Process {
         look_at(self.id).is_some_and(|now| now.line == self.line)
     }
 
-    /// Whether it is one of sshd's.
+    /// Returns true for a process of sshd.
     pub fn is_sshd(&self) -> bool {
         self.line.starts_with("sshd")
     }
 
-    /// The processes that it started and that still are its children, the first of each alone.
+    /// Returns its direct children.
     pub fn children(&self) -> Vec<Self> {
         let children = format!("/proc/{}/task/{}/children", self.id, self.id);
         let children = fs::read_to_string(children).unwrap_or_default();
@@ -45,7 +45,7 @@ impl Process {
     }
 }
 
-/// All processes of the namespace that /proc names so, the oldest first.
+/// Returns all processes of a namespace of this kind and name in /proc, the oldest first.
 pub fn of_space(kind: &str, name: &str) -> Vec<Process> {
     let mut numbers: Vec<u32> = fs::read_dir("/proc")
         .expect("this is Linux")
@@ -85,10 +85,10 @@ fn look_at(id: u32) -> Option<Process> {
     })
 }
 
-/// When a process was started, in ticks since the machine was.
+/// Returns the start of a process, in ticks since the start of the machine.
 fn started(id: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-    // Field 22 of proc_pid_stat(5); the first one behind the name is the third.
+    // Field 22 of proc_pid_stat(5); the first field after the name is field 3.
     let field = stat
         .rsplit_once(')')
         .and_then(|(_, rest)| rest.split_whitespace().nth(19));

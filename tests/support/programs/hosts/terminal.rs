@@ -1,4 +1,4 @@
-//! A terminal with nobody at the keyboard.
+//! A pseudo-terminal whose keyboard is the test.
 
 use std::{
     fs::{File, OpenOptions},
@@ -14,7 +14,7 @@ use rustix::{
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
 };
 
-/// Both ends of it. Dropped, it is hung up.
+/// Both ends of a pseudo-terminal. Dropping them hangs up the terminal.
 pub struct Terminal {
     keyboard: File,
     inside: File,
@@ -39,12 +39,12 @@ impl Terminal {
         }
     }
 
-    /// What a program has as its stdin, or as more than that.
+    /// Returns the end for a program, as its stdin or controlling terminal.
     pub fn inside(&self) -> File {
         self.inside.try_clone().expect("a descriptor")
     }
 
-    /// Types something: \x03 is ^C.
+    /// Types `keys` at the keyboard; `\x03` is ^C.
     pub fn types(&mut self, keys: &str) {
         self.keyboard
             .write_all(keys.as_bytes())

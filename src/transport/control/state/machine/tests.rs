@@ -24,8 +24,8 @@ fn message() -> impl Strategy<Value = Message> {
 }
 
 proptest! {
-    /// Whatever a peer says in whatever order: nothing that it says makes a direction end well
-    /// that has not, and it never leaves in peace in the middle of a stream.
+    /// A peer sends any messages in any order. A direction never ends with success before its real end, and the
+    /// peer never leaves in the middle of a stream without a failure.
     #[test]
     fn no_order_of_messages_makes_a_false_end(messages in proptest::collection::vec(message(), 0..12)) {
         let mut machine = machine();
