@@ -1,6 +1,7 @@
 //! What the scripts of rdpipe count, parse, compare and report. Bash boots, installs, makes namespaces and runs;
 //! everything that reads text to make a decision of it is here, with tests.
 
+mod figures;
 mod fuzz;
 mod lock;
 #[cfg(feature = "manual")]
@@ -26,6 +27,13 @@ usage: cargo run --locked -p xtask -- COMMAND
   fuzz TARGET LOG               what a run of libFuzzer did
   ratios FILE                   the table of scripts/bench --against
   speed BYTES MICROSECONDS      seconds and GB/s
+  median FILE COLUMN            of the numbers in a column of FILE
+  least FILE COLUMN, most FILE COLUMN
+  calc EXPRESSION               numbers and + - * / with spaces between them
+  figures WHAT more|less CONTENDER FILE COLUMN EXPRESSION
+                                lines for `ratios`; `v` in EXPRESSION is the number in the column
+  calls FILE                    the system calls that perf or strace counted
+  verdict WHAT VALUE RELATION WANTED
   manual --prefix DIR           writes man pages and shell completions below DIR (with --features manual)";
 
 fn main() -> ExitCode {
@@ -60,10 +68,49 @@ fn run(words: &[&str]) -> Result<String, String> {
             let number = |text: &str| text.parse().map_err(|_| USAGE);
             Ok(speed::text(number(bytes)?, number(microseconds)?))
         }
+        ["median", file, number] => Ok(line(figures::median(&numbers(file, number)?))),
+        ["least", file, number] => Ok(line(
+            numbers(file, number)?
+                .into_iter()
+                .fold(f64::INFINITY, f64::min),
+        )),
+        ["most", file, number] => Ok(line(numbers(file, number)?.into_iter().fold(0.0, f64::max))),
+        ["calc", expression] => figures::calculate(expression).map(line),
+        ["figures", what, better, contender, file, number, expression] => {
+            let values = numbers(file, number)?;
+            figures::lines([what, better, contender], &values, expression)
+        }
+        ["calls", file] => {
+            let calls = figures::calls(&read(file)?);
+            calls
+                .map(line)
+                .ok_or_else(|| format!("{file} counts no system calls"))
+        }
+        ["verdict", what, value, relation, wanted] => {
+            let number = |text: &str| text.parse().map_err(|_| USAGE);
+            Ok(figures::verdict(
+                what,
+                number(value)?,
+                relation,
+                number(wanted)?,
+            ))
+        }
         #[cfg(feature = "manual")]
         ["manual", "--prefix", prefix] => manual::install(prefix.as_ref()),
         _ => Err(USAGE.to_owned()),
     }
+}
+
+/// Returns the numbers in a column, counted from 1, of a file.
+fn numbers(path: &str, column: &str) -> Result<Vec<f64>, String> {
+    match column.parse() {
+        Ok(column) if column > 0 => Ok(figures::column(&read(path)?, column)),
+        _ => Err(USAGE.to_owned()),
+    }
+}
+
+fn line(value: f64) -> String {
+    format!("{value}\n")
 }
 
 /// Returns a file's text. What a log holds beside text is replaced.

@@ -6,6 +6,8 @@
 
 use std::fmt::Write as _;
 
+use crate::figures::median;
+
 /// A ratio below this is marked.
 const WANTED: f64 = 0.97;
 
@@ -70,13 +72,6 @@ pub(crate) fn table(figures: &str) -> String {
 fn ratio(more: bool, old: f64, new: f64) -> f64 {
     let (better, worse) = if more { (new, old) } else { (old, new) };
     if worse > 0.0 { better / worse } else { 1.0 }
-}
-
-/// Returns the median of at least one value.
-fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2])
 }
 
 #[cfg(test)]
