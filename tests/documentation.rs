@@ -287,6 +287,9 @@ fn commands_in(listing: &str) -> Vec<Vec<String>> {
             _ => line,
         };
         let is_typed = typed.len() < line.len();
+        if !is_typed && shlex::split(typed).is_none() {
+            continue; // prose with an apostrophe
+        }
         let simple = simple_commands(typed).into_iter();
         commands.extend(simple.filter(|words| is_typed || is_ours(&words[0])));
     }
