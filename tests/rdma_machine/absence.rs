@@ -49,7 +49,7 @@ fn no_device_means_tcp_or_an_error() {
     Absence {
         sights: [Sight::Nothing; 2],
         why: "no RDMA device",
-        remedy: "use --transport auto to take TCP",
+        remedy: "use --transport auto to use TCP",
         said: Said::Nothing,
     }
     .is_tcp_or_an_error();
@@ -61,7 +61,7 @@ fn no_device_at_one_end_means_tcp_or_an_error() {
     let absence = Absence {
         sights: [Sight::All, Sight::Nothing],
         why: "no RDMA device",
-        remedy: "use --transport auto to take TCP",
+        remedy: "use --transport auto to use TCP",
         said: Said::ByOne,
     };
     absence.is_tcp_or_an_error();
