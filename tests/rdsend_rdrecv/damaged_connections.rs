@@ -7,9 +7,15 @@ use crate::support::programs::{
     sender,
 };
 
-/// Returns the time after which a silent peer counts as dead.
-fn timeout() -> Duration {
+/// Returns the time after which a silent peer counts as dead, for a test that waits for it.
+fn short_timeout() -> Duration {
     patience(Duration::from_millis(400))
+}
+
+/// Returns the same time for a test whose ends notice another failure before. It is long enough that a busy machine does not
+/// silence an end, and short enough that the keepalives reach the byte at which the proxy acts in a few seconds.
+fn long_timeout() -> Duration {
+    patience(Duration::from_secs(3))
 }
 
 /// Runs an endless transfer through a proxy that damages it. Returns the ends of the sender and the receiver.
@@ -60,7 +66,7 @@ fn a_cut_connection_fails_both_ends() {
             at: somewhere(&mut random, place),
             act: Act::Cut,
         };
-        let [sender, receiver] = harmed(plan, timeout());
+        let [sender, receiver] = harmed(plan, long_timeout());
         let cause = match connection {
             Connection::Data => "the data connection broke",
             Connection::Control => "the other end died",
@@ -90,7 +96,7 @@ fn a_flipped_bit_fails_both_ends() {
                     at,
                     act: Act::Flip(4),
                 },
-                timeout(),
+                long_timeout(),
             );
             for end in [sender, receiver] {
                 let code = if end.stderr.contains(" gave up at byte ") {
@@ -113,7 +119,7 @@ fn an_unplugged_cable_fails_both_ends() {
         at: 1_000_000,
         act: Act::Silence,
     };
-    let timeout = timeout();
+    let timeout = short_timeout();
     let silence = format!("received nothing from the other end for {timeout:.1?}");
     for end in harmed(plan, timeout) {
         end.fails(255, &[" failed at byte ", &silence]);
