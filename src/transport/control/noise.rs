@@ -137,7 +137,7 @@ impl Unopened {
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Damaged => "a control message does not verify",
-            Self::Unintelligible => "a control message makes no sense to this version",
+            Self::Unintelligible => "this version cannot decode a control message",
         }
     }
 }

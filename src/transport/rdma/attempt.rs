@@ -72,8 +72,8 @@ pub(super) async fn attempt(
         (Ok(opened), Ok(theirs)) => (opened, theirs),
         (Err(reason), _) | (Ok(_), Err(reason)) => return Ok(Err(reason)),
     };
-    let nonsense = |_| HandshakeFault::Protocol("a queue pair that makes no sense");
-    let theirs: LinkOffer = decode(&theirs).map_err(nonsense)?;
+    let malformed = |_| HandshakeFault::Protocol("a queue pair that cannot be decoded");
+    let theirs: LinkOffer = decode(&theirs).map_err(malformed)?;
     let connected = budget.within(&plan, opening.connect(theirs)).await;
     let expected = connected
         .as_ref()

@@ -146,8 +146,8 @@ impl LocalPorts {
         dialer: bool,
         agreement: &Agreement,
     ) -> Result<Result<Established, String>, HandshakeFault> {
-        let nonsense = |_| HandshakeFault::Protocol("a choice of ports that makes no sense");
-        let proposal: Proposal = decode(proposal).map_err(nonsense)?;
+        let malformed = |_| HandshakeFault::Protocol("a choice of ports that cannot be decoded");
+        let proposal: Proposal = decode(proposal).map_err(malformed)?;
         let mut budget = ProofBudget::new();
         let mut reasons = Vec::new();
         for (pair, left) in proposal.pairs.iter().zip((1..=proposal.pairs.len()).rev()) {

@@ -15,8 +15,8 @@ use crate::{Direction, MIN_CHUNK_BYTES, MIN_DEPTH, transport::data::frame::HEADE
 /// is hundreds of round trips within a site, and a hundred streams fit into a machine.
 pub(crate) const DEFAULT_CAP_BYTES: u64 = 16 << 20;
 
-/// What the queues of one link pin beside the pools, in bytes: async-rdma's completion queue of 1,024 entries of 64 bytes,
-/// and as much again for work queues and doorbells. rxe pins none of it.
+/// What the queues of one link pin beside the pools, in bytes: a completion queue of up to 1,024 entries of 64 bytes,
+/// which is enough for a depth of 511, and as much again for work queues and doorbells. rxe pins none of it.
 pub(crate) const RING_BYTES: u64 = 128 << 10;
 
 /// The depth below which the chunk size is reduced first: one slot is filled, one is sent, one is read.

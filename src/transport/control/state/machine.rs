@@ -263,7 +263,7 @@ impl StreamMachine {
                 self.wake(true, true);
             }
             Message::Bye => return Err("a goodbye in the middle of the stream"),
-            _ => return Err("a message at a time when it makes no sense"),
+            _ => return Err("a message that is not allowed in the current state"),
         }
         Ok(())
     }
