@@ -71,7 +71,7 @@ impl Default for StreamConfig {
             depth: 16,
             timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(3),
-            handshake_timeout: Duration::from_secs(10),
+            handshake_timeout: crate::faults::handshake_timeout(Duration::from_secs(10)),
             transport: TransportPolicy::Auto,
             rdma: RdmaConfig::default(),
             direction: Direction::Both,

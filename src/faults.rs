@@ -1,5 +1,5 @@
-//! Ways for tests to break the protocol on purpose, and named points at which tests stop a process. Without the feature
-//! `fault-injection` all of it is empty, and the compiler removes it.
+//! Ways for tests to break the protocol on purpose, named points at which tests stop a process, and a time limit that
+//! tests make longer. Without the feature `fault-injection` all of it is empty, and the compiler removes it.
 
 /// The rules of the protocol that one end of a stream breaks on purpose. The default breaks none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,7 +20,11 @@ pub struct Faults {
 
 #[cfg(feature = "fault-injection")]
 mod switches {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::{
+        env,
+        sync::atomic::{AtomicBool, Ordering},
+        time::Duration,
+    };
 
     use rustix::process::{Signal, getpid, kill_process};
 
@@ -43,10 +47,18 @@ mod switches {
     pub(crate) fn point(name: &str) {
         static STOPPED: AtomicBool = AtomicBool::new(false);
         static STOP_AT: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
-        let stop_at = STOP_AT.get_or_init(|| std::env::var("RDPIPE_STOP_AT").ok());
+        let stop_at = STOP_AT.get_or_init(|| env::var("RDPIPE_STOP_AT").ok());
         if stop_at.as_deref() == Some(name) && !STOPPED.swap(true, Ordering::Relaxed) {
             let _ = kill_process(getpid(), Signal::STOP);
         }
+    }
+
+    /// Returns the default time limit of a handshake: `usual`, or the seconds in the environment variable
+    /// `RDPIPE_HANDSHAKE_TIMEOUT`. An emulated processor that is shared with other work may need longer than `usual`.
+    pub(crate) fn handshake_timeout(usual: Duration) -> Duration {
+        let given = env::var("RDPIPE_HANDSHAKE_TIMEOUT").ok();
+        let seconds = given.and_then(|text| text.parse().ok());
+        seconds.map_or(usual, Duration::from_secs)
     }
 }
 
@@ -68,6 +80,10 @@ mod switches {
     }
 
     pub(crate) fn point(_name: &str) {}
+
+    pub(crate) fn handshake_timeout(usual: std::time::Duration) -> std::time::Duration {
+        usual
+    }
 }
 
-pub(crate) use switches::point;
+pub(crate) use switches::{handshake_timeout, point};

@@ -6,10 +6,11 @@ use std::{
     net::{Ipv6Addr, TcpListener},
     path::Path,
     process::{Command, Stdio},
+    time::Duration,
 };
 
 use crate::support::programs::{
-    Place, free_port, key, program, random_bytes, rdrecv, rdsend, receiver, sender,
+    Place, free_port, key, patience, program, random_bytes, rdrecv, rdsend, receiver, sender,
 };
 
 const BINARIES: &str = env!("CARGO_BIN_EXE_rdsend");
@@ -192,7 +193,8 @@ fn rdsend_may_start_first() {
 
 #[test]
 fn a_port_without_a_listener_is_reported() {
-    let sender = sender(free_port(), "--connect-timeout 0.3").start();
+    let limit = patience(Duration::from_millis(300)).as_secs_f64();
+    let sender = sender(free_port(), format!("--connect-timeout {limit}")).start();
     let words = [
         "cannot connect to 127.0.0.1 port ",
         "refused",
