@@ -185,7 +185,15 @@ impl Message {
             }
             Self::Step(step) => clean(step),
             Self::Abort { reason, .. } => *reason = printable(reason),
-            _ => {}
+            // Each message is named, so that the compiler asks whether a new one holds text.
+            Self::Ready
+            | Self::Credit(_)
+            | Self::Fin { .. }
+            | Self::FinAck
+            | Self::Confirm
+            | Self::Stop { .. }
+            | Self::Ping { .. }
+            | Self::Bye => {}
         }
         Ok(message)
     }
