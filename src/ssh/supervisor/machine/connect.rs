@@ -3,17 +3,20 @@
 use std::{fmt::Write, time::Duration};
 
 use super::{Phase, PipelineMachine};
-use crate::ssh::{
-    outcome::Site,
-    plan::StageHost,
-    protocol::{
-        AgentHello, EdgeDirection, EdgeId, EdgeLink, EdgeOrder, FaultKind, Order, Payload,
-        PayloadError, ToAgent, Work,
-    },
-    stage::StageOrder,
-    supervisor::{
-        Action, Notice,
-        edge_setup::{EdgeSetup, Next, Node},
+use crate::{
+    reach,
+    ssh::{
+        outcome::Site,
+        plan::StageHost,
+        protocol::{
+            AgentHello, EdgeDirection, EdgeId, EdgeLink, EdgeOrder, FaultKind, Order, Payload,
+            PayloadError, ToAgent, Work,
+        },
+        stage::StageOrder,
+        supervisor::{
+            Action, Notice,
+            edge_setup::{EdgeSetup, Next, Node},
+        },
     },
 };
 
@@ -22,6 +25,15 @@ impl PipelineMachine {
         if self.is_ending() {
             return;
         }
+        if self.stages[stage].hello.is_some() {
+            let text = "its agent reported its host twice".to_owned();
+            return self.fail(now, Site::Stage(stage), FaultKind::Local, text, true);
+        }
+        // Other hosts connect to these addresses, so a hostile host must not choose any number of them.
+        let hello = AgentHello {
+            addresses: reach::usable(hello.addresses),
+            ..hello
+        };
         let addresses: Vec<_> = hello.addresses.iter().map(ToString::to_string).collect();
         self.notify(Notice::Detail(format!(
             "{} is on {}, which has the addresses {}",
