@@ -20,11 +20,15 @@ use super::{
         run,
     },
 };
-use crate::ssh::{agent, plan::Plan};
+use crate::{
+    process,
+    ssh::{agent, plan::Plan},
+};
 
 /// Parses the command line, runs rdcat, and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
+    process::prepare();
     let mut args = RdcatArgs::parse();
     match args.agent {
         Some(Agent::Guard) => return agent::guard_main(),

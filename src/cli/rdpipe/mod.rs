@@ -28,11 +28,15 @@ use super::{
         run, signals,
     },
 };
-use crate::ssh::{agent, plan::Plan};
+use crate::{
+    process,
+    ssh::{agent, plan::Plan},
+};
 
 /// Parses the command line, runs the pipeline, and prints how the run went. Returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
+    process::prepare();
     let args = RdpipeArgs::parse();
     match args.agent {
         Some(Agent::Guard) => return agent::guard_main(),

@@ -1,6 +1,6 @@
 //! The signals after which a program ends its run and reports it.
 
-use std::{fs, io, process};
+use std::{io, process};
 
 use tokio::{
     runtime::Handle,
@@ -8,8 +8,10 @@ use tokio::{
     sync::oneshot,
 };
 
+use crate::process::signals::is_ignored;
+
 /// The number and name of each signal: from ^C, from `kill`, and from a terminal that was closed.
-const SIGNALS: [(i32, &str); 3] = [(2, "SIGINT"), (15, "SIGTERM"), (1, "SIGHUP")];
+const SIGNALS: [(u8, &str); 3] = [(2, "SIGINT"), (15, "SIGTERM"), (1, "SIGHUP")];
 
 /// A signal that the process received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,11 +32,11 @@ pub(crate) struct Caught {
 /// Fails if no handler can be installed.
 pub(crate) fn watch(runtime: &Handle) -> io::Result<oneshot::Receiver<Caught>> {
     let _context = runtime.enter();
-    let ignored = ignored();
     let mut signals = Vec::new();
     for (number, name) in SIGNALS {
-        if ignored & (1 << (number - 1)) == 0 {
-            signals.push((signal(SignalKind::from_raw(number))?, number, name));
+        if !is_ignored(number) {
+            let kind = SignalKind::from_raw(number.into());
+            signals.push((signal(kind)?, Caught { number, name }));
         }
     }
     let (sender, receiver) = oneshot::channel();
@@ -47,29 +49,17 @@ pub(crate) fn watch(runtime: &Handle) -> io::Result<oneshot::Receiver<Caught>> {
     Ok(receiver)
 }
 
-async fn next(signals: &mut [(Signal, i32, &'static str)]) -> Caught {
+async fn next(signals: &mut [(Signal, Caught)]) -> Caught {
     if signals.is_empty() {
         return std::future::pending().await;
     }
-    let waits = signals.iter_mut().map(|(signal, number, name)| {
-        let caught = Caught {
-            number: u8::try_from(*number).unwrap_or(u8::MAX),
-            name,
-        };
+    let waits = signals.iter_mut().map(|(signal, caught)| {
         Box::pin(async move {
             if signal.recv().await.is_none() {
                 std::future::pending::<()>().await;
             }
-            caught
+            *caught
         })
     });
     futures::future::select_all(waits).await.0
-}
-
-/// Returns the mask of the signals that this process ignores; 0 if `/proc` does not tell.
-fn ignored() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0)
 }
