@@ -37,6 +37,7 @@ use super::{
     },
     stage::Status,
 };
+use crate::process::core_dumps;
 
 /// The time that an agent always has until its greeting, however short `--timeout` is: 10 s for ssh to connect, and
 /// the rest for a slow login.
@@ -299,13 +300,14 @@ impl SessionTask {
 
 /// Starts the process in a process group of its own: ^C then reaches the controller only, which tells the agents.
 fn spawn(launch: &Launch) -> io::Result<Child> {
-    Command::new(launch.program())
+    let mut command = Command::new(launch.program());
+    command
         .args(&launch.words[1..])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
+        .process_group(0);
+    core_dumps::restored_for(|| command.spawn())
 }
 
 fn status(status: ExitStatus) -> Status {
