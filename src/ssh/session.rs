@@ -1,6 +1,7 @@
 //! The controller's session with one agent: the process that leads to it (ssh, say), and the messages both ways.
 
 mod lines;
+mod pace;
 
 use std::{
     collections::VecDeque,
@@ -25,7 +26,8 @@ use tokio_util::{
     sync::CancellationToken,
 };
 
-use self::lines::Lines;
+pub(crate) use self::pace::Room;
+use self::{lines::Lines, pace::StderrPace};
 use super::{
     explain::{Evidence, explain},
     plan::launch::Launch,
@@ -54,10 +56,10 @@ const WORDS_LIMIT: Duration = Duration::from_millis(300);
 const KEPT_LINES: usize = 20;
 
 /// The controller's end of a session with an agent. Dropping it ends the session.
-#[derive(Debug)]
 pub(crate) struct AgentSession {
     messages: UnboundedSender<ToAgent>,
     cut: CancellationToken,
+    pace: Arc<StderrPace>,
 }
 
 /// An event of a session with an agent.
@@ -82,28 +84,39 @@ pub(crate) struct SessionEnd {
 
 impl AgentSession {
     /// Starts the process that leads to the agent, and exchanges messages with the agent on the current runtime.
-    /// Calls `events` for each event; a process that cannot be started is one too.
+    /// Calls `events` for each event; a process that cannot be started is one too. Reads stderr only while there is
+    /// `room` for its lines.
     pub(crate) fn open(
         launch: Launch,
         silence: Duration,
+        room: Room,
         events: impl Fn(SessionEvent) + Send + Sync + 'static,
     ) -> Self {
         let (messages, queue) = unbounded_channel();
         let cut = CancellationToken::new();
+        let pace = Arc::new(StderrPace::new(room));
         let talk = SessionTask {
             launch,
             silence,
             events: Arc::new(events),
             words: Arc::default(),
             cut: cut.clone(),
+            pace: Arc::clone(&pace),
             greeted: false,
         };
         tokio::spawn(talk.run(queue));
-        Self { messages, cut }
+        Self {
+            messages,
+            cut,
+            pace,
+        }
     }
 
     /// Queues a message to the agent. Messages arrive in the order in which they were queued.
     pub(crate) fn send(&self, message: ToAgent) {
+        if matches!(message, ToAgent::Kill { .. }) {
+            self.pace.end();
+        }
         // A session that has ended reports that as an event.
         let _ = self.messages.send(message);
     }
@@ -128,6 +141,7 @@ struct SessionTask {
     /// The last lines of stderr and of the login shell, at most [`KEPT_LINES`].
     words: Arc<Mutex<VecDeque<String>>>,
     cut: CancellationToken,
+    pace: Arc<StderrPace>,
     greeted: bool,
 }
 
@@ -166,6 +180,7 @@ impl SessionTask {
         };
         let words = tokio::spawn(read_stderr(
             stderr,
+            Arc::clone(&self.pace),
             Arc::clone(&self.words),
             Arc::clone(&self.events),
         ));
@@ -175,6 +190,7 @@ impl SessionTask {
             broken = self.read_messages(stdout) => broken,
             () = cut.cancelled() => SessionFailure::Because("its session was cut".to_owned()),
         };
+        self.pace.end();
         // The agent ends when its controller closes the session.
         writer.abort();
         let is_closed = matches!(broken, SessionFailure::Closed);
@@ -245,6 +261,8 @@ impl SessionTask {
                 }
                 // Whether the stream ended or broke, the exit status of the process says more about the cause.
                 Ok(Some(Err(_)) | None) => return SessionFailure::Closed,
+                // Messages may be stuck behind the stderr that the user does not read.
+                Err(_) if self.pace.was_held(self.silence) => continue,
                 Err(_) => {
                     let (host, silence) = (&self.launch.host, self.silence);
                     return SessionFailure::Because(format!(
@@ -253,7 +271,12 @@ impl SessionTask {
                 }
             };
             match protocol::decode(&bytes) {
-                Ok(message) => (self.events)(SessionEvent::Message(message)),
+                Ok(message) => {
+                    if matches!(message, FromAgent::Report(_)) {
+                        self.pace.end();
+                    }
+                    (self.events)(SessionEvent::Message(message));
+                }
                 Err(_) => return self.invalid_message(),
             }
         }
@@ -352,12 +375,21 @@ async fn write_messages(stdin: ChildStdin, mut queue: UnboundedReceiver<ToAgent>
 /// Reports each line that the process writes to stderr as an event, and keeps the last ones.
 async fn read_stderr(
     mut stderr: impl AsyncRead + Unpin,
+    pace: Arc<StderrPace>,
     words: Arc<Mutex<VecDeque<String>>>,
     events: Arc<dyn Fn(SessionEvent) + Send + Sync>,
 ) {
     let mut lines = Lines::default();
     let mut buffer = vec![0; 8192];
-    while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
+    let mut last_bytes = 0;
+    loop {
+        pace.wait(last_bytes).await;
+        let Ok(count @ 1..) = stderr.read(&mut buffer).await else {
+            break;
+        };
+        if pace.has_ended() {
+            last_bytes += count;
+        }
         for line in lines.feed(&buffer[..count]) {
             keep(&words, &*events, line);
         }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
+use futures::FutureExt;
 use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{message::Console, run, signals::Caught};
@@ -18,6 +19,7 @@ use crate::{
         local_edge::LocalEdge,
         plan::{Plan, StageHost},
         protocol::EdgeId,
+        session::Room,
         supervisor::{
             Notice, Settings, Summary,
             driver::{Driver, EventSender, LocalEdges, NoticeSink, event_queue},
@@ -103,6 +105,7 @@ impl Pipeline<'_> {
             events,
             queue,
             notify: self.notices(),
+            room: self.room(),
             moved: Arc::clone(&self.moved),
         })
     }
@@ -119,10 +122,21 @@ impl Pipeline<'_> {
         let hosts: Vec<_> = self.plan.stages.iter().map(host).collect();
         Arc::new(move |notice| match notice {
             Notice::Words(stage, text) => console.words(&names[stage], &text),
-            Notice::Unreadable(stage, text) => console.error_on(&hosts[stage], &text),
-            Notice::Warning(text) => console.warn(&text),
-            Notice::Note(text) => console.note(&text),
-            Notice::Detail(text) => console.detail(&text),
+            Notice::Unreadable(stage, text) => {
+                console.notice(|console| console.error_on(&hosts[stage], &text));
+            }
+            Notice::Warning(text) => console.notice(|console| console.warn(&text)),
+            Notice::Note(text) => console.notice(|console| console.note(&text)),
+            Notice::Detail(text) => console.notice(|console| console.detail(&text)),
+        })
+    }
+
+    /// Returns the function by which the stderr of the stages waits for the reader of the messages.
+    fn room(&self) -> Room {
+        let console = self.console.clone();
+        Arc::new(move || {
+            let console = console.clone();
+            async move { console.room().await }.boxed()
         })
     }
 

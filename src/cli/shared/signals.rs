@@ -8,6 +8,7 @@ use tokio::{
     sync::oneshot,
 };
 
+use super::message::Console;
 use crate::process::signals::is_ignored;
 
 /// The number and name of each signal: from ^C, from `kill`, and from a terminal that was closed.
@@ -22,15 +23,16 @@ pub(crate) struct Caught {
     pub(crate) name: &'static str,
 }
 
-/// Returns a channel that receives the first signal, which a task on `runtime` waits for. A second signal ends the
-/// process at once, because the first may arrive while the main thread is in a read that does not return.
+/// Returns a channel that receives the first signal, which a task on `runtime` waits for. From then on the end of the
+/// program waits only a moment for a stderr that is not read. A second signal ends the process at once, because the first
+/// may arrive while the main thread is in a read that does not return.
 ///
 /// Signals that are ignored when the program starts stay ignored, as `nohup` and a shell's `&` require.
 ///
 /// # Errors
 ///
 /// Fails if no handler can be installed.
-pub(crate) fn watch(runtime: &Handle) -> io::Result<oneshot::Receiver<Caught>> {
+pub(crate) fn watch(runtime: &Handle, console: &Console) -> io::Result<oneshot::Receiver<Caught>> {
     let _context = runtime.enter();
     let mut signals = Vec::new();
     for (number, name) in SIGNALS {
@@ -40,8 +42,10 @@ pub(crate) fn watch(runtime: &Handle) -> io::Result<oneshot::Receiver<Caught>> {
         }
     }
     let (sender, receiver) = oneshot::channel();
+    let console = console.clone();
     runtime.spawn(async move {
         let caught = next(&mut signals).await;
+        console.hurry();
         let _ = sender.send(caught);
         let again = next(&mut signals).await;
         process::exit(128 + i32::from(again.number));
