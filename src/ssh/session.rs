@@ -2,6 +2,7 @@
 
 mod lines;
 mod pace;
+mod writing;
 
 use std::{
     collections::VecDeque,
@@ -12,29 +13,24 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use futures::{SinkExt, StreamExt};
+use futures::StreamExt;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
-    process::{Child, ChildStdin, ChildStdout, Command},
+    io::{AsyncRead, AsyncReadExt},
+    process::{Child, ChildStdout, Command},
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
-    time::{MissedTickBehavior, interval, timeout},
+    time::timeout,
 };
-use tokio_util::{
-    codec::{FramedRead, FramedWrite},
-    sync::CancellationToken,
-};
+use tokio_util::{codec::FramedRead, sync::CancellationToken};
 
 pub(crate) use self::pace::Room;
-use self::{lines::Lines, pace::StderrPace};
+use self::{lines::Lines, pace::StderrPace, writing::write_messages};
 use super::{
     explain::{Evidence, explain},
     plan::launch::Launch,
     protocol::{
         self, FromAgent, ToAgent, VERSION,
         frames::codec,
-        greeting,
         greeting_scan::{Found, Greeting},
     },
     stage::Status,
@@ -338,37 +334,6 @@ fn status(status: ExitStatus) -> Status {
     match (status.code(), status.signal()) {
         (Some(code), _) => Status::Exited(small(code)),
         (None, signal) => Status::Signaled(small(signal.unwrap_or(0))),
-    }
-}
-
-/// Writes the greeting, then the messages in the queue, and a ping after every `pause` without a message.
-async fn write_messages(stdin: ChildStdin, mut queue: UnboundedReceiver<ToAgent>, pause: Duration) {
-    let mut stdin = stdin;
-    if stdin
-        .write_all(greeting("controller").as_bytes())
-        .await
-        .is_err()
-    {
-        return;
-    }
-    let mut frames = FramedWrite::new(stdin, codec());
-    let mut pings = interval(pause.max(Duration::from_millis(10)));
-    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first message to an agent must be its order: no ping before it.
-    let mut ordered = false;
-    loop {
-        let message = tokio::select! {
-            message = queue.recv() => message,
-            _ = pings.tick(), if ordered => Some(ToAgent::Ping),
-        };
-        let Some(message) = message else { return };
-        ordered = true;
-        let Ok(bytes) = protocol::encode(&message) else {
-            return;
-        };
-        if frames.send(Bytes::from(bytes)).await.is_err() {
-            return;
-        }
     }
 }
 

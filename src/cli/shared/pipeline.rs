@@ -9,6 +9,7 @@ use std::{
 use anyhow::Context;
 use futures::FutureExt;
 use tokio::{runtime::Handle, sync::oneshot};
+use zeroize::Zeroizing;
 
 use super::{message::Console, run, signals::Caught};
 use crate::{
@@ -96,7 +97,8 @@ impl Pipeline<'_> {
             here: self.hosts.here(),
             machine: Some(agent::machine()),
         };
-        let texts = keys.iter().map(|key| key.text().to_string()).collect();
+        let text = |key: &GeneratedKey| Zeroizing::new(key.text().to_string());
+        let texts = keys.iter().map(text).collect();
         Ok(Driver {
             machine: PipelineMachine::new(plan.clone(), settings, texts),
             launches,

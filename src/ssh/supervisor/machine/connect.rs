@@ -2,6 +2,8 @@
 
 use std::{fmt::Write, time::Duration};
 
+use zeroize::Zeroize;
+
 use super::{Phase, PipelineMachine};
 use crate::{
     reach,
@@ -50,7 +52,20 @@ impl PipelineMachine {
             }
         }
         for edge in 0..self.edges.len() {
+            self.forget_key(edge);
             self.dial(edge);
+        }
+    }
+
+    /// Wipes the key of an edge if both of its ends have it.
+    fn forget_key(&mut self, edge: usize) {
+        let has_order = |node| match node {
+            Node::Controller => true,
+            Node::Stage(stage) => self.stages[stage].hello.is_some(),
+        };
+        let setup = self.edges[edge].as_ref();
+        if setup.is_none_or(|setup| has_order(setup.from) && has_order(setup.to)) {
+            self.keys[edge].zeroize();
         }
     }
 
@@ -85,7 +100,7 @@ impl PipelineMachine {
             } else {
                 to
             },
-            key: self.keys[edge].clone(),
+            key: self.keys[edge].to_string(),
             listens: setup.listens(Node::Stage(stage)),
         })
     }
