@@ -24,11 +24,11 @@ pub(super) struct StderrPace {
     room: Room,
     /// Cancelled when the stage has ended, or is told to end: what it has written is then read without room.
     ended: CancellationToken,
-    held: Mutex<Hold>,
+    held: Mutex<Holding>,
 }
 
 /// Whether stderr is left unread.
-enum Hold {
+enum Holding {
     Never,
     Now,
     Until(Instant),
@@ -39,7 +39,7 @@ impl StderrPace {
         Self {
             room,
             ended: CancellationToken::new(),
-            held: Mutex::new(Hold::Never),
+            held: Mutex::new(Holding::Never),
         }
     }
 
@@ -54,12 +54,12 @@ impl StderrPace {
         if poll_immediate(&mut room).await.is_some() || (may_end && self.ended.is_cancelled()) {
             return;
         }
-        self.set(Hold::Now);
+        self.set(Holding::Now);
         tokio::select! {
             () = room => {}
             () = self.ended.cancelled(), if may_end => {}
         }
-        self.set(Hold::Until(Instant::now()));
+        self.set(Holding::Until(Instant::now()));
     }
 
     /// Lets stderr be read to its end without room: the stage has ended, or is told to end.
@@ -75,13 +75,13 @@ impl StderrPace {
     /// Returns true if stderr was left unread at any time since `ago`.
     pub(super) fn was_held(&self, ago: Duration) -> bool {
         match *self.held.lock().unwrap_or_else(PoisonError::into_inner) {
-            Hold::Never => false,
-            Hold::Now => true,
-            Hold::Until(end) => end.elapsed() < ago,
+            Holding::Never => false,
+            Holding::Now => true,
+            Holding::Until(end) => end.elapsed() < ago,
         }
     }
 
-    fn set(&self, hold: Hold) {
+    fn set(&self, hold: Holding) {
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = hold;
     }
 }
