@@ -62,6 +62,8 @@ struct QueueState {
     /// True while the thread writes.
     is_writing: bool,
     is_hurried: bool,
+    /// True if the thread could not be started, or panicked: all messages are dropped.
+    is_dead: bool,
     /// The output, until the thread is started, which takes it.
     output: Option<Box<dyn Write + Send>>,
 }
@@ -83,6 +85,7 @@ impl StderrQueue {
                 is_bar_drawn: false,
                 is_writing: false,
                 is_hurried: false,
+                is_dead: false,
                 output: Some(Box::new(output)),
             }),
             changed: Condvar::new(),
@@ -161,23 +164,23 @@ impl StderrQueue {
 
     /// Wakes the thread, or starts it with the first message.
     fn start(&self, mut state: MutexGuard<'_, QueueState>) {
-        if let Some(output) = state.output.take() {
-            let shared = Arc::clone(&self.0);
-            let writer = QueueWriter {
-                shared,
-                output: Some(output),
-                due: None,
-            };
-            // Without a thread nothing could be written at all; the run itself does not depend on it.
-            let started = thread::Builder::new()
-                .name("stderr".to_owned())
-                .spawn(move || writer.run());
-            if started.is_err() {
-                state.forget();
-            }
+        let output = state.output.take();
+        if state.is_dead {
+            state.forget();
         }
         drop(state);
         self.0.changed.notify_all();
+        if output.is_some() {
+            let writer = QueueWriter {
+                shared: Arc::clone(&self.0),
+                output,
+                due: None,
+            };
+            // If no thread can be started, the writer is dropped, and the run continues without messages.
+            let _ = thread::Builder::new()
+                .name("stderr".to_owned())
+                .spawn(move || writer.run());
+        }
     }
 }
 
@@ -229,6 +232,19 @@ struct QueueWriter {
     output: Option<Box<dyn Write + Send>>,
     /// When the bar is drawn next; `None` while there is no bar.
     due: Option<Instant>,
+}
+
+impl Drop for QueueWriter {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.is_dead = true;
+        state.is_writing = false;
+        state.is_bar_drawn = false;
+        state.forget();
+        drop(state);
+        self.shared.changed.notify_all();
+        self.shared.room.notify_waiters();
+    }
 }
 
 /// The next work of the thread.
@@ -302,8 +318,7 @@ impl QueueWriter {
         let mut state = self.shared.lock();
         state.is_writing = false;
         state.is_bar_drawn = is_bar_drawn;
-        // Everything may have been forgotten meanwhile.
-        state.bytes = state.bytes.saturating_sub(bytes);
+        state.bytes -= bytes;
         let has_room = state.bytes < ROOM_BYTES;
         drop(state);
         self.shared.changed.notify_all();
@@ -442,6 +457,19 @@ mod tests {
         }
         queue.flush();
         assert!(queue.room().now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_writer_that_panics_does_not_hang_the_end_of_the_program() {
+        let (queue, _permit, _texts) = blocked();
+        let position = Arc::new(|| panic!("on purpose"));
+        let bar = ProgressBar::hidden();
+        queue.set_bar(Some(ShownBar { bar, position }));
+        while !queue.0.lock().is_dead {
+            thread::yield_now();
+        }
+        queue.push("dropped\n".to_owned());
+        queue.flush();
     }
 
     #[test]
