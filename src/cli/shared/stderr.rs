@@ -62,13 +62,21 @@ struct QueueState {
     left_out: u64,
     bar: Option<ShownBar>,
     is_bar_drawn: bool,
-    /// True while the thread writes.
-    is_writing: bool,
     is_hurried: bool,
-    /// True if the thread could not be started, or panicked: all messages are dropped.
-    is_dead: bool,
+    writer: WriterState,
     /// The output, until the thread is started, which takes it.
     output: Option<Box<dyn Write + Send>>,
+}
+
+/// What the thread does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WriterState {
+    /// The thread waits for work, or has not been started.
+    Waiting,
+    /// The thread writes or draws.
+    Writing,
+    /// The thread could not be started, or panicked: all messages are dropped.
+    Dead,
 }
 
 impl StderrQueue {
@@ -86,9 +94,8 @@ impl StderrQueue {
                 left_out: 0,
                 bar: None,
                 is_bar_drawn: false,
-                is_writing: false,
                 is_hurried: false,
-                is_dead: false,
+                writer: WriterState::Waiting,
                 output: Some(Box::new(output)),
             }),
             changed: Condvar::new(),
@@ -168,7 +175,7 @@ impl StderrQueue {
     /// Wakes the thread, or starts it with the first message.
     fn start(&self, mut state: MutexGuard<'_, QueueState>) {
         let output = state.output.take();
-        if state.is_dead {
+        if state.writer == WriterState::Dead {
             state.forget();
         }
         drop(state);
@@ -217,7 +224,7 @@ impl SharedQueue {
 impl QueueState {
     fn is_idle(&self) -> bool {
         let is_clear = self.bar.is_none() && !self.is_bar_drawn;
-        self.messages.is_empty() && !self.is_writing && is_clear
+        self.messages.is_empty() && self.writer != WriterState::Writing && is_clear
     }
 
     /// Drops everything that is queued.
@@ -240,8 +247,7 @@ struct QueueWriter {
 impl Drop for QueueWriter {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
-        state.is_dead = true;
-        state.is_writing = false;
+        state.writer = WriterState::Dead;
         state.is_bar_drawn = false;
         state.forget();
         drop(state);
@@ -307,7 +313,7 @@ impl QueueWriter {
                 if matches!(step, WriteStep::Draw(_)) {
                     self.due = Some(now + INTERVAL);
                 }
-                state.is_writing = true;
+                state.writer = WriterState::Writing;
                 return step;
             }
             state = match due {
@@ -319,7 +325,7 @@ impl QueueWriter {
 
     fn done(&self, bytes: usize, is_bar_drawn: bool) {
         let mut state = self.shared.lock();
-        state.is_writing = false;
+        state.writer = WriterState::Waiting;
         state.is_bar_drawn = is_bar_drawn;
         state.bytes -= bytes;
         let has_room = state.bytes < ROOM_BYTES;

@@ -58,8 +58,7 @@ pub(super) async fn write_messages(
 fn wipe_sent(buffer: &mut BytesMut, length: usize) {
     if buffer.is_empty() {
         // Asking for more than lies behind the next byte moves that place back to the start.
-        let before = buffer.capacity() + length;
-        buffer.try_reclaim(before);
+        let _ = buffer.try_reclaim(buffer.capacity() + length);
         buffer.spare_capacity_mut().zeroize();
     }
 }

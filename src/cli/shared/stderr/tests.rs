@@ -105,7 +105,7 @@ fn a_writer_that_panics_does_not_hang_the_end_of_the_program() {
     let position = Arc::new(|| panic!("on purpose"));
     let bar = ProgressBar::hidden();
     queue.set_bar(Some(ShownBar { bar, position }));
-    while !queue.0.lock().is_dead {
+    while queue.0.lock().writer != WriterState::Dead {
         thread::yield_now();
     }
     queue.push("dropped\n".to_owned());

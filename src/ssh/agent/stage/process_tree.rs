@@ -80,8 +80,8 @@ impl ProcessTree {
             } else {
                 (Stdio::null(), None)
             };
-            let mut command = Command::new(&shell);
-            command
+            let mut starting = Command::new(&shell);
+            starting
                 .arg("-c")
                 .arg(OsStr::from_bytes(command))
                 .env_remove(hold::VARIABLE)
@@ -92,7 +92,7 @@ impl ProcessTree {
                     Stdio::null()
                 })
                 .process_group(0);
-            let mut child = core_dumps::restored_for(|| command.spawn())?;
+            let mut child = core_dumps::restored_for(|| starting.spawn())?;
             let stdout = child.stdout.take().map(ChildStdout::into_owned_fd);
             let stdout = stdout.transpose()?;
             Ok((Self::watch(child)?, Pipes { stdin, stdout }))
