@@ -181,6 +181,8 @@ pub mod fuzzing {
 mod host;
 mod key;
 #[cfg(feature = "cli")]
+mod process;
+#[cfg(feature = "cli")]
 mod reach;
 #[cfg(feature = "cli")]
 mod ssh;

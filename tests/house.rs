@@ -27,7 +27,7 @@ const LAYERS: &[&[&str]] = &[
     &["cli"],
     &["ssh"],
     &["advice", "carry", "reach"],
-    &["fd"],
+    &["fd", "process"],
 ];
 
 /// The layers of `src/transport`, from the top down.

@@ -4,10 +4,11 @@ use std::{
     ffi::OsStr,
     fs::File,
     io::{self, Read},
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::MetadataExt,
     path::Path,
 };
 
+use rustix::process::geteuid;
 use zeroize::Zeroizing;
 
 use super::{Key, KeyError};
@@ -20,8 +21,9 @@ impl Key {
     ///
     /// # Errors
     ///
-    /// Returns [`KeyError::File`] if the file cannot be read, [`KeyError::FileEmpty`] if its first line is empty,
-    /// [`KeyError::FileLong`] if the first line is too long for a key, and the errors of [`parse`](Self::parse).
+    /// Returns [`KeyError::File`] if the file cannot be read, [`KeyError::FileUnsafe`] if another user can change it,
+    /// [`KeyError::FileEmpty`] if its first line is empty, [`KeyError::FileLong`] if the first line is too long for a key,
+    /// and the errors of [`parse`](Self::parse).
     pub fn from_file(path: impl AsRef<Path>) -> Result<(Self, Option<String>), KeyError> {
         let path = path.as_ref();
         let failed = |source| KeyError::File {
@@ -30,10 +32,16 @@ impl Key {
         };
         let mut file = File::open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
-        let warning = metadata
-            .is_file()
-            .then(|| exposure(path, metadata.permissions().mode(), "key file"))
-            .flatten();
+        let warning = if metadata.is_file() {
+            let reader = geteuid().as_raw();
+            let protected = protection(path, "key file", metadata.mode(), metadata.uid(), reader);
+            protected.map_err(|reason| KeyError::FileUnsafe {
+                path: path.to_owned(),
+                reason,
+            })?
+        } else {
+            None
+        };
         let line = first_line(&mut file)
             .map_err(failed)?
             .ok_or_else(|| KeyError::FileLong(path.to_owned()))?;
@@ -70,12 +78,40 @@ pub(crate) fn first_line(file: &mut File) -> io::Result<Option<Zeroizing<Vec<u8>
     Ok(Some(line))
 }
 
-/// Returns a warning if a file that contains a secret can be read by other users. `what` names the kind of file.
-pub(crate) fn exposure(path: &Path, mode: u32, what: &str) -> Option<String> {
-    (mode & 0o044 != 0).then(|| {
-        let quoted = quoted(path.as_os_str());
-        format!("others can read the {what} {quoted}; chmod go= {quoted}")
-    })
+/// Checks who else can use a file with a secret: its mode and the number of its owner, against that of the user who reads
+/// it. `what` names the kind of file. Returns a warning if others can read the file.
+///
+/// A user who can change the file chooses the secret, so such a file is refused, as ssh refuses a configuration that another
+/// user can change. Root may read the files of users, a mounted file in a container for example, and gets a warning.
+///
+/// # Errors
+///
+/// The reason why the file is not used.
+pub(crate) fn protection(
+    path: &Path,
+    what: &str,
+    mode: u32,
+    owner: u32,
+    reader: u32,
+) -> Result<Option<String>, String> {
+    const ROOT: u32 = 0;
+    let quoted = quoted(path.as_os_str());
+    if mode & 0o022 != 0 {
+        return Err(format!("others can write it; chmod go= {quoted}"));
+    }
+    let is_foreign = owner != reader && owner != ROOT;
+    if is_foreign && reader != ROOT {
+        return Err(format!(
+            "it belongs to the user with the number {owner}, who can change it"
+        ));
+    }
+    if is_foreign {
+        return Ok(Some(format!(
+            "the {what} {quoted} belongs to the user with the number {owner}, who can change it"
+        )));
+    }
+    let is_readable = mode & 0o044 != 0;
+    Ok(is_readable.then(|| format!("others can read the {what} {quoted}; chmod go= {quoted}")))
 }
 
 /// Returns the name quoted for a shell, so that the user can type the advised command.
@@ -91,6 +127,8 @@ fn quoted(name: &OsStr) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn file_with(content: &[u8]) -> tempfile::NamedTempFile {
@@ -143,7 +181,29 @@ mod tests {
             let (_, warning) = Key::from_file(file.path()).unwrap();
             assert_eq!(warning.is_some(), warned, "{mode:o}");
         }
-        let advice = exposure(Path::new("my key"), 0o644, "key file").unwrap();
-        assert!(advice.ends_with("chmod go= 'my key'"), "{advice}");
+        let advice = protection(Path::new("my key"), "key file", 0o644, 0, 0).unwrap();
+        let expected = "others can read the key file 'my key'; chmod go= 'my key'";
+        assert_eq!(advice.as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn a_key_file_that_others_can_change_is_refused() {
+        let file = file_with(b"key\n");
+        for mode in [0o620, 0o602, 0o664, 0o666] {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(file.path(), permissions).unwrap();
+            let error = Key::from_file(file.path()).unwrap_err();
+            assert!(matches!(error, KeyError::FileUnsafe { .. }), "{mode:o}");
+            let text = error.to_string();
+            assert!(text.contains("others can write it; chmod go="), "{text}");
+        }
+        let (root, reader, other) = (0, 1000, 1001);
+        let protection =
+            |owner, reader| protection(Path::new("key"), "key file", 0o600, owner, reader);
+        assert_eq!(protection(reader, reader), Ok(None));
+        assert_eq!(protection(root, reader), Ok(None));
+        assert!(protection(other, reader).unwrap_err().contains("1001"));
+        // Root is warned only.
+        assert!(protection(other, root).unwrap().is_some());
     }
 }

@@ -3,7 +3,7 @@
 mod file;
 
 #[cfg(feature = "cli")]
-pub(crate) use file::{exposure, first_line};
+pub(crate) use file::{first_line, protection};
 
 use std::{fmt, io, ops::Deref, path::PathBuf};
 
@@ -163,6 +163,14 @@ pub enum KeyError {
         path: PathBuf,
         /// The error of the system.
         source: io::Error,
+    },
+    /// Another user can change the key file, and so choose the key.
+    #[error("the key file {} is not used: {reason}", path.display())]
+    FileUnsafe {
+        /// The path that was given.
+        path: PathBuf,
+        /// Who can change the file, and what to do.
+        reason: String,
     },
     /// The first line of the key file is empty or has only white space.
     #[error("the key file {} has no key in its first line", .0.display())]

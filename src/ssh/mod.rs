@@ -27,6 +27,6 @@ pub(crate) mod outcome;
 pub(crate) mod plan;
 pub(crate) mod protocol;
 pub(crate) mod quote;
-mod session;
+pub(crate) mod session;
 pub(crate) mod stage;
 pub(crate) mod supervisor;

@@ -17,6 +17,7 @@ mod tests;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use zeroize::Zeroizing;
 
 pub(crate) use self::{
     order::{EdgeDirection, EdgeId, EdgeOrder, Order, StreamOrder, TransportOrder, Work},
@@ -170,13 +171,18 @@ pub(crate) fn parse_greeting<'a>(line: &'a str, role: &str) -> Option<(u32, &'a 
     words.next().is_none().then_some((version, program))
 }
 
-/// Encodes a message, without the length of its frame.
+/// Encodes a message, without the length of its frame. The encoding is wiped from memory when dropped, because an order
+/// holds keys.
 ///
 /// # Errors
 ///
 /// [`MessageError::Malformed`] if the encoding cannot express the message. No message of ours has such content.
-pub(crate) fn encode(message: &impl Envelope) -> Result<Vec<u8>, MessageError> {
-    Ok(postcard::to_stdvec(message)?)
+pub(crate) fn encode(message: &impl Envelope) -> Result<Zeroizing<Vec<u8>>, MessageError> {
+    // The buffer has its full length from the start: growing it would leave copies of the keys in memory.
+    let length = postcard::experimental::serialized_size(message)?;
+    let mut bytes = Zeroizing::new(vec![0; length]);
+    postcard::to_slice(message, &mut bytes)?;
+    Ok(bytes)
 }
 
 /// Decodes a message.

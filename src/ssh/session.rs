@@ -1,6 +1,8 @@
 //! The controller's session with one agent: the process that leads to it (ssh, say), and the messages both ways.
 
 mod lines;
+mod pace;
+mod writing;
 
 use std::{
     collections::VecDeque,
@@ -11,32 +13,29 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use futures::{SinkExt, StreamExt};
+use futures::StreamExt;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
-    process::{Child, ChildStdin, ChildStdout, Command},
+    io::{AsyncRead, AsyncReadExt},
+    process::{Child, ChildStdout, Command},
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
-    time::{MissedTickBehavior, interval, timeout},
+    time::timeout,
 };
-use tokio_util::{
-    codec::{FramedRead, FramedWrite},
-    sync::CancellationToken,
-};
+use tokio_util::{codec::FramedRead, sync::CancellationToken};
 
-use self::lines::Lines;
+pub(crate) use self::pace::Room;
+use self::{lines::Lines, pace::StderrPace, writing::write_messages};
 use super::{
     explain::{Evidence, explain},
     plan::launch::Launch,
     protocol::{
         self, FromAgent, ToAgent, VERSION,
         frames::codec,
-        greeting,
         greeting_scan::{Found, Greeting},
     },
     stage::Status,
 };
+use crate::process::core_dumps;
 
 /// The time that an agent always has until its greeting, however short `--timeout` is: 10 s for ssh to connect, and
 /// the rest for a slow login.
@@ -53,10 +52,10 @@ const WORDS_LIMIT: Duration = Duration::from_millis(300);
 const KEPT_LINES: usize = 20;
 
 /// The controller's end of a session with an agent. Dropping it ends the session.
-#[derive(Debug)]
 pub(crate) struct AgentSession {
     messages: UnboundedSender<ToAgent>,
     cut: CancellationToken,
+    pace: Arc<StderrPace>,
 }
 
 /// An event of a session with an agent.
@@ -81,28 +80,39 @@ pub(crate) struct SessionEnd {
 
 impl AgentSession {
     /// Starts the process that leads to the agent, and exchanges messages with the agent on the current runtime.
-    /// Calls `events` for each event; a process that cannot be started is one too.
+    /// Calls `events` for each event; a process that cannot be started is one too. Reads stderr only while there is
+    /// `room` for its lines.
     pub(crate) fn open(
         launch: Launch,
         silence: Duration,
+        room: Room,
         events: impl Fn(SessionEvent) + Send + Sync + 'static,
     ) -> Self {
         let (messages, queue) = unbounded_channel();
         let cut = CancellationToken::new();
+        let pace = Arc::new(StderrPace::new(room));
         let talk = SessionTask {
             launch,
             silence,
             events: Arc::new(events),
             words: Arc::default(),
             cut: cut.clone(),
+            pace: Arc::clone(&pace),
             greeted: false,
         };
         tokio::spawn(talk.run(queue));
-        Self { messages, cut }
+        Self {
+            messages,
+            cut,
+            pace,
+        }
     }
 
     /// Queues a message to the agent. Messages arrive in the order in which they were queued.
     pub(crate) fn send(&self, message: ToAgent) {
+        if matches!(message, ToAgent::Kill { .. }) {
+            self.pace.end();
+        }
         // A session that has ended reports that as an event.
         let _ = self.messages.send(message);
     }
@@ -127,6 +137,7 @@ struct SessionTask {
     /// The last lines of stderr and of the login shell, at most [`KEPT_LINES`].
     words: Arc<Mutex<VecDeque<String>>>,
     cut: CancellationToken,
+    pace: Arc<StderrPace>,
     greeted: bool,
 }
 
@@ -165,6 +176,7 @@ impl SessionTask {
         };
         let words = tokio::spawn(read_stderr(
             stderr,
+            Arc::clone(&self.pace),
             Arc::clone(&self.words),
             Arc::clone(&self.events),
         ));
@@ -174,6 +186,7 @@ impl SessionTask {
             broken = self.read_messages(stdout) => broken,
             () = cut.cancelled() => SessionFailure::Because("its session was cut".to_owned()),
         };
+        self.pace.end();
         // The agent ends when its controller closes the session.
         writer.abort();
         let is_closed = matches!(broken, SessionFailure::Closed);
@@ -244,6 +257,8 @@ impl SessionTask {
                 }
                 // Whether the stream ended or broke, the exit status of the process says more about the cause.
                 Ok(Some(Err(_)) | None) => return SessionFailure::Closed,
+                // Messages may be stuck behind the stderr that the user does not read.
+                Err(_) if self.pace.was_held(self.silence) => continue,
                 Err(_) => {
                     let (host, silence) = (&self.launch.host, self.silence);
                     return SessionFailure::Because(format!(
@@ -252,7 +267,12 @@ impl SessionTask {
                 }
             };
             match protocol::decode(&bytes) {
-                Ok(message) => (self.events)(SessionEvent::Message(message)),
+                Ok(message) => {
+                    if matches!(message, FromAgent::Report(_)) {
+                        self.pace.end();
+                    }
+                    (self.events)(SessionEvent::Message(message));
+                }
                 Err(_) => return self.invalid_message(),
             }
         }
@@ -299,13 +319,14 @@ impl SessionTask {
 
 /// Starts the process in a process group of its own: ^C then reaches the controller only, which tells the agents.
 fn spawn(launch: &Launch) -> io::Result<Child> {
-    Command::new(launch.program())
+    let mut command = Command::new(launch.program());
+    command
         .args(&launch.words[1..])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
+        .process_group(0);
+    core_dumps::restored_for(|| command.spawn())
 }
 
 fn status(status: ExitStatus) -> Status {
@@ -316,46 +337,24 @@ fn status(status: ExitStatus) -> Status {
     }
 }
 
-/// Writes the greeting, then the messages in the queue, and a ping after every `pause` without a message.
-async fn write_messages(stdin: ChildStdin, mut queue: UnboundedReceiver<ToAgent>, pause: Duration) {
-    let mut stdin = stdin;
-    if stdin
-        .write_all(greeting("controller").as_bytes())
-        .await
-        .is_err()
-    {
-        return;
-    }
-    let mut frames = FramedWrite::new(stdin, codec());
-    let mut pings = interval(pause.max(Duration::from_millis(10)));
-    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first message to an agent must be its order: no ping before it.
-    let mut ordered = false;
-    loop {
-        let message = tokio::select! {
-            message = queue.recv() => message,
-            _ = pings.tick(), if ordered => Some(ToAgent::Ping),
-        };
-        let Some(message) = message else { return };
-        ordered = true;
-        let Ok(bytes) = protocol::encode(&message) else {
-            return;
-        };
-        if frames.send(Bytes::from(bytes)).await.is_err() {
-            return;
-        }
-    }
-}
-
 /// Reports each line that the process writes to stderr as an event, and keeps the last ones.
 async fn read_stderr(
     mut stderr: impl AsyncRead + Unpin,
+    pace: Arc<StderrPace>,
     words: Arc<Mutex<VecDeque<String>>>,
     events: Arc<dyn Fn(SessionEvent) + Send + Sync>,
 ) {
     let mut lines = Lines::default();
     let mut buffer = vec![0; 8192];
-    while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
+    let mut last_bytes = 0;
+    loop {
+        pace.wait(last_bytes).await;
+        let Ok(count @ 1..) = stderr.read(&mut buffer).await else {
+            break;
+        };
+        if pace.has_ended() {
+            last_bytes += count;
+        }
         for line in lines.feed(&buffer[..count]) {
             keep(&words, &*events, line);
         }

@@ -4,9 +4,11 @@
 mod errors;
 mod failures;
 mod hosts;
+mod inherited;
 mod local;
 mod orphans;
 mod secrets;
 mod start;
 #[path = "../support/mod.rs"]
 mod support;
+mod unread_stderr;

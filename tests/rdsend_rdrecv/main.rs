@@ -14,4 +14,5 @@ mod secrets;
 mod signals;
 #[path = "../support/mod.rs"]
 mod support;
+mod unread_stderr;
 mod usage;

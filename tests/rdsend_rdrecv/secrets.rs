@@ -98,6 +98,21 @@ fn a_key_from_a_file_is_hidden() {
 }
 
 #[test]
+fn a_key_file_that_another_user_can_change_is_refused() {
+    let place = Place::new();
+    let file = place.file("key", SECRET.as_bytes());
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o666)).unwrap();
+    for setup in [
+        rdrecv(format!("0 --key-file {file}")),
+        rdsend(format!("localhost 1 --key-file {file}")),
+    ] {
+        let end = setup.start().end();
+        end.fails(2, &["the key file", "others can write it; chmod go= "]);
+        assert_silent(&[end], SECRET);
+    }
+}
+
+#[test]
 fn a_generated_key_is_printed_once() {
     let receiver = rdrecv("0 -v").start();
     let port = receiver.port();

@@ -67,7 +67,7 @@ fn write(
     bytes: &Arc<AtomicU64>,
 ) -> anyhow::Result<Exit> {
     let control = run::control_runtime()?;
-    let signal = signals::watch(&control).context("cannot catch signals")?;
+    let signal = signals::watch(&control, console).context("cannot catch signals")?;
     let signal = signal.map(Result::ok).boxed().shared();
     let moved = Arc::new(AtomicU64::new(0));
     let counted = [Arc::clone(bytes), Arc::clone(&moved)];

@@ -20,11 +20,15 @@ use super::{
         run,
     },
 };
-use crate::ssh::{agent, plan::Plan};
+use crate::{
+    process,
+    ssh::{agent, plan::Plan},
+};
 
 /// Parses the command line, runs rdcat, and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
+    process::prepare();
     let mut args = RdcatArgs::parse();
     match args.agent {
         Some(Agent::Guard) => return agent::guard_main(),
@@ -35,28 +39,36 @@ pub fn main() -> ExitCode {
     let console = Console::new("rdcat", args.messages);
     if let Err(error) = hidden {
         console.warn(&format!("cannot hide the ticket from ps: {error}"));
+        // A usage error exits at once.
+        console.flush();
     }
+    let exit = dispatch(args, ticket, &console);
+    console.flush();
+    exit
+}
+
+fn dispatch(args: RdcatArgs, ticket: TicketSource, console: &Console) -> ExitCode {
     match ticket {
         TicketSource::Among => {
             usage("a ticket cannot be combined with files or other tickets; give the ticket alone")
         }
         _ if args.listen => match join::here(&args) {
-            Ok(_) => join(args, TicketRole::Listen, &console),
+            Ok(_) => join(args, TicketRole::Listen, console),
             Err(error) => usage(sentence(&error)),
         },
         TicketSource::None if args.operands.is_empty() => usage(EXPECTED),
         TicketSource::None => match Plan::files(&args.files()) {
-            Ok(plans) => files::main(&args, &plans, &console),
+            Ok(plans) => files::main(&args, &plans, console),
             Err(error) => usage(error),
         },
-        ticket => match ticket.load(&console) {
-            Ok(ticket) => join(args, TicketRole::Dial(ticket), &console),
+        ticket => match ticket.load(console) {
+            Ok(ticket) => join(args, TicketRole::Dial(ticket), console),
             Err(error) => {
                 let report = Report {
                     exit: Exit::Usage,
                     ..Report::failed(&error)
                 };
-                report.print(&console);
+                report.print(console);
                 report.exit.into()
             }
         },

@@ -1,8 +1,9 @@
 //! The sources of the ticket: the argument, `--ticket-file`, then the environment.
 
-use std::{env, fs::File, io, os::unix::fs::PermissionsExt, path::PathBuf};
+use std::{env, fs::File, io, os::unix::fs::MetadataExt, path::PathBuf};
 
 use anyhow::Context;
+use rustix::process::geteuid;
 
 use crate::{
     cli::{
@@ -76,10 +77,16 @@ impl TicketSource {
                 let cannot = || format!("cannot read the ticket file {name}");
                 let mut file = File::open(&path).with_context(cannot)?;
                 let metadata = file.metadata().with_context(cannot)?;
-                let mode = metadata.is_file().then(|| metadata.permissions().mode());
-                let exposed = mode.and_then(|mode| key::exposure(&path, mode, "ticket file"));
-                if let Some(warning) = exposed {
-                    console.warn(&warning);
+                if metadata.is_file() {
+                    let reader = geteuid().as_raw();
+                    let (mode, owner) = (metadata.mode(), metadata.uid());
+                    let protected = key::protection(&path, "ticket file", mode, owner, reader);
+                    let warning = protected.map_err(|reason| {
+                        anyhow::anyhow!("the ticket file {name} is not used: {reason}")
+                    })?;
+                    if let Some(warning) = warning {
+                        console.warn(&warning);
+                    }
                 }
                 let line = key::first_line(&mut file).with_context(cannot)?;
                 // A line that is too long is no ticket.

@@ -102,7 +102,7 @@ pub(crate) struct HostOptions {
     ssh_options: Vec<Words>,
 
     /// Run PATH as rdpipe on the other hosts [default: the rdpipe in their $PATH]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = remote_program)]
     remote_rdpipe: Option<String>,
 }
 
@@ -165,6 +165,14 @@ fn shell_words(text: &str) -> Result<Words, String> {
         None => Err("a quote is not closed".to_owned()),
         Some(words) if words.is_empty() => Err("give at least one word".to_owned()),
         Some(words) => Ok(Words(words)),
+    }
+}
+
+/// Parses `--remote-rdpipe`: a path that the login shell of every host can be given.
+fn remote_program(path: &str) -> Result<String, String> {
+    match quote::remote_path(path) {
+        Some(_) => Ok(path.to_owned()),
+        None => Err("a path with a line end cannot be passed to every login shell".to_owned()),
     }
 }
 
@@ -277,6 +285,7 @@ mod tests {
             &["--rsh", "it's", "a:b"],
             &["--rsh", " ", "a:b"],
             &["--chunk", "1", "a:b"],
+            &["--remote-rdpipe", "/opt/r\nd/rdpipe", "a:b"],
         ] {
             assert_eq!(parse(words).unwrap_err().exit_code(), 2, "{words:?}");
         }

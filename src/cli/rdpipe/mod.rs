@@ -28,11 +28,15 @@ use super::{
         run, signals,
     },
 };
-use crate::ssh::{agent, plan::Plan};
+use crate::{
+    process,
+    ssh::{agent, plan::Plan},
+};
 
 /// Parses the command line, runs the pipeline, and prints how the run went. Returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
+    process::prepare();
     let args = RdpipeArgs::parse();
     match args.agent {
         Some(Agent::Guard) => return agent::guard_main(),
@@ -54,6 +58,7 @@ pub fn main() -> ExitCode {
         console.error(&crate::cli::shared::message::sentence(&error));
         FAILED_HERE
     });
+    console.flush();
     ExitCode::from(code)
 }
 
@@ -63,7 +68,7 @@ const FAILED_HERE: u8 = 1;
 fn run(args: &RdpipeArgs, plan: &Plan, console: &Console) -> anyhow::Result<u8> {
     let started = Instant::now();
     let control = run::control_runtime()?;
-    let signal = signals::watch(&control).context("cannot catch signals")?;
+    let signal = signals::watch(&control, console).context("cannot catch signals")?;
     let moved = Arc::new(AtomicU64::new(0));
     let pipeline = Pipeline {
         plan,

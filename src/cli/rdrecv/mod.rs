@@ -18,11 +18,12 @@ use super::{
         run::{self, Run, explained},
     },
 };
-use crate::{Key, Stream, carry, reach};
+use crate::{Key, Stream, carry, process, reach};
 
 /// Parses the command line, receives one stream, and prints how the run went. Returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
+    process::prepare();
     let mut args = RdrecvArgs::parse();
     let (key, hidden) = args.key.take();
     let console = Console::new("rdrecv", args.messages);

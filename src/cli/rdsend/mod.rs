@@ -16,11 +16,12 @@ use super::{
         run::{self, Run, explained},
     },
 };
-use crate::{KeyError, Stream, carry, connect, fd::Source};
+use crate::{KeyError, Stream, carry, connect, fd::Source, process};
 
 /// Parses the command line, sends the input, and prints how the run went. Returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
+    process::prepare();
     let mut args = RdsendArgs::parse();
     let (key, hidden) = args.key.take();
     let console = Console::new("rdsend", args.messages);

@@ -1,17 +1,14 @@
 //! Messages on stderr. Each is one sentence after the names of program and host.
 
-use std::{
-    fmt::Write as _,
-    io::{self, Write as _},
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::fmt::Write as _;
 
-use indicatif::ProgressBar;
 use serde::Serialize;
 
+use super::stderr::{ShownBar, StderrQueue};
 use crate::{advice::advice, cli::args::MessageOptions, host::host_name};
 
-/// Writes the messages of a program to stderr. Clones share the progress bar.
+/// Writes the messages of a program to stderr, through a queue: no method waits until a message is read, except
+/// [`flush`](Self::flush) and [`room`](Self::room). Clones share the queue.
 #[derive(Debug, Clone)]
 pub(crate) struct Console {
     program: &'static str,
@@ -19,8 +16,7 @@ pub(crate) struct Console {
     quiet: bool,
     verbose: bool,
     json: bool,
-    /// The progress bar that is hidden while a message is written.
-    bar: Arc<Mutex<Option<ProgressBar>>>,
+    queue: StderrQueue,
 }
 
 impl Console {
@@ -33,7 +29,7 @@ impl Console {
             quiet: options.quiet,
             verbose: options.verbose,
             json: options.json,
-            bar: Arc::default(),
+            queue: StderrQueue::new(),
         }
     }
 
@@ -72,7 +68,7 @@ impl Console {
         if self.json {
             self.event(event);
         } else {
-            self.write(&format!("{}: {}: {plain}\n", self.program, self.host));
+            self.write(format!("{}: {}: {plain}\n", self.program, self.host));
         }
     }
 
@@ -80,12 +76,12 @@ impl Console {
     /// may be an error.
     pub(crate) fn words(&self, writer: &str, line: &str) {
         let line: Vec<_> = line.split('\t').map(harmless).collect();
-        self.write(&format!("{writer}: {}\n", line.join("\t")));
+        self.write(format!("{writer}: {}\n", line.join("\t")));
     }
 
     /// Prints several lines unchanged, without the names of program and host.
     pub(crate) fn lines(&self, lines: &[String]) {
-        self.write(&(lines.join("\n") + "\n"));
+        self.write(lines.join("\n") + "\n");
     }
 
     /// Returns true if `--json` was given.
@@ -106,9 +102,48 @@ impl Console {
         &self.host
     }
 
-    /// Sets the progress bar that messages hide while they are written; `None` if there is no bar.
-    pub(crate) fn set_bar(&self, bar: Option<ProgressBar>) {
-        *self.bar.lock().unwrap_or_else(PoisonError::into_inner) = bar;
+    /// Sets the progress bar, which is hidden while a message is written; `None` if there is no bar.
+    pub(crate) fn set_bar(&self, bar: Option<ShownBar>) {
+        self.queue.set_bar(bar);
+    }
+
+    /// Waits until there is room for more [`words`](Self::words) of other programs.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe.
+    pub(crate) async fn room(&self) {
+        self.queue.room().await;
+    }
+
+    /// Prints a notice about another host, with `print`. While stderr is not read, notices beyond a limit are left out and
+    /// counted: a hostile host sends any number of them.
+    pub(crate) fn notice(&self, print: impl FnOnce(&Self)) {
+        if !self.queue.leaves_out() {
+            self.warn_of_left_out();
+            print(self);
+        }
+    }
+
+    fn warn_of_left_out(&self) {
+        let count = self.queue.take_left_out();
+        if count > 0 {
+            self.warn(&format!(
+                "{count} notices were left out, because stderr was not read"
+            ));
+        }
+    }
+
+    /// Waits until all messages have been written. Call this function at the end of `main`. A terminal or a pager that is
+    /// not read delays the end, as it delays that of any program, until a signal ends the program.
+    pub(crate) fn flush(&self) {
+        self.warn_of_left_out();
+        self.queue.flush();
+    }
+
+    /// Makes [`flush`](Self::flush) return soon: a signal has told the program to end.
+    pub(crate) fn hurry(&self) {
+        self.queue.hurry();
     }
 
     fn say(&self, level: Level, text: &str) {
@@ -121,7 +156,7 @@ impl Console {
                 message: text,
             });
         } else {
-            self.write(&self.line(level, text));
+            self.write(self.line(level, text));
         }
     }
 
@@ -150,7 +185,7 @@ impl Console {
 
     /// Prints an object as JSON on one line.
     pub(crate) fn event(&self, event: &impl Serialize) {
-        self.write(&self.json_line(event));
+        self.write(self.json_line(event));
     }
 
     fn json_line(&self, event: &impl Serialize) -> String {
@@ -164,16 +199,8 @@ impl Console {
         format!("{json}\n")
     }
 
-    /// Writes the line in one write, so that lines of several programs do not mix. Errors are ignored: a closed
-    /// stderr does not end the run.
-    fn write(&self, line: &str) {
-        let write = || {
-            let _ = io::stderr().lock().write_all(line.as_bytes());
-        };
-        match &*self.bar.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(bar) => bar.suspend(write),
-            None => write(),
-        }
+    fn write(&self, line: impl Into<String>) {
+        self.queue.push(line.into());
     }
 }
 
@@ -234,6 +261,8 @@ fn harmless(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use anyhow::Context;
 
     use super::*;
@@ -315,14 +344,5 @@ mod tests {
         let error = crate::Key::from_file("/nonexistent").unwrap_err();
         let plain = error.to_string();
         assert_eq!(sentence(&error.into()), plain);
-    }
-
-    #[test]
-    fn a_message_can_be_written_while_a_bar_is_shown() {
-        let console = console(MessageOptions::default());
-        console.set_bar(Some(ProgressBar::hidden()));
-        console.detail("not shown");
-        console.write("");
-        console.set_bar(None);
     }
 }

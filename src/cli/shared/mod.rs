@@ -8,3 +8,4 @@ pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod secret;
 pub(crate) mod signals;
+pub(crate) mod stderr;

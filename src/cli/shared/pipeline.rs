@@ -7,7 +7,9 @@ use std::{
 };
 
 use anyhow::Context;
+use futures::FutureExt;
 use tokio::{runtime::Handle, sync::oneshot};
+use zeroize::Zeroizing;
 
 use super::{message::Console, run, signals::Caught};
 use crate::{
@@ -18,6 +20,7 @@ use crate::{
         local_edge::LocalEdge,
         plan::{Plan, StageHost},
         protocol::EdgeId,
+        session::Room,
         supervisor::{
             Notice, Settings, Summary,
             driver::{Driver, EventSender, LocalEdges, NoticeSink, event_queue},
@@ -94,7 +97,8 @@ impl Pipeline<'_> {
             here: self.hosts.here(),
             machine: Some(agent::machine()),
         };
-        let texts = keys.iter().map(|key| key.text().to_string()).collect();
+        let text = |key: &GeneratedKey| Zeroizing::new(key.text().to_string());
+        let texts = keys.iter().map(text).collect();
         Ok(Driver {
             machine: PipelineMachine::new(plan.clone(), settings, texts),
             launches,
@@ -103,6 +107,7 @@ impl Pipeline<'_> {
             events,
             queue,
             notify: self.notices(),
+            room: self.room(),
             moved: Arc::clone(&self.moved),
         })
     }
@@ -119,10 +124,21 @@ impl Pipeline<'_> {
         let hosts: Vec<_> = self.plan.stages.iter().map(host).collect();
         Arc::new(move |notice| match notice {
             Notice::Words(stage, text) => console.words(&names[stage], &text),
-            Notice::Unreadable(stage, text) => console.error_on(&hosts[stage], &text),
-            Notice::Warning(text) => console.warn(&text),
-            Notice::Note(text) => console.note(&text),
-            Notice::Detail(text) => console.detail(&text),
+            Notice::Unreadable(stage, text) => {
+                console.notice(|console| console.error_on(&hosts[stage], &text));
+            }
+            Notice::Warning(text) => console.notice(|console| console.warn(&text)),
+            Notice::Note(text) => console.notice(|console| console.note(&text)),
+            Notice::Detail(text) => console.notice(|console| console.detail(&text)),
+        })
+    }
+
+    /// Returns the function by which the stderr of the stages waits for the reader of the messages.
+    fn room(&self) -> Room {
+        let console = self.console.clone();
+        Arc::new(move || {
+            let console = console.clone();
+            async move { console.room().await }.boxed()
         })
     }
 

@@ -2,25 +2,23 @@
 
 use std::{
     io::{self, IsTerminal},
-    sync::mpsc::{self, RecvTimeoutError, Sender},
-    thread::{self, JoinHandle},
-    time::Duration,
+    sync::Arc,
 };
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::message::Console;
+use super::{
+    message::Console,
+    stderr::{INTERVAL, ShownBar},
+};
 
 /// A progress bar on stderr, which disappears when this value is dropped.
 ///
-/// A thread of its own reads a counter that the stream keeps anyway, so the bar costs the byte path nothing.
+/// The thread of the messages draws it, and reads a counter that the stream keeps anyway. So the bar costs the byte path
+/// nothing, and a terminal that is not read delays only the bar.
 #[derive(Debug)]
 pub(crate) struct RunProgress {
     console: Console,
-    bar: ProgressBar,
-    /// The channel whose closing ends the thread.
-    stop: Option<Sender<()>>,
-    ticker: Option<JoinHandle<()>>,
 }
 
 impl RunProgress {
@@ -32,61 +30,40 @@ impl RunProgress {
         console: &Console,
         total: Option<u64>,
         data_on_terminal: bool,
-        done: impl Fn() -> u64 + Send + 'static,
+        done: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> Option<Self> {
         let welcome = console.wants_progress() && !data_on_terminal && io::stderr().is_terminal();
-        let target = ProgressDrawTarget::stderr_with_hz(HERTZ);
-        welcome
-            .then(|| Self::on(target, console, total, done))
-            .flatten()
+        let target = || ProgressDrawTarget::stderr_with_hz(HERTZ);
+        welcome.then(|| Self::on(target(), console, total, done))
     }
 
     fn on(
         target: ProgressDrawTarget,
         console: &Console,
         total: Option<u64>,
-        done: impl Fn() -> u64 + Send + 'static,
-    ) -> Option<Self> {
+        done: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Self {
         let bar = ProgressBar::with_draw_target(total, target).with_style(style(total.is_some()));
-        let (stop, stopped) = mpsc::channel();
-        let ticking = bar.clone();
-        let tick = move || {
-            // The first update comes after one interval, so that a short run shows no bar.
-            while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                ticking.set_position(done());
-            }
-        };
-        // If no thread can be started, the run continues without a bar.
-        let ticker = thread::Builder::new()
-            .name("progress".to_owned())
-            .spawn(tick)
-            .ok()?;
-        console.set_bar(Some(bar.clone()));
-        Some(Self {
+        let position = Arc::new(done);
+        console.set_bar(Some(ShownBar { bar, position }));
+        Self {
             console: console.clone(),
-            bar,
-            stop: Some(stop),
-            ticker: Some(ticker),
-        })
+        }
     }
 }
 
 impl Drop for RunProgress {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(ticker) = self.ticker.take() {
-            // An error means that the counter panicked, and the panic has been reported.
-            let _ = ticker.join();
-        }
-        // The bar is cleared before it is removed from the console, so a message in between is not mixed with the bar.
-        self.bar.finish_and_clear();
         self.console.set_bar(None);
     }
 }
 
-/// The number of updates of the bar per second: visibly alive, and almost free.
-const HERTZ: u8 = 5;
-const INTERVAL: Duration = Duration::from_millis(1000 / HERTZ as u64);
+/// The number of updates of the bar per second.
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "the interval is a part of a second"
+)]
+const HERTZ: u8 = (1000 / INTERVAL.as_millis()) as u8;
 
 fn style(total_known: bool) -> ProgressStyle {
     let template = if total_known { SIZED } else { UNSIZED };
@@ -107,8 +84,8 @@ pub(crate) fn is_on_terminal(standard: &impl IsTerminal, file: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use std::sync::{
-        Arc,
         atomic::{AtomicU64, Ordering},
+        mpsc,
     };
 
     use super::*;
@@ -132,13 +109,14 @@ mod tests {
             counter.fetch_add(1, Ordering::Relaxed)
         };
         let target = ProgressDrawTarget::hidden();
-        let progress = RunProgress::on(target, &console, Some(10), done).unwrap();
+        let progress = RunProgress::on(target, &console, Some(10), done);
         for _ in 0..2 {
             looks.recv().unwrap();
         }
         console.note("a message meanwhile");
         drop(progress);
-        // The thread has ended and dropped its clone of the counter.
+        console.flush();
+        // The thread of the messages has dropped its clone of the counter.
         assert_eq!(Arc::strong_count(&count), 1);
     }
 

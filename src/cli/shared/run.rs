@@ -45,6 +45,7 @@ where
     let report = start(console.clone(), program);
     let report = report.unwrap_or_else(|error| Report::failed(&error));
     report.print(console);
+    console.flush();
     report.exit.into()
 }
 
@@ -54,7 +55,7 @@ where
 {
     let control_runtime = control_runtime()?;
     let main = runtime()?;
-    let signal = signals::watch(&control_runtime).context("cannot catch signals")?;
+    let signal = signals::watch(&control_runtime, &console).context("cannot catch signals")?;
     let run = Run {
         console,
         control_runtime,

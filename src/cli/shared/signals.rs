@@ -1,6 +1,6 @@
 //! The signals after which a program ends its run and reports it.
 
-use std::{fs, io, process};
+use std::{io, process};
 
 use tokio::{
     runtime::Handle,
@@ -8,8 +8,11 @@ use tokio::{
     sync::oneshot,
 };
 
+use super::message::Console;
+use crate::process::signals::is_ignored;
+
 /// The number and name of each signal: from ^C, from `kill`, and from a terminal that was closed.
-const SIGNALS: [(i32, &str); 3] = [(2, "SIGINT"), (15, "SIGTERM"), (1, "SIGHUP")];
+const SIGNALS: [(u8, &str); 3] = [(2, "SIGINT"), (15, "SIGTERM"), (1, "SIGHUP")];
 
 /// A signal that the process received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,26 +23,29 @@ pub(crate) struct Caught {
     pub(crate) name: &'static str,
 }
 
-/// Returns a channel that receives the first signal, which a task on `runtime` waits for. A second signal ends the
-/// process at once, because the first may arrive while the main thread is in a read that does not return.
+/// Returns a channel that receives the first signal, which a task on `runtime` waits for. From then on the end of the
+/// program waits only a moment for a stderr that is not read. A second signal ends the process at once, because the first
+/// may arrive while the main thread is in a read that does not return.
 ///
 /// Signals that are ignored when the program starts stay ignored, as `nohup` and a shell's `&` require.
 ///
 /// # Errors
 ///
 /// Fails if no handler can be installed.
-pub(crate) fn watch(runtime: &Handle) -> io::Result<oneshot::Receiver<Caught>> {
+pub(crate) fn watch(runtime: &Handle, console: &Console) -> io::Result<oneshot::Receiver<Caught>> {
     let _context = runtime.enter();
-    let ignored = ignored();
     let mut signals = Vec::new();
     for (number, name) in SIGNALS {
-        if ignored & (1 << (number - 1)) == 0 {
-            signals.push((signal(SignalKind::from_raw(number))?, number, name));
+        if !is_ignored(number) {
+            let kind = SignalKind::from_raw(number.into());
+            signals.push((signal(kind)?, Caught { number, name }));
         }
     }
     let (sender, receiver) = oneshot::channel();
+    let console = console.clone();
     runtime.spawn(async move {
         let caught = next(&mut signals).await;
+        console.hurry();
         let _ = sender.send(caught);
         let again = next(&mut signals).await;
         process::exit(128 + i32::from(again.number));
@@ -47,29 +53,17 @@ pub(crate) fn watch(runtime: &Handle) -> io::Result<oneshot::Receiver<Caught>> {
     Ok(receiver)
 }
 
-async fn next(signals: &mut [(Signal, i32, &'static str)]) -> Caught {
+async fn next(signals: &mut [(Signal, Caught)]) -> Caught {
     if signals.is_empty() {
         return std::future::pending().await;
     }
-    let waits = signals.iter_mut().map(|(signal, number, name)| {
-        let caught = Caught {
-            number: u8::try_from(*number).unwrap_or(u8::MAX),
-            name,
-        };
+    let waits = signals.iter_mut().map(|(signal, caught)| {
         Box::pin(async move {
             if signal.recv().await.is_none() {
                 std::future::pending::<()>().await;
             }
-            caught
+            *caught
         })
     });
     futures::future::select_all(waits).await.0
-}
-
-/// Returns the mask of the signals that this process ignores; 0 if `/proc` does not tell.
-fn ignored() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0)
 }

@@ -199,7 +199,7 @@ async fn write(output: impl AsyncWrite + Unpin, mut messages: mpsc::UnboundedRec
             continue;
         };
         // If the controller does not read any more, its messages end as well, and the reader reports that.
-        if frames.send(Bytes::from(bytes)).await.is_err() {
+        if frames.send(Bytes::from_owner(bytes)).await.is_err() {
             return;
         }
     }

@@ -86,7 +86,8 @@ impl Remote {
 
     /// Returns the command over ssh. ssh passes the words after the host to the login shell, so they are quoted.
     fn ssh(&self, destination: &str) -> Vec<OsString> {
-        let program = self.program.as_deref().map(quote::remote_path);
+        // The command line of the user was refused if its path cannot be quoted.
+        let program = self.program.as_deref().and_then(quote::remote_path);
         let program = program.unwrap_or_else(|| PROGRAM.to_owned());
         // ssh uses the first value of each option, so the user's options come before ours.
         let own = SSH_OPTIONS.into_iter().map(str::to_owned);

@@ -24,7 +24,7 @@ use crate::ssh::{
     local_edge::{LocalEdgeCommand, LocalEdgeEvent},
     plan::launch::Launch,
     protocol::EdgeId,
-    session::{AgentSession, SessionEvent},
+    session::{AgentSession, Room, SessionEvent},
 };
 
 /// The sending end of the driver's event queue, for sessions and local edges.
@@ -93,6 +93,8 @@ pub(crate) struct Driver {
     pub(crate) queue: EventQueue,
     /// Shows notices to the user.
     pub(crate) notify: NoticeSink,
+    /// Waits until there is room for more lines of stderr.
+    pub(crate) room: Room,
     /// How many bytes the busiest stage has moved, for a progress bar.
     pub(crate) moved: Arc<AtomicU64>,
 }
@@ -111,12 +113,13 @@ impl Driver {
             events,
             mut queue,
             notify,
+            room,
             moved,
         } = self;
         let started = Instant::now();
         let open = |(stage, launch)| {
             let events = events.session(stage, Arc::clone(&notify));
-            AgentSession::open(launch, silence, events)
+            AgentSession::open(launch, silence, Arc::clone(&room), events)
         };
         let sessions: Vec<_> = launches.into_iter().enumerate().map(open).collect();
         let runner = ActionRunner {

@@ -22,6 +22,8 @@ pub(crate) struct EdgeSetup {
     listener: Node,
     /// The port of the listener, from its `Listening` until the dialler has received it.
     port: Option<u16>,
+    /// Whether the listener of the current attempt has reported its port.
+    has_listened: bool,
     /// The attempts that have failed.
     pub(crate) failed: Vec<Attempt>,
     last_port: u16,
@@ -62,6 +64,7 @@ impl EdgeSetup {
             to,
             listener,
             port: None,
+            has_listened: false,
             failed: Vec::new(),
             last_port: 0,
             connected: [false; 2],
@@ -93,9 +96,11 @@ impl EdgeSetup {
         self.listener
     }
 
-    /// Records the port on which `node` listens. A message from the end that does not listen any more is ignored.
+    /// Records the port on which `node` listens. A message from the end that does not listen any more is ignored, and so
+    /// is a second port: the dialler connects to one port in each attempt, whatever the listener sends.
     pub(crate) fn listening(&mut self, node: Node, port: u16) {
-        if node == self.listener {
+        if node == self.listener && !self.has_listened {
+            self.has_listened = true;
             self.port = Some(port);
         }
     }
@@ -123,6 +128,7 @@ impl EdgeSetup {
             return Some(Next::GiveUp);
         }
         self.listener = node;
+        self.has_listened = false;
         Some(Next::Listen(node))
     }
 

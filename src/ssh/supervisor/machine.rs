@@ -6,6 +6,8 @@ mod messages;
 
 use std::{collections::BTreeSet, time::Duration};
 
+use zeroize::Zeroizing;
+
 use super::{
     Action, Event, Notice, Settings, Summary,
     edge_setup::{EdgeSetup, Node},
@@ -32,8 +34,8 @@ const KILL_LIMIT: Duration = Duration::from_secs(1);
 pub(crate) struct PipelineMachine {
     plan: Plan,
     settings: Settings,
-    /// The texts of the edges' keys.
-    keys: Vec<String>,
+    /// The texts of the edges' keys, each until both ends of its edge have their orders.
+    keys: Vec<Zeroizing<String>>,
     stages: Vec<StageState>,
     edges: Vec<Option<EdgeSetup>>,
     /// The controller's own edges that have not ended.
@@ -84,7 +86,7 @@ enum ProceedState {
 impl PipelineMachine {
     /// Returns the machine of a pipeline whose sessions are being opened. `keys` has one key for each edge of the
     /// plan.
-    pub(crate) fn new(plan: Plan, settings: Settings, keys: Vec<String>) -> Self {
+    pub(crate) fn new(plan: Plan, settings: Settings, keys: Vec<Zeroizing<String>>) -> Self {
         let count = plan.stages.len();
         let node = |stage| Node::Stage(stage);
         let setup = |edge: usize| {

@@ -57,7 +57,7 @@ impl Rig {
             machine: Some("m0".to_owned()),
         };
         change(&mut settings);
-        let keys = (0..=plan.stages.len()).map(|edge| format!("key {edge}"));
+        let keys = (0..=plan.stages.len()).map(|edge| format!("key {edge}").into());
         let keys = keys.collect();
         Self {
             machine: PipelineMachine::new(plan, settings, keys),

@@ -52,6 +52,18 @@ fn a_ticket_is_hidden_from_processes_and_messages() {
 }
 
 #[test]
+fn a_ticket_file_that_another_user_can_change_is_refused() {
+    let listener = listener("").start();
+    let ticket = ticket(&listener);
+    let place = Place::new();
+    let file = place.file("ticket", ticket.as_bytes());
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o620)).unwrap();
+    let end = rdcat("--ticket-file").arg(file).start().end();
+    end.fails(2, &["the ticket file", "others can write it; chmod go= "]);
+    assert!(!end.stderr.contains(&ticket));
+}
+
+#[test]
 fn a_ticket_in_the_wrong_place_is_not_printed() {
     let listener = listener("").start();
     let ticket = ticket(&listener);

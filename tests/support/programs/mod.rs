@@ -8,6 +8,7 @@ pub(crate) mod local_hosts;
 pub(crate) mod rdcat;
 mod rig;
 mod running;
+pub(crate) mod unread;
 mod watch;
 
 pub(crate) use super::{

@@ -84,13 +84,18 @@ impl Setup {
         self
     }
 
+    pub fn stderr(mut self, stderr: impl Into<Stdio>) -> Self {
+        self.command.stderr(stderr);
+        self
+    }
+
     /// Runs the program as another user, which only root can do.
     pub fn user(mut self, id: u32) -> Self {
         self.command.uid(id).gid(id);
         self
     }
 
-    /// Starts the program, and collects its stdout and stderr.
+    /// Starts the program, and collects its stdout and its stderr, unless [`Self::stderr`] has set another.
     #[track_caller]
     pub fn start(self) -> Running {
         let mut running = self.start_raw();
@@ -109,7 +114,10 @@ impl Setup {
     pub fn start_raw(mut self) -> Running {
         let mut child = self.command.spawn().expect(self.name);
         let pid = Pid::from_child(&child);
-        let stderr = Transcript::of(child.stderr.take().expect("stderr is a pipe"));
+        let stderr = match child.stderr.take() {
+            Some(stderr) => Transcript::of(stderr),
+            None => Transcript::of(std::io::empty()),
+        };
         Running {
             name: self.name,
             handle: pidfd_open(pid, PidfdFlags::empty()).expect("a process has a descriptor"),

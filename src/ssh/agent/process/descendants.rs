@@ -2,12 +2,20 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs,
+    fs, io,
     sync::mpsc::{Receiver, RecvTimeoutError},
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process, kill_process_group};
+use rustix::{
+    io::Errno,
+    process::{
+        Pid, PidfdFlags, Signal, getpgrp, getpid, kill_process, kill_process_group, pidfd_open,
+        pidfd_send_signal,
+    },
+};
+
+use super::reaper;
 
 /// How long a process may run after SIGTERM: it may have temporary files to remove.
 const GRACE: Duration = Duration::from_secs(1);
@@ -15,6 +23,10 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long SIGKILL is sent again and again. A process that is left after this time belongs to another user, or hangs
 /// in the kernel.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long SIGKILL is sent from the top of the tree down. Then it is sent to all at once: the parent of a process may be
+/// one that this user cannot kill.
+const TOP_DOWN: Duration = Duration::from_millis(500);
 
 /// The pause between two rounds of SIGKILL: long enough to reap the dead, so that the next round finds only processes
 /// that were started in between.
@@ -28,15 +40,15 @@ const ROUND: Duration = Duration::from_millis(10);
 /// The names of the processes that could not be killed, for a message.
 pub(in crate::ssh::agent) fn end_all(ended: &Receiver<()>) -> Result<(), Vec<String>> {
     let is_over = |limit| !matches!(ended.recv_timeout(limit), Err(RecvTimeoutError::Timeout));
-    signal_all(Signal::TERM);
+    signal_all(Signal::TERM, false);
     // A stopped process handles SIGTERM only after it is continued.
-    signal_all(Signal::CONT);
+    signal_all(Signal::CONT, false);
     if is_over(GRACE) {
         return Ok(());
     }
     let started = Instant::now();
     while started.elapsed() < PATIENCE {
-        signal_all(Signal::KILL);
+        signal_all(Signal::KILL, started.elapsed() < TOP_DOWN);
         if is_over(ROUND) {
             return Ok(());
         }
@@ -45,21 +57,32 @@ pub(in crate::ssh::agent) fn end_all(ended: &Receiver<()>) -> Result<(), Vec<Str
     Err(left.iter().map(Process::to_string).collect())
 }
 
-/// Sends `signal` to the process groups that descendants have made, then to every descendant. The signal to a group
-/// reaches all its processes at once, even if they fork faster than `/proc` can be read.
-fn signal_all(signal: Signal) {
+/// Sends `signal` to every descendant, and first to the process groups that this process's own children lead. The signal
+/// to a group reaches all its processes at once, even if they fork faster than `/proc` can be read.
+///
+/// With `is_top_down` the groups that other descendants lead get no signal: such a leader becomes a child of this process
+/// when its parent is dead, and the next round signals its group as a whole.
+fn signal_all(signal: Signal, is_top_down: bool) {
+    // While no child is reaped, the number of a child's group cannot become that of another group.
+    let paused = reaper::pause();
     let descendants = Processes::read().descendants(getpid());
-    let pids: HashSet<_> = descendants.iter().map(|process| process.pid).collect();
-    let groups: HashSet<_> = descendants.iter().map(|process| process.group).collect();
-    for group in groups {
-        if pids.contains(&group) && group != getpgrp() {
-            let _ = kill_process_group(group, signal);
+    let (own, others): (Vec<_>, Vec<_>) = descendants
+        .iter()
+        .filter(|process| process.group == process.pid)
+        .partition(|process| process.parent == Some(getpid()));
+    for leader in own {
+        if leader.group != getpgrp() {
+            let _ = kill_process_group(leader.group, signal);
         }
     }
-    for pid in pids {
-        // The process may have exited already, or belong to another user: the next round finds out.
-        let _ = kill_process(pid, signal);
+    let later: HashSet<_> = others.iter().map(|leader| leader.group).collect();
+    for process in &descendants {
+        if !is_top_down || !later.contains(&process.group) {
+            // The process may have exited already, or belong to another user: the next round finds out.
+            let _ = process.send(signal);
+        }
     }
+    drop(paused);
 }
 
 /// A process, as `/proc/PID/stat` describes it.
@@ -68,24 +91,61 @@ struct Process {
     pid: Pid,
     parent: Option<Pid>,
     group: Pid,
+    /// The start of the process, in ticks since the start of the machine.
+    started: u64,
     name: String,
 }
 
 impl Process {
+    /// Reads the process that has this number now.
+    fn read(pid: Pid) -> Option<Self> {
+        let stat = fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+        Self::parse(&String::from_utf8_lossy(&stat))
+    }
+
     /// Parses `/proc/PID/stat`. The name of the process may contain spaces and parentheses.
     fn parse(stat: &str) -> Option<Self> {
         let (pid, rest) = stat.split_once(" (")?;
         let (name, rest) = rest.rsplit_once(") ")?;
-        let mut fields = rest.split(' ').skip(1);
+        let mut fields = rest.split_ascii_whitespace().skip(1);
         // A process that was reaped while its line was read has the group -1, and counts as gone.
         let mut number = || fields.next()?.parse::<i32>().ok().filter(|raw| *raw >= 0);
         let (parent, group) = (number()?, number()?);
+        // Field 22 of proc_pid_stat(5); the group is field 5.
+        let started = fields.nth(16)?.parse().ok()?;
         Some(Self {
             pid: Pid::from_raw(pid.parse().ok()?)?,
             parent: Pid::from_raw(parent),
             group: Pid::from_raw(group)?,
+            started,
             name: name.to_owned(),
         })
+    }
+
+    /// Sends a signal to this process, and never to another one that has its number by now. The descriptor of a process
+    /// stays that of the process, so what `/proc` says after it was opened is true of the process that gets the signal.
+    fn send(&self, signal: Signal) -> io::Result<()> {
+        let handle = match pidfd_open(self.pid, PidfdFlags::empty()) {
+            Ok(handle) => Some(handle),
+            Err(Errno::SRCH) => return Err(Errno::SRCH.into()),
+            // Linux before 5.3 has no descriptors of processes, and some containers forbid them.
+            Err(_) => None,
+        };
+        if !Self::read(self.pid).is_some_and(|now| self.became(&now)) {
+            return Err(Errno::SRCH.into());
+        }
+        match handle {
+            Some(handle) => pidfd_send_signal(&handle, signal)?,
+            None => kill_process(self.pid, signal)?,
+        }
+        Ok(())
+    }
+
+    /// Returns true if `now` is the same process, later: with the same start, and with the same parent or with this
+    /// process, which adopts the children of its dead descendants.
+    fn became(&self, now: &Self) -> bool {
+        let is_ours = now.parent == self.parent || now.parent == Some(getpid());
+        now.started == self.started && is_ours
     }
 }
 
@@ -130,36 +190,79 @@ impl Processes {
 
 #[cfg(test)]
 mod tests {
+    use std::{os::unix::process::ExitStatusExt, process::Command};
+
     use super::*;
 
     fn pid(number: i32) -> Pid {
         Pid::from_raw(number).unwrap()
     }
 
+    /// The fields of `/proc/PID/stat` from the eighth to the start of the process.
+    const REST: &str = "-1 4194560 0 0 0 0 1 2 0 0 20 0 1 0 4711";
+
+    #[test]
+    fn a_process_that_got_the_number_of_a_descendant_is_not_killed() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let found = Process::read(Pid::from_child(&child)).unwrap();
+        // What was listed before, under the number that the child has now: a process that started earlier, and one of
+        // another parent.
+        let earlier = Process {
+            started: found.started - 1,
+            ..found.clone()
+        };
+        let elsewhere = Process {
+            parent: Some(pid(1)),
+            ..found.clone()
+        };
+        assert!(earlier.send(Signal::KILL).is_err());
+        let now = Process {
+            parent: Some(pid(2)),
+            ..found.clone()
+        };
+        assert!(!elsewhere.became(&now));
+        assert_eq!(
+            child.try_wait().unwrap(),
+            None,
+            "another process was killed"
+        );
+        // The child itself is killed, also if another process was its parent when it was listed.
+        elsewhere.send(Signal::KILL).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
+        assert!(
+            found.send(Signal::KILL).is_err(),
+            "there is no such process"
+        );
+    }
+
     #[test]
     fn a_process_name_may_contain_parentheses_and_spaces() {
-        let line = "42 (a) S 1 (b) R 7 41 40 0 -1 4194560";
+        let line = "42 (a) S 1 (b) R 7 41 40 0 -1 4194560 0 0 0 0 1 2 0 0 20 0 1 0 4711 9";
         let process = Process::parse(line).unwrap();
         assert_eq!(process.name, "a) S 1 (b");
         assert_eq!((process.pid, process.parent), (pid(42), Some(pid(7))));
         assert_eq!(
-            (process.group, process.to_string()),
-            (pid(41), "a) S 1 (b (42)".into())
+            (process.group, process.started, process.to_string()),
+            (pid(41), 4711, "a) S 1 (b (42)".into())
         );
-        assert_eq!(Process::parse("1 (init) S 0 1 1 0").unwrap().parent, None);
+        let init = format!("1 (init) S 0 1 1 0 {REST}");
+        assert_eq!(Process::parse(&init).unwrap().parent, None);
+        assert_eq!(Process::parse("1 (init) S 0 1 1 0"), None);
         assert_eq!(Process::parse("42 (sh"), None);
         assert_eq!(Process::parse(""), None);
     }
 
     #[test]
     fn a_process_reaped_while_it_is_read_counts_as_gone() {
-        assert_eq!(Process::parse("42 (sh) X 0 -1 -1 0 -1 4194560"), None);
+        let line = format!("42 (sh) X 0 -1 -1 0 {REST}");
+        assert_eq!(Process::parse(&line), None);
     }
 
     #[test]
     fn grandchildren_are_found_and_other_processes_are_not() {
         let table = [(2, 1), (3, 2), (4, 3), (5, 1), (6, 4), (7, 5)].map(|(number, parent)| {
-            Process::parse(&format!("{number} (x) S {parent} {number} 0")).unwrap()
+            let line = format!("{number} (x) S {parent} {number} 0 0 {REST}");
+            Process::parse(&line).unwrap()
         });
         let found = Processes(table.to_vec()).descendants(pid(2));
         let mut found: Vec<_> = found.iter().map(|process| process.pid).collect();

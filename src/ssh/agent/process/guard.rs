@@ -16,7 +16,7 @@ use rustix::{
 };
 
 use super::{descendants, hold::Keeper, reaper};
-use crate::ssh::stage::Status;
+use crate::{process::core_dumps, ssh::stage::Status};
 
 /// Runs the guard: `rdpipe --agent`.
 pub(crate) fn main() -> ExitCode {
@@ -42,7 +42,7 @@ fn watch(worker: &mut Command) -> io::Result<Status> {
     // A descendant that loses its parent becomes a child of this process, even if it has left group and session.
     set_child_subreaper(Some(rustix::process::getpid()))?;
     let keeper = Keeper::prepare(worker)?;
-    let child = worker.spawn()?;
+    let child = core_dumps::restored_for(|| worker.spawn())?;
     // Only the worker must hold the session's pipes: the controller then sees the end of the session when the worker
     // closes them.
     let null = File::options().read(true).write(true).open("/dev/null")?;

@@ -1,10 +1,13 @@
 //! Reaps every child of this process, adopted ones included, and merges their statuses into that of the stage.
 
-use std::io;
+use std::{
+    io,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use rustix::{
     io::{Errno, retry_on_intr},
-    process::{Pid, WaitOptions, WaitStatus, wait},
+    process::{Pid, WaitId, WaitIdOptions, WaitOptions, WaitStatus, wait, waitid},
 };
 
 use crate::ssh::stage::Status;
@@ -13,18 +16,32 @@ use crate::ssh::stage::Status;
 ///
 /// No other thread of the process may wait for a child, because the kernel returns each status only once.
 pub(in crate::ssh::agent) fn reap_all(mut reaped: impl FnMut(Pid, Status)) -> io::Result<()> {
+    let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     loop {
-        match retry_on_intr(|| wait(WaitOptions::empty())) {
-            Ok(Some((pid, status))) => {
-                if let Some(status) = status_of(status) {
-                    reaped(pid, status);
-                }
-            }
-            Ok(None) => {}
+        // Waits for a child that has exited, and leaves it a zombie, whose number is its own until it is reaped.
+        match retry_on_intr(|| waitid(WaitId::All, ended)) {
+            Ok(_) => {}
             Err(Errno::CHILD) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
+        let paused = pause();
+        let child = retry_on_intr(|| wait(WaitOptions::NOHANG));
+        drop(paused);
+        if let Ok(Some((pid, status))) = child {
+            if let Some(status) = status_of(status) {
+                reaped(pid, status);
+            }
+        }
     }
+}
+
+/// Held while [`reap_all`] reaps a child. A process has one reaper.
+static REAPING: Mutex<()> = Mutex::new(());
+
+/// Pauses [`reap_all`] until the result is dropped: the numbers of this process's own children, and of the process groups
+/// that they lead, cannot belong to other processes meanwhile.
+pub(in crate::ssh::agent) fn pause() -> MutexGuard<'static, ()> {
+    REAPING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the status of a process that has ended, or none if the process was only stopped or continued.

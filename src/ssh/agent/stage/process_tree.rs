@@ -20,13 +20,16 @@ use tokio::{
     sync::mpsc,
 };
 
-use crate::ssh::{
-    agent::process::{
-        descendants,
-        hold::{self, Hold},
-        reaper::{Merged, reap_all},
+use crate::{
+    process::core_dumps,
+    ssh::{
+        agent::process::{
+            descendants,
+            hold::{self, Hold},
+            reaper::{Merged, reap_all},
+        },
+        stage::Status,
     },
-    stage::Status,
 };
 
 /// An event of a process tree: a process has ended.
@@ -77,7 +80,8 @@ impl ProcessTree {
             } else {
                 (Stdio::null(), None)
             };
-            let mut child = Command::new(&shell)
+            let mut starting = Command::new(&shell);
+            starting
                 .arg("-c")
                 .arg(OsStr::from_bytes(command))
                 .env_remove(hold::VARIABLE)
@@ -87,8 +91,8 @@ impl ProcessTree {
                 } else {
                     Stdio::null()
                 })
-                .process_group(0)
-                .spawn()?;
+                .process_group(0);
+            let mut child = core_dumps::restored_for(|| starting.spawn())?;
             let stdout = child.stdout.take().map(ChildStdout::into_owned_fd);
             let stdout = stdout.transpose()?;
             Ok((Self::watch(child)?, Pipes { stdin, stdout }))

@@ -70,7 +70,7 @@ impl TestAgent {
     }
 
     pub(super) async fn send(&mut self, message: ToAgent) {
-        let bytes = Bytes::from(encode(&message).unwrap());
+        let bytes = Bytes::from_owner(encode(&message).unwrap());
         self.input.as_mut().unwrap().send(bytes).await.unwrap();
     }
 

@@ -114,7 +114,7 @@ impl EchoSession {
     }
 
     async fn send(&mut self, message: ToAgent) {
-        let bytes = Bytes::from(encode(&message).unwrap());
+        let bytes = Bytes::from_owner(encode(&message).unwrap());
         self.input.send(bytes).await.unwrap();
     }
 

@@ -2,18 +2,23 @@
 
 use std::{fmt::Write, time::Duration};
 
+use zeroize::Zeroize;
+
 use super::{Phase, PipelineMachine};
-use crate::ssh::{
-    outcome::Site,
-    plan::StageHost,
-    protocol::{
-        AgentHello, EdgeDirection, EdgeId, EdgeLink, EdgeOrder, FaultKind, Order, Payload,
-        PayloadError, ToAgent, Work,
-    },
-    stage::StageOrder,
-    supervisor::{
-        Action, Notice,
-        edge_setup::{EdgeSetup, Next, Node},
+use crate::{
+    reach,
+    ssh::{
+        outcome::Site,
+        plan::StageHost,
+        protocol::{
+            AgentHello, EdgeDirection, EdgeId, EdgeLink, EdgeOrder, FaultKind, Order, Payload,
+            PayloadError, ToAgent, Work,
+        },
+        stage::StageOrder,
+        supervisor::{
+            Action, Notice,
+            edge_setup::{EdgeSetup, Next, Node},
+        },
     },
 };
 
@@ -22,6 +27,15 @@ impl PipelineMachine {
         if self.is_ending() {
             return;
         }
+        if self.stages[stage].hello.is_some() {
+            let text = "its agent reported its host twice".to_owned();
+            return self.fail(now, Site::Stage(stage), FaultKind::Local, text, true);
+        }
+        // Other hosts connect to these addresses, so a hostile host must not choose any number of them.
+        let hello = AgentHello {
+            addresses: reach::usable(hello.addresses),
+            ..hello
+        };
         let addresses: Vec<_> = hello.addresses.iter().map(ToString::to_string).collect();
         self.notify(Notice::Detail(format!(
             "{} is on {}, which has the addresses {}",
@@ -38,7 +52,20 @@ impl PipelineMachine {
             }
         }
         for edge in 0..self.edges.len() {
+            self.forget_key(edge);
             self.dial(edge);
+        }
+    }
+
+    /// Wipes the key of an edge if both of its ends have it.
+    fn forget_key(&mut self, edge: usize) {
+        let has_order = |node| match node {
+            Node::Controller => true,
+            Node::Stage(stage) => self.stages[stage].hello.is_some(),
+        };
+        let setup = self.edges[edge].as_ref();
+        if setup.is_none_or(|setup| has_order(setup.from) && has_order(setup.to)) {
+            self.keys[edge].zeroize();
         }
     }
 
@@ -73,7 +100,7 @@ impl PipelineMachine {
             } else {
                 to
             },
-            key: self.keys[edge].clone(),
+            key: self.keys[edge].to_string(),
             listens: setup.listens(Node::Stage(stage)),
         })
     }

@@ -1,6 +1,6 @@
 //! From the first hello until every edge is connected.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use super::{
     super::{Action, Event, Notice, Settings},
@@ -10,7 +10,8 @@ use crate::ssh::{
     local_edge::LocalEdgeEvent,
     plan::Addresses,
     protocol::{
-        EdgeDirection, EdgeId, EdgeLink, EdgeOrder, FromAgent, Order, Payload, ToAgent, Work,
+        AgentHello, EdgeDirection, EdgeId, EdgeLink, EdgeOrder, FromAgent, Order, Payload, ToAgent,
+        Work,
     },
     stage::{FromStage, StageOrder},
 };
@@ -109,6 +110,36 @@ fn a_host_is_dialled_at_its_own_addresses_or_at_those_that_the_user_gave() {
         settings.addresses = vec![Addresses::parse("b=192.168.0.7,::1").unwrap()];
     };
     assert_eq!(order(given, &remote, "m1"), "192.168.0.7 ::1");
+}
+
+#[test]
+fn a_hostile_agent_cannot_make_other_hosts_connect_to_any_number_of_addresses() {
+    let mut rig = Rig::new(&["a:x", "b:y"], false);
+    rig.hello(0, "m1");
+    let hello = |first: u8| {
+        let own = [IpAddr::from([127, 0, 0, 1]), IpAddr::from([169, 254, 0, 1])];
+        let many = (0..3000_u16).map(|number| {
+            let [high, low] = number.to_be_bytes();
+            IpAddr::from([first, 0, high, low])
+        });
+        FromAgent::Hello(AgentHello {
+            host: "host1".to_owned(),
+            machine: "m2".to_owned(),
+            addresses: own.into_iter().chain(many).collect(),
+        })
+    };
+    rig.says(1, hello(10));
+    let edge = edge(1);
+    let listening = |port| FromAgent::Listening { edge, port };
+    let actions = rig.says(1, listening(1));
+    let (addresses, _) = dialled(&actions);
+    assert_eq!(addresses.len(), 17, "16 and the name of the host");
+    assert_eq!((addresses[0], addresses[16]), ("10.0.0.0", "b"));
+    // A second port, or a second list of addresses, connects to nothing more.
+    assert_eq!(rig.says(1, listening(2)), []);
+    let actions = rig.says(1, hello(11));
+    assert_eq!(killed(&actions), [0, 1]);
+    assert_eq!(rig.says(1, listening(3)), []);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io::Write,
+    io::{Read, Write},
     os::{
         fd::OwnedFd,
         unix::{ffi::OsStrExt, fs::OpenOptionsExt},
@@ -12,6 +12,7 @@ use std::{
 use rustix::{
     fs::OFlags,
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{Action, tcflow},
 };
 
 /// Both ends of a pseudo-terminal. Dropping them hangs up the terminal.
@@ -42,6 +43,26 @@ impl Terminal {
     /// Returns the end for a program, as its stdin or controlling terminal.
     pub fn inside(&self) -> File {
         self.inside.try_clone().expect("a descriptor")
+    }
+
+    /// Reads what programs show on the terminal, up to `words`. Blocks if they show nothing more.
+    pub fn shows(&mut self, words: &str) {
+        let mut shown = String::new();
+        let mut buffer = [0; 1024];
+        while !shown.contains(words) {
+            let count = self.keyboard.read(&mut buffer).expect("an open terminal");
+            shown += &String::from_utf8_lossy(&buffer[..count]);
+        }
+    }
+
+    /// Stops the output of programs, as ^S does, or continues it.
+    pub fn stop(&self, is_stopped: bool) {
+        let action = if is_stopped {
+            Action::OOff
+        } else {
+            Action::OOn
+        };
+        tcflow(&self.inside, action).expect("a terminal");
     }
 
     /// Types `keys` at the keyboard; `\x03` is ^C.

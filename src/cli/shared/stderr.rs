@@ -1,0 +1,368 @@
+//! Writes messages to stderr on a thread of its own, so that a terminal or a pipe that is not read delays nothing else.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    io::{self, Write},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use indicatif::ProgressBar;
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::retry_on_intr,
+};
+use tokio::sync::Notify;
+
+/// The number of queued bytes above which the lines of other programs wait: the size of a pipe, in which a shell would
+/// hold them.
+const ROOM_BYTES: usize = 64 << 10;
+
+/// The number of queued bytes above which notices about other hosts are left out. No run of honest hosts has so many
+/// notices, and a hostile host sends any number.
+const FLOOD_BYTES: usize = 1 << 20;
+
+/// The time between two updates of the progress bar: visibly alive, and almost free.
+pub(crate) const INTERVAL: Duration = Duration::from_millis(200);
+
+/// How long the program waits at its end for a stderr that is not read, after a signal has told it to end.
+const HURRIED_LIMIT: Duration = Duration::from_secs(1);
+
+/// The queue of messages to stderr. Clones are the same queue.
+#[derive(Clone)]
+pub(crate) struct StderrQueue(Arc<SharedQueue>);
+
+/// The progress bar that a run shows below its messages.
+#[derive(Clone)]
+pub(crate) struct ShownBar {
+    /// The bar, on stderr.
+    pub(crate) bar: ProgressBar,
+    /// Returns the position of the bar.
+    pub(crate) position: Arc<dyn Fn() -> u64 + Send + Sync>,
+}
+
+struct SharedQueue {
+    state: Mutex<QueueState>,
+    /// Signalled when the state changes.
+    changed: Condvar,
+    /// Wakes the tasks that wait for room.
+    room: Notify,
+}
+
+struct QueueState {
+    messages: VecDeque<String>,
+    /// The bytes of the messages that have not been written yet.
+    bytes: usize,
+    /// The number of notices that were left out since the last message about them.
+    left_out: u64,
+    bar: Option<ShownBar>,
+    is_bar_drawn: bool,
+    is_hurried: bool,
+    writer: WriterState,
+    /// The output, until the thread is started, which takes it.
+    output: Option<Box<dyn Write + Send>>,
+}
+
+/// What the thread does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WriterState {
+    /// The thread waits for work, or has not been started.
+    Waiting,
+    /// The thread writes or draws.
+    Writing,
+    /// The thread could not be started, or panicked: all messages are dropped.
+    Dead,
+}
+
+impl StderrQueue {
+    /// Returns a queue of messages to stderr.
+    #[must_use]
+    pub(crate) fn new() -> Self {
+        Self::to(Stderr)
+    }
+
+    fn to(output: impl Write + Send + 'static) -> Self {
+        Self(Arc::new(SharedQueue {
+            state: Mutex::new(QueueState {
+                messages: VecDeque::new(),
+                bytes: 0,
+                left_out: 0,
+                bar: None,
+                is_bar_drawn: false,
+                is_hurried: false,
+                writer: WriterState::Waiting,
+                output: Some(Box::new(output)),
+            }),
+            changed: Condvar::new(),
+            room: Notify::new(),
+        }))
+    }
+
+    /// Queues a message, without waiting. Each message is written in one write if stderr takes it, so that the lines of
+    /// several programs do not mix.
+    pub(crate) fn push(&self, message: String) {
+        let mut state = self.0.lock();
+        state.bytes += message.len();
+        state.messages.push_back(message);
+        self.start(state);
+    }
+
+    /// Sets the bar below the messages; `None` clears it. The thread draws it after one [`INTERVAL`], so that a short run
+    /// shows no bar, and draws nothing while stderr is not read.
+    pub(crate) fn set_bar(&self, bar: Option<ShownBar>) {
+        let mut state = self.0.lock();
+        state.bar = bar;
+        self.start(state);
+    }
+
+    /// Waits until fewer than [`ROOM_BYTES`] are queued.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe.
+    pub(crate) async fn room(&self) {
+        loop {
+            let woken = self.0.room.notified();
+            if self.0.lock().bytes < ROOM_BYTES {
+                return;
+            }
+            woken.await;
+        }
+    }
+
+    /// Returns true if so much is queued that notices about other hosts are left out, and counts one.
+    pub(crate) fn leaves_out(&self) -> bool {
+        let mut state = self.0.lock();
+        let is_flooded = state.bytes >= FLOOD_BYTES;
+        state.left_out += u64::from(is_flooded);
+        is_flooded
+    }
+
+    /// Returns the number of notices that were left out since the last call.
+    pub(crate) fn take_left_out(&self) -> u64 {
+        std::mem::take(&mut self.0.lock().left_out)
+    }
+
+    /// Waits until every message has been written, as long as that takes: a user may be reading them in a pager. After
+    /// [`hurry`](Self::hurry) it waits for one second at most.
+    pub(crate) fn flush(&self) {
+        let mut state = self.0.lock();
+        let mut deadline = None;
+        while !state.is_idle() {
+            let limit = state.is_hurried.then(|| {
+                let at = *deadline.get_or_insert_with(|| Instant::now() + HURRIED_LIMIT);
+                at.saturating_duration_since(Instant::now())
+            });
+            state = match limit {
+                Some(Duration::ZERO) => return,
+                Some(limit) => self.0.wait_for(state, limit),
+                None => self.0.wait(state),
+            };
+        }
+    }
+
+    /// Makes [`flush`](Self::flush) return soon: a signal has told the program to end.
+    pub(crate) fn hurry(&self) {
+        self.0.lock().is_hurried = true;
+        self.0.changed.notify_all();
+    }
+
+    /// Wakes the thread, or starts it with the first message.
+    fn start(&self, mut state: MutexGuard<'_, QueueState>) {
+        let output = state.output.take();
+        if state.writer == WriterState::Dead {
+            state.forget();
+        }
+        drop(state);
+        self.0.changed.notify_all();
+        if output.is_some() {
+            let writer = QueueWriter {
+                shared: Arc::clone(&self.0),
+                output,
+                due: None,
+            };
+            // If no thread can be started, the writer is dropped, and the run continues without messages.
+            let _ = thread::Builder::new()
+                .name("stderr".to_owned())
+                .spawn(move || writer.run());
+        }
+    }
+}
+
+impl fmt::Debug for StderrQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StderrQueue(..)")
+    }
+}
+
+impl SharedQueue {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, QueueState>) -> MutexGuard<'a, QueueState> {
+        let woken = self.changed.wait(state);
+        woken.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a change, or until `limit` has passed.
+    fn wait_for<'a>(
+        &self,
+        state: MutexGuard<'a, QueueState>,
+        limit: Duration,
+    ) -> MutexGuard<'a, QueueState> {
+        let woken = self.changed.wait_timeout(state, limit);
+        woken.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+impl QueueState {
+    fn is_idle(&self) -> bool {
+        let is_clear = self.bar.is_none() && !self.is_bar_drawn;
+        self.messages.is_empty() && self.writer != WriterState::Writing && is_clear
+    }
+
+    /// Drops everything that is queued.
+    fn forget(&mut self) {
+        self.messages.clear();
+        self.bytes = 0;
+        self.bar = None;
+    }
+}
+
+/// The thread that writes to stderr. No other thread does, so none waits for a reader.
+struct QueueWriter {
+    shared: Arc<SharedQueue>,
+    /// The output; `None` after an error, when all messages are dropped: a closed stderr does not end the run.
+    output: Option<Box<dyn Write + Send>>,
+    /// When the bar is drawn next; `None` while there is no bar.
+    due: Option<Instant>,
+}
+
+impl Drop for QueueWriter {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.writer = WriterState::Dead;
+        state.is_bar_drawn = false;
+        state.forget();
+        drop(state);
+        self.shared.changed.notify_all();
+        self.shared.room.notify_waiters();
+    }
+}
+
+/// The next work of the thread.
+enum WriteStep {
+    Message(String, Option<ProgressBar>),
+    Draw(ShownBar),
+    Clear,
+}
+
+impl QueueWriter {
+    fn run(mut self) {
+        let mut drawn: Option<ProgressBar> = None;
+        loop {
+            let written = match self.next(drawn.as_ref()) {
+                WriteStep::Message(message, bar) => {
+                    match bar {
+                        Some(bar) => bar.suspend(|| self.write(&message)),
+                        None => self.write(&message),
+                    }
+                    message.len()
+                }
+                WriteStep::Draw(shown) => {
+                    shown.bar.set_position((shown.position)());
+                    drawn = Some(shown.bar);
+                    0
+                }
+                WriteStep::Clear => {
+                    if let Some(bar) = drawn.take() {
+                        bar.finish_and_clear();
+                    }
+                    0
+                }
+            };
+            self.done(written, drawn.is_some());
+        }
+    }
+
+    /// Waits for the next work.
+    fn next(&mut self, drawn: Option<&ProgressBar>) -> WriteStep {
+        let shared = &self.shared;
+        let mut state = shared.lock();
+        loop {
+            let now = Instant::now();
+            let due = state
+                .bar
+                .as_ref()
+                .map(|_| self.due.unwrap_or(now + INTERVAL));
+            self.due = due;
+            let step = match (state.messages.pop_front(), &state.bar) {
+                (Some(message), _) => Some(WriteStep::Message(message, drawn.cloned())),
+                (None, None) => drawn.map(|_| WriteStep::Clear),
+                (None, Some(bar)) => due
+                    .is_some_and(|due| due <= now)
+                    .then(|| WriteStep::Draw(bar.clone())),
+            };
+            if let Some(step) = step {
+                if matches!(step, WriteStep::Draw(_)) {
+                    self.due = Some(now + INTERVAL);
+                }
+                state.writer = WriterState::Writing;
+                return step;
+            }
+            state = match due {
+                Some(due) => shared.wait_for(state, due.saturating_duration_since(now)),
+                None => shared.wait(state),
+            };
+        }
+    }
+
+    fn done(&self, bytes: usize, is_bar_drawn: bool) {
+        let mut state = self.shared.lock();
+        state.writer = WriterState::Waiting;
+        state.is_bar_drawn = is_bar_drawn;
+        state.bytes -= bytes;
+        let has_room = state.bytes < ROOM_BYTES;
+        drop(state);
+        self.shared.changed.notify_all();
+        if has_room {
+            self.shared.room.notify_waiters();
+        }
+    }
+
+    fn write(&mut self, message: &str) {
+        if let Some(output) = &mut self.output {
+            if output.write_all(message.as_bytes()).is_err() {
+                self.output = None;
+            }
+        }
+    }
+}
+
+/// The stderr of this process, also if another process that has it open has made its writes non-blocking.
+struct Stderr;
+
+impl Write for Stderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match io::stderr().write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let stderr = io::stderr();
+                    let mut ready = [PollFd::new(&stderr, PollFlags::OUT)];
+                    retry_on_intr(|| poll(&mut ready, None))?;
+                }
+                written => return written,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,13 @@
+//! What a process inherits from its parent and passes on to the programs that it starts: ignored signals, and whether
+//! it leaves core dumps.
+
+pub(crate) mod core_dumps;
+pub(crate) mod signals;
+
+/// Prepares the process of a program. Call this function first in `main`, before a key is read and before other threads
+/// start.
+pub(crate) fn prepare() {
+    core_dumps::forbid();
+    // An error means that no runtime can be made. The program then fails for that reason, with a message.
+    let _ = signals::keep_child_statuses();
+}
