@@ -27,7 +27,7 @@ use tokio_util::{
 
 use self::lines::Lines;
 use super::{
-    explain::{Evidence, explain},
+    explain::{self, Evidence, explain},
     plan::launch::Launch,
     protocol::{
         self, FromAgent, ToAgent, VERSION,
@@ -222,20 +222,19 @@ impl SessionTask {
 
     /// Reports each message of the agent as an event. Returns when no more can follow.
     async fn read_messages(&mut self, mut stdout: ChildStdout) -> SessionFailure {
-        let host = &self.launch.host;
         let limit = GREETING_LIMIT.max(self.silence);
         let greeted = timeout(limit, self.find_greeting(&mut stdout)).await;
         let rest = match greeted {
             Ok(Ok(rest)) => rest,
             Ok(Err(broken)) => return broken,
             Err(_) => {
-                return SessionFailure::Because(format!(
-                    "rdpipe on {host} has not answered within {limit:.0?}"
-                ));
+                let words: Vec<_> = lock(&self.words).iter().cloned().collect();
+                return SessionFailure::Because(explain::unanswered(&self.launch, limit, &words));
             }
         };
         self.greeted = true;
         let mut frames = FramedRead::new(Cursor::new(rest).chain(stdout), codec());
+        let mut has_message = false;
         loop {
             let bytes = match timeout(self.silence, frames.next()).await {
                 Ok(Some(Ok(bytes))) => bytes,
@@ -245,12 +244,11 @@ impl SessionTask {
                 // Whether the stream ended or broke, the exit status of the process says more about the cause.
                 Ok(Some(Err(_)) | None) => return SessionFailure::Closed,
                 Err(_) => {
-                    let (host, silence) = (&self.launch.host, self.silence);
-                    return SessionFailure::Because(format!(
-                        "received nothing from {host} for {silence:.0?} (host down or cable out; see --timeout)"
-                    ));
+                    let why = explain::silent(&self.launch, self.silence, has_message);
+                    return SessionFailure::Because(why);
                 }
             };
+            has_message = true;
             match protocol::decode(&bytes) {
                 Ok(message) => (self.events)(SessionEvent::Message(message)),
                 Err(_) => return self.invalid_message(),

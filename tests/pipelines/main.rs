@@ -3,6 +3,7 @@
 
 mod errors;
 mod failures;
+mod held_back;
 mod hosts;
 mod local;
 mod orphans;
