@@ -13,11 +13,15 @@ use std::{
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open},
+};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     process::{Child, ChildStdin, ChildStdout, Command},
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    task::spawn_blocking,
     time::{MissedTickBehavior, interval, timeout},
 };
 use tokio_util::{
@@ -44,6 +48,13 @@ const GREETING_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long the process may still run after it has closed its stdout. Then it is killed.
 const EXIT_LIMIT: Duration = Duration::from_secs(3);
+
+/// How long a process may run after SIGTERM when its session is cut: a program such as `srun` cancels its job. It is
+/// shorter than the second that the controller waits for sessions that were cut.
+const TERM_LIMIT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 500_000_000,
+};
 
 /// How long stderr is still read after the process has exited: what ssh itself wrote is there by then, and a process
 /// that inherited stderr may hold it open for ever.
@@ -198,7 +209,7 @@ impl SessionTask {
         }
     }
 
-    /// Waits until the process has exited, and returns its status. Kills the process group if the process has not
+    /// Waits until the process has exited, and returns its status. Ends the process group if the process has not
     /// closed its stdout, does not exit in time, or the session is cut; the status is then none.
     async fn wait(&self, child: &mut Child, is_closed: bool) -> Option<Status> {
         if is_closed {
@@ -210,12 +221,11 @@ impl SessionTask {
                 return ended.ok().map(status);
             }
         }
-        // The process has not been waited for, so its id cannot belong to another process yet.
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         if let Some(group) = id.and_then(Pid::from_raw) {
-            let _ = kill_process_group(group, Signal::KILL);
+            end_group(group).await;
         }
-        // The status of our own SIGKILL explains nothing.
+        // The status of our own signal explains nothing.
         let _ = child.wait().await;
         None
     }
@@ -304,6 +314,20 @@ fn spawn(launch: &Launch) -> io::Result<Child> {
         .stderr(Stdio::piped())
         .process_group(0)
         .spawn()
+}
+
+/// Ends a process group whose first process has not been waited for, so that its number cannot belong to another group
+/// yet: with SIGTERM, and after a moment with SIGKILL.
+async fn end_group(group: Pid) {
+    if let Ok(first) = pidfd_open(group, PidfdFlags::empty()) {
+        let _ = kill_process_group(group, Signal::TERM);
+        let exits = move || {
+            let mut first = [PollFd::new(&first, PollFlags::IN)];
+            let _ = poll(&mut first, Some(&TERM_LIMIT));
+        };
+        let _ = spawn_blocking(exits).await;
+    }
+    let _ = kill_process_group(group, Signal::KILL);
 }
 
 fn status(status: ExitStatus) -> Status {

@@ -1,6 +1,7 @@
 //! Programs for `--rsh` that hold back what they carry: `srun` passes on whole lines only.
 
 use crate::support::programs::{
+    eventually,
     local_hosts::{Hosts, feed},
     patience, random_bytes,
 };
@@ -78,4 +79,20 @@ fn output_that_is_held_back_after_the_greeting_is_explained() {
     let advice = "; rsh probably holds back its output: turn its buffering off";
     assert!(text.contains(why) && text.contains(advice), "{text}");
     assert!(!hosts.has("a", "begun"));
+}
+
+#[test]
+fn a_program_that_must_clean_up_is_told_to_end_when_rdpipe_is_interrupted() {
+    // A program that cancels its job at SIGTERM, as srun does, and never starts an agent.
+    let hosts = Hosts::new(
+        "trap ': >\"$0.cancelled\"; exit 1' TERM; echo waiting >&2; sleep 1000 & wait; #",
+    );
+    let running = hosts.rdpipe(&["a:true"]).start();
+    running.said("that it waits", |text| {
+        text.contains("waiting").then_some(())
+    });
+    running.signal(rustix::process::Signal::INT);
+    running.end().exits(130);
+    let mark = hosts.directory().join("rsh.cancelled");
+    eventually("the end of the program", || mark.exists().then_some(()));
 }
