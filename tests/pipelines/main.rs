@@ -8,6 +8,7 @@ mod hosts;
 mod local;
 mod orphans;
 mod secrets;
+mod slurm;
 mod start;
 #[path = "../support/mod.rs"]
 mod support;
