@@ -1,5 +1,7 @@
 //! Explains to the user why a session could not be opened or was lost, and what to do. Pure, no I/O.
 
+use std::time::Duration;
+
 use super::{
     plan::launch::{Launch, LaunchKind},
     stage::Status,
@@ -23,6 +25,28 @@ pub(crate) fn explain(launch: &Launch, evidence: &Evidence<'_>) -> String {
     } else {
         unopened(launch, evidence)
     }
+}
+
+/// Explains why a session was given up whose agent did not send its greeting within `limit`. A program such as `srun`
+/// says on stderr what it waits for.
+pub(crate) fn unanswered(launch: &Launch, limit: Duration, words: &[String]) -> String {
+    let (host, last) = (&launch.host, said(launch, words));
+    format!("rdpipe on {host} has not answered within {limit:.0?}{last}")
+}
+
+/// Explains why a session was given up that was silent for `silence` after the agent's greeting. `has_message`: the
+/// agent had sent a message as well.
+pub(crate) fn silent(launch: &Launch, silence: Duration, has_message: bool) -> String {
+    let host = &launch.host;
+    if has_message || launch.kind != LaunchKind::Rsh {
+        return format!(
+            "received nothing from {host} for {silence:.0?} (host down or cable out; see --timeout)"
+        );
+    }
+    let program = program(launch);
+    format!(
+        "the greeting of rdpipe on {host} arrived, and no message within {silence:.0?}; {program} probably holds back its output: turn its buffering off"
+    )
 }
 
 /// Explains the end of a session whose agent had sent its greeting.
@@ -150,7 +174,7 @@ fn said(launch: &Launch, words: &[String]) -> String {
         LaunchKind::Here => format!(": {line}"),
         LaunchKind::Ssh | LaunchKind::Rsh => {
             let program = program(launch);
-            let line = line.strip_prefix("ssh: ").unwrap_or(line);
+            let line = line.strip_prefix(&format!("{program}: ")).unwrap_or(line);
             format!(": {program} said \"{}\"", line.trim())
         }
     }
@@ -301,6 +325,38 @@ mod tests {
         assert_eq!(
             rsh,
             "cannot start rdpipe on fs1: status 255: krun said \"no pod\""
+        );
+    }
+
+    #[test]
+    fn output_that_is_held_back_after_the_greeting_is_named_as_the_likely_cause() {
+        let srun = launch(Some("/usr/bin/srun"));
+        let limit = Duration::from_secs(30);
+        assert_eq!(
+            silent(&srun, limit, false),
+            "the greeting of rdpipe on fs1 arrived, and no message within 30s; srun probably holds back its output: turn its buffering off"
+        );
+        for text in [
+            silent(&srun, limit, true),
+            silent(&launch(None), limit, false),
+        ] {
+            assert!(
+                text.starts_with("received nothing from fs1 for 30s"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_not_started_is_explained_by_what_its_program_said() {
+        let queued = "srun: job 5 queued and waiting for resources".to_owned();
+        assert_eq!(
+            unanswered(&launch(Some("srun")), Duration::from_secs(30), &[queued]),
+            "rdpipe on fs1 has not answered within 30s: srun said \"job 5 queued and waiting for resources\""
+        );
+        assert_eq!(
+            unanswered(&launch(None), Duration::from_secs(30), &[]),
+            "rdpipe on fs1 has not answered within 30s"
         );
     }
 

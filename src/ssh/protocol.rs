@@ -1,8 +1,9 @@
 //! The envelope between the controller and an agent, over ssh's stdin and stdout. Pure, no I/O.
 //!
 //! Each side begins with one line of text, [`greeting`], that every version can read. Bytes before it come
-//! from a shell profile. After the greeting each side sends frames: a length (u32, big-endian) and a
-//! message in postcard's encoding. ssh protects the frames, so they carry the keys of the edges.
+//! from a shell profile. After the greeting each side sends frames: a length (u32, big-endian), a message in postcard's
+//! encoding, and a newline, so that a program between the two ends may pass on whole lines only. ssh protects the
+//! frames, so they carry the keys of the edges.
 //!
 //! The envelope connects the edges, starts the work and ends it. The messages of the work itself travel inside
 //! the envelope as a [`Payload`], which the application's own module encodes and decodes.
@@ -25,7 +26,7 @@ pub(crate) use self::{
 };
 
 /// The version of the protocol. It changes with every change to the envelope or to an application's messages.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// The most bytes of one encoded message: a [`Payload`] of the largest size, and 64 KiB for the rest, which is
 /// enough for an order with some hundred edges.

@@ -14,11 +14,15 @@ use std::{
 };
 
 use futures::StreamExt;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open},
+};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     process::{Child, ChildStdout, Command},
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    task::spawn_blocking,
     time::timeout,
 };
 use tokio_util::{codec::FramedRead, sync::CancellationToken};
@@ -26,7 +30,7 @@ use tokio_util::{codec::FramedRead, sync::CancellationToken};
 pub(crate) use self::pace::Room;
 use self::{lines::Lines, pace::StderrPace, writing::write_messages};
 use super::{
-    explain::{Evidence, explain},
+    explain::{self, Evidence, explain},
     plan::launch::Launch,
     protocol::{
         self, FromAgent, ToAgent, VERSION,
@@ -43,6 +47,13 @@ const GREETING_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long the process may still run after it has closed its stdout. Then it is killed.
 const EXIT_LIMIT: Duration = Duration::from_secs(3);
+
+/// How long a process may run after SIGTERM when its session is cut: a program such as `srun` cancels its job. It is
+/// shorter than the second that the controller waits for sessions that were cut.
+const TERM_LIMIT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 500_000_000,
+};
 
 /// How long stderr is still read after the process has exited: what ssh itself wrote is there by then, and a process
 /// that inherited stderr may hold it open for ever.
@@ -211,7 +222,7 @@ impl SessionTask {
         }
     }
 
-    /// Waits until the process has exited, and returns its status. Kills the process group if the process has not
+    /// Waits until the process has exited, and returns its status. Ends the process group if the process has not
     /// closed its stdout, does not exit in time, or the session is cut; the status is then none.
     async fn wait(&self, child: &mut Child, is_closed: bool) -> Option<Status> {
         if is_closed {
@@ -223,32 +234,30 @@ impl SessionTask {
                 return ended.ok().map(status);
             }
         }
-        // The process has not been waited for, so its id cannot belong to another process yet.
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         if let Some(group) = id.and_then(Pid::from_raw) {
-            let _ = kill_process_group(group, Signal::KILL);
+            end_group(group).await;
         }
-        // The status of our own SIGKILL explains nothing.
+        // The status of our own signal explains nothing.
         let _ = child.wait().await;
         None
     }
 
     /// Reports each message of the agent as an event. Returns when no more can follow.
     async fn read_messages(&mut self, mut stdout: ChildStdout) -> SessionFailure {
-        let host = &self.launch.host;
         let limit = GREETING_LIMIT.max(self.silence);
         let greeted = timeout(limit, self.find_greeting(&mut stdout)).await;
         let rest = match greeted {
             Ok(Ok(rest)) => rest,
             Ok(Err(broken)) => return broken,
             Err(_) => {
-                return SessionFailure::Because(format!(
-                    "rdpipe on {host} has not answered within {limit:.0?}"
-                ));
+                let words: Vec<_> = lock(&self.words).iter().cloned().collect();
+                return SessionFailure::Because(explain::unanswered(&self.launch, limit, &words));
             }
         };
         self.greeted = true;
         let mut frames = FramedRead::new(Cursor::new(rest).chain(stdout), codec());
+        let mut has_message = false;
         loop {
             let bytes = match timeout(self.silence, frames.next()).await {
                 Ok(Some(Ok(bytes))) => bytes,
@@ -260,12 +269,11 @@ impl SessionTask {
                 // Messages may be stuck behind the stderr that the user does not read.
                 Err(_) if self.pace.was_held(self.silence) => continue,
                 Err(_) => {
-                    let (host, silence) = (&self.launch.host, self.silence);
-                    return SessionFailure::Because(format!(
-                        "received nothing from {host} for {silence:.0?} (host down or cable out; see --timeout)"
-                    ));
+                    let why = explain::silent(&self.launch, self.silence, has_message);
+                    return SessionFailure::Because(why);
                 }
             };
+            has_message = true;
             match protocol::decode(&bytes) {
                 Ok(message) => {
                     if matches!(message, FromAgent::Report(_)) {
@@ -327,6 +335,20 @@ fn spawn(launch: &Launch) -> io::Result<Child> {
         .stderr(Stdio::piped())
         .process_group(0);
     core_dumps::restored_for(|| command.spawn())
+}
+
+/// Ends a process group whose first process has not been waited for, so that its number cannot belong to another group
+/// yet: with SIGTERM, and after a moment with SIGKILL.
+async fn end_group(group: Pid) {
+    if let Ok(first) = pidfd_open(group, PidfdFlags::empty()) {
+        let _ = kill_process_group(group, Signal::TERM);
+        let exits = move || {
+            let mut first = [PollFd::new(&first, PollFlags::IN)];
+            let _ = poll(&mut first, Some(&TERM_LIMIT));
+        };
+        let _ = spawn_blocking(exits).await;
+    }
+    let _ = kill_process_group(group, Signal::KILL);
 }
 
 fn status(status: ExitStatus) -> Status {

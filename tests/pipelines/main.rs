@@ -3,11 +3,13 @@
 
 mod errors;
 mod failures;
+mod held_back;
 mod hosts;
 mod inherited;
 mod local;
 mod orphans;
 mod secrets;
+mod slurm;
 mod start;
 #[path = "../support/mod.rs"]
 mod support;

@@ -10,6 +10,7 @@ mod deaths_at_points;
 mod inputs_and_outputs;
 mod messages;
 mod output_files;
+mod random_faults;
 mod secrets;
 mod signals;
 #[path = "../support/mod.rs"]

@@ -12,6 +12,7 @@ mod promises;
 
 pub(crate) mod allocations;
 pub(crate) mod ends;
+pub(crate) mod fault_proxy;
 pub(crate) mod limits;
 pub(crate) mod pattern;
 pub(crate) mod pools;

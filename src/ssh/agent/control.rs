@@ -10,17 +10,18 @@ use tokio::{
     task::JoinHandle,
     time::timeout,
 };
-use tokio_util::codec::{Decoder, FramedRead, FramedWrite, LengthDelimitedCodec};
+use tokio_util::codec::{Decoder, FramedRead, FramedWrite};
 use zeroize::Zeroize;
 
 use crate::ssh::protocol::{
-    AgentHello, FromAgent, MessageError, Order, ToAgent, VERSION, decode, encode, frames::codec,
+    AgentHello, FromAgent, MessageError, Order, ToAgent, VERSION, decode, encode,
+    frames::{FrameCodec, codec},
     greeting, parse_greeting,
 };
 
 /// How long the agent waits for the controller's greeting and order. The controller sends both at once, so this
 /// limit only has to cover a slow network.
-const ORDER_LIMIT: Duration = Duration::from_secs(30);
+pub(super) const ORDER_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long the agent waits at its end until its last messages have been written.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
@@ -36,6 +37,10 @@ pub(super) enum ControllerError {
     Gone,
     #[error("received nothing from the controller for {0:.1?}")]
     Silent(Duration),
+    #[error(
+        "received the controller's greeting, and no order within {0:.1?}; a program between the two probably holds back its input: turn its buffering off"
+    )]
+    NoOrder(Duration),
     #[error("the session with the controller broke: {0}")]
     Broken(#[from] io::Error),
     #[error("received an invalid message from the controller ({0})")]
@@ -62,7 +67,7 @@ impl Outbox {
 
 /// Receives the messages of the controller.
 pub(super) struct ControlReader<R> {
-    frames: FramedRead<R, LengthDelimitedCodec>,
+    frames: FramedRead<R, FrameCodec>,
     outbox: Outbox,
     silence: Duration,
 }
@@ -131,11 +136,12 @@ impl ControlWriter {
 ///
 /// # Errors
 ///
-/// If the order cannot be decoded, or does not arrive in time.
+/// If the order cannot be decoded, or does not arrive within `limit`.
 pub(super) async fn open<R, W>(
     mut input: R,
     mut output: W,
     hello: AgentHello,
+    limit: Duration,
 ) -> Result<(Order, ControlReader<R>, Outbox, ControlWriter), ControllerError>
 where
     R: AsyncRead + Unpin,
@@ -146,13 +152,15 @@ where
     let outbox = Outbox(sender);
     let task = tokio::spawn(write(output, receiver));
     outbox.send(FromAgent::Hello(hello));
+    let mut is_greeted = false;
     let ordering = async {
         greet(&mut input).await?;
+        is_greeted = true;
         let frames = FramedRead::new(input, codec());
         let mut inbox = ControlReader {
             frames,
             outbox: outbox.clone(),
-            silence: ORDER_LIMIT,
+            silence: limit,
         };
         let ToAgent::Order(order) = inbox.next().await? else {
             return Err(ControllerError::Garbage("a message before the order"));
@@ -160,8 +168,12 @@ where
         inbox.silence = Duration::from_millis(order.stream.timeout_ms);
         Ok((*order, inbox))
     };
-    let ordered = timeout(ORDER_LIMIT, ordering).await;
-    let (order, inbox) = ordered.map_err(|_| ControllerError::Silent(ORDER_LIMIT))??;
+    let ordered = timeout(limit, ordering).await;
+    let ordered = ordered.unwrap_or(Err(ControllerError::Silent(limit)));
+    let (order, inbox) = ordered.map_err(|error| match error {
+        ControllerError::Silent(limit) if is_greeted => ControllerError::NoOrder(limit),
+        error => error,
+    })?;
     Ok((order, inbox, outbox, ControlWriter { task }))
 }
 
@@ -202,5 +214,38 @@ async fn write(output: impl AsyncWrite + Unpin, mut messages: mpsc::UnboundedRec
         if frames.send(Bytes::from_owner(bytes)).await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Opens a session with a controller that writes `bytes`, and nothing after them. Returns the error.
+    async fn refused(bytes: &[u8]) -> String {
+        let (mut controller, agent) = tokio::io::duplex(4096);
+        controller.write_all(bytes).await.unwrap();
+        let (input, output) = tokio::io::split(agent);
+        let hello = AgentHello {
+            host: "h".to_owned(),
+            machine: "m".to_owned(),
+            addresses: Vec::new(),
+        };
+        let opened = open(input, output, hello, Duration::from_millis(50)).await;
+        opened
+            .err()
+            .map_or_else(String::new, |error| error.to_string())
+    }
+
+    #[tokio::test]
+    async fn input_that_is_held_back_after_the_greeting_is_named_as_the_likely_cause() {
+        let greeting = greeting("controller");
+        let silent = refused(greeting.as_bytes()).await;
+        assert!(silent.contains("holds back its input"), "{silent}");
+        // The length of a message, whose rest is held back.
+        let begun = refused(&[greeting.as_bytes(), &[0, 0, 1, 0, 7]].concat()).await;
+        assert!(begun.contains("holds back its input"), "{begun}");
+        let nothing = refused(b"").await;
+        assert!(nothing.starts_with("received nothing from"), "{nothing}");
     }
 }

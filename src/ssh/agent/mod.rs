@@ -13,6 +13,8 @@ mod cause;
 mod connected_edge;
 mod control;
 mod edge;
+#[cfg(fuzzing)]
+pub(in crate::ssh) mod fuzzing;
 mod job;
 mod meter;
 mod process;

@@ -108,7 +108,7 @@ where
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let hello = addresses::hello();
-    let opening = control::open(input, output, hello);
+    let opening = control::open(input, output, hello, control::ORDER_LIMIT);
     let (order, inbox, outbox, writer) = tokio::select! {
         opened = opening => opened?,
         () = cause.failed() => return Ok(exit.load(Ordering::Relaxed)),

@@ -54,6 +54,9 @@ pub(crate) enum Next {
     GiveUp,
 }
 
+/// The attempts for one edge: each end dials once.
+const MOST_ATTEMPTS: usize = 2;
+
 impl EdgeSetup {
     /// Returns an edge before its first attempt: the receiver listens. On an edge to the controller the sender
     /// listens, because the controller may sit behind NAT and never listens.
@@ -113,9 +116,9 @@ impl EdgeSetup {
     }
 
     /// Records that `node` could not reach the listener, and returns the next step. Returns none if `node` is not the
-    /// end that dials.
+    /// end that dials, or no attempt is left.
     pub(crate) fn unreachable(&mut self, node: Node, tried: Vec<(String, String)>) -> Option<Next> {
-        if node != self.dialler() {
+        if node != self.dialler() || self.failed.len() >= MOST_ATTEMPTS {
             return None;
         }
         self.failed.push(Attempt {
@@ -124,7 +127,7 @@ impl EdgeSetup {
             port: self.last_port,
             tried,
         });
-        if self.failed.len() > 1 || node == Node::Controller {
+        if self.failed.len() >= MOST_ATTEMPTS || node == Node::Controller {
             return Some(Next::GiveUp);
         }
         self.listener = node;

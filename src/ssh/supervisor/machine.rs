@@ -27,6 +27,10 @@ const ENDING_LIMIT: Duration = Duration::from_secs(5);
 /// How long agents have to clean up and report after ^C: a user waits at the keyboard.
 const INTERRUPT_LIMIT: Duration = Duration::from_secs(2);
 
+/// The most faults of one place that are kept. An agent that keeps to the protocol causes two: its own, and the end of
+/// its session.
+const MOST_CAUSES: usize = 4;
+
 /// How long a session that was cut may take until its processes have exited.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
 
@@ -230,11 +234,14 @@ impl PipelineMachine {
             Site::Stage(stage) => format!("{}: {text}", self.plan.site(stage)),
             Site::Input | Site::Output | Site::Edge(_) => text.clone(),
         };
-        self.causes.push(PipelineFault {
-            site,
-            fault: WorkFault { kind, text },
-            is_trouble,
-        });
+        // A compromised agent can report any number of faults.
+        if self.causes.iter().filter(|cause| cause.site == site).count() < MOST_CAUSES {
+            self.causes.push(PipelineFault {
+                site,
+                fault: WorkFault { kind, text },
+                is_trouble,
+            });
+        }
         self.end(now, &reason, ENDING_LIMIT);
     }
 

@@ -2,6 +2,7 @@
 
 mod connecting;
 mod ending;
+mod hostile;
 
 use std::{ffi::OsString, time::Duration};
 

@@ -21,3 +21,7 @@ mod start;
 
 pub use dial::connect;
 pub use listener::Listener;
+#[cfg(all(fuzzing, feature = "rdma"))]
+pub(crate) use start::share_without_lanes;
+#[cfg(fuzzing)]
+pub(crate) use start::share_without_tasks;

@@ -160,6 +160,27 @@ fn move_control(control: Control, runtime: &Handle) -> io::Result<Control> {
     Ok(Framed::from_parts(moved))
 }
 
+/// Makes what the halves of a stream over TCP share, without the control task and the steward: a fuzz target does their
+/// work.
+#[cfg(fuzzing)]
+pub(crate) fn share_without_tasks(
+    socket: TcpStream,
+    agreement: &Agreement,
+    seeds: [u64; 2],
+    config: &StreamConfig,
+) -> io::Result<Arc<Shared<Tcp>>> {
+    let state = State::new("the peer".to_owned(), agreement.direction, 2);
+    let paths = tcp_paths(socket, agreement)?;
+    Ok(share::<Tcp>(&state, paths, agreement.depth, seeds, config))
+}
+
+/// Makes what the renewal of an RDMA link shares with a stream that has no lanes, for a fuzz target.
+#[cfg(all(fuzzing, feature = "rdma"))]
+pub(crate) fn share_without_lanes() -> Arc<Shared<Rdma>> {
+    let state = State::new("the peer".to_owned(), crate::Direction::Both, 2);
+    share::<Rdma>(&state, (None, None), 4, [1, 2], &StreamConfig::default())
+}
+
 #[cfg(feature = "fault-injection")]
 fn faults(config: &StreamConfig) -> crate::faults::Faults {
     config.faults

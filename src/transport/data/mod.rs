@@ -16,6 +16,8 @@
 
 pub(crate) mod frame;
 pub(crate) mod path;
+#[cfg(fuzzing)]
+mod queues;
 pub(crate) mod recv_half;
 pub(crate) mod recv_lane;
 #[cfg(feature = "rdma")]

@@ -61,7 +61,8 @@ impl LocalPorts {
         Self::among(&Inventory::read(&Roots::default()), config)
     }
 
-    fn among(inventory: &Inventory, config: &StreamConfig) -> Result<Self, Unavailable> {
+    /// Takes the ports from `inventory`, in place of those of this host.
+    pub(super) fn among(inventory: &Inventory, config: &StreamConfig) -> Result<Self, Unavailable> {
         let hardware = inventory.ports().next().is_some();
         let no_way = |reason: String| Unavailable { reason, hardware };
         let candidates = choice(config).candidates(inventory);
@@ -167,7 +168,7 @@ impl LocalPorts {
     }
 
     /// Plans a link over one pair of ports.
-    fn plan(
+    pub(super) fn plan(
         &self,
         pair: &PortPair,
         dialer: bool,

@@ -24,6 +24,8 @@
 mod attempt;
 mod establish;
 mod established;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod link;
 mod link_setup;
 mod memlock;

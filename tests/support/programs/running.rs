@@ -245,7 +245,8 @@ impl Running {
         }
     }
 
-    fn ends_within(&self, limit: Duration) -> bool {
+    /// Waits until the program has ended, for `limit` at most. Returns true if it has.
+    pub fn ends_within(&self, limit: Duration) -> bool {
         let mut handles = [PollFd::new(&self.handle, PollFlags::IN)];
         let limit = Timespec::try_from(limit).expect("a short time");
         poll(&mut handles, Some(&limit)).expect("a descriptor can be polled") > 0

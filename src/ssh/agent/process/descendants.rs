@@ -188,6 +188,19 @@ impl Processes {
     }
 }
 
+/// The body of the fuzz target: any lines are parsed or left out, and a search in them ends.
+#[cfg(fuzzing)]
+pub(in crate::ssh::agent) fn fuzz(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let table = Processes(text.lines().filter_map(Process::parse).collect());
+    for root in table.0.iter().take(4).map(|process| process.pid) {
+        let found = table.descendants(root);
+        // A number that appears twice in the table is two processes of it.
+        assert!(found.len() <= table.0.len());
+        assert!(found.iter().all(|process| process.parent.is_some()));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{os::unix::process::ExitStatusExt, process::Command};

@@ -9,7 +9,7 @@ use tokio::{
     net::unix::pipe,
     time::timeout,
 };
-use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
+use tokio_util::codec::{FramedRead, FramedWrite};
 
 use super::limits::generous;
 use crate::{
@@ -18,7 +18,9 @@ use crate::{
         agent::process::reaper::is_broken_pipe,
         protocol::{
             EdgeDirection, EdgeId, EdgeOrder, FromAgent, Order, Payload, StreamOrder, ToAgent,
-            TransportOrder, Work, WorkFault, decode, encode, greeting, parse_greeting,
+            TransportOrder, Work, WorkFault, decode, encode,
+            frames::{FrameCodec, codec},
+            greeting, parse_greeting,
         },
         stage::{FromStage, StageOrder, StageReport, StageWork, Status, ToStage},
     },
@@ -27,8 +29,8 @@ use crate::{
 /// An agent under a guard, and the session with it.
 pub(super) struct TestAgent {
     pub(super) guard: std::process::Child,
-    pub(super) input: Option<FramedWrite<pipe::Sender, LengthDelimitedCodec>>,
-    output: FramedRead<pipe::Receiver, LengthDelimitedCodec>,
+    pub(super) input: Option<FramedWrite<pipe::Sender, FrameCodec>>,
+    output: FramedRead<pipe::Receiver, FrameCodec>,
     /// Messages that were received and that most tests skip, such as warnings.
     pub(super) seen: Vec<FromAgent>,
 }
@@ -54,8 +56,8 @@ impl TestAgent {
         skip_to_greeting(&mut output).await;
         let mut agent = Self {
             guard,
-            input: Some(FramedWrite::new(input, LengthDelimitedCodec::new())),
-            output: FramedRead::new(output, LengthDelimitedCodec::new()),
+            input: Some(FramedWrite::new(input, codec())),
+            output: FramedRead::new(output, codec()),
             seen: Vec::new(),
         };
         let hello = agent.next().await;

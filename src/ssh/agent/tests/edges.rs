@@ -11,7 +11,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split},
     time::timeout,
 };
-use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
+use tokio_util::codec::{FramedRead, FramedWrite};
 
 use super::controller::{
     INPUT, OUTPUT, TestAgent, command, dial, edge, skip_to_greeting, stream_order,
@@ -29,7 +29,9 @@ use crate::{
         },
         protocol::{
             AgentReport, EdgeDirection, EdgeId, EdgeOrder, FaultKind, FromAgent, Order, Payload,
-            ToAgent, Work, decode, encode, greeting,
+            ToAgent, Work, decode, encode,
+            frames::{FrameCodec, codec},
+            greeting,
         },
     },
 };
@@ -97,8 +99,8 @@ async fn echo(mut edge: ConnectedEdge, direction: EdgeDirection) -> ConnectedEdg
 
 /// The controller's end of a session with a worker in this process.
 struct EchoSession {
-    input: FramedWrite<WriteHalf<DuplexStream>, LengthDelimitedCodec>,
-    output: FramedRead<ReadHalf<DuplexStream>, LengthDelimitedCodec>,
+    input: FramedWrite<WriteHalf<DuplexStream>, FrameCodec>,
+    output: FramedRead<ReadHalf<DuplexStream>, FrameCodec>,
 }
 
 impl EchoSession {
@@ -108,8 +110,8 @@ impl EchoSession {
         input.write_all(line.as_bytes()).await.unwrap();
         skip_to_greeting(&mut output).await;
         Self {
-            input: FramedWrite::new(input, LengthDelimitedCodec::new()),
-            output: FramedRead::new(output, LengthDelimitedCodec::new()),
+            input: FramedWrite::new(input, codec()),
+            output: FramedRead::new(output, codec()),
         }
     }
 
@@ -129,7 +131,7 @@ impl EchoSession {
 /// Runs a worker that serves one order for [`Echo`], in this process, at the other end of `stream`.
 async fn serve(stream: DuplexStream) {
     let (input, output) = split(stream);
-    let opened = control::open(input, output, addresses::hello()).await;
+    let opened = control::open(input, output, addresses::hello(), generous()).await;
     let (order, inbox, outbox, writer) = opened.unwrap();
     let context = JobContext {
         name: order.name.clone(),

@@ -13,8 +13,11 @@ use crate::ssh::{
 };
 
 impl PipelineMachine {
-    /// Handles a message of an agent.
+    /// Handles a message of an agent. A report is the last one: what an agent sends after it is ignored.
     pub(super) fn handle_message(&mut self, now: Duration, stage: usize, message: FromAgent) {
+        if self.stages[stage].report.is_some() {
+            return;
+        }
         match message {
             FromAgent::Hello(hello) => self.hello(now, stage, hello),
             FromAgent::Listening { edge, port } => self.listening(Node::Stage(stage), edge, port),

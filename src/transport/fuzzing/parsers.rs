@@ -1,14 +1,12 @@
-//! The entry points of the fuzz targets, one for each parser of bytes from the network. It is compiled only for
-//! fuzzing, stands above all layers, and no layer depends on it.
-//!
-//! Each function must return for any bytes, and checks the promise that its doc comment makes.
+//! Each parser of bytes from the network.
 
 use std::sync::OnceLock;
 
 use bytes::BytesMut;
 use tokio_util::codec::Decoder;
 
-use super::{
+use crate::Key;
+use crate::transport::{
     connect::preamble::{PREAMBLE_BYTES, Preamble},
     control::{
         codec::Codec,
@@ -17,7 +15,6 @@ use super::{
     },
     data::frame::{Chain, HEADER_BYTES, Header},
 };
-use crate::Key;
 
 /// A header that is decoded encodes to the same bytes, and a payload verifies only with the header that was made for it.
 pub fn header(data: &[u8]) {

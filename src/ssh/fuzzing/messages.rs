@@ -1,10 +1,10 @@
-//! Entry points of the fuzz targets for the messages that arrive over ssh.
+//! One message that arrives over ssh.
 
 use std::fmt::Debug;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{
+use crate::ssh::{
     protocol::{
         Envelope, FromAgent, Payload, ToAgent, decode, encode,
         greeting_scan::{Found, Greeting},

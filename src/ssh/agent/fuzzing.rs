@@ -1,0 +1,40 @@
+//! The entry points of the fuzz targets of the agent: what it reads from the controller, and from `/proc`. They are
+//! compiled only for fuzzing, and no other module uses them.
+
+use std::{sync::OnceLock, time::Duration};
+
+use tokio::runtime::{Builder, Runtime};
+
+use super::{control, process::descendants};
+use crate::ssh::protocol::AgentHello;
+
+/// Reads `data` as everything that a controller writes, up to the first error: its end is one. Panics if reading waits
+/// for more.
+pub fn controller(data: &[u8]) {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    let runtime = RUNTIME.get_or_init(|| {
+        let runtime = Builder::new_current_thread().enable_time().build();
+        runtime.expect("a runtime")
+    });
+    let hello = AgentHello {
+        host: "h".to_owned(),
+        machine: "m".to_owned(),
+        addresses: Vec::new(),
+    };
+    runtime.block_on(async {
+        let limit = Duration::from_secs(30);
+        let opened = control::open(data, tokio::io::sink(), hello, limit).await;
+        let Ok((_, mut inbox, outbox, writer)) = opened else {
+            return;
+        };
+        while inbox.next().await.is_ok() {}
+        drop((inbox, outbox));
+        writer.finish().await;
+    });
+}
+
+/// Parses `data` as lines of `/proc/PID/stat`, and searches all processes in them for descendants. Panics if a process is
+/// found twice.
+pub fn proc_stat(data: &[u8]) {
+    descendants::fuzz(data);
+}

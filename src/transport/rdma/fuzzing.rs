@@ -1,0 +1,182 @@
+//! The entry points of the fuzz target for RDMA: the ports and steps of a peer that has the key. Compiled only for
+//! fuzzing. No device is opened: there is none of the name that is used here.
+
+use std::{
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use super::{
+    Rdma,
+    establish::LocalPorts,
+    link_setup::LinkOffer,
+    ports::{
+        device::{Device, GidEntry, Inventory, Port},
+        gid::{Gid, GidKind, LinkLayer},
+        proposal::{PortPair, Proposal},
+    },
+    renewal::{driver::Renewer, request::Renewal},
+    steps::{decode, encode},
+};
+use crate::{
+    MIN_CHUNK_BYTES, StreamConfig,
+    transport::{
+        control::{
+            message::Message,
+            terms::{Agreement, agree, local_terms},
+        },
+        data::shared::Shared,
+        fuzzing::script::FuzzScript,
+    },
+};
+
+/// The most pairs of ports of a proposal.
+const MOST_PAIRS: usize = 3;
+
+/// The most messages that one renewal sends before it waits for the peer.
+const MOST_STEPS: usize = 4;
+
+/// Answers any ports that a dialer offers. Every pair that is proposed has a port of each end, and a size that both allow.
+pub(crate) fn offer(data: &[u8]) {
+    let Some((ports, _)) = ports() else { return };
+    let Ok(proposal) = ports.propose(data) else {
+        return;
+    };
+    let proposal: Proposal = decode(&proposal).expect("this end encoded it");
+    assert!((1..=MOST_PAIRS).contains(&proposal.pairs.len()));
+    for pair in &proposal.pairs {
+        assert!(usize::from(pair.acceptor) < ADDRESSES);
+        assert!(pair.chunk_bytes as usize <= CHUNK && pair.mtu <= 4096);
+    }
+}
+
+/// Plans a link over each pair that a peer proposes, as dialer and as acceptor. A plan never has larger chunks or deeper
+/// pools than this end wants.
+pub(crate) fn proposal(data: &[u8]) {
+    let Ok(proposal) = decode::<Proposal>(data) else {
+        return;
+    };
+    assert!((1..=MOST_PAIRS).contains(&proposal.pairs.len()));
+    let is_clean = |text: &String| !text.contains(char::is_control);
+    assert!(proposal.doubt.iter().all(is_clean));
+    let Some((ports, agreement)) = ports() else {
+        return;
+    };
+    for pair in &proposal.pairs {
+        for is_dialer in [true, false] {
+            if let Ok(plan) = ports.plan(pair, is_dialer, &agreement) {
+                assert!((MIN_CHUNK_BYTES..=CHUNK).contains(&plan.chunk_bytes));
+                assert!(plan.depth as usize <= DEPTH);
+            }
+        }
+    }
+}
+
+/// Decodes a peer's part of a link. It never has more slots than bytes.
+pub(crate) fn part(data: &[u8]) {
+    if let Ok(part) = decode::<LinkOffer>(data) {
+        let again = encode(&part);
+        assert!(again.len() <= 4 * data.len() + 64);
+        let same: LinkOffer = decode(&again).expect("what was decoded can be encoded");
+        assert_eq!(encode(&same), again);
+    }
+}
+
+/// Plays the steps of a peer to the renewal of a stream. Panics if the renewal sends more than its own steps, or if steps
+/// of the peer pile up.
+pub(crate) fn renewal(shared: &Arc<Shared<Rdma>>, script: &mut FuzzScript<'_>) {
+    let Some((ports, agreement)) = ports() else {
+        return;
+    };
+    let pair = PortPair {
+        dialer: 0,
+        acceptor: 0,
+        mtu: 1024,
+        chunk_bytes: 1 << 16,
+        dialer_psn: 1,
+        acceptor_psn: 2,
+    };
+    let plan = ports.plan(&pair, true, &agreement).expect("it was offered");
+    let state = &shared.state;
+    let renewal = Arc::new(Renewal::new(Arc::clone(state), 2));
+    let renewer = Renewer::new(
+        Arc::clone(shared),
+        Arc::clone(&renewal),
+        plan,
+        Duration::ZERO,
+    );
+    let mut serving = pin!(renewer.serve());
+    let mut cx = Context::from_waker(Waker::noop());
+    while let Some(kind) = script.byte() {
+        match kind % 4 {
+            0 => renewal.request(None),
+            1 => renewal.request(Some(std::io::ErrorKind::TimedOut.into())),
+            2 => state.receive(Message::Step(Err("no memory".to_owned()))),
+            _ => state.receive(Message::Step(Ok(script.piece().to_vec()))),
+        }
+        let is_over = serving.as_mut().poll(&mut cx) == Poll::Ready(());
+        let sent = state.outgoing().messages;
+        assert!(sent.len() <= MOST_STEPS, "{} messages", sent.len());
+        assert!(!is_over || state.failed());
+        if is_over {
+            break;
+        }
+    }
+    let waiting = std::iter::from_fn(|| state.take_step()).count();
+    assert!(waiting <= 8, "{waiting} steps wait");
+}
+
+const CHUNK: usize = 64 << 10;
+const DEPTH: usize = 4;
+
+/// The number of addresses of [`inventory`].
+const ADDRESSES: usize = 3;
+
+/// Returns the ports of a host with [`inventory`], and the terms of two equal ends; none if this process may not pin even
+/// a small pool.
+fn ports() -> Option<(LocalPorts, Agreement)> {
+    let mut config = StreamConfig::default();
+    (config.rdma.chunk_bytes, config.rdma.depth) = (CHUNK, DEPTH);
+    let ports = LocalPorts::among(&inventory(), &config).ok()?;
+    let terms = local_terms(&config);
+    let agreement = agree(&terms, &terms).expect("they are the same");
+    Some((ports, agreement))
+}
+
+/// Returns a device that does not exist: a port of RoCE with an address of each family, and one of InfiniBand.
+fn inventory() -> Inventory {
+    let entry = |index, gid: &str, kind| GidEntry {
+        index,
+        gid: Gid::parse(gid).expect("an address"),
+        kind,
+        netdev: None,
+        prefix: Some(24),
+        mtu: 4096,
+    };
+    let port = |number, link_layer, gids| Port {
+        number,
+        state: "ACTIVE".to_owned(),
+        phys_state: "LinkUp".to_owned(),
+        link_layer: Some(link_layer),
+        rate_mbps: 100_000,
+        lid: 1,
+        pkeys: 1,
+        gids,
+    };
+    let v4 = entry(1, "::ffff:10.1.0.1", GidKind::RoceV2);
+    let v6 = entry(2, "fd00::1", GidKind::RoceV2);
+    let infiniband = entry(0, "fe80::2", GidKind::InfiniBand);
+    Inventory {
+        devices: vec![Device {
+            name: "no such device".to_owned(),
+            software: false,
+            fault: None,
+            ports: vec![
+                port(1, LinkLayer::Ethernet, vec![v4, v6]),
+                port(2, LinkLayer::InfiniBand, vec![infiniband]),
+            ],
+        }],
+    }
+}

@@ -1,0 +1,318 @@
+//! A TCP proxy that does one fault at a chosen moment of a transfer, on either connection and in either direction.
+//!
+//! The moment is a byte of the data connection. So a fault comes after the handshake, and one on the control connection
+//! comes in the middle of the data, or with the messages after the last byte.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use rustix::net::connect_unspec;
+
+use super::proxy::{Connection, Towards};
+
+/// The most bytes that are forwarded at once.
+const BUFFER_BYTES: usize = 16 << 10;
+
+/// What a fault does to a connection or to one of its directions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Harm {
+    /// Both sides of the connection are closed.
+    Cut,
+    /// Both sides of the connection are reset.
+    Reset,
+    /// This direction ends, as if its sender had closed it. The other goes on.
+    HalfClose,
+    /// The next bytes of this direction come twice, as many as this.
+    Duplicate(usize),
+    /// One bit, 0 to 7, of the next byte of this direction is another.
+    Flip(u8),
+    /// No byte passes in this direction any more. The connection stays open.
+    Silence,
+    /// No byte passes in this direction for so long.
+    Stall(Duration),
+    /// Nothing happens to the network: the test kills a program.
+    Nothing,
+}
+
+/// One fault.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlannedFault {
+    pub(crate) harm: Harm,
+    pub(crate) connection: Connection,
+    pub(crate) towards: Towards,
+    /// The byte of the data connection, towards the acceptor, before which the fault happens.
+    pub(crate) at: u64,
+}
+
+/// Forwards connections to one address, with threads of its own. Dropped, it cuts all of them.
+pub(crate) struct FaultProxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    fault: PlannedFault,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Bytes of the data connection that have been forwarded to the acceptor.
+    data_bytes: u64,
+    moment: Moment,
+    is_closed: bool,
+    /// Of every connection: its kind, the dialer's side and the acceptor's.
+    connections: Vec<(Connection, [TcpStream; 2])>,
+}
+
+/// Where the fault stands.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Moment {
+    /// It will come.
+    #[default]
+    Ahead,
+    /// It has come, and the direction does the harm to its next bytes.
+    Here,
+    /// The harm is done.
+    Over,
+}
+
+impl FaultProxy {
+    /// Forwards to the acceptor that listens on `target`.
+    pub(crate) fn start(target: SocketAddr, fault: PlannedFault) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let shared = Arc::new(Shared {
+            fault,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let serving = Arc::clone(&shared);
+        thread::spawn(move || {
+            for dialer in listener.incoming().flatten() {
+                if serving.state().is_closed {
+                    return;
+                }
+                let Ok(acceptor) = TcpStream::connect(target) else {
+                    continue;
+                };
+                let shared = Arc::clone(&serving);
+                thread::spawn(move || shared.connect([dialer, acceptor]));
+            }
+        });
+        Self { address, shared }
+    }
+
+    /// The port where a dialer finds it.
+    pub(crate) fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Whether the harm has been done. Damage needs a byte that passes after the moment; the others do not.
+    pub(crate) fn has_struck(&self) -> bool {
+        let is_lasting = matches!(self.shared.fault.harm, Harm::Silence | Harm::HalfClose);
+        match self.shared.state().moment {
+            Moment::Ahead => false,
+            Moment::Here => is_lasting,
+            Moment::Over => true,
+        }
+    }
+
+    /// Waits until the moment of the fault has come. Returns false if it has not within `limit`.
+    pub(crate) fn wait_for_moment(&self, limit: Duration) -> bool {
+        let ahead = |state: &mut State| state.moment == Moment::Ahead;
+        let state = self.shared.state();
+        let waited = self.shared.changed.wait_timeout_while(state, limit, ahead);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+}
+
+impl Drop for FaultProxy {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        state.is_closed = true;
+        for (_, sockets) in state.connections.drain(..) {
+            for socket in sockets {
+                let _ = socket.shutdown(Shutdown::Both);
+            }
+        }
+        drop(state);
+        self.shared.changed.notify_all();
+        // The accepting thread checks whether the proxy has ended when a connection arrives.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forwards one connection, in two threads.
+    fn connect(self: Arc<Self>, sockets: [TcpStream; 2]) {
+        // "RDPIPE", the version, and what the connection is for.
+        let mut preamble = [0; 8];
+        while sockets[0]
+            .peek(&mut preamble)
+            .is_ok_and(|count| (1..8).contains(&count))
+        {
+            thread::yield_now();
+        }
+        let connection = match preamble[7] {
+            b'D' => Connection::Data,
+            _ => Connection::Control,
+        };
+        let copy = |socket: &TcpStream| {
+            socket.set_nodelay(true).expect("a socket");
+            socket.try_clone().expect("a socket")
+        };
+        {
+            let mut state = self.state();
+            if state.is_closed {
+                return;
+            }
+            let copies = sockets.each_ref().map(copy);
+            state.connections.push((connection, copies));
+        }
+        let [dialer, acceptor] = sockets;
+        let (from, to) = (copy(&dialer), copy(&acceptor));
+        let there = Arc::clone(&self);
+        thread::spawn(move || there.pass(connection, Towards::Acceptor, &from, &to));
+        self.pass(connection, Towards::Dialer, &acceptor, &dialer);
+    }
+
+    /// Passes bytes on until either side ends. An end passes on as an end; an error closes both sides.
+    fn pass(&self, connection: Connection, towards: Towards, from: &TcpStream, to: &TcpStream) {
+        match self.carry((connection, towards), from, to) {
+            Ok(()) => {
+                let _ = to.shutdown(Shutdown::Write);
+            }
+            Err(_) => {
+                let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+            }
+        }
+    }
+
+    fn carry(
+        &self,
+        direction: (Connection, Towards),
+        mut from: &TcpStream,
+        mut to: &TcpStream,
+    ) -> io::Result<()> {
+        let is_clock = direction == (Connection::Data, Towards::Acceptor);
+        let mut buffer = vec![0; BUFFER_BYTES];
+        loop {
+            let count = from.read(&mut buffer)?;
+            let mut bytes = &mut buffer[..count];
+            if let Some(before) = is_clock.then(|| self.count_data(count)).flatten() {
+                to.write_all(&bytes[..before])?;
+                bytes = &mut bytes[before..];
+                self.strike();
+            }
+            if count == 0 {
+                return Ok(());
+            }
+            match self.due(direction) {
+                None => to.write_all(bytes)?,
+                // The end of this direction is already passed on, and its bytes are lost.
+                Some(Harm::HalfClose) => return Ok(()),
+                Some(harm) => self.harm(harm, bytes, to)?,
+            }
+        }
+    }
+
+    /// Counts bytes of the data connection. Returns the number of them before the moment of the fault, if it has come.
+    fn count_data(&self, count: usize) -> Option<usize> {
+        let mut state = self.state();
+        let before = state.data_bytes;
+        state.data_bytes += count as u64;
+        // The end of the connection comes last, if its bytes were fewer than expected.
+        let is_due =
+            state.moment == Moment::Ahead && (count == 0 || self.fault.at < state.data_bytes);
+        is_due.then(|| {
+            usize::try_from(self.fault.at.saturating_sub(before))
+                .unwrap_or(0)
+                .min(count)
+        })
+    }
+
+    /// The moment has come: harms the connection as a whole at once, and leaves the rest to the direction.
+    fn strike(&self) {
+        let PlannedFault {
+            harm,
+            connection,
+            towards,
+            ..
+        } = self.fault;
+        let mut state = self.state();
+        let mut all = state.connections.iter().rev();
+        let sockets = all
+            .find(|(kind, _)| *kind == connection)
+            .map(|(_, sockets)| sockets);
+        let mut moment = Moment::Over;
+        match (harm, sockets) {
+            (Harm::Cut, Some(sockets)) => {
+                for socket in sockets {
+                    let _ = socket.shutdown(Shutdown::Both);
+                }
+            }
+            (Harm::Reset, Some(sockets)) => {
+                for socket in sockets {
+                    let _ = connect_unspec(socket);
+                }
+            }
+            (Harm::HalfClose, Some([dialer, acceptor])) => {
+                let to = match towards {
+                    Towards::Acceptor => acceptor,
+                    Towards::Dialer => dialer,
+                };
+                let _ = to.shutdown(Shutdown::Write);
+                moment = Moment::Here;
+            }
+            (Harm::Nothing, _) | (_, None) => {}
+            _ => moment = Moment::Here,
+        }
+        state.moment = moment;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Returns the harm to do to the next bytes of this direction. All but the end of a direction is done once.
+    fn due(&self, direction: (Connection, Towards)) -> Option<Harm> {
+        let mut state = self.state();
+        let is_due = direction == (self.fault.connection, self.fault.towards)
+            && state.moment == Moment::Here;
+        if is_due {
+            state.moment = Moment::Over;
+        }
+        is_due.then_some(self.fault.harm)
+    }
+
+    fn harm(&self, harm: Harm, bytes: &mut [u8], mut to: &TcpStream) -> io::Result<()> {
+        match harm {
+            Harm::Duplicate(count) => {
+                let count = count.min(bytes.len());
+                to.write_all(&bytes[..count])?;
+            }
+            Harm::Flip(bit) => bytes[0] ^= 1 << bit,
+            Harm::Silence => self.wait_for_end(None),
+            Harm::Stall(pause) => self.wait_for_end(Some(pause)),
+            Harm::Cut | Harm::Reset | Harm::HalfClose | Harm::Nothing => {}
+        }
+        to.write_all(bytes)
+    }
+
+    /// Waits until the proxy is dropped, for `limit` at most.
+    fn wait_for_end(&self, limit: Option<Duration>) {
+        let limit = limit.unwrap_or(Duration::from_secs(3600));
+        let open = |state: &mut State| !state.is_closed;
+        let waited = self.changed.wait_timeout_while(self.state(), limit, open);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+}
