@@ -72,6 +72,7 @@ impl Stream {
             } => {
                 (info.reason, info.is_fallback) = (reason, is_fallback);
                 let paths = tcp_paths(socket, &agreement).map_err(io_failed)?;
+                state.set_peer_slots(agreement.peer_depth as usize);
                 let shared = share::<Tcp>(&state, paths, agreement.depth, seeds, config);
                 let (send, recv) = halves(shared);
                 (Either::Tcp(send), Either::Tcp(recv))
@@ -80,6 +81,7 @@ impl Stream {
                 (info.transport, info.reason) = (Transport::Rdma, ends.name());
                 info.smaller = ends.smaller();
                 (info.chunk_bytes, info.depth) = (ends.chunk_bytes(), ends.depth() as usize);
+                state.set_peer_slots(ends.peer_slots());
                 let (paths, depth) = (ends.paths(&state), ends.depth());
                 let shared = share::<Rdma>(&state, paths, depth, seeds, config);
                 tokio::spawn(ends.renew(Arc::clone(&shared), config.timeout));

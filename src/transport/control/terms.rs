@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::message::{Terms, WireDirection};
 use crate::{
-    Direction, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, StreamConfig, host::host_name,
+    Direction, HandshakeFault, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, StreamConfig,
+    host::host_name,
 };
 
 /// What this end does in the stream, after both ends have sent their terms.
@@ -16,6 +17,8 @@ pub(crate) struct Agreement {
     pub(crate) chunk_bytes: usize,
     /// The number of slots of this end's receive pool.
     pub(crate) depth: u32,
+    /// The number of slots of the peer's receive pool over TCP.
+    pub(crate) peer_depth: u32,
     /// The silence after which the peer treats this end as dead.
     pub(crate) peer_timeout: Duration,
 }
@@ -47,10 +50,16 @@ pub(crate) fn agree(ours: &Terms, theirs: &Terms) -> Result<Agreement, Handshake
     if theirs.timeout_ms == 0 {
         return Err(HandshakeFault::Protocol("a time limit of nothing"));
     }
+    if !(1..=MAX_DEPTH).contains(&(theirs.depth as usize)) {
+        return Err(HandshakeFault::Protocol(
+            "a pool of a depth that is not allowed",
+        ));
+    }
     Ok(Agreement {
         direction: common_direction(ours.direction, theirs.direction)?,
         chunk_bytes,
         depth: ours.depth,
+        peer_depth: theirs.depth,
         peer_timeout: Duration::from_millis(theirs.timeout_ms),
     })
 }
@@ -121,5 +130,17 @@ mod tests {
         );
         there.chunk_bytes = 0;
         assert!(agree(&here, &there).is_err());
+    }
+
+    #[test]
+    fn a_pool_without_end_is_refused() {
+        let (here, mut there) = (
+            terms(Direction::Both, 1 << 16),
+            terms(Direction::Both, 1 << 16),
+        );
+        for depth in [0, 4097, u32::MAX] {
+            there.depth = depth;
+            assert!(agree(&here, &there).is_err(), "{depth}");
+        }
     }
 }

@@ -129,6 +129,11 @@ impl Established {
         match *self {}
     }
 
+    /// The slots of the peer's receive pool.
+    pub(crate) fn peer_slots(&self) -> usize {
+        match *self {}
+    }
+
     /// The two sides of the data path.
     pub(crate) fn paths(&mut self, _state: &Arc<State>) -> (Option<Absent>, Option<Absent>) {
         match *self {}

@@ -66,6 +66,13 @@ pub(super) struct LinkOffer {
     slots: Vec<SlotToken>,
 }
 
+impl LinkOffer {
+    /// Returns the number of slots that may be written.
+    pub(super) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+}
+
 /// A queue pair that is not connected yet, and its pools.
 pub(super) struct UnconnectedLink {
     link: UnconnectedQueuePair,

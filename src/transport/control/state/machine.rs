@@ -227,7 +227,7 @@ impl StreamMachine {
             Message::Ping => {}
             Message::Credit(_) if self.sending == Sending::Absent => return Err(UNASKED_CREDIT),
             Message::Credit(slots) => {
-                if self.credits.add(slots) {
+                if self.credits.add(slots)? {
                     self.wake(true, false);
                 }
             }

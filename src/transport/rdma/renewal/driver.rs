@@ -298,6 +298,8 @@ impl Renewer {
         let Ok(RenewalStep::Open { part, verified }) = decode(&theirs) else {
             return Err(Fault::Protocol("a renewal that does not open"));
         };
+        // The peer grants the new pool after it has received Connected.
+        state.set_peer_slots(part.slots());
         let connected = opening.connect(part).await;
         let step = |_: &ConnectedLink| encode(&RenewalStep::Connected);
         state.send_step(connected.as_ref().map(step).map_err(Clone::clone));
