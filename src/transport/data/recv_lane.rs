@@ -260,7 +260,10 @@ impl<P: ReceivePath> RecvLane<P> {
             self.path.post_receive(*index);
         }
         self.outstanding += self.freed.len();
-        state.grant(&mut self.freed);
+        if let Err(fault) = state.grant(&mut self.freed, self.granted.len()) {
+            self.broken = true;
+            state.fail(Failure::Fault(fault));
+        }
     }
 }
 
@@ -275,3 +278,6 @@ fn connection_lost(state: &State, error: io::Error) {
         None => state.suspect(Fault::Data(Arc::new(error))),
     }
 }
+
+#[cfg(test)]
+mod tests;

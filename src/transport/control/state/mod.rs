@@ -160,6 +160,7 @@ impl State {
     pub(crate) fn outgoing(&self) -> Outgoing {
         let mut inner = self.lock();
         let last = inner.held == 0 || inner.failure.is_some();
+        inner.unsent_credits = 0;
         Outgoing {
             messages: std::mem::take(&mut inner.outbox),
             last,
