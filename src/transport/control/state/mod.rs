@@ -167,6 +167,17 @@ impl State {
         }
     }
 
+    /// Records that the control task has ended, however it did. Without a goodbye of either end or a failure, that is a
+    /// failure: no message can be sent or received any more.
+    pub(crate) fn control_task_ended(&self) {
+        let mut inner = self.lock();
+        if inner.held > 0 && !inner.peer_left {
+            inner.fail(Failure::Fault(Fault::ControlTask));
+        }
+        self.finish_update(inner);
+        self.ended.cancel();
+    }
+
     /// Returns true if the peer has sent Bye: the end of its connection is no failure then.
     pub(crate) fn peer_left(&self) -> bool {
         self.lock().peer_left
