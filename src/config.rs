@@ -20,6 +20,9 @@ pub const MIN_DEPTH: usize = 2;
 /// into one Noise message (65,519 bytes at 5 bytes a slot).
 pub const MAX_DEPTH: usize = 4096;
 
+/// The longest time limit that has an effect, 30 years: a longer one cannot be added to the current time on every system.
+pub(crate) const LONGEST_LIMIT: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+
 /// The settings of one end of a stream. The handshake takes the smaller of both ends' chunk sizes, and each receiver
 /// decides the depth of its own pool.
 #[derive(Debug, Clone)]
@@ -31,7 +34,7 @@ pub struct StreamConfig {
     /// end, a two-way stream two.
     pub depth: usize,
     /// The silence after which the peer is treated as dead. Keepalives are sent four times as often, so a reader that
-    /// pauses is not treated as dead.
+    /// pauses is not treated as dead. `Duration::MAX` means 30 years, as does every longer time.
     pub timeout: Duration,
     /// The time for which [`connect`](crate::connect) repeats failed attempts to connect.
     /// The handshake that follows has its own limit, [`handshake_timeout`](Self::handshake_timeout).

@@ -1,4 +1,6 @@
-//! A stream fails when its control task ends before it does.
+//! A stream fails when its control task ends before it does, and a time limit of any length is kept.
+
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rdpipe::{Error, Fault, Stream, StreamConfig};
@@ -84,4 +86,27 @@ async fn a_stream_fails_when_its_control_runtime_never_ran() -> Result<()> {
         fails(stream, || control.shutdown_background()).await
     };
     within(generous(), "a control runtime that never runs", body).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_timeout_without_end_works() -> Result<()> {
+    let body = async {
+        let mut config = StreamConfig::default();
+        config.timeout = Duration::MAX;
+        config.connect_timeout = Duration::MAX;
+        config.handshake_timeout = Duration::MAX;
+        let (mut a, mut b) = Tcp::pair(config.clone(), config).await?;
+        a.write_all(b"hello").await?;
+        let reading = async {
+            let mut read = String::new();
+            b.read_to_string(&mut read).await?;
+            b.confirm()?;
+            anyhow::Ok(read)
+        };
+        let (finished, read) = tokio::join!(a.finish(), reading);
+        finished?;
+        ensure!(read? == "hello");
+        Ok(())
+    };
+    within(generous(), "a timeout without end", body).await
 }

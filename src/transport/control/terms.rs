@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::message::{Terms, WireDirection};
 use crate::{
     Direction, HandshakeFault, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, StreamConfig,
-    host::host_name,
+    config::LONGEST_LIMIT, host::host_name,
 };
 
 /// What this end does in the stream, after both ends have sent their terms.
@@ -33,7 +33,8 @@ pub(crate) fn local_terms(config: &StreamConfig) -> Terms {
         direction: config.direction.into(),
         chunk_bytes: u32::try_from(chunk_bytes).expect("at most 64 MiB"),
         depth: u32::try_from(depth).expect("at most a few thousand"),
-        timeout_ms: u64::try_from(config.timeout.as_millis()).unwrap_or(u64::MAX),
+        timeout_ms: u64::try_from(config.timeout.min(LONGEST_LIMIT).as_millis())
+            .unwrap_or(u64::MAX),
     }
 }
 
@@ -60,7 +61,7 @@ pub(crate) fn agree(ours: &Terms, theirs: &Terms) -> Result<Agreement, Handshake
         chunk_bytes,
         depth: ours.depth,
         peer_depth: theirs.depth,
-        peer_timeout: Duration::from_millis(theirs.timeout_ms),
+        peer_timeout: Duration::from_millis(theirs.timeout_ms).min(LONGEST_LIMIT),
     })
 }
 
