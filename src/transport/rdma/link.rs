@@ -227,17 +227,35 @@ impl Region {
         }
     }
 
-    /// Returns the bytes of the region.
+    /// Returns a copy of the first `N` bytes, or `None` if the region is shorter. Each byte is read once, whatever the peer
+    /// writes meanwhile.
+    #[allow(unsafe_code)]
+    pub(crate) fn first<const N: usize>(&self) -> Option<[u8; N]> {
+        if self.0.length() < N {
+            return None;
+        }
+        let start = self.0.as_ptr_unchecked().cast::<[u8; N]>();
+        // SAFETY: the region has at least `N` initialised bytes for as long as `self.0` lives, and bytes need no alignment.
+        // The peer's device may write them at the same time. So the read is volatile: the compiler cannot read the
+        // memory again in place of the copy, and every value of a byte is a valid one.
+        Some(unsafe { start.read_volatile() })
+    }
+
+    /// Returns the bytes of the region. Two reads of a byte may differ if the peer can write the region and breaks the
+    /// protocol.
     #[allow(unsafe_code)]
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the region is that many initialised bytes (it is allocated zeroed) for as long as
-        // `self.0` lives. Nothing writes them meanwhile: this end's only operation on a region, the
-        // write that reads from it, owns it until it has completed, so that this cannot be called then;
-        // the peer writes only slots that were granted to it, and a granted slot is in the hands
-        // of the receiving path, which does not read it before the peer's write has completed.
-        // (A peer that has the key and breaks this rule can change bytes under a reader, for as long as
-        // the link lives. They are plain bytes, and the digest was checked on what was there; no
-        // decision of ours is made on them twice.)
+        // `self.0` lives. This end does not write them meanwhile: its only operation on a region, the
+        // write that reads from it, owns it until it has completed, so that this cannot be called then.
+        // A peer that keeps the protocol writes only slots that were granted to it, and a granted slot is in the
+        // hands of the receiving path, which does not read it before the peer's write has completed.
+        //
+        // A peer that has the key and breaks the protocol can change the bytes of its slots under a reader, for as long
+        // as the link lives, and no check prevents that: verbs cannot take back the right to write one region.
+        // So no code of this crate reads such a byte twice and relies on both reads being equal. The header, on
+        // which lengths depend, is copied once (`first`). The payload is digested, and then copied or lent to the
+        // user, whose documentation says so (`ReadHalf::read_chunk`). Every value of a byte is valid.
         unsafe { self.0.as_slice_unchecked() }
     }
 

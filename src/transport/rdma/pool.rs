@@ -46,6 +46,15 @@ impl RdmaSlot {
         }
     }
 
+    /// Returns a copy of the header, for which each byte of the slot is read once. The peer may change the bytes in the
+    /// slot at any time, so only a copy stays as it was checked.
+    pub(super) fn header(&self) -> Option<[u8; HEADER_BYTES]> {
+        match &self.memory {
+            SlotMemory::Registered(region) => region.first(),
+            SlotMemory::Heap(bytes) => bytes.first_chunk().copied(),
+        }
+    }
+
     /// Returns the address and the key of the slot, for the peer to write it.
     pub(super) fn token(&self) -> Option<SlotToken> {
         match &self.memory {

@@ -3,7 +3,10 @@
 use std::task::Waker;
 
 use super::*;
-use crate::{Direction, transport::control::message::Message};
+use crate::{
+    Direction,
+    transport::{control::message::Message, data::frame::HEADER_BYTES},
+};
 
 /// The number of slots of the pool, and the payload of a slot in bytes.
 const DEPTH: u32 = 2;
@@ -36,19 +39,31 @@ impl Slot for Memory {
 struct Flood {
     chain: Chain,
     next: u32,
+    /// The header that the peer leaves in the slot after this end has read the right one.
+    left_in_slot: Option<Header>,
+}
+
+impl Flood {
+    fn new() -> Self {
+        Self {
+            chain: Chain::new(SEED),
+            next: 0,
+            left_in_slot: None,
+        }
+    }
 }
 
 impl ReceivePath for Flood {
     type Slot = Memory;
 
-    fn poll_frame(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<Memory>> {
+    fn poll_frame(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<(Memory, Header)>> {
         let payload = [1];
         let header = self.chain.seal(self.next, &payload);
         let mut bytes = vec![0; HEADER_BYTES + CHUNK].into_boxed_slice();
-        bytes[..HEADER_BYTES].copy_from_slice(&header.encode());
+        bytes[..HEADER_BYTES].copy_from_slice(&self.left_in_slot.unwrap_or(header).encode());
         bytes[HEADER_BYTES..=HEADER_BYTES].copy_from_slice(&payload);
         let index = std::mem::replace(&mut self.next, 1);
-        Poll::Ready(Ok(Memory { index, bytes }))
+        Poll::Ready(Ok((Memory { index, bytes }, header)))
     }
 
     fn release(&mut self, _slot: Memory) -> bool {
@@ -78,11 +93,7 @@ fn credits(state: &State) -> usize {
 #[test]
 fn a_peer_that_ignores_credits_cannot_fill_the_outbox() {
     let state = state();
-    let flood = Flood {
-        chain: Chain::new(SEED),
-        next: 0,
-    };
-    let lane = SharedRecvLane::new(flood, DEPTH, SEED, faults::Faults::default());
+    let lane = SharedRecvLane::new(Flood::new(), DEPTH, SEED, faults::Faults::default());
     lane.grant_all(&state);
     let mut cx = Context::from_waker(Waker::noop());
     // The peer does not read the control connection, so the outbox stays as it is.
@@ -91,4 +102,21 @@ fn a_peer_that_ignores_credits_cannot_fill_the_outbox() {
     let text = error.to_string();
     assert!(text.contains("credits were not sent"), "{text}");
     assert!(credits(&state) <= DEPTH as usize);
+}
+
+#[test]
+fn a_header_that_the_peer_rewrites_has_no_effect() {
+    let header = Header {
+        length: u32::MAX,
+        slot: 0,
+        offset: 0,
+        digest: 0,
+    };
+    let (state, mut flood) = (state(), Flood::new());
+    flood.left_in_slot = Some(header);
+    let lane = SharedRecvLane::new(flood, DEPTH, SEED, faults::Faults::default());
+    lane.grant_all(&state);
+    let mut cx = Context::from_waker(Waker::noop());
+    let chunk = lane.lock().next(&state, &mut cx).expect("a chunk");
+    assert_eq!(chunk.rest(), [1]);
 }
