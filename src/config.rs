@@ -45,6 +45,15 @@ pub struct StreamConfig {
     pub transport: TransportPolicy,
     /// The settings for RDMA, with its chunk size and depth.
     pub rdma: RdmaConfig,
+    /// Copies each chunk that arrives over RDMA to memory that the peer cannot write, before it is verified and read. The
+    /// default is `false`, for peers that are trusted.
+    ///
+    /// A peer that has the key and breaks the protocol can change the bytes of a chunk while this end reads it, also
+    /// after they were verified: see [`ReadHalf::read_chunk`](crate::ReadHalf::read_chunk). With the copy, the bytes that
+    /// are read are always those that were verified. The copies take as much memory as the receive pool, which is not
+    /// pinned, and the time to copy every byte once. Over TCP the peer cannot write the memory of this end, and the
+    /// setting has no effect.
+    pub copy_received: bool,
     /// The direction in which bytes travel.
     pub direction: Direction,
     /// The runtime of the stream's control task: credits, keepalives, FIN and ABORT.
@@ -77,6 +86,7 @@ impl Default for StreamConfig {
             handshake_timeout: Duration::from_secs(10),
             transport: TransportPolicy::Auto,
             rdma: RdmaConfig::default(),
+            copy_received: false,
             direction: Direction::Both,
             control_runtime: None,
             keepalive_runtime: None,

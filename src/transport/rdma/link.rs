@@ -241,6 +241,17 @@ impl Region {
         Some(unsafe { start.read_volatile() })
     }
 
+    /// Copies the first bytes of the region into `copy`, which must not be longer than the region.
+    #[allow(unsafe_code)]
+    pub(crate) fn copy_to(&self, copy: &mut [u8]) {
+        assert!(copy.len() <= self.0.length(), "the region is shorter");
+        let start = self.0.as_ptr_unchecked();
+        // SAFETY: the region has that many initialised bytes for as long as `self.0` lives, and `copy` is other memory. The
+        // peer's device may write the region at the same time. No reference to the region is made, and every value of a
+        // byte is a valid one.
+        unsafe { start.copy_to_nonoverlapping(copy.as_mut_ptr(), copy.len()) };
+    }
+
     /// Returns the bytes of the region. Two reads of a byte may differ if the peer can write the region and breaks the
     /// protocol.
     #[allow(unsafe_code)]
@@ -252,10 +263,11 @@ impl Region {
         // hands of the receiving path, which does not read it before the peer's write has completed.
         //
         // A peer that has the key and breaks the protocol can change the bytes of its slots under a reader, for as long
-        // as the link lives, and no check prevents that: verbs cannot take back the right to write one region.
-        // So no code of this crate reads such a byte twice and relies on both reads being equal. The header, on
-        // which lengths depend, is copied once (`first`). The payload is digested, and then copied or lent to the
-        // user, whose documentation says so (`ReadHalf::read_chunk`). Every value of a byte is valid.
+        // as the link lives: to take the right from it for one chunk would be to register the slot again for the next.
+        // So no code of this crate reads such a byte twice and relies on both reads being equal. The header, on which
+        // lengths depend, is copied once (`first`). The payload is digested, and then copied or lent to the user,
+        // whose documentation says so (`ReadHalf::read_chunk`); with `StreamConfig::copy_received` this is not called for
+        // received frames. Every value of a byte is valid.
         unsafe { self.0.as_slice_unchecked() }
     }
 

@@ -104,13 +104,15 @@ impl ReceivePath for RdmaReceive {
         self.arrived += 1;
         self.renewal.count();
         let slot = live.slots.get_mut(index as usize).and_then(Option::take);
-        let slot = slot.ok_or_else(|| invalid("a chunk for a slot that is still being read"))?;
+        let mut slot =
+            slot.ok_or_else(|| invalid("a chunk for a slot that is still being read"))?;
         let header = slot.header();
         let header = header.ok_or_else(|| invalid("a slot too small for a header"))?;
         let header = Header::decode(&header).map_err(|damage| invalid(damage.text()))?;
         if header.length == 0 || header.frame_bytes() > slot.bytes().len() {
             return Poll::Ready(Err(invalid("a chunk of a size that was not agreed on")));
         }
+        slot.copy_frame(header.frame_bytes());
         Poll::Ready(Ok((slot, header)))
     }
 
