@@ -27,7 +27,8 @@ pub(crate) struct RdmaReceive {
     renewal: Arc<Renewal>,
 }
 
-/// The parts of a link that a receive needs, in the order in which they are dropped: work requests, queue pair, memory.
+/// The parts of a link that a receive needs, in the order in which they are dropped: work requests, queue pair, memory. The
+/// queue pair keeps the memory of a slot that is dropped before it.
 pub(super) struct ReceiveLink {
     /// The granted slots, each with the receive that its frame completes.
     expected: VecDeque<(u32, WorkRequest<io::Result<()>>)>,
