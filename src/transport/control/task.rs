@@ -28,7 +28,7 @@ const CAUSE_LIMIT: Duration = Duration::from_millis(300);
 
 /// How long the last message may take to arrive. The connection is read to its end before it is
 /// closed, since closing it with unread bytes sends a reset that would overtake the message.
-const LINGER: Duration = Duration::from_secs(2);
+pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 /// The number of keepalives in the time after which a silent peer is dead: three may be late.
 const PINGS_PER_TIMEOUT: u32 = 4;
