@@ -64,8 +64,8 @@ fn later(psn: u32, generation: u32) -> u32 {
 /// One end's part of a link, as the peer receives it: the address of the queue pair, and the slots to write.
 #[derive(Serialize, Deserialize)]
 pub(super) struct LinkOffer {
-    endpoint: Endpoint,
-    slots: Vec<SlotToken>,
+    pub(super) endpoint: Endpoint,
+    pub(super) slots: Vec<SlotToken>,
 }
 
 impl LinkOffer {
