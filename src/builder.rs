@@ -18,6 +18,7 @@ use crate::{
 /// | [`direction`](Self::direction) | both ways |
 /// | [`chunk_bytes`](Self::chunk_bytes) × [`depth`](Self::depth) | 512 KiB × 16 over TCP |
 /// | [`rdma`](Self::rdma) | 2 MiB × 4 over RDMA (× 3 each way when bytes go both ways; 3 MiB × 2 with one processor), less where the memlock limit allows less |
+/// | [`copy_received`](Self::copy_received) | no: over RDMA, chunks are read in the memory that the peer's device has written |
 /// | [`timeout`](Self::timeout) | 30 s of silence |
 /// | [`connect_timeout`](Self::connect_timeout) | 3 s |
 /// | [`handshake_timeout`](Self::handshake_timeout) | 10 s |
@@ -96,6 +97,14 @@ impl Builder {
     #[must_use]
     pub fn rdma(mut self, rdma: RdmaConfig) -> Self {
         self.config.rdma = rdma;
+        self
+    }
+
+    /// Copies chunks that arrive over RDMA to memory that the peer cannot write, for peers that are not trusted: see
+    /// [`StreamConfig::copy_received`].
+    #[must_use]
+    pub fn copy_received(mut self, copy: bool) -> Self {
+        self.config.copy_received = copy;
         self
     }
 

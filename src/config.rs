@@ -20,6 +20,9 @@ pub const MIN_DEPTH: usize = 2;
 /// into one Noise message (65,519 bytes at 5 bytes a slot).
 pub const MAX_DEPTH: usize = 4096;
 
+/// The longest time limit that has an effect, 30 years: a longer one cannot be added to the current time on every system.
+pub(crate) const LONGEST_LIMIT: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+
 /// The settings of one end of a stream. The handshake takes the smaller of both ends' chunk sizes, and each receiver
 /// decides the depth of its own pool.
 #[derive(Debug, Clone)]
@@ -31,17 +34,27 @@ pub struct StreamConfig {
     /// end, a two-way stream two.
     pub depth: usize,
     /// The silence after which the peer is treated as dead. Keepalives are sent four times as often, so a reader that
-    /// pauses is not treated as dead.
+    /// pauses is not treated as dead. `Duration::MAX` means 30 years, as does every longer time.
     pub timeout: Duration,
     /// The time for which [`connect`](crate::connect) repeats failed attempts to connect.
     /// The handshake that follows has its own limit, [`handshake_timeout`](Self::handshake_timeout).
     pub connect_timeout: Duration,
-    /// The time after which a connection is closed if its handshake has not completed.
+    /// The time after which a connection is closed if its handshake has not completed. An acceptor gives this time to the
+    /// proof of the key, and again to the negotiation that follows, after which it has no memory for the peer any more.
     pub handshake_timeout: Duration,
     /// The transports that may be used.
     pub transport: TransportPolicy,
     /// The settings for RDMA, with its chunk size and depth.
     pub rdma: RdmaConfig,
+    /// Copies each chunk that arrives over RDMA to memory that the peer cannot write, before it is verified and read. The
+    /// default is `false`, for peers that are trusted.
+    ///
+    /// A peer that has the key and breaks the protocol can change the bytes of a chunk while this end reads it, also
+    /// after they were verified: see [`ReadHalf::read_chunk`](crate::ReadHalf::read_chunk). With the copy, the bytes that
+    /// are read are always those that were verified. The copies take as much memory as the receive pool, which is not
+    /// pinned, and the time to copy every byte once. Over TCP the peer cannot write the memory of this end, and the
+    /// setting has no effect.
+    pub copy_received: bool,
     /// The direction in which bytes travel.
     pub direction: Direction,
     /// The runtime of the stream's control task: credits, keepalives, FIN and ABORT.
@@ -74,6 +87,7 @@ impl Default for StreamConfig {
             handshake_timeout: crate::faults::handshake_timeout(Duration::from_secs(10)),
             transport: TransportPolicy::Auto,
             rdma: RdmaConfig::default(),
+            copy_received: false,
             direction: Direction::Both,
             control_runtime: None,
             keepalive_runtime: None,

@@ -183,6 +183,11 @@ pub enum Fault {
     /// The peer violated the protocol.
     #[error("the other end broke the protocol: {0}")]
     Protocol(&'static str),
+    /// The task of the control connection ended before the stream did: its runtime was shut down, or it panicked.
+    #[error(
+        "the task of the control connection ended here (its runtime was shut down, or it panicked)"
+    )]
+    ControlTask,
 }
 
 impl Error {
@@ -213,6 +218,7 @@ impl Error {
                 Fault::PeerDied(_) | Fault::Data(_) => Kind::ConnectionReset,
                 Fault::PeerSilent(_) => Kind::TimedOut,
                 Fault::Corrupt(_) | Fault::Protocol(_) => Kind::InvalidData,
+                Fault::ControlTask => Kind::Other,
             },
             Self::PeerAborted { .. } | Self::Aborted { .. } => Kind::ConnectionAborted,
             Self::Stopped { .. } => Kind::BrokenPipe,

@@ -6,21 +6,36 @@ mod support;
 use std::{
     io::Write,
     process::{Command, Stdio},
+    time::Duration,
 };
 
-use anyhow::{Result, ensure};
-use rdpipe::{StreamConfig, Transport, TransportPolicy};
-use tokio::io::AsyncWriteExt;
+use anyhow::{Context, Result, bail, ensure};
+use rdpipe::{Error, HandshakeFault, StreamConfig, Transport, TransportPolicy, connect};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt},
+    sync::{Mutex, MutexGuard},
+};
 
 use crate::support::programs::{
     Setup, key, lacks_rdma, pinned_kib, program, random_bytes, receiver, sender,
 };
 use crate::support::{
-    ends,
+    ends::{self, Ends, Rdma},
     pattern::Pattern,
     process,
-    waiting::{generous, together, within},
+    proxy::{Act, Connection, Plan, Proxy, Towards},
+    waiting::{generous, patience, together, until, within},
 };
+
+/// A lock for the tests that measure the memory of their own process.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+/// Waits until no other test measures, and the streams of the others are gone.
+async fn alone() -> MutexGuard<'static, ()> {
+    let guard = ALONE.lock().await;
+    until(|| process::pinned_bytes() == 0).await;
+    guard
+}
 
 /// The most memory that one end may pin, in KiB.
 const MOST_KIB: u64 = 16 << 10;
@@ -58,6 +73,7 @@ fn both_directions_fit_into_the_same_memory() -> Result<()> {
     }
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(within(generous(), "two ways", async {
+        let _alone = alone().await;
         let before = process::pinned_bytes();
         let mut config = StreamConfig::default();
         config.transport = TransportPolicy::Rdma;
@@ -178,4 +194,85 @@ fn auto_uses_tcp_if_the_memlock_limit_is_too_small() {
             assert!(told[0].contains("the memlock limit is 64 KiB"), "{text}");
         }
     }
+}
+
+/// The dialer loses its power after it has sent Hello: the proxy passes nothing on any more from the Welcome on, which comes
+/// after the acceptor's preamble and its message of the Noise handshake.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dialer_that_falls_silent_leaves_no_memory_pinned() -> Result<()> {
+    if lacks_rdma() {
+        return Ok(());
+    }
+    let body = async {
+        let _alone = alone().await;
+        let mut config = Rdma::over(StreamConfig::default());
+        config.handshake_timeout = patience(Duration::from_secs(3));
+        let (mut listener, key) = ends::listener(config.clone())?;
+        let proxy = Proxy::start(
+            listener.local_addr(),
+            Some(Plan {
+                connection: Connection::Control,
+                towards: Towards::Dialer,
+                at: 60,
+                act: Act::Silence,
+            }),
+        );
+        let pinning = until(|| process::pinned_bytes() > 1 << 20);
+        let dialing = connect("127.0.0.1", proxy.port(), &key, &config);
+        let (dialed, ()) = tokio::join!(dialing, pinning);
+        let error = dialed.err().context("there is a stream")?;
+        let Error::Handshake {
+            fault: HandshakeFault::Timeout(_),
+            ..
+        } = error
+        else {
+            bail!("the dialer: {error}");
+        };
+        until(|| process::pinned_bytes() == 0).await;
+        // The listener continues.
+        let port = listener.local_addr().port();
+        let (dialed, accepted) = tokio::join!(connect("127.0.0.1", port, &key, &config), async {
+            loop {
+                // `accept` may report the handshake that took too long.
+                if let Ok(stream) = listener.accept().await {
+                    break stream;
+                }
+            }
+        });
+        drop((dialed?, accepted));
+        Ok(())
+    };
+    within(generous(), "a dialer that falls silent", body).await
+}
+
+/// A reader is dropped with a chunk in hand while the other half of its stream lives, and with it the queue pair through
+/// which the peer can write the slot of that chunk.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_reader_frees_no_memory_that_the_peer_can_write() -> Result<()> {
+    const CHUNK: u64 = 256 << 10;
+    if lacks_rdma() {
+        return Ok(());
+    }
+    let body = async {
+        let _alone = alone().await;
+        let mut config = StreamConfig::default();
+        (config.chunk_bytes, config.depth) = (256 << 10, 4);
+        let (mut a, b) = Rdma::pair(config.clone(), config).await?;
+        Pattern::new(72).write(&mut a, 0..CHUNK).await?;
+        let (mut reads, writes) = b.into_split();
+        ensure!(!reads.fill_buf().await?.is_empty(), "no chunk");
+        reads.stop();
+        let held = process::pinned_bytes();
+        drop(reads);
+        let now = process::pinned_bytes();
+        // Each receive pins a page of its own, and receives come and go.
+        ensure!(
+            now + CHUNK / 2 > held,
+            "{now} bytes are pinned, and {held} before"
+        );
+        drop((a, writes));
+        until(|| process::pinned_bytes() == 0).await;
+        Ok(())
+    };
+    within(generous(), "a dropped reader", body).await
 }

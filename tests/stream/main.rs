@@ -8,6 +8,7 @@ mod support;
 mod blocked_threads;
 #[cfg(feature = "fault-injection")]
 mod broken_on_purpose;
+mod control_task;
 mod damaged_connections;
 mod promises;
 /// Tests of `RdmaStream`. `scripts/test` runs every test with `rdma::` in its name where there is an RDMA device, and

@@ -10,6 +10,7 @@ use tokio::{
 use super::negotiate::{self, Negotiated};
 use crate::{
     Error, HandshakeFault, Key, StreamConfig,
+    config::LONGEST_LIMIT,
     transport::{rdma, stream::stream::Stream},
 };
 
@@ -39,7 +40,7 @@ pub async fn connect(
 ) -> Result<Stream, Error> {
     rdma::LocalPorts::check(config)?;
     let started = Instant::now();
-    let deadline = started + config.connect_timeout;
+    let deadline = started + config.connect_timeout.min(LONGEST_LIMIT);
     let addresses = resolve(host, port).await?;
     loop {
         let mut last = None;

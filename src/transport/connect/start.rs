@@ -9,6 +9,7 @@ use tokio_util::codec::Framed;
 use super::negotiate::{DataCarrier, Negotiated};
 use crate::{
     Error, StreamConfig,
+    config::LONGEST_LIMIT,
     transport::{
         control::{
             codec::Control,
@@ -48,6 +49,7 @@ impl Stream {
             peer: peer.clone(),
             fault: crate::HandshakeFault::Broken(Arc::new(source)),
         };
+        let timeout = config.timeout.min(LONGEST_LIMIT);
         let peer_addr = canonical(control.get_ref().peer_addr().map_err(io_failed)?);
         let control_runtime = config.control_runtime.clone();
         let control_runtime = control_runtime.unwrap_or_else(Handle::current);
@@ -72,6 +74,7 @@ impl Stream {
             } => {
                 (info.reason, info.is_fallback) = (reason, is_fallback);
                 let paths = tcp_paths(socket, &agreement).map_err(io_failed)?;
+                state.set_peer_slots(agreement.peer_depth as usize);
                 let shared = share::<Tcp>(&state, paths, agreement.depth, seeds, config);
                 let (send, recv) = halves(shared);
                 (Either::Tcp(send), Either::Tcp(recv))
@@ -80,14 +83,15 @@ impl Stream {
                 (info.transport, info.reason) = (Transport::Rdma, ends.name());
                 info.smaller = ends.smaller();
                 (info.chunk_bytes, info.depth) = (ends.chunk_bytes(), ends.depth() as usize);
+                state.set_peer_slots(ends.peer_slots());
                 let (paths, depth) = (ends.paths(&state), ends.depth());
                 let shared = share::<Rdma>(&state, paths, depth, seeds, config);
-                tokio::spawn(ends.renew(Arc::clone(&shared), config.timeout));
+                tokio::spawn(ends.renew(Arc::clone(&shared), timeout));
                 let (send, recv) = halves(shared);
                 (Either::Rdma(send), Either::Rdma(recv))
             }
         };
-        let timing = Timing::new(config.timeout, agreement.peer_timeout);
+        let timing = Timing::new(timeout, agreement.peer_timeout);
         let stand_in = config.keepalive_runtime.clone();
         control_runtime.spawn(task::run(state, control, timing, stand_in));
         crate::faults::point("after-hello");

@@ -87,7 +87,7 @@ pub(crate) struct Terms {
     pub(crate) direction: WireDirection,
     /// The largest chunk that this end accepts, in bytes.
     pub(crate) chunk_bytes: u32,
-    /// The number of slots of this end's receive pool; 0 if it does not receive.
+    /// The number of slots of this end's receive pool over TCP, also if it does not receive.
     pub(crate) depth: u32,
     /// The silence after which this end treats its peer as dead, in milliseconds.
     pub(crate) timeout_ms: u64,

@@ -28,7 +28,7 @@ const CAUSE_LIMIT: Duration = Duration::from_millis(300);
 
 /// How long the last message may take to arrive. The connection is read to its end before it is
 /// closed, since closing it with unread bytes sends a reset that would overtake the message.
-const LINGER: Duration = Duration::from_secs(2);
+pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 /// The number of keepalives in the time after which a silent peer is dead: three may be late.
 const PINGS_PER_TIMEOUT: u32 = 4;
@@ -54,20 +54,37 @@ impl Timing {
 
 /// Runs the control connection until the stream has ended, then closes it. The runtime `stand_in`, if there is one, sends
 /// keepalives while this runtime is blocked.
-pub(crate) async fn run(
+///
+/// If the future is dropped earlier, even before its first poll, or panics, the stream fails.
+pub(crate) fn run(
     state: Arc<State>,
     control: Control,
     timing: Timing,
     stand_in: Option<Handle>,
-) {
-    // Cancelled however this task ends, also with its runtime: `close` waits for it.
-    let _ended = state.ended.clone().drop_guard();
+) -> impl Future<Output = ()> + Send {
+    let ends = EndOfTask(state);
+    async move {
+        let ends = ends;
+        serve(&ends.0, control, timing, stand_in).await;
+    }
+}
+
+/// Tells the state that the control task has ended, whether it returned, panicked, or was dropped with its runtime.
+struct EndOfTask(Arc<State>);
+
+impl Drop for EndOfTask {
+    fn drop(&mut self) {
+        self.0.control_task_ended();
+    }
+}
+
+async fn serve(state: &Arc<State>, control: Control, timing: Timing, stand_in: Option<Handle>) {
     let connection = Arc::new(ControlConnection::new(control));
     if let Some(runtime) = stand_in {
-        let (connection, state) = (Arc::clone(&connection), Arc::clone(&state));
+        let (connection, state) = (Arc::clone(&connection), Arc::clone(state));
         runtime.spawn(connection::keep_alive(connection, state, timing.ping));
     }
-    let exchanged = exchange_messages(&state, &connection, timing).await;
+    let exchanged = exchange_messages(state, &connection, timing).await;
     let Some(socket) = connection.take_socket() else {
         return;
     };
@@ -236,3 +253,6 @@ async fn finish(mut socket: TcpStream) -> io::Result<()> {
     while socket.read(&mut rest).await? > 0 {}
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

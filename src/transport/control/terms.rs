@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::message::{Terms, WireDirection};
 use crate::{
-    Direction, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, StreamConfig, host::host_name,
+    Direction, HandshakeFault, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, StreamConfig,
+    config::LONGEST_LIMIT, host::host_name,
 };
 
 /// What this end does in the stream, after both ends have sent their terms.
@@ -16,6 +17,8 @@ pub(crate) struct Agreement {
     pub(crate) chunk_bytes: usize,
     /// The number of slots of this end's receive pool.
     pub(crate) depth: u32,
+    /// The number of slots of the peer's receive pool over TCP.
+    pub(crate) peer_depth: u32,
     /// The silence after which the peer treats this end as dead.
     pub(crate) peer_timeout: Duration,
 }
@@ -30,7 +33,8 @@ pub(crate) fn local_terms(config: &StreamConfig) -> Terms {
         direction: config.direction.into(),
         chunk_bytes: u32::try_from(chunk_bytes).expect("at most 64 MiB"),
         depth: u32::try_from(depth).expect("at most a few thousand"),
-        timeout_ms: u64::try_from(config.timeout.as_millis()).unwrap_or(u64::MAX),
+        timeout_ms: u64::try_from(config.timeout.min(LONGEST_LIMIT).as_millis())
+            .unwrap_or(u64::MAX),
     }
 }
 
@@ -47,11 +51,17 @@ pub(crate) fn agree(ours: &Terms, theirs: &Terms) -> Result<Agreement, Handshake
     if theirs.timeout_ms == 0 {
         return Err(HandshakeFault::Protocol("a time limit of nothing"));
     }
+    if !(1..=MAX_DEPTH).contains(&(theirs.depth as usize)) {
+        return Err(HandshakeFault::Protocol(
+            "a pool of a depth that is not allowed",
+        ));
+    }
     Ok(Agreement {
         direction: common_direction(ours.direction, theirs.direction)?,
         chunk_bytes,
         depth: ours.depth,
-        peer_timeout: Duration::from_millis(theirs.timeout_ms),
+        peer_depth: theirs.depth,
+        peer_timeout: Duration::from_millis(theirs.timeout_ms).min(LONGEST_LIMIT),
     })
 }
 
@@ -121,5 +131,17 @@ mod tests {
         );
         there.chunk_bytes = 0;
         assert!(agree(&here, &there).is_err());
+    }
+
+    #[test]
+    fn a_pool_without_end_is_refused() {
+        let (here, mut there) = (
+            terms(Direction::Both, 1 << 16),
+            terms(Direction::Both, 1 << 16),
+        );
+        for depth in [0, 4097, u32::MAX] {
+            there.depth = depth;
+            assert!(agree(&here, &there).is_err(), "{depth}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::frame::HEADER_BYTES;
+use super::frame::{HEADER_BYTES, Header};
 
 /// One buffer of a pool, with header and payload side by side. Only its owner can access it.
 pub(crate) trait Slot: Send + Unpin + 'static {
@@ -67,14 +67,17 @@ pub(crate) trait ReceivePath: Send + Unpin + 'static {
     /// A slot of the pool.
     type Slot: Slot;
 
-    /// Returns the next frame, in the slot that it was written to. The check of the header is verified, and the
-    /// payload is as long as the header says; the digest is not verified.
+    /// Returns the next frame, in the slot that it was written to, and its header. The check of the header is verified, and
+    /// the slot has room for as much payload as the header says; the digest is not verified.
+    ///
+    /// The header is a copy. Over RDMA the peer may change the bytes in the slot at any time, so the header must not be
+    /// read there again.
     ///
     /// # Errors
     ///
     /// Those of the connection, or [`io::ErrorKind::InvalidData`] with the rule that the peer broke. The path must not be
     /// used after an error.
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Self::Slot>>;
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Self::Slot, Header)>>;
 
     /// Takes back a slot that has been read. Returns false if the slot belongs to a pool that has been replaced: it
     /// cannot be granted again.

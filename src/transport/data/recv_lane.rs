@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    frame::{Chain, Damage, HEADER_BYTES, Header, credit_batch},
+    frame::{Chain, Damage, Header, credit_batch},
     path::{ReceivePath, Slot, Violation},
     slots::{
         lending::{ChunkLender, ReturnedChunks},
@@ -148,8 +148,8 @@ impl<P: ReceivePath> RecvLane<P> {
             }
             match self.path.poll_frame(cx) {
                 Poll::Pending => return,
-                Poll::Ready(Ok(slot)) => {
-                    if let Err(fault) = self.accept_frame(state, slot) {
+                Poll::Ready(Ok((slot, header))) => {
+                    if let Err(fault) = self.accept_frame(state, slot, header) {
                         self.broken = true;
                         state.fail(Failure::Fault(fault));
                     }
@@ -163,7 +163,7 @@ impl<P: ReceivePath> RecvLane<P> {
     }
 
     /// Verifies one frame and queues its payload.
-    fn accept_frame(&mut self, state: &State, slot: P::Slot) -> Result<(), Fault> {
+    fn accept_frame(&mut self, state: &State, slot: P::Slot, header: Header) -> Result<(), Fault> {
         let index = slot.index();
         let granted = self
             .granted
@@ -174,10 +174,6 @@ impl<P: ReceivePath> RecvLane<P> {
         }
         self.outstanding -= 1;
         self.unread += 1;
-        let header = slot.bytes()[..HEADER_BYTES]
-            .try_into()
-            .expect("a slot begins with a header");
-        let header = Header::decode(header).map_err(|damage| Fault::Corrupt(damage.text()))?;
         if header.slot != index {
             return Err(Fault::Protocol("a chunk that names another slot"));
         }
@@ -260,7 +256,10 @@ impl<P: ReceivePath> RecvLane<P> {
             self.path.post_receive(*index);
         }
         self.outstanding += self.freed.len();
-        state.grant(&mut self.freed);
+        if let Err(fault) = state.grant(&mut self.freed, self.granted.len()) {
+            self.broken = true;
+            state.fail(Failure::Fault(fault));
+        }
     }
 }
 
@@ -275,3 +274,6 @@ fn connection_lost(state: &State, error: io::Error) {
         None => state.suspect(Fault::Data(Arc::new(error))),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -169,6 +169,7 @@ pub(crate) struct TcpReceive {
 
 struct IncomingFrame {
     slot: TcpSlot,
+    header: Header,
     frame_bytes: usize,
     have: usize,
 }
@@ -196,13 +197,13 @@ impl TcpReceive {
             return Err(invalid("a chunk of a size that was not agreed on"));
         }
         let place = self.free.get_mut(header.slot as usize);
-        let mut slot = place
+        let slot = place
             .and_then(Option::take)
             .ok_or_else(|| invalid("a chunk for a slot that was not granted"))?;
-        slot.memory[..HEADER_BYTES].copy_from_slice(&self.header);
         self.header_have = 0;
         self.arriving = Some(IncomingFrame {
             slot,
+            header,
             frame_bytes: header.frame_bytes(),
             have: HEADER_BYTES,
         });
@@ -218,6 +219,7 @@ impl TcpReceive {
                 slot,
                 frame_bytes,
                 have,
+                ..
             }) => {
                 let payload = IoSliceMut::new(&mut slot.memory[*have..*frame_bytes]);
                 self.socket.try_read_vectored(&mut [payload, header])?
@@ -244,7 +246,7 @@ impl TcpReceive {
 impl ReceivePath for TcpReceive {
     type Slot = TcpSlot;
 
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<TcpSlot>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpSlot, Header)>> {
         loop {
             if self.arriving.is_none() && self.header_have == HEADER_BYTES {
                 self.begin()?;
@@ -255,7 +257,7 @@ impl ReceivePath for TcpReceive {
                 .is_some_and(|a| a.have == a.frame_bytes)
             {
                 let arrived = self.arriving.take().expect("it was looked at just now");
-                return Poll::Ready(Ok(arrived.slot));
+                return Poll::Ready(Ok((arrived.slot, arrived.header)));
             }
             match self.read() {
                 Ok(_) => {}

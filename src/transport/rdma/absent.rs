@@ -15,6 +15,7 @@ pub(crate) use unavailable::Unavailable;
 use super::{
     control::{codec::Control, state::State, terms::Agreement},
     data::{
+        frame::Header,
         path::{DataPath, ReceivePath, SendPath, Slot},
         shared::Shared,
     },
@@ -91,7 +92,7 @@ impl SendPath for Absent {
 impl ReceivePath for Absent {
     type Slot = Self;
 
-    fn poll_frame(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<Self>> {
+    fn poll_frame(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<(Self, Header)>> {
         match *self {}
     }
 
@@ -126,6 +127,11 @@ impl Established {
 
     /// The slots of the receive pool.
     pub(crate) fn depth(&self) -> u32 {
+        match *self {}
+    }
+
+    /// The slots of the peer's receive pool.
+    pub(crate) fn peer_slots(&self) -> usize {
         match *self {}
     }
 

@@ -49,6 +49,8 @@ pub(crate) struct LocalPorts {
     /// The reason why the pool is smaller than requested, if it is.
     smaller: Option<String>,
     marks: RdmaConfig,
+    /// Received chunks are copied to memory that the peer cannot write.
+    copies: bool,
 }
 
 impl LocalPorts {
@@ -82,6 +84,7 @@ impl LocalPorts {
             depth,
             smaller,
             marks: config.rdma.clone(),
+            copies: config.copy_received,
         })
     }
 
@@ -204,6 +207,7 @@ impl LocalPorts {
             chunk_bytes,
             depth,
             renew_after: self.marks.renew_after,
+            copies: self.copies,
             posting: posting(agreement.direction, candidate.offer.software),
         })
     }

@@ -67,6 +67,13 @@ impl Established {
         self.plan.depth
     }
 
+    /// Returns the number of slots of the peer's receive pool; 0 in a stream that only receives.
+    pub(crate) fn peer_slots(&self) -> usize {
+        self.send
+            .as_ref()
+            .map_or(0, send_path::SendLink::peer_slots)
+    }
+
     /// Makes the two sides of the data path, for the stream whose state is `state`.
     pub(crate) fn paths(&mut self, state: &Arc<State>) -> (Option<RdmaSend>, Option<RdmaReceive>) {
         let renewal = self.renewal(state);

@@ -18,7 +18,7 @@ use std::{
     future::Future,
     io,
     pin::Pin,
-    sync::{Arc, mpsc},
+    sync::{Arc, Mutex, PoisonError, mpsc},
     task::{Context, Poll, Waker, ready},
     thread,
     time::{Duration, SystemTime},
@@ -92,9 +92,17 @@ pub(crate) struct SlotToken {
     key: u32,
 }
 
+/// A queue pair, and all memory that was registered with it, in the order in which they are dropped. As long as the queue
+/// pair is up, the peer's device may write into that memory. So the memory is kept here until the queue pair
+/// is destroyed, also if its user drops it earlier.
+struct QueuePair {
+    rdma: Rdma,
+    regions: Mutex<Vec<Arc<dyn Send + Sync>>>,
+}
+
 /// A queue pair that is not connected yet.
 pub(crate) struct UnconnectedQueuePair {
-    rdma: Rdma,
+    pair: QueuePair,
     posting: Posting,
 }
 
@@ -119,7 +127,7 @@ type PostRequest = (
 /// A connected queue pair. The last clone or the last work request destroys it.
 #[derive(Clone)]
 pub(crate) struct Link {
-    rdma: Arc<Rdma>,
+    pair: Arc<QueuePair>,
     poster: Option<PostingThread>,
 }
 
@@ -161,15 +169,22 @@ impl UnconnectedQueuePair {
             .set_min_rnr_timer(1)
             .set_cc_evnet_timeout(COMPLETION_LIMIT)
             .build()
-            .map(|rdma| Self { rdma, posting })
+            .map(|rdma| Self {
+                pair: QueuePair {
+                    rdma,
+                    regions: Mutex::default(),
+                },
+                posting,
+            })
     }
 
     /// Returns the address of this queue pair, for the peer.
     pub(crate) fn endpoint(&self) -> Endpoint {
-        Endpoint(self.rdma.get_qp_endpoint())
+        Endpoint(self.pair.rdma.get_qp_endpoint())
     }
 
-    /// Allocates and registers `bytes` of zeroed memory.
+    /// Allocates and registers `bytes` of zeroed memory, which is freed after the queue pair was destroyed and the region
+    /// dropped.
     ///
     /// # Errors
     ///
@@ -180,9 +195,14 @@ impl UnconnectedQueuePair {
             MemoryAccess::Local => AccessFlag::LocalWrite.into(),
             MemoryAccess::Remote => AccessFlag::LocalWrite | AccessFlag::RemoteWrite,
         };
-        self.rdma
-            .alloc_local_mr_with_access(layout, access)
-            .map(Region)
+        let region = self.pair.rdma.alloc_local_mr_with_access(layout, access)?;
+        let mut regions = self
+            .pair
+            .regions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        regions.push(region.get_inner().clone());
+        Ok(Region(region))
     }
 
     /// Connects to the peer's queue pair. Nothing may be written before the peer has connected as well.
@@ -191,13 +211,13 @@ impl UnconnectedQueuePair {
     ///
     /// When the two ends do not match, for instance for want of a GID or of a route.
     pub(crate) async fn connect(mut self, peer: Endpoint) -> io::Result<Link> {
-        self.rdma.ibv_connect(peer.0).await?;
+        self.pair.rdma.ibv_connect(peer.0).await?;
         let poster = match self.posting {
             Posting::Inline => None,
             Posting::Thread => Some(start_poster()?),
         };
         Ok(Link {
-            rdma: Arc::new(self.rdma),
+            pair: Arc::new(self.pair),
             poster,
         })
     }
@@ -213,8 +233,8 @@ pub(crate) enum MemoryAccess {
 }
 
 /// A memory region. The crate frees the memory before it deregisters it. That is harmless, because no work request uses it
-/// then: work requests own their regions, and the peer's writes end with the link, which only a region that the user
-/// holds outlives.
+/// then: work requests own their regions, and the peer's writes end with the queue pair, which keeps the memory
+/// ([`QueuePair`]).
 pub(crate) struct Region(LocalMr);
 
 impl Region {
@@ -227,17 +247,47 @@ impl Region {
         }
     }
 
-    /// Returns the bytes of the region.
+    /// Returns a copy of the first `N` bytes, or `None` if the region is shorter. Each byte is read once, whatever the peer
+    /// writes meanwhile.
+    #[allow(unsafe_code)]
+    pub(crate) fn first<const N: usize>(&self) -> Option<[u8; N]> {
+        if self.0.length() < N {
+            return None;
+        }
+        let start = self.0.as_ptr_unchecked().cast::<[u8; N]>();
+        // SAFETY: the region has at least `N` initialised bytes for as long as `self.0` lives, and bytes need no alignment.
+        // The peer's device may write them at the same time. So the read is volatile: the compiler cannot read the
+        // memory again in place of the copy, and every value of a byte is a valid one.
+        Some(unsafe { start.read_volatile() })
+    }
+
+    /// Copies the first bytes of the region into `copy`, which must not be longer than the region.
+    #[allow(unsafe_code)]
+    pub(crate) fn copy_to(&self, copy: &mut [u8]) {
+        assert!(copy.len() <= self.0.length(), "the region is shorter");
+        let start = self.0.as_ptr_unchecked();
+        // SAFETY: the region has that many initialised bytes for as long as `self.0` lives, and `copy` is other memory. The
+        // peer's device may write the region at the same time. No reference to the region is made, and every value of a
+        // byte is a valid one.
+        unsafe { start.copy_to_nonoverlapping(copy.as_mut_ptr(), copy.len()) };
+    }
+
+    /// Returns the bytes of the region. Two reads of a byte may differ if the peer can write the region and breaks the
+    /// protocol.
     #[allow(unsafe_code)]
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the region is that many initialised bytes (it is allocated zeroed) for as long as
-        // `self.0` lives. Nothing writes them meanwhile: this end's only operation on a region, the
-        // write that reads from it, owns it until it has completed, so that this cannot be called then;
-        // the peer writes only slots that were granted to it, and a granted slot is in the hands
-        // of the receiving path, which does not read it before the peer's write has completed.
-        // (A peer that has the key and breaks this rule can change bytes under a reader, for as long as
-        // the link lives. They are plain bytes, and the digest was checked on what was there; no
-        // decision of ours is made on them twice.)
+        // `self.0` lives. This end does not write them meanwhile: its only operation on a region, the
+        // write that reads from it, owns it until it has completed, so that this cannot be called then.
+        // A peer that keeps the protocol writes only slots that were granted to it, and a granted slot is in the
+        // hands of the receiving path, which does not read it before the peer's write has completed.
+        //
+        // A peer that has the key and breaks the protocol can change the bytes of its slots under a reader, for as long
+        // as the link lives: to take the right from it for one chunk would be to register the slot again for the next.
+        // So no code of this crate reads such a byte twice and relies on both reads being equal. The header, on which
+        // lengths depend, is copied once (`first`). The payload is digested, and then copied or lent to the user,
+        // whose documentation says so (`ReadHalf::read_chunk`); with `StreamConfig::copy_received` this is not called for
+        // received frames. Every value of a byte is valid.
         unsafe { self.0.as_slice_unchecked() }
     }
 
@@ -259,11 +309,11 @@ impl Link {
         bytes: usize,
         slot: SlotToken,
     ) -> WorkRequest<WriteCompletion> {
-        let link = Arc::clone(&self.rdma);
+        let link = Arc::clone(&self.pair);
         let write = async move {
             let result = match (region.0.get(0..bytes), remote(slot)) {
                 (Some(local), Ok(mut remote)) => {
-                    let written = link.write_with_imm(&local, &mut remote, 0).await;
+                    let written = link.rdma.write_with_imm(&local, &mut remote, 0).await;
                     written.map_err(brief)
                 }
                 (None, _) => Err(io::ErrorKind::InvalidInput.into()),
@@ -283,10 +333,10 @@ impl Link {
 
     /// Posts a receive, which one write of the peer completes.
     pub(crate) fn receive(&self) -> WorkRequest<io::Result<()>> {
-        let link = Arc::clone(&self.rdma);
+        let link = Arc::clone(&self.pair);
         WorkRequest(RequestState::begin(Box::pin(async move {
             // The payload goes to its slot; the receive only says that it has arrived.
-            let received = link.receive_raw_with_imm(Layout::new::<u8>()).await;
+            let received = link.rdma.receive_raw_with_imm(Layout::new::<u8>()).await;
             received.map(drop).map_err(brief)
         })))
     }

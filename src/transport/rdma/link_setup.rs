@@ -25,6 +25,8 @@ pub(crate) struct LinkPlan {
     pub(super) depth: u32,
     pub(super) renew_after: u64,
     pub(super) posting: Posting,
+    /// Received chunks are copied to memory that the peer cannot write.
+    pub(super) copies: bool,
 }
 
 impl LinkPlan {
@@ -38,13 +40,13 @@ impl LinkPlan {
         let failed = |what: &str, error: io::Error| format!("{what} {}: {error}", place.device);
         let link = UnconnectedQueuePair::build(&place, self.posting);
         let link = link.map_err(|error| failed("cannot open", error))?;
-        let pool = |wanted: bool, reach| {
+        let pool = |wanted: bool, reach, copies| {
             let depth = if wanted { self.depth } else { 0 };
-            pool::register(&link, reach, generation, self.chunk_bytes, depth)
+            pool::register(&link, reach, generation, self.chunk_bytes, depth, copies)
                 .map_err(|error| failed("cannot register memory with", error))
         };
-        let send = pool(self.direction.sends(), MemoryAccess::Local)?;
-        let receive = pool(self.direction.receives(), MemoryAccess::Remote)?;
+        let send = pool(self.direction.sends(), MemoryAccess::Local, false)?;
+        let receive = pool(self.direction.receives(), MemoryAccess::Remote, self.copies)?;
         Ok(UnconnectedLink {
             link,
             send,
@@ -62,8 +64,15 @@ fn later(psn: u32, generation: u32) -> u32 {
 /// One end's part of a link, as the peer receives it: the address of the queue pair, and the slots to write.
 #[derive(Serialize, Deserialize)]
 pub(super) struct LinkOffer {
-    endpoint: Endpoint,
-    slots: Vec<SlotToken>,
+    pub(super) endpoint: Endpoint,
+    pub(super) slots: Vec<SlotToken>,
+}
+
+impl LinkOffer {
+    /// Returns the number of slots that may be written.
+    pub(super) fn slots(&self) -> usize {
+        self.slots.len()
+    }
 }
 
 /// A queue pair that is not connected yet, and its pools.

@@ -13,6 +13,8 @@ pub(crate) struct RdmaSlot {
     pub(super) generation: u32,
     memory: SlotMemory,
     bytes: usize,
+    /// The memory from which this end reads a frame that the peer has written, if it does not read the slot itself.
+    copy: Option<Box<[u8]>>,
 }
 
 enum SlotMemory {
@@ -28,7 +30,14 @@ impl RdmaSlot {
             generation,
             memory: SlotMemory::Registered(region),
             bytes,
+            copy: None,
         }
+    }
+
+    /// Gives the slot memory that the peer cannot write, from which this end reads all frames.
+    fn with_copy(mut self) -> Self {
+        self.copy = Some(vec![0; self.bytes].into_boxed_slice());
+        self
     }
 
     /// Returns the memory region, for a work request to own; `None` for a copy.
@@ -42,7 +51,25 @@ impl RdmaSlot {
     /// Copies the bytes to the heap, and frees the registered memory.
     pub(super) fn unpin(&mut self) {
         if let SlotMemory::Registered(region) = &self.memory {
-            self.memory = SlotMemory::Heap(region.bytes()[..self.bytes].into());
+            let copy = self.copy.take();
+            let copy = copy.unwrap_or_else(|| region.bytes()[..self.bytes].into());
+            self.memory = SlotMemory::Heap(copy);
+        }
+    }
+
+    /// Returns a copy of the header, for which each byte of the slot is read once. The peer may change the bytes in the
+    /// slot at any time, so only a copy stays as it was checked.
+    pub(super) fn header(&self) -> Option<[u8; HEADER_BYTES]> {
+        match &self.memory {
+            SlotMemory::Registered(region) => region.first(),
+            SlotMemory::Heap(bytes) => bytes.first_chunk().copied(),
+        }
+    }
+
+    /// Copies a frame that has arrived to memory that the peer cannot write, if the slot has such memory.
+    pub(super) fn copy_frame(&mut self, frame_bytes: usize) {
+        if let (Some(copy), SlotMemory::Registered(region)) = (&mut self.copy, &self.memory) {
+            region.copy_to(&mut copy[..frame_bytes]);
         }
     }
 
@@ -61,21 +88,21 @@ impl Slot for RdmaSlot {
     }
 
     fn bytes(&self) -> &[u8] {
-        match &self.memory {
-            SlotMemory::Registered(region) => &region.bytes()[..self.bytes],
-            SlotMemory::Heap(bytes) => bytes,
+        match (&self.copy, &self.memory) {
+            (Some(bytes), _) | (None, SlotMemory::Heap(bytes)) => bytes,
+            (None, SlotMemory::Registered(region)) => &region.bytes()[..self.bytes],
         }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        match &mut self.memory {
-            SlotMemory::Registered(region) => &mut region.bytes_mut()[..self.bytes],
-            SlotMemory::Heap(bytes) => bytes,
+        match (&mut self.copy, &mut self.memory) {
+            (Some(bytes), _) | (None, SlotMemory::Heap(bytes)) => bytes,
+            (None, SlotMemory::Registered(region)) => &mut region.bytes_mut()[..self.bytes],
         }
     }
 }
 
-/// Registers `depth` slots for chunks of `chunk_bytes`.
+/// Registers `depth` slots for chunks of `chunk_bytes`. With `copies`, each slot also has memory that the peer cannot write.
 ///
 /// # Errors
 ///
@@ -86,11 +113,13 @@ pub(super) fn register(
     generation: u32,
     chunk_bytes: usize,
     depth: u32,
+    copies: bool,
 ) -> io::Result<Vec<RdmaSlot>> {
     let bytes = HEADER_BYTES + chunk_bytes;
     let slot = |index| {
         let region = link.register(bytes, reach)?;
-        Ok(RdmaSlot::new(index, generation, region, bytes))
+        let slot = RdmaSlot::new(index, generation, region, bytes);
+        Ok(if copies { slot.with_copy() } else { slot })
     };
     (0..depth).map(slot).collect()
 }

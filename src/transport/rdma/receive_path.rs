@@ -13,7 +13,7 @@ use super::{
     renewal::request::Renewal,
 };
 use crate::transport::data::{
-    frame::{HEADER_BYTES, Header},
+    frame::Header,
     path::{ReceivePath, Slot, invalid},
 };
 
@@ -27,7 +27,8 @@ pub(crate) struct RdmaReceive {
     renewal: Arc<Renewal>,
 }
 
-/// The parts of a link that a receive needs, in the order in which they are dropped: work requests, queue pair, memory.
+/// The parts of a link that a receive needs, in the order in which they are dropped: work requests, queue pair, memory. The
+/// queue pair keeps the memory of a slot that is dropped before it.
 pub(super) struct ReceiveLink {
     /// The granted slots, each with the receive that its frame completes.
     expected: VecDeque<(u32, WorkRequest<io::Result<()>>)>,
@@ -85,7 +86,7 @@ impl ReceivePath for RdmaReceive {
     type Slot = RdmaSlot;
 
     /// A failed receive is not an error here: it requests a new link, and the renewal wakes the reader.
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RdmaSlot>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(RdmaSlot, Header)>> {
         let Some(live) = self.live.as_mut().filter(|live| !live.broken) else {
             return Poll::Pending;
         };
@@ -104,14 +105,16 @@ impl ReceivePath for RdmaReceive {
         self.arrived += 1;
         self.renewal.count();
         let slot = live.slots.get_mut(index as usize).and_then(Option::take);
-        let slot = slot.ok_or_else(|| invalid("a chunk for a slot that is still being read"))?;
-        let header = slot.bytes().first_chunk::<HEADER_BYTES>();
+        let mut slot =
+            slot.ok_or_else(|| invalid("a chunk for a slot that is still being read"))?;
+        let header = slot.header();
         let header = header.ok_or_else(|| invalid("a slot too small for a header"))?;
-        let header = Header::decode(header).map_err(|damage| invalid(damage.text()))?;
+        let header = Header::decode(&header).map_err(|damage| invalid(damage.text()))?;
         if header.length == 0 || header.frame_bytes() > slot.bytes().len() {
             return Poll::Ready(Err(invalid("a chunk of a size that was not agreed on")));
         }
-        Poll::Ready(Ok(slot))
+        slot.copy_frame(header.frame_bytes());
+        Poll::Ready(Ok((slot, header)))
     }
 
     fn release(&mut self, slot: RdmaSlot) -> bool {

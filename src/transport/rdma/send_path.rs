@@ -68,6 +68,11 @@ impl SendLink {
         }
     }
 
+    /// Returns the number of slots of the peer's pool.
+    pub(super) fn peer_slots(&self) -> usize {
+        self.peer.len()
+    }
+
     fn write(&mut self, slot: RdmaSlot, frame_bytes: usize, target: u32) -> io::Result<()> {
         let target = self.peer.get(target as usize);
         let target = *target.ok_or_else(|| invalid("a credit for a slot that does not exist"))?;

@@ -11,6 +11,7 @@ use super::ports::{
 
 mod chosen;
 mod machine;
+mod memory;
 mod refused;
 
 const EDR: &str = "100 Gb/sec (4X EDR)";

@@ -51,6 +51,15 @@ impl ReadHalf {
     /// the pool are never lent: a chunk in one of those is copied, as is a rest of up to 4 KiB. After the stream
     /// has ended or, over RDMA, has replaced its link, the memory of kept bytes adds to that of the pools.
     ///
+    /// # Peers that are not trusted
+    ///
+    /// Over RDMA the bytes are memory that the peer's device has written, and the peer keeps the right to write it as long
+    /// as the link lives. A peer writes only slots that were granted to it. But a peer that *has the key and breaks
+    /// the protocol* can change the bytes at any time, also after they were verified and while this end holds them. A
+    /// program that reads a byte twice, for instance to check a length and then to use it, may get two values; and bytes
+    /// that were checked to be text may stop being text. [`StreamConfig::copy_received`](crate::StreamConfig::copy_received)
+    /// prevents this with a copy. A peer without the key has no such right, and over TCP no peer has.
+    ///
     /// # Errors
     ///
     /// Those of reading.
@@ -108,6 +117,8 @@ impl AsyncRead for ReadHalf {
 }
 
 impl AsyncBufRead for ReadHalf {
+    /// Returns the unread rest of the current chunk, in its slot. Over RDMA, a peer that has the key and breaks the
+    /// protocol can change these bytes: see [`read_chunk`](Self::read_chunk).
     fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         either!(&mut self.get_mut().half, half => half.poll_fill(cx)).map_err(Into::into)
     }

@@ -101,7 +101,7 @@ impl Stream {
     }
 
     /// Returns the unread rest of the next chunk, as bytes that own their slot; `None` at the end of the stream. See
-    /// [`ReadHalf::read_chunk`].
+    /// [`ReadHalf::read_chunk`], also for what a peer that has the key can do to the bytes over RDMA.
     ///
     /// # Errors
     ///
@@ -195,6 +195,8 @@ impl AsyncRead for Stream {
 }
 
 impl AsyncBufRead for Stream {
+    /// Returns the unread rest of the current chunk, in its slot. Over RDMA, a peer that has the key and breaks the
+    /// protocol can change these bytes: see [`ReadHalf::read_chunk`].
     fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         Pin::new(&mut self.get_mut().recv).poll_fill_buf(cx)
     }

@@ -1,6 +1,6 @@
 //! The acceptor's side of a negotiation.
 
-use std::{future::Future, time::Duration};
+use std::future::Future;
 
 use futures::{SinkExt, StreamExt};
 use tokio::{net::TcpStream, time::timeout};
@@ -20,7 +20,8 @@ use crate::{
     },
 };
 
-/// Negotiates a stream with an authenticated dialer. `data_connection` waits for the connection that presents a token.
+/// Negotiates a stream with an authenticated dialer, within the time limit of a handshake. `data_connection` waits for the
+/// connection that presents a token. After a failure this end holds no memory for the dialer any more.
 ///
 /// # Errors
 ///
@@ -39,7 +40,16 @@ where
         seeds,
     } = authenticated;
     let peer = hello.terms.host.clone();
-    match negotiate_data(&mut control, &hello, config, data_connection).await {
+    let limit = config.handshake_timeout;
+    // Boxed: it is many times larger than the timer, and what it has pinned is freed when it is dropped.
+    let negotiating = Box::pin(negotiate_data(
+        &mut control,
+        &hello,
+        config,
+        data_connection,
+    ));
+    let late = |_| Err(HandshakeFault::Timeout(limit).into());
+    match timeout(limit, negotiating).await.unwrap_or_else(late) {
         Ok((data, agreement)) => Ok(Negotiated {
             control,
             data,
@@ -87,7 +97,7 @@ where
         Ok(ends) => Ok((DataCarrier::Rdma(Box::new(ends)), agreement)),
         Err(reason) => {
             let reason = fall_back(config.transport, hello.transport, reason)?;
-            let socket = bring_data(control, data, config.handshake_timeout).await?;
+            let socket = bring_data(control, data).await?;
             Ok((means.tcp(socket, reason), agreement))
         }
     }
@@ -107,13 +117,11 @@ impl<T: Into<HandshakeFault>> From<T> for AcceptError {
 async fn bring_data(
     control: &mut Control,
     data: impl Future<Output = Option<TcpStream>>,
-    limit: Duration,
 ) -> Result<TcpStream, AcceptError> {
     let data = tokio::select! {
-        data = timeout(limit, data) => match data {
-            Ok(Some(data)) => data,
-            Ok(None) => return Err(closed().into()),
-            Err(_) => return Err(HandshakeFault::Timeout(limit).into()),
+        data = data => match data {
+            Some(data) => data,
+            None => return Err(closed().into()),
         },
         message = control.next() => return Err(match message {
             Some(Ok(Message::Abort { reason, .. })) => AcceptError::PeerAborted(reason),

@@ -21,7 +21,7 @@ mod acceptor;
 mod dialer;
 mod local_transports;
 
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, time::timeout};
 
 pub(crate) use acceptor::accept;
 pub(crate) use dialer::dial;
@@ -69,14 +69,12 @@ pub(crate) enum DataCarrier {
     },
 }
 
-/// Sends the reason why this end aborts to an authenticated peer, and closes the connection.
+/// Sends the reason why this end aborts to an authenticated peer, and closes the connection. A peer that does not read
+/// delays this for some seconds only.
 async fn abort_negotiation(mut control: Control, fault: &HandshakeFault) {
-    let _ = control
-        .send(Message::Abort {
-            offset: 0,
-            reason: fault.to_string(),
-        })
-        .await;
+    let reason = fault.to_string();
+    let abort = Message::Abort { offset: 0, reason };
+    let _ = timeout(task::LINGER, control.send(abort)).await;
     task::close(control.into_inner()).await;
 }
 

@@ -63,6 +63,8 @@ pub(super) struct StreamMachine {
     /// The steps of the peer towards a new link.
     pub(super) steps: VecDeque<Result<Vec<u8>, String>>,
     pub(super) outbox: Vec<Message>,
+    /// The number of credits in the outbox.
+    pub(super) unsent_credits: usize,
     pub(super) failure: Option<Failure>,
     /// The fault of a broken data connection, whose cause the control connection may still tell.
     pub(super) suspicion: Option<(Fault, Instant)>,
@@ -97,6 +99,7 @@ impl StreamMachine {
             credits: Credits::default(),
             steps: VecDeque::new(),
             outbox: Vec::new(),
+            unsent_credits: 0,
             failure: None,
             suspicion: None,
             stats: Stats::default(),
@@ -227,7 +230,7 @@ impl StreamMachine {
             Message::Ping => {}
             Message::Credit(_) if self.sending == Sending::Absent => return Err(UNASKED_CREDIT),
             Message::Credit(slots) => {
-                if self.credits.add(slots) {
+                if self.credits.add(slots)? {
                     self.wake(true, false);
                 }
             }

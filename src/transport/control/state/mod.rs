@@ -160,10 +160,22 @@ impl State {
     pub(crate) fn outgoing(&self) -> Outgoing {
         let mut inner = self.lock();
         let last = inner.held == 0 || inner.failure.is_some();
+        inner.unsent_credits = 0;
         Outgoing {
             messages: std::mem::take(&mut inner.outbox),
             last,
         }
+    }
+
+    /// Records that the control task has ended, however it did. Without a goodbye of either end or a failure, that is a
+    /// failure: no message can be sent or received any more.
+    pub(crate) fn control_task_ended(&self) {
+        let mut inner = self.lock();
+        if inner.held > 0 && !inner.peer_left {
+            inner.fail(Failure::Fault(Fault::ControlTask));
+        }
+        self.finish_update(inner);
+        self.ended.cancel();
     }
 
     /// Returns true if the peer has sent Bye: the end of its connection is no failure then.

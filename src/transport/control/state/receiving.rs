@@ -3,7 +3,7 @@
 use std::task::Context;
 
 use super::{State, machine::Receiving, register};
-use crate::{Error, transport::control::message::Message};
+use crate::{Error, Fault, transport::control::message::Message};
 
 impl State {
     /// Returns the byte count and the digest of a FIN that has arrived before its last bytes.
@@ -29,9 +29,19 @@ impl State {
         stats.chunks_received += 1;
     }
 
-    /// Grants slots to the peer, which may write them. Takes them out of `slots`.
-    pub(crate) fn grant(&self, slots: &mut Vec<u32>) {
+    /// Grants slots to the peer, which may write them. Takes them out of `slots`. This end's pool has `depth` slots.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::Protocol`] if more than `depth` credits would wait in the outbox. So a Credit always fits into one
+    /// message, although a connection that the peer does not read keeps it here.
+    pub(crate) fn grant(&self, slots: &mut Vec<u32>, depth: usize) -> Result<(), Fault> {
         let mut inner = self.lock();
+        if inner.unsent_credits + slots.len() > depth {
+            slots.clear();
+            return Err(Fault::Protocol(UNGRANTED_CHUNKS));
+        }
+        inner.unsent_credits += slots.len();
         if let Some(Message::Credit(granted)) = inner.outbox.last_mut() {
             granted.append(slots);
         } else {
@@ -40,6 +50,7 @@ impl State {
         // The control task takes the lock first: woken before the lock is free, it would wait again.
         drop(inner);
         self.to_control.notify_one();
+        Ok(())
     }
 
     /// Acknowledges the FIN: every byte has arrived and is verified.
@@ -111,3 +122,7 @@ impl State {
         }
     }
 }
+
+/// A slot is granted once, until its chunk has arrived. So credits for more slots than there are mean that a chunk arrived
+/// for a credit that was not sent.
+const UNGRANTED_CHUNKS: &str = "chunks for slots whose credits were not sent yet";

@@ -43,7 +43,7 @@ impl State {
 impl Credits {
     /// Drops all credits, and gives none out until [`resume`](Self::resume).
     pub(super) fn pause(&mut self) {
-        self.slots.clear();
+        self.set_pool(self.queued.len());
         self.paused = true;
     }
 

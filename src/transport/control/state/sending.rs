@@ -23,6 +23,12 @@ impl State {
         }
     }
 
+    /// Drops all credits, and expects credits for a pool of `slots` slots from now on. Call this before the peer can send
+    /// a credit for that pool.
+    pub(crate) fn set_peer_slots(&self, slots: usize) {
+        self.lock().credits.set_pool(slots);
+    }
+
     /// Takes the oldest credit: a slot of the peer that may be written.
     pub(crate) fn take_credit(&self) -> Option<u32> {
         self.lock().credits.take()

@@ -238,7 +238,8 @@ impl Renewer {
         result
     }
 
-    /// Destroys the old link and its pools.
+    /// Destroys the old link, and then its pools. Each side of the data path has the link, so both sides are taken down
+    /// before chunks that are kept leave its memory.
     fn take_down(&self) {
         let Shared {
             send_lane,
@@ -246,16 +247,16 @@ impl Renewer {
             ..
         } = &*self.shared;
         if let Some(send_lane) = send_lane {
-            let mut lane = send_lane.lock();
-            let (path, unsent) = lane.path_and_kept();
-            unsent.for_each(RdmaSlot::unpin);
-            path.take_down();
+            send_lane.lock().path_and_kept().0.take_down();
         }
         if let Some(recv_lane) = recv_lane {
             let mut lane = recv_lane.lock();
             let (path, unread) = lane.path_and_kept();
-            unread.for_each(RdmaSlot::unpin);
             path.take_down();
+            unread.for_each(RdmaSlot::unpin);
+        }
+        if let Some(send_lane) = send_lane {
+            send_lane.lock().path_and_kept().1.for_each(RdmaSlot::unpin);
         }
     }
 
@@ -298,6 +299,8 @@ impl Renewer {
         let Ok(RenewalStep::Open { part, verified }) = decode(&theirs) else {
             return Err(Fault::Protocol("a renewal that does not open"));
         };
+        // The peer grants the new pool after it has received Connected.
+        state.set_peer_slots(part.slots());
         let connected = opening.connect(part).await;
         let step = |_: &ConnectedLink| encode(&RenewalStep::Connected);
         state.send_step(connected.as_ref().map(step).map_err(Clone::clone));

@@ -4,14 +4,19 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// The number of slots of the peer's pool.
+const DEPTH: u32 = 64;
+
 fn machine() -> StreamMachine {
-    StreamMachine::new(Direction::Both, 2)
+    let mut machine = StreamMachine::new(Direction::Both, 2);
+    machine.credits.set_pool(DEPTH as usize);
+    machine
 }
 
 fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         Just(Message::Ping),
-        Just(Message::Credit(vec![1, 2])),
+        (0..DEPTH).prop_map(|slot| Message::Credit(vec![slot])),
         Just(Message::Fin {
             bytes: 3,
             digest: 4
@@ -38,6 +43,62 @@ proptest! {
             prop_assert!(!machine.peer_left || machine.done());
         }
     }
+}
+
+proptest! {
+    /// A peer grants any slots, while this end takes some of them. The credits that wait never outnumber the slots of the
+    /// peer, and no credit is for a slot that waits already.
+    #[test]
+    fn credits_never_outnumber_the_slots_of_the_peer(grants in proptest::collection::vec((proptest::collection::vec(0..DEPTH + 8, 0..40), 0..40_usize), 0..40)) {
+        let mut machine = machine();
+        for (slots, taken) in grants {
+            let accepted = machine.receive(Message::Credit(slots.clone())).is_ok();
+            prop_assert!(!accepted || slots.iter().all(|slot| *slot < DEPTH));
+            let mut waiting: Vec<u32> = machine.credits.waiting().collect();
+            prop_assert!(waiting.len() <= DEPTH as usize);
+            waiting.sort_unstable();
+            waiting.dedup();
+            prop_assert_eq!(waiting.len(), machine.credits.waiting().count());
+            for _ in 0..taken {
+                machine.credits.take();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_slot_that_the_peer_does_not_have_cannot_be_granted() {
+    for slot in [DEPTH, u32::MAX] {
+        let credit = Message::Credit(vec![0, slot]);
+        assert!(machine().receive(credit).is_err(), "{slot}");
+    }
+    machine().receive(Message::Credit(vec![DEPTH - 1])).unwrap();
+}
+
+#[test]
+fn a_slot_is_granted_once_until_it_is_written() {
+    let mut machine = machine();
+    assert!(machine.receive(Message::Credit(vec![3, 3])).is_err());
+    assert!(machine.receive(Message::Credit(vec![3])).is_err());
+    assert_eq!(machine.credits.take(), Some(3));
+    machine.receive(Message::Credit(vec![3])).unwrap();
+}
+
+#[cfg(feature = "rdma")]
+#[test]
+fn a_new_pool_of_the_peer_may_have_another_depth() {
+    let mut machine = machine();
+    machine.receive(Message::Credit(vec![0, 1, 2])).unwrap();
+    machine.credits.pause();
+    // The rest of the credits for the old pool, and then those for the new one.
+    machine.receive(Message::Credit(vec![DEPTH - 1])).unwrap();
+    machine.credits.pause();
+    machine.credits.set_pool(2);
+    assert!(machine.receive(Message::Credit(vec![2])).is_err());
+    machine.receive(Message::Credit(vec![0, 1])).unwrap();
+    assert_eq!(machine.credits.take(), None, "paused");
+    machine.credits.resume();
+    assert_eq!(machine.credits.take(), Some(0));
 }
 
 #[test]

@@ -1,0 +1,175 @@
+//! Memory that the peer can write: what frees it, and what a peer can do to it. These tests need a device.
+
+use std::{
+    future::poll_fn,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use tokio::sync::Mutex;
+
+use super::*;
+use crate::{
+    Direction,
+    faults::Faults,
+    transport::{
+        control::state::State,
+        data::{
+            frame::{Chain, HEADER_BYTES},
+            recv_lane::SharedRecvLane,
+        },
+        rdma::{
+            link::{
+                Link, MemoryAccess, Posting, QueuePairConfig, Region, SlotToken,
+                UnconnectedQueuePair,
+            },
+            link_setup::{LinkOffer, LinkPlan},
+            pool,
+            ports::{device::Inventory, sysfs::Roots},
+            receive_path::RdmaReceive,
+            renewal::request::Renewal,
+        },
+    },
+};
+
+#[path = "../../../../tests/support/process.rs"]
+#[allow(dead_code, reason = "the tests of streams use the rest")]
+mod process;
+
+const CHUNK: usize = 256 << 10;
+const DEPTH: u32 = 4;
+const SEED: u64 = 9;
+
+/// A lock for the tests that pin memory, because one of them counts it.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+/// Returns the first usable port of this machine, or `None`, and prints why, if there is none.
+fn place() -> Option<QueuePairConfig> {
+    let inventory = Inventory::read(&Roots::default());
+    let candidate = match DeviceChoice::default().candidates(&inventory) {
+        Ok(mut candidates) => candidates.remove(0),
+        Err(reason) => {
+            let required = std::env::var_os("RDPIPE_REQUIRE_RDMA").is_some();
+            assert!(!required, "{reason}");
+            eprintln!("SKIPPED: {reason}");
+            return None;
+        }
+    };
+    Some(QueuePairConfig {
+        device: candidate.device.clone(),
+        port: candidate.port,
+        gid_index: usize::from(candidate.gid_index),
+        mtu: 1024,
+        send_psn: 7,
+        receive_psn: 7,
+        depth: DEPTH,
+        traffic_class: 0,
+        service_level: 0,
+        pkey_index: 0,
+    })
+}
+
+#[tokio::test]
+async fn no_memory_is_freed_before_its_queue_pair() {
+    let Some(place) = place() else { return };
+    let _alone = ALONE.lock().await;
+    let before = process::pinned_bytes();
+    let pair = UnconnectedQueuePair::build(&place, Posting::Inline).unwrap();
+    let mut slots = pool::register(&pair, MemoryAccess::Remote, 0, CHUNK, DEPTH, false).unwrap();
+    let all = process::pinned_bytes();
+    assert!(all >= before + u64::from(DEPTH) * CHUNK as u64, "{all}");
+    // A renewal copies a slot to the heap, and a failure drops a slot.
+    slots[0].unpin();
+    drop(slots.pop());
+    assert_eq!(process::pinned_bytes(), all);
+    // A user may hold a slot for longer than the link lives.
+    drop(pair);
+    let held = process::pinned_bytes() - before;
+    assert!(
+        (CHUNK as u64 * 2..CHUNK as u64 * 3).contains(&held),
+        "{held}"
+    );
+    drop(slots);
+    assert_eq!(process::pinned_bytes(), before);
+}
+
+/// A peer that has the key, and writes what it wants into the slots of the other end.
+struct HostilePeer {
+    link: Link,
+    slots: Vec<SlotToken>,
+}
+
+impl HostilePeer {
+    /// Writes `region` into slot 0, whether that slot is granted or not.
+    async fn write(&self, region: Region) {
+        let mut write = self.link.write(region, HEADER_BYTES + CHUNK, self.slots[0]);
+        let completion = poll_fn(|cx| write.poll(cx)).await;
+        completion.result.unwrap();
+    }
+}
+
+/// Returns a region that has a frame, the first of its stream, whose payload is all `value`.
+fn frame(pair: &UnconnectedQueuePair, value: u8) -> Region {
+    let payload = vec![value; CHUNK];
+    let header = Chain::new(SEED).seal(0, &payload);
+    let bytes = HEADER_BYTES + CHUNK;
+    let mut region = pair.register(bytes, MemoryAccess::Local).unwrap();
+    region.bytes_mut()[..HEADER_BYTES].copy_from_slice(&header.encode());
+    region.bytes_mut()[HEADER_BYTES..bytes].copy_from_slice(&payload);
+    region
+}
+
+/// Returns a chunk of ones that was verified and lent to the user, after the peer has overwritten its slot with twos.
+async fn rewritten(place: QueuePairConfig, copies: bool) -> Bytes {
+    let plan = LinkPlan {
+        name: String::new(),
+        remedy: "",
+        place: place.clone(),
+        direction: Direction::Receive,
+        chunk_bytes: CHUNK,
+        depth: DEPTH,
+        renew_after: u64::MAX,
+        posting: Posting::Inline,
+        copies,
+    };
+    let ours = plan.open(0).unwrap();
+    let pair = UnconnectedQueuePair::build(&place, Posting::Inline).unwrap();
+    let [ones, twos] = [1, 2].map(|value| frame(&pair, value));
+    let LinkOffer { endpoint, slots } = ours.part();
+    let theirs = LinkOffer {
+        endpoint: pair.endpoint(),
+        slots: Vec::new(),
+    };
+    let (_, receive) = ours.connect(theirs).await.unwrap().into_links();
+    let link = pair.connect(endpoint).await.unwrap();
+    let peer = HostilePeer { link, slots };
+
+    let state = State::new("hostB".to_owned(), Direction::Receive, 2);
+    let renewal = Arc::new(Renewal::new(Arc::clone(&state), u64::MAX));
+    let path = RdmaReceive::new(receive.unwrap(), renewal);
+    let lane = SharedRecvLane::new(path, DEPTH, SEED, Faults::default());
+    lane.grant_all(&state);
+    peer.write(ones).await;
+    let next = |cx: &mut Context<'_>| match lane.lock().next(&state, cx) {
+        Some(chunk) => Poll::Ready(chunk),
+        None => Poll::Pending,
+    };
+    let chunk = poll_fn(next).await;
+    let bytes = lane.lock().lend(&state, chunk);
+    peer.write(twos).await;
+    bytes
+}
+
+#[tokio::test]
+async fn a_peer_cannot_change_a_chunk_that_was_copied() {
+    let Some(place) = place() else { return };
+    let _alone = ALONE.lock().await;
+    let lent = rewritten(place.clone(), false).await;
+    assert!(
+        lent == vec![2; CHUNK],
+        "the peer did not rewrite the slot, so the test measures nothing"
+    );
+    let copied = rewritten(place, true).await;
+    assert!(copied == vec![1; CHUNK], "the peer changed the copy");
+}
