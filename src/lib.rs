@@ -105,8 +105,8 @@
 //!
 //! # What a stream promises
 //!
-//! - **Bytes in order, or an error.** Every chunk carries its offset and a digest that is chained to the digest of the
-//!   chunk before, and is verified before delivery. Only a FIN is an end of file. A peer that dies, drops its stream, or
+//! - **Bytes in order, or an error.** Every chunk carries its offset and a digest of its bytes and its offset, which is
+//!   verified before delivery. The FIN carries a digest over all digests. Only a FIN is an end of file. A peer that dies, drops its stream, or
 //!   loses its connection causes an [`Error`]; in the [`io::Error`](std::io::Error) of a tokio trait,
 //!   [`Error::from_io`] finds it.
 //! - **Memory is bounded.** Pools never grow ([`StreamConfig`]).

@@ -25,7 +25,7 @@ pub(crate) enum Message {
     Fin {
         /// The number of bytes of the direction.
         bytes: u64,
-        /// The digest of the last chunk.
+        /// The end of the chain of digests.
         digest: u64,
     },
     /// From the receiver of a direction: every byte has arrived and is verified.

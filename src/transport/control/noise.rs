@@ -78,7 +78,7 @@ fn builder<'a>(key: &'a Key, prologue: &'a [u8]) -> Builder<'a> {
 /// The keys of one connection after its handshake, both ways, with their message counters.
 pub(crate) struct Session {
     keys: TransportState,
-    /// The seeds of the digest chains of both directions, the dialer's first.
+    /// The seeds of the digests of both directions, the dialer's first.
     pub(crate) seeds: [u64; 2],
 }
 

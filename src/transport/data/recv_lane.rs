@@ -57,7 +57,7 @@ pub(crate) struct RecvLane<P: ReceivePath> {
 }
 
 impl<P: ReceivePath> SharedRecvLane<P> {
-    /// A lane with `depth` slots over `path`. The digest of its first chunk is chained to `seed`.
+    /// A lane with `depth` slots over `path`. Its digests are seeded with `seed`.
     pub(crate) fn new(path: P, depth: u32, seed: u64, faults: faults::Faults) -> Self {
         let lane = RecvLane {
             path,

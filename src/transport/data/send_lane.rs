@@ -92,7 +92,7 @@ impl<S: Slot> Filling<S> {
 }
 
 impl<P: SendPath> SharedSendLane<P> {
-    /// A lane over `path`. The digest of its first chunk is chained to `seed`.
+    /// A lane over `path`. Its digests are seeded with `seed`.
     pub(crate) fn new(path: P, seed: u64) -> Self {
         let lane = SendLane {
             path,
@@ -125,7 +125,7 @@ impl<P: SendPath> SharedSendLane<P> {
 }
 
 impl<P: SendPath> SendLane<P> {
-    /// Returns the number of bytes posted so far, and the digest of the last chunk.
+    /// Returns the number of bytes posted so far, and the end of the chain of digests.
     pub(crate) fn posted(&self) -> (u64, u64) {
         (self.chain.offset(), self.chain.digest())
     }

@@ -32,7 +32,7 @@ pub(super) enum Receiving {
     Absent,
     /// Bytes may follow.
     Open,
-    /// FIN has arrived, with the number of bytes and the digest of the last chunk.
+    /// FIN has arrived, with the number of bytes and the end of the chain of digests.
     Fin(u64, u64),
     /// Every byte has arrived and is verified; the reader has not taken all of them.
     Complete,
