@@ -32,7 +32,8 @@ fn bytes_per_second(chunk: &[u8]) -> f64 {
     let mut digest = 0;
     while start.elapsed() < ROUND {
         for _ in 0..BATCH {
-            // The seed is the digest before, as in a stream, so the processor cannot compute two digests in parallel.
+            // The seed is the digest before, so that the processor does not compute two digests in parallel: in a stream
+            // it reads and writes between them.
             digest = twox_hash::XxHash3_64::oneshot_with_seed(digest, black_box(chunk));
         }
         chunks += BATCH;

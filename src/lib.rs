@@ -105,13 +105,13 @@
 //!
 //! # What a stream promises
 //!
-//! - **Bytes in order, or an error.** Every chunk carries its offset and a digest that is chained to the digest of the
-//!   chunk before, and is verified before delivery. Only a FIN is an end of file. A peer that dies, drops its stream, or
+//! - **Bytes in order, or an error.** Every chunk carries its offset and a digest of its bytes and its offset, which is
+//!   verified before delivery. The FIN carries a digest over all digests. Only a FIN is an end of file. A peer that dies, drops its stream, or
 //!   loses its connection causes an [`Error`]; in the [`io::Error`](std::io::Error) of a tokio trait,
 //!   [`Error::from_io`] finds it.
 //! - **Memory is bounded.** Pools never grow ([`StreamConfig`]).
 //! - **A dead peer is detected**: at once if its process dies, within [`StreamConfig::timeout`] if its host dies. A peer
-//!   that pauses is not treated as dead.
+//!   that pauses is not treated as dead. A data connection that delivers nothing while the peer is alive is detected too.
 //! - **Strangers stay out.** A peer without the key gets no stream, and no pool is allocated for it.
 //! - **Cancelling loses no bytes.** Every future of a stream may be dropped at any time, as `select!` does. A read that is
 //!   dropped has taken no byte; a write that is dropped has either accepted its bytes or none of them. (`write_all` and

@@ -52,7 +52,7 @@ pub(super) fn closed() -> HandshakeFault {
     io::Error::new(io::ErrorKind::UnexpectedEof, "closed by the other end").into()
 }
 
-/// The dialer's side of the handshake. Returns the control connection, and the seeds of the digest chains, the sending
+/// The dialer's side of the handshake. Returns the control connection, and the seeds of the digests, the sending
 /// direction first.
 ///
 /// # Errors
@@ -100,7 +100,7 @@ pub(crate) struct Authenticated {
     pub(super) control: Control,
     /// The dialer's offer.
     pub(super) hello: Hello,
-    /// The seeds of the digest chains, this end's sending direction first.
+    /// The seeds of the digests, this end's sending direction first.
     pub(super) seeds: [u64; 2],
 }
 

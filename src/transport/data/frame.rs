@@ -1,4 +1,4 @@
-//! The frames of the data path: header, digest chain, and the rule of credits. Pure, no I/O.
+//! The frames of the data path: header, digests, and the rule of credits. Pure, no I/O.
 //!
 //! A chunk travels as one frame, header and payload side by side, into one slot of the receiver:
 //!
@@ -7,12 +7,21 @@
 //! | 0..4     | length | payload bytes, 1 to the chunk size agreed on                         |
 //! | 4..8     | slot   | the receiver's slot this frame was written to                        |
 //! | 8..16    | offset | bytes of this direction before the payload                           |
-//! | 16..24   | digest | xxh3-64 of the payload, seeded with the digest of the chunk before   |
-//! | 24..120  |        | zero: see [`HEADER_BYTES`]                                           |
+//! | 16..24   | digest | xxh3-64 of the payload, seeded with [`chunk_seed`]                   |
+//! | 24..40   | tag    | reserved for the tag of an encrypted payload: zero                   |
+//! | 40..120  |        | zero: see [`HEADER_BYTES`]                                           |
 //! | 120..128 | check  | xxh3-64 of bytes 0..120, so that a damaged length is detected       |
 //!
-//! All integers are little-endian. The first chunk's digest is seeded with a value that both ends derive from the
-//! handshake, a different one for each direction: a frame of another stream or of the other direction does not verify.
+//! All integers are little-endian.
+//!
+//! # Digests
+//!
+//! The digest of a chunk depends on its payload, on its offset, and on a seed that both ends derive from the handshake, a
+//! different one for each direction. So a chunk of another stream, of the other direction or of another offset does not
+//! verify, and chunks can be verified in any order and in parallel. The [chain](Chain) is a digest over these digests, in
+//! the order of the chunks. The FIN carries its end, so that a chunk which was left out or taken twice is found even if
+//! every other check fails to find it. The chain of an empty stream is the seed of the direction.
+//!
 //! The digests detect damage, not attacks: xxh3 is not a MAC.
 //!
 //! # Credits
@@ -28,7 +37,7 @@
 use twox_hash::XxHash3_64;
 
 /// The version of everything that crosses the network: preamble, handshake, messages and frames.
-pub(crate) const PROTOCOL_VERSION: u8 = 2;
+pub(crate) const PROTOCOL_VERSION: u8 = 3;
 
 /// The size of a header, in bytes.
 ///
@@ -56,7 +65,7 @@ pub(crate) struct Header {
     pub(crate) slot: u32,
     /// The number of bytes of this direction before the payload.
     pub(crate) offset: u64,
-    /// The digest of the payload, chained to the chunk before.
+    /// The digest of the payload, seeded with [`chunk_seed`].
     pub(crate) digest: u64,
 }
 
@@ -120,6 +129,12 @@ impl Header {
         }
     }
 
+    /// Returns the number of bytes of this direction up to the end of the payload.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn end(&self) -> u64 {
+        self.offset.saturating_add(u64::from(self.length))
+    }
+
     /// Returns the size of the whole frame.
     pub(crate) fn frame_bytes(&self) -> usize {
         HEADER_BYTES + self.length as usize
@@ -134,10 +149,26 @@ fn long(bytes: &[u8; HEADER_BYTES], at: usize) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
 
-/// The offset and digest of one direction. Sender and receiver each keep a chain from the same seed; the two are equal as
-/// long as every byte arrives.
+/// Returns the seed of the digest of the chunk at `offset`, in a direction whose seed is `seed`.
+///
+/// The factor is the odd number nearest to 2^64 divided by the golden ratio. Two offsets have different seeds, because a
+/// product with an odd number is unique; and seeds of neighbouring offsets differ in their high bits too. Short payloads
+/// need that: in its input of up to three bytes, xxh3 combines payload and seed only in the low 32 bits.
+fn chunk_seed(seed: u64, offset: u64) -> u64 {
+    seed ^ offset.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+/// Returns the digest of the chunk with this `payload` at `offset`, in a direction whose seed is `seed`. It depends on no
+/// other chunk.
+fn chunk_digest(seed: u64, offset: u64, payload: &[u8]) -> u64 {
+    XxHash3_64::oneshot_with_seed(chunk_seed(seed, offset), payload)
+}
+
+/// The offset of one direction, and the digest over the digests of its chunks. Sender and receiver each keep a chain from
+/// the same seed; the two are equal as long as every byte arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Chain {
+    seed: u64,
     offset: u64,
     digest: u64,
 }
@@ -146,6 +177,7 @@ impl Chain {
     /// Returns the chain before the first chunk.
     pub(crate) fn new(seed: u64) -> Self {
         Self {
+            seed,
             offset: 0,
             digest: seed,
         }
@@ -156,7 +188,7 @@ impl Chain {
         self.offset
     }
 
-    /// Returns the digest of the last chunk, which depends on every byte so far.
+    /// Returns the digest over the digests so far, which depends on every byte so far.
     pub(crate) fn digest(&self) -> u64 {
         self.digest
     }
@@ -164,7 +196,7 @@ impl Chain {
     /// Makes the header for the next payload, which has 1 to `u32::MAX` bytes.
     pub(crate) fn seal(&mut self, slot: u32, payload: &[u8]) -> Header {
         let length = u32::try_from(payload.len()).expect("a chunk is at most 64 MiB");
-        let digest = XxHash3_64::oneshot_with_seed(self.digest, payload);
+        let digest = chunk_digest(self.seed, self.offset, payload);
         let header = Header {
             length,
             slot,
@@ -184,7 +216,7 @@ impl Chain {
         if header.offset != self.offset || header.length as usize != payload.len() {
             return Err(Damage::Order);
         }
-        if XxHash3_64::oneshot_with_seed(self.digest, payload) != header.digest {
+        if chunk_digest(self.seed, self.offset, payload) != header.digest {
             return Err(Damage::Payload);
         }
         self.advance(header);
@@ -194,12 +226,14 @@ impl Chain {
     /// Adds a chunk to the chain without verifying it.
     pub(crate) fn advance(&mut self, header: &Header) {
         self.offset += u64::from(header.length);
-        self.digest = header.digest;
+        self.digest = XxHash3_64::oneshot_with_seed(self.digest, &header.digest.to_le_bytes());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -254,6 +288,91 @@ mod tests {
             prop_assert_eq!(there.verify(&header, &payload), Err(Damage::Payload));
             prop_assert_eq!(there, Chain::new(seed));
         }
+    }
+
+    #[test]
+    fn chunks_verify_in_any_order() {
+        let payloads = [b"first".to_vec(), b"second".to_vec(), b"third".to_vec()];
+        for (header, payload) in sealed(1, &payloads).iter().zip(&payloads).rev() {
+            let digest = chunk_digest(1, header.offset, payload);
+            assert_eq!(digest, header.digest);
+        }
+    }
+
+    #[test]
+    fn equal_chunks_at_different_places_have_different_digests() {
+        for length in [1, 2, 3, 4, 8, 9, 16, 17, 128, 240, 241, 5000] {
+            let payloads = vec![vec![0; length]; 300];
+            let headers = sealed(1, &payloads);
+            let digests: HashSet<_> = headers.iter().map(|header| header.digest).collect();
+            assert_eq!(digests.len(), payloads.len(), "{length}");
+        }
+    }
+
+    /// A chunk at the place of another one is found by its digest alone, even if its header names the place where it is.
+    #[test]
+    fn a_chunk_moved_to_another_place_is_found() {
+        let payloads = [b"one half".to_vec(), b"the rest".to_vec()];
+        let headers = sealed(1, &payloads);
+        for (here, there) in [(0, 1), (1, 0)] {
+            let mut chain = Chain::new(1);
+            chain.offset = headers[here].offset;
+            assert_eq!(
+                chain.verify(&headers[there], &payloads[there]),
+                Err(Damage::Order)
+            );
+            let moved = Header {
+                offset: headers[here].offset,
+                ..headers[there]
+            };
+            assert_eq!(chain.verify(&moved, &payloads[there]), Err(Damage::Payload));
+        }
+    }
+
+    #[test]
+    fn a_chunk_that_comes_twice_is_found() {
+        let payloads = [b"once".to_vec(), b"more".to_vec()];
+        let headers = sealed(1, &payloads);
+        let mut there = Chain::new(1);
+        there.verify(&headers[0], &payloads[0]).unwrap();
+        assert_eq!(there.verify(&headers[0], &payloads[0]), Err(Damage::Order));
+    }
+
+    #[test]
+    fn the_chain_depends_on_every_digest_and_on_their_order() {
+        let headers = sealed(1, &[b"same".to_vec(), b"size".to_vec()]);
+        let end = |order: &[Header]| {
+            let mut chain = Chain::new(1);
+            order.iter().for_each(|header| chain.advance(header));
+            chain.digest()
+        };
+        let [first, second] = headers[..] else {
+            panic!("two chunks");
+        };
+        let ends = [
+            end(&[first, second]),
+            end(&[second, first]),
+            end(&[first, first]),
+            end(&[second, second]),
+            end(&[first]),
+            end(&[]),
+        ];
+        let distinct: HashSet<_> = ends.iter().collect();
+        assert_eq!(distinct.len(), ends.len());
+        assert_eq!(end(&[]), 1, "an empty stream has the seed");
+    }
+
+    /// The numbers come from an independent implementation of xxh3. A change needs another version of the protocol.
+    #[test]
+    fn digests_are_those_of_this_version() {
+        let mut chain = Chain::new(7);
+        assert_eq!(chain.digest(), 7);
+        let first = chain.seal(0, b"hello, world\n");
+        assert_eq!(first.digest, 0xed73_a480_1d46_2fa4);
+        assert_eq!(chain.digest(), 0xd0bc_bb96_d74e_8165);
+        let second = chain.seal(0, b"goodbye\n");
+        assert_eq!(second.digest, 0x4060_8eb2_fd7e_ced9);
+        assert_eq!(chain.digest(), 0xe0a8_b365_9ded_7de2);
     }
 
     #[test]

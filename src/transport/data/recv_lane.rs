@@ -53,11 +53,11 @@ pub(crate) struct RecvLane<P: ReceivePath> {
     pub(super) withheld: Vec<u32>,
     lender: ChunkLender<P::Slot>,
     broken: bool,
-    faults: faults::Faults,
+    pub(super) faults: faults::Faults,
 }
 
 impl<P: ReceivePath> SharedRecvLane<P> {
-    /// A lane with `depth` slots over `path`. The digest of its first chunk is chained to `seed`.
+    /// A lane with `depth` slots over `path`. Its digests are seeded with `seed`.
     pub(crate) fn new(path: P, depth: u32, seed: u64, faults: faults::Faults) -> Self {
         let lane = RecvLane {
             path,
@@ -144,6 +144,9 @@ impl<P: ReceivePath> RecvLane<P> {
                 state.fail(Failure::Fault(fault));
             }
             if self.broken || self.ready.len() >= enough || !state.receives() {
+                return;
+            }
+            if self.faults.loses_completions() {
                 return;
             }
             match self.path.poll_frame(cx) {

@@ -34,6 +34,7 @@ pub(crate) struct SendLane<P: SendPath> {
     /// The number of slots that the user holds.
     lent: usize,
     broken: bool,
+    faults: faults::Faults,
 }
 
 /// A slot that is being filled.
@@ -92,8 +93,8 @@ impl<S: Slot> Filling<S> {
 }
 
 impl<P: SendPath> SharedSendLane<P> {
-    /// A lane over `path`. The digest of its first chunk is chained to `seed`.
-    pub(crate) fn new(path: P, seed: u64) -> Self {
+    /// A lane over `path`. Its digests are seeded with `seed`.
+    pub(crate) fn new(path: P, seed: u64, faults: faults::Faults) -> Self {
         let lane = SendLane {
             path,
             chain: Chain::new(seed),
@@ -101,6 +102,7 @@ impl<P: SendPath> SharedSendLane<P> {
             filling: None,
             lent: 0,
             broken: false,
+            faults,
         };
         Self {
             lane: Mutex::new(lane),
@@ -125,7 +127,7 @@ impl<P: SendPath> SharedSendLane<P> {
 }
 
 impl<P: SendPath> SendLane<P> {
-    /// Returns the number of bytes posted so far, and the digest of the last chunk.
+    /// Returns the number of bytes posted so far, and the end of the chain of digests.
     pub(crate) fn posted(&self) -> (u64, u64) {
         (self.chain.offset(), self.chain.digest())
     }
@@ -149,7 +151,7 @@ impl<P: SendPath> SendLane<P> {
         all: bool,
     ) -> Poll<Result<(), Error>> {
         loop {
-            if self.broken {
+            if self.broken || (self.faults.loses_completions() && self.path.in_flight() > 0) {
                 return Poll::Pending;
             }
             let progress = match self.path.poll_complete(cx, || state.take_credit()) {

@@ -16,7 +16,8 @@ use crate::transport::{
     data::frame::{Chain, HEADER_BYTES, Header},
 };
 
-/// A header that is decoded encodes to the same bytes, and a payload verifies only with the header that was made for it.
+/// A header that is decoded encodes to the same bytes, and a payload verifies only with the header that was made for it,
+/// at the place that it was made for.
 pub fn header(data: &[u8]) {
     let Some((header, payload)) = data.split_first_chunk::<HEADER_BYTES>() else {
         return;
@@ -30,8 +31,17 @@ pub fn header(data: &[u8]) {
         }
     }
     if !payload.is_empty() {
-        let sealed = Chain::new(1).seal(0, payload);
-        assert_eq!(Chain::new(1).verify(&sealed, payload), Ok(()));
+        let mut sender = Chain::new(1);
+        let sealed = [sender.seal(0, payload), sender.seal(0, payload)];
+        let mut receiver = Chain::new(1);
+        assert_eq!(receiver.verify(&sealed[0], payload), Ok(()));
+        let moved = Header {
+            offset: sealed[1].offset,
+            ..sealed[0]
+        };
+        assert!(receiver.verify(&moved, payload).is_err());
+        assert_eq!(receiver.verify(&sealed[1], payload), Ok(()));
+        assert_eq!(receiver, sender);
     }
 }
 

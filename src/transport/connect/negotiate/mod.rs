@@ -48,7 +48,7 @@ pub(crate) struct Negotiated {
     pub(crate) data: DataCarrier,
     /// What both ends agreed on.
     pub(crate) agreement: Agreement,
-    /// The seeds of the digest chains, this end's sending direction first.
+    /// The seeds of the digests, this end's sending direction first.
     pub(crate) seeds: [u64; 2],
     /// The name of the peer, for messages to the user.
     pub(crate) peer: String,

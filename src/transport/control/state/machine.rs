@@ -32,7 +32,7 @@ pub(super) enum Receiving {
     Absent,
     /// Bytes may follow.
     Open,
-    /// FIN has arrived, with the number of bytes and the digest of the last chunk.
+    /// FIN has arrived, with the number of bytes and the end of the chain of digests.
     Fin(u64, u64),
     /// Every byte has arrived and is verified; the reader has not taken all of them.
     Complete,
@@ -227,7 +227,7 @@ impl StreamMachine {
     /// Handles a message of the peer. The error says which rule the message breaks.
     pub(super) fn receive(&mut self, message: Message) -> Result<(), &'static str> {
         match message {
-            Message::Ping => {}
+            Message::Ping { .. } => {}
             Message::Credit(_) if self.sending == Sending::Absent => return Err(UNASKED_CREDIT),
             Message::Credit(slots) => {
                 if self.credits.add(slots)? {

@@ -15,7 +15,10 @@ fn machine() -> StreamMachine {
 
 fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
-        Just(Message::Ping),
+        Just(Message::Ping {
+            sent: 1,
+            received: 2
+        }),
         (0..DEPTH).prop_map(|slot| Message::Credit(vec![slot])),
         Just(Message::Fin {
             bytes: 3,
