@@ -1,5 +1,6 @@
 //! A peer without the key cannot connect, and cannot keep a peer with the key from connecting.
 
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::{net::SocketAddr, time::Duration};
