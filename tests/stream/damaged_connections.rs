@@ -17,8 +17,8 @@ use crate::support::{
 
 pub(crate) const WAYS: [Towards; 2] = [Towards::Acceptor, Towards::Dialer];
 
-/// The bytes that the dialer sends on the data connection before its first frame: preamble and token.
-const DATA_PROLOGUE_BYTES: u64 = 8 + 32;
+/// The bytes that the dialer sends on the data connection before its first frame: preamble, label and proof.
+const DATA_PROLOGUE_BYTES: u64 = 8 + 16 + 32;
 
 /// The length of the header before the payload of each frame.
 const HEADER_BYTES: u64 = 128;
@@ -287,10 +287,7 @@ async fn shaken(plan: Plan) -> Result<()> {
     let proxy = Proxy::start(listener.local_addr(), Some(plan));
     let serving = tokio::spawn(async move {
         loop {
-            // `accept` may report a peer that has the key and failed in the handshake.
-            let Ok(mut stream) = listener.accept().await else {
-                continue;
-            };
+            let mut stream = listener.accept().await?;
             let end = Pattern::new(57).drain(&mut stream, 0).await?;
             if matches!(end, End::Eof(1000)) {
                 stream.confirm()?;

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 /// Returns the number of threads of this process.
 pub(crate) fn threads() -> usize {
     entries("/proc/self/task")
@@ -11,6 +13,17 @@ pub(crate) fn threads() -> usize {
 pub(crate) fn descriptors() -> usize {
     // Every count includes the descriptor that reads the directory.
     entries("/proc/self/fd")
+}
+
+/// Raises the limit of open descriptors of this process as far as it may, and returns it.
+pub(crate) fn raise_descriptor_limit() -> u64 {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, raised).expect("every process may raise it up to its hard limit");
+    maximum.unwrap_or(u64::MAX)
 }
 
 /// Returns the resident memory that this process has written to, in bytes. The pages of the program file do not

@@ -7,7 +7,10 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 
-use super::negotiate::{self, Negotiated};
+use super::{
+    handshake::FirstMessage,
+    negotiate::{self, Negotiated},
+};
 use crate::{
     Error, HandshakeFault, Key, StreamConfig,
     config::LONGEST_LIMIT,
@@ -15,7 +18,7 @@ use crate::{
 };
 
 /// The pause between two rounds of attempts. It is short, because most often the acceptor is being started at the same time.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// The time limit for one address, so that one dead address does not keep a host from being reached.
 const ADDRESS_LIMIT: Duration = Duration::from_secs(1);
@@ -23,6 +26,9 @@ const ADDRESS_LIMIT: Duration = Duration::from_secs(1);
 /// Connects to the acceptor at `host` and `port`, trying every address of the host again and
 /// again for [`StreamConfig::connect_timeout`]. `host` is a name, an IPv4 address or an IPv6
 /// address without brackets.
+///
+/// A connection that breaks before the stream exists is tried again for as long: an acceptor to which many strangers
+/// connect closes some connections before it has seen whether they have the key.
 ///
 /// # Errors
 ///
@@ -46,7 +52,7 @@ pub async fn connect(
         let mut last = None;
         for address in &addresses {
             match attempt(*address, host, key, config, deadline).await {
-                Ok(negotiated) => return Stream::start(negotiated, config),
+                Ok(negotiated) => return Ok(Stream::start(negotiated, config)?.granted()),
                 Err(DialError::Final(fault)) => {
                     return Err(Error::Handshake {
                         peer: host.to_owned(),
@@ -98,6 +104,7 @@ async fn attempt(
     config: &StreamConfig,
     deadline: Instant,
 ) -> Result<Negotiated, DialError> {
+    let first = FirstMessage::new(key);
     let limit = deadline.min(Instant::now() + ADDRESS_LIMIT);
     let socket = match timeout_at(limit, TcpStream::connect(address)).await {
         Ok(Ok(socket)) => socket,
@@ -106,7 +113,7 @@ async fn attempt(
     };
     let limit = config.handshake_timeout;
     // Boxed: it is many times larger than the rest of `connect`.
-    let dialing = Box::pin(negotiate::dial(socket, host, key, config));
+    let dialing = Box::pin(negotiate::dial(socket, host, first, config));
     match timeout(limit, dialing).await {
         Ok(Ok(negotiated)) => Ok(negotiated),
         Ok(Err(HandshakeFault::Broken(error))) if Instant::now() + PAUSE < deadline => {

@@ -25,7 +25,7 @@ use crate::{
         control::{
             codec::{Codec, Control, ControlError},
             message::{Hello, Message},
-            noise::{self, HANDSHAKE_BYTES, Initiator},
+            noise::{self, HANDSHAKE_BYTES, Initiator, Responder},
             task,
         },
         data::frame::PROTOCOL_VERSION,
@@ -52,6 +52,23 @@ pub(super) fn closed() -> HandshakeFault {
     io::Error::new(io::ErrorKind::UnexpectedEof, "closed by the other end").into()
 }
 
+/// A dialer's first message, made before it connects: the message follows the connection at once, so that the acceptor
+/// does not take the dialer for a silent stranger.
+pub(crate) struct FirstMessage {
+    initiator: Initiator,
+    bytes: Vec<u8>,
+}
+
+impl FirstMessage {
+    /// Makes the preamble and the first message of a dialer with `key`.
+    pub(crate) fn new(key: &Key) -> Self {
+        let preamble = Preamble::encode(PreambleKind::Control);
+        let (initiator, first) = Initiator::start(key, &preamble);
+        let bytes = [&preamble[..], &first].concat();
+        Self { initiator, bytes }
+    }
+}
+
 /// The dialer's side of the handshake. Returns the control connection, and the seeds of the digests, the sending
 /// direction first.
 ///
@@ -60,13 +77,11 @@ pub(super) fn closed() -> HandshakeFault {
 /// When the acceptor does not have the key, has another version, or is not rdpipe.
 pub(crate) async fn initiate(
     mut socket: TcpStream,
-    key: &Key,
+    first: FirstMessage,
 ) -> Result<(Control, [u64; 2]), HandshakeFault> {
     socket.set_nodelay(true)?;
-    let preamble = Preamble::encode(PreambleKind::Control);
-    let (initiator, first) = Initiator::start(key, &preamble);
-    socket.write_all(&[&preamble[..], &first].concat()).await?;
-    let session = read_reply(&mut socket, initiator).await?;
+    socket.write_all(&first.bytes).await?;
+    let session = read_reply(&mut socket, first.initiator).await?;
     let seeds = session.seeds;
     Ok((Framed::new(socket, Codec(session)), seeds))
 }
@@ -104,32 +119,17 @@ pub(crate) struct Authenticated {
     pub(super) seeds: [u64; 2],
 }
 
-/// The acceptor's side of the handshake, until the dialer is authenticated. `preamble` has been read from the connection
-/// already.
+/// The acceptor's side of the handshake, from the dialer's first message, which verified, until the dialer is
+/// authenticated.
 ///
 /// # Errors
 ///
 /// The fault of a dialer without the key, or of the network. The user of a listener is not told.
-pub(crate) async fn authenticate(
+pub(super) async fn answer(
     mut socket: TcpStream,
-    preamble: [u8; PREAMBLE_BYTES],
-    key: &Key,
+    responder: Responder,
 ) -> Result<Authenticated, HandshakeFault> {
-    // Before anything else is read: the version decides how much follows.
-    let theirs = Preamble::decode(preamble).map_or(PROTOCOL_VERSION, |p| p.version);
-    if theirs != PROTOCOL_VERSION {
-        refuse(socket, PreambleKind::WrongVersion).await;
-        return Err(HandshakeFault::Version {
-            ours: PROTOCOL_VERSION,
-            theirs,
-        });
-    }
-    let mut first = [0; HANDSHAKE_BYTES];
-    socket.read_exact(&mut first).await?;
-    let Ok((session, reply)) = noise::respond(key, &preamble, &first) else {
-        refuse(socket, PreambleKind::WrongKey).await;
-        return Err(HandshakeFault::Key);
-    };
+    let (session, reply) = responder.reply();
     socket
         .write_all(&[&Preamble::encode(PreambleKind::Reply)[..], &reply].concat())
         .await?;
@@ -145,7 +145,8 @@ pub(crate) async fn authenticate(
     }
 }
 
-async fn refuse(mut socket: TcpStream, kind: PreambleKind) {
+/// Tells a dialer why it gets no stream, and closes the connection.
+pub(super) async fn refuse(mut socket: TcpStream, kind: PreambleKind) {
     if socket.write_all(&Preamble::encode(kind)).await.is_ok() {
         task::close(socket).await;
     }

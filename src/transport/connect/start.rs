@@ -37,7 +37,8 @@ use crate::{
 };
 
 impl Stream {
-    /// Makes the halves, starts the tasks, and grants the peer its slots.
+    /// Makes the halves, and starts the tasks. The peer gets no slots before
+    /// [`granted`](Self::granted): a stream that waits for its program costs no memory for data.
     pub(crate) fn start(negotiated: Negotiated, config: &StreamConfig) -> Result<Self, Error> {
         let Negotiated {
             control,
@@ -140,7 +141,7 @@ fn keep_alive(socket: &TcpStream) -> io::Result<()> {
     SockRef::from(socket).set_tcp_keepalive(&times)
 }
 
-/// Makes what the halves of a stream share, and grants all slots to the peer.
+/// Makes what the halves of a stream share.
 fn share<D: DataPath>(
     state: &Arc<State>,
     (send, receive): (Option<D::Send>, Option<D::Receive>),
@@ -149,16 +150,12 @@ fn share<D: DataPath>(
     config: &StreamConfig,
 ) -> Arc<Shared<D>> {
     let receiver = |path| SharedRecvLane::new(path, depth, seeds[1], faults(config));
-    let shared = Shared {
+    Arc::new(Shared {
         state: Arc::clone(state),
         send_lane: send.map(|path| SharedSendLane::new(path, seeds[0], faults(config))),
         recv_lane: receive.map(receiver),
         attended: AtomicWaker::new(),
-    };
-    if let Some(recv_lane) = &shared.recv_lane {
-        recv_lane.grant_all(state);
-    }
-    Arc::new(shared)
+    })
 }
 
 /// Makes the halves, and starts their steward.

@@ -6,7 +6,11 @@
 //! decrypt a recording. A replayed first message gets an answer, but its sender does not know the session keys:
 //! only a message under those keys authenticates.
 
-use snow::{Builder, HandshakeState, TransportState};
+use snow::{
+    Builder, HandshakeState, TransportState,
+    params::HashChoice,
+    resolvers::{CryptoResolver, DefaultResolver},
+};
 
 use super::message::{MAX_MESSAGE_BYTES, Message};
 use crate::key::Key;
@@ -49,21 +53,40 @@ impl Initiator {
     }
 }
 
-/// Checks a dialer's first message, and makes the acceptor's reply and session.
+/// Checks a dialer's first message. The check costs a few microseconds of hashing; the answer,
+/// [`Responder::reply`], costs many times more.
 ///
 /// # Errors
 ///
 /// When the message was not made with the same key.
-pub(crate) fn respond(
-    key: &Key,
-    prologue: &[u8],
-    first: &[u8],
-) -> Result<(Session, [u8; HANDSHAKE_BYTES]), Unverified> {
+pub(crate) fn respond(key: &Key, prologue: &[u8], first: &[u8]) -> Result<Responder, Unverified> {
     let mut state = builder(key, prologue).build_responder().expect(COMPLETE);
     state.read_message(first, &mut []).map_err(|_| Unverified)?;
-    let mut reply = [0; HANDSHAKE_BYTES];
-    state.write_message(&[], &mut reply).expect(FITS);
-    Ok((Session::new(state), reply))
+    Ok(Responder(state))
+}
+
+/// The accepting end, after it has verified the dialer's first message.
+pub(crate) struct Responder(HandshakeState);
+
+impl Responder {
+    /// Makes the acceptor's reply and session, with two multiplications on the curve.
+    pub(crate) fn reply(mut self) -> (Session, [u8; HANDSHAKE_BYTES]) {
+        let mut reply = [0; HANDSHAKE_BYTES];
+        self.0.write_message(&[], &mut reply).expect(FITS);
+        (Session::new(self.0), reply)
+    }
+}
+
+/// The size of a [`keyed_digest`].
+pub(crate) const DIGEST_BYTES: usize = 32;
+
+/// Returns the HMAC-BLAKE2s of `data` under `secret`, which only an end that has `secret` can compute.
+pub(crate) fn keyed_digest(secret: &[u8; 32], data: &[u8]) -> [u8; DIGEST_BYTES] {
+    let hash = DefaultResolver.resolve_hash(&HashChoice::Blake2s);
+    let mut digest = [0; DIGEST_BYTES];
+    hash.expect("the pattern of the handshake has the same hash")
+        .hmac(secret, data, &mut digest);
+    digest
 }
 
 const COMPLETE: &str = "pattern, key and prologue are all that this pattern needs";
@@ -152,7 +175,7 @@ mod tests {
 
     fn pair(ours: &Key, theirs: &Key) -> Result<(Session, Session), Unverified> {
         let (initiator, first) = Initiator::start(ours, b"prologue");
-        let (acceptor, reply) = respond(theirs, b"prologue", &first)?;
+        let (acceptor, reply) = respond(theirs, b"prologue", &first)?.reply();
         Ok((initiator.finish(&reply)?, acceptor))
     }
 
@@ -183,14 +206,23 @@ mod tests {
         assert!(respond(&key, b"version 2", &first).is_err());
     }
 
+    /// Python's `hmac` with `hashlib.blake2s` returns the same bytes.
+    #[test]
+    fn a_keyed_digest_is_hmac_blake2s() {
+        let secret = std::array::from_fn(|at| u8::try_from(at).unwrap());
+        let digest = keyed_digest(&secret, b"data");
+        let expected = "45d04ca12cc44ade40f47bbdd8afb903809f5495b3fa3b3576c93588fba314ce";
+        assert_eq!(data_encoding::HEXLOWER.encode(&digest), expected);
+    }
+
     #[test]
     fn a_replayed_first_message_cannot_go_on() {
         let key = fresh();
         let (initiator, first) = Initiator::start(&key, b"");
-        let (_, reply) = respond(&key, b"", &first).unwrap();
+        let (_, reply) = respond(&key, b"", &first).unwrap().reply();
         let mut recorded = initiator.finish(&reply).unwrap();
         let recorded_hello = recorded.seal(&Message::FinAck);
-        let (mut replayed, _) = respond(&key, b"", &first).unwrap();
+        let (mut replayed, _) = respond(&key, b"", &first).unwrap().reply();
         assert_eq!(replayed.open(&recorded_hello), Err(Unopened::Damaged));
     }
 }

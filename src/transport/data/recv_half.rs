@@ -38,6 +38,13 @@ impl<D: DataPath> RecvHalf<D> {
         }
     }
 
+    /// Grants the peer all slots, at the start of the stream.
+    pub(crate) fn grant_all(&self) {
+        if let Some(recv_lane) = &self.shared.recv_lane {
+            recv_lane.grant_all(&self.shared.state);
+        }
+    }
+
     /// Returns the unread rest of the current chunk; empty at the end of the stream.
     pub(crate) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<&[u8], Error>> {
         if self.current.is_none() {

@@ -80,6 +80,8 @@ fn key() -> &'static Key {
 /// Returns the acceptor's codec after a successful handshake.
 fn codec(key: &Key) -> Codec {
     let (_, first) = Initiator::start(key, b"");
-    let (session, _) = noise::respond(key, b"", &first).expect("the same key");
+    let (session, _) = noise::respond(key, b"", &first)
+        .expect("the same key")
+        .reply();
     Codec(session)
 }

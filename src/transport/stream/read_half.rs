@@ -40,6 +40,11 @@ impl ReadHalf {
         Self { half, info }
     }
 
+    /// Grants the peer all slots, at the start of the stream.
+    pub(super) fn grant_all(&self) {
+        either!(&self.half, half => half.grant_all());
+    }
+
     pub(super) fn info(&self) -> &Arc<StreamInfo> {
         &self.info
     }

@@ -55,6 +55,12 @@ impl Stream {
         Self { recv, send }
     }
 
+    /// Grants the peer all slots, and returns the stream: its program has it from now on.
+    pub(crate) fn granted(self) -> Self {
+        self.recv.grant_all();
+        self
+    }
+
     pub(super) fn info(&self) -> &Arc<StreamInfo> {
         self.recv.info()
     }

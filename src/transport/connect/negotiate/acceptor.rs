@@ -11,7 +11,10 @@ use super::{
 use crate::{
     Error, HandshakeFault, StreamConfig,
     transport::{
-        connect::handshake::{Authenticated, closed},
+        connect::{
+            data_proof,
+            handshake::{Authenticated, closed},
+        },
         control::{
             codec::Control,
             message::{Hello, Message, Token, Welcome},
@@ -21,7 +24,7 @@ use crate::{
 };
 
 /// Negotiates a stream with an authenticated dialer, within the time limit of a handshake. `data_connection` waits for the
-/// connection that presents a token. After a failure this end holds no memory for the dialer any more.
+/// connection that proves that it has a token. After a failure this end holds no memory for the dialer any more.
 ///
 /// # Errors
 ///
@@ -84,7 +87,7 @@ where
     if let Err(reason) = &way {
         fall_back(config.transport, hello.transport, reason.clone())?;
     }
-    let token = Token(random());
+    let token = Token(data_proof::random());
     let data = data_connection(token.clone());
     let answer = Welcome {
         terms,
@@ -132,10 +135,4 @@ async fn bring_data(
     };
     control.send(Message::Ready).await?;
     Ok(data)
-}
-
-fn random() -> [u8; 32] {
-    let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).expect("the system has random numbers once it has booted");
-    bytes
 }

@@ -1,18 +1,24 @@
 //! The dialer's side of a negotiation.
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, time::Duration};
 
 use futures::{SinkExt, StreamExt};
-use tokio::{io::AsyncWriteExt, net::TcpStream};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{Instant, sleep},
+};
 
 use super::{
     DataCarrier, Negotiated, abort_negotiation, fall_back, local_transports::LocalTransports,
 };
 use crate::{
-    HandshakeFault, Key, StreamConfig,
+    HandshakeFault, StreamConfig,
     transport::{
         connect::{
-            handshake::{self, closed},
+            data_proof::{self, CHALLENGE_BYTES},
+            dial::PAUSE,
+            handshake::{self, FirstMessage, closed},
             preamble::{Preamble, PreambleKind},
         },
         control::{
@@ -27,11 +33,11 @@ use crate::{
 pub(crate) async fn dial(
     socket: TcpStream,
     peer: &str,
-    key: &Key,
+    first: FirstMessage,
     config: &StreamConfig,
 ) -> Result<Negotiated, HandshakeFault> {
     let address = socket.peer_addr()?;
-    let (mut control, seeds) = handshake::initiate(socket, key).await?;
+    let (mut control, seeds) = handshake::initiate(socket, first).await?;
     let (ours, means) = (terms::local_terms(config), LocalTransports::detect(config));
     let hello = Hello {
         terms: ours.clone(),
@@ -50,7 +56,7 @@ pub(crate) async fn dial(
         Ok(ends) => DataCarrier::Rdma(Box::new(ends)),
         Err(reason) => {
             let reason = fall_back(config.transport, welcome.transport, reason)?;
-            match dial_data(&mut control, address, &welcome.token).await {
+            match dial_data(&mut control, address, &welcome.token, config).await {
                 Ok(socket) => means.tcp(socket, reason),
                 Err(fault) => {
                     abort_negotiation(control, &fault).await;
@@ -73,18 +79,47 @@ async fn dial_data(
     control: &mut Control,
     address: SocketAddr,
     token: &Token,
+    config: &StreamConfig,
 ) -> Result<TcpStream, HandshakeFault> {
-    let data = open_data(address, token).await?;
+    let data = tokio::select! {
+        biased;
+        message = control.next() => return Err(match message.ok_or_else(closed)?? {
+            Message::Abort { reason, .. } => HandshakeFault::Refused(reason),
+            _ => HandshakeFault::Protocol("a message before the data connection"),
+        }),
+        data = open_data(address, token, config.connect_timeout) => data?,
+    };
     await_ready(control, &data).await?;
     Ok(data)
 }
 
-async fn open_data(address: std::net::SocketAddr, token: &Token) -> io::Result<TcpStream> {
-    let mut data = TcpStream::connect(address).await?;
+/// Opens the data connection, and proves that it belongs to the stream. The acceptor may push the connection out before
+/// it has read whose it is; then this tries again for `limit`.
+async fn open_data(address: SocketAddr, token: &Token, limit: Duration) -> io::Result<TcpStream> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let mut data = TcpStream::connect(address).await?;
+        match read_challenge(&mut data, token).await {
+            Ok(challenge) => {
+                data.write_all(&data_proof::proof(token, &challenge))
+                    .await?;
+                return Ok(data);
+            }
+            Err(error) if Instant::now() + PAUSE >= deadline => return Err(error),
+            Err(_) => sleep(PAUSE).await,
+        }
+    }
+}
+
+/// Tells the acceptor which stream the connection is for, and reads its challenge.
+async fn read_challenge(data: &mut TcpStream, token: &Token) -> io::Result<[u8; CHALLENGE_BYTES]> {
     data.set_nodelay(true)?;
-    data.write_all(&[&Preamble::encode(PreambleKind::Data)[..], &token.0].concat())
-        .await?;
-    Ok(data)
+    let preamble = Preamble::encode(PreambleKind::Data);
+    let opening = [&preamble[..], &data_proof::label(token)].concat();
+    data.write_all(&opening).await?;
+    let mut challenge = [0; CHALLENGE_BYTES];
+    data.read_exact(&mut challenge).await?;
+    Ok(challenge)
 }
 
 /// Waits until the acceptor has the data connection, or either connection ends.

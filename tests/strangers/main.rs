@@ -1,105 +1,40 @@
 //! A peer without the key cannot connect, and cannot keep a peer with the key from connecting.
 
+mod backlog;
+mod crowds;
+mod distance;
+mod house;
+#[path = "../support/mod.rs"]
 mod support;
+mod tokens;
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::{FutureExt, future::join_all};
-use rdpipe::{Error, HandshakeFault, Key, Listener, StreamConfig, connect};
+use rdpipe::{Error, HandshakeFault, Key, StreamConfig, connect};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::Mutex,
     time::{Instant, timeout},
 };
 
-use crate::support::{
-    ends, process,
-    proxy::{Connection, Proxy},
-    random::Random,
-    waiting::{generous, limit, patience, within},
+use crate::{
+    house::{House, SLACK_BYTES, alone, hung_up},
+    support::{
+        process,
+        proxy::{Connection, Proxy},
+        random::Random,
+        waiting::{generous, limit, patience},
+    },
 };
-
-/// A lock that makes the tests run one at a time, because each measures the memory of the process.
-static ALONE: Mutex<()> = Mutex::const_new(());
-
-/// The memory that connections without the key may cost, in bytes: sockets and tasks, and what the allocator keeps for
-/// reuse.
-const SLACK_BYTES: u64 = 8 << 20;
-
-/// A listener with its address, key and configuration.
-struct House {
-    listener: Listener,
-    address: SocketAddr,
-    key: Key,
-    config: StreamConfig,
-}
-
-impl House {
-    fn open() -> Result<Self> {
-        Self::with_patience(StreamConfig::default().handshake_timeout)
-    }
-
-    fn with_patience(handshake_timeout: Duration) -> Result<Self> {
-        let mut config = StreamConfig::default();
-        (config.chunk_bytes, config.depth) = (16 << 10, 4);
-        config.handshake_timeout = handshake_timeout;
-        let (listener, key) = ends::listener(config.clone())?;
-        Ok(Self {
-            address: listener.local_addr(),
-            listener,
-            key,
-            config,
-        })
-    }
-
-    async fn stranger(&self) -> Result<TcpStream> {
-        Ok(TcpStream::connect(self.address).await?)
-    }
-
-    /// Connects with the right key, and checks that this peer is the first one that `accept` returns.
-    async fn serves_the_right_peer(&mut self) -> Result<()> {
-        self.serves_through(self.address.port()).await
-    }
-
-    async fn serves_through(&mut self, port: u16) -> Result<()> {
-        let dialing = connect("127.0.0.1", port, &self.key, &self.config);
-        let (dialed, accepted) = tokio::join!(dialing, self.listener.accept());
-        let accepted = accepted.context("accept() reports a peer without the key")?;
-        let (mut here, mut there) = (dialed.context("the right peer")?, accepted);
-        here.write_all(b"it is me").await?;
-        here.shutdown().await?;
-        let mut said = String::new();
-        there.read_to_string(&mut said).await?;
-        ensure!(said == "it is me", "{said:?}");
-        there.shutdown().await?;
-        ensure!(here.read(&mut [0]).await? == 0, "no end");
-        tokio::join!(here.close(), there.close());
-        ensure!(
-            self.listener.accept().now_or_never().is_none(),
-            "another peer was accepted"
-        );
-        Ok(())
-    }
-}
-
-/// Runs `body` while no other test runs, and checks that the memory of the process stays within bounds.
-async fn alone(name: &str, body: impl Future<Output = Result<()>>) -> Result<()> {
-    let _alone = ALONE.lock().await;
-    let before = process::resident_bytes();
-    within(generous(), name, body).await?;
-    let grown = process::resident_bytes().saturating_sub(before);
-    ensure!(grown < SLACK_BYTES, "{name}: {grown} more bytes resident");
-    Ok(())
-}
 
 macro_rules! strangers {
     ($($(#[$doc:meta])* $name:ident($house:ident) $body:block)*) => { $(
         $(#[$doc])*
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() -> Result<()> {
-            alone(stringify!($name), async {
+            alone(stringify!($name), SLACK_BYTES, async {
                 let mut $house = House::open()?;
                 $body
                 $house.serves_the_right_peer().await
@@ -233,14 +168,14 @@ async fn a_stalled_handshake_times_out() -> Result<()> {
     let body = Box::pin(async {
         let mut house = House::with_patience(patience(Duration::from_millis(500)))?;
         let whole = [&preamble(VERSION, b'C')[..], &[7; 47]].concat();
-        let token = [&preamble(VERSION, b'D')[..], &[7; 31]].concat();
+        let label = [&preamble(VERSION, b'D')[..], &[7; 15]].concat();
         let mut silent = Vec::new();
         for words in [
             &whole[..0],
             &whole[..4],
             &whole[..8],
             &whole[..],
-            &token[..],
+            &label[..],
         ] {
             let mut stranger = house.stranger().await?;
             stranger.write_all(words).await?;
@@ -252,7 +187,7 @@ async fn a_stalled_handshake_times_out() -> Result<()> {
         }
         house.serves_the_right_peer().await
     });
-    alone("a_stalled_handshake_times_out", body).await
+    alone("a_stalled_handshake_times_out", SLACK_BYTES, body).await
 }
 
 /// If the program that answers is not rdpipe, the dialer reports that at once.
@@ -347,20 +282,4 @@ const VERSION: u8 = 2;
 
 fn preamble(version: u8, kind: u8) -> [u8; 8] {
     [b'R', b'D', b'P', b'I', b'P', b'E', version, kind]
-}
-
-/// Checks that the listener closes the connection in time, after at most 200 bytes.
-async fn hung_up(stranger: &mut TcpStream) -> Result<()> {
-    let mut last_words = Vec::new();
-    let reading = stranger.read_to_end(&mut last_words);
-    // A reset counts as closed.
-    let _ = timeout(limit(Duration::from_secs(5)), reading)
-        .await
-        .context("still connected")?;
-    ensure!(
-        last_words.len() < 200,
-        "it says {} bytes to a stranger",
-        last_words.len()
-    );
-    Ok(())
 }
