@@ -191,8 +191,13 @@ pub(crate) fn share_without_tasks(
     config: &StreamConfig,
 ) -> io::Result<Arc<Shared<Tcp>>> {
     let state = State::new("the peer".to_owned(), agreement.direction, 2);
-    let paths = tcp_paths(socket, agreement)?;
-    Ok(share::<Tcp>(&state, paths, agreement.depth, seeds, config))
+    let paths = tcp_paths(socket, agreement, &state)?;
+    state.set_peer_slots(agreement.peer_depth as usize);
+    let shared = share::<Tcp>(&state, paths, agreement.depth, seeds, config);
+    if let Some(recv_lane) = &shared.recv_lane {
+        recv_lane.grant_all(&state);
+    }
+    Ok(shared)
 }
 
 /// Makes what the renewal of an RDMA link shares with a stream that has no lanes, for a fuzz target.

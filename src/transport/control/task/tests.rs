@@ -20,7 +20,7 @@ const TIMING: Timing = Timing {
 fn sessions() -> (Session, Session) {
     let key = Key::generate().unwrap().key().clone();
     let (initiator, first) = Initiator::start(&key, b"");
-    let (acceptor, reply) = respond(&key, b"", &first).unwrap();
+    let (acceptor, reply) = respond(&key, b"", &first).unwrap().reply();
     (initiator.finish(&reply).unwrap(), acceptor)
 }
 
