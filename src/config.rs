@@ -31,7 +31,8 @@ pub struct StreamConfig {
     /// end, a two-way stream two.
     pub depth: usize,
     /// The silence after which the peer is treated as dead. Keepalives are sent four times as often, so a reader that
-    /// pauses is not treated as dead.
+    /// pauses is not treated as dead. If the peer is alive, and the data connection delivers nothing of what the peer
+    /// has sent, the stream fails too, within 1.25 times this and two seconds.
     pub timeout: Duration,
     /// The time for which [`connect`](crate::connect) repeats failed attempts to connect.
     /// The handshake that follows has its own limit, [`handshake_timeout`](Self::handshake_timeout).

@@ -111,7 +111,7 @@
 //!   [`Error::from_io`] finds it.
 //! - **Memory is bounded.** Pools never grow ([`StreamConfig`]).
 //! - **A dead peer is detected**: at once if its process dies, within [`StreamConfig::timeout`] if its host dies. A peer
-//!   that pauses is not treated as dead.
+//!   that pauses is not treated as dead. A data connection that delivers nothing while the peer is alive is detected too.
 //! - **Strangers stay out.** A peer without the key gets no stream, and no pool is allocated for it.
 //! - **Cancelling loses no bytes.** Every future of a stream may be dropped at any time, as `select!` does. A read that is
 //!   dropped has taken no byte; a write that is dropped has either accepted its bytes or none of them. (`write_all` and

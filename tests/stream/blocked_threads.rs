@@ -11,7 +11,7 @@ use tokio::{
 
 use crate::support::{
     ends,
-    pattern::own,
+    pattern::{Pattern, own},
     waiting::{generous, patience, within},
 };
 
@@ -81,6 +81,41 @@ fn a_keepalive_runtime_keeps_a_blocked_program_alive() -> Result<()> {
     let read = beside_a_stall(Some(handle))??;
     ensure!(read == "before after", "{read:?}");
     Ok(())
+}
+
+/// The thread of a reader is blocked, and its control task is not. What the writer has sent waits in the socket for longer
+/// than a data connection may deliver nothing, and arrives whole when the thread goes on.
+#[test]
+fn a_blocked_reader_is_not_a_dead_data_connection() -> Result<()> {
+    let timeout = patience(Duration::from_secs(1));
+    let (stall, bytes) = (2 * timeout + Duration::from_secs(2), 6 << 20);
+    let others = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?;
+    let mut config = StreamConfig::default();
+    config.timeout = timeout;
+    config.transport = TransportPolicy::Tcp;
+    config.control_runtime = Some(others.handle().clone());
+    runtime()?.block_on(within(generous() + stall, "the reader", async {
+        let (mut listener, key) = ends::listener(config.clone())?;
+        let port = listener.local_addr().port();
+        let writer = others.spawn(async move {
+            config.control_runtime = None;
+            let mut stream = connect("127.0.0.1", port, &key, &config).await?;
+            Pattern::new(59).write(&mut stream, 0..bytes).await?;
+            stream.finish().await?;
+            anyhow::Ok(())
+        });
+        let mut stream = listener.accept().await?;
+        // This sleep is the blocked thread itself. It waits for no event.
+        thread::sleep(stall);
+        Pattern::new(59).read_all(&mut stream, 0..bytes).await?;
+        stream.confirm()?;
+        stream.close().await;
+        writer.await??;
+        Ok(())
+    }))
 }
 
 #[test]

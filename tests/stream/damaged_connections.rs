@@ -15,7 +15,7 @@ use crate::support::{
     waiting::{generous, patience, together, within},
 };
 
-const WAYS: [Towards; 2] = [Towards::Acceptor, Towards::Dialer];
+pub(crate) const WAYS: [Towards; 2] = [Towards::Acceptor, Towards::Dialer];
 
 /// The bytes that the dialer sends on the data connection before its first frame: preamble and token.
 const DATA_PROLOGUE_BYTES: u64 = 8 + 32;
@@ -34,7 +34,7 @@ fn config() -> StreamConfig {
 }
 
 /// Returns the dialer, the acceptor, and the proxy between them.
-async fn through_a_proxy(config: &StreamConfig) -> Result<(Stream, Stream, Proxy)> {
+pub(crate) async fn through_a_proxy(config: &StreamConfig) -> Result<(Stream, Stream, Proxy)> {
     let (listener, key) = ends::listener(config.clone())?;
     let proxy = Proxy::start(listener.local_addr(), None);
     let (dialer, acceptor) = ends::meet(listener, proxy.port(), &key, config).await?;
@@ -91,14 +91,14 @@ async fn in_the_middle(
 }
 
 /// Returns the fault inside `error`, if it is an error of sending or receiving.
-fn fault(error: &Error) -> Option<&Fault> {
+pub(crate) fn fault(error: &Error) -> Option<&Fault> {
     match error {
         Error::Send { fault, .. } | Error::Receive { fault, .. } => Some(fault),
         _ => None,
     }
 }
 
-fn told(error: &Error, what: &str) -> bool {
+pub(crate) fn told(error: &Error, what: &str) -> bool {
     matches!(error, Error::PeerAborted { reason, .. } if reason.contains(what))
 }
 

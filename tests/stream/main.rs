@@ -14,4 +14,5 @@ mod promises;
 /// nowhere else.
 #[cfg(feature = "rdma")]
 mod rdma;
+mod silent_data_connections;
 mod tokio_traits;

@@ -1,11 +1,12 @@
-//! A TCP proxy between a dialer and an acceptor that does harm where it is told to: cuts a connection, flips a bit in it, or
-//! lets nothing through any more.
+//! A TCP proxy between a dialer and an acceptor that does harm where it is told to: cuts a connection, flips a bit in it,
+//! loses bytes of it, slows it down, or lets nothing through any more.
 
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
+    time::Duration,
 };
 
 /// How much of what the dialer says on each connection is recorded, in bytes.
@@ -37,6 +38,14 @@ pub(crate) enum Act {
     Flip(u8),
     /// Nothing more passes, on either connection, and both stay open: the cable is out.
     Silence,
+    /// This number of bytes vanishes, and those after them pass.
+    Lose(u64),
+    /// All further bytes of this direction of this connection vanish: a box in the middle takes them and delivers none.
+    Swallow,
+    /// No further byte of this direction of this connection is taken. The kernels' buffers fill.
+    Block,
+    /// At most this number of bytes passes in a second from here on.
+    Slow(u64),
 }
 
 /// The harm that a proxy does, once.
@@ -79,6 +88,18 @@ struct Carried {
     forwarded: [u64; 2],
     /// The beginning of what the dialer said.
     tape: Vec<u8>,
+    /// What has been done to each direction.
+    harm: [Harm; 2],
+}
+
+/// What was done to one direction of one connection, and lasts.
+#[derive(Default)]
+struct Harm {
+    /// The number of bytes that vanish next.
+    to_lose: u64,
+    is_blocked: bool,
+    /// The most bytes that pass in a second.
+    rate: Option<u64>,
 }
 
 impl Proxy {
@@ -197,6 +218,7 @@ impl Shared {
                 connection,
                 forwarded: [0; 2],
                 tape: Vec::new(),
+                harm: <[Harm; 2]>::default(),
             });
             state.connections.len() - 1
         };
@@ -243,10 +265,20 @@ impl Direction {
             }
             let (bytes, is_cut) = self.meddle(&mut buffer[..count]);
             to.write_all(bytes)?;
+            if let Some(pause) = self.pause(bytes.len()) {
+                thread::sleep(pause);
+            }
             if is_cut {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
         }
+    }
+
+    /// Returns the time that this number of bytes takes on a slow network.
+    fn pause(&self, bytes: usize) -> Option<Duration> {
+        let state = self.shared.state();
+        let rate = state.connections[self.number].harm[self.towards as usize].rate?;
+        Some(Duration::from_nanos(bytes as u64 * 1_000_000_000 / rate))
     }
 
     /// Does what was planned if it is time, and takes note of the bytes. What is returned is to be forwarded; `true`: and
@@ -261,16 +293,31 @@ impl Direction {
         };
         let due = state.plan.take_if(is_due);
         let (mut count, mut is_cut) = (bytes.len(), false);
+        let mut at = 0;
         if let Some(plan) = due {
-            let at = usize::try_from(plan.at - before).expect("it is in the buffer");
+            at = usize::try_from(plan.at - before).expect("it is in the buffer");
+            let harm = &mut state.connections[self.number].harm[self.towards as usize];
             match plan.act {
                 Act::Cut => (count, is_cut) = (at, true),
                 Act::Flip(bit) => bytes[at] ^= 1 << bit,
+                Act::Lose(number) => harm.to_lose = number,
+                Act::Swallow => harm.to_lose = u64::MAX,
+                Act::Block => harm.is_blocked = true,
+                Act::Slow(rate) => harm.rate = Some(rate),
                 Act::Silence => state.is_silent = true,
             }
             state.has_acted = true;
         }
-        while state.is_silent && !state.is_closed {
+        let harm = &mut state.connections[self.number].harm[self.towards as usize];
+        let lost = (count - at).min(usize::try_from(harm.to_lose).unwrap_or(usize::MAX));
+        harm.to_lose -= lost as u64;
+        bytes.copy_within(at + lost..count, at);
+        count -= lost;
+        let is_blocked = |state: &State| {
+            let connection = &state.connections[self.number];
+            state.is_silent || connection.harm[self.towards as usize].is_blocked
+        };
+        while is_blocked(&state) && !state.is_closed {
             let waited = self.shared.closed.wait(state);
             state = waited.unwrap_or_else(PoisonError::into_inner);
         }

@@ -1,8 +1,9 @@
 //! The start of a stream: makes the halves of a negotiated stream, and starts its tasks.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use futures::task::AtomicWaker;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::{net::TcpStream, runtime::Handle};
 use tokio_util::codec::Framed;
 
@@ -24,7 +25,7 @@ use crate::{
             send_lane::SharedSendLane,
             shared::Shared,
             steward,
-            tcp::{Tcp, TcpReceive, TcpSend},
+            tcp::{Tcp, TcpArrivals, TcpReceive, TcpSend},
         },
         rdma::Rdma,
         stream::{
@@ -71,7 +72,7 @@ impl Stream {
                 is_fallback,
             } => {
                 (info.reason, info.is_fallback) = (reason, is_fallback);
-                let paths = tcp_paths(socket, &agreement).map_err(io_failed)?;
+                let paths = tcp_paths(socket, &agreement, &state).map_err(io_failed)?;
                 let shared = share::<Tcp>(&state, paths, agreement.depth, seeds, config);
                 let (send, recv) = halves(shared);
                 (Either::Tcp(send), Either::Tcp(recv))
@@ -101,20 +102,38 @@ impl Stream {
 fn tcp_paths(
     socket: TcpStream,
     agreement: &Agreement,
+    state: &State,
 ) -> io::Result<(Option<TcpSend>, Option<TcpReceive>)> {
+    keep_alive(&socket)?;
     let socket = Arc::new(TcpStream::from_std(socket.into_std()?)?);
+    state.data.set_path(TcpArrivals::new(&socket));
     let Agreement {
         direction,
         chunk_bytes,
         depth,
         ..
     } = *agreement;
-    let sender = || TcpSend::new(Arc::clone(&socket), chunk_bytes, depth);
-    let receiver = || TcpReceive::new(Arc::clone(&socket), chunk_bytes, depth);
+    let (socket, progress) = (|| Arc::clone(&socket), || Arc::clone(&state.data));
+    let sender = || TcpSend::new(socket(), chunk_bytes, depth, progress());
+    let receiver = || TcpReceive::new(socket(), chunk_bytes, depth, progress());
     Ok((
         direction.sends().then(sender),
         direction.receives().then(receiver),
     ))
+}
+
+/// The time after which the kernel sends a keepalive on a silent connection. Firewalls and address translators forget
+/// connections that are silent for some minutes: of those in common use, Azure's load balancer has the shortest limit, four
+/// minutes. Two keepalives in a row may be lost in that time.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// Has the kernel send keepalives while a connection is silent: the data connection while the reader or the writer pauses,
+/// the control connection with a long `timeout`. They also detect a data connection that no longer leads anywhere.
+fn keep_alive(socket: &TcpStream) -> io::Result<()> {
+    let times = TcpKeepalive::new()
+        .with_time(KEEPALIVE)
+        .with_interval(KEEPALIVE);
+    SockRef::from(socket).set_tcp_keepalive(&times)
 }
 
 /// Makes what the halves of a stream share, and grants all slots to the peer.
@@ -151,6 +170,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 
 /// Moves the control connection to the runtime of its task.
 fn move_control(control: Control, runtime: &Handle) -> io::Result<Control> {
+    keep_alive(control.get_ref())?;
     let parts = control.into_parts();
     let socket = parts.io.into_std()?;
     let _context = runtime.enter();

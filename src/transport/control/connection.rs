@@ -107,19 +107,19 @@ impl ControlConnection {
     }
 
     /// Sends a ping if the control task, which sends a message at least every `ping`, is late and not sending.
-    fn ping_if_late(&self, ping: Duration) {
-        let mut state = self.lock();
-        if state.is_busy || state.sent.elapsed() < ping + ping / 2 {
+    fn ping_if_late(&self, state: &State, ping: Duration) {
+        let mut connection = self.lock();
+        if connection.is_busy || connection.sent.elapsed() < ping + ping / 2 {
             return;
         }
-        state.sent = Instant::now();
-        let Some(control) = &mut state.control else {
+        connection.sent = Instant::now();
+        let Some(control) = &mut connection.control else {
             return;
         };
         // A ping that the connection does not take at once is dropped: the control task detects why.
         let mut cx = Context::from_waker(Waker::noop());
         if let Poll::Ready(Ok(())) = control.poll_ready_unpin(&mut cx) {
-            if control.start_send_unpin(Message::Ping).is_ok() {
+            if control.start_send_unpin(state.data.ping()).is_ok() {
                 let _ = control.poll_flush_unpin(&mut cx);
             }
         }
@@ -131,7 +131,8 @@ impl ControlConnection {
     }
 }
 
-/// Sends keepalives while the control task's runtime is blocked, until the stream has ended.
+/// Sends keepalives while the control task's runtime is blocked, until the stream has ended. It reports how far the data
+/// path has got, and never judges it.
 pub(super) async fn keep_alive(
     connection: Arc<ControlConnection>,
     state: Arc<State>,
@@ -140,7 +141,7 @@ pub(super) async fn keep_alive(
     let pings = async {
         loop {
             sleep(ping / 2).await;
-            connection.ping_if_late(ping);
+            connection.ping_if_late(&state, ping);
         }
     };
     state.ended.run_until_cancelled(pings).await;

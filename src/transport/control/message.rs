@@ -44,8 +44,13 @@ pub(crate) enum Message {
         /// What failed, for the user.
         reason: String,
     },
-    /// A keepalive.
-    Ping,
+    /// A keepalive, and how far the data path has got: see [`data_progress`](super::data_progress).
+    Ping {
+        /// The number of bytes that the end which sends this message has sent on the data path.
+        sent: u64,
+        /// The number of bytes that it has received on the data path.
+        received: u64,
+    },
     /// This end has finished without failure. No message follows.
     Bye,
     /// One step towards a queue pair: this end's part of it, or the reason why this end cannot make it.
@@ -224,6 +229,7 @@ mod tests {
                 Message::Credit(slots),
                 Message::Fin { bytes, digest },
                 Message::Stop { offset },
+                Message::Ping { sent: offset, received: bytes },
                 Message::Abort { offset, reason },
                 Message::Bye,
             ] {

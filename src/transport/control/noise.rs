@@ -162,8 +162,8 @@ mod tests {
         let (mut dialer, mut acceptor) = pair(&key, &key).unwrap();
         assert_eq!(dialer.seeds, acceptor.seeds);
         assert_ne!(dialer.seeds[0], dialer.seeds[1]);
-        let sealed = dialer.seal(&Message::Ping);
-        assert_eq!(acceptor.open(&sealed), Ok(Message::Ping));
+        let sealed = dialer.seal(&Message::FinAck);
+        assert_eq!(acceptor.open(&sealed), Ok(Message::FinAck));
         assert_eq!(
             acceptor.open(&sealed),
             Err(Unopened::Damaged),
@@ -189,7 +189,7 @@ mod tests {
         let (initiator, first) = Initiator::start(&key, b"");
         let (_, reply) = respond(&key, b"", &first).unwrap();
         let mut recorded = initiator.finish(&reply).unwrap();
-        let recorded_hello = recorded.seal(&Message::Ping);
+        let recorded_hello = recorded.seal(&Message::FinAck);
         let (mut replayed, _) = respond(&key, b"", &first).unwrap();
         assert_eq!(replayed.open(&recorded_hello), Err(Unopened::Damaged));
     }

@@ -17,6 +17,7 @@ use tokio::{
 use super::{
     codec::{Control, ControlError},
     connection::{self, ControlConnection},
+    data_progress::DataWatch,
     message::Message,
     state::{Failure, State},
 };
@@ -38,7 +39,8 @@ const PINGS_PER_TIMEOUT: u32 = 4;
 pub(crate) struct Timing {
     /// The silence after which the peer is dead.
     pub(crate) silence: Duration,
-    /// The longest time between two messages of this end.
+    /// The time between two pings of this end. They are sent beside other messages too, because each says how far the data
+    /// path has got.
     pub(crate) ping: Duration,
 }
 
@@ -90,12 +92,11 @@ async fn exchange_messages(
 ) -> io::Result<()> {
     let mut last_received = Instant::now();
     let mut next_ping = last_received + timing.ping;
+    let mut watch = DataWatch::new(timing.silence);
     loop {
         let outgoing = state.outgoing();
         if !outgoing.messages.is_empty() {
-            let now = Instant::now();
-            next_ping = now + timing.ping;
-            send(state, connection, outgoing.messages, now, timing).await?;
+            send(state, connection, outgoing.messages, Instant::now(), timing).await?;
         }
         // A peer that has sent Bye waits for the end of the connection. It does not wait for the user of this end to
         // drop the stream as well.
@@ -103,22 +104,26 @@ async fn exchange_messages(
             return Ok(());
         }
         let wake = next_wake(state, last_received, next_ping, timing);
+        let wake = watch.deadline().map_or(wake, |due| due.min(wake));
         tokio::select! {
             () = state.to_control.notified() => {}
             message = connection.next() => {
                 last_received = Instant::now();
                 receive(state, message)?;
+                watch.note(&state.data, last_received);
             }
             () = sleep_until(wake) => {
                 if wake.elapsed() > timing.ping {
                     // This process was stopped; the peer was not silent. Read its messages first.
                     last_received = Instant::now();
+                    watch.restart();
                 }
                 check_time(state, connection, last_received, timing);
                 let now = Instant::now();
+                watch.check(state, now);
                 if now >= next_ping {
                     next_ping = now + timing.ping;
-                    send(state, connection, vec![Message::Ping], now, timing).await?;
+                    send(state, connection, vec![state.data.ping()], now, timing).await?;
                 }
             }
         }

@@ -7,15 +7,23 @@
 use std::{
     collections::VecDeque,
     io::{self, IoSliceMut},
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll, ready},
 };
 
+use rustix::{
+    io::Errno,
+    net::{RecvFlags, recv},
+};
 use tokio::net::TcpStream;
 
 use super::{
     frame::{HEADER_BYTES, Header},
     path::{DataPath, ReceivePath, SendPath, Slot, invalid},
+};
+use crate::{
+    Fault,
+    transport::control::data_progress::{DataProgress, Stall, StalledPath},
 };
 
 /// The TCP data path.
@@ -68,6 +76,9 @@ pub(crate) struct TcpSend {
     slots: usize,
     depth: usize,
     queue: VecDeque<OutgoingFrame>,
+    /// The number of bytes that the socket has accepted.
+    written: u64,
+    progress: Arc<DataProgress>,
 }
 
 struct OutgoingFrame {
@@ -78,7 +89,12 @@ struct OutgoingFrame {
 
 impl TcpSend {
     /// Sends chunks of `chunk_bytes` over `socket`, from at most `depth` slots.
-    pub(crate) fn new(socket: Arc<TcpStream>, chunk_bytes: usize, depth: u32) -> Self {
+    pub(crate) fn new(
+        socket: Arc<TcpStream>,
+        chunk_bytes: usize,
+        depth: u32,
+        progress: Arc<DataProgress>,
+    ) -> Self {
         let free = (0..SEND_SLOTS)
             .map(|_| TcpSlot::new(0, chunk_bytes))
             .collect();
@@ -89,6 +105,8 @@ impl TcpSend {
             slots: SEND_SLOTS,
             depth: depth as usize,
             queue: VecDeque::with_capacity(SEND_SLOTS),
+            written: 0,
+            progress,
         }
     }
 }
@@ -140,7 +158,11 @@ impl SendPath for TcpSend {
                 .socket
                 .try_write(&front.slot.memory[front.sent..front.frame_bytes])
             {
-                Ok(count) => front.sent += count,
+                Ok(count) => {
+                    front.sent += count;
+                    self.written += count as u64;
+                    self.progress.set_sent(self.written);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     ready!(self.socket.poll_write_ready(cx))?;
                     continue;
@@ -165,6 +187,9 @@ pub(crate) struct TcpReceive {
     header: [u8; HEADER_BYTES],
     header_have: usize,
     arriving: Option<IncomingFrame>,
+    /// The number of bytes that were read from the socket.
+    read: u64,
+    progress: Arc<DataProgress>,
 }
 
 struct IncomingFrame {
@@ -175,7 +200,12 @@ struct IncomingFrame {
 
 impl TcpReceive {
     /// Receives chunks of at most `chunk_bytes` into `depth` slots.
-    pub(crate) fn new(socket: Arc<TcpStream>, chunk_bytes: usize, depth: u32) -> Self {
+    pub(crate) fn new(
+        socket: Arc<TcpStream>,
+        chunk_bytes: usize,
+        depth: u32,
+        progress: Arc<DataProgress>,
+    ) -> Self {
         let free = (0..depth)
             .map(|index| Some(TcpSlot::new(index, chunk_bytes)))
             .collect();
@@ -186,6 +216,8 @@ impl TcpReceive {
             header: [0; HEADER_BYTES],
             header_have: 0,
             arriving: None,
+            read: 0,
+            progress,
         }
     }
 
@@ -229,6 +261,8 @@ impl TcpReceive {
                 "closed by the other end",
             ));
         }
+        self.read += count as u64;
+        self.progress.set_received(self.read);
         let into_payload = self
             .arriving
             .as_ref()
@@ -279,4 +313,32 @@ impl ReceivePath for TcpReceive {
 
     /// Does nothing: over TCP the header of a frame names its slot.
     fn post_receive(&mut self, _index: u32) {}
+}
+
+/// The data connection, as the watch over the data path asks it about bytes that do not arrive.
+pub(crate) struct TcpArrivals(Weak<TcpStream>);
+
+impl TcpArrivals {
+    /// Answers for `socket`, and does not keep it open.
+    pub(crate) fn new(socket: &Arc<TcpStream>) -> Self {
+        Self(Arc::downgrade(socket))
+    }
+}
+
+impl StalledPath for TcpArrivals {
+    /// A stall is a fault if the socket is empty: then no byte has arrived since the last one was read. A reader that
+    /// pauses, or whose thread is blocked, leaves its bytes in the socket.
+    fn stalled(&self, stall: Stall) -> Result<(), Fault> {
+        let is_dead = match (stall, self.0.upgrade()) {
+            (Stall::Arrivals { .. }, Some(socket)) => is_empty(&socket),
+            _ => false,
+        };
+        if is_dead { Err(stall.into()) } else { Ok(()) }
+    }
+}
+
+/// Returns true if `socket` holds no byte, and is open. The system is asked, because tokio may not have looked for a while.
+fn is_empty(socket: &TcpStream) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    matches!(recv(socket, &mut [0_u8; 1], flags), Err(Errno::AGAIN))
 }

@@ -131,7 +131,8 @@ pub(crate) async fn a_paused_reader_is_not_taken_for_dead<E: Ends>(
     };
     let reader = async move {
         Pattern::new(6).read(&mut to, 0..10).await?;
-        sleep(2 * timeout).await;
+        // Longer than a data connection may deliver nothing, too: 1.25 times the timeout and two seconds.
+        sleep(2 * timeout + Duration::from_secs(2)).await;
         Pattern::new(6).read(&mut to, 10..bytes).await?;
         sleep(2 * timeout).await;
         told.send(()).ok();

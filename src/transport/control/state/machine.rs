@@ -224,7 +224,7 @@ impl StreamMachine {
     /// Handles a message of the peer. The error says which rule the message breaks.
     pub(super) fn receive(&mut self, message: Message) -> Result<(), &'static str> {
         match message {
-            Message::Ping => {}
+            Message::Ping { .. } => {}
             Message::Credit(_) if self.sending == Sending::Absent => return Err(UNASKED_CREDIT),
             Message::Credit(slots) => {
                 if self.credits.add(slots) {

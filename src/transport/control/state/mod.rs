@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use machine::Failure;
 use machine::{Sending, StreamMachine};
 
-use super::message::Message;
+use super::{data_progress::DataProgress, message::Message};
 use crate::{Direction, Error, Fault, Stats};
 
 /// The state of one stream.
@@ -38,6 +38,8 @@ pub(crate) struct State {
     peer: String,
     started: Instant,
     inner: Mutex<StreamMachine>,
+    /// How far the data path has got, which its two sides store without the lock.
+    pub(crate) data: Arc<DataProgress>,
     /// Wakes the control task: the outbox has messages, or the stream has ended.
     pub(crate) to_control: Notify,
     /// Cancelled by a failure or a STOP.
@@ -63,6 +65,7 @@ impl State {
             peer,
             started: Instant::now(),
             inner: Mutex::new(StreamMachine::new(direction, halves)),
+            data: Arc::default(),
             to_control: Notify::new(),
             interrupted: CancellationToken::new(),
             stepped: Notify::new(),
@@ -209,6 +212,9 @@ impl State {
         }
         if matches!(message, Message::Step(_)) {
             self.stepped.notify_one();
+        }
+        if let Message::Ping { sent, received } = message {
+            self.data.set_peer(sent, received);
         }
         if let Err(broken) = inner.receive(message) {
             inner.fail(Failure::Fault(Fault::Protocol(broken)));

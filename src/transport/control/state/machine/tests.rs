@@ -10,7 +10,10 @@ fn machine() -> StreamMachine {
 
 fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
-        Just(Message::Ping),
+        Just(Message::Ping {
+            sent: 1,
+            received: 2
+        }),
         Just(Message::Credit(vec![1, 2])),
         Just(Message::Fin {
             bytes: 3,
