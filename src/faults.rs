@@ -16,6 +16,10 @@ pub struct Faults {
     /// The receiver delivers chunks without verifying their digest.
     #[cfg(feature = "fault-injection")]
     pub ignore_digest: bool,
+    /// Over RDMA: this end takes no completion of its device, neither of a frame that arrives, until a renewal of the link
+    /// looks into the memory, nor of a write.
+    #[cfg(feature = "fault-injection")]
+    pub lose_completions: bool,
 }
 
 #[cfg(feature = "fault-injection")]
@@ -35,6 +39,15 @@ mod switches {
 
         pub(crate) fn ignores_digest(self) -> bool {
             self.ignore_digest
+        }
+
+        pub(crate) fn loses_completions(self) -> bool {
+            self.lose_completions
+        }
+
+        #[cfg(feature = "rdma")]
+        pub(crate) fn find_completions(&mut self) {
+            self.lose_completions = false;
         }
     }
 
@@ -65,6 +78,13 @@ mod switches {
         pub(crate) fn ignores_digest(self) -> bool {
             false
         }
+
+        pub(crate) fn loses_completions(self) -> bool {
+            false
+        }
+
+        #[cfg(feature = "rdma")]
+        pub(crate) fn find_completions(&mut self) {}
     }
 
     pub(crate) fn point(_name: &str) {}

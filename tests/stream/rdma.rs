@@ -1,11 +1,19 @@
 //! `RdmaStream` uses RDMA or fails. The promises test the bytes that it carries.
 
+#[cfg(feature = "fault-injection")]
+use std::time::Duration;
+
 use rdpipe::{Error, HandshakeFault, Key, Listener, RdmaStream, StreamConfig, TransportPolicy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::{
     ends::{Ends, Rdma, Tcp},
     skip,
+};
+#[cfg(feature = "fault-injection")]
+use crate::support::{
+    pattern::{Pattern, own},
+    waiting::{generous, patience, together, within},
 };
 
 #[tokio::test]
@@ -100,4 +108,67 @@ async fn bytes_copied_into_an_rdma_stream_come_out() {
     let (given, taken) = tokio::join!(giving, taking);
     given.unwrap();
     assert!(taken.unwrap() == input);
+}
+
+/// The ends of an RDMA stream, of which one loses the completions of its device.
+#[cfg(feature = "fault-injection")]
+async fn losing_completions(at_dialer: bool) -> (rdpipe::Stream, rdpipe::Stream) {
+    let config = |loses| {
+        let mut config = StreamConfig::default();
+        config.timeout = patience(Duration::from_secs(2));
+        (config.chunk_bytes, config.depth) = (64 << 10, 4);
+        config.faults.lose_completions = loses;
+        config
+    };
+    let ends = Rdma::pair(config(at_dialer), config(!at_dialer)).await;
+    ends.unwrap()
+}
+
+/// The chunks have arrived in memory, and the device of the reader never reports it.
+#[cfg(feature = "fault-injection")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_that_reports_no_arrivals_is_replaced() {
+    if let Some(why) = Rdma::missing() {
+        return skip(&why);
+    }
+    within(generous(), "a link that reports nothing", async {
+        let (mut writer, mut reader) = losing_completions(false).await;
+        let bytes = 1_000_000;
+        let writing = async move {
+            Pattern::new(67).write(&mut writer, 0..bytes).await?;
+            writer.finish().await?;
+            Ok(())
+        };
+        let reading = async move {
+            Pattern::new(67).read_all(&mut reader, 0..bytes).await?;
+            reader.confirm()?;
+            reader.close().await;
+            Ok(())
+        };
+        together(writing, reading).await
+    })
+    .await
+    .unwrap();
+}
+
+/// The chunks have arrived, and the device of the writer never reports it.
+#[cfg(feature = "fault-injection")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_that_completes_no_write_fails_both_ends() {
+    if let Some(why) = Rdma::missing() {
+        return skip(&why);
+    }
+    within(generous(), "a device that completes nothing", async {
+        let (mut writer, mut reader) = losing_completions(true).await;
+        let writing = async move { own(&Pattern::new(68).write_on(&mut writer).await?) };
+        let reading = async move { Pattern::new(68).drain(&mut reader, 0).await?.failure() };
+        let (there, here) = together(writing, reading).await?;
+        for error in [there, here] {
+            let text = error.to_string();
+            anyhow::ensure!(text.contains("the data connection broke"), "{text}");
+        }
+        Ok(())
+    })
+    .await
+    .unwrap();
 }

@@ -147,7 +147,7 @@ fn share<D: DataPath>(
     let receiver = |path| SharedRecvLane::new(path, depth, seeds[1], faults(config));
     let shared = Shared {
         state: Arc::clone(state),
-        send_lane: send.map(|path| SharedSendLane::new(path, seeds[0])),
+        send_lane: send.map(|path| SharedSendLane::new(path, seeds[0], faults(config))),
         recv_lane: receive.map(receiver),
         attended: AtomicWaker::new(),
     };

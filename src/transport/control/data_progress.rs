@@ -99,6 +99,18 @@ impl DataProgress {
         self.received.store(bytes, Relaxed);
     }
 
+    /// Returns the number of bytes that have been sent.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.load(Relaxed)
+    }
+
+    /// Returns the number of bytes that have been received.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn received(&self) -> u64 {
+        self.received.load(Relaxed)
+    }
+
     /// Sets the data path that handles stalls, once.
     pub(crate) fn set_path(&self, path: impl StalledPath + 'static) {
         let _ = self.path.set(Box::new(path));

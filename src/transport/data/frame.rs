@@ -129,6 +129,12 @@ impl Header {
         }
     }
 
+    /// Returns the number of bytes of this direction up to the end of the payload.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn end(&self) -> u64 {
+        self.offset.saturating_add(u64::from(self.length))
+    }
+
     /// Returns the size of the whole frame.
     pub(crate) fn frame_bytes(&self) -> usize {
         HEADER_BYTES + self.length as usize

@@ -53,7 +53,7 @@ pub(crate) struct RecvLane<P: ReceivePath> {
     pub(super) withheld: Vec<u32>,
     lender: ChunkLender<P::Slot>,
     broken: bool,
-    faults: faults::Faults,
+    pub(super) faults: faults::Faults,
 }
 
 impl<P: ReceivePath> SharedRecvLane<P> {
@@ -144,6 +144,9 @@ impl<P: ReceivePath> RecvLane<P> {
                 state.fail(Failure::Fault(fault));
             }
             if self.broken || self.ready.len() >= enough || !state.receives() {
+                return;
+            }
+            if self.faults.loses_completions() {
                 return;
             }
             match self.path.poll_frame(cx) {

@@ -49,6 +49,12 @@ impl<P: ReceivePath> RecvLane<P> {
         self.receive_frames(state, cx, usize::MAX);
     }
 
+    /// Takes the frames that have arrived without a report of the device.
+    pub(crate) fn take_unreported(&mut self, state: &State, cx: &mut Context<'_>) {
+        self.faults.find_completions();
+        self.take_all(state, cx);
+    }
+
     /// Returns the number of bytes that have arrived and been verified.
     pub(crate) fn verified(&self) -> u64 {
         self.chain.offset()

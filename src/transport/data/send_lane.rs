@@ -34,6 +34,7 @@ pub(crate) struct SendLane<P: SendPath> {
     /// The number of slots that the user holds.
     lent: usize,
     broken: bool,
+    faults: faults::Faults,
 }
 
 /// A slot that is being filled.
@@ -93,7 +94,7 @@ impl<S: Slot> Filling<S> {
 
 impl<P: SendPath> SharedSendLane<P> {
     /// A lane over `path`. Its digests are seeded with `seed`.
-    pub(crate) fn new(path: P, seed: u64) -> Self {
+    pub(crate) fn new(path: P, seed: u64, faults: faults::Faults) -> Self {
         let lane = SendLane {
             path,
             chain: Chain::new(seed),
@@ -101,6 +102,7 @@ impl<P: SendPath> SharedSendLane<P> {
             filling: None,
             lent: 0,
             broken: false,
+            faults,
         };
         Self {
             lane: Mutex::new(lane),
@@ -149,7 +151,7 @@ impl<P: SendPath> SendLane<P> {
         all: bool,
     ) -> Poll<Result<(), Error>> {
         loop {
-            if self.broken {
+            if self.broken || (self.faults.loses_completions() && self.path.in_flight() > 0) {
                 return Poll::Pending;
             }
             let progress = match self.path.poll_complete(cx, || state.take_credit()) {

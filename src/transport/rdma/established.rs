@@ -6,7 +6,7 @@ use super::{
     Rdma,
     link_setup::{ConnectedLink, LinkPlan},
     receive_path::{self, RdmaReceive},
-    renewal::{driver::Renewer, request::Renewal},
+    renewal::{driver::Renewer, request::Renewal, silence::LinkStalls},
     send_path::{self, RdmaSend},
 };
 use crate::transport::{control::state::State, data::shared::Shared};
@@ -70,6 +70,7 @@ impl Established {
     /// Makes the two sides of the data path, for the stream whose state is `state`.
     pub(crate) fn paths(&mut self, state: &Arc<State>) -> (Option<RdmaSend>, Option<RdmaReceive>) {
         let renewal = self.renewal(state);
+        state.data.set_path(LinkStalls::new(&renewal));
         let send = self.send.take();
         let send = send.map(|live| RdmaSend::new(live, Arc::clone(&renewal)));
         let receive = self.receive.take();

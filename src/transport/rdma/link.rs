@@ -341,6 +341,11 @@ impl<T> RequestState<T> {
 }
 
 impl<T> WorkRequest<T> {
+    /// A work request that has completed.
+    pub(crate) fn done(output: T) -> Self {
+        Self(RequestState::Done(Some(output)))
+    }
+
     /// Waits for the completion.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<T> {
         if let RequestState::Elsewhere(posted) = &mut self.0 {

@@ -47,6 +47,8 @@ struct InFlightWrite {
     index: u32,
     bytes: usize,
     frame_bytes: usize,
+    /// The number of bytes of this direction up to the end of the frame.
+    end: u64,
 }
 
 /// A frame in heap memory, and the slot of the peer that it is for, if it has one already.
@@ -72,6 +74,7 @@ impl SendLink {
         let target = self.peer.get(target as usize);
         let target = *target.ok_or_else(|| invalid("a credit for a slot that does not exist"))?;
         let (index, bytes) = (slot.index, slot.bytes().len());
+        let end = header(slot.bytes()).map_or(0, |header| header.end());
         let region = slot.into_region();
         let region = region.ok_or_else(|| io::Error::other("a slot without memory"))?;
         self.flying.push_back(InFlightWrite {
@@ -79,6 +82,7 @@ impl SendLink {
             index,
             bytes,
             frame_bytes,
+            end,
         });
         Ok(())
     }
@@ -121,6 +125,8 @@ impl RdmaSend {
     /// queued frames before that offset have arrived, and are dropped.
     pub(super) fn install(&mut self, live: SendLink, generation: u32, verified: u64) {
         (self.live, self.generation, self.written) = (Some(live), generation, 0);
+        let data = self.renewal.data();
+        data.set_sent(data.sent().max(verified));
         let arrived = |frame: &Frame| header(&frame.bytes).is_some_and(|h| h.offset < verified);
         while self.waiting.front().is_some_and(arrived) {
             self.waiting.pop_front();
@@ -146,6 +152,7 @@ impl RdmaSend {
                 Ok(()) => {
                     self.written += 1;
                     self.renewal.count();
+                    self.renewal.data().set_sent(done.end);
                 }
                 Err(error) => {
                     live.broken = true;

@@ -17,27 +17,33 @@
 //! No step waits for a user: a reader that does not read, or a writer that does not write, does not delay a renewal.
 
 use std::{
-    future::poll_fn,
+    convert::Infallible,
+    future::{Future, poll_fn},
     io,
+    pin::pin,
     sync::{Arc, atomic::Ordering},
-    task::Poll,
+    task::{Poll, ready},
     time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
-use super::request::{Renewal, RenewalReason};
+use super::{
+    request::{Renewal, RenewalReason},
+    silence::LATE,
+};
 use crate::{
     Fault,
     transport::{
         control::state::Failure,
-        data::{renewal::Renewable, shared::Shared},
+        data::{renewal::Renewable, send_lane::SharedSendLane, shared::Shared},
         rdma::{
             Rdma,
             link_setup::{ConnectedLink, LinkOffer, LinkPlan, UnconnectedLink},
             pool::RdmaSlot,
-            receive_path, send_path,
+            receive_path,
+            send_path::{self, RdmaSend},
             steps::{decode, encode},
         },
     },
@@ -102,6 +108,13 @@ impl Renewer {
 
     /// Renews the link whenever one end requests it. Returns the fault that no new link can repair.
     async fn watch(&mut self) -> Fault {
+        match self.serve_requests().await {
+            Ok(never) => match never {},
+            Err(fault) => fault,
+        }
+    }
+
+    async fn serve_requests(&mut self) -> Result<Infallible, Fault> {
         loop {
             let state = &self.shared.state;
             tokio::select! {
@@ -109,14 +122,15 @@ impl Renewer {
                 () = state.stepped.notified() => {}
             }
             let theirs = state.take_step();
-            let reason = self.renewal.take_reason();
+            let mut reason = self.renewal.take_reason();
+            if let (None, Some(RenewalReason::Silent(link))) = (&theirs, &reason) {
+                reason = link.confirm(self.renewal.data()).await?;
+            }
             // A stream that has ended needs no new link, unless the peer requests one.
             if theirs.is_none() && (reason.is_none() || !state.is_open()) {
                 continue;
             }
-            if let Err(fault) = self.renew(theirs, reason).await {
-                return fault;
-            }
+            self.renew(theirs, reason).await?;
         }
     }
 
@@ -128,7 +142,7 @@ impl Renewer {
         let began = Instant::now();
         self.note_progress(reason)?;
         self.generation += 1;
-        self.stop_posting().await;
+        self.stop_posting().await?;
         let theirs = match theirs {
             Some(step) => step,
             None => self.next_step().await?,
@@ -150,8 +164,10 @@ impl Renewer {
     /// Fails if links are lost one after the other for too long, and no frame gets through.
     fn note_progress(&mut self, reason: Option<RenewalReason>) -> Result<(), Fault> {
         let progress = self.renewal.completions.swap(0, Ordering::Relaxed) > 0;
-        let Some(RenewalReason::Lost(error)) = reason else {
-            return Ok(());
+        let error = match reason {
+            Some(RenewalReason::Lost(error)) => error,
+            Some(RenewalReason::Silent(link)) => link.stall.into(),
+            Some(RenewalReason::Used) | None => return Ok(()),
         };
         tracing::debug!(%error, "the link is lost");
         if progress {
@@ -164,7 +180,7 @@ impl Renewer {
     }
 
     /// Stops posting and granting, waits until no write is in flight, and sends `Begin`.
-    async fn stop_posting(&self) {
+    async fn stop_posting(&self) -> Result<(), Fault> {
         let Shared {
             state,
             send_lane,
@@ -179,17 +195,37 @@ impl Renewer {
         }
         let mut frames = 0;
         if let Some(send_lane) = send_lane {
-            poll_fn(|cx| {
-                // Registered before polling: a work request wakes only the task that polled it last, which may
-                // be the user's.
-                self.renewal.progress.register(cx.waker());
-                send_lane.lock().path_and_kept().0.poll_quiet(cx)
-            })
-            .await;
+            self.wait_until_quiet(send_lane).await?;
             state.wake_sender();
             frames = send_lane.lock().path_and_kept().0.written();
         }
         state.send_step(Ok(encode(&RenewalStep::Begin { frames })));
+        Ok(())
+    }
+
+    /// Waits until no write is in flight. Each write completes or fails within [`LOSS_LIMIT`], unless the link is slow.
+    async fn wait_until_quiet(&self, send_lane: &SharedSendLane<RdmaSend>) -> Result<(), Fault> {
+        let limit = self.patience.max(LOSS_LIMIT);
+        let mut late = pin!(sleep(limit));
+        let mut seen = 0;
+        poll_fn(|cx| {
+            // Registered before polling: a work request wakes only the task that polled it last, which may
+            // be the user's.
+            self.renewal.progress.register(cx.waker());
+            let mut lane = send_lane.lock();
+            let (path, _) = lane.path_and_kept();
+            if path.poll_quiet(cx).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            if path.written() != seen {
+                seen = path.written();
+                late.as_mut().reset(tokio::time::Instant::now() + limit);
+            }
+            ready!(late.as_mut().poll(cx));
+            let text = format!("this end's device has not completed a write for {limit:.1?}");
+            Poll::Ready(Err(Fault::Data(Arc::new(io::Error::other(text)))))
+        })
+        .await
     }
 
     /// Receives the peer's next step, within a time limit.
@@ -218,6 +254,8 @@ impl Renewer {
             return Ok(());
         };
         let lost_chunk = || io::Error::other("a chunk that had arrived was lost with its link");
+        let mut late = pin!(sleep(LATE));
+        let mut seen = 0;
         let result = poll_fn(|cx| {
             self.renewal.progress.register(cx.waker());
             let mut lane = recv_lane.lock();
@@ -227,10 +265,19 @@ impl Renewer {
                 return Poll::Ready(Ok(()));
             }
             let (path, _) = lane.path_and_kept();
+            if path.arrived() != seen {
+                seen = path.arrived();
+                late.as_mut().reset(tokio::time::Instant::now() + LATE);
+            }
+            if path.arrived() < frames && !path.is_broken() {
+                ready!(late.as_mut().poll(cx));
+                path.assume_arrived(frames);
+                lane.take_unreported(state, cx);
+            }
+            let (path, _) = lane.path_and_kept();
             match path.arrived() >= frames {
                 true => Poll::Ready(Ok(())),
-                false if path.is_broken() => Poll::Ready(Err(Fault::Data(Arc::new(lost_chunk())))),
-                false => Poll::Pending,
+                false => Poll::Ready(Err(Fault::Data(Arc::new(lost_chunk())))),
             }
         })
         .await;
@@ -329,6 +376,8 @@ impl Renewer {
             // Under the lock: the restart grants the slots that were released before; later releases grant their own.
             self.renewal.is_underway.store(false, Ordering::Release);
         }
+        // A stream that only sends is not granted anything.
+        self.renewal.is_underway.store(false, Ordering::Release);
         state.resume();
         // The steward too: only it drives a half that its user does not poll.
         state.wake_all();

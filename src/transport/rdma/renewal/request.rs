@@ -11,9 +11,13 @@ use std::{
 use futures::task::AtomicWaker;
 use tokio::sync::Notify;
 
+use super::silence::SilentLink;
 use crate::{
     Fault,
-    transport::control::state::{Failure, State},
+    transport::control::{
+        data_progress::{DataProgress, Stall},
+        state::{Failure, State},
+    },
 };
 
 /// What both sides of the data path share with the task that renews the link.
@@ -36,6 +40,8 @@ pub(super) enum RenewalReason {
     Used,
     /// The link failed.
     Lost(io::Error),
+    /// The counts of the link stand still.
+    Silent(SilentLink),
 }
 
 impl Renewal {
@@ -59,6 +65,11 @@ impl Renewal {
         }
     }
 
+    /// Returns the counts of the data path, for its two sides to store.
+    pub(crate) fn data(&self) -> &DataProgress {
+        &self.state.data
+    }
+
     /// Wakes the renewal: a work request has completed or failed.
     pub(crate) fn notify(&self) {
         self.progress.wake();
@@ -69,11 +80,20 @@ impl Renewal {
         let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         // The first error is the cause, and tells more than the limit.
         match (&*reason, lost) {
-            (Some(RenewalReason::Lost(_)), _) | (Some(RenewalReason::Used), None) => {}
+            (Some(RenewalReason::Lost(_)), _) | (Some(_), None) => {}
             (_, Some(error)) => *reason = Some(RenewalReason::Lost(error)),
             (None, None) => *reason = Some(RenewalReason::Used),
         }
         self.wanted.notify_one();
+    }
+
+    /// Requests a new link, because the counts of this one stand still.
+    pub(super) fn request_for(&self, stall: Stall) {
+        let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        if let None | Some(RenewalReason::Used) = *reason {
+            *reason = Some(RenewalReason::Silent(SilentLink::new(stall, self.data())));
+            self.wanted.notify_one();
+        }
     }
 
     /// Fails the stream: a new link would not help.

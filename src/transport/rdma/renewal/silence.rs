@@ -1,0 +1,74 @@
+//! A link whose counts stand still: no completion is reported, although the peer knows of more.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use tokio::time::sleep;
+
+use super::request::{Renewal, RenewalReason};
+use crate::{
+    Fault,
+    transport::control::data_progress::{DataProgress, Stall, StalledPath},
+};
+
+/// How late a completion may be: many times the time for which [`link`](crate::transport::rdma::link) may miss one.
+pub(super) const LATE: Duration = Duration::from_secs(1);
+
+/// The link of a stream, as the watch over the data path asks it about counts that stand still.
+pub(crate) struct LinkStalls(Weak<Renewal>);
+
+impl LinkStalls {
+    /// Answers for the link that `renewal` replaces.
+    pub(crate) fn new(renewal: &Arc<Renewal>) -> Self {
+        Self(Arc::downgrade(renewal))
+    }
+}
+
+impl StalledPath for LinkStalls {
+    /// Leaves it to the renewal, which runs where the completions are polled: here it is not known whether they were.
+    fn stalled(&self, stall: Stall) -> Result<(), Fault> {
+        if let Some(renewal) = self.0.upgrade().filter(|renewal| !renewal.is_underway()) {
+            renewal.request_for(stall);
+        }
+        Ok(())
+    }
+}
+
+/// A link whose counts stand still, and the count that stood still when that was noticed.
+#[derive(Clone, Copy)]
+pub(super) struct SilentLink {
+    pub(super) stall: Stall,
+    count: u64,
+}
+
+impl SilentLink {
+    /// A link with these counts.
+    pub(super) fn new(stall: Stall, progress: &DataProgress) -> Self {
+        let count = count_of(stall, progress);
+        Self { stall, count }
+    }
+
+    /// Waits whether the link is only late: the runtime in which its completions are polled may have been blocked, and the
+    /// completions of that time are polled within this wait. Returns the reason for a new link, or `None` if this one works.
+    pub(super) async fn confirm(
+        self,
+        progress: &DataProgress,
+    ) -> Result<Option<RenewalReason>, Fault> {
+        sleep(LATE).await;
+        match self.stall {
+            _ if count_of(self.stall, progress) != self.count => Ok(None),
+            Stall::Arrivals { .. } => Ok(Some(RenewalReason::Silent(self))),
+            // The memory of a write belongs to the device until the write completes, so the frame cannot be sent again.
+            Stall::Completions { .. } => Err(self.stall.into()),
+        }
+    }
+}
+
+fn count_of(stall: Stall, progress: &DataProgress) -> u64 {
+    match stall {
+        Stall::Arrivals { .. } => progress.received(),
+        Stall::Completions { .. } => progress.sent(),
+    }
+}
