@@ -9,5 +9,6 @@ pub(super) fn encode(value: &impl Serialize) -> Vec<u8> {
 
 /// Decodes a step of the peer.
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
-    postcard::from_bytes(bytes).map_err(|_| "the RDMA offer of the other end cannot be decoded".to_owned())
+    postcard::from_bytes(bytes)
+        .map_err(|_| "the RDMA offer of the other end cannot be decoded".to_owned())
 }
