@@ -235,7 +235,13 @@ impl PipelineMachine {
             Site::Input | Site::Output | Site::Edge(_) => text.clone(),
         };
         // A compromised agent can report any number of faults.
-        if self.causes.iter().filter(|cause| cause.site == site).count() < MOST_CAUSES {
+        if self
+            .causes
+            .iter()
+            .filter(|cause| cause.site == site)
+            .count()
+            < MOST_CAUSES
+        {
             self.causes.push(PipelineFault {
                 site,
                 fault: WorkFault { kind, text },
