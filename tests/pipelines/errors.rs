@@ -215,7 +215,7 @@ fn an_unreadable_file_is_named() {
     let own = network.own("h1/bin/rdpipe");
     std::fs::copy(env!("CARGO_BIN_EXE_rdpipe"), own).unwrap();
     let end = network
-        .rdpipe(["nobody@h1:< secret", "h2:> out"])
+        .rdpipe(["guest@h1:< secret", "h2:> out"])
         .start()
         .end();
     end.tells(1, &["h1", "secret", "Permission denied"]);

@@ -117,7 +117,7 @@ fn a_file_without_permission_is_named_and_the_others_still_arrive() {
     let own = network.own("h1/bin/rdpipe");
     fs::copy(env!("CARGO_BIN_EXE_rdpipe"), own).unwrap();
     let end = network
-        .rdcat(["nobody@h1:secret", "nobody@h1:open"])
+        .rdcat(["guest@h1:secret", "guest@h1:open"])
         .start()
         .end();
     end.tells(1, &["rdcat: h1: secret: Permission denied\n"]);

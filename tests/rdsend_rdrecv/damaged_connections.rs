@@ -15,7 +15,7 @@ fn short_timeout() -> Duration {
 /// Returns the same time for a test whose ends notice another failure before. It is long enough that a busy machine does not
 /// silence an end, and short enough that the keepalives reach the byte at which the proxy acts in a few seconds.
 fn long_timeout() -> Duration {
-    patience(Duration::from_secs(3))
+    patience(Duration::from_secs(1))
 }
 
 /// Runs an endless transfer through a proxy that damages it. Returns the ends of the sender and the receiver.
