@@ -101,7 +101,7 @@ async fn a_handshake_that_breaks_is_no_error_of_accept() -> Result<()> {
             (Connection::Control, Towards::Acceptor, 20),
             (Connection::Control, Towards::Acceptor, 60),
             (Connection::Control, Towards::Dialer, 60),
-            (Connection::Control, Towards::Dialer, 150),
+            (Connection::Control, Towards::Dialer, 100),
             (Connection::Data, Towards::Acceptor, 4),
             (Connection::Data, Towards::Acceptor, 23),
             (Connection::Data, Towards::Acceptor, 40),

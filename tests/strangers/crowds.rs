@@ -50,9 +50,9 @@ async fn crowd(name: &str, strangers: usize) -> Result<()> {
         return Ok(());
     }
     for round in 0..if is_full() { 20 } else { 1 } {
-        let started = Instant::now();
         let slack_bytes = SLACK_BYTES + PEERS as u64 * PEER_BYTES;
         alone(name, slack_bytes, async {
+            let started = Instant::now();
             let house = House::with(patient())?;
             let strangers = join_all((0..strangers).map(|_| house.stranger())).await;
             let House {
@@ -63,14 +63,11 @@ async fn crowd(name: &str, strangers: usize) -> Result<()> {
             } = house;
             meet(&mut listener, address.port(), &key, &config).await?;
             drop(strangers);
+            let (took, mib) = (started.elapsed(), process::resident_bytes() >> 20);
+            eprintln!("{name}, round {round}: {took:.2?}, {mib} MiB");
             Ok(())
         })
         .await?;
-        let mib = process::resident_bytes() >> 20;
-        eprintln!(
-            "{name}, round {round}: {:.2?}, {mib} MiB",
-            started.elapsed()
-        );
     }
     Ok(())
 }

@@ -249,12 +249,12 @@ impl Acceptor {
             OpeningKind::Data(label) => {
                 let candidate = self.expected.candidate(label)?;
                 drop(visitor);
-                candidate.prove(socket).await?;
+                Box::pin(candidate.prove(socket)).await?;
                 Ok(None)
             }
             OpeningKind::OtherVersion(theirs) => {
                 let refusal = handshake::refuse(socket, PreambleKind::WrongVersion);
-                visitor.wait(refusal).await?;
+                visitor.wait(Box::pin(refusal)).await?;
                 Err(HandshakeFault::Version {
                     ours: PROTOCOL_VERSION,
                     theirs,
@@ -279,7 +279,7 @@ impl Acceptor {
     ) -> Result<(Authenticated, ProvingPlace), HandshakeFault> {
         let Ok(responder) = noise::respond(&self.key, &preamble, &first) else {
             let refusal = handshake::refuse(socket, PreambleKind::WrongKey);
-            visitor.wait(refusal).await?;
+            visitor.wait(Box::pin(refusal)).await?;
             return Err(HandshakeFault::Key);
         };
         let entering = self.proving.enter(first);
