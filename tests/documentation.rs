@@ -125,15 +125,16 @@ fn every_test_that_holds_a_promise_exists() {
 fn sources_of(binary: &str) -> Vec<String> {
     let mut files = Vec::new();
     let single = root().join(format!("tests/{binary}.rs"));
+    let folder = root().join("tests").join(binary);
     let fuzzed = root().join(format!("fuzz/fuzz_targets/{binary}.rs"));
     if binary == "lib" {
         collect(&root().join("src"), &mut files);
     } else if single.exists() {
         files.push(single);
+    } else if folder.exists() {
+        collect(&folder, &mut files);
     } else if fuzzed.exists() {
         files.push(fuzzed);
-    } else {
-        collect(&root().join("tests").join(binary), &mut files);
     }
     let read = |path: &PathBuf| fs::read_to_string(path).unwrap();
     files.iter().map(read).collect()

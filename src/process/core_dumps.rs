@@ -31,7 +31,8 @@ pub(crate) fn forbid() {
     let limit = getrlimit(Resource::Core);
     INHERITED.get_or_init(|| Inherited {
         limit,
-        filter: filter.trim().to_owned(),
+        // The kernel shows the filter as a hexadecimal number, and reads one without a prefix as another base.
+        filter: format!("0x{}", filter.trim()),
     });
     set_forbidden();
 }

@@ -7,17 +7,20 @@ use crate::support::programs::{
 };
 
 /// Passes on what it reads in whole lines. GNU sed reads up to a newline, and then writes the line at once.
-const WHOLE_LINES: &str = "exec env LC_ALL=C sed -u ''";
+const WHOLE_LINES: &str = "env LC_ALL=C sed -u ''";
 
 /// Lines of shell for [`Hosts`], with which everything that an agent reads, writes, or both, goes through
-/// [`WHOLE_LINES`].
+/// [`WHOLE_LINES`]. The agent is a child of the shell, as it is a child of `srun`.
 fn stand_ins() -> [String; 3] {
-    let (input, output) = (
-        format!("exec < <({WHOLE_LINES})"),
-        format!("exec > >({WHOLE_LINES})"),
-    );
-    let both = format!("{input}; {output}");
-    [input, output, both]
+    let agent = "INSIDE=1 \"$0\" \"$@\"";
+    let chains = [
+        (format!("{WHOLE_LINES} | {agent}"), 1),
+        (format!("{agent} | {WHOLE_LINES}"), 0),
+        (format!("{WHOLE_LINES} | {agent} | {WHOLE_LINES}"), 1),
+    ];
+    chains.map(|(chain, place)| {
+        format!("[[ -v INSIDE ]] || {{ {chain}; exit ${{PIPESTATUS[{place}]}}; }}")
+    })
 }
 
 #[test]

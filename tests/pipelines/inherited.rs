@@ -12,9 +12,10 @@ use crate::support::programs::hosts::Outcome;
 use crate::support::programs::local_hosts::rdpipe;
 use crate::support::programs::{Place, Running, Setup, key, program, skip};
 
-/// Returns a program with these arguments, which a shell starts after `before`.
+/// Returns a program with these arguments, which a shell starts after `before`. The shell is bash, because dash resets the
+/// ignoring of SIGCHLD.
 fn after(before: &str, path: &str, arguments: &[&str]) -> Setup {
-    let shell = program("/bin/sh", "rdpipe").env("SHELL", "/bin/bash");
+    let shell = program("/bin/bash", "rdpipe").env("SHELL", "/bin/bash");
     let line = format!("{before}; exec \"$0\" \"$@\"");
     shell.arg("-c").arg(line).arg(path).args(arguments)
 }

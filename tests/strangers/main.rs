@@ -278,7 +278,7 @@ fn handshake_fault(outcome: Result<(), Error>) -> Result<HandshakeFault> {
 }
 
 /// The version of the protocol.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 fn preamble(version: u8, kind: u8) -> [u8; 8] {
     [b'R', b'D', b'P', b'I', b'P', b'E', version, kind]

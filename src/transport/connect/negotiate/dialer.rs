@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     HandshakeFault, StreamConfig,
+    config::LONGEST_LIMIT,
     transport::{
         connect::{
             data_proof::{self, CHALLENGE_BYTES},
@@ -96,7 +97,7 @@ async fn dial_data(
 /// Opens the data connection, and proves that it belongs to the stream. The acceptor may push the connection out before
 /// it has read whose it is; then this tries again for `limit`.
 async fn open_data(address: SocketAddr, token: &Token, limit: Duration) -> io::Result<TcpStream> {
-    let deadline = Instant::now() + limit;
+    let deadline = Instant::now() + limit.min(LONGEST_LIMIT);
     loop {
         let mut data = TcpStream::connect(address).await?;
         match read_challenge(&mut data, token).await {
