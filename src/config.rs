@@ -42,7 +42,7 @@ pub struct StreamConfig {
     /// The handshake that follows has its own limit, [`handshake_timeout`](Self::handshake_timeout).
     pub connect_timeout: Duration,
     /// The time after which a connection is closed if its handshake has not completed. An acceptor gives this time to the
-    /// proof of the key, and again to the negotiation that follows, after which it has no memory for the peer any more.
+    /// proof of the key, then to the wait for one of the streams that may be negotiated at once, then to the negotiation.
     pub handshake_timeout: Duration,
     /// The transports that may be used.
     pub transport: TransportPolicy,

@@ -217,29 +217,24 @@ async fn a_dialer_that_falls_silent_leaves_no_memory_pinned() -> Result<()> {
                 act: Act::Silence,
             }),
         );
-        let pinning = until(|| process::pinned_bytes() > 1 << 20);
-        let dialing = connect("127.0.0.1", proxy.port(), &key, &config);
-        let (dialed, ()) = tokio::join!(dialing, pinning);
-        let error = dialed.err().context("there is a stream")?;
-        let Error::Handshake {
-            fault: HandshakeFault::Timeout(_),
-            ..
-        } = error
-        else {
-            bail!("the dialer: {error}");
+        // The dialer waits for longer, so that only the acceptor's limit can end the negotiation.
+        let mut patient = config.clone();
+        patient.handshake_timeout = 10 * generous();
+        let freed = async {
+            until(|| process::pinned_bytes() > 1 << 20).await;
+            until(|| process::pinned_bytes() == 0).await;
         };
-        until(|| process::pinned_bytes() == 0).await;
-        // The listener continues.
-        let port = listener.local_addr().port();
-        let (dialed, accepted) = tokio::join!(connect("127.0.0.1", port, &key, &config), async {
-            loop {
-                // `accept` may report the handshake that took too long.
-                if let Ok(stream) = listener.accept().await {
-                    break stream;
-                }
+        tokio::select! {
+            dialed = connect("127.0.0.1", proxy.port(), &key, &patient) => {
+                bail!("the dialer ended first: {:?}", dialed.err());
             }
-        });
-        drop((dialed?, accepted));
+            () = freed => {}
+        }
+        // The listener continues, and `accept` does not report the handshake that took too long.
+        let port = listener.local_addr().port();
+        let (dialed, accepted) =
+            tokio::join!(connect("127.0.0.1", port, &key, &config), listener.accept());
+        drop((dialed?, accepted?));
         Ok(())
     };
     within(generous(), "a dialer that falls silent", body).await

@@ -11,7 +11,7 @@ pub(crate) fn words(text: &str) -> Option<Vec<String>> {
 }
 
 /// Quotes a path for the login shell on the other host: sh, bash, dash, ksh, zsh, csh, tcsh or fish. A leading `~/` stays
-/// unquoted, so that the shell expands it. Returns none if the path has a line end: csh wants a backslash before a
+/// unquoted, so that the shell expands it. Returns none if the path has a line end: csh requires a backslash before a
 /// quoted line end, and the other shells would take that backslash for a character of the path.
 pub(crate) fn remote_path(path: &str) -> Option<String> {
     if path.contains(['\n', '\r']) {

@@ -10,12 +10,14 @@ use std::{
     os::unix::process::ExitStatusExt,
     process::{ExitStatus, Stdio},
     sync::{Arc, Mutex, PoisonError},
+    thread,
     time::Duration,
 };
 
 use futures::StreamExt;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    io::retry_on_intr,
     process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open},
 };
 use tokio::{
@@ -31,7 +33,7 @@ pub(crate) use self::pace::Room;
 use self::{lines::Lines, pace::StderrPace, writing::write_messages};
 use super::{
     explain::{self, Evidence, explain},
-    plan::launch::Launch,
+    plan::launch::{Launch, LaunchKind},
     protocol::{
         self, FromAgent, ToAgent, VERSION,
         frames::codec,
@@ -236,7 +238,7 @@ impl SessionTask {
         }
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         if let Some(group) = id.and_then(Pid::from_raw) {
-            end_group(group).await;
+            end_group(group, self.launch.kind).await;
         }
         // The status of our own signal explains nothing.
         let _ = child.wait().await;
@@ -338,13 +340,17 @@ fn spawn(launch: &Launch) -> io::Result<Child> {
 }
 
 /// Ends a process group whose first process has not been waited for, so that its number cannot belong to another group
-/// yet: with SIGTERM, and after a moment with SIGKILL.
-async fn end_group(group: Pid) {
+/// yet: with SIGTERM, and with SIGKILL when the first process has exited, or after a moment.
+async fn end_group(group: Pid, kind: LaunchKind) {
     if let Ok(first) = pidfd_open(group, PidfdFlags::empty()) {
         let _ = kill_process_group(group, Signal::TERM);
         let exits = move || {
             let mut first = [PollFd::new(&first, PollFlags::IN)];
-            let _ = poll(&mut first, Some(&TERM_LIMIT));
+            let _ = retry_on_intr(|| poll(&mut first, Some(&TERM_LIMIT)));
+            if kind == LaunchKind::Here {
+                // The first process is the guard of an agent, which SIGTERM ends at once. The worker still ends its command.
+                thread::sleep(TERM_LIMIT.try_into().unwrap_or_default());
+            }
         };
         let _ = spawn_blocking(exits).await;
     }

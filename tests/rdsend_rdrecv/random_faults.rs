@@ -32,11 +32,12 @@ const FILE_BYTES: usize = 2 << 20;
 /// The size of a chunk: small, so that there are many control messages.
 const CHUNK_BYTES: usize = 4 << 10;
 
-/// The bytes of the data connection for the whole file: preamble and token, and the frames.
-const DATA_BYTES: u64 = (40 + FILE_BYTES + FILE_BYTES / CHUNK_BYTES * 128) as u64;
+/// The first byte of the data connection at which a fault may happen: that of the first frame, after preamble, label and
+/// proof.
+const FIRST_BYTE: u64 = 8 + 16 + 32;
 
-/// The first byte of the data connection at which a fault may happen: the first frame, so that the handshake is over.
-const FIRST_BYTE: u64 = 40;
+/// The bytes of the data connection for the whole file, with a header of 128 bytes for each frame.
+const DATA_BYTES: u64 = FIRST_BYTE + (FILE_BYTES + FILE_BYTES / CHUNK_BYTES * 128) as u64;
 
 /// One random fault, and what the test does itself.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ struct RandomFault {
 
 /// Returns the time after which a silent peer counts as dead.
 fn timeout() -> Duration {
-    patience(Duration::from_secs(1))
+    patience(Duration::from_secs(2))
 }
 
 impl RandomFault {
@@ -78,9 +79,12 @@ impl RandomFault {
             6 => ("stall", Harm::Stall(timeout() / 4)),
             _ => ("kill", Harm::Nothing),
         };
-        // Nothing travels on the data connection towards the sender that could be damaged.
-        let is_damage = matches!(harm, Harm::Duplicate(_) | Harm::Flip(_));
-        let towards = match (connection, is_damage) {
+        // Nothing travels on the data connection towards the sender that could be damaged or held back.
+        let needs_bytes = !matches!(
+            harm,
+            Harm::Cut | Harm::Reset | Harm::HalfClose | Harm::Nothing
+        );
+        let towards = match (connection, needs_bytes) {
             (Connection::Data, true) => Towards::Acceptor,
             _ => towards,
         };
@@ -152,8 +156,15 @@ impl RandomFault {
         let target = place.read("old");
         let is_whole = target == data;
         assert!(is_whole || target == OLD, "a wrong byte:\n{said}");
-        let is_false = !is_whole && (sender.code() == 0 || receiver.code() == 0);
+        let has_received = receiver.code() == 0;
+        let is_false = sender.code() == 0 && !has_received || has_received && !is_whole;
         assert!(!is_false, "a false success:\n{said}");
+        if self.victim.is_none() {
+            assert_eq!(
+                is_whole, has_received,
+                "a whole file and a failure:\n{said}"
+            );
+        }
         if place.knows_nameless_files() {
             assert_eq!(place.names(), ["in", "old"], "litter:\n{said}");
         }
@@ -242,11 +253,14 @@ fn report(results: &[(u64, RandomFault, Option<bool>)]) -> BTreeMap<String, u32>
         };
         places.entry(fault.place()).or_default()[column] += 1;
         let (connection, towards) = (fault.fault.connection, fault.fault.towards);
-        let whats = [
-            fault.kind.to_owned(),
-            format!("{connection:?}"),
-            format!("towards {towards:?}"),
-        ];
+        let whats = match fault.victim {
+            Some(victim) => vec![fault.kind.to_owned(), format!("{victim:?}")],
+            None => vec![
+                fault.kind.to_owned(),
+                format!("{connection:?}"),
+                format!("towards {towards:?}"),
+            ],
+        };
         for what in whats {
             *counts.entry(what).or_default() += u32::from(column == 0);
         }

@@ -1,11 +1,12 @@
 //! Signals: the first signal ends both programs in order, a second signal ends its program at once.
 
-use std::{fs, net::TcpListener, path::Path};
+use std::{fs, io::Write, net::TcpListener, path::Path, process::Stdio, thread, time::Duration};
 
 use rustix::process::Signal;
 
 use crate::support::programs::{
-    Place, Running, eventually, is_ignored, receiver, sender, soon, write_position,
+    Place, Running, eventually, is_ignored, patience, random_bytes, receiver, sender, soon,
+    write_position,
 };
 
 #[test]
@@ -88,6 +89,33 @@ fn the_second_signal_ends_it() -> bool {
     assert_ne!(receiver.end().code(), 0);
     place.assert_untouched(&[]);
     !end.stderr.contains("interrupted by")
+}
+
+#[test]
+fn a_receiver_that_is_stopped_for_several_timeouts_continues() {
+    let place = Place::new();
+    let timeout = patience(Duration::from_secs(1));
+    let options = format!("--timeout {} -o {}", timeout.as_secs_f64(), place.old());
+    let receiver = receiver(options).start();
+    let sender = sender(receiver.port(), "--timeout 3600");
+    let mut sender = sender.stdin(Stdio::piped()).start();
+    let mut input = sender.stdin();
+    let data = random_bytes(8 << 20);
+    input.write_all(&data[..4 << 20]).expect("it reads");
+    progress(&receiver, &place);
+    receiver.signal(Signal::STOP);
+    receiver.stopped();
+    let writing = thread::spawn(move || {
+        input.write_all(&data[4 << 20..]).expect("it reads");
+        data
+    });
+    // Longer than the silence after which the receiver calls a peer or a data connection dead.
+    thread::sleep(3 * timeout + Duration::from_secs(1));
+    receiver.signal(Signal::CONT);
+    let data = writing.join().expect("all is written");
+    sender.end().exits(0);
+    receiver.end().exits(0);
+    assert!(place.read("old") == data, "other bytes");
 }
 
 fn progress(receiver: &Running, place: &Place) {

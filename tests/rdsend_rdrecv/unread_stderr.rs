@@ -42,6 +42,7 @@ fn a_receiver_whose_stderr_is_not_read_confirms_all_the_same() {
             break;
         }
         assert!(end.stderr.contains("refused"), "{}", end.stderr);
+        assert!(receiver.runs(), "the receiver ended");
     }
     let said = unread.read();
     let end = receiver.end();
@@ -67,6 +68,7 @@ fn a_terminal_stopped_over_a_progress_bar_does_not_delay_the_confirmation() {
         if is_connected {
             break sender;
         }
+        assert!(receiver.runs(), "the receiver ended");
     };
     let mut stdin = sender.stdin();
     stdin.write_all(b"some of it").expect("it reads");

@@ -73,7 +73,7 @@ async fn crowd(name: &str, strangers: usize) -> Result<()> {
 }
 
 /// Returns a configuration with the usual time limits, longer on a busy machine.
-fn patient() -> StreamConfig {
+pub(crate) fn patient() -> StreamConfig {
     let mut config = StreamConfig::default();
     config.connect_timeout = limit(config.connect_timeout);
     config.handshake_timeout = limit(config.handshake_timeout);

@@ -15,8 +15,9 @@ use crate::{
     support::waiting::limit,
 };
 
-/// Someone on the path reads all that the dialer says on its data connection before the acceptor does, and says the
-/// same on a connection of his own, first. The acceptor refuses him, and the dialer gets its stream all the same.
+/// An attacker on the path reads all that the dialer sends on its data connection before the acceptor does, and sends the
+/// same bytes on another connection first. The acceptor refuses the connection of the attacker, and the dialer gets its
+/// stream.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_read_on_the_path_opens_no_data_connection() -> Result<()> {
     let body = Box::pin(async {
@@ -82,8 +83,8 @@ async fn wrong_proofs_do_not_spend_the_token() -> Result<()> {
     alone("wrong_proofs_do_not_spend_the_token", SLACK_BYTES, body).await
 }
 
-/// Forwards the connections of one dialer. Whatever the dialer says on its second connection is first said on a
-/// connection of the thief, and only then forwarded.
+/// Forwards the connections of one dialer. All bytes that the dialer sends on its second connection are first sent on a
+/// connection of the thief, and then forwarded.
 async fn path_with_a_thief(target: SocketAddr) -> Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let port = listener.local_addr()?.port();
@@ -111,8 +112,8 @@ async fn robbed(near: TcpStream, mut thief: TcpStream, far: TcpStream) -> Result
             return Ok(far_writes.shutdown().await?);
         }
         if thief.write_all(&buffer[..count]).await.is_ok() {
-            // The acceptor has handled the words of the thief when it answers, or closes the connection. An acceptor that
-            // takes the thief for the dialer says nothing to it.
+            // The acceptor has handled the bytes of the thief when it answers, or closes the connection. An acceptor that
+            // takes the thief for the dialer sends nothing to it.
             let mut answer = [0; 32];
             let answering = thief.read(&mut answer);
             let _ = timeout(limit(Duration::from_millis(500)), answering).await;

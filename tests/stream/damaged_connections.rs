@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use rdpipe::{Error, Fault, Stream, StreamConfig, connect};
+use rdpipe::{Error, Fault, Stream, StreamConfig, TransportPolicy, connect};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::{
@@ -30,6 +30,7 @@ fn config() -> StreamConfig {
     (config.chunk_bytes, config.depth) = (16 << 10, 4);
     config.timeout = patience(Duration::from_secs(1));
     config.handshake_timeout = patience(Duration::from_millis(500));
+    config.transport = TransportPolicy::Tcp;
     config
 }
 

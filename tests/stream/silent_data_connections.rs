@@ -5,7 +5,7 @@ use std::{fs, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
-use rdpipe::{Error, Fault, Stream, StreamConfig};
+use rdpipe::{Error, Fault, Stream, StreamConfig, TransportPolicy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
@@ -30,6 +30,7 @@ fn config(timeout: Duration) -> StreamConfig {
     let mut config = StreamConfig::default();
     (config.chunk_bytes, config.depth) = (16 << 10, 4);
     config.timeout = timeout;
+    config.transport = TransportPolicy::Tcp;
     config
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct PlannedFault {
     pub(crate) at: u64,
 }
 
-/// Forwards connections to one address, with threads of its own. Dropped, it cuts all of them.
+/// Forwards connections to one address, on its own threads. Dropping the proxy cuts all of its connections.
 pub(crate) struct FaultProxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -74,10 +74,10 @@ struct State {
 /// Where the fault stands.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Moment {
-    /// It will come.
+    /// The moment of the fault lies ahead.
     #[default]
     Ahead,
-    /// It has come, and the direction does the harm to its next bytes.
+    /// The moment has come, and the direction does the harm to its next bytes.
     Here,
     /// The harm is done.
     Over,
@@ -109,12 +109,13 @@ impl FaultProxy {
         Self { address, shared }
     }
 
-    /// The port where a dialer finds it.
+    /// Returns the port on which the proxy accepts dialers.
     pub(crate) fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Whether the harm has been done. Damage needs a byte that passes after the moment; the others do not.
+    /// Returns true if the harm has been done. `Duplicate`, `Flip` and `Stall` act on a byte that passes after the
+    /// moment; the other kinds act at the moment.
     pub(crate) fn has_struck(&self) -> bool {
         let is_lasting = matches!(self.shared.fault.harm, Harm::Silence | Harm::HalfClose);
         match self.shared.state().moment {
@@ -124,7 +125,7 @@ impl FaultProxy {
         }
     }
 
-    /// Waits until the moment of the fault has come. Returns false if it has not within `limit`.
+    /// Waits until the moment of the fault has come. Returns false if the moment does not come within `limit`.
     pub(crate) fn wait_for_moment(&self, limit: Duration) -> bool {
         let ahead = |state: &mut State| state.moment == Moment::Ahead;
         let state = self.shared.state();

@@ -1,5 +1,5 @@
-//! A TCP proxy between a dialer and an acceptor that does harm where it is told to: cuts a connection, flips a bit in it,
-//! loses bytes of it, slows it down, or lets nothing through any more.
+//! A TCP proxy between a dialer and an acceptor that does planned harm: cuts a connection, flips a bit in it, loses bytes
+//! of it, slows it down, or stops forwarding.
 
 use std::{
     io::{self, Read, Write},
@@ -9,10 +9,10 @@ use std::{
     time::Duration,
 };
 
-/// How much of what the dialer says on each connection is recorded, in bytes.
+/// The most bytes of a dialer that are recorded on each connection.
 const TAPE_BYTES: usize = 64 << 10;
 
-/// What is forwarded at once, in bytes: less than any chunk, whose buffers some tests count.
+/// The most bytes that are forwarded at once: less than any chunk, whose buffers some tests count.
 const BUFFER_BYTES: usize = 16 << 10;
 
 /// Which of a stream's two connections.
@@ -59,7 +59,7 @@ pub(crate) struct Plan {
     pub(crate) act: Act,
 }
 
-/// Forwards connections to one address, with threads of its own. Dropped, it cuts all of them.
+/// Forwards connections to one address, on its own threads. Dropping the proxy cuts all of its connections.
 pub(crate) struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -86,7 +86,7 @@ struct Carried {
     connection: Connection,
     /// Bytes to the acceptor, then to the dialer.
     forwarded: [u64; 2],
-    /// The beginning of what the dialer said.
+    /// The first bytes that the dialer sent.
     tape: Vec<u8>,
     /// What has been done to each direction.
     harm: [Harm; 2],
@@ -103,7 +103,7 @@ struct Harm {
 }
 
 impl Proxy {
-    /// A proxy for the acceptor that listens on `target`.
+    /// Starts a proxy for the acceptor that listens on `target`.
     pub(crate) fn start(target: SocketAddr, plan: Option<Plan>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it is bound");
@@ -129,32 +129,32 @@ impl Proxy {
         Self { address, shared }
     }
 
-    /// Goes on forwarding until the test's process ends.
+    /// Keeps the proxy until the process of the test ends.
     pub(crate) fn outlive_its_owner(self) {
         std::mem::forget(self);
     }
 
-    /// The port where a dialer finds it.
+    /// Returns the port on which the proxy accepts dialers.
     pub(crate) fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Changes what it will do.
+    /// Replaces the planned harm.
     pub(crate) fn plan(&self, plan: Plan) {
         self.shared.state().plan = Some(plan);
     }
 
-    /// Whether the harm has been done.
+    /// Returns true if the harm has been done.
     pub(crate) fn has_acted(&self) -> bool {
         self.shared.state().has_acted
     }
 
-    /// How many connections were opened so far.
+    /// Returns the number of connections that were opened so far.
     pub(crate) fn connections(&self) -> usize {
         self.shared.state().connections.len()
     }
 
-    /// Bytes that the first connection of this kind has carried so far.
+    /// Returns the number of bytes that the first connection of this kind has carried so far.
     pub(crate) fn forwarded(&self, connection: Connection, towards: Towards) -> u64 {
         let state = self.shared.state();
         let mut all = state.connections.iter();
@@ -162,7 +162,7 @@ impl Proxy {
         first.map_or(0, |it| it.forwarded[towards as usize])
     }
 
-    /// What the dialer said on the first connection of this kind.
+    /// Returns the first bytes that the dialer sent on the first connection of this kind.
     pub(crate) fn tape(&self, connection: Connection) -> Vec<u8> {
         let state = self.shared.state();
         let mut all = state.connections.iter();
@@ -188,6 +188,13 @@ impl Drop for Proxy {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the proxy is dropped, if nothing may pass any more.
+    fn wait_while_silent<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let is_silent = |state: &mut State| state.is_silent && !state.is_closed;
+        let waited = self.closed.wait_while(state, is_silent);
+        waited.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forwards one connection, in two threads.
@@ -261,6 +268,7 @@ impl Direction {
         loop {
             let count = from.read(&mut buffer)?;
             if count == 0 {
+                self.shared.wait_while_silent(self.shared.state());
                 return Ok(());
             }
             let (bytes, is_cut) = self.meddle(&mut buffer[..count]);
@@ -281,8 +289,8 @@ impl Direction {
         Some(Duration::from_nanos(bytes as u64 * 1_000_000_000 / rate))
     }
 
-    /// Does what was planned if it is time, and takes note of the bytes. What is returned is to be forwarded; `true`: and
-    /// nothing after it.
+    /// Does the planned harm if its byte has come, and counts the bytes. Returns the bytes to forward, and `true` if nothing
+    /// is forwarded after them.
     fn meddle<'b>(&self, bytes: &'b mut [u8]) -> (&'b [u8], bool) {
         let mut state = self.shared.state();
         let carried = &state.connections[self.number];

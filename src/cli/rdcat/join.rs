@@ -14,7 +14,7 @@ use crate::{
     Error, HandshakeFault, Key, Listener, Stream,
     cli::{
         args::RdcatArgs,
-        shared::{message::sentence, progress::is_on_terminal, report::Report, run::Run},
+        shared::{progress::is_on_terminal, report::Report, run::Run},
     },
     reach::{
         self, FailedAddress, Unreached,
@@ -61,12 +61,7 @@ async fn listen(args: &RdcatArgs, run: &mut Run) -> anyhow::Result<Stream> {
         &format!("to connect, type on the other host:\n  rdcat {}", *text),
         &json!({ "event": "listening", "ticket": *text, "port": port }),
     );
-    let stream = loop {
-        match run.interruptible(listener.accept()).await {
-            Err(error) if is_passing(&error) => run.console.detail(&sentence(&error)),
-            accepted => break accepted?,
-        }
-    };
+    let stream = run.interruptible(listener.accept()).await?;
     turn_others_away(listener);
     run.console.detail(&format!(
         "{} connected from {}",
@@ -74,12 +69,6 @@ async fn listen(args: &RdcatArgs, run: &mut Run) -> anyhow::Result<Stream> {
         stream.peer_addr()
     ));
     Ok(stream)
-}
-
-/// Returns true if a peer only broke off during the handshake: it may connect again.
-fn is_passing(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref::<Error>();
-    error.is_some_and(|error| !reach::is_final(error))
 }
 
 /// Aborts the streams of peers that have connected in the meantime, with a reason, and stops listening.

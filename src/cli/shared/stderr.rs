@@ -235,7 +235,7 @@ impl QueueState {
     }
 }
 
-/// The thread that writes to stderr. No other thread does, so none waits for a reader.
+/// The thread that writes to stderr. Only this thread writes, so other threads never wait for a reader.
 struct QueueWriter {
     shared: Arc<SharedQueue>,
     /// The output; `None` after an error, when all messages are dropped: a closed stderr does not end the run.

@@ -3,7 +3,10 @@
 
 use std::{sync::OnceLock, time::Duration};
 
-use tokio::runtime::{Builder, Runtime};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::timeout,
+};
 
 use super::{control, process::descendants};
 use crate::ssh::protocol::AgentHello;
@@ -21,8 +24,8 @@ pub fn controller(data: &[u8]) {
         machine: "m".to_owned(),
         addresses: Vec::new(),
     };
-    runtime.block_on(async {
-        let limit = Duration::from_secs(30);
+    let limit = Duration::from_secs(30);
+    let reading = async {
         let opened = control::open(data, tokio::io::sink(), hello, limit).await;
         let Ok((_, mut inbox, outbox, writer)) = opened else {
             return;
@@ -30,11 +33,13 @@ pub fn controller(data: &[u8]) {
         while inbox.next().await.is_ok() {}
         drop((inbox, outbox));
         writer.finish().await;
-    });
+    };
+    let in_time = runtime.block_on(async { timeout(limit / 3, reading).await });
+    in_time.expect("reading waits for more");
 }
 
-/// Parses `data` as lines of `/proc/PID/stat`, and searches all processes in them for descendants. Panics if a process is
-/// found twice.
+/// Parses `data` as lines of `/proc/PID/stat`, and searches all processes in them for descendants. Panics if more are
+/// found than there are.
 pub fn proc_stat(data: &[u8]) {
     descendants::fuzz(data);
 }

@@ -1,11 +1,11 @@
-//! The entry points of the fuzz targets for what other hosts say over ssh. They are compiled only for fuzzing, and no
+//! The entry points of the fuzz targets for what other hosts send over ssh. They are compiled only for fuzzing, and no
 //! other module uses them.
 //!
 //! | file | what is fuzzed |
 //! |---|---|
 //! | `messages` | one message, in either direction |
 //! | `session` | the greeting and the frames of a session, as they arrive at the controller |
-//! | `pipeline` | the decisions of the controller, when the agents send what they like |
+//! | `pipeline` | the decisions of the controller, when the agents send any messages |
 //!
 //! Those of the agent are in `agent/fuzzing.rs`.
 

@@ -1,4 +1,4 @@
-//! The controller's machine, when some of its agents send what they like.
+//! The controller of a pipeline: agents and local edges send any events.
 
 use std::{ffi::OsString, time::Duration};
 
@@ -23,7 +23,7 @@ const SEGMENTS: [&str; 4] = [":a", "h:b", "g:>> f", "h:> f"];
 /// The most faults that one place of the pipeline may keep, whatever the agents send.
 const MOST_CAUSES: usize = 8;
 
-/// Plays any events of agents, sessions and local edges to the machine of a pipeline. Panics if the machine asks an end
+/// Passes any events of agents, sessions and local edges to the machine of a pipeline. Panics if the machine asks an end
 /// to dial more than twice for one edge, gives an order, Go or Proceed twice or too early, keeps more and more faults,
 /// takes a lost agent for a success, or does not end.
 pub fn pipeline(data: &[u8]) {
@@ -32,7 +32,9 @@ pub fn pipeline(data: &[u8]) {
     let segments: Vec<_> = SEGMENTS.iter().map(OsString::from).collect();
     let plan = Plan::parse(&segments, has_input).expect("the segments are valid");
     let count = plan.stages.len();
-    let keys = (0..=count).map(|edge| format!("key {edge}")).collect();
+    let keys = (0..=count)
+        .map(|edge| format!("key {edge}").into())
+        .collect();
     let mut run = PipelineRun {
         machine: PipelineMachine::new(plan, settings(), keys),
         now: Duration::ZERO,

@@ -69,8 +69,9 @@ mod tests {
 
     use super::*;
 
+    /// Checks which memory [`wipe_sent`] wipes. The wiped bytes are not read: spare capacity counts as uninitialized.
     #[test]
-    fn all_of_the_memory_of_a_sent_frame_is_wiped() {
+    fn the_spare_capacity_begins_at_the_sent_frame() {
         let mut buffer = BytesMut::with_capacity(8192);
         let start = buffer.as_ptr();
         let frame = b"\0\0\0\x04key!\n";

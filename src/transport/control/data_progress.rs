@@ -33,6 +33,10 @@ use crate::Fault;
 /// down, both are silent, and the control connection is the one to report it.
 const MARGIN: Duration = Duration::from_secs(1);
 
+/// The time after which the data path is asked again before the stream fails: another thread may have read the last byte
+/// and not yet counted it.
+const SECOND_LOOK: Duration = Duration::from_millis(100);
+
 /// The counts of both ends. The lanes store the counts of this end, and pings bring those of the peer.
 #[derive(Default)]
 pub(crate) struct DataProgress {
@@ -144,6 +148,8 @@ struct StallClock {
     known: u64,
     count: u64,
     since: Option<Instant>,
+    /// True if the data path called the stall of this count a fault.
+    is_suspect: bool,
 }
 
 impl DataWatch {
@@ -169,6 +175,7 @@ impl DataWatch {
     /// Starts the clocks again: this process was stopped, and has not read what arrived in the meantime.
     pub(super) fn restart(&mut self) {
         (self.arrivals.since, self.completions.since) = (None, None);
+        (self.arrivals.is_suspect, self.completions.is_suspect) = (false, false);
     }
 
     /// Returns the time when the next [`check`](Self::check) is due, if a count stands still.
@@ -177,25 +184,37 @@ impl DataWatch {
         since.into_iter().flatten().min()?.checked_add(self.limit)
     }
 
-    /// Asks the data path about a count that has stood still for too long, and fails the stream if that is a fault.
+    /// Asks the data path about a count that has stood still for too long. If it calls that a fault, asks again after
+    /// [`SECOND_LOOK`], and fails the stream if the answer is the same and the count too.
     ///
-    /// The answer holds whichever tasks of this process were blocked meanwhile: the data path looks whether there are
-    /// bytes that were not read, and a byte that was read starts the clock again.
+    /// The answer is right even if tasks of this process were blocked meanwhile: the data path looks for bytes that were
+    /// not read, and a byte that was read starts the clock again.
     pub(super) fn check(&mut self, state: &State, now: Instant) {
         self.note(&state.data, now);
-        let silence = self.limit;
-        let due = |clock: &mut StallClock| clock.take_overdue(silence, now);
-        // A reader that wants no more bytes leaves them unread.
-        let arrivals = due(&mut self.arrivals).filter(|_| state.receives());
-        let arrivals = arrivals.map(|bytes| Stall::Arrivals { bytes, silence });
-        let completions = due(&mut self.completions);
-        let completions = completions.map(|bytes| Stall::Completions { bytes, silence });
         let Some(path) = state.data.path.get() else {
             return;
         };
-        for stall in arrivals.into_iter().chain(completions) {
-            if let Err(fault) = path.stalled(stall) {
-                state.fail(Failure::Fault(fault));
+        let silence = self.limit;
+        let arrivals: fn(u64, Duration) -> Stall =
+            |bytes, silence| Stall::Arrivals { bytes, silence };
+        let completions: fn(u64, Duration) -> Stall =
+            |bytes, silence| Stall::Completions { bytes, silence };
+        for (clock, stall) in [
+            (&mut self.arrivals, arrivals),
+            (&mut self.completions, completions),
+        ] {
+            let Some(bytes) = clock.take_overdue(silence, now) else {
+                continue;
+            };
+            let stall = stall(bytes, silence);
+            // A reader that has stopped leaves the rest unread.
+            if matches!(stall, Stall::Arrivals { .. }) && !state.receives() {
+                continue;
+            }
+            match path.stalled(stall) {
+                Err(fault) if clock.is_suspect => state.fail(Failure::Fault(fault)),
+                Err(_) => clock.suspect(silence, now),
+                Ok(()) => clock.is_suspect = false,
             }
         }
     }
@@ -208,6 +227,7 @@ impl StallClock {
         } else if self.since.is_none() || self.count != count {
             self.since = Some(now);
         }
+        self.is_suspect &= known > count && self.count == count;
         (self.known, self.count) = (known, count);
     }
 
@@ -219,6 +239,12 @@ impl StallClock {
         }
         self.since = Some(now);
         Some(self.known - self.count)
+    }
+
+    /// Makes the clock run out after [`SECOND_LOOK`].
+    fn suspect(&mut self, limit: Duration, now: Instant) {
+        self.is_suspect = true;
+        self.since = now.checked_sub(limit.saturating_sub(SECOND_LOOK));
     }
 }
 

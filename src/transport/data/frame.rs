@@ -78,7 +78,7 @@ pub(crate) enum Damage {
     Payload,
     /// The header is valid, but it is not the next one.
     Order,
-    /// All bytes have arrived, but the last digest is not that of the FIN.
+    /// All bytes have arrived, but the end of the chain of digests is not that of the FIN.
     Whole,
     /// More bytes arrived than the FIN announced.
     Excess,

@@ -1,4 +1,4 @@
-//! What a peer that has the key says to set up a link, and to renew it.
+//! The messages with which a peer that has the key sets up and renews a link.
 
 use std::sync::OnceLock;
 
@@ -7,8 +7,8 @@ use tokio::runtime::{Builder, Runtime};
 use super::script::FuzzScript;
 use crate::transport::{connect::share_without_lanes, rdma::fuzzing};
 
-/// Reads `data` as a dialer's ports, an acceptor's pairs of ports, a part of a link, or the steps of a renewal: which of
-/// them, the first byte says. Each is refused or leads to a plan that this end allows.
+/// Reads `data` as a dialer's ports, an acceptor's pairs of ports, a part of a link, or the steps of a renewal: the first
+/// byte chooses one of them. Each is refused or leads to a plan that this end allows.
 pub fn rdma(data: &[u8]) {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     let Some((kind, rest)) = data.split_first() else {

@@ -1,5 +1,5 @@
-//! A stream over TCP whose peer has the key and sends what it likes: the real state, lanes, halves and data path, without
-//! the tasks, whose work the fuzzer does in any order.
+//! A stream over TCP whose peer has the key and sends any messages and frames: the real state, lanes, halves and data
+//! path, without the tasks, whose work the fuzzer does in any order.
 
 use std::{
     collections::HashMap,
@@ -25,7 +25,6 @@ use crate::{
         connect::share_without_tasks,
         control::{
             message::{MAX_MESSAGE_BYTES, Message},
-            state::State,
             terms::{agree, local_terms},
         },
         data::{
@@ -51,10 +50,10 @@ const MOST_MESSAGES: usize = 16;
 /// The seeds of the digests, this end's sending direction first.
 const SEEDS: [u64; 2] = [1, 2];
 
-/// Plays a peer that sends any messages and frames, a user that reads and writes, and the tasks of the stream, in any
-/// order. Panics if a queue is longer than the pool, a message is too long for Noise, a frame is written into a slot that
-/// was not granted, a byte is delivered that was not sent, an end comes that was not announced, or a confirmation that
-/// was not sent is reported.
+/// Runs the actions of a peer that sends any messages and frames, of a user that reads and writes, and of the tasks of
+/// the stream, in any order. Panics if a queue is longer than the pool, a message is too long for Noise, a frame is
+/// written into a slot that was not granted, a byte is delivered that was not sent, an end comes that was not announced,
+/// or a confirmation that was not sent is reported.
 pub fn stream(data: &[u8]) {
     static RUNTIME: OnceLock<(Runtime, TcpListener)> = OnceLock::new();
     let (runtime, listener) = RUNTIME.get_or_init(|| {
@@ -72,14 +71,6 @@ pub fn stream(data: &[u8]) {
         play.finish();
     });
 }
-
-/// What the state needs to know of the peer's pool before the first credit.
-#[allow(dead_code, reason = "a method of the state itself goes first")]
-trait PeerPool {
-    fn set_peer_slots(&self, _slots: usize) {}
-}
-
-impl PeerPool for State {}
 
 /// One end of a stream with its user, and the peer.
 struct StreamPlay {
@@ -133,7 +124,6 @@ impl StreamPlay {
         let agreement = agree(&terms, &terms).expect("they are the same");
         let ours = TcpStream::from_std(ours).expect("a socket");
         let shared = share_without_tasks(ours, &agreement, SEEDS, &config).expect("a socket");
-        shared.state.set_peer_slots(DEPTH);
         Self {
             send: Some(SendHalf::new(Arc::clone(&shared))),
             recv: Some(RecvHalf::new(Arc::clone(&shared))),

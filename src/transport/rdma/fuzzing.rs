@@ -53,7 +53,7 @@ pub(crate) fn offer(data: &[u8]) {
 }
 
 /// Plans a link over each pair that a peer proposes, as dialer and as acceptor. A plan never has larger chunks or deeper
-/// pools than this end wants.
+/// pools than this end allows.
 pub(crate) fn proposal(data: &[u8]) {
     let Ok(proposal) = decode::<Proposal>(data) else {
         return;
@@ -84,7 +84,7 @@ pub(crate) fn part(data: &[u8]) {
     }
 }
 
-/// Plays the steps of a peer to the renewal of a stream. Panics if the renewal sends more than its own steps, or if steps
+/// Sends the steps of a peer to the renewal of a stream. Panics if the renewal sends more than its own steps, or if steps
 /// of the peer pile up.
 pub(crate) fn renewal(shared: &Arc<Shared<Rdma>>, script: &mut FuzzScript<'_>) {
     let Some((ports, agreement)) = ports() else {

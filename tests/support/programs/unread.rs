@@ -14,7 +14,7 @@ use rustix::{
     pipe::{PipeFlags, pipe_with},
 };
 
-/// A pipe that a program has as its stderr, and that the test reads only when it wants to.
+/// A pipe that a program has as its stderr, and that is read only when the test calls [`read`](Self::read).
 pub struct Unread {
     reader: OwnedFd,
     /// The bytes that were in the pipe before the program wrote.

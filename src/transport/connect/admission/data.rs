@@ -19,8 +19,8 @@ use crate::{
     },
 };
 
-/// The most connections that show the label of one stream at the same time. A dialer uses one at a time; someone on the
-/// path who has read the label may add others.
+/// The most connections that show the label of one stream at the same time. A dialer uses one at a time; an attacker
+/// on the path that has read the label may add others.
 const MAX_CANDIDATES: usize = 4;
 
 /// The streams that wait for their data connection, by their label.

@@ -128,7 +128,7 @@ impl Crowd {
 }
 
 /// Returns the part of an address that stands for one owner: an IPv4 address, or an IPv6 network of 64 bits, in which a
-/// host takes addresses as it likes.
+/// host can use any address.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),

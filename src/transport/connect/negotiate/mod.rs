@@ -5,8 +5,11 @@
 //!   Hello {terms, ports}          ────────►   (the handshake ends with it)
 //!                                 ◄────────   Welcome {terms, token, pairs of ports to try}
 //!                      steps towards a queue pair (rdma/attempt.rs)
-//!   or a second connection: preamble, token ►
-//!                                 ◄────────   Ready
+//!   or a second connection:
+//!     preamble, label             ────────►
+//!                                 ◄────────   challenge
+//!     proof                       ────────►
+//!                                 ◄────────   Ready, on the first connection
 //! ```
 //!
 //! | file | what it has |

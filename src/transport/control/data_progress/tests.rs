@@ -84,6 +84,10 @@ fn bytes_that_never_arrive_fail_the_stream() {
     );
     assert!(watched.check(LIMIT).is_empty());
     assert_eq!(watched.check(SILENCE + LIMIT), arrivals(100));
+    assert!(!watched.state.failed());
+    let again = SILENCE + LIMIT + SECOND_LOOK;
+    assert_eq!(watched.watch.deadline(), Some(watched.at(again)));
+    assert_eq!(watched.check(again), arrivals(100));
     let error = watched.state.receive_error().unwrap().to_string();
     assert!(error.contains("the data connection broke"), "{error}");
     assert!(error.contains("none of the 100 bytes"), "{error}");
@@ -99,6 +103,21 @@ fn each_byte_starts_the_clock_again() {
         assert!(watched.check(time).is_empty(), "{received}");
     }
     assert_eq!(watched.check(49 * SILENCE + LIMIT), arrivals(51));
+}
+
+#[test]
+fn a_byte_that_is_counted_late_is_no_fault() {
+    let mut watched = Watched::new(false);
+    watched.state.data.set_peer(100, 0);
+    watched.note(Duration::ZERO);
+    assert_eq!(watched.check(LIMIT), arrivals(100));
+    watched.state.data.set_received(1);
+    assert!(watched.check(LIMIT + SECOND_LOOK).is_empty());
+    // The next stall gets a second look too.
+    assert_eq!(watched.check(2 * LIMIT + SECOND_LOOK), arrivals(99));
+    assert!(!watched.state.failed());
+    assert_eq!(watched.check(2 * LIMIT + 2 * SECOND_LOOK), arrivals(99));
+    assert!(watched.state.failed());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::request::{Renewal, RenewalReason};
 use crate::{
@@ -27,7 +27,7 @@ impl LinkStalls {
 }
 
 impl StalledPath for LinkStalls {
-    /// Leaves it to the renewal, which runs where the completions are polled: here it is not known whether they were.
+    /// Leaves the decision to the renewal, which runs in the runtime in which the completions are polled.
     fn stalled(&self, stall: Stall) -> Result<(), Fault> {
         if let Some(renewal) = self.0.upgrade().filter(|renewal| !renewal.is_underway()) {
             renewal.request_for(stall);
@@ -50,13 +50,21 @@ impl SilentLink {
         Self { stall, count }
     }
 
-    /// Waits whether the link is only late: the runtime in which its completions are polled may have been blocked, and the
-    /// completions of that time are polled within this wait. Returns the reason for a new link, or `None` if this one works.
+    /// Waits to find out whether the link is only late: the runtime in which its completions are polled may have been
+    /// blocked, and the completions of that time are polled within this wait. Returns the reason for a new link, or `None`
+    /// if this one works.
     pub(super) async fn confirm(
         self,
         progress: &DataProgress,
     ) -> Result<Option<RenewalReason>, Fault> {
-        sleep(LATE).await;
+        // A wait that took longer was blocked as well, and its timer may run before the completions are polled.
+        loop {
+            let began = Instant::now();
+            sleep(LATE).await;
+            if began.elapsed() < LATE + LATE / 4 {
+                break;
+            }
+        }
         match self.stall {
             _ if count_of(self.stall, progress) != self.count => Ok(None),
             Stall::Arrivals { .. } => Ok(Some(RenewalReason::Silent(self))),

@@ -70,6 +70,16 @@ fn place() -> Option<QueuePairConfig> {
     })
 }
 
+/// Checks that as much is pinned now, but for what other tests pin, which is less than half a chunk.
+#[track_caller]
+fn assert_pinned(expected: u64) {
+    let pinned = process::pinned_bytes();
+    assert!(
+        pinned.abs_diff(expected) < CHUNK as u64 / 2,
+        "{pinned} bytes are pinned, and not {expected}"
+    );
+}
+
 #[tokio::test]
 async fn no_memory_is_freed_before_its_queue_pair() {
     let Some(place) = place() else { return };
@@ -78,23 +88,21 @@ async fn no_memory_is_freed_before_its_queue_pair() {
     let pair = UnconnectedQueuePair::build(&place, Posting::Inline).unwrap();
     let mut slots = pool::register(&pair, MemoryAccess::Remote, 0, CHUNK, DEPTH, false).unwrap();
     let all = process::pinned_bytes();
-    assert!(all >= before + u64::from(DEPTH) * CHUNK as u64, "{all}");
+    let least = before + u64::from(DEPTH) * CHUNK as u64;
+    assert!(all > least - CHUNK as u64 / 2, "{all}");
     // A renewal copies a slot to the heap, and a failure drops a slot.
     slots[0].unpin();
     drop(slots.pop());
-    assert_eq!(process::pinned_bytes(), all);
+    assert_pinned(all);
     // A user may hold a slot for longer than the link lives.
     drop(pair);
-    let held = process::pinned_bytes() - before;
-    assert!(
-        (CHUNK as u64 * 2..CHUNK as u64 * 3).contains(&held),
-        "{held}"
-    );
+    // Each of the two slots that are left has room for a header beside its chunk.
+    assert_pinned(before + CHUNK as u64 * 2);
     drop(slots);
-    assert_eq!(process::pinned_bytes(), before);
+    assert_pinned(before);
 }
 
-/// A peer that has the key, and writes what it wants into the slots of the other end.
+/// A peer that has the key, and writes any bytes into the slots of the other end.
 struct HostilePeer {
     link: Link,
     slots: Vec<SlotToken>,
