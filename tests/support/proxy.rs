@@ -268,7 +268,7 @@ impl Direction {
         loop {
             let count = from.read(&mut buffer)?;
             if count == 0 {
-                self.shared.wait_while_silent(self.shared.state());
+                drop(self.shared.wait_while_silent(self.shared.state()));
                 return Ok(());
             }
             let (bytes, is_cut) = self.meddle(&mut buffer[..count]);

@@ -114,7 +114,7 @@ impl Process {
         // Field 22 of proc_pid_stat(5); the group is field 5.
         let started = fields.nth(16)?.parse().ok()?;
         Some(Self {
-            pid: Pid::from_raw(pid.parse().ok()?)?,
+            pid: Pid::from_raw(pid.parse().ok().filter(|raw| *raw >= 0)?)?,
             parent: Pid::from_raw(parent),
             group: Pid::from_raw(group)?,
             started,

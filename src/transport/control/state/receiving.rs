@@ -14,12 +14,9 @@ impl State {
         }
     }
 
-    /// Returns true while this end receives.
+    /// Returns true while bytes may arrive: not after the last byte that FIN announced, and not after STOP.
     pub(crate) fn receives(&self) -> bool {
-        !matches!(
-            self.lock().receiving,
-            Receiving::Absent | Receiving::Stopped
-        )
+        matches!(self.lock().receiving, Receiving::Open | Receiving::Fin(..))
     }
 
     /// Counts one chunk of `bytes` that arrived and was verified.

@@ -120,3 +120,17 @@ fn a_header_that_the_peer_rewrites_has_no_effect() {
     let chunk = lane.lock().next(&state, &mut cx).expect("a chunk");
     assert_eq!(chunk.rest(), [1]);
 }
+
+#[test]
+fn bytes_after_the_announced_end_are_not_delivered() {
+    let state = state();
+    let lane = SharedRecvLane::new(Flood::new(), DEPTH, SEED, faults::Faults::default());
+    lane.grant_all(&state);
+    let digest = Chain::new(SEED).digest();
+    state.receive(Message::Fin { bytes: 0, digest });
+    let mut cx = Context::from_waker(Waker::noop());
+    for _ in 0..2 {
+        assert!(lane.lock().next(&state, &mut cx).is_none());
+        assert!(state.at_end().unwrap());
+    }
+}
