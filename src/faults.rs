@@ -3,6 +3,7 @@
 
 /// The rules of the protocol that one end of a stream breaks on purpose. The default breaks none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each fault is on or off")]
 // This type is exported with the feature only.
 #[cfg_attr(not(feature = "fault-injection"), allow(unreachable_pub))]
 #[non_exhaustive]

@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail, ensure};
-use rdpipe::{Error, HandshakeFault, StreamConfig, Transport, TransportPolicy, connect};
+use anyhow::{Result, bail, ensure};
+use rdpipe::{StreamConfig, Transport, TransportPolicy, connect};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt},
     sync::{Mutex, MutexGuard},

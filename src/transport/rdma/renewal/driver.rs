@@ -206,7 +206,7 @@ impl Renewer {
     /// Waits until no write is in flight. Each write completes or fails within [`LOSS_LIMIT`], unless the link is slow.
     async fn wait_until_quiet(&self, send_lane: &SharedSendLane<RdmaSend>) -> Result<(), Fault> {
         let limit = self.patience.max(LOSS_LIMIT);
-        let mut late = pin!(sleep(limit));
+        let mut timer = pin!(sleep(limit));
         let mut seen = 0;
         poll_fn(|cx| {
             // Registered before polling: a work request wakes only the task that polled it last, which may
@@ -219,9 +219,9 @@ impl Renewer {
             }
             if path.written() != seen {
                 seen = path.written();
-                late.as_mut().reset(tokio::time::Instant::now() + limit);
+                timer.as_mut().reset(tokio::time::Instant::now() + limit);
             }
-            ready!(late.as_mut().poll(cx));
+            ready!(timer.as_mut().poll(cx));
             let text = format!("this end's device has not completed a write for {limit:.1?}");
             Poll::Ready(Err(Fault::Data(Arc::new(io::Error::other(text)))))
         })
@@ -254,7 +254,7 @@ impl Renewer {
             return Ok(());
         };
         let lost_chunk = || io::Error::other("a chunk that had arrived was lost with its link");
-        let mut late = pin!(sleep(LATE));
+        let mut timer = pin!(sleep(LATE));
         let mut seen = 0;
         let result = poll_fn(|cx| {
             self.renewal.progress.register(cx.waker());
@@ -267,18 +267,19 @@ impl Renewer {
             let (path, _) = lane.path_and_kept();
             if path.arrived() != seen {
                 seen = path.arrived();
-                late.as_mut().reset(tokio::time::Instant::now() + LATE);
+                timer.as_mut().reset(tokio::time::Instant::now() + LATE);
             }
             if path.arrived() < frames && !path.is_broken() {
-                ready!(late.as_mut().poll(cx));
+                ready!(timer.as_mut().poll(cx));
                 path.assume_arrived(frames);
                 lane.take_unreported(state, cx);
             }
             let (path, _) = lane.path_and_kept();
-            match path.arrived() >= frames {
-                true => Poll::Ready(Ok(())),
-                false => Poll::Ready(Err(Fault::Data(Arc::new(lost_chunk())))),
-            }
+            Poll::Ready(if path.arrived() >= frames {
+                Ok(())
+            } else {
+                Err(Fault::Data(Arc::new(lost_chunk())))
+            })
         })
         .await;
         state.wake_receiver();
