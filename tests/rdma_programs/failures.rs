@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::support::programs::{
-    Act, Connection, Place, Plan, Towards, before, generous, lacks_rdma, patience, random_bytes,
+    Act, Connection, Place, Plan, Proxy, Towards, generous, lacks_rdma, patience, random_bytes,
     receiver, sender, soon,
 };
 
@@ -51,27 +51,32 @@ fn a_cut_control_connection_fails_both_ends() {
     for towards in [Towards::Acceptor, Towards::Dialer] {
         let place = Place::new();
         let receiver = receiver(format!("--transport rdma -o {}", place.old())).start();
-        let plan = Plan {
-            connection: Connection::Control,
-            towards,
-            // This byte is well after the handshake: credits and keepalives, four a second, get the connection there.
-            at: 4_000,
-            act: Act::Cut,
-        };
-        let proxy = before(&receiver, plan);
-        let timeout = patience(Duration::from_secs(1)).as_secs_f64();
+        let proxy = Proxy::start(([127, 0, 0, 1], receiver.port()).into(), None);
+        let timeout = patience(Duration::from_secs(4)).as_secs_f64();
         let options = format!("--transport rdma --timeout {timeout} --chunk 16K --depth 4");
         let mut sender = sender(proxy.port(), options).stdin(Stdio::piped()).start();
         let mut input = sender.stdin();
         let piece = random_bytes(64 << 10);
+        // This is more than both pools hold, so the handshake is over after these writes.
+        for _ in 0..8 {
+            input.write_all(&piece).expect("nothing is cut yet");
+        }
+        proxy.plan(Plan {
+            connection: Connection::Control,
+            towards,
+            // A few messages later: keepalives to the acceptor, credits to the dialer.
+            at: proxy.forwarded(Connection::Control, towards) + 100,
+            act: Act::Cut,
+        });
         let began = Instant::now();
         // The write fails when the sender has ended.
         while input.write_all(&piece).is_ok() {
             assert!(began.elapsed() < generous(), "it goes on and on");
         }
         let gone = Instant::now();
-        assert!(proxy.has_acted());
+        let has_acted = proxy.has_acted();
         let (sender, receiver) = (sender.end(), receiver.end());
+        assert!(has_acted, "{towards:?}: {sender:?}, {receiver:?}");
         let late = receiver.at.saturating_duration_since(gone);
         assert!(late < soon(), "{late:?}");
         sender.fails(
