@@ -101,6 +101,7 @@ impl PipelineOutcome {
             Some(cause) if cause.is_trouble => return Verdict::Trouble,
             Some(cause) => match cause.fault.kind {
                 FaultKind::Local if stage.is_file => return Verdict::Failed(1),
+                FaultKind::Edge if self.follows_failure(cause) => return Verdict::Consequence,
                 FaultKind::Local | FaultKind::Edge => return Verdict::Trouble,
                 // The command may have failed by itself before the agent was told of the other fault.
                 FaultKind::PeerAborted | FaultKind::Ordered => {
@@ -127,6 +128,19 @@ impl PipelineOutcome {
         self.causes.iter().filter(move |cause| cause.site == site)
     }
 
+    /// Returns true if a file or a command had failed elsewhere before this fault was received. All agents are then told to
+    /// end, and one that ends without a goodbye looks like a lost edge to its neighbours.
+    fn follows_failure(&self, cause: &PipelineFault) -> bool {
+        let mut earlier = self
+            .causes
+            .iter()
+            .take_while(|other| !std::ptr::eq(*other, cause));
+        let is_failure = |other: &PipelineFault| {
+            other.fault.kind == FaultKind::Local && !other.is_trouble && other.site != cause.site
+        };
+        earlier.any(is_failure)
+    }
+
     fn own_output_failed(&self) -> bool {
         self.causes_at(Site::Output).next().is_some()
     }
@@ -139,7 +153,8 @@ impl PipelineOutcome {
         let verdicts = self.verdicts();
         let own = |cause: &PipelineFault| matches!(cause.site, Site::Input | Site::Output);
         let lost = |cause: &PipelineFault| {
-            cause.is_trouble || (own(cause) && cause.fault.kind == FaultKind::Edge)
+            let is_lost_edge = own(cause) && cause.fault.kind == FaultKind::Edge;
+            cause.is_trouble || (is_lost_edge && !self.follows_failure(cause))
         };
         if verdicts.contains(&Verdict::Trouble) || self.causes.iter().any(lost) {
             return TROUBLE;

@@ -140,6 +140,21 @@ fn a_file_that_fails_is_status_1() {
 }
 
 #[test]
+fn an_edge_that_breaks_after_a_failure_elsewhere_is_a_consequence() {
+    let mut ends = ends([StageOutcome::default(), StageOutcome::default()]);
+    ends.stages[0].is_file = true;
+    let failure = cause(Site::Stage(0), FaultKind::Local);
+    for site in [Site::Output, Site::Stage(1)] {
+        ends.causes = vec![failure.clone(), cause(site, FaultKind::Edge)];
+        assert_eq!(ends.exit(), 1, "{site:?}");
+        assert_eq!(ends.verdicts()[1], Verdict::Consequence);
+        // An edge that breaks first is a failure of its own.
+        ends.causes.reverse();
+        assert_eq!(ends.exit(), 255, "{site:?}");
+    }
+}
+
+#[test]
 fn faults_are_ranked_by_how_near_they_are_to_the_first_cause() {
     let mut ends = ends([]);
     ends.causes = vec![
