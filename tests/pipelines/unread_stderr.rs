@@ -142,6 +142,21 @@ fn a_signal_ends_the_wait_for_a_reader_of_the_last_messages() {
 }
 
 #[test]
+fn the_output_ends_although_the_messages_are_not_read() {
+    let (unread, stderr) = Unread::full();
+    let mut running = rdpipe(&[":echo done; exit 3"]).stderr(stderr).start_raw();
+    let mut output = String::new();
+    let read = running.take_stdout().read_to_string(&mut output);
+    read.expect("a pipe");
+    assert_eq!(output, "done\n");
+    assert!(running.runs(), "it ended without its messages");
+    let said = unread.read();
+    running.end().exits(3);
+    let said = said.join().expect("it reads on");
+    assert!(said.contains("exited with 3"), "{said}");
+}
+
+#[test]
 fn a_pager_that_quits_does_not_end_the_pipeline() {
     let (unread, stderr) = Unread::empty();
     drop(unread);

@@ -1,9 +1,8 @@
 //! Copies stdin to the peer and the bytes of the peer to stdout, both at once.
 
-use std::{fs::File, pin::pin};
+use std::pin::pin;
 
 use anyhow::Context;
-use rustix::stdio::dup2_stdout;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -12,6 +11,7 @@ use crate::{
     cli::shared::{
         exit::Exit,
         run::{Run, explained},
+        stdout,
     },
     fd::{Sink, Source},
 };
@@ -124,9 +124,7 @@ async fn take_all(read: &mut ReadHalf) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot finish {name}"))?;
     // Closing stdout gives a reader behind a pipe its end of file now, while the other direction continues.
-    let null = File::options().write(true).open("/dev/null");
-    null.and_then(|null| Ok(dup2_stdout(null)?))
-        .context("cannot close stdout")?;
+    stdout::close().context("cannot close stdout")?;
     // All bytes have been written. A failure to confirm means that the peer has gone: if there is more to send,
     // sending reports that failure.
     let _ = read.confirm();

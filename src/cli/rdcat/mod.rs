@@ -43,7 +43,7 @@ pub fn main() -> ExitCode {
         console.flush();
     }
     let exit = dispatch(args, ticket, &console);
-    console.flush();
+    console.finish();
     exit
 }
 

@@ -58,7 +58,7 @@ pub fn main() -> ExitCode {
         console.error(&crate::cli::shared::message::sentence(&error));
         FAILED_HERE
     });
-    console.flush();
+    console.finish();
     ExitCode::from(code)
 }
 

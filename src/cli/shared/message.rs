@@ -4,7 +4,10 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::stderr::{ShownBar, StderrQueue};
+use super::{
+    stderr::{ShownBar, StderrQueue},
+    stdout,
+};
 use crate::{advice::advice, cli::args::MessageOptions, host::host_name};
 
 /// Writes the messages of a program to stderr, through a queue: no method waits until a message is read, except
@@ -134,8 +137,16 @@ impl Console {
         }
     }
 
-    /// Waits until all messages have been written. Call this function at the end of `main`. A terminal or a pager that is
-    /// not read delays the end, as it delays that of any program, until a signal ends the program.
+    /// Closes stdout, then waits until all messages have been written. Call this function at the end of `main`. A terminal
+    /// or a pager that is not read delays the exit, as it delays that of any program, until a signal ends the program. It
+    /// does not delay the end of file of the program that reads the output.
+    pub(crate) fn finish(&self) {
+        // Nothing more is written to stdout.
+        let _ = stdout::close();
+        self.flush();
+    }
+
+    /// Waits until all messages have been written.
     pub(crate) fn flush(&self) {
         self.warn_of_left_out();
         self.queue.flush();

@@ -9,3 +9,4 @@ pub(crate) mod run;
 pub(crate) mod secret;
 pub(crate) mod signals;
 pub(crate) mod stderr;
+pub(crate) mod stdout;

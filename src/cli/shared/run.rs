@@ -45,7 +45,7 @@ where
     let report = start(console.clone(), program);
     let report = report.unwrap_or_else(|error| Report::failed(&error));
     report.print(console);
-    console.flush();
+    console.finish();
     report.exit.into()
 }
 

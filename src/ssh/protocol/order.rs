@@ -129,6 +129,26 @@ pub(crate) struct StreamOrder {
     pub(crate) pkey_index: u16,
 }
 
+#[cfg(any(test, fuzzing))]
+impl StreamOrder {
+    /// Returns the order of a user who chose this transport, and gave no other option.
+    pub(crate) fn over(transport: TransportOrder) -> Self {
+        Self {
+            transport,
+            chunk_bytes: None,
+            depth: None,
+            timeout_ms: 30_000,
+            ports: None,
+            device: None,
+            ib_port: None,
+            gid_index: None,
+            traffic_class: 0,
+            service_level: 0,
+            pkey_index: 0,
+        }
+    }
+}
+
 /// The transports that an edge may use: [`TransportPolicy`] in the wire format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum TransportOrder {

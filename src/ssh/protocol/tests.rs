@@ -18,17 +18,9 @@ fn order(edges: Vec<EdgeOrder>, work: Payload) -> ToAgent {
         work: Work::Stage(work),
         edges,
         stream: StreamOrder {
-            transport: TransportOrder::Auto,
             chunk_bytes: Some(1 << 20),
-            depth: None,
-            timeout_ms: 30_000,
             ports: Some((7000, 7010)),
-            device: None,
-            ib_port: None,
-            gid_index: None,
-            traffic_class: 0,
-            service_level: 0,
-            pkey_index: 0,
+            ..StreamOrder::over(TransportOrder::Auto)
         },
     }))
 }

@@ -39,19 +39,7 @@ impl Rig {
 
     fn of(plan: Plan, change: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = Settings {
-            stream: StreamOrder {
-                transport: TransportOrder::Auto,
-                chunk_bytes: None,
-                depth: None,
-                timeout_ms: 30_000,
-                ports: None,
-                device: None,
-                ib_port: None,
-                gid_index: None,
-                traffic_class: 0,
-                service_level: 0,
-                pkey_index: 0,
-            },
+            stream: StreamOrder::over(TransportOrder::Auto),
             fsync: false,
             addresses: Vec::new(),
             here: None,

@@ -4,11 +4,9 @@
 //! |---|---|
 //! | [`ports`] | the RDMA ports of this host, and the pairs of ports that two hosts try |
 //! | [`memlock`] | how much memory may be pinned, and the pool that fits |
-//! | [`establish`] | this end's ports and pool; tries the proposed pairs one after the other |
-//! | [`attempt`] | one pair: opens, connects and proves a queue pair, in steps with the peer |
+//! | [`establish`] | from two ends' ports to a queue pair that a frame has crossed |
 //! | [`link_setup`] | a queue pair and its pools while they are being set up |
 //! | [`steps`] | the encoding of the steps on the control connection |
-//! | [`established`] | the result: a link that a message has crossed |
 //! | [`send_path`], [`receive_path`] | frames out of and into registered slots |
 //! | [`pool`] | registered slots |
 //! | [`link`] | one queue pair: the only file that names async-rdma |
@@ -21,9 +19,7 @@
 //! completion says that the frame has arrived. Slots are used in the order in which they are granted, so
 //! the receiver finds the frame in the next granted slot. Credits and all messages travel on the control connection.
 
-mod attempt;
 mod establish;
-mod established;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
 mod link;
@@ -39,8 +35,7 @@ mod steps;
 mod tests;
 mod unavailable;
 
-pub(crate) use establish::LocalPorts;
-pub(crate) use established::Established;
+pub(crate) use establish::{Established, LocalPorts};
 pub(crate) use unavailable::Unavailable;
 
 use super::data::path::DataPath;

@@ -196,19 +196,7 @@ pub(super) fn command(text: &str) -> StageWork {
 
 /// Returns the default stream over TCP, for orders.
 pub(super) fn stream_order() -> StreamOrder {
-    StreamOrder {
-        transport: TransportOrder::Tcp,
-        chunk_bytes: None,
-        depth: None,
-        timeout_ms: 30_000,
-        ports: None,
-        device: None,
-        ib_port: None,
-        gid_index: None,
-        traffic_class: 0,
-        service_level: 0,
-        pkey_index: 0,
-    }
+    StreamOrder::over(TransportOrder::Tcp)
 }
 
 /// The ids of a stage's edges.

@@ -14,7 +14,7 @@ use tokio::{
 use tokio_util::codec::{FramedRead, FramedWrite};
 
 use super::controller::{
-    INPUT, OUTPUT, TestAgent, command, dial, edge, skip_to_greeting, stream_order,
+    INPUT, OUTPUT, TestAgent, command, dial, edge, order, skip_to_greeting, stream_order,
 };
 use super::limits::generous;
 use crate::{
@@ -244,6 +244,24 @@ async fn an_agent_serves_any_number_of_edges() {
     ] {
         bring_up(directions).await;
     }
+}
+
+#[tokio::test]
+async fn a_peer_that_connected_before_the_others_gets_the_reason_of_a_failure() {
+    let keys = [INPUT, OUTPUT].map(|id| (id, Key::generate().unwrap()));
+    let edges = keys.iter().map(|(id, key)| edge(*id, key, true)).collect();
+    let mut agent = TestAgent::start().await;
+    let order = order(1, command("cat"), edges);
+    agent.send(ToAgent::Order(Box::new(order))).await;
+    let ports = BTreeMap::from([agent.listening().await, agent.listening().await]);
+    let [_, (_, key)] = &keys;
+    let mut stream = dial(ports[&OUTPUT], key, Direction::Receive).await;
+    agent.connected().await;
+    let reason = "stage 2 failed".to_owned();
+    agent.send(ToAgent::Kill { reason }).await;
+    let error = stream.read(&mut [0]).await.unwrap_err().to_string();
+    assert!(error.contains("stage 2 failed"), "{error}");
+    agent.end().await;
 }
 
 #[tokio::test]

@@ -87,22 +87,28 @@ impl PendingEdges {
         OrderedEdges(self.edges.iter().map(edge).collect())
     }
 
-    /// Waits until all edges are connected. Returns none if the work fails before that.
+    /// Waits until all edges are connected. If the work fails before that, closes those that are connected with the reason,
+    /// and returns none.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future also drops the edges that are connected already.
     pub(super) async fn establish(self, context: &JobContext) -> Option<ConnectedEdges> {
         let establish = |(id, edge): (EdgeId, PendingEdge)| async move {
-            Some((id, edge.establish(id, context).await?))
-        };
-        let all = self.edges.into_iter().map(establish);
-        tokio::select! {
-            edges = futures::future::join_all(all) => {
-                edges.into_iter().collect::<Option<_>>().map(ConnectedEdges)
+            tokio::select! {
+                placed = edge.establish(id, context) => Some((id, placed?)),
+                () = context.cause.failed() => None,
             }
-            () = context.cause.failed() => None,
+        };
+        let count = self.edges.len();
+        let all = self.edges.into_iter().map(establish);
+        let connected = futures::future::join_all(all).await.into_iter().flatten();
+        let edges = ConnectedEdges(connected.collect());
+        if edges.0.len() == count {
+            return Some(edges);
         }
+        edges.close().await;
+        None
     }
 }
 

@@ -4,7 +4,7 @@
 //! dialer                                    acceptor
 //!   Hello {terms, ports}          ────────►   (the handshake ends with it)
 //!                                 ◄────────   Welcome {terms, token, pairs of ports to try}
-//!                      steps towards a queue pair (rdma/attempt.rs)
+//!                      steps towards a queue pair (rdma/establish/attempt.rs)
 //!   or a second connection:
 //!     preamble, label             ────────►
 //!                                 ◄────────   challenge

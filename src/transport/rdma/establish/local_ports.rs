@@ -1,41 +1,32 @@
-//! This end's RDMA ports, and from two ends' ports to a queue pair that a frame has crossed.
-//!
-//! ```text
-//! dialer                                    acceptor
-//!   Hello {offer}               ───────────►
-//!                               ◄───────────   Welcome {proposal}: the best pairs, sequence numbers
-//!   Step: endpoint, slots       ◄──────────►   Step: endpoint, slots
-//!   Step: connected             ◄──────────►   Step: connected
-//!                 one frame each way that bytes will travel
-//!   Step: it arrived            ◄──────────►   Step: it arrived
-//! ```
-//!
-//! Either end may send, in place of a step, the reason why it cannot continue. Then both ends try the next pair that was
-//! proposed, from its first step. After the last pair both use TCP, or both fail.
+//! The RDMA ports of this end, and the attempts over the pairs of ports that were proposed.
 
 use std::thread;
 
 use super::{
     attempt::{ProofBudget, attempt},
     established::Established,
-    link::{Posting, QueuePairConfig},
-    link_setup::LinkPlan,
-    memlock::{Memlock, fit, why_smaller},
-    ports::{
-        choice::{DeviceChoice, NoRdma},
-        device::Inventory,
-        explain::{no_pair_works, remedy},
-        offer::Candidate,
-        proposal::{PortPair, PortsOffer, Proposal},
-        sysfs::Roots,
-    },
-    steps::{decode, encode},
-    unavailable::Unavailable,
 };
 use crate::{
     DeviceFault, Direction, Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH,
     RdmaConfig, StreamConfig, TransportPolicy,
-    transport::control::{codec::Control, terms::Agreement},
+    transport::{
+        control::{codec::Control, terms::Agreement},
+        rdma::{
+            link::{Posting, QueuePairConfig},
+            link_setup::LinkPlan,
+            memlock::{Memlock, fit, why_smaller},
+            ports::{
+                choice::{DeviceChoice, NoRdma},
+                device::Inventory,
+                explain::{no_pair_works, remedy},
+                offer::Candidate,
+                proposal::{PortPair, PortsOffer, Proposal},
+                sysfs::Roots,
+            },
+            steps::{decode, encode},
+            unavailable::Unavailable,
+        },
+    },
 };
 
 /// The most slots of a pool. Their tokens, of some 20 bytes each, fit into one message.
@@ -64,7 +55,10 @@ impl LocalPorts {
     }
 
     /// Takes the ports from `inventory`, in place of those of this host.
-    pub(super) fn among(inventory: &Inventory, config: &StreamConfig) -> Result<Self, Unavailable> {
+    pub(in crate::transport::rdma) fn among(
+        inventory: &Inventory,
+        config: &StreamConfig,
+    ) -> Result<Self, Unavailable> {
         let hardware = inventory.ports().next().is_some();
         let no_way = |reason: String| Unavailable { reason, hardware };
         let candidates = choice(config).candidates(inventory);
@@ -171,7 +165,7 @@ impl LocalPorts {
     }
 
     /// Plans a link over one pair of ports.
-    pub(super) fn plan(
+    pub(in crate::transport::rdma) fn plan(
         &self,
         pair: &PortPair,
         dialer: bool,

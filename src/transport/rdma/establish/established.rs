@@ -2,14 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{
-    Rdma,
-    link_setup::{ConnectedLink, LinkPlan},
-    receive_path::{self, RdmaReceive},
-    renewal::{driver::Renewer, request::Renewal, silence::LinkStalls},
-    send_path::{self, RdmaSend},
+use crate::transport::{
+    control::state::State,
+    data::shared::Shared,
+    rdma::{
+        Rdma,
+        link_setup::{ConnectedLink, LinkPlan},
+        receive_path::{self, RdmaReceive},
+        renewal::{driver::Renewer, request::Renewal, silence::LinkStalls},
+        send_path::{self, RdmaSend},
+    },
 };
-use crate::transport::{control::state::State, data::shared::Shared};
 
 /// A proved link, from which the two sides of the data path are made.
 pub(crate) struct Established {

@@ -9,14 +9,16 @@ use std::{
 use futures::{SinkExt, StreamExt};
 use tokio::time::timeout;
 
-use super::{
-    link_setup::{ConnectedLink, LinkOffer, LinkPlan},
-    steps::{decode, encode},
-};
 use crate::{
     HandshakeFault,
     host::host_name,
-    transport::control::{codec::Control, message::Message},
+    transport::{
+        control::{codec::Control, message::Message},
+        rdma::{
+            link_setup::{ConnectedLink, LinkOffer, LinkPlan},
+            steps::{decode, encode},
+        },
+    },
 };
 
 /// The time limit for all queue pairs that are tried, from connecting to a frame that has crossed. Milliseconds are usual.
