@@ -5,7 +5,7 @@
 
 use std::{
     io::{self, Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
     time::Duration,
@@ -13,10 +13,7 @@ use std::{
 
 use rustix::net::connect_unspec;
 
-use super::proxy::{Connection, Towards};
-
-/// The most bytes that are forwarded at once.
-const BUFFER_BYTES: usize = 16 << 10;
+use super::relay::{BUFFER_BYTES, Connection, Relay, Sockets, Towards, pass_end};
 
 /// What a fault does to a connection or to one of its directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +48,7 @@ pub(crate) struct PlannedFault {
 
 /// Forwards connections to one address, on its own threads. Dropping the proxy cuts all of its connections.
 pub(crate) struct FaultProxy {
-    address: SocketAddr,
+    relay: Relay,
     shared: Arc<Shared>,
 }
 
@@ -67,8 +64,7 @@ struct State {
     data_bytes: u64,
     moment: Moment,
     is_closed: bool,
-    /// Of every connection: its kind, the dialer's side and the acceptor's.
-    connections: Vec<(Connection, [TcpStream; 2])>,
+    connections: Vec<(Connection, Sockets)>,
 }
 
 /// Where the fault stands.
@@ -86,32 +82,21 @@ enum Moment {
 impl FaultProxy {
     /// Forwards to the acceptor that listens on `target`.
     pub(crate) fn start(target: SocketAddr, fault: PlannedFault) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
         let shared = Arc::new(Shared {
             fault,
             state: Mutex::default(),
             changed: Condvar::new(),
         });
         let serving = Arc::clone(&shared);
-        thread::spawn(move || {
-            for dialer in listener.incoming().flatten() {
-                if serving.state().is_closed {
-                    return;
-                }
-                let Ok(acceptor) = TcpStream::connect(target) else {
-                    continue;
-                };
-                let shared = Arc::clone(&serving);
-                thread::spawn(move || shared.connect([dialer, acceptor]));
-            }
+        let relay = Relay::start(target, move |connection, sockets| {
+            Arc::clone(&serving).connect(connection, &sockets);
         });
-        Self { address, shared }
+        Self { relay, shared }
     }
 
     /// Returns the port on which the proxy accepts dialers.
     pub(crate) fn port(&self) -> u16 {
-        self.address.port()
+        self.relay.port()
     }
 
     /// Returns true if the harm has been done. `Duplicate`, `Flip` and `Stall` act on a byte that passes after the
@@ -136,17 +121,8 @@ impl FaultProxy {
 
 impl Drop for FaultProxy {
     fn drop(&mut self) {
-        let mut state = self.shared.state();
-        state.is_closed = true;
-        for (_, sockets) in state.connections.drain(..) {
-            for socket in sockets {
-                let _ = socket.shutdown(Shutdown::Both);
-            }
-        }
-        drop(state);
+        self.shared.state().is_closed = true;
         self.shared.changed.notify_all();
-        // The accepting thread checks whether the proxy has ended when a connection arrives.
-        let _ = TcpStream::connect(self.address);
     }
 }
 
@@ -156,48 +132,18 @@ impl Shared {
     }
 
     /// Forwards one connection, in two threads.
-    fn connect(self: Arc<Self>, sockets: [TcpStream; 2]) {
-        // "RDPIPE", the version, and what the connection is for.
-        let mut preamble = [0; 8];
-        while sockets[0]
-            .peek(&mut preamble)
-            .is_ok_and(|count| (1..8).contains(&count))
-        {
-            thread::yield_now();
-        }
-        let connection = match preamble[7] {
-            b'D' => Connection::Data,
-            _ => Connection::Control,
-        };
-        let copy = |socket: &TcpStream| {
-            socket.set_nodelay(true).expect("a socket");
-            socket.try_clone().expect("a socket")
-        };
-        {
-            let mut state = self.state();
-            if state.is_closed {
-                return;
-            }
-            let copies = sockets.each_ref().map(copy);
-            state.connections.push((connection, copies));
-        }
-        let [dialer, acceptor] = sockets;
-        let (from, to) = (copy(&dialer), copy(&acceptor));
-        let there = Arc::clone(&self);
-        thread::spawn(move || there.pass(connection, Towards::Acceptor, &from, &to));
-        self.pass(connection, Towards::Dialer, &acceptor, &dialer);
+    fn connect(self: Arc<Self>, connection: Connection, sockets: &Sockets) {
+        let kept = (connection, sockets.copies());
+        self.state().connections.push(kept);
+        let (there, copies) = (Arc::clone(&self), sockets.copies());
+        thread::spawn(move || there.pass(connection, Towards::Acceptor, &copies));
+        self.pass(connection, Towards::Dialer, sockets);
     }
 
-    /// Passes bytes on until either side ends. An end passes on as an end; an error closes both sides.
-    fn pass(&self, connection: Connection, towards: Towards, from: &TcpStream, to: &TcpStream) {
-        match self.carry((connection, towards), from, to) {
-            Ok(()) => {
-                let _ = to.shutdown(Shutdown::Write);
-            }
-            Err(_) => {
-                let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
-            }
-        }
+    /// Passes bytes on until either side ends.
+    fn pass(&self, connection: Connection, towards: Towards, sockets: &Sockets) {
+        let (from, to) = sockets.ends(towards);
+        pass_end(&self.carry((connection, towards), from, to), from, to);
     }
 
     fn carry(
@@ -259,20 +205,17 @@ impl Shared {
         let mut moment = Moment::Over;
         match (harm, sockets) {
             (Harm::Cut, Some(sockets)) => {
-                for socket in sockets {
+                for socket in [&sockets.dialer, &sockets.acceptor] {
                     let _ = socket.shutdown(Shutdown::Both);
                 }
             }
             (Harm::Reset, Some(sockets)) => {
-                for socket in sockets {
+                for socket in [&sockets.dialer, &sockets.acceptor] {
                     let _ = connect_unspec(socket);
                 }
             }
-            (Harm::HalfClose, Some([dialer, acceptor])) => {
-                let to = match towards {
-                    Towards::Acceptor => acceptor,
-                    Towards::Dialer => dialer,
-                };
+            (Harm::HalfClose, Some(sockets)) => {
+                let (_, to) = sockets.ends(towards);
                 let _ = to.shutdown(Shutdown::Write);
                 moment = Moment::Here;
             }

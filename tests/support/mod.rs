@@ -21,6 +21,7 @@ pub(crate) mod process;
 pub(crate) mod programs;
 pub(crate) mod proxy;
 pub(crate) mod random;
+pub(crate) mod relay;
 pub(crate) mod states;
 pub(crate) mod waiting;
 pub(crate) mod wakes;

@@ -3,31 +3,18 @@
 
 use std::{
     io::{self, Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
     time::Duration,
 };
 
+use super::relay::{BUFFER_BYTES, Relay, Sockets, pass_end};
+
+pub(crate) use super::relay::{Connection, Towards};
+
 /// The most bytes of a dialer that are recorded on each connection.
 const TAPE_BYTES: usize = 64 << 10;
-
-/// The most bytes that are forwarded at once: less than any chunk, whose buffers some tests count.
-const BUFFER_BYTES: usize = 16 << 10;
-
-/// Which of a stream's two connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Connection {
-    Control,
-    Data,
-}
-
-/// Which way bytes travel. rdsend dials, rdrecv accepts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Towards {
-    Acceptor,
-    Dialer,
-}
 
 /// What is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +48,7 @@ pub(crate) struct Plan {
 
 /// Forwards connections to one address, on its own threads. Dropping the proxy cuts all of its connections.
 pub(crate) struct Proxy {
-    address: SocketAddr,
+    relay: Relay,
     shared: Arc<Shared>,
 }
 
@@ -77,8 +64,6 @@ struct State {
     is_silent: bool,
     is_closed: bool,
     connections: Vec<Carried>,
-    /// Both sockets of every connection.
-    sockets: Vec<TcpStream>,
 }
 
 /// What one connection has carried so far.
@@ -105,8 +90,6 @@ struct Harm {
 impl Proxy {
     /// Starts a proxy for the acceptor that listens on `target`.
     pub(crate) fn start(target: SocketAddr, plan: Option<Plan>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
         let state = Mutex::new(State {
             plan,
             ..State::default()
@@ -114,19 +97,10 @@ impl Proxy {
         let closed = Condvar::new();
         let shared = Arc::new(Shared { state, closed });
         let serving = Arc::clone(&shared);
-        thread::spawn(move || {
-            for dialer in listener.incoming().flatten() {
-                if serving.state().is_closed {
-                    return;
-                }
-                let Ok(acceptor) = TcpStream::connect(target) else {
-                    continue;
-                };
-                let shared = Arc::clone(&serving);
-                thread::spawn(move || shared.connect(&dialer, &acceptor));
-            }
+        let relay = Relay::start(target, move |connection, sockets| {
+            Arc::clone(&serving).connect(connection, &sockets);
         });
-        Self { address, shared }
+        Self { relay, shared }
     }
 
     /// Keeps the proxy until the process of the test ends.
@@ -136,7 +110,7 @@ impl Proxy {
 
     /// Returns the port on which the proxy accepts dialers.
     pub(crate) fn port(&self) -> u16 {
-        self.address.port()
+        self.relay.port()
     }
 
     /// Replaces the planned harm.
@@ -173,15 +147,8 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        let mut state = self.shared.state();
-        state.is_closed = true;
-        for socket in state.sockets.drain(..) {
-            let _ = socket.shutdown(Shutdown::Both);
-        }
-        drop(state);
+        self.shared.state().is_closed = true;
         self.shared.closed.notify_all();
-        // The accepting thread checks whether the proxy has ended when a connection arrives.
-        let _ = TcpStream::connect(self.address);
     }
 }
 
@@ -198,29 +165,9 @@ impl Shared {
     }
 
     /// Forwards one connection, in two threads.
-    fn connect(self: Arc<Self>, dialer: &TcpStream, acceptor: &TcpStream) {
-        // "RDPIPE", the version, and what the connection is for.
-        let mut preamble = [0; 8];
-        while dialer
-            .peek(&mut preamble)
-            .is_ok_and(|count| (1..8).contains(&count))
-        {
-            thread::yield_now();
-        }
-        let connection = match preamble[7] {
-            b'D' => Connection::Data,
-            _ => Connection::Control,
-        };
-        let copy = |socket: &TcpStream| {
-            socket.set_nodelay(true).expect("a socket");
-            socket.try_clone().expect("a socket")
-        };
+    fn connect(self: Arc<Self>, connection: Connection, sockets: &Sockets) {
         let number = {
             let mut state = self.state();
-            if state.is_closed {
-                return;
-            }
-            state.sockets.extend([copy(dialer), copy(acceptor)]);
             state.connections.push(Carried {
                 connection,
                 forwarded: [0; 2],
@@ -239,9 +186,9 @@ impl Shared {
             number,
             towards: Towards::Dialer,
         };
-        let (from, to) = (copy(dialer), copy(acceptor));
-        thread::spawn(move || there.pass(&from, &to));
-        back.pass(acceptor, dialer);
+        let copies = sockets.copies();
+        thread::spawn(move || there.pass(&copies));
+        back.pass(sockets);
     }
 }
 
@@ -253,14 +200,10 @@ struct Direction {
 }
 
 impl Direction {
-    /// Passes bytes on until either side ends. An end passes on as an end, so that the last words in the other direction
-    /// still arrive; whatever else happens closes both sides.
-    fn pass(&self, from: &TcpStream, to: &TcpStream) {
-        if self.carry(from, to).is_ok() {
-            let _ = to.shutdown(Shutdown::Write);
-        } else {
-            let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
-        }
+    /// Passes bytes on until either side ends.
+    fn pass(&self, sockets: &Sockets) {
+        let (from, to) = sockets.ends(self.towards);
+        pass_end(&self.carry(from, to), from, to);
     }
 
     fn carry(&self, mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {

@@ -3,7 +3,7 @@
 //! | file | what it has |
 //! |---|---|
 //! | [`local_ports`] | this end's ports and pool; tries the proposed pairs one after the other |
-//! | [`attempt`](self::attempt) | one pair: opens, connects and proves a queue pair, in steps with the peer |
+//! | [`attempt`] | one pair: opens, connects and proves a queue pair, in steps with the peer |
 //! | [`established`] | the result: a link that a message has crossed |
 //!
 //! ```text
