@@ -39,6 +39,7 @@ use super::{
         frames::codec,
         greeting_scan::{Found, Greeting},
     },
+    silence::unless_silent,
     stage::Status,
 };
 use crate::process::core_dumps;
@@ -261,7 +262,7 @@ impl SessionTask {
         let mut frames = FramedRead::new(Cursor::new(rest).chain(stdout), codec());
         let mut has_message = false;
         loop {
-            let bytes = match timeout(self.silence, frames.next()).await {
+            let bytes = match unless_silent(self.silence, frames.next()).await {
                 Ok(Some(Ok(bytes))) => bytes,
                 Ok(Some(Err(error))) if error.kind() == io::ErrorKind::InvalidData => {
                     return self.invalid_message();

@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{Read, Write},
     process::Stdio,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -44,6 +45,8 @@ fn passes_bytes_while_stderr_is_not_read(setup: Setup, lines: usize, timeout: Du
             );
         }
         assert_eq!(&line, b"through\n");
+        // Ten thousand lines a second, each of which wakes eight processes, kept others from a processor for ten seconds.
+        thread::sleep(Duration::from_millis(10));
     }
     drop(stdin);
     let said = unread.read();
