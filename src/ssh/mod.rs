@@ -7,7 +7,7 @@
 //! | [`protocol`] | the envelope between controller and agent: orders, edges, frames, the greeting | none |
 //! | [`stage`] | the messages of an application: the stages of rdpipe, and the files of rdcat | none |
 //! | [`quote`], [`plan`], [`explain`] | segments, how an agent is started, words for failures | none |
-//! | [`silence`] | a time limit on the silence of the other end of a session | none |
+//! | [`silence`] | a time limit on the silence of the other end of a session | timers |
 //! | [`edge`] | one end of an edge: listens, dials, describes its link | tokio |
 //! | [`agent`] | carries out one order on one host | tokio, processes |
 //! | [`session`] | the controller's end of one agent | tokio, processes |

@@ -13,8 +13,8 @@ pub(crate) struct Silent;
 
 /// Waits for `arrival`, at most until the other end was silent for `limit` while this process ran.
 ///
-/// A timer that comes late by half of `limit` means that this process or its machine did not run: it was stopped, or
-/// suspended. The other end may have waited for an answer meanwhile, so it has `limit` again.
+/// If a timer comes late by half of `limit`, this process or its machine did not run meanwhile: it was stopped, or
+/// suspended. What the other end was to answer was then not sent, so the whole of `limit` begins again.
 ///
 /// # Errors
 ///

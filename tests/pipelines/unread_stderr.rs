@@ -45,7 +45,7 @@ fn passes_bytes_while_stderr_is_not_read(setup: Setup, lines: usize, timeout: Du
             );
         }
         assert_eq!(&line, b"through\n");
-        // Ten thousand lines a second, each of which wakes eight processes, kept others from a processor for ten seconds.
+        // Without a pause, ten thousand lines a second would each wake eight processes, and keep all others waiting.
         thread::sleep(Duration::from_millis(10));
     }
     drop(stdin);
@@ -56,7 +56,7 @@ fn passes_bytes_while_stderr_is_not_read(setup: Setup, lines: usize, timeout: Du
     assert_eq!(noise.count(), lines, "{} bytes", said.len());
 }
 
-/// A timeout that the tests wait out several times. The test itself keeps both processors busy, so the timeout is long.
+/// A timeout that the tests wait out several times. It is long enough for a busy machine, which answers late.
 fn timeout() -> Duration {
     Duration::from_secs(patience(Duration::from_secs(2)).as_secs() + 2)
 }
