@@ -7,7 +7,8 @@ use tokio::runtime::Handle;
 #[cfg(feature = "rdma")]
 use crate::RdmaStream;
 use crate::{
-    Direction, Error, Key, Listener, RdmaConfig, Stream, StreamConfig, TransportPolicy, connect,
+    Direction, Error, Key, Listener, OnDrop, RdmaConfig, Stream, StreamConfig, TransportPolicy,
+    connect,
 };
 
 /// A builder of streams and listeners, with a key and the settings that differ from the defaults.
@@ -19,6 +20,7 @@ use crate::{
 /// | [`chunk_bytes`](Self::chunk_bytes) × [`depth`](Self::depth) | 512 KiB × 16 over TCP |
 /// | [`rdma`](Self::rdma) | 2 MiB × 4 over RDMA (× 3 each way when bytes go both ways; 3 MiB × 2 with one processor), less where the memlock limit allows less |
 /// | [`copy_received`](Self::copy_received) | no: over RDMA, chunks are read in the memory that the peer's device has written |
+/// | [`on_drop`](Self::on_drop) | a drop before `shutdown` aborts the stream |
 /// | [`timeout`](Self::timeout) | 30 s of silence |
 /// | [`connect_timeout`](Self::connect_timeout) | 3 s |
 /// | [`handshake_timeout`](Self::handshake_timeout) | 10 s |
@@ -105,6 +107,13 @@ impl Builder {
     #[must_use]
     pub fn copy_received(mut self, copy: bool) -> Self {
         self.config.copy_received = copy;
+        self
+    }
+
+    /// Sets what happens when a stream is dropped before its shutdown has completed: see [`OnDrop`].
+    #[must_use]
+    pub fn on_drop(mut self, on_drop: OnDrop) -> Self {
+        self.config.on_drop = on_drop;
         self
     }
 

@@ -59,6 +59,8 @@ pub struct StreamConfig {
     pub copy_received: bool,
     /// The direction in which bytes travel.
     pub direction: Direction,
+    /// What happens when a stream is dropped before its [`shutdown`](tokio::io::AsyncWriteExt::shutdown) has completed.
+    pub on_drop: OnDrop,
     /// The runtime of the stream's control task: credits, keepalives, FIN and ABORT.
     ///
     /// `None` is the current runtime, where a credit reaches the sender without a change of threads.
@@ -91,6 +93,7 @@ impl Default for StreamConfig {
             rdma: RdmaConfig::default(),
             copy_received: false,
             direction: Direction::Both,
+            on_drop: OnDrop::Abort,
             control_runtime: None,
             keepalive_runtime: None,
             #[cfg(feature = "fault-injection")]
@@ -171,6 +174,27 @@ pub enum TransportPolicy {
     Rdma,
     /// TCP only, even if both ends have RDMA.
     Tcp,
+}
+
+/// What happens when a [`Stream`](crate::Stream) or its [`WriteHalf`](crate::WriteHalf) is dropped before its
+/// [`shutdown`](tokio::io::AsyncWriteExt::shutdown) has completed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnDrop {
+    /// The stream is aborted: the peer's reads and writes fail with [`Error::PeerAborted`](crate::Error::PeerAborted). So
+    /// a task that was cancelled or has returned early never looks like a complete answer.
+    #[default]
+    Abort,
+    /// The stream ends as a TCP connection does: what was written is sent, followed by FIN, in the background. For
+    /// frameworks that drop what they own, such as the clients of redis, and whose protocols mark their own ends.
+    ///
+    /// The peer cannot tell this end from a `shutdown`: **a task that was cancelled in the middle of an answer looks like
+    /// the end of a shorter answer.** Use this only if the peer detects an incomplete message, as HTTP with a length or
+    /// chunks, HTTP/2, gRPC and every framed protocol do. A drop while its thread panics still aborts the stream.
+    ///
+    /// The peer has [`StreamConfig::timeout`] to take the remaining bytes, then the stream is aborted. The end of the
+    /// process or of the runtime does not wait for them: a program that is about to exit calls `shutdown`, or
+    /// [`Stream::close`](crate::Stream::close).
+    Fin,
 }
 
 /// The direction in which bytes travel, seen from the end that holds the value. The two ends of a one-way

@@ -191,8 +191,8 @@ mod transport;
 
 pub use builder::Builder;
 pub use config::{
-    Direction, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig, StreamConfig,
-    TransportPolicy,
+    Direction, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH, OnDrop, RdmaConfig,
+    StreamConfig, TransportPolicy,
 };
 pub use error::{DeviceFault, Error, Fault, HandshakeFault};
 #[cfg(feature = "fault-injection")]

@@ -57,6 +57,7 @@ impl Stream {
         let control_runtime = control_runtime.unwrap_or_else(Handle::current);
         let control = move_control(control, &control_runtime).map_err(io_failed)?;
         let state = State::new(peer.clone(), agreement.direction, 2);
+        state.set_on_drop(config.on_drop);
         let mut info = StreamInfo {
             state: Arc::clone(&state),
             peer_addr,

@@ -136,6 +136,7 @@ async fn exchange_messages(
                     watch.restart();
                 }
                 check_time(state, connection, last_received, timing);
+                state.check_departure(timing.silence);
                 let now = Instant::now();
                 watch.check(state, now);
                 if now >= next_ping {
@@ -149,10 +150,10 @@ async fn exchange_messages(
 
 fn next_wake(state: &State, last_received: Instant, next_ping: Instant, timing: Timing) -> Instant {
     let silence = next_ping.min(last_received + timing.silence);
-    match state.suspicion() {
-        Some((_, since)) => silence.min(Instant::from_std(since) + CAUSE_LIMIT),
-        None => silence,
-    }
+    let cause = state.suspicion().map(|(_, since)| since + CAUSE_LIMIT);
+    let departure = state.departure_deadline(timing.silence);
+    let sooner = cause.into_iter().chain(departure).min();
+    sooner.map_or(silence, |due| silence.min(Instant::from_std(due)))
 }
 
 /// Fails the stream when a time limit has passed.

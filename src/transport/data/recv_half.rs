@@ -137,6 +137,6 @@ impl<D: DataPath> Drop for RecvHalf<D> {
     fn drop(&mut self) {
         let queued = |recv_lane: &SharedRecvLane<D::Receive>| recv_lane.lock().has_ready();
         let unread = self.current.is_some() || self.shared.recv_lane.as_ref().is_some_and(queued);
-        self.shared.state.release_half(false, unread);
+        self.shared.state.release_receiver(self.taken, unread);
     }
 }

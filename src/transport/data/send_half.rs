@@ -72,6 +72,10 @@ impl<D: DataPath> SendHalf<D> {
         if let Poll::Ready(Ok(())) = self.state().poll_acked(cx) {
             return Poll::Ready(Ok(()));
         }
+        if self.is_all_taken() {
+            return Poll::Ready(Ok(()));
+        }
+        self.state().begin_shutdown();
         ready!(self.poll_flush(cx))?;
         let send_lane = self.send_lane()?;
         let (bytes, digest) = send_lane.lock().posted();
@@ -79,6 +83,16 @@ impl<D: DataPath> SendHalf<D> {
         self.state().finish_sending(bytes, digest);
         faults::point("after-fin");
         self.state().poll_acked(cx)
+    }
+
+    /// Returns true if the peer's reader has stopped, and had taken every byte that was written.
+    fn is_all_taken(&self) -> bool {
+        let (Some(taken), Some(send_lane)) = (self.state().stopped_after(), &self.shared.send_lane)
+        else {
+            return false;
+        };
+        let lane = send_lane.lock();
+        self.lent.is_none() && lane.is_all_posted() && lane.posted().0 <= taken
     }
 
     /// Shuts down. Ready when the peer's sink has confirmed every byte.
@@ -172,7 +186,8 @@ impl<D: DataPath> FillSlots for SendHalf<D> {
 
 impl<D: DataPath> Drop for SendHalf<D> {
     fn drop(&mut self) {
-        self.shared.state.release_half(true, false);
+        self.give_back();
+        self.shared.state.release_sender();
     }
 }
 

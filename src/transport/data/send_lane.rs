@@ -119,7 +119,12 @@ impl<P: SendPath> SharedSendLane<P> {
     pub(crate) fn drive_unattended(&self, state: &State, cx: &mut Context<'_>) {
         let mut lane = self.lock();
         let before = (lane.path.in_flight(), lane.chain.offset());
-        let _ = lane.poll_posted(state, cx, false);
+        let is_fin_due = state.is_fin_due();
+        let posted = lane.poll_posted(state, cx, is_fin_due);
+        if is_fin_due && matches!(posted, Poll::Ready(Ok(()))) {
+            let (bytes, digest) = lane.posted();
+            state.finish_sending(bytes, digest);
+        }
         if before != (lane.path.in_flight(), lane.chain.offset()) {
             state.wake_sender();
         }
@@ -130,6 +135,11 @@ impl<P: SendPath> SendLane<P> {
     /// Returns the number of bytes posted so far, and the end of the chain of digests.
     pub(crate) fn posted(&self) -> (u64, u64) {
         (self.chain.offset(), self.chain.digest())
+    }
+
+    /// Returns true if every byte that was written has been given to the data path.
+    pub(crate) fn is_all_posted(&self) -> bool {
+        self.sealed.is_empty() && self.filling.is_none()
     }
 
     /// Takes back the slot that is being filled. The next [`poll_posted`](Self::poll_posted) may post it.

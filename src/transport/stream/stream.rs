@@ -27,8 +27,10 @@ use crate::{Error, transport::data::slots::fill_slots::FillSlots};
 /// byte, even if the peer's program has not read them. [`finish`](Self::finish) also waits until the peer's
 /// program has confirmed that it processed them.
 ///
-/// Dropping a stream before its shutdown, or before it was read to its end, aborts it: the peer gets an
-/// error, never an end of file.
+/// Dropping a stream before its shutdown aborts it: the peer gets an error, never an end of file.
+/// [`Builder::on_drop`](crate::Builder::on_drop) changes this for frameworks, which drop what they own. Dropping a stream
+/// after its shutdown is no failure, even if the peer has not ended its direction: see
+/// [how a stream ends](crate#how-a-stream-ends).
 ///
 /// ```no_run
 /// # async fn example(mut stream: rdpipe::Stream) -> std::io::Result<()> {
@@ -45,14 +47,15 @@ use crate::{Error, transport::data::slots::fill_slots::FillSlots};
 /// Dropping any future of a stream loses no byte: a read consumes bytes, and a write accepts them, only when it
 /// completes.
 pub struct Stream {
-    recv: ReadHalf,
+    // Dropped first: what becomes of the direction that is received depends on how the other ended.
     send: WriteHalf,
+    recv: ReadHalf,
 }
 
 impl Stream {
     /// Joins two halves of one stream.
     pub(crate) fn of(recv: ReadHalf, send: WriteHalf) -> Self {
-        Self { recv, send }
+        Self { send, recv }
     }
 
     /// Grants the peer all slots, and returns the stream: its program has it from now on.

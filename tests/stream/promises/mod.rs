@@ -6,6 +6,7 @@ pub(crate) mod closing;
 pub(crate) mod dropping;
 pub(crate) mod order;
 pub(crate) mod pace;
+pub(crate) mod quiet_ends;
 pub(crate) mod sharing;
 
 pub(crate) use crate::support::pools::{CHUNK, DEPTH, POOL, pair, small};
@@ -29,9 +30,19 @@ macro_rules! over {
                 closing::a_stop_near_the_end_is_no_failure, closing::both_ends_get_the_reason_of_an_abort,
                 dropping::a_writer_dropped_early_is_no_end_of_file,
                 dropping::a_drop_without_shutdown_is_no_end_of_file,
-                dropping::a_dropped_half_is_an_error_at_the_peer,
+                dropping::a_dropped_write_half_is_an_error_at_the_peer,
                 dropping::a_dropped_reader_is_an_error_at_the_writer,
                 dropping::finish_fails_if_the_reader_left_bytes_unread, dropping::a_panic_is_no_end_of_file,
+                quiet_ends::a_drop_after_shutdown_lets_the_peer_end,
+                quiet_ends::a_drop_after_shutdown_stops_a_peer_that_goes_on,
+                quiet_ends::a_dropped_end_does_not_wait_for_ever,
+                quiet_ends::shutdown_succeeds_if_a_stopped_reader_had_all,
+                quiet_ends::a_dropped_read_half_leaves_the_writer_alone,
+                quiet_ends::a_cancelled_shutdown_sends_its_fin,
+                quiet_ends::with_fin_a_dropped_stream_delivers_everything,
+                quiet_ends::with_fin_both_ends_can_be_dropped_at_once,
+                quiet_ends::with_fin_a_panic_is_no_end_of_file,
+                quiet_ends::with_fin_a_peer_that_does_not_read_gets_no_false_end,
                 sharing::both_directions_work_at_once, sharing::halves_work_in_two_tasks_at_once,
                 sharing::cancelled_futures_lose_nothing, sharing::vectored_and_empty_writes_arrive,
             }

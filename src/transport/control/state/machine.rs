@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, mem, task::Waker, time::Instant};
 
-use super::credits::Credits;
+use super::{credits::Credits, departure::Departure};
 use crate::{
     Direction, Error, Fault, Stats,
     transport::control::message::{Message, printable},
@@ -74,8 +74,10 @@ pub(super) struct StreamMachine {
     pub(super) steward_waker: Option<Waker>,
     /// Whether to wake the user of the sending half, and the user of the receiving half.
     to_wake: [bool; 2],
-    /// The number of halves that the user still holds.
-    pub(super) held: u8,
+    /// FIN follows the last byte: the user has called `shutdown`, or dropped a stream that ends with FIN.
+    pub(super) fin_due: bool,
+    /// The halves that the user still holds, and what the endpoint does after the user has left.
+    pub(super) departure: Departure,
     /// The peer has sent Bye.
     pub(super) peer_left: bool,
     /// There was a failure or a STOP, which interrupts every wait.
@@ -107,7 +109,8 @@ impl StreamMachine {
             receive_waker: None,
             steward_waker: None,
             to_wake: [false; 2],
-            held: halves,
+            fin_due: false,
+            departure: Departure::new(halves),
             peer_left: false,
             interrupted: false,
         }

@@ -7,11 +7,13 @@
 //! | file | what it has |
 //! |---|---|
 //! | `sending`, `receiving` | what each half asks and tells |
+//! | `departure` | what the endpoint does after the user has dropped the halves |
 //! | `renewal` | what the renewal of a link asks and tells |
 //! | `machine` | the states of both directions, and what each message does to them |
 //! | `credits` | the slots of the peer that may be written |
 
 mod credits;
+mod departure;
 mod machine;
 mod receiving;
 #[cfg(feature = "rdma")]
@@ -138,31 +140,10 @@ impl State {
         }
     }
 
-    /// Records that the user dropped a half: the sending one, or the receiving one with or without `unread` bytes.
-    pub(crate) fn release_half(&self, sending: bool, unread: bool) {
-        let mut inner = self.lock();
-        inner.held -= 1;
-        let done = if sending {
-            inner.send_done()
-        } else {
-            inner.receive_done(unread)
-        };
-        if !done {
-            let reason = "the program dropped the stream before its end".to_owned();
-            inner.fail(Failure::Aborted { reason });
-            self.finish_update(inner);
-        } else if inner.held == 0 {
-            if inner.failure.is_none() {
-                inner.outbox.push(Message::Bye);
-            }
-            self.to_control.notify_one();
-        }
-    }
-
     /// Takes the messages out of the outbox.
     pub(crate) fn outgoing(&self) -> Outgoing {
         let mut inner = self.lock();
-        let last = inner.held == 0 || inner.failure.is_some();
+        let last = inner.departure.has_said_bye() || inner.failure.is_some();
         inner.unsent_credits = 0;
         Outgoing {
             messages: std::mem::take(&mut inner.outbox),
@@ -174,7 +155,7 @@ impl State {
     /// failure: no message can be sent or received any more.
     pub(crate) fn control_task_ended(&self) {
         let mut inner = self.lock();
-        if inner.held > 0 && !inner.peer_left {
+        if inner.departure.is_held() && !inner.peer_left {
             inner.fail(Failure::Fault(Fault::ControlTask));
         }
         self.finish_update(inner);
@@ -230,6 +211,9 @@ impl State {
         }
         if let Err(broken) = inner.receive(message) {
             inner.fail(Failure::Fault(Fault::Protocol(broken)));
+        }
+        if inner.leave_if_done() {
+            self.to_control.notify_one();
         }
         self.finish_update(inner);
     }

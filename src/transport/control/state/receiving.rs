@@ -21,9 +21,12 @@ impl State {
 
     /// Counts one chunk of `bytes` that arrived and was verified.
     pub(crate) fn count_received(&self, bytes: u64) {
-        let stats = &mut self.lock().stats;
-        stats.bytes_received += bytes;
-        stats.chunks_received += 1;
+        let mut inner = self.lock();
+        inner.stats.bytes_received += bytes;
+        inner.stats.chunks_received += 1;
+        if inner.stop_after_excess() {
+            self.to_control.notify_one();
+        }
     }
 
     /// Grants slots to the peer, which may write them. Takes them out of `slots`. This end's pool has `depth` slots.
@@ -58,6 +61,7 @@ impl State {
         if matches!(inner.receiving, Receiving::Fin(..)) {
             inner.receiving = Receiving::Complete;
             inner.outbox.push(Message::FinAck);
+            inner.leave_if_done();
             self.to_control.notify_one();
         }
     }
@@ -108,13 +112,7 @@ impl State {
 
     /// Sends STOP: the reader needs no more after `offset` bytes, and this is no failure.
     pub(crate) fn stop(&self, offset: u64) {
-        let mut inner = self.lock();
-        if matches!(
-            inner.receiving,
-            Receiving::Open | Receiving::Fin(..) | Receiving::Complete
-        ) {
-            inner.receiving = Receiving::Stopped;
-            inner.outbox.push(Message::Stop { offset });
+        if self.lock().stop(offset) {
             self.to_control.notify_one();
         }
     }

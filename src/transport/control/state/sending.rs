@@ -17,7 +17,7 @@ impl State {
             return Err(error);
         }
         match inner.sending {
-            Sending::Open => Ok(()),
+            Sending::Open if !inner.fin_due => Ok(()),
             Sending::Absent => Err(Error::Misuse("this stream only receives")),
             _ => Err(Error::Misuse("written after shutdown")),
         }
@@ -44,6 +44,26 @@ impl State {
     /// Registers the sender's waker: for credits, acknowledgements and failures.
     pub(crate) fn wait_to_send(&self, cx: &Context<'_>) {
         register(&mut self.lock().send_waker, cx);
+    }
+
+    /// Records that FIN follows the last byte. Whoever gives the last byte to the data path sends it: the user, or the
+    /// steward if the user's `shutdown` was cancelled.
+    pub(crate) fn begin_shutdown(&self) {
+        self.lock().fin_due = true;
+    }
+
+    /// Returns true if FIN follows the last byte, and has not been sent.
+    pub(crate) fn is_fin_due(&self) -> bool {
+        let inner = self.lock();
+        inner.fin_due && inner.sending == Sending::Open
+    }
+
+    /// Returns the number of bytes that the peer's reader had taken when it stopped, if it has stopped.
+    pub(crate) fn stopped_after(&self) -> Option<u64> {
+        match self.lock().sending {
+            Sending::Stopped(offset) => Some(offset),
+            _ => None,
+        }
     }
 
     /// Sends FIN, once: every byte has been given to the data path.

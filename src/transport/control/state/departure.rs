@@ -1,0 +1,236 @@
+//! What an endpoint does after its user has dropped the halves of a stream.
+//!
+//! | dropped | the endpoint |
+//! |---|---|
+//! | the reader, with nothing unread before the end | nothing |
+//! | the reader, before the end, and this end sends too | takes up to [`EXCESS_BYTES`] more for [`LINGER`], then sends Stop |
+//! | the reader, in the same state, of a stream that only receives | sends Abort |
+//! | the writer, after FIN was acknowledged | nothing |
+//! | the writer, earlier | sends Abort; with [`OnDrop::Fin`] sends the remaining bytes and FIN |
+//! | any of them before its end, by a panic | sends Abort |
+//!
+//! When both are dropped and both directions have ended, it says Bye.
+//!
+//! [`LINGER`]: crate::transport::control::task::LINGER
+
+use std::{
+    thread::panicking,
+    time::{Duration, Instant},
+};
+
+use super::{
+    State,
+    machine::{Failure, Receiving, Sending, StreamMachine},
+};
+use crate::{
+    OnDrop,
+    transport::control::{message::Message, task::LINGER},
+};
+
+/// The number of bytes that may still arrive after the reader has been dropped, before the peer is told to stop. What
+/// protocols send at their end, such as HTTP/2's GOAWAY, is shorter; a body that nobody wants is longer.
+const EXCESS_BYTES: u64 = 64 << 10;
+
+/// The halves that the user of a stream holds, and what was left to the endpoint.
+pub(super) struct Departure {
+    /// The number of halves that the user holds.
+    held: u8,
+    on_drop: OnDrop,
+    /// The reader that was dropped before the end of its direction.
+    reader: Option<DroppedReader>,
+    /// The time when the last half was dropped.
+    since: Option<Instant>,
+    has_said_bye: bool,
+}
+
+/// A reader that was dropped before the end of its direction.
+struct DroppedReader {
+    since: Instant,
+    /// The number of bytes that had arrived, and the number that the user had taken.
+    received: u64,
+    taken: u64,
+}
+
+impl Departure {
+    /// The user holds `halves` halves.
+    pub(super) fn new(halves: u8) -> Self {
+        Self {
+            held: halves,
+            on_drop: OnDrop::Abort,
+            reader: None,
+            since: None,
+            has_said_bye: false,
+        }
+    }
+
+    /// Returns true if the user holds a half.
+    pub(super) fn is_held(&self) -> bool {
+        self.held > 0
+    }
+
+    /// Returns true if this end has said Bye.
+    pub(super) fn has_said_bye(&self) -> bool {
+        self.has_said_bye
+    }
+
+    fn release(&mut self, now: Instant) {
+        self.held -= 1;
+        if self.held == 0 {
+            self.since = Some(now);
+        }
+    }
+}
+
+impl StreamMachine {
+    /// The user has dropped the sending half.
+    pub(super) fn release_sender(&mut self, is_panicking: bool, now: Instant) {
+        self.departure.release(now);
+        if !self.send_done() {
+            if self.departure.on_drop == OnDrop::Fin && !is_panicking {
+                self.fin_due = true;
+                self.wake(true, false);
+            } else {
+                self.fail_dropped();
+            }
+        }
+        self.leave_if_done();
+    }
+
+    /// The user has dropped the receiving half, after it has taken `taken` bytes and left others unread or not.
+    pub(super) fn release_receiver(
+        &mut self,
+        taken: u64,
+        unread: bool,
+        is_panicking: bool,
+        now: Instant,
+    ) {
+        self.departure.release(now);
+        if !self.receive_done(unread) {
+            let ends_with_fin =
+                self.sending != Sending::Absent || self.departure.on_drop == OnDrop::Fin;
+            if ends_with_fin && !is_panicking {
+                self.departure.reader = Some(DroppedReader {
+                    since: now,
+                    received: self.stats.bytes_received,
+                    taken,
+                });
+            } else {
+                self.fail_dropped();
+            }
+        }
+        self.leave_if_done();
+    }
+
+    fn fail_dropped(&mut self) {
+        let reason = "the program dropped the stream before its end".to_owned();
+        self.fail(Failure::Aborted { reason });
+    }
+
+    /// Says Bye if the user has left and both directions have ended. Returns true if it did.
+    pub(super) fn leave_if_done(&mut self) -> bool {
+        let is_due = !self.departure.is_held() && !self.departure.has_said_bye && self.done();
+        if is_due && self.failure.is_none() {
+            self.departure.has_said_bye = true;
+            self.outbox.push(Message::Bye);
+            return true;
+        }
+        false
+    }
+
+    /// Sends Stop, once: the reader needs no more after `offset` bytes. Returns false if the direction has ended.
+    pub(super) fn stop(&mut self, offset: u64) -> bool {
+        let is_open = matches!(
+            self.receiving,
+            Receiving::Open | Receiving::Fin(..) | Receiving::Complete
+        );
+        if is_open {
+            self.receiving = Receiving::Stopped;
+            self.outbox.push(Message::Stop { offset });
+            self.leave_if_done();
+        }
+        is_open
+    }
+
+    /// Sends Stop if more has arrived after the reader was dropped than protocols send at their end. Returns true if it did.
+    pub(super) fn stop_after_excess(&mut self) -> bool {
+        let received = self.stats.bytes_received;
+        match &self.departure.reader {
+            Some(reader) if received - reader.received > EXCESS_BYTES => self.stop(reader.taken),
+            _ => false,
+        }
+    }
+
+    /// Returns the time until which the peer may end its direction after the reader was dropped.
+    fn reader_deadline(&self) -> Option<Instant> {
+        let is_open = matches!(self.receiving, Receiving::Open | Receiving::Fin(..));
+        let reader = self.departure.reader.as_ref().filter(|_| is_open)?;
+        Some(reader.since + LINGER)
+    }
+
+    /// Returns the time until which the peer has to take the last bytes after the user has left: `limit` later.
+    fn writer_deadline(&self, limit: Duration) -> Option<Instant> {
+        let since = self.departure.since.filter(|_| !self.send_done())?;
+        Some(since + limit)
+    }
+
+    fn departure_deadline(&self, limit: Duration) -> Option<Instant> {
+        if self.failure.is_some() {
+            return None;
+        }
+        let deadlines = [self.reader_deadline(), self.writer_deadline(limit)];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Ends what the peer has not ended in time.
+    fn check_departure(&mut self, limit: Duration, now: Instant) {
+        if self.reader_deadline().is_some_and(|due| due <= now) {
+            let taken = self.departure.reader.as_ref().map_or(0, |it| it.taken);
+            self.stop(taken);
+        }
+        if self.writer_deadline(limit).is_some_and(|due| due <= now) {
+            let reason = format!(
+                "the program dropped the stream, and its last bytes were not taken within {limit:.1?}"
+            );
+            self.fail(Failure::Aborted { reason });
+        }
+    }
+}
+
+impl State {
+    /// Sets what a drop of the sending half does before its end.
+    pub(crate) fn set_on_drop(&self, on_drop: OnDrop) {
+        self.lock().departure.on_drop = on_drop;
+    }
+
+    /// Records that the user dropped the sending half.
+    pub(crate) fn release_sender(&self) {
+        let mut inner = self.lock();
+        inner.release_sender(panicking(), Instant::now());
+        self.to_control.notify_one();
+        self.finish_update(inner);
+    }
+
+    /// Records that the user dropped the receiving half, after it has taken `taken` bytes and left others unread or not.
+    pub(crate) fn release_receiver(&self, taken: u64, unread: bool) {
+        let mut inner = self.lock();
+        inner.release_receiver(taken, unread, panicking(), Instant::now());
+        self.to_control.notify_one();
+        self.finish_update(inner);
+    }
+
+    /// Returns the time of the next [`check_departure`](Self::check_departure), if one is due. The peer has `limit` to
+    /// take the last bytes.
+    pub(crate) fn departure_deadline(&self, limit: Duration) -> Option<Instant> {
+        self.lock().departure_deadline(limit)
+    }
+
+    /// Ends what the peer has not ended in time after the user has dropped a half.
+    pub(crate) fn check_departure(&self, limit: Duration) {
+        let mut inner = self.lock();
+        inner.check_departure(limit, Instant::now());
+        self.finish_update(inner);
+    }
+}
+
+#[cfg(test)]
+mod tests;
