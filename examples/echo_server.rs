@@ -64,7 +64,7 @@ async fn client(
     number: u32,
     messages: u32,
 ) -> Result<()> {
-    let mut stream = builder.connect(host, port).await?;
+    let mut stream = builder.connect((host, port)).await?;
     common::tell(&stream);
     for round in 0..messages {
         let message = format!("message {round} of client {number}\n").repeat(1 + round as usize);

@@ -46,7 +46,7 @@ async fn listen(tcp_port: &str, host: &str, port: &str) -> Result<()> {
         let (tcp, peer) = listener.accept().await?;
         let (builder, host) = (builder.clone(), host.to_owned());
         common::spawn(peer, async move {
-            match builder.connect(&host, port).await {
+            match builder.connect((host.as_str(), port)).await {
                 Ok(stream) => {
                     common::tell(&stream);
                     join(tcp, stream).await

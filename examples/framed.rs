@@ -39,7 +39,7 @@ async fn answer(stream: Stream) -> Result<()> {
 }
 
 async fn ask(host: &str, port: &str, words: &[&str]) -> Result<()> {
-    let stream = common::builder()?.connect(host, port.parse()?).await?;
+    let stream = common::builder()?.connect((host, port.parse()?)).await?;
     common::tell(&stream);
     let mut frames = Framed::new(stream, LengthDelimitedCodec::new());
     for word in words {

@@ -7,11 +7,8 @@
 //!
 //! Set `RDPIPE_TRANSPORT` to `rdma` or `tcp` to allow only this transport.
 //!
-//! An HTTP message contains its own length, so a hyper client has a complete response before the FIN of the
-//! peer, and drops the stream. For the peer that is an abort: a server would report a failure ("the program
-//! dropped the stream before its end") after each successful connection. So both ends take the stream back
-//! with `without_shutdown` and end it themselves. (A connection with `Upgrade` uses `with_upgrades`, and
-//! `hyper::upgrade` returns the stream.)
+//! hyper shuts a stream down and drops it, which ends it without an error at both ends. A client that exits at once takes
+//! its stream back with `without_shutdown`, to wait until the last message has been sent.
 
 mod common;
 
@@ -19,7 +16,8 @@ use std::{cmp::min, convert::Infallible};
 
 use anyhow::{Result, bail, ensure};
 use bytes::Bytes;
-use futures::stream;
+use common::content::{BLOCK_BYTES, block, pieces};
+use futures::TryStreamExt;
 use http_body_util::{BodyExt, Empty, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
     Request, Response, StatusCode, body::Frame, body::Incoming, client, header, server,
@@ -42,8 +40,7 @@ async fn main() -> Result<()> {
 async fn connection(stream: Stream) -> Result<()> {
     let http = server::conn::http1::Builder::new();
     let connection = http.serve_connection(TokioIo::new(stream), service_fn(answer));
-    let parts = connection.without_shutdown().await?;
-    common::goodbye(parts.io.into_inner()).await
+    Ok(connection.await?)
 }
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -55,18 +52,12 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible
         *response.status_mut() = StatusCode::NOT_FOUND;
         return Ok(response);
     };
-    let block = block();
-    let pieces = (0..bytes).step_by(BLOCK_BYTES).map(move |at: usize| {
-        let piece = block.slice(..min(BLOCK_BYTES, bytes - at));
-        Ok(Frame::data(piece))
-    });
-    Ok(Response::new(
-        StreamBody::new(stream::iter(pieces)).boxed_unsync(),
-    ))
+    let frames = pieces(bytes).map_ok(Frame::data);
+    Ok(Response::new(StreamBody::new(frames).boxed_unsync()))
 }
 
 async fn fetch(host: &str, port: &str, bytes: usize) -> Result<()> {
-    let stream = common::builder()?.connect(host, port.parse()?).await?;
+    let stream = common::builder()?.connect((host, port.parse()?)).await?;
     common::tell(&stream);
     let (mut requests, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection.without_shutdown());
@@ -105,12 +96,4 @@ async fn check(mut body: Incoming) -> Result<usize> {
         }
     }
     Ok(at)
-}
-
-/// The length after which the content repeats. It is a prime, so that a displaced piece is a wrong piece.
-const BLOCK_BYTES: usize = 65_521;
-
-fn block() -> Bytes {
-    let noise = |i: u32| i.wrapping_mul(2_654_435_761).to_be_bytes()[0];
-    (0..).take(BLOCK_BYTES).map(noise).collect()
 }

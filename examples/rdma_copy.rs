@@ -25,7 +25,7 @@ async fn main() -> Result<()> {
 async fn send(host: &str, port: u16) -> Result<()> {
     let key = Key::parse(std::env::var("RDPIPE_KEY")?)?;
     let builder = RdmaStream::builder(&key).direction(Direction::Send);
-    let mut rdma_stream = builder.connect_rdma(host, port).await?;
+    let mut rdma_stream = builder.connect_rdma((host, port)).await?;
     eprintln!("over RDMA: {}", rdma_stream.get_ref().transport_reason());
     tokio::io::copy(&mut tokio::io::stdin(), &mut rdma_stream).await?;
     // Without `finish` the peer gets an error instead of an end of file.
@@ -37,9 +37,9 @@ async fn send(host: &str, port: u16) -> Result<()> {
 async fn receive(port: u16) -> Result<()> {
     let key = Key::parse(std::env::var("RDPIPE_KEY")?)?;
     let builder = RdmaStream::builder(&key).direction(Direction::Receive);
-    let mut listener = builder.bind((Ipv6Addr::UNSPECIFIED, port).into())?;
+    let listener = builder.bind((Ipv6Addr::UNSPECIFIED, port)).await?;
     eprintln!("listening on port {}", listener.local_addr().port());
-    let mut rdma_stream = RdmaStream::accept(&mut listener).await?;
+    let mut rdma_stream = RdmaStream::accept(&listener).await?;
     eprintln!("over RDMA: {}", rdma_stream.get_ref().transport_reason());
     let mut stdout = tokio::io::stdout();
     // `copy_buf` writes to stdout straight from the slot into which the device of the peer wrote.

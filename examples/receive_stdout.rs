@@ -20,7 +20,8 @@ async fn main() -> Result<()> {
         bail!("usage: receive_stdout PORT > FILE");
     };
     let builder = common::builder()?.direction(Direction::Receive);
-    let mut stream = common::listen(&builder, port)?.accept().await?;
+    let listener = common::listen(&builder, port).await?;
+    let mut stream = listener.accept().await?;
     let mut stdout = tokio::io::stdout();
     // `copy_buf` writes to stdout straight from the slot in which the chunk arrived.
     tokio::io::copy_buf(&mut stream, &mut stdout).await?;

@@ -18,7 +18,7 @@ async fn main() -> Result<()> {
         bail!("usage: send_stdin HOST PORT < FILE");
     };
     let builder = common::builder()?.direction(Direction::Send);
-    let mut stream = builder.connect(host, port.parse()?).await?;
+    let mut stream = builder.connect((host.as_str(), port.parse()?)).await?;
     common::tell(&stream);
     tokio::io::copy(&mut tokio::io::stdin(), &mut stream).await?;
     // Without `finish` the peer gets an error instead of an end of file. `finish` completes when the program

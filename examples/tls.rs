@@ -48,7 +48,7 @@ async fn receive(port: &str, certificate: &str) -> Result<()> {
         .with_no_client_auth()
         .with_single_cert(vec![made.cert.into()], key.into())?;
 
-    let mut listener = common::listen(&common::builder()?, port)?;
+    let listener = common::listen(&common::builder()?, port).await?;
     let stream = listener.accept().await?;
     let mut tls = TlsAcceptor::from(Arc::new(config)).accept(stream).await?;
     let mut stdout = stdout();
@@ -70,7 +70,7 @@ async fn send(host: &str, port: &str, certificate: &str) -> Result<()> {
         .with_root_certificates(trusted)
         .with_no_client_auth();
 
-    let stream = common::builder()?.connect(host, port.parse()?).await?;
+    let stream = common::builder()?.connect((host, port.parse()?)).await?;
     common::tell(&stream);
     let connector = TlsConnector::from(Arc::new(config));
     let name = ServerName::try_from(NAME)?;

@@ -1,14 +1,17 @@
 //! The builder of streams and listeners.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{io, time::Duration};
 
-use tokio::runtime::Handle;
+use tokio::{
+    net::{TcpStream, ToSocketAddrs},
+    runtime::Handle,
+};
 
 #[cfg(feature = "rdma")]
 use crate::RdmaStream;
 use crate::{
-    Direction, Error, Key, Listener, OnDrop, RdmaConfig, Stream, StreamConfig, TransportPolicy,
-    connect,
+    Direction, Error, Key, Listener, OnDrop, RdmaConfig, Stream, StreamConfig, ToPeerAddress,
+    TransportPolicy, connect, connect_with,
 };
 
 /// A builder of streams and listeners, with a key and the settings that differ from the defaults.
@@ -22,7 +25,7 @@ use crate::{
 /// | [`copy_received`](Self::copy_received) | no: over RDMA, chunks are read in the memory that the peer's device has written |
 /// | [`on_drop`](Self::on_drop) | a drop before `shutdown` aborts the stream |
 /// | [`timeout`](Self::timeout) | 30 s of silence |
-/// | [`connect_timeout`](Self::connect_timeout) | 3 s |
+/// | [`connect_timeout`](Self::connect_timeout) | 13 s; failed attempts are repeated for 3 s |
 /// | [`handshake_timeout`](Self::handshake_timeout) | 10 s |
 /// | [`control_runtime`](Self::control_runtime) | the runtime in which the stream is made |
 /// | [`keepalive_runtime`](Self::keepalive_runtime) | none, which is right if the program never blocks the control runtime |
@@ -34,13 +37,13 @@ use crate::{
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), rdpipe::Error> {
-/// # let key = Key::generate().unwrap().key().clone();
+/// # let key = Key::generate().unwrap();
 /// let receiving = Stream::builder(&key).direction(Direction::Receive);
-/// let mut listener = receiving.bind("127.0.0.1:0".parse().unwrap())?;
-/// let port = listener.local_addr().port();
+/// let listener = receiving.bind("127.0.0.1:0").await?;
 ///
 /// let sending = Stream::builder(&key).direction(Direction::Send);
-/// let (to, from) = tokio::try_join!(sending.connect("127.0.0.1", port), listener.accept())?;
+/// let dialing = sending.connect(listener.local_addr());
+/// let (to, from) = tokio::try_join!(dialing, listener.accept())?;
 /// assert_eq!((to.direction(), from.direction()), (Direction::Send, Direction::Receive));
 /// # Ok(())
 /// # }
@@ -54,15 +57,15 @@ pub struct Builder {
 impl Builder {
     /// Returns a builder with the default settings, [`StreamConfig::default`].
     #[must_use]
-    pub fn new(key: &Key) -> Self {
+    pub fn new(key: impl AsRef<Key>) -> Self {
         Self::with_config(key, StreamConfig::default())
     }
 
     /// Returns a builder with this configuration.
     #[must_use]
-    pub fn with_config(key: &Key, config: StreamConfig) -> Self {
+    pub fn with_config(key: impl AsRef<Key>, config: StreamConfig) -> Self {
         Self {
-            key: key.clone(),
+            key: key.as_ref().clone(),
             config,
         }
     }
@@ -124,10 +127,26 @@ impl Builder {
         self
     }
 
-    /// Sets the time for which [`connect`](Self::connect) repeats failed attempts to connect.
+    /// Sets the time limit of [`connect`](Self::connect), from its first attempt to the end of the handshake. Failed
+    /// attempts are repeated for as long, unless [`retry`](Self::retry) forbids it.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.config.connect_timeout = timeout;
+        if !self.config.retry_for.is_zero() {
+            self.config.retry_for = timeout;
+        }
+        self
+    }
+
+    /// Sets whether [`connect`](Self::connect) repeats failed attempts, as it does by default: often the acceptor is being
+    /// started at the same time. Without it a closed port is an error at once.
+    #[must_use]
+    pub fn retry(mut self, retry: bool) -> Self {
+        self.config.retry_for = match (retry, self.config.retry_for) {
+            (false, _) => Duration::ZERO,
+            (true, Duration::ZERO) => self.config.connect_timeout,
+            (true, set) => set,
+        };
         self
     }
 
@@ -159,7 +178,7 @@ impl Builder {
         &self.config
     }
 
-    /// Connects to the acceptor at `host` and `port`: see [`connect`](crate::connect()).
+    /// Connects to the acceptor at `peer`, for instance `"hostB:12345"`: see [`connect`](crate::connect()).
     ///
     /// # Errors
     ///
@@ -168,11 +187,28 @@ impl Builder {
     /// # Cancel safety
     ///
     /// Dropping the future closes the connections that it has opened. The acceptor continues to listen.
-    pub async fn connect(&self, host: &str, port: u16) -> Result<Stream, Error> {
-        connect(host, port, &self.key, &self.config).await
+    pub async fn connect(&self, peer: impl ToPeerAddress) -> Result<Stream, Error> {
+        connect(peer, &self.key, &self.config).await
     }
 
-    /// Connects to the acceptor at `host` and `port` over RDMA, and fails if RDMA is not possible: see
+    /// Connects over the TCP connections that `open` opens, for instance through a proxy: see
+    /// [`connect_with`](crate::connect_with()).
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`connect`](crate::connect()).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connections that it has opened. The acceptor continues to listen.
+    pub async fn connect_with<F>(&self, peer: &str, open: impl Fn() -> F) -> Result<Stream, Error>
+    where
+        F: Future<Output = io::Result<TcpStream>>,
+    {
+        connect_with(peer, open, &self.key, &self.config).await
+    }
+
+    /// Connects to the acceptor at `peer` over RDMA, and fails if RDMA is not possible: see
     /// [`RdmaStream::connect`].
     ///
     /// # Errors
@@ -183,28 +219,41 @@ impl Builder {
     ///
     /// Dropping the future closes the connections that it has opened. The acceptor continues to listen.
     #[cfg(feature = "rdma")]
-    pub async fn connect_rdma(&self, host: &str, port: u16) -> Result<RdmaStream, Error> {
-        RdmaStream::connect(host, port, &self.key, &self.config).await
+    pub async fn connect_rdma(&self, peer: impl ToPeerAddress) -> Result<RdmaStream, Error> {
+        RdmaStream::connect(peer, &self.key, &self.config).await
     }
 
-    /// Listens on `address` for peers with the key: see [`Listener::bind`].
+    /// Listens on `address` for peers with the key, for instance on `"[::]:12345"`: see [`Listener::bind`].
     ///
     /// # Errors
     ///
     /// Returns the errors of [`Listener::bind`].
     ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what it had opened.
+    pub async fn bind(&self, address: impl ToSocketAddrs) -> Result<Listener, Error> {
+        Listener::bind(address, self.key.clone(), self.config.clone()).await
+    }
+
+    /// Accepts from a socket that listens already, for instance one that systemd has opened: see [`Listener::from_std`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`Listener::from_std`].
+    ///
     /// # Panics
     ///
     /// Panics outside a tokio runtime.
-    pub fn bind(&self, address: SocketAddr) -> Result<Listener, Error> {
-        Listener::bind(address, self.key.clone(), self.config.clone())
+    pub fn listener_from_std(&self, socket: std::net::TcpListener) -> Result<Listener, Error> {
+        Listener::from_std(socket, self.key.clone(), self.config.clone())
     }
 }
 
 impl Stream {
-    /// Returns a builder of streams with `key`. A stream uses RDMA if both ends have it, otherwise TCP.
+    /// Returns a builder of streams with `key`, a [`Key`] or a [`GeneratedKey`](crate::GeneratedKey). A stream uses RDMA if both ends have it, otherwise TCP.
     #[must_use]
-    pub fn builder(key: &Key) -> Builder {
+    pub fn builder(key: impl AsRef<Key>) -> Builder {
         Builder::new(key)
     }
 }
@@ -214,7 +263,7 @@ impl RdmaStream {
     /// Returns a builder of streams with `key` that use RDMA only. Use it for [`connect_rdma`](Builder::connect_rdma), or
     /// for a listener that refuses peers without RDMA.
     #[must_use]
-    pub fn builder(key: &Key) -> Builder {
+    pub fn builder(key: impl AsRef<Key>) -> Builder {
         Builder::new(key).transport(TransportPolicy::Rdma)
     }
 }

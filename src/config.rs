@@ -38,9 +38,11 @@ pub struct StreamConfig {
     /// has sent, the stream fails too, within 1.25 times this and two seconds. `Duration::MAX` means 30 years, as does
     /// every longer time.
     pub timeout: Duration,
-    /// The time for which [`connect`](crate::connect) repeats failed attempts to connect.
-    /// The handshake that follows has its own limit, [`handshake_timeout`](Self::handshake_timeout).
+    /// The time limit of [`connect`](crate::connect()), from its first attempt to the end of the handshake.
     pub connect_timeout: Duration,
+    /// The time for which [`connect`](crate::connect()) repeats failed attempts, within `connect_timeout`. Zero means one
+    /// attempt.
+    pub retry_for: Duration,
     /// The time after which a connection is closed if its handshake has not completed. An acceptor gives this time to the
     /// proof of the key, then to the wait for one of the streams that may be negotiated at once, then to the negotiation.
     pub handshake_timeout: Duration,
@@ -83,12 +85,14 @@ impl Default for StreamConfig {
     /// the L2 cache of a server of the last ten years. Half of that size costs a tenth more (two system calls, a wake-up
     /// and a header for half the bytes), and twice that size already falls out of the cache. Measured by `scripts/bench`.
     fn default() -> Self {
+        let handshake_timeout = crate::faults::handshake_timeout(Duration::from_secs(10));
         Self {
             chunk_bytes: 512 << 10,
             depth: 16,
             timeout: Duration::from_secs(30),
-            connect_timeout: Duration::from_secs(3),
-            handshake_timeout: crate::faults::handshake_timeout(Duration::from_secs(10)),
+            connect_timeout: RETRY_FOR + handshake_timeout,
+            retry_for: RETRY_FOR,
+            handshake_timeout,
             transport: TransportPolicy::Auto,
             rdma: RdmaConfig::default(),
             copy_received: false,
@@ -101,6 +105,9 @@ impl Default for StreamConfig {
         }
     }
 }
+
+/// The default of [`StreamConfig::retry_for`].
+const RETRY_FOR: Duration = Duration::from_secs(3);
 
 /// The settings of a stream over RDMA.
 #[derive(Debug, Clone)]

@@ -10,9 +10,9 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let key = Key::generate()?;
-//! let builder = Stream::builder(key.key());
-//! let mut listener = builder.bind("127.0.0.1:0".parse()?)?;
-//! let port = listener.local_addr().port();
+//! let builder = Stream::builder(&key);
+//! let listener = builder.bind("127.0.0.1:0").await?;
+//! let address = listener.local_addr();
 //!
 //! let server = tokio::spawn(async move {
 //!     let mut stream = listener.accept().await?;
@@ -22,7 +22,7 @@
 //!     stream.shutdown().await // a FIN: only that is an end of file for the peer
 //! });
 //!
-//! let mut stream = builder.connect("127.0.0.1", port).await?;
+//! let mut stream = builder.connect(address).await?;
 //! stream.write_all(b"hello").await?;
 //! stream.shutdown().await?;
 //! let mut answer = String::new();
@@ -46,7 +46,7 @@
 //! ```no_run
 //! # #[cfg(feature = "rdma")]
 //! # async fn example(key: &rdpipe::Key) -> Result<(), Box<dyn std::error::Error>> {
-//! let mut rdma_stream = rdpipe::RdmaStream::builder(key).connect_rdma("hostB", 12345).await?;
+//! let mut rdma_stream = rdpipe::RdmaStream::builder(key).connect_rdma("hostB:12345").await?;
 //! tokio::io::copy(&mut tokio::io::stdin(), &mut rdma_stream).await?;
 //! rdma_stream.finish().await?;
 //! # Ok(())
@@ -83,10 +83,10 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let key = Key::generate()?;
-//! # let mut listener = Stream::builder(key.key()).bind("127.0.0.1:0".parse()?)?;
-//! # let port = listener.local_addr().port();
-//! # let builder = Stream::builder(key.key());
-//! # let (sender, receiver) = tokio::join!(builder.connect("127.0.0.1", port), listener.accept());
+//! # let builder = Stream::builder(&key);
+//! # let listener = builder.bind("127.0.0.1:0").await?;
+//! # let dialing = builder.connect(listener.local_addr());
+//! # let (sender, receiver) = tokio::join!(dialing, listener.accept());
 //! # let (mut sender, mut receiver) = (sender?, receiver?);
 //! let mut buffer = sender.send_buffer().await?;
 //! buffer.unfilled_mut()[..9000].fill(7); // in the slot itself
@@ -125,9 +125,13 @@
 //! | [`Stream::finish`] sends FIN, and completes when the peer's *program* has taken every byte | calls [`Stream::confirm`] after it has stored the bytes |
 //! | [`Stream::stop`]: this end needs no more bytes, which is not a failure | its writes fail with [`Error::Stopped`] |
 //! | [`Stream::abort`]: this end has failed | its reads and writes fail with [`Error::PeerAborted`] and the reason |
-//! | dropped before its end, for example by a panic | its reads and writes fail with [`Error::PeerAborted`]: a panic must not look like an end of file |
+//! | dropped after its `shutdown` has completed | may still end its own direction; if it goes on to write, its writes fail with [`Error::Stopped`] |
+//! | dropped before that, for example by a panic | its reads and writes fail with [`Error::PeerAborted`]: a panic must not look like an end of file |
+//! | dropped before that, with [`OnDrop::Fin`] and without a panic | reads what was written, and then the end of file |
+//! | only the [`ReadHalf`] is dropped | as after `shutdown`: its writes fail soon, and it reads on |
 //!
-//! Each direction ends by itself, so `shutdown` leaves the other direction open. A program that exits right after the end
+//! Each direction ends by itself, so `shutdown` leaves the other direction open. A `shutdown` that was cancelled still
+//! sends its FIN. A program that exits right after the end
 //! of a stream calls [`Stream::close`] first, which waits until the last message has been sent.
 //!
 //! # Features
@@ -136,6 +140,8 @@
 //! |---|---|---|
 //! | `rdma` | yes | `RdmaStream`, and RDMA for every [`Stream`]; needs libibverbs, librdmacm and libclang to build |
 //! | `cli` | yes | the programs `rdpipe`, `rdsend`, `rdrecv` and `rdcat`, and their dependencies; it adds nothing to this API |
+//! | `axum` | no | `axum::serve(listener, app)`: axum's `Listener` for [`Listener`], and `PeerInfo` for its handlers |
+//! | `tonic` | no | `serve_with_incoming(listener.incoming())`: tonic's `Connected` for [`Stream`], and `PeerInfo` for its handlers |
 //! | `fault-injection` | no | `Faults`: ways to break the protocol on purpose, for tests |
 //!
 //! A program that uses only streams sets `default-features = false, features = ["rdma"]`, or no features for TCP only.
@@ -151,6 +157,11 @@
 //! [`copy_buf`]: tokio::io::copy_buf
 //! [`shutdown`]: tokio::io::AsyncWriteExt::shutdown
 
+/// The code on this page runs as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/library.md")]
+struct LibraryPage;
+
 #[cfg(feature = "cli")]
 mod advice;
 mod builder;
@@ -164,6 +175,8 @@ mod error;
 mod faults;
 #[cfg(feature = "cli")]
 mod fd;
+#[cfg(any(feature = "axum", feature = "tonic"))]
+mod frameworks;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing {
@@ -197,10 +210,13 @@ pub use config::{
 pub use error::{DeviceFault, Error, Fault, HandshakeFault};
 #[cfg(feature = "fault-injection")]
 pub use faults::Faults;
-pub use key::{GeneratedKey, Key, KeyError, KeyText};
+#[cfg(any(feature = "axum", feature = "tonic"))]
+pub use frameworks::PeerInfo;
+pub use key::{GeneratedKey, Key, KeyError, KeyId, KeyText};
 pub use stats::Stats;
 pub use transport::{
-    Listener, ReadHalf, ReuniteError, SendBuffer, Stream, Transport, Watch, WriteHalf, connect,
+    Incoming, Listener, ListenerStats, LiveStreams, PeerAddress, ReadHalf, ReuniteError,
+    SendBuffer, Stream, ToPeerAddress, Transport, Watch, WriteHalf, connect, connect_with,
 };
 #[cfg(feature = "rdma")]
 pub use transport::{NotRdma, RdmaStream};

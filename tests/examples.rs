@@ -28,6 +28,23 @@ fn an_http_body_is_streamed() {
 }
 
 #[test]
+fn a_socket_of_systemd_is_taken() {
+    TCP.a_socket_of_systemd_is_taken();
+}
+
+#[cfg(feature = "axum")]
+#[test]
+fn a_body_of_axum_is_streamed() {
+    TCP.a_body_of_axum_is_streamed(256 << 20);
+}
+
+#[cfg(feature = "tonic")]
+#[test]
+fn messages_of_grpc_are_echoed() {
+    TCP.messages_of_grpc_are_echoed(100);
+}
+
+#[test]
 fn frames_are_answered() {
     TCP.frames_are_answered();
 }

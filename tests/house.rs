@@ -53,6 +53,23 @@ const LIBRARY: &[&str] = &[
     "zeroize",
 ];
 
+/// The most packages that the library needs without RDMA, all in all.
+const MAX_PACKAGES: usize = 75;
+
+/// The licenses that ask for no more than that they are shown.
+const PERMISSIVE: &[&str] = &[
+    "0BSD",
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "ISC",
+    "MIT",
+    "Unicode-3.0",
+    "Unlicense",
+    "Zlib",
+];
+
 /// What only the programs need: nowhere below the library.
 const PROGRAMS: &[&str] = &["anyhow", "clap", "if-addrs", "indicatif", "shlex"];
 
@@ -184,8 +201,51 @@ fn the_library_alone_brings_nothing_of_the_programs() {
     }
 }
 
+#[test]
+fn without_rdma_every_license_is_permissive() {
+    let tree = tree("cli,axum,tonic", &["--format", "{p}: {l}"]);
+    let packages = tree.lines().filter(|line| !line.ends_with("(*)"));
+    let strict = packages.filter(|line| {
+        let license = line
+            .rsplit(": ")
+            .next()
+            .expect("a line ends with its license");
+        !is_permissive(license)
+    });
+    broken(strict.map(str::to_owned));
+    assert!(is_permissive("(MIT OR Apache-2.0) AND Unicode-3.0"));
+    assert!(!is_permissive("MIT AND GPL-3.0"));
+}
+
+#[test]
+fn the_library_alone_is_small() {
+    let packages = dependencies("", &[]);
+    assert!(packages.len() <= MAX_PACKAGES, "{}", packages.len());
+}
+
+/// Returns true if every part of a license expression offers a license that is permissive.
+fn is_permissive(license: &str) -> bool {
+    let plain = license.replace(['(', ')'], "").replace('/', " OR ");
+    let mut parts = plain.split(" AND ");
+    parts.all(|part| {
+        part.split(" OR ")
+            .any(|name| PERMISSIVE.contains(&name.trim()))
+    })
+}
+
 /// The names of the packages that the library needs with these features, each once, without itself.
 fn dependencies(features: &str, options: &[&str]) -> Vec<String> {
+    let tree = tree(features, options);
+    let names = tree.lines().filter_map(|line| line.split(' ').next());
+    let mut names: Vec<String> = names.map(str::to_owned).collect();
+    names.retain(|name| name != "rdpipe");
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// What `cargo tree` prints of a build with these features only.
+fn tree(features: &str, options: &[&str]) -> String {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--locked", "--offline", "--edges", "normal"])
         .args(["--prefix", "none", "--no-default-features"])
@@ -196,13 +256,7 @@ fn dependencies(features: &str, options: &[&str]) -> Vec<String> {
         .expect("cargo runs");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
-    let tree = String::from_utf8(output.stdout).expect("names are text");
-    let names = tree.lines().filter_map(|line| line.split(' ').next());
-    let mut names: Vec<String> = names.map(str::to_owned).collect();
-    names.retain(|name| name != "rdpipe");
-    names.sort_unstable();
-    names.dedup();
-    names
+    String::from_utf8(output.stdout).expect("names are text")
 }
 
 /// A file of `src`.

@@ -37,15 +37,15 @@ async fn measure() -> Result<()> {
     let mut config = StreamConfig::default();
     (config.chunk_bytes, config.depth) = (8 << 10, states::DEPTH);
     let key = Key::generate()?.key().clone();
-    let mut listener = Listener::bind("127.0.0.1:0".parse()?, key.clone(), config.clone())?;
+    let listener = Listener::bind("127.0.0.1:0", key.clone(), config.clone()).await?;
     let empty = (process::threads(), process::descriptors());
     for number in 0..WARM_UP {
-        connection(&mut listener, &key, &config, number).await?;
+        connection(&listener, &key, &config, number).await?;
     }
     settle(empty).await?;
     let resident_bytes = process::resident_bytes();
     for number in 0..MANY {
-        connection(&mut listener, &key, &config, number)
+        connection(&listener, &key, &config, number)
             .await
             .with_context(|| format!("number {number}"))?;
     }
@@ -73,13 +73,13 @@ async fn settle(empty: (usize, usize)) -> Result<()> {
 
 /// Connects one stream and drops it in one of several states, chosen by `number`.
 async fn connection(
-    listener: &mut Listener,
+    listener: &Listener,
     key: &Key,
     config: &StreamConfig,
     number: u32,
 ) -> Result<()> {
     let port = listener.local_addr().port();
     let (dialed, accepted) =
-        tokio::join!(connect("127.0.0.1", port, key, config), listener.accept());
+        tokio::join!(connect(("127.0.0.1", port), key, config), listener.accept());
     states::let_go(dialed?, accepted?, number).await
 }

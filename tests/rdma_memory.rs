@@ -77,7 +77,7 @@ fn both_directions_fit_into_the_same_memory() -> Result<()> {
         let before = process::pinned_bytes();
         let mut config = StreamConfig::default();
         config.transport = TransportPolicy::Rdma;
-        let (listener, key) = ends::listener(config.clone())?;
+        let (listener, key) = ends::listener(config.clone()).await?;
         let port = listener.local_addr().port();
         let (a, b) = ends::meet(listener, port, &key, &config).await?;
         ensure!(a.transport() == Transport::Rdma, "it was to be RDMA");
@@ -207,7 +207,7 @@ async fn a_dialer_that_falls_silent_leaves_no_memory_pinned() -> Result<()> {
         let _alone = alone().await;
         let mut config = Rdma::over(StreamConfig::default());
         config.handshake_timeout = patience(Duration::from_secs(3));
-        let (mut listener, key) = ends::listener(config.clone())?;
+        let (listener, key) = ends::listener(config.clone()).await?;
         let proxy = Proxy::start(
             listener.local_addr(),
             Some(Plan {
@@ -225,15 +225,17 @@ async fn a_dialer_that_falls_silent_leaves_no_memory_pinned() -> Result<()> {
             until(|| process::pinned_bytes() == 0).await;
         };
         tokio::select! {
-            dialed = connect("127.0.0.1", proxy.port(), &key, &patient) => {
+            dialed = connect(("127.0.0.1", proxy.port()), &key, &patient) => {
                 bail!("the dialer ended first: {:?}", dialed.err());
             }
             () = freed => {}
         }
         // The listener continues, and `accept` does not report the handshake that took too long.
         let port = listener.local_addr().port();
-        let (dialed, accepted) =
-            tokio::join!(connect("127.0.0.1", port, &key, &config), listener.accept());
+        let (dialed, accepted) = tokio::join!(
+            connect(("127.0.0.1", port), &key, &config),
+            listener.accept()
+        );
         drop((dialed?, accepted?));
         Ok(())
     };

@@ -96,7 +96,7 @@ fn missing() -> Option<String> {
 }
 
 async fn copy(size: Size) -> Result<()> {
-    let (listener, key) = listener(size.config(Direction::Receive))?;
+    let (listener, key) = listener(size.config(Direction::Receive)).await?;
     let port = listener.local_addr().port();
     let (mut a, b) = meet(listener, port, &key, &size.config(Direction::Send)).await?;
     ensure!(a.transport() == Transport::Rdma, "it was to be RDMA");

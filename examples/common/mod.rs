@@ -2,6 +2,10 @@
 //! directions.
 #![allow(dead_code, reason = "each example uses a part of this module")]
 
+pub(crate) mod content;
+#[cfg(feature = "tonic")]
+pub(crate) mod grpc_echo;
+
 use std::{
     env,
     net::{Ipv6Addr, SocketAddr},
@@ -9,6 +13,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use listenfd::ListenFd;
 use rdpipe::{Builder, Key, Listener, Stream, TransportPolicy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -31,9 +36,13 @@ pub(crate) fn builder() -> Result<Builder> {
     Ok(builder.transport(transport))
 }
 
-/// Listens on all addresses, and prints the port. Port 0 selects a free port.
-pub(crate) fn listen(builder: &Builder, port: &str) -> Result<Listener> {
-    let listener = builder.bind((Ipv6Addr::UNSPECIFIED, port.parse()?).into())?;
+/// Listens on all addresses, and prints the port. Port 0 selects a free port. A service of systemd that is started by its
+/// socket takes that socket, whatever the port.
+pub(crate) async fn listen(builder: &Builder, port: &str) -> Result<Listener> {
+    let listener = match ListenFd::from_env().take_tcp_listener(0)? {
+        Some(socket) => builder.listener_from_std(socket)?,
+        None => builder.bind((Ipv6Addr::UNSPECIFIED, port.parse()?)).await?,
+    };
     eprintln!("listening on port {}", listener.local_addr().port());
     Ok(listener)
 }
@@ -43,13 +52,10 @@ pub(crate) async fn serve<F>(port: &str, answer: impl Fn(Stream) -> F) -> Result
 where
     F: Future<Output = Result<()>> + Send + 'static,
 {
-    let mut listener = listen(&builder()?, port)?;
+    let listener = listen(&builder()?, port).await?;
     loop {
-        match listener.accept().await {
-            Ok(stream) => spawn(stream.peer_addr(), answer(stream)),
-            // The error concerns one peer, which has the key and gets no stream. The listener goes on.
-            Err(error) => eprintln!("{error}"),
-        }
+        let stream = listener.accept().await?;
+        spawn(stream.peer_addr(), answer(stream));
     }
 }
 

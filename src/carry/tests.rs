@@ -24,11 +24,10 @@ async fn stream() -> (Stream, Stream) {
     };
     let generated = Key::generate().unwrap();
     let key = generated.key();
-    let address = "127.0.0.1:0".parse().unwrap();
-    let mut listener = Listener::bind(address, key.clone(), config.clone()).unwrap();
-    let port = listener.local_addr().port();
-    let (accepted, connected) =
-        tokio::join!(listener.accept(), connect("127.0.0.1", port, key, &config));
+    let listening = Listener::bind("127.0.0.1:0", key.clone(), config.clone());
+    let listener = listening.await.unwrap();
+    let dialing = connect(listener.local_addr(), key, &config);
+    let (accepted, connected) = tokio::join!(listener.accept(), dialing);
     (accepted.unwrap(), connected.unwrap())
 }
 

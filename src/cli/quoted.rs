@@ -45,7 +45,7 @@ fn the_docs_quote_the_time_limits() {
     let seconds = default.timeout.as_secs();
     assert_quotes(STREAMS, &format!("after this much silence ({seconds} s)"));
     assert_quotes(ARCHITECTURE, &format!("| `--timeout`, {seconds} s |"));
-    assert_eq!(default.connect_timeout.as_secs(), 3);
+    assert_eq!(default.retry_for.as_secs(), 3);
     assert_quotes(STREAMS, "within three seconds");
 }
 

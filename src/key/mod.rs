@@ -1,9 +1,13 @@
 //! The key that two ends share: made by rdpipe, or stretched from any text that the user chose.
 
+pub(crate) mod digest;
 mod file;
+mod id;
 
 #[cfg(feature = "cli")]
 pub(crate) use file::{first_line, protection};
+pub(crate) use id::KEY_ID_BYTES;
+pub use id::KeyId;
 
 use std::{fmt, io, ops::Deref, path::PathBuf};
 
@@ -103,6 +107,27 @@ impl GeneratedKey {
         text.extend(PREFIX.iter().copied().map(char::from));
         text.push_str(&encoded);
         KeyText(text)
+    }
+}
+
+impl AsRef<Key> for Key {
+    fn as_ref(&self) -> &Key {
+        self
+    }
+}
+
+impl AsRef<Key> for GeneratedKey {
+    fn as_ref(&self) -> &Key {
+        &self.0
+    }
+}
+
+impl Deref for GeneratedKey {
+    type Target = Key;
+
+    /// Returns the key, so that a `&GeneratedKey` can stand where a `&Key` is wanted.
+    fn deref(&self) -> &Key {
+        &self.0
     }
 }
 

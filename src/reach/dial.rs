@@ -45,7 +45,7 @@ pub(crate) async fn dial(
         let mut keys_differ = false;
         let what = match answer {
             Err(error) => error.to_string(),
-            Ok(()) => match connect(&address, port, key, config).await {
+            Ok(()) => match connect((address.as_str(), port), key, config).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) if is_final(&error) => return Err(Unreached::Final(error)),
                 Err(Error::Handshake { fault, .. }) => {

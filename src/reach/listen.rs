@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 use crate::{Error, Key, Listener, StreamConfig};
@@ -16,33 +16,36 @@ use crate::{Error, Key, Listener, StreamConfig};
 ///
 /// Fails as [`Listener::bind`] does, for the last port that was tried.
 ///
-/// # Panics
-///
-/// Panics outside a tokio runtime.
-pub(crate) fn listen(
+pub(crate) async fn listen(
     address: Option<IpAddr>,
     ports: Option<(u16, u16)>,
     key: &Key,
     config: &StreamConfig,
 ) -> Result<Listener, Error> {
-    let on = |address: IpAddr, port| {
-        let address = SocketAddr::from((address, port));
-        Listener::bind(address, key.clone(), config.clone())
-    };
-    let open = |port| match address {
-        Some(address) => on(address, port),
-        None => on(Ipv6Addr::UNSPECIFIED.into(), port).or_else(|error| match error.kind() {
-            io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => Err(error),
-            _ => on(Ipv4Addr::UNSPECIFIED.into(), port),
-        }),
+    let on =
+        |address: IpAddr, port: u16| Listener::bind((address, port), key.clone(), config.clone());
+    let open = async |port| match address {
+        Some(address) => on(address, port).await,
+        None => match on(Ipv6Addr::UNSPECIFIED.into(), port).await {
+            Err(error) if !is_taken(&error) => on(Ipv4Addr::UNSPECIFIED.into(), port).await,
+            opened => opened,
+        },
     };
     let (first, last) = ports.unwrap_or((0, 0));
-    let mut opened = open(first);
+    let mut opened = open(first).await;
     for port in first..last {
         match opened {
-            Err(Error::Listen { .. }) => opened = open(port + 1),
+            Err(Error::Listen { .. }) => opened = open(port + 1).await,
             _ => break,
         }
     }
     opened
+}
+
+/// Returns true if the port is in use, or this user may not open it: another address of this host does not help.
+fn is_taken(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied
+    )
 }

@@ -70,7 +70,7 @@ impl EdgePlan {
     pub(crate) async fn listen(&self) -> Result<Listener, String> {
         let given_up = Instant::now() + PORT_LIMIT;
         loop {
-            match reach::listen(None, self.ports, &self.key, &self.config) {
+            match reach::listen(None, self.ports, &self.key, &self.config).await {
                 Err(Error::Listen { source, .. })
                     if source.kind() == io::ErrorKind::AddrInUse && Instant::now() < given_up =>
                 {

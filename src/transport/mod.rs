@@ -24,7 +24,10 @@ mod rdma;
 mod rdma;
 mod stream;
 
-pub use connect::{Listener, connect};
+pub use connect::{
+    Incoming, Listener, ListenerStats, LiveStreams, PeerAddress, ToPeerAddress, connect,
+    connect_with,
+};
 #[cfg(feature = "cli")]
 pub(crate) use data::slots::fill_slots::FillSlots;
 #[cfg(feature = "rdma")]

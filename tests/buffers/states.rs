@@ -214,7 +214,7 @@ async fn sent(mut a: Stream, b: Stream) -> Result<Left> {
 /// Each end has lost the connection to the other, with chunks unread and unsent.
 pub(crate) async fn dead<E: Ends>() -> Result<Left> {
     let config = E::over(small(&StreamConfig::default()));
-    let (listener, key) = ends::listener(config.clone())?;
+    let (listener, key) = ends::listener(config.clone()).await?;
     let proxy = Proxy::start(listener.local_addr(), None);
     let (mut a, b) = ends::meet(listener, proxy.port(), &key, &config).await?;
     fill(&mut a, &b, &Pattern::new(133), 0).await?;

@@ -37,6 +37,20 @@ fn an_http_body_is_streamed() {
     RDMA.a_body_is_streamed(if full { 1 << 30 } else { 128 << 20 });
 }
 
+#[cfg(feature = "axum")]
+#[test]
+fn a_body_of_axum_is_streamed() {
+    let Some(_machine) = machine() else { return };
+    RDMA.a_body_of_axum_is_streamed(16 << 20);
+}
+
+#[cfg(feature = "tonic")]
+#[test]
+fn messages_of_grpc_are_echoed() {
+    let Some(_machine) = machine() else { return };
+    RDMA.messages_of_grpc_are_echoed(10);
+}
+
 #[test]
 fn frames_are_answered() {
     let Some(_machine) = machine() else { return };

@@ -53,15 +53,15 @@ async fn crowd(name: &str, strangers: usize) -> Result<()> {
         let slack_bytes = SLACK_BYTES + PEERS as u64 * PEER_BYTES;
         alone(name, slack_bytes, async {
             let started = Instant::now();
-            let house = House::with(patient())?;
+            let house = House::with(patient()).await?;
             let strangers = join_all((0..strangers).map(|_| house.stranger())).await;
             let House {
-                mut listener,
+                listener,
                 address,
                 key,
                 config,
             } = house;
-            meet(&mut listener, address.port(), &key, &config).await?;
+            meet(&listener, address.port(), &key, &config).await?;
             drop(strangers);
             let (took, mib) = (started.elapsed(), process::resident_bytes() >> 20);
             eprintln!("{name}, round {round}: {took:.2?}, {mib} MiB");
@@ -76,17 +76,18 @@ async fn crowd(name: &str, strangers: usize) -> Result<()> {
 pub(crate) fn patient() -> StreamConfig {
     let mut config = StreamConfig::default();
     config.connect_timeout = limit(config.connect_timeout);
+    config.retry_for = limit(config.retry_for);
     config.handshake_timeout = limit(config.handshake_timeout);
     config
 }
 
 /// Connects all peers at once. Each sends its number and gets it back; no call may fail.
-async fn meet(listener: &mut Listener, port: u16, key: &Key, config: &StreamConfig) -> Result<()> {
+async fn meet(listener: &Listener, port: u16, key: &Key, config: &StreamConfig) -> Result<()> {
     let mut peers = JoinSet::new();
     for number in 0..PEERS {
         let (key, config) = (key.clone(), config.clone());
         let peer = async move {
-            let mut stream = connect("127.0.0.1", port, &key, &config).await?;
+            let mut stream = connect(("127.0.0.1", port), &key, &config).await?;
             stream.write_u64(number as u64).await.context("writing")?;
             ensure!(stream.read_u64().await.context("reading")? == number as u64);
             stream.shutdown().await?;
@@ -149,7 +150,7 @@ const FLOOD: u32 = 1260;
 async fn a_flood_of_strangers_keeps_no_distant_peer_out() -> Result<()> {
     process::raise_descriptor_limit();
     let body = async {
-        let mut house = House::with(patient())?;
+        let house = House::with(patient()).await?;
         let port = distance::proxy(house.address, Duration::from_millis(100)).await?;
         let address = house.address;
         let flood = tokio::spawn(async move {

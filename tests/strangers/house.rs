@@ -33,20 +33,20 @@ pub(crate) struct House {
 }
 
 impl House {
-    pub(crate) fn open() -> Result<Self> {
-        Self::with_patience(StreamConfig::default().handshake_timeout)
+    pub(crate) async fn open() -> Result<Self> {
+        Self::with_patience(StreamConfig::default().handshake_timeout).await
     }
 
-    pub(crate) fn with_patience(handshake_timeout: Duration) -> Result<Self> {
+    pub(crate) async fn with_patience(handshake_timeout: Duration) -> Result<Self> {
         let mut config = StreamConfig::default();
         config.handshake_timeout = handshake_timeout;
-        Self::with(config)
+        Self::with(config).await
     }
 
     /// Opens a listener for streams with small pools, otherwise with this configuration.
-    pub(crate) fn with(mut config: StreamConfig) -> Result<Self> {
+    pub(crate) async fn with(mut config: StreamConfig) -> Result<Self> {
         (config.chunk_bytes, config.depth) = (16 << 10, 4);
-        let (listener, key) = ends::listener(config.clone())?;
+        let (listener, key) = ends::listener(config.clone()).await?;
         Ok(Self {
             address: listener.local_addr(),
             listener,
@@ -60,12 +60,12 @@ impl House {
     }
 
     /// Connects with the right key, and checks that this peer is the first one that `accept` returns.
-    pub(crate) async fn serves_the_right_peer(&mut self) -> Result<()> {
+    pub(crate) async fn serves_the_right_peer(&self) -> Result<()> {
         self.serves_through(self.address.port()).await
     }
 
-    pub(crate) async fn serves_through(&mut self, port: u16) -> Result<()> {
-        let dialing = connect("127.0.0.1", port, &self.key, &self.config);
+    pub(crate) async fn serves_through(&self, port: u16) -> Result<()> {
+        let dialing = connect(("127.0.0.1", port), &self.key, &self.config);
         let (dialed, accepted) = tokio::join!(dialing, self.listener.accept());
         let accepted = accepted.context("accept() reports a peer that gets no stream")?;
         let (mut here, mut there) = (dialed.context("the right peer")?, accepted);

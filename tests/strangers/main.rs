@@ -35,7 +35,7 @@ macro_rules! strangers {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() -> Result<()> {
             alone(stringify!($name), SLACK_BYTES, async {
-                let mut $house = House::open()?;
+                let $house = House::open().await?;
                 $body
                 $house.serves_the_right_peer().await
             })
@@ -49,9 +49,10 @@ strangers! {
     a_wrong_key_is_reported_at_once(house) {
         let mut patient = house.config.clone();
         (patient.connect_timeout, patient.handshake_timeout) = (generous(), generous());
+        patient.retry_for = generous();
         let key = Key::generate()?.key().clone();
         let started = Instant::now();
-        let error = connect("127.0.0.1", house.address.port(), &key, &patient).await;
+        let error = connect(house.address, &key, &patient).await;
         let fault = handshake_fault(error.map(drop))?;
         ensure!(matches!(fault, HandshakeFault::Key), "{fault:?}");
         ensure!(started.elapsed() < limit(Duration::from_secs(4)), "told after {:?}", started.elapsed());
@@ -129,7 +130,7 @@ strangers! {
     /// The token of a stream is valid once: a second use is refused while the stream is open, and does it no harm.
     a_replayed_token_is_refused(house) {
         let proxy = Proxy::start(house.address, None);
-        let dialing = connect("127.0.0.1", proxy.port(), &house.key, &house.config);
+        let dialing = connect(("127.0.0.1", proxy.port()), &house.key, &house.config);
         let (dialed, accepted) = tokio::join!(dialing, house.listener.accept());
         let (mut here, mut there) = (dialed?, accepted?);
         let mut thief = house.stranger().await?;
@@ -166,8 +167,8 @@ strangers! {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stalled_handshake_times_out() -> Result<()> {
     let body = Box::pin(async {
-        let mut house = House::with_patience(patience(Duration::from_millis(500)))?;
-        let whole = [&preamble(VERSION, b'C')[..], &[7; 47]].concat();
+        let house = House::with_patience(patience(Duration::from_millis(500))).await?;
+        let whole = [&preamble(VERSION, b'C')[..], &[7; 63]].concat();
         let label = [&preamble(VERSION, b'D')[..], &[7; 15]].concat();
         let mut silent = Vec::new();
         for words in [
@@ -256,13 +257,14 @@ async fn dial_a_fake(banner: &[u8]) -> Result<HandshakeFault> {
         _ => generous(),
     };
     config.connect_timeout = 2 * generous();
+    config.retry_for = 2 * generous();
     let key = Key::generate()?.key().clone();
     let answering = async {
         let (mut dialer, _) = fake.accept().await?;
         dialer.write_all(banner).await?;
         anyhow::Ok(dialer)
     };
-    let dialing = connect("127.0.0.1", port, &key, &config);
+    let dialing = connect(("127.0.0.1", port), &key, &config);
     let both = async { tokio::join!(dialing, answering) };
     let (dialed, _dialer) = timeout(generous(), both)
         .await
@@ -278,7 +280,7 @@ fn handshake_fault(outcome: Result<(), Error>) -> Result<HandshakeFault> {
 }
 
 /// The version of the protocol.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 fn preamble(version: u8, kind: u8) -> [u8; 8] {
     [b'R', b'D', b'P', b'I', b'P', b'E', version, kind]

@@ -21,7 +21,7 @@ use crate::{
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_read_on_the_path_opens_no_data_connection() -> Result<()> {
     let body = Box::pin(async {
-        let mut house = House::open()?;
+        let house = House::open().await?;
         let port = path_with_a_thief(house.address).await?;
         house.serves_through(port).await?;
         house.serves_the_right_peer().await
@@ -39,7 +39,7 @@ async fn what_is_read_on_the_path_opens_no_data_connection() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_proofs_do_not_spend_the_token() -> Result<()> {
     let body = Box::pin(async {
-        let mut house = House::open()?;
+        let house = House::open().await?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let (port, target) = (listener.local_addr()?.port(), house.address);
         let path = tokio::spawn(async move {
@@ -64,7 +64,7 @@ async fn wrong_proofs_do_not_spend_the_token() -> Result<()> {
             control.await??;
             anyhow::Ok(())
         });
-        let dialing = connect("127.0.0.1", port, &house.key, &house.config);
+        let dialing = connect(("127.0.0.1", port), &house.key, &house.config);
         let (dialed, accepted) = tokio::join!(dialing, house.listener.accept());
         let (mut here, mut there) = (dialed?, accepted?);
         here.write_all(b"unharmed").await?;

@@ -35,7 +35,7 @@ fn runtime() -> Result<Runtime> {
 
 /// Sends a word, blocks its thread for three times the timeout of its peer, and sends another word.
 async fn stall(port: u16, key: Key, config: StreamConfig, times: Times) -> Result<()> {
-    let mut stream = connect("127.0.0.1", port, &key, &config).await?;
+    let mut stream = connect(("127.0.0.1", port), &key, &config).await?;
     stream.write_all(b"before ").await?;
     stream.flush().await?;
     // This sleep is the blocked thread itself, as with a read from a stalled disk. It waits for no event.
@@ -54,7 +54,7 @@ fn beside_a_stall(keepalive: Option<Handle>) -> Result<io::Result<String>> {
     };
     let most = generous() + times.stall;
     runtime()?.block_on(within(most, "the reader", async {
-        let (mut listener, key) = ends::listener(config(times))?;
+        let (listener, key) = ends::listener(config(times)).await?;
         let mut config = config(times);
         config.keepalive_runtime = keepalive;
         let port = listener.local_addr().port();
@@ -98,11 +98,11 @@ fn a_blocked_reader_is_not_a_dead_data_connection() -> Result<()> {
     config.transport = TransportPolicy::Tcp;
     config.control_runtime = Some(others.handle().clone());
     runtime()?.block_on(within(generous() + stall, "the reader", async {
-        let (mut listener, key) = ends::listener(config.clone())?;
+        let (listener, key) = ends::listener(config.clone()).await?;
         let port = listener.local_addr().port();
         let writer = others.spawn(async move {
             config.control_runtime = None;
-            let mut stream = connect("127.0.0.1", port, &key, &config).await?;
+            let mut stream = connect(("127.0.0.1", port), &key, &config).await?;
             Pattern::new(59).write(&mut stream, 0..bytes).await?;
             stream.finish().await?;
             anyhow::Ok(())

@@ -36,7 +36,7 @@ fn config() -> StreamConfig {
 
 /// Returns the dialer, the acceptor, and the proxy between them.
 pub(crate) async fn through_a_proxy(config: &StreamConfig) -> Result<(Stream, Stream, Proxy)> {
-    let (listener, key) = ends::listener(config.clone())?;
+    let (listener, key) = ends::listener(config.clone()).await?;
     let proxy = Proxy::start(listener.local_addr(), None);
     let (dialer, acceptor) = ends::meet(listener, proxy.port(), &key, config).await?;
     Ok((dialer, acceptor, proxy))
@@ -284,7 +284,7 @@ async fn a_broken_handshake_leaves_the_listener_working() -> Result<()> {
 }
 
 async fn shaken(plan: Plan) -> Result<()> {
-    let (mut listener, key) = ends::listener(config())?;
+    let (listener, key) = ends::listener(config()).await?;
     let proxy = Proxy::start(listener.local_addr(), Some(plan));
     let serving = tokio::spawn(async move {
         loop {
@@ -298,7 +298,7 @@ async fn shaken(plan: Plan) -> Result<()> {
         }
     });
     let send = async |port: u16| {
-        let mut stream = connect("127.0.0.1", port, &key, &config()).await?;
+        let mut stream = connect(("127.0.0.1", port), &key, &config()).await?;
         let written = Pattern::new(57).write(&mut stream, 0..1000).await;
         written.map_err(|error| Error::from_io(&error).cloned().expect("its own error"))?;
         stream.finish().await

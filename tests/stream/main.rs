@@ -10,6 +10,7 @@ mod blocked_threads;
 mod broken_on_purpose;
 mod control_task;
 mod damaged_connections;
+mod listener;
 mod promises;
 /// Tests of `RdmaStream`. `scripts/test` runs every test with `rdma::` in its name where there is an RDMA device, and
 /// nowhere else.
@@ -17,3 +18,4 @@ mod promises;
 mod rdma;
 mod silent_data_connections;
 mod tokio_traits;
+mod tracing_events;

@@ -40,11 +40,11 @@ async fn an_acceptor_that_requires_rdma_tells_the_dialer_why() {
     let key = Key::generate().unwrap();
     let mut config = StreamConfig::default();
     config.transport = TransportPolicy::Tcp;
-    let address = "127.0.0.1:0".parse().unwrap();
-    let mut listener = Listener::bind(address, key.key().clone(), config.clone()).unwrap();
+    let listening = Listener::bind("127.0.0.1:0", key.key().clone(), config.clone());
+    let listener = listening.await.unwrap();
     let port = listener.local_addr().port();
-    let dialing = rdpipe::connect("127.0.0.1", port, key.key(), &config);
-    let (dialer, acceptor) = tokio::join!(dialing, RdmaStream::accept(&mut listener));
+    let dialing = rdpipe::connect(("127.0.0.1", port), key.key(), &config);
+    let (dialer, acceptor) = tokio::join!(dialing, RdmaStream::accept(&listener));
     let error = acceptor.unwrap_err();
     let transport = |error: &Error| {
         matches!(
@@ -68,11 +68,11 @@ async fn a_dialer_that_requires_rdma_never_gets_tcp() {
     let key = Key::generate().unwrap();
     let mut config = StreamConfig::default();
     config.transport = TransportPolicy::Tcp;
-    let address = "127.0.0.1:0".parse().unwrap();
-    let listener = Listener::bind(address, key.key().clone(), config.clone()).unwrap();
+    let listening = Listener::bind("127.0.0.1:0", key.key().clone(), config.clone());
+    let listener = listening.await.unwrap();
     let port = listener.local_addr().port();
     // Without a device the error is the missing device; with one it is the refusal of the peer.
-    let dialed = RdmaStream::connect("127.0.0.1", port, key.key(), &config).await;
+    let dialed = RdmaStream::connect(("127.0.0.1", port), key.key(), &config).await;
     let error = dialed.unwrap_err();
     let refused = matches!(
         error,

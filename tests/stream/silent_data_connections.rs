@@ -159,7 +159,7 @@ async fn slowly(bytes: u64, timeout: Duration) -> Result<()> {
     let mut config = StreamConfig::default();
     config.timeout = timeout;
     config.transport = rdpipe::TransportPolicy::Tcp;
-    let (listener, key) = ends::listener(config.clone())?;
+    let (listener, key) = ends::listener(config.clone()).await?;
     let proxy = Proxy::start(listener.local_addr(), None);
     let (mut dialer, mut acceptor) = ends::meet(listener, proxy.port(), &key, &config).await?;
     proxy.plan(Plan {
@@ -203,7 +203,7 @@ async fn a_slow_network_is_not_a_dead_data_connection() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_stream_is_kept_alive_for_firewalls() -> Result<()> {
     let config = config(Duration::from_secs(3600));
-    let (listener, key) = ends::listener(config.clone())?;
+    let (listener, key) = ends::listener(config.clone()).await?;
     let port = listener.local_addr().port();
     let _ends = ends::meet(listener, port, &key, &config).await?;
     within(generous(), "the keepalives", async {

@@ -33,7 +33,7 @@ pub(crate) struct Tcp;
 
 impl Ends for Tcp {
     async fn pair(dialer: StreamConfig, acceptor: StreamConfig) -> Result<(Stream, Stream)> {
-        let (listener, key) = listener(acceptor)?;
+        let (listener, key) = listener(acceptor).await?;
         let port = listener.local_addr().port();
         let ends = meet(listener, port, &key, &Self::over(dialer)).await?;
         ensure!(ends.0.transport() == Transport::Tcp, "it was to be TCP");
@@ -53,7 +53,7 @@ impl Ends for Flipped {
             at,
             act: Act::Flip(3),
         };
-        let (listener, key) = listener(acceptor)?;
+        let (listener, key) = listener(acceptor).await?;
         let proxy = Proxy::start(listener.local_addr(), Some(flip));
         let ends = meet(listener, proxy.port(), &key, &Self::over(dialer)).await?;
         proxy.outlive_its_owner();
@@ -110,7 +110,7 @@ fn over_rdma(mut config: StreamConfig, renew_after: u64) -> StreamConfig {
 
 #[cfg(feature = "rdma")]
 async fn pair_over_rdma(dialer: StreamConfig, acceptor: StreamConfig) -> Result<(Stream, Stream)> {
-    let (listener, key) = listener(acceptor)?;
+    let (listener, key) = listener(acceptor).await?;
     let port = listener.local_addr().port();
     let ends = meet(listener, port, &key, &dialer).await?;
     ensure!(ends.0.transport() == Transport::Rdma, "it was to be RDMA");
@@ -118,21 +118,21 @@ async fn pair_over_rdma(dialer: StreamConfig, acceptor: StreamConfig) -> Result<
 }
 
 /// Returns a listener on a free port of loopback, and a new key for it.
-pub(crate) fn listener(config: StreamConfig) -> Result<(Listener, Key)> {
+pub(crate) async fn listener(config: StreamConfig) -> Result<(Listener, Key)> {
     let key = Key::generate()?.key().clone();
-    let listener = Listener::bind("127.0.0.1:0".parse()?, key.clone(), config)?;
+    let listener = Listener::bind("127.0.0.1:0", key.clone(), config).await?;
     Ok((listener, key))
 }
 
 /// Dials `port`, which leads to `listener`. Returns the dialed and the accepted stream.
 pub(crate) async fn meet(
-    mut listener: Listener,
+    listener: Listener,
     port: u16,
     key: &Key,
     config: &StreamConfig,
 ) -> Result<(Stream, Stream)> {
     let (dialed, accepted) =
-        tokio::join!(connect("127.0.0.1", port, key, config), listener.accept());
+        tokio::join!(connect(("127.0.0.1", port), key, config), listener.accept());
     Ok((
         dialed.context("the dialer")?,
         accepted.context("the acceptor")?,

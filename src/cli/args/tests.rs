@@ -85,7 +85,9 @@ fn options_reach_the_configuration_of_the_stream() {
     let rdma = config.rdma;
     assert_eq!((rdma.chunk_bytes, rdma.depth), (1 << 20, 8));
     assert_eq!(config.timeout, Duration::from_secs(120));
-    assert_eq!(config.connect_timeout, Duration::from_millis(500));
+    assert_eq!(config.retry_for, Duration::from_millis(500));
+    let whole = config.retry_for + config.handshake_timeout;
+    assert_eq!(config.connect_timeout, whole);
     assert_eq!(config.transport, TransportPolicy::Tcp);
     assert_eq!(config.direction, Direction::Send);
 }
@@ -123,10 +125,7 @@ fn absent_options_leave_the_defaults_that_the_help_names() {
         default.depth
     )));
     assert!(help.contains(&format!("[default: {}s]", default.timeout.as_secs())));
-    assert!(help.contains(&format!(
-        "[default: {}s]",
-        default.connect_timeout.as_secs()
-    )));
+    assert!(help.contains(&format!("[default: {}s]", default.retry_for.as_secs())));
 }
 
 #[test]

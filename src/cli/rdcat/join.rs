@@ -53,7 +53,8 @@ async fn listen(args: &RdcatArgs, run: &mut Run) -> anyhow::Result<Stream> {
     let made = Key::generate()?;
     let mut config = args.stream_config();
     config.control_runtime = Some(run.control_runtime.clone());
-    let mut listener = reach::listen(args.bind, args.hosts.ports, made.key(), &config)?;
+    let listening = reach::listen(args.bind, args.hosts.ports, &made, &config);
+    let listener = listening.await?;
     let port = listener.local_addr().port();
     let ticket = Ticket::new(addresses(args)?, port, made.key().clone());
     let text = ticket.text();
@@ -61,8 +62,8 @@ async fn listen(args: &RdcatArgs, run: &mut Run) -> anyhow::Result<Stream> {
         &format!("to connect, type on the other host:\n  rdcat {}", *text),
         &json!({ "event": "listening", "ticket": *text, "port": port }),
     );
-    let stream = run.interruptible(listener.accept()).await?;
-    turn_others_away(listener);
+    let stream = run.interruptible(listener.accept_or_mismatch()).await?;
+    turn_others_away(&listener);
     run.console.detail(&format!(
         "{} connected from {}",
         stream.peer(),
@@ -72,8 +73,8 @@ async fn listen(args: &RdcatArgs, run: &mut Run) -> anyhow::Result<Stream> {
 }
 
 /// Aborts the streams of peers that have connected in the meantime, with a reason, and stops listening.
-fn turn_others_away(mut listener: Listener) {
-    while let Some(arrival) = listener.accept().now_or_never() {
+fn turn_others_away(listener: &Listener) {
+    while let Some(arrival) = listener.accept_or_mismatch().now_or_never() {
         match arrival {
             Ok(mut stream) => {
                 stream.abort("the ticket is already in use");

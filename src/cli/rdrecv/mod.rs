@@ -54,7 +54,8 @@ async fn accept(args: &RdrecvArgs, key: KeySource, run: &mut Run) -> anyhow::Res
     let key = key.context("no key")?;
     let mut config = args.stream_config();
     config.keepalive_runtime = Some(run.control_runtime.clone());
-    let mut listener = reach::listen(args.bind, Some((args.port, args.port)), &key, &config)?;
+    let ports = Some((args.port, args.port));
+    let listener = reach::listen(args.bind, ports, &key, &config).await?;
     let bound = args.bind.filter(|address| !address.is_unspecified());
     let reach = bound.map_or_else(
         || run.console.host().to_owned(),
@@ -67,7 +68,7 @@ async fn accept(args: &RdrecvArgs, key: KeySource, run: &mut Run) -> anyhow::Res
         key: made.as_ref(),
     }
     .print(&run.console, args.port == 0);
-    let stream = run.interruptible(listener.accept()).await?;
+    let stream = run.interruptible(listener.accept_or_mismatch()).await?;
     run.console.detail(&format!(
         "{} connected from {}",
         stream.peer(),

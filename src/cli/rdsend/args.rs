@@ -66,7 +66,8 @@ impl RdsendArgs {
     pub(crate) fn stream_config(&self) -> StreamConfig {
         let mut config = self.stream.config(Direction::Send);
         if let Some(connect_timeout) = self.connect_timeout {
-            config.connect_timeout = connect_timeout;
+            config.retry_for = connect_timeout;
+            config.connect_timeout = connect_timeout.saturating_add(config.handshake_timeout);
         }
         config
     }

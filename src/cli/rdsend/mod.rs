@@ -45,7 +45,7 @@ async fn dial(args: &RdsendArgs, key: KeySource, run: &mut Run) -> anyhow::Resul
     let mut config = args.stream_config();
     config.keepalive_runtime = Some(run.control_runtime.clone());
     let stream = run
-        .interruptible(connect(&args.host, args.port, &key, &config))
+        .interruptible(connect((args.host.as_str(), args.port), &key, &config))
         .await?;
     run.console.detail(&format!(
         "connected to {} at {}",

@@ -61,7 +61,7 @@ pub(super) async fn establish(
                     }
                 }
             },
-            accepted = accept(listener.as_mut()) => match accepted {
+            accepted = accept(listener.as_ref()) => match accepted {
                 Ok(stream) => break stream,
                 Err(error) if reach::is_final(&error) => return Err(plan.unconnected(error)),
                 Err(error) => tracing::debug!(%error, "a connection ended before it was a stream"),
@@ -106,9 +106,9 @@ pub(super) fn config(
     }
 }
 
-async fn accept(listener: Option<&mut Listener>) -> Result<Stream, Error> {
+async fn accept(listener: Option<&Listener>) -> Result<Stream, Error> {
     match listener {
-        Some(listener) => listener.accept().await,
+        Some(listener) => listener.accept_or_mismatch().await,
         None => pending().await,
     }
 }

@@ -11,9 +11,9 @@
 //! label and proof are keyed digests under the token. Each connection gets a challenge of its own, so a proof that was
 //! read on the path is worth nothing on another connection, neither before nor after the dialer has used it.
 
-use crate::transport::control::{
-    message::Token,
-    noise::{DIGEST_BYTES, keyed_digest},
+use crate::{
+    key::digest::{DIGEST_BYTES, keyed_digest},
+    transport::control::message::Token,
 };
 
 /// The size of a [`label`]: 128 bits, which a stranger does not guess.

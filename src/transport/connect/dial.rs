@@ -1,6 +1,6 @@
 //! Dialing: resolves the host, connects, and tries again while the acceptor is not there yet.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use tokio::{
     net::{TcpStream, lookup_host},
@@ -10,6 +10,7 @@ use tokio::{
 use super::{
     handshake::FirstMessage,
     negotiate::{self, Negotiated},
+    peer_address::{PeerAddress, ToPeerAddress},
 };
 use crate::{
     Error, HandshakeFault, Key, StreamConfig,
@@ -23,12 +24,13 @@ pub(super) const PAUSE: Duration = Duration::from_millis(50);
 /// The time limit for one address, so that one dead address does not keep a host from being reached.
 const ADDRESS_LIMIT: Duration = Duration::from_secs(1);
 
-/// Connects to the acceptor at `host` and `port`, trying every address of the host again and
-/// again for [`StreamConfig::connect_timeout`]. `host` is a name, an IPv4 address or an IPv6
-/// address without brackets.
+/// Connects to the acceptor at `peer`: `"host:port"`, `("host", port)`, a `SocketAddr`, or another of
+/// [`ToPeerAddress`].
 ///
-/// A connection that breaks before the stream exists is tried again for as long: an acceptor to which many strangers
-/// connect closes some connections before it has seen whether they have the key.
+/// Tries every address of the host again and again for [`StreamConfig::retry_for`]. A connection that breaks before the
+/// stream exists is tried again for as long: an acceptor to which many strangers connect closes some connections before
+/// it has seen whether they have the key. All of it together, with the handshake, takes at most
+/// [`StreamConfig::connect_timeout`].
 ///
 /// # Errors
 ///
@@ -39,54 +41,132 @@ const ADDRESS_LIMIT: Duration = Duration::from_secs(1);
 ///
 /// Dropping the future closes what it had opened; the acceptor goes on listening.
 pub async fn connect(
-    host: &str,
-    port: u16,
+    peer: impl ToPeerAddress,
     key: &Key,
     config: &StreamConfig,
 ) -> Result<Stream, Error> {
-    rdma::LocalPorts::check(config)?;
-    let started = Instant::now();
-    let deadline = started + config.connect_timeout.min(LONGEST_LIMIT);
-    let addresses = resolve(host, port).await?;
-    loop {
-        let mut last = None;
-        for address in &addresses {
-            match attempt(*address, host, key, config, deadline).await {
-                Ok(negotiated) => return Ok(Stream::start(negotiated, config)?.granted()),
-                Err(DialError::Final(fault)) => {
-                    return Err(Error::Handshake {
-                        peer: host.to_owned(),
-                        fault,
-                    });
-                }
-                Err(DialError::NotYet(error)) => last = Some(error),
-            }
-        }
-        if Instant::now() + PAUSE >= deadline {
-            let source = last.unwrap_or_else(|| io::ErrorKind::TimedOut.into());
-            return Err(Error::Connect {
-                peer: format!("{host} port {port}"),
-                tried: started.elapsed(),
-                source: Arc::new(source),
-            });
-        }
-        sleep(PAUSE).await;
+    let peer = peer.to_peer_address()?;
+    let limits = DialLimits::start(config);
+    let addresses = timeout_at(limits.deadline, resolve(&peer)).await;
+    let late = |_| Err(unresolved(&peer, io::ErrorKind::TimedOut.into()));
+    let addresses = addresses.unwrap_or_else(late)?;
+    let connectors: Vec<_> = addresses
+        .into_iter()
+        .map(|address| move || TcpStream::connect(address))
+        .collect();
+    let dialing = Dialing {
+        host: peer.host(),
+        peer: format!("{} port {}", peer.host(), peer.port()),
+        key,
+        config,
+        limits,
+    };
+    dialing.run(&connectors).await
+}
+
+/// Connects to the acceptor that `open` opens TCP connections to: through a proxy, from a source address, or from a
+/// network namespace of the caller's choice. `peer` names the acceptor in messages.
+///
+/// A stream has a control connection and, over TCP, a data connection, and an attempt may be repeated. So `open` is called
+/// any number of times, and every connection must lead to the same acceptor. Over RDMA the data goes directly to the
+/// peer's device: use [`TransportPolicy::Tcp`](crate::TransportPolicy::Tcp) if it must not.
+///
+/// ```
+/// # use rdpipe::{Key, Stream};
+/// use tokio::net::TcpSocket;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let builder = Stream::builder(&Key::generate()?);
+/// # let listener = builder.bind("127.0.0.1:0").await?;
+/// # let address = listener.local_addr();
+/// let from_here = || async {
+///     let socket = TcpSocket::new_v4()?;
+///     socket.bind("127.0.0.1:0".parse().unwrap())?; // a source address
+///     socket.connect(address).await
+/// };
+/// let dialing = builder.connect_with("hostB", from_here);
+/// let (stream, _) = tokio::try_join!(dialing, listener.accept())?;
+/// assert_eq!(stream.peer(), "hostB");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// Those of [`connect`].
+///
+/// # Cancel safety
+///
+/// Dropping the future closes what it had opened; the acceptor goes on listening.
+pub async fn connect_with<F>(
+    peer: &str,
+    open: impl Fn() -> F,
+    key: &Key,
+    config: &StreamConfig,
+) -> Result<Stream, Error>
+where
+    F: Future<Output = io::Result<TcpStream>>,
+{
+    let dialing = Dialing {
+        host: peer,
+        peer: peer.to_owned(),
+        key,
+        config,
+        limits: DialLimits::start(config),
+    };
+    dialing.run(&[open]).await
+}
+
+async fn resolve(peer: &PeerAddress) -> Result<Vec<std::net::SocketAddr>, Error> {
+    let looked_up = lookup_host((peer.host(), peer.port())).await;
+    let addresses: Vec<_> = looked_up
+        .map_err(|source| unresolved(peer, source))?
+        .collect();
+    if addresses.is_empty() {
+        let none = io::Error::new(io::ErrorKind::NotFound, "it has no address");
+        return Err(unresolved(peer, none));
+    }
+    Ok(addresses)
+}
+
+fn unresolved(peer: &PeerAddress, source: io::Error) -> Error {
+    Error::Resolve {
+        host: peer.host().to_owned(),
+        source: Arc::new(source),
     }
 }
 
-async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
-    let failed = |source| Error::Resolve {
-        host: host.to_owned(),
-        source: Arc::new(source),
-    };
-    let addresses: Vec<_> = lookup_host((host, port)).await.map_err(failed)?.collect();
-    if addresses.is_empty() {
-        return Err(failed(io::Error::new(
-            io::ErrorKind::NotFound,
-            "it has no address",
-        )));
+/// The time limits of one call of [`connect`].
+#[derive(Clone, Copy)]
+struct DialLimits {
+    started: Instant,
+    /// Until when failed attempts are repeated.
+    retry_until: Instant,
+    /// Until when there must be a stream.
+    deadline: Instant,
+}
+
+impl DialLimits {
+    fn start(config: &StreamConfig) -> Self {
+        let started = Instant::now();
+        let deadline = started + config.connect_timeout.min(LONGEST_LIMIT);
+        let retry_until = started + config.retry_for.min(LONGEST_LIMIT);
+        Self {
+            started,
+            retry_until: retry_until.min(deadline),
+            deadline,
+        }
     }
-    Ok(addresses)
+
+    fn may_retry(&self) -> bool {
+        Instant::now() + PAUSE < self.retry_until
+    }
+
+    /// Returns the time that is left, at most `limit`.
+    fn left(&self, limit: Duration) -> Duration {
+        self.deadline.duration_since(Instant::now()).min(limit)
+    }
 }
 
 /// Why an attempt failed.
@@ -97,29 +177,79 @@ enum DialError {
     Final(HandshakeFault),
 }
 
-async fn attempt(
-    address: SocketAddr,
-    host: &str,
-    key: &Key,
-    config: &StreamConfig,
-    deadline: Instant,
-) -> Result<Negotiated, DialError> {
-    let first = FirstMessage::new(key);
-    let limit = deadline.min(Instant::now() + ADDRESS_LIMIT);
-    let socket = match timeout_at(limit, TcpStream::connect(address)).await {
-        Ok(Ok(socket)) => socket,
-        Ok(Err(error)) => return Err(DialError::NotYet(error)),
-        Err(_) => return Err(DialError::NotYet(io::ErrorKind::TimedOut.into())),
-    };
-    let limit = config.handshake_timeout;
-    // Boxed: it is many times larger than the rest of `connect`.
-    let dialing = Box::pin(negotiate::dial(socket, host, first, config));
-    match timeout(limit, dialing).await {
-        Ok(Ok(negotiated)) => Ok(negotiated),
-        Ok(Err(HandshakeFault::Broken(error))) if Instant::now() + PAUSE < deadline => {
-            Err(DialError::NotYet(io::Error::new(error.kind(), error)))
+/// One call of [`connect`].
+struct Dialing<'a> {
+    /// The name of the peer.
+    host: &'a str,
+    /// The name of the peer and its port, for messages.
+    peer: String,
+    key: &'a Key,
+    config: &'a StreamConfig,
+    limits: DialLimits,
+}
+
+impl Dialing<'_> {
+    /// Tries every connector in turn, and again until one works.
+    async fn run<C, F>(&self, connectors: &[C]) -> Result<Stream, Error>
+    where
+        C: Fn() -> F,
+        F: Future<Output = io::Result<TcpStream>>,
+    {
+        rdma::LocalPorts::check(self.config)?;
+        let mut cause = None;
+        loop {
+            for connector in connectors {
+                match self.attempt(connector).await {
+                    Ok(negotiated) => {
+                        return Ok(Stream::start(negotiated, self.config, None)?.granted());
+                    }
+                    Err(DialError::Final(fault)) => {
+                        return Err(Error::Handshake {
+                            peer: self.host.to_owned(),
+                            fault,
+                        });
+                    }
+                    Err(DialError::NotYet(error)) => note_cause(&mut cause, error),
+                }
+            }
+            if !self.limits.may_retry() {
+                return Err(Error::Connect {
+                    peer: self.peer.clone(),
+                    tried: self.limits.started.elapsed(),
+                    source: Arc::new(cause.unwrap_or_else(|| io::ErrorKind::TimedOut.into())),
+                });
+            }
+            sleep(PAUSE).await;
         }
-        Ok(Err(fault)) => Err(DialError::Final(fault)),
-        Err(_) => Err(DialError::Final(HandshakeFault::Timeout(limit))),
+    }
+
+    async fn attempt<F>(&self, open: impl Fn() -> F) -> Result<Negotiated, DialError>
+    where
+        F: Future<Output = io::Result<TcpStream>>,
+    {
+        let first = FirstMessage::new(self.key);
+        let socket = match timeout(self.limits.left(ADDRESS_LIMIT), open()).await {
+            Ok(Ok(socket)) => socket,
+            Ok(Err(error)) => return Err(DialError::NotYet(error)),
+            Err(_) => return Err(DialError::NotYet(io::ErrorKind::TimedOut.into())),
+        };
+        let limit = self.limits.left(self.config.handshake_timeout);
+        // Boxed: it is many times larger than the rest of `connect`.
+        let dialing = negotiate::dial(socket, self.host, first, self.config, open);
+        match timeout(limit, Box::pin(dialing)).await {
+            Ok(Ok(negotiated)) => Ok(negotiated),
+            Ok(Err(HandshakeFault::Broken(error))) if self.limits.may_retry() => {
+                Err(DialError::NotYet(io::Error::new(error.kind(), error)))
+            }
+            Ok(Err(fault)) => Err(DialError::Final(fault)),
+            Err(_) => Err(DialError::Final(HandshakeFault::Timeout(limit))),
+        }
+    }
+}
+
+/// Keeps the error that tells most: an attempt that the deadline cut off does not hide an earlier refusal.
+fn note_cause(cause: &mut Option<io::Error>, error: io::Error) {
+    if cause.is_none() || error.kind() != io::ErrorKind::TimedOut {
+        *cause = Some(error);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! dialer                                    acceptor
-//!   preamble, Noise message 1  ───────────►   wrong key, wrong version: answers so, closes
+//!   preamble, id of the key, Noise message 1  ►   wrong key, wrong version: answers so, closes
 //!                              ◄───────────   preamble, Noise message 2
 //!   Hello                      ───────────►   authenticates the dialer
 //! ```
@@ -21,6 +21,7 @@ use tokio_util::codec::Framed;
 use super::preamble::{PREAMBLE_BYTES, Preamble, PreambleKind};
 use crate::{
     HandshakeFault, Key,
+    key::KeyId,
     transport::{
         control::{
             codec::{Codec, Control, ControlError},
@@ -57,15 +58,23 @@ pub(super) fn closed() -> HandshakeFault {
 pub(crate) struct FirstMessage {
     initiator: Initiator,
     bytes: Vec<u8>,
+    /// The id of the key.
+    pub(super) key_id: KeyId,
 }
 
 impl FirstMessage {
-    /// Makes the preamble and the first message of a dialer with `key`.
+    /// Makes the preamble, the id of `key` and the first message of a dialer with `key`.
     pub(crate) fn new(key: &Key) -> Self {
         let preamble = Preamble::encode(PreambleKind::Control);
-        let (initiator, first) = Initiator::start(key, &preamble);
-        let bytes = [&preamble[..], &first].concat();
-        Self { initiator, bytes }
+        let key_id = key.id();
+        let prologue = [&preamble[..], &key_id.to_bytes()].concat();
+        let (initiator, first) = Initiator::start(key, &prologue);
+        let bytes = [&prologue[..], &first].concat();
+        Self {
+            initiator,
+            bytes,
+            key_id,
+        }
     }
 }
 
@@ -117,6 +126,8 @@ pub(crate) struct Authenticated {
     pub(super) hello: Hello,
     /// The seeds of the digests, this end's sending direction first.
     pub(super) seeds: [u64; 2],
+    /// The id of the dialer's key.
+    pub(super) key_id: KeyId,
 }
 
 /// The acceptor's side of the handshake, from the dialer's first message, which verified, until the dialer is
@@ -128,6 +139,7 @@ pub(crate) struct Authenticated {
 pub(super) async fn answer(
     mut socket: TcpStream,
     responder: Responder,
+    key_id: KeyId,
 ) -> Result<Authenticated, HandshakeFault> {
     let (session, reply) = responder.reply();
     socket
@@ -140,6 +152,7 @@ pub(super) async fn answer(
             control,
             hello,
             seeds: [to_dialer, to_acceptor],
+            key_id,
         }),
         _ => Err(HandshakeFault::Protocol("a first message that is no hello")),
     }

@@ -1,10 +1,10 @@
 //! Dials and accepts [`RdmaStream`]s: streams that use RDMA, or fail to connect.
 
-use super::{dial::connect, listener::Listener};
+use super::{dial::connect, listener::Listener, peer_address::ToPeerAddress};
 use crate::{Error, Key, RdmaStream, StreamConfig, TransportPolicy};
 
 impl RdmaStream {
-    /// Connects to the acceptor at `host` and `port` over RDMA, as [`connect`] does. Ignores
+    /// Connects to the acceptor at `peer` over RDMA, as [`connect`] does. Ignores
     /// [`StreamConfig::transport`].
     ///
     /// # Errors
@@ -19,14 +19,13 @@ impl RdmaStream {
     ///
     /// Dropping the future closes what it had opened. The acceptor continues to listen.
     pub async fn connect(
-        host: &str,
-        port: u16,
+        peer: impl ToPeerAddress,
         key: &Key,
         config: &StreamConfig,
     ) -> Result<Self, Error> {
         let mut config = config.clone();
         config.transport = TransportPolicy::Rdma;
-        Ok(connect(host, port, key, &config).await?.try_into()?)
+        Ok(connect(peer, key, &config).await?.try_into()?)
     }
 
     /// Accepts the next stream of `listener`, if its data goes over RDMA.
@@ -42,7 +41,7 @@ impl RdmaStream {
     /// # Cancel safety
     ///
     /// Safe: a stream that was not returned is returned by the next call.
-    pub async fn accept(listener: &mut Listener) -> Result<Self, Error> {
+    pub async fn accept(listener: &Listener) -> Result<Self, Error> {
         Ok(listener.accept().await?.try_into()?)
     }
 }

@@ -5,7 +5,8 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use futures::task::AtomicWaker;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{net::TcpStream, runtime::Handle};
-use tokio_util::codec::Framed;
+use tokio_util::{codec::Framed, task::TaskTracker};
+use tracing::{Instrument, Span};
 
 use super::negotiate::{DataCarrier, Negotiated};
 use crate::{
@@ -39,12 +40,18 @@ use crate::{
 impl Stream {
     /// Makes the halves, and starts the tasks. The peer gets no slots before
     /// [`granted`](Self::granted): a stream that waits for its program costs no memory for data.
-    pub(crate) fn start(negotiated: Negotiated, config: &StreamConfig) -> Result<Self, Error> {
+    /// `live` counts the stream until it has ended.
+    pub(crate) fn start(
+        negotiated: Negotiated,
+        config: &StreamConfig,
+        live: Option<&TaskTracker>,
+    ) -> Result<Self, Error> {
         let Negotiated {
             control,
             data,
             agreement,
             seeds,
+            key_id,
             peer,
         } = negotiated;
         let io_failed = |source: io::Error| Error::Handshake {
@@ -52,7 +59,9 @@ impl Stream {
             fault: crate::HandshakeFault::Broken(Arc::new(source)),
         };
         let timeout = config.timeout.min(LONGEST_LIMIT);
-        let peer_addr = canonical(control.get_ref().peer_addr().map_err(io_failed)?);
+        let socket = control.get_ref();
+        let peer_addr = canonical(socket.peer_addr().map_err(io_failed)?);
+        let local_addr = canonical(socket.local_addr().map_err(io_failed)?);
         let control_runtime = config.control_runtime.clone();
         let control_runtime = control_runtime.unwrap_or_else(Handle::current);
         let control = move_control(control, &control_runtime).map_err(io_failed)?;
@@ -60,7 +69,9 @@ impl Stream {
         state.set_on_drop(config.on_drop);
         let mut info = StreamInfo {
             state: Arc::clone(&state),
+            local_addr,
             peer_addr,
+            key_id,
             transport: Transport::Tcp,
             reason: String::new(),
             is_fallback: false,
@@ -69,6 +80,13 @@ impl Stream {
             depth: agreement.depth as usize,
             smaller: None,
         };
+        let span = tracing::debug_span!(
+            "stream",
+            peer = %info.state.peer(),
+            addr = %peer_addr,
+            key = %key_id,
+            transport = tracing::field::Empty,
+        );
         let (send, recv) = match data {
             DataCarrier::Tcp {
                 socket,
@@ -79,7 +97,7 @@ impl Stream {
                 let paths = tcp_paths(socket, &agreement, &state).map_err(io_failed)?;
                 state.set_peer_slots(agreement.peer_depth as usize);
                 let shared = share::<Tcp>(&state, paths, agreement.depth, seeds, config);
-                let (send, recv) = halves(shared);
+                let (send, recv) = halves(shared, &span);
                 (Either::Tcp(send), Either::Tcp(recv))
             }
             DataCarrier::Rdma(mut ends) => {
@@ -89,19 +107,35 @@ impl Stream {
                 state.set_peer_slots(ends.peer_slots());
                 let (paths, depth) = (ends.paths(&state), ends.depth());
                 let shared = share::<Rdma>(&state, paths, depth, seeds, config);
-                tokio::spawn(ends.renew(Arc::clone(&shared), timeout));
-                let (send, recv) = halves(shared);
+                let renewing = ends.renew(Arc::clone(&shared), timeout);
+                tokio::spawn(renewing.instrument(span.clone()));
+                let (send, recv) = halves(shared, &span);
                 (Either::Rdma(send), Either::Rdma(recv))
             }
         };
+        span.record("transport", tracing::field::display(info.transport));
+        span.in_scope(|| trace_opening(&info));
         let timing = Timing::new(timeout, agreement.peer_timeout);
         let stand_in = config.keepalive_runtime.clone();
-        control_runtime.spawn(task::run(state, control, timing, stand_in));
+        let task = task::run(state, control, timing, stand_in).instrument(span);
+        match live {
+            Some(live) => control_runtime.spawn(live.track_future(task)),
+            None => control_runtime.spawn(task),
+        };
         crate::faults::point("after-hello");
         let info = Arc::new(info);
         let recv = ReadHalf::new(recv, Arc::clone(&info));
         Ok(Self::of(recv, WriteHalf::new(send, info)))
     }
+}
+
+/// Reports the start of a stream, and that it does not use RDMA although this host has it.
+fn trace_opening(info: &StreamInfo) {
+    let reason = &info.reason;
+    if info.is_fallback {
+        tracing::warn!(%reason, "this host has RDMA, and the data goes over TCP");
+    }
+    tracing::debug!(%reason, "open");
 }
 
 /// Moves the data connection to this runtime, and makes both sides of the data path.
@@ -160,8 +194,8 @@ fn share<D: DataPath>(
 }
 
 /// Makes the halves, and starts their steward.
-fn halves<D: DataPath>(shared: Arc<Shared<D>>) -> (SendHalf<D>, RecvHalf<D>) {
-    tokio::spawn(steward::serve(Arc::clone(&shared)));
+fn halves<D: DataPath>(shared: Arc<Shared<D>>, span: &Span) -> (SendHalf<D>, RecvHalf<D>) {
+    tokio::spawn(steward::serve(Arc::clone(&shared)).instrument(span.clone()));
     (SendHalf::new(Arc::clone(&shared)), RecvHalf::new(shared))
 }
 

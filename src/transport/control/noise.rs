@@ -6,11 +6,7 @@
 //! decrypt a recording. A replayed first message gets an answer, but its sender does not know the session keys:
 //! only a message under those keys authenticates.
 
-use snow::{
-    Builder, HandshakeState, TransportState,
-    params::HashChoice,
-    resolvers::{CryptoResolver, DefaultResolver},
-};
+use snow::{Builder, HandshakeState, TransportState};
 
 use super::message::{MAX_MESSAGE_BYTES, Message};
 use crate::key::Key;
@@ -75,18 +71,6 @@ impl Responder {
         self.0.write_message(&[], &mut reply).expect(FITS);
         (Session::new(self.0), reply)
     }
-}
-
-/// The size of a [`keyed_digest`].
-pub(crate) const DIGEST_BYTES: usize = 32;
-
-/// Returns the HMAC-BLAKE2s of `data` under `secret`, which only an end that has `secret` can compute.
-pub(crate) fn keyed_digest(secret: &[u8; 32], data: &[u8]) -> [u8; DIGEST_BYTES] {
-    let hash = DefaultResolver.resolve_hash(&HashChoice::Blake2s);
-    let mut digest = [0; DIGEST_BYTES];
-    hash.expect("the pattern of the handshake has the same hash")
-        .hmac(secret, data, &mut digest);
-    digest
 }
 
 const COMPLETE: &str = "pattern, key and prologue are all that this pattern needs";
@@ -204,15 +188,6 @@ mod tests {
         let key = fresh();
         let (_, first) = Initiator::start(&key, b"version 1");
         assert!(respond(&key, b"version 2", &first).is_err());
-    }
-
-    /// Python's `hmac` with `hashlib.blake2s` returns the same bytes.
-    #[test]
-    fn a_keyed_digest_is_hmac_blake2s() {
-        let secret = std::array::from_fn(|at| u8::try_from(at).unwrap());
-        let digest = keyed_digest(&secret, b"data");
-        let expected = "45d04ca12cc44ade40f47bbdd8afb903809f5495b3fa3b3576c93588fba314ce";
-        assert_eq!(data_encoding::HEXLOWER.encode(&digest), expected);
     }
 
     #[test]

@@ -37,7 +37,7 @@
 use twox_hash::XxHash3_64;
 
 /// The version of everything that crosses the network: preamble, handshake, messages and frames.
-pub(crate) const PROTOCOL_VERSION: u8 = 3;
+pub(crate) const PROTOCOL_VERSION: u8 = 4;
 
 /// The size of a header, in bytes.
 ///

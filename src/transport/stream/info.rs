@@ -3,14 +3,17 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use super::transport::Transport;
-use crate::{Direction, transport::control::state::State};
+use crate::{Direction, key::KeyId, transport::control::state::State};
 
 /// What was agreed on for a stream. It does not change.
 pub(crate) struct StreamInfo {
     /// The state of the stream.
     pub(crate) state: Arc<State>,
-    /// The address of the peer on the control connection.
+    /// The addresses of this end and of the peer on the control connection.
+    pub(crate) local_addr: SocketAddr,
     pub(crate) peer_addr: SocketAddr,
+    /// The id of the key that both ends have.
+    pub(crate) key_id: KeyId,
     /// What carries the data.
     pub(crate) transport: Transport,
     /// The name of the RDMA link, or the reason for TCP.
@@ -36,6 +39,18 @@ macro_rules! stream_accessors {
             #[must_use]
             pub fn peer(&self) -> &str {
                 self.info().state.peer()
+            }
+
+            /// Returns the address of this end on the control connection.
+            #[must_use]
+            pub fn local_addr(&self) -> std::net::SocketAddr {
+                self.info().local_addr
+            }
+
+            /// Returns the id of the key that both ends have: at a listener with many keys, whose stream it is.
+            #[must_use]
+            pub fn key_id(&self) -> $crate::KeyId {
+                self.info().key_id
             }
 
             /// Returns the address of the peer on the control connection.

@@ -37,7 +37,7 @@ use crate::{Error, HandshakeFault};
 /// let key = Key::parse(std::env::var("RDPIPE_KEY")?)?;
 /// let mut config = StreamConfig::default();
 /// config.direction = Direction::Send;
-/// let mut rdma_stream = RdmaStream::connect("hostB", 12345, &key, &config).await?;
+/// let mut rdma_stream = RdmaStream::connect("hostB:12345", &key, &config).await?;
 /// tokio::io::copy(&mut tokio::io::stdin(), &mut rdma_stream).await?;
 /// rdma_stream.finish().await?; // without this the peer sees a failure, not an end
 /// # Ok(())

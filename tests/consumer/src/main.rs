@@ -19,12 +19,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     #[cfg(feature = "rdma")]
     let mut stream = RdmaStream::builder(&key)
         .direction(Direction::Send)
-        .connect_rdma(host, port.parse()?)
+        .connect_rdma((host.as_str(), port.parse()?))
         .await?;
     #[cfg(not(feature = "rdma"))]
     let mut stream = Stream::builder(&key)
         .direction(Direction::Send)
-        .connect(host, port.parse()?)
+        .connect((host.as_str(), port.parse()?))
         .await?;
     tokio::io::copy(&mut tokio::io::stdin(), &mut stream).await?;
     stream.shutdown().await?;

@@ -57,7 +57,9 @@ pub(crate) async fn a_drop_after_shutdown_stops_a_peer_that_goes_on<E: Ends>(
 }
 
 /// A peer that neither writes nor ends is told to stop too, so that the dropped end does not stay for ever.
-pub(crate) async fn a_dropped_end_does_not_wait_for_ever<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_dropped_end_does_not_wait_for_ever<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
     let (mut leaves, stays) = pair::<E>(&base).await?;
     leaves.shutdown().await?;
     timeout(limit(Duration::from_secs(20)), leaves.close()).await?;
@@ -95,7 +97,7 @@ pub(crate) async fn a_dropped_read_half_leaves_the_writer_alone<E: Ends>(
 ) -> Result<()> {
     let (from, mut to) = pair::<E>(&base).await?;
     let (reads, mut writes) = from.into_split();
-    let writer = async move {
+    let writing = async move {
         Pattern::new(43).write(&mut writes, 0..CHUNK).await?;
         drop(reads);
         Pattern::new(43).write(&mut writes, CHUNK..4 * POOL).await?;
@@ -109,7 +111,7 @@ pub(crate) async fn a_dropped_read_half_leaves_the_writer_alone<E: Ends>(
         ensure!(matches!(error, Error::Stopped { .. }), "{error:?}");
         Ok(())
     };
-    together(writer, reader).await?;
+    together(writing, reader).await?;
     Ok(())
 }
 
@@ -121,7 +123,10 @@ pub(crate) async fn a_cancelled_shutdown_sends_its_fin<E: Ends>(base: StreamConf
     let ended = from.shutdown().now_or_never();
     ensure!(ended.is_none(), "it ended without room: {ended:?}");
     pattern.read_all(&mut to, 0..FULL).await?;
-    let error = own(&from.write_all(b"more").await.expect_err("written after shutdown"))?;
+    let error = own(&from
+        .write_all(b"more")
+        .await
+        .expect_err("written after shutdown"))?;
     ensure!(matches!(error, Error::Misuse(_)), "{error:?}");
     from.shutdown().await?;
     Ok(())
@@ -178,13 +183,14 @@ pub(crate) async fn with_fin_a_panic_is_no_end_of_file<E: Ends>(base: StreamConf
         held.expect("the peer reads");
         panic!("this panic is part of the test");
     });
-    let Err(panicked) = task.await else {
-        anyhow::bail!("it was to panic");
-    };
+    let Err(panicked) = task.await;
     ensure!(panicked.is_panic());
     let mut read = Vec::new();
     let error = to.read_to_end(&mut read).await.expect_err("an end of file");
-    ensure!(matches!(own(&error)?, Error::PeerAborted { .. }), "{error:?}");
+    ensure!(
+        matches!(own(&error)?, Error::PeerAborted { .. }),
+        "{error:?}"
+    );
     Ok(())
 }
 

@@ -20,11 +20,11 @@ use crate::support::ends::{Ends, listener};
 /// A listener that cancels and repeats `accept` loses no stream.
 pub(crate) async fn a_cancelled_accept_loses_no_stream<E: Ends>(base: StreamConfig) -> Result<()> {
     let config = E::over(small(&base));
-    let (mut listener, key) = listener(config.clone())?;
+    let (listener, key) = listener(config.clone()).await?;
     let port = listener.local_addr().port();
     for number in 0..3 {
         let dialing = async {
-            let mut stream = connect("127.0.0.1", port, &key, &config).await?;
+            let mut stream = connect(("127.0.0.1", port), &key, &config).await?;
             stream.write_all(&[number]).await?;
             stream.shutdown().await?;
             anyhow::Ok(stream)
@@ -50,15 +50,15 @@ pub(crate) async fn a_cancelled_connect_leaves_the_listener_working<E: Ends>(
     base: StreamConfig,
 ) -> Result<()> {
     let config = E::over(small(&base));
-    let (mut listener, key) = listener(config.clone())?;
+    let (listener, key) = listener(config.clone()).await?;
     let port = listener.local_addr().port();
     let dialing = async {
         let mut connected = 0;
         for polls in 1..=20 {
-            let stream = polled(connect("127.0.0.1", port, &key, &config), polls).await;
+            let stream = polled(connect(("127.0.0.1", port), &key, &config), polls).await;
             connected += u32::from(stream.transpose()?.is_some());
         }
-        let mut stream = connect("127.0.0.1", port, &key, &config).await?;
+        let mut stream = connect(("127.0.0.1", port), &key, &config).await?;
         stream.write_all(b"!").await?;
         stream.shutdown().await?;
         ensure!(stream.read_u8().await? == b'?' && stream.read(&mut [0]).await? == 0);

@@ -10,6 +10,8 @@ use std::{
     thread,
 };
 
+use rustix::process::Signal;
+
 use crate::support::programs::{
     Place, Running, Setup, generous, key, peak_kib, program, random_bytes,
 };
@@ -20,14 +22,18 @@ pub struct Over(pub &'static str);
 
 impl Over {
     fn example(self, name: &'static str, arguments: &str) -> Setup {
-        let tests = env::current_exe().expect("a program has a path");
-        let built = tests.ancestors().nth(2).expect("it is in deps/");
-        let path = built.join("examples").join(name);
-        let path = path.to_str().expect("a path without surprises");
-        program(path, name)
+        program(&Self::path(name), name)
             .args(arguments.split_whitespace())
             .env("RDPIPE_KEY", key())
             .env("RDPIPE_TRANSPORT", self.0)
+    }
+
+    /// Returns the path of an example.
+    fn path(name: &str) -> String {
+        let tests = env::current_exe().expect("a program has a path");
+        let built = tests.ancestors().nth(2).expect("it is in deps/");
+        let path = built.join("examples").join(name);
+        path.to_str().expect("a path without surprises").to_owned()
     }
 
     /// Returns the words that an example prints if it really uses this transport.
@@ -92,6 +98,43 @@ impl Over {
         let peak = peak_kib(&server);
         assert!(peak < 100 << 10, "the server held {peak} KiB at once");
         served(server, 1);
+    }
+
+    /// A server takes the socket that systemd has opened for it, as `LISTEN_FDS` says.
+    pub fn a_socket_of_systemd_is_taken(self) {
+        let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = socket.local_addr().expect("it is bound").port();
+        let path = Self::path("echo_server");
+        let start = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" listen 0";
+        let server = program("bash", "echo_server").args(["-c", start, &path]);
+        let server = server
+            .env("RDPIPE_KEY", key())
+            .env("RDPIPE_TRANSPORT", self.0);
+        let server = server.stdin(std::os::fd::OwnedFd::from(socket)).start();
+        let to_server = format!("connect 127.0.0.1 {port} 2 3");
+        let client = self.example("echo_server", &to_server).start().end();
+        assert!(client.exits(0).contains(&self.words()), "{}", client.stderr);
+        served(server, 2);
+    }
+
+    /// A server of axum answers the client of hyper, and ends without an error.
+    pub fn a_body_of_axum_is_streamed(self, bytes: u64) {
+        let server = self.example("axum_server", "0").start();
+        let to_server = format!("fetch 127.0.0.1 {} {bytes}", server.port());
+        let client = self.example("http", &to_server).start().end();
+        assert!(client.exits(0).contains(&self.words()), "{}", client.stderr);
+        server.signal(Signal::INT);
+        server.end().exits(0);
+    }
+
+    pub fn messages_of_grpc_are_echoed(self, messages: usize) {
+        let server = self.example("grpc", "serve 0").start();
+        let to_server = format!("ask 127.0.0.1 {} {messages}", server.port());
+        let client = self.example("grpc", &to_server).start().end();
+        assert!(client.exits(0).contains(&self.words()), "{}", client.stderr);
+        let said = String::from_utf8_lossy(&client.stdout);
+        assert_eq!(said, format!("{messages} messages, and all came back\n"));
+        server.kill();
     }
 
     pub fn frames_are_answered(self) {

@@ -239,9 +239,7 @@ pub(super) async fn dial(port: u16, key: &GeneratedKey, direction: Direction) ->
         transport: crate::TransportPolicy::Tcp,
         ..StreamConfig::default()
     };
-    connect("127.0.0.1", port, key.key(), &config)
-        .await
-        .unwrap()
+    connect(("127.0.0.1", port), key, &config).await.unwrap()
 }
 
 impl TestPipeline {

@@ -8,26 +8,35 @@ use rustix::{
 };
 use tokio::{io::AsyncReadExt, net::TcpStream};
 
-use crate::transport::{
-    connect::{
-        data_proof::LABEL_BYTES,
-        preamble::{PREAMBLE_BYTES, Preamble, PreambleKind},
+use crate::{
+    key::{KEY_ID_BYTES, KeyId},
+    transport::{
+        connect::{
+            data_proof::LABEL_BYTES,
+            preamble::{PREAMBLE_BYTES, Preamble, PreambleKind},
+        },
+        control::noise::HANDSHAKE_BYTES,
+        data::frame::PROTOCOL_VERSION,
     },
-    control::noise::HANDSHAKE_BYTES,
-    data::frame::PROTOCOL_VERSION,
 };
+
+/// The size of what a dialer sends before its first Noise message: the preamble, and the id of its key.
+pub(crate) const PROLOGUE_BYTES: usize = PREAMBLE_BYTES + KEY_ID_BYTES;
+
+/// The size of the opening of a control connection, which is the longest.
+const OPENING_BYTES: usize = PROLOGUE_BYTES + HANDSHAKE_BYTES;
 
 /// The first bytes of a connection, as far as they have arrived.
 pub(crate) struct Opening {
-    bytes: [u8; PREAMBLE_BYTES + HANDSHAKE_BYTES],
+    bytes: [u8; OPENING_BYTES],
     have: usize,
 }
 
 /// What the first bytes of a connection are.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum OpeningKind {
-    /// A control connection: the preamble, and Noise message 1.
-    Control([u8; PREAMBLE_BYTES], [u8; HANDSHAKE_BYTES]),
+    /// A control connection.
+    Control(ControlOpening),
     /// The data connection of the stream with this label.
     Data([u8; LABEL_BYTES]),
     /// A connection of rdpipe with another version.
@@ -38,10 +47,27 @@ pub(crate) enum OpeningKind {
     Foreign,
 }
 
+/// The opening of a control connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ControlOpening {
+    /// The preamble and the id of the key.
+    pub(crate) prologue: [u8; PROLOGUE_BYTES],
+    /// Noise message 1.
+    pub(crate) first: [u8; HANDSHAKE_BYTES],
+}
+
+impl ControlOpening {
+    /// Returns the id of the key with which the dialer made its message.
+    pub(crate) fn key_id(&self) -> KeyId {
+        let id = self.prologue.last_chunk().expect("it ends with the id");
+        KeyId::from_bytes(*id)
+    }
+}
+
 impl Opening {
     pub(crate) fn new() -> Self {
         Self {
-            bytes: [0; PREAMBLE_BYTES + HANDSHAKE_BYTES],
+            bytes: [0; OPENING_BYTES],
             have: 0,
         }
     }
@@ -78,23 +104,24 @@ impl Opening {
 
     /// Returns what the connection is, once the opening is complete.
     pub(crate) fn kind(&self) -> OpeningKind {
-        let (preamble, rest) = self.split();
+        let (preamble, rest) = self.bytes.split_first_chunk().expect("it begins with one");
         let Some(Preamble { version, kind }) = Preamble::decode(*preamble) else {
             return OpeningKind::Foreign;
         };
         match kind {
             _ if version != PROTOCOL_VERSION => OpeningKind::OtherVersion(version),
-            Some(PreambleKind::Control) => OpeningKind::Control(*preamble, *rest),
+            Some(PreambleKind::Control) => {
+                let (prologue, first) = self.bytes.split_at(PROLOGUE_BYTES);
+                OpeningKind::Control(ControlOpening {
+                    prologue: prologue.try_into().expect("its first part"),
+                    first: first.try_into().expect("its other part"),
+                })
+            }
             Some(PreambleKind::Data) => {
                 OpeningKind::Data(*rest.first_chunk().expect("a label is shorter"))
             }
             _ => OpeningKind::Unknown,
         }
-    }
-
-    fn split(&self) -> (&[u8; PREAMBLE_BYTES], &[u8; HANDSHAKE_BYTES]) {
-        let (preamble, rest) = self.bytes.split_first_chunk().expect("it begins with one");
-        (preamble, rest.try_into().expect("its other part"))
     }
 
     /// Returns the number of bytes that are still missing, as far as the bytes that have arrived tell.
@@ -112,7 +139,7 @@ fn needed(bytes: &[u8], have: usize) -> usize {
         Some(Preamble {
             version: PROTOCOL_VERSION,
             kind: Some(PreambleKind::Control),
-        }) => PREAMBLE_BYTES + HANDSHAKE_BYTES,
+        }) => OPENING_BYTES,
         Some(Preamble {
             version: PROTOCOL_VERSION,
             kind: Some(PreambleKind::Data),
@@ -124,6 +151,7 @@ fn needed(bytes: &[u8], have: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Key;
 
     fn opening(bytes: &[u8]) -> Opening {
         let mut opening = Opening::new();
@@ -138,7 +166,8 @@ mod tests {
         let data = Preamble::encode(PreambleKind::Data);
         assert_eq!(opening(b"").missing(), PREAMBLE_BYTES);
         assert_eq!(opening(&control[..7]).missing(), 1);
-        assert_eq!(opening(&control).missing(), HANDSHAKE_BYTES);
+        let rest = KEY_ID_BYTES + HANDSHAKE_BYTES;
+        assert_eq!(opening(&control).missing(), rest);
         assert_eq!(opening(&data).missing(), LABEL_BYTES);
         assert_eq!(opening(b"GET / HT").missing(), 0);
         assert_eq!(opening(b"RDPIPE\xffC").missing(), 0);
@@ -146,16 +175,19 @@ mod tests {
 
     #[test]
     fn every_purpose_is_told_apart() {
-        let control = [
-            &Preamble::encode(PreambleKind::Control)[..],
-            &[7; HANDSHAKE_BYTES],
-        ];
-        let data = [&Preamble::encode(PreambleKind::Data)[..], &[7; LABEL_BYTES]];
+        let id = Key::generate().unwrap().id();
         let preamble = Preamble::encode(PreambleKind::Control);
+        let prologue = [&preamble[..], &id.to_bytes()].concat();
+        let control = ControlOpening {
+            prologue: prologue[..].try_into().unwrap(),
+            first: [7; HANDSHAKE_BYTES],
+        };
+        assert_eq!(control.key_id(), id);
+        let data = [&Preamble::encode(PreambleKind::Data)[..], &[7; LABEL_BYTES]];
         let kinds = [
             (
-                control.concat(),
-                OpeningKind::Control(preamble, [7; HANDSHAKE_BYTES]),
+                [&prologue[..], &control.first].concat(),
+                OpeningKind::Control(control),
             ),
             (data.concat(), OpeningKind::Data([7; LABEL_BYTES])),
             (b"RDPIPE\xffC".to_vec(), OpeningKind::OtherVersion(255)),

@@ -41,6 +41,7 @@ where
         mut control,
         hello,
         seeds,
+        key_id,
     } = authenticated;
     let peer = hello.terms.host.clone();
     let limit = config.handshake_timeout;
@@ -58,6 +59,7 @@ where
             data,
             agreement,
             seeds,
+            key_id,
             peer,
         }),
         Err(AcceptError::PeerAborted(reason)) => Err(Error::PeerAborted {

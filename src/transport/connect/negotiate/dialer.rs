@@ -1,6 +1,6 @@
 //! The dialer's side of a negotiation.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, time::Duration};
 
 use futures::{SinkExt, StreamExt};
 use tokio::{
@@ -30,14 +30,19 @@ use crate::{
     },
 };
 
-/// Negotiates a stream on a fresh connection, from its first byte to what carries the data.
-pub(crate) async fn dial(
+/// Negotiates a stream on a fresh connection, from its first byte to what carries the data. `open` opens one more
+/// connection to the same acceptor.
+pub(crate) async fn dial<F>(
     socket: TcpStream,
     peer: &str,
     first: FirstMessage,
     config: &StreamConfig,
-) -> Result<Negotiated, HandshakeFault> {
-    let address = socket.peer_addr()?;
+    open: impl Fn() -> F,
+) -> Result<Negotiated, HandshakeFault>
+where
+    F: Future<Output = io::Result<TcpStream>>,
+{
+    let key_id = first.key_id;
     let (mut control, seeds) = handshake::initiate(socket, first).await?;
     let (ours, means) = (terms::local_terms(config), LocalTransports::detect(config));
     let hello = Hello {
@@ -57,7 +62,7 @@ pub(crate) async fn dial(
         Ok(ends) => DataCarrier::Rdma(Box::new(ends)),
         Err(reason) => {
             let reason = fall_back(config.transport, welcome.transport, reason)?;
-            match dial_data(&mut control, address, &welcome.token, config).await {
+            match dial_data(&mut control, open, &welcome.token, config).await {
                 Ok(socket) => means.tcp(socket, reason),
                 Err(fault) => {
                     abort_negotiation(control, &fault).await;
@@ -71,24 +76,28 @@ pub(crate) async fn dial(
         data,
         agreement,
         seeds,
+        key_id,
         peer: peer.to_owned(),
     })
 }
 
 /// Opens the data connection, and waits until the acceptor has it.
-async fn dial_data(
+async fn dial_data<F>(
     control: &mut Control,
-    address: SocketAddr,
+    open: impl Fn() -> F,
     token: &Token,
     config: &StreamConfig,
-) -> Result<TcpStream, HandshakeFault> {
+) -> Result<TcpStream, HandshakeFault>
+where
+    F: Future<Output = io::Result<TcpStream>>,
+{
     let data = tokio::select! {
         biased;
         message = control.next() => return Err(match message.ok_or_else(closed)?? {
             Message::Abort { reason, .. } => HandshakeFault::Refused(reason),
             _ => HandshakeFault::Protocol("a message before the data connection"),
         }),
-        data = open_data(address, token, config.connect_timeout) => data?,
+        data = open_data(open, token, config.retry_for) => data?,
     };
     await_ready(control, &data).await?;
     Ok(data)
@@ -96,10 +105,13 @@ async fn dial_data(
 
 /// Opens the data connection, and proves that it belongs to the stream. The acceptor may push the connection out before
 /// it has read whose it is; then this tries again for `limit`.
-async fn open_data(address: SocketAddr, token: &Token, limit: Duration) -> io::Result<TcpStream> {
+async fn open_data<F>(open: impl Fn() -> F, token: &Token, limit: Duration) -> io::Result<TcpStream>
+where
+    F: Future<Output = io::Result<TcpStream>>,
+{
     let deadline = Instant::now() + limit.min(LONGEST_LIMIT);
     loop {
-        let mut data = TcpStream::connect(address).await?;
+        let mut data = open().await?;
         match read_challenge(&mut data, token).await {
             Ok(challenge) => {
                 data.write_all(&data_proof::proof(token, &challenge))

@@ -32,6 +32,7 @@ use futures::SinkExt;
 
 use crate::{
     HandshakeFault, TransportPolicy,
+    key::KeyId,
     transport::{
         control::{
             codec::Control,
@@ -53,6 +54,8 @@ pub(crate) struct Negotiated {
     pub(crate) agreement: Agreement,
     /// The seeds of the digests, this end's sending direction first.
     pub(crate) seeds: [u64; 2],
+    /// The id of the key that both ends have.
+    pub(crate) key_id: KeyId,
     /// The name of the peer, for messages to the user.
     pub(crate) peer: String,
 }

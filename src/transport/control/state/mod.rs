@@ -158,8 +158,24 @@ impl State {
         if inner.departure.is_held() && !inner.peer_left {
             inner.fail(Failure::Fault(Fault::ControlTask));
         }
+        self.trace_end(&inner);
         self.finish_update(inner);
         self.ended.cancel();
+    }
+
+    /// Reports the end of the stream, with its cause.
+    fn trace_end(&self, inner: &StreamMachine) {
+        let Stats {
+            bytes_sent,
+            bytes_received,
+            ..
+        } = inner.stats;
+        let elapsed = self.started.elapsed();
+        if let Some(error) = inner.receive_error(&self.peer) {
+            tracing::debug!(%error, bytes_sent, bytes_received, ?elapsed, "ended with an error");
+        } else {
+            tracing::debug!(bytes_sent, bytes_received, ?elapsed, "ended");
+        }
     }
 
     /// Returns true if the peer has sent Bye: the end of its connection is no failure then.

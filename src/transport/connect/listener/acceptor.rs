@@ -1,37 +1,41 @@
-//! The listener: accepts connections, and makes streams of those that prove that they have the key.
+//! The background of a listener: accepts connections, and makes streams of those that prove that they have a key.
 //!
 //! How many connections it keeps before they are streams, and which of them it may push out, is in
-//! [`admission`](super::admission).
+//! [`admission`](crate::transport::connect::admission).
 
-use std::{io, net::SocketAddr, pin::pin, sync::Arc, task::Poll, time::Duration};
+use std::{net::SocketAddr, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use futures::{StreamExt, poll};
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime::Handle,
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    sync::{OwnedSemaphorePermit, Semaphore},
     time::{sleep, timeout},
 };
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    admission::{
-        Limits, MAX_NEW, MAX_WAITING,
-        data::ExpectedStreams,
-        opening::{Opening, OpeningKind},
-        proving::{Proving, ProvingPlace},
-        strangers::{StrangerPlace, Strangers},
-    },
-    handshake::{self, Authenticated, closed},
-    negotiate,
-    preamble::{PREAMBLE_BYTES, PreambleKind},
+    arrivals::{Arrival, ArrivalQueue},
+    keys::ListenerKeys,
+    stats::ListenerCounters,
 };
 use crate::{
-    Error, HandshakeFault, Key, StreamConfig,
+    Error, HandshakeFault, StreamConfig,
     transport::{
-        control::noise::{self, HANDSHAKE_BYTES},
+        connect::{
+            admission::{
+                Limits, MAX_NEW, MAX_WAITING,
+                data::ExpectedStreams,
+                opening::{ControlOpening, Opening, OpeningKind},
+                proving::{Proving, ProvingPlace},
+                strangers::{StrangerPlace, Strangers},
+            },
+            handshake::{self, Authenticated, closed},
+            negotiate,
+            preamble::PreambleKind,
+        },
+        control::noise,
         data::frame::PROTOCOL_VERSION,
-        rdma,
         stream::stream::Stream,
     },
 };
@@ -39,131 +43,9 @@ use crate::{
 /// The pause after the system could not accept a connection, most often because no descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The connections that the kernel completes before they are accepted. A crowd that arrives at once waits here for its
-/// turn; the kernel reduces the number to `net.core.somaxconn`, 4096 on Linux since 5.4. A connection beyond it is not
-/// refused: its dialer repeats its packets after a second.
-const KERNEL_BACKLOG: i32 = 4096;
-
-/// Accepts streams from peers that have the key.
-///
-/// Connections are served concurrently in the background. A connection that sends a wrong key or garbage, is silent, or
-/// breaks before it is a stream is closed without an error. Some streams wait for [`accept`](Self::accept) and are kept
-/// alive; the dialers of more wait for their turn.
-pub struct Listener {
-    address: SocketAddr,
-    arrivals: mpsc::UnboundedReceiver<Arrival>,
-    _stop: DropGuard,
-}
-
-impl Listener {
-    /// Listens on `address`. Port 0 takes a free port, which [`local_addr`](Self::local_addr) returns. The unspecified
-    /// IPv6 address also accepts IPv4 peers.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Listen`], or [`Error::Device`] if `config` requires RDMA and this host cannot use it.
-    ///
-    /// # Panics
-    ///
-    /// Outside a tokio runtime.
-    pub fn bind(address: SocketAddr, key: Key, config: StreamConfig) -> Result<Self, Error> {
-        let failed = |source| Error::Listen {
-            address: address.to_string(),
-            source: Arc::new(source),
-        };
-        rdma::LocalPorts::check(&config)?;
-        let streams = Handle::current();
-        let runtime = config.control_runtime.clone();
-        let runtime = runtime.unwrap_or_else(|| streams.clone());
-        let socket = {
-            let _context = runtime.enter();
-            listen(address).map_err(failed)?
-        };
-        let local = socket.local_addr().map_err(failed)?;
-        let (sender, arrivals) = mpsc::unbounded_channel();
-        let closed = CancellationToken::new();
-        let limits = Limits::of_process();
-        let acceptor = Arc::new(Acceptor {
-            key,
-            config,
-            streams,
-            new: Arc::new(Semaphore::new(MAX_NEW)),
-            strangers: Strangers::new(limits.strangers),
-            proving: Proving::new(limits.proving),
-            waiting: Arc::new(Semaphore::new(MAX_WAITING)),
-            expected: ExpectedStreams::default(),
-            arrivals: sender,
-            closed: closed.clone(),
-        });
-        runtime.spawn(
-            closed
-                .clone()
-                .run_until_cancelled_owned(acceptor.answer(socket)),
-        );
-        Ok(Self {
-            address: local,
-            arrivals,
-            _stop: closed.drop_guard(),
-        })
-    }
-
-    /// Returns the address of the listener.
-    #[must_use]
-    pub fn local_addr(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Accepts the next stream from a peer that has the key.
-    ///
-    /// # Errors
-    ///
-    /// [`Direction`](HandshakeFault::Direction) or [`Transport`](HandshakeFault::Transport) in an [`Error::Handshake`], if
-    /// a peer has the key and its settings and those of this listener exclude each other: trying again does not help. The
-    /// listener continues. A handshake that breaks or times out is no error: its dialer may try again.
-    ///
-    /// [`Error::Listen`] if the runtime of the listener has ended.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: a stream that was not returned is returned by the next call.
-    pub async fn accept(&mut self) -> Result<Stream, Error> {
-        let Some(arrival) = self.arrivals.recv().await else {
-            let source = Arc::new(io::Error::other("its runtime has ended"));
-            return Err(Error::Listen {
-                address: self.address.to_string(),
-                source,
-            });
-        };
-        Ok(arrival.outcome?.granted())
-    }
-}
-
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    use socket2::{Domain, Socket, Type};
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM.nonblocking(),
-        None,
-    )?;
-    socket.set_reuse_address(true)?;
-    if address.is_ipv6() {
-        socket.set_only_v6(!address.ip().is_unspecified())?;
-    }
-    socket.bind(&address.into())?;
-    socket.listen(KERNEL_BACKLOG)?;
-    TcpListener::from_std(socket.into())
-}
-
-/// A stream that waits for its program, or the reason why there is none.
-struct Arrival {
-    outcome: Result<Stream, Error>,
-    /// The place among the streams that wait.
-    _place: Option<OwnedSemaphorePermit>,
-}
-
 /// What the background tasks of a listener share.
-struct Acceptor {
-    key: Key,
+pub(super) struct Acceptor {
+    keys: ListenerKeys,
     config: StreamConfig,
     /// The runtime in which streams are used and their data paths are made: a queue pair belongs to the runtime in which
     /// it is made.
@@ -175,12 +57,71 @@ struct Acceptor {
     /// The places of streams that are being negotiated or wait for the program.
     waiting: Arc<Semaphore>,
     expected: ExpectedStreams,
-    arrivals: mpsc::UnboundedSender<Arrival>,
+    arrivals: Arc<ArrivalQueue>,
+    counters: Arc<ListenerCounters>,
+    /// The streams that have been made and have not ended.
+    live: TaskTracker,
     closed: CancellationToken,
 }
 
+/// What a listener and its background tasks share.
+#[derive(Clone)]
+pub(super) struct ListenerShared {
+    pub(super) arrivals: Arc<ArrivalQueue>,
+    pub(super) counters: Arc<ListenerCounters>,
+    pub(super) live: TaskTracker,
+    pub(super) closed: CancellationToken,
+}
+
+/// Tells the queue that no stream arrives any more, however the task ended.
+struct EndOfArrivals(Arc<ArrivalQueue>);
+
+impl Drop for EndOfArrivals {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 impl Acceptor {
-    async fn answer(self: Arc<Self>, socket: TcpListener) {
+    /// An acceptor for peers with one of `keys`, whose streams are used in the current runtime.
+    pub(super) fn new(keys: ListenerKeys, config: StreamConfig, shared: ListenerShared) -> Self {
+        let limits = Limits::of_process();
+        let ListenerShared {
+            arrivals,
+            counters,
+            live,
+            closed,
+        } = shared;
+        Self {
+            keys,
+            config,
+            streams: Handle::current(),
+            new: Arc::new(Semaphore::new(MAX_NEW)),
+            strangers: Strangers::new(limits.strangers),
+            proving: Proving::new(limits.proving),
+            waiting: Arc::new(Semaphore::new(MAX_WAITING)),
+            expected: ExpectedStreams::default(),
+            arrivals,
+            counters,
+            live,
+            closed,
+        }
+    }
+
+    /// Answers every connection that `socket` accepts, until the listener is closed. Dropping the future, even before its
+    /// first poll, ends the arrivals.
+    pub(super) fn run(self, socket: Arc<TcpListener>) -> impl Future<Output = ()> + Send {
+        let ends = EndOfArrivals(Arc::clone(&self.arrivals));
+        let closed = self.closed.clone();
+        async move {
+            let _ends = ends;
+            closed
+                .run_until_cancelled_owned(Arc::new(self).answer(socket))
+                .await;
+        }
+    }
+
+    async fn answer(self: Arc<Self>, socket: Arc<TcpListener>) {
         loop {
             let turn = Arc::clone(&self.new).acquire_owned().await;
             match socket.accept().await {
@@ -194,6 +135,7 @@ impl Acceptor {
                     self.admit(socket, visitor);
                 }
                 Err(error) => {
+                    self.counters.count_error();
                     tracing::warn!(%error, "cannot accept a connection");
                     self.strangers.push_out_half();
                     sleep(ACCEPT_PAUSE).await;
@@ -207,6 +149,7 @@ impl Acceptor {
         let address = visitor.address;
         let serving = async move {
             if let Err(fault) = acceptor.serve(socket, visitor).await {
+                acceptor.counters.count_fault(&fault);
                 tracing::debug!(%address, %fault, "a connection that is no stream");
             }
         };
@@ -242,8 +185,8 @@ impl Acceptor {
             visitor.wait(opening.read(&mut socket)).await??;
         }
         match opening.kind() {
-            OpeningKind::Control(preamble, first) => {
-                let proving = self.prove_key(socket, preamble, first, visitor);
+            OpeningKind::Control(opening) => {
+                let proving = self.prove_key(socket, opening, visitor);
                 Box::pin(proving).await.map(Some)
             }
             OpeningKind::Data(label) => {
@@ -267,29 +210,32 @@ impl Acceptor {
         }
     }
 
-    /// Verifies the first message of a control connection, and lets the dialer show that it can go on.
+    /// Verifies the first message of a control connection, and lets the dialer show that it can go on. The answer to an
+    /// unknown key is that to a message which does not verify, and takes as long.
     ///
     /// If too many connections are proving the key, this one stays a stranger until one of them has left.
     async fn prove_key(
         &self,
         socket: TcpStream,
-        preamble: [u8; PREAMBLE_BYTES],
-        first: [u8; HANDSHAKE_BYTES],
+        opening: ControlOpening,
         mut visitor: Visitor,
     ) -> Result<(Authenticated, ProvingPlace), HandshakeFault> {
-        let Ok(responder) = noise::respond(&self.key, &preamble, &first) else {
+        let ControlOpening { prologue, first } = &opening;
+        let key_id = opening.key_id();
+        let key = self.keys.key_or_decoy(key_id);
+        let Ok(responder) = noise::respond(&key, prologue, first) else {
             let refusal = handshake::refuse(socket, PreambleKind::WrongKey);
             visitor.wait(Box::pin(refusal)).await?;
             return Err(HandshakeFault::Key);
         };
-        let entering = self.proving.enter(first);
+        let entering = self.proving.enter(*first);
         let mut entering = pin!(entering.ok_or(HandshakeFault::Protocol("a recorded message"))?);
         let place = match poll!(entering.as_mut()) {
             Poll::Ready(place) => place,
             Poll::Pending => visitor.wait(entering).await?,
         };
         drop(visitor);
-        let peer = handshake::answer(socket, responder).await?;
+        let peer = handshake::answer(socket, responder, key_id).await?;
         Ok((peer, place))
     }
 
@@ -313,23 +259,22 @@ impl Acceptor {
             let config = &acceptor.config;
             let expect = |token| acceptor.expected.expect(token);
             let negotiated = negotiate::accept(peer, config, expect).await?;
-            Stream::start(negotiated, config)
+            Stream::start(negotiated, config, Some(&acceptor.live))
         };
         let negotiating = self.closed.clone().run_until_cancelled_owned(negotiating);
         let Ok(Some(outcome)) = self.streams.spawn(negotiating).await else {
             // The listener or its runtime has been dropped.
             return Ok(());
         };
-        match outcome {
-            Err(error) if !concerns_the_program(&error) => {
-                tracing::debug!(%error, "a peer that has the key gets no stream");
-            }
-            outcome => {
-                let _ = self.arrivals.send(Arrival {
-                    outcome,
-                    _place: place.ok(),
-                });
-            }
+        self.counters.count_outcome(&outcome);
+        if let Err(error) = &outcome {
+            tracing::debug!(%error, "a peer that has the key gets no stream");
+        }
+        if outcome.as_ref().err().is_none_or(concerns_the_program) {
+            self.arrivals.push(Arrival {
+                outcome,
+                _place: place.ok(),
+            });
         }
         Ok(())
     }
@@ -347,6 +292,9 @@ fn concerns_the_program(error: &Error) -> bool {
     )
 }
 
+/// The end of a connection for which there was no place among the strangers.
+pub(super) const PUSHED_OUT: &str = "newer connections have pushed it out";
+
 /// A connection that has not shown that it has the key.
 struct Visitor {
     strangers: Arc<Strangers>,
@@ -363,7 +311,7 @@ impl Visitor {
         let ip = self.address.ip();
         let place = self.place.get_or_insert_with(|| self.strangers.enter(ip));
         self.turn = None;
-        let pushed_out = HandshakeFault::Protocol("newer connections have pushed it out");
+        let pushed_out = HandshakeFault::Protocol(PUSHED_OUT);
         place.unless_pushed_out(work).await.ok_or(pushed_out)
     }
 }

@@ -1,0 +1,373 @@
+//! The listener: accepts streams from peers that have a key.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | [`acceptor`] | the background: from a connection to a stream |
+//! | [`keys`] | the keys of the peers |
+//! | [`arrivals`] | the streams that wait for the program |
+//! | [`incoming`] | the streams as a `futures::Stream` |
+//! | [`live`] | the streams that have not ended |
+//! | [`stats`] | counts of what became of the connections |
+
+mod acceptor;
+mod arrivals;
+mod incoming;
+mod keys;
+mod live;
+mod stats;
+
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use acceptor::{Acceptor, ListenerShared};
+use arrivals::ArrivalQueue;
+pub use incoming::Incoming;
+use keys::ListenerKeys;
+pub use live::LiveStreams;
+pub use stats::ListenerStats;
+use tokio::{
+    net::{TcpListener, ToSocketAddrs, lookup_host},
+    runtime::Handle,
+    task::JoinHandle,
+    time::sleep,
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::{
+    Error, Key, StreamConfig,
+    key::KeyId,
+    transport::{rdma, stream::stream::Stream},
+};
+
+/// The connections that the kernel completes before they are accepted. A crowd that arrives at once waits here for its
+/// turn; the kernel reduces the number to `net.core.somaxconn`, 4096 on Linux since 5.4. A connection beyond it is not
+/// refused: its dialer repeats its packets after a second.
+const KERNEL_BACKLOG: i32 = 4096;
+
+/// The pause before each further report that a listener has ended, so that a loop which ignores errors does not spin.
+const ENDED_PAUSE: Duration = Duration::from_secs(1);
+
+/// Accepts streams from peers that have a key.
+///
+/// Connections are served concurrently in the background. A connection that sends a wrong key or garbage, is silent, or
+/// breaks before it is a stream is closed without an error, and [counted](Self::stats). Some streams wait for
+/// [`accept`](Self::accept) and are kept alive; the dialers of more wait for their turn.
+///
+/// ```
+/// # use rdpipe::{Key, Stream};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let builder = Stream::builder(&Key::generate()?);
+/// let listener = builder.bind("127.0.0.1:0").await?;
+/// let dialing = builder.connect(listener.local_addr());
+/// let (dialed, accepted) = tokio::try_join!(dialing, listener.accept())?;
+/// assert_eq!(dialed.key_id(), accepted.key_id());
+/// # Ok(())
+/// # }
+/// ```
+pub struct Listener {
+    address: SocketAddr,
+    socket: Arc<TcpListener>,
+    shared: ListenerShared,
+    accepting: JoinHandle<()>,
+    stop: DropGuard,
+}
+
+impl Listener {
+    /// Listens on `address` for peers with `key`. Port 0 takes a free port, which [`local_addr`](Self::local_addr)
+    /// returns. The unspecified IPv6 address, `"[::]:0"`, also accepts IPv4 peers. If `address` resolves to several
+    /// addresses, the first that works is used.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Listen`], or [`Error::Device`] if `config` requires RDMA and this host cannot use it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what it had opened.
+    pub async fn bind(
+        address: impl ToSocketAddrs,
+        key: Key,
+        config: StreamConfig,
+    ) -> Result<Self, Error> {
+        Self::bind_with(address, move |_| Some(key.clone()), config).await
+    }
+
+    /// Listens on `address` for peers with any of several keys. `lookup` returns the key with an id, or `None` for an id
+    /// that is unknown or revoked; a peer cannot tell that from a wrong key. It is called for every peer, on a thread of
+    /// the runtime, and must not block.
+    ///
+    /// [`Stream::key_id`](crate::Stream::key_id) tells whose stream it is. A key that `lookup` does not return any more
+    /// opens no new stream; those that are open go on.
+    ///
+    /// ```
+    /// use std::{collections::HashMap, sync::{Arc, RwLock}};
+    ///
+    /// use rdpipe::{Key, KeyId, Listener, Stream, StreamConfig};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let alice = Key::generate()?;
+    /// let keys: HashMap<KeyId, Key> = HashMap::from([(alice.id(), alice.key().clone())]);
+    /// let keys = Arc::new(RwLock::new(keys));
+    ///
+    /// let known = Arc::clone(&keys);
+    /// let lookup = move |id: KeyId| known.read().unwrap().get(&id).cloned();
+    /// let listener = Listener::bind_with("127.0.0.1:0", lookup, StreamConfig::default()).await?;
+    ///
+    /// let builder = Stream::builder(&alice);
+    /// let dialing = builder.connect(listener.local_addr());
+    /// let (_, stream) = tokio::try_join!(dialing, listener.accept())?;
+    /// assert_eq!(stream.key_id(), alice.id());
+    ///
+    /// keys.write().unwrap().remove(&alice.id()); // revoked
+    /// assert!(builder.connect(listener.local_addr()).await.is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`bind`](Self::bind).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what it had opened.
+    pub async fn bind_with(
+        address: impl ToSocketAddrs,
+        lookup: impl Fn(KeyId) -> Option<Key> + Send + Sync + 'static,
+        config: StreamConfig,
+    ) -> Result<Self, Error> {
+        let failed = |address: String, source| Error::Listen {
+            address,
+            source: Arc::new(source),
+        };
+        let unknown = || "the given address".to_owned();
+        let addresses = lookup_host(address).await;
+        let mut last = failed(unknown(), io::ErrorKind::AddrNotAvailable.into());
+        for address in addresses.map_err(|source| failed(unknown(), source))? {
+            match listen(address) {
+                Ok(socket) => return Self::start(socket, lookup, config),
+                Err(source) => last = failed(address.to_string(), source),
+            }
+        }
+        Err(last)
+    }
+
+    /// Accepts from a socket that listens already, for peers with `key`: one that was bound to a device or another network
+    /// namespace, or that systemd has opened.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`bind`](Self::bind).
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn from_std(
+        socket: std::net::TcpListener,
+        key: Key,
+        config: StreamConfig,
+    ) -> Result<Self, Error> {
+        Self::start(socket, move |_| Some(key.clone()), config)
+    }
+
+    fn start(
+        socket: std::net::TcpListener,
+        lookup: impl Fn(KeyId) -> Option<Key> + Send + Sync + 'static,
+        config: StreamConfig,
+    ) -> Result<Self, Error> {
+        rdma::LocalPorts::check(&config)?;
+        let failed = |source| Error::Listen {
+            address: "its socket".to_owned(),
+            source: Arc::new(source),
+        };
+        let address = socket.local_addr().map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
+        let decoy = Key::generate().map_err(|error| failed(io::Error::other(error)))?;
+        let keys = ListenerKeys::new(lookup, decoy.key().clone());
+        let runtime = config.control_runtime.clone();
+        let runtime = runtime.unwrap_or_else(Handle::current);
+        let socket = {
+            let _context = runtime.enter();
+            Arc::new(TcpListener::from_std(socket).map_err(failed)?)
+        };
+        let shared = ListenerShared {
+            arrivals: Arc::new(ArrivalQueue::default()),
+            counters: Arc::default(),
+            live: tokio_util::task::TaskTracker::new(),
+            closed: CancellationToken::new(),
+        };
+        let acceptor = Acceptor::new(keys, config, shared.clone());
+        let accepting = runtime.spawn(acceptor.run(Arc::clone(&socket)));
+        Ok(Self {
+            address,
+            socket,
+            stop: shared.closed.clone().drop_guard(),
+            shared,
+            accepting,
+        })
+    }
+
+    /// Returns the address of the listener.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Accepts the next stream from a peer that has a key. Several tasks may accept from one listener, each gets its own
+    /// streams.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Listen`] if the listener has ended, because its runtime has. A further call returns that again, after a
+    /// second, so that a loop that goes on after errors does not spin. A peer that gets no stream is no error of the
+    /// listener: it is [counted](Self::stats), and reported as an event of `tracing`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a stream that was not returned is returned by the next call.
+    pub async fn accept(&self) -> Result<Stream, Error> {
+        loop {
+            match self.shared.arrivals.next().await {
+                Some(arrival) => {
+                    if let Ok(stream) = arrival.outcome {
+                        return Ok(stream.granted());
+                    }
+                }
+                None => return Err(self.report_end().await),
+            }
+        }
+    }
+
+    /// Accepts the next stream, as [`accept`](Self::accept) does, or returns why a peer with the key gets none: its
+    /// settings and those of this listener exclude each other, so it will not succeed when it tries again.
+    ///
+    /// # Errors
+    ///
+    /// Those of `accept`, and [`Direction`](crate::HandshakeFault::Direction) or
+    /// [`Transport`](crate::HandshakeFault::Transport) in an [`Error::Handshake`]; the listener continues after these.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a stream that was not returned is returned by the next call.
+    #[cfg(feature = "cli")]
+    pub(crate) async fn accept_or_mismatch(&self) -> Result<Stream, Error> {
+        match self.shared.arrivals.next().await {
+            Some(arrival) => arrival.outcome.map(Stream::granted),
+            None => Err(self.report_end().await),
+        }
+    }
+
+    async fn report_end(&self) -> Error {
+        if !self.shared.arrivals.tell_end() {
+            sleep(ENDED_PAUSE).await;
+        }
+        self.ended()
+    }
+
+    /// Polls for the next stream. Only the task that polled last is woken: use [`accept`](Self::accept) in several tasks.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`accept`](Self::accept).
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: `Pending` has accepted nothing.
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<Stream, Error>> {
+        loop {
+            match ready!(self.shared.arrivals.poll_next(cx)) {
+                Some(arrival) => {
+                    if let Ok(stream) = arrival.outcome {
+                        return Poll::Ready(Ok(stream.granted()));
+                    }
+                }
+                None => return Poll::Ready(Err(self.ended())),
+            }
+        }
+    }
+
+    fn ended(&self) -> Error {
+        let source = Arc::new(io::Error::other("its runtime has ended"));
+        Error::Listen {
+            address: self.address.to_string(),
+            source,
+        }
+    }
+
+    /// Returns the accepted streams as a [`futures::Stream`], which owns the listener.
+    #[must_use]
+    pub fn incoming(self) -> Incoming {
+        Incoming::new(self)
+    }
+
+    /// Returns counts of what became of the connections so far.
+    #[must_use]
+    pub fn stats(&self) -> ListenerStats {
+        self.shared.counters.stats(self.shared.live.len() as u64)
+    }
+
+    /// Returns the streams that have not ended, to wait for them after the listener is gone.
+    #[must_use]
+    pub fn live_streams(&self) -> LiveStreams {
+        LiveStreams(self.shared.live.clone())
+    }
+
+    /// Stops listening. When it returns, the port is free. Peers that were not accepted get an error; streams that were
+    /// accepted go on, and the result can wait for them.
+    ///
+    /// Dropping a listener does the same without waiting.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the listener.
+    pub async fn close(self) -> LiveStreams {
+        let live = self.live_streams();
+        let Self {
+            socket,
+            stop,
+            accepting,
+            ..
+        } = self;
+        drop(stop);
+        // An error is the end of its runtime, which has dropped it too.
+        let _ = accepting.await;
+        drop(socket);
+        live
+    }
+}
+
+impl AsFd for Listener {
+    /// Returns the listening socket.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener")
+            .field("address", &self.address)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    use socket2::{Domain, Socket, Type};
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(KERNEL_BACKLOG)?;
+    Ok(socket.into())
+}

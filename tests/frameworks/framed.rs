@@ -1,0 +1,58 @@
+//! Codecs of `tokio_util`, with many clients at once.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use futures::{SinkExt, StreamExt};
+use rdpipe::{OnDrop, StreamConfig};
+use tokio::{task::JoinSet, time::timeout};
+use tokio_util::codec::{Framed, LinesCodec};
+
+use super::House;
+use crate::support::{ends::Ends, limits::limit};
+
+/// More than wait for `accept` at once.
+const CLIENTS: usize = 200;
+
+/// Clients ask and drop their `Framed`, and the server drops its own when it reads the end.
+pub(crate) async fn two_hundred_clients_end_without_an_error<E: Ends>(
+    base: StreamConfig,
+) -> Result<()> {
+    let mut base = base;
+    (base.chunk_bytes, base.depth) = (16 << 10, 4);
+    base.on_drop = OnDrop::Fin;
+    let house = House::open::<E>(base).await?;
+    let mut clients = JoinSet::new();
+    for number in 0..CLIENTS {
+        let (builder, watches) = (house.builder.clone(), house.watches.clone());
+        let address = house.listener.local_addr();
+        clients.spawn(async move {
+            let stream = builder.connect(address).await?;
+            let mut lines = Framed::new(watches.over("the client", stream), LinesCodec::new());
+            lines.send(format!("client {number}")).await?;
+            let answer = lines.next().await.context("no answer")??;
+            ensure!(answer == format!("hello client {number}"), "{answer}");
+            Ok(())
+        });
+    }
+    let mut served = JoinSet::new();
+    for _ in 0..CLIENTS {
+        let stream = house
+            .watches
+            .over("the server", house.listener.accept().await?);
+        served.spawn(async move {
+            let mut lines = Framed::new(stream, LinesCodec::new());
+            while let Some(line) = lines.next().await {
+                lines.send(format!("hello {}", line?)).await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    let ends = clients.join_all().await.into_iter();
+    for end in ends.chain(served.join_all().await) {
+        end?;
+    }
+    let live = house.listener.live_streams();
+    timeout(limit(Duration::from_secs(60)), live.ended()).await?;
+    house.watches.check(2 * CLIENTS)
+}

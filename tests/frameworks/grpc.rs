@@ -1,0 +1,77 @@
+//! tonic, at both ends, with a codec for plain bytes.
+
+#[path = "../../examples/common/grpc_echo.rs"]
+mod grpc_echo;
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use hyper::http::uri::PathAndQuery;
+use hyper_util::rt::TokioIo;
+use rdpipe::{OnDrop, StreamConfig};
+use tokio::time::timeout;
+use tonic::transport::{Endpoint, Server};
+
+use self::grpc_echo::{Echo, PATH, PlainCodec};
+use super::House;
+use crate::support::{ends::Ends, limits::limit};
+
+/// Each message, and how many of them there are.
+const MESSAGE_BYTES: usize = 1 << 20;
+const MESSAGES: usize = 100;
+
+/// A hundred messages of a megabyte are echoed. Then the client drops its channel.
+pub(crate) async fn a_hundred_megabytes_go_both_ways<E: Ends>(base: StreamConfig) -> Result<()> {
+    let mut base = base;
+    base.on_drop = OnDrop::Fin;
+    let house = House::open::<E>(base).await?;
+    let (builder, watches) = (house.builder.clone(), house.watches.clone());
+    let (address, live) = (house.listener.local_addr(), house.listener.live_streams());
+    let incoming = {
+        let watches = watches.clone();
+        house.listener.incoming().inspect(move |stream| {
+            if let Ok(stream) = stream {
+                watches.note("the server", stream);
+            }
+        })
+    };
+    let serving = Server::builder().serve_with_incoming(Echo, incoming);
+    let server = tokio::spawn(serving);
+    let connector = {
+        let watches = watches.clone();
+        tower::service_fn(move |_| {
+            let (builder, watches) = (builder.clone(), watches.clone());
+            async move {
+                let stream = builder.connect(address).await?;
+                Ok::<_, rdpipe::Error>(TokioIo::new(watches.over("the client", stream)))
+            }
+        })
+    };
+    let endpoint = Endpoint::from_static("http://server");
+    let channel = endpoint.connect_with_connector(connector).await?;
+    let mut client = tonic::client::Grpc::new(channel);
+    client.ready().await?;
+    let messages = stream::iter(
+        (0..MESSAGES)
+            .map(|number| Bytes::from(vec![u8::try_from(number).unwrap_or(0); MESSAGE_BYTES])),
+    );
+    let path = PathAndQuery::from_static(PATH);
+    let answers = client
+        .streaming(tonic::Request::new(messages), path, PlainCodec)
+        .await?;
+    let mut answers = answers.into_inner();
+    let mut count = 0;
+    while let Some(answer) = answers.next().await.transpose()? {
+        ensure!(
+            answer.len() == MESSAGE_BYTES && answer.iter().all(|byte| usize::from(*byte) == count)
+        );
+        count += 1;
+    }
+    ensure!(count == MESSAGES, "{count} messages");
+    drop((client, answers));
+    timeout(limit(Duration::from_secs(60)), live.ended()).await?;
+    server.abort();
+    watches.check(2)
+}

@@ -1,0 +1,157 @@
+//! What a stream reports to `tracing`: a span of its own, its start, and its end with the cause.
+
+use std::{
+    fmt::{self, Write},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use anyhow::{Result, ensure};
+use rdpipe::{Key, Stream, TransportPolicy};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tracing::{
+    Event, Metadata, Subscriber,
+    field::{Field, Visit},
+    span,
+};
+
+use crate::support::waiting::until;
+
+/// A subscriber that keeps spans and events of this crate as lines of text.
+#[derive(Clone, Default)]
+struct Kept(Arc<KeptInner>);
+
+#[derive(Default)]
+struct KeptInner {
+    spans: AtomicU64,
+    lines: Mutex<Vec<String>>,
+    /// The spans that the one thread of the test has entered.
+    entered: Mutex<Vec<u64>>,
+}
+
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let _ = write!(self.0, " {}={value:?}", field.name());
+    }
+}
+
+impl Kept {
+    fn keep(&self, line: String) {
+        self.0.lines.lock().expect("no panic").push(line);
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.0.lines.lock().expect("no panic").clone()
+    }
+
+    fn has(&self, parts: &[&str]) -> bool {
+        let lines = self.lines();
+        lines
+            .iter()
+            .any(|line| parts.iter().all(|part| line.contains(part)))
+    }
+}
+
+impl Subscriber for Kept {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("rdpipe")
+    }
+
+    fn new_span(&self, attributes: &span::Attributes<'_>) -> span::Id {
+        let number = self.0.spans.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut text = Text(format!("span {number} {}", attributes.metadata().name()));
+        attributes.record(&mut text);
+        self.keep(text.0);
+        span::Id::from_u64(number)
+    }
+
+    fn record(&self, span: &span::Id, values: &span::Record<'_>) {
+        let mut text = Text(format!("span {}", span.into_u64()));
+        values.record(&mut text);
+        self.keep(text.0);
+    }
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let span = self.0.entered.lock().expect("no panic").last().copied();
+        let mut text = Text(format!("event in {span:?}"));
+        event.record(&mut text);
+        self.keep(text.0);
+    }
+
+    fn enter(&self, span: &span::Id) {
+        self.0
+            .entered
+            .lock()
+            .expect("no panic")
+            .push(span.into_u64());
+    }
+
+    fn exit(&self, _: &span::Id) {
+        self.0.entered.lock().expect("no panic").pop();
+    }
+}
+
+#[tokio::test]
+async fn a_stream_has_a_span_and_tells_how_it_ends() -> Result<()> {
+    let kept = Kept::default();
+    let _kept = tracing::subscriber::set_default(kept.clone());
+    let key = Key::generate()?;
+    let builder = Stream::builder(&key).transport(TransportPolicy::Tcp);
+    let listener = builder.bind("127.0.0.1:0").await?;
+    let dialing = builder.connect(listener.local_addr());
+    let (mut dialed, mut accepted) = tokio::try_join!(dialing, listener.accept())?;
+    let id = key.id().to_string();
+    let address = dialed.local_addr().to_string();
+    let opened: &[&[&str]] = &[
+        &["span", "stream", &id, "addr=127.0.0.1"],
+        &["span", "stream", &address],
+        &["transport=TCP"],
+        &["event in Some", "open", "reason="],
+    ];
+    for parts in opened {
+        ensure!(kept.has(parts), "{parts:?} in {:#?}", kept.lines());
+    }
+    dialed.write_all(b"eight by").await?;
+    accepted.read_exact(&mut [0; 8]).await?;
+    dialed.abort("the disk is full");
+    drop(dialed);
+    ensure!(accepted.read(&mut [0]).await.is_err());
+    until(|| {
+        kept.has(&[
+            "event in Some",
+            "ended with an error",
+            "the disk is full",
+            "bytes_sent=8",
+        ])
+    })
+    .await;
+    until(|| {
+        kept.has(&[
+            "event in Some",
+            "ended with an error",
+            "gave up",
+            "bytes_received=8",
+        ])
+    })
+    .await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_connection_that_is_no_stream_is_reported() -> Result<()> {
+    let kept = Kept::default();
+    let _kept = tracing::subscriber::set_default(kept.clone());
+    let listener = Stream::builder(&Key::generate()?)
+        .bind("127.0.0.1:0")
+        .await?;
+    let stranger = Stream::builder(&Key::generate()?);
+    ensure!(stranger.connect(listener.local_addr()).await.is_err());
+    until(|| kept.has(&["a connection that is no stream", "the keys do not match"])).await;
+    Ok(())
+}
