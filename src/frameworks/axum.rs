@@ -1,4 +1,4 @@
-//! [`axum::serve`] over a [`Listener`].
+//! [`axum::serve()`] over a [`Listener`].
 
 use std::{future::pending, io, net::SocketAddr};
 

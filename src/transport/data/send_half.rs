@@ -78,10 +78,7 @@ impl<D: DataPath> SendHalf<D> {
         self.state().begin_shutdown();
         ready!(self.poll_flush(cx))?;
         let send_lane = self.send_lane()?;
-        let (bytes, digest) = send_lane.lock().posted();
-        faults::point("before-fin");
-        self.state().finish_sending(bytes, digest);
-        faults::point("after-fin");
+        send_lane.lock().finish(self.state());
         self.state().poll_acked(cx)
     }
 
@@ -92,7 +89,7 @@ impl<D: DataPath> SendHalf<D> {
             return false;
         };
         let lane = send_lane.lock();
-        self.lent.is_none() && lane.is_all_posted() && lane.posted().0 <= taken
+        self.lent.is_none() && lane.is_all_posted() && lane.posted() <= taken
     }
 
     /// Shuts down. Ready when the peer's sink has confirmed every byte.

@@ -122,8 +122,7 @@ impl<P: SendPath> SharedSendLane<P> {
         let is_fin_due = state.is_fin_due();
         let posted = lane.poll_posted(state, cx, is_fin_due);
         if is_fin_due && matches!(posted, Poll::Ready(Ok(()))) {
-            let (bytes, digest) = lane.posted();
-            state.finish_sending(bytes, digest);
+            lane.finish(state);
         }
         if before != (lane.path.in_flight(), lane.chain.offset()) {
             state.wake_sender();
@@ -132,9 +131,16 @@ impl<P: SendPath> SharedSendLane<P> {
 }
 
 impl<P: SendPath> SendLane<P> {
-    /// Returns the number of bytes posted so far, and the end of the chain of digests.
-    pub(crate) fn posted(&self) -> (u64, u64) {
-        (self.chain.offset(), self.chain.digest())
+    /// Returns the number of bytes posted so far.
+    pub(crate) fn posted(&self) -> u64 {
+        self.chain.offset()
+    }
+
+    /// Sends FIN, once: everything is posted.
+    pub(crate) fn finish(&self, state: &State) {
+        faults::point("before-fin");
+        state.finish_sending(self.chain.offset(), self.chain.digest());
+        faults::point("after-fin");
     }
 
     /// Returns true if every byte that was written has been given to the data path.
