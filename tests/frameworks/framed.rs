@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use futures::{SinkExt, StreamExt};
 use rdpipe::{OnDrop, StreamConfig};
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{task::JoinSet, time::timeout, try_join};
 use tokio_util::codec::{Framed, LinesCodec};
 
 use super::House;
@@ -36,23 +36,32 @@ pub(crate) async fn two_hundred_clients_end_without_an_error<E: Ends>(
         });
     }
     let mut served = JoinSet::new();
-    for _ in 0..CLIENTS {
-        let stream = house
-            .watches
-            .over("the server", house.listener.accept().await?);
-        served.spawn(async move {
-            let mut lines = Framed::new(stream, LinesCodec::new());
-            while let Some(line) = lines.next().await {
-                lines.send(format!("hello {}", line?)).await?;
-            }
-            anyhow::Ok(())
-        });
-    }
-    let ends = clients.join_all().await.into_iter();
-    for end in ends.chain(served.join_all().await) {
-        end?;
-    }
+    let serve = async {
+        for _ in 0..CLIENTS {
+            let stream = house.listener.accept().await?;
+            let mut lines =
+                Framed::new(house.watches.over("the server", stream), LinesCodec::new());
+            served.spawn(async move {
+                while let Some(line) = lines.next().await {
+                    lines.send(format!("hello {}", line?)).await?;
+                }
+                anyhow::Ok(())
+            });
+        }
+        Ok(())
+    };
+    // A client that fails is not waited for in `accept`.
+    try_join!(all(&mut clients), serve)?;
+    all(&mut served).await?;
     let live = house.listener.live_streams();
     timeout(limit(Duration::from_secs(60)), live.ended()).await?;
     house.watches.check(2 * CLIENTS)
+}
+
+/// Waits for all tasks, or for the first that fails.
+async fn all(tasks: &mut JoinSet<Result<()>>) -> Result<()> {
+    while let Some(end) = tasks.join_next().await {
+        end??;
+    }
+    Ok(())
 }

@@ -179,6 +179,8 @@ async fn ask(
     for (name, value) in headers {
         request = request.header(name, *value);
     }
+    // The answer's last byte arrives before the connection is free for the next request.
+    requests.ready().await?;
     let response = requests.send_request(request.body(Empty::new())?).await?;
     ensure!(response.status() == StatusCode::OK, "{}", response.status());
     Ok(response.into_body().collect().await?.to_bytes())

@@ -52,8 +52,18 @@ impl<D: DataPath> SendHalf<D> {
         send_lane.lock().give_back(filling);
     }
 
-    /// Posts everything written so far. Ready when the data path has sent it.
+    /// Posts everything written so far. Ready when the data path has all of it: as over TCP, it may still be on its way.
+    /// To wait for its completion would let a peer's answer overtake it: hyper takes an end of file that it reads while its
+    /// flush is pending for a client that broke off.
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        match self.poll_sent(cx) {
+            Poll::Pending if self.is_all_posted() => Poll::Ready(Ok(())),
+            sent => sent,
+        }
+    }
+
+    /// Posts everything written so far. Ready when the data path has sent it.
+    fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.give_back();
         self.shared.attended_send();
         let Ok(send_lane) = self.send_lane() else {
@@ -76,7 +86,7 @@ impl<D: DataPath> SendHalf<D> {
             return Poll::Ready(Ok(()));
         }
         self.state().begin_shutdown();
-        ready!(self.poll_flush(cx))?;
+        ready!(self.poll_sent(cx))?;
         let send_lane = self.send_lane()?;
         send_lane.lock().finish(self.state());
         self.state().poll_acked(cx)
@@ -90,6 +100,11 @@ impl<D: DataPath> SendHalf<D> {
         };
         let lane = send_lane.lock();
         self.lent.is_none() && lane.is_all_posted() && lane.posted() <= taken
+    }
+
+    fn is_all_posted(&self) -> bool {
+        let send_lane = self.shared.send_lane.as_ref();
+        send_lane.is_some_and(|send_lane| send_lane.lock().is_all_posted())
     }
 
     /// Shuts down. Ready when the peer's sink has confirmed every byte.
@@ -184,7 +199,7 @@ impl<D: DataPath> FillSlots for SendHalf<D> {
 impl<D: DataPath> Drop for SendHalf<D> {
     fn drop(&mut self) {
         self.give_back();
-        self.shared.state.release_sender();
+        self.shared.state.release_sender(self.is_all_posted());
     }
 }
 

@@ -16,18 +16,21 @@ impl Watch {
     /// Safe: a repeated call continues to wait.
     pub async fn interrupted(&self) -> Error {
         self.0.interrupted().await;
-        self.error()
-            .unwrap_or(Error::Misuse("interrupted without a cause"))
-    }
-
-    /// Returns the error that ended the stream, if it ended with one.
-    #[must_use]
-    pub fn error(&self) -> Option<Error> {
-        if self.0.sends() {
+        let cause = if self.0.sends() {
             self.0.send_error()
         } else {
             self.0.receive_error()
-        }
+        };
+        cause.unwrap_or(Error::Misuse("interrupted without a cause"))
+    }
+
+    /// Returns the error that ended the stream, if it ended with one.
+    ///
+    /// While the writer is in use, this includes [`Error::Stopped`], with which its writes fail. It is no error any more
+    /// when the writer is dropped and the peer had taken every byte.
+    #[must_use]
+    pub fn error(&self) -> Option<Error> {
+        self.0.end_error()
     }
 
     /// Returns the counts of both directions so far.

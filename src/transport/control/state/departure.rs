@@ -5,7 +5,7 @@
 //! | the reader, with nothing unread before the end | nothing |
 //! | the reader, before the end, and this end sends too | takes up to [`EXCESS_BYTES`] more for [`LINGER`], then sends Stop |
 //! | the reader, in the same state, of a stream that only receives | sends Abort |
-//! | the writer, after FIN was acknowledged | nothing |
+//! | the writer, after FIN was acknowledged, or after the peer has taken every byte and stopped | nothing |
 //! | the writer, earlier | sends Abort; with [`OnDrop::Fin`] sends the remaining bytes and FIN |
 //! | any of them before its end, by a panic | sends Abort |
 //!
@@ -36,6 +36,10 @@ pub(super) struct Departure {
     /// The number of halves that the user holds.
     held: u8,
     on_drop: OnDrop,
+    /// The user has dropped the writer.
+    writer_left: bool,
+    /// Every byte that was written has been given to the data path, and no more can follow.
+    pub(super) all_was_sent: bool,
     /// The reader that was dropped before the end of its direction.
     reader: Option<DroppedReader>,
     /// The time when the last half was dropped.
@@ -57,6 +61,8 @@ impl Departure {
         Self {
             held: halves,
             on_drop: OnDrop::Abort,
+            writer_left: false,
+            all_was_sent: false,
             reader: None,
             since: None,
             has_said_bye: false,
@@ -82,9 +88,11 @@ impl Departure {
 }
 
 impl StreamMachine {
-    /// The user has dropped the sending half.
-    pub(super) fn release_sender(&mut self, is_panicking: bool, now: Instant) {
+    /// The user has dropped the sending half, after the data path got all its bytes (`all_was_sent`) or earlier.
+    pub(super) fn release_sender(&mut self, all_was_sent: bool, is_panicking: bool, now: Instant) {
         self.departure.release(now);
+        self.departure.writer_left = !is_panicking;
+        self.departure.all_was_sent |= all_was_sent;
         if !self.send_done() {
             if self.departure.on_drop == OnDrop::Fin && !is_panicking {
                 self.fin_due = true;
@@ -119,6 +127,12 @@ impl StreamMachine {
             }
         }
         self.leave_if_done();
+    }
+
+    /// Returns true if the user has dropped the writer, and the peer's reader stopped after it had taken every byte.
+    pub(super) fn has_left_after_all_was_taken(&self) -> bool {
+        let left = self.departure.writer_left && self.departure.all_was_sent;
+        matches!(self.sending, Sending::Stopped(taken) if left && taken >= self.stats.bytes_sent)
     }
 
     fn fail_dropped(&mut self) {
@@ -202,10 +216,10 @@ impl State {
         self.lock().departure.on_drop = on_drop;
     }
 
-    /// Records that the user dropped the sending half.
-    pub(crate) fn release_sender(&self) {
+    /// Records that the user dropped the sending half, after the data path got all its bytes (`all_was_sent`) or earlier.
+    pub(crate) fn release_sender(&self, all_was_sent: bool) {
         let mut inner = self.lock();
-        inner.release_sender(panicking(), Instant::now());
+        inner.release_sender(all_was_sent, panicking(), Instant::now());
         self.to_control.notify_one();
         self.finish_update(inner);
     }

@@ -164,6 +164,15 @@ impl StreamMachine {
         })
     }
 
+    /// Returns what ended the stream before its time, as this end's user knows it after it has left.
+    pub(super) fn end_error(&self, peer: &str) -> Option<Error> {
+        if self.sending == Sending::Absent || self.has_left_after_all_was_taken() {
+            self.receive_error(peer)
+        } else {
+            self.send_error(peer)
+        }
+    }
+
     /// Returns the failure as one direction reports it. Only faults that this end found differ between the directions.
     fn error(&self, peer: &str, found_here: impl FnOnce(Fault) -> Error) -> Option<Error> {
         Some(match self.failure.clone()? {

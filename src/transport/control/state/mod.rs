@@ -113,6 +113,11 @@ impl State {
         self.lock().receive_error(&self.peer)
     }
 
+    /// Returns what ended the stream before its time. A STOP is no failure for a user who has left, and whose bytes were taken.
+    pub(crate) fn end_error(&self) -> Option<Error> {
+        self.lock().end_error(&self.peer)
+    }
+
     /// Records the first failure, notifies the peer of it unless the peer itself reported it, and wakes both halves.
     pub(crate) fn fail(&self, failure: Failure) {
         let mut inner = self.lock();

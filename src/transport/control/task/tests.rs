@@ -89,7 +89,7 @@ async fn a_goodbye_is_no_failure() {
         .map(|(state, control)| tokio::spawn(run(state, control, TIMING, None)));
     for end in [&state, &peer] {
         end.interrupted().await;
-        end.release_sender();
+        end.release_sender(true);
         end.release_receiver(0, false);
     }
     for task in tasks {

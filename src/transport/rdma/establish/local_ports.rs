@@ -5,6 +5,7 @@ use std::thread;
 use super::{
     attempt::{ProofBudget, attempt},
     established::Established,
+    turns::in_turn,
 };
 use crate::{
     DeviceFault, Direction, Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH,
@@ -146,6 +147,21 @@ impl LocalPorts {
     ) -> Result<Result<Established, String>, HandshakeFault> {
         let malformed = |_| HandshakeFault::Protocol("a choice of ports that cannot be decoded");
         let proposal: Proposal = decode(proposal).map_err(malformed)?;
+        let work = self.try_pairs(control, &proposal, dialer, agreement);
+        if dialer {
+            work.await
+        } else {
+            in_turn(work).await
+        }
+    }
+
+    async fn try_pairs(
+        &self,
+        control: &mut Control,
+        proposal: &Proposal,
+        dialer: bool,
+        agreement: &Agreement,
+    ) -> Result<Result<Established, String>, HandshakeFault> {
         let mut budget = ProofBudget::new();
         let mut reasons = Vec::new();
         for (pair, left) in proposal.pairs.iter().zip((1..=proposal.pairs.len()).rev()) {

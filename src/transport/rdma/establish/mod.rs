@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`local_ports`] | this end's ports and pool; tries the proposed pairs one after the other |
 //! | [`attempt`] | one pair: opens, connects and proves a queue pair, in steps with the peer |
+//! | [`turns`] | of a crowd of accepted streams, a few are proved at a time |
 //! | [`established`] | the result: a link that a message has crossed |
 //!
 //! ```text
@@ -22,6 +23,7 @@
 mod attempt;
 mod established;
 mod local_ports;
+mod turns;
 
 pub(crate) use established::Established;
 pub(crate) use local_ports::LocalPorts;

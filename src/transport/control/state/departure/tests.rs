@@ -21,7 +21,7 @@ fn is_aborted(machine: &StreamMachine) -> bool {
 #[test]
 fn after_its_fin_was_acknowledged_a_drop_lets_the_peer_end() {
     let mut machine = acknowledged();
-    machine.release_sender(false, Instant::now());
+    machine.release_sender(true, false, Instant::now());
     drop_reader(&mut machine);
     assert!(machine.outbox.is_empty(), "{:?}", machine.outbox);
     let fin = Message::Fin {
@@ -38,7 +38,7 @@ fn after_its_fin_was_acknowledged_a_drop_lets_the_peer_end() {
 #[test]
 fn a_peer_that_does_not_end_is_told_to_stop() {
     let mut machine = acknowledged();
-    machine.release_sender(false, Instant::now());
+    machine.release_sender(true, false, Instant::now());
     drop_reader(&mut machine);
     let limit = Duration::from_secs(3600);
     let due = machine.departure_deadline(limit).unwrap();
@@ -67,7 +67,7 @@ fn a_dropped_reader_leaves_the_writer_alone() {
     drop_reader(&mut machine);
     assert_eq!(machine.sending, Sending::Open);
     assert!(machine.failure.is_none());
-    machine.release_sender(false, Instant::now());
+    machine.release_sender(true, false, Instant::now());
     assert!(is_aborted(&machine), "a drop without FIN");
 }
 
@@ -87,7 +87,7 @@ fn a_panic_is_an_abort_in_every_state() {
         assert!(is_aborted(&reader));
         let mut writer = StreamMachine::new(Direction::Both, 2);
         writer.departure.on_drop = on_drop;
-        writer.release_sender(true, Instant::now());
+        writer.release_sender(true, true, Instant::now());
         assert!(is_aborted(&writer));
     }
 }
@@ -97,7 +97,7 @@ fn with_fin_the_last_bytes_follow_the_user_for_a_limited_time() {
     let mut machine = StreamMachine::new(Direction::Both, 2);
     machine.departure.on_drop = OnDrop::Fin;
     let now = Instant::now();
-    machine.release_sender(false, now);
+    machine.release_sender(true, false, now);
     assert!(machine.fin_due && machine.failure.is_none());
     let limit = Duration::from_millis(500);
     assert_eq!(machine.departure_deadline(limit), None, "one half is held");
@@ -106,4 +106,30 @@ fn with_fin_the_last_bytes_follow_the_user_for_a_limited_time() {
     assert_eq!(machine.departure_deadline(limit), Some(now + limit));
     machine.check_departure(limit, now + limit);
     assert!(is_aborted(&machine));
+}
+
+#[test]
+fn a_stop_after_the_last_byte_is_no_error_of_a_writer_that_has_left() {
+    // Whether the writer has left, whether the data path has all its bytes, and how many of 9 bytes the peer took.
+    for (left, sent, taken) in [
+        (true, true, 9),
+        (false, true, 9),
+        (true, false, 9),
+        (true, true, 8),
+    ] {
+        let mut machine = StreamMachine::new(Direction::Both, 2);
+        machine.departure.on_drop = OnDrop::Fin;
+        machine.stats.bytes_sent = 9;
+        if left {
+            machine.release_sender(sent, false, Instant::now());
+        }
+        machine.receive(Message::Stop { offset: taken }).unwrap();
+        let is_quiet = (left, sent, taken) == (true, true, 9);
+        let error = machine.end_error("peer");
+        assert_eq!(
+            error.is_none(),
+            is_quiet,
+            "{left} {sent} {taken}: {error:?}"
+        );
+    }
 }
