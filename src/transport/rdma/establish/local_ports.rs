@@ -147,7 +147,7 @@ impl LocalPorts {
     ) -> Result<Result<Established, String>, HandshakeFault> {
         let malformed = |_| HandshakeFault::Protocol("a choice of ports that cannot be decoded");
         let proposal: Proposal = decode(proposal).map_err(malformed)?;
-        let work = self.try_pairs(control, &proposal, dialer, agreement);
+        let work = Box::pin(self.try_pairs(control, &proposal, dialer, agreement));
         if dialer {
             work.await
         } else {
