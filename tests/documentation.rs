@@ -60,6 +60,18 @@ fn every_path_in_the_text_exists() {
     none(&broken);
 }
 
+/// `scripts/consumer` builds a crate with the lines of docs/library.md, so those of README.md are to be the same.
+#[test]
+fn the_packages_to_optimise_are_the_same_on_both_pages() {
+    let of = |name: &str| -> Vec<String> {
+        let text = page(name).text;
+        let lines = text.lines().filter(|line| line.contains(".opt-level = "));
+        lines.map(str::to_owned).collect()
+    };
+    assert!(of("README.md").len() > 3);
+    assert_eq!(of("README.md"), of("docs/library.md"));
+}
+
 #[test]
 fn every_command_in_a_console_block_parses() {
     let mut seen = BTreeMap::new();
