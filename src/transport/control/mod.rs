@@ -19,3 +19,9 @@ pub(crate) mod noise;
 pub(crate) mod state;
 pub(crate) mod task;
 pub(crate) mod terms;
+
+use std::time::Duration;
+
+/// How long the last message may take to arrive. The connection is read to its end before it is
+/// closed, since closing it with unread bytes sends a reset that would overtake the message.
+pub(crate) const LINGER: Duration = Duration::from_secs(2);

@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use super::{
+    LINGER,
     codec::{Control, ControlError},
     connection::{self, ControlConnection},
     data_progress::DataWatch,
@@ -26,10 +27,6 @@ use crate::Fault;
 /// How long a broken data connection waits for the cause on the control connection. A peer that dies closes both
 /// connections within the same moment of its kernel; this covers a slow network in between.
 const CAUSE_LIMIT: Duration = Duration::from_millis(300);
-
-/// How long the last message may take to arrive. The connection is read to its end before it is
-/// closed, since closing it with unread bytes sends a reset that would overtake the message.
-pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 /// The number of keepalives in the time after which a silent peer is dead: three may be late.
 const PINGS_PER_TIMEOUT: u32 = 4;

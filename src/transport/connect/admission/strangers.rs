@@ -14,6 +14,9 @@ use std::{
 
 use tokio::sync::oneshot;
 
+/// The end of a connection for which there was no place among the strangers.
+pub(crate) const PUSHED_OUT: &str = "newer connections have pushed it out";
+
 /// The strangers of one listener.
 pub(crate) struct Strangers {
     most: usize,

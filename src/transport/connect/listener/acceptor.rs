@@ -28,7 +28,7 @@ use crate::{
                 data::ExpectedStreams,
                 opening::{ControlOpening, Opening, OpeningKind},
                 proving::{Proving, ProvingPlace},
-                strangers::{StrangerPlace, Strangers},
+                strangers::{PUSHED_OUT, StrangerPlace, Strangers},
             },
             handshake::{self, Authenticated, closed},
             negotiate,
@@ -291,9 +291,6 @@ fn concerns_the_program(error: &Error) -> bool {
         HandshakeFault::Direction(_) | HandshakeFault::Transport(_)
     )
 }
-
-/// The end of a connection for which there was no place among the strangers.
-pub(super) const PUSHED_OUT: &str = "newer connections have pushed it out";
 
 /// A connection that has not shown that it has the key.
 struct Visitor {

@@ -2,8 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::acceptor::PUSHED_OUT;
-use crate::{Error, HandshakeFault};
+use crate::{Error, HandshakeFault, transport::connect::admission::strangers::PUSHED_OUT};
 
 /// What became of the connections that a [`Listener`](crate::Listener) has accepted so far:
 /// [`Listener::stats`](crate::Listener::stats).

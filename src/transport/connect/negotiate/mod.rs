@@ -35,6 +35,7 @@ use crate::{
     key::KeyId,
     transport::{
         control::{
+            LINGER,
             codec::Control,
             message::{Message, Policy},
             task,
@@ -80,7 +81,7 @@ pub(crate) enum DataCarrier {
 async fn abort_negotiation(mut control: Control, fault: &HandshakeFault) {
     let reason = fault.to_string();
     let abort = Message::Abort { offset: 0, reason };
-    let _ = timeout(task::LINGER, control.send(abort)).await;
+    let _ = timeout(LINGER, control.send(abort)).await;
     task::close(control.into_inner()).await;
 }
 

@@ -11,7 +11,7 @@
 //!
 //! When both are dropped and both directions have ended, it says Bye.
 //!
-//! [`LINGER`]: crate::transport::control::task::LINGER
+//! [`LINGER`]: crate::transport::control::LINGER
 
 use std::{
     thread::panicking,
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     OnDrop,
-    transport::control::{message::Message, task::LINGER},
+    transport::control::{LINGER, message::Message},
 };
 
 /// The number of bytes that may still arrive after the reader has been dropped, before the peer is told to stop. What
