@@ -105,6 +105,13 @@ impl Builder {
         self
     }
 
+    /// Sets how long a read over RDMA polls for a small message before it waits for an event: see [`RdmaConfig::busy_poll`].
+    #[must_use]
+    pub fn busy_poll(mut self, time: Duration) -> Self {
+        self.config.rdma.busy_poll = Some(time);
+        self
+    }
+
     /// Copies chunks that arrive over RDMA to memory that the peer cannot write, for peers that are not trusted: see
     /// [`StreamConfig::copy_received`].
     #[must_use]

@@ -132,6 +132,15 @@ pub struct RdmaConfig {
     /// The number of completed operations after which an end replaces its link. Each operation leaks 64 to 128 bytes of
     /// kernel memory, which only closing the link frees. The stream's users do not notice the replacement.
     pub renew_after: u64,
+    /// The number of frames of up to 4 KiB that may be in flight in each direction on the express lane, a second queue pair with
+    /// lower latency. Rounded down to a power of two; the smaller number of the two ends counts. Without a lane (0, or if it
+    /// cannot be pinned or opened, at either end) small writes use the same queue pair as large ones.
+    pub small_frames: u32,
+    /// How long a read polls the express lane before it waits for an event; at most 10 ms. Zero never polls, which costs some
+    /// system calls for each message and no processor time in between. `None` polls up to 50 µs, or up to a millisecond on a
+    /// machine that is slow to wake a thread (four times as long as that takes), while at least one poll in eight finds a
+    /// frame. Polling holds up the thread of the runtime.
+    pub busy_poll: Option<Duration>,
 }
 
 impl Default for RdmaConfig {
@@ -157,6 +166,8 @@ impl Default for RdmaConfig {
             service_level: 0,
             pkey_index: 0,
             renew_after: RENEW_AFTER,
+            small_frames: SMALL_FRAMES,
+            busy_poll: None,
         }
     }
 }
@@ -170,6 +181,9 @@ pub(crate) const LONE_POOL: (usize, usize) = (3 << 20, 2);
 /// The default of [`RdmaConfig::renew_after`]: a quarter of a million operations. That is at most 32 MiB of kernel memory
 /// for each end, and half a tebibyte of chunks of the default size between two renewals of some milliseconds.
 const RENEW_AFTER: u64 = 1 << 18;
+
+/// The default of [`RdmaConfig::small_frames`]: 280 KiB at each end of a two-way stream.
+const SMALL_FRAMES: u32 = 32;
 
 /// The transports that a stream may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -192,7 +206,7 @@ pub enum OnDrop {
     #[default]
     Abort,
     /// The stream ends as a TCP connection does: what was written is sent, followed by FIN, in the background. For
-    /// frameworks that drop what they own, such as the clients of redis, and whose protocols mark their own ends.
+    /// frameworks that drop what they own, such as `tokio_util`'s `Framed`, and whose protocols mark their own ends.
     ///
     /// The peer cannot tell this end from a `shutdown`: **a task that was cancelled in the middle of an answer looks like
     /// the end of a shorter answer.** Use this only if the peer detects an incomplete message, as HTTP with a length or

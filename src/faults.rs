@@ -21,6 +21,12 @@ pub struct Faults {
     /// looks into the memory, nor of a write.
     #[cfg(feature = "fault-injection")]
     pub lose_completions: bool,
+    /// Over RDMA: each express lane of this end fails when it is to send this frame, counted from 1; 0 is never.
+    #[cfg(feature = "fault-injection")]
+    pub lose_lane_at: u64,
+    /// Over RDMA: each link of this end fails with this write, counted from 1; 0 is never.
+    #[cfg(feature = "fault-injection")]
+    pub lose_link_at: u64,
 }
 
 #[cfg(feature = "fault-injection")]
@@ -53,6 +59,16 @@ mod switches {
         #[cfg(feature = "rdma")]
         pub(crate) fn find_completions(&mut self) {
             self.lose_completions = false;
+        }
+
+        #[cfg(feature = "rdma")]
+        pub(crate) fn loses_lane_at(self, frame: u64) -> bool {
+            self.lose_lane_at == frame
+        }
+
+        #[cfg(feature = "rdma")]
+        pub(crate) fn loses_link_at(self, write: u64) -> bool {
+            self.lose_link_at == write
         }
     }
 
@@ -98,6 +114,16 @@ mod switches {
 
         #[cfg(feature = "rdma")]
         pub(crate) fn find_completions(&mut self) {}
+
+        #[cfg(feature = "rdma")]
+        pub(crate) fn loses_lane_at(self, _frame: u64) -> bool {
+            false
+        }
+
+        #[cfg(feature = "rdma")]
+        pub(crate) fn loses_link_at(self, _write: u64) -> bool {
+            false
+        }
     }
 
     pub(crate) fn point(_name: &str) {}
@@ -108,3 +134,15 @@ mod switches {
 }
 
 pub(crate) use switches::{handshake_timeout, point};
+
+/// Returns the rules that this end breaks.
+#[cfg(feature = "fault-injection")]
+pub(crate) fn of(config: &crate::StreamConfig) -> Faults {
+    config.faults
+}
+
+/// Returns the rules that this end breaks: none.
+#[cfg(not(feature = "fault-injection"))]
+pub(crate) fn of(_config: &crate::StreamConfig) -> Faults {
+    Faults::default()
+}

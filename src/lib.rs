@@ -197,6 +197,8 @@ mod key;
 mod process;
 #[cfg(feature = "cli")]
 mod reach;
+#[cfg(any(feature = "cli", feature = "rdma", test))]
+mod running_time;
 #[cfg(feature = "cli")]
 mod ssh;
 mod stats;

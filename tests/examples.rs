@@ -50,6 +50,11 @@ fn frames_are_answered() {
 }
 
 #[test]
+fn messages_go_there_and_back() {
+    TCP.messages_go_there_and_back("0");
+}
+
+#[test]
 fn connections_go_through_a_forwarded_port() {
     TCP.connections_go_through_a_tunnel();
 }

@@ -15,7 +15,7 @@ use rdpipe::StreamConfig;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
 use crate::support::{
-    ends::{Ends, Rdma},
+    data_path::DataPath,
     is_full,
     pattern::Pattern,
     process, skip, states,
@@ -67,7 +67,7 @@ const TIME_WAIT_BYTES: u64 = 1 << 10;
 
 #[test]
 fn streams_and_messages_leave_nothing_behind() -> Result<()> {
-    if let Some(why) = Rdma::missing() {
+    if let Some(why) = DataPath::Rdma.missing() {
         skip(&why);
         return Ok(());
     }
@@ -164,7 +164,7 @@ async fn streams(count: u32) -> Result<()> {
 /// `spent`.
 async fn stream(number: u32, spent: &mut [Duration; 2]) -> Result<()> {
     let began = Instant::now();
-    let (a, b) = Rdma::pair(config(), config()).await?;
+    let (a, b) = DataPath::Rdma.pair(config(), config()).await?;
     let connected = Instant::now();
     let end = states::let_go(a, b, number).await;
     spent[0] += connected - began;
@@ -195,7 +195,7 @@ const ANSWERED: u64 = 500;
 async fn messages(many: u64) -> Result<()> {
     let before = settled().await;
     let began = Instant::now();
-    let (mut a, mut b) = Rdma::pair(config(), config()).await?;
+    let (mut a, mut b) = DataPath::Rdma.pair(config(), config()).await?;
     let one = async move {
         let (there, back) = (Pattern::new(60), Pattern::new(61));
         for at in 0..ANSWERED {

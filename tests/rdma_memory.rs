@@ -20,7 +20,8 @@ use crate::support::programs::{
     Setup, key, lacks_rdma, pinned_kib, program, random_bytes, receiver, sender,
 };
 use crate::support::{
-    ends::{self, Ends, Rdma},
+    data_path::DataPath,
+    ends,
     pattern::Pattern,
     process,
     proxy::{Act, Connection, Plan, Proxy, Towards},
@@ -205,7 +206,7 @@ async fn a_dialer_that_falls_silent_leaves_no_memory_pinned() -> Result<()> {
     }
     let body = async {
         let _alone = alone().await;
-        let mut config = Rdma::over(StreamConfig::default());
+        let mut config = DataPath::Rdma.config(StreamConfig::default());
         config.handshake_timeout = patience(Duration::from_secs(3));
         let (listener, key) = ends::listener(config.clone()).await?;
         let proxy = Proxy::start(
@@ -254,7 +255,7 @@ async fn a_dropped_reader_frees_no_memory_that_the_peer_can_write() -> Result<()
         let _alone = alone().await;
         let mut config = StreamConfig::default();
         (config.chunk_bytes, config.depth) = (256 << 10, 4);
-        let (mut a, b) = Rdma::pair(config.clone(), config).await?;
+        let (mut a, b) = DataPath::Rdma.pair(config.clone(), config).await?;
         Pattern::new(72).write(&mut a, 0..CHUNK).await?;
         let (mut reads, writes) = b.into_split();
         ensure!(!reads.fill_buf().await?.is_empty(), "no chunk");

@@ -15,7 +15,6 @@ use crate::{Error, Key, Listener, StreamConfig};
 /// # Errors
 ///
 /// Fails as [`Listener::bind`] does, for the last port that was tried.
-///
 pub(crate) async fn listen(
     address: Option<IpAddr>,
     ports: Option<(u16, u16)>,

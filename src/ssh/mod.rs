@@ -7,7 +7,6 @@
 //! | [`protocol`] | the envelope between controller and agent: orders, edges, frames, the greeting | none |
 //! | [`stage`] | the messages of an application: the stages of rdpipe, and the files of rdcat | none |
 //! | [`quote`], [`plan`], [`explain`] | segments, how an agent is started, words for failures | none |
-//! | [`silence`] | a time limit on the silence of the other end of a session | timers |
 //! | [`edge`] | one end of an edge: listens, dials, describes its link | tokio |
 //! | [`agent`] | carries out one order on one host | tokio, processes |
 //! | [`session`] | the controller's end of one agent | tokio, processes |
@@ -16,7 +15,7 @@
 //! | [`supervisor`] | decides each next step, and drives sessions and local edges | a state machine without, a driver with |
 //!
 //! Two modules on one level do not use each other, with one exception: `agent` takes the names of signals from
-//! [`explain`]. The agent and the controller share only [`protocol`], [`stage`], [`silence`] and [`edge`].
+//! [`explain`]. The agent and the controller share only [`protocol`], [`stage`] and [`edge`].
 
 pub(crate) mod agent;
 mod edge;
@@ -29,6 +28,5 @@ pub(crate) mod plan;
 pub(crate) mod protocol;
 pub(crate) mod quote;
 pub(crate) mod session;
-mod silence;
 pub(crate) mod stage;
 pub(crate) mod supervisor;

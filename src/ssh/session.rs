@@ -39,10 +39,9 @@ use super::{
         frames::codec,
         greeting_scan::{Found, Greeting},
     },
-    silence::unless_silent,
     stage::Status,
 };
-use crate::process::core_dumps;
+use crate::{process::core_dumps, running_time::within_running_time};
 
 /// The time that an agent always has until its greeting, however short `--timeout` is: 10 s for ssh to connect, and
 /// the rest for a slow login.
@@ -262,16 +261,16 @@ impl SessionTask {
         let mut frames = FramedRead::new(Cursor::new(rest).chain(stdout), codec());
         let mut has_message = false;
         loop {
-            let bytes = match unless_silent(self.silence, frames.next()).await {
-                Ok(Some(Ok(bytes))) => bytes,
-                Ok(Some(Err(error))) if error.kind() == io::ErrorKind::InvalidData => {
+            let bytes = match within_running_time(self.silence, frames.next()).await {
+                Some(Some(Ok(bytes))) => bytes,
+                Some(Some(Err(error))) if error.kind() == io::ErrorKind::InvalidData => {
                     return self.invalid_message();
                 }
                 // Whether the stream ended or broke, the exit status of the process says more about the cause.
-                Ok(Some(Err(_)) | None) => return SessionFailure::Closed,
+                Some(Some(Err(_)) | None) => return SessionFailure::Closed,
                 // Messages may be stuck behind the stderr that the user does not read.
-                Err(_) if self.pace.was_held(self.silence) => continue,
-                Err(_) => {
+                None if self.pace.was_held(self.silence) => continue,
+                None => {
                     let why = explain::silent(&self.launch, self.silence, has_message);
                     return SessionFailure::Because(why);
                 }

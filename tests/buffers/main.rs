@@ -18,7 +18,7 @@ use tokio::{io::AsyncBufReadExt, time::timeout};
 
 use crate::support::{
     allocations::{self, Counted},
-    ends::Ends,
+    data_path::DataPath,
     pattern::Pattern,
     pools::{POOL, pair},
     process, skip,
@@ -35,7 +35,7 @@ const SETTLING: Duration = Duration::from_secs(20);
 mod tcp {
     #[test]
     fn every_buffer_is_freed() -> anyhow::Result<()> {
-        crate::in_every_state::<crate::support::ends::Tcp>()
+        crate::in_every_state(crate::support::data_path::DataPath::Tcp)
     }
 }
 
@@ -43,14 +43,14 @@ mod tcp {
 mod rdma {
     #[test]
     fn every_buffer_is_freed() -> anyhow::Result<()> {
-        crate::in_every_state::<crate::support::ends::Rdma>()
+        crate::in_every_state(crate::support::data_path::DataPath::Rdma)
     }
 }
 
-fn in_every_state<E: Ends>() -> Result<()> {
+fn in_every_state(over: DataPath) -> Result<()> {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(why) = E::missing() {
+    if let Some(why) = over.missing() {
         skip(&why);
         return Ok(());
     }
@@ -58,33 +58,33 @@ fn in_every_state<E: Ends>() -> Result<()> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    runtime.block_on(within(2 * generous(), "every buffer", measure::<E>()))
+    runtime.block_on(within(2 * generous(), "every buffer", measure(over)))
 }
 
-async fn measure<E: Ends>() -> Result<()> {
+async fn measure(over: DataPath) -> Result<()> {
     let config = StreamConfig::default();
     // The first stream makes the allocations that happen only once.
-    let (a, b) = pair::<E>(&config).await?;
+    let (a, b) = pair(over, &config).await?;
     finished(a, b).await?;
     let empty = settled().await;
-    none_is_added::<E>().await.context("none is added")?;
+    none_is_added(over).await.context("none is added")?;
     for reversed in [false, true] {
         for (name, state) in STATES {
-            let (a, b) = pair::<E>(&config).await?;
+            let (a, b) = pair(over, &config).await?;
             let left = state(a, b).await.context(*name)?;
             let_go(left, reversed, empty).await.context(*name)?;
         }
-        let left = dead::<E>().await.context("dead")?;
+        let left = dead(over).await.context("dead")?;
         let_go(left, reversed, empty).await.context("dead")?;
     }
     Ok(())
 }
 
 /// A stream sends any number of bytes with the buffers that it has at the start, and allocates no more.
-async fn none_is_added<E: Ends>() -> Result<()> {
+async fn none_is_added(over: DataPath) -> Result<()> {
     const BYTES: u64 = 64 * POOL;
     let pattern = Pattern::new(138);
-    let (mut from, mut to) = pair::<E>(&StreamConfig::default()).await?;
+    let (mut from, mut to) = pair(over, &StreamConfig::default()).await?;
     let (before, mut most) = (held(), (0, 0));
     let writing = async {
         pattern.write(&mut from, 0..BYTES).await?;

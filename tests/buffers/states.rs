@@ -8,7 +8,8 @@ use rdpipe::{Error, Stream, StreamConfig};
 use tokio::io::AsyncWriteExt;
 
 use crate::support::{
-    ends::{self, Ends},
+    data_path::DataPath,
+    ends,
     pattern::{Pattern, own},
     pools::{CHUNK, FULL, POOL, fill, small},
     proxy::Proxy,
@@ -212,8 +213,8 @@ async fn sent(mut a: Stream, b: Stream) -> Result<Left> {
 }
 
 /// Each end has lost the connection to the other, with chunks unread and unsent.
-pub(crate) async fn dead<E: Ends>() -> Result<Left> {
-    let config = E::over(small(&StreamConfig::default()));
+pub(crate) async fn dead(over: DataPath) -> Result<Left> {
+    let config = over.config(small(&StreamConfig::default()));
     let (listener, key) = ends::listener(config.clone()).await?;
     let proxy = Proxy::start(listener.local_addr(), None);
     let (mut a, b) = ends::meet(listener, proxy.port(), &key, &config).await?;

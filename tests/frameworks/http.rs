@@ -1,6 +1,6 @@
 //! axum and hyper, with hyper's client.
 
-use std::{convert::Infallible, time::Duration};
+use std::convert::Infallible;
 
 use anyhow::{Result, ensure};
 use axum::{Router, extract::ConnectInfo, routing::get, serve::ListenerExt};
@@ -14,11 +14,11 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
-use rdpipe::{Error, Listener, PeerInfo, StreamConfig};
-use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
+use rdpipe::{Error, Listener, LiveStreams, PeerInfo, StreamConfig};
+use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{House, Watches};
-use crate::support::{ends::Ends, limits::limit};
+use crate::support::data_path::DataPath;
 
 /// The number of bytes of an answer: more than a pool.
 const BYTES: usize = 20 << 20;
@@ -26,8 +26,8 @@ const BYTES: usize = 20 << 20;
 type Client = (SendRequest<Empty<Bytes>>, JoinHandle<hyper::Result<()>>);
 
 /// Requests one after the other on one connection. The client ends it.
-pub(crate) async fn answers_end_without_an_error<E: Ends>(base: StreamConfig) -> Result<()> {
-    let house = House::open::<E>(base).await?;
+pub(crate) async fn answers_end_without_an_error(over: DataPath, base: StreamConfig) -> Result<()> {
+    let house = House::open(over, base).await?;
     let (mut requests, connection) = client(&house).await?;
     let watches = house.watches.clone();
     let (live, server) = (
@@ -40,16 +40,17 @@ pub(crate) async fn answers_end_without_an_error<E: Ends>(base: StreamConfig) ->
     }
     drop(requests);
     connection.await??;
-    timeout(limit(Duration::from_secs(60)), live.ended()).await?;
+    have_ended(live, &watches).await?;
     server.abort();
-    watches.check(2)
+    Ok(())
 }
 
 /// A client that asks for one answer and the end of the connection.
-pub(crate) async fn answers_without_keep_alive_end_without_an_error<E: Ends>(
+pub(crate) async fn answers_without_keep_alive_end_without_an_error(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let house = House::open::<E>(base).await?;
+    let house = House::open(over, base).await?;
     let (mut requests, connection) = client(&house).await?;
     let watches = house.watches.clone();
     let (live, server) = (
@@ -59,16 +60,17 @@ pub(crate) async fn answers_without_keep_alive_end_without_an_error<E: Ends>(
     let body = ask(&mut requests, "/", &[(header::CONNECTION, "close")]).await?;
     ensure!(body.len() == BYTES);
     connection.await??;
-    timeout(limit(Duration::from_secs(60)), live.ended()).await?;
+    have_ended(live, &watches).await?;
     server.abort();
-    watches.check(2)
+    Ok(())
 }
 
 /// A server that is told to end while a client is idle.
-pub(crate) async fn a_graceful_shutdown_ends_idle_clients<E: Ends>(
+pub(crate) async fn a_graceful_shutdown_ends_idle_clients(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let house = House::open::<E>(base).await?;
+    let house = House::open(over, base).await?;
     let (mut requests, connection) = client(&house).await?;
     let (live, watches) = (house.listener.live_streams(), house.watches.clone());
     let (tell, told) = oneshot::channel::<()>();
@@ -82,17 +84,17 @@ pub(crate) async fn a_graceful_shutdown_ends_idle_clients<E: Ends>(
     let _ = tell.send(());
     connection.await??;
     server.await??;
-    timeout(limit(Duration::from_secs(60)), live.ended()).await?;
-    watches.check(2)
+    have_ended(live, &watches).await
 }
 
 /// A handler panics before its answer.
-pub(crate) async fn a_panic_in_a_handler_is_an_error_at_the_client<E: Ends>(
+pub(crate) async fn a_panic_in_a_handler_is_an_error_at_the_client(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
     let mut base = base;
     base.on_drop = rdpipe::OnDrop::Fin;
-    let house = House::open::<E>(base).await?;
+    let house = House::open(over, base).await?;
     let (mut requests, connection) = client(&house).await?;
     let watches = house.watches.clone();
     let server = serve(house.listener, &watches);
@@ -109,10 +111,11 @@ pub(crate) async fn a_panic_in_a_handler_is_an_error_at_the_client<E: Ends>(
 }
 
 /// Both ends are hyper's, and both connection futures are checked.
-pub(crate) async fn a_server_of_hyper_ends_without_an_error<E: Ends>(
+pub(crate) async fn a_server_of_hyper_ends_without_an_error(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let house = House::open::<E>(base).await?;
+    let house = House::open(over, base).await?;
     let (mut requests, connection) = client(&house).await?;
     let stream = house
         .watches
@@ -127,12 +130,13 @@ pub(crate) async fn a_server_of_hyper_ends_without_an_error<E: Ends>(
     drop(requests);
     connection.await??;
     server.await??;
-    timeout(
-        limit(Duration::from_secs(60)),
-        house.listener.live_streams().ended(),
-    )
-    .await?;
-    house.watches.check(2)
+    have_ended(house.listener.live_streams(), &house.watches).await
+}
+
+/// Waits until no stream is live, and checks that the streams of both ends have ended without an error.
+async fn have_ended(live: LiveStreams, watches: &Watches) -> Result<()> {
+    live.ended().await;
+    watches.check(2)
 }
 
 fn app() -> Router {

@@ -15,13 +15,13 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Result, ensure};
 use rdpipe::{Builder, Error, Key, Listener, Stream, StreamConfig, Watch};
 
-use crate::support::ends::Ends;
+use crate::support::{data_path::DataPath, limits::generous};
 
 /// Makes a module with every test over one data path.
 macro_rules! over {
-    ($path:ident, $ends:ty) => {
-        mod $path {
-            promises! { over $ends:
+    ($module:ident, $path:ident) => {
+        mod $module {
+            promises! { over $path:
                 http::answers_end_without_an_error, http::answers_without_keep_alive_end_without_an_error,
                 http::a_graceful_shutdown_ends_idle_clients, http::a_panic_in_a_handler_is_an_error_at_the_client,
                 http::a_server_of_hyper_ends_without_an_error,
@@ -33,9 +33,9 @@ macro_rules! over {
     };
 }
 
-over!(tcp, crate::support::ends::Tcp);
+over!(tcp, Tcp);
 #[cfg(feature = "rdma")]
-over!(rdma, crate::support::ends::Rdma);
+over!(rdma, Rdma);
 
 /// A listener, a builder for its clients, and views of all streams of both ends.
 struct House {
@@ -49,8 +49,11 @@ struct House {
 struct Watches(Arc<Mutex<Vec<(&'static str, Watch)>>>);
 
 impl House {
-    async fn open<E: Ends>(base: StreamConfig) -> Result<Self> {
-        let builder = Builder::with_config(&Key::generate()?, E::over(base));
+    async fn open(over: DataPath, mut base: StreamConfig) -> Result<Self> {
+        // The tests are about ends, and a slow machine with many clients needs longer than the usual timeouts.
+        (base.handshake_timeout, base.connect_timeout) = (generous(), generous());
+        base.timeout = generous();
+        let builder = Builder::with_config(&Key::generate()?, over.config(base));
         Ok(Self {
             listener: builder.bind("127.0.0.1:0").await?,
             builder,

@@ -272,7 +272,7 @@ fn run([to, from]: [Sight; 2], options: [&str; 2]) -> Outcome {
             .then(|| text.contains("listening on port"))
     });
     let (port, patience) = if listens {
-        (receiver.port(), 3.0)
+        (receiver.port(), 10.0)
     } else {
         (crate::support::programs::free_port(), 0.1)
     };

@@ -30,6 +30,14 @@ fn many_clients_get_their_echo() {
 }
 
 #[test]
+fn messages_go_there_and_back() {
+    let Some(_machine) = machine() else { return };
+    for small_frames in ["0", "32"] {
+        RDMA.messages_go_there_and_back(small_frames);
+    }
+}
+
+#[test]
 fn an_http_body_is_streamed() {
     let Some(_machine) = machine() else { return };
     // The whole gibibyte takes minutes on an emulated processor.

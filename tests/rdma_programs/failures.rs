@@ -61,11 +61,11 @@ fn a_cut_control_connection_fails_both_ends() {
         for _ in 0..8 {
             input.write_all(&piece).expect("nothing is cut yet");
         }
-        proxy.plan(Plan {
+        proxy.plan_from_here(Plan {
             connection: Connection::Control,
             towards,
             // A few messages later: keepalives to the acceptor, credits to the dialer.
-            at: proxy.forwarded(Connection::Control, towards) + 100,
+            at: 100,
             act: Act::Cut,
         });
         let began = Instant::now();

@@ -9,7 +9,7 @@ use rdpipe::{Faults, StreamConfig};
 use crate::{
     promises::{order, pace},
     support::{
-        ends::{Flipped, Tcp},
+        data_path::DataPath,
         waiting::{generous, within},
     },
 };
@@ -38,11 +38,14 @@ fn red(outcome: Result<()>, cause: &str) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_skipped_credit_fails_a_promise() -> Result<()> {
-    let healthy = order::bytes_of_every_size_arrive_in_order::<Tcp>(with(|_| {}));
+    let healthy = order::bytes_of_every_size_arrive_in_order(DataPath::Tcp, with(|_| {}));
     within(generous(), "bytes_of_every_size_arrive_in_order", healthy).await?;
-    let body = order::bytes_of_every_size_arrive_in_order::<Tcp>(with(|faults| {
-        faults.skip_credits = true;
-    }));
+    let body = order::bytes_of_every_size_arrive_in_order(
+        DataPath::Tcp,
+        with(|faults| {
+            faults.skip_credits = true;
+        }),
+    );
     red(
         within(HANG, "bytes_of_every_size_arrive_in_order", body).await,
         "hangs",
@@ -54,11 +57,13 @@ async fn a_slot_reused_early_fails_a_promise() -> Result<()> {
     within(
         generous(),
         "a_slow_reader_loses_nothing",
-        pace::a_slow_reader_loses_nothing::<Tcp>(with(|_| {})),
+        pace::a_slow_reader_loses_nothing(DataPath::Tcp, with(|_| {})),
     )
     .await?;
-    let body =
-        pace::a_slow_reader_loses_nothing::<Tcp>(with(|faults| faults.reuse_slots_early = true));
+    let body = pace::a_slow_reader_loses_nothing(
+        DataPath::Tcp,
+        with(|faults| faults.reuse_slots_early = true),
+    );
     red(
         within(generous(), "a_slow_reader_loses_nothing", body).await,
         "a slot that was not granted",
@@ -67,11 +72,14 @@ async fn a_slot_reused_early_fails_a_promise() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unchecked_digest_fails_a_promise() -> Result<()> {
-    let damaged = order::a_reader_never_gets_a_wrong_byte::<Flipped>(with(|_| {}));
+    let damaged = order::a_reader_never_gets_a_wrong_byte(DataPath::FlippedTcp, with(|_| {}));
     within(generous(), "a_reader_never_gets_a_wrong_byte", damaged).await?;
-    let body = order::a_reader_never_gets_a_wrong_byte::<Flipped>(with(|faults| {
-        faults.ignore_digest = true;
-    }));
+    let body = order::a_reader_never_gets_a_wrong_byte(
+        DataPath::FlippedTcp,
+        with(|faults| {
+            faults.ignore_digest = true;
+        }),
+    );
     let outcome = within(generous(), "a_reader_never_gets_a_wrong_byte", body).await;
     red(outcome, "is not the one that was written")
 }

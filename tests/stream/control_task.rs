@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use crate::support::{
-    ends::{Ends, Tcp},
+    data_path::DataPath,
     pattern::own,
     waiting::{generous, within},
 };
@@ -19,7 +19,7 @@ use crate::support::{
 async fn pair(control: &Handle) -> Result<(Stream, Stream)> {
     let mut config = StreamConfig::default();
     config.control_runtime = Some(control.clone());
-    Tcp::pair(config, StreamConfig::default()).await
+    DataPath::Tcp.pair(config, StreamConfig::default()).await
 }
 
 /// Checks that reads and writes, also those that wait already, fail because the control task ended. `end` ends the task.
@@ -95,7 +95,7 @@ async fn a_timeout_without_end_works() -> Result<()> {
         config.timeout = Duration::MAX;
         config.connect_timeout = Duration::MAX;
         config.handshake_timeout = Duration::MAX;
-        let (mut a, mut b) = Tcp::pair(config.clone(), config).await?;
+        let (mut a, mut b) = DataPath::Tcp.pair(config.clone(), config).await?;
         a.write_all(b"hello").await?;
         let reading = async {
             let mut read = String::new();

@@ -25,7 +25,8 @@ use tokio::{
 };
 
 use crate::support::{
-    limits::{generous, limit, patience},
+    PROTOCOL_VERSION,
+    limits::{generous, patience},
     proxy::Proxy,
     waiting::until,
 };
@@ -33,6 +34,12 @@ use crate::support::{
 fn builder() -> Result<Builder> {
     let builder = Stream::builder(&Key::generate()?);
     Ok(builder.transport(TransportPolicy::Tcp))
+}
+
+/// Connects to the listener, and moves bytes over the new stream.
+async fn connect(builder: &Builder, listener: &Listener) -> Result<()> {
+    let dialing = builder.connect(listener.local_addr());
+    exchange(tokio::try_join!(dialing, listener.accept())?).await
 }
 
 /// Sends a few bytes both ways, and ends the stream.
@@ -92,7 +99,7 @@ async fn the_time_limit_of_connect_holds_at_a_silent_port() -> Result<()> {
     Ok(())
 }
 
-/// Returns an address at which nobody listens.
+/// Returns an address at which no socket listens.
 async fn closed_port() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0").await?.local_addr()?)
 }
@@ -248,11 +255,7 @@ async fn the_port_is_free_after_close() -> Result<()> {
         let listener = builder.bind(address).await;
         let listener = listener.with_context(|| format!("round {number}"))?;
         if number % 100 == 0 {
-            exchange(tokio::try_join!(
-                builder.connect(address),
-                listener.accept()
-            )?)
-            .await?;
+            connect(&builder, &listener).await?;
         }
         listener.close().await;
     }
@@ -284,7 +287,7 @@ async fn live_streams_finish_after_close() -> Result<()> {
     Ok(())
 }
 
-/// A socket that somebody else has opened, as systemd does, and its descriptor.
+/// A listening socket that was opened elsewhere, as by systemd.
 #[tokio::test]
 async fn a_socket_that_listens_already_is_taken() -> Result<()> {
     let builder = builder()?;
@@ -296,11 +299,7 @@ async fn a_socket_that_listens_already_is_taken() -> Result<()> {
         sockopt::socket_acceptconn(&listener)?,
         "no listening socket"
     );
-    exchange(tokio::try_join!(
-        builder.connect(address),
-        listener.accept()
-    )?)
-    .await
+    connect(&builder, &listener).await
 }
 
 /// A port with many keys: every stream has the id of its key. A key that is removed opens no stream, and those of others go
@@ -339,11 +338,7 @@ async fn many_keys_share_one_port() -> Result<()> {
         exchange(pair).await?;
     }
     let builder = Stream::builder(&made[2]).transport(TransportPolicy::Tcp);
-    exchange(tokio::try_join!(
-        builder.connect(address),
-        listener.accept()
-    )?)
-    .await
+    connect(&builder, &listener).await
 }
 
 /// What a listener answers to an id that it does not know is what it answers to a message that does not verify.
@@ -354,7 +349,7 @@ async fn an_unknown_id_gets_the_answer_to_a_wrong_key() -> Result<()> {
     let mut answers = Vec::new();
     for id in [key.id().to_string(), Key::generate()?.id().to_string()] {
         let id = data_encoding::HEXLOWER.decode(id.as_bytes())?;
-        let opening = [&b"RDPIPE\x04C"[..], &id, &[7; 48]].concat();
+        let opening = [b"RDPIPE", &[PROTOCOL_VERSION, b'C'][..], &id, &[7; 48]].concat();
         let mut socket = TcpStream::connect(listener.local_addr()).await?;
         socket.write_all(&opening).await?;
         socket.shutdown().await?;
@@ -363,7 +358,8 @@ async fn an_unknown_id_gets_the_answer_to_a_wrong_key() -> Result<()> {
         answers.push(answer);
     }
     ensure!(
-        answers[0] == b"RDPIPE\x04K" && answers[0] == answers[1],
+        answers[0] == [&b"RDPIPE"[..], &[PROTOCOL_VERSION, b'K']].concat()
+            && answers[0] == answers[1],
         "{answers:?}"
     );
     Ok(())
@@ -376,7 +372,7 @@ async fn a_stream_that_was_not_accepted_is_an_error_at_its_dialer() -> Result<()
     let listener = builder.bind("127.0.0.1:0").await?;
     let mut dialed = builder.connect(listener.local_addr()).await?;
     listener.close().await;
-    match timeout(limit(Duration::from_secs(60)), dialed.read(&mut [0])).await? {
+    match timeout(generous(), dialed.read(&mut [0])).await? {
         Err(_) => Ok(()),
         Ok(count) => bail!("read {count}"),
     }

@@ -6,10 +6,7 @@ use std::time::Duration;
 use rdpipe::{Error, HandshakeFault, Key, Listener, RdmaStream, StreamConfig, TransportPolicy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{
-    ends::{Ends, Rdma, Tcp},
-    skip,
-};
+use crate::support::{data_path::DataPath, skip};
 #[cfg(feature = "fault-injection")]
 use crate::support::{
     pattern::{Pattern, own},
@@ -19,7 +16,7 @@ use crate::support::{
 #[tokio::test]
 async fn a_stream_over_tcp_is_returned_unharmed() {
     let config = StreamConfig::default;
-    let (mut dialer, acceptor) = Tcp::pair(config(), config()).await.unwrap();
+    let (mut dialer, acceptor) = DataPath::Tcp.pair(config(), config()).await.unwrap();
     let not = RdmaStream::try_from(acceptor).unwrap_err();
     assert!(
         not.to_string().starts_with("the data would go over TCP: "),
@@ -87,11 +84,11 @@ async fn a_dialer_that_requires_rdma_never_gets_tcp() {
 
 #[tokio::test]
 async fn bytes_copied_into_an_rdma_stream_come_out() {
-    if let Some(why) = Rdma::missing() {
+    if let Some(why) = DataPath::Rdma.missing() {
         return skip(&why);
     }
     let config = StreamConfig::default;
-    let (dialer, acceptor) = Rdma::pair(config(), config()).await.unwrap();
+    let (dialer, acceptor) = DataPath::Rdma.pair(config(), config()).await.unwrap();
     let mut dialer = RdmaStream::try_from(dialer).unwrap();
     let mut acceptor = RdmaStream::try_from(acceptor).unwrap();
     let input = vec![7; 3_000_000];
@@ -120,7 +117,9 @@ async fn losing_completions(at_dialer: bool) -> (rdpipe::Stream, rdpipe::Stream)
         config.faults.lose_completions = loses;
         config
     };
-    let ends = Rdma::pair(config(at_dialer), config(!at_dialer)).await;
+    let ends = DataPath::Rdma
+        .pair(config(at_dialer), config(!at_dialer))
+        .await;
     ends.unwrap()
 }
 
@@ -128,7 +127,7 @@ async fn losing_completions(at_dialer: bool) -> (rdpipe::Stream, rdpipe::Stream)
 #[cfg(feature = "fault-injection")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_that_reports_no_arrivals_is_replaced() {
-    if let Some(why) = Rdma::missing() {
+    if let Some(why) = DataPath::Rdma.missing() {
         return skip(&why);
     }
     within(generous(), "a link that reports nothing", async {
@@ -155,7 +154,7 @@ async fn a_link_that_reports_no_arrivals_is_replaced() {
 #[cfg(feature = "fault-injection")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_device_that_completes_no_write_fails_both_ends() {
-    if let Some(why) = Rdma::missing() {
+    if let Some(why) = DataPath::Rdma.missing() {
         return skip(&why);
     }
     within(generous(), "a device that completes nothing", async {

@@ -15,7 +15,7 @@ use crate::{
         pattern::{Pattern, own},
         proxy::{Act, Connection, Plan, Proxy, Towards},
         random::{Random, seed},
-        waiting::{generous, limit, patience, together, until, within},
+        waiting::{generous, limit, patience, soon, together, until, within},
     },
 };
 
@@ -34,7 +34,7 @@ fn config(timeout: Duration) -> StreamConfig {
     config
 }
 
-/// The time within which both ends report that nothing arrives.
+/// The time within which both ends of an idle machine report that nothing arrives.
 fn promised(timeout: Duration) -> Duration {
     timeout * 5 / 4 + Duration::from_secs(2)
 }
@@ -86,11 +86,10 @@ async fn holes(
 }
 
 /// Does what is planned to a busy stream, and returns the errors of both ends.
-async fn hole(mut plan: Plan) -> Result<[Error; 3]> {
+async fn hole(plan: Plan) -> Result<[Error; 3]> {
     let config = config(patience(Duration::from_secs(1)));
     let (dialer, acceptor, proxy) = through_a_proxy(&config).await?;
-    plan.at += proxy.forwarded(plan.connection, plan.towards);
-    proxy.plan(plan);
+    proxy.plan_from_here(plan);
     let (from, to) = match plan.towards {
         Towards::Acceptor => (dialer, acceptor),
         Towards::Dialer => (acceptor, dialer),
@@ -101,7 +100,7 @@ async fn hole(mut plan: Plan) -> Result<[Error; 3]> {
         Ok(())
     })
     .await?;
-    let most = limit(promised(config.timeout));
+    let most = limit(promised(config.timeout)) + soon();
     within(most, "a stream with a hole", async { ends.await? }).await
 }
 
@@ -132,15 +131,16 @@ async fn a_lost_message_of_an_idle_stream_fails_both_ends() -> Result<()> {
     let (mut dialer, mut acceptor, proxy) = through_a_proxy(&config).await?;
     Pattern::new(65).write(&mut dialer, 0..1000).await?;
     Pattern::new(65).read(&mut acceptor, 0..1000).await?;
-    proxy.plan(Plan {
+    proxy.plan_from_here(Plan {
         connection: Connection::Data,
         towards: Towards::Acceptor,
-        at: proxy.forwarded(Connection::Data, Towards::Acceptor),
+        at: 0,
         act: Act::Swallow,
     });
     Pattern::new(65).write(&mut dialer, 1000..1500).await?;
     dialer.flush().await?;
-    let errors = within(limit(promised(config.timeout)), "the loss", async {
+    let most = limit(promised(config.timeout)) + soon();
+    let errors = within(most, "the loss", async {
         let (mut here, mut there) = ([0], [0]);
         let (here, there) = tokio::join!(dialer.read(&mut here), acceptor.read(&mut there));
         let failed = |read: std::io::Result<usize>| own(&read.expect_err("a message was lost"));
@@ -162,10 +162,10 @@ async fn slowly(bytes: u64, timeout: Duration) -> Result<()> {
     let (listener, key) = ends::listener(config.clone()).await?;
     let proxy = Proxy::start(listener.local_addr(), None);
     let (mut dialer, mut acceptor) = ends::meet(listener, proxy.port(), &key, &config).await?;
-    proxy.plan(Plan {
+    proxy.plan_from_here(Plan {
         connection: Connection::Data,
         towards: Towards::Acceptor,
-        at: proxy.forwarded(Connection::Data, Towards::Acceptor),
+        at: 0,
         act: Act::Slow(RATE),
     });
     let writing = async move {

@@ -8,16 +8,20 @@ use std::{
     },
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use rdpipe::{Key, Stream, TransportPolicy};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time::timeout,
+};
 use tracing::{
-    Event, Metadata, Subscriber,
+    Dispatch, Event, Metadata, Subscriber,
     field::{Field, Visit},
     span,
+    subscriber::DefaultGuard,
 };
 
-use crate::support::waiting::until;
+use crate::support::{limits::generous, waiting::until};
 
 /// A subscriber that keeps spans and events of this crate as lines of text.
 #[derive(Clone, Default)]
@@ -53,6 +57,12 @@ impl Kept {
         lines
             .iter()
             .any(|line| parts.iter().all(|part| line.contains(part)))
+    }
+
+    /// Waits for a line that contains all `parts`.
+    async fn soon_has(&self, parts: &[&str]) -> Result<()> {
+        let kept = timeout(generous(), until(|| self.has(parts))).await;
+        kept.with_context(|| format!("{parts:?} in {:#?}", self.lines()))
     }
 }
 
@@ -97,10 +107,20 @@ impl Subscriber for Kept {
     }
 }
 
+/// Keeps what this thread reports, until the guards are dropped.
+///
+/// While there is only one subscriber, `tracing` asks the thread that comes to a place in the code first whether anybody wants
+/// its events, and remembers the answer. The threads of other tests want none. So there is a second subscriber.
+fn collect() -> (Kept, (DefaultGuard, Dispatch)) {
+    let kept = Kept::default();
+    let second = Dispatch::new(Kept::default());
+    let guard = tracing::subscriber::set_default(kept.clone());
+    (kept, (guard, second))
+}
+
 #[tokio::test]
 async fn a_stream_has_a_span_and_tells_how_it_ends() -> Result<()> {
-    let kept = Kept::default();
-    let _kept = tracing::subscriber::set_default(kept.clone());
+    let (kept, _guards) = collect();
     let key = Key::generate()?;
     let builder = Stream::builder(&key).transport(TransportPolicy::Tcp);
     let listener = builder.bind("127.0.0.1:0").await?;
@@ -122,36 +142,30 @@ async fn a_stream_has_a_span_and_tells_how_it_ends() -> Result<()> {
     dialed.abort("the disk is full");
     drop(dialed);
     ensure!(accepted.read(&mut [0]).await.is_err());
-    until(|| {
-        kept.has(&[
-            "event in Some",
-            "ended with an error",
-            "the disk is full",
-            "bytes_sent=8",
-        ])
-    })
-    .await;
-    until(|| {
-        kept.has(&[
-            "event in Some",
-            "ended with an error",
-            "gave up",
-            "bytes_received=8",
-        ])
-    })
-    .await;
-    Ok(())
+    kept.soon_has(&[
+        "event in Some",
+        "ended with an error",
+        "the disk is full",
+        "bytes_sent=8",
+    ])
+    .await?;
+    kept.soon_has(&[
+        "event in Some",
+        "ended with an error",
+        "gave up",
+        "bytes_received=8",
+    ])
+    .await
 }
 
 #[tokio::test]
 async fn a_connection_that_is_no_stream_is_reported() -> Result<()> {
-    let kept = Kept::default();
-    let _kept = tracing::subscriber::set_default(kept.clone());
+    let (kept, _guards) = collect();
     let listener = Stream::builder(&Key::generate()?)
         .bind("127.0.0.1:0")
         .await?;
     let stranger = Stream::builder(&Key::generate()?);
     ensure!(stranger.connect(listener.local_addr()).await.is_err());
-    until(|| kept.has(&["a connection that is no stream", "the keys do not match"])).await;
-    Ok(())
+    kept.soon_has(&["a connection that is no stream", "the keys do not match"])
+        .await
 }

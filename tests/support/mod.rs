@@ -11,6 +11,7 @@
 mod promises;
 
 pub(crate) mod allocations;
+pub(crate) mod data_path;
 pub(crate) mod ends;
 pub(crate) mod fault_proxy;
 pub(crate) mod limits;
@@ -25,6 +26,9 @@ pub(crate) mod relay;
 pub(crate) mod states;
 pub(crate) mod waiting;
 pub(crate) mod wakes;
+
+/// The version of the protocol, of which the tests speak the first messages themselves.
+pub(crate) const PROTOCOL_VERSION: u8 = 5;
 
 /// Returns true if the long tests run too, as with `scripts/test --full`.
 pub(crate) fn is_full() -> bool {

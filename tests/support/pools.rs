@@ -3,7 +3,7 @@
 use anyhow::Result;
 use rdpipe::{Stream, StreamConfig};
 
-use super::{ends::Ends, pattern::Pattern, waiting::until};
+use super::{data_path::DataPath, pattern::Pattern, waiting::until};
 
 /// The payload of a chunk in most promises, in bytes: small, so that the pools are soon full.
 pub(crate) const CHUNK: u64 = 64 << 10;
@@ -23,8 +23,8 @@ pub(crate) fn small(base: &StreamConfig) -> StreamConfig {
 }
 
 /// Returns two connected ends with small pools.
-pub(crate) async fn pair<E: Ends>(base: &StreamConfig) -> Result<(Stream, Stream)> {
-    E::pair(small(base), small(base)).await
+pub(crate) async fn pair(over: DataPath, base: &StreamConfig) -> Result<(Stream, Stream)> {
+    over.pair(small(base), small(base)).await
 }
 
 /// The bytes that fit between two ends while the second does not read: its pool, and the chunk that waits for

@@ -1,15 +1,16 @@
-//! A macro that makes tests over one data path of promises that are generic over it.
+//! A macro that makes tests over one data path of promises that hold over every one.
 
-/// Makes a test over `$ends` of every `noun::promise`, where `noun` is a module beside the one that uses the macro.
+/// Makes a test over `DataPath::$path` of every `noun::promise`, where `noun` is a module beside the one that uses the macro.
 macro_rules! promises {
-    (over $ends:ty: $($noun:ident::$promise:ident),* $(,)?) => { $(
+    (over $path:ident: $($noun:ident::$promise:ident),* $(,)?) => { $(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $promise() -> anyhow::Result<()> {
-            if let Some(why) = <$ends as crate::support::ends::Ends>::missing() {
+            let over = crate::support::data_path::DataPath::$path;
+            if let Some(why) = over.missing() {
                 crate::support::skip(&why);
                 return Ok(());
             }
-            let body = super::$noun::$promise::<$ends>(rdpipe::StreamConfig::default());
+            let body = super::$noun::$promise(over, rdpipe::StreamConfig::default());
             crate::support::waiting::within(crate::support::waiting::generous(), stringify!($promise), body).await
         }
     )* };

@@ -66,6 +66,15 @@ struct State {
     connections: Vec<Carried>,
 }
 
+impl State {
+    /// Returns the number of bytes that the first connection of this kind has carried so far.
+    fn forwarded(&self, connection: Connection, towards: Towards) -> u64 {
+        let mut all = self.connections.iter();
+        let first = all.find(|it| it.connection == connection);
+        first.map_or(0, |it| it.forwarded[towards as usize])
+    }
+}
+
 /// What one connection has carried so far.
 struct Carried {
     connection: Connection,
@@ -113,6 +122,16 @@ impl Proxy {
         self.relay.port()
     }
 
+    /// Replaces the planned harm. Its byte counts from what has been forwarded so far: no byte passes in between.
+    pub(crate) fn plan_from_here(&self, plan: Plan) {
+        let mut state = self.shared.state();
+        let forwarded = state.forwarded(plan.connection, plan.towards);
+        state.plan = Some(Plan {
+            at: forwarded + plan.at,
+            ..plan
+        });
+    }
+
     /// Replaces the planned harm.
     pub(crate) fn plan(&self, plan: Plan) {
         self.shared.state().plan = Some(plan);
@@ -126,14 +145,6 @@ impl Proxy {
     /// Returns the number of connections that were opened so far.
     pub(crate) fn connections(&self) -> usize {
         self.shared.state().connections.len()
-    }
-
-    /// Returns the number of bytes that the first connection of this kind has carried so far.
-    pub(crate) fn forwarded(&self, connection: Connection, towards: Towards) -> u64 {
-        let state = self.shared.state();
-        let mut all = state.connections.iter();
-        let first = all.find(|it| it.connection == connection);
-        first.map_or(0, |it| it.forwarded[towards as usize])
     }
 
     /// Returns the first bytes that the dialer sent on the first connection of this kind.

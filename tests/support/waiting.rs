@@ -1,6 +1,11 @@
 //! Waits with a time limit.
 
-use std::{future::Future, time::Duration};
+use std::{
+    fs,
+    future::Future,
+    sync::mpsc::{self, RecvTimeoutError},
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use tokio::{
@@ -8,7 +13,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-pub(crate) use super::limits::{generous, limit, patience};
+pub(crate) use super::limits::{generous, limit, patience, soon};
 
 /// Returns the outcome of `body`. If `body` takes longer than `limit`, the test fails with `name` in its message.
 pub(crate) async fn within<T>(
@@ -16,10 +21,42 @@ pub(crate) async fn within<T>(
     name: &str,
     body: impl Future<Output = Result<T>>,
 ) -> Result<T> {
+    let _watchdog = Watchdog::start(limit + BLOCKED, name);
     let ended = timeout(limit, body).await;
     ended
         .with_context(|| format!("{name} hangs: nothing came of it in {limit:?}"))?
         .context(name.to_owned())
+}
+
+/// The time after its limit that a test has to end, before its process is aborted.
+const BLOCKED: Duration = Duration::from_secs(30);
+
+/// A thread that aborts the process after a time, unless this value is dropped before. A timeout of tokio has no effect if a test
+/// blocks all threads of its runtime. Before it aborts, the thread prints where in the kernel each thread waits.
+struct Watchdog(#[allow(dead_code, reason = "its drop is the signal")] mpsc::Sender<()>);
+
+impl Watchdog {
+    fn start(limit: Duration, name: &str) -> Self {
+        let (test, ended) = mpsc::channel();
+        let name = name.to_owned();
+        std::thread::spawn(move || {
+            if ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("{name} blocks its threads: it has not ended after {limit:?}");
+                for thread in fs::read_dir("/proc/self/task")
+                    .into_iter()
+                    .flatten()
+                    .flatten()
+                {
+                    let [thread_name, waits, stack] = ["comm", "wchan", "stack"].map(|file| {
+                        fs::read_to_string(thread.path().join(file)).unwrap_or_default()
+                    });
+                    eprintln!("{} in {waits}\n{stack}", thread_name.trim());
+                }
+                std::process::abort();
+            }
+        });
+        Self(test)
+    }
 }
 
 /// Calls `seen` every millisecond until it returns true. The limit of the test ends a wait that never succeeds.

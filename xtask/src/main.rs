@@ -21,6 +21,7 @@ use std::{
 const USAGE: &str = "\
 usage: cargo run --locked -p xtask -- COMMAND
   count LOG                     the tests of a log of `cargo test`: passed, failed, skipped
+  failed LOG                    the names of the failed tests, if nothing else failed
   msrv PACKAGE                  from `cargo metadata` on stdin: no dependency needs a newer Rust than PACKAGE promises
   block PAGE LANGUAGE NUMBER    that fenced block of a page
   without-package NAME          the lock file on stdin, without that package
@@ -32,7 +33,7 @@ usage: cargo run --locked -p xtask -- COMMAND
   calc EXPRESSION               numbers and + - * / with spaces between them
   figures WHAT more|less CONTENDER FILE COLUMN EXPRESSION
                                 lines for `ratios`; `v` in EXPRESSION is the number in the column
-  calls FILE                    the system calls that perf or strace counted
+  calls FILE                    the system calls that perf or strace counted, without reads of the clock
   verdict WHAT VALUE RELATION WANTED
   manual --prefix DIR           writes man pages and shell completions below DIR (with --features manual)";
 
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
 fn run(words: &[&str]) -> Result<String, String> {
     match words {
         ["count", log] => Ok(tally::count(&read(log)?).to_string()),
+        ["failed", log] => Ok(tally::failed(&read(log)?)?.join("\n") + "\n"),
         ["msrv", package] => msrv::check(&stdin()?, package),
         ["block", name, language, number] => {
             let number = number.parse().map_err(|_| USAGE)?;

@@ -36,6 +36,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "Connect to HOST for the data at these addresses only",
     ),
     row("bind", None, Some("ADDR"), "Listen on this address only"),
+    row(
+        "busy-poll",
+        None,
+        Some("US"),
+        "Poll this many microseconds for a small message before waiting for an event",
+    ),
     row("chunk", None, Some("SIZE"), "Set the size of a chunk"),
     row(
         "connect-timeout",

@@ -1,5 +1,7 @@
 //! The options that choose among RDMA devices and mark their packets.
 
+use std::time::Duration;
+
 use clap::{
     Args,
     builder::{NonEmptyStringValueParser, RangedU64ValueParser},
@@ -38,6 +40,11 @@ pub(crate) struct RdmaOptions {
     /// Use this row of the port's partition key table; on InfiniBand both ends must be in the partition [default: 0]
     #[arg(long, help_heading = HEADING, value_name = "N")]
     pub(crate) pkey_index: Option<u16>,
+
+    /// Poll this many microseconds for a small message before waiting for an event, up to 10000; 0 saves processor time
+    /// [default: up to 50, up to 1000 on a slow machine, while that finds messages]
+    #[arg(long, help_heading = HEADING, value_name = "US", value_parser = RangedU64ValueParser::<u32>::new().range(..=10_000))]
+    pub(crate) busy_poll: Option<u32>,
 }
 
 impl RdmaOptions {
@@ -51,6 +58,9 @@ impl RdmaOptions {
             traffic_class: self.traffic_class.unwrap_or(default.traffic_class),
             service_level: self.service_level.unwrap_or(default.service_level),
             pkey_index: self.pkey_index.unwrap_or(default.pkey_index),
+            busy_poll: self
+                .busy_poll
+                .map(|time| Duration::from_micros(time.into())),
             ..default
         }
     }
@@ -70,7 +80,7 @@ mod tests {
 
     #[test]
     fn every_option_reaches_the_configuration() {
-        let options = "--device mlx5_1 --ib-port 2 --gid-index 3 --traffic-class 104 --service-level 15 --pkey-index 300";
+        let options = "--device mlx5_1 --ib-port 2 --gid-index 3 --traffic-class 104 --service-level 15 --pkey-index 300 --busy-poll 20";
         let line = format!("rdrecv 1 key {options}");
         let args = RdrecvArgs::try_parse_from(line.split_whitespace()).unwrap();
         for rdma in [rdsend(options).unwrap(), args.stream_config().rdma] {
@@ -78,6 +88,7 @@ mod tests {
             assert_eq!((rdma.port, rdma.gid_index), (Some(2), Some(3)));
             assert_eq!((rdma.traffic_class, rdma.service_level), (104, 15));
             assert_eq!(rdma.pkey_index, 300);
+            assert_eq!(rdma.busy_poll, Some(Duration::from_micros(20)));
         }
     }
 
@@ -87,6 +98,7 @@ mod tests {
         assert_eq!((rdma.device, rdma.port, rdma.gid_index), (None, None, None));
         assert_eq!((rdma.traffic_class, rdma.service_level), (0, 0));
         assert_eq!(rdma.pkey_index, 0);
+        assert_eq!(rdma.busy_poll, None);
     }
 
     #[test]
@@ -100,6 +112,7 @@ mod tests {
             "--traffic-class 256",
             "--service-level 16",
             "--pkey-index 65536",
+            "--busy-poll 10001",
         ] {
             assert_eq!(rdsend(line).unwrap_err().exit_code(), 2, "{line}");
         }

@@ -72,7 +72,7 @@ async fn listen(args: &RdcatArgs, run: &mut Run) -> anyhow::Result<Stream> {
     Ok(stream)
 }
 
-/// Aborts the streams of peers that have connected in the meantime, with a reason, and stops listening.
+/// Aborts the streams of peers that have connected in the meantime, with a reason.
 fn turn_others_away(listener: &Listener) {
     while let Some(arrival) = listener.accept_or_mismatch().now_or_never() {
         match arrival {

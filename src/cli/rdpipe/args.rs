@@ -141,6 +141,7 @@ impl HostOptions {
             traffic_class: config.rdma.traffic_class,
             service_level: config.rdma.service_level,
             pkey_index: config.rdma.pkey_index,
+            busy_poll_us: rdma.busy_poll,
         }
     }
 

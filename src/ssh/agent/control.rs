@@ -13,13 +13,13 @@ use tokio::{
 use tokio_util::codec::{Decoder, FramedRead, FramedWrite};
 use zeroize::Zeroize;
 
-use crate::ssh::{
-    protocol::{
+use crate::{
+    running_time::within_running_time,
+    ssh::protocol::{
         AgentHello, FromAgent, MessageError, Order, ToAgent, VERSION, decode, encode,
         frames::{FrameCodec, codec},
         greeting, parse_greeting,
     },
-    silence::unless_silent,
 };
 
 /// How long the agent waits for the controller's greeting and order. The controller sends both at once, so this
@@ -86,9 +86,9 @@ impl<R: AsyncRead + Unpin> ControlReader<R> {
             let silence = self.silence;
             let frame = match self.buffered() {
                 Some(frame) => Some(frame),
-                None => unless_silent(silence, self.frames.next())
+                None => within_running_time(silence, self.frames.next())
                     .await
-                    .map_err(|_| ControllerError::Silent(silence))?,
+                    .ok_or(ControllerError::Silent(silence))?,
             };
             match parse(frame)? {
                 ToAgent::Ping => self.outbox.send(FromAgent::Pong),

@@ -8,7 +8,7 @@ use super::control::Outbox;
 use crate::{
     Error, Listener, RdmaConfig, Stream, StreamConfig, reach,
     ssh::{
-        edge::{EdgePlan, describe_link},
+        edge::EdgePlan,
         protocol::{EdgeDirection, EdgeId, FromAgent, StreamOrder},
     },
 };
@@ -27,8 +27,9 @@ pub(super) enum EdgeRequest {
     },
 }
 
-/// Carries out the controller's requests until the edge is connected, and reports the connection to the controller.
-/// The stream belongs to the current runtime.
+/// Carries out the controller's requests until the edge is connected. The stream belongs to the current runtime.
+///
+/// The caller reports the connection, when it has the stream: what the controller sends after that report finds it.
 ///
 /// # Errors
 ///
@@ -45,7 +46,7 @@ pub(super) async fn establish(
     outbox: Outbox,
 ) -> Result<Stream, String> {
     let mut listener = None;
-    let stream = loop {
+    loop {
         tokio::select! {
             Some(request) = requests.recv() => match request {
                 EdgeRequest::Listen => {
@@ -56,21 +57,18 @@ pub(super) async fn establish(
                 }
                 EdgeRequest::Dial { addresses, port } => {
                     match plan.dial(&addresses, port).await? {
-                        Ok(stream) => break stream,
+                        Ok(stream) => return Ok(stream),
                         Err(tried) => outbox.send(FromAgent::Unreachable { edge: id, tried }),
                     }
                 }
             },
             accepted = accept(listener.as_ref()) => match accepted {
-                Ok(stream) => break stream,
+                Ok(stream) => return Ok(stream),
                 Err(error) if reach::is_final(&error) => return Err(plan.unconnected(error)),
                 Err(error) => tracing::debug!(%error, "a connection ended before it was a stream"),
             },
         }
-    };
-    let link = describe_link(&stream);
-    outbox.send(FromAgent::Connected { edge: id, link });
-    Ok(stream)
+    }
 }
 
 /// Returns the configuration of the stream of an edge.
@@ -98,6 +96,9 @@ pub(super) fn config(
             traffic_class: order.traffic_class,
             service_level: order.service_level,
             pkey_index: order.pkey_index,
+            busy_poll: order
+                .busy_poll_us
+                .map(|time| Duration::from_micros(time.into())),
             ..default.rdma
         },
         direction: direction.into(),

@@ -127,6 +127,8 @@ pub(crate) struct StreamOrder {
     pub(crate) service_level: u8,
     /// `--pkey-index`.
     pub(crate) pkey_index: u16,
+    /// `--busy-poll`, in microseconds.
+    pub(crate) busy_poll_us: Option<u32>,
 }
 
 #[cfg(any(test, fuzzing))]
@@ -145,6 +147,7 @@ impl StreamOrder {
             traffic_class: 0,
             service_level: 0,
             pkey_index: 0,
+            busy_poll_us: None,
         }
     }
 }

@@ -12,6 +12,7 @@ use super::negotiate::{DataCarrier, Negotiated};
 use crate::{
     Error, StreamConfig,
     config::LONGEST_LIMIT,
+    faults,
     transport::{
         control::{
             codec::Control,
@@ -184,10 +185,10 @@ fn share<D: DataPath>(
     seeds: [u64; 2],
     config: &StreamConfig,
 ) -> Arc<Shared<D>> {
-    let receiver = |path| SharedRecvLane::new(path, depth, seeds[1], faults(config));
+    let receiver = |path| SharedRecvLane::new(path, depth, seeds[1], faults::of(config));
     Arc::new(Shared {
         state: Arc::clone(state),
-        send_lane: send.map(|path| SharedSendLane::new(path, seeds[0], faults(config))),
+        send_lane: send.map(|path| SharedSendLane::new(path, seeds[0], faults::of(config))),
         recv_lane: receive.map(receiver),
         attended: AtomicWaker::new(),
     })
@@ -240,14 +241,4 @@ pub(crate) fn share_without_tasks(
 pub(crate) fn share_without_lanes() -> Arc<Shared<Rdma>> {
     let state = State::new("the peer".to_owned(), crate::Direction::Both, 2);
     share::<Rdma>(&state, (None, None), 4, [1, 2], &StreamConfig::default())
-}
-
-#[cfg(feature = "fault-injection")]
-fn faults(config: &StreamConfig) -> crate::faults::Faults {
-    config.faults
-}
-
-#[cfg(not(feature = "fault-injection"))]
-fn faults(_config: &StreamConfig) -> crate::faults::Faults {
-    crate::faults::Faults::default()
 }

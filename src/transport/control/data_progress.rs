@@ -93,6 +93,19 @@ impl From<Stall> for Fault {
 }
 
 impl DataProgress {
+    /// Records that at least `bytes` in all have been sent: of two ways to the peer one may be ahead.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn raise_sent(&self, bytes: u64) {
+        self.sent.fetch_max(bytes, Relaxed);
+    }
+
+    /// Returns the number of bytes that have arrived at this end and, as far as is known, at the peer.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn arrived_at_both(&self) -> u64 {
+        let there = self.peer_received.load(Relaxed);
+        self.received().saturating_add(there)
+    }
+
     /// Records that `bytes` in all have been sent.
     pub(crate) fn set_sent(&self, bytes: u64) {
         self.sent.store(bytes, Relaxed);

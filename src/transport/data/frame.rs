@@ -37,7 +37,7 @@
 use twox_hash::XxHash3_64;
 
 /// The version of everything that crosses the network: preamble, handshake, messages and frames.
-pub(crate) const PROTOCOL_VERSION: u8 = 4;
+pub(crate) const PROTOCOL_VERSION: u8 = 5;
 
 /// The size of a header, in bytes.
 ///
@@ -412,6 +412,16 @@ mod tests {
         for drawn in drawn {
             let version = drawn.split(' ').next().unwrap();
             assert_eq!(version, PROTOCOL_VERSION.to_string());
+        }
+    }
+
+    /// Inputs of another version are refused at their first bytes, and the fuzzer learns nothing from them.
+    #[test]
+    fn the_seeds_of_the_handshake_have_this_version() {
+        let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds/handshake");
+        for name in ["control", "data"] {
+            let seed = std::fs::read(format!("{seeds}/{name}")).unwrap();
+            assert_eq!(seed[6], PROTOCOL_VERSION, "{name}");
         }
     }
 }

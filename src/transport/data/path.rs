@@ -8,6 +8,24 @@ use std::{
 
 use super::frame::{HEADER_BYTES, Header};
 
+/// The number of a slot that belongs to no pool: a frame in it came without a credit, and the slot is never granted.
+pub(crate) const NO_SLOT: u32 = u32::MAX;
+
+/// How a data path carries a small frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(
+    not(feature = "rdma"),
+    allow(dead_code, reason = "TCP has one way for all frames")
+)]
+pub(crate) enum SmallFrame {
+    /// As any other frame: it needs a credit.
+    NeedsCredit,
+    /// Without a credit, in small frames of at most this many bytes.
+    Free(usize),
+    /// Without a credit, but not now. The task is woken when it can be posted.
+    Later,
+}
+
 /// One buffer of a pool, with header and payload side by side. Only its owner can access it.
 pub(crate) trait Slot: Send + Unpin + 'static {
     /// Returns the number of the slot in its pool.
@@ -40,6 +58,20 @@ pub(crate) trait SendPath: Send + Unpin + 'static {
     /// Queues a filled slot, whose first `frame_bytes` go into the peer's slot `target`. The next
     /// [`poll_complete`](Self::poll_complete) makes the progress that is possible at once.
     fn post(&mut self, slot: Self::Slot, frame_bytes: usize, target: u32);
+
+    /// Sends a small frame, for which there is room. Its payload is copied.
+    fn post_small(&mut self, header: &Header, payload: &[u8]);
+
+    /// Returns how `length` bytes of payload are carried now.
+    fn small_frame(&mut self, _length: usize) -> SmallFrame {
+        SmallFrame::NeedsCredit
+    }
+
+    /// Returns true while bytes that were written should wait, so that more of them are sent together: frames are under way,
+    /// and the task is woken when they are done.
+    fn is_busy(&self) -> bool {
+        self.in_flight() > 0
+    }
 
     /// Returns the largest number of slots that the pool can have.
     fn max_slots(&self) -> usize;
@@ -78,6 +110,10 @@ pub(crate) trait ReceivePath: Send + Unpin + 'static {
     /// Those of the connection, or [`io::ErrorKind::InvalidData`] with the rule that the peer broke. The path must not be
     /// used after an error.
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Self::Slot, Header)>>;
+
+    /// Polls for a short time for the next frame, if one is likely to arrive soon and is still `awaited`. A frame that has
+    /// arrived is returned by the next [`poll_frame`](Self::poll_frame).
+    fn spin(&mut self, _awaited: impl FnOnce() -> bool) {}
 
     /// Takes back a slot that has been read. Returns false if the slot belongs to a pool that has been replaced: it
     /// cannot be granted again.

@@ -63,14 +63,7 @@ impl<D: DataPath> RecvHalf<D> {
         self.shared.attended.wake();
         // The waker is registered before the state is checked, so that no change is missed.
         state.wait_to_receive(cx);
-        if let Some(chunk) = recv_lane.lock().next(state, cx) {
-            return Poll::Ready(Ok(Some(chunk)));
-        }
-        if state.at_end()? {
-            Poll::Ready(Ok(None))
-        } else {
-            Poll::Pending
-        }
+        recv_lane.lock().poll_next(state, cx)
     }
 
     /// Takes the unread rest of the current chunk, to keep; `None` at the end of the stream.
@@ -135,8 +128,10 @@ type ReadableOf<D> = Readable<<<D as DataPath>::Receive as ReceivePath>::Slot>;
 
 impl<D: DataPath> Drop for RecvHalf<D> {
     fn drop(&mut self) {
-        let queued = |recv_lane: &SharedRecvLane<D::Receive>| recv_lane.lock().has_ready();
-        let unread = self.current.is_some() || self.shared.recv_lane.as_ref().is_some_and(queued);
+        // The lane stays locked, so that the steward adds no chunk to those that were left unread.
+        let lane = self.shared.recv_lane.as_ref().map(SharedRecvLane::lock);
+        let is_queued = lane.as_ref().is_some_and(|lane| lane.has_ready());
+        let unread = self.current.is_some() || is_queued;
         self.shared.state.release_receiver(self.taken, unread);
     }
 }

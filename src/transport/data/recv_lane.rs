@@ -14,14 +14,14 @@ use bytes::Bytes;
 
 use super::{
     frame::{Chain, Damage, Header, credit_batch},
-    path::{ReceivePath, Slot, Violation},
+    path::{NO_SLOT, ReceivePath, Slot, Violation},
     slots::{
         lending::{ChunkLender, ReturnedChunks},
         readable::Readable,
     },
 };
 use crate::{
-    Fault, faults,
+    Error, Fault, faults,
     transport::control::state::{Failure, State},
 };
 
@@ -101,6 +101,25 @@ impl<P: ReceivePath> SharedRecvLane<P> {
 }
 
 impl<P: ReceivePath> RecvLane<P> {
+    /// Takes the next verified chunk; `None` at the end of the stream.
+    ///
+    /// The chunk and the end are looked for under one lock. Otherwise the steward could verify the last chunk and complete
+    /// the stream in between, and the user would get the end in place of the chunk.
+    pub(crate) fn poll_next(
+        &mut self,
+        state: &State,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Readable<P::Slot>>, Error>> {
+        if let Some(chunk) = self.next(state, cx) {
+            return Poll::Ready(Ok(Some(chunk)));
+        }
+        if state.at_end()? {
+            Poll::Ready(Ok(None))
+        } else {
+            Poll::Pending
+        }
+    }
+
     /// Takes the next verified chunk: one that waits, or the next that arrives.
     pub(crate) fn next(
         &mut self,
@@ -109,6 +128,9 @@ impl<P: ReceivePath> RecvLane<P> {
     ) -> Option<Readable<P::Slot>> {
         self.take_returned(state);
         if self.ready.is_empty() {
+            if !self.broken {
+                self.path.spin(|| state.expects_more());
+            }
             self.receive_frames(state, cx, 1);
         }
         self.ready.pop_front()
@@ -168,15 +190,17 @@ impl<P: ReceivePath> RecvLane<P> {
     /// Verifies one frame and queues its payload.
     fn accept_frame(&mut self, state: &State, slot: P::Slot, header: Header) -> Result<(), Fault> {
         let index = slot.index();
-        let granted = self
-            .granted
-            .get_mut(index as usize)
-            .is_some_and(std::mem::take);
-        if !granted {
-            return Err(Fault::Protocol("a chunk for a slot that was not granted"));
+        if index != NO_SLOT {
+            let granted = self
+                .granted
+                .get_mut(index as usize)
+                .is_some_and(std::mem::take);
+            if !granted {
+                return Err(Fault::Protocol("a chunk for a slot that was not granted"));
+            }
+            self.outstanding -= 1;
+            self.unread += 1;
         }
-        self.outstanding -= 1;
-        self.unread += 1;
         if header.slot != index {
             return Err(Fault::Protocol("a chunk that names another slot"));
         }
@@ -189,7 +213,7 @@ impl<P: ReceivePath> RecvLane<P> {
         }
         state.count_received(length as u64);
         faults::point("first-chunk-received");
-        if self.faults.reuses_slots_early() {
+        if self.faults.reuses_slots_early() && index != NO_SLOT {
             self.freed.push(index);
             self.grant(state);
         }
@@ -228,6 +252,10 @@ impl<P: ReceivePath> RecvLane<P> {
     pub(crate) fn release(&mut self, state: &State, done: Readable<P::Slot>) {
         let slot = done.into_slot();
         let index = slot.index();
+        if index == NO_SLOT {
+            self.path.release(slot);
+            return;
+        }
         self.unread -= 1;
         let is_free = self.path.release(slot);
         if self.faults.skips_credits() || self.faults.reuses_slots_early() || !self.path.can_grant()

@@ -61,12 +61,15 @@ impl<P: ReceivePath> RecvLane<P> {
     }
 
     /// Starts again with an empty pool, and grants its slots to the peer. For each chunk that is still unread,
-    /// one slot of the new pool is withheld.
-    pub(crate) fn restart(&mut self, state: &State) {
+    /// one slot of the new pool is withheld. With `keeps_one`, one slot is granted all the same, up to two pools of unread
+    /// chunks: the peer may have to send a frame again that had no slot before.
+    pub(crate) fn restart(&mut self, state: &State, keeps_one: bool) {
         self.granted.fill(false);
         self.outstanding = 0;
         let depth = u32::try_from(self.granted.len()).unwrap_or(u32::MAX);
-        let unread = u32::try_from(self.unread).unwrap_or(u32::MAX).min(depth);
+        let unread = u32::try_from(self.unread).unwrap_or(u32::MAX);
+        let is_one_granted = keeps_one && unread < 2 * depth;
+        let unread = unread.min(depth - u32::from(is_one_granted));
         self.freed = (0..depth - unread).collect();
         self.withheld = (depth - unread..depth).collect();
         self.grant(state);

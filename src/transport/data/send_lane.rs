@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     frame::{Chain, HEADER_BYTES},
-    path::{SendPath, Slot},
+    path::{NO_SLOT, SendPath, Slot, SmallFrame},
 };
 use crate::{Error, Fault, faults, transport::control::state::State};
 
@@ -33,17 +33,39 @@ pub(crate) struct SendLane<P: SendPath> {
     pub(super) filling: Option<Filling<P::Slot>>,
     /// The number of slots that the user holds.
     lent: usize,
+    /// The user waits until everything is posted.
+    is_flush_due: bool,
     broken: bool,
     faults: faults::Faults,
+}
+
+/// What is done with a small frame that the path could carry without a credit, but not now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SmallFrames {
+    /// It waits, because a frame with a credit takes much longer.
+    WithoutCredit,
+    /// It uses a credit.
+    AnyWay,
 }
 
 /// A slot that is being filled.
 pub(crate) struct Filling<S> {
     pub(super) slot: S,
+    /// The bytes that have been sent already, in small frames.
+    sent: usize,
+    /// The end of the bytes that hold data.
     filled: usize,
 }
 
 impl<S: Slot> Filling<S> {
+    fn new(slot: S) -> Self {
+        Self {
+            slot,
+            sent: 0,
+            filled: 0,
+        }
+    }
+
     /// Records that the first `count` bytes of [`room`](Self::room) hold data.
     pub(crate) fn fill(&mut self, count: usize) {
         self.filled += count;
@@ -81,6 +103,20 @@ impl<S: Slot> Filling<S> {
         self.slot.payload(self.filled)
     }
 
+    /// Returns the bytes that have not been sent.
+    fn unsent(&self) -> &[u8] {
+        &self.data()[self.sent..]
+    }
+
+    /// Moves the bytes that have not been sent to the beginning, since a chunk follows its header.
+    fn close_gap(&mut self) {
+        if self.sent > 0 {
+            let unsent = HEADER_BYTES + self.sent..HEADER_BYTES + self.filled;
+            self.slot.bytes_mut().copy_within(unsent, HEADER_BYTES);
+            self.filled -= std::mem::take(&mut self.sent);
+        }
+    }
+
     /// Returns the bytes that hold data, to be changed.
     pub(crate) fn data_mut(&mut self) -> &mut [u8] {
         &mut self.slot.bytes_mut()[HEADER_BYTES..HEADER_BYTES + self.filled]
@@ -101,6 +137,7 @@ impl<P: SendPath> SharedSendLane<P> {
             sealed: VecDeque::new(),
             filling: None,
             lent: 0,
+            is_flush_due: false,
             broken: false,
             faults,
         };
@@ -118,13 +155,20 @@ impl<P: SendPath> SharedSendLane<P> {
     /// Drives the lane in place of the user, and wakes the user after progress.
     pub(crate) fn drive_unattended(&self, state: &State, cx: &mut Context<'_>) {
         let mut lane = self.lock();
-        let before = (lane.path.in_flight(), lane.chain.offset());
+        let progress = |lane: &SendLane<P>| {
+            let SendLane { path, chain, .. } = lane;
+            (path.in_flight(), path.is_busy(), chain.offset())
+        };
+        let before = progress(&lane);
         let is_fin_due = state.is_fin_due();
-        let posted = lane.poll_posted(state, cx, is_fin_due);
+        let all = is_fin_due || lane.is_flush_due;
+        // The user has waited for the whole of the steward's patience, so a small frame waits no more.
+        let posted = lane.poll_posted_as(state, cx, all, SmallFrames::AnyWay);
+        lane.is_flush_due &= !lane.is_all_posted();
         if is_fin_due && matches!(posted, Poll::Ready(Ok(()))) {
             lane.finish(state);
         }
-        if before != (lane.path.in_flight(), lane.chain.offset()) {
+        if before != progress(&lane) {
             state.wake_sender();
         }
     }
@@ -157,14 +201,26 @@ impl<P: SendPath> SendLane<P> {
         }
     }
 
-    /// Completes frames in flight and posts the chunks that are due: a full chunk always; a partial chunk when no
-    /// frame is in flight, so that a request never waits for a flush, or with `all`. Ready when no chunk is due and no
+    /// Completes frames in flight and posts the chunks that are due: a full chunk always; a partial chunk when the path is
+    /// not busy, so that a request never waits for a flush, or with `all`. Ready when no chunk is due and no
     /// frame is in flight.
     pub(crate) fn poll_posted(
         &mut self,
         state: &State,
         cx: &mut Context<'_>,
         all: bool,
+    ) -> Poll<Result<(), Error>> {
+        let posted = self.poll_posted_as(state, cx, all, SmallFrames::WithoutCredit);
+        self.is_flush_due = (self.is_flush_due || all) && !self.is_all_posted();
+        posted
+    }
+
+    fn poll_posted_as(
+        &mut self,
+        state: &State,
+        cx: &mut Context<'_>,
+        all: bool,
+        small: SmallFrames,
     ) -> Poll<Result<(), Error>> {
         loop {
             if self.broken || (self.faults.loses_completions() && self.path.in_flight() > 0) {
@@ -179,12 +235,22 @@ impl<P: SendPath> SendLane<P> {
                 Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
                 Poll::Pending => Poll::Pending,
             };
-            let idle = self.path.in_flight() == 0;
-            let due = |f: &Filling<_>| f.is_full() || (f.filled > 0 && (all || idle));
-            if self.sealed.is_empty() && !self.filling.as_ref().is_some_and(due) {
+            let idle = !self.path.is_busy();
+            let due = |f: &&Filling<_>| f.is_full() || (!f.unsent().is_empty() && (all || idle));
+            let next = self.sealed.front();
+            let Some(next) = next.or_else(|| self.filling.as_ref().filter(due)) else {
                 return progress;
-            }
-            let Some(target) = state.take_credit() else {
+            };
+            let target = match self.path.small_frame(next.unsent().len()) {
+                SmallFrame::NeedsCredit => state.take_credit(),
+                SmallFrame::Free(most) => {
+                    self.post_small(state, most);
+                    continue;
+                }
+                SmallFrame::Later if small == SmallFrames::AnyWay => state.take_credit(),
+                SmallFrame::Later => None,
+            };
+            let Some(target) = target else {
                 return Poll::Pending;
             };
             let next = self.sealed.pop_front().or_else(|| self.filling.take());
@@ -194,8 +260,37 @@ impl<P: SendPath> SendLane<P> {
         }
     }
 
-    fn post(&mut self, state: &State, chunk: Filling<P::Slot>, target: u32) {
-        let Filling { mut slot, filled } = chunk;
+    /// Posts the first bytes of the next chunk as a small frame, at most `most` of them.
+    fn post_small(&mut self, state: &State, most: usize) {
+        let Self {
+            path,
+            chain,
+            sealed,
+            filling,
+            ..
+        } = self;
+        let Some(next) = sealed.front_mut().or(filling.as_mut()) else {
+            return;
+        };
+        let unsent = next.unsent();
+        let payload = &unsent[..unsent.len().min(most)];
+        path.post_small(&chain.seal(NO_SLOT, payload), payload);
+        let count = payload.len();
+        state.count_sent(count as u64);
+        faults::point("first-chunk-sent");
+        next.sent += count;
+        if next.unsent().is_empty() {
+            if let Some(done) = sealed.pop_front().or_else(|| filling.take()) {
+                path.release(done.slot);
+            }
+        }
+    }
+
+    fn post(&mut self, state: &State, mut chunk: Filling<P::Slot>, target: u32) {
+        chunk.close_gap();
+        let Filling {
+            mut slot, filled, ..
+        } = chunk;
         let header = self.chain.seal(target, slot.payload(filled));
         slot.bytes_mut()[..HEADER_BYTES].copy_from_slice(&header.encode());
         self.path.post(slot, header.frame_bytes(), target);
@@ -219,11 +314,10 @@ impl<P: SendPath> SendLane<P> {
         if self.filling.as_ref().is_some_and(full) || self.is_behind() {
             return Poll::Pending;
         }
-        let fresh = |slot| Filling { slot, filled: 0 };
         match self
             .filling
             .take()
-            .or_else(|| self.path.acquire().map(fresh))
+            .or_else(|| self.path.acquire().map(Filling::new))
         {
             Some(filling) => Poll::Ready(Ok(filling)),
             None => Poll::Pending,
@@ -247,7 +341,7 @@ impl<P: SendPath> SendLane<P> {
             return Poll::Pending;
         };
         self.lent += 1;
-        Poll::Ready(Ok(Filling { slot, filled: 0 }))
+        Poll::Ready(Ok(Filling::new(slot)))
     }
 
     /// Returns true if sealed chunks wait for credit. No slot is given out before they are posted. Chunks that were sealed

@@ -143,6 +143,11 @@ impl SendPath for TcpSend {
         });
     }
 
+    /// No frame is posted so: every frame needs a credit.
+    fn post_small(&mut self, header: &Header, payload: &[u8]) {
+        unreachable!("{header:?} of {} bytes without a credit", payload.len());
+    }
+
     fn in_flight(&self) -> usize {
         self.queue.len()
     }

@@ -72,6 +72,10 @@ impl SendPath for Absent {
         match *self {}
     }
 
+    fn post_small(&mut self, _header: &Header, _payload: &[u8]) {
+        match *self {}
+    }
+
     fn max_slots(&self) -> usize {
         match *self {}
     }

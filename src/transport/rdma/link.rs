@@ -15,12 +15,8 @@
 
 use std::{
     alloc::Layout,
-    future::Future,
     io,
-    pin::Pin,
-    sync::{Arc, Mutex, PoisonError, mpsc},
-    task::{Context, Poll, Waker, ready},
-    thread,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -29,25 +25,30 @@ use async_rdma::{
     MTU, MrAccess, MrTokenBuilder, QueuePairEndpoint, Rdma, RdmaBuilder, RemoteMr,
 };
 use serde::{Deserialize, Serialize};
-use tokio::sync::oneshot;
+
+use super::{
+    nudge::MOST_NUDGES,
+    work_request::{PostingThread, WorkRequest},
+};
 
 /// The alignment of registered memory: a page.
 const PAGE_BYTES: usize = 4096;
 
 /// The local ACK timeout of the queue pair, as the exponent that verbs take: 4.096 us x 2^17 = 0.54 s. With six retries, a
 /// lost link is detected after some 4 s, and a second without a cable is survived.
-const ACK_TIMEOUT: u8 = 17;
+pub(super) const ACK_TIMEOUT: u8 = 17;
 
 /// The number of retries before a write fails. 7 would retry for ever on soft-RoCE.
-const RETRIES: u8 = 6;
+pub(super) const RETRIES: u8 = 6;
 
 /// The retries for a receiver that is not ready; 7 does not count them. A receive is always posted before its slot is
 /// granted, so such a receiver is ready in a moment.
-const RNR_RETRIES: u8 = 7;
+pub(super) const RNR_RETRIES: u8 = 7;
 
 /// How long a completion may be missed. The crate re-arms its completion queue and then does not poll it once more, so a
-/// completion between the two waits for the next one, or for this time. On an idle link it costs a wake-up each time.
-const COMPLETION_LIMIT: Duration = Duration::from_millis(25);
+/// completion between the two waits for the next one, or for this time. On an idle link it costs a wake-up each time, so it
+/// is long: [`nudge`](super::nudge) finds such completions sooner.
+pub(super) const COMPLETION_LIMIT: Duration = Duration::from_secs(1);
 
 /// The number of completions that are polled at once.
 const POLLED_AT_ONCE: i32 = 16;
@@ -92,17 +93,27 @@ pub(crate) struct SlotToken {
     key: u32,
 }
 
+impl SlotToken {
+    /// Returns a token with a wrong key: a write with it breaks the link.
+    pub(crate) fn forged(self) -> Self {
+        Self {
+            key: !self.key,
+            ..self
+        }
+    }
+}
+
 /// A queue pair, and all memory that was registered with it, in the order in which they are dropped. As long as the queue
 /// pair is up, the peer's device may write into that memory. So the memory is kept here until the queue pair
 /// is destroyed, also if its user drops it earlier.
-struct QueuePair {
+struct QueuePairOwner {
     rdma: Rdma,
     regions: Mutex<Vec<Arc<dyn Send + Sync>>>,
 }
 
 /// A queue pair that is not connected yet.
 pub(crate) struct UnconnectedQueuePair {
-    pair: QueuePair,
+    pair: QueuePairOwner,
     posting: Posting,
 }
 
@@ -115,24 +126,12 @@ pub(crate) enum Posting {
     Thread,
 }
 
-/// The queue to the thread that posts writes. The thread ends with the last sender.
-type PostingThread = mpsc::Sender<PostRequest>;
-
-/// A write to be posted, and the channel on which its future returns.
-type PostRequest = (
-    Operation<WriteCompletion>,
-    oneshot::Sender<RequestState<WriteCompletion>>,
-);
-
 /// A connected queue pair. The last clone or the last work request destroys it.
 #[derive(Clone)]
 pub(crate) struct Link {
-    pair: Arc<QueuePair>,
+    pair: Arc<QueuePairOwner>,
     poster: Option<PostingThread>,
 }
-
-/// A future of the crate, which completes with its work request.
-type Operation<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 impl UnconnectedQueuePair {
     /// Opens the device and makes a queue pair. Its completions are polled in this runtime.
@@ -151,12 +150,12 @@ impl UnconnectedQueuePair {
             .set_mtu(mtu(place.mtu))
             .set_sq_psn(place.send_psn)
             .set_rq_psn(place.receive_psn)
-            .set_qp_max_send_wr(place.depth)
+            .set_qp_max_send_wr(place.depth + MOST_NUDGES)
             // One more for the frame that proves the path.
             .set_qp_max_recv_wr(place.depth + 1)
             .set_qp_max_send_sge(1)
             .set_qp_max_recv_sge(1)
-            .set_cq_size((2 * place.depth + 2).max(QUEUE_LENGTH))
+            .set_cq_size((2 * place.depth + MOST_NUDGES + 2).max(QUEUE_LENGTH))
             .set_max_cqe(POLLED_AT_ONCE)
             .set_qp_access(AccessFlag::LocalWrite | AccessFlag::RemoteWrite)
             .set_mr_access(AccessFlag::LocalWrite.into())
@@ -170,7 +169,7 @@ impl UnconnectedQueuePair {
             .set_cc_evnet_timeout(COMPLETION_LIMIT)
             .build()
             .map(|rdma| Self {
-                pair: QueuePair {
+                pair: QueuePairOwner {
                     rdma,
                     regions: Mutex::default(),
                 },
@@ -214,7 +213,7 @@ impl UnconnectedQueuePair {
         self.pair.rdma.ibv_connect(peer.0).await?;
         let poster = match self.posting {
             Posting::Inline => None,
-            Posting::Thread => Some(start_poster()?),
+            Posting::Thread => Some(PostingThread::start()?),
         };
         Ok(Link {
             pair: Arc::new(self.pair),
@@ -234,7 +233,7 @@ pub(crate) enum MemoryAccess {
 
 /// A memory region. The crate frees the memory before it deregisters it. That is harmless, because no work request uses it
 /// then: work requests own their regions, and the peer's writes end with the queue pair, which keeps the memory
-/// ([`QueuePair`]).
+/// ([`QueuePairOwner`]).
 pub(crate) struct Region(LocalMr);
 
 impl Region {
@@ -321,24 +320,44 @@ impl Link {
             };
             WriteCompletion { result, region }
         };
-        let write = Box::pin(write);
-        let Some(poster) = &self.poster else {
-            return WorkRequest(RequestState::begin(write));
-        };
-        let (back, returned) = oneshot::channel();
-        // The thread runs as long as this link.
-        let _ = poster.send((write, back));
-        WorkRequest(RequestState::Elsewhere(returned))
+        self.post(write)
+    }
+
+    /// Posts a write on the posting thread, if the link has one. With a software device, a thread that posts a write can also
+    /// have to do the device's work for the writes that other threads post during that time.
+    fn post<T: Send + 'static>(
+        &self,
+        write: impl Future<Output = T> + Send + 'static,
+    ) -> WorkRequest<T> {
+        match &self.poster {
+            Some(poster) => poster.post(write),
+            None => WorkRequest::post(write),
+        }
+    }
+
+    /// Posts a write of the first byte of `from` into the peer's memory `target`, which completes no receive.
+    pub(crate) fn write_byte(
+        &self,
+        from: &Arc<Region>,
+        target: SlotToken,
+    ) -> WorkRequest<io::Result<()>> {
+        let (link, from) = (Arc::clone(&self.pair), Arc::clone(from));
+        self.post(async move {
+            let byte = from.0.get(0..1);
+            let byte = byte.ok_or(io::ErrorKind::InvalidInput)?;
+            let written = link.rdma.write(&byte, &mut remote(target)?).await;
+            written.map_err(brief)
+        })
     }
 
     /// Posts a receive, which one write of the peer completes.
     pub(crate) fn receive(&self) -> WorkRequest<io::Result<()>> {
         let link = Arc::clone(&self.pair);
-        WorkRequest(RequestState::begin(Box::pin(async move {
+        WorkRequest::post(async move {
             // The payload goes to its slot; the receive only says that it has arrived.
             let received = link.rdma.receive_raw_with_imm(Layout::new::<u8>()).await;
             received.map(drop).map_err(brief)
-        })))
+        })
     }
 }
 
@@ -348,69 +367,6 @@ pub(crate) struct WriteCompletion {
     pub(crate) result: io::Result<()>,
     /// The memory, which is free again.
     pub(crate) region: Region,
-}
-
-/// Starts a thread that posts writes in the order of the queue.
-fn start_poster() -> io::Result<PostingThread> {
-    let (poster, orders) = mpsc::channel::<PostRequest>();
-    let post = move || {
-        for (write, back) in orders {
-            // The stream of a closed channel is gone.
-            if !back.is_closed() {
-                let _ = back.send(RequestState::begin(write));
-            }
-        }
-    };
-    thread::Builder::new()
-        .name("poster".to_owned())
-        .spawn(post)?;
-    Ok(poster)
-}
-
-/// A posted work request. Work requests are posted in the order in which they are made.
-pub(crate) struct WorkRequest<T>(RequestState<T>);
-
-enum RequestState<T> {
-    /// The first poll found the request complete.
-    Done(Option<T>),
-    /// The request is posted, and its future is polled here.
-    Here(Operation<T>),
-    /// The request is in the queue of the thread that posts it.
-    Elsewhere(oneshot::Receiver<RequestState<T>>),
-}
-
-impl<T> RequestState<T> {
-    /// Posts a work request by the first poll of its future.
-    fn begin(mut operation: Operation<T>) -> Self {
-        let mut cx = Context::from_waker(Waker::noop());
-        match operation.as_mut().poll(&mut cx) {
-            Poll::Ready(output) => Self::Done(Some(output)),
-            Poll::Pending => Self::Here(operation),
-        }
-    }
-}
-
-impl<T> WorkRequest<T> {
-    /// A work request that has completed.
-    pub(crate) fn done(output: T) -> Self {
-        Self(RequestState::Done(Some(output)))
-    }
-
-    /// Waits for the completion.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<T> {
-        if let RequestState::Elsewhere(posted) = &mut self.0 {
-            // The thread ends only with the link, so this link is being destroyed.
-            let Ok(progress) = ready!(Pin::new(posted).poll(cx)) else {
-                return Poll::Pending;
-            };
-            self.0 = progress;
-        }
-        match &mut self.0 {
-            RequestState::Done(output) => output.take().map_or(Poll::Pending, Poll::Ready),
-            RequestState::Here(operation) => operation.as_mut().poll(cx),
-            RequestState::Elsewhere(_) => Poll::Pending,
-        }
-    }
 }
 
 /// Returns the name of a failed completion, such as "Transport Retry Counter Exceeded", without the paragraph of the

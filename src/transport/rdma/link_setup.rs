@@ -1,18 +1,25 @@
 //! The setup of a link: a queue pair and its pools, planned, opened, connected and proved.
 
-use std::{future::poll_fn, io};
+use std::{future::poll_fn, io, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    link::{
-        Endpoint, Link, MemoryAccess, Posting, QueuePairConfig, SlotToken, UnconnectedQueuePair,
-        WorkRequest, WriteCompletion,
+    express::{
+        lane::ExpressLane,
+        ring::RingLayout,
+        setup::{ExpressOffer, UnconnectedLane},
     },
+    link::{
+        Endpoint, Link, MemoryAccess, Posting, QueuePairConfig, Region, SlotToken,
+        UnconnectedQueuePair, WriteCompletion,
+    },
+    nudge::Nudge,
     pool::{self, RdmaSlot},
     receive_path, send_path,
+    work_request::WorkRequest,
 };
-use crate::{Direction, transport::data::path::Slot};
+use crate::{Direction, faults::Faults, transport::data::path::Slot};
 
 /// The parameters of every link of a stream: of the first link, and of those that replace it.
 pub(crate) struct LinkPlan {
@@ -25,13 +32,19 @@ pub(crate) struct LinkPlan {
     pub(super) depth: u32,
     pub(super) renew_after: u64,
     pub(super) posting: Posting,
+    /// The memory of the express lane; `None` if the stream has no lane.
+    pub(super) ring: Option<RingLayout>,
+    /// How long a wait for a small frame polls, if the user has chosen.
+    pub(super) busy_poll: Option<Duration>,
+    pub(super) faults: Faults,
     /// Received chunks are copied to memory that the peer cannot write.
     pub(super) copies: bool,
 }
 
 impl LinkPlan {
-    /// Makes a queue pair and registers its pools. `generation` counts the links of the stream.
-    pub(super) fn open(&self, generation: u32) -> Result<UnconnectedLink, String> {
+    /// Makes a queue pair and registers its pools. `generation` counts the links of the stream. With `has_lane` it makes the
+    /// express lane as well, if that is possible.
+    pub(super) fn open(&self, generation: u32, has_lane: bool) -> Result<UnconnectedLink, String> {
         let place = QueuePairConfig {
             send_psn: later(self.place.send_psn, generation),
             receive_psn: later(self.place.receive_psn, generation),
@@ -47,13 +60,31 @@ impl LinkPlan {
         };
         let send = pool(self.direction.sends(), MemoryAccess::Local, false)?;
         let receive = pool(self.direction.receives(), MemoryAccess::Remote, self.copies)?;
+        let nudge_page = link
+            .register(NUDGE_BYTES, MemoryAccess::Remote)
+            .map_err(|error| failed("cannot register memory with", error))?;
+        let ring = self.ring.filter(|_| has_lane);
+        let express = ring.and_then(|ring| {
+            // Registered last: without it the stream still works.
+            let lane = UnconnectedLane::open(&place, ring);
+            lane.inspect_err(|error| tracing::debug!(%error, "no express lane"))
+                .ok()
+        });
         Ok(UnconnectedLink {
             link,
             send,
             receive,
+            nudge_page,
+            express,
+            generation,
+            busy_poll: self.busy_poll,
+            faults: self.faults,
         })
     }
 }
+
+/// The memory into which the peer writes its nudges, in bytes: whole pages are pinned in any case.
+const NUDGE_BYTES: usize = 4096;
 
 /// Returns the first sequence number of a later link. It differs from that of the link before, so that a late packet does
 /// not match.
@@ -66,6 +97,10 @@ fn later(psn: u32, generation: u32) -> u32 {
 pub(super) struct LinkOffer {
     pub(super) endpoint: Endpoint,
     pub(super) slots: Vec<SlotToken>,
+    /// The page into which the peer writes its nudges.
+    pub(super) nudge_page: SlotToken,
+    /// The express lane, if this end has one.
+    pub(super) express: Option<ExpressOffer>,
 }
 
 impl LinkOffer {
@@ -80,6 +115,11 @@ pub(super) struct UnconnectedLink {
     link: UnconnectedQueuePair,
     send: Vec<RdmaSlot>,
     receive: Vec<RdmaSlot>,
+    nudge_page: Region,
+    express: Option<UnconnectedLane>,
+    generation: u32,
+    busy_poll: Option<Duration>,
+    faults: Faults,
 }
 
 impl UnconnectedLink {
@@ -88,6 +128,8 @@ impl UnconnectedLink {
         LinkOffer {
             endpoint: self.link.endpoint(),
             slots: self.receive.iter().filter_map(RdmaSlot::token).collect(),
+            nudge_page: self.nudge_page.token(),
+            express: self.express.as_ref().map(UnconnectedLane::offer),
         }
     }
 
@@ -98,21 +140,36 @@ impl UnconnectedLink {
         }
         let connected = self.link.connect(theirs.endpoint).await;
         let link = connected.map_err(|error| format!("cannot connect the queue pairs: {error}"))?;
+        let express = match (self.express, theirs.express) {
+            (Some(express), Some(theirs)) => {
+                let connected =
+                    express.connect(theirs, self.generation, self.busy_poll, self.faults);
+                let failed = |error| format!("cannot connect the express lane: {error}");
+                Some(Arc::new(connected.map_err(failed)?))
+            }
+            _ => None,
+        };
         Ok(ConnectedLink {
+            nudge: Nudge::new(link.clone(), self.nudge_page, theirs.nudge_page),
             link,
             peer: theirs.slots,
             send: self.send,
             receive: self.receive,
+            express,
+            faults: self.faults,
         })
     }
 }
 
 /// A connected queue pair, and its pools.
 pub(super) struct ConnectedLink {
+    nudge: Nudge,
     link: Link,
     peer: Vec<SlotToken>,
     send: Vec<RdmaSlot>,
     receive: Vec<RdmaSlot>,
+    express: Option<Arc<ExpressLane>>,
+    faults: Faults,
 }
 
 impl ConnectedLink {
@@ -126,38 +183,67 @@ impl ConnectedLink {
         &mut self,
         expected: Option<WorkRequest<io::Result<()>>>,
     ) -> Result<(), String> {
-        if let (Some(slot), Some(peer)) = (self.send.pop(), self.peer.first()) {
+        let Self {
+            nudge,
+            link,
+            peer,
+            send,
+            ..
+        } = self;
+        if let (Some(slot), Some(peer)) = (send.pop(), peer.first()) {
             let (index, generation) = (slot.index, slot.generation);
             let bytes = slot.bytes().len();
             let region = slot.into_region().ok_or("a slot without memory")?;
-            let mut write = self.link.write(region, 1, *peer);
-            let WriteCompletion { result, region } = poll_fn(|cx| write.poll(cx)).await;
-            self.send
-                .push(RdmaSlot::new(index, generation, region, bytes));
+            let mut write = link.write(region, 1, *peer);
+            let written = nudge.beside(poll_fn(|cx| write.poll(cx)));
+            let WriteCompletion { result, region } = written.await;
+            send.push(RdmaSlot::new(index, generation, region, bytes));
             result.map_err(|error| format!("nothing gets through: {error}"))?;
         }
         if let Some(mut expected) = expected {
-            let arrived = poll_fn(|cx| expected.poll(cx)).await;
+            let arrived = nudge.beside(poll_fn(|cx| expected.poll(cx))).await;
             arrived.map_err(|error| format!("nothing arrives: {error}"))?;
         }
         Ok(())
     }
 
-    /// Returns the sending and the receiving side, ready for use.
-    pub(super) fn into_links(
-        self,
-    ) -> (
-        Option<send_path::SendLink>,
-        Option<receive_path::ReceiveLink>,
-    ) {
+    /// Returns the parts of the link, ready for use.
+    pub(super) fn into_live(self) -> LiveLink {
         let Self {
+            nudge,
             link,
             peer,
             send,
             receive,
+            express,
+            faults,
         } = self;
-        let sends = (!send.is_empty()).then(|| send_path::SendLink::new(link.clone(), send, peer));
-        let receives = (!receive.is_empty()).then(|| receive_path::ReceiveLink::new(link, receive));
-        (sends, receives)
+        let is_one_way = receive.is_empty();
+        let send = (!send.is_empty()).then(|| {
+            send_path::SendLink::new(
+                link.clone(),
+                send,
+                peer,
+                express.clone(),
+                is_one_way,
+                faults,
+            )
+        });
+        let receive =
+            (!receive.is_empty()).then(|| receive_path::ReceiveLink::new(link, receive, express));
+        LiveLink {
+            nudge,
+            send,
+            receive,
+        }
     }
+}
+
+/// A connected queue pair in use: the parts for the two sides of the data path, and for the nudges.
+pub(super) struct LiveLink {
+    pub(super) nudge: Nudge,
+    /// `None` in a stream that only receives.
+    pub(super) send: Option<send_path::SendLink>,
+    /// `None` in a stream that only sends.
+    pub(super) receive: Option<receive_path::ReceiveLink>,
 }

@@ -16,8 +16,11 @@ use crate::{Direction, MIN_CHUNK_BYTES, MIN_DEPTH, transport::data::frame::HEADE
 pub(crate) const DEFAULT_CAP_BYTES: u64 = 16 << 20;
 
 /// What the queues of one link pin beside the pools, in bytes: a completion queue of up to 1,024 entries of 64 bytes,
-/// which is enough for a depth of 511, and as much again for work queues and doorbells. rxe pins none of it.
+/// which is enough for a depth of 509, and as much again for work queues and doorbells. rxe pins none of it.
 pub(crate) const RING_BYTES: u64 = 128 << 10;
+
+/// The part of what may be pinned, as a divisor, that an express lane may take: a stream with little memory needs it for its chunks.
+const LANE_PART: u64 = 8;
 
 /// The depth below which the chunk size is reduced first: one slot is filled, one is sent, one is read.
 const GOOD_DEPTH: usize = 3;
@@ -36,6 +39,8 @@ pub(crate) struct Memlock {
     pub(crate) cap: u64,
     /// The size of a page, in bytes. Regions are counted in pages.
     pub(crate) page: u64,
+    /// The memory for other uses than the pool, in bytes.
+    pub(crate) reserved: u64,
 }
 
 /// Not even the smallest pool can be pinned.
@@ -68,7 +73,19 @@ impl Memlock {
             pinned: pinned(&status),
             cap: DEFAULT_CAP_BYTES,
             page: rustix::param::page_size() as u64,
+            reserved: 0,
         }
+    }
+
+    /// Keeps room for an express lane with `bytes` of memory, and its queues, if they are a small part of what may be pinned.
+    /// Returns true if they are.
+    pub(crate) fn reserve_lane(&mut self, bytes: usize) -> bool {
+        let reserved = (bytes as u64).next_multiple_of(self.page) + RING_BYTES;
+        let is_small = reserved <= self.budget() / LANE_PART;
+        if is_small {
+            self.reserved = reserved;
+        }
+        is_small
     }
 
     /// Returns how much one end of a stream may pin, in bytes.
@@ -76,7 +93,7 @@ impl Memlock {
         let left = self
             .limit
             .map_or(u64::MAX, |l| l.saturating_sub(self.pinned));
-        left.min(self.cap)
+        left.min(self.cap).saturating_sub(self.reserved)
     }
 
     /// Returns how much one end of a stream pins, in bytes.
@@ -90,7 +107,12 @@ impl Memlock {
         };
         pools
             .saturating_mul(depth as u64)
-            .saturating_add(RING_BYTES)
+            .saturating_add(self.beside_pools())
+    }
+
+    /// Returns what one end of a stream pins beside its pools, in bytes: queues, and the page into which the peer writes its nudges.
+    fn beside_pools(&self) -> u64 {
+        RING_BYTES + self.page
     }
 }
 
@@ -162,8 +184,8 @@ pub(crate) fn why_smaller(
 
 /// Returns the largest depth that fits, at most `wanted`.
 fn deepest(chunk: usize, wanted: usize, direction: Direction, memlock: &Memlock) -> usize {
-    let per_slot = memlock.needed(chunk, 1, direction) - RING_BYTES;
-    let fitting = memlock.budget().saturating_sub(RING_BYTES) / per_slot;
+    let per_slot = memlock.needed(chunk, 1, direction) - memlock.beside_pools();
+    let fitting = memlock.budget().saturating_sub(memlock.beside_pools()) / per_slot;
     usize::try_from(fitting)
         .unwrap_or(usize::MAX)
         .min(wanted.max(MIN_DEPTH))
@@ -233,6 +255,7 @@ mod tests {
             pinned: 0,
             cap: DEFAULT_CAP_BYTES,
             page: 4096,
+            reserved: 0,
         }
     }
 
@@ -285,6 +308,18 @@ mod tests {
     }
 
     #[test]
+    fn the_lane_takes_a_small_part_only() {
+        let fits = |limit| limited(limit).reserve_lane(300 << 10);
+        assert!(fits(16 * MIB) && fits(4 * MIB));
+        assert!(!fits(2 * MIB) && !fits(64 * KIB));
+        let mut memlock = limited(64 * MIB);
+        assert!(memlock.reserve_lane(300 << 10));
+        let (chunk, depth) = fit(POOL.0, POOL.1, Direction::Both, &memlock).unwrap();
+        let pool = memlock.needed(chunk, depth, Direction::Both);
+        assert!(pool + (300 << 10) + RING_BYTES <= DEFAULT_CAP_BYTES);
+    }
+
+    #[test]
     fn the_pool_shrinks_with_the_limit() {
         let fit = |limit, direction| fit(512 << 10, 16, direction, &limited(limit));
         assert_eq!(fit(4 * MIB, Direction::Send), Ok((512 << 10, 7)));
@@ -293,7 +328,7 @@ mod tests {
         assert_eq!(fit(MIB, Direction::Both), Ok((128 << 10, 3)));
         assert_eq!(fit(448 * KIB, Direction::Both), Ok((64 << 10, 2)));
         assert_eq!(fit(256 * KIB, Direction::Both), Ok((16 << 10, 2)));
-        assert_eq!(fit(168 * KIB, Direction::Both), Ok((4 << 10, 2)));
+        assert_eq!(fit(172 * KIB, Direction::Both), Ok((4 << 10, 2)));
     }
 
     #[test]
@@ -334,7 +369,7 @@ mod tests {
         let error = fit(512 << 10, 16, Direction::Send, &limited(64 * KIB)).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cannot pin 144 KiB: the memlock limit is 64 KiB; raise `ulimit -l`"
+            "cannot pin 148 KiB: the memlock limit is 64 KiB; raise `ulimit -l`"
         );
         let crowded = Memlock {
             pinned: 7 * MIB + 1000 * KIB,

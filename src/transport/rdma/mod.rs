@@ -9,7 +9,11 @@
 //! | [`steps`] | the encoding of the steps on the control connection |
 //! | [`send_path`], [`receive_path`] | frames out of and into registered slots |
 //! | [`pool`] | registered slots |
+//! | [`work_request`] | posted work requests, and the thread that can post them |
 //! | [`link`] | one queue pair: the only file that names async-rdma |
+//! | [`nudge`] | finds completions that async-rdma has missed |
+//! | [`express`] | the lane for small frames, beside the link |
+//! | [`verbs`] | what async-rdma does not offer, for the lane |
 //! | [`renewal`] | replaces the link while the stream runs |
 //! | [`unavailable`] | the reason why there is no RDMA |
 //! | `absent` | stands in for this module in a build without RDMA |
@@ -17,14 +21,17 @@
 //! A chunk is one `write_with_imm` of header and payload from a registered slot of the sender into a
 //! slot that the receiver granted. For each grant the receiver has posted a small receive, whose
 //! completion says that the frame has arrived. Slots are used in the order in which they are granted, so
-//! the receiver finds the frame in the next granted slot. Credits and all messages travel on the control connection.
+//! the receiver finds the frame in the next granted slot. Small frames cross a second queue pair, the express lane, without slots; the
+//! receiver takes the frames of both in the order of their offsets. Credits and all messages travel on the control connection.
 
 mod establish;
+mod express;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
 mod link;
 mod link_setup;
 mod memlock;
+mod nudge;
 mod pool;
 mod ports;
 mod receive_path;
@@ -34,6 +41,8 @@ mod steps;
 #[cfg(test)]
 mod tests;
 mod unavailable;
+mod verbs;
+mod work_request;
 
 pub(crate) use establish::{Established, LocalPorts};
 pub(crate) use unavailable::Unavailable;

@@ -3,7 +3,10 @@
 use std::io;
 
 use super::link::{MemoryAccess, Region, SlotToken, UnconnectedQueuePair};
-use crate::transport::data::{frame::HEADER_BYTES, path::Slot};
+use crate::transport::data::{
+    frame::HEADER_BYTES,
+    path::{NO_SLOT, Slot},
+};
 
 /// A slot in registered memory, or a copy of its bytes after its link was destroyed.
 pub(crate) struct RdmaSlot {
@@ -32,6 +35,31 @@ impl RdmaSlot {
             bytes,
             copy: None,
         }
+    }
+
+    /// Memory that is not registered, for a frame of the express lane.
+    pub(super) fn in_heap(generation: u32, bytes: Box<[u8]>) -> Self {
+        Self {
+            index: NO_SLOT,
+            generation,
+            bytes: bytes.len(),
+            memory: SlotMemory::Heap(bytes),
+            copy: None,
+        }
+    }
+
+    /// Returns the memory, if it is not registered.
+    pub(super) fn into_heap(self) -> Option<Box<[u8]>> {
+        match self.memory {
+            SlotMemory::Registered(_) => None,
+            SlotMemory::Heap(bytes) => Some(bytes),
+        }
+    }
+
+    /// Moves a frame that has arrived to memory of its own, outside the pool.
+    pub(super) fn leave_pool(&mut self) {
+        self.unpin();
+        self.index = NO_SLOT;
     }
 
     /// Gives the slot memory that the peer cannot write, from which this end reads all frames.

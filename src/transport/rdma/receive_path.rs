@@ -8,13 +8,12 @@ use std::{
 };
 
 use super::{
-    link::{Link, WorkRequest},
-    pool::RdmaSlot,
-    renewal::request::Renewal,
+    express::lane::ExpressLane, link::Link, pool::RdmaSlot, renewal::request::Renewal,
+    work_request::WorkRequest,
 };
 use crate::transport::data::{
-    frame::Header,
-    path::{ReceivePath, Slot, invalid},
+    frame::{Damage, Header},
+    path::{NO_SLOT, ReceivePath, Slot, invalid},
 };
 
 /// The receiving side of the RDMA data path.
@@ -24,6 +23,13 @@ pub(crate) struct RdmaReceive {
     generation: u32,
     /// The number of frames that arrived over this link.
     arrived: u64,
+    /// The link has an express lane, or the last link had one.
+    has_lane: bool,
+    /// The offset of the next frame.
+    next: u64,
+    /// Frames of the link whose predecessors, small frames, have not arrived, in the order of their offsets. Each with its
+    /// number on the link; those that are kept from an earlier link have the number 0.
+    early: VecDeque<(u64, RdmaSlot, Header)>,
     renewal: Arc<Renewal>,
 }
 
@@ -36,16 +42,19 @@ pub(super) struct ReceiveLink {
     /// By number: the slots that the reader does not hold.
     slots: Vec<Option<RdmaSlot>>,
     broken: bool,
+    /// The lane for small frames, if the link has one.
+    express: Option<Arc<ExpressLane>>,
 }
 
 impl ReceiveLink {
-    /// Receives over `link` into `slots`.
-    pub(super) fn new(link: Link, slots: Vec<RdmaSlot>) -> Self {
+    /// Receives over `link` into `slots`, and small frames over `express`.
+    pub(super) fn new(link: Link, slots: Vec<RdmaSlot>, express: Option<Arc<ExpressLane>>) -> Self {
         Self {
             expected: VecDeque::with_capacity(slots.len()),
             link,
             slots: slots.into_iter().map(Some).collect(),
             broken: false,
+            express,
         }
     }
 }
@@ -54,9 +63,12 @@ impl RdmaReceive {
     /// Receives over the first link of the stream.
     pub(super) fn new(live: ReceiveLink, renewal: Arc<Renewal>) -> Self {
         Self {
+            has_lane: live.express.is_some(),
             live: Some(live),
             generation: 0,
             arrived: 0,
+            next: 0,
+            early: VecDeque::new(),
             renewal,
         }
     }
@@ -82,14 +94,24 @@ impl RdmaReceive {
         }
     }
 
-    /// Destroys the link and its pool.
-    pub(super) fn take_down(&mut self) {
+    /// Destroys the link and its pool. The peer knows that `frames` frames have arrived, and sends none of them again: of those
+    /// that have come early this end keeps a copy. Every other frame is sent again.
+    pub(super) fn take_down(&mut self, frames: u64) {
         self.live = None;
+        self.early.retain(|(number, ..)| *number <= frames);
+        for (number, slot, header) in &mut self.early {
+            *number = 0;
+            slot.leave_pool();
+            header.slot = NO_SLOT;
+        }
     }
 
-    /// Continues over a new link, with a pool of this `generation`.
-    pub(super) fn install(&mut self, live: ReceiveLink, generation: u32) {
+    /// Continues over a new link, with a pool of this `generation`. Returns true if the link has no express lane any more.
+    pub(super) fn install(&mut self, live: ReceiveLink, generation: u32) -> bool {
+        let is_lane_lost = self.has_lane && live.express.is_none();
+        self.has_lane = live.express.is_some();
         (self.live, self.generation, self.arrived) = (Some(live), generation, 0);
+        is_lane_lost
     }
 }
 
@@ -98,6 +120,123 @@ impl ReceivePath for RdmaReceive {
 
     /// A failed receive is not an error here: it requests a new link, and the renewal wakes the reader.
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(RdmaSlot, Header)>> {
+        loop {
+            if let Some(frame) = self.small_or_early(cx) {
+                return self.deliver(frame);
+            }
+            self.check_order()?;
+            let (slot, header) = ready!(self.poll_link(cx))?;
+            let follows_others = header.offset > self.next && self.may_come_early();
+            if !follows_others {
+                return self.deliver((slot, header));
+            }
+            if self.early.len() >= MOST_EARLY_POOLS * self.slots() {
+                return Poll::Ready(Err(invalid("too many chunks before a small frame")));
+            }
+            let later = |(_, _, other): &(u64, RdmaSlot, Header)| other.offset < header.offset;
+            let place = self.early.partition_point(later);
+            self.early.insert(place, (self.arrived, slot, header));
+        }
+    }
+
+    fn spin(&mut self, awaited: impl FnOnce() -> bool) {
+        let Some(express) = self.live.as_ref().and_then(|live| live.express.as_ref()) else {
+            return;
+        };
+        if self.early.is_empty() && awaited() {
+            express.spin();
+        }
+    }
+
+    fn release(&mut self, slot: RdmaSlot) -> bool {
+        let Some(live) = &mut self.live else {
+            return false;
+        };
+        if slot.generation != self.generation {
+            return false;
+        }
+        if slot.index == NO_SLOT {
+            if let Some(express) = &live.express {
+                self.renewal.note_lane(express.release(slot));
+            }
+            return true;
+        }
+        let place = slot.index as usize;
+        live.slots[place] = Some(slot);
+        true
+    }
+
+    /// Slots that are released while the pool is being replaced are granted with the new pool.
+    fn can_grant(&self) -> bool {
+        !self.renewal.is_underway()
+    }
+
+    fn post_receive(&mut self, index: u32) {
+        if let Some(live) = &mut self.live {
+            live.expected.push_back((index, live.link.receive()));
+        }
+    }
+}
+
+/// The most frames that wait for small frames before them, in pools. A renewal keeps those that have arrived, and fills the pool
+/// again; an honest peer then sends the missing frames first.
+const MOST_EARLY_POOLS: usize = 4;
+
+impl RdmaReceive {
+    fn slots(&self) -> usize {
+        self.live.as_ref().map_or(0, |live| live.slots.len())
+    }
+
+    /// Takes the next frame, if it is a small one, or one of the link that came before it was due.
+    fn small_or_early(&mut self, cx: &mut Context<'_>) -> Option<(RdmaSlot, Header)> {
+        let live = self.live.as_ref().filter(|live| !live.broken);
+        if let Some(express) = live.and_then(|live| live.express.as_ref()) {
+            match express.poll_frame(cx, self.next) {
+                Ok(Poll::Ready(frame)) => return Some(frame),
+                Ok(Poll::Pending) => {}
+                Err(error) => self.renewal.note_lane(Err(error)),
+            }
+        }
+        let (_, _, header) = self.early.front()?;
+        if header.offset != self.next {
+            return None;
+        }
+        self.early
+            .pop_front()
+            .map(|(_, slot, header)| (slot, header))
+    }
+
+    /// Returns true if frames of the link can come before small frames that precede them.
+    fn may_come_early(&self) -> bool {
+        self.live
+            .as_ref()
+            .is_some_and(|live| live.express.is_some())
+    }
+
+    /// Checks that the oldest frame of the lane or of the link can still become the next one.
+    fn check_order(&self) -> io::Result<()> {
+        let express = self.live.as_ref().and_then(|live| live.express.as_ref());
+        let small = express.and_then(|express| express.next_offset());
+        // Frames that were kept from an earlier link may wait for frames of either way.
+        let waits_for_small = self.early.iter().any(|(number, ..)| *number > 0);
+        if small.is_some_and(|small| is_out_of_order(small, self.next, waits_for_small)) {
+            return Err(invalid(Damage::Order.text()));
+        }
+        Ok(())
+    }
+
+    /// Returns a frame as the next one.
+    fn deliver(
+        &mut self,
+        (slot, header): (RdmaSlot, Header),
+    ) -> Poll<io::Result<(RdmaSlot, Header)>> {
+        self.next = header.end();
+        self.renewal.data().set_received(self.next);
+        Poll::Ready(Ok((slot, header)))
+    }
+
+    /// Takes the next frame of the link.
+    fn poll_link(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(RdmaSlot, Header)>> {
         let Some(live) = self.live.as_mut().filter(|live| !live.broken) else {
             return Poll::Pending;
         };
@@ -110,6 +249,7 @@ impl ReceivePath for RdmaReceive {
         self.renewal.notify();
         if let Err(error) = result {
             live.broken = true;
+            self.renewal.nudges.count();
             self.renewal.request(Some(error));
             return Poll::Pending;
         }
@@ -125,30 +265,28 @@ impl ReceivePath for RdmaReceive {
             return Poll::Ready(Err(invalid("a chunk of a size that was not agreed on")));
         }
         slot.copy_frame(header.frame_bytes());
-        self.renewal.data().set_received(header.end());
         Poll::Ready(Ok((slot, header)))
     }
+}
 
-    fn release(&mut self, slot: RdmaSlot) -> bool {
-        let Some(live) = &mut self.live else {
-            return false;
-        };
-        if slot.generation != self.generation {
-            return false;
-        }
-        let place = slot.index as usize;
-        live.slots[place] = Some(slot);
-        true
-    }
+/// Returns true if the oldest small frame that has arrived, at the offset `small`, can no longer become the `next` one, or hides
+/// the one that frames of the link wait for.
+///
+/// A small frame at `next` is in order: the sending side may have taken it off the queue after the receiving side looked there.
+fn is_out_of_order(small: u64, next: u64, waits_for_small: bool) -> bool {
+    small < next || (small > next && waits_for_small)
+}
 
-    /// Slots that are released while the pool is being replaced are granted with the new pool.
-    fn can_grant(&self) -> bool {
-        !self.renewal.is_underway()
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn post_receive(&mut self, index: u32) {
-        if let Some(live) = &mut self.live {
-            live.expected.push_back((index, live.link.receive()));
+    #[test]
+    fn only_a_missed_or_hidden_small_frame_is_out_of_order() {
+        for waits in [false, true] {
+            assert!(is_out_of_order(9, 10, waits));
+            assert!(!is_out_of_order(10, 10, waits));
+            assert_eq!(is_out_of_order(11, 10, waits), waits);
         }
     }
 }

@@ -8,13 +8,18 @@ use std::{
 };
 
 use super::{
-    link::{Link, SlotToken, WorkRequest, WriteCompletion},
+    express::{header::EXPRESS_PAYLOAD_BYTES, lane::ExpressLane},
+    link::{Link, SlotToken, WriteCompletion},
     pool::RdmaSlot,
     renewal::request::Renewal,
+    work_request::WorkRequest,
 };
-use crate::transport::data::{
-    frame::{HEADER_BYTES, Header},
-    path::{SendPath, Slot, invalid},
+use crate::{
+    faults::Faults,
+    transport::data::{
+        frame::{HEADER_BYTES, Header},
+        path::{SendPath, Slot, SmallFrame, invalid},
+    },
 };
 
 /// The sending side of the RDMA data path.
@@ -26,7 +31,25 @@ pub(crate) struct RdmaSend {
     generation: u32,
     /// The number of writes that have completed on this link.
     written: u64,
+    /// The offset of the oldest frame that the last lane may have lost, if the peer consumed none.
+    small_in_doubt: Option<u64>,
+    /// The number of lanes in a row that carried no frame.
+    dead_lanes: u32,
     renewal: Arc<Renewal>,
+}
+
+/// The number of lanes in a row that carry no frame, after which a stream does without.
+const MOST_DEAD_LANES: u32 = 3;
+
+/// The most bytes that are sent in small frames in place of one chunk, which costs several wake-ups at each end.
+const MOST_SMALL: usize = 8 * EXPRESS_PAYLOAD_BYTES;
+
+/// Returns the most bytes that are sent in small frames, if `slots` are the pool: never more than half a chunk of the pool, unless
+/// they are one frame, and never more frames than half the window of the lane.
+fn most_small(slots: &[RdmaSlot], express: Option<&ExpressLane>) -> usize {
+    let slot = slots.first().map_or(0, |slot| slot.bytes().len());
+    let window = express.map_or(0, ExpressLane::window) * EXPRESS_PAYLOAD_BYTES;
+    (slot.min(window) / 2).clamp(EXPRESS_PAYLOAD_BYTES, MOST_SMALL)
 }
 
 /// The parts of a link that a write needs. Writes in flight own their memory, and are dropped with the link.
@@ -39,6 +62,17 @@ pub(super) struct SendLink {
     peer: Vec<SlotToken>,
     /// A write has failed. No write is posted after that.
     broken: bool,
+    /// The lane for small frames, if the link has one.
+    express: Option<Arc<ExpressLane>>,
+    /// The stream has no other direction, whose frames would show that the lane has failed.
+    is_one_way: bool,
+    /// The most bytes that are sent in small frames.
+    most_small: usize,
+    /// The number of bytes up to the end of the last small frame.
+    small_end: u64,
+    /// The number of writes of this link.
+    writes: u64,
+    faults: Faults,
 }
 
 /// A write that was posted.
@@ -58,15 +92,28 @@ struct Frame {
 }
 
 impl SendLink {
-    /// Writes over `link` from the slots of `free` into the peer's slots.
-    pub(super) fn new(link: Link, free: Vec<RdmaSlot>, peer: Vec<SlotToken>) -> Self {
+    /// Writes over `link` from the slots of `free` into the peer's slots, and small frames over `express`.
+    pub(super) fn new(
+        link: Link,
+        free: Vec<RdmaSlot>,
+        peer: Vec<SlotToken>,
+        express: Option<Arc<ExpressLane>>,
+        is_one_way: bool,
+        faults: Faults,
+    ) -> Self {
         Self {
             flying: VecDeque::with_capacity(free.len()),
             link,
             slots: free.len(),
+            most_small: most_small(&free, express.as_deref()),
             free,
             peer,
             broken: false,
+            express,
+            is_one_way,
+            small_end: 0,
+            writes: 0,
+            faults,
         }
     }
 
@@ -75,9 +122,44 @@ impl SendLink {
         self.peer.len()
     }
 
+    /// Returns how `length` bytes of payload are carried now.
+    fn small_frame(&self, length: usize) -> SmallFrame {
+        match &self.express {
+            Some(express) if length <= self.most_small && !self.broken => {
+                if express.has_room() {
+                    SmallFrame::Free(EXPRESS_PAYLOAD_BYTES)
+                } else {
+                    SmallFrame::Later
+                }
+            }
+            _ => SmallFrame::NeedsCredit,
+        }
+    }
+
+    /// Counts the last small frame as sent, unless a write before it is in flight: a lost completion must be noticed.
+    fn note_sent(&self, renewal: &Renewal) {
+        if self.flying.is_empty() {
+            renewal.data().raise_sent(self.small_end);
+        }
+    }
+
+    /// Sends a frame over the lane, which keeps it until the peer has consumed it, even if it fails.
+    fn send_small(&mut self, header: &Header, payload: &[u8], renewal: &Renewal) {
+        let Some(express) = &self.express else { return };
+        renewal.note_lane(express.send(header, payload));
+        self.small_end = header.end();
+        self.note_sent(renewal);
+    }
+
     fn write(&mut self, slot: RdmaSlot, frame_bytes: usize, target: u32) -> io::Result<()> {
         let target = self.peer.get(target as usize);
         let target = *target.ok_or_else(|| invalid("a credit for a slot that does not exist"))?;
+        self.writes += 1;
+        let target = if self.faults.loses_link_at(self.writes) {
+            target.forged()
+        } else {
+            target
+        };
         let (index, bytes) = (slot.index, slot.bytes().len());
         let end = header(slot.bytes()).map_or(0, |header| header.end());
         let region = slot.into_region();
@@ -101,6 +183,8 @@ impl RdmaSend {
             waiting: VecDeque::new(),
             generation: 0,
             written: 0,
+            small_in_doubt: None,
+            dead_lanes: 0,
             renewal,
         }
     }
@@ -121,17 +205,38 @@ impl RdmaSend {
         }
     }
 
-    /// Destroys the link and its pool. Frames that were not written stay queued.
+    /// Destroys the link and its pool. Frames that were not written stay queued, and so do small frames that the peer may not
+    /// have verified.
     pub(super) fn take_down(&mut self) {
-        self.live = None;
+        let express = self.live.take().and_then(|live| live.express);
+        let has_carried = express
+            .as_ref()
+            .is_some_and(|express| express.has_carried());
+        if has_carried {
+            self.dead_lanes = 0;
+        }
+        let unconsumed = express.map_or_else(Vec::new, |express| express.unconsumed());
+        let oldest = unconsumed.first().map(|(header, _)| header.offset);
+        self.small_in_doubt = oldest.filter(|_| !has_carried);
+        let frame = |(header, payload): (Header, Vec<u8>)| Frame {
+            bytes: [&header.encode()[..], &payload].concat(),
+            target: None,
+        };
+        self.waiting.extend(unconsumed.into_iter().map(frame));
+        let offset = |frame: &Frame| header(&frame.bytes).map_or(0, |header| header.offset);
+        self.waiting.make_contiguous().sort_by_key(offset);
     }
 
     /// Continues over a new link, with a pool of this `generation`. The peer has `verified` this number of bytes, so
     /// queued frames before that offset have arrived, and are dropped.
     pub(super) fn install(&mut self, live: SendLink, generation: u32, verified: u64) {
         (self.live, self.generation, self.written) = (Some(live), generation, 0);
-        let data = self.renewal.data();
-        data.set_sent(data.sent().max(verified));
+        self.renewal.data().raise_sent(verified);
+        match self.small_in_doubt.take() {
+            Some(offset) if offset >= verified => self.dead_lanes += 1,
+            Some(_) => self.dead_lanes = 0,
+            None => {}
+        }
         let arrived = |frame: &Frame| header(&frame.bytes).is_some_and(|h| h.offset < verified);
         while self.waiting.front().is_some_and(arrived) {
             self.waiting.pop_front();
@@ -140,6 +245,17 @@ impl RdmaSend {
         self.waiting
             .iter_mut()
             .for_each(|frame| frame.target = None);
+    }
+
+    /// Returns true if the lane has failed.
+    pub(super) fn has_lost_lane(&self) -> bool {
+        let express = self.live.as_ref().and_then(|live| live.express.as_ref());
+        express.is_some_and(|express| express.is_lost())
+    }
+
+    /// Returns true unless one lane after the other carried no frame.
+    pub(super) fn trusts_lanes(&self) -> bool {
+        self.dead_lanes < MOST_DEAD_LANES
     }
 
     /// Takes the completed writes off the front of the queue. Frames whose write failed wait for a new link.
@@ -157,10 +273,11 @@ impl RdmaSend {
                 Ok(()) => {
                     self.written += 1;
                     self.renewal.count();
-                    self.renewal.data().set_sent(done.end);
+                    self.renewal.data().raise_sent(done.end);
                 }
                 Err(error) => {
                     live.broken = true;
+                    self.renewal.nudges.count();
                     self.renewal.request(Some(error));
                     left_behind.push(Frame {
                         bytes: region.bytes()[..done.frame_bytes].to_vec(),
@@ -170,6 +287,7 @@ impl RdmaSend {
             }
             let slot = RdmaSlot::new(done.index, self.generation, region, done.bytes);
             live.free.push(slot);
+            live.note_sent(&self.renewal);
         }
         self.renewal.notify();
         // They were posted before every frame that waits already.
@@ -178,15 +296,27 @@ impl RdmaSend {
         self.waiting.extend(later);
     }
 
-    /// Writes the frames that wait, in order, as far as there are free slots and credits.
+    /// Writes the frames that wait, in order, as far as there are free slots and credits, or room in the lane.
     fn post_waiting(&mut self, mut next_credit: impl FnMut() -> Option<u32>) -> io::Result<()> {
         let Some(live) = &mut self.live else {
             return Ok(());
         };
-        if live.broken {
+        if live.broken || self.renewal.is_underway() {
             return Ok(());
         }
         while let Some(frame) = self.waiting.front_mut() {
+            if frame.target.is_none() {
+                let payload = &frame.bytes[HEADER_BYTES..];
+                let is_small = payload.len() <= EXPRESS_PAYLOAD_BYTES;
+                let way = live.small_frame(payload.len());
+                if let (true, SmallFrame::Free(_), Some(header)) =
+                    (is_small, way, header(&frame.bytes))
+                {
+                    live.send_small(&header, payload, &self.renewal);
+                    self.waiting.pop_front();
+                    continue;
+                }
+            }
             if live.free.is_empty() {
                 return Ok(());
             }
@@ -234,6 +364,20 @@ impl SendPath for RdmaSend {
         self.acquire()
     }
 
+    fn small_frame(&mut self, length: usize) -> SmallFrame {
+        match &self.live {
+            Some(live) if self.waiting.is_empty() && !self.renewal.is_underway() => {
+                live.small_frame(length)
+            }
+            _ => SmallFrame::NeedsCredit,
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        let express = self.live.as_ref().and_then(|live| live.express.as_ref());
+        self.in_flight() > 0 || express.is_some_and(|express| express.is_busy())
+    }
+
     fn max_slots(&self) -> usize {
         self.live.as_ref().map_or(0, |live| live.slots)
     }
@@ -269,6 +413,18 @@ impl SendPath for RdmaSend {
         }
     }
 
+    fn post_small(&mut self, header: &Header, payload: &[u8]) {
+        match &mut self.live {
+            Some(live) if self.waiting.is_empty() && live.express.is_some() => {
+                live.send_small(header, payload, &self.renewal);
+            }
+            _ => self.waiting.push_back(Frame {
+                bytes: [&header.encode()[..], payload].concat(),
+                target: None,
+            }),
+        }
+    }
+
     fn in_flight(&self) -> usize {
         self.waiting.len() + self.live.as_ref().map_or(0, |live| live.flying.len())
     }
@@ -283,6 +439,13 @@ impl SendPath for RdmaSend {
         if !self.waiting.is_empty() {
             self.post_waiting(next_credit)?;
             self.poll_flying(cx);
+        }
+        if let Some(live) = &self.live {
+            if let Some(express) = &live.express {
+                // Otherwise the receiving side waits for the lane.
+                let waits = live.is_one_way || !self.renewal.receives();
+                self.renewal.note_lane(express.poll_reports(cx, waits));
+            }
         }
         if self.in_flight() == 0 {
             Poll::Ready(Ok(()))

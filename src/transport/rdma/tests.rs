@@ -1,12 +1,17 @@
 //! Whole machines: what is found on them, what is chosen, and what is said.
 
-use super::ports::{
-    choice::{DeviceChoice, NoRdma},
-    explain::networks_differ,
-    fixtures::{FakeSystem, V1, V2, infiniband, roce},
-    gid::GidKind,
-    offer::{Candidate, MAX_OFFERS, Offers},
-    rank::{Role, rank},
+use super::{
+    link::QueuePairConfig,
+    ports::{
+        choice::{DeviceChoice, NoRdma},
+        device::Inventory,
+        explain::networks_differ,
+        fixtures::{FakeSystem, V1, V2, infiniband, roce},
+        gid::GidKind,
+        offer::{Candidate, MAX_OFFERS, Offers},
+        rank::{Role, rank},
+        sysfs::Roots,
+    },
 };
 
 mod chosen;
@@ -57,4 +62,30 @@ fn refusal(tree: &FakeSystem, choice: &DeviceChoice) -> String {
 
 fn why_not(tree: &FakeSystem) -> String {
     refusal(tree, &DeviceChoice::default())
+}
+
+/// Returns the first usable port of this machine, or `None`, and prints why, if there is none.
+pub(super) fn place() -> Option<QueuePairConfig> {
+    let inventory = Inventory::read(&Roots::default());
+    let candidate = match DeviceChoice::default().candidates(&inventory) {
+        Ok(mut candidates) => candidates.remove(0),
+        Err(reason) => {
+            let required = std::env::var_os("RDPIPE_REQUIRE_RDMA").is_some();
+            assert!(!required, "{reason}");
+            eprintln!("SKIPPED: {reason}");
+            return None;
+        }
+    };
+    Some(QueuePairConfig {
+        device: candidate.device.clone(),
+        port: candidate.port,
+        gid_index: usize::from(candidate.gid_index),
+        mtu: 1024,
+        send_psn: 7,
+        receive_psn: 7,
+        depth: 4,
+        traffic_class: 0,
+        service_level: 0,
+        pkey_index: 0,
+    })
 }

@@ -8,13 +8,14 @@ use tokio::{
 };
 
 use super::{CHUNK, POOL, pair};
-use crate::support::{ends::Ends, pattern::Pattern, waiting::together};
+use crate::support::{data_path::DataPath, pattern::Pattern, waiting::together};
 
 /// A request of one byte gets an answer of one byte, a hundred times, and neither end calls `flush`.
-pub(crate) async fn one_byte_is_answered_without_a_flush<E: Ends>(
+pub(crate) async fn one_byte_is_answered_without_a_flush(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let (mut client, mut server) = pair::<E>(&base).await?;
+    let (mut client, mut server) = pair(over, &base).await?;
     let asking = async move {
         for number in 0..100 {
             client.write_all(&[number]).await?;
@@ -37,11 +38,12 @@ pub(crate) async fn one_byte_is_answered_without_a_flush<E: Ends>(
 
 /// Many small writes arrive without a call of `flush`, both while the sender has credit and after its credit has
 /// run out.
-pub(crate) async fn small_writes_are_sent_without_a_flush<E: Ends>(
+pub(crate) async fn small_writes_are_sent_without_a_flush(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
     for before in [0, POOL] {
-        let (mut client, mut server) = pair::<E>(&base).await?;
+        let (mut client, mut server) = pair(over, &base).await?;
         let bytes = before + (1..=200).sum::<u64>();
         let (told, written) = oneshot::channel();
         let asking = async move {
@@ -69,10 +71,11 @@ pub(crate) async fn small_writes_are_sent_without_a_flush<E: Ends>(
 
 /// Both ends make many small writes, flush, and read only then. While the bytes of one end would fit
 /// into half a pool as one piece, neither end waits for the other.
-pub(crate) async fn both_ends_can_write_before_they_read<E: Ends>(
+pub(crate) async fn both_ends_can_write_before_they_read(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let (mut a, mut b) = pair::<E>(&base).await?;
+    let (mut a, mut b) = pair(over, &base).await?;
     let pattern = Pattern::new(32);
     // One exchange takes both ends past the start, where no credit has arrived and all writes are combined.
     one_each(&mut a, &mut b).await?;
@@ -99,11 +102,12 @@ async fn one_each(a: &mut Stream, b: &mut Stream) -> Result<()> {
 
 /// A client that reads only after its `shutdown` has returned gets its answer, even if the answer fits into
 /// no pool, and even if the server begins to send it before it reads the request.
-pub(crate) async fn a_large_answer_does_not_block_shutdown<E: Ends>(
+pub(crate) async fn a_large_answer_does_not_block_shutdown(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
     for (request, eager) in [(3, false), (3 * POOL, false), (CHUNK + 3, true)] {
-        let (mut client, mut server) = pair::<E>(&base).await?;
+        let (mut client, mut server) = pair(over, &base).await?;
         let answer = 5 * POOL + 1;
         let asking = async move {
             Pattern::new(9).write(&mut client, 0..request).await?;

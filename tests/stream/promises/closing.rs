@@ -12,20 +12,21 @@ use tokio::{
 
 use super::{CHUNK, POOL, pace::undisturbed, pair, small};
 use crate::support::{
-    ends::Ends,
+    data_path::DataPath,
     pattern::{Pattern, own},
     waiting::together,
 };
 
 /// Either end can shut down its direction first; the other direction goes on.
-pub(crate) async fn one_direction_ends_and_the_other_goes_on<E: Ends>(
+pub(crate) async fn one_direction_ends_and_the_other_goes_on(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let (dialer, acceptor) = pair::<E>(&base).await?;
+    let (dialer, acceptor) = pair(over, &base).await?;
     first_then_second(dialer, acceptor)
         .await
         .context("the dialer first")?;
-    let (dialer, acceptor) = pair::<E>(&base).await?;
+    let (dialer, acceptor) = pair(over, &base).await?;
     first_then_second(acceptor, dialer)
         .await
         .context("the acceptor first")
@@ -62,8 +63,8 @@ async fn first_then_second(mut first: Stream, mut second: Stream) -> Result<()> 
 }
 
 /// `finish` waits until the peer calls `confirm`; `shutdown` returns without that.
-pub(crate) async fn finish_waits_for_confirm<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+pub(crate) async fn finish_waits_for_confirm(over: DataPath, base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair(over, &base).await?;
     let early = to.confirm().expect_err("confirmed before the end");
     ensure!(matches!(early, Error::Misuse(_)), "{early:?}");
     Pattern::new(13).write(&mut from, 0..CHUNK + 1).await?;
@@ -83,10 +84,11 @@ pub(crate) async fn finish_waits_for_confirm<E: Ends>(base: StreamConfig) -> Res
 }
 
 /// If the reader drops its stream without `confirm`, `finish` fails with `Error::Unconfirmed`.
-pub(crate) async fn finish_reports_a_missing_confirmation<E: Ends>(
+pub(crate) async fn finish_reports_a_missing_confirmation(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+    let (mut from, mut to) = pair(over, &base).await?;
     Pattern::new(14).write(&mut from, 0..100).await?;
     from.shutdown().await?;
     Pattern::new(14).read_all(&mut to, 0..100).await?;
@@ -105,11 +107,11 @@ pub(crate) async fn finish_reports_a_missing_confirmation<E: Ends>(
 }
 
 /// A reader calls `stop`: its writer gets a broken pipe, and neither end reports another failure.
-pub(crate) async fn a_reader_can_stop_its_writer<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_reader_can_stop_its_writer(over: DataPath, base: StreamConfig) -> Result<()> {
     let (mut dialer, mut acceptor) = (small(&base), small(&base));
     dialer.direction = Direction::Send;
     acceptor.direction = Direction::Receive;
-    let (mut from, mut to) = E::pair(dialer, acceptor).await?;
+    let (mut from, mut to) = over.pair(dialer, acceptor).await?;
     let writer = async move {
         let error = Pattern::new(15).write_on(&mut from).await?;
         ensure!(error.kind() == std::io::ErrorKind::BrokenPipe, "{error:?}");
@@ -139,12 +141,13 @@ pub(crate) async fn a_reader_can_stop_its_writer<E: Ends>(base: StreamConfig) ->
 }
 
 /// `close` returns before the peer closes its end, and the peer can still read everything.
-pub(crate) async fn close_does_not_wait_for_the_peer_to_close<E: Ends>(
+pub(crate) async fn close_does_not_wait_for_the_peer_to_close(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
     // A `close` that keeps the promise takes almost no time; one that waits for the peer takes two seconds, every time.
     for _ in 0..5 {
-        if says_goodbye::<E>(&base).await? < Duration::from_secs(1) {
+        if says_goodbye(over, &base).await? < Duration::from_secs(1) {
             return Ok(());
         }
     }
@@ -152,8 +155,8 @@ pub(crate) async fn close_does_not_wait_for_the_peer_to_close<E: Ends>(
 }
 
 /// Closes one end while the other stays open. Returns the time that `close` took.
-async fn says_goodbye<E: Ends>(base: &StreamConfig) -> Result<Duration> {
-    let (mut leaves, mut stays) = pair::<E>(base).await?;
+async fn says_goodbye(over: DataPath, base: &StreamConfig) -> Result<Duration> {
+    let (mut leaves, mut stays) = pair(over, base).await?;
     Pattern::new(33).write(&mut leaves, 0..POOL).await?;
     leaves.shutdown().await?;
     stays.shutdown().await?;
@@ -169,8 +172,8 @@ async fn says_goodbye<E: Ends>(base: &StreamConfig) -> Result<Duration> {
 }
 
 /// `stop` ends one direction; the other direction goes on.
-pub(crate) async fn stop_ends_one_direction_only<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (mut a, mut b) = pair::<E>(&base).await?;
+pub(crate) async fn stop_ends_one_direction_only(over: DataPath, base: StreamConfig) -> Result<()> {
+    let (mut a, mut b) = pair(over, &base).await?;
     b.stop();
     let error = own(&Pattern::new(16).write_on(&mut a).await?)?;
     ensure!(matches!(error, Error::Stopped { .. }), "{error:?}");
@@ -196,12 +199,15 @@ pub(crate) async fn stop_ends_one_direction_only<E: Ends>(base: StreamConfig) ->
 
 /// A STOP that is sent just before or after the FIN, or crosses it on the way, is no failure of the reader. The
 /// `shutdown` of the writer either succeeds or fails with `Error::Stopped`.
-pub(crate) async fn a_stop_near_the_end_is_no_failure<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_stop_near_the_end_is_no_failure(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
     for number in 0..100 {
         let (mut dialer, mut acceptor) = (small(&base), small(&base));
         dialer.direction = Direction::Send;
         acceptor.direction = Direction::Receive;
-        let (mut from, mut to) = E::pair(dialer, acceptor).await?;
+        let (mut from, mut to) = over.pair(dialer, acceptor).await?;
         from.write_all(b"all there is").await?;
         let watch = to.watch();
         let writer = async move {
@@ -235,10 +241,11 @@ pub(crate) async fn a_stop_near_the_end_is_no_failure<E: Ends>(base: StreamConfi
 }
 
 /// Reads, writes and `shutdown` at the peer of an aborted stream fail with the reason that `abort` was given.
-pub(crate) async fn both_ends_get_the_reason_of_an_abort<E: Ends>(
+pub(crate) async fn both_ends_get_the_reason_of_an_abort(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let (mut a, mut b) = pair::<E>(&base).await?;
+    let (mut a, mut b) = pair(over, &base).await?;
     Pattern::new(18).write(&mut a, 0..100).await?;
     Pattern::new(18).read(&mut b, 0..100).await?;
     a.abort("the disk is full");

@@ -9,17 +9,18 @@ use tokio::{
 
 use super::{CHUNK, POOL, pair};
 use crate::support::{
-    ends::Ends,
+    data_path::DataPath,
     pattern::{End, Pattern, own},
     waiting::together,
 };
 
 /// A writer is dropped without `shutdown` after various numbers of bytes: the reader gets an error.
-pub(crate) async fn a_writer_dropped_early_is_no_end_of_file<E: Ends>(
+pub(crate) async fn a_writer_dropped_early_is_no_end_of_file(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
     for bytes in [0, 1, CHUNK, CHUNK + 1, POOL, 3 * POOL + 7] {
-        let (mut from, mut to) = pair::<E>(&base).await?;
+        let (mut from, mut to) = pair(over, &base).await?;
         let writer = async move {
             Pattern::new(19).write(&mut from, 0..bytes).await?;
             drop(from);
@@ -33,10 +34,11 @@ pub(crate) async fn a_writer_dropped_early_is_no_end_of_file<E: Ends>(
 }
 
 /// A writer is dropped without `shutdown` after the reader has read all bytes: the reader gets an error.
-pub(crate) async fn a_drop_without_shutdown_is_no_end_of_file<E: Ends>(
+pub(crate) async fn a_drop_without_shutdown_is_no_end_of_file(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+    let (mut from, mut to) = pair(over, &base).await?;
     Pattern::new(20).write(&mut from, 0..CHUNK + 1).await?;
     from.flush().await?;
     Pattern::new(20).read(&mut to, 0..CHUNK + 1).await?;
@@ -45,10 +47,11 @@ pub(crate) async fn a_drop_without_shutdown_is_no_end_of_file<E: Ends>(
 }
 
 /// A write half that is dropped without `shutdown` is an error at the peer, as a dropped stream is.
-pub(crate) async fn a_dropped_write_half_is_an_error_at_the_peer<E: Ends>(
+pub(crate) async fn a_dropped_write_half_is_an_error_at_the_peer(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+    let (mut from, mut to) = pair(over, &base).await?;
     Pattern::new(21).write(&mut from, 0..CHUNK).await?;
     let (_reads, writes) = from.into_split();
     drop(writes);
@@ -57,11 +60,12 @@ pub(crate) async fn a_dropped_write_half_is_an_error_at_the_peer<E: Ends>(
 
 /// A reader is dropped before its first read, in the middle of a chunk, and between two chunks: the writer gets an
 /// error.
-pub(crate) async fn a_dropped_reader_is_an_error_at_the_writer<E: Ends>(
+pub(crate) async fn a_dropped_reader_is_an_error_at_the_writer(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
     for bytes in [0, 1, CHUNK, 2 * CHUNK + 5, 2 * POOL] {
-        let (mut from, mut to) = pair::<E>(&base).await?;
+        let (mut from, mut to) = pair(over, &base).await?;
         let writer = async move { refused(&mut from).await };
         let reader = async move {
             Pattern::new(22).read(&mut to, 0..bytes).await?;
@@ -74,10 +78,11 @@ pub(crate) async fn a_dropped_reader_is_an_error_at_the_writer<E: Ends>(
 }
 
 /// The FIN has arrived, but the reader is dropped before it has read all bytes: `finish` fails at the writer.
-pub(crate) async fn finish_fails_if_the_reader_left_bytes_unread<E: Ends>(
+pub(crate) async fn finish_fails_if_the_reader_left_bytes_unread(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+    let (mut from, mut to) = pair(over, &base).await?;
     Pattern::new(23).write(&mut from, 0..CHUNK + 1).await?;
     from.shutdown().await?;
     Pattern::new(23).read(&mut to, 0..CHUNK).await?;
@@ -88,8 +93,8 @@ pub(crate) async fn finish_fails_if_the_reader_left_bytes_unread<E: Ends>(
 }
 
 /// A panic of the writing task is an error at the reader, not an end of file.
-pub(crate) async fn a_panic_is_no_end_of_file<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+pub(crate) async fn a_panic_is_no_end_of_file(over: DataPath, base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair(over, &base).await?;
     let task = tokio::spawn(async move {
         Pattern::new(24)
             .write(&mut from, 0..CHUNK)

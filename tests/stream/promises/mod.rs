@@ -1,4 +1,4 @@
-//! The promises of a stream over any data path. Each promise is one function, generic over the data path, that returns
+//! The promises of a stream over any data path. Each promise is one function of the data path, that returns
 //! `Ok` if the promise is kept. Every promise runs over every data path.
 
 pub(crate) mod answers;
@@ -13,13 +13,16 @@ pub(crate) use crate::support::pools::{CHUNK, DEPTH, POOL, pair, small};
 
 /// Makes a module with a test of every promise over one data path.
 macro_rules! over {
-    ($path:ident, $ends:ty) => {
-        mod $path {
-            promises! { over $ends:
+    ($module:ident, $path:ident) => {
+        mod $module {
+            promises! { over $path:
                 order::bytes_of_every_size_arrive_in_order, order::streams_of_random_sizes_arrive_whole,
+                order::small_and_large_writes_arrive_in_order,
                 pace::a_slow_reader_loses_nothing, pace::a_slow_writer_loses_nothing,
                 pace::an_unread_direction_does_not_block_the_other,
-                pace::a_paused_reader_is_not_taken_for_dead, pace::shutdown_does_not_wait_for_the_reader,
+                pace::a_paused_reader_is_not_taken_for_dead,
+                pace::a_pause_in_small_messages_is_not_taken_for_a_death,
+                pace::shutdown_does_not_wait_for_the_reader,
                 answers::one_byte_is_answered_without_a_flush,
                 answers::small_writes_are_sent_without_a_flush,
                 answers::both_ends_can_write_before_they_read,
@@ -50,12 +53,20 @@ macro_rules! over {
     };
 }
 
-over!(tcp, crate::support::ends::Tcp);
+over!(tcp, Tcp);
 #[cfg(feature = "rdma")]
-over!(rdma, crate::support::ends::Rdma);
+over!(rdma, Rdma);
 #[cfg(feature = "rdma")]
-over!(renewed_rdma, crate::support::ends::Renewed);
+over!(renewed_rdma, RenewedRdma);
+#[cfg(feature = "rdma")]
+over!(lane_rdma, LaneRdma);
+#[cfg(feature = "rdma")]
+over!(narrow_lane_rdma, NarrowLaneRdma);
+#[cfg(all(feature = "rdma", feature = "fault-injection"))]
+over!(failing_lanes_rdma, FailingLanes);
+#[cfg(all(feature = "rdma", feature = "fault-injection"))]
+over!(failing_links_rdma, FailingLinks);
 
 mod damaged_tcp {
-    promises! { over crate::support::ends::Flipped: order::a_reader_never_gets_a_wrong_byte }
+    promises! { over FlippedTcp: order::a_reader_never_gets_a_wrong_byte }
 }

@@ -14,15 +14,15 @@ use tokio::{
 
 use super::{CHUNK, DEPTH, POOL, pair};
 use crate::support::{
-    ends::Ends,
+    data_path::DataPath,
     pattern::{End, Pattern},
     random::Random,
     waiting::{patience, together, until},
 };
 
 /// A reader that waits until its whole pool is full, again and again, gets every byte.
-pub(crate) async fn a_slow_reader_loses_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+pub(crate) async fn a_slow_reader_loses_nothing(over: DataPath, base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair(over, &base).await?;
     let bytes = 4 * POOL + 5;
     let writer = async move {
         Pattern::new(2).write(&mut from, 0..bytes).await?;
@@ -49,8 +49,8 @@ pub(crate) async fn a_slow_reader_loses_nothing<E: Ends>(base: StreamConfig) -> 
 }
 
 /// A writer that writes single bytes and odd numbers of bytes, with pauses, loses nothing.
-pub(crate) async fn a_slow_writer_loses_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+pub(crate) async fn a_slow_writer_loses_nothing(over: DataPath, base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair(over, &base).await?;
     let writer = async move {
         let (pattern, mut random) = (Pattern::new(3), Random::new(3));
         let mut at = 0;
@@ -76,10 +76,11 @@ pub(crate) async fn a_slow_writer_loses_nothing<E: Ends>(base: StreamConfig) -> 
 
 /// One end writes and does not read for a while. The direction that it does not read stops; the other
 /// direction goes on; afterwards no byte is missing.
-pub(crate) async fn an_unread_direction_does_not_block_the_other<E: Ends>(
+pub(crate) async fn an_unread_direction_does_not_block_the_other(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let (a, mut b) = pair::<E>(&base).await?;
+    let (a, mut b) = pair(over, &base).await?;
     let (mut a_reads, mut a_writes) = a.into_split();
     let (blocked_bytes, free_bytes) = (3 * POOL, 8 * POOL);
     let held_up = async move {
@@ -113,13 +114,14 @@ pub(crate) async fn an_unread_direction_does_not_block_the_other<E: Ends>(
 
 /// A reader pauses for twice the timeout after which a silent peer counts as dead, while the writer
 /// waits; then both ends are idle for as long. The stream stays intact, because keepalives go on.
-pub(crate) async fn a_paused_reader_is_not_taken_for_dead<E: Ends>(
+pub(crate) async fn a_paused_reader_is_not_taken_for_dead(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
     let timeout = patience(Duration::from_millis(400));
     let mut config = base;
     config.timeout = timeout;
-    let (mut from, mut to) = pair::<E>(&config).await?;
+    let (mut from, mut to) = pair(over, &config).await?;
     let bytes = 3 * POOL + 1;
     let (told, resumed) = oneshot::channel();
     let writer = async move {
@@ -143,6 +145,31 @@ pub(crate) async fn a_paused_reader_is_not_taken_for_dead<E: Ends>(
     undisturbed(&[&from, &to])
 }
 
+/// A reader lets small messages wait for longer than the timeout, and a data connection that delivers nothing. No end takes
+/// them for lost.
+pub(crate) async fn a_pause_in_small_messages_is_not_taken_for_a_death(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
+    let timeout = patience(Duration::from_millis(400));
+    let mut config = base;
+    config.timeout = timeout;
+    let (mut from, mut to) = pair(over, &config).await?;
+    for number in 0..10 {
+        Pattern::new(7)
+            .write(&mut from, number * 100..number * 100 + 100)
+            .await?;
+        from.flush().await?;
+    }
+    sleep(2 * timeout + Duration::from_secs(2)).await;
+    undisturbed(&[&from, &to])?;
+    Pattern::new(7).read(&mut to, 0..1000).await?;
+    Pattern::new(7).write(&mut from, 1000..1010).await?;
+    from.flush().await?;
+    Pattern::new(7).read(&mut to, 1000..1010).await?;
+    undisturbed(&[&from, &to])
+}
+
 /// Checks that no stream in `streams` has reported a failure.
 pub(crate) fn undisturbed(streams: &[&Stream]) -> Result<()> {
     for stream in streams {
@@ -154,11 +181,12 @@ pub(crate) fn undisturbed(streams: &[&Stream]) -> Result<()> {
 
 /// `shutdown` returns although the peer polls nothing: bytes that fit into its pool are received and
 /// verified without a poll.
-pub(crate) async fn shutdown_does_not_wait_for_the_reader<E: Ends>(
+pub(crate) async fn shutdown_does_not_wait_for_the_reader(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
     for bytes in [0, 1, CHUNK + 1, POOL] {
-        let (mut from, mut to) = pair::<E>(&base).await?;
+        let (mut from, mut to) = pair(over, &base).await?;
         Pattern::new(7).write(&mut from, 0..bytes).await?;
         from.shutdown().await?;
         ensure!(

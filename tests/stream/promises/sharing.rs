@@ -11,11 +11,11 @@ use tokio::{
 };
 
 use super::{POOL, pair};
-use crate::support::{ends::Ends, pattern::Pattern, random::Random, waiting::together};
+use crate::support::{data_path::DataPath, pattern::Pattern, random::Random, waiting::together};
 
 /// Both ends write and read at once, each end in one task.
-pub(crate) async fn both_directions_work_at_once<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (a, b) = pair::<E>(&base).await?;
+pub(crate) async fn both_directions_work_at_once(over: DataPath, base: StreamConfig) -> Result<()> {
+    let (a, b) = pair(over, &base).await?;
     together(exchange(a, 25, 26), exchange(b, 26, 25)).await?;
     Ok(())
 }
@@ -36,8 +36,11 @@ async fn exchange(stream: Stream, ours: u64, theirs: u64) -> Result<()> {
 }
 
 /// Both ends write and read at once, each half in a task of its own.
-pub(crate) async fn halves_work_in_two_tasks_at_once<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (a, b) = pair::<E>(&base).await?;
+pub(crate) async fn halves_work_in_two_tasks_at_once(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
+    let (a, b) = pair(over, &base).await?;
     together(in_two_tasks(a, 27, 28), in_two_tasks(b, 28, 27)).await?;
     Ok(())
 }
@@ -63,8 +66,11 @@ async fn in_two_tasks(stream: Stream, ours: u64, theirs: u64) -> Result<()> {
 
 /// No byte is lost or doubled when every future of a read, write, flush, shutdown and finish is polled once and
 /// dropped if it is not ready.
-pub(crate) async fn cancelled_futures_lose_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+pub(crate) async fn cancelled_futures_lose_nothing(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
+    let (mut from, mut to) = pair(over, &base).await?;
     let bytes = 3 * POOL + 1;
     let writer = async move {
         let (pattern, mut random) = (Pattern::new(29), Random::new(29));
@@ -129,8 +135,11 @@ async fn read_impatiently(to: &mut Stream) -> Result<u64> {
 }
 
 /// Vectored writes with empty slices, writes of no bytes, and reads into an empty buffer work.
-pub(crate) async fn vectored_and_empty_writes_arrive<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+pub(crate) async fn vectored_and_empty_writes_arrive(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
+    let (mut from, mut to) = pair(over, &base).await?;
     ensure!(from.write(&[]).await? == 0, "more than nothing was written");
     ensure!(
         from.write_vectored(&[]).await? == 0,

@@ -5,7 +5,7 @@ use rdpipe::{Stream, StreamConfig};
 use tokio::io::AsyncWriteExt;
 
 use super::{pair, small};
-use crate::support::{self, ends::Ends, pattern::Pattern};
+use crate::support::{self, data_path::DataPath, pattern::Pattern};
 
 /// The number of single bytes over RDMA, except in a full run: the processor may be emulated.
 const FEWER: u64 = 100_000;
@@ -14,10 +14,11 @@ const FEWER: u64 = 100_000;
 const LESS: u64 = 64 << 20;
 
 /// A million bytes, each with a `write_all` of its own and without `flush`, arrive in fewer chunks than bytes.
-pub(crate) async fn single_byte_writes_arrive_and_are_combined<E: Ends>(
+pub(crate) async fn single_byte_writes_arrive_and_are_combined(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let (from, to) = pair::<E>(&base).await?;
+    let (from, to) = pair(over, &base).await?;
     let count = full_amount(&from, 1_000_000, FEWER);
     let (from, to) = carry(from, to, count, async |from, pattern| {
         for at in 0..count {
@@ -37,10 +38,10 @@ pub(crate) async fn single_byte_writes_arrive_and_are_combined<E: Ends>(
 }
 
 /// Half a gibibyte in one `write_all` arrives whole.
-pub(crate) async fn one_very_large_write_arrives<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn one_very_large_write_arrives(over: DataPath, base: StreamConfig) -> Result<()> {
     // Pools of the default size, and small pools that the write fills a thousand times over.
     for config in [base.clone(), small(&base)] {
-        let (from, to) = E::pair(config.clone(), config).await?;
+        let (from, to) = over.pair(config.clone(), config).await?;
         let bytes = full_amount(&from, 512 << 20, LESS);
         carry(from, to, bytes, async |from, pattern| {
             let mut all = Vec::with_capacity(usize::try_from(bytes)?);

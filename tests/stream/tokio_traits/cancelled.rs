@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{FULL, fill, pair};
-use crate::support::{ends::Ends, pattern::Pattern, random::Random, waiting::together};
+use crate::support::{data_path::DataPath, pattern::Pattern, random::Random, waiting::together};
 
 /// The number of futures that each test cancels.
 const TIMES: u64 = 10_000;
@@ -26,8 +26,8 @@ pub(crate) async fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
 }
 
 /// Reads that are cancelled while a few bytes at a time arrive lose no bytes.
-pub(crate) async fn cancelled_reads_lose_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+pub(crate) async fn cancelled_reads_lose_nothing(over: DataPath, base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair(over, &base).await?;
     // The reader sends a tick after every ten cancelled reads.
     let (cancelled, mut ticks) = mpsc::unbounded_channel();
     let writer = async move {
@@ -93,8 +93,11 @@ async fn some(to: &mut Stream, pattern: &Pattern, at: u64, copied: bool) -> Resu
 }
 
 /// Writes and flushes that are cancelled while the reader reads a little now and then lose no bytes.
-pub(crate) async fn cancelled_writes_lose_nothing<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+pub(crate) async fn cancelled_writes_lose_nothing(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
+    let (mut from, mut to) = pair(over, &base).await?;
     let (cancelled, mut ticks) = mpsc::unbounded_channel();
     let writer = async move {
         let (pattern, mut random) = (Pattern::new(106), Random::new(106));
@@ -139,10 +142,11 @@ pub(crate) async fn cancelled_writes_lose_nothing<E: Ends>(base: StreamConfig) -
 
 /// `shutdown` and `finish` can be cancelled and called again, while there is no room for the last bytes and while the
 /// peer has not confirmed.
-pub(crate) async fn a_cancelled_shutdown_or_finish_can_be_retried<E: Ends>(
+pub(crate) async fn a_cancelled_shutdown_or_finish_can_be_retried(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+    let (mut from, mut to) = pair(over, &base).await?;
     let pattern = Pattern::new(107);
     fill(&mut from, &to, &pattern, 0).await?;
     for _ in 0..TIMES / 4 {

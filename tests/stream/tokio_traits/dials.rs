@@ -15,11 +15,14 @@ use tokio::{
 };
 
 use super::small;
-use crate::support::ends::{Ends, listener};
+use crate::support::{data_path::DataPath, ends::listener};
 
 /// A listener that cancels and repeats `accept` loses no stream.
-pub(crate) async fn a_cancelled_accept_loses_no_stream<E: Ends>(base: StreamConfig) -> Result<()> {
-    let config = E::over(small(&base));
+pub(crate) async fn a_cancelled_accept_loses_no_stream(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
+    let config = over.config(small(&base));
     let (listener, key) = listener(config.clone()).await?;
     let port = listener.local_addr().port();
     for number in 0..3 {
@@ -46,10 +49,11 @@ pub(crate) async fn a_cancelled_accept_loses_no_stream<E: Ends>(base: StreamConf
 
 /// A `connect` that is cancelled at any point leaves a listener that serves the next dialer. If the
 /// cancelled dialer was already connected, the acceptor gets an error, not an end of file.
-pub(crate) async fn a_cancelled_connect_leaves_the_listener_working<E: Ends>(
+pub(crate) async fn a_cancelled_connect_leaves_the_listener_working(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let config = E::over(small(&base));
+    let config = over.config(small(&base));
     let (listener, key) = listener(config.clone()).await?;
     let port = listener.local_addr().port();
     let dialing = async {

@@ -7,11 +7,14 @@ use rdpipe::{Error, Stream, StreamConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{CHUNK, POOL, pair};
-use crate::support::{ends::Ends, pattern::Pattern, waiting::together};
+use crate::support::{data_path::DataPath, pattern::Pattern, waiting::together};
 
 /// `read_exact` returns sizes that end before, at and after the borders of chunks, and sizes larger than a pool.
-pub(crate) async fn read_exact_works_across_chunks<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+pub(crate) async fn read_exact_works_across_chunks(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
+    let (mut from, mut to) = pair(over, &base).await?;
     let sizes = [
         1,
         CHUNK - 1,
@@ -43,9 +46,12 @@ pub(crate) async fn read_exact_works_across_chunks<E: Ends>(base: StreamConfig) 
 }
 
 /// `read_exact` fails with `UnexpectedEof` when fewer bytes are left: in a chunk, at its border, and with none at all.
-pub(crate) async fn read_exact_reports_an_early_end<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn read_exact_reports_an_early_end(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
     for bytes in [0, 1, CHUNK, CHUNK + 10] {
-        let (mut from, mut to) = pair::<E>(&base).await?;
+        let (mut from, mut to) = pair(over, &base).await?;
         let pattern = Pattern::new(102);
         pattern.write(&mut from, 0..bytes).await?;
         from.shutdown().await?;

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CHUNK, POOL, pair};
 use crate::support::{
-    ends::Ends,
+    data_path::DataPath,
     pattern::Pattern,
     waiting::{together, until},
 };
@@ -35,10 +35,11 @@ const STOP: u64 = 3 * POOL + CHUNK / 2;
 const STILL: Duration = Duration::from_millis(200);
 
 /// Both ends write and read at full speed, stop reading, and go on, with the halves of `into_split`.
-pub(crate) async fn both_ends_can_stop_reading_and_go_on<E: Ends>(
+pub(crate) async fn both_ends_can_stop_reading_and_go_on(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let (a, b) = pair::<E>(&base).await?;
+    let (a, b) = pair(over, &base).await?;
     let mut pause = Pause::new([a.watch(), b.watch()]);
     let ((a_reads, a_writes), (b_reads, b_writes)) = (a.into_split(), b.into_split());
     pause.run(a_reads, a_writes, [108, 109]);
@@ -47,10 +48,11 @@ pub(crate) async fn both_ends_can_stop_reading_and_go_on<E: Ends>(
 }
 
 /// Both ends write and read at full speed, stop reading, and go on, with the halves of `tokio::io::split`.
-pub(crate) async fn both_ends_can_stop_reading_when_split_by_tokio<E: Ends>(
+pub(crate) async fn both_ends_can_stop_reading_when_split_by_tokio(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let (a, b) = pair::<E>(&base).await?;
+    let (a, b) = pair(over, &base).await?;
     let mut pause = Pause::new([a.watch(), b.watch()]);
     let ((a_reads, a_writes), (b_reads, b_writes)) = (tokio::io::split(a), tokio::io::split(b));
     pause.run(a_reads, a_writes, [108, 109]);
@@ -59,10 +61,11 @@ pub(crate) async fn both_ends_can_stop_reading_when_split_by_tokio<E: Ends>(
 }
 
 /// Both ends can shut down while both receive pools are full and neither end reads.
-pub(crate) async fn both_ends_can_shut_down_with_full_pools<E: Ends>(
+pub(crate) async fn both_ends_can_shut_down_with_full_pools(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let (a, b) = pair::<E>(&base).await?;
+    let (a, b) = pair(over, &base).await?;
     let ((mut a_reads, mut a_writes), (mut b_reads, mut b_writes)) =
         (a.into_split(), b.into_split());
     let one = async move {
@@ -80,8 +83,11 @@ pub(crate) async fn both_ends_can_shut_down_with_full_pools<E: Ends>(
 
 /// The borrowed halves of `split` work at once in one task. The owned halves of `into_split` can be reunited, but only
 /// if both come from one stream.
-pub(crate) async fn halves_can_be_borrowed_and_reunited<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (mut a, mut b) = pair::<E>(&base).await?;
+pub(crate) async fn halves_can_be_borrowed_and_reunited(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
+    let (mut a, mut b) = pair(over, &base).await?;
     tokio::try_join!(exchange(&mut a, [114, 115]), exchange(&mut b, [115, 114]))?;
     let ((a_reads, a_writes), (b_reads, b_writes)) = (a.into_split(), b.into_split());
     let wrong = a_reads.reunite(b_writes).err();

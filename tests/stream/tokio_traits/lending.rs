@@ -12,17 +12,20 @@ use tokio::{
 };
 
 use super::{CHUNK, DEPTH, FULL, POOL, cancelled::at_once, fill, pair, small};
-use crate::support::{ends::Ends, pattern::Pattern, random::Random};
+use crate::support::{data_path::DataPath, pattern::Pattern, random::Random};
 
 /// Received chunks with their offsets in the stream.
 type Kept = Vec<(u64, Bytes)>;
 
 /// A reader that keeps chunks for ever still receives ten more pools of bytes, and the kept chunks do not change.
-pub(crate) async fn kept_chunks_never_block_the_stream<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn kept_chunks_never_block_the_stream(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
     for depth in [2, 3, 4, 16] {
         let mut config = small(&base);
         config.depth = depth;
-        let (from, mut to) = E::pair(config.clone(), config).await?;
+        let (from, mut to) = over.pair(config.clone(), config).await?;
         let bytes = 10 * CHUNK * depth as u64 + 5;
         let writer = sending(from, bytes);
         let (pattern, mut at) = (Pattern::new(140), 0);
@@ -53,8 +56,11 @@ pub(crate) async fn kept_chunks_never_block_the_stream<E: Ends>(base: StreamConf
 }
 
 /// `read_chunk` (also cancelled), `read` and `fill_buf` can be mixed in any order, with chunks kept for a while.
-pub(crate) async fn all_ways_to_read_can_be_mixed<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (from, mut to) = pair::<E>(&base).await?;
+pub(crate) async fn all_ways_to_read_can_be_mixed(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
+    let (from, mut to) = pair(over, &base).await?;
     let bytes = 10 * POOL + 7;
     let writer = sending(from, bytes);
     let (pattern, mut random) = (Pattern::new(140), Random::new(141));
@@ -104,11 +110,12 @@ pub(crate) async fn all_ways_to_read_can_be_mixed<E: Ends>(base: StreamConfig) -
 
 /// Dropping the last clone of a chunk, on any thread, returns its credit to the writer. A writer that waits only for
 /// this credit goes on, although the reading end makes no call.
-pub(crate) async fn dropping_a_kept_chunk_returns_its_credit<E: Ends>(
+pub(crate) async fn dropping_a_kept_chunk_returns_its_credit(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
     for elsewhere in [false, true] {
-        let (mut from, mut to) = pair::<E>(&base).await?;
+        let (mut from, mut to) = pair(over, &base).await?;
         let pattern = Pattern::new(140);
         fill(&mut from, &to, &pattern, 0).await?;
         let chunk = to.read_chunk().await?.context("no chunk")?;
@@ -138,9 +145,9 @@ pub(crate) async fn dropping_a_kept_chunk_returns_its_credit<E: Ends>(
 }
 
 /// Kept chunks stay valid after their stream and its peer are gone, whether the stream was closed or aborted.
-pub(crate) async fn chunks_outlive_the_stream<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn chunks_outlive_the_stream(over: DataPath, base: StreamConfig) -> Result<()> {
     for aborted in [false, true] {
-        let (mut from, mut to) = pair::<E>(&base).await?;
+        let (mut from, mut to) = pair(over, &base).await?;
         let pattern = Pattern::new(140);
         fill(&mut from, &to, &pattern, 0).await?;
         let mut kept = Kept::new();
@@ -169,10 +176,11 @@ pub(crate) async fn chunks_outlive_the_stream<E: Ends>(base: StreamConfig) -> Re
 }
 
 /// `read_chunk` returns the rest of a chunk that was partly read, and a chunk that is not full.
-pub(crate) async fn read_chunk_returns_the_rest_of_a_chunk<E: Ends>(
+pub(crate) async fn read_chunk_returns_the_rest_of_a_chunk(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+    let (mut from, mut to) = pair(over, &base).await?;
     let pattern = Pattern::new(140);
     pattern.write(&mut from, 0..2 * CHUNK + 10).await?;
     from.shutdown().await?;

@@ -5,7 +5,7 @@ use rdpipe::StreamConfig;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWriteExt, BufReader, BufWriter};
 
 use super::{CHUNK, pair};
-use crate::support::{ends::Ends, random::Random};
+use crate::support::{data_path::DataPath, random::Random};
 
 /// The way from the stream to the code that reads lines.
 #[derive(Debug, Clone, Copy)]
@@ -23,9 +23,12 @@ const READERS: [Reader; 3] = [
 ];
 
 /// `lines` returns every line, also lines that cross a chunk border or are longer than a chunk.
-pub(crate) async fn lines_of_every_length_are_read<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn lines_of_every_length_are_read(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
     for reader in READERS {
-        read_by::<E>(&base, reader, async |stream, text| {
+        read_by(over, &base, reader, async |stream, text| {
             let mut lines = stream.lines();
             for (number, line) in text.iter().enumerate() {
                 let found = lines.next_line().await?;
@@ -40,11 +43,12 @@ pub(crate) async fn lines_of_every_length_are_read<E: Ends>(base: StreamConfig) 
 }
 
 /// `read_until` and `read_line` return each line with its newline, and the last line without one.
-pub(crate) async fn read_until_returns_lines_with_their_ends<E: Ends>(
+pub(crate) async fn read_until_returns_lines_with_their_ends(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
     for reader in READERS {
-        read_by::<E>(&base, reader, async |stream, text| {
+        read_by(over, &base, reader, async |stream, text| {
             let (last, whole) = text.split_last().expect("there are lines");
             for (number, line) in whole.iter().enumerate() {
                 let mut found = Vec::new();
@@ -71,12 +75,13 @@ pub(crate) async fn read_until_returns_lines_with_their_ends<E: Ends>(
 }
 
 /// Sends lines through a stream, calls `look` with the receiving end, and confirms the end of file.
-async fn read_by<E: Ends>(
+async fn read_by(
+    over: DataPath,
     base: &StreamConfig,
     reader: Reader,
     look: impl AsyncFnOnce(&mut (dyn AsyncBufRead + Unpin + Send), Vec<String>) -> Result<()>,
 ) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(base).await?;
+    let (mut from, mut to) = pair(over, base).await?;
     let writer = tokio::spawn(async move {
         let text = text().join("\n");
         let (first, second) = text.as_bytes().split_at(text.len() / 2);

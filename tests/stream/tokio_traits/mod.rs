@@ -1,4 +1,4 @@
-//! What users of tokio's traits expect of any stream. Each expectation is one function, generic over the data path, that
+//! What users of tokio's traits expect of any stream. Each expectation is one function of the data path, that
 //! returns `Ok` if the expectation is met. Every expectation runs over every data path.
 
 pub(crate) mod amounts;
@@ -16,9 +16,9 @@ use crate::support::pools::{CHUNK, DEPTH, FULL, POOL, fill, pair, small};
 
 /// Makes a module with a test of every expectation over one data path.
 macro_rules! over {
-    ($path:ident, $ends:ty) => {
-        mod $path {
-            promises! { over $ends:
+    ($module:ident, $path:ident) => {
+        mod $module {
+            promises! { over $path:
                 nothing::empty_reads_and_writes_complete_at_once,
                 nothing::empty_writes_send_nothing_and_wake_no_task,
                 exact::read_exact_works_across_chunks, exact::read_exact_reports_an_early_end,
@@ -48,14 +48,14 @@ macro_rules! over {
     };
 }
 
-over!(tcp, crate::support::ends::Tcp);
+over!(tcp, Tcp);
 #[cfg(feature = "rdma")]
-over!(rdma, crate::support::ends::Rdma);
+over!(rdma, Rdma);
 
 /// The expectations in which the renewal of a link could lose bytes or a wakeup.
 #[cfg(feature = "rdma")]
 mod renewed_rdma {
-    promises! { over crate::support::ends::Renewed:
+    promises! { over RenewedRdma:
         exact::read_exact_works_across_chunks,
         cancelled::cancelled_writes_lose_nothing, cancelled::a_cancelled_shutdown_or_finish_can_be_retried,
         halves::both_ends_can_stop_reading_and_go_on,

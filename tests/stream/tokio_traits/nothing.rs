@@ -7,14 +7,15 @@ use rdpipe::{Stream, StreamConfig};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use super::{CHUNK, FULL, fill, pair};
-use crate::support::{ends::Ends, pattern::Pattern, waiting::until, wakes::Wakes};
+use crate::support::{data_path::DataPath, pattern::Pattern, waiting::until, wakes::Wakes};
 
 /// Reads and writes of no bytes complete at once in every state: before the first byte, in the middle of a chunk,
 /// while other writes wait, at the end and after it.
-pub(crate) async fn empty_reads_and_writes_complete_at_once<E: Ends>(
+pub(crate) async fn empty_reads_and_writes_complete_at_once(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let (mut a, mut b) = pair::<E>(&base).await?;
+    let (mut a, mut b) = pair(over, &base).await?;
     let pattern = Pattern::new(100);
     both_ways([&mut a, &mut b], "fresh")?;
     pattern.write(&mut a, 0..CHUNK + 1).await?;
@@ -37,10 +38,11 @@ pub(crate) async fn empty_reads_and_writes_complete_at_once<E: Ends>(
 }
 
 /// Writes of no bytes send no chunk and wake no task.
-pub(crate) async fn empty_writes_send_nothing_and_wake_no_task<E: Ends>(
+pub(crate) async fn empty_writes_send_nothing_and_wake_no_task(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let (mut a, mut b) = pair::<E>(&base).await?;
+    let (mut a, mut b) = pair(over, &base).await?;
     let (reader, writer) = (Wakes::new(), Wakes::new());
     ensure!(poll_read(&mut b, &reader, &mut [0]).is_pending());
     for _ in 0..1000 {

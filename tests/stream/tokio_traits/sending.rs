@@ -11,7 +11,7 @@ use tokio::{
 
 use super::{CHUNK, DEPTH, FULL, POOL, cancelled::at_once, fill, pair, small};
 use crate::support::{
-    ends::Ends,
+    data_path::DataPath,
     pattern::{Pattern, own},
     random::Random,
     waiting::together,
@@ -19,11 +19,14 @@ use crate::support::{
 
 /// Send buffers that are filled partly, fully or not at all, and are sent or dropped, with writes between them: the
 /// bytes that were sent arrive in the order in which they were sent.
-pub(crate) async fn buffers_arrive_in_the_order_sent<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn buffers_arrive_in_the_order_sent(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
     for depth in [2, 4] {
         let mut config = small(&base);
         config.depth = depth;
-        let (mut from, mut to) = E::pair(config.clone(), config).await?;
+        let (mut from, mut to) = over.pair(config.clone(), config).await?;
         let writer = async move {
             let (pattern, mut random) = (Pattern::new(150), Random::new(150));
             let mut at = 0;
@@ -64,8 +67,11 @@ pub(crate) async fn buffers_arrive_in_the_order_sent<E: Ends>(base: StreamConfig
 }
 
 /// All buffers that can be lent at once are lent, and then sent in another order; writes go on meanwhile.
-pub(crate) async fn several_buffers_can_be_lent_at_once<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+pub(crate) async fn several_buffers_can_be_lent_at_once(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
+    let (mut from, mut to) = pair(over, &base).await?;
     let pattern = Pattern::new(151);
     let mut buffers = Vec::new();
     for _ in 1..DEPTH {
@@ -94,10 +100,11 @@ pub(crate) async fn several_buffers_can_be_lent_at_once<E: Ends>(base: StreamCon
 }
 
 /// `send` accepts a buffer while the peer has no room, and `flush` waits until the buffer is on its way.
-pub(crate) async fn a_buffer_without_credit_is_sent_later<E: Ends>(
+pub(crate) async fn a_buffer_without_credit_is_sent_later(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+    let (mut from, mut to) = pair(over, &base).await?;
     let pattern = Pattern::new(152);
     let mut buffer = from.send_buffer().await?;
     fill(&mut from, &to, &pattern, 0).await?;
@@ -110,8 +117,11 @@ pub(crate) async fn a_buffer_without_credit_is_sent_later<E: Ends>(
 }
 
 /// Sent buffers arrive without a call of `flush`.
-pub(crate) async fn buffers_are_sent_without_a_flush<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+pub(crate) async fn buffers_are_sent_without_a_flush(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
+    let (mut from, mut to) = pair(over, &base).await?;
     for number in 0..20 {
         let mut buffer = from.send_buffer().await?;
         buffer.write_all(&[number])?;
@@ -123,9 +133,9 @@ pub(crate) async fn buffers_are_sent_without_a_flush<E: Ends>(base: StreamConfig
 
 /// `send` refuses a buffer of another stream, a buffer after `shutdown` and a buffer after `abort`, each with its own
 /// error, and loses no slot.
-pub(crate) async fn a_misused_buffer_is_refused<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (mut a, mut b) = pair::<E>(&base).await?;
-    let (mut c, _d) = pair::<E>(&base).await?;
+pub(crate) async fn a_misused_buffer_is_refused(over: DataPath, base: StreamConfig) -> Result<()> {
+    let (mut a, mut b) = pair(over, &base).await?;
+    let (mut c, _d) = pair(over, &base).await?;
     for _ in 0..2 * DEPTH {
         let mut foreign = c.send_buffer().await?;
         foreign.write_all(b"?")?;
@@ -152,8 +162,8 @@ pub(crate) async fn a_misused_buffer_is_refused<E: Ends>(base: StreamConfig) -> 
 }
 
 /// Lent buffers stay valid after their stream is closed, and can be dropped on any thread.
-pub(crate) async fn buffers_outlive_the_stream<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+pub(crate) async fn buffers_outlive_the_stream(over: DataPath, base: StreamConfig) -> Result<()> {
+    let (mut from, mut to) = pair(over, &base).await?;
     let pattern = Pattern::new(153);
     let mut kept = [from.send_buffer().await?, from.send_buffer().await?];
     pattern.write(&mut from, 0..CHUNK).await?;
@@ -171,10 +181,11 @@ pub(crate) async fn buffers_outlive_the_stream<E: Ends>(base: StreamConfig) -> R
 }
 
 /// A wait for a buffer that is cancelled while all buffers are lent loses no buffer.
-pub(crate) async fn a_cancelled_wait_for_a_buffer_loses_none<E: Ends>(
+pub(crate) async fn a_cancelled_wait_for_a_buffer_loses_none(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+    let (mut from, mut to) = pair(over, &base).await?;
     let pattern = Pattern::new(154);
     let mut at = 0;
     for _ in 0..200 {
@@ -199,8 +210,11 @@ pub(crate) async fn a_cancelled_wait_for_a_buffer_loses_none<E: Ends>(
 }
 
 /// Vectored writes of many small slices, some of them empty, arrive whole across the borders of chunks.
-pub(crate) async fn many_small_slices_arrive_whole<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+pub(crate) async fn many_small_slices_arrive_whole(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
+    let (mut from, mut to) = pair(over, &base).await?;
     ensure!(from.is_write_vectored(), "the stream");
     let bytes = 3 * POOL + 11;
     let writer = async move {
@@ -241,8 +255,11 @@ pub(crate) async fn many_small_slices_arrive_whole<E: Ends>(base: StreamConfig) 
 }
 
 /// One vectored write takes exactly the slices that fit into a chunk.
-pub(crate) async fn one_write_takes_all_slices_that_fit<E: Ends>(base: StreamConfig) -> Result<()> {
-    let (mut from, mut to) = pair::<E>(&base).await?;
+pub(crate) async fn one_write_takes_all_slices_that_fit(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
+    let (mut from, mut to) = pair(over, &base).await?;
     let pattern = Pattern::new(156);
     let mut slices = Vec::new();
     for number in 0..100 {

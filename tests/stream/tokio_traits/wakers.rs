@@ -19,7 +19,7 @@ use tokio::{
 
 use super::{CHUNK, FULL, fill, pair};
 use crate::support::{
-    ends::Ends,
+    data_path::DataPath,
     pattern::{Pattern, own},
     waiting::{together, until},
     wakes::Wakes,
@@ -35,9 +35,9 @@ const WHILE_IDLE: usize = 8;
 const IDLE: Duration = Duration::from_millis(200);
 
 /// A task that waits for a read, write, flush, shutdown or finish is woken when it can go on.
-pub(crate) async fn a_waiting_task_is_woken<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_waiting_task_is_woken(over: DataPath, base: StreamConfig) -> Result<()> {
     for wait in WAITS {
-        let (mut a, b) = wait.begin::<E>(&base).await?;
+        let (mut a, b) = wait.begin(over, &base).await?;
         let wakes = Wakes::new();
         wait.pends(&mut a, &wakes)?;
         let (_b, outcome) = wait.go_on_and_drive(&mut a, b, &wakes).await?;
@@ -53,9 +53,12 @@ pub(crate) async fn a_waiting_task_is_woken<E: Ends>(base: StreamConfig) -> Resu
 }
 
 /// A task that polls after another task replaces its waker, and is woken in its place.
-pub(crate) async fn the_last_task_to_poll_is_woken<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn the_last_task_to_poll_is_woken(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
     for wait in WAITS {
-        let (mut a, b) = wait.begin::<E>(&base).await?;
+        let (mut a, b) = wait.begin(over, &base).await?;
         let (first, second) = (Wakes::new(), Wakes::new());
         wait.pends(&mut a, &first)?;
         wait.pends(&mut a, &second)?;
@@ -72,9 +75,9 @@ pub(crate) async fn the_last_task_to_poll_is_woken<E: Ends>(base: StreamConfig) 
 }
 
 /// A waiting task is not woken again and again while nothing happens.
-pub(crate) async fn an_idle_task_is_not_woken<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn an_idle_task_is_not_woken(over: DataPath, base: StreamConfig) -> Result<()> {
     for wait in WAITS {
-        let (mut a, b) = wait.begin::<E>(&base).await?;
+        let (mut a, b) = wait.begin(over, &base).await?;
         let wakes = Wakes::new();
         wait.pends(&mut a, &wakes)?;
         sleep(IDLE).await;
@@ -88,9 +91,12 @@ pub(crate) async fn an_idle_task_is_not_woken<E: Ends>(base: StreamConfig) -> Re
 }
 
 /// A failure of the stream wakes a waiting task.
-pub(crate) async fn a_failure_wakes_a_waiting_task<E: Ends>(base: StreamConfig) -> Result<()> {
+pub(crate) async fn a_failure_wakes_a_waiting_task(
+    over: DataPath,
+    base: StreamConfig,
+) -> Result<()> {
     for wait in WAITS {
-        let (mut a, mut b) = wait.begin::<E>(&base).await?;
+        let (mut a, mut b) = wait.begin(over, &base).await?;
         let wakes = Wakes::new();
         wait.pends(&mut a, &wakes)?;
         b.abort("part of the test");
@@ -103,11 +109,12 @@ pub(crate) async fn a_failure_wakes_a_waiting_task<E: Ends>(base: StreamConfig) 
 }
 
 /// A stream of many chunks comes to its end if both ends poll only after a wake.
-pub(crate) async fn wakes_alone_drive_a_stream_to_its_end<E: Ends>(
+pub(crate) async fn wakes_alone_drive_a_stream_to_its_end(
+    over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
     const CHUNKS: u64 = 100;
-    let (mut from, mut to) = pair::<E>(&base).await?;
+    let (mut from, mut to) = pair(over, &base).await?;
     let writer = async move {
         let (wakes, pattern, mut at) = (Wakes::new(), Pattern::new(113), 0);
         while at < CHUNKS * CHUNK {
@@ -185,8 +192,8 @@ impl Wait {
     }
 
     /// Returns two ends, the first of which must wait for the second.
-    async fn begin<E: Ends>(self, base: &StreamConfig) -> Result<(Stream, Stream)> {
-        let (mut a, b) = pair::<E>(base).await?;
+    async fn begin(self, over: DataPath, base: &StreamConfig) -> Result<(Stream, Stream)> {
+        let (mut a, b) = pair(over, base).await?;
         if !matches!(self, Self::Read) {
             fill(&mut a, &b, &Pattern::new(112), 0).await?;
         }

@@ -151,6 +151,29 @@ impl Over {
         served(server, 2);
     }
 
+    pub fn messages_go_there_and_back(self, small_frames: &'static str) {
+        let ping_pong = |line: &str| {
+            let example = self.example("ping_pong", line);
+            example.env("RDPIPE_SMALL_FRAMES", small_frames)
+        };
+        let server = ping_pong("serve 0").start();
+        let to_server = format!("ask 127.0.0.1 {} 64 500", server.port());
+        let client = ping_pong(&to_server).start().end();
+        assert!(client.exits(0).contains(&self.words()), "{}", client.stderr);
+        let said = String::from_utf8_lossy(&client.stdout);
+        assert!(said.starts_with("64 bytes, 500 times: median "), "{said}");
+        server.end().exits(0);
+
+        let server = ping_pong("drain 0").start();
+        let to_server = format!("flood 127.0.0.1 {} 100 5000 7", server.port());
+        let client = ping_pong(&to_server).start().end();
+        client.exits(0);
+        let said = String::from_utf8_lossy(&client.stdout);
+        let counted = "5000 messages of 100 bytes, flushed each 7: ";
+        assert!(said.starts_with(counted), "{said}");
+        server.end().exits(0);
+    }
+
     pub fn connections_go_through_a_tunnel(self) {
         let target = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let [far, near] = self.tunnel(&target);

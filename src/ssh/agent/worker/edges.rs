@@ -15,8 +15,8 @@ use crate::{
             job::{ConnectedEdges, JobContext, OrderedEdges, PlacedEdge},
             meter::Meter,
         },
-        edge::EdgePlan,
-        protocol::{EdgeDirection, EdgeId, EdgeOrder, FaultKind, Order, StreamOrder},
+        edge::{EdgePlan, describe_link},
+        protocol::{EdgeDirection, EdgeId, EdgeOrder, FaultKind, FromAgent, Order, StreamOrder},
     },
 };
 
@@ -141,13 +141,15 @@ impl PendingEdge {
         })
     }
 
-    /// Connects the edge. If that fails, fails the work and returns none.
+    /// Connects the edge, and reports that to the controller. If it fails, fails the work and returns none.
     async fn establish(self, id: EdgeId, context: &JobContext) -> Option<PlacedEdge> {
         let peer = self.plan.peer.clone();
         let outbox = context.outbox.clone();
         let establishing = edge::establish(id, self.plan, self.requests, outbox);
         match self.thread.run(establishing).await {
             Ok(stream) => {
+                let link = describe_link(&stream);
+                context.outbox.send(FromAgent::Connected { edge: id, link });
                 let edge = ConnectedEdge {
                     stream,
                     meter: self.meter,

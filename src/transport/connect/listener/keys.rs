@@ -5,8 +5,8 @@ use crate::{Key, key::KeyId};
 /// Finds the key of a peer by its id.
 pub(super) struct ListenerKeys {
     lookup: Box<dyn Fn(KeyId) -> Option<Key> + Send + Sync>,
-    /// Verifies the messages of peers whose key is unknown, which takes as long as with a known key, and always fails:
-    /// nobody else has it.
+    /// Verifies the messages of peers whose key is unknown, which takes as long as with a known key, and always fails,
+    /// since this key is random and kept here only.
     decoy: Key,
 }
 

@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// The number of bytes that may still arrive after the reader has been dropped, before the peer is told to stop. What
-/// protocols send at their end, such as HTTP/2's GOAWAY, is shorter; a body that nobody wants is longer.
+/// protocols send at their end, such as HTTP/2's GOAWAY, is shorter; the rest of a body that was not read is longer.
 const EXCESS_BYTES: u64 = 64 << 10;
 
 /// The halves that the user of a stream holds, and what was left to the endpoint.

@@ -80,6 +80,12 @@ impl State {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Keeps every other thread from using the state while the result lives.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> impl Sized + '_ {
+        self.lock()
+    }
+
     /// Returns the name of the peer, for messages to the user.
     pub(crate) fn peer(&self) -> &str {
         &self.peer
@@ -90,6 +96,14 @@ impl State {
         Stats {
             elapsed: self.started.elapsed(),
             ..self.lock().stats
+        }
+    }
+
+    /// Counts completions of the data path that a timer found.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn count_late_completions(&self, count: u64) {
+        if count > 0 {
+            self.lock().stats.late_completions += count;
         }
     }
 

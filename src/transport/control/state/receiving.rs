@@ -19,6 +19,12 @@ impl State {
         matches!(self.lock().receiving, Receiving::Open | Receiving::Fin(..))
     }
 
+    /// Returns true while the end of the direction is not known, and the stream has not failed.
+    pub(crate) fn expects_more(&self) -> bool {
+        let inner = self.lock();
+        inner.receiving == Receiving::Open && inner.failure.is_none()
+    }
+
     /// Counts one chunk of `bytes` that arrived and was verified.
     pub(crate) fn count_received(&self, bytes: u64) {
         let mut inner = self.lock();
@@ -67,6 +73,9 @@ impl State {
     }
 
     /// Records that the reader has taken every byte that arrived. Returns true at the end of the stream.
+    ///
+    /// Must be called with the receive lane locked, after the caller has found no chunk in it. Otherwise the last chunk may have
+    /// arrived since, and the reader would get the end in its place.
     ///
     /// # Errors
     ///

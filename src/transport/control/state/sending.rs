@@ -46,8 +46,8 @@ impl State {
         register(&mut self.lock().send_waker, cx);
     }
 
-    /// Records that FIN follows the last byte. Whoever gives the last byte to the data path sends it: the user, or the
-    /// steward if the user's `shutdown` was cancelled.
+    /// Records that FIN follows the last byte. It is sent with the last byte: by the user's `shutdown`, or by the
+    /// steward if that was cancelled.
     pub(crate) fn begin_shutdown(&self) {
         self.lock().fin_due = true;
     }

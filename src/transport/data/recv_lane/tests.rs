@@ -1,11 +1,18 @@
 //! Tests of the receive lane over a data path that is made up.
 
-use std::task::Waker;
+use std::{sync::mpsc, task::Waker, thread};
+
+use futures::task::AtomicWaker;
 
 use super::*;
 use crate::{
     Direction,
-    transport::{control::message::Message, data::frame::HEADER_BYTES},
+    transport::{
+        control::message::Message,
+        data::{
+            frame::HEADER_BYTES, path::DataPath, recv_half::RecvHalf, shared::Shared, tcp::TcpSend,
+        },
+    },
 };
 
 /// The number of slots of the pool, and the payload of a slot in bytes.
@@ -133,4 +140,76 @@ fn bytes_after_the_announced_end_are_not_delivered() {
         assert!(lane.lock().next(&state, &mut cx).is_none());
         assert!(state.at_end().unwrap());
     }
+}
+
+/// A peer of which nothing has arrived. The thread that looks for it stops before its next use of the stream's state.
+struct Held {
+    is_looked_at: mpsc::Sender<()>,
+    is_held: mpsc::Receiver<()>,
+}
+
+impl ReceivePath for Held {
+    type Slot = Memory;
+
+    fn poll_frame(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<(Memory, Header)>> {
+        self.is_looked_at.send(()).unwrap();
+        self.is_held.recv().unwrap();
+        Poll::Pending
+    }
+
+    fn release(&mut self, _slot: Memory) -> bool {
+        true
+    }
+
+    fn can_grant(&self) -> bool {
+        true
+    }
+
+    fn post_receive(&mut self, _index: u32) {}
+}
+
+struct HeldPath;
+
+impl DataPath for HeldPath {
+    type Send = TcpSend;
+    type Receive = Held;
+}
+
+/// A read looks for a chunk, and then for the end. In between the steward cannot take the lane: it could verify the last
+/// chunk and complete the stream, and the reader would get the end in place of the chunk.
+#[test]
+fn the_lane_stays_locked_between_a_look_for_chunks_and_for_the_end() {
+    let (is_looked_at, looked) = mpsc::channel();
+    let (hold, is_held) = mpsc::channel();
+    let path = Held {
+        is_looked_at,
+        is_held,
+    };
+    let state = state();
+    let recv_lane = SharedRecvLane::new(path, DEPTH, SEED, faults::Faults::default());
+    recv_lane.grant_all(&state);
+    let shared: Arc<Shared<HeldPath>> = Arc::new(Shared {
+        state,
+        send_lane: None,
+        recv_lane: Some(recv_lane),
+        attended: AtomicWaker::new(),
+    });
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut half = RecvHalf::new(Arc::clone(&shared));
+            let read = half.poll_fill(&mut Context::from_waker(Waker::noop()));
+            assert!(read.is_pending());
+        });
+        looked.recv().unwrap();
+        let stopped = shared.state.hold();
+        hold.send(()).unwrap();
+        // A second look fails the test instead of waiting.
+        drop(hold);
+        let lane = shared.recv_lane.as_ref().unwrap();
+        for _ in 0..10_000 {
+            assert!(lane.lane.try_lock().is_err(), "the steward can take it");
+            thread::yield_now();
+        }
+        drop(stopped);
+    });
 }

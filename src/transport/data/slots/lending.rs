@@ -2,7 +2,8 @@
 //!
 //! A lent chunk keeps its slot, for ever if the user wants. So of `depth` slots at most `depth - 2` are lent. The other
 //! two circulate between sender and reader, one being filled while the other is read; a chunk in one of these is
-//! copied when the user wants to keep it. So the stream never waits for a lent chunk.
+//! copied when the user wants to keep it. So the stream never waits for a lent chunk. A chunk of the express lane is always
+//! copied: its memory is needed for the next one.
 //!
 //! A lent chunk may be dropped on any thread, also one without a runtime, while returning a slot to its pool may post a
 //! work request. So the drop only puts the chunk on a list. The steward returns it to the pool, or the reader if it
@@ -17,7 +18,7 @@ use bytes::Bytes;
 use futures::task::AtomicWaker;
 
 use super::readable::Readable;
-use crate::transport::data::path::Slot;
+use crate::transport::data::path::{NO_SLOT, Slot};
 
 /// The number of slots that are never lent.
 const CIRCULATING: usize = 2;
@@ -69,7 +70,8 @@ impl<S: Slot> ChunkLender<S> {
 
     /// Returns the unread rest of `chunk` as bytes to keep: the slot itself, or a copy and the chunk.
     pub(crate) fn lend(&mut self, chunk: Readable<S>) -> (Bytes, Option<Readable<S>>) {
-        if chunk.rest().len() <= SMALL || self.lent + CIRCULATING >= self.depth {
+        let is_small = chunk.rest().len() <= SMALL || chunk.slot.index() == NO_SLOT;
+        if is_small || self.lent + CIRCULATING >= self.depth {
             return (Bytes::copy_from_slice(chunk.rest()), Some(chunk));
         }
         self.lent += 1;

@@ -1,17 +1,16 @@
 //! One attempt to connect a queue pair over one pair of ports, in steps with the peer.
 
 use std::{
-    future::Future,
     io,
     time::{Duration, Instant},
 };
 
 use futures::{SinkExt, StreamExt};
-use tokio::time::timeout;
 
 use crate::{
     HandshakeFault,
     host::host_name,
+    running_time::within_running_time,
     transport::{
         control::{codec::Control, message::Message},
         rdma::{
@@ -25,9 +24,6 @@ use crate::{
 /// A user whose stream falls back to TCP waits for all of it. Half of it is enough for the loss of one packet, which is
 /// sent again after 0.54 s; a third is not, but then there is another pair.
 const PROOF_LIMIT: Duration = Duration::from_millis(1500);
-
-/// The number of ticks of a time limit.
-const TICKS: u32 = 20;
 
 /// The rest of the time in which a queue pair must be proved.
 pub(super) struct ProofBudget {
@@ -63,25 +59,13 @@ impl ProofBudget {
     }
 }
 
-/// Runs `work` for at most `limit` of the time in which this process runs. A tick counts as one tick also if it came late,
-/// because the process was suspended or has more to do than its processors can: the work is late for the same reason.
-async fn within_running_time<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
-    let mut work = std::pin::pin!(work);
-    for _ in 0..TICKS {
-        if let Ok(done) = timeout(limit / TICKS, &mut work).await {
-            return Some(done);
-        }
-    }
-    None
-}
-
 /// Makes one queue pair and proves it, in steps with the peer. The inner error is the reason why it failed; both ends know it.
 pub(super) async fn attempt(
     control: &mut Control,
     plan: Result<LinkPlan, String>,
     budget: &mut ProofBudget,
 ) -> Result<Result<(LinkPlan, ConnectedLink), String>, HandshakeFault> {
-    let opened = plan.and_then(|plan| Ok((plan.open(0)?, plan)));
+    let opened = plan.and_then(|plan| Ok((plan.open(0, true)?, plan)));
     let opened = opened.map_err(|reason| with_host_name(&reason));
     let part = opened.as_ref().map(|(opening, _)| encode(&opening.part()));
     let theirs = exchange(control, part.map_err(Clone::clone)).await?;

@@ -7,7 +7,8 @@ use crate::transport::{
     data::shared::Shared,
     rdma::{
         Rdma,
-        link_setup::{ConnectedLink, LinkPlan},
+        link_setup::{ConnectedLink, LinkPlan, LiveLink},
+        nudge::Nudge,
         receive_path::{self, RdmaReceive},
         renewal::{driver::Renewer, request::Renewal, silence::LinkStalls},
         send_path::{self, RdmaSend},
@@ -20,6 +21,7 @@ pub(crate) struct Established {
     send: Option<send_path::SendLink>,
     /// `None` in a stream that only sends.
     receive: Option<receive_path::ReceiveLink>,
+    nudge: Option<Nudge>,
     plan: LinkPlan,
     renewal: Option<Arc<Renewal>>,
     name: String,
@@ -35,7 +37,11 @@ impl Established {
         better: Option<&String>,
         smaller: Option<String>,
     ) -> Self {
-        let (send, receive) = connected.into_links();
+        let LiveLink {
+            nudge,
+            send,
+            receive,
+        } = connected.into_live();
         let mut name = plan.name.clone();
         if let Some(reason) = better {
             name = format!("{name}; first tried: {reason}");
@@ -43,6 +49,7 @@ impl Established {
         Self {
             send,
             receive,
+            nudge: Some(nudge),
             plan,
             renewal: None,
             name,
@@ -81,6 +88,7 @@ impl Established {
     pub(crate) fn paths(&mut self, state: &Arc<State>) -> (Option<RdmaSend>, Option<RdmaReceive>) {
         let renewal = self.renewal(state);
         state.data.set_path(LinkStalls::new(&renewal));
+        renewal.nudges.set(self.nudge.take());
         let send = self.send.take();
         let send = send.map(|live| RdmaSend::new(live, Arc::clone(&renewal)));
         let receive = self.receive.take();

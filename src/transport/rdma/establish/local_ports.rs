@@ -10,9 +10,11 @@ use super::{
 use crate::{
     DeviceFault, Direction, Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH,
     RdmaConfig, StreamConfig, TransportPolicy,
+    faults::{self, Faults},
     transport::{
         control::{codec::Control, terms::Agreement},
         rdma::{
+            express::ring::RingLayout,
             link::{Posting, QueuePairConfig},
             link_setup::LinkPlan,
             memlock::{Memlock, fit, why_smaller},
@@ -22,7 +24,7 @@ use crate::{
                 explain::{no_pair_works, remedy},
                 offer::Candidate,
                 proposal::{PortPair, PortsOffer, Proposal},
-                sysfs::Roots,
+                recent,
             },
             steps::{decode, encode},
             unavailable::Unavailable,
@@ -32,6 +34,9 @@ use crate::{
 
 /// The most slots of a pool. Their tokens, of some 20 bytes each, fit into one message.
 const MAX_RDMA_DEPTH: usize = 2048;
+
+/// The most small frames under way. Each has 4 KiB of memory at each end.
+const MAX_SMALL_FRAMES: u32 = 1024;
 
 /// The RDMA ports of this end that may be used, and the pool that fits.
 pub(crate) struct LocalPorts {
@@ -43,6 +48,9 @@ pub(crate) struct LocalPorts {
     marks: RdmaConfig,
     /// Received chunks are copied to memory that the peer cannot write.
     copies: bool,
+    /// The number of small frames that may be under way; 0 without an express lane.
+    small_frames: u32,
+    faults: Faults,
 }
 
 impl LocalPorts {
@@ -52,7 +60,7 @@ impl LocalPorts {
     ///
     /// The reason why this host cannot use RDMA.
     pub(crate) fn discover(config: &StreamConfig) -> Result<Self, Unavailable> {
-        Self::among(&Inventory::read(&Roots::default()), config)
+        Self::among(&recent::inventory(), config)
     }
 
     /// Takes the ports from `inventory`, in place of those of this host.
@@ -69,7 +77,10 @@ impl LocalPorts {
             .chunk_bytes
             .clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES);
         let depth = config.rdma.depth.clamp(MIN_DEPTH, MAX_RDMA_DEPTH);
-        let memlock = Memlock::now();
+        let mut memlock = Memlock::now();
+        let small_frames = config.rdma.small_frames.min(MAX_SMALL_FRAMES);
+        let ring = RingLayout::new(small_frames, true, true);
+        let has_lane = small_frames > 0 && memlock.reserve_lane(ring.bytes());
         let smaller = why_smaller(chunk_bytes, depth, config.direction, &memlock);
         let fitting = fit(chunk_bytes, depth, config.direction, &memlock);
         let (chunk_bytes, depth) = fitting.map_err(|small| no_way(small.to_string()))?;
@@ -80,6 +91,8 @@ impl LocalPorts {
             smaller,
             marks: config.rdma.clone(),
             copies: config.copy_received,
+            small_frames: if has_lane { small_frames } else { 0 },
+            faults: faults::of(config),
         })
     }
 
@@ -97,7 +110,7 @@ impl LocalPorts {
             TransportPolicy::Auto if free_choice => return Ok(()),
             _ => {}
         }
-        let inventory = Inventory::read(&Roots::default());
+        let inventory = recent::inventory();
         match choice(config).candidates(&inventory) {
             Err(NoRdma::Choice(reason)) => {
                 let fault = DeviceFault::Choice;
@@ -218,6 +231,12 @@ impl LocalPorts {
             depth,
             renew_after: self.marks.renew_after,
             copies: self.copies,
+            ring: (self.small_frames > 0).then(|| {
+                let direction = agreement.direction;
+                RingLayout::new(self.small_frames, direction.sends(), direction.receives())
+            }),
+            busy_poll: self.marks.busy_poll,
+            faults: self.faults,
             posting: posting(agreement.direction, candidate.offer.software),
         })
     }

@@ -11,7 +11,7 @@
 //! dialer                                    acceptor
 //!   Hello {offer}               ───────────►
 //!                               ◄───────────   Welcome {proposal}: the best pairs, sequence numbers
-//!   Step: endpoint, slots       ◄──────────►   Step: endpoint, slots
+//!   Step: endpoint, slots, lane ◄──────────►   Step: endpoint, slots, lane
 //!   Step: connected             ◄──────────►   Step: connected
 //!                 one frame each way that bytes will travel
 //!   Step: it arrived            ◄──────────►   Step: it arrived

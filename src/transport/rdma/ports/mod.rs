@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`sysfs`] | reads the small files of the kernel |
 //! | [`device`] | the devices of this host, their ports and GIDs |
+//! | [`recent`] | the devices as they were a moment ago, for many connections at once |
 //! | `network` | the networks of this host's interfaces |
 //! | [`gid`] | the address of a port |
 //! | [`choice`] | which ports may be used: all, or those that the user named |
@@ -22,4 +23,5 @@ mod network;
 pub(super) mod offer;
 pub(super) mod proposal;
 pub(super) mod rank;
+pub(super) mod recent;
 pub(super) mod sysfs;

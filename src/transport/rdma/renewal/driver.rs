@@ -9,7 +9,7 @@
 //!   Begin {frames written}      ◄──────────►
 //!   everything that was written is taken from the old link; what failed is kept; the old link and its
 //!   pools are taken down (chunks that the reader has not had move to ordinary memory)
-//!   Open {endpoint, slots, bytes verified}  ◄──────────►     again and again while a way is closed
+//!   Open {endpoint, slots, lane, bytes verified}  ◄─────►    again and again while a way is closed
 //!   Connected                   ◄──────────►
 //!   what failed is written once more, unless it had arrived after all; all slots are granted
 //! ```
@@ -29,10 +29,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
-use super::{
-    request::{Renewal, RenewalReason},
-    silence::LATE,
-};
+use super::request::{Renewal, RenewalReason};
 use crate::{
     Fault,
     transport::{
@@ -40,10 +37,10 @@ use crate::{
         data::{renewal::Renewable, send_lane::SharedSendLane, shared::Shared},
         rdma::{
             Rdma,
-            link_setup::{ConnectedLink, LinkOffer, LinkPlan, UnconnectedLink},
+            link::COMPLETION_LIMIT,
+            link_setup::{ConnectedLink, LinkOffer, LinkPlan, LiveLink, UnconnectedLink},
             pool::RdmaSlot,
-            receive_path,
-            send_path::{self, RdmaSend},
+            send_path::RdmaSend,
             steps::{decode, encode},
         },
     },
@@ -52,9 +49,13 @@ use crate::{
 /// The pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long the hardware retries before a write fails, with the limits of [`link`](crate::transport::rdma::link), and a
-/// little more.
-const LOSS_LIMIT: Duration = Duration::from_secs(5);
+/// How long the hardware retries before a write fails, with the limits of [`link`](crate::transport::rdma::link), how long
+/// its completion may be missed, and a little more.
+const LOSS_LIMIT: Duration = COMPLETION_LIMIT.saturating_add(Duration::from_secs(5));
+
+/// How long a frame may be unreported that the peer's device has seen delivered. It is in its slot, and is verified like any other,
+/// so nothing is lost by looking there too early.
+const UNREPORTED: Duration = Duration::from_millis(50);
 
 /// The steps of a renewal, in order. The order of the variants is the wire format.
 #[derive(Serialize, Deserialize)]
@@ -76,6 +77,8 @@ pub(crate) struct Renewer {
     patience: Duration,
     /// The time since which no frame has got through.
     stuck_since: Option<Instant>,
+    /// The bytes that had arrived at both ends when the last link was lost.
+    arrived: u64,
     generation: u32,
 }
 
@@ -93,6 +96,7 @@ impl Renewer {
             plan,
             patience,
             stuck_since: None,
+            arrived: 0,
             generation: 0,
         }
     }
@@ -100,10 +104,13 @@ impl Renewer {
     /// Serves the stream until its control task has ended.
     pub(crate) async fn serve(mut self) {
         let state = Arc::clone(&self.shared.state);
+        let renewal = Arc::clone(&self.renewal);
         tokio::select! {
             () = state.ended.cancelled() => {}
             fault = self.watch() => state.fail(Failure::Fault(fault)),
+            never = renewal.nudge() => match never {},
         }
+        renewal.nudges.set(None);
     }
 
     /// Renews the link whenever one end requests it. Returns the fault that no new link can repair.
@@ -153,9 +160,9 @@ impl Renewer {
         // All credits for the peer's old pool have arrived before its step.
         self.shared.state.pause();
         self.drain_old_link(frames).await?;
-        self.take_down();
-        let (ends, verified) = self.reconnect().await?;
-        self.install(ends, verified);
+        self.take_down(frames);
+        let (live, verified) = self.reconnect().await?;
+        self.install(live, verified);
         let renewed_in_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         tracing::debug!(renewed_in_us, "the link is a new one");
         Ok(())
@@ -163,7 +170,10 @@ impl Renewer {
 
     /// Fails if links are lost one after the other for too long, and no frame gets through.
     fn note_progress(&mut self, reason: Option<RenewalReason>) -> Result<(), Fault> {
-        let progress = self.renewal.completions.swap(0, Ordering::Relaxed) > 0;
+        let arrived = self.renewal.data().arrived_at_both();
+        let has_moved = std::mem::replace(&mut self.arrived, arrived) < arrived;
+        self.renewal.used.store(0, Ordering::Relaxed);
+        let progress = self.renewal.completions.swap(0, Ordering::Relaxed) > 0 || has_moved;
         let error = match reason {
             Some(RenewalReason::Lost(error)) => error,
             Some(RenewalReason::Silent(link)) => link.stall.into(),
@@ -199,6 +209,8 @@ impl Renewer {
             state.wake_sender();
             frames = send_lane.lock().path_and_kept().0.written();
         }
+        // After this step the peer may destroy its queue pair, and a nudge would break this one.
+        self.renewal.nudges.set(None);
         state.send_step(Ok(encode(&RenewalStep::Begin { frames })));
         Ok(())
     }
@@ -254,7 +266,7 @@ impl Renewer {
             return Ok(());
         };
         let lost_chunk = || io::Error::other("a chunk that had arrived was lost with its link");
-        let mut timer = pin!(sleep(LATE));
+        let mut timer = pin!(sleep(UNREPORTED));
         let mut seen = 0;
         let result = poll_fn(|cx| {
             self.renewal.progress.register(cx.waker());
@@ -267,7 +279,9 @@ impl Renewer {
             let (path, _) = lane.path_and_kept();
             if path.arrived() != seen {
                 seen = path.arrived();
-                timer.as_mut().reset(tokio::time::Instant::now() + LATE);
+                timer
+                    .as_mut()
+                    .reset(tokio::time::Instant::now() + UNREPORTED);
             }
             if path.arrived() < frames && !path.is_broken() {
                 ready!(timer.as_mut().poll(cx));
@@ -288,7 +302,7 @@ impl Renewer {
 
     /// Destroys the old link, and then its pools. Each side of the data path has the link, so both sides are taken down
     /// before chunks that are kept leave its memory.
-    fn take_down(&self) {
+    fn take_down(&self, frames: u64) {
         let Shared {
             send_lane,
             recv_lane,
@@ -300,7 +314,7 @@ impl Renewer {
         if let Some(recv_lane) = recv_lane {
             let mut lane = recv_lane.lock();
             let (path, unread) = lane.path_and_kept();
-            path.take_down();
+            path.take_down(frames);
             unread.for_each(RdmaSlot::unpin);
         }
         if let Some(send_lane) = send_lane {
@@ -309,7 +323,7 @@ impl Renewer {
     }
 
     /// Makes the new link, and tries again until it is connected or the time limit has passed.
-    async fn reconnect(&mut self) -> Result<(LinkPair, u64), Fault> {
+    async fn reconnect(&mut self) -> Result<(LiveLink, u64), Fault> {
         loop {
             let reason = match self.connect_once().await? {
                 Ok(connected) => return Ok(connected),
@@ -325,15 +339,23 @@ impl Renewer {
         }
     }
 
+    /// Returns the number of bytes that have arrived at this end and been verified.
+    fn verified_here(&self) -> u64 {
+        let recv_lane = self.shared.recv_lane.as_ref();
+        recv_lane.map_or(0, |recv_lane| recv_lane.lock().verified())
+    }
+
+    /// Returns true unless one express lane after the other carried nothing for this end.
+    fn trusts_lanes(&self) -> bool {
+        let send_lane = self.shared.send_lane.as_ref();
+        send_lane.is_none_or(|send_lane| send_lane.lock().path_and_kept().0.trusts_lanes())
+    }
+
     /// Tries once to make the new link. Both ends know the inner error.
-    async fn connect_once(&self) -> Result<Result<(LinkPair, u64), String>, Fault> {
-        let Shared {
-            state, recv_lane, ..
-        } = &*self.shared;
-        let opening = self.plan.open(self.generation);
-        let verified = recv_lane
-            .as_ref()
-            .map_or(0, |recv_lane| recv_lane.lock().verified());
+    async fn connect_once(&self) -> Result<Result<(LiveLink, u64), String>, Fault> {
+        let state = &self.shared.state;
+        let opening = self.plan.open(self.generation, self.trusts_lanes());
+        let verified = self.verified_here();
         let step = |opening: &UnconnectedLink| {
             let part = opening.part();
             encode(&RenewalStep::Open { part, verified })
@@ -354,42 +376,44 @@ impl Renewer {
         state.send_step(connected.as_ref().map(step).map_err(Clone::clone));
         let theirs = self.next_step().await?;
         Ok(match (connected, theirs) {
-            (Ok(connected), Ok(_)) => Ok((connected.into_links(), verified)),
+            (Ok(connected), Ok(_)) => Ok((connected.into_live(), verified)),
             (Err(reason), _) | (_, Err(reason)) => Err(reason),
         })
     }
 
     /// Continues over the new link.
-    fn install(&self, (send, receive): LinkPair, verified: u64) {
+    fn install(&self, live: LiveLink, verified: u64) {
         let Shared {
             state,
             send_lane,
             recv_lane,
             ..
         } = &*self.shared;
-        if let (Some(send_lane), Some(live)) = (send_lane, send) {
+        self.renewal.nudges.set(Some(live.nudge));
+        if let (Some(send_lane), Some(live)) = (send_lane, live.send) {
             let mut lane = send_lane.lock();
             lane.path_and_kept()
                 .0
                 .install(live, self.generation, verified);
         }
-        if let (Some(recv_lane), Some(live)) = (recv_lane, receive) {
+        if let (Some(recv_lane), Some(live)) = (recv_lane, live.receive) {
             let mut lane = recv_lane.lock();
-            lane.path_and_kept().0.install(live, self.generation);
-            lane.restart(state);
+            let has_lost_lane = lane.path_and_kept().0.install(live, self.generation);
+            lane.restart(state, has_lost_lane);
             // Under the lock: the restart grants the slots that were released before; later releases grant their own.
             self.renewal.is_underway.store(false, Ordering::Release);
         }
         // A stream that only sends is not granted anything.
         self.renewal.is_underway.store(false, Ordering::Release);
+        if let Some(send_lane) = send_lane {
+            // While the renewal was underway a failure of the new lane requested nothing.
+            if send_lane.lock().path_and_kept().0.has_lost_lane() {
+                self.renewal
+                    .request(Some(io::Error::other("the new express lane failed")));
+            }
+        }
         state.resume();
         // The steward too: only it drives a half that its user does not poll.
         state.wake_all();
     }
 }
-
-/// The sending and the receiving side of a new link.
-type LinkPair = (
-    Option<send_path::SendLink>,
-    Option<receive_path::ReceiveLink>,
-);

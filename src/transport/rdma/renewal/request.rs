@@ -1,6 +1,7 @@
 //! The request for a new link, and what the renewal has to know of the old link.
 
 use std::{
+    convert::Infallible,
     io,
     sync::{
         Arc, Mutex, PoisonError,
@@ -14,23 +15,31 @@ use tokio::sync::Notify;
 use super::silence::SilentLink;
 use crate::{
     Fault,
-    transport::control::{
-        data_progress::{DataProgress, Stall},
-        state::{Failure, State},
+    transport::{
+        control::{
+            data_progress::{DataProgress, Stall},
+            state::{Failure, State},
+        },
+        data::path::Violation,
+        rdma::nudge::Nudges,
     },
 };
 
 /// What both sides of the data path share with the task that renews the link.
 pub(crate) struct Renewal {
     state: Arc<State>,
-    /// The number of completions of this link.
+    /// The number of chunks that have completed on this link.
     pub(super) completions: AtomicU64,
+    /// The number of completions of this link, those of nudges included.
+    pub(super) used: AtomicU64,
     /// The number of completions after which the link is replaced.
     limit: u64,
     pub(super) is_underway: AtomicBool,
     pub(super) wanted: Notify,
     /// Wakes the renewal after a completion, whichever task polled it.
     pub(super) progress: AtomicWaker,
+    /// Finds completions that were missed.
+    pub(in crate::transport::rdma) nudges: Nudges,
     reason: Mutex<Option<RenewalReason>>,
 }
 
@@ -50,19 +59,38 @@ impl Renewal {
         Self {
             state,
             completions: AtomicU64::new(0),
+            used: AtomicU64::new(0),
             limit,
             is_underway: AtomicBool::new(false),
             wanted: Notify::new(),
             progress: AtomicWaker::new(),
+            nudges: Nudges::default(),
             reason: Mutex::new(None),
         }
     }
 
-    /// Counts one completion.
+    /// Counts the completion of a chunk.
     pub(crate) fn count(&self) {
-        if self.completions.fetch_add(1, Ordering::Relaxed) + 1 == self.limit {
+        self.completions.fetch_add(1, Ordering::Relaxed);
+        self.nudges.count();
+        self.count_used();
+    }
+
+    fn count_used(&self) {
+        if self.used.fetch_add(1, Ordering::Relaxed) + 1 == self.limit {
             self.request(None);
         }
+    }
+
+    /// Nudges the link whenever its completions pause.
+    pub(super) async fn nudge(&self) -> Infallible {
+        let posted = |result| match result {
+            Ok(()) => self.count_used(),
+            Err(_) if self.is_underway() => {}
+            Err(error) => self.request(Some(error)),
+        };
+        let found = |completions| self.state.count_late_completions(completions);
+        self.nudges.run(posted, found).await
     }
 
     /// Returns the counts of the data path, for its two sides to store.
@@ -87,6 +115,19 @@ impl Renewal {
         self.wanted.notify_one();
     }
 
+    /// Handles a failure of the express lane: a broken rule ends the stream, and any other failure requests a new link.
+    pub(crate) fn note_lane(&self, result: io::Result<()>) {
+        let Err(error) = result else { return };
+        let violation = error
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<Violation>());
+        match violation {
+            Some(violation) => self.state.fail(Failure::Fault(Fault::Corrupt(violation.0))),
+            None if self.is_underway() => {}
+            None => self.request(Some(error)),
+        }
+    }
+
     /// Requests a new link, because the counts of this one stand still.
     pub(super) fn request_for(&self, stall: Stall) {
         let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,6 +141,11 @@ impl Renewal {
     pub(crate) fn fail(&self, error: io::Error) {
         self.state
             .fail(Failure::Fault(Fault::Data(Arc::new(error))));
+    }
+
+    /// Returns true while bytes may arrive.
+    pub(crate) fn receives(&self) -> bool {
+        self.state.receives()
     }
 
     /// Returns true while the link is being replaced, and slots must not be granted.

@@ -10,11 +10,14 @@ use tokio::time::{Instant, sleep};
 use super::request::{Renewal, RenewalReason};
 use crate::{
     Fault,
-    transport::control::data_progress::{DataProgress, Stall, StalledPath},
+    transport::{
+        control::data_progress::{DataProgress, Stall, StalledPath},
+        rdma::link::COMPLETION_LIMIT,
+    },
 };
 
-/// How late a completion may be: many times the time for which [`link`](crate::transport::rdma::link) may miss one.
-pub(super) const LATE: Duration = Duration::from_secs(1);
+/// How late a completion may be: longer than the time for which [`link`](crate::transport::rdma::link) may miss one.
+const LATE: Duration = COMPLETION_LIMIT.saturating_add(Duration::from_secs(1));
 
 /// The link of a stream, as the watch over the data path asks it about counts that stand still.
 pub(crate) struct LinkStalls(Weak<Renewal>);

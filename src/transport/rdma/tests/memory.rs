@@ -26,7 +26,6 @@ use crate::{
             },
             link_setup::{LinkOffer, LinkPlan},
             pool,
-            ports::{device::Inventory, sysfs::Roots},
             receive_path::RdmaReceive,
             renewal::request::Renewal,
         },
@@ -43,32 +42,6 @@ const SEED: u64 = 9;
 
 /// A lock for the tests that pin memory, because one of them counts it.
 static ALONE: Mutex<()> = Mutex::const_new(());
-
-/// Returns the first usable port of this machine, or `None`, and prints why, if there is none.
-fn place() -> Option<QueuePairConfig> {
-    let inventory = Inventory::read(&Roots::default());
-    let candidate = match DeviceChoice::default().candidates(&inventory) {
-        Ok(mut candidates) => candidates.remove(0),
-        Err(reason) => {
-            let required = std::env::var_os("RDPIPE_REQUIRE_RDMA").is_some();
-            assert!(!required, "{reason}");
-            eprintln!("SKIPPED: {reason}");
-            return None;
-        }
-    };
-    Some(QueuePairConfig {
-        device: candidate.device.clone(),
-        port: candidate.port,
-        gid_index: usize::from(candidate.gid_index),
-        mtu: 1024,
-        send_psn: 7,
-        receive_psn: 7,
-        depth: DEPTH,
-        traffic_class: 0,
-        service_level: 0,
-        pkey_index: 0,
-    })
-}
 
 /// Checks that as much is pinned now, but for what other tests pin, which is less than half a chunk.
 #[track_caller]
@@ -139,17 +112,27 @@ async fn rewritten(place: QueuePairConfig, copies: bool) -> Bytes {
         depth: DEPTH,
         renew_after: u64::MAX,
         posting: Posting::Inline,
+        ring: None,
+        busy_poll: None,
+        faults: Faults::default(),
         copies,
     };
-    let ours = plan.open(0).unwrap();
+    let ours = plan.open(0, true).unwrap();
     let pair = UnconnectedQueuePair::build(&place, Posting::Inline).unwrap();
     let [ones, twos] = [1, 2].map(|value| frame(&pair, value));
-    let LinkOffer { endpoint, slots } = ours.part();
+    let LinkOffer {
+        endpoint,
+        slots,
+        nudge_page,
+        ..
+    } = ours.part();
     let theirs = LinkOffer {
         endpoint: pair.endpoint(),
         slots: Vec::new(),
+        nudge_page,
+        express: None,
     };
-    let (_, receive) = ours.connect(theirs).await.unwrap().into_links();
+    let receive = ours.connect(theirs).await.unwrap().into_live().receive;
     let link = pair.connect(endpoint).await.unwrap();
     let peer = HostilePeer { link, slots };
 

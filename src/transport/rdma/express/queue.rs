@@ -1,0 +1,259 @@
+//! The queue pair of the lane: sends small frames, and takes those that arrive.
+
+use std::{collections::VecDeque, io};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    header::{EXPRESS_HEADER_BYTES, EXPRESS_PAYLOAD_BYTES, ExpressHeader},
+    heap_slots::HeapSlots,
+    ring::{REPORTS, RingLayout},
+    window::{ReceiveWindow, SendWindow},
+};
+use crate::{
+    faults::Faults,
+    transport::{
+        data::{
+            frame::{HEADER_BYTES, Header},
+            path::{Slot, invalid},
+        },
+        rdma::{
+            pool::RdmaSlot,
+            verbs::{
+                completions::Completion,
+                queue_pair::{QueuePair, QueueSizes},
+            },
+        },
+    },
+};
+
+/// Of so many sends one is signalled. Its completion frees the entries of the send queue up to it.
+const SIGNAL_EVERY: u64 = 32;
+
+/// The bit of a work request's number that tells a send from a receive.
+const SEND: u64 = 1 << 63;
+
+/// What [`ExpressQueue::drain`] has found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Drained {
+    /// Frames with payload have arrived.
+    pub(super) frames: bool,
+    /// The sending side can go on: the peer has consumed frames, or sends have completed.
+    pub(super) room: bool,
+}
+
+/// The frames for which the peer has memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PeerWindows {
+    /// The most frames under way to this end.
+    pub(super) sends: u32,
+    /// The most frames under way to the peer.
+    pub(super) receives: u32,
+}
+
+/// A connected queue pair, the frames under way, and those that have arrived.
+pub(super) struct ExpressQueue {
+    pair: QueuePair,
+    ring: RingLayout,
+    sends: SendWindow,
+    receives: ReceiveWindow,
+    /// The number of reports sent.
+    reports: u32,
+    /// The numbers of sends posted, and known to have completed.
+    posted: u64,
+    completed: u64,
+    /// Frames that have arrived, in order.
+    arrived: VecDeque<(RdmaSlot, Header)>,
+    /// The number of frames that have arrived with payload.
+    count: u64,
+    heap: HeapSlots,
+    faults: Faults,
+}
+
+/// Returns the sizes of the queues for the frames of `ring`.
+pub(super) fn queue_sizes(ring: RingLayout) -> QueueSizes {
+    let signals = u32::try_from(2 * SIGNAL_EVERY).unwrap_or(u32::MAX);
+    QueueSizes {
+        sends: ring.sends + REPORTS + signals,
+        receives: ring.posted_receives(),
+        inline_bytes: u32::try_from(EXPRESS_HEADER_BYTES).unwrap_or_default() + INLINE_PAYLOAD,
+    }
+}
+
+/// The payload that is to fit into a work request, in bytes. Larger frames are read from memory by the device.
+const INLINE_PAYLOAD: u32 = 192;
+
+impl ExpressQueue {
+    /// Uses a connected queue pair whose receives are posted.
+    pub(super) fn new(
+        pair: QueuePair,
+        ring: RingLayout,
+        peer: PeerWindows,
+        generation: u32,
+        faults: Faults,
+    ) -> Self {
+        Self {
+            pair,
+            ring,
+            sends: SendWindow::new(ring.sends.min(peer.receives)),
+            receives: ReceiveWindow::new(ring.receives.min(peer.sends)),
+            reports: 0,
+            posted: 0,
+            completed: 0,
+            arrived: VecDeque::new(),
+            count: 0,
+            heap: HeapSlots::new(generation),
+            faults,
+        }
+    }
+
+    /// Returns true if a frame can be sent now. Some entries of the send queue are kept for reports.
+    pub(super) fn has_room(&self) -> bool {
+        let most = u64::from(queue_sizes(self.ring).sends - REPORTS);
+        self.sends.has_room() && self.posted - self.completed < most
+    }
+
+    /// Returns the most frames that may be under way to the peer.
+    pub(super) fn window(&self) -> usize {
+        self.sends.size() as usize
+    }
+
+    /// Returns true if so many frames are under way that the peer will report.
+    pub(super) fn expects_report(&self) -> bool {
+        self.sends.expects_report()
+    }
+
+    /// Returns the number of frames that have arrived with payload.
+    pub(super) fn frames_received(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns true if the peer has reported that it consumed a frame.
+    pub(super) fn has_carried(&self) -> bool {
+        self.sends.has_consumed()
+    }
+
+    /// Sends the frame of a chunk, for which there is room.
+    ///
+    /// # Errors
+    ///
+    /// The queue pair is broken.
+    pub(super) fn send(&mut self, header: &Header, payload: &[u8]) -> io::Result<()> {
+        let header = ExpressHeader::of(header, self.receives.report());
+        let range = self
+            .ring
+            .send(self.sends.send(), EXPRESS_HEADER_BYTES + payload.len());
+        self.pair.write(range.start, &header.encode());
+        self.pair.write(range.start + EXPRESS_HEADER_BYTES, payload);
+        self.post(range)
+    }
+
+    fn post(&mut self, range: std::ops::Range<usize>) -> io::Result<()> {
+        self.posted += 1;
+        if self.faults.loses_lane_at(self.posted) {
+            self.pair.fail()?;
+        }
+        let is_signalled = self.posted % SIGNAL_EVERY == 0;
+        self.pair
+            .post_send(SEND | self.posted, &range, is_signalled)
+    }
+
+    /// Sends a report, if one is due and the send queue has room.
+    fn report_if_due(&mut self) -> io::Result<()> {
+        let has_entry = self.posted - self.completed < u64::from(queue_sizes(self.ring).sends);
+        if !self.receives.is_report_due() || !has_entry {
+            return Ok(());
+        }
+        let range = self.ring.report(self.reports);
+        self.reports = self.reports.wrapping_add(1);
+        let header = ExpressHeader::report(self.receives.report());
+        self.pair.write(range.start, &header.encode());
+        self.post(range)
+    }
+
+    /// Takes everything off the completion queue.
+    ///
+    /// # Errors
+    ///
+    /// The queue pair is broken, or [`io::ErrorKind::InvalidData`]: the peer has broken a rule.
+    pub(super) fn drain(&mut self) -> io::Result<Drained> {
+        let mut drained = Drained::default();
+        while let Some(Completion { id, result }) = self.pair.completions().poll_one()? {
+            let bytes = result?;
+            if id & SEND == 0 {
+                self.receive(id, bytes, &mut drained)?;
+            } else {
+                self.completed = id & !SEND;
+                drained.room = true;
+                self.report_if_due()?;
+            }
+        }
+        Ok(drained)
+    }
+
+    /// Takes one frame that has arrived, and posts its receive again.
+    fn receive(&mut self, id: u64, bytes: usize, drained: &mut Drained) -> io::Result<()> {
+        let index = u32::try_from(id).map_err(io::Error::other)?;
+        let range = self.ring.receive(index);
+        let mut header = [0; EXPRESS_HEADER_BYTES];
+        self.pair.read(range.start, &mut header);
+        let header = ExpressHeader::decode(&header).map_err(|damage| invalid(damage.text()))?;
+        let length = header.length as usize;
+        if length > EXPRESS_PAYLOAD_BYTES || bytes != EXPRESS_HEADER_BYTES + length {
+            return Err(invalid(
+                "a small frame of another size than its header says",
+            ));
+        }
+        let has_consumed_more = self.sends.acknowledge(header.consumed)?;
+        drained.room |= has_consumed_more;
+        if length == 0 && !has_consumed_more {
+            // Without this rule a peer could keep this end busy.
+            return Err(invalid("a report of small frames without news"));
+        }
+        if length > 0 {
+            self.receives.receive()?;
+            let mut slot = self.heap.take();
+            let payload = &mut slot.bytes_mut()[HEADER_BYTES..HEADER_BYTES + length];
+            self.pair.read(range.start + EXPRESS_HEADER_BYTES, payload);
+            self.arrived.push_back((slot, header.chunk()));
+            self.count += 1;
+            drained.frames = true;
+        }
+        self.pair.post_receive(id, &range)
+    }
+
+    /// Returns the offset of the next frame that has arrived.
+    pub(super) fn next_offset(&self) -> Option<u64> {
+        self.arrived.front().map(|(_, header)| header.offset)
+    }
+
+    /// Takes the next frame that has arrived.
+    pub(super) fn take(&mut self) -> Option<(RdmaSlot, Header)> {
+        self.arrived.pop_front()
+    }
+
+    /// Takes back the slot of a frame that was read.
+    ///
+    /// # Errors
+    ///
+    /// The queue pair is broken.
+    pub(super) fn release(&mut self, slot: RdmaSlot) -> io::Result<()> {
+        self.heap.give_back(slot);
+        self.receives.consume();
+        self.report_if_due()
+    }
+
+    /// Returns the chunks that the peer has not reported as consumed, the oldest first: header and payload.
+    pub(super) fn unconsumed(&self) -> Vec<(Header, Vec<u8>)> {
+        let chunk = |number| {
+            let range = self.ring.send(number, EXPRESS_HEADER_BYTES);
+            let mut header = [0; EXPRESS_HEADER_BYTES];
+            self.pair.read(range.start, &mut header);
+            let header = ExpressHeader::decode(&header).ok()?;
+            let mut payload = vec![0; header.length as usize];
+            self.pair.read(range.end, &mut payload);
+            Some((header.chunk(), payload))
+        };
+        self.sends.unconsumed().filter_map(chunk).collect()
+    }
+}

@@ -1,0 +1,268 @@
+//! Finds completions that the crate has missed.
+//!
+//! The crate polls its completion queue, arms it, and does not poll once more (see [`link`](super::link)). So a completion
+//! can be missed only in the moment after another one, and only until the next one. While chunks flow there always is a next
+//! one. When they pause, this end makes one itself: a *nudge* is a write of one byte into a page that the peer reserves. It is
+//! posted after twice the recent time of a chunk, and then again in longer pauses, since the completion of a nudge can be
+//! followed by a missed one as well. A link that stays idle is not nudged.
+
+use std::{
+    convert::Infallible,
+    future::poll_fn,
+    io,
+    pin::pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use futures::task::AtomicWaker;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{
+    link::{Link, Region, SlotToken},
+    work_request::WorkRequest,
+};
+
+/// The most nudges of one pause.
+pub(super) const MOST_NUDGES: u32 = 4;
+
+/// The time without a completion before the first nudge, if the link was idle before. Also the time after a nudge within
+/// which completions count as found by it.
+const SHORTEST: Duration = Duration::from_millis(2);
+
+/// The shortest and the longest time without a completion before the first nudge, while completions come: each look is a
+/// wake-up.
+const LEAST_ACTIVE: Duration = Duration::from_millis(10);
+const MOST_ACTIVE: Duration = Duration::from_secs(1);
+
+/// The pauses between nudges while one frame is awaited that proves a link.
+const PROVING: Duration = Duration::from_millis(2);
+const MOST_PROVING: Duration = Duration::from_millis(16);
+
+/// What is needed to nudge one link. It keeps the queue pair, so it is dropped before the link is destroyed.
+pub(super) struct Nudge {
+    posted: Vec<WorkRequest<io::Result<()>>>,
+    link: Link,
+    from: Arc<Region>,
+    target: SlotToken,
+}
+
+impl Nudge {
+    /// Writes the first byte of `from` to the page of the peer.
+    pub(super) fn new(link: Link, from: Region, target: SlotToken) -> Self {
+        Self {
+            posted: Vec::new(),
+            link,
+            from: Arc::new(from),
+            target,
+        }
+    }
+
+    /// Waits for `work` on a link of which no completion is counted yet, and nudges it meanwhile.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of `work`.
+    pub(super) async fn beside<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        let mut pause = PROVING;
+        loop {
+            if let Ok(done) = timeout(pause, work.as_mut()).await {
+                return done;
+            }
+            // If the link is lost, the work fails.
+            let _ = self.post();
+            pause = (2 * pause).min(MOST_PROVING);
+        }
+    }
+
+    /// Posts one nudge, unless too many are under way. Returns false then.
+    ///
+    /// # Errors
+    ///
+    /// An earlier nudge has failed: the link is lost.
+    fn post(&mut self) -> io::Result<bool> {
+        let mut failure = Ok(());
+        self.posted.retain_mut(
+            |nudge| match nudge.poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Pending => true,
+                Poll::Ready(result) => {
+                    if result.is_err() {
+                        failure = result;
+                    }
+                    false
+                }
+            },
+        );
+        failure?;
+        if self.posted.len() >= MOST_NUDGES as usize {
+            return Ok(false);
+        }
+        self.posted
+            .push(self.link.write_byte(&self.from, self.target));
+        Ok(true)
+    }
+}
+
+/// The nudges of a stream, over one link after the other.
+#[derive(Default)]
+pub(super) struct Nudges {
+    current: Mutex<Option<Nudge>>,
+    completions: AtomicU64,
+    waker: AtomicWaker,
+}
+
+impl Nudges {
+    /// Nudges this link from now on, or none.
+    pub(super) fn set(&self, nudge: Option<Nudge>) {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = nudge;
+    }
+
+    /// Counts a completion of a chunk.
+    pub(super) fn count(&self) {
+        self.completions.fetch_add(1, Relaxed);
+        self.waker.wake();
+    }
+
+    /// Nudges the link whenever its completions pause. `posted` is called for each nudge, with its failure if the link is
+    /// lost, and `found` with the number of completions that were found right after a nudge.
+    pub(super) async fn run(
+        &self,
+        posted: impl Fn(io::Result<()>),
+        found: impl Fn(u64),
+    ) -> Infallible {
+        let mut seen = 0;
+        let mut timer = pin!(sleep(Duration::ZERO));
+        loop {
+            self.completion_after(seen).await;
+            let mut pace = Pace::default();
+            loop {
+                timer.as_mut().reset(Instant::now() + pace.pause);
+                timer.as_mut().await;
+                let now = self.completions.load(Relaxed);
+                let step = pace.next(now - seen);
+                seen = now;
+                match step {
+                    PaceStep::Wait => {}
+                    PaceStep::Nudge => {
+                        if let Some(result) = self.post() {
+                            posted(result);
+                            sleep(SHORTEST).await;
+                            found(self.completions.load(Relaxed) - now);
+                        }
+                    }
+                    PaceStep::Idle => break,
+                }
+            }
+        }
+    }
+
+    fn post(&self) -> Option<io::Result<()>> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        match current.as_mut()?.post() {
+            Ok(true) => Some(Ok(())),
+            Ok(false) => None,
+            Err(error) => {
+                // The link is lost: the next one brings its own nudge.
+                *current = None;
+                Some(Err(error))
+            }
+        }
+    }
+
+    async fn completion_after(&self, seen: u64) {
+        poll_fn(|cx| {
+            self.waker.register(cx.waker());
+            if self.completions.load(Relaxed) == seen {
+                Poll::Pending
+            } else {
+                Poll::Ready(())
+            }
+        })
+        .await;
+    }
+}
+
+/// Decides when the link is nudged. Pure, no I/O.
+#[derive(Debug)]
+struct Pace {
+    /// The time until the next look at the completions.
+    pause: Duration,
+    /// The nudges since the last completion.
+    nudges: u32,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PaceStep {
+    /// Look again after the pause.
+    Wait,
+    /// Nudge, and look again after the pause.
+    Nudge,
+    /// Wait for a completion.
+    Idle,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            pause: SHORTEST,
+            nudges: 0,
+        }
+    }
+}
+
+impl Pace {
+    /// Decides after a pause in which `completions` were found, and sets the next pause.
+    fn next(&mut self, completions: u64) -> PaceStep {
+        if completions > 0 {
+            let each = self.pause / u32::try_from(completions).unwrap_or(u32::MAX);
+            self.pause = (2 * each).clamp(LEAST_ACTIVE, MOST_ACTIVE);
+            self.nudges = 0;
+            return PaceStep::Wait;
+        }
+        if self.nudges == MOST_NUDGES {
+            return PaceStep::Idle;
+        }
+        self.nudges += 1;
+        self.pause *= 2;
+        PaceStep::Nudge
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
+    }
+
+    #[test]
+    fn a_pause_is_nudged_a_few_times_at_growing_distances() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.next(1), PaceStep::Wait);
+        assert_eq!(pace.pause, LEAST_ACTIVE);
+        for pause in [20, 40, 80, 160].map(ms) {
+            assert_eq!((pace.next(0), pace.pause), (PaceStep::Nudge, pause));
+        }
+        assert_eq!(pace.next(0), PaceStep::Idle);
+    }
+
+    #[test]
+    fn chunks_that_come_slowly_are_not_nudged() {
+        for (completions, before, after) in [(4, 60, 30), (1, 30, 60), (1, 900, 1000), (90, 9, 10)]
+        {
+            let mut pace = Pace {
+                pause: ms(before),
+                nudges: 0,
+            };
+            assert_eq!(pace.next(completions), PaceStep::Wait);
+            assert_eq!(pace.pause, ms(after), "{completions}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! A completion queue and its completion channel. The channel's file descriptor is readable while an event waits.
+
+use std::{
+    ffi::CStr,
+    io,
+    mem::zeroed,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+    ptr,
+    sync::Arc,
+};
+
+use rdma_sys as ffi;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use super::{check, device::ProtectionDomain, not_null};
+
+/// A completion queue and its completion channel.
+pub(crate) struct CompletionQueue {
+    pub(super) queue: *mut ffi::ibv_cq,
+    channel: *mut ffi::ibv_comp_channel,
+    /// Last: the queue is destroyed before its device may be closed.
+    pub(super) domain: Arc<ProtectionDomain>,
+}
+
+// SAFETY: the API of verbs promises that every thread may use its objects.
+#[allow(unsafe_code)]
+unsafe impl Send for CompletionQueue {}
+// SAFETY: the API of verbs promises the same for several threads at once.
+#[allow(unsafe_code)]
+unsafe impl Sync for CompletionQueue {}
+
+/// The completion of a work request.
+#[derive(Debug)]
+pub(crate) struct Completion {
+    /// The number that the work request was given.
+    pub(crate) id: u64,
+    /// The number of bytes that a receive has taken; undefined for other work requests.
+    pub(crate) result: io::Result<usize>,
+}
+
+impl CompletionQueue {
+    /// Makes a queue for `length` completions.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    #[allow(unsafe_code)]
+    pub(crate) fn new(domain: &Arc<ProtectionDomain>, length: u32) -> io::Result<Self> {
+        let length = i32::try_from(length).map_err(io::Error::other)?;
+        // SAFETY: the device is open.
+        let channel = not_null(unsafe { ffi::ibv_create_comp_channel(domain.context()) })?;
+        // SAFETY: device and channel are open, and the queue is destroyed before both.
+        let queue =
+            unsafe { ffi::ibv_create_cq(domain.context(), length, ptr::null_mut(), channel, 0) };
+        let queue = not_null(queue).inspect_err(|_| {
+            // SAFETY: no queue uses the channel.
+            unsafe { ffi::ibv_destroy_comp_channel(channel) };
+        })?;
+        let completions = Self {
+            queue,
+            channel,
+            domain: Arc::clone(domain),
+        };
+        let fd = completions.as_fd();
+        fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
+        Ok(completions)
+    }
+
+    /// Takes the oldest completion off the queue. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// The queue is broken.
+    #[allow(unsafe_code)]
+    pub(crate) fn poll_one(&self) -> io::Result<Option<Completion>> {
+        // SAFETY: integers only, for which zero is a value.
+        let mut found: ffi::ibv_wc = unsafe { zeroed() };
+        // SAFETY: the queue exists, and `found` is memory for one completion.
+        match unsafe { ffi::ibv_poll_cq(self.queue, 1, &raw mut found) } {
+            0 => Ok(None),
+            1 => Ok(Some(Completion::of(&found))),
+            _ => Err(io::Error::other("the completion queue is broken")),
+        }
+    }
+
+    /// Asks for an event for the next completion. A completion that is in the queue already makes none: poll once more.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    #[allow(unsafe_code)]
+    pub(crate) fn arm(&self) -> io::Result<()> {
+        // SAFETY: the queue exists.
+        check(unsafe { ffi::ibv_req_notify_cq(self.queue, 0) })
+    }
+
+    /// Takes the event for which [`arm`](Self::arm) asked.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::WouldBlock`] if there is none yet.
+    #[allow(unsafe_code)]
+    pub(crate) fn take_event(&self) -> io::Result<()> {
+        let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the channel exists, and both are memory for one pointer.
+        let result =
+            unsafe { ffi::ibv_get_cq_event(self.channel, &raw mut queue, &raw mut context) };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the event came from this queue, the only one of the channel. A queue is destroyed only after all of its
+        // events were acknowledged.
+        unsafe { ffi::ibv_ack_cq_events(queue, 1) };
+        Ok(())
+    }
+}
+
+impl Completion {
+    #[allow(unsafe_code)]
+    fn of(found: &ffi::ibv_wc) -> Self {
+        let result = if found.status == ffi::ibv_wc_status::IBV_WC_SUCCESS {
+            Ok(found.byte_len as usize)
+        } else {
+            // SAFETY: the library returns a constant string for every status.
+            let text = unsafe { CStr::from_ptr(ffi::ibv_wc_status_str(found.status)) };
+            Err(io::Error::other(text.to_string_lossy().into_owned()))
+        };
+        Self {
+            id: found.wr_id,
+            result,
+        }
+    }
+}
+
+impl AsFd for CompletionQueue {
+    #[allow(unsafe_code)]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel, and with it the descriptor, is open as long as this value lives.
+        unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
+    }
+}
+
+impl AsRawFd for CompletionQueue {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl Drop for CompletionQueue {
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        // SAFETY: the queue pairs that use the queue own it, so there is none. All events were acknowledged when they were
+        // taken. The queue goes before its channel.
+        unsafe {
+            ffi::ibv_destroy_cq(self.queue);
+            ffi::ibv_destroy_comp_channel(self.channel);
+        }
+    }
+}

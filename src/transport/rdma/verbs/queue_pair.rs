@@ -1,0 +1,290 @@
+//! A queue pair with its memory.
+
+use std::{io, mem::zeroed, ops::Range, ptr, sync::Arc};
+
+use rdma_sys as ffi;
+use serde::{Deserialize, Serialize};
+
+use super::{check, completions::CompletionQueue, memory::MemoryRegion, not_null};
+use crate::transport::rdma::link::{ACK_TIMEOUT, QueuePairConfig, RETRIES, RNR_RETRIES};
+
+/// How long a sender waits before it tries again, when a receiver has posted no receive: the shortest time, 0.01 ms.
+const RNR_TIMER: u8 = 1;
+
+/// The hops that a packet may take.
+const HOP_LIMIT: u8 = 64;
+
+/// The address of a queue pair, for the peer to connect to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct QueuePairAddress {
+    number: u32,
+    lid: u16,
+    gid: [u8; 16],
+}
+
+/// The sizes of the queues.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QueueSizes {
+    /// The most sends that are posted at once.
+    pub(crate) sends: u32,
+    /// The most receives that are posted at once.
+    pub(crate) receives: u32,
+    /// The number of bytes that a send can carry in its work request.
+    pub(crate) inline_bytes: u32,
+}
+
+impl QueueSizes {
+    fn with_inline(self, inline_bytes: u32) -> Self {
+        Self {
+            inline_bytes,
+            ..self
+        }
+    }
+}
+
+/// A reliable connection, and the memory that its work requests use.
+pub(crate) struct QueuePair {
+    pair: *mut ffi::ibv_qp,
+    /// The number of bytes that a send can carry in its work request.
+    inline_bytes: usize,
+    /// The fields below are dropped after `Drop` has destroyed the queue pair, so the device does not use them any more.
+    memory: MemoryRegion,
+    completions: Arc<CompletionQueue>,
+}
+
+// SAFETY: the API of verbs promises that every thread may use its objects.
+#[allow(unsafe_code)]
+unsafe impl Send for QueuePair {}
+
+impl QueuePair {
+    /// Makes a queue pair whose sends and receives use `memory` and complete in `completions`. If the device cannot carry as
+    /// many bytes inline, it carries fewer.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device: it may not allow queues of these sizes.
+    ///
+    /// # Panics
+    ///
+    /// If memory and completion queue belong to different protection domains.
+    pub(crate) fn new(
+        completions: &Arc<CompletionQueue>,
+        memory: MemoryRegion,
+        config: &QueuePairConfig,
+        sizes: QueueSizes,
+    ) -> io::Result<Self> {
+        assert!(
+            Arc::ptr_eq(&memory.domain, &completions.domain),
+            "two protection domains"
+        );
+        let made = create(completions, sizes);
+        let made = made.or_else(|_| create(completions, sizes.with_inline(sizes.inline_bytes / 4)));
+        let (pair, inline_bytes) = made.or_else(|_| create(completions, sizes.with_inline(0)))?;
+        let mut queue_pair = Self {
+            pair,
+            inline_bytes,
+            memory,
+            completions: Arc::clone(completions),
+        };
+        queue_pair.initialise(config)?;
+        Ok(queue_pair)
+    }
+
+    /// Returns the address of this queue pair, for the peer.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device: there is no such port or GID.
+    #[allow(unsafe_code)]
+    pub(crate) fn address(&self, config: &QueuePairConfig) -> io::Result<QueuePairAddress> {
+        Ok(QueuePairAddress {
+            // SAFETY: the queue pair exists.
+            number: unsafe { (*self.pair).qp_num },
+            lid: self.memory.domain.lid(config.port)?,
+            gid: self.memory.domain.gid(config.port, config.gid_index)?,
+        })
+    }
+
+    /// Copies the bytes of the memory from `at` on into `copy`. Panics if they are not inside it.
+    pub(crate) fn read(&self, at: usize, copy: &mut [u8]) {
+        self.memory.read(at, copy);
+    }
+
+    /// Copies `bytes` into the memory, from `at` on. Panics if there is no room for them.
+    pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
+        self.memory.write(at, bytes);
+    }
+
+    /// Returns the completion queue.
+    pub(crate) fn completions(&self) -> &Arc<CompletionQueue> {
+        &self.completions
+    }
+
+    /// Receives can be posted after this.
+    fn initialise(&mut self, config: &QueuePairConfig) -> io::Result<()> {
+        use ffi::ibv_qp_attr_mask as Mask;
+        let mut attributes = attributes(ffi::ibv_qp_state::IBV_QPS_INIT);
+        attributes.pkey_index = config.pkey_index;
+        attributes.port_num = config.port;
+        let mask = Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_PORT | Mask::IBV_QP_ACCESS_FLAGS;
+        self.modify(&mut attributes, mask)
+    }
+
+    /// Connects to the peer's queue pair. Packets that arrive earlier are dropped; the peer's device sends them
+    /// again.
+    ///
+    /// # Errors
+    ///
+    /// The two ends do not match, for instance for want of a route.
+    pub(crate) fn connect(
+        &mut self,
+        config: &QueuePairConfig,
+        peer: QueuePairAddress,
+    ) -> io::Result<()> {
+        use ffi::ibv_qp_attr_mask as Mask;
+        let mut ready = attributes(ffi::ibv_qp_state::IBV_QPS_RTR);
+        ready.path_mtu = mtu(config.mtu);
+        ready.dest_qp_num = peer.number;
+        ready.rq_psn = config.receive_psn;
+        ready.min_rnr_timer = RNR_TIMER;
+        let route = &mut ready.ah_attr;
+        (route.is_global, route.port_num) = (1, config.port);
+        (route.dlid, route.sl) = (peer.lid, config.service_level);
+        route.grh.dgid.raw = peer.gid;
+        route.grh.sgid_index = u8::try_from(config.gid_index).map_err(io::Error::other)?;
+        (route.grh.hop_limit, route.grh.traffic_class) = (HOP_LIMIT, config.traffic_class);
+        let mask = Mask::IBV_QP_AV
+            | Mask::IBV_QP_PATH_MTU
+            | Mask::IBV_QP_DEST_QPN
+            | Mask::IBV_QP_RQ_PSN
+            | Mask::IBV_QP_MAX_DEST_RD_ATOMIC
+            | Mask::IBV_QP_MIN_RNR_TIMER;
+        self.modify(&mut ready, mask)?;
+        let mut sends = attributes(ffi::ibv_qp_state::IBV_QPS_RTS);
+        sends.sq_psn = config.send_psn;
+        (sends.timeout, sends.retry_cnt) = (ACK_TIMEOUT, RETRIES);
+        sends.rnr_retry = RNR_RETRIES;
+        let mask = Mask::IBV_QP_TIMEOUT
+            | Mask::IBV_QP_RETRY_CNT
+            | Mask::IBV_QP_RNR_RETRY
+            | Mask::IBV_QP_SQ_PSN
+            | Mask::IBV_QP_MAX_QP_RD_ATOMIC;
+        self.modify(&mut sends, mask)
+    }
+
+    #[allow(unsafe_code)]
+    fn modify(
+        &mut self,
+        attributes: &mut ffi::ibv_qp_attr,
+        mask: ffi::ibv_qp_attr_mask,
+    ) -> io::Result<()> {
+        let mask = mask | ffi::ibv_qp_attr_mask::IBV_QP_STATE;
+        let mask = i32::try_from(mask.0).map_err(io::Error::other)?;
+        // SAFETY: the queue pair exists, and `attributes` is initialised.
+        check(unsafe { ffi::ibv_modify_qp(self.pair, attributes, mask) })
+    }
+
+    /// Posts a receive into `range` of the memory. Its completion has the number `id`.
+    ///
+    /// # Errors
+    ///
+    /// The queue is full, or the queue pair is broken.
+    #[allow(unsafe_code)]
+    pub(crate) fn post_receive(&mut self, id: u64, range: &Range<usize>) -> io::Result<()> {
+        let mut entry = self.memory.entry(range);
+        let mut request = ffi::ibv_recv_wr {
+            wr_id: id,
+            next: ptr::null_mut(),
+            sg_list: &raw mut entry,
+            num_sge: 1,
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair exists. The request and its list are read during the call only; the memory that they name
+        // belongs to this value, and outlives the queue pair.
+        check(unsafe { ffi::ibv_post_recv(self.pair, &raw mut request, &raw mut bad) })
+    }
+
+    /// Posts a send of `range` of the memory, which must not change until the peer has received it, unless it is so short that
+    /// the request carries the bytes. A send that is `signalled` makes a completion with the number `id`; any other only if
+    /// it fails.
+    ///
+    /// # Errors
+    ///
+    /// The queue is full, or the queue pair is broken.
+    #[allow(unsafe_code)]
+    pub(crate) fn post_send(
+        &mut self,
+        id: u64,
+        range: &Range<usize>,
+        signalled: bool,
+    ) -> io::Result<()> {
+        let mut entry = self.memory.entry(range);
+        // SAFETY: integers, pointers and unions of integers, for which zero is a value.
+        let mut request: ffi::ibv_send_wr = unsafe { zeroed() };
+        request.wr_id = id;
+        (request.sg_list, request.num_sge) = (&raw mut entry, 1);
+        request.opcode = ffi::ibv_wr_opcode::IBV_WR_SEND;
+        if signalled {
+            request.send_flags |= ffi::ibv_send_flags::IBV_SEND_SIGNALED.0;
+        }
+        if range.len() <= self.inline_bytes {
+            request.send_flags |= ffi::ibv_send_flags::IBV_SEND_INLINE.0;
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair exists. The request and its list are read during the call only; the memory that they name
+        // belongs to this value, and outlives the queue pair.
+        check(unsafe { ffi::ibv_post_send(self.pair, &raw mut request, &raw mut bad) })
+    }
+
+    /// Breaks the queue pair, for tests: all its work requests fail, those that are posted and those that will be.
+    pub(crate) fn fail(&mut self) -> io::Result<()> {
+        let mut failed = attributes(ffi::ibv_qp_state::IBV_QPS_ERR);
+        self.modify(&mut failed, ffi::ibv_qp_attr_mask(0))
+    }
+}
+
+impl Drop for QueuePair {
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        // SAFETY: nothing else uses the queue pair. After this the device uses neither the memory nor the completion queue,
+        // which are dropped next.
+        unsafe { ffi::ibv_destroy_qp(self.pair) };
+    }
+}
+
+/// Makes a queue pair. Returns it and the number of bytes that a send can carry inline.
+#[allow(unsafe_code)]
+fn create(
+    completions: &CompletionQueue,
+    sizes: QueueSizes,
+) -> io::Result<(*mut ffi::ibv_qp, usize)> {
+    // SAFETY: integers and pointers only, for which zero is a value.
+    let mut wanted: ffi::ibv_qp_init_attr = unsafe { zeroed() };
+    (wanted.send_cq, wanted.recv_cq) = (completions.queue, completions.queue);
+    wanted.qp_type = ffi::ibv_qp_type::IBV_QPT_RC;
+    wanted.cap.max_send_wr = sizes.sends;
+    wanted.cap.max_recv_wr = sizes.receives;
+    (wanted.cap.max_send_sge, wanted.cap.max_recv_sge) = (1, 1);
+    wanted.cap.max_inline_data = sizes.inline_bytes;
+    // SAFETY: domain and completion queue exist as long as the queue pair, which owns the completion queue.
+    let pair = unsafe { ffi::ibv_create_qp(completions.domain.domain, &raw mut wanted) };
+    Ok((not_null(pair)?, wanted.cap.max_inline_data as usize))
+}
+
+#[allow(unsafe_code)]
+fn attributes(state: ffi::ibv_qp_state::Type) -> ffi::ibv_qp_attr {
+    // SAFETY: integers and a union of bytes, for which zero is a value.
+    let mut attributes: ffi::ibv_qp_attr = unsafe { zeroed() };
+    attributes.qp_state = state;
+    attributes
+}
+
+fn mtu(bytes: u32) -> ffi::ibv_mtu::Type {
+    match bytes {
+        4096.. => ffi::ibv_mtu::IBV_MTU_4096,
+        2048.. => ffi::ibv_mtu::IBV_MTU_2048,
+        1024.. => ffi::ibv_mtu::IBV_MTU_1024,
+        512.. => ffi::ibv_mtu::IBV_MTU_512,
+        _ => ffi::ibv_mtu::IBV_MTU_256,
+    }
+}
