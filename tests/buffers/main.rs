@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use rdpipe::StreamConfig;
 use states::{Left, STATES, dead, finished};
 use tokio::{io::AsyncBufReadExt, time::timeout};
@@ -58,24 +58,30 @@ fn in_every_state(over: DataPath) -> Result<()> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    runtime.block_on(within(2 * generous(), "every buffer", measure(over)))
+    runtime.block_on(measure(over))
 }
 
 async fn measure(over: DataPath) -> Result<()> {
     let config = StreamConfig::default();
     // The first stream makes the allocations that happen only once.
-    let (a, b) = pair(over, &config).await?;
-    finished(a, b).await?;
-    let empty = settled().await;
-    none_is_added(over).await.context("none is added")?;
+    let first = async {
+        let (a, b) = pair(over, &config).await?;
+        finished(a, b).await?;
+        Ok(settled().await)
+    };
+    let empty = within(generous(), "the first stream", first).await?;
+    within(generous(), "none is added", none_is_added(over)).await?;
     for reversed in [false, true] {
         for (name, state) in STATES {
-            let (a, b) = pair(over, &config).await?;
-            let left = state(a, b).await.context(*name)?;
-            let_go(left, reversed, empty).await.context(*name)?;
+            let dropped = async {
+                let (a, b) = pair(over, &config).await?;
+                let left = state(a, b).await?;
+                let_go(left, reversed, empty).await
+            };
+            within(generous(), name, dropped).await?;
         }
-        let left = dead(over).await.context("dead")?;
-        let_go(left, reversed, empty).await.context("dead")?;
+        let dropped = async { let_go(dead(over).await?, reversed, empty).await };
+        within(generous(), "dead", dropped).await?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! and handed out while it is in the processor's cache; while the user does not read, the steward verifies.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -14,7 +14,7 @@ use tokio::io::ReadBuf;
 use super::{
     path::{DataPath, ReceivePath},
     recv_lane::SharedRecvLane,
-    shared::Shared,
+    shared::{Attendance, Shared},
     slots::readable::Readable,
 };
 use crate::{Error, faults};
@@ -59,8 +59,7 @@ impl<D: DataPath> RecvHalf<D> {
             return Poll::Ready(Ok(None));
         };
         let state = &self.shared.state;
-        recv_lane.polls.fetch_add(1, Ordering::Relaxed);
-        self.shared.attended.wake();
+        let _attended = Attendance::new(&recv_lane.polls, &self.shared.attended);
         // The waker is registered before the state is checked, so that no change is missed.
         state.wait_to_receive(cx);
         recv_lane.lock().poll_next(state, cx)

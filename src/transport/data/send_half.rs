@@ -5,14 +5,14 @@
 
 use std::{
     io::{self, IoSlice},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     task::{Context, Poll, Waker, ready},
 };
 
 use super::{
     path::{DataPath, SendPath},
     send_lane::{Filling, SharedSendLane},
-    shared::Shared,
+    shared::{Attendance, Shared},
     slots::{fill_slots::FillSlots, lent_slot::LentSlot},
 };
 use crate::{Error, faults, transport::control::state::State};
@@ -65,7 +65,7 @@ impl<D: DataPath> SendHalf<D> {
     /// Posts everything written so far. Ready when the data path has sent it.
     fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.give_back();
-        self.shared.attended_send();
+        let _attended = self.shared.attend_send();
         let Ok(send_lane) = self.send_lane() else {
             return Poll::Ready(Ok(()));
         };
@@ -121,7 +121,7 @@ impl<D: DataPath> SendHalf<D> {
         parts: &[IoSlice<'_>],
     ) -> Poll<Result<usize, Error>> {
         self.give_back();
-        self.shared.attended_send();
+        let _attended = self.shared.attend_send();
         if parts.iter().all(|part| part.is_empty()) {
             return Poll::Ready(Ok(0));
         }
@@ -137,7 +137,7 @@ impl<D: DataPath> SendHalf<D> {
     /// Lends an empty slot to the user.
     pub(crate) fn poll_lent(&mut self, cx: &mut Context<'_>) -> Poll<Result<LentSlot<D>, Error>> {
         self.give_back();
-        self.shared.attended_send();
+        let _attended = self.shared.attend_send();
         let state = self.state();
         let filling = ready!(self.send_lane()?.lock().poll_lent(state, cx))?;
         Poll::Ready(Ok(LentSlot::new(filling, &self.shared)))
@@ -146,7 +146,7 @@ impl<D: DataPath> SendHalf<D> {
     /// Queues a slot that the user filled, and posts it if possible. Otherwise the steward or the user's next call posts it.
     pub(crate) fn send(&mut self, lent: LentSlot<D>) -> Result<(), Error> {
         self.give_back();
-        self.shared.attended_send();
+        let _attended = self.shared.attend_send();
         self.state().writable()?;
         let filling = lent.into_filling(&self.shared).ok_or(FOREIGN_BUFFER)?;
         let mut lane = self.send_lane()?.lock();
@@ -166,7 +166,7 @@ impl<D: DataPath> FillSlots for SendHalf<D> {
     fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut [u8]>> {
         if self.lent.as_ref().is_none_or(Filling::is_full) {
             self.give_back();
-            self.shared.attended_send();
+            let _attended = self.shared.attend_send();
             let state = self.state();
             let filling = ready!(self.send_lane()?.lock().poll_room(state, cx))?;
             self.lent = Some(filling);
@@ -183,7 +183,7 @@ impl<D: DataPath> FillSlots for SendHalf<D> {
 
     fn post(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.give_back();
-        self.shared.attended_send();
+        let _attended = self.shared.attend_send();
         let state = self.state();
         state.wait_to_send(cx);
         if let Some(error) = state.send_error() {
@@ -204,11 +204,9 @@ impl<D: DataPath> Drop for SendHalf<D> {
 }
 
 impl<D: DataPath> Shared<D> {
-    /// Counts a poll of the sending half by its user.
-    fn attended_send(&self) {
-        if let Some(send_lane) = &self.send_lane {
-            send_lane.polls.fetch_add(1, Ordering::Relaxed);
-            self.attended.wake();
-        }
+    /// Begins a poll of the sending half by its user. It is counted when the returned value is dropped.
+    fn attend_send(&self) -> Option<Attendance<'_>> {
+        let send_lane = self.send_lane.as_ref()?;
+        Some(Attendance::new(&send_lane.polls, &self.attended))
     }
 }

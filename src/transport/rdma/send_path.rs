@@ -262,6 +262,7 @@ impl RdmaSend {
     fn poll_flying(&mut self, cx: &mut Context<'_>) {
         let Some(live) = &mut self.live else { return };
         let mut left_behind = Vec::new();
+        let written = live.flying.len();
         while let Some(front) = live.flying.front_mut() {
             let Poll::Ready(WriteCompletion { result, region }) = front.write.poll(cx) else {
                 break;
@@ -289,7 +290,9 @@ impl RdmaSend {
             live.free.push(slot);
             live.note_sent(&self.renewal);
         }
-        self.renewal.notify();
+        if live.flying.len() < written {
+            self.renewal.notify();
+        }
         // They were posted before every frame that waits already.
         let later = mem::take(&mut self.waiting);
         self.waiting.extend(left_behind);

@@ -137,6 +137,8 @@ impl State {
         let mut inner = self.lock();
         inner.fail(failure);
         self.finish_update(inner);
+        // Also after a STOP, which has interrupted the sending half before.
+        self.to_control.notify_one();
     }
 
     /// Records that the data connection broke. It is a failure only after a moment in which the control connection may
