@@ -112,16 +112,21 @@ pub(crate) async fn an_unread_direction_does_not_block_the_other(
     Ok(())
 }
 
+/// Returns a short timeout, and two connected ends that have it.
+async fn impatient_pair(over: DataPath, base: StreamConfig) -> Result<(Duration, Stream, Stream)> {
+    let mut config = base;
+    config.timeout = patience(Duration::from_millis(400));
+    let (from, to) = pair(over, &config).await?;
+    Ok((config.timeout, from, to))
+}
+
 /// A reader pauses for twice the timeout after which a silent peer counts as dead, while the writer
 /// waits; then both ends are idle for as long. The stream stays intact, because keepalives go on.
 pub(crate) async fn a_paused_reader_is_not_taken_for_dead(
     over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let timeout = patience(Duration::from_millis(400));
-    let mut config = base;
-    config.timeout = timeout;
-    let (mut from, mut to) = pair(over, &config).await?;
+    let (timeout, mut from, mut to) = impatient_pair(over, base).await?;
     let bytes = 3 * POOL + 1;
     let (told, resumed) = oneshot::channel();
     let writer = async move {
@@ -151,10 +156,7 @@ pub(crate) async fn a_pause_in_small_messages_is_not_taken_for_a_death(
     over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let timeout = patience(Duration::from_millis(400));
-    let mut config = base;
-    config.timeout = timeout;
-    let (mut from, mut to) = pair(over, &config).await?;
+    let (timeout, mut from, mut to) = impatient_pair(over, base).await?;
     for number in 0..10 {
         Pattern::new(7)
             .write(&mut from, number * 100..number * 100 + 100)
