@@ -171,6 +171,8 @@ mod carry;
 #[doc(hidden)]
 pub mod cli;
 mod config;
+#[cfg(feature = "cli")]
+mod copy;
 mod error;
 mod faults;
 #[cfg(feature = "cli")]

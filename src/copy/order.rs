@@ -1,0 +1,165 @@
+//! The messages between the controller of a copy, `rdcp`, and its two agents. Pure, no I/O.
+//!
+//! One agent is the *source*: it walks the files and sends them. The other is the *destination*: it writes them.
+//! The messages travel inside the envelope of the agents' protocol ([`Payload`](crate::ssh::protocol::Payload)).
+
+use serde::{Deserialize, Serialize};
+
+use crate::ssh::protocol::EdgeId;
+
+/// The application's part of the order for an agent of a copy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CopyOrder {
+    /// What this agent does.
+    pub(crate) role: CopyRole,
+    /// The two-way edge for questions and answers ([`question`](super::question)).
+    pub(crate) control: EdgeId,
+    /// The edges for contents ([`record`](super::record)), at least one, all from the source to the destination.
+    pub(crate) lanes: Vec<EdgeId>,
+    /// How files are copied. Both agents receive the same options.
+    pub(crate) options: CopyOptions,
+}
+
+/// What an agent of a copy does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum CopyRole {
+    /// Reads these paths, in this order. A relative path is relative to the agent's working directory.
+    Source(Vec<Vec<u8>>),
+    /// Writes to `path`.
+    Destination {
+        /// The path, as the user typed it.
+        path: Vec<u8>,
+        /// True if more than one source is copied, so that `path` has to be a directory.
+        many: bool,
+    },
+}
+
+/// How files are copied.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is an option of the command line, independent of the others"
+)]
+pub(crate) struct CopyOptions {
+    /// `-r`: copy directories, and what is not a plain file.
+    pub(crate) recursive: bool,
+    /// `-a`: keep all metadata.
+    pub(crate) archive: bool,
+    /// `-T`: the destination is the copy itself, not a directory that receives it.
+    pub(crate) no_target_directory: bool,
+    /// `-P`: create missing parent directories of the destination.
+    pub(crate) parents: bool,
+    /// What happens to a file that the destination has already.
+    pub(crate) existing: ExistingFiles,
+    /// `--delete`: remove what the destination's directories have and the source's have not.
+    pub(crate) delete: bool,
+    /// `--resume`: continue files that an earlier run has left unfinished.
+    pub(crate) resume: bool,
+    /// `--remove-source-files`: remove each source file after the destination has confirmed it.
+    pub(crate) remove_source_files: bool,
+    /// `-n`: report what would be copied and removed; change nothing.
+    pub(crate) dry_run: bool,
+    /// `--fsync`: fsync each file before it gets its final name.
+    pub(crate) fsync: bool,
+    /// True if the source reports every path that it has sent, for `-v`.
+    pub(crate) list: bool,
+    /// `--checksum`: the digest of each file to report.
+    pub(crate) digest: Option<DigestKind>,
+    /// `--bwlimit`: the most bytes per second of all lanes together.
+    pub(crate) bytes_per_second: Option<u64>,
+    /// `--exclude` and `--include`, in the order of the command line. The last one that matches decides.
+    pub(crate) filters: Vec<FilterRule>,
+}
+
+/// What happens to a file that the destination has already.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ExistingFiles {
+    /// It is replaced.
+    #[default]
+    Replace,
+    /// `--no-clobber`: it is kept.
+    Keep,
+    /// `--update`: it is replaced if the source's file has a later time of modification.
+    ReplaceOlder,
+    /// `--skip-same`: it is replaced unless size and time of modification are equal.
+    ReplaceDifferent,
+}
+
+/// The digests of `--checksum`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum DigestKind {
+    /// XXH64, which `xxhsum -c` checks.
+    Xxh64,
+    /// SHA-256, which `sha256sum -c` checks.
+    Sha256,
+}
+
+/// One `--exclude` or `--include`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FilterRule {
+    /// True for `--include`.
+    pub(crate) include: bool,
+    /// A pattern with the rules of gitignore.
+    pub(crate) pattern: String,
+}
+
+/// A message from an agent of a copy to the controller. The order of the variants is the wire format. Paths are
+/// relative to the place that receives the sources, unless a variant says otherwise, and are bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FromCopy {
+    /// From the source, a few times a second: what the walk has found so far.
+    Walked {
+        /// The number of entries that are to be copied: files, links and special files, not directories.
+        files: u64,
+        /// The bytes of their contents, without holes.
+        bytes: u64,
+        /// True if the walk is complete.
+        complete: bool,
+    },
+    /// From the destination, a few times a second: what is finished, and what is written at the moment.
+    Progress {
+        /// The number of entries under their final names.
+        files: u64,
+        /// The bytes of contents that were written.
+        bytes: u64,
+        /// The path of an entry that is being written.
+        current: Vec<u8>,
+    },
+    /// From either agent: one entry was not copied, or not removed. The copy goes on.
+    Failed {
+        /// The path: of the source's file as the user would type it at the source, or of the destination's likewise.
+        path: Vec<u8>,
+        /// What failed and why, in one sentence.
+        why: String,
+    },
+    /// From either agent, at most once for each text: something that was copied could not keep all of its metadata, or
+    /// was left out as the options say ("owners were not kept: the destination is not root").
+    Note(String),
+    /// From the source, with [`CopyOptions::list`] or [`CopyOptions::dry_run`]: these were sent, or would be.
+    Sent(Vec<Vec<u8>>),
+    /// From the destination, with [`CopyOptions::list`] or [`CopyOptions::dry_run`]: these were removed, or would be.
+    Removed(Vec<Vec<u8>>),
+    /// From the destination, with [`CopyOptions::digest`]: digests in hexadecimal digits, and the paths of the files.
+    Digests(Vec<(String, Vec<u8>)>),
+}
+
+/// The result in the report of an agent of a copy.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CopyReport {
+    /// Entries that were sent or written, without directories.
+    pub(crate) files: u64,
+    /// Directories that were sent or made.
+    pub(crate) directories: u64,
+    /// The bytes of contents that were sent or written, without holes.
+    pub(crate) bytes: u64,
+    /// Entries that the destination had already and kept, as the options say.
+    pub(crate) skipped: u64,
+    /// Bytes of contents that were not sent, because an earlier run had written them.
+    pub(crate) resumed_bytes: u64,
+    /// Entries that this agent reported in [`FromCopy::Failed`].
+    pub(crate) failed: u64,
+    /// Entries that were removed: by `--delete` at the destination, by `--remove-source-files` at the source.
+    pub(crate) removed: u64,
+    /// True if the agent came to the end of its work.
+    pub(crate) complete: bool,
+}

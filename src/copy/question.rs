@@ -1,0 +1,89 @@
+//! What the two ends of a copy ask each other, on the two-way edge beside the lanes. Pure, no I/O.
+//!
+//! Each message is a length (u32, little-endian, at most [`MAX_QUESTION_BYTES`]) and its encoding in postcard.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    metadata::{EntryKind, Timestamp},
+    path::{EntryName, RelativePath},
+};
+
+/// The most bytes of one encoded message.
+pub(crate) const MAX_QUESTION_BYTES: usize = 4 << 20;
+
+/// The most entries in one [`FromSource::Ask`] or [`FromSource::Names`].
+pub(crate) const MAX_ENTRIES: usize = 512;
+
+/// A message from the source. The order of the variants is the wire format.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FromSource {
+    /// Asks which of these entries of a folder are wanted. Sent only if an option needs the answer: `--no-clobber`,
+    /// `--update`, `--skip-same`, `--resume`, `--dry-run`. At most a few are unanswered at a time.
+    Ask {
+        /// The folder.
+        folder: RelativePath,
+        /// At most [`MAX_ENTRIES`] entries of it, directories left out.
+        entries: Vec<AskedEntry>,
+    },
+    /// With `--delete`: the names of all entries that the source has in a folder. What else the destination has there
+    /// is removed. Not sent for a folder that could not be read to its end.
+    Names {
+        /// The folder.
+        folder: RelativePath,
+        /// At most [`MAX_ENTRIES`] names.
+        names: Vec<EntryName>,
+        /// True if these are the last names of the folder.
+        last: bool,
+    },
+    /// The last message: the walk is complete, and every lane carries all of its records.
+    Finished,
+}
+
+/// An entry that the source could send.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AskedEntry {
+    /// The name in the folder.
+    pub(crate) name: EntryName,
+    /// What the entry is.
+    pub(crate) kind: EntryKind,
+    /// The size of a file.
+    pub(crate) size: u64,
+    /// The time of the last modification.
+    pub(crate) modified: Timestamp,
+}
+
+/// A message from the destination. The order of the variants is the wire format.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FromDestination {
+    /// Answers the oldest unanswered [`FromSource::Ask`]: one answer for each entry, in its order.
+    Answers(Vec<AnswerKind>),
+    /// With `--remove-source-files`: this entry was not written, so the source keeps its file.
+    NotWritten(RelativePath),
+    /// The last message: everything has its final name, or was reported in [`NotWritten`](Self::NotWritten).
+    Done,
+}
+
+/// What the destination wants of an entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum AnswerKind {
+    /// All of it.
+    Send,
+    /// Nothing: the destination keeps what it has.
+    Skip,
+    /// With `--resume`: the rest of a file. The destination has these ranges of the contents, verified by the run that
+    /// wrote them, since the last start of the machine.
+    Resume(Vec<ByteRange>),
+    /// With `--resume`: the rest of a file. The machine of the destination was restarted since the ranges were written,
+    /// so each has a digest (XXH3-64) of what is there now. The source sends the ranges whose own digest differs.
+    Compare(Vec<(ByteRange, u64)>),
+}
+
+/// A range of the bytes of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ByteRange {
+    /// The offset of the first byte.
+    pub(crate) start: u64,
+    /// The offset behind the last byte.
+    pub(crate) end: u64,
+}
