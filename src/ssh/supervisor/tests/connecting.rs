@@ -50,7 +50,7 @@ fn orders_say_which_end_listens_and_both_ends_of_an_edge_share_its_id_and_key() 
             expected(2, Send, "rdpipe", "key 2", true)
         ]
     );
-    let Work::Stage(stage) = &second.work;
+    let stage = second.work.payload();
     let stage: StageOrder = stage.decode().unwrap();
     assert_eq!((stage.input, stage.output), (Some(edge(1)), Some(edge(2))));
     assert_eq!(second.name, "stage 2 (b)");
