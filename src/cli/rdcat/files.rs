@@ -32,7 +32,7 @@ use crate::{
     },
     ssh::{
         explain,
-        outcome::{PipelineFault, PipelineOutcome, SIGPIPE_STATUS, Site},
+        outcome::{RunFault, PipelineOutcome, SIGPIPE_STATUS, Site},
         plan::{Plan, StageHost},
         protocol::FaultKind,
         supervisor::Summary,
@@ -133,9 +133,9 @@ fn tell(plan: &Plan, outcome: &PipelineOutcome, console: &Console) -> bool {
 }
 
 /// Returns true if the file itself is the cause, and neither its connection nor this end.
-fn is_of_file(cause: &PipelineFault) -> bool {
+fn is_of_file(cause: &RunFault) -> bool {
     let is_own = cause.fault.kind == FaultKind::Local && !cause.is_trouble;
-    is_own && matches!(cause.site, Site::Stage(_))
+    is_own && matches!(cause.site, Site::Agent(_))
 }
 
 fn exit_of(outcome: &PipelineOutcome) -> Exit {

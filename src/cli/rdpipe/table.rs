@@ -69,7 +69,7 @@ impl Table {
         let verdicts = summary.outcome.verdicts();
         let stage = |number: usize| {
             let end = &summary.outcome.stages[number];
-            let site = Site::Stage(number);
+            let site = Site::Agent(number);
             let mut causes = summary.outcome.causes.iter();
             let is_lost = causes.any(|cause| cause.site == site && cause.is_trouble);
             let row = row(plan, number, end, verdicts[number], is_lost);

@@ -7,8 +7,8 @@ use crate::ssh::protocol::EdgeLink;
 pub(crate) enum Node {
     /// The controller itself: rdpipe or rdcat.
     Controller,
-    /// This stage.
-    Stage(usize),
+    /// This agent.
+    Agent(usize),
 }
 
 /// An edge on its way to being connected.

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::ssh::{
     local_edge::LocalEdgeEvent,
-    outcome::{PipelineFault, PipelineOutcome, Site, StageOutcome},
+    outcome::{RunFault, PipelineOutcome, Site, StageOutcome},
     plan::Plan,
     protocol::{AgentHello, EdgeId, FaultKind, ToAgent, WorkFault},
     session::SessionEnd,
@@ -45,7 +45,7 @@ pub(crate) struct PipelineMachine {
     /// The controller's own edges that have not ended.
     local_edges: BTreeSet<EdgeId>,
     phase: Phase,
-    causes: Vec<PipelineFault>,
+    causes: Vec<RunFault>,
     reader_left: bool,
     signal: Option<u8>,
     actions: Vec<Action>,
@@ -92,7 +92,7 @@ impl PipelineMachine {
     /// plan.
     pub(crate) fn new(plan: Plan, settings: Settings, keys: Vec<Zeroizing<String>>) -> Self {
         let count = plan.stages.len();
-        let node = |stage| Node::Stage(stage);
+        let node = |stage| Node::Agent(stage);
         let setup = |edge: usize| {
             let from = edge.checked_sub(1).map_or(Node::Controller, node);
             let to = if edge < count {
@@ -187,11 +187,11 @@ impl PipelineMachine {
         let SessionEnd { why, killed } = end;
         let ended = &mut self.stages[stage];
         ended.closed = true;
-        let site = Site::Stage(stage);
+        let site = Site::Agent(stage);
         if ended.report.is_some() {
             // A worker whose guard was killed reports SIGTERM and no more. The end of the session names the signal
             // that killed the guard.
-            let own = |cause: &&mut PipelineFault| {
+            let own = |cause: &&mut RunFault| {
                 cause.site == site && cause.fault.kind == FaultKind::Local
             };
             if let (true, Some(cause)) = (killed, self.causes.iter_mut().find(own)) {
@@ -231,7 +231,7 @@ impl PipelineMachine {
     /// Records a fault, and tells all agents to end.
     fn fail(&mut self, now: Duration, site: Site, kind: FaultKind, text: String, is_trouble: bool) {
         let reason = match site {
-            Site::Stage(stage) => format!("{}: {text}", self.plan.site(stage)),
+            Site::Agent(stage) => format!("{}: {text}", self.plan.site(stage)),
             Site::Input | Site::Output | Site::Edge(_) => text.clone(),
         };
         // A compromised agent can report any number of faults.
@@ -242,7 +242,7 @@ impl PipelineMachine {
             .count()
             < MOST_CAUSES
         {
-            self.causes.push(PipelineFault {
+            self.causes.push(RunFault {
                 site,
                 fault: WorkFault { kind, text },
                 is_trouble,

@@ -29,7 +29,7 @@ impl PipelineMachine {
         }
         if self.stages[stage].hello.is_some() {
             let text = "its agent reported its host twice".to_owned();
-            return self.fail(now, Site::Stage(stage), FaultKind::Local, text, true);
+            return self.fail(now, Site::Agent(stage), FaultKind::Local, text, true);
         }
         // Other hosts connect to these addresses, so a hostile host must not choose any number of them.
         let hello = AgentHello {
@@ -48,7 +48,7 @@ impl PipelineMachine {
             Ok(order) => self.send(stage, ToAgent::Order(Box::new(order))),
             Err(error) => {
                 let text = format!("its order cannot be sent: {error}");
-                return self.fail(now, Site::Stage(stage), FaultKind::Local, text, true);
+                return self.fail(now, Site::Agent(stage), FaultKind::Local, text, true);
             }
         }
         for edge in 0..self.edges.len() {
@@ -61,7 +61,7 @@ impl PipelineMachine {
     fn forget_key(&mut self, edge: usize) {
         let has_order = |node| match node {
             Node::Controller => true,
-            Node::Stage(stage) => self.stages[stage].hello.is_some(),
+            Node::Agent(stage) => self.stages[stage].hello.is_some(),
         };
         let setup = self.edges[edge].as_ref();
         if setup.is_none_or(|setup| has_order(setup.from) && has_order(setup.to)) {
@@ -95,13 +95,13 @@ impl PipelineMachine {
         Some(EdgeOrder {
             id: EdgeId::of_index(edge),
             direction,
-            peer: if setup.to == Node::Stage(stage) {
+            peer: if setup.to == Node::Agent(stage) {
                 from
             } else {
                 to
             },
             key: self.keys[edge].to_string(),
-            listens: setup.listens(Node::Stage(stage)),
+            listens: setup.listens(Node::Agent(stage)),
         })
     }
 
@@ -127,7 +127,7 @@ impl PipelineMachine {
         let (dialler, listener) = (setup.dialler(), setup.listener());
         let is_there = |node| match node {
             Node::Controller => true,
-            Node::Stage(stage) => self.stages[stage].hello.is_some(),
+            Node::Agent(stage) => self.stages[stage].hello.is_some(),
         };
         if self.phase != Phase::Connecting || !is_there(dialler) {
             return;
@@ -138,7 +138,7 @@ impl PipelineMachine {
         let addresses = self.addresses(dialler, listener);
         let edge = EdgeId::of_index(edge);
         match dialler {
-            Node::Stage(stage) => {
+            Node::Agent(stage) => {
                 let dial = ToAgent::Dial {
                     edge,
                     addresses,
@@ -156,7 +156,7 @@ impl PipelineMachine {
 
     /// Returns the addresses at which `dialler` can reach `listener`, the best first.
     fn addresses(&self, dialler: Node, listener: Node) -> Vec<String> {
-        let Node::Stage(stage) = listener else {
+        let Node::Agent(stage) = listener else {
             return Vec::new();
         };
         let place = &self.plan.stages[stage].place;
@@ -192,7 +192,7 @@ impl PipelineMachine {
     fn machine(&self, node: Node) -> Option<&str> {
         match node {
             Node::Controller => self.settings.machine.as_deref(),
-            Node::Stage(stage) => self.stages[stage].hello.as_ref().map(|h| &*h.machine),
+            Node::Agent(stage) => self.stages[stage].hello.as_ref().map(|h| &*h.machine),
         }
     }
 
@@ -207,7 +207,7 @@ impl PipelineMachine {
             return;
         };
         match setup.unreachable(node, tried) {
-            Some(Next::Listen(Node::Stage(stage))) => {
+            Some(Next::Listen(Node::Agent(stage))) => {
                 self.send(stage, ToAgent::Listen { edge: id });
             }
             Some(Next::Listen(Node::Controller) | Next::GiveUp) => {
@@ -225,7 +225,7 @@ impl PipelineMachine {
         let mut text = format!("{from} and {to} cannot reach each other");
         let name = |node| match node {
             Node::Controller => self.plan.program().to_owned(),
-            Node::Stage(stage) => self.plan.stages[stage].place.to_string(),
+            Node::Agent(stage) => self.plan.stages[stage].place.to_string(),
         };
         let failed = self.edges[edge].as_ref().map_or(&[][..], |j| &j.failed);
         for attempt in failed {

@@ -20,12 +20,12 @@ impl PipelineMachine {
         }
         match message {
             FromAgent::Hello(hello) => self.hello(now, stage, hello),
-            FromAgent::Listening { edge, port } => self.listening(Node::Stage(stage), edge, port),
+            FromAgent::Listening { edge, port } => self.listening(Node::Agent(stage), edge, port),
             FromAgent::Unreachable { edge, tried } => {
-                self.unreachable(now, edge, Node::Stage(stage), tried);
+                self.unreachable(now, edge, Node::Agent(stage), tried);
             }
             FromAgent::Connected { edge, link } => {
-                self.connected(edge, Node::Stage(stage), link);
+                self.connected(edge, Node::Agent(stage), link);
             }
             FromAgent::Application(message) => match message.decode() {
                 Ok(message) => self.handle_stage_message(stage, message),
@@ -68,7 +68,7 @@ impl PipelineMachine {
     /// Fails the pipeline because a stage's message cannot be decoded.
     fn fail_undecodable(&mut self, now: Duration, stage: usize, error: &PayloadError) {
         let text = format!("its agent sent a message that this version cannot decode ({error})");
-        self.fail(now, Site::Stage(stage), FaultKind::Local, text, true);
+        self.fail(now, Site::Agent(stage), FaultKind::Local, text, true);
     }
 
     fn reported(&mut self, now: Duration, stage: usize, report: AgentReport) {
@@ -90,7 +90,7 @@ impl PipelineMachine {
         if let Some(error) = undecodable {
             self.fail_undecodable(now, stage, &error);
         }
-        let site = Site::Stage(stage);
+        let site = Site::Agent(stage);
         match fault {
             // Files are opened after all edges are connected: a local fault before that is a failure to connect.
             Some(WorkFault { kind, text }) => {
