@@ -128,7 +128,12 @@ impl CopyJob {
         };
         Some(CopyStreams {
             control: take(self.control)?,
-            lanes: self.lanes.iter().copied().map(take).collect::<Option<_>>()?,
+            lanes: self
+                .lanes
+                .iter()
+                .copied()
+                .map(take)
+                .collect::<Option<_>>()?,
         })
     }
 

@@ -179,16 +179,21 @@ impl PipelineOutcome {
 
     /// Returns the faults, the most probable first cause first.
     pub(crate) fn ranked(&self) -> Vec<&RunFault> {
-        let mut causes: Vec<_> = self.causes.iter().collect();
-        // The sort is stable: faults of one kind stay in the order in which they were received.
-        causes.sort_by_key(|cause| cause.fault.kind);
-        causes
+        ranked(&self.causes)
     }
 
     /// Returns true if there is no failure to report: every stage succeeded, or the reader of the output closed it.
     pub(crate) fn is_success(&self) -> bool {
         self.exit() == 0 || (self.exit() == SIGPIPE_STATUS && self.reader_left)
     }
+}
+
+/// Returns faults, the most probable first cause first.
+pub(crate) fn ranked(causes: &[RunFault]) -> Vec<&RunFault> {
+    let mut causes: Vec<_> = causes.iter().collect();
+    // The sort is stable: faults of one kind stay in the order in which they were received.
+    causes.sort_by_key(|cause| cause.fault.kind);
+    causes
 }
 
 /// Returns the status as a shell shows it: 128 and the number of the signal, for a command that a signal killed.

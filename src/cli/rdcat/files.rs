@@ -28,11 +28,12 @@ use crate::{
             report::Report,
             run,
             signals::{self, Caught},
+            supervision::Supervision,
         },
     },
     ssh::{
         explain,
-        outcome::{RunFault, PipelineOutcome, SIGPIPE_STATUS, Site},
+        outcome::{PipelineOutcome, RunFault, SIGPIPE_STATUS, Site},
         plan::{Plan, StageHost},
         protocol::FaultKind,
         supervisor::Summary,
@@ -102,11 +103,13 @@ fn run_one(
 ) -> anyhow::Result<Summary> {
     let pipeline = Pipeline {
         plan,
-        hosts: &args.hosts,
-        stream: &args.stream,
+        supervision: Supervision {
+            hosts: &args.hosts,
+            stream: &args.stream,
+            console,
+            control,
+        },
         fsync: false,
-        console,
-        control,
         moved: Arc::clone(moved),
     };
     pipeline.run(signal.clone())
