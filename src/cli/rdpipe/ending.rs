@@ -2,9 +2,12 @@
 
 use std::{fs, time::Duration};
 
-use super::table::{Table, rate};
+use super::table::Table;
 use crate::{
-    cli::{args::RdpipeArgs, shared::message::Console},
+    cli::{
+        args::RdpipeArgs,
+        shared::{amounts::rate, message::Console},
+    },
     ssh::{
         outcome::{RunFault, Site, Verdict, describe},
         plan::Plan,
