@@ -1,6 +1,7 @@
 //! Code that the programs share: runs, messages, exit codes, progress, reports and the hiding of secrets.
 
 pub(crate) mod agent;
+pub(crate) mod amounts;
 pub(crate) mod exit;
 pub(crate) mod message;
 pub(crate) mod pipeline;

@@ -11,6 +11,8 @@ use std::{
 use anyhow::Context;
 
 use super::{
+    exit::Exit,
+    message::Console,
     run,
     signals::Caught,
     supervision::{OwnEdges, Supervision, keys},
@@ -18,9 +20,11 @@ use super::{
 use crate::{
     Direction, GeneratedKey,
     ssh::{
+        explain,
         local_edge::LocalEdge,
-        plan::Plan,
-        protocol::EdgeId,
+        outcome::{PipelineOutcome, RunFault, SIGPIPE_STATUS, Site},
+        plan::{Plan, StageHost},
+        protocol::{EdgeId, FaultKind},
         supervisor::{
             Summary,
             driver::{LocalEdges, event_queue},
@@ -96,5 +100,42 @@ impl Pipeline<'_> {
             .context("cannot start a thread")?;
         own.edges.insert(id, commands);
         Ok(())
+    }
+}
+
+/// Prints what failed in a pipeline of files, and returns true if nothing did. Files that could not be opened have been named before.
+pub(crate) fn tell(plan: &Plan, outcome: &PipelineOutcome, console: &Console) -> bool {
+    if let Some(number) = outcome.signal {
+        console.error(&format!("interrupted by {}", explain::signal(number)));
+        return false;
+    }
+    let mut causes = outcome.ranked().into_iter();
+    let Some(first) = causes.next() else {
+        return true;
+    };
+    match (&plan.stages[0].place, is_of_file(first)) {
+        (StageHost::Host { host, .. }, true) => console.error_on(host, &first.fault.text),
+        _ => console.error(&first.fault.text),
+    }
+    for cause in causes {
+        console.detail(&cause.fault.text);
+    }
+    false
+}
+
+/// Returns true if the file itself is the cause, and neither its connection nor this end.
+fn is_of_file(cause: &RunFault) -> bool {
+    let is_own = cause.fault.kind == FaultKind::Local && !cause.is_trouble;
+    is_own && matches!(cause.site, Site::Agent(_))
+}
+
+/// Returns how a pipeline of files ended.
+pub(crate) fn exit_of(outcome: &PipelineOutcome) -> Exit {
+    match outcome.exit() {
+        _ if outcome.signal.is_some() => Exit::Signal(outcome.signal.unwrap_or(0)),
+        0 if !outcome.reader_left => Exit::Ok,
+        0 | 1 | SIGPIPE_STATUS if outcome.reader_left => Exit::ReaderClosed,
+        1 => Exit::Local,
+        _ => Exit::Connection,
     }
 }

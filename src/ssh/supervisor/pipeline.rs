@@ -5,7 +5,6 @@ mod answer;
 use super::{
     Action, Notice,
     edge_setup::{EdgeSetup, Node},
-    machine::SupervisorMachine,
     work::{RunEnd, SupervisedWork},
 };
 use crate::ssh::{
@@ -16,7 +15,8 @@ use crate::ssh::{
 };
 
 /// The machine of a pipeline.
-pub(crate) type PipelineMachine = SupervisorMachine<PipelineWork>;
+#[cfg(any(test, fuzzing))]
+pub(crate) type PipelineMachine = super::machine::SupervisorMachine<PipelineWork>;
 
 /// A pipeline: its plan, and what its stages have reported.
 pub(crate) struct PipelineWork {
