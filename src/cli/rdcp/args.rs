@@ -55,6 +55,19 @@ pub(crate) struct RdcpArgs {
     #[command(flatten)]
     pub(crate) stream: StreamOptions,
 
+    /// The options for messages and the report.
+    #[command(flatten)]
+    pub(crate) report: CopyReportArgs,
+
+    /// Run as an agent (used by rdcp itself)
+    #[arg(long, hide = true, value_enum, num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "guard")]
+    pub(crate) agent: Option<Agent>,
+}
+
+/// The options for messages and the report of rdcp.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CopyReportArgs {
     /// Print how the run went: each path, and the connections
     #[arg(short, long, conflicts_with = "quiet")]
     pub(crate) verbose: bool,
@@ -66,11 +79,6 @@ pub(crate) struct RdcpArgs {
     /// Report in JSON: write one object to stdout at the end
     #[arg(long, conflicts_with = "checksum")]
     pub(crate) json: bool,
-
-    /// Run as an agent (used by rdcp itself)
-    #[arg(long, hide = true, value_enum, num_args = 0..=1, require_equals = true)]
-    #[arg(default_missing_value = "guard")]
-    pub(crate) agent: Option<Agent>,
 }
 
 /// The options that say what is copied, and how.
@@ -173,8 +181,8 @@ impl RdcpArgs {
     #[must_use]
     pub(crate) fn messages(&self) -> MessageOptions {
         MessageOptions {
-            verbose: self.verbose,
-            quiet: self.quiet,
+            verbose: self.report.verbose,
+            quiet: self.report.quiet,
             json: false,
         }
     }
@@ -203,7 +211,7 @@ impl RdcpArgs {
             remove_source_files: copy.remove_source_files,
             dry_run: copy.dry_run,
             fsync: self.fsync,
-            list: self.verbose,
+            list: self.report.verbose,
             digest: copy.checksum.map(|choice| match choice {
                 DigestChoice::Xxh64 => DigestKind::Xxh64,
                 DigestChoice::Sha256 => DigestKind::Sha256,

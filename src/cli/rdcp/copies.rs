@@ -58,7 +58,7 @@ pub(super) fn run(args: &RdcpArgs, plans: &[CopyPlan], console: &Console) -> Exi
     if exit == Exit::Ok || totals != CopyTotals::default() {
         console.note(&totals.summary(seconds, args.copy.dry_run));
     }
-    if args.json {
+    if args.report.json {
         let shared = shared.lock();
         let json = CopyDocument::new(exit, seconds, &totals, &shared.log).json();
         if let Err(error) = io::stdout().write_all(json.as_bytes()) {
@@ -118,7 +118,7 @@ fn run_all(
 
 /// Starts the list on stdout, if the options ask for one.
 fn listing(args: &RdcpArgs) -> anyhow::Result<Option<(Listing, ListingWriter)>> {
-    let is_wanted = args.copy.checksum.is_some() || (args.copy.dry_run && !args.json);
+    let is_wanted = args.copy.checksum.is_some() || (args.copy.dry_run && !args.report.json);
     let start = || Listing::start(io::stdout()).context("cannot start a thread");
     is_wanted.then(start).transpose()
 }

@@ -1,5 +1,7 @@
 //! What all copies of a run have done together, and the summary of it. Pure, no I/O.
 
+use std::fmt::Write;
+
 use serde::Serialize;
 
 use crate::{
@@ -84,14 +86,14 @@ impl CopyTotals {
             (self.removed_source_files, "removed at the source"),
         ] {
             if count > 0 {
-                text += &format!(", {count} {would}{what}");
+                let _ = write!(text, ", {count} {would}{what}");
             }
         }
         if self.resumed_bytes > 0 {
-            text += &format!(", {} were there already", amount(self.resumed_bytes));
+            let _ = write!(text, ", {} were there already", amount(self.resumed_bytes));
         }
         if self.failed > 0 {
-            text += &format!(", {} failed", self.failed);
+            let _ = write!(text, ", {} failed", self.failed);
         }
         text
     }

@@ -157,7 +157,7 @@ fn of_trees(args: &RdcpArgs) -> Option<&'static str> {
         (copy.remove_source_files, "--remove-source-files"),
         (args.bwlimit.is_some(), "--bwlimit"),
         (args.lanes.is_some(), "--lanes"),
-        (args.json, "--json"),
+        (args.report.json, "--json"),
     ];
     given
         .iter()

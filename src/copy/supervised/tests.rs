@@ -143,6 +143,7 @@ fn complete(files: u64) -> CopyReport {
 
 #[test]
 fn the_two_agents_receive_orders_that_fit_together() {
+    use EdgeDirection::{Both, Receive, Send};
     let mut rig = CopyRig::new(3);
     let orders = [rig.hello(SOURCE), rig.hello(DESTINATION)];
     let [source, destination] = orders.clone().map(|order| match &order.work {
@@ -163,7 +164,6 @@ fn the_two_agents_receive_orders_that_fit_together() {
         (destination.control, &destination.lanes)
     );
 
-    use EdgeDirection::{Both, Receive, Send};
     let shown = |order: &Order| {
         let edge = |edge: &crate::ssh::protocol::EdgeOrder| {
             (edge.id.0, edge.direction, edge.key.clone(), edge.listens)

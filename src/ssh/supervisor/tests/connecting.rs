@@ -11,7 +11,6 @@ use crate::ssh::{
     plan::Addresses,
     protocol::{
         AgentHello, EdgeDirection, EdgeId, EdgeLink, EdgeOrder, FromAgent, Order, Payload, ToAgent,
-        Work,
     },
     stage::{FromStage, StageOrder},
 };
