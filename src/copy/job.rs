@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     context::{CopyContext, CopyStreams, CopyTrouble, ReportSink},
     destination::DestinationEngine,
-    order::{CopyOrder, CopyReport, CopyRole, FromCopy},
+    order::{CopyEnd, CopyOrder, CopyRole, FromCopy},
     source::SourceEngine,
 };
 use crate::ssh::{
@@ -25,7 +25,7 @@ pub(crate) struct CopyJob {
     lanes: Vec<EdgeId>,
     /// The engine, until it runs.
     engine: Option<CopyEngine>,
-    report: CopyReport,
+    end: CopyEnd,
 }
 
 /// What does the work of an agent of a copy.
@@ -75,7 +75,7 @@ impl Job for CopyJob {
             control,
             lanes,
             engine: Some(engine),
-            report: CopyReport::default(),
+            end: CopyEnd::default(),
         })
     }
 
@@ -105,17 +105,20 @@ impl Job for CopyJob {
             ended = working => ended,
             () = following => return,
         };
-        self.report = report;
+        self.end.report = report;
         match trouble {
             Some(CopyTrouble::Stream(error)) => self.context.broken(error, &peer),
-            Some(CopyTrouble::Local(text)) => self.context.fail_local(&text),
+            Some(CopyTrouble::Local(text)) => {
+                self.end.gave_up = !self.context.cause.has_failed();
+                self.context.fail_local(&text);
+            }
             Some(CopyTrouble::Cancelled) | None => {}
         }
         edges.close().await;
     }
 
     fn report(&self) -> Option<Payload> {
-        Payload::encode(&self.report).ok()
+        Payload::encode(&self.end).ok()
     }
 }
 

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::order::{CopyOptions, CopyOrder, CopyReport, CopyRole, FromCopy};
+use super::order::{CopyEnd, CopyOptions, CopyOrder, CopyReport, CopyRole, FromCopy};
 use crate::ssh::{
     outcome::RunFault,
     plan::StageHost,
@@ -56,7 +56,7 @@ pub(crate) struct CopyWork {
     state: CopyState,
     news: Vec<(usize, CopyNews)>,
     failed: u64,
-    reports: [Option<CopyReport>; 2],
+    ends: [Option<CopyEnd>; 2],
 }
 
 /// How far a copy is.
@@ -132,7 +132,7 @@ impl CopyWork {
             state: CopyState::default(),
             news: Vec::new(),
             failed: 0,
-            reports: [None, None],
+            ends: [None, None],
         }
     }
 
@@ -151,9 +151,6 @@ impl SupervisedWork for CopyWork {
     type Outcome = CopyOutcome;
 
     const NOUN: &'static str = "copy";
-
-    // The agents look at the source and at the destination before any edge is connected.
-    const EARLY_FAILURE_IS_TROUBLE: bool = false;
 
     fn places(&self) -> Vec<&StageHost> {
         vec![&self.plan.from, &self.plan.to]
@@ -243,13 +240,21 @@ impl SupervisedWork for CopyWork {
         result: Option<&Payload>,
         _: Option<&WorkFault>,
     ) -> Result<(), PayloadError> {
-        let report = result.map(Payload::decode::<CopyReport>).transpose()?;
-        self.reports[agent] = report;
+        self.ends[agent] = result.map(Payload::decode::<CopyEnd>).transpose()?;
         Ok(())
     }
 
+    fn is_trouble(&self, agent: usize, fault: &WorkFault, is_connecting: bool) -> bool {
+        match fault.kind {
+            // Without a result the order was refused: the source or the destination cannot be used.
+            FaultKind::Local => self.ends[agent].as_ref().is_some_and(|end| !end.gave_up),
+            FaultKind::Edge => is_connecting,
+            FaultKind::PeerAborted | FaultKind::Ordered => false,
+        }
+    }
+
     fn outcome(&self, run: RunEnd) -> CopyOutcome {
-        let [source, destination] = self.reports.clone();
+        let [source, destination] = self.ends.clone().map(|end| end.map(|end| end.report));
         let reported = |report: &Option<CopyReport>| report.as_ref().map_or(0, |r| r.failed);
         // An agent may have counted failures whose messages are lost, and the other way round.
         let counted = reported(&source) + reported(&destination);

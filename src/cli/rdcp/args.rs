@@ -326,6 +326,7 @@ pub(super) mod tests {
         );
         assert_eq!(parse(&["-j4", "a", "b"]).unwrap().lanes(), 4);
         let help = RdcpArgs::command().render_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
             help.contains(&format!("both ends [default: {DEFAULT_LANES}]")),
             "{help}"

@@ -277,7 +277,6 @@ impl QueueWriter {
                 }
                 WriteStep::Draw(shown) => {
                     (shown.refresh)(&shown.bar);
-                    shown.bar.tick();
                     drawn = Some(shown.bar);
                     0
                 }

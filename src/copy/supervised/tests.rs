@@ -118,7 +118,11 @@ impl CopyRig {
             kind,
             text: text.to_owned(),
         });
-        let result = Payload::encode(report).ok();
+        let end = CopyEnd {
+            report: report.clone(),
+            gave_up: fault.as_ref().is_some_and(|f| f.text != TERMINATED),
+        };
+        let result = Payload::encode(&end).ok();
         self.says(agent, FromAgent::Report(AgentReport { fault, result }))
     }
 
@@ -132,6 +136,9 @@ impl CopyRig {
         self.machine.summary().outcome
     }
 }
+
+/// The fault of an agent that a signal ended.
+const TERMINATED: &str = "the agent was ended by SIGTERM";
 
 fn complete(files: u64) -> CopyReport {
     CopyReport {
@@ -244,8 +251,14 @@ fn a_destination_that_cannot_be_used_is_no_failure_of_the_network() {
     let mut rig = CopyRig::new(1);
     rig.hello(SOURCE);
     rig.hello(DESTINATION);
-    let fault = (FaultKind::Local, "z is not a directory");
-    let actions = rig.report(DESTINATION, &CopyReport::default(), Some(fault));
+    let report = AgentReport {
+        fault: Some(WorkFault {
+            kind: FaultKind::Local,
+            text: "z is not a directory".to_owned(),
+        }),
+        result: None,
+    };
+    let actions = rig.says(DESTINATION, FromAgent::Report(report));
     let reason = "the destination on b: z is not a directory".to_owned();
     assert_eq!(actions, [Action::Send(SOURCE, ToAgent::Kill { reason })]);
     assert_eq!(rig.outcome().verdict(), CopyVerdict::Failed);
@@ -276,6 +289,18 @@ fn a_broken_edge_or_a_lost_agent_is_a_failure_of_the_network() {
         (first.site, &*first.fault.text),
         (Site::Agent(1), "lost host1")
     );
+}
+
+#[test]
+fn an_agent_that_was_terminated_is_no_failure_of_files() {
+    let mut rig = CopyRig::new(1);
+    rig.up(1);
+    rig.report(
+        SOURCE,
+        &CopyReport::default(),
+        Some((FaultKind::Local, TERMINATED)),
+    );
+    assert_eq!(rig.outcome().verdict(), CopyVerdict::Broken);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::{
 use crate::ssh::{
     outcome::{PipelineOutcome, StageOutcome},
     plan::{Plan, StageHost},
-    protocol::{EdgeId, EdgeOrder, Payload, PayloadError, Work, WorkFault},
+    protocol::{EdgeId, EdgeOrder, FaultKind, Payload, PayloadError, Work, WorkFault},
     stage::{FromStage, StageOrder, StageReport, Status},
 };
 
@@ -70,9 +70,6 @@ impl SupervisedWork for PipelineWork {
     type Outcome = PipelineOutcome;
 
     const NOUN: &'static str = "pipeline";
-
-    // Files are opened after all edges are connected: a local fault before that is a failure to connect.
-    const EARLY_FAILURE_IS_TROUBLE: bool = true;
 
     fn places(&self) -> Vec<&StageHost> {
         self.plan.stages.iter().map(|stage| &stage.place).collect()
@@ -155,6 +152,11 @@ impl SupervisedWork for PipelineWork {
         stage.bytes = report.bytes_in.max(report.bytes_out);
         stage.report = Some(report);
         decoded
+    }
+
+    fn is_trouble(&self, _: usize, fault: &WorkFault, is_connecting: bool) -> bool {
+        // Files are opened after all edges are connected: a local fault before that is a failure to connect.
+        is_connecting && fault.kind <= FaultKind::Edge
     }
 
     fn requests(&mut self) -> Vec<Action> {

@@ -16,10 +16,6 @@ pub(crate) trait SupervisedWork {
     /// What the work is, in messages: "pipeline".
     const NOUN: &'static str;
 
-    /// True if an agent that fails by itself before all edges are connected counts as a failure of ssh or of the network.
-    /// False if agents use files at once, so that a file may be the reason.
-    const EARLY_FAILURE_IS_TROUBLE: bool;
-
     /// Returns the place of each agent, in order.
     fn places(&self) -> Vec<&StageHost>;
 
@@ -57,6 +53,10 @@ pub(crate) trait SupervisedWork {
         result: Option<&Payload>,
         fault: Option<&WorkFault>,
     ) -> Result<(), PayloadError>;
+
+    /// Returns true if the fault in an agent's report, which was handled before, is one of ssh, of the network or of the
+    /// agent, and not one of the user's command or file. `is_connecting`: some edge is not connected yet.
+    fn is_trouble(&self, agent: usize, fault: &WorkFault, is_connecting: bool) -> bool;
 
     /// Returns what the agents are to be told now. Called after each message and report, until the work ends.
     fn requests(&mut self) -> Vec<Action> {

@@ -73,10 +73,10 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
         }
         let site = Site::Agent(agent);
         match fault {
-            Some(WorkFault { kind, text }) => {
-                let is_connection = kind == FaultKind::Edge
-                    || (kind == FaultKind::Local && W::EARLY_FAILURE_IS_TROUBLE);
-                let is_trouble = self.phase == Phase::Connecting && is_connection;
+            Some(fault) => {
+                let is_connecting = self.phase == Phase::Connecting;
+                let is_trouble = self.work.is_trouble(agent, &fault, is_connecting);
+                let WorkFault { kind, text } = fault;
                 self.fail(now, site, kind, text, is_trouble);
             }
             None if self.phase == Phase::Connecting => {
