@@ -7,6 +7,7 @@
 //! | [`record`] | what a lane carries: folders, files, parts of large files | none |
 //! | [`question`] | what source and destination ask each other | none |
 //! | [`context`] | what an engine shares with its agent | none |
+//! | [`source`] | the source of a copy: walks and sends | yes |
 
 pub(crate) mod context;
 pub(crate) mod metadata;
@@ -14,3 +15,4 @@ pub(crate) mod order;
 pub(crate) mod path;
 pub(crate) mod question;
 pub(crate) mod record;
+pub(crate) mod source;
