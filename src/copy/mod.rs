@@ -6,11 +6,17 @@
 //! | [`order`] | the messages between rdcp and its two agents | none |
 //! | [`record`] | what a lane carries: folders, files, parts of large files | none |
 //! | [`question`] | what source and destination ask each other | none |
+//! | [`digest`] | the digests of files | none |
+//! | [`owners`] | the numbers that users and groups have here | the user database |
+//! | [`destination`] | writes what a source sends | files, streams |
 //! | [`context`] | what an engine shares with its agent | none |
 
 pub(crate) mod context;
+pub(crate) mod destination;
+pub(crate) mod digest;
 pub(crate) mod metadata;
 pub(crate) mod order;
+pub(crate) mod owners;
 pub(crate) mod path;
 pub(crate) mod question;
 pub(crate) mod record;
