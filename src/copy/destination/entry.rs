@@ -157,18 +157,18 @@ impl CurrentFolder {
             let fd = create(plan.create_mode)?;
             return Ok(NewFile { fd, plan });
         }
-        let plan = |fresh| {
+        let plan = |fresh: FreshEntry| {
             let replaced = replaced.as_ref();
-            state.keeper.plan(metadata, fresh, replaced, &note)
+            state.keeper.plan(metadata, &fresh, replaced, &note)
         };
-        if let Some(fresh) = &self.fresh {
+        if let Some(fresh) = self.fresh {
             let plan = plan(fresh);
             let fd = create(plan.create_mode)?;
             return Ok(NewFile { fd, plan });
         }
         let fd = create(PRIVATE_MODE)?;
         let stat = fstat(&fd).map_err(words)?;
-        let fresh = self.fresh.insert(FreshEntry::of(&stat, self.has_acl));
+        let fresh = *self.fresh.insert(FreshEntry::of(&stat, self.has_acl));
         let plan = plan(fresh).after_private_creation();
         Ok(NewFile { fd, plan })
     }

@@ -186,7 +186,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Returns the text of a system call's failure, without its number.
-pub(super) fn words(errno: impl Into<std::io::Error>) -> String {
+pub(super) fn words<E: Into<std::io::Error>>(errno: E) -> String {
     let text = errno.into().to_string();
     match text.split_once(" (os error") {
         Some((words, _)) => words.to_owned(),

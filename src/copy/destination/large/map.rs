@@ -149,6 +149,18 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     }
 }
 
+/// Returns a map with one range as another start of the machine would have written it.
+#[cfg(test)]
+pub(in crate::copy::destination) fn of_another_boot(map: &[u8]) -> Vec<u8> {
+    let (header, rest) = map.split_at(HEADER_BYTES);
+    let seed = XxHash3_64::oneshot(&header[..32]);
+    let mut bytes = rest[..RECORD_BYTES].to_vec();
+    bytes[16] ^= 1;
+    let check = XxHash3_64::oneshot_with_seed(seed, &bytes[..24]);
+    bytes[24..].copy_from_slice(&check.to_le_bytes());
+    [header, &bytes].concat()
+}
+
 /// Sorts ranges and joins those that touch.
 fn union(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
     ranges.sort_unstable_by_key(|range| range.start);
