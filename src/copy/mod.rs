@@ -14,6 +14,8 @@
 pub(crate) mod context;
 pub(crate) mod destination;
 pub(crate) mod digest;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 pub(crate) mod metadata;
 pub(crate) mod order;
 pub(crate) mod owners;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use nix::unistd::{Group, User};
+use uzers::{get_group_by_name, get_user_by_name};
 
 /// The most owners whose names one lane may send: far more than a host has, and little memory.
 const MAX_OWNERS: usize = 1 << 16;
@@ -17,16 +17,16 @@ pub(crate) struct LocalOwners {
 impl LocalOwners {
     /// Notes the name of a user of the source. Returns false if there are too many.
     pub(crate) fn add_user(&mut self, number: u32, name: &str) -> bool {
-        if let Ok(Some(user)) = User::from_name(name) {
-            self.users.insert(number, user.uid.as_raw());
+        if let Some(user) = get_user_by_name(name) {
+            self.users.insert(number, user.uid());
         }
         self.users.len() <= MAX_OWNERS
     }
 
     /// Notes the name of a group of the source. Returns false if there are too many.
     pub(crate) fn add_group(&mut self, number: u32, name: &str) -> bool {
-        if let Ok(Some(group)) = Group::from_name(name) {
-            self.groups.insert(number, group.gid.as_raw());
+        if let Some(group) = get_group_by_name(name) {
+            self.groups.insert(number, group.gid());
         }
         self.groups.len() <= MAX_OWNERS
     }

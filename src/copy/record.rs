@@ -38,8 +38,8 @@ pub(crate) enum LaneRecord {
     /// when everything has been written.
     ///
     /// The empty path with metadata says that the contents of the source go straight into the place, as for `DIR/.`. The
-    /// source sends such a record in each lane before anything that is directly in the place. The empty path without
-    /// metadata is the folder of a file that the user named.
+    /// empty path without metadata is the folder of a file that the user named. A source that has something directly in
+    /// the place sends one of the two, in some lane, before it announces a large file there.
     Folder {
         /// The folder; the empty path is the place that receives the copy.
         path: RelativePath,

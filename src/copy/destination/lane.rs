@@ -141,7 +141,9 @@ impl LaneWriter {
             LaneRecord::HardLink { name, target } => self.keep_link(&name, &target),
             LaneRecord::LargeFile(file) => self.announce(file),
             LaneRecord::Part { id, offset } => self.write_part(id, offset).await,
-            LaneRecord::LargeFileEnd { id, content_bytes } => self.end_large(id, content_bytes),
+            LaneRecord::LargeFileEnd { id, content_bytes } => {
+                self.end_large(id, content_bytes).await
+            }
             LaneRecord::Owner { user, group } => {
                 let users = user.is_none_or(|(id, name)| self.owners.add_user(id, &name));
                 let groups = group.is_none_or(|(id, name)| self.owners.add_group(id, &name));
@@ -163,8 +165,9 @@ impl LaneWriter {
         wire: RelativePath,
         mut metadata: Option<Metadata>,
     ) -> Result<(), CopyTrouble> {
-        if wire.is_empty() && metadata.is_some() {
-            self.state.placement.set_takes_contents();
+        if wire.is_empty() {
+            let takes_contents = metadata.is_some();
+            self.state.placement.set_takes_contents(takes_contents);
         }
         if let Some(metadata) = &mut metadata {
             self.adopt(metadata);

@@ -40,6 +40,9 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+#[cfg(fuzzing)]
+pub(crate) use large::map::fuzz as fuzz_map;
+
 use std::sync::Arc;
 
 use futures::{StreamExt, stream::FuturesUnordered};

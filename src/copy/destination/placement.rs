@@ -14,6 +14,7 @@ use std::{
 };
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat, statat};
+use tokio_util::sync::CancellationToken;
 
 use super::beneath::open_directory;
 use crate::copy::{
@@ -33,6 +34,8 @@ pub(super) struct Placement {
     top: TopName,
     /// Set if a source's contents go straight into the place, as for `DIR/.`.
     takes_contents: AtomicBool,
+    /// Cancelled when the source has told what goes straight into the place.
+    known: CancellationToken,
     /// The name of the only source that the place receives, unless it keeps the names of the sources.
     only_source: OnceLock<Vec<u8>>,
 }
@@ -162,7 +165,12 @@ impl Placement {
     }
 
     fn new(root: OwnedFd, shown_root: Vec<u8>, top: TopName) -> Self {
+        let known = CancellationToken::new();
+        if matches!(top, TopName::Kept) {
+            known.cancel();
+        }
         Self {
+            known,
             root,
             shown_root,
             top,
@@ -176,9 +184,22 @@ impl Placement {
         self.root.as_fd()
     }
 
-    /// Notes that a source's contents go straight into the place.
-    pub(super) fn set_takes_contents(&self) {
-        self.takes_contents.store(true, Ordering::Release);
+    /// Notes what goes straight into the place: a source's contents, or a file that the user named.
+    pub(super) fn set_takes_contents(&self, takes_contents: bool) {
+        if takes_contents {
+            self.takes_contents.store(true, Ordering::Release);
+        }
+        self.known.cancel();
+    }
+
+    /// Waits until it is known what goes straight into the place. A large file may overtake, in its lane, the record that
+    /// tells this in another lane.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe.
+    pub(super) async fn known(&self) {
+        self.known.cancelled().await;
     }
 
     /// Returns the local folder of a wire path.
