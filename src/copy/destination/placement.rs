@@ -13,10 +13,13 @@ use std::{
     },
 };
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat, statat};
+use rustix::{
+    fs::{AtFlags, CWD, FileType, Mode, OFlags, openat, statat},
+    io::Errno,
+};
 use tokio_util::sync::CancellationToken;
 
-use super::beneath::open_directory;
+use super::{beneath::open_directory, state::words};
 use crate::copy::{
     order::CopyOptions,
     path::{EntryName, RelativePath},
@@ -106,10 +109,11 @@ impl Placement {
                 "{shown}: is not a directory, so it cannot receive more than one source"
             ));
         }
-        let is_directory = text.ends_with(b"/");
-        if kind.is_ok() && is_directory {
-            return Err(format!("{shown}: is not a directory"));
+        match kind {
+            Ok(_) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(format!("{shown}: {}", words(errno))),
         }
+        let is_directory = text.ends_with(b"/");
         Self::beside(path, options.parents, is_directory)
     }
 
@@ -345,5 +349,5 @@ impl Placement {
 fn open_root(path: &Path) -> Result<OwnedFd, String> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(CWD, path, flags, Mode::empty())
-        .map_err(|errno| format!("{}: {}", path.display(), std::io::Error::from(errno)))
+        .map_err(|errno| format!("{}: {}", path.display(), words(errno)))
 }

@@ -129,12 +129,12 @@ async fn stream() -> ((CarryThread, Stream), Stream) {
         transport: TransportPolicy::Tcp,
         ..StreamConfig::default()
     };
-    let key = Key::generate().unwrap().key();
+    let key = Key::generate().unwrap().key().clone();
     let listening = Listener::bind("127.0.0.1:0", key.clone(), config.clone());
     let listener = listening.await.unwrap();
     let address = listener.local_addr();
     let thread = CarryThread::start("test lane").unwrap();
-    let dialing = thread.run(async move { connect(address, key, &config).await });
+    let dialing = thread.run(async move { connect(address, &key, &config).await });
     let (accepted, connected) = tokio::join!(listener.accept(), dialing);
     ((thread, connected.unwrap()), accepted.unwrap())
 }

@@ -230,3 +230,18 @@ async fn attributes_are_kept_or_named_once() {
         Err(_) => assert!(notes.len() > 1, "{notes:?}"),
     }
 }
+
+/// Run this under `strace -f -c` to count the system calls for each file: 4 without metadata, 5 with all of them.
+#[tokio::test]
+#[ignore = "for a look at the system calls"]
+async fn many_small_files() {
+    let (_scratch, dest) = scratch();
+    let mut steps = Vec::new();
+    for top in 0..10 {
+        steps.push(folder(&format!("top/{top}"), 0o755));
+        steps.extend((0..1000).map(|index| file(&format!("{index}"), "contents")));
+    }
+    let end = copy(&dest, &archive(), steps).await;
+    end.assert_whole();
+    assert_eq!(end.report.files, 10_000);
+}
