@@ -33,7 +33,7 @@ impl FileDigest {
 
     /// Adds `count` zeros, the bytes of a hole.
     pub(crate) fn update_zeros(&mut self, count: u64) {
-        const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         let mut left = count;
         while left > 0 {
             let piece = usize::try_from(left).map_or(ZEROS.len(), |left| left.min(ZEROS.len()));

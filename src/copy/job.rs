@@ -31,7 +31,7 @@ pub(crate) struct CopyJob {
 /// What does the work of an agent of a copy.
 enum CopyEngine {
     Source(SourceEngine),
-    Destination(DestinationEngine),
+    Destination(Box<DestinationEngine>),
 }
 
 impl Job for CopyJob {
@@ -67,7 +67,7 @@ impl Job for CopyJob {
             }
             CopyRole::Destination { path, many } => {
                 let path = resolved(path);
-                CopyEngine::Destination(DestinationEngine::prepare(path, many, options)?)
+                CopyEngine::Destination(Box::new(DestinationEngine::prepare(&path, many, options)?))
             }
         };
         Ok(Self {

@@ -6,6 +6,7 @@
 //! | [`order`] | the messages between rdcp and its two agents | none |
 //! | [`record`] | what a lane carries: folders, files, parts of large files | none |
 //! | [`question`] | what source and destination ask each other | none |
+//! | [`filter`] | which entries are left out | none |
 //! | [`digest`] | the digests of files | none |
 //! | [`owners`] | the numbers that users and groups have here | the user database |
 //! | [`context`] | what an engine shares with its agent | none |
@@ -16,6 +17,7 @@
 pub(crate) mod context;
 pub(crate) mod destination;
 pub(crate) mod digest;
+pub(crate) mod filter;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
 pub(crate) mod job;

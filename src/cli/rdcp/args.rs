@@ -2,11 +2,14 @@
 
 use std::ffi::OsString;
 
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, ValueEnum};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, ValueEnum, error::ErrorKind};
 
 use crate::{
     cli::args::{Agent, HostOptions, MessageOptions, StreamOptions, help, parse},
-    copy::order::{CopyOptions, DigestKind, ExistingFiles, FilterRule},
+    copy::{
+        filter::NameFilter,
+        order::{CopyOptions, DigestKind, ExistingFiles, FilterRule},
+    },
 };
 
 /// The number of lanes without `-j`. Two lanes let each end use two processors, and two writers make a tree of small
@@ -174,6 +177,9 @@ impl RdcpArgs {
     fn of_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut args = Self::from_arg_matches(matches)?;
         args.copy.filters = filters(matches);
+        // The hosts compile the patterns again; a wrong one is wrong use, and known here.
+        NameFilter::new(&args.copy.filters)
+            .map_err(|why| Self::command().error(ErrorKind::ValueValidation, why))?;
         Ok(args)
     }
 

@@ -185,7 +185,7 @@ impl DestinationControl {
                 let state = Arc::clone(&self.state);
                 let mut mirrored = std::mem::take(&mut self.mirrored);
                 self.mirrored = elsewhere(move || {
-                    mirrored.add(&state, folder, &names, last)?;
+                    mirrored.add(&state, &folder, &names, last)?;
                     Ok(mirrored)
                 })
                 .await?;

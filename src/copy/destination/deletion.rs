@@ -7,19 +7,20 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Dir, unlinkat},
+    fs::{AtFlags, Dir, statat, unlinkat},
     io::Errno,
 };
 
 use super::{
     beneath::{open_again, open_child, open_directory},
-    entry::TEMPORARY_PREFIX,
+    entry::{TEMPORARY_PREFIX, kind_of},
     large::part::is_large_temporary,
     reader::broken,
     state::{DestinationState, add, words},
 };
 use crate::copy::{
     context::CopyTrouble,
+    metadata::EntryKind,
     path::{EntryName, RelativePath},
 };
 
@@ -49,14 +50,14 @@ impl MirroredFolder {
     pub(super) fn add(
         &mut self,
         state: &DestinationState,
-        folder: RelativePath,
+        folder: &RelativePath,
         names: &[EntryName],
         last: bool,
     ) -> Result<(), CopyTrouble> {
         if !state.options.delete {
             return Err(broken("names that were not asked for"));
         }
-        if self.folder.as_ref() != Some(&folder) {
+        if self.folder.as_ref() != Some(folder) {
             self.names.clear();
             self.folder = Some(folder.clone());
         }
@@ -66,7 +67,7 @@ impl MirroredFolder {
             return Err(broken("too many names in one folder"));
         }
         if last {
-            self.remove_others(state, &folder)?;
+            self.remove_others(state, folder)?;
             self.folder = None;
             self.names.clear();
         }
@@ -104,6 +105,9 @@ impl MirroredFolder {
         match names_in(directory.as_fd()) {
             Ok(names) => {
                 for name in names.into_iter().filter(|name| !keeps(name)) {
+                    if is_filtered(state, directory.as_fd(), wire, &name) {
+                        continue;
+                    }
                     deletion.remove_or_report(directory.as_fd(), &name, &local);
                 }
             }
@@ -209,6 +213,30 @@ impl Drop for Deletion<'_> {
     fn drop(&mut self) {
         self.state.report_removed(&mut self.removed, true);
     }
+}
+
+/// Returns true if the filters would leave the entry out of the source: `--delete` leaves it alone. The filters are
+/// relative to the directory that the user named, which is the first name of a path, or no part of it.
+fn is_filtered(
+    state: &DestinationState,
+    directory: BorrowedFd<'_>,
+    wire: &RelativePath,
+    name: &[u8],
+) -> bool {
+    if state.filter.is_empty() {
+        return false;
+    }
+    let Ok(entry) = EntryName::try_from(name.to_vec()) else {
+        return false;
+    };
+    let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+    let is_directory = stat.is_ok_and(|stat| kind_of(&stat) == Some(EntryKind::Directory));
+    let path = wire.join(&entry);
+    let below = path.without_first();
+    let excludes = |path: &RelativePath| {
+        !path.is_empty() && state.filter.excludes(path.as_bytes(), is_directory)
+    };
+    excludes(&path) || excludes(&below)
 }
 
 /// Returns the names of the entries of a directory. They are read before any is removed, because a file system may skip

@@ -87,9 +87,9 @@ impl TemporaryName {
             match make(&self.name) {
                 Err(Errno::EXIST) => *self = Self::random(),
                 Err(errno) => return Err(errno),
-                Ok(made) => {
+                Ok(entry) => {
                     self.is_used = true;
-                    return Ok(made);
+                    return Ok(entry);
                 }
             }
         }
@@ -216,8 +216,8 @@ impl CurrentFolder {
             special.metadata.mode & 0o777
         };
         let fd = self.fd.as_fd();
-        let made = temporary.make(|name| special.make(fd, name, mode));
-        made.map_err(|errno| format!("cannot make: {}", words(errno)))?;
+        let result = temporary.make(|name| special.make(fd, name, mode));
+        result.map_err(|errno| format!("cannot make: {}", words(errno)))?;
         if keeps_all {
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let entry = openat(fd, &temporary.name[..], flags, Mode::empty()).map_err(words)?;

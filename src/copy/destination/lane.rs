@@ -9,6 +9,7 @@ use tokio::sync::mpsc::Sender;
 use super::{
     entry::{CurrentFolder, SpecialEntry, TemporaryName, digest_of},
     large::LargeTarget,
+    placement::EntryNames,
     reader::{RecordReader, broken},
     state::{DestinationState, add},
 };
@@ -173,6 +174,12 @@ impl LaneWriter {
             self.adopt(metadata);
         }
         let placed = self.state.placement.folder(&wire).map_err(broken)?;
+        if let (EntryNames::Refused(why), None) = (&placed.entries, &metadata) {
+            // The folder is not made for entries that may not be in it.
+            self.state.fail(&placed.path, (*why).to_owned());
+            self.folder = LaneFolder::Broken(wire);
+            return Ok(());
+        }
         match self.state.folders.open(&self.state, &placed.path, metadata) {
             Ok(folder) => {
                 let has_acl = self.state.keeper.has_default_acl(folder.fd.as_fd());

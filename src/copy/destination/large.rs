@@ -350,7 +350,7 @@ impl LargeTarget {
             return Ok(None);
         };
         read_range(state, &self.fd, 0, self.file.size, |bytes| {
-            digest.update(bytes)
+            digest.update(bytes);
         })?;
         Ok(Some(digest.finish()))
     }

@@ -53,6 +53,7 @@ use self::{
 };
 use super::{
     context::{CopyContext, CopyStreams, CopyTrouble},
+    filter::NameFilter,
     order::{CopyOptions, CopyReport},
 };
 use crate::{Stream, carry::thread::CarryThread};
@@ -64,6 +65,7 @@ const UNWRITTEN_PATHS: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct DestinationEngine {
     placement: Placement,
+    filter: NameFilter,
     options: CopyOptions,
 }
 
@@ -78,9 +80,14 @@ impl DestinationEngine {
     /// # Errors
     ///
     /// Fails with a sentence for the user if the sources cannot go there.
-    pub(crate) fn prepare(path: Vec<u8>, many: bool, options: CopyOptions) -> Result<Self, String> {
-        let placement = Placement::find(&path, many, &options)?;
-        Ok(Self { placement, options })
+    pub(crate) fn prepare(path: &[u8], many: bool, options: CopyOptions) -> Result<Self, String> {
+        let placement = Placement::find(path, many, &options)?;
+        let filter = NameFilter::new(&options.filters)?;
+        Ok(Self {
+            placement,
+            filter,
+            options,
+        })
     }
 
     /// Writes all that the source sends. Returns what was done, and why that is not everything, if it is not.
@@ -93,7 +100,7 @@ impl DestinationEngine {
         streams: CopyStreams,
         context: CopyContext,
     ) -> (CopyReport, Option<CopyTrouble>) {
-        let state = DestinationState::new(self.options, self.placement, context);
+        let state = DestinationState::new(self.options, self.filter, self.placement, context);
         let state = Arc::new(state);
         let trouble = write_all(&state, streams).await.err();
         for target in state.large.clear() {
@@ -123,7 +130,7 @@ async fn write_all(state: &Arc<DestinationState>, streams: CopyStreams) -> Resul
             abort(state, lanes).await;
             return Err(trouble);
         }
-        (Err(CopyTrouble::Cancelled), Err(trouble)) | (Err(trouble), _) | (_, Err(trouble)) => {
+        (Err(CopyTrouble::Cancelled) | Ok(_), Err(trouble)) | (Err(trouble), _) => {
             return Err(trouble);
         }
     };

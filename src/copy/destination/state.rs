@@ -17,6 +17,7 @@ use super::{
 };
 use crate::copy::{
     context::CopyContext,
+    filter::NameFilter,
     order::{CopyOptions, CopyReport, FromCopy},
     path::RelativePath,
 };
@@ -36,6 +37,8 @@ pub(super) struct DestinationState {
     pub(super) large: LargeTable,
     /// The hard links that are made at the end.
     pub(super) links: HardLinkSpool,
+    /// What `--delete` leaves alone: what the filters leave out of the source.
+    pub(super) filter: NameFilter,
     /// Gives entries their metadata.
     pub(super) keeper: MetadataKeeper,
     /// What was done so far.
@@ -66,13 +69,19 @@ pub(super) struct CopyCounts {
 
 impl DestinationState {
     /// Returns the state of a destination that has written nothing.
-    pub(super) fn new(options: CopyOptions, placement: Placement, context: CopyContext) -> Self {
+    pub(super) fn new(
+        options: CopyOptions,
+        filter: NameFilter,
+        placement: Placement,
+        context: CopyContext,
+    ) -> Self {
         Self {
             folders: FolderTable::default(),
             large: LargeTable::default(),
             links: HardLinkSpool::default(),
             keeper: MetadataKeeper::of_process(options.archive),
             counts: CopyCounts::default(),
+            filter,
             halt: context.cancelled.child_token(),
             reason: Mutex::default(),
             notes: Mutex::default(),

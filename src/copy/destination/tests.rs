@@ -95,7 +95,7 @@ async fn copy_typed(
     options: &CopyOptions,
     steps: Vec<Step>,
 ) -> Result<CopyEnd, String> {
-    let engine = DestinationEngine::prepare(path, false, options.clone())?;
+    let engine = DestinationEngine::prepare(&path, false, options.clone())?;
     let (control, far_control) = stream().await;
     let mut lanes = Vec::new();
     let mut far_lanes = Vec::new();

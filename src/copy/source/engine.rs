@@ -22,16 +22,14 @@ use super::{
     rate_limit::RateLimit,
     removal::SentSpool,
     tally::Tally,
-    walk::{
-        filter::NameFilter, folder::SourceFolder, operand::top_name, outlet::WalkOutlet,
-        walker::Walker,
-    },
+    walk::{folder::SourceFolder, operand::top_name, outlet::WalkOutlet, walker::Walker},
     work_board::WorkBoard,
 };
 use crate::{
     Stream,
     copy::{
         context::{CopyContext, CopyStreams, CopyTrouble},
+        filter::NameFilter,
         order::{CopyOptions, CopyReport, ExistingFiles},
         path::{EntryName, RelativePath},
     },
@@ -85,13 +83,19 @@ impl SourceShared {
 
     /// Counts an entry that was sent, and lists it. `is_whole` is false for one that changed meanwhile: it is not
     /// removed.
-    pub(crate) fn sent(&self, folder: &SourceFolder, name: EntryName, stat: &Stat, is_whole: bool) {
+    pub(crate) fn sent(
+        &self,
+        folder: &SourceFolder,
+        name: &EntryName,
+        stat: &Stat,
+        is_whole: bool,
+    ) {
         self.tally.sent();
         if let Some(spool) = self.spool.as_ref().filter(|_| is_whole) {
-            spool.add(folder, &name, stat);
+            spool.add(folder, name, stat);
         }
         if self.options.list {
-            self.tally.list(folder.path.join(&name).into());
+            self.tally.list(folder.path.join(name).into());
         }
     }
 }

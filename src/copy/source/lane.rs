@@ -19,7 +19,7 @@ use super::{
         folder::{FolderJob, SourceFolder, entry_name},
         outlet::stat_entry,
     },
-    work_board::LaneWork,
+    work_board::{LaneWork, NextWork},
 };
 use crate::copy::{
     context::CopyTrouble,
@@ -69,21 +69,19 @@ impl LaneSender {
     pub(crate) async fn send_all(&mut self) -> Result<(), CopyTrouble> {
         let shared = Arc::clone(&self.shared);
         loop {
-            let work = match shared.board.try_take(self.number) {
-                Some(work) => work,
-                None => {
-                    // The destination gets to work on what is there.
-                    self.packer.push().await?;
-                    shared.board.take(self.number).await
-                }
-            };
+            let mut work = shared.board.try_take(self.number);
+            if matches!(work, NextWork::Wait) {
+                // The destination gets to work on what is there.
+                self.packer.push().await?;
+                work = shared.board.take(self.number).await;
+            }
             match work {
-                Some(LaneWork::Job(job)) => {
+                NextWork::Work(LaneWork::Job(job)) => {
                     self.send_job(&job).await?;
                     shared.board.finished();
                 }
-                Some(LaneWork::Range(file, range)) => self.help(&file, range).await?,
-                None => break,
+                NextWork::Work(LaneWork::Range(file, range)) => self.help(&file, range).await?,
+                NextWork::End | NextWork::Wait => break,
             }
         }
         self.put(&LaneRecord::End).await?;
@@ -189,14 +187,14 @@ impl LaneSender {
                 .send_large(folder, name, metadata, opened, answer)
                 .await;
         }
-        Ok(self.append_file(folder, name, &opened))
+        Ok(self.append_file(folder, &name, &opened))
     }
 
     /// Reads a small file into the buffer.
     fn append_file(
         &mut self,
         folder: &SourceFolder,
-        name: EntryName,
+        name: &EntryName,
         opened: &OpenedFile,
     ) -> Result<(), String> {
         let mut is_longer = false;
@@ -290,7 +288,7 @@ impl LaneSender {
         if let Err(error) = self.packer.put(record).await? {
             return Ok(Err(too_long(&error)));
         }
-        self.shared.sent(folder, name, stat, true);
+        self.shared.sent(folder, &name, stat, true);
         Ok(Ok(()))
     }
 

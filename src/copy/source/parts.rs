@@ -156,11 +156,11 @@ impl LaneSender {
         let shared = &self.shared;
         let why = match verdict {
             Verdict::Whole => {
-                shared.sent(&file.folder, file.name.clone(), &file.stat, true);
+                shared.sent(&file.folder, &file.name, &file.stat, true);
                 return Ok(());
             }
             Verdict::Changed => {
-                shared.sent(&file.folder, file.name.clone(), &file.stat, false);
+                shared.sent(&file.folder, &file.name, &file.stat, false);
                 "changed while it was copied; the copy may have old and new contents".to_owned()
             }
             Verdict::Broken(why) => why,

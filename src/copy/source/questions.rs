@@ -109,12 +109,11 @@ impl Questions {
     ) -> Result<(), CopyTrouble> {
         let mut frames = FramedWrite::new(stream, codec());
         loop {
-            let command = match commands.try_recv() {
-                Ok(command) => Some(command),
-                Err(_) => {
-                    flush(&mut frames).await?;
-                    commands.recv().await
-                }
+            let command = if let Ok(command) = commands.try_recv() {
+                Some(command)
+            } else {
+                flush(&mut frames).await?;
+                commands.recv().await
             };
             match command {
                 Some(ControlCommand::Ask(job)) => {

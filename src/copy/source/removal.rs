@@ -71,7 +71,7 @@ impl SentSpool {
     /// Fails if the system gives no temporary file.
     pub(crate) fn new() -> io::Result<Self> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let made = openat(CWD, &env::temp_dir(), flags, Mode::RUSR | Mode::WUSR);
+        let made = openat(CWD, env::temp_dir(), flags, Mode::RUSR | Mode::WUSR);
         // Some file systems have only files with names.
         let file = made.or_else(|_| memfd_create(c"rdcp-sent", MemfdFlags::CLOEXEC))?;
         Ok(Self(Mutex::new(SpoolWriter {

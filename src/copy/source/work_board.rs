@@ -51,9 +51,13 @@ pub(crate) enum LaneWork {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WalkStopped;
 
-enum NextWork {
+/// What a lane does next.
+pub(crate) enum NextWork {
+    /// It sends this.
     Work(LaneWork),
+    /// It waits: work may still come.
     Wait,
+    /// It ends: no work will come.
     End,
 }
 
@@ -152,33 +156,25 @@ impl WorkBoard {
         state.jobs.iter().any(|job| job.folder.claim(lane))
     }
 
-    /// Returns work for a lane that is there now. An inner none means that no work will come.
-    pub(crate) fn try_take(&self, lane: usize) -> Option<Option<LaneWork>> {
-        match self.next(lane) {
-            NextWork::Work(work) => Some(Some(work)),
-            NextWork::End => Some(None),
-            NextWork::Wait => None,
-        }
-    }
-
-    /// Waits for work for a lane. Returns none if no work will come.
+    /// Waits for work for a lane. Returns work or the end.
     ///
     /// # Cancel safety
     ///
     /// Safe: work that was not returned stays on the board.
-    pub(crate) async fn take(&self, lane: usize) -> Option<LaneWork> {
+    pub(crate) async fn take(&self, lane: usize) -> NextWork {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if let Some(work) = self.try_take(lane) {
-                return work;
+            match self.try_take(lane) {
+                NextWork::Wait => changed.await,
+                work => return work,
             }
-            changed.await;
         }
     }
 
-    fn next(&self, lane: usize) -> NextWork {
+    /// Returns work for a lane that is there now.
+    pub(crate) fn try_take(&self, lane: usize) -> NextWork {
         let mut state = self.state();
         if let Some(at) = state.jobs.iter().position(|job| job.folder.claim(lane)) {
             state.busy += 1;

@@ -97,10 +97,10 @@ pub(in crate::copy::destination) fn open_part(
             }
             Err(errno) => return Err(cannot(errno)),
         };
-        match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => return Err("another copy writes it".to_owned()),
-            // A file system without locks.
-            Ok(()) | Err(_) => {}
+        // Another error comes from a file system without locks.
+        let locked = flock(&fd, FlockOperation::NonBlockingLockExclusive);
+        if locked == Err(Errno::WOULDBLOCK) {
+            return Err("another copy writes it".to_owned());
         }
         let stat = fstat(&fd).map_err(cannot)?;
         if !is_own_file(&stat) {

@@ -10,11 +10,8 @@ pub(crate) fn top_name(typed: &[u8]) -> Option<EntryName> {
 
 /// Returns the last name of a path, without the slashes behind it. Empty for the root.
 pub(crate) fn last_name(typed: &[u8]) -> &[u8] {
-    let names = typed.split(|&byte| byte == b'/');
-    names
-        .filter(|name| !name.is_empty())
-        .next_back()
-        .unwrap_or_default()
+    let mut names = typed.split(|&byte| byte == b'/');
+    names.rfind(|name| !name.is_empty()).unwrap_or_default()
 }
 
 /// Returns what the user typed before the last name of a path; empty if there is nothing.

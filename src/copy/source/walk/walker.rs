@@ -15,12 +15,12 @@ use rustix::{
 
 use super::{
     directory::{DIRECTORY_FLAGS, open_below},
-    filter::NameFilter,
     folder::{EntryList, JOB_ENTRIES, SourceFolder, SourceRoot, join_shown},
     operand::{last_name, top_name, typed_folder},
     outlet::{WalkOutlet, keep_name, stat_entry},
 };
 use crate::copy::{
+    filter::NameFilter,
     metadata::Metadata,
     order::CopyOptions,
     path::{EntryName, RelativePath},
@@ -206,7 +206,7 @@ impl Walker {
             if self.outlet.is_stopped() {
                 return Err(WalkStopped);
             }
-            self.walk_folder(&tree, below, &mut waiting)?;
+            self.walk_folder(&tree, &below, &mut waiting)?;
         }
         Ok(())
     }
@@ -214,10 +214,10 @@ impl Walker {
     fn walk_folder(
         &mut self,
         tree: &Tree,
-        below: RelativePath,
+        below: &RelativePath,
         waiting: &mut Vec<RelativePath>,
     ) -> Result<(), WalkStopped> {
-        let folder = match self.open_folder(tree, &below) {
+        let folder = match self.open_folder(tree, below) {
             Ok(folder) => Arc::new(folder),
             Err(error) => {
                 let shown = join_shown(&tree.typed, below.as_bytes());

@@ -1,4 +1,4 @@
-//! The filters of a copy.
+//! The filters of a copy: `--exclude` and `--include`. Pure, no I/O.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
 
@@ -7,10 +7,11 @@ use ignore::{
     gitignore::{Gitignore, GitignoreBuilder},
 };
 
-use crate::copy::order::FilterRule;
+use super::order::FilterRule;
 
 /// Decides which entries are left out. The last rule that matches an entry decides. Nothing below an excluded directory
 /// is copied.
+#[derive(Debug)]
 pub(crate) struct NameFilter(Option<Gitignore>);
 
 impl NameFilter {
