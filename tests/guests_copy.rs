@@ -83,7 +83,7 @@ fn a_tree_with_everything_nasty_arrives_over_rdma() {
     unpack(&network, &["h1", "h2"]);
     on(&network, "h2", "rm -rf /tmp/copy");
     copy(&network, &[], "h1:/tmp/tree", "h2:/tmp/copy");
-    let rsync = "rsync -aHAXSnci --delete /tmp/tree/ /tmp/copy/";
+    let rsync = "rsync -aHAXSnci --modify-window=-1 --delete /tmp/tree/ /tmp/copy/";
     assert_eq!(on(&network, "h2", rsync), "");
     copy(
         &network,

@@ -29,7 +29,9 @@ use twox_hash::XxHash3_64;
 pub(crate) fn assert_same(original: &Path, copy: &Path) {
     assert_rsync_finds_nothing(original, copy);
     let (expected, found) = (Tree::read(original), Tree::read(copy));
-    differ(&expected, &found, Entry::clone);
+    if let Some(difference) = difference(&expected, &found, Entry::clone) {
+        panic!("{difference}");
+    }
     let loose = expected.0.iter().filter(|(path, entry)| {
         let allocated = found.0.get(*path).map_or(0, |copy| copy.allocated);
         allocated > entry.allocated + entry.allocated / 8 + (256 << 10)
@@ -38,9 +40,8 @@ pub(crate) fn assert_same(original: &Path, copy: &Path) {
     assert!(loose.is_empty(), "these lost their holes: {loose:?}");
 }
 
-/// Checks that the tree `copy` has the kinds, the contents and the permission bits of `original`, as after `cp -r`.
-#[track_caller]
-pub(crate) fn assert_same_contents(original: &Path, copy: &Path) {
+/// Returns where two trees differ in the kinds, the contents and the permission bits, which `cp -r` copies.
+pub(crate) fn difference_of_contents(original: &Path, copy: &Path) -> Option<String> {
     let plain = |entry: &Entry| Entry {
         owners: (0, 0),
         modified: (0, 0),
@@ -48,7 +49,7 @@ pub(crate) fn assert_same_contents(original: &Path, copy: &Path) {
         attributes: BTreeMap::new(),
         ..entry.clone()
     };
-    differ(&Tree::read(original), &Tree::read(copy), plain);
+    difference(&Tree::read(original), &Tree::read(copy), plain)
 }
 
 /// Checks that every file of a copy that was cut has either a temporary name or the whole contents of its original.
@@ -85,7 +86,9 @@ pub(crate) fn is_temporary(path: &Path) -> bool {
 #[track_caller]
 pub(crate) fn assert_rsync_finds_nothing(original: &Path, copy: &Path) {
     let mut rsync = Command::new("rsync");
+    // Without a window, nanoseconds count too.
     rsync.args(["-aHAXSnci", "--delete", "--numeric-ids"]);
+    rsync.arg("--modify-window=-1");
     let output = rsync.arg(original.join("")).arg(copy.join("")).output();
     let output = output.expect("rsync, which scripts/setup installs");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -189,9 +192,8 @@ impl Entry {
     }
 }
 
-/// Fails with the paths at which two trees differ, in what `seen` leaves of an entry.
-#[track_caller]
-fn differ(expected: &Tree, found: &Tree, seen: impl Fn(&Entry) -> Entry) {
+/// Returns the paths at which two trees differ, in what `seen` leaves of an entry.
+fn difference(expected: &Tree, found: &Tree, seen: impl Fn(&Entry) -> Entry) -> Option<String> {
     let of = |tree: &Tree, path: &PathBuf| {
         let entry = tree.0.get(path).map(&seen);
         entry.map(|entry| Entry {
@@ -211,7 +213,7 @@ fn differ(expected: &Tree, found: &Tree, seen: impl Fn(&Entry) -> Entry) {
             let (expected, found) = (of(expected, path), of(found, path));
             format!("{list}{path:?}:\n  expected {expected:?}\n  found    {found:?}\n")
         });
-    assert!(all == 0, "{all} differences; the first ones:\n{list}");
+    (all > 0).then(|| format!("{all} differences; the first ones:\n{list}"))
 }
 
 /// The bytes of which a file system makes files. Blocks of zeros are not digested, because a hole has the same content.
@@ -304,15 +306,15 @@ fn the_comparison_finds_each_difference() {
     for (number, change) in changes.iter().enumerate() {
         change(&copy);
         let [expected, found] = [&original, &copy].map(|top| Tree::read(top));
-        let own = std::panic::catch_unwind(|| differ(&expected, &found, Entry::clone));
+        let own = difference(&expected, &found, Entry::clone);
         let rsync = std::panic::catch_unwind(|| assert_rsync_finds_nothing(&original, &copy));
         assert!(
-            own.is_err() && rsync.is_err(),
+            own.is_some() && rsync.is_err(),
             "change {number} is not found"
         );
         // Repairs the copy for the next change.
         let mut rsync = Command::new("rsync");
-        rsync.args(["-aHAXSc", "--delete"]);
+        rsync.args(["-aHAXSc", "--delete", "--modify-window=-1"]);
         let rsync = rsync.arg(original.join("")).arg(copy.join("")).status();
         assert!(rsync.expect("rsync").success());
     }

@@ -1,8 +1,8 @@
 //! What a destination means: each case is given to `cp` and to rdcp, and has the same outcome.
 
-use std::{fmt::Write, fs, path::Path, process::Command};
+use std::{fs, path::Path, process::Command, thread};
 
-use super::compare::{assert_no_partial_file, assert_same_contents};
+use super::compare::{assert_no_partial_file, difference_of_contents};
 use crate::support::programs::hosts::Outcome;
 use crate::support::programs::local_hosts::Hosts;
 
@@ -86,40 +86,54 @@ const CASES: &[&str] = &[
 #[test]
 fn a_destination_means_what_it_means_to_cp() {
     let hosts = Hosts::new("");
-    let sources = hosts.path("source", "");
-    shell(&sources, SOURCES);
-    let mut wrong = String::new();
-    for (number, case) in CASES.iter().enumerate() {
-        let [expected, found] = ["cp", "h"].map(|name| hosts.path(name, &number.to_string()));
-        shell(&expected, BEFORE);
-        shell(&found, BEFORE);
-        let words = |destination: &str| -> Vec<String> {
-            let word = |word: &str| match word.split_at(1) {
-                ("S", rest) => format!("{}{rest}", sources.join("").display()),
-                ("D", rest) => format!("{destination}{rest}"),
-                _ => word.to_owned(),
-            };
-            case.split(' ').map(word).collect()
+    shell(&hosts.path("source", ""), SOURCES);
+    // Each run waits for its agents to start, so several cases run at a time.
+    let wrong: String = thread::scope(|scope| {
+        let share = |first| {
+            let cases = CASES.iter().enumerate().skip(first).step_by(THREADS);
+            let wrong = cases.filter_map(|(number, case)| differs_from_cp(&hosts, number, case));
+            wrong.collect::<String>()
         };
-        let cp = Command::new("cp")
-            .args(words(&expected.display().to_string()))
-            .output();
-        let cp = cp.expect("cp").status.code();
-        let words = words(&format!("h:{number}"));
-        let words: Vec<_> = words.iter().map(String::as_str).collect();
-        let rdcp = hosts.rdcp(&words).start().end();
-        let differs = std::panic::catch_unwind(|| assert_same_contents(&expected, &found));
-        if Some(rdcp.code()) != cp || differs.is_err() {
-            let why = differs.err().and_then(|why| why.downcast::<String>().ok());
-            let why = why.unwrap_or_default();
-            let (code, said) = (rdcp.code(), &rdcp.stderr);
-            let _ = writeln!(
-                wrong,
-                "{case}: cp exits with {cp:?}, rdcp with {code}\n{said}{why}"
-            );
-        }
-    }
+        let threads = [0, 1, 2, 3].map(|first| scope.spawn(move || share(first)));
+        threads
+            .map(|thread| thread.join().expect("no panic"))
+            .concat()
+    });
     assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// The cases that run at a time.
+const THREADS: usize = 4;
+
+/// Gives a case to cp and to rdcp. Returns how the outcomes differ, if they do.
+fn differs_from_cp(hosts: &Hosts, number: usize, case: &str) -> Option<String> {
+    let sources = hosts.path("source", "");
+    let [expected, found] = ["cp", "h"].map(|name| hosts.path(name, &number.to_string()));
+    shell(&expected, BEFORE);
+    shell(&found, BEFORE);
+    let words = |destination: &str| -> Vec<String> {
+        let word = |word: &str| match word.split_at(1) {
+            ("S", rest) => format!("{}{rest}", sources.join("").display()),
+            ("D", rest) => format!("{destination}{rest}"),
+            _ => word.to_owned(),
+        };
+        case.split(' ').map(word).collect()
+    };
+    let mut cp = Command::new("cp");
+    cp.args(words(&expected.display().to_string()));
+    let cp = cp.output().expect("cp").status.code();
+    let words = words(&format!("h:{number}"));
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    let rdcp = hosts.rdcp(&words).start().end();
+    let difference = difference_of_contents(&expected, &found);
+    if Some(rdcp.code()) == cp && difference.is_none() {
+        return None;
+    }
+    let (code, said) = (rdcp.code(), &rdcp.stderr);
+    let difference = difference.unwrap_or_default();
+    Some(format!(
+        "{case}: cp exits with {cp:?}, rdcp with {code}\n{said}{difference}\n"
+    ))
 }
 
 /// Runs lines of shell in a directory, which is made.

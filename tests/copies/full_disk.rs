@@ -37,7 +37,7 @@ fn a_full_disk_fails_the_files_that_have_no_space() {
         .rdcp(["-a", "--resume", "h1:tree", "h2:disk/"])
         .start();
     end.end().exits(0);
-    let rsync = format!("rsync -aHAXSnci --delete {original}/ disk/tree/");
+    let rsync = format!("rsync -aHAXSnci --modify-window=-1 --delete {original}/ disk/tree/");
     assert_eq!(network.on("h2", &rsync), "");
 }
 

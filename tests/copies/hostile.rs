@@ -14,14 +14,18 @@ use super::trees::{large, small};
 use crate::support::programs::hosts::Outcome;
 use crate::support::programs::local_hosts::Hosts;
 
-/// Exchanges two names without end while `body` runs.
-fn exchanging<T>(one: &Path, other: &Path, body: impl FnOnce() -> T) -> T {
+/// Exchanges two names without end while `body` runs, as soon as `sign` is there.
+fn exchanging<T>(sign: &Path, [one, other]: [&Path; 2], body: impl FnOnce() -> T) -> T {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
+            let mut has_begun = false;
             while !is_over.load(Ordering::Relaxed) {
-                // A name is missing until rdcp has made it.
-                let _ = renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE);
+                if has_begun || sign.exists() {
+                    has_begun = true;
+                    // A mirror may remove the link.
+                    let _ = renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE);
+                }
                 thread::yield_now();
             }
         });
@@ -75,13 +79,22 @@ fn a_directory_of_the_destination_that_becomes_a_link_leads_nothing_out() {
     fs::create_dir_all(hosts.path("h2", "tree/sub")).unwrap();
     symlink("../outside", hosts.path("h2", "tree/link")).unwrap();
     let [one, other] = ["tree/sub", "tree/link"].map(|name| hosts.path("h2", name));
-    for options in [&["-a"][..], &["-a", "--delete"]] {
+    for options in [&["-a"][..], &["-r"], &["-a", "--delete"]] {
         let arguments = [options, &["h1:tree/sub", "h2:tree"]].concat();
-        let end = exchanging(&one, &other, || hosts.rdcp(&arguments).start().end());
+        let sign = one.join("below/0000");
+        let end = exchanging(&sign, [&one, &other], || {
+            hosts.rdcp(&arguments).start().end()
+        });
         assert!([0, 1].contains(&end.code()), "{end:?}");
         end.is_silent_on(&["panicked"]);
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
         assert_eq!(fs::read_dir(outside.join("below")).unwrap().count(), 0);
+        // The names may stand exchanged.
+        for folder in [&one, &other] {
+            if fs::symlink_metadata(folder).is_ok_and(|info| info.is_dir()) {
+                let _ = fs::remove_dir_all(folder.join("below"));
+            }
+        }
     }
 }
 
@@ -96,7 +109,7 @@ fn a_directory_of_the_source_that_becomes_a_link_leads_nothing_in() {
     let [one, other] = ["sub", "link"].map(|name| original.join(name));
     for round in 0..4 {
         let to = format!("h2:{round}");
-        let end = exchanging(&one, &other, || {
+        let end = exchanging(&one, [&one, &other], || {
             hosts.rdcp(&["-a", "h1:tree", &to]).start().end()
         });
         assert!([0, 1].contains(&end.code()), "{end:?}");

@@ -55,6 +55,7 @@ fn a_tree_with_everything_nasty_arrives_whole_on_this_machine() {
     let hosts = Hosts::new("");
     let original = hosts.path("h1", "tree");
     trees::nasty(&original, 300);
+    fs::create_dir(hosts.path("h2", "")).unwrap();
     let copies = ["1", "2", "4"].map(|lanes| (lanes, hosts.path("h2", lanes)));
     for (lanes, copy) in copies {
         let [from, to] = [&original, &copy].map(|path| path.display().to_string());
