@@ -25,7 +25,7 @@ fn on(network: &Network, host: &str, line: &str) -> String {
     String::from_utf8_lossy(&end.stdout).into_owned()
 }
 
-/// Copies from one guest to another, and checks that every edge between the two is RDMA.
+/// Copies from one guest to another, and checks that every stream between the two is RDMA.
 #[track_caller]
 fn copy(network: &Network, options: &[&str], from: &str, to: &str) -> End {
     // An emulated processor needs a long timeout.
@@ -34,10 +34,10 @@ fn copy(network: &Network, options: &[&str], from: &str, to: &str) -> End {
     println!("{from} to {to}:\n{}", end.stderr);
     end.exits(0);
     let report: Value = serde_json::from_slice(&end.stdout).expect("one object");
-    let edges = report["edges"].as_array().expect("edges");
-    assert!(edges.len() >= 2, "{report:#}");
-    for edge in edges {
-        assert_eq!(edge["transport"], "rdma", "{report:#}");
+    let links = report["copies"][0]["links"].as_array().expect("links");
+    assert!(links.len() >= 2, "{report:#}");
+    for link in links {
+        assert_eq!(link["transport"], "rdma", "{report:#}");
     }
     end
 }

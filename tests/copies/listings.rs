@@ -67,6 +67,8 @@ fn control_characters_in_names_do_not_reach_the_terminal() {
         }
         let is_bad = |c: char| c.is_control() && c != '\n' && c != '\t';
         assert!(!end.stderr.contains(is_bad), "{:?}", end.stderr);
+        let listed = String::from_utf8(end.stdout.clone()).expect("escaped names");
+        assert!(!listed.contains(is_bad), "{listed:?}");
         let forged = end.stderr.lines().any(|line| line == "rdcp: all is well");
         assert!(!forged, "{:?}", end.stderr);
     }
@@ -131,8 +133,11 @@ fn the_report_is_one_object_on_stdout() {
     println!("{report:#}");
     assert_eq!(report["files"], 19, "{report:#}");
     assert_eq!(report["bytes"], 1900, "{report:#}");
-    assert!(report.to_string().contains("file 3"), "{report:#}");
-    // Wrong use and lost hosts are reported too.
+    let failure = &report["failures"][0];
+    assert_eq!(failure["host"], "h2", "{report:#}");
+    assert_eq!(failure["path"], "tree/0000/file 3", "{report:#}");
+    assert_eq!(report["exit"], 1, "{report:#}");
+    // A source that is not there is reported too.
     let end = hosts.rdcp(&["--json", "h1:nosuch", "h2:x"]).start().end();
     end.tells(1, &["nosuch"]);
     let report: Value = serde_json::from_slice(&end.stdout).expect("one object");

@@ -45,7 +45,7 @@ fn unreadable_files_are_named_and_all_others_arrive() {
     let end = network.rdcp(["-a", "guest@h1:tree", "h2:"]).start().end();
     end.tells(
         1,
-        &["secret: Permission denied", "large secret", "shut", "h1"],
+        &["secret", "Permission denied", "large secret", "shut", "h1"],
     );
     assert_eq!(network.read("h2", "tree/open"), b"open");
     for name in ["tree/secret", "tree/large secret", "tree/shut/file"] {

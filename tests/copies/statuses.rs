@@ -31,7 +31,11 @@ fn wrong_use_gets_a_sentence() {
         (&["-v", "-q", "h1:file", "h2:"], "--quiet"),
         (&["", "h2:"], "empty"),
         (&["h1:file", ""], "empty"),
-        (&[":file@", "h2:x:", "-T", "h1:file", "h2:"], "-T"),
+        (&["-T", "h1:file", "h1:file", "h2:"], "-T"),
+        (&["--delete", "h1:file", "h2:"], "--delete"),
+        (&["-a", "--delete", "h1:file", "h2:file", "h3:"], "--delete"),
+        (&["--json", "--checksum", "h1:file", "h2:"], "--json"),
+        (&["-a", "h1:file", "-"], "-a"),
     ];
     for (arguments, word) in wrong {
         let end = hosts.rdcp(arguments).start().end();
@@ -58,7 +62,10 @@ fn some_failed_files_are_named_and_all_others_arrive() {
     hosts.file("h2", "tree/folder", b"a file");
     let end = hosts.rdcp(&["-a", "h1:tree", "h1:nosuch", "h2:"]).start();
     let end = end.end();
-    end.tells(1, &["file 7", "file 13", "folder", "nosuch: No such file"]);
+    end.tells(
+        1,
+        &["file 7", "file 13", "folder", "nosuch", "No such file"],
+    );
     for line in end.stderr.lines().filter(|line| line.contains("file 7")) {
         assert!(line.contains("h2") && line.contains("directory"), "{line}");
     }
