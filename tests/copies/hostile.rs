@@ -44,7 +44,8 @@ fn a_link_in_the_destination_leads_nothing_out() {
     hosts.file("h1", "tree/beside", b"beside");
     hosts.file("h2", "outside/precious", b"precious");
     fs::create_dir_all(hosts.path("h2", "tree")).unwrap();
-    for target in ["../outside", "/", "."] {
+    let absolute = hosts.path("h2", "outside").display().to_string();
+    for target in ["../outside", &absolute, "."] {
         let link = hosts.path("h2", "tree/sub");
         let _ = fs::remove_file(&link);
         symlink(target, &link).unwrap();
@@ -55,7 +56,6 @@ fn a_link_in_the_destination_leads_nothing_out() {
             let outside = fs::read_dir(hosts.path("h2", "outside")).unwrap();
             assert_eq!(outside.count(), 1);
             assert!(!hosts.has("h2", "tree/0000") && !hosts.has("h2", "tree/large"));
-            assert!(!Path::new("/0000").exists() && !Path::new("/large").exists());
         }
     }
     // A mirror replaces the link itself.
