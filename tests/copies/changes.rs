@@ -54,7 +54,7 @@ fn assert_no_partial_file_of(original: &std::path::Path, copy: &std::path::Path)
 
 /// Copies a large file and others, calls `change` with the large file when some of it has arrived, and until rdcp ends.
 /// Returns the hosts.
-fn changes(change: impl Fn(&mut File) + Sync) -> Hosts {
+fn changes(why: &str, change: impl Fn(&mut File) + Sync) -> Hosts {
     let hosts = Hosts::new("");
     let original = hosts.path("h1", "tree");
     small(&original, 50, 1000);
@@ -79,7 +79,7 @@ fn changes(change: impl Fn(&mut File) + Sync) -> Hosts {
         is_over.store(true, Ordering::Relaxed);
     });
     rdcp.end()
-        .tells(1, &["large", "changed while it was copied", "h1"]);
+        .tells(1, &["large", why, "while it was copied", "h1"]);
     let small_files = fs::read_dir(copy.join("0000")).unwrap();
     assert_eq!(small_files.count(), 50);
     hosts
@@ -87,7 +87,7 @@ fn changes(change: impl Fn(&mut File) + Sync) -> Hosts {
 
 #[test]
 fn a_growing_file_is_named_and_all_others_arrive() {
-    let hosts = changes(|file| {
+    let hosts = changes("changed", |file| {
         if file.metadata().unwrap().len() < 64 << 20 {
             file.write_all(&[b'g'; 1000]).unwrap();
         }
@@ -101,7 +101,7 @@ fn a_growing_file_is_named_and_all_others_arrive() {
 
 #[test]
 fn a_shrinking_file_gets_no_final_name() {
-    let hosts = changes(|file| file.set_len(1 << 20).unwrap());
+    let hosts = changes("shorter", |file| file.set_len(1 << 20).unwrap());
     assert!(!hosts.has("h2", "tree/large"));
     // The next run copies what is there then.
     let arguments = ["-a", "--resume", "h1:tree", "h2:"];

@@ -89,7 +89,15 @@ pub(crate) fn assert_rsync_finds_nothing(original: &Path, copy: &Path) {
     // Without a window, nanoseconds count too.
     rsync.args(["-aHAXSnci", "--delete", "--numeric-ids"]);
     rsync.arg("--modify-window=-1");
-    let output = rsync.arg(original.join("")).arg(copy.join("")).output();
+    // A slash means the contents of a directory.
+    let operands = [original, copy].map(|path| {
+        if path.is_dir() {
+            path.join("")
+        } else {
+            path.to_owned()
+        }
+    });
+    let output = rsync.args(operands).output();
     let output = output.expect("rsync, which scripts/setup installs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "rsync: {said}");

@@ -43,7 +43,6 @@ const CASES: &[&str] = &[
     "S/file S/other D/there",
     "S/file S/other D/new",
     "S/file S/other D/old",
-    "-T S/file S/other D/there",
     "S/nosuch D/new",
     "S/nosuch S/file D/there",
     "S/dir D/there",
@@ -81,6 +80,9 @@ const CASES: &[&str] = &[
     "-a S/dangling D/there",
     "-a S/dir D/new",
     "-R S/dir D/new",
+    "--recursive S/dir D/new",
+    "--no-target-directory S/file D/there",
+    "--no-target-directory S/file D/new",
 ];
 
 #[test]
@@ -156,8 +158,9 @@ fn missing_parents_are_made_on_request() {
     let tree = hosts.path("here", "tree").display().to_string();
     for (option, from, to, made) in [
         ("-P", &file, "h1:a/b/new", "a/b/new"),
-        ("--parents", &file, "h1:c/d/", "c/d/file"),
+        ("--parents", &file, "h1:c/d/new", "c/d/new"),
         ("-rP", &tree, "h1:e/f", "e/f/file"),
+        ("-rP", &tree, "h1:g/h/", "g/h/file"),
         ("-rP", &tree, "h1:a/b/c/d", "a/b/c/d/file"),
     ] {
         let end = hosts.rdcp(&[option, from, to]).start().end();
@@ -207,7 +210,7 @@ fn local_paths_with_colons_are_told_from_hosts() {
     hosts.rdcp(&[&path, "h1:c:d"]).start().end().exits(0);
     assert_eq!(hosts.read("h1", "c:d"), b"a colon");
     let back = hosts.path("here", "e:f").display().to_string();
-    hosts.rdcp(&["me@h1:c:d", &back]).start().end().exits(0);
+    hosts.rdcp(&["h1:c:d", &back]).start().end().exits(0);
     assert_eq!(hosts.read("here", "e:f"), b"a colon");
 }
 

@@ -135,7 +135,8 @@ fn the_report_is_one_object_on_stdout() {
     assert_eq!(report["bytes"], 1900, "{report:#}");
     let failure = &report["failures"][0];
     assert_eq!(failure["host"], "h2", "{report:#}");
-    assert_eq!(failure["path"], "tree/0000/file 3", "{report:#}");
+    let path = failure["path"].as_str().unwrap();
+    assert!(path.ends_with("tree/0000/file 3"), "{report:#}");
     assert_eq!(report["exit"], 1, "{report:#}");
     // A source that is not there is reported too.
     let end = hosts.rdcp(&["--json", "h1:nosuch", "h2:x"]).start().end();

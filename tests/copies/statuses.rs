@@ -10,7 +10,7 @@ use super::{
     trees::{large, small},
 };
 use crate::support::programs::hosts::Outcome;
-use crate::support::programs::{is_ignored, local_hosts::Hosts, skip};
+use crate::support::programs::{is_ignored, local_hosts::Hosts, program, skip};
 
 #[test]
 fn wrong_use_gets_a_sentence() {
@@ -90,11 +90,12 @@ fn hosts_that_cannot_be_reached_are_named() {
         end.tells(255, &["bad", "no such pod"]);
         assert!(!hosts.has("h1", "new"));
     }
-    let end = hosts.rdcp(&["--remote-rdpipe", "/no/such/rdpipe", "h1:file", "h2:new"]);
-    end.start()
-        .end()
-        .tells(255, &["there is no rdpipe on", "/no/such/rdpipe"]);
-    let end = hosts.rdcp(&["--rsh", "/nonexistent", "h1:file", "h2:new"]);
+    // Without the options of these hosts.
+    let rdcp = |arguments: &[&str]| program(env!("CARGO_BIN_EXE_rdcp"), "rdcp").args(arguments);
+    let no_agent = "sh -c 'echo rdpipe: not found >&2; exit 127' {host}";
+    let end = rdcp(&["--rsh", no_agent, "h1:file", "h2:new"]);
+    end.start().end().tells(255, &["there is no rdpipe on"]);
+    let end = rdcp(&["--rsh", "/nonexistent", "h1:file", "h2:new"]);
     end.start().end().tells(255, &["/nonexistent"]);
 }
 
