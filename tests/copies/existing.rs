@@ -1,0 +1,181 @@
+//! What happens to files that the destination has already: --no-clobber, --update, --skip-same, --delete.
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, symlink},
+    path::Path,
+};
+
+use super::{
+    compare::assert_same,
+    trees::{mode, small, stamp},
+};
+use crate::support::programs::hosts::Outcome;
+use crate::support::programs::local_hosts::Hosts;
+
+/// A file that both ends have: its name, the time of the source's and of the destination's file, and both contents.
+const BOTH: &[(&str, i64, i64, &str, &str)] = &[
+    ("older", 1_000, 2_000, "source", "target"),
+    ("newer", 2_000, 1_000, "source", "target"),
+    ("same", 1_500, 1_500, "source", "target"),
+    ("longer", 1_500, 1_500, "the source", "target"),
+];
+
+/// Makes a host h1 with the files of [`BOTH`] and one file more, and a host h2 with other files under the same names.
+fn both() -> Hosts {
+    let hosts = Hosts::new("");
+    for (name, source_time, target_time, source, target) in BOTH {
+        for (host, time, content) in [("h1", source_time, source), ("h2", target_time, target)] {
+            hosts.file(host, &format!("tree/{name}"), content.as_bytes());
+            stamp(&hosts.path(host, &format!("tree/{name}")), *time, 7);
+        }
+    }
+    hosts.file("h1", "tree/missing", b"source");
+    hosts.file("h2", "tree/own", b"of the destination");
+    hosts
+}
+
+/// Copies with these options, and checks which names of [`BOTH`] the copy has replaced.
+#[track_caller]
+fn replaces(options: &[&str], replaced: &[&str]) -> Hosts {
+    let hosts = both();
+    let arguments = [options, &["-aT", "h1:tree", "h2:tree"]].concat();
+    hosts.rdcp(&arguments).start().end().exits(0);
+    for (name, _, _, source, target) in BOTH {
+        let expected = if replaced.contains(name) {
+            source
+        } else {
+            target
+        };
+        let found = hosts.read("h2", &format!("tree/{name}"));
+        assert_eq!(found, expected.as_bytes(), "{name} with {options:?}");
+    }
+    assert_eq!(hosts.read("h2", "tree/missing"), b"source");
+    assert_eq!(hosts.has("h2", "tree/own"), !options.contains(&"--delete"));
+    hosts
+}
+
+#[test]
+fn files_are_replaced_unless_an_option_keeps_them() {
+    replaces(&[], &["older", "newer", "same", "longer"]);
+    replaces(&["--no-clobber"], &[]);
+    replaces(&["--update"], &["newer"]);
+    replaces(&["--skip-same"], &["older", "newer", "longer"]);
+    replaces(&["--update", "--delete"], &["newer"]);
+}
+
+#[test]
+fn a_kept_file_may_be_a_link_a_directory_or_dangling() {
+    let hosts = Hosts::new("");
+    for name in ["link", "dangling", "directory", "fifo"] {
+        hosts.file("h1", &format!("tree/{name}"), b"source");
+    }
+    hosts.file("h2", "tree/directory/inside", b"kept");
+    symlink("directory/inside", hosts.path("h2", "tree/link")).unwrap();
+    symlink("nowhere", hosts.path("h2", "tree/dangling")).unwrap();
+    let arguments = ["-aT", "--no-clobber", "h1:tree", "h2:tree"];
+    hosts.rdcp(&arguments).start().end();
+    assert_eq!(hosts.read("h2", "tree/link"), b"kept");
+    assert!(fs::read_link(hosts.path("h2", "tree/dangling")).is_ok());
+    assert!(!hosts.has("h2", "tree/nowhere"));
+    assert_eq!(hosts.read("h2", "tree/directory/inside"), b"kept");
+    assert_eq!(hosts.read("h2", "tree/fifo"), b"source");
+}
+
+#[test]
+fn an_unchanged_tree_is_not_copied_again() {
+    let hosts = Hosts::new("");
+    let original = hosts.path("h1", "tree");
+    small(&original, 250, 500);
+    symlink("0000", original.join("link")).unwrap();
+    let copy = hosts.path("h2", "tree");
+    let run = || {
+        let arguments = ["-aT", "--skip-same", "h1:tree", "h2:tree"];
+        let end = hosts.rdcp(&arguments).start().end();
+        end.exits(0);
+        assert_same(&original, &copy);
+    };
+    let inode = |name: &str| fs::metadata(copy.join(name)).unwrap().ino();
+    run();
+    let names = ["0000/file 0", "0001/file 100", "0002/file 249"];
+    let before = names.map(inode);
+    run();
+    assert_eq!(names.map(inode), before);
+    // Nanoseconds count, and so do the modes of what is kept.
+    let changed = original.join(names[1]);
+    fs::write(&changed, vec![b'x'; 500]).unwrap();
+    let time = fs::metadata(copy.join(names[1])).unwrap();
+    let nanoseconds = u32::try_from(time.mtime_nsec()).unwrap();
+    stamp(&changed, time.mtime(), nanoseconds ^ 1);
+    run();
+    assert_ne!(inode(names[1]), before[1]);
+}
+
+#[test]
+fn a_mirror_has_nothing_that_the_source_has_not() {
+    let hosts = Hosts::new("");
+    let [original, copy] = ["h1", "h2"].map(|host| hosts.path(host, "tree"));
+    small(&original, 30, 100);
+    fs::create_dir(original.join("empty")).unwrap();
+    extra(&copy);
+    // What is outside of the copied tree stays, also what a link leads to.
+    hosts.file("h2", "outside/file", b"outside");
+    symlink("../outside", copy.join("link out")).unwrap();
+    let arguments = ["-aT", "--delete", "h1:tree", "h2:tree"];
+    hosts.rdcp(&arguments).start().end().exits(0);
+    assert_same(&original, &copy);
+    assert_eq!(hosts.read("h2", "outside/file"), b"outside");
+    // Into an existing directory: only the copied tree in it is a mirror.
+    hosts.file("h2", "tree/extra", b"extra");
+    let end = hosts.rdcp(&["-a", "--delete", "h1:tree", "h2:"]).start();
+    end.end().exits(0);
+    assert_same(&original, &copy);
+    assert_eq!(hosts.read("h2", "outside/file"), b"outside");
+}
+
+#[test]
+fn a_mirror_replaces_what_has_another_kind() {
+    let hosts = Hosts::new("");
+    let [original, copy] = ["h1", "h2"].map(|host| hosts.path(host, "tree"));
+    hosts.file("h1", "tree/file", b"a file");
+    hosts.file("h1", "tree/directory/inside", b"inside");
+    symlink("file", original.join("link")).unwrap();
+    hosts.file("h2", "tree/file/was/a/directory", b"old");
+    hosts.file("h2", "tree/directory", b"was a file");
+    hosts.file("h2", "tree/link/was/a/directory", b"old");
+    let arguments = ["-aT", "--delete", "h1:tree", "h2:tree"];
+    hosts.rdcp(&arguments).start().end().exits(0);
+    assert_same(&original, &copy);
+}
+
+#[test]
+fn nothing_is_deleted_for_a_folder_that_was_not_copied() {
+    let hosts = Hosts::new("");
+    hosts.file("h1", "tree/kept", b"source");
+    extra(&hosts.path("h2", "tree"));
+    // A source that is not there is no empty source.
+    let end = hosts.rdcp(&["-aT", "--delete", "h1:nosuch", "h2:tree"]);
+    end.start().end().tells(1, &["nosuch", "No such file"]);
+    assert!(hosts.has("h2", "tree/extra/deep/file"));
+    // What a filter leaves out of the source is left alone at the destination.
+    hosts.file("h1", "tree/extra/not copied", b"source");
+    let arguments = ["-aT", "--delete", "--exclude=extra", "h1:tree", "h2:tree"];
+    hosts.rdcp(&arguments).start().end().exits(0);
+    assert!(hosts.has("h2", "tree/extra/deep/file"));
+    assert!(!hosts.has("h2", "tree/file to delete"));
+}
+
+/// Makes what a mirror has to delete.
+fn extra(at: &Path) {
+    fs::create_dir_all(at.join("extra/deep")).unwrap();
+    for name in [
+        "extra/deep/file",
+        "extra/read-only",
+        "file to delete",
+        "-rf *\n",
+    ] {
+        fs::write(at.join(name), b"extra").unwrap();
+    }
+    mode(&at.join("extra/read-only"), 0o400);
+    symlink("/nowhere", at.join("extra/link")).unwrap();
+}

@@ -1,0 +1,23 @@
+//! Copies of rdcp: trees with everything nasty between hosts, every option, deaths and cuts at random moments, and attacks.
+#![cfg(feature = "cli")]
+
+mod changes;
+mod compare;
+mod cuts;
+mod deaths;
+mod destinations;
+mod existing;
+mod filters;
+mod full_disk;
+mod hostile;
+mod listings;
+mod metadata;
+mod moments;
+mod pipes;
+mod resume;
+mod statuses;
+#[path = "../support/mod.rs"]
+mod support;
+mod trees;
+mod tuning;
+mod ways;

@@ -1,0 +1,203 @@
+//! Metadata that a run keeps or cannot keep: as a normal user, without -a, on a file system without attributes.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
+    path::Path,
+};
+
+use super::{
+    compare::assert_rsync_finds_nothing,
+    trees::{mode, stamp},
+};
+use crate::support::programs::hosts::{Network, Outcome};
+use crate::support::programs::local_hosts::Hosts;
+
+/// Makes a network with rdpipe where the user `guest` may run it.
+fn with_guests(count: usize) -> Option<Network> {
+    let network = Network::new(count)?;
+    for host in network.hosts() {
+        let own = network.own(&format!("{host}/bin/rdpipe"));
+        fs::copy(env!("CARGO_BIN_EXE_rdpipe"), own).expect("a copy");
+    }
+    Some(network)
+}
+
+fn info(path: impl AsRef<Path>) -> fs::Metadata {
+    let path = path.as_ref();
+    fs::symlink_metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn unreadable_files_are_named_and_all_others_arrive() {
+    let Some(network) = with_guests(2) else {
+        return;
+    };
+    let tree = network.file("h1", "tree");
+    fs::create_dir_all(tree.join("shut")).unwrap();
+    for name in ["secret", "open", "shut/file", "large secret"] {
+        fs::write(tree.join(name), name).unwrap();
+        mode(&tree.join(name), 0o644);
+    }
+    for name in ["secret", "large secret", "shut"] {
+        mode(&tree.join(name), 0);
+    }
+    let end = network.rdcp(["-a", "guest@h1:tree", "h2:"]).start().end();
+    end.tells(
+        1,
+        &["secret", "Permission denied", "large secret", "shut", "h1"],
+    );
+    assert_eq!(network.read("h2", "tree/open"), b"open");
+    for name in ["tree/secret", "tree/large secret", "tree/shut/file"] {
+        assert!(!network.file("h2", name).exists(), "{name}");
+    }
+    // A directory where the user may not write.
+    fs::create_dir(network.file("h2", "closed")).unwrap();
+    mode(&network.file("h2", "closed"), 0o755);
+    let end = network.rdcp(["h1:tree/open", "guest@h2:closed/"]).start();
+    end.end().tells(1, &["open", "Permission denied", "h2"]);
+    assert_eq!(
+        fs::read_dir(network.file("h2", "closed")).unwrap().count(),
+        0
+    );
+}
+
+#[test]
+fn what_a_normal_user_cannot_keep_is_named_once() {
+    let Some(network) = with_guests(2) else {
+        return;
+    };
+    let tree = network.file("h1", "tree");
+    fs::create_dir_all(tree.join("folder")).unwrap();
+    for number in 0..20 {
+        let file = tree.join(format!("folder/file {number}"));
+        fs::write(&file, b"content").unwrap();
+        chown(&file, Some(1), Some(1)).unwrap();
+        mode(&file, if number == 3 { 0o4755 } else { 0o640 });
+        stamp(&file, 1_234_567_890, 123);
+    }
+    let end = network.rdcp(["-a", "h1:tree", "guest@h2:"]).start().end();
+    end.exits(0);
+    let owners = end.stderr.lines().filter(|line| line.contains("owner"));
+    assert_eq!(owners.count(), 1, "{}", end.stderr);
+    for number in 0..20 {
+        let copy = info(network.file("h2", &format!("tree/folder/file {number}")));
+        assert_eq!((copy.uid(), copy.gid()), (65_534, 65_534));
+        assert_eq!((copy.mtime(), copy.mtime_nsec()), (1_234_567_890, 123));
+        // Set-user-ID for another user than the owner would give rights to the wrong user.
+        let expected = if number == 3 { 0o755 } else { 0o640 };
+        assert_eq!(copy.mode() & 0o7777, expected);
+    }
+}
+
+#[test]
+fn owners_are_kept_by_name() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    // Both hosts know this user, by other numbers.
+    for (host, number) in [("h1", 2001), ("h2", 2002)] {
+        let line = format!("somebody:x:{number}:{number}::/:/bin/sh");
+        network.on(host, &format!("echo {line} >>/etc/passwd"));
+    }
+    let tree = network.file("h1", "tree");
+    fs::create_dir(&tree).unwrap();
+    for (name, owner) in [("known", 2001), ("unknown", 3003)] {
+        fs::write(tree.join(name), name).unwrap();
+        chown(tree.join(name), Some(owner), Some(3003)).unwrap();
+    }
+    network
+        .rdcp(["-a", "h1:tree", "h2:"])
+        .start()
+        .end()
+        .exits(0);
+    let owners = |name: &str| {
+        let copy = info(network.file("h2", name));
+        (copy.uid(), copy.gid())
+    };
+    assert_eq!(owners("tree/known"), (2002, 3003));
+    assert_eq!(owners("tree/unknown"), (3003, 3003));
+}
+
+#[test]
+fn without_archive_a_copy_is_made_like_a_new_file() {
+    let hosts = Hosts::new("umask 027");
+    hosts.file("h1", "tree/file", b"content");
+    hosts.file("h1", "tree/script", b"content");
+    let tree = hosts.path("h1", "tree");
+    mode(&tree.join("file"), 0o666);
+    mode(&tree.join("script"), 0o4777);
+    fs::hard_link(tree.join("file"), tree.join("twin")).unwrap();
+    symlink("file", tree.join("link")).unwrap();
+    stamp(&tree.join("file"), 1000, 0);
+    stamp(&tree, 1000, 0);
+    mode(&tree, 0o777);
+    hosts.rdcp(&["-r", "h1:tree", "h2:"]).start().end().exits(0);
+    let copy = hosts.path("h2", "tree");
+    let bits = |name: &str| info(copy.join(name)).mode() & 0o7777;
+    assert_eq!(["file", "script", "."].map(bits), [0o640, 0o750, 0o750]);
+    assert!(info(copy.join("file")).mtime() > 1_000_000);
+    assert!(info(&copy).mtime() > 1_000_000);
+    assert_eq!(info(copy.join("twin")).nlink(), 1);
+    assert_eq!(fs::read_link(copy.join("link")).unwrap(), Path::new("file"));
+}
+
+#[test]
+fn folders_that_were_there_get_their_metadata_too() {
+    let hosts = Hosts::new("");
+    hosts.file("h1", "tree/a/b/file", b"content");
+    hosts.file("h2", "tree/a/b/old", b"old");
+    for (name, bits) in [("tree/a/b", 0o550), ("tree/a", 0o751), ("tree", 0o710)] {
+        mode(&hosts.path("h1", name), bits);
+        stamp(&hosts.path("h1", name), 1_000_000, 5);
+    }
+    fs::set_permissions(hosts.path("h2", "tree"), Permissions::from_mode(0o777)).unwrap();
+    hosts.rdcp(&["-a", "h1:tree", "h2:"]).start().end().exits(0);
+    for name in ["tree/a/b", "tree/a", "tree"] {
+        let [from, to] = ["h1", "h2"].map(|host| info(hosts.path(host, name)));
+        assert_eq!(from.mode(), to.mode(), "{name}");
+        assert_eq!((to.mtime(), to.mtime_nsec()), (1_000_000, 5), "{name}");
+    }
+    // So that the directory can be removed.
+    for host in ["h1", "h2"] {
+        mode(&hosts.path(host, "tree/a/b"), 0o755);
+    }
+}
+
+#[test]
+fn a_file_system_without_attributes_is_named_once() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    let tree = network.file("h1", "tree");
+    fs::create_dir(&tree).unwrap();
+    for number in 0..5 {
+        let file = tree.join(format!("file {number}"));
+        fs::write(&file, b"content").unwrap();
+        let set = rustix::fs::XattrFlags::empty();
+        rustix::fs::lsetxattr(&file, "user.text", b"text", set).unwrap();
+    }
+    // ramfs has neither extended attributes nor ACLs.
+    network.on("h2", "mkdir plain && mount -t ramfs ramfs plain");
+    let end = network.rdcp(["-a", "h1:tree", "h2:plain"]).start().end();
+    end.exits(0);
+    let notes = end.stderr.lines().filter(|line| line.contains("attribute"));
+    assert_eq!(notes.count(), 1, "{}", end.stderr);
+    let list = network.on("h2", "cat plain/tree/*");
+    assert_eq!(list, "content".repeat(5));
+}
+
+#[test]
+fn a_copy_to_this_machine_keeps_everything_too() {
+    let hosts = Hosts::new("");
+    super::trees::small(&hosts.path("h1", "tree"), 30, 100);
+    let copy = hosts.path("here", "copy");
+    fs::create_dir_all(hosts.path("here", "")).unwrap();
+    let to = copy.display().to_string();
+    hosts
+        .rdcp(&["--archive", "h1:tree", &to])
+        .start()
+        .end()
+        .exits(0);
+    assert_rsync_finds_nothing(&hosts.path("h1", "tree"), &copy);
+}

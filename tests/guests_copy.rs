@@ -1,0 +1,143 @@
+//! Copies of rdcp between guests with real RDMA: a tree with everything nasty, and large files.
+//!
+//! `scripts/guests cargo test --test guests_copy -- --test-threads 1` runs these tests beside the guests, not in one. The
+//! file system that the guests share with this machine keeps less than theirs, so the trees are on their own, and the
+//! comparisons run there.
+#![cfg(all(feature = "cli", feature = "rdma"))]
+
+mod support;
+#[path = "copies/trees.rs"]
+#[allow(dead_code, reason = "the tests of copies use all of it")]
+mod trees;
+
+use std::{fs, process::Command};
+
+use serde_json::Value;
+
+use crate::support::programs::End;
+use crate::support::programs::hosts::Network;
+
+/// Runs a line of shell on a guest, and returns its stdout; the line must succeed.
+#[track_caller]
+fn on(network: &Network, host: &str, line: &str) -> String {
+    let end = network.ssh(host, line).start().end();
+    end.exits(0);
+    String::from_utf8_lossy(&end.stdout).into_owned()
+}
+
+/// Copies from one guest to another, and checks that every stream between the two is RDMA.
+#[track_caller]
+fn copy(network: &Network, options: &[&str], from: &str, to: &str) -> End {
+    // An emulated processor needs a long timeout.
+    let arguments = [&["-a", "--json", "--timeout", "120"], options, &[from, to]].concat();
+    let end = network.rdcp(arguments).start().end();
+    println!("{from} to {to}:\n{}", end.stderr);
+    end.exits(0);
+    let report: Value = serde_json::from_slice(&end.stdout).expect("one object");
+    let links = report["copies"][0]["links"].as_array().expect("links");
+    assert!(links.len() >= 2, "{report:#}");
+    for link in links {
+        assert_eq!(link["transport"], "rdma", "{report:#}");
+    }
+    end
+}
+
+/// Unpacks a tree with everything nasty at /tmp/tree of these guests.
+fn unpack(network: &Network, hosts: &[&str]) {
+    let archive = network.file("ctl", "tree.tar");
+    if !archive.exists() {
+        let local = tempfile::tempdir().expect("a directory");
+        let tree = local.path().join("tree");
+        trees::nasty(&tree, 200);
+        // tar keeps no sockets.
+        fs::remove_file(tree.join("special/socket")).expect("a socket");
+        let tar = Command::new("tar")
+            .args([
+                "--format=pax",
+                "--acls",
+                "--xattrs",
+                "--xattrs-include=*",
+                "-S",
+                "-cf",
+            ])
+            .arg(&archive)
+            .arg("-C")
+            .args([local.path(), "tree".as_ref()])
+            .status();
+        assert!(tar.expect("tar").success());
+    }
+    for host in hosts {
+        let line = format!(
+            "rm -rf /tmp/tree && tar --acls --xattrs --xattrs-include='*' --numeric-owner -xpSf {} -C /tmp",
+            archive.display()
+        );
+        on(network, host, &line);
+    }
+}
+
+#[test]
+fn a_tree_with_everything_nasty_arrives_over_rdma() {
+    let Some(network) = Network::of_guests() else {
+        return;
+    };
+    unpack(&network, &["h1", "h2"]);
+    on(&network, "h2", "rm -rf /tmp/copy");
+    copy(&network, &[], "h1:/tmp/tree", "h2:/tmp/copy");
+    let rsync = "rsync -aHAXSnci --modify-window=-1 --delete /tmp/tree/ /tmp/copy/";
+    assert_eq!(on(&network, "h2", rsync), "");
+    copy(
+        &network,
+        &["--skip-same", "-T"],
+        "h1:/tmp/tree",
+        "h2:/tmp/copy",
+    );
+    assert_eq!(on(&network, "h2", rsync), "");
+    on(&network, "h2", "rm -rf /tmp/copy");
+}
+
+#[test]
+fn a_large_file_is_striped_over_rdma() {
+    let Some(network) = Network::of_guests() else {
+        return;
+    };
+    on(&network, "h1", "head -c 100000001 /dev/urandom >/tmp/large");
+    copy(&network, &["-j", "2"], "h1:/tmp/large", "h2:/tmp/large");
+    let [original, arrived] = ["h1", "h2"].map(|host| on(&network, host, "cksum </tmp/large"));
+    assert_eq!(original, arrived);
+    on(&network, "h2", "rm /tmp/large");
+}
+
+#[test]
+fn a_cut_copy_over_rdma_is_resumed() {
+    let Some(network) = Network::of_guests() else {
+        return;
+    };
+    on(
+        &network,
+        "h1",
+        "head -c 50000001 /dev/urandom >/tmp/resumed",
+    );
+    let arguments = [
+        "-a",
+        "--bwlimit",
+        "10M",
+        "--timeout",
+        "120",
+        "h1:/tmp/resumed",
+        "h2:/tmp/resumed",
+    ];
+    let rdcp = network.rdcp(arguments).start();
+    let line = "until [ $(cat /tmp/.resumed.rdcp-part 2>/dev/null | head -c 1 | wc -c) = 1 ]; do :; done; \
+                for p in /proc/[0-9]*; do grep -qs -e '--agent=worke[r]' $p/cmdline && kill -9 ${p#/proc/}; done";
+    let _ = network.ssh("h2", line).start().end();
+    assert_eq!(rdcp.end().code(), 255);
+    copy(
+        &network,
+        &["--resume"],
+        "h1:/tmp/resumed",
+        "h2:/tmp/resumed",
+    );
+    let [original, arrived] = ["h1", "h2"].map(|host| on(&network, host, "cksum </tmp/resumed"));
+    assert_eq!(original, arrived);
+    on(&network, "h2", "rm /tmp/resumed");
+}
