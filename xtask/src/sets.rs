@@ -32,7 +32,11 @@ pub(crate) fn make(set: &str, place: &Path, count: u64) -> Result<(), String> {
         }),
         "one" => one(place, count * 1_000_000, &mut numbers),
         "sparse" => sparse(place, &mut numbers),
-        _ => return Err(format!("there is no set {set}: small, mixed, one or sparse")),
+        _ => {
+            return Err(format!(
+                "there is no set {set}: small, mixed, one or sparse"
+            ));
+        }
     };
     made.map_err(|error| format!("cannot make {}: {error}", place.display()))
 }
@@ -110,9 +114,7 @@ impl Numbers {
     /// Returns [`BLOCK_BYTES`] bytes.
     fn block(&mut self) -> Vec<u8> {
         let words = BLOCK_BYTES / 8 + 1;
-        let mut block: Vec<u8> = (0..words)
-            .flat_map(|_| self.next().to_le_bytes())
-            .collect();
+        let mut block: Vec<u8> = (0..words).flat_map(|_| self.next().to_le_bytes()).collect();
         block.truncate(BLOCK_BYTES);
         block
     }
