@@ -11,6 +11,7 @@ mod msrv;
 mod page;
 mod ratios;
 mod sets;
+mod sockets;
 mod speed;
 mod tally;
 
@@ -40,6 +41,7 @@ usage: cargo run --locked -p xtask -- COMMAND
   set small|mixed|one|sparse PLACE COUNT
                                 makes files for scripts/bench copy in the new directory PLACE
   copies FILE                   the report of scripts/bench copy
+  sent FILE                     the bytes that each TCP connection sent, most first, from samples of `ss -tinOH`
   manual --prefix DIR           writes man pages and shell completions below DIR (with --features manual)";
 
 fn main() -> ExitCode {
@@ -105,6 +107,10 @@ fn run(words: &[&str]) -> Result<String, String> {
         ["set", set, place, count] => {
             let count = count.parse().map_err(|_| USAGE)?;
             sets::make(set, place.as_ref(), count).map(|()| String::new())
+        }
+        ["sent", samples] => {
+            let bytes = sockets::sent(&read(samples)?).into_iter();
+            Ok(bytes.map(|bytes| format!("{bytes}\n")).collect())
         }
         ["copies", records] => Ok(copies::report(&read(records)?)),
         #[cfg(feature = "manual")]
