@@ -183,9 +183,9 @@ mod frameworks;
 #[doc(hidden)]
 pub mod fuzzing {
     //! Entry points of the fuzz targets: every parser of bytes that come from outside the process.
-    #[cfg(feature = "cli")]
-    pub use crate::ssh::fuzzing::*;
     pub use crate::transport::fuzzing::*;
+    #[cfg(feature = "cli")]
+    pub use crate::{copy::fuzzing::copy, ssh::fuzzing::*};
 
     /// Parses `data` as a ticket that a user typed.
     #[cfg(feature = "cli")]

@@ -25,6 +25,7 @@ const MAX_BIN_LINES: usize = 60;
 const LAYERS: &[&[&str]] = &[
     &["bin"],
     &["cli"],
+    &["copy"],
     &["ssh"],
     &["advice", "carry", "reach"],
     &["fd", "process"],
@@ -71,7 +72,15 @@ const PERMISSIVE: &[&str] = &[
 ];
 
 /// What only the programs need: nowhere below the library.
-const PROGRAMS: &[&str] = &["anyhow", "clap", "if-addrs", "indicatif", "shlex"];
+const PROGRAMS: &[&str] = &[
+    "anyhow",
+    "clap",
+    "if-addrs",
+    "indicatif",
+    "nix",
+    "sha2",
+    "shlex",
+];
 
 #[test]
 fn a_type_name_stands_once() {

@@ -4,6 +4,7 @@ pub(crate) mod args;
 #[cfg(test)]
 mod quoted;
 pub mod rdcat;
+pub mod rdcp;
 pub mod rdpipe;
 pub mod rdrecv;
 pub mod rdsend;
@@ -17,6 +18,7 @@ use clap::CommandFactory;
 pub fn commands() -> Vec<clap::Command> {
     vec![
         args::RdcatArgs::command(),
+        args::RdcpArgs::command(),
         args::RdpipeArgs::command(),
         args::RdrecvArgs::command(),
         args::RdsendArgs::command(),

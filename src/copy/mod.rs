@@ -6,11 +6,24 @@
 //! | [`order`] | the messages between rdcp and its two agents | none |
 //! | [`record`] | what a lane carries: folders, files, parts of large files | none |
 //! | [`question`] | what source and destination ask each other | none |
+//! | [`digest`] | the digests of files | none |
+//! | [`owners`] | the numbers that users and groups have here | the user database |
 //! | [`context`] | what an engine shares with its agent | none |
+//! | [`source`], [`destination`] | the engines: one reads and sends, the other writes | files, streams |
+//! | [`job`] | an engine as an application of the agent | none |
+//! | [`supervised`] | a copy as the controller's supervisor sees it | none |
 
 pub(crate) mod context;
+pub(crate) mod destination;
+pub(crate) mod digest;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
+pub(crate) mod job;
 pub(crate) mod metadata;
 pub(crate) mod order;
+pub(crate) mod owners;
 pub(crate) mod path;
 pub(crate) mod question;
 pub(crate) mod record;
+pub(crate) mod source;
+pub(crate) mod supervised;

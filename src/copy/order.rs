@@ -145,6 +145,15 @@ pub(crate) enum FromCopy {
 
 /// The result in the report of an agent of a copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CopyEnd {
+    /// What the agent did.
+    pub(crate) report: CopyReport,
+    /// True if the agent itself could not go on, because of its files. Another failure of the process is a signal, say.
+    pub(crate) gave_up: bool,
+}
+
+/// What an agent of a copy did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CopyReport {
     /// Entries that were sent or written, without directories.
     pub(crate) files: u64,

@@ -67,6 +67,18 @@ impl RelativePath {
         Self(path)
     }
 
+    /// Returns the path of what `path` names below this path.
+    pub(crate) fn join_path(&self, path: &Self) -> Self {
+        let parts: Vec<&[u8]> = self.names().chain(path.names()).collect();
+        Self(parts.join(&b'/'))
+    }
+
+    /// Returns the path without its first name: relative to the directory that the first name is.
+    pub(crate) fn without_first(&self) -> Self {
+        let parts: Vec<&[u8]> = self.names().skip(1).collect();
+        Self(parts.join(&b'/'))
+    }
+
     /// Returns the names of the path, from the top.
     pub(crate) fn names(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
         self.0

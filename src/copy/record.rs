@@ -36,6 +36,10 @@ pub(crate) const MAX_CONTENT_BYTES: usize = 64 << 20;
 pub(crate) enum LaneRecord {
     /// The entries that follow are in this folder. The destination makes it if it is missing, and gives it its metadata
     /// when everything has been written.
+    ///
+    /// The empty path with metadata says that the contents of the source go straight into the place, as for `DIR/.`. The
+    /// empty path without metadata is the folder of a file that the user named. A source that has something directly in
+    /// the place sends one of the two, in some lane, before it announces a large file there.
     Folder {
         /// The folder; the empty path is the place that receives the copy.
         path: RelativePath,

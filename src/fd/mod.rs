@@ -15,6 +15,7 @@ mod tests;
 pub(crate) use sink::Sink;
 pub(crate) use source::Source;
 pub(crate) use target::OutputTarget;
+pub(crate) use temporary::umask;
 
 use std::{
     ffi::c_int,
@@ -151,7 +152,7 @@ async fn blocking<T: Send + 'static>(
 }
 
 /// Calls fsync(2), and succeeds for files that do not support it.
-fn sync(fd: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn sync(fd: BorrowedFd<'_>) -> io::Result<()> {
     match retry_on_intr(|| rustix::fs::fsync(fd)) {
         // fsync(2): "bound to a special file which does not support synchronization".
         Err(Errno::INVAL | Errno::ROFS) => Ok(()),
@@ -165,7 +166,7 @@ fn sync(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// EINTR is also an error and is not retried: the descriptor is closed by then, and the fate of the
 /// data is unknown.
 #[allow(unsafe_code)]
-fn close(fd: OwnedFd) -> io::Result<()> {
+pub(crate) fn close(fd: OwnedFd) -> io::Result<()> {
     // Neither std nor rustix, as it is configured, reports the result of close(2).
     unsafe extern "C" {
         #[link_name = "close"]

@@ -226,8 +226,13 @@ fn mode_of_new_file(directory: BorrowedFd<'_>) -> Mode {
     if getxattr_query(path.as_str(), "system.posix_acl_default").is_ok() {
         return mode;
     }
+    mode - umask()
+}
+
+/// Returns the umask of this process; empty if the system does not show it.
+pub(crate) fn umask() -> Mode {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    mode - umask_in(&status).unwrap_or(Mode::empty())
+    umask_in(&status).unwrap_or(Mode::empty())
 }
 
 /// Returns the umask from the text of `/proc/PID/status`, which has it since Linux 4.7.

@@ -9,22 +9,22 @@ use super::{
     stage::{StageReport, Status},
 };
 
-/// The place in a pipeline where a fault occurred.
+/// The place where a fault of a run occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Site {
-    /// In this stage, counted from 0.
-    Stage(usize),
+    /// At this agent, counted from 0: that of a stage, say.
+    Agent(usize),
     /// At the controller's own input, which feeds the first stage.
     Input,
     /// At the controller's own output, which receives the output of the last stage.
     Output,
-    /// Between two stages, while edge `.0` was being connected.
+    /// Between two ends, while edge `.0` was being connected.
     Edge(usize),
 }
 
-/// A fault of a pipeline, as an agent, a session or one of the controller's own edges reported it.
+/// A fault of a run on several hosts, as an agent, a session or one of the controller's own edges reported it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PipelineFault {
+pub(crate) struct RunFault {
     /// The place of the fault.
     pub(crate) site: Site,
     /// What broke.
@@ -52,7 +52,7 @@ pub(crate) struct PipelineOutcome {
     /// Every stage, in order.
     pub(crate) stages: Vec<StageOutcome>,
     /// Every fault, in the order in which the controller received them.
-    pub(crate) causes: Vec<PipelineFault>,
+    pub(crate) causes: Vec<RunFault>,
     /// Whether the reader of the controller's output closed it before the end.
     pub(crate) reader_left: bool,
     /// The signal that ended the run.
@@ -96,7 +96,7 @@ impl PipelineOutcome {
     }
 
     fn verdict(&self, index: usize, stage: &StageOutcome, successor_is_fine: bool) -> Verdict {
-        let fault = self.causes_at(Site::Stage(index)).next();
+        let fault = self.causes_at(Site::Agent(index)).next();
         match fault {
             Some(cause) if cause.is_trouble => return Verdict::Trouble,
             Some(cause) => match cause.fault.kind {
@@ -124,18 +124,18 @@ impl PipelineOutcome {
         }
     }
 
-    fn causes_at(&self, site: Site) -> impl Iterator<Item = &PipelineFault> {
+    fn causes_at(&self, site: Site) -> impl Iterator<Item = &RunFault> {
         self.causes.iter().filter(move |cause| cause.site == site)
     }
 
     /// Returns true if a file or a command had failed elsewhere before this fault was received. All agents are then told to
     /// end, and one that ends without a goodbye looks like a lost edge to its neighbours.
-    fn follows_failure(&self, cause: &PipelineFault) -> bool {
+    fn follows_failure(&self, cause: &RunFault) -> bool {
         let mut earlier = self
             .causes
             .iter()
             .take_while(|other| !std::ptr::eq(*other, cause));
-        let is_failure = |other: &PipelineFault| {
+        let is_failure = |other: &RunFault| {
             other.fault.kind == FaultKind::Local && !other.is_trouble && other.site != cause.site
         };
         earlier.any(is_failure)
@@ -151,8 +151,8 @@ impl PipelineOutcome {
             return signal.saturating_add(128);
         }
         let verdicts = self.verdicts();
-        let own = |cause: &PipelineFault| matches!(cause.site, Site::Input | Site::Output);
-        let lost = |cause: &PipelineFault| {
+        let own = |cause: &RunFault| matches!(cause.site, Site::Input | Site::Output);
+        let lost = |cause: &RunFault| {
             let is_lost_edge = own(cause) && cause.fault.kind == FaultKind::Edge;
             cause.is_trouble || (is_lost_edge && !self.follows_failure(cause))
         };
@@ -163,7 +163,7 @@ impl PipelineOutcome {
             Verdict::Failed(code) => Some(*code),
             _ => None,
         });
-        let here = |cause: &PipelineFault| own(cause) && cause.fault.kind == FaultKind::Local;
+        let here = |cause: &RunFault| own(cause) && cause.fault.kind == FaultKind::Local;
         if let Some(code) = failed {
             code
         } else if self.causes.iter().any(here) {
@@ -178,17 +178,22 @@ impl PipelineOutcome {
     }
 
     /// Returns the faults, the most probable first cause first.
-    pub(crate) fn ranked(&self) -> Vec<&PipelineFault> {
-        let mut causes: Vec<_> = self.causes.iter().collect();
-        // The sort is stable: faults of one kind stay in the order in which they were received.
-        causes.sort_by_key(|cause| cause.fault.kind);
-        causes
+    pub(crate) fn ranked(&self) -> Vec<&RunFault> {
+        ranked(&self.causes)
     }
 
     /// Returns true if there is no failure to report: every stage succeeded, or the reader of the output closed it.
     pub(crate) fn is_success(&self) -> bool {
         self.exit() == 0 || (self.exit() == SIGPIPE_STATUS && self.reader_left)
     }
+}
+
+/// Returns faults, the most probable first cause first.
+pub(crate) fn ranked(causes: &[RunFault]) -> Vec<&RunFault> {
+    let mut causes: Vec<_> = causes.iter().collect();
+    // The sort is stable: faults of one kind stay in the order in which they were received.
+    causes.sort_by_key(|cause| cause.fault.kind);
+    causes
 }
 
 /// Returns the status as a shell shows it: 128 and the number of the signal, for a command that a signal killed.

@@ -1,12 +1,14 @@
-//! Parses the arguments of rdpipe and rdcat into stages and edges. Pure, no I/O.
+//! Parses the arguments of rdpipe and rdcat into stages and edges, and the operands of rdcp. Pure, no I/O.
 
 mod files;
 pub(crate) mod launch;
+pub(crate) mod operands;
 #[cfg(test)]
 mod tests;
 
 use std::{ffi::OsString, fmt, os::unix::ffi::OsStrExt};
 
+pub(crate) use self::files::has_room;
 use super::stage::StageWork;
 
 /// A pipeline: what runs on which host, in order. The stages determine the edges: edge `k` is the input of stage `k`
@@ -232,6 +234,8 @@ enum SegmentFault {
     NoFile,
     #[error("there is no file after the colon")]
     NoPath,
+    #[error("an operand is empty; give a path, or . for the current directory")]
+    EmptyPath,
 }
 
 /// `--addr HOST=ADDR[,ADDR]`: the addresses at which other hosts reach HOST.

@@ -26,7 +26,7 @@ pub(crate) use self::{
 };
 
 /// The version of the protocol. It changes with every change to the envelope or to an application's messages.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 /// The most bytes of one encoded message: a [`Payload`] of the largest size, and 64 KiB for the rest, which is
 /// enough for an order with some hundred edges.
@@ -212,10 +212,7 @@ pub(crate) trait Envelope: Serialize + DeserializeOwned {
 impl Envelope for ToAgent {
     fn payload(&self) -> Option<&Payload> {
         match self {
-            Self::Order(order) => {
-                let Work::Stage(payload) = &order.work;
-                Some(payload)
-            }
+            Self::Order(order) => Some(order.work.payload()),
             Self::Application(payload) => Some(payload),
             Self::Dial { .. } | Self::Listen { .. } | Self::Go | Self::Kill { .. } | Self::Ping => {
                 None

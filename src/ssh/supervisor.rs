@@ -1,13 +1,16 @@
-//! Starts the stages of a pipeline, watches them, and merges their results.
+//! Starts agents, connects them, watches them, and merges their results.
 //!
-//! The [`machine`] makes every decision: it receives events and returns actions, without I/O. The [`driver`]
-//! carries the actions out.
+//! The [`machine`] makes every decision that is the same for all [`work`]: it receives events and returns actions, without
+//! I/O. The [`driver`] carries the actions out. The work of rdpipe and rdcat is a [`pipeline`]; that of other programs is
+//! above this module.
 
 pub(crate) mod driver;
 pub(crate) mod edge_setup;
 pub(crate) mod machine;
+pub(crate) mod pipeline;
 #[cfg(test)]
 mod tests;
+pub(crate) mod work;
 
 use super::{
     local_edge::LocalEdgeEvent,
@@ -17,13 +20,11 @@ use super::{
     session::SessionEnd,
 };
 
-/// The user's options for the whole pipeline.
+/// The user's options for the whole run.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// How the stream of every edge is set up.
     pub(crate) stream: StreamOrder,
-    /// Whether files are fsynced before they are committed.
-    pub(crate) fsync: bool,
     /// The values of `--addr`.
     pub(crate) addresses: Vec<Addresses>,
     /// The value of `-H`: the address at which other hosts reach this machine.
@@ -32,14 +33,14 @@ pub(crate) struct Settings {
     pub(crate) machine: Option<String>,
 }
 
-/// An event that the pipeline's machine handles.
+/// An event that the machine of a run handles.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
-    /// The agent of this stage has sent a message.
+    /// This agent has sent a message.
     Message(usize, FromAgent),
-    /// The session of this stage has ended, and its processes on this machine have exited.
+    /// The session of this agent has ended, and its processes on this machine have exited.
     Closed(usize, SessionEnd),
-    /// An event of one of the controller's own edges: the input of the first stage, or the output of the last one.
+    /// An event of one of the controller's own edges: of a pipeline, the input of the first stage or the output of the last one.
     Local(EdgeId, LocalEdgeEvent),
     /// This program has received a signal to end.
     Signal { number: u8, name: &'static str },
@@ -47,12 +48,12 @@ pub(crate) enum Event {
     Tick,
 }
 
-/// An action that the pipeline's machine requests.
+/// An action that the machine of a run requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Send this message to the agent of this stage.
+    /// Send this message to this agent.
     Send(usize, ToAgent),
-    /// Kill the session of this stage.
+    /// Kill the session of this agent.
     Kill(usize),
     /// Connect one of the controller's own edges.
     Dial {
@@ -66,16 +67,16 @@ pub(crate) enum Action {
     Abort(EdgeId, String),
     /// Show this notice to the user.
     Notify(Notice),
-    /// Return: the pipeline has ended.
+    /// Return: the run has ended.
     Done,
 }
 
 /// A text for the user. The variants are in the order of their weight, the heaviest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// A line that the stage's command, its shell or ssh wrote to stderr.
+    /// A line that the agent's command, its shell or ssh wrote to stderr.
     Words(usize, String),
-    /// A file of this stage that could not be opened, and the reason.
+    /// A file of this agent that could not be opened, and the reason.
     Unreadable(usize, String),
     /// A problem that is not a failure.
     Warning(String),
@@ -85,12 +86,12 @@ pub(crate) enum Notice {
     Detail(String),
 }
 
-/// The final state of a pipeline.
+/// The final state of a run; of a pipeline, unless `O` is the outcome of other work.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Summary {
-    /// How the stages ended, and what broke.
-    pub(crate) outcome: PipelineOutcome,
-    /// The name that each stage's host has for itself, if its agent has reported it.
+pub(crate) struct Summary<O = PipelineOutcome> {
+    /// How the work ended, and what broke.
+    pub(crate) outcome: O,
+    /// The name that each agent's host has for itself, if its agent has reported it.
     pub(crate) hosts: Vec<Option<String>>,
     /// What carried each edge.
     pub(crate) links: Vec<Option<EdgeLink>>,

@@ -13,6 +13,8 @@ pub(crate) struct ExitRow {
     /// The meaning for rdcat; `None` if rdcat never exits with this code. rdcat reads files as rdpipe does, and joins two
     /// hosts as rdsend and rdrecv do.
     pub(crate) rdcat: Option<&'static str>,
+    /// The meaning for rdcp; `None` if rdcp never exits with this code.
+    pub(crate) rdcp: Option<&'static str>,
 }
 
 /// The exit codes of all programs. A new program uses these codes and gives none of them a second meaning.
@@ -24,6 +26,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdcat: Some(
             "every file was written; with a ticket: all bytes of both directions were delivered and confirmed",
         ),
+        rdcp: Some("everything was copied"),
     },
     ExitRow {
         code: "N",
@@ -32,6 +35,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
             "the status of the last stage that failed, as in a shell with `pipefail`: 128+N if signal N killed it, 1 if its file could not be read or written",
         ),
         rdcat: None,
+        rdcp: None,
     },
     ExitRow {
         code: "1",
@@ -40,36 +44,42 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdcat: Some(
             "a file could not be read (it is named), or this end could not read its input or write its output",
         ),
+        rdcp: Some("some files were not copied, and each is named; all others were copied"),
     },
     ExitRow {
         code: "2",
         pair: Some("the command line or the key cannot be used"),
         rdpipe: Some("the command line cannot be used"),
         rdcat: Some("the command line or the ticket cannot be used"),
+        rdcp: Some("the command line cannot be used"),
     },
     ExitRow {
         code: "3",
         pair: Some("the other end reported a failure; its message is shown"),
         rdpipe: None,
         rdcat: Some("the other end reported a failure; its message is shown"),
+        rdcp: None,
     },
     ExitRow {
         code: "4",
         pair: Some("all was sent, but the connection broke before the other end confirmed it"),
         rdpipe: None,
         rdcat: Some("all was sent, but the connection broke before the other end confirmed it"),
+        rdcp: None,
     },
     ExitRow {
         code: "128+N",
         pair: Some("signal N ended the program (130 after ^C)"),
         rdpipe: Some("signal N ended rdpipe (130 after ^C)"),
         rdcat: Some("signal N ended rdcat (130 after ^C)"),
+        rdcp: Some("signal N ended rdcp (130 after ^C)"),
     },
     ExitRow {
         code: "141",
         pair: Some("the reader of the output went away, or wanted no more"),
         rdpipe: Some("the reader of the output went away"),
         rdcat: Some("the reader of the output went away, or wanted no more"),
+        rdcp: Some("the reader of the output went away"),
     },
     ExitRow {
         code: "255",
@@ -78,6 +88,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdcat: Some(
             "ssh, an agent or the network failed, no connection was possible, or the keys differ",
         ),
+        rdcp: Some("ssh, an agent or the network failed: what was not yet copied is missing"),
     },
 ];
 
@@ -121,7 +132,7 @@ mod tests {
 
     use super::*;
     use crate::cli::{
-        args::{RdcatArgs, RdpipeArgs, RdrecvArgs, RdsendArgs},
+        args::{RdcatArgs, RdcpArgs, RdpipeArgs, RdrecvArgs, RdsendArgs},
         shared::exit::Exit,
     };
 
@@ -157,6 +168,7 @@ mod tests {
             (RdrecvArgs::command(), exit_codes(|row| row.pair)),
             (RdpipeArgs::command(), exit_codes(|row| row.rdpipe)),
             (RdcatArgs::command(), exit_codes(|row| row.rdcat)),
+            (RdcpArgs::command(), exit_codes(|row| row.rdcp)),
         ];
         for (mut command, table) in ends {
             let help = command.render_help().to_string();

@@ -20,6 +20,15 @@ pub(crate) fn rdcat() -> String {
     format!("{RDCAT}\n\n{}", exit_codes(|row| row.rdcat))
 }
 
+/// The help line of rdcp's operands.
+pub(crate) const OPERAND: &str =
+    "SOURCE... and DESTINATION: each a PATH, [user@]HOST:PATH, or - for stdin or stdout";
+
+/// Returns the end of `rdcp --help`: examples, operands and exit codes.
+pub(crate) fn rdcp() -> String {
+    format!("{RDCP}\n\n{}", exit_codes(|row| row.rdcp))
+}
+
 /// Returns the end of `rdsend --help`, which equals that of rdrecv.
 pub(crate) fn rdsend() -> String {
     // A user of one program types the command lines of both.
@@ -69,6 +78,28 @@ Tickets, without ssh:
   show it. The history of the shell has it, unless RDCAT_TICKET or --ticket-file passes it.
 
 The data goes directly from host to host. It is checked, but not encrypted.";
+
+/// The examples and the forms of an operand in `rdcp --help`.
+const RDCP: &str = "\
+Examples:
+  $ rdcp -a /data/set fs2:/data              makes /data/set on fs2, with all metadata
+  $ rdcp -a fs1:/data/set fs2:/data          from fs1 to fs2, directly
+  $ rdcp -r fs1:results/. results            what is in results on fs1, to results here
+  $ rdcp -a -T --delete --skip-same /home backup:/mirror/home
+  $ rdcp --resume hub:/models/big.safetensors /models/
+  $ rdcp --checksum fs1:/data/disk.img . > disk.xxh64
+  $ pg_dump shop | rdcp - fs2:/backup/shop.sql
+
+Operands:
+  HOST:PATH     a path on HOST, over ssh; HOST may begin with user@, and an IPv6 address is written
+                in brackets. A relative PATH starts where a login starts; ~/ is the home directory;
+                no shell expands PATH
+  PATH          a path of this machine, if it has no colon or a / before it; :PATH is one too
+  -             stdin as the only source, or stdout as DESTINATION: one stream of bytes
+  As with cp, an existing directory receives each SOURCE under its own name, and DIR/. stands for
+  what is in DIR. A file under its final name is whole: it is written under a temporary name first.
+  A file that cannot be copied is named in a message, and the others are copied.
+  The data goes directly from host to host. It is checked, but not encrypted.";
 
 /// The examples in the help of rdsend and rdrecv: with a key of the user's choice, and with a key that rdrecv makes.
 const EXAMPLES: &str = "\

@@ -1,4 +1,4 @@
-//! The command lines of rdpipe, rdsend, rdrecv and rdcat.
+//! The command lines of all programs.
 
 mod exit_codes;
 pub(super) mod help;
@@ -15,7 +15,7 @@ use std::{ffi::OsStr, path::Path};
 
 use clap::Args;
 
-pub(crate) use super::rdcat::args::RdcatArgs;
+pub(crate) use super::{rdcat::args::RdcatArgs, rdcp::args::RdcpArgs};
 
 pub(crate) use super::rdpipe::args::{Agent, HostOptions, RdpipeArgs};
 pub(crate) use super::{rdrecv::args::RdrecvArgs, rdsend::args::RdsendArgs};

@@ -35,6 +35,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         Some("HOST=ADDR[,ADDR]"),
         "Connect to HOST for the data at these addresses only",
     ),
+    row(
+        "archive",
+        Some('a'),
+        None,
+        "Copy directories, and keep all metadata",
+    ),
     row("bind", None, Some("ADDR"), "Listen on this address only"),
     row(
         "busy-poll",
@@ -42,12 +48,30 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         Some("US"),
         "Poll this many microseconds for a small message before waiting for an event",
     ),
+    row(
+        "bwlimit",
+        None,
+        Some("RATE"),
+        "Send at most this many bytes per second",
+    ),
+    row(
+        "checksum",
+        None,
+        Some("xxh64|sha256"),
+        "Write a digest of each copied file to stdout",
+    ),
     row("chunk", None, Some("SIZE"), "Set the size of a chunk"),
     row(
         "connect-timeout",
         None,
         Some("SECS"),
         "Repeat failed attempts to connect for this long",
+    ),
+    row(
+        "delete",
+        None,
+        None,
+        "Remove what the copied directories have at DESTINATION and not at the source",
     ),
     row(
         "depth",
@@ -60,7 +84,13 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "dry-run",
         Some('n'),
         None,
-        "Print what rdpipe would do, and do nothing",
+        "Print what would be done, and do nothing",
+    ),
+    row(
+        "exclude",
+        None,
+        Some("PATTERN"),
+        "Leave out what matches this pattern",
     ),
     row(
         "fsync",
@@ -87,6 +117,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "Use only this port of the device",
     ),
     row(
+        "include",
+        None,
+        Some("PATTERN"),
+        "Copy what matches this pattern although an earlier --exclude does",
+    ),
+    row(
         "input",
         Some('i'),
         Some("FILE"),
@@ -99,6 +135,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         Some("FILE"),
         "Read the key from the first line of FILE",
     ),
+    row("lanes", Some('j'), Some("N"), "Use this many lanes"),
     row(
         "listen",
         Some('l'),
@@ -106,10 +143,28 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "Print a ticket, and wait for one peer that has it",
     ),
     row(
+        "no-clobber",
+        None,
+        None,
+        "Keep every file that DESTINATION has already",
+    ),
+    row(
+        "no-target-directory",
+        Some('T'),
+        None,
+        "Treat DESTINATION as the name of the copy",
+    ),
+    row(
         "output",
         Some('o'),
         Some("FILE"),
         "Write FILE instead of stdout",
+    ),
+    row(
+        "parents",
+        Some('P'),
+        None,
+        "Make the missing parent directories of DESTINATION",
     ),
     row(
         "pkey-index",
@@ -124,12 +179,30 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "Listen for the data on this port, or on one of these",
     ),
     row("quiet", Some('q'), None, "Print errors only"),
+    row(
+        "recursive",
+        Some('r'),
+        None,
+        "Copy directories with all that is in them",
+    ),
     row("recv", None, None, "Receive only"),
     row(
         "remote-rdpipe",
         None,
         Some("PATH"),
         "Run PATH as rdpipe on the other hosts",
+    ),
+    row(
+        "remove-source-files",
+        None,
+        None,
+        "Remove each file of the source after the destination has confirmed it",
+    ),
+    row(
+        "resume",
+        None,
+        None,
+        "Continue large files that an earlier run left unfinished",
     ),
     row("rsh", None, Some("CMD"), "Use this command instead of ssh"),
     row("send", None, None, "Send only"),
@@ -138,6 +211,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         None,
         Some("N"),
         "Set the service level of the packets",
+    ),
+    row(
+        "skip-same",
+        None,
+        None,
+        "Skip a file whose size and time of modification are the same at DESTINATION",
     ),
     row("ssh-opt", None, Some("OPT"), "Pass this option to ssh"),
     row(
@@ -164,6 +243,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         Some("auto|rdma|tcp"),
         "Choose what carries the data",
     ),
+    row(
+        "update",
+        None,
+        None,
+        "Replace a file only if the source's file was modified later",
+    ),
     row("verbose", Some('v'), None, "Print how the run went"),
 ];
 
@@ -176,11 +261,12 @@ mod tests {
     use clap::{Arg, Command, CommandFactory};
 
     use super::*;
-    use crate::cli::args::{RdcatArgs, RdpipeArgs, RdrecvArgs, RdsendArgs};
+    use crate::cli::args::{RdcatArgs, RdcpArgs, RdpipeArgs, RdrecvArgs, RdsendArgs};
 
-    fn programs() -> [Command; 4] {
+    fn programs() -> [Command; 5] {
         [
             RdcatArgs::command(),
+            RdcpArgs::command(),
             RdpipeArgs::command(),
             RdrecvArgs::command(),
             RdsendArgs::command(),

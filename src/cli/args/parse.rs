@@ -49,6 +49,14 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "the size is too large: it does not fit into 64 bits".to_owned())
 }
 
+/// Parses `--bwlimit`: a number of bytes per second, at least one.
+pub(crate) fn rate(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        0 => Err("a rate of 0 would never end; leave the option out for no limit".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
 const SIZE_FORM: &str =
     "give bytes, or a number with K, M or G for powers of 1024, like 256K or 4MiB";
 
@@ -151,6 +159,13 @@ mod tests {
         ] {
             assert!(size(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_rate_is_a_size_of_at_least_one_byte() {
+        assert_eq!(rate("200M"), Ok(200 << 20));
+        assert!(rate("0").unwrap_err().contains("leave the option out"));
+        assert!(rate("1KB").is_err());
     }
 
     #[test]

@@ -23,20 +23,15 @@ use crate::{
         shared::{
             exit::Exit,
             message::{Console, sentence},
-            pipeline::Pipeline,
+            pipeline::{Pipeline, exit_of, tell},
             progress::{RunProgress, is_on_terminal},
             report::Report,
             run,
             signals::{self, Caught},
+            supervision::Supervision,
         },
     },
-    ssh::{
-        explain,
-        outcome::{PipelineFault, PipelineOutcome, SIGPIPE_STATUS, Site},
-        plan::{Plan, StageHost},
-        protocol::FaultKind,
-        supervisor::Summary,
-    },
+    ssh::{plan::Plan, supervisor::Summary},
 };
 
 /// Writes the files of all plans to stdout, and prints how the run went.
@@ -102,48 +97,14 @@ fn run_one(
 ) -> anyhow::Result<Summary> {
     let pipeline = Pipeline {
         plan,
-        hosts: &args.hosts,
-        stream: &args.stream,
+        supervision: Supervision {
+            hosts: &args.hosts,
+            stream: &args.stream,
+            console,
+            control,
+        },
         fsync: false,
-        console,
-        control,
         moved: Arc::clone(moved),
     };
     pipeline.run(signal.clone())
-}
-
-/// Prints what failed, and returns true if nothing did. Files that could not be opened have been named before.
-fn tell(plan: &Plan, outcome: &PipelineOutcome, console: &Console) -> bool {
-    if let Some(number) = outcome.signal {
-        console.error(&format!("interrupted by {}", explain::signal(number)));
-        return false;
-    }
-    let mut causes = outcome.ranked().into_iter();
-    let Some(first) = causes.next() else {
-        return true;
-    };
-    match (&plan.stages[0].place, is_of_file(first)) {
-        (StageHost::Host { host, .. }, true) => console.error_on(host, &first.fault.text),
-        _ => console.error(&first.fault.text),
-    }
-    for cause in causes {
-        console.detail(&cause.fault.text);
-    }
-    false
-}
-
-/// Returns true if the file itself is the cause, and neither its connection nor this end.
-fn is_of_file(cause: &PipelineFault) -> bool {
-    let is_own = cause.fault.kind == FaultKind::Local && !cause.is_trouble;
-    is_own && matches!(cause.site, Site::Stage(_))
-}
-
-fn exit_of(outcome: &PipelineOutcome) -> Exit {
-    match outcome.exit() {
-        _ if outcome.signal.is_some() => Exit::Signal(outcome.signal.unwrap_or(0)),
-        0 if !outcome.reader_left => Exit::Ok,
-        0 | 1 | SIGPIPE_STATUS if outcome.reader_left => Exit::ReaderClosed,
-        1 => Exit::Local,
-        _ => Exit::Connection,
-    }
 }

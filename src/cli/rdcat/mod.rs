@@ -12,28 +12,24 @@ use clap::{CommandFactory, Parser, error::ErrorKind};
 
 use self::{join::TicketRole, source::TicketSource};
 use super::{
-    args::{Agent, RdcatArgs},
+    args::RdcatArgs,
     shared::{
+        agent,
         exit::Exit,
         message::{Console, sentence},
         report::Report,
         run,
     },
 };
-use crate::{
-    process,
-    ssh::{agent, plan::Plan},
-};
+use crate::{process, ssh::plan::Plan};
 
 /// Parses the command line, runs rdcat, and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     process::prepare();
     let mut args = RdcatArgs::parse();
-    match args.agent {
-        Some(Agent::Guard) => return agent::guard_main(),
-        Some(Agent::Worker) => return agent::worker_main(),
-        None => {}
+    if let Some(process) = args.agent {
+        return agent::main(process);
     }
     let (ticket, hidden) = TicketSource::take(&mut args);
     let console = Console::new("rdcat", args.messages);

@@ -27,7 +27,7 @@ pub(crate) struct RdpipeArgs {
     #[arg(value_name = "SEGMENT", required_unless_present = "agent", help = help::SEGMENT)]
     pub(crate) segments: Vec<OsString>,
 
-    /// Print what rdpipe would do, and do nothing: stages, edges and remote commands
+    /// Print what would be done, and do nothing: stages, edges and remote commands
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
 

@@ -2,11 +2,14 @@
 
 use std::{fs, time::Duration};
 
-use super::table::{Table, rate};
+use super::table::Table;
 use crate::{
-    cli::{args::RdpipeArgs, shared::message::Console},
+    cli::{
+        args::RdpipeArgs,
+        shared::{amounts::rate, message::Console},
+    },
     ssh::{
-        outcome::{PipelineFault, Site, Verdict, describe},
+        outcome::{RunFault, Site, Verdict, describe},
         plan::Plan,
         protocol::FaultKind,
         supervisor::Summary,
@@ -70,8 +73,8 @@ fn words(plan: &Plan, summary: &Summary) -> (Vec<String>, Vec<String>) {
     }
     for (stage, verdict) in outcome.verdicts().into_iter().enumerate() {
         // A fault that a peer or the controller passed to the stage does not explain the stage's own failure.
-        let own = |cause: &PipelineFault| {
-            cause.site == Site::Stage(stage) && cause.fault.kind <= FaultKind::Edge
+        let own = |cause: &RunFault| {
+            cause.site == Site::Agent(stage) && cause.fault.kind <= FaultKind::Edge
         };
         let has_cause = outcome.causes.iter().any(own);
         let status = outcome.stages[stage].status();
@@ -86,10 +89,10 @@ fn words(plan: &Plan, summary: &Summary) -> (Vec<String>, Vec<String>) {
     (errors, details)
 }
 
-fn sentence(plan: &Plan, cause: &PipelineFault) -> String {
+fn sentence(plan: &Plan, cause: &RunFault) -> String {
     let text = &cause.fault.text;
     match cause.site {
-        Site::Stage(stage) => format!("{}: {text}", plan.site(stage)),
+        Site::Agent(stage) => format!("{}: {text}", plan.site(stage)),
         Site::Input | Site::Output | Site::Edge(_) => text.clone(),
     }
 }

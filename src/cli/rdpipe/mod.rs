@@ -20,28 +20,25 @@ use clap::{CommandFactory, Parser, error::ErrorKind};
 use futures::FutureExt;
 
 use super::{
-    args::{Agent, RdpipeArgs},
+    args::RdpipeArgs,
     shared::{
+        agent,
         message::Console,
         pipeline::Pipeline,
         progress::{RunProgress, is_on_terminal},
         run, signals,
+        supervision::Supervision,
     },
 };
-use crate::{
-    process,
-    ssh::{agent, plan::Plan},
-};
+use crate::{process, ssh::plan::Plan};
 
 /// Parses the command line, runs the pipeline, and prints how the run went. Returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     process::prepare();
     let args = RdpipeArgs::parse();
-    match args.agent {
-        Some(Agent::Guard) => return agent::guard_main(),
-        Some(Agent::Worker) => return agent::worker_main(),
-        None => {}
+    if let Some(process) = args.agent {
+        return agent::main(process);
     }
     // rdpipe does not read a terminal: a pipeline in the background would be stopped by reading it.
     let plan = match Plan::parse(&args.segments, !io::stdin().is_terminal()) {
@@ -72,11 +69,13 @@ fn run(args: &RdpipeArgs, plan: &Plan, console: &Console) -> anyhow::Result<u8> 
     let moved = Arc::new(AtomicU64::new(0));
     let pipeline = Pipeline {
         plan,
-        hosts: &args.hosts,
-        stream: &args.stream,
+        supervision: Supervision {
+            hosts: &args.hosts,
+            stream: &args.stream,
+            console,
+            control: &control,
+        },
         fsync: args.fsync,
-        console,
-        control: &control,
         moved: Arc::clone(&moved),
     };
     let terminal = is_on_terminal(&io::stdout(), false);

@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::ssh::{
-    outcome::{Site, StageOutcome, Verdict},
-    plan::Plan,
-    protocol::EdgeLink,
-    stage::{StageReport, Status},
-    supervisor::Summary,
+use crate::{
+    cli::shared::amounts::{amount, decimal, rate},
+    ssh::{
+        outcome::{Site, StageOutcome, Verdict},
+        plan::Plan,
+        protocol::EdgeLink,
+        stage::{StageReport, Status},
+        supervisor::Summary,
+    },
 };
 
 /// The report of a pipeline: its stages and edges, and how they ended.
@@ -69,7 +72,7 @@ impl Table {
         let verdicts = summary.outcome.verdicts();
         let stage = |number: usize| {
             let end = &summary.outcome.stages[number];
-            let site = Site::Stage(number);
+            let site = Site::Agent(number);
             let mut causes = summary.outcome.causes.iter();
             let is_lost = causes.any(|cause| cause.site == site && cause.is_trouble);
             let row = row(plan, number, end, verdicts[number], is_lost);
@@ -211,14 +214,6 @@ fn edge((from, to): (String, String), link: Option<&EdgeLink>) -> EdgeRow {
     }
 }
 
-/// Returns the rate in bytes per second; 0 if the time is 0.
-pub(crate) fn rate(bytes: u64, seconds: f64) -> f64 {
-    // The conversion is exact up to 9 petabytes, and the table shows three digits.
-    #[allow(clippy::cast_precision_loss)]
-    let bytes = bytes as f64;
-    if seconds > 0.0 { bytes / seconds } else { 0.0 }
-}
-
 impl Row {
     fn cells(&self) -> [String; COLUMNS] {
         let status = match (self.status, self.signal) {
@@ -260,25 +255,6 @@ fn shortened(command: &str) -> String {
     }
     let start: String = line.chars().take(COMMAND_CHARS - 3).collect();
     start + "..."
-}
-
-fn amount(bytes: u64) -> String {
-    if bytes < 1000 {
-        return format!("{bytes} B");
-    }
-    decimal(rate(bytes, 1.0))
-}
-
-/// Formats an amount in decimal units, as in the bandwidth at the end of `-v`.
-fn decimal(bytes: f64) -> String {
-    let mut value = bytes;
-    for unit in ["B", "kB", "MB", "GB"] {
-        if value < 1000.0 {
-            return format!("{value:.1} {unit}");
-        }
-        value /= 1000.0;
-    }
-    format!("{value:.1} TB")
 }
 
 #[cfg(test)]
@@ -371,17 +347,5 @@ mod tests {
         );
         assert_eq!(edges[0]["address"], "10.0.0.2");
         assert_eq!(edges[1]["to"], "rdpipe");
-    }
-
-    #[test]
-    fn amounts_are_decimal() {
-        for (bytes, text) in [
-            (0, "0 B"),
-            (999, "999 B"),
-            (1000, "1.0 kB"),
-            (2_500_000, "2.5 MB"),
-        ] {
-            assert_eq!(amount(bytes), text);
-        }
     }
 }

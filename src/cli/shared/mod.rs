@@ -1,5 +1,7 @@
 //! Code that the programs share: runs, messages, exit codes, progress, reports and the hiding of secrets.
 
+pub(crate) mod agent;
+pub(crate) mod amounts;
 pub(crate) mod exit;
 pub(crate) mod message;
 pub(crate) mod pipeline;
@@ -10,3 +12,4 @@ pub(crate) mod secret;
 pub(crate) mod signals;
 pub(crate) mod stderr;
 pub(crate) mod stdout;
+pub(crate) mod supervision;

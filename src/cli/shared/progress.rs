@@ -32,9 +32,40 @@ impl RunProgress {
         data_on_terminal: bool,
         done: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> Option<Self> {
+        Self::target(console, data_on_terminal).map(|target| Self::on(target, console, total, done))
+    }
+
+    /// Shows a line about files and bytes, which `look` describes.
+    ///
+    /// Returns `None` where [`start`](Self::start) does.
+    pub(crate) fn start_files(
+        console: &Console,
+        data_on_terminal: bool,
+        look: impl Fn() -> FilesProgress + Send + Sync + 'static,
+    ) -> Option<Self> {
+        let target = Self::target(console, data_on_terminal)?;
+        let bar = ProgressBar::with_draw_target(Some(0), target).with_style(template(FILES));
+        let refresh = Arc::new(move |bar: &ProgressBar| {
+            let FilesProgress {
+                counts,
+                bytes,
+                total_bytes,
+                current,
+            } = look();
+            bar.set_length(total_bytes.max(bytes));
+            bar.set_position(bytes);
+            bar.set_prefix(counts);
+            bar.set_message(current);
+        });
+        console.set_bar(Some(ShownBar { bar, refresh }));
+        Some(Self {
+            console: console.clone(),
+        })
+    }
+
+    fn target(console: &Console, data_on_terminal: bool) -> Option<ProgressDrawTarget> {
         let welcome = console.wants_progress() && !data_on_terminal && io::stderr().is_terminal();
-        let target = || ProgressDrawTarget::stderr_with_hz(HERTZ);
-        welcome.then(|| Self::on(target(), console, total, done))
+        welcome.then(|| ProgressDrawTarget::stderr_with_hz(HERTZ))
     }
 
     fn on(
@@ -44,8 +75,8 @@ impl RunProgress {
         done: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> Self {
         let bar = ProgressBar::with_draw_target(total, target).with_style(style(total.is_some()));
-        let position = Arc::new(done);
-        console.set_bar(Some(ShownBar { bar, position }));
+        let refresh = Arc::new(move |bar: &ProgressBar| bar.set_position(done()));
+        console.set_bar(Some(ShownBar { bar, refresh }));
         Self {
             console: console.clone(),
         }
@@ -66,13 +97,30 @@ impl Drop for RunProgress {
 const HERTZ: u8 = (1000 / INTERVAL.as_millis()) as u8;
 
 fn style(total_known: bool) -> ProgressStyle {
-    let template = if total_known { SIZED } else { UNSIZED };
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+    template(if total_known { SIZED } else { UNSIZED })
+}
+
+fn template(text: &str) -> ProgressStyle {
+    ProgressStyle::with_template(text).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 /// The templates of the bar, in decimal units like the bandwidth at the end of `-v`.
 const SIZED: &str = "{wide_bar} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {elapsed}, {eta} to go";
 const UNSIZED: &str = "{spinner} {decimal_bytes}, {decimal_bytes_per_sec}, {elapsed}";
+const FILES: &str = "{prefix}, {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} to go  {wide_msg}";
+
+/// What the progress line of a copy shows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FilesProgress {
+    /// How many files of how many.
+    pub(crate) counts: String,
+    /// The bytes that are done.
+    pub(crate) bytes: u64,
+    /// The bytes that are known so far, done or not.
+    pub(crate) total_bytes: u64,
+    /// What is being written, without control characters.
+    pub(crate) current: String,
+}
 
 /// Returns true if the data of a run goes to or comes from a terminal, where a bar would write over it. `file` is true if
 /// the user named a file instead of the standard stream.
@@ -93,7 +141,7 @@ mod tests {
 
     #[test]
     fn the_templates_are_valid() {
-        for template in [SIZED, UNSIZED] {
+        for template in [SIZED, UNSIZED, FILES] {
             ProgressStyle::with_template(template).unwrap();
         }
     }

@@ -42,8 +42,8 @@ pub(crate) struct StderrQueue(Arc<SharedQueue>);
 pub(crate) struct ShownBar {
     /// The bar, on stderr.
     pub(crate) bar: ProgressBar,
-    /// Returns the position of the bar.
-    pub(crate) position: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// Sets the bar to what it shows now.
+    pub(crate) refresh: Arc<dyn Fn(&ProgressBar) + Send + Sync>,
 }
 
 struct SharedQueue {
@@ -276,7 +276,7 @@ impl QueueWriter {
                     message.len()
                 }
                 WriteStep::Draw(shown) => {
-                    shown.bar.set_position((shown.position)());
+                    (shown.refresh)(&shown.bar);
                     drawn = Some(shown.bar);
                     0
                 }

@@ -7,12 +7,18 @@ use std::sync::{
 
 use tokio_util::sync::CancellationToken;
 
-use crate::ssh::protocol::{FaultKind, WorkFault};
+use crate::{
+    Error,
+    ssh::{
+        edge::about_peer,
+        protocol::{FaultKind, WorkFault},
+    },
+};
 
 /// The first failure of an order, shared by all tasks that work on it. The task that detects a failure records it
 /// here, and all other tasks end.
 #[derive(Debug, Default)]
-pub(super) struct FirstCause {
+pub(crate) struct FirstCause {
     first: Mutex<Option<FirstFailure>>,
     failed: CancellationToken,
     /// Set if the next stage stopped reading the output of this one.
@@ -40,6 +46,22 @@ impl FirstCause {
         self.set(FirstFailure { fault, reason });
     }
 
+    /// Records that the edge to `peer` broke, unless a failure is recorded already. `own` is the name of this work in
+    /// messages to the other peers.
+    pub(super) fn broken(&self, error: Error, peer: &str, own: &str) {
+        let kind = match error {
+            Error::PeerAborted { .. } => FaultKind::PeerAborted,
+            _ => FaultKind::Edge,
+        };
+        let text = about_peer(error.clone(), peer).to_string();
+        let reason = match error {
+            // The first failure is the peer's: its reason is passed on unchanged.
+            Error::PeerAborted { reason, .. } => reason,
+            _ => format!("{own}: {text}"),
+        };
+        self.fail(kind, text, reason);
+    }
+
     /// Records that the command did not end by itself, unless a failure is recorded already. The report has no fault
     /// then: the command's status explains the failure.
     pub(super) fn give_up(&self, reason: String) {
@@ -61,11 +83,11 @@ impl FirstCause {
     /// # Cancel safety
     ///
     /// Safe.
-    pub(super) async fn failed(&self) {
+    pub(crate) async fn failed(&self) {
         self.failed.cancelled().await;
     }
 
-    pub(super) fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.failed.is_cancelled()
     }
 
@@ -74,7 +96,7 @@ impl FirstCause {
     }
 
     /// Returns the reason that the peers on the edges receive.
-    pub(super) fn reason(&self) -> String {
+    pub(crate) fn reason(&self) -> String {
         self.first().map(|first| first.reason).unwrap_or_default()
     }
 

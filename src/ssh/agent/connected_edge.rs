@@ -11,15 +11,15 @@ use super::{
 use crate::{
     Error, Stream,
     carry::{self, CarryError},
-    ssh::{edge::about_peer, protocol::FaultKind},
+    ssh::protocol::FaultKind,
 };
 
 /// The stream of an edge, with its counts and the names for messages.
-pub(super) struct ConnectedEdge {
-    pub(super) stream: Stream,
+pub(crate) struct ConnectedEdge {
+    pub(crate) stream: Stream,
     pub(super) meter: Arc<Meter>,
     /// The name of the other end in messages: "stage 1 (fs1)".
-    pub(super) peer: String,
+    pub(crate) peer: String,
     pub(super) cause: Arc<FirstCause>,
     /// The name of this stage in messages to peers: "stage 2 (fs2)".
     pub(super) stage: String,
@@ -96,17 +96,7 @@ impl ConnectedEdge {
 
     /// Fails the order because this edge broke. The peers on all edges receive the reason.
     pub(super) fn broken(&self, error: Error) {
-        let kind = match error {
-            Error::PeerAborted { .. } => FaultKind::PeerAborted,
-            _ => FaultKind::Edge,
-        };
-        let text = about_peer(error.clone(), &self.peer).to_string();
-        let reason = match error {
-            // The first failure is the peer's: its reason is passed on unchanged.
-            Error::PeerAborted { reason, .. } => reason,
-            _ => format!("{}: {text}", self.stage),
-        };
-        self.cause.fail(kind, text, reason);
+        self.cause.broken(error, &self.peer, &self.stage);
     }
 
     /// Fails the order because of a failure in this process: of a file or a pipe, say.

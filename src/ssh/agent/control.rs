@@ -59,11 +59,11 @@ pub(super) enum ControllerError {
 
 /// Queues messages to the controller without waiting. They are sent in the order in which they are queued.
 #[derive(Debug, Clone)]
-pub(super) struct Outbox(mpsc::UnboundedSender<FromAgent>);
+pub(crate) struct Outbox(mpsc::UnboundedSender<FromAgent>);
 
 impl Outbox {
     /// Queues a message. If the controller is gone the message is lost, and [`ControlReader::next`] reports why.
-    pub(super) fn send(&self, message: FromAgent) {
+    pub(crate) fn send(&self, message: FromAgent) {
         let _ = self.0.send(message);
     }
 }

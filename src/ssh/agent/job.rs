@@ -6,12 +6,19 @@ use tokio::sync::mpsc;
 
 use super::{cause::FirstCause, connected_edge::ConnectedEdge, control::Outbox, meter::Meter};
 use crate::{
+    Error,
     carry::thread::CarryThread,
     ssh::protocol::{EdgeDirection, EdgeId, FaultKind, Payload},
 };
 
+/// The applications that the worker does not have itself: those of the layers above it.
+pub(crate) trait Applications {
+    /// Carries out the orders of [`Work::Copy`](crate::ssh::protocol::Work::Copy).
+    type Copy: Job;
+}
+
 /// An application of the agent: carries out the orders of one [`Work`](crate::ssh::protocol::Work).
-pub(super) trait Job: Sized {
+pub(crate) trait Job: Sized {
     /// Decodes and checks the application's part of an order. `edges` are the edges of the order; none is connected
     /// yet.
     ///
@@ -34,23 +41,28 @@ pub(super) trait Job: Sized {
 
 /// What all tasks that work on one order share.
 #[derive(Clone)]
-pub(super) struct JobContext {
+pub(crate) struct JobContext {
     /// The name of the work in messages to peers: "stage 2 (fs2)".
-    pub(super) name: String,
+    pub(crate) name: String,
     /// The first failure of the order.
-    pub(super) cause: Arc<FirstCause>,
+    pub(crate) cause: Arc<FirstCause>,
     /// The queue of messages to the controller.
-    pub(super) outbox: Outbox,
+    pub(crate) outbox: Outbox,
 }
 
 impl JobContext {
     /// Fails the work because of a failure in this process.
-    pub(super) fn fail_local(&self, text: &str) {
+    pub(crate) fn fail_local(&self, text: &str) {
         self.fail(FaultKind::Local, text);
     }
 
+    /// Fails the work because the edge to `peer` broke. The peers on all edges receive the reason.
+    pub(crate) fn broken(&self, error: Error, peer: &str) {
+        self.cause.broken(error, peer, &self.name);
+    }
+
     /// Fails the work. The peers on the edges receive `text` with the name of the work before it.
-    pub(super) fn fail(&self, kind: FaultKind, text: &str) {
+    pub(crate) fn fail(&self, kind: FaultKind, text: &str) {
         let reason = format!("{}: {text}", self.name);
         self.cause.fail(kind, text, reason);
     }
@@ -58,23 +70,29 @@ impl JobContext {
 
 /// The application's messages from the controller, in order. The queue is unbounded: an application whose
 /// controller can send many messages needs its own flow control.
-pub(super) type Messages = mpsc::UnboundedReceiver<Payload>;
+pub(crate) type Messages = mpsc::UnboundedReceiver<Payload>;
 
 /// An edge, and the thread whose runtime its stream belongs to.
-pub(super) type PlacedEdge = (CarryThread, ConnectedEdge);
+pub(crate) type PlacedEdge = (CarryThread, ConnectedEdge);
 
 /// The edges of an order that are connected.
 #[derive(Default)]
-pub(super) struct ConnectedEdges(pub(super) BTreeMap<EdgeId, PlacedEdge>);
+pub(crate) struct ConnectedEdges(pub(crate) BTreeMap<EdgeId, PlacedEdge>);
 
 impl ConnectedEdges {
     /// Removes an edge and returns it, if it is there.
-    pub(super) fn take(&mut self, id: EdgeId) -> Option<PlacedEdge> {
+    pub(crate) fn take(&mut self, id: EdgeId) -> Option<PlacedEdge> {
         self.0.remove(&id)
     }
 
+    /// Returns the name of the other end of an edge in messages.
+    pub(crate) fn peer(&self, id: EdgeId) -> String {
+        let edge = self.0.get(&id);
+        edge.map(|(_, edge)| edge.peer.clone()).unwrap_or_default()
+    }
+
     /// Closes every edge that was not taken. If the work has failed, the peers receive the reason.
-    pub(super) async fn close(self) {
+    pub(crate) async fn close(self) {
         let closing = self.0.into_values().map(|(thread, edge)| async move {
             thread.run(edge.close()).await;
         });
@@ -83,7 +101,7 @@ impl ConnectedEdges {
 }
 
 /// The edges of an order by id: the direction of each, and its counts.
-pub(super) struct OrderedEdges(pub(super) BTreeMap<EdgeId, (EdgeDirection, Arc<Meter>)>);
+pub(crate) struct OrderedEdges(pub(crate) BTreeMap<EdgeId, (EdgeDirection, Arc<Meter>)>);
 
 impl OrderedEdges {
     /// Returns the counts of an edge that the application uses in this direction.
@@ -91,7 +109,7 @@ impl OrderedEdges {
     /// # Errors
     ///
     /// A sentence for the user, if there is no such edge or if its direction is another.
-    pub(super) fn meter(&self, id: EdgeId, direction: EdgeDirection) -> Result<Arc<Meter>, String> {
+    pub(crate) fn meter(&self, id: EdgeId, direction: EdgeDirection) -> Result<Arc<Meter>, String> {
         match self.0.get(&id) {
             Some((actual, meter)) if *actual == direction => Ok(Arc::clone(meter)),
             Some(_) => Err(format!("the order's edge {id} leads the wrong way")),

@@ -14,7 +14,7 @@ use crate::{Stream, Watch, carry::Watched, transport::FillSlots};
 
 /// The counts of one edge. Other threads read them while the edge is in use.
 #[derive(Debug, Default)]
-pub(super) struct Meter {
+pub(crate) struct Meter {
     bytes: AtomicU64,
     blocked_ns: AtomicU64,
 }

@@ -31,7 +31,7 @@ use super::{
     cause::FirstCause,
     control::{self, ControlReader},
     edge::EdgeRequest,
-    job::{Job, JobContext},
+    job::{Applications, Job, JobContext},
     stage::StageJob,
 };
 use crate::{
@@ -43,21 +43,21 @@ use crate::{
 /// processes that are left, so that all of it takes less than 5 s.
 const END_LIMIT: Duration = Duration::from_secs(4);
 
-/// Runs the worker: `rdpipe --agent=worker`, a child of the guard.
-pub(crate) fn main() -> ExitCode {
-    ExitCode::from(run())
+/// Runs the worker: `rdpipe --agent=worker`, a child of the guard. `A` has the applications beside the stages.
+pub(crate) fn main<A: Applications>() -> ExitCode {
+    ExitCode::from(run::<A>())
 }
 
 /// Runs the worker, and returns its exit status.
-pub(super) fn run() -> u8 {
-    work().unwrap_or_else(|error| {
+pub(super) fn run<A: Applications>() -> u8 {
+    work::<A>().unwrap_or_else(|error| {
         // There is no session to report in. The controller shows the lines of stderr.
         let _ = writeln!(io::stderr(), "rdpipe: {error}");
         1
     })
 }
 
-fn work() -> Result<u8, control::ControllerError> {
+fn work<A: Applications>() -> Result<u8, control::ControllerError> {
     set_child_subreaper(Some(getpid())).map_err(io::Error::from)?;
     die_with_parent()?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -66,7 +66,7 @@ fn work() -> Result<u8, control::ControllerError> {
         let cause = Arc::default();
         let exit = signals::watch(&cause)?;
         hide_stdio()?;
-        converse(input, output, cause, exit).await
+        converse::<A, _, _>(input, output, cause, exit).await
     });
     // A thread that hangs in a file must not keep the process from exiting.
     runtime.shutdown_background();
@@ -97,13 +97,14 @@ fn hide_stdio() -> io::Result<()> {
 /// The exit status of the worker. It is 0 until a task stores another one.
 type SharedExitCode = Arc<AtomicU8>;
 
-async fn converse<R, W>(
+async fn converse<A, R, W>(
     input: R,
     output: W,
     cause: Arc<FirstCause>,
     exit: SharedExitCode,
 ) -> Result<u8, control::ControllerError>
 where
+    A: Applications,
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
@@ -120,6 +121,7 @@ where
     };
     let report = match &order.work {
         Work::Stage(_) => serve::<StageJob, _>(&context, order, inbox, &exit).await,
+        Work::Copy(_) => serve::<A::Copy, _>(&context, order, inbox, &exit).await,
     };
     context.outbox.send(FromAgent::Report(report));
     drop(context);
@@ -172,8 +174,7 @@ where
 
 fn prepare<J: Job>(context: &JobContext, order: &mut Order) -> Result<(PendingEdges, J), String> {
     let edges = PendingEdges::prepare(order, &Handle::current())?;
-    let Work::Stage(payload) = &order.work;
-    let job = J::prepare(context, payload, &edges.ordered())?;
+    let job = J::prepare(context, order.work.payload(), &edges.ordered())?;
     Ok((edges, job))
 }
 

@@ -12,7 +12,10 @@ use crate::{
         },
         session::SessionEnd,
         stage::{FromStage, StageReport, Status},
-        supervisor::{Action, Event, Settings, machine::PipelineMachine},
+        supervisor::{
+            Action, Event, Settings,
+            pipeline::{PipelineMachine, PipelineWork},
+        },
     },
     transport::fuzzing::script::FuzzScript,
 };
@@ -36,7 +39,7 @@ pub fn pipeline(data: &[u8]) {
         .map(|edge| format!("key {edge}").into())
         .collect();
     let mut run = PipelineRun {
-        machine: PipelineMachine::new(plan, settings(), keys),
+        machine: PipelineMachine::new(PipelineWork::new(plan, false), settings(), keys),
         now: Duration::ZERO,
         stages: (0..count).map(|_| StageRecord::default()).collect(),
         dials: vec![0; count + 1],
@@ -296,7 +299,6 @@ fn end(why: &str, killed: bool) -> SessionEnd {
 fn settings() -> Settings {
     Settings {
         stream: StreamOrder::over(TransportOrder::Auto),
-        fsync: false,
         addresses: Vec::new(),
         here: None,
         machine: Some("m0".to_owned()),

@@ -24,9 +24,9 @@ fn stopped(status: Status) -> StageOutcome {
     stage
 }
 
-fn cause(site: Site, kind: FaultKind) -> PipelineFault {
+fn cause(site: Site, kind: FaultKind) -> RunFault {
     let text = format!("{kind:?}");
-    PipelineFault {
+    RunFault {
         site,
         fault: WorkFault { kind, text },
         is_trouble: false,
@@ -90,13 +90,13 @@ fn the_exit_status_is_that_of_the_cause_and_not_of_its_consequences() {
     };
     let mut killed = ends([stage(Status::Signaled(9)), ended_by_agent, stage(OK)]);
     killed.causes = vec![
-        cause(Site::Stage(1), FaultKind::PeerAborted),
-        cause(Site::Stage(2), FaultKind::Ordered),
+        cause(Site::Agent(1), FaultKind::PeerAborted),
+        cause(Site::Agent(2), FaultKind::Ordered),
     ];
     assert_eq!(killed.exit(), 137);
     killed.stages.remove(0);
-    killed.causes[0].site = Site::Stage(0);
-    killed.causes[1].site = Site::Stage(1);
+    killed.causes[0].site = Site::Agent(0);
+    killed.causes[1].site = Site::Agent(1);
     assert_eq!(killed.exit(), 255, "the cause is unknown");
 }
 
@@ -104,8 +104,8 @@ fn the_exit_status_is_that_of_the_cause_and_not_of_its_consequences() {
 fn a_failure_counts_even_if_the_next_stage_then_gave_up() {
     let mut refused = ends([stage(Status::Exited(3)), StageOutcome::default()]);
     refused.causes = vec![
-        cause(Site::Stage(1), FaultKind::Ordered),
-        cause(Site::Stage(0), FaultKind::PeerAborted),
+        cause(Site::Agent(1), FaultKind::Ordered),
+        cause(Site::Agent(0), FaultKind::PeerAborted),
     ];
     assert_eq!(refused.exit(), 3);
 }
@@ -114,9 +114,9 @@ fn a_failure_counts_even_if_the_next_stage_then_gave_up() {
 fn a_lost_agent_is_255_whatever_the_stages_exited_with() {
     let mut ends = ends([stage(Status::Exited(3)), StageOutcome::default()]);
     assert_eq!(ends.exit(), 3, "the second never began");
-    ends.causes = vec![PipelineFault {
+    ends.causes = vec![RunFault {
         is_trouble: true,
-        ..cause(Site::Stage(1), FaultKind::Local)
+        ..cause(Site::Agent(1), FaultKind::Local)
     }];
     assert_eq!(ends.verdicts()[1], Verdict::Trouble);
     assert_eq!(ends.exit(), 255);
@@ -130,12 +130,12 @@ fn a_lost_agent_is_255_whatever_the_stages_exited_with() {
 fn a_file_that_fails_is_status_1() {
     let mut ends = ends([stage(OK), stage(OK)]);
     ends.stages[1].is_file = true;
-    ends.causes = vec![cause(Site::Stage(1), FaultKind::Local)];
+    ends.causes = vec![cause(Site::Agent(1), FaultKind::Local)];
     assert_eq!(ends.exit(), 1);
     ends.causes = vec![cause(Site::Input, FaultKind::Local)];
     assert_eq!(ends.exit(), 1);
     ends.stages[1].is_file = false;
-    ends.causes = vec![cause(Site::Stage(1), FaultKind::Local)];
+    ends.causes = vec![cause(Site::Agent(1), FaultKind::Local)];
     assert_eq!(ends.exit(), 255, "the shell of a command cannot be run");
 }
 
@@ -143,8 +143,8 @@ fn a_file_that_fails_is_status_1() {
 fn an_edge_that_breaks_after_a_failure_elsewhere_is_a_consequence() {
     let mut ends = ends([StageOutcome::default(), StageOutcome::default()]);
     ends.stages[0].is_file = true;
-    let failure = cause(Site::Stage(0), FaultKind::Local);
-    for site in [Site::Output, Site::Stage(1)] {
+    let failure = cause(Site::Agent(0), FaultKind::Local);
+    for site in [Site::Output, Site::Agent(1)] {
         ends.causes = vec![failure.clone(), cause(site, FaultKind::Edge)];
         assert_eq!(ends.exit(), 1, "{site:?}");
         assert_eq!(ends.verdicts()[1], Verdict::Consequence);
@@ -158,13 +158,13 @@ fn an_edge_that_breaks_after_a_failure_elsewhere_is_a_consequence() {
 fn faults_are_ranked_by_how_near_they_are_to_the_first_cause() {
     let mut ends = ends([]);
     ends.causes = vec![
-        cause(Site::Stage(0), FaultKind::PeerAborted),
-        cause(Site::Stage(1), FaultKind::Edge),
-        cause(Site::Stage(2), FaultKind::Local),
-        cause(Site::Stage(3), FaultKind::Local),
+        cause(Site::Agent(0), FaultKind::PeerAborted),
+        cause(Site::Agent(1), FaultKind::Edge),
+        cause(Site::Agent(2), FaultKind::Local),
+        cause(Site::Agent(3), FaultKind::Local),
     ];
     let sites: Vec<_> = ends.ranked().iter().map(|cause| cause.site).collect();
-    assert_eq!(sites, [2, 3, 1, 0].map(Site::Stage));
+    assert_eq!(sites, [2, 3, 1, 0].map(Site::Agent));
 }
 
 #[test]

@@ -41,7 +41,8 @@ fn split(operand: &[u8]) -> Result<(StageHost, &[u8]), SegmentFault> {
     }
 }
 
-fn has_room(paths: &[Vec<u8>], path: &[u8]) -> bool {
+/// Returns true if an order with these paths has room for one more.
+pub(crate) fn has_room(paths: &[Vec<u8>], path: &[u8]) -> bool {
     // Each path is preceded by its length, of at most 3 bytes.
     let bytes = paths.iter().map(|path| path.len() + 3).sum::<usize>();
     bytes + path.len() < MAX_PATHS_BYTES

@@ -24,6 +24,17 @@ pub(crate) struct Order {
 pub(crate) enum Work {
     /// A stage of a pipeline, or the files that rdcat reads: a [`StageOrder`](crate::ssh::stage::StageOrder).
     Stage(Payload),
+    /// One side of a copy of files: a `CopyOrder` of rdcp.
+    Copy(Payload),
+}
+
+impl Work {
+    /// Returns the application's part of the order.
+    pub(crate) fn payload(&self) -> &Payload {
+        match self {
+            Self::Stage(payload) | Self::Copy(payload) => payload,
+        }
+    }
 }
 
 /// The name of an edge. All agents of one run use the same id for the same edge.

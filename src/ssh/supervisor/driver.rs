@@ -4,10 +4,7 @@
 use std::{
     collections::BTreeMap,
     future::pending,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -19,7 +16,7 @@ use tokio::{
     time::sleep_until,
 };
 
-use super::{Action, Event, Notice, Summary, machine::PipelineMachine};
+use super::{Action, Event, Notice, Summary, machine::SupervisorMachine, work::SupervisedWork};
 use crate::ssh::{
     local_edge::{LocalEdgeCommand, LocalEdgeEvent},
     plan::launch::Launch,
@@ -48,7 +45,7 @@ impl EventSender {
     ) -> impl Fn(LocalEdgeEvent) + Send + Sync + 'static + use<> {
         let Self(sender) = self.clone();
         move |event| {
-            // The driver has returned when the pipeline has ended: later events are dropped.
+            // The driver has returned when the run has ended: later events are dropped.
             let _ = sender.send(Event::Local(edge, event));
         }
     }
@@ -56,15 +53,15 @@ impl EventSender {
     /// Returns a function that queues the events of a session. Lines of stderr are shown to the user directly.
     fn session(
         &self,
-        stage: usize,
+        agent: usize,
         notify: NoticeSink,
     ) -> impl Fn(SessionEvent) + Send + Sync + 'static + use<> {
         let Self(sender) = self.clone();
         move |event| {
             let event = match event {
-                SessionEvent::Words(line) => return notify(Notice::Words(stage, line)),
-                SessionEvent::Message(message) => Event::Message(stage, message),
-                SessionEvent::Closed(end) => Event::Closed(stage, end),
+                SessionEvent::Words(line) => return notify(Notice::Words(agent, line)),
+                SessionEvent::Message(message) => Event::Message(agent, message),
+                SessionEvent::Closed(end) => Event::Closed(agent, end),
             };
             let _ = sender.send(event);
         }
@@ -74,14 +71,17 @@ impl EventSender {
 /// A function that shows a notice to the user.
 pub(crate) type NoticeSink = Arc<dyn Fn(Notice) + Send + Sync>;
 
+/// A function that receives the work after each event.
+pub(crate) type Observer<W> = Box<dyn FnMut(&mut W) + Send>;
+
 /// The senders for the commands of the controller's own edges, by edge.
 pub(crate) type LocalEdges = BTreeMap<EdgeId, UnboundedSender<LocalEdgeCommand>>;
 
-/// Runs one pipeline: holds its machine and everything that the machine's actions need.
-pub(crate) struct Driver {
+/// Runs one piece of work: holds its machine and everything that the machine's actions need.
+pub(crate) struct Driver<W> {
     /// The machine that makes every decision.
-    pub(crate) machine: PipelineMachine,
-    /// The command that starts the agent of each stage.
+    pub(crate) machine: SupervisorMachine<W>,
+    /// The command that starts each agent.
     pub(crate) launches: Vec<Launch>,
     /// An agent counts as lost after this much silence.
     pub(crate) silence: Duration,
@@ -95,16 +95,16 @@ pub(crate) struct Driver {
     pub(crate) notify: NoticeSink,
     /// Waits until there is room for more lines of stderr.
     pub(crate) room: Room,
-    /// How many bytes the busiest stage has moved, for a progress bar.
-    pub(crate) moved: Arc<AtomicU64>,
+    /// Receives the work after each event: for progress, and for what the work has collected for the user.
+    pub(crate) observe: Observer<W>,
 }
 
 /// The number and the name of a signal that ends the run.
 pub(crate) type EndingSignal = (u8, &'static str);
 
-impl Driver {
-    /// Runs the pipeline to its end, and returns its final state.
-    pub(crate) async fn run(self, signal: oneshot::Receiver<EndingSignal>) -> Summary {
+impl<W: SupervisedWork> Driver<W> {
+    /// Runs the work to its end, and returns its final state.
+    pub(crate) async fn run(self, signal: oneshot::Receiver<EndingSignal>) -> Summary<W::Outcome> {
         let Self {
             mut machine,
             launches,
@@ -114,11 +114,11 @@ impl Driver {
             mut queue,
             notify,
             room,
-            moved,
+            mut observe,
         } = self;
         let started = Instant::now();
-        let open = |(stage, launch)| {
-            let events = events.session(stage, Arc::clone(&notify));
+        let open = |(agent, launch)| {
+            let events = events.session(agent, Arc::clone(&notify));
             AgentSession::open(launch, silence, Arc::clone(&room), events)
         };
         let sessions: Vec<_> = launches.into_iter().enumerate().map(open).collect();
@@ -142,7 +142,7 @@ impl Driver {
                 is_done |= action == Action::Done;
                 runner.act(action);
             }
-            moved.store(machine.bytes(), Ordering::Relaxed);
+            observe(machine.work());
             if is_done {
                 break;
             }
@@ -161,8 +161,8 @@ struct ActionRunner {
 impl ActionRunner {
     fn act(&self, action: Action) {
         match action {
-            Action::Send(stage, message) => self.sessions[stage].send(message),
-            Action::Kill(stage) => self.sessions[stage].cut(),
+            Action::Send(agent, message) => self.sessions[agent].send(message),
+            Action::Kill(agent) => self.sessions[agent].cut(),
             Action::Dial {
                 edge,
                 addresses,

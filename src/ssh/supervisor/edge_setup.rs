@@ -1,14 +1,14 @@
 //! How one edge is connected: which end listens, which end dials, and how they swap if that fails. No I/O.
 
-use crate::ssh::protocol::EdgeLink;
+use crate::ssh::protocol::{EdgeDirection, EdgeLink};
 
 /// One end of an edge: the process that sends into it or receives from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Node {
-    /// The controller itself: rdpipe or rdcat.
+    /// The controller itself: rdpipe, rdcat or rdcp.
     Controller,
-    /// This stage.
-    Stage(usize),
+    /// This agent.
+    Agent(usize),
 }
 
 /// An edge on its way to being connected.
@@ -18,6 +18,8 @@ pub(crate) struct EdgeSetup {
     pub(crate) from: Node,
     /// The end that receives.
     pub(crate) to: Node,
+    /// Whether both ends send and receive.
+    is_two_way: bool,
     /// The end that listens in the current attempt.
     listener: Node,
     /// The port of the listener, from its `Listening` until the dialler has received it.
@@ -65,6 +67,7 @@ impl EdgeSetup {
         Self {
             from,
             to,
+            is_two_way: false,
             listener,
             port: None,
             has_listened: false,
@@ -72,6 +75,25 @@ impl EdgeSetup {
             last_port: 0,
             connected: [false; 2],
             link: None,
+        }
+    }
+
+    /// Returns an edge on which both ends send and receive, before its first attempt: `to` listens.
+    pub(crate) fn two_way(from: Node, to: Node) -> Self {
+        Self {
+            is_two_way: true,
+            ..Self::new(from, to)
+        }
+    }
+
+    /// Returns the direction of the edge, seen from the end `node`.
+    pub(crate) fn direction(&self, node: Node) -> EdgeDirection {
+        if self.is_two_way {
+            EdgeDirection::Both
+        } else if self.to == node {
+            EdgeDirection::Receive
+        } else {
+            EdgeDirection::Send
         }
     }
 

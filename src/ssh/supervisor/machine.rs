@@ -1,6 +1,5 @@
 //! The supervisor's decisions: events in, actions out. Pure, no I/O and no clock.
 
-mod answer;
 mod connect;
 mod messages;
 
@@ -11,14 +10,13 @@ use zeroize::Zeroizing;
 use super::{
     Action, Event, Notice, Settings, Summary,
     edge_setup::{EdgeSetup, Node},
+    work::{RunEnd, SupervisedWork},
 };
 use crate::ssh::{
     local_edge::LocalEdgeEvent,
-    outcome::{PipelineFault, PipelineOutcome, Site, StageOutcome},
-    plan::Plan,
+    outcome::{RunFault, Site},
     protocol::{AgentHello, EdgeId, FaultKind, ToAgent, WorkFault},
     session::SessionEnd,
-    stage::{StageReport, Status},
 };
 
 /// How long agents have to clean up and report after a failure, before their sessions are cut.
@@ -34,18 +32,18 @@ const MOST_CAUSES: usize = 4;
 /// How long a session that was cut may take until its processes have exited.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
 
-/// The state of a pipeline from its first session to its last. It holds the keys of the edges, so it has no `Debug`.
-pub(crate) struct PipelineMachine {
-    plan: Plan,
+/// The state of a run from its first session to its last: what is the same for every kind of work. It holds the keys of the edges, so it has no `Debug`.
+pub(crate) struct SupervisorMachine<W> {
+    work: W,
     settings: Settings,
     /// The texts of the edges' keys, each until both ends of its edge have their orders.
     keys: Vec<Zeroizing<String>>,
-    stages: Vec<StageState>,
+    agents: Vec<AgentState>,
     edges: Vec<Option<EdgeSetup>>,
     /// The controller's own edges that have not ended.
     local_edges: BTreeSet<EdgeId>,
     phase: Phase,
-    causes: Vec<PipelineFault>,
+    causes: Vec<RunFault>,
     reader_left: bool,
     signal: Option<u8>,
     actions: Vec<Action>,
@@ -64,76 +62,55 @@ enum Phase {
 }
 
 #[derive(Debug, Default)]
-struct StageState {
+struct AgentState {
     hello: Option<AgentHello>,
-    ended: Option<Status>,
     fault: Option<WorkFault>,
-    report: Option<StageReport>,
-    turn: ProceedState,
+    has_reported: bool,
     cut: bool,
     closed: bool,
-    bytes: u64,
 }
 
-/// Whether a stage waits for the earlier stages before it commits or opens its file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum ProceedState {
-    /// The stage has not reported that its input is complete.
-    #[default]
-    NotYet,
-    /// The stage waits for an answer.
-    Waits,
-    /// The stage was told to proceed, or to end.
-    Answered,
-}
-
-impl PipelineMachine {
-    /// Returns the machine of a pipeline whose sessions are being opened. `keys` has one key for each edge of the
-    /// plan.
-    pub(crate) fn new(plan: Plan, settings: Settings, keys: Vec<Zeroizing<String>>) -> Self {
-        let count = plan.stages.len();
-        let node = |stage| Node::Stage(stage);
-        let setup = |edge: usize| {
-            let from = edge.checked_sub(1).map_or(Node::Controller, node);
-            let to = if edge < count {
-                node(edge)
-            } else {
-                Node::Controller
-            };
-            (edge > 0 || plan.has_input).then(|| EdgeSetup::new(from, to))
-        };
-        let edges: Vec<_> = (0..=count).map(setup).collect();
+impl<W: SupervisedWork> SupervisorMachine<W> {
+    /// Returns the machine of work whose sessions are being opened. `keys` has one key for each edge of the work.
+    pub(crate) fn new(work: W, settings: Settings, keys: Vec<Zeroizing<String>>) -> Self {
+        let edges = work.edges();
         let is_local = |setup: &Option<EdgeSetup>| {
             let setup = setup.as_ref();
             setup.is_some_and(|setup| setup.touches(Node::Controller))
         };
-        let local = (0..=count).filter(|&edge| is_local(&edges[edge]));
+        let local = (0..edges.len()).filter(|&edge| is_local(&edges[edge]));
+        let agents = work.places().into_iter().map(|_| AgentState::default());
         Self {
             local_edges: local.map(EdgeId::of_index).collect(),
-            stages: (0..count).map(|_| StageState::default()).collect(),
+            agents: agents.collect(),
             edges,
             phase: Phase::Connecting,
             causes: Vec::new(),
             reader_left: false,
             signal: None,
             actions: Vec::new(),
-            plan,
+            work,
             settings,
             keys,
         }
     }
 
+    /// Returns the work with what its agents have reported so far.
+    pub(crate) fn work(&mut self) -> &mut W {
+        &mut self.work
+    }
+
     /// Handles an event that happened at `now`, and returns the actions to carry out.
     pub(crate) fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
         match event {
-            Event::Message(stage, message) => self.handle_message(now, stage, message),
-            Event::Closed(stage, end) => self.closed(now, stage, end),
+            Event::Message(agent, message) => self.handle_message(now, agent, message),
+            Event::Closed(agent, end) => self.closed(now, agent, end),
             Event::Local(edge, event) => self.local(now, edge, event),
             Event::Signal { number, name } => {
                 self.signal = Some(number);
                 self.end(
                     now,
-                    &format!("rdpipe was interrupted by {name}"),
+                    &format!("{} was interrupted by {name}", self.work.program()),
                     INTERRUPT_LIMIT,
                 );
             }
@@ -151,49 +128,37 @@ impl PipelineMachine {
         }
     }
 
-    /// Returns the largest number of bytes that any stage has reported so far.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.stages
-            .iter()
-            .map(|stage| stage.bytes)
-            .max()
-            .unwrap_or(0)
-    }
-
-    /// Returns the state of the pipeline as it is known now.
-    pub(crate) fn summary(&self) -> Summary {
-        let stages = self.stages.iter().zip(&self.plan.stages);
-        let stages = stages.map(|(stage, planned)| StageOutcome {
-            ended: stage.ended,
-            report: stage.report.clone(),
-            fault: stage.fault.clone(),
-            is_file: planned.is_file(),
-        });
+    /// Returns the state of the run as it is known now.
+    pub(crate) fn summary(&self) -> Summary<W::Outcome> {
         let link = |setup: &Option<EdgeSetup>| setup.as_ref().and_then(|setup| setup.link.clone());
-        let host = |stage: &StageState| stage.hello.as_ref().map(|hello| hello.host.clone());
+        let host = |agent: &AgentState| agent.hello.as_ref().map(|hello| hello.host.clone());
+        let run = RunEnd {
+            faults: self
+                .agents
+                .iter()
+                .map(|agent| agent.fault.clone())
+                .collect(),
+            causes: self.causes.clone(),
+            reader_left: self.reader_left,
+            signal: self.signal,
+        };
         Summary {
-            outcome: PipelineOutcome {
-                stages: stages.collect(),
-                causes: self.causes.clone(),
-                reader_left: self.reader_left,
-                signal: self.signal,
-            },
-            hosts: self.stages.iter().map(host).collect(),
+            outcome: self.work.outcome(run),
+            hosts: self.agents.iter().map(host).collect(),
             links: self.edges.iter().map(link).collect(),
         }
     }
 
-    fn closed(&mut self, now: Duration, stage: usize, end: SessionEnd) {
+    fn closed(&mut self, now: Duration, agent: usize, end: SessionEnd) {
         let SessionEnd { why, killed } = end;
-        let ended = &mut self.stages[stage];
+        let ended = &mut self.agents[agent];
         ended.closed = true;
-        let site = Site::Stage(stage);
-        if ended.report.is_some() {
+        let site = Site::Agent(agent);
+        if ended.has_reported {
             // A worker whose guard was killed reports SIGTERM and no more. The end of the session names the signal
             // that killed the guard.
-            let own = |cause: &&mut PipelineFault| {
-                cause.site == site && cause.fault.kind == FaultKind::Local
-            };
+            let own =
+                |cause: &&mut RunFault| cause.site == site && cause.fault.kind == FaultKind::Local;
             if let (true, Some(cause)) = (killed, self.causes.iter_mut().find(own)) {
                 cause.fault.text = format!("{why}; {}", cause.fault.text);
             }
@@ -217,7 +182,8 @@ impl PipelineMachine {
                 self.local_edges.remove(&edge);
                 self.reader_left |= ended.reader_left;
                 if let Some(WorkFault { kind, text }) = ended.fault {
-                    let site = if edge.index() == self.stages.len() {
+                    let setup = self.edges.get(edge.index()).and_then(Option::as_ref);
+                    let site = if setup.is_some_and(|setup| setup.to == Node::Controller) {
                         Site::Output
                     } else {
                         Site::Input
@@ -231,7 +197,7 @@ impl PipelineMachine {
     /// Records a fault, and tells all agents to end.
     fn fail(&mut self, now: Duration, site: Site, kind: FaultKind, text: String, is_trouble: bool) {
         let reason = match site {
-            Site::Stage(stage) => format!("{}: {text}", self.plan.site(stage)),
+            Site::Agent(agent) => format!("{}: {text}", self.work.site(agent)),
             Site::Input | Site::Output | Site::Edge(_) => text.clone(),
         };
         // A compromised agent can report any number of faults.
@@ -242,7 +208,7 @@ impl PipelineMachine {
             .count()
             < MOST_CAUSES
         {
-            self.causes.push(PipelineFault {
+            self.causes.push(RunFault {
                 site,
                 fault: WorkFault { kind, text },
                 is_trouble,
@@ -264,19 +230,19 @@ impl PipelineMachine {
             Phase::Cut(_) => return,
         };
         self.phase = Phase::Ending(now + limit);
-        for stage in 0..self.stages.len() {
-            let state = &self.stages[stage];
-            if state.closed || state.report.is_some() {
+        for agent in 0..self.agents.len() {
+            let state = &self.agents[agent];
+            if state.closed || state.has_reported {
                 continue;
             }
             if state.hello.is_some() {
                 let reason = reason.to_owned();
-                self.send(stage, ToAgent::Kill { reason });
+                self.send(agent, ToAgent::Kill { reason });
             } else {
-                self.cut(stage);
+                self.cut(agent);
             }
         }
-        // An edge that is connected is ended by the stage at its other end, which sends the reason.
+        // An edge that is connected is ended by the agent at its other end, which sends the reason.
         if !was_running {
             self.abort_local(reason);
         }
@@ -288,10 +254,10 @@ impl PipelineMachine {
         }
     }
 
-    fn cut(&mut self, stage: usize) {
-        if !self.stages[stage].closed && !self.stages[stage].cut {
-            self.stages[stage].cut = true;
-            self.actions.push(Action::Kill(stage));
+    fn cut(&mut self, agent: usize) {
+        if !self.agents[agent].closed && !self.agents[agent].cut {
+            self.agents[agent].cut = true;
+            self.actions.push(Action::Kill(agent));
         }
     }
 
@@ -299,15 +265,15 @@ impl PipelineMachine {
         match self.phase {
             Phase::Ending(at) if now >= at => {
                 self.phase = Phase::Cut(now + KILL_LIMIT);
-                for stage in 0..self.stages.len() {
-                    self.cut(stage);
+                for agent in 0..self.agents.len() {
+                    self.cut(agent);
                 }
-                self.abort_local("the pipeline has ended");
+                self.abort_local(&format!("the {} has ended", W::NOUN));
             }
             Phase::Cut(at) if now >= at => return self.actions.push(Action::Done),
             _ => {}
         }
-        let closed = self.stages.iter().all(|stage| stage.closed);
+        let closed = self.agents.iter().all(|agent| agent.closed);
         if closed && self.local_edges.is_empty() {
             self.actions.push(Action::Done);
         } else if closed && !self.is_ending() {
@@ -320,8 +286,8 @@ impl PipelineMachine {
         matches!(self.phase, Phase::Ending(_) | Phase::Cut(_))
     }
 
-    fn send(&mut self, stage: usize, message: ToAgent) {
-        self.actions.push(Action::Send(stage, message));
+    fn send(&mut self, agent: usize, message: ToAgent) {
+        self.actions.push(Action::Send(agent, message));
     }
 
     fn notify(&mut self, notice: Notice) {

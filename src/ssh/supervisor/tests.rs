@@ -6,7 +6,10 @@ mod hostile;
 
 use std::{ffi::OsString, time::Duration};
 
-use super::{Action, Event, Notice, Settings, machine::PipelineMachine};
+use super::{
+    Action, Event, Notice, Settings,
+    pipeline::{PipelineMachine, PipelineWork},
+};
 use crate::ssh::{
     local_edge::{LocalEdgeEnd, LocalEdgeEvent},
     plan::Plan,
@@ -40,7 +43,6 @@ impl Rig {
     fn of(plan: Plan, change: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = Settings {
             stream: StreamOrder::over(TransportOrder::Auto),
-            fsync: false,
             addresses: Vec::new(),
             here: None,
             machine: Some("m0".to_owned()),
@@ -49,7 +51,7 @@ impl Rig {
         let keys = (0..=plan.stages.len()).map(|edge| format!("key {edge}").into());
         let keys = keys.collect();
         Self {
-            machine: PipelineMachine::new(plan, settings, keys),
+            machine: PipelineMachine::new(PipelineWork::new(plan, false), settings, keys),
             now: Duration::ZERO,
             actions: Vec::new(),
         }

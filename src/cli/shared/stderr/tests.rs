@@ -102,9 +102,9 @@ fn a_closed_stderr_drops_all_messages() {
 #[test]
 fn a_writer_that_panics_does_not_hang_the_end_of_the_program() {
     let (queue, _permit, _texts) = blocked();
-    let position = Arc::new(|| panic!("on purpose"));
+    let refresh = Arc::new(|_: &ProgressBar| panic!("on purpose"));
     let bar = ProgressBar::hidden();
-    queue.set_bar(Some(ShownBar { bar, position }));
+    queue.set_bar(Some(ShownBar { bar, refresh }));
     while queue.0.lock().writer != WriterState::Dead {
         thread::yield_now();
     }
@@ -115,11 +115,11 @@ fn a_writer_that_panics_does_not_hang_the_end_of_the_program() {
 #[test]
 fn a_bar_is_cleared_before_the_end_of_a_flush() {
     let (queue, permit, texts) = blocked();
-    let position = Arc::new(|| 7);
+    let refresh = Arc::new(|bar: &ProgressBar| bar.set_position(7));
     let bar = ProgressBar::hidden();
     let shown = ShownBar {
         bar: bar.clone(),
-        position: position.clone(),
+        refresh: refresh.clone(),
     };
     queue.set_bar(Some(shown));
     while bar.position() != 7 {
@@ -131,5 +131,5 @@ fn a_bar_is_cleared_before_the_end_of_a_flush() {
     queue.set_bar(None);
     queue.flush();
     assert!(bar.is_finished());
-    assert_eq!(Arc::strong_count(&position), 1);
+    assert_eq!(Arc::strong_count(&refresh), 1);
 }

@@ -5,7 +5,7 @@ mod command;
 mod files;
 mod job;
 mod output_file;
-mod path;
+pub(super) mod path;
 mod process_tree;
 mod read;
 mod write;

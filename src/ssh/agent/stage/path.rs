@@ -9,7 +9,7 @@ use std::{
 
 /// Returns the path with a leading `~/` replaced by the home directory. No shell handles the path, so the agent
 /// expands it.
-pub(super) fn resolve(path: Vec<u8>) -> PathBuf {
+pub(crate) fn resolve(path: Vec<u8>) -> PathBuf {
     in_home(path, env::var_os("HOME"))
 }
 

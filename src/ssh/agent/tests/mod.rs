@@ -20,10 +20,17 @@ const PART: &str = "RDPIPE_TEST_PART";
 fn plays_a_part() {
     let code = match env::var(PART).as_deref() {
         Ok("guard") => crate::ssh::agent::process::guard::guard(&mut part("worker")),
-        Ok("worker") => super::worker::run(),
+        Ok("worker") => super::worker::run::<OnlyStages>(),
         _ => return,
     };
     std::process::exit(code.into());
+}
+
+/// No applications beside the stages: an order for a copy is read as one for a stage.
+struct OnlyStages;
+
+impl super::job::Applications for OnlyStages {
+    type Copy = super::stage::StageJob;
 }
 
 /// Returns a command that runs this program as a guard or a worker. The controller skips the lines that the test

@@ -4,32 +4,31 @@ use std::{fmt::Write, time::Duration};
 
 use zeroize::Zeroize;
 
-use super::{Phase, PipelineMachine};
+use super::{Phase, SupervisorMachine};
 use crate::{
     reach,
     ssh::{
         outcome::Site,
         plan::StageHost,
         protocol::{
-            AgentHello, EdgeDirection, EdgeId, EdgeLink, EdgeOrder, FaultKind, Order, Payload,
-            PayloadError, ToAgent, Work,
+            AgentHello, EdgeId, EdgeLink, EdgeOrder, FaultKind, Order, PayloadError, ToAgent,
         },
-        stage::StageOrder,
         supervisor::{
             Action, Notice,
             edge_setup::{EdgeSetup, Next, Node},
+            work::SupervisedWork,
         },
     },
 };
 
-impl PipelineMachine {
-    pub(super) fn hello(&mut self, now: Duration, stage: usize, hello: AgentHello) {
+impl<W: SupervisedWork> SupervisorMachine<W> {
+    pub(super) fn hello(&mut self, now: Duration, agent: usize, hello: AgentHello) {
         if self.is_ending() {
             return;
         }
-        if self.stages[stage].hello.is_some() {
+        if self.agents[agent].hello.is_some() {
             let text = "its agent reported its host twice".to_owned();
-            return self.fail(now, Site::Stage(stage), FaultKind::Local, text, true);
+            return self.fail(now, Site::Agent(agent), FaultKind::Local, text, true);
         }
         // Other hosts connect to these addresses, so a hostile host must not choose any number of them.
         let hello = AgentHello {
@@ -39,16 +38,16 @@ impl PipelineMachine {
         let addresses: Vec<_> = hello.addresses.iter().map(ToString::to_string).collect();
         self.notify(Notice::Detail(format!(
             "{} is on {}, which has the addresses {}",
-            self.plan.site(stage),
+            self.work.site(agent),
             hello.host,
             addresses.join(", ")
         )));
-        self.stages[stage].hello = Some(hello);
-        match self.order(stage) {
-            Ok(order) => self.send(stage, ToAgent::Order(Box::new(order))),
+        self.agents[agent].hello = Some(hello);
+        match self.order(agent) {
+            Ok(order) => self.send(agent, ToAgent::Order(Box::new(order))),
             Err(error) => {
                 let text = format!("its order cannot be sent: {error}");
-                return self.fail(now, Site::Stage(stage), FaultKind::Local, text, true);
+                return self.fail(now, Site::Agent(agent), FaultKind::Local, text, true);
             }
         }
         for edge in 0..self.edges.len() {
@@ -61,7 +60,7 @@ impl PipelineMachine {
     fn forget_key(&mut self, edge: usize) {
         let has_order = |node| match node {
             Node::Controller => true,
-            Node::Stage(stage) => self.stages[stage].hello.is_some(),
+            Node::Agent(agent) => self.agents[agent].hello.is_some(),
         };
         let setup = self.edges[edge].as_ref();
         if setup.is_none_or(|setup| has_order(setup.from) && has_order(setup.to)) {
@@ -69,39 +68,52 @@ impl PipelineMachine {
         }
     }
 
-    /// Returns the order for the agent of a stage.
-    fn order(&self, stage: usize) -> Result<Order, PayloadError> {
-        let input = self.edge(stage, stage, EdgeDirection::Receive);
-        let output = self.edge(stage, stage + 1, EdgeDirection::Send);
-        let id = |edge: &Option<EdgeOrder>| edge.as_ref().map(|edge| edge.id);
-        let work = StageOrder {
-            work: self.plan.stages[stage].work.clone(),
-            input: id(&input),
-            output: id(&output),
-            fsync: self.settings.fsync,
-        };
+    /// Returns the order for an agent.
+    fn order(&self, agent: usize) -> Result<Order, PayloadError> {
+        let edges = (0..self.edges.len()).filter_map(|edge| self.edge(agent, edge));
+        let edges: Vec<_> = edges.collect();
         Ok(Order {
-            name: self.plan.site(stage),
-            work: Work::Stage(Payload::encode(&work)?),
-            edges: input.into_iter().chain(output).collect(),
+            name: self.work.site(agent),
+            work: self.work.order(agent, &edges)?,
+            edges,
             stream: self.settings.stream.clone(),
         })
     }
 
-    /// Returns a stage's end of an edge, for its agent.
-    fn edge(&self, stage: usize, edge: usize, direction: EdgeDirection) -> Option<EdgeOrder> {
+    /// Returns an agent's end of an edge, for its order, if the edge is one of the agent's.
+    fn edge(&self, agent: usize, edge: usize) -> Option<EdgeOrder> {
+        let own = Node::Agent(agent);
         let setup = self.edges[edge].as_ref()?;
-        let (from, to) = self.plan.ends(edge);
+        let setup = setup.touches(own).then_some(setup)?;
+        let peer = if setup.to == own {
+            setup.from
+        } else {
+            setup.to
+        };
         Some(EdgeOrder {
             id: EdgeId::of_index(edge),
-            direction,
-            peer: if setup.to == Node::Stage(stage) {
-                from
-            } else {
-                to
-            },
+            direction: setup.direction(own),
+            peer: self.name(peer),
             key: self.keys[edge].to_string(),
-            listens: setup.listens(Node::Stage(stage)),
+            listens: setup.listens(own),
+        })
+    }
+
+    /// Returns the name of a node in messages.
+    fn name(&self, node: Node) -> String {
+        match node {
+            Node::Controller => self.work.program().to_owned(),
+            Node::Agent(agent) => self.work.site(agent),
+        }
+    }
+
+    /// Returns the names of the two ends of an edge: the end that sends and the end that receives.
+    fn ends(&self, edge: usize) -> (String, String) {
+        let ends = self.edges[edge]
+            .as_ref()
+            .map(|setup| (setup.from, setup.to));
+        ends.map_or_else(Default::default, |(from, to)| {
+            (self.name(from), self.name(to))
         })
     }
 
@@ -127,7 +139,7 @@ impl PipelineMachine {
         let (dialler, listener) = (setup.dialler(), setup.listener());
         let is_there = |node| match node {
             Node::Controller => true,
-            Node::Stage(stage) => self.stages[stage].hello.is_some(),
+            Node::Agent(agent) => self.agents[agent].hello.is_some(),
         };
         if self.phase != Phase::Connecting || !is_there(dialler) {
             return;
@@ -138,13 +150,13 @@ impl PipelineMachine {
         let addresses = self.addresses(dialler, listener);
         let edge = EdgeId::of_index(edge);
         match dialler {
-            Node::Stage(stage) => {
+            Node::Agent(agent) => {
                 let dial = ToAgent::Dial {
                     edge,
                     addresses,
                     port,
                 };
-                self.send(stage, dial);
+                self.send(agent, dial);
             }
             Node::Controller => self.actions.push(Action::Dial {
                 edge,
@@ -156,10 +168,10 @@ impl PipelineMachine {
 
     /// Returns the addresses at which `dialler` can reach `listener`, the best first.
     fn addresses(&self, dialler: Node, listener: Node) -> Vec<String> {
-        let Node::Stage(stage) = listener else {
+        let Node::Agent(agent) = listener else {
             return Vec::new();
         };
-        let place = &self.plan.stages[stage].place;
+        let place = self.work.places()[agent];
         if let StageHost::Host { host, .. } = place {
             let given = &self.settings.addresses;
             if let Some(given) = given.iter().find(|given| given.host == *host) {
@@ -171,7 +183,7 @@ impl PipelineMachine {
         if there.is_some() && there == self.machine(dialler) {
             addresses.push("127.0.0.1".to_owned());
         }
-        let hello = self.stages[stage].hello.as_ref();
+        let hello = self.agents[agent].hello.as_ref();
         let said = hello.map_or(&[][..], |hello| &hello.addresses);
         let said = said.iter().map(ToString::to_string);
         match place {
@@ -192,7 +204,7 @@ impl PipelineMachine {
     fn machine(&self, node: Node) -> Option<&str> {
         match node {
             Node::Controller => self.settings.machine.as_deref(),
-            Node::Stage(stage) => self.stages[stage].hello.as_ref().map(|h| &*h.machine),
+            Node::Agent(agent) => self.agents[agent].hello.as_ref().map(|h| &*h.machine),
         }
     }
 
@@ -207,8 +219,8 @@ impl PipelineMachine {
             return;
         };
         match setup.unreachable(node, tried) {
-            Some(Next::Listen(Node::Stage(stage))) => {
-                self.send(stage, ToAgent::Listen { edge: id });
+            Some(Next::Listen(Node::Agent(agent))) => {
+                self.send(agent, ToAgent::Listen { edge: id });
             }
             Some(Next::Listen(Node::Controller) | Next::GiveUp) => {
                 let text = self.blocked(edge);
@@ -221,11 +233,11 @@ impl PipelineMachine {
     /// Returns the message for an edge that cannot be connected in either direction. It names both ends, both ports
     /// and every address that was tried.
     fn blocked(&self, edge: usize) -> String {
-        let (from, to) = self.plan.ends(edge);
+        let (from, to) = self.ends(edge);
         let mut text = format!("{from} and {to} cannot reach each other");
         let name = |node| match node {
-            Node::Controller => self.plan.program().to_owned(),
-            Node::Stage(stage) => self.plan.stages[stage].place.to_string(),
+            Node::Controller => self.work.program().to_owned(),
+            Node::Agent(agent) => self.work.places()[agent].to_string(),
         };
         let failed = self.edges[edge].as_ref().map_or(&[][..], |j| &j.failed);
         for attempt in failed {
@@ -254,7 +266,7 @@ impl PipelineMachine {
         } = link.clone();
         let was_fallback = setup.link.as_ref().is_some_and(|link| link.is_fallback);
         let is_first = setup.connected(node, link);
-        let (from, to) = self.plan.ends(edge);
+        let (from, to) = self.ends(edge);
         if is_fallback && !was_fallback {
             let text = format!("from {from} to {to} the data goes over TCP: {reason}");
             self.notify(Notice::Note(text));
@@ -265,8 +277,8 @@ impl PipelineMachine {
         let stands = |setup: &Option<EdgeSetup>| setup.as_ref().is_none_or(EdgeSetup::stands);
         if self.phase == Phase::Connecting && self.edges.iter().all(stands) {
             self.phase = Phase::Running;
-            for stage in 0..self.stages.len() {
-                self.send(stage, ToAgent::Go);
+            for agent in 0..self.agents.len() {
+                self.send(agent, ToAgent::Go);
             }
             self.actions.push(Action::Go);
         }

@@ -1,109 +1,91 @@
-//! Handles the messages of agents and of their stages.
+//! Handles the messages of agents.
 
 use std::time::Duration;
 
 use super::{
-    super::{Notice, edge_setup::Node},
-    ENDING_LIMIT, Phase, PipelineMachine, ProceedState,
+    super::{Notice, edge_setup::Node, work::SupervisedWork},
+    ENDING_LIMIT, Phase, SupervisorMachine,
 };
 use crate::ssh::{
     outcome::Site,
     protocol::{AgentReport, FaultKind, FromAgent, Payload, PayloadError, WorkFault},
-    stage::{FromStage, StageReport},
 };
 
-impl PipelineMachine {
+impl<W: SupervisedWork> SupervisorMachine<W> {
     /// Handles a message of an agent. A report is the last one: what an agent sends after it is ignored.
-    pub(super) fn handle_message(&mut self, now: Duration, stage: usize, message: FromAgent) {
-        if self.stages[stage].report.is_some() {
+    pub(super) fn handle_message(&mut self, now: Duration, agent: usize, message: FromAgent) {
+        if self.agents[agent].has_reported {
             return;
         }
         match message {
-            FromAgent::Hello(hello) => self.hello(now, stage, hello),
-            FromAgent::Listening { edge, port } => self.listening(Node::Stage(stage), edge, port),
+            FromAgent::Hello(hello) => self.hello(now, agent, hello),
+            FromAgent::Listening { edge, port } => self.listening(Node::Agent(agent), edge, port),
             FromAgent::Unreachable { edge, tried } => {
-                self.unreachable(now, edge, Node::Stage(stage), tried);
+                self.unreachable(now, edge, Node::Agent(agent), tried);
             }
             FromAgent::Connected { edge, link } => {
-                self.connected(edge, Node::Stage(stage), link);
+                self.connected(edge, Node::Agent(agent), link);
             }
-            FromAgent::Application(message) => match message.decode() {
-                Ok(message) => self.handle_stage_message(stage, message),
-                Err(error) => self.fail_undecodable(now, stage, &error),
-            },
+            FromAgent::Application(message) => self.application(now, agent, &message),
             FromAgent::Warning(text) => {
-                let text = format!("{}: {text}", self.plan.site(stage));
+                let text = format!("{}: {text}", self.work.site(agent));
                 self.notify(Notice::Warning(text));
             }
-            FromAgent::Report(report) => self.reported(now, stage, report),
+            FromAgent::Report(report) => self.reported(now, agent, report),
             FromAgent::Pong => {}
         }
     }
 
-    /// Handles a message that travelled inside the envelope: one of the stage itself.
-    fn handle_stage_message(&mut self, stage: usize, message: FromStage) {
-        match message {
-            FromStage::InputComplete => {
-                let turn = &mut self.stages[stage].turn;
-                if *turn == ProceedState::NotYet {
-                    *turn = ProceedState::Waits;
-                }
-                self.answer();
+    /// Handles a message that travelled inside the envelope: one of the work itself.
+    fn application(&mut self, now: Duration, agent: usize, message: &Payload) {
+        match self.work.handle(agent, message) {
+            Ok(notices) => {
+                self.actions.extend(notices);
+                self.request();
             }
-            FromStage::Ended(status) => {
-                self.stages[stage].ended = Some(status);
-                self.answer();
-            }
-            FromStage::Progress {
-                bytes_in,
-                bytes_out,
-            } => self.stages[stage].bytes = bytes_in.max(bytes_out),
-            FromStage::Unreadable { path, why } => {
-                let text = format!("{}: {why}", String::from_utf8_lossy(&path));
-                self.notify(Notice::Unreadable(stage, text));
-            }
+            Err(error) => self.fail_undecodable(now, agent, &error),
         }
     }
 
-    /// Fails the pipeline because a stage's message cannot be decoded.
-    fn fail_undecodable(&mut self, now: Duration, stage: usize, error: &PayloadError) {
+    /// Tells the agents what the work has for them.
+    fn request(&mut self) {
+        if !self.is_ending() {
+            let requests = self.work.requests();
+            self.actions.extend(requests);
+        }
+    }
+
+    /// Fails the run because an agent's message cannot be decoded.
+    fn fail_undecodable(&mut self, now: Duration, agent: usize, error: &PayloadError) {
         let text = format!("its agent sent a message that this version cannot decode ({error})");
-        self.fail(now, Site::Stage(stage), FaultKind::Local, text, true);
+        self.fail(now, Site::Agent(agent), FaultKind::Local, text, true);
     }
 
-    fn reported(&mut self, now: Duration, stage: usize, report: AgentReport) {
+    fn reported(&mut self, now: Duration, agent: usize, report: AgentReport) {
         let AgentReport { fault, result } = report;
-        let report = result.as_ref().map(Payload::decode::<StageReport>);
-        let (report, undecodable) = match report.transpose() {
-            Ok(report) => (report.unwrap_or_default(), None),
-            Err(error) => (StageReport::default(), Some(error)),
-        };
-        let status = report.status;
-        // After a fault the status may be that of the agent's own SIGTERM. A status that was reported before the
-        // fault is the command's own.
-        if fault.is_none() {
-            self.stages[stage].ended = self.stages[stage].ended.or(status);
+        let decoded = self
+            .work
+            .handle_report(agent, result.as_ref(), fault.as_ref());
+        self.agents[agent].has_reported = true;
+        self.agents[agent].fault.clone_from(&fault);
+        if let Err(error) = decoded {
+            self.fail_undecodable(now, agent, &error);
         }
-        self.stages[stage].bytes = report.bytes_in.max(report.bytes_out);
-        self.stages[stage].report = Some(report);
-        self.stages[stage].fault.clone_from(&fault);
-        if let Some(error) = undecodable {
-            self.fail_undecodable(now, stage, &error);
-        }
-        let site = Site::Stage(stage);
+        let site = Site::Agent(agent);
         match fault {
-            // Files are opened after all edges are connected: a local fault before that is a failure to connect.
-            Some(WorkFault { kind, text }) => {
-                let is_trouble = self.phase == Phase::Connecting && kind <= FaultKind::Edge;
+            Some(fault) => {
+                let is_connecting = self.phase == Phase::Connecting;
+                let is_trouble = self.work.is_trouble(agent, &fault, is_connecting);
+                let WorkFault { kind, text } = fault;
                 self.fail(now, site, kind, text, is_trouble);
             }
             None if self.phase == Phase::Connecting => {
-                let text = "it ended before the pipeline began".to_owned();
+                let text = format!("it ended before the {} began", W::NOUN);
                 self.fail(now, site, FaultKind::Local, text, true);
             }
-            None => self.answer(),
+            None => self.request(),
         }
-        let all = self.stages.iter().all(|stage| stage.report.is_some());
+        let all = self.agents.iter().all(|agent| agent.has_reported);
         if all && !self.is_ending() {
             self.phase = Phase::Ending(now + ENDING_LIMIT);
         }

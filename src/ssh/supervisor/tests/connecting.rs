@@ -11,7 +11,6 @@ use crate::ssh::{
     plan::Addresses,
     protocol::{
         AgentHello, EdgeDirection, EdgeId, EdgeLink, EdgeOrder, FromAgent, Order, Payload, ToAgent,
-        Work,
     },
     stage::{FromStage, StageOrder},
 };
@@ -50,7 +49,7 @@ fn orders_say_which_end_listens_and_both_ends_of_an_edge_share_its_id_and_key() 
             expected(2, Send, "rdpipe", "key 2", true)
         ]
     );
-    let Work::Stage(stage) = &second.work;
+    let stage = second.work.payload();
     let stage: StageOrder = stage.decode().unwrap();
     assert_eq!((stage.input, stage.output), (Some(edge(1)), Some(edge(2))));
     assert_eq!(second.name, "stage 2 (b)");

@@ -48,7 +48,7 @@ fn a_pipeline_ends_when_all_agents_have_reported_and_all_sessions_have_closed() 
     }
     assert_eq!(rig.local_ended(edge(2)), [Action::Done]);
     assert_eq!(rig.exit(), 0);
-    assert_eq!(rig.machine.bytes(), 7);
+    assert_eq!(rig.machine.work().bytes(), 7);
 }
 
 #[test]

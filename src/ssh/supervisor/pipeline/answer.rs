@@ -1,33 +1,32 @@
 //! Decides which stages may commit or open their file: those whose earlier stages have all succeeded.
 
-use super::{PipelineMachine, ProceedState, StageState};
+use super::{PipelineWork, ProceedState, StageState};
 use crate::ssh::{
     outcome::{SIGPIPE_STATUS, describe, shell_status},
     protocol::{Payload, ToAgent},
     stage::ToStage,
+    supervisor::Action,
 };
 
-impl PipelineMachine {
-    /// Answers each stage that waits for the earlier stages, if their results are known: Proceed or Kill.
-    pub(super) fn answer(&mut self) {
+impl PipelineWork {
+    /// Returns the answers to the stages that wait for the earlier stages and whose results are known: Proceed or Kill.
+    pub(super) fn answers(&mut self) -> Vec<Action> {
+        let mut answers = Vec::new();
         for stage in 0..self.stages.len() {
-            if self.stages[stage].turn != ProceedState::Waits || self.is_ending() {
+            if self.stages[stage].turn != ProceedState::Waits {
                 continue;
             }
-            match self.before(stage) {
-                None => {}
-                Some(Ok(())) => {
-                    self.stages[stage].turn = ProceedState::Answered;
-                    if let Ok(message) = Payload::encode(&ToStage::Proceed) {
-                        self.send(stage, ToAgent::Application(message));
-                    }
-                }
-                Some(Err(reason)) => {
-                    self.stages[stage].turn = ProceedState::Answered;
-                    self.send(stage, ToAgent::Kill { reason });
-                }
-            }
+            let message = match self.before(stage) {
+                None => continue,
+                Some(Ok(())) => Payload::encode(&ToStage::Proceed)
+                    .ok()
+                    .map(ToAgent::Application),
+                Some(Err(reason)) => Some(ToAgent::Kill { reason }),
+            };
+            self.stages[stage].turn = ProceedState::Answered;
+            answers.extend(message.map(|message| Action::Send(stage, message)));
         }
+        answers
     }
 
     /// Returns `Ok` if every earlier stage has succeeded, and the failure if one has not. Returns none while the

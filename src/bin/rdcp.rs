@@ -1,0 +1,7 @@
+//! See `rdcp --help`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    rdpipe::cli::rdcp::main()
+}

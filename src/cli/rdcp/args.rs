@@ -1,0 +1,365 @@
+//! The command line of rdcp.
+
+use std::ffi::OsString;
+
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, ValueEnum};
+
+use crate::{
+    cli::args::{Agent, HostOptions, MessageOptions, StreamOptions, help, parse},
+    copy::order::{CopyOptions, DigestKind, ExistingFiles, FilterRule},
+};
+
+/// The number of lanes without `-j`. Two lanes let each end use two processors, and two writers make a tree of small
+/// files in half the time of one. Each further lane costs a stream and a thread at both ends, and over RDMA up to 16 MiB
+/// of pinned memory.
+pub(crate) const DEFAULT_LANES: u8 = 2;
+
+/// The most lanes: one copy then uses as many processors as a host of a fast network has to spare.
+const MAX_LANES: u8 = 16;
+
+/// The command line of rdcp.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rdcp",
+    version,
+    about = "Copies files and directories from one host to another, at link speed",
+    override_usage = "rdcp [OPTIONS] SOURCE... DESTINATION",
+    after_help = help::rdcp()
+)]
+pub(crate) struct RdcpArgs {
+    /// The sources, and the destination as the last operand.
+    #[arg(value_name = "PATH", required_unless_present = "agent", help = help::OPERAND)]
+    pub(crate) operands: Vec<OsString>,
+
+    /// The options that say what is copied, and how.
+    #[command(flatten)]
+    pub(crate) copy: CopyArgs,
+
+    /// Send at most this many bytes per second, all lanes together, with K, M or G for powers of 1024
+    #[arg(long, value_name = "RATE", value_parser = parse::rate)]
+    pub(crate) bwlimit: Option<u64>,
+
+    /// Use this many lanes: streams, each with a thread at both ends [default: 2]
+    #[arg(short = 'j', long, value_name = "N", value_parser = lanes)]
+    pub(crate) lanes: Option<u8>,
+
+    /// fsync output files before reporting success: each before it gets its final name
+    #[arg(long)]
+    pub(crate) fsync: bool,
+
+    /// The options for connecting to other hosts.
+    #[command(flatten)]
+    pub(crate) hosts: HostOptions,
+
+    /// The options for every stream of the copy.
+    #[command(flatten)]
+    pub(crate) stream: StreamOptions,
+
+    /// The options for messages and the report.
+    #[command(flatten)]
+    pub(crate) report: CopyReportArgs,
+
+    /// Run as an agent (used by rdcp itself)
+    #[arg(long, hide = true, value_enum, num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "guard")]
+    pub(crate) agent: Option<Agent>,
+}
+
+/// The options for messages and the report of rdcp.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CopyReportArgs {
+    /// Print how the run went: each path, and the connections
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub(crate) verbose: bool,
+
+    /// Print errors only: no summary and no progress
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    /// Report in JSON: write one object to stdout at the end
+    #[arg(long, conflicts_with = "checksum")]
+    pub(crate) json: bool,
+}
+
+/// The options that say what is copied, and how.
+#[derive(Debug, Clone, Args)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is an option of the command line, independent of the others"
+)]
+pub(crate) struct CopyArgs {
+    /// Copy directories with all that is in them
+    #[arg(short, short_alias = 'R', long)]
+    pub(crate) recursive: bool,
+
+    /// Copy directories, and keep all metadata: modes, times, owners, links, attributes, ACLs
+    #[arg(short, long)]
+    pub(crate) archive: bool,
+
+    /// Treat DESTINATION as the name of the copy, even if it is a directory
+    #[arg(short = 'T', long)]
+    pub(crate) no_target_directory: bool,
+
+    /// Make the missing parent directories of DESTINATION
+    #[arg(short = 'P', long)]
+    pub(crate) parents: bool,
+
+    /// Print what would be done, and do nothing: the paths to copy and to remove
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+
+    /// Keep every file that DESTINATION has already
+    #[arg(long, conflicts_with_all = ["update", "skip_same"])]
+    pub(crate) no_clobber: bool,
+
+    /// Replace a file only if the source's file was modified later
+    #[arg(long, conflicts_with = "skip_same")]
+    pub(crate) update: bool,
+
+    /// Skip a file whose size and time of modification are the same at DESTINATION
+    #[arg(long)]
+    pub(crate) skip_same: bool,
+
+    /// Remove what the copied directories have at DESTINATION and not at the source
+    #[arg(long)]
+    pub(crate) delete: bool,
+
+    /// Leave out what matches this pattern, by the rules of gitignore; may be given several times
+    #[arg(long, value_name = "PATTERN", allow_hyphen_values = true)]
+    pub(crate) exclude: Vec<String>,
+
+    /// Copy what matches this pattern although an earlier --exclude does; may be given several times
+    #[arg(long, value_name = "PATTERN", allow_hyphen_values = true)]
+    pub(crate) include: Vec<String>,
+
+    /// Continue large files that an earlier run left unfinished
+    #[arg(long)]
+    pub(crate) resume: bool,
+
+    /// Write a digest of each copied file to stdout, as xxhsum or sha256sum does [default kind: xxh64]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "xxh64|sha256",
+        hide_possible_values = true
+    )]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "xxh64")]
+    pub(crate) checksum: Option<DigestChoice>,
+
+    /// Remove each file of the source after the destination has confirmed it
+    #[arg(long)]
+    pub(crate) remove_source_files: bool,
+
+    /// `--exclude` and `--include` in the order of the command line.
+    #[arg(skip)]
+    pub(crate) filters: Vec<FilterRule>,
+}
+
+/// The value of `--checksum`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DigestChoice {
+    /// XXH64, which `xxhsum -c` checks.
+    Xxh64,
+    /// SHA-256, which `sha256sum -c` checks.
+    Sha256,
+}
+
+impl RdcpArgs {
+    /// Parses the command line of this process. Prints a wrong use and exits.
+    pub(crate) fn of_process() -> Self {
+        let parsed = Self::of_matches(&Self::command().get_matches());
+        parsed.unwrap_or_else(|error| error.exit())
+    }
+
+    fn of_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut args = Self::from_arg_matches(matches)?;
+        args.copy.filters = filters(matches);
+        Ok(args)
+    }
+
+    /// Returns the options for messages. `--json` is not among them: rdcp writes its report to stdout.
+    #[must_use]
+    pub(crate) fn messages(&self) -> MessageOptions {
+        MessageOptions {
+            verbose: self.report.verbose,
+            quiet: self.report.quiet,
+            json: false,
+        }
+    }
+
+    /// Returns the number of lanes.
+    pub(crate) fn lanes(&self) -> usize {
+        self.lanes.unwrap_or(DEFAULT_LANES).into()
+    }
+
+    /// Returns the options for the agents.
+    pub(crate) fn options(&self) -> CopyOptions {
+        let copy = &self.copy;
+        CopyOptions {
+            recursive: copy.recursive || copy.archive,
+            archive: copy.archive,
+            no_target_directory: copy.no_target_directory,
+            parents: copy.parents,
+            existing: match (copy.no_clobber, copy.update, copy.skip_same) {
+                (true, _, _) => ExistingFiles::Keep,
+                (_, true, _) => ExistingFiles::ReplaceOlder,
+                (_, _, true) => ExistingFiles::ReplaceDifferent,
+                _ => ExistingFiles::Replace,
+            },
+            delete: copy.delete,
+            resume: copy.resume,
+            remove_source_files: copy.remove_source_files,
+            dry_run: copy.dry_run,
+            fsync: self.fsync,
+            list: self.report.verbose,
+            digest: copy.checksum.map(|choice| match choice {
+                DigestChoice::Xxh64 => DigestKind::Xxh64,
+                DigestChoice::Sha256 => DigestKind::Sha256,
+            }),
+            bytes_per_second: self.bwlimit,
+            filters: copy.filters.clone(),
+        }
+    }
+}
+
+/// Returns the patterns of `--exclude` and `--include`, in the order of the command line.
+fn filters(matches: &ArgMatches) -> Vec<FilterRule> {
+    let of = |name: &'static str, include: bool| {
+        let patterns = matches.get_many::<String>(name).into_iter().flatten();
+        let places = matches.indices_of(name).into_iter().flatten();
+        let rule = move |pattern: &String| FilterRule {
+            include,
+            pattern: pattern.clone(),
+        };
+        places.zip(patterns.map(rule))
+    };
+    let mut rules: Vec<_> = of("exclude", false).chain(of("include", true)).collect();
+    rules.sort_by_key(|(place, _)| *place);
+    rules.into_iter().map(|(_, rule)| rule).collect()
+}
+
+/// Parses `-j`: a number of lanes from 1 to [`MAX_LANES`].
+fn lanes(text: &str) -> Result<u8, String> {
+    let lanes = text.parse().ok();
+    lanes
+        .filter(|lanes| (1..=MAX_LANES).contains(lanes))
+        .ok_or_else(|| format!("give a number from 1 to {MAX_LANES}"))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(crate) fn parse(words: &[&str]) -> Result<RdcpArgs, clap::Error> {
+        let words = [&["rdcp"], words].concat();
+        RdcpArgs::of_matches(&RdcpArgs::command().try_get_matches_from(words)?)
+    }
+
+    #[test]
+    fn clap_accepts_the_definitions() {
+        RdcpArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn the_letters_of_cp_work() {
+        let options = parse(&["-RTPnv", "a", "b"]).unwrap().options();
+        assert!(options.recursive && options.no_target_directory && options.parents);
+        assert!(options.dry_run && options.list && !options.archive);
+        let options = parse(&["-a", "--", "-x", "b"]).unwrap().options();
+        assert!(options.archive && options.recursive);
+        assert_eq!(parse(&["-", "b"]).unwrap().operands, ["-", "b"]);
+    }
+
+    #[test]
+    fn options_reach_the_order_to_the_agents() {
+        assert_eq!(
+            parse(&["a", "b"]).unwrap().options(),
+            CopyOptions::default()
+        );
+        for (word, existing) in [
+            ("--no-clobber", ExistingFiles::Keep),
+            ("--update", ExistingFiles::ReplaceOlder),
+            ("--skip-same", ExistingFiles::ReplaceDifferent),
+        ] {
+            assert_eq!(
+                parse(&[word, "a", "b"]).unwrap().options().existing,
+                existing
+            );
+        }
+        let line = [
+            "-r",
+            "--delete",
+            "--resume",
+            "--remove-source-files",
+            "--fsync",
+            "--bwlimit=2M",
+            "a",
+            "b",
+        ];
+        let options = parse(&line).unwrap().options();
+        assert!(options.delete && options.resume && options.remove_source_files && options.fsync);
+        assert_eq!(options.bytes_per_second, Some(2 << 20));
+        for (word, kind) in [
+            ("--checksum", DigestKind::Xxh64),
+            ("--checksum=sha256", DigestKind::Sha256),
+        ] {
+            assert_eq!(
+                parse(&[word, "a", "b"]).unwrap().options().digest,
+                Some(kind)
+            );
+        }
+    }
+
+    #[test]
+    fn filters_keep_the_order_of_the_command_line() {
+        let line = ["--exclude=a", "--include", "b", "x", "--exclude", "c", "y"];
+        let rules = parse(&line).unwrap().options().filters;
+        let shown: Vec<_> = rules.iter().map(|r| (r.include, &*r.pattern)).collect();
+        assert_eq!(shown, [(false, "a"), (true, "b"), (false, "c")]);
+    }
+
+    #[test]
+    fn lanes_have_a_default_and_a_limit() {
+        assert_eq!(
+            parse(&["a", "b"]).unwrap().lanes(),
+            usize::from(DEFAULT_LANES)
+        );
+        assert_eq!(parse(&["-j4", "a", "b"]).unwrap().lanes(), 4);
+        let help = RdcpArgs::command().render_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            help.contains(&format!("both ends [default: {DEFAULT_LANES}]")),
+            "{help}"
+        );
+        for lanes in ["0", "17", "x", "-1"] {
+            let error = parse(&["--lanes", lanes, "a", "b"]).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn contradictions_are_usage_errors() {
+        for words in [
+            &[][..],
+            &["-v", "-q", "a", "b"],
+            &["--no-clobber", "--update", "a", "b"],
+            &["--update", "--skip-same", "a", "b"],
+            &["--no-clobber", "--skip-same", "a", "b"],
+            &["--json", "--checksum", "a", "b"],
+            &["--checksum=md5", "a", "b"],
+            &["--bwlimit", "0", "a", "b"],
+            &["--bwlimit", "1KB", "a", "b"],
+        ] {
+            assert_eq!(parse(words).unwrap_err().exit_code(), 2, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn an_agent_needs_no_operands() {
+        assert_eq!(parse(&["--agent"]).unwrap().agent, Some(Agent::Guard));
+        assert_eq!(
+            parse(&["--agent=worker"]).unwrap().agent,
+            Some(Agent::Worker)
+        );
+    }
+}

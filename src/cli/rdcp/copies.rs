@@ -1,0 +1,325 @@
+//! Runs the copies of a command line, one after the other, and prints how they went.
+
+use std::{
+    io::{self, Write},
+    time::Instant,
+};
+
+use anyhow::Context;
+use futures::{
+    FutureExt,
+    future::{BoxFuture, Shared},
+};
+
+use super::{
+    args::RdcpArgs,
+    listing::{Listing, ListingWriter},
+    observer::{CopyObserver, SharedProgress},
+    report::CopyDocument,
+    totals::CopyTotals,
+};
+use crate::{
+    cli::shared::{
+        exit::Exit,
+        message::{Console, sentence},
+        progress::{RunProgress, is_on_terminal},
+        run,
+        signals::{self, Caught},
+        supervision::{OwnEdges, Supervision, host_of, keys},
+    },
+    copy::supervised::{CopyOutcome, CopyPlan, CopyVerdict, CopyWork, DESTINATION, SOURCE},
+    ssh::{
+        explain,
+        outcome::{RunFault, Site, ranked},
+        protocol::FaultKind,
+        supervisor::{
+            Summary,
+            driver::{LocalEdges, event_queue},
+            work::SupervisedWork,
+        },
+    },
+};
+
+/// The signal that ends the program. Every copy waits for a clone of this future.
+type EndingCaught = Shared<BoxFuture<'static, Option<Caught>>>;
+
+/// Runs the copies, and prints how they went. Returns how the run ended.
+pub(super) fn run(args: &RdcpArgs, plans: &[CopyPlan], console: &Console) -> Exit {
+    let started = Instant::now();
+    let shared = SharedProgress::default();
+    let mut totals = CopyTotals::default();
+    let ended = run_all(args, plans, console, &shared, &mut totals);
+    let mut exit = ended.unwrap_or_else(|error| {
+        fail(console, &shared, &sentence(&error));
+        Exit::from(&error)
+    });
+    let seconds = started.elapsed().as_secs_f64();
+    // A summary of nothing explains nothing.
+    if exit == Exit::Ok || totals != CopyTotals::default() {
+        console.note(&totals.summary(seconds, args.copy.dry_run));
+    }
+    if args.report.json {
+        let shared = shared.lock();
+        let json = CopyDocument::new(exit, seconds, &totals, &shared.log).json();
+        if let Err(error) = io::stdout().write_all(json.as_bytes()) {
+            exit = worse(exit, unwritten(&error, console));
+        }
+    }
+    exit
+}
+
+fn run_all(
+    args: &RdcpArgs,
+    plans: &[CopyPlan],
+    console: &Console,
+    shared: &SharedProgress,
+    totals: &mut CopyTotals,
+) -> anyhow::Result<Exit> {
+    let control = run::control_runtime()?;
+    let signal = signals::watch(&control, console).context("cannot catch signals")?;
+    let signal = signal.map(Result::ok).boxed().shared();
+    let (listing, writer) = listing(args)?.unzip();
+    let terminal = is_on_terminal(&io::stdout(), listing.is_none());
+    let looked_at = shared.clone();
+    let progress = RunProgress::start_files(console, terminal, move || looked_at.look());
+    let run = CopyRun {
+        supervision: Supervision {
+            hosts: &args.hosts,
+            stream: &args.stream,
+            console,
+            control: &control,
+        },
+        shared,
+        listing,
+        signal,
+    };
+    let mut exit = Exit::Ok;
+    for plan in plans {
+        let summary = run.copy(plan)?;
+        let state = shared.end_copy();
+        if args.copy.dry_run {
+            totals.add_dry(&summary.outcome);
+        } else {
+            totals.add(&summary.outcome, &state);
+        }
+        shared.lock().log.ended(plan, &summary);
+        run.tell(plan, &summary.outcome);
+        exit = worse(exit, exit_of(&summary.outcome));
+        if is_last(&summary.outcome) {
+            break;
+        }
+    }
+    drop((progress, run));
+    if let Some(Err(error)) = writer.map(ListingWriter::finish) {
+        exit = worse(exit, unwritten(&error, console));
+    }
+    Ok(exit)
+}
+
+/// Starts the list on stdout, if the options ask for one.
+fn listing(args: &RdcpArgs) -> anyhow::Result<Option<(Listing, ListingWriter)>> {
+    let is_wanted = args.copy.checksum.is_some() || (args.copy.dry_run && !args.report.json);
+    let start = || Listing::start(io::stdout()).context("cannot start a thread");
+    is_wanted.then(start).transpose()
+}
+
+/// What all copies of a run share.
+struct CopyRun<'a> {
+    supervision: Supervision<'a>,
+    shared: &'a SharedProgress,
+    listing: Option<Listing>,
+    signal: EndingCaught,
+}
+
+impl CopyRun<'_> {
+    fn copy(&self, plan: &CopyPlan) -> anyhow::Result<Summary<CopyOutcome>> {
+        let console = self.supervision.console;
+        let work = CopyWork::new(plan.clone());
+        let keys = keys(plan.edges())?;
+        let (events, queue) = event_queue();
+        let own = OwnEdges {
+            edges: LocalEdges::new(),
+            events,
+            queue,
+        };
+        let names = vec![plan.from.to_string(), plan.to.to_string()];
+        let observer = CopyObserver {
+            console: console.clone(),
+            shared: self.shared.clone(),
+            listing: self.listing.clone(),
+            hosts: [&plan.from, &plan.to].map(|place| host_of(place, console)),
+            sites: [SOURCE, DESTINATION].map(|agent| work.site(agent)),
+            options: plan.options.clone(),
+        };
+        let observe = Box::new(move |work: &mut CopyWork| observer.observe(work));
+        self.supervision
+            .run(work, names, &keys, own, observe, self.signal.clone())
+    }
+
+    /// Prints why a copy ended early, if it did. Entries that failed were printed before.
+    fn tell(&self, plan: &CopyPlan, outcome: &CopyOutcome) {
+        let console = self.supervision.console;
+        if let Some(number) = outcome.signal {
+            let text = format!("interrupted by {}", explain::signal(number));
+            return fail(console, self.shared, &text);
+        }
+        let mut causes = ranked(&outcome.causes).into_iter();
+        let Some(first) = causes.next() else {
+            if outcome.verdict() == CopyVerdict::Broken {
+                fail(
+                    console,
+                    self.shared,
+                    "an agent ended before its work was done",
+                );
+            }
+            return;
+        };
+        match first.site {
+            Site::Agent(agent) if is_of_files(first) => {
+                let place = if agent == SOURCE {
+                    &plan.from
+                } else {
+                    &plan.to
+                };
+                console.error_on(&host_of(place, console), &first.fault.text);
+                self.shared.lock().log.error(first.fault.text.clone());
+            }
+            _ => fail(console, self.shared, &words(plan, first)),
+        }
+        for cause in causes {
+            console.detail(&words(plan, cause));
+        }
+    }
+}
+
+/// Prints an error, and adds it to the report.
+fn fail(console: &Console, shared: &SharedProgress, text: &str) {
+    console.error(text);
+    shared.lock().log.error(text.to_owned());
+}
+
+/// Returns true if the files are the cause, and neither ssh nor the network.
+fn is_of_files(cause: &RunFault) -> bool {
+    cause.fault.kind == FaultKind::Local && !cause.is_trouble
+}
+
+fn words(plan: &CopyPlan, cause: &RunFault) -> String {
+    let text = &cause.fault.text;
+    match cause.site {
+        Site::Agent(agent) => format!("{}: {text}", CopyWork::new(plan.clone()).site(agent)),
+        Site::Input | Site::Output | Site::Edge(_) => text.clone(),
+    }
+}
+
+fn exit_of(outcome: &CopyOutcome) -> Exit {
+    match outcome.verdict() {
+        CopyVerdict::Complete => Exit::Ok,
+        CopyVerdict::Failed => Exit::Local,
+        CopyVerdict::Broken => Exit::Connection,
+        CopyVerdict::Interrupted(number) => Exit::Signal(number),
+    }
+}
+
+/// Returns true if the copies that follow would fail as well: after a signal, or because of the destination, which all
+/// copies share.
+fn is_last(outcome: &CopyOutcome) -> bool {
+    let of_destination = |cause: &&RunFault| {
+        cause.site == Site::Agent(DESTINATION) && cause.fault.kind == FaultKind::Local
+    };
+    let first = ranked(&outcome.causes).into_iter().next();
+    outcome.signal.is_some() || first.as_ref().is_some_and(of_destination)
+}
+
+/// Returns the exit code of two parts of a run: a signal comes first, then a failure of the network, then one of files.
+fn worse(one: Exit, other: Exit) -> Exit {
+    let rank = |exit: Exit| match exit {
+        Exit::Ok => 0,
+        Exit::ReaderClosed => 1,
+        Exit::Connection => 3,
+        Exit::Signal(_) => 4,
+        _ => 2,
+    };
+    if rank(other) > rank(one) { other } else { one }
+}
+
+/// Prints that stdout could not be written. A reader that went away is no error to print.
+fn unwritten(error: &io::Error, console: &Console) -> Exit {
+    let exit = Exit::from(error);
+    if exit != Exit::ReaderClosed {
+        console.error(&format!("cannot write standard output: {error}"));
+    }
+    exit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{copy::order::CopyReport, ssh::protocol::WorkFault};
+
+    fn outcome(causes: &[(usize, FaultKind, bool)], failed: u64) -> CopyOutcome {
+        let report = CopyReport {
+            complete: true,
+            ..CopyReport::default()
+        };
+        let cause = |&(agent, kind, is_trouble): &(usize, FaultKind, bool)| RunFault {
+            site: Site::Agent(agent),
+            fault: WorkFault {
+                kind,
+                text: "x".to_owned(),
+            },
+            is_trouble,
+        };
+        CopyOutcome {
+            source: Some(report.clone()),
+            destination: Some(report),
+            failed,
+            causes: causes.iter().map(cause).collect(),
+            signal: None,
+        }
+    }
+
+    #[test]
+    fn exit_codes_follow_from_how_a_copy_ended() {
+        use FaultKind::{Edge, Local};
+        for (outcome, exit) in [
+            (outcome(&[], 0), Exit::Ok),
+            (outcome(&[], 2), Exit::Local),
+            (outcome(&[(DESTINATION, Local, false)], 0), Exit::Local),
+            (outcome(&[(SOURCE, Local, true)], 0), Exit::Connection),
+            (outcome(&[(SOURCE, Edge, false)], 5), Exit::Connection),
+            (
+                outcome(&[(SOURCE, Edge, false), (DESTINATION, Local, false)], 0),
+                Exit::Local,
+            ),
+        ] {
+            assert_eq!(exit_of(&outcome), exit, "{outcome:?}");
+        }
+        let interrupted = CopyOutcome {
+            signal: Some(2),
+            ..outcome(&[], 1)
+        };
+        assert_eq!(exit_of(&interrupted).code(), 130);
+        assert_eq!(exit_of(&CopyOutcome::default()), Exit::Connection);
+    }
+
+    #[test]
+    fn the_exit_code_of_a_run_is_that_of_its_worst_copy() {
+        let (ok, files, network) = (Exit::Ok, Exit::Local, Exit::Connection);
+        assert_eq!(worse(ok, files), files);
+        assert_eq!(worse(files, ok), files);
+        assert_eq!(worse(network, files), network);
+        assert_eq!(worse(files, Exit::ReaderClosed), files);
+        assert_eq!(worse(network, Exit::Signal(2)), Exit::Signal(2));
+    }
+
+    #[test]
+    fn copies_of_other_hosts_go_on_after_a_source_was_lost() {
+        use FaultKind::{Edge, Local};
+        assert!(!is_last(&outcome(&[(SOURCE, Local, true)], 0)));
+        assert!(!is_last(&outcome(&[], 3)));
+        assert!(is_last(&outcome(
+            &[(SOURCE, Edge, false), (DESTINATION, Local, true)],
+            0
+        )));
+    }
+}

@@ -1,0 +1,143 @@
+//! What a copy writes to stdout while it runs: digests, and the paths of a dry run.
+
+use std::{
+    io::{self, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread::{self, JoinHandle},
+};
+
+/// The most bytes that wait for the reader of stdout: the list of a few million files. What comes after them is left
+/// out, so that a stdout that is not read takes no more memory.
+const MAX_QUEUED_BYTES: usize = 256 << 20;
+
+/// The sending end of the lines for stdout. A thread writes them, so that a reader that pauses delays no other thread.
+#[derive(Clone)]
+pub(super) struct Listing {
+    lines: mpsc::Sender<Vec<u8>>,
+    queued: Arc<AtomicUsize>,
+    left_out: Arc<AtomicUsize>,
+}
+
+/// The thread that writes the lines.
+pub(super) struct ListingWriter {
+    thread: JoinHandle<io::Result<()>>,
+    left_out: Arc<AtomicUsize>,
+}
+
+impl Listing {
+    /// Starts the thread that writes lines to `output`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system cannot start a thread.
+    pub(super) fn start(output: impl Write + Send + 'static) -> io::Result<(Self, ListingWriter)> {
+        let (lines, queue) = mpsc::channel();
+        let queued = Arc::new(AtomicUsize::new(0));
+        let left_out = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&queued);
+        let thread = thread::Builder::new()
+            .name("stdout".to_owned())
+            .spawn(move || write(&queue, &counted, output))?;
+        let writer = ListingWriter {
+            thread,
+            left_out: Arc::clone(&left_out),
+        };
+        let listing = Self {
+            lines,
+            queued,
+            left_out,
+        };
+        Ok((listing, writer))
+    }
+
+    /// Queues whole lines, without waiting.
+    pub(super) fn push(&self, lines: Vec<u8>) {
+        if self.queued.load(Ordering::Relaxed) >= MAX_QUEUED_BYTES {
+            self.left_out.fetch_add(lines.len(), Ordering::Relaxed);
+            return;
+        }
+        self.queued.fetch_add(lines.len(), Ordering::Relaxed);
+        // After an error of stdout the thread has ended, and the lines are dropped.
+        let _ = self.lines.send(lines);
+    }
+}
+
+impl ListingWriter {
+    /// Waits until all lines are written. Every [`Listing`] must have been dropped.
+    ///
+    /// # Errors
+    ///
+    /// Fails if stdout could not be written, or lines were left out.
+    pub(super) fn finish(self) -> io::Result<()> {
+        match self.thread.join() {
+            Ok(written) => written?,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+        match self.left_out.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            bytes => Err(io::Error::other(format!(
+                "it was not read, and {bytes} bytes were left out"
+            ))),
+        }
+    }
+}
+
+fn write(
+    queue: &mpsc::Receiver<Vec<u8>>,
+    queued: &AtomicUsize,
+    mut output: impl Write,
+) -> io::Result<()> {
+    for lines in queue {
+        output.write_all(&lines)?;
+        queued.fetch_sub(lines.len(), Ordering::Relaxed);
+    }
+    output.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An output that waits for a message before each write.
+    struct Gated(mpsc::Receiver<()>, mpsc::Sender<usize>);
+
+    impl Write for Gated {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.recv().map_err(io::Error::other)?;
+            let _ = self.1.send(bytes.len());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_an_unread_stdout_cannot_take_is_left_out_and_counted() {
+        let (open, gate) = mpsc::channel();
+        let (written, lengths) = mpsc::channel();
+        let (listing, writer) = Listing::start(Gated(gate, written)).unwrap();
+        listing.push(vec![b'x'; MAX_QUEUED_BYTES]);
+        listing.push(b"left out".to_vec());
+        open.send(()).unwrap();
+        assert_eq!(lengths.recv().unwrap(), MAX_QUEUED_BYTES);
+        drop((listing, open));
+        let error = writer.finish().unwrap_err().to_string();
+        assert!(error.contains("8 bytes were left out"), "{error}");
+    }
+
+    #[test]
+    fn an_error_of_stdout_is_reported_at_the_end() {
+        let (open, gate) = mpsc::channel();
+        let (listing, writer) = Listing::start(Gated(gate, mpsc::channel().0)).unwrap();
+        drop(open);
+        listing.push(b"x\n".to_vec());
+        drop(listing);
+        assert!(writer.finish().is_err());
+    }
+}

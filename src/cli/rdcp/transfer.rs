@@ -1,0 +1,259 @@
+//! What a command line asks for: copies, or a pipeline for a standard stream. Pure, no I/O.
+
+use super::args::RdcpArgs;
+use crate::{
+    copy::supervised::CopyPlan,
+    ssh::{
+        plan::{
+            Plan, PlannedStage, has_room,
+            operands::{HostPath, Operand},
+        },
+        stage::StageWork,
+    },
+};
+
+/// What a command line asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Transfer {
+    /// Copies, one after the other: one for each group of consecutive sources of one host.
+    Copies(Vec<CopyPlan>),
+    /// A pipeline of one stage: from stdin to a file, or from a file to stdout.
+    Pipe(Plan),
+}
+
+impl Transfer {
+    /// Interprets the operands and options of a command line.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for the user, if the command line cannot be used.
+    pub(super) fn of(args: &RdcpArgs) -> Result<Self, String> {
+        let operands = args.operands.iter().map(|operand| Operand::parse(operand));
+        let mut operands: Vec<_> = operands
+            .collect::<Result<_, _>>()
+            .map_err(|error| error.to_string())?;
+        let destination = operands.pop().ok_or(EXPECTED)?;
+        if operands.is_empty() {
+            return Err(match destination {
+                Operand::Standard => EXPECTED.to_owned(),
+                Operand::Path(_) => format!("there is no destination; {EXPECTED}"),
+            });
+        }
+        let paths = operands.iter().map(|operand| match operand {
+            Operand::Standard => None,
+            Operand::Path(path) => Some(path.clone()),
+        });
+        match (paths.collect::<Option<Vec<_>>>(), destination) {
+            (Some(sources), Operand::Path(destination)) => copies(args, sources, destination),
+            (sources, destination) => pipe(args, operands.len(), sources, destination),
+        }
+    }
+}
+
+const EXPECTED: &str =
+    "give SOURCE... and DESTINATION, each a PATH, [user@]HOST:PATH, or - for stdin or stdout";
+
+/// Returns the copies of all sources.
+fn copies(
+    args: &RdcpArgs,
+    sources: Vec<HostPath>,
+    destination: HostPath,
+) -> Result<Transfer, String> {
+    let options = args.options();
+    let many = sources.len() > 1;
+    if options.no_target_directory && many {
+        return Err(
+            "-T gives the copy the name DESTINATION, so there can be only one source".to_owned(),
+        );
+    }
+    if options.delete && !options.recursive {
+        return Err("--delete compares directories; give -r or -a with it".to_owned());
+    }
+    let HostPath {
+        place: to,
+        path: into,
+    } = destination;
+    let mut plans: Vec<CopyPlan> = Vec::new();
+    for HostPath { place, path } in sources {
+        match plans.last_mut() {
+            Some(last) if last.from == place && has_room(&last.paths, &path) => {
+                last.paths.push(path);
+            }
+            _ => plans.push(CopyPlan {
+                from: place,
+                paths: vec![path],
+                to: to.clone(),
+                path: into.clone(),
+                many,
+                lanes: args.lanes(),
+                options: options.clone(),
+            }),
+        }
+    }
+    if options.delete && plans.len() > 1 {
+        // The second copy would remove what the first has put into the same directory.
+        return Err(
+            "--delete makes DESTINATION equal to one host; give sources of one host only"
+                .to_owned(),
+        );
+    }
+    Ok(Transfer::Copies(plans))
+}
+
+/// Returns the pipeline of a command line with `-`. `sources` is none if `-` is one of the `count` sources.
+fn pipe(
+    args: &RdcpArgs,
+    count: usize,
+    sources: Option<Vec<HostPath>>,
+    destination: Operand,
+) -> Result<Transfer, String> {
+    if count > 1 {
+        return Err(
+            "- stands for one stream of bytes, so there can be only one source; rdcat joins several files"
+                .to_owned(),
+        );
+    }
+    if let Some(option) = of_trees(args) {
+        return Err(format!(
+            "- stands for one stream of bytes, to which {option} does not apply"
+        ));
+    }
+    let (HostPath { place, path }, has_input) = match (sources, destination) {
+        (None, Operand::Path(path)) => (path, true),
+        (Some(mut sources), Operand::Standard) => (sources.remove(0), false),
+        _ => {
+            return Err("source and destination cannot both be -; use rdpipe or cat".to_owned());
+        }
+    };
+    let text = String::from_utf8_lossy(&path).into_owned();
+    let work = if has_input {
+        StageWork::Write {
+            path,
+            append: false,
+        }
+    } else {
+        StageWork::Read(path)
+    };
+    let stages = vec![PlannedStage { place, work, text }];
+    Ok(Transfer::Pipe(Plan { stages, has_input }))
+}
+
+/// Returns an option of the command line that is about files and directories, and not about a stream of bytes.
+fn of_trees(args: &RdcpArgs) -> Option<&'static str> {
+    let copy = &args.copy;
+    let given = [
+        (copy.recursive, "-r"),
+        (copy.archive, "-a"),
+        (copy.no_target_directory, "-T"),
+        (copy.parents, "--parents"),
+        (copy.dry_run, "--dry-run"),
+        (copy.no_clobber, "--no-clobber"),
+        (copy.update, "--update"),
+        (copy.skip_same, "--skip-same"),
+        (copy.delete, "--delete"),
+        (!copy.filters.is_empty(), "--exclude or --include"),
+        (copy.resume, "--resume"),
+        (copy.checksum.is_some(), "--checksum"),
+        (copy.remove_source_files, "--remove-source-files"),
+        (args.bwlimit.is_some(), "--bwlimit"),
+        (args.lanes.is_some(), "--lanes"),
+        (args.report.json, "--json"),
+    ];
+    given
+        .iter()
+        .find(|(is_given, _)| *is_given)
+        .map(|row| row.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::args::tests::parse, *};
+
+    fn of(words: &[&str]) -> Result<Transfer, String> {
+        Transfer::of(&parse(words).map_err(|error| error.to_string())?)
+    }
+
+    fn shown(words: &[&str]) -> Vec<String> {
+        let Ok(Transfer::Copies(plans)) = of(words) else {
+            panic!("{words:?}: {:?}", of(words));
+        };
+        let plan = |plan: &CopyPlan| {
+            let paths = plan.paths.iter().map(|path| String::from_utf8_lossy(path));
+            let paths: Vec<_> = paths.collect();
+            let to = String::from_utf8_lossy(&plan.path);
+            let many = if plan.many { " many" } else { "" };
+            format!("{}:{} {}:{to}{many}", plan.from, paths.join(","), plan.to)
+        };
+        plans.iter().map(plan).collect()
+    }
+
+    #[test]
+    fn consecutive_sources_of_one_host_are_one_copy() {
+        assert_eq!(shown(&["a", "h:b"]), ["here:a h:b"]);
+        let line = ["a:1", "a:2", ":3", "./4", "u@a:5", "a:6", "to"];
+        let copies = [
+            "a:1,2 here:to many",
+            "here:3,./4 here:to many",
+            "a:5 here:to many",
+            "a:6 here:to many",
+        ];
+        assert_eq!(shown(&line), copies);
+    }
+
+    #[test]
+    fn long_lists_of_sources_are_split() {
+        let long = format!("h:{}", "x".repeat(4000));
+        let mut line = vec![long.as_str(); 100];
+        line.push("to");
+        assert_eq!(shown(&line).len(), 4);
+    }
+
+    #[test]
+    fn a_dash_is_a_pipeline_of_one_stage() {
+        let stage = |words: &[&str]| match of(words) {
+            Ok(Transfer::Pipe(mut plan)) => (plan.stages.remove(0), plan.has_input),
+            other => panic!("{other:?}"),
+        };
+        let (write, has_input) = stage(&["-", "h:a b"]);
+        assert!(has_input && write.place.to_string() == "h");
+        let path = b"a b".to_vec();
+        let append = false;
+        assert_eq!(write.work, StageWork::Write { path, append });
+        let (read, has_input) = stage(&["-v", "--fsync", "file", "-"]);
+        assert!(!has_input && read.place.to_string() == "here");
+        assert_eq!(read.work, StageWork::Read(b"file".to_vec()));
+    }
+
+    #[test]
+    fn wrong_use_gets_a_sentence() {
+        for (words, sentence) in [
+            (&["a"][..], "no destination"),
+            (&["-"], "give SOURCE... and DESTINATION"),
+            (&["-", "-"], "cannot both be -"),
+            (&["-", "a", "h:b"], "only one source"),
+            (&["a", "b", "-"], "only one source; rdcat"),
+            (&["-r", "-", "h:b"], "-r does not apply"),
+            (&["--json", "h:b", "-"], "--json does not apply"),
+            (
+                &["--exclude", "x", "h:b", "-"],
+                "--exclude or --include does not apply",
+            ),
+            (&["-T", "a", "b", "c"], "-T gives the copy the name"),
+            (&["--delete", "a", "b"], "give -r or -a"),
+            (
+                &["-r", "--delete", "a:x", "b:y", "z"],
+                "sources of one host only",
+            ),
+            (&["a", "-h:x"], "an option of ssh"),
+            (&["", "x"], "an operand is empty"),
+        ] {
+            let words = if words.contains(&"-h:x") {
+                vec!["--", "a", "-h:x"]
+            } else {
+                words.to_vec()
+            };
+            let error = of(&words).unwrap_err();
+            assert!(error.contains(sentence), "{words:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Runs work on other hosts: starts the supervisor, and prints what it has to say.
+
+use std::{env, sync::Arc};
+
+use anyhow::Context;
+use futures::FutureExt;
+use tokio::{runtime::Handle, sync::oneshot};
+use zeroize::Zeroizing;
+
+use super::{message::Console, signals::Caught};
+use crate::{
+    Direction, GeneratedKey, Key,
+    cli::args::{HostOptions, StreamOptions},
+    ssh::{
+        agent,
+        plan::StageHost,
+        session::Room,
+        supervisor::{
+            Notice, Settings, Summary,
+            driver::{Driver, EventQueue, EventSender, LocalEdges, NoticeSink, Observer},
+            machine::SupervisorMachine,
+            work::SupervisedWork,
+        },
+    },
+};
+
+/// The options and the runtime for running work on other hosts.
+#[derive(Clone, Copy)]
+pub(crate) struct Supervision<'a> {
+    pub(crate) hosts: &'a HostOptions,
+    pub(crate) stream: &'a StreamOptions,
+    pub(crate) console: &'a Console,
+    /// The runtime of the supervisor and of the streams' control tasks. The bytes move on other threads.
+    pub(crate) control: &'a Handle,
+}
+
+/// The controller's own edges of a run, and the queue of their events.
+pub(crate) struct OwnEdges {
+    pub(crate) edges: LocalEdges,
+    pub(crate) events: EventSender,
+    pub(crate) queue: EventQueue,
+}
+
+impl Supervision<'_> {
+    /// Runs the work until it ends, or until `signal` ends it. `keys` has one key for each edge, and `names` the name of
+    /// each agent before the lines that it writes to stderr. `observe` receives the work after each event.
+    ///
+    /// # Errors
+    ///
+    /// Fails if this machine cannot start the work.
+    pub(crate) fn run<W>(
+        &self,
+        work: W,
+        names: Vec<String>,
+        keys: &[GeneratedKey],
+        own: OwnEdges,
+        observe: Observer<W>,
+        signal: impl Future<Output = Option<Caught>> + Send + 'static,
+    ) -> anyhow::Result<Summary<W::Outcome>>
+    where
+        W: SupervisedWork<Outcome: Send> + Send + 'static,
+    {
+        let driver = self.driver(work, names, keys, own, observe)?;
+        let (sender, caught) = oneshot::channel();
+        let watching = self.control.spawn(async move {
+            if let Some(caught) = signal.await {
+                let _ = sender.send((caught.number, caught.name));
+            }
+        });
+        // The supervisor runs on the control runtime, where no read or write of a file blocks it.
+        let running = self.control.spawn(driver.run(caught));
+        // The thread of the control runtime polls the supervisor; this thread only waits.
+        let summary = futures::executor::block_on(running).context("the supervisor failed");
+        watching.abort();
+        summary
+    }
+
+    fn driver<W: SupervisedWork>(
+        &self,
+        work: W,
+        names: Vec<String>,
+        keys: &[GeneratedKey],
+        own: OwnEdges,
+        observe: Observer<W>,
+    ) -> anyhow::Result<Driver<W>> {
+        let own_program =
+            env::current_exe().context("cannot find the path of the running program")?;
+        let remote = self.hosts.remote();
+        let places = work.places();
+        let launch = |place: &&StageHost| remote.launch(place, &own_program);
+        let launches: Vec<_> = places.iter().map(launch).collect();
+        for (agent, launch) in launches.iter().enumerate() {
+            let site = work.site(agent);
+            self.console
+                .detail(&format!("{site}: {}", launch.display()));
+        }
+        let notify = self.notices(&places, names);
+        let settings = Settings {
+            stream: self.hosts.stream_order(self.stream),
+            addresses: self.hosts.addresses.clone(),
+            here: self.hosts.here(),
+            machine: Some(agent::machine()),
+        };
+        let text = |key: &GeneratedKey| Zeroizing::new(key.text().to_string());
+        let texts = keys.iter().map(text).collect();
+        Ok(Driver {
+            machine: SupervisorMachine::new(work, settings, texts),
+            launches,
+            silence: self.stream.config(Direction::Both).timeout,
+            local_edges: own.edges,
+            events: own.events,
+            queue: own.queue,
+            notify,
+            room: self.room(),
+            observe,
+        })
+    }
+
+    /// Returns the function that prints the supervisor's notices.
+    fn notices(&self, places: &[&StageHost], names: Vec<String>) -> NoticeSink {
+        let console = self.console.clone();
+        let host = |place: &&StageHost| host_of(place, &console);
+        let hosts: Vec<_> = places.iter().map(host).collect();
+        Arc::new(move |notice| match notice {
+            Notice::Words(agent, text) => console.words(&names[agent], &text),
+            Notice::Unreadable(agent, text) => {
+                console.notice(|console| console.error_on(&hosts[agent], &text));
+            }
+            Notice::Warning(text) => console.notice(|console| console.warn(&text)),
+            Notice::Note(text) => console.notice(|console| console.note(&text)),
+            Notice::Detail(text) => console.notice(|console| console.detail(&text)),
+        })
+    }
+
+    /// Returns the function by which the stderr of the agents waits for the reader of the messages.
+    fn room(&self) -> Room {
+        let console = self.console.clone();
+        Arc::new(move || {
+            let console = console.clone();
+            async move { console.room().await }.boxed()
+        })
+    }
+}
+
+/// Returns the name of a place in messages: the host as it was typed, or the name of this host.
+pub(crate) fn host_of(place: &StageHost, console: &Console) -> String {
+    match place {
+        StageHost::Here => console.host().to_owned(),
+        StageHost::Host { host, .. } => host.clone(),
+    }
+}
+
+/// Makes a key for each of so many edges.
+///
+/// # Errors
+///
+/// Fails if the system has no random numbers.
+pub(crate) fn keys(count: usize) -> anyhow::Result<Vec<GeneratedKey>> {
+    let keys: Result<_, _> = (0..count).map(|_| Key::generate()).collect();
+    Ok(keys?)
+}

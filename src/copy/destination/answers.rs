@@ -1,0 +1,188 @@
+//! Answers what the source asks: which entries are wanted, and what an earlier run has left of them.
+
+use std::{
+    hash::Hasher,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use rustix::fs::{AtFlags, FileType, Stat, statat};
+use twox_hash::XxHash3_64;
+
+use super::{
+    beneath::open_directory,
+    entry::kind_of,
+    large::{
+        MIN_KEPT_BYTES,
+        map::SourceVersion,
+        part::{PartNames, find_promise},
+        read_range,
+    },
+    placement::PlacedFolder,
+    reader::broken,
+    state::{DestinationState, add},
+};
+use crate::copy::{
+    context::CopyTrouble,
+    metadata::{EntryKind, Timestamp},
+    order::ExistingFiles,
+    path::{EntryName, RelativePath},
+    question::{AnswerKind, AskedEntry, ByteRange, MAX_ENTRIES},
+};
+
+/// The most ranges in all answers of one message. Each needs at most 30 bytes, and a message may have 4 MiB.
+const MAX_RANGES: usize = 100_000;
+
+/// The bytes that have one digest, after the machine was restarted: so much is sent again if one byte differs.
+const COMPARED_BYTES: u64 = 16 << 20;
+
+/// The most digests of one file. The blocks of larger files are larger.
+const MAX_DIGESTS: u64 = 50_000;
+
+/// Returns an answer for each entry of a folder, in their order.
+///
+/// # Errors
+///
+/// Fails if the source breaks the protocol.
+pub(super) fn answer(
+    state: &DestinationState,
+    wire: &RelativePath,
+    entries: &[AskedEntry],
+) -> Result<Vec<AnswerKind>, CopyTrouble> {
+    if entries.len() > MAX_ENTRIES {
+        return Err(broken("too many entries in one question"));
+    }
+    let mut room = MAX_RANGES;
+    let folder = AskedFolder::find(state, wire)?;
+    let answers = entries.iter().map(|entry| {
+        let answer = folder.answer(state, entry, &mut room);
+        if answer == AnswerKind::Skip {
+            add(&state.counts.skipped, 1);
+        }
+        answer
+    });
+    Ok(answers.collect())
+}
+
+/// The folder of a question, and the folder itself if the destination has it.
+struct AskedFolder {
+    placed: PlacedFolder,
+    directory: Option<OwnedFd>,
+}
+
+impl AskedFolder {
+    fn find(state: &DestinationState, wire: &RelativePath) -> Result<Self, CopyTrouble> {
+        let placed = state.placement.asked_folder(wire).map_err(broken)?;
+        let directory = open_directory(state.placement.root(), &placed.path).ok();
+        Ok(Self { placed, directory })
+    }
+
+    fn answer(&self, state: &DestinationState, entry: &AskedEntry, room: &mut usize) -> AnswerKind {
+        let name = state
+            .placement
+            .entry_name(&self.placed.entries, entry.name.clone());
+        // Without a folder or a name of its own, the entry is not there: sending it shows what is wrong.
+        let (Ok(name), Some(directory)) = (name, &self.directory) else {
+            return AnswerKind::Send;
+        };
+        let found = statat(directory, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
+        if let Ok(found) = found {
+            if is_kept(state, entry, &found) {
+                return AnswerKind::Skip;
+            }
+        }
+        if state.options.resume && entry.kind == EntryKind::File && entry.size >= MIN_KEPT_BYTES {
+            if let Some(answer) = self.resume(state, directory, &name, entry, room) {
+                return answer;
+            }
+        }
+        AnswerKind::Send
+    }
+
+    /// Returns the answer that continues what an earlier run has left, if it has.
+    fn resume(
+        &self,
+        state: &DestinationState,
+        directory: &OwnedFd,
+        name: &EntryName,
+        entry: &AskedEntry,
+        room: &mut usize,
+    ) -> Option<AnswerKind> {
+        let version = SourceVersion {
+            size: entry.size,
+            modified: entry.modified,
+        };
+        let names = PartNames::of(name);
+        let (part, promise) = find_promise(directory.as_fd(), &names, version)?;
+        let ranges = &promise.ranges.ranges;
+        if ranges.is_empty() {
+            return None;
+        }
+        let blocks = if promise.ranges.is_of_this_boot {
+            ranges.clone()
+        } else {
+            blocks(ranges, entry.size)
+        };
+        *room = room.checked_sub(blocks.len())?;
+        let answer = if promise.ranges.is_of_this_boot {
+            let bytes = blocks.iter().map(|range| range.end - range.start).sum();
+            add(&state.counts.resumed_bytes, bytes);
+            AnswerKind::Resume(blocks)
+        } else {
+            AnswerKind::Compare(digests(state, &part, blocks)?)
+        };
+        let local = self.placed.path.join(name);
+        let is_kept = state.options.dry_run || state.large.promise(local, promise);
+        is_kept.then_some(answer)
+    }
+}
+
+/// Returns true if the options say that what the destination has is kept.
+fn is_kept(state: &DestinationState, entry: &AskedEntry, found: &Stat) -> bool {
+    let modified = Timestamp {
+        seconds: found.st_mtime,
+        nanoseconds: u32::try_from(found.st_mtime_nsec).unwrap_or(0),
+    };
+    let is_same = || {
+        let is_size =
+            entry.kind != EntryKind::File || u64::try_from(found.st_size) == Ok(entry.size);
+        kind_of(found) == Some(entry.kind) && is_size && modified == entry.modified
+    };
+    let is_directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
+    match state.options.existing {
+        ExistingFiles::Keep => true,
+        _ if is_directory => false,
+        ExistingFiles::ReplaceOlder => modified >= entry.modified,
+        ExistingFiles::ReplaceDifferent => is_same(),
+        // A run that continues another does not send again what that has finished.
+        ExistingFiles::Replace => state.options.resume && is_same(),
+    }
+}
+
+/// Cuts ranges into blocks that get a digest each.
+fn blocks(ranges: &[ByteRange], size: u64) -> Vec<ByteRange> {
+    let block_bytes = COMPARED_BYTES.max(size.div_ceil(MAX_DIGESTS));
+    let mut blocks = Vec::new();
+    for range in ranges {
+        let mut start = range.start;
+        while start < range.end {
+            let end = range.end.min(start.saturating_add(block_bytes));
+            blocks.push(ByteRange { start, end });
+            start = end;
+        }
+    }
+    blocks
+}
+
+fn digests(
+    state: &DestinationState,
+    part: &OwnedFd,
+    blocks: Vec<ByteRange>,
+) -> Option<Vec<(ByteRange, u64)>> {
+    let digests = blocks.into_iter().map(|block| {
+        let mut digest = XxHash3_64::new();
+        let take = |bytes: &[u8]| digest.write(bytes);
+        read_range(state, part, block.start, block.end, take).ok()?;
+        Some((block, digest.finish()))
+    });
+    digests.collect()
+}

@@ -1,0 +1,380 @@
+//! Gives entries their metadata: owner, extended attributes, mode and times.
+
+use std::{
+    ffi::CString,
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use rustix::{
+    fs::{
+        AtFlags, CWD, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat,
+        fchmod, fchown, fgetxattr_query, flistxattr, fremovexattr, fsetxattr, futimens, setxattr,
+        utimensat,
+    },
+    io::Errno,
+    process::{getegid, geteuid, getgroups},
+};
+
+use super::{beneath::proc_path, state::words};
+use crate::{
+    copy::metadata::{Metadata, Timestamp},
+    fd::umask,
+};
+
+/// The bits of a mode that are not permissions: set-user-ID, set-group-ID, sticky.
+const SPECIAL_BITS: u32 = 0o7000;
+
+/// The set-user-ID bit.
+const SET_USER: u32 = 0o4000;
+
+/// The set-group-ID bit.
+const SET_GROUP: u32 = 0o2000;
+
+/// The bits of a mode that chmod(2) sets.
+const MODE_BITS: u32 = 0o7777;
+
+/// The mode of a new entry whose mode, owner or attributes are set after its contents.
+pub(super) const PRIVATE_MODE: u32 = 0o600;
+
+/// The largest list of attribute names: the limit of Linux.
+const MAX_LIST_BYTES: usize = 64 << 10;
+
+/// Gives entries their metadata, as the options and the rights of this process allow.
+#[derive(Debug)]
+pub(super) struct MetadataKeeper {
+    archive: bool,
+    umask: u32,
+    uid: u32,
+    groups: Vec<u32>,
+}
+
+/// The owner that new entries of a folder get from the system, and what else the folder gives them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FreshEntry {
+    uid: u32,
+    gid: u32,
+    /// True if the folder has a default ACL, which new entries inherit.
+    has_acl: bool,
+}
+
+/// What must be done to a new entry after its contents are written.
+#[derive(Debug, Default)]
+pub(super) struct MetadataPlan {
+    /// The mode to create the entry with.
+    pub(super) create_mode: u32,
+    /// The mode to set afterwards, if the entry does not have it from its creation.
+    mode: Option<u32>,
+    owner: (Option<u32>, Option<u32>),
+    times: Option<(Timestamp, Timestamp)>,
+    /// True if attributes that the source's entry has not are removed.
+    is_exact: bool,
+}
+
+/// An entry whose metadata are set.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum EntryHandle<'a> {
+    /// A file or directory that is open.
+    Open(BorrowedFd<'a>),
+    /// An entry that is open as a place only (`O_PATH`), and is not a symbolic link.
+    Place(BorrowedFd<'a>),
+    /// A symbolic link that is open as a place only. A link has no mode.
+    Link(BorrowedFd<'a>),
+}
+
+impl FreshEntry {
+    /// Returns what `stat` tells of an entry that was just created in a folder.
+    pub(super) fn of(stat: &Stat, has_acl: bool) -> Self {
+        Self {
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            has_acl,
+        }
+    }
+}
+
+impl MetadataPlan {
+    /// Sets mode and owner after the creation, because the entry was created with [`PRIVATE_MODE`].
+    pub(super) fn after_private_creation(mut self) -> Self {
+        self.mode.get_or_insert(self.create_mode);
+        self
+    }
+}
+
+impl MetadataKeeper {
+    /// Returns what the rights of this process allow.
+    pub(super) fn of_process(archive: bool) -> Self {
+        let groups = getgroups().unwrap_or_default().into_iter();
+        let groups = groups.chain([getegid()]).map(Gid::as_raw).collect();
+        Self {
+            archive,
+            umask: umask().as_raw_mode(),
+            uid: geteuid().as_raw(),
+            groups,
+        }
+    }
+
+    /// Returns true if all metadata are kept.
+    pub(super) fn keeps_all(&self) -> bool {
+        self.archive
+    }
+
+    /// Returns true if this process may do everything.
+    pub(super) fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+
+    /// Returns true if the folder gives an ACL to its new entries, and that must be undone.
+    pub(super) fn has_default_acl(&self, folder: BorrowedFd<'_>) -> bool {
+        self.archive && fgetxattr_query(folder, "system.posix_acl_default").is_ok()
+    }
+
+    /// Returns the plan for a new entry that needs nothing but its mode: all metadata of the source are dropped, and no
+    /// file is replaced.
+    pub(super) fn plain(metadata: &Metadata) -> MetadataPlan {
+        MetadataPlan {
+            create_mode: metadata.mode & 0o777,
+            ..MetadataPlan::default()
+        }
+    }
+
+    /// Returns the plan for a new entry. `replaced` is the file whose name the entry takes. `note` receives what cannot
+    /// be kept.
+    pub(super) fn plan(
+        &self,
+        metadata: &Metadata,
+        fresh: &FreshEntry,
+        replaced: Option<&Stat>,
+        note: &dyn Fn(String),
+    ) -> MetadataPlan {
+        let mut plan = if self.archive {
+            let times = Some((metadata.accessed, metadata.modified));
+            let mut plan =
+                self.with_owner(metadata.mode, (metadata.uid, metadata.gid), fresh, note);
+            plan.times = times;
+            plan
+        } else if let Some(stat) = replaced {
+            let mode = stat.st_mode & 0o777;
+            if self.is_root() {
+                self.with_owner(mode, (stat.st_uid, stat.st_gid), fresh, note)
+            } else {
+                self.with_owner(mode, (fresh.uid, fresh.gid), fresh, note)
+            }
+        } else {
+            let mode = metadata.mode & 0o777 & !self.umask;
+            self.with_owner(mode, (fresh.uid, fresh.gid), fresh, note)
+        };
+        plan.is_exact = self.archive && fresh.has_acl;
+        let mode = plan.create_mode;
+        let is_late = plan.owner != (None, None)
+            || mode & (self.umask | SPECIAL_BITS) != 0
+            || (self.archive && !metadata.attributes.is_empty())
+            || fresh.has_acl;
+        if is_late {
+            plan.mode = Some(mode);
+            plan.create_mode = PRIVATE_MODE;
+        }
+        plan
+    }
+
+    /// Returns a plan for the mode and the owner, as far as this process may set them.
+    fn with_owner(
+        &self,
+        mode: u32,
+        owner: (u32, u32),
+        fresh: &FreshEntry,
+        note: &dyn Fn(String),
+    ) -> MetadataPlan {
+        let mut plan = MetadataPlan {
+            create_mode: mode & MODE_BITS,
+            ..MetadataPlan::default()
+        };
+        if owner.0 != fresh.uid {
+            if self.is_root() {
+                plan.owner.0 = Some(owner.0);
+            } else {
+                plan.create_mode &= !SET_USER;
+                note("owners were not kept: the destination is not root".to_owned());
+            }
+        }
+        if owner.1 != fresh.gid {
+            if self.is_root() || self.groups.contains(&owner.1) {
+                plan.owner.1 = Some(owner.1);
+            } else {
+                plan.create_mode &= !SET_GROUP;
+                note("groups were not kept: the destination is not root".to_owned());
+            }
+        }
+        plan
+    }
+
+    /// Does what `plan` says to a new entry whose contents are written.
+    pub(super) fn apply(
+        &self,
+        entry: EntryHandle<'_>,
+        mut plan: MetadataPlan,
+        metadata: &Metadata,
+        note: &dyn Fn(String),
+    ) {
+        if plan.owner != (None, None) {
+            if let Err(errno) = entry.change_owner(plan.owner) {
+                plan.mode = plan.mode.map(|mode| mode & !(SET_USER | SET_GROUP));
+                note(format!("some owners were not kept: {}", words(errno)));
+            }
+        }
+        if self.archive {
+            set_attributes(entry, &metadata.attributes, note);
+        }
+        if plan.is_exact {
+            remove_other_attributes(entry, &metadata.attributes);
+        }
+        if let Some(mode) = plan.mode {
+            if let Err(errno) = entry.change_mode(mode) {
+                note(format!("some modes were not kept: {}", words(errno)));
+            }
+        }
+        if let Some(times) = plan.times {
+            if let Err(errno) = entry.change_times(times) {
+                note(format!("some times were not kept: {}", words(errno)));
+            }
+        }
+    }
+
+    /// Gives a folder its metadata, when everything in it is written. `stat` is what the folder has now.
+    pub(super) fn apply_to_folder(
+        &self,
+        folder: BorrowedFd<'_>,
+        stat: &Stat,
+        metadata: &Metadata,
+        note: &dyn Fn(String),
+    ) {
+        let fresh = FreshEntry::of(stat, self.archive);
+        let mut plan = self.plan(metadata, &fresh, None, note);
+        let mode = plan.mode.unwrap_or(plan.create_mode);
+        let keeps_mode = stat.st_mode & MODE_BITS == mode
+            && plan.owner == (None, None)
+            && metadata.attributes.is_empty();
+        plan.mode = (!keeps_mode).then_some(mode);
+        self.apply(EntryHandle::Open(folder), plan, metadata, note);
+    }
+
+    /// Returns the mode of a folder that was made on the way to another, as mkdir(1) gives it.
+    pub(super) fn mode_of_folder(&self) -> Mode {
+        Mode::from_raw_mode(0o777 & !self.umask)
+    }
+}
+
+impl EntryHandle<'_> {
+    fn change_owner(self, (uid, gid): (Option<u32>, Option<u32>)) -> rustix::io::Result<()> {
+        let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+        match self {
+            Self::Open(fd) => fchown(fd, uid, gid),
+            Self::Place(fd) | Self::Link(fd) => chownat(fd, "", uid, gid, AtFlags::EMPTY_PATH),
+        }
+    }
+
+    fn change_mode(self, mode: u32) -> rustix::io::Result<()> {
+        let mode = Mode::from_raw_mode(mode);
+        match self {
+            Self::Open(fd) => fchmod(fd, mode),
+            Self::Place(fd) => chmodat(CWD, proc_path(fd), mode, AtFlags::empty()),
+            Self::Link(_) => Ok(()),
+        }
+    }
+
+    fn change_times(self, (accessed, modified): (Timestamp, Timestamp)) -> rustix::io::Result<()> {
+        let times = Timestamps {
+            last_access: timespec(accessed),
+            last_modification: timespec(modified),
+        };
+        match self {
+            Self::Open(fd) => futimens(fd, &times),
+            Self::Place(fd) | Self::Link(fd) => {
+                utimensat(CWD, proc_path(fd), &times, AtFlags::empty())
+            }
+        }
+    }
+
+    fn set_attribute(self, name: &CString, value: &[u8]) -> rustix::io::Result<()> {
+        match self {
+            Self::Open(fd) => fsetxattr(fd, name, value, XattrFlags::empty()),
+            Self::Place(fd) | Self::Link(fd) => {
+                setxattr(proc_path(fd), name, value, XattrFlags::empty())
+            }
+        }
+    }
+}
+
+/// Returns a time as the system takes it: a number of nanoseconds that is none must not be taken for `UTIME_NOW`.
+fn timespec(time: Timestamp) -> Timespec {
+    Timespec {
+        tv_sec: time.seconds,
+        tv_nsec: time.nanoseconds.min(999_999_999).into(),
+    }
+}
+
+fn set_attributes(
+    entry: EntryHandle<'_>,
+    attributes: &[(Vec<u8>, Vec<u8>)],
+    note: &dyn Fn(String),
+) {
+    for (name, value) in attributes {
+        let result = CString::new(&name[..]).map_err(|_| Errno::INVAL);
+        let result = result.and_then(|name| entry.set_attribute(&name, value));
+        if let Err(errno) = result {
+            let kind = kind_of_attribute(name);
+            note(format!("some {kind} were not kept: {}", words(errno)));
+        }
+    }
+}
+
+/// Removes what an entry has inherited or had before. Attributes of security modules stay.
+fn remove_other_attributes(entry: EntryHandle<'_>, attributes: &[(Vec<u8>, Vec<u8>)]) {
+    let EntryHandle::Open(fd) = entry else {
+        return;
+    };
+    for name in attribute_names(fd) {
+        let is_wanted = attributes.iter().any(|(wanted, _)| *wanted == name);
+        let is_removable = ["user.", "trusted.", "system.posix_acl_"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix.as_bytes()));
+        if is_removable && !is_wanted {
+            let _ = fremovexattr(fd, name);
+        }
+    }
+}
+
+fn attribute_names(fd: BorrowedFd<'_>) -> Vec<Vec<u8>> {
+    let mut list = Vec::with_capacity(256);
+    let filled = match flistxattr(fd, rustix::buffer::spare_capacity(&mut list)) {
+        Err(Errno::RANGE) => {
+            list.reserve(MAX_LIST_BYTES);
+            flistxattr(fd, rustix::buffer::spare_capacity(&mut list))
+        }
+        result => result,
+    };
+    if filled.is_err() {
+        return Vec::new();
+    }
+    let names = list.split(|&byte| byte == 0);
+    names
+        .filter(|name| !name.is_empty())
+        .map(<[u8]>::to_vec)
+        .collect()
+}
+
+/// Returns a word for the namespace of an attribute: the peer chooses the names, and each text is reported once.
+fn kind_of_attribute(name: &[u8]) -> &'static str {
+    let kinds: [(&[u8], &str); 4] = [
+        (b"system.posix_acl_", "ACLs"),
+        (b"security.", "security attributes"),
+        (b"trusted.", "trusted attributes"),
+        (b"user.", "extended attributes"),
+    ];
+    let known = kinds.iter().find(|(prefix, _)| name.starts_with(prefix));
+    known.map_or("attributes of unknown kinds", |(_, kind)| kind)
+}
+
+/// Returns the entry of an open file.
+pub(super) fn opened(fd: &impl AsFd) -> EntryHandle<'_> {
+    EntryHandle::Open(fd.as_fd())
+}

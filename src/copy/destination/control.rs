@@ -1,0 +1,292 @@
+//! The two-way stream to the source: questions and answers, and the end of the work.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use futures::{SinkExt, StreamExt};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::{mpsc::Receiver, oneshot},
+};
+use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
+
+use super::{
+    answers::answer,
+    deletion::MirroredFolder,
+    reader::{broken, of_stream},
+    state::DestinationState,
+};
+use crate::{
+    ReadHalf, Stream, WriteHalf,
+    copy::{
+        context::CopyTrouble,
+        path::RelativePath,
+        question::{FromDestination, FromSource, MAX_QUESTION_BYTES},
+    },
+};
+
+/// The time between two progress messages: five a second look alive, and cost nothing.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How many hard links are made before other tasks of the thread run.
+const LINKS_PER_TURN: usize = 64;
+
+/// The control of a destination.
+pub(super) struct DestinationControl {
+    state: Arc<DestinationState>,
+    questions: FramedRead<ReadHalf, LengthDelimitedCodec>,
+    answers: FramedWrite<WriteHalf, LengthDelimitedCodec>,
+    mirrored: MirroredFolder,
+    /// The paths of entries that a lane could not write.
+    unwritten: Receiver<RelativePath>,
+}
+
+impl DestinationControl {
+    /// Returns the control over a stream.
+    pub(super) fn new(
+        state: Arc<DestinationState>,
+        stream: Stream,
+        unwritten: Receiver<RelativePath>,
+    ) -> Self {
+        let (read, write) = stream.into_split();
+        Self {
+            state,
+            questions: FramedRead::new(read, codec()),
+            answers: FramedWrite::new(write, codec()),
+            mirrored: MirroredFolder::default(),
+            unwritten,
+        }
+    }
+
+    /// Answers the source until it has finished and all lanes have ended, which `lanes` tells; finishes what is left; and
+    /// tells the source. Returns the control, for [`end`](Self::end).
+    ///
+    /// # Errors
+    ///
+    /// Fails if the stream breaks, the source breaks the protocol, or the work is cancelled. The stream is then aborted.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: the work is left as it is.
+    pub(super) async fn run(mut self, lanes: oneshot::Receiver<()>) -> Result<Self, CopyTrouble> {
+        let reporting = tokio::spawn(report_progress(Arc::clone(&self.state)));
+        let result = self.work(lanes).await;
+        reporting.abort();
+        self.state.report_progress();
+        match result {
+            Ok(()) => Ok(self),
+            Err(trouble) => {
+                match &trouble {
+                    CopyTrouble::Stream(error) => self.state.end_early(error.to_string()),
+                    CopyTrouble::Local(why) => self.state.end_early(why.clone()),
+                    CopyTrouble::Cancelled => {}
+                }
+                let reason = self.state.reason();
+                self.answers.get_mut().abort(&reason);
+                if let Ok(stream) = self.into_stream() {
+                    stream.close().await;
+                }
+                Err(trouble)
+            }
+        }
+    }
+
+    /// Waits until the source has ended the stream, too. A failure does not matter any more: everything is done.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the stream.
+    pub(super) async fn end(mut self) {
+        let halt = self.state.halt.clone();
+        let end = async {
+            let read = self.questions.get_mut();
+            let mut rest = [0; 64];
+            while matches!(read.read(&mut rest).await, Ok(count) if count > 0) {}
+            let _ = read.confirm();
+        };
+        tokio::select! {
+            () = end => {}
+            () = halt.cancelled() => {}
+        }
+        if let Ok(stream) = self.into_stream() {
+            stream.close().await;
+        }
+    }
+
+    fn into_stream(self) -> Result<Stream, ()> {
+        let (read, write) = (self.questions.into_inner(), self.answers.into_inner());
+        read.reunite(write).map_err(drop)
+    }
+
+    async fn work(&mut self, mut lanes: oneshot::Receiver<()>) -> Result<(), CopyTrouble> {
+        let halt = self.state.halt.clone();
+        let mut is_finished = false;
+        let mut have_lanes_ended = false;
+        while !(is_finished && have_lanes_ended) {
+            tokio::select! {
+                biased;
+                () = halt.cancelled() => return Err(CopyTrouble::Cancelled),
+                Some(path) = self.unwritten.recv() => {
+                    self.send(&FromDestination::NotWritten(path)).await?;
+                }
+                question = self.questions.next(), if !is_finished => {
+                    is_finished = self.handle(question).await?;
+                }
+                ended = &mut lanes, if !have_lanes_ended => {
+                    ended.map_err(|_| CopyTrouble::Cancelled)?;
+                    have_lanes_ended = true;
+                }
+            }
+        }
+        while let Ok(path) = self.unwritten.try_recv() {
+            self.send(&FromDestination::NotWritten(path)).await?;
+        }
+        self.finish_files().await?;
+        self.finish_links().await?;
+        self.state.folders.finish(&self.state).await?;
+        self.send(&FromDestination::Done).await?;
+        let shutdown = self.answers.get_mut().shutdown();
+        tokio::select! {
+            result = shutdown => result.map_err(|error| of_stream(&error)),
+            () = halt.cancelled() => Err(CopyTrouble::Cancelled),
+        }
+    }
+
+    /// Handles a message of the source. Returns true if it is the last one.
+    async fn handle(
+        &mut self,
+        question: Option<std::io::Result<BytesMut>>,
+    ) -> Result<bool, CopyTrouble> {
+        let question = match question {
+            None => return Err(broken("the control stream ended too early")),
+            Some(Err(error)) if crate::Error::from_io(&error).is_none() => {
+                return Err(broken(error));
+            }
+            Some(Err(error)) => return Err(of_stream(&error)),
+            Some(Ok(question)) => question,
+        };
+        match decode::<FromSource>(&question)? {
+            FromSource::Ask { folder, entries } => {
+                let state = Arc::clone(&self.state);
+                // To look for what an earlier run has left may take long: files are digested.
+                let answers = if state.options.resume {
+                    elsewhere(move || answer(&state, &folder, &entries)).await?
+                } else {
+                    answer(&state, &folder, &entries)?
+                };
+                self.send(&FromDestination::Answers(answers)).await?;
+            }
+            FromSource::Names {
+                folder,
+                names,
+                last,
+            } => {
+                let state = Arc::clone(&self.state);
+                let mut mirrored = std::mem::take(&mut self.mirrored);
+                self.mirrored = elsewhere(move || {
+                    mirrored.add(&state, folder, &names, last)?;
+                    Ok(mirrored)
+                })
+                .await?;
+            }
+            FromSource::Finished => return Ok(true),
+        }
+        Ok(false)
+    }
+
+    /// Reports the files of which the source has not sent all parts.
+    async fn finish_files(&mut self) -> Result<(), CopyTrouble> {
+        for target in self.state.large.clear() {
+            target.give_up();
+            let why = "the source has not sent all of it";
+            self.state.fail(&target.local, why);
+            self.tell_unwritten(target.file.path.clone()).await?;
+        }
+        Ok(())
+    }
+
+    async fn finish_links(&mut self) -> Result<(), CopyTrouble> {
+        let local =
+            |error| CopyTrouble::Local(format!("cannot read the list of hard links: {error}"));
+        let Some(mut links) = self.state.links.reader().map_err(local)? else {
+            return Ok(());
+        };
+        let mut count = 0;
+        while let Some((link, target)) = links.next().map_err(local)? {
+            count += 1;
+            if count % LINKS_PER_TURN == 0 {
+                tokio::task::yield_now().await;
+            }
+            if self.state.halt.is_cancelled() {
+                return Err(CopyTrouble::Cancelled);
+            }
+            if let Err(why) = self.state.links.make(&self.state, &link, &target) {
+                let entry = self.state.placement.entry(&link);
+                let local =
+                    entry.map_or_else(|_| link.clone(), |(folder, name)| folder.join(&name));
+                self.state.fail(&local, why);
+                self.tell_unwritten(link).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn tell_unwritten(&mut self, path: RelativePath) -> Result<(), CopyTrouble> {
+        if self.state.options.remove_source_files {
+            self.send(&FromDestination::NotWritten(path)).await?;
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self, message: &FromDestination) -> Result<(), CopyTrouble> {
+        let bytes = Bytes::from(encode(message)?);
+        let halt = self.state.halt.clone();
+        tokio::select! {
+            sent = self.answers.send(bytes) => sent.map_err(|error| of_stream(&error)),
+            () = halt.cancelled() => Err(CopyTrouble::Cancelled),
+        }
+    }
+}
+
+async fn report_progress(state: Arc<DestinationState>) {
+    let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    ticks.tick().await;
+    loop {
+        ticks.tick().await;
+        state.report_progress();
+    }
+}
+
+/// Runs `work`, which may block for long, on another thread.
+async fn elsewhere<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, CopyTrouble> + Send + 'static,
+) -> Result<T, CopyTrouble> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(CopyTrouble::Cancelled),
+        },
+    }
+}
+
+fn codec() -> LengthDelimitedCodec {
+    LengthDelimitedCodec::builder()
+        .little_endian()
+        .length_field_length(4)
+        .max_frame_length(MAX_QUESTION_BYTES)
+        .new_codec()
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CopyTrouble> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((message, [])) => Ok(message),
+        _ => Err(broken("not a message of this version")),
+    }
+}
+
+fn encode(message: &impl Serialize) -> Result<Vec<u8>, CopyTrouble> {
+    postcard::to_stdvec(message).map_err(|error| CopyTrouble::Local(error.to_string()))
+}

@@ -1,0 +1,226 @@
+//! Removes what the source has not (`--delete`). Every removal is relative to an open directory and follows no link.
+
+use std::{
+    collections::HashSet,
+    hash::{BuildHasher, RandomState},
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use rustix::{
+    fs::{AtFlags, Dir, unlinkat},
+    io::Errno,
+};
+
+use super::{
+    beneath::{open_again, open_child, open_directory},
+    entry::TEMPORARY_PREFIX,
+    large::part::is_large_temporary,
+    reader::broken,
+    state::{DestinationState, add, words},
+};
+use crate::copy::{
+    context::CopyTrouble,
+    path::{EntryName, RelativePath},
+};
+
+/// The deepest directory in a directory that is removed. Each level is an open descriptor.
+const MAX_DEPTH: usize = 256;
+
+/// The most names of one folder: the memory for them is 8 bytes each and some more for the table.
+const MAX_NAMES: usize = 64 << 20;
+
+/// The names that the source has in the folder that it tells of at the moment.
+///
+/// A name is kept as a hash with a random key. Two names with one hash, which practically does not happen, would leave an
+/// entry at the destination.
+#[derive(Debug, Default)]
+pub(super) struct MirroredFolder {
+    folder: Option<RelativePath>,
+    names: HashSet<u64>,
+    keys: RandomState,
+}
+
+impl MirroredFolder {
+    /// Adds names of a folder. After the last ones, removes what else the destination has there.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the source breaks the protocol.
+    pub(super) fn add(
+        &mut self,
+        state: &DestinationState,
+        folder: RelativePath,
+        names: &[EntryName],
+        last: bool,
+    ) -> Result<(), CopyTrouble> {
+        if !state.options.delete {
+            return Err(broken("names that were not asked for"));
+        }
+        if self.folder.as_ref() != Some(&folder) {
+            self.names.clear();
+            self.folder = Some(folder.clone());
+        }
+        let hashes = names.iter().map(|name| self.keys.hash_one(name.as_bytes()));
+        self.names.extend(hashes);
+        if self.names.len() > MAX_NAMES {
+            return Err(broken("too many names in one folder"));
+        }
+        if last {
+            self.remove_others(state, &folder)?;
+            self.folder = None;
+            self.names.clear();
+        }
+        Ok(())
+    }
+
+    fn remove_others(
+        &self,
+        state: &DestinationState,
+        wire: &RelativePath,
+    ) -> Result<(), CopyTrouble> {
+        if wire.is_empty() {
+            // The names of what is directly in the place are told only if the source's contents go there.
+            state.placement.set_takes_contents(true);
+        }
+        let local = state.placement.folder(wire).map_err(broken)?.path;
+        let directory = match open_directory(state.placement.root(), &local) {
+            Ok(directory) => directory,
+            // The folder will be made, or it cannot be.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+            Err(errno) => {
+                state.fail(
+                    &local,
+                    format!("cannot look for what to remove: {}", words(errno)),
+                );
+                return Ok(());
+            }
+        };
+        let keeps = |name: &[u8]| {
+            name.starts_with(TEMPORARY_PREFIX)
+                || is_large_temporary(name)
+                || self.names.contains(&self.keys.hash_one(name))
+        };
+        let mut deletion = Deletion::new(state);
+        match names_in(directory.as_fd()) {
+            Ok(names) => {
+                for name in names.into_iter().filter(|name| !keeps(name)) {
+                    deletion.remove_or_report(directory.as_fd(), &name, &local);
+                }
+            }
+            Err(errno) => {
+                state.fail(
+                    &local,
+                    format!("cannot look for what to remove: {}", words(errno)),
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Removes entries, and reports what it removed when it is dropped.
+pub(super) struct Deletion<'a> {
+    state: &'a DestinationState,
+    removed: Vec<Vec<u8>>,
+}
+
+impl<'a> Deletion<'a> {
+    /// Returns a deletion that has removed nothing.
+    pub(super) fn new(state: &'a DestinationState) -> Self {
+        Self {
+            state,
+            removed: Vec::new(),
+        }
+    }
+
+    /// Removes the entry `name` of `directory`, with everything in it. `local` is the entry's path.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason for the user. A part may be removed then.
+    pub(super) fn remove(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        name: &[u8],
+        local: &RelativePath,
+    ) -> Result<(), String> {
+        self.remove_to_depth(directory, name, local, MAX_DEPTH)
+    }
+
+    fn remove_or_report(&mut self, directory: BorrowedFd<'_>, name: &[u8], parent: &RelativePath) {
+        if self.state.halt.is_cancelled() {
+            return;
+        }
+        let Ok(entry) = EntryName::try_from(name.to_vec()) else {
+            return;
+        };
+        let local = parent.join(&entry);
+        if let Err(why) = self.remove(directory, name, &local) {
+            self.state.fail(&local, why);
+        }
+    }
+
+    fn remove_to_depth(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        name: &[u8],
+        local: &RelativePath,
+        depth: usize,
+    ) -> Result<(), String> {
+        let cannot = |errno| format!("cannot remove: {}", words::<Errno>(errno));
+        if self.state.options.dry_run {
+            self.note_removed(local);
+            return Ok(());
+        }
+        match unlinkat(directory, name, AtFlags::empty()) {
+            Ok(()) => {
+                self.note_removed(local);
+                return Ok(());
+            }
+            // Some file systems say EPERM for a directory, as POSIX allows.
+            Err(Errno::ISDIR | Errno::PERM) => {}
+            Err(errno) => return Err(cannot(errno)),
+        }
+        let Some(depth) = depth.checked_sub(1) else {
+            return Err("cannot remove: the directories in it are too deep".to_owned());
+        };
+        let child = open_child(directory, name).map_err(cannot)?;
+        for name in names_in(child.as_fd()).map_err(cannot)? {
+            if self.state.halt.is_cancelled() {
+                return Err("the copy was ended".to_owned());
+            }
+            let entry = EntryName::try_from(name.clone()).map_err(|error| error.to_string())?;
+            self.remove_to_depth(child.as_fd(), &name, &local.join(&entry), depth)?;
+        }
+        drop(child);
+        unlinkat(directory, name, AtFlags::REMOVEDIR).map_err(cannot)?;
+        self.note_removed(local);
+        Ok(())
+    }
+
+    fn note_removed(&mut self, local: &RelativePath) {
+        add(&self.state.counts.removed, 1);
+        self.removed.push(local.as_bytes().to_vec());
+        self.state.report_removed(&mut self.removed, false);
+    }
+}
+
+impl Drop for Deletion<'_> {
+    fn drop(&mut self) {
+        self.state.report_removed(&mut self.removed, true);
+    }
+}
+
+/// Returns the names of the entries of a directory. They are read before any is removed, because a file system may skip
+/// entries while others are removed.
+fn names_in(directory: BorrowedFd<'_>) -> rustix::io::Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    for entry in Dir::new(open_again(directory)?)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(name.to_vec());
+        }
+    }
+    Ok(names)
+}

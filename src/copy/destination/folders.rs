@@ -1,0 +1,229 @@
+//! The folders of a copy: opens them, makes those that are missing, and gives them their metadata at the end.
+
+use std::{
+    collections::BTreeMap,
+    mem,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Mutex,
+};
+
+use rustix::{
+    fs::{AtFlags, CWD, Mode, chmodat, fchmod, fstat, mkdirat, unlinkat},
+    io::Errno,
+};
+
+use super::{
+    beneath::{open_child, open_directory, proc_path},
+    state::{DestinationState, add, lock, words},
+};
+use crate::{
+    copy::{context::CopyTrouble, metadata::Metadata, path::RelativePath},
+    fd::sync,
+};
+
+/// The most bytes of extended attributes that are kept for folders, all in all: they are set at the end. A peer decides
+/// how many folders there are, and may thus use memory; this keeps the use small for each folder.
+const MAX_ATTRIBUTE_BYTES: usize = 64 << 20;
+
+/// The longest local path: the limit of Linux, with its terminating zero.
+const MAX_PATH_BYTES: usize = 4095;
+
+/// How many folders are finished before other tasks of the thread run.
+const FOLDERS_PER_TURN: usize = 64;
+
+/// The bits that the owner of a folder needs to write in it.
+const OWNER_BITS: u32 = 0o700;
+
+/// The folders that the source has named, by their local paths.
+#[derive(Debug, Default)]
+pub(super) struct FolderTable(Mutex<FolderRecords>);
+
+#[derive(Debug, Default)]
+struct FolderRecords {
+    records: BTreeMap<RelativePath, FolderRecord>,
+    attribute_bytes: usize,
+}
+
+/// What is known of a folder.
+#[derive(Debug, Default)]
+struct FolderRecord {
+    metadata: Option<Metadata>,
+    /// True if this run has made the folder.
+    is_made: bool,
+}
+
+/// A folder that is open.
+#[derive(Debug)]
+pub(super) struct OpenFolder {
+    /// The folder.
+    pub(super) fd: OwnedFd,
+    /// True if this run has made the folder, so that everything in it is of this run.
+    pub(super) is_made: bool,
+}
+
+impl FolderTable {
+    /// Opens the folder at a local path, makes what is missing, and keeps the metadata for the end.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason for the user.
+    pub(super) fn open(
+        &self,
+        state: &DestinationState,
+        local: &RelativePath,
+        metadata: Option<Metadata>,
+    ) -> Result<OpenFolder, String> {
+        if local.as_bytes().len() > MAX_PATH_BYTES {
+            return Err(words(Errno::NAMETOOLONG));
+        }
+        let root = state.placement.root();
+        let fd = match open_directory(root, local) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => self.make(state, local)?,
+            Err(errno) => return Err(format!("cannot open the directory: {}", words(errno))),
+        };
+        let keeps_metadata = metadata.is_some();
+        let is_made = self.record(state, local, metadata);
+        if keeps_metadata && !is_made && state.keeper.keeps_all() && !state.keeper.is_root() {
+            make_writable(fd.as_fd());
+        }
+        Ok(OpenFolder { fd, is_made })
+    }
+
+    /// Gives the folders their metadata, the deepest first.
+    ///
+    /// # Errors
+    ///
+    /// Fails only if the work is cancelled; other failures are reported.
+    ///
+    /// # Cancel safety
+    ///
+    /// The folders that were not reached keep what they have.
+    pub(super) async fn finish(&self, state: &DestinationState) -> Result<(), CopyTrouble> {
+        let records = mem::take(&mut lock(&self.0).records);
+        // A folder is a prefix of what is in it, so it comes later in the reversed order of the paths.
+        for (index, (local, record)) in records.into_iter().rev().enumerate() {
+            if index % FOLDERS_PER_TURN == 0 {
+                tokio::task::yield_now().await;
+            }
+            if state.halt.is_cancelled() {
+                return Err(CopyTrouble::Cancelled);
+            }
+            if let Err(why) = finish_folder(state, &local, &record) {
+                state.fail(&local, format!("cannot finish the directory: {why}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes a folder. Returns true if this run has made it.
+    fn record(
+        &self,
+        state: &DestinationState,
+        local: &RelativePath,
+        metadata: Option<Metadata>,
+    ) -> bool {
+        let mut table = lock(&self.0);
+        let mut metadata = metadata;
+        if let Some(metadata) = &mut metadata {
+            let sizes = metadata.attributes.iter();
+            let bytes: usize = sizes.map(|(name, value)| name.len() + value.len()).sum();
+            if table.attribute_bytes + bytes > MAX_ATTRIBUTE_BYTES {
+                metadata.attributes.clear();
+                state.note("attributes of some directories were not kept: too many".to_owned());
+            } else {
+                table.attribute_bytes += bytes;
+            }
+        }
+        let record = table.records.entry(local.clone()).or_default();
+        if metadata.is_some() {
+            record.metadata = metadata;
+        }
+        record.is_made
+    }
+
+    /// Makes the folder at a local path, and those above it that are missing. With the option to delete, whatever is not a
+    /// folder on the way is removed.
+    fn make(&self, state: &DestinationState, local: &RelativePath) -> Result<OwnedFd, String> {
+        let root = state.placement.root();
+        let mut above = RelativePath::default();
+        let mut directory = open_directory(root, &above).map_err(words)?;
+        for name in local.names() {
+            let own = name.to_vec().try_into();
+            above = above.join(&own.map_err(|error| format!("{error}"))?);
+            directory = match open_child(directory.as_fd(), name) {
+                Ok(fd) => fd,
+                Err(Errno::NOENT) => self.make_child(state, &directory, name, &above)?,
+                Err(Errno::NOTDIR | Errno::LOOP) => {
+                    if !state.options.delete || state.placement.is_named_by_user(&above) {
+                        return Err("a directory cannot replace something else".to_owned());
+                    }
+                    unlinkat(&directory, name, AtFlags::empty())
+                        .map_err(|errno| format!("cannot make room: {}", words(errno)))?;
+                    add(&state.counts.removed, 1);
+                    self.make_child(state, &directory, name, &above)?
+                }
+                Err(errno) => return Err(format!("cannot open the directory: {}", words(errno))),
+            };
+        }
+        Ok(directory)
+    }
+
+    fn make_child(
+        &self,
+        state: &DestinationState,
+        directory: &OwnedFd,
+        name: &[u8],
+        local: &RelativePath,
+    ) -> Result<OwnedFd, String> {
+        let cannot = |errno| format!("cannot make the directory: {}", words::<Errno>(errno));
+        match mkdirat(directory, name, Mode::from_raw_mode(OWNER_BITS)) {
+            Ok(()) => {
+                add(&state.counts.directories, 1);
+                let mut table = lock(&self.0);
+                table.records.entry(local.clone()).or_default().is_made = true;
+            }
+            // Another lane has made it.
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(cannot(errno)),
+        }
+        open_child(directory.as_fd(), name).map_err(cannot)
+    }
+}
+
+/// Gives its owner the right to write in a folder, which gets its own mode again at the end.
+fn make_writable(folder: BorrowedFd<'_>) {
+    let Ok(stat) = fstat(folder) else { return };
+    if stat.st_mode & OWNER_BITS != OWNER_BITS {
+        let mode = Mode::from_raw_mode((stat.st_mode & 0o7777) | OWNER_BITS);
+        let _ = chmodat(CWD, proc_path(folder), mode, AtFlags::empty());
+    }
+}
+
+fn finish_folder(
+    state: &DestinationState,
+    local: &RelativePath,
+    record: &FolderRecord,
+) -> Result<(), String> {
+    let is_kept = state.keeper.keeps_all() && record.metadata.is_some();
+    if !record.is_made && !is_kept && !state.options.fsync {
+        return Ok(());
+    }
+    let folder = open_directory(state.placement.root(), local).map_err(words)?;
+    let stat = fstat(&folder).map_err(words)?;
+    match &record.metadata {
+        Some(metadata) if is_kept || record.is_made => {
+            let note = |text| state.note(text);
+            let folder = folder.as_fd();
+            state.keeper.apply_to_folder(folder, &stat, metadata, &note);
+        }
+        None if record.is_made => {
+            fchmod(&folder, state.keeper.mode_of_folder()).map_err(words)?;
+        }
+        _ => {}
+    }
+    if state.options.fsync {
+        sync(folder.as_fd()).map_err(words)?;
+    }
+    Ok(())
+}

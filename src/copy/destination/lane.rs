@@ -1,0 +1,320 @@
+//! Writes what one lane carries.
+
+mod parts;
+
+use std::{collections::HashMap, mem, os::fd::AsFd, sync::Arc};
+
+use tokio::sync::mpsc::Sender;
+
+use super::{
+    entry::{CurrentFolder, SpecialEntry, TemporaryName, digest_of},
+    large::LargeTarget,
+    reader::{RecordReader, broken},
+    state::{DestinationState, add},
+};
+use crate::{
+    Stream,
+    copy::{
+        context::CopyTrouble,
+        metadata::{EntryKind, Metadata},
+        owners::LocalOwners,
+        path::{EntryName, RelativePath},
+        question::ByteRange,
+        record::{LaneRecord, LargeFile},
+    },
+};
+
+/// Writes what one lane carries.
+pub(super) struct LaneWriter {
+    state: Arc<DestinationState>,
+    reader: RecordReader,
+    folder: LaneFolder,
+    temporary: TemporaryName,
+    owners: LocalOwners,
+    /// The files whose parts may follow in this lane.
+    announced: HashMap<u64, LargeFile>,
+    /// Contents that are written and are not in the map yet.
+    unmapped: Option<(Arc<LargeTarget>, ByteRange)>,
+    /// Entries that were not written, for the source.
+    unwritten: Vec<RelativePath>,
+    unwritten_paths: Sender<RelativePath>,
+}
+
+/// The folder of the entries that follow.
+enum LaneFolder {
+    /// No folder was named yet.
+    None,
+    /// Entries are written.
+    Open(Box<CurrentFolder>),
+    /// The folder at this path of the source could not be opened: its entries are dropped.
+    Broken(RelativePath),
+}
+
+impl LaneWriter {
+    /// Returns the writer of a lane. The paths of entries that were not written are sent to `unwritten_paths`, if the
+    /// source needs them.
+    pub(super) fn new(
+        state: Arc<DestinationState>,
+        stream: Stream,
+        unwritten_paths: Sender<RelativePath>,
+    ) -> Self {
+        Self {
+            reader: RecordReader::new(stream, state.halt.clone()),
+            state,
+            folder: LaneFolder::None,
+            temporary: TemporaryName::random(),
+            owners: LocalOwners::default(),
+            announced: HashMap::new(),
+            unmapped: None,
+            unwritten: Vec::new(),
+            unwritten_paths,
+        }
+    }
+
+    /// Writes everything up to the end of the lane, and returns the stream. A lane that fails aborts its stream.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the stream breaks, the source breaks the protocol, or the work is cancelled.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: a dropped future leaves a temporary file behind.
+    pub(super) async fn run(mut self) -> Result<Stream, CopyTrouble> {
+        let result = self.write_all().await;
+        if let LaneFolder::Open(folder) = &self.folder {
+            self.temporary.remove(folder.fd.as_fd());
+        }
+        self.map_written();
+        let mut stream = self.reader.into_stream();
+        match result {
+            Ok(()) => Ok(stream),
+            Err(trouble) => {
+                match &trouble {
+                    CopyTrouble::Stream(error) => self.state.end_early(error.to_string()),
+                    CopyTrouble::Local(why) => self.state.end_early(why.clone()),
+                    CopyTrouble::Cancelled => {}
+                }
+                stream.abort(&self.state.reason());
+                stream.close().await;
+                Err(trouble)
+            }
+        }
+    }
+
+    async fn write_all(&mut self) -> Result<(), CopyTrouble> {
+        loop {
+            match self.reader.next().await? {
+                LaneRecord::End => return self.reader.end().await,
+                record if self.state.options.dry_run => drop(record),
+                record => self.write(record).await?,
+            }
+            for path in mem::take(&mut self.unwritten) {
+                // The control has ended only if the work is cancelled.
+                let sent = self.unwritten_paths.send(path).await;
+                sent.map_err(|_| CopyTrouble::Cancelled)?;
+            }
+        }
+    }
+
+    async fn write(&mut self, record: LaneRecord) -> Result<(), CopyTrouble> {
+        match record {
+            LaneRecord::Folder { path, metadata } => self.enter(path, metadata),
+            LaneRecord::File { name, mut metadata } => {
+                self.adopt(&mut metadata);
+                self.write_file(name, &metadata).await
+            }
+            LaneRecord::Special {
+                name,
+                kind,
+                target,
+                mut metadata,
+            } => {
+                self.adopt(&mut metadata);
+                let special = SpecialEntry {
+                    kind,
+                    target,
+                    metadata,
+                };
+                self.make_special(name, &special)
+            }
+            LaneRecord::HardLink { name, target } => self.keep_link(&name, &target),
+            LaneRecord::LargeFile(file) => self.announce(file),
+            LaneRecord::Part { id, offset } => self.write_part(id, offset).await,
+            LaneRecord::LargeFileEnd { id, content_bytes } => {
+                self.end_large(id, content_bytes).await
+            }
+            LaneRecord::Owner { user, group } => {
+                let users = user.is_none_or(|(id, name)| self.owners.add_user(id, &name));
+                let groups = group.is_none_or(|(id, name)| self.owners.add_group(id, &name));
+                let few = users && groups;
+                few.then_some(()).ok_or_else(|| broken("too many owners"))
+            }
+            LaneRecord::End => Ok(()),
+        }
+    }
+
+    /// Replaces the numbers of the owners by those of this host.
+    fn adopt(&self, metadata: &mut Metadata) {
+        metadata.uid = self.owners.user(metadata.uid);
+        metadata.gid = self.owners.group(metadata.gid);
+    }
+
+    fn enter(
+        &mut self,
+        wire: RelativePath,
+        mut metadata: Option<Metadata>,
+    ) -> Result<(), CopyTrouble> {
+        if wire.is_empty() {
+            let takes_contents = metadata.is_some();
+            self.state.placement.set_takes_contents(takes_contents);
+        }
+        if let Some(metadata) = &mut metadata {
+            self.adopt(metadata);
+        }
+        let placed = self.state.placement.folder(&wire).map_err(broken)?;
+        match self.state.folders.open(&self.state, &placed.path, metadata) {
+            Ok(folder) => {
+                let has_acl = self.state.keeper.has_default_acl(folder.fd.as_fd());
+                self.folder = LaneFolder::Open(Box::new(CurrentFolder {
+                    wire,
+                    local: placed.path,
+                    entries: placed.entries,
+                    fd: folder.fd,
+                    is_made: folder.is_made,
+                    has_acl,
+                    fresh: None,
+                }));
+            }
+            Err(why) => {
+                let why = format!("{why}; nothing in it was written");
+                self.state.fail(&placed.path, why);
+                self.folder = LaneFolder::Broken(wire);
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_file(
+        &mut self,
+        name: EntryName,
+        metadata: &Metadata,
+    ) -> Result<(), CopyTrouble> {
+        let Some((wire, local)) = self.place_entry(name)? else {
+            return Ok(());
+        };
+        let LaneFolder::Open(folder) = &mut self.folder else {
+            return Ok(());
+        };
+        let state = &*self.state;
+        let bytes = self.reader.contents_left() as u64;
+        let mut file = folder.begin_file(state, &mut self.temporary, &local, metadata);
+        let mut digest = digest_of(state);
+        while let Ok(new) = &file {
+            let piece = self.reader.piece().await?;
+            let count = piece.len();
+            if count == 0 {
+                break;
+            }
+            if let Some(digest) = &mut digest {
+                digest.update(piece);
+            }
+            if let Err(why) = new.write(piece) {
+                file = Err(why);
+            }
+            self.reader.consume(count);
+        }
+        let temporary = &mut self.temporary;
+        let finish = |file| folder.finish_file(state, temporary, file, &local, metadata);
+        match file.and_then(finish) {
+            Ok(()) => {
+                add(&state.counts.files, 1);
+                add(&state.counts.bytes, bytes);
+                if let Some(digest) = digest {
+                    state.add_digest(digest.finish(), &wire);
+                }
+            }
+            Err(why) => self.fail_entry(wire, &local, why),
+        }
+        Ok(())
+    }
+
+    fn make_special(&mut self, name: EntryName, special: &SpecialEntry) -> Result<(), CopyTrouble> {
+        if matches!(special.kind, EntryKind::File | EntryKind::Directory) {
+            return Err(broken("a file or directory as an entry without contents"));
+        }
+        let Some((wire, local)) = self.place_entry(name)? else {
+            return Ok(());
+        };
+        let LaneFolder::Open(folder) = &mut self.folder else {
+            return Ok(());
+        };
+        match folder.make_special(&self.state, &mut self.temporary, &local, special) {
+            Ok(()) => add(&self.state.counts.files, 1),
+            Err(why) => self.fail_entry(wire, &local, why),
+        }
+        Ok(())
+    }
+
+    /// Returns the path of the source and the local name of an entry of the current folder; none if the entry cannot be
+    /// written, which is reported.
+    fn place_entry(
+        &mut self,
+        name: EntryName,
+    ) -> Result<Option<(RelativePath, EntryName)>, CopyTrouble> {
+        let folder = match &self.folder {
+            LaneFolder::None => return Err(broken("an entry without a folder")),
+            LaneFolder::Broken(wire) => {
+                let path = wire.join(&name);
+                self.keep_unwritten(path);
+                return Ok(None);
+            }
+            LaneFolder::Open(folder) => folder,
+        };
+        let wire = folder.wire.join(&name);
+        self.state.set_current(|| wire.clone());
+        match self.state.placement.entry_name(&folder.entries, name) {
+            Ok(local) => Ok(Some((wire, local))),
+            Err(why) => {
+                self.state.fail(&folder.local.clone(), why);
+                self.keep_unwritten(wire);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Reports that an entry of the current folder was not written, and removes its temporary file.
+    fn fail_entry(&mut self, wire: RelativePath, name: &EntryName, why: String) {
+        if let LaneFolder::Open(folder) = &self.folder {
+            self.temporary.remove(folder.fd.as_fd());
+            self.state.fail(&folder.local.join(name), why);
+        }
+        self.keep_unwritten(wire);
+    }
+
+    /// Keeps the path of an entry that was not written, if something depends on it.
+    fn keep_unwritten(&mut self, wire: RelativePath) {
+        if self.state.options.archive {
+            self.state.links.add_failed(&wire);
+        }
+        if self.state.options.remove_source_files {
+            self.unwritten.push(wire);
+        }
+    }
+
+    fn keep_link(&mut self, name: &EntryName, target: &RelativePath) -> Result<(), CopyTrouble> {
+        let wire = match &self.folder {
+            LaneFolder::None => return Err(broken("an entry without a folder")),
+            LaneFolder::Broken(wire) => {
+                let path = wire.join(name);
+                self.keep_unwritten(path);
+                return Ok(());
+            }
+            LaneFolder::Open(folder) => folder.wire.join(name),
+        };
+        let kept = self.state.links.push(&self.state, &wire, target);
+        kept.map_err(|error| {
+            CopyTrouble::Local(format!("cannot keep a list of hard links: {error}"))
+        })
+    }
+}

@@ -1,0 +1,179 @@
+//! What a lane writes of files that arrive in parts.
+
+use std::{sync::Arc, time::Duration};
+
+use super::LaneWriter;
+use crate::copy::{
+    context::CopyTrouble,
+    destination::{
+        large::{FoundFile, LargeTarget, MAX_OPEN},
+        reader::broken,
+        state::add,
+    },
+    path::RelativePath,
+    question::ByteRange,
+    record::LargeFile,
+};
+
+/// The bytes of contents that are written between two records of a map. A process that is killed loses so much for each
+/// lane, and a record is one system call.
+const MAPPED_BYTES: u64 = 8 << 20;
+
+/// The time after which a large file is taken for the one that the user named, because no lane has told what goes straight
+/// into the place. A source tells it before anything else; this ends the wait for a source that does not.
+const PLACE_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl LaneWriter {
+    /// Keeps the announcement of a file until its first part.
+    pub(super) fn announce(&mut self, mut file: LargeFile) -> Result<(), CopyTrouble> {
+        self.adopt(&mut file.metadata);
+        if self.announced.len() >= MAX_OPEN {
+            let large = &self.state.large;
+            self.announced
+                .retain(|&id, _| matches!(large.find(id), FoundFile::Open(_)));
+        }
+        if self.announced.len() >= MAX_OPEN {
+            return Err(broken("too many large files at the same time"));
+        }
+        self.announced.insert(file.id, file);
+        Ok(())
+    }
+
+    /// Returns the file with a number; none if it could not be written.
+    async fn large_target(&mut self, id: u64) -> Result<Option<Arc<LargeTarget>>, CopyTrouble> {
+        match self.state.large.find(id) {
+            FoundFile::Open(target) => return Ok(Some(target)),
+            FoundFile::Abandoned => return Ok(None),
+            FoundFile::Unknown => {}
+        }
+        let Some(file) = self.announced.get(&id) else {
+            return Err(broken("a part of a file that was not announced"));
+        };
+        if file.path.names().count() == 1 {
+            let halt = self.state.halt.cancelled();
+            tokio::select! {
+                biased;
+                () = self.state.placement.known() => {}
+                () = halt => return Err(CopyTrouble::Cancelled),
+                () = tokio::time::sleep(PLACE_TIMEOUT) => {}
+            }
+        }
+        match self.state.large.open(&self.state, file)? {
+            Ok(target) => Ok(Some(target)),
+            Err(why) => {
+                let wire = file.path.clone();
+                self.fail_large(id, wire, why)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Writes the contents that follow as a part of a file.
+    pub(super) async fn write_part(&mut self, id: u64, offset: u64) -> Result<(), CopyTrouble> {
+        let length = self.reader.contents_left() as u64;
+        let Some(end) = offset.checked_add(length) else {
+            return Err(broken("a part behind the end of every file"));
+        };
+        let Some(target) = self.large_target(id).await? else {
+            return Ok(());
+        };
+        if end > target.file.size {
+            return Err(broken("a part behind the end of its file"));
+        }
+        self.state.set_current(|| target.file.path.clone());
+        let mut at = offset;
+        while at < end {
+            let piece = self.reader.piece().await?;
+            let count = piece.len();
+            if let Err(why) = target.write_at(piece, at) {
+                return self.fail_large(id, target.file.path.clone(), why);
+            }
+            self.reader.consume(count);
+            at += count as u64;
+        }
+        add(&self.state.counts.bytes, length);
+        self.note_written(&target, ByteRange { start: offset, end });
+        if target.add_written(length) {
+            self.commit(&target)?;
+        }
+        Ok(())
+    }
+
+    /// Notes how many bytes all parts of a file have, or that the source could not read it.
+    pub(super) async fn end_large(
+        &mut self,
+        id: u64,
+        content_bytes: Option<u64>,
+    ) -> Result<(), CopyTrouble> {
+        let target = self.large_target(id).await?;
+        self.announced.remove(&id);
+        let Some(target) = target else {
+            return Ok(());
+        };
+        let Some(bytes) = content_bytes else {
+            // The source has reported why.
+            self.state.large.abandon(id)?;
+            self.map_written();
+            target.give_up();
+            self.keep_unwritten(target.file.path.clone());
+            return Ok(());
+        };
+        if target.expect(bytes) {
+            self.commit(&target)?;
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, target: &Arc<LargeTarget>) -> Result<(), CopyTrouble> {
+        let is_own = |(last, _): &mut (_, _)| Arc::ptr_eq(last, target);
+        self.unmapped.take_if(is_own);
+        let result = target.commit(&self.state);
+        if let Err(why) = result {
+            return self.fail_large(target.file.id, target.file.path.clone(), why);
+        }
+        self.announced.remove(&target.file.id);
+        self.state.large.remove(target.file.id);
+        Ok(())
+    }
+
+    /// Reports that a file could not be written, and drops its parts from now on.
+    fn fail_large(&mut self, id: u64, wire: RelativePath, why: String) -> Result<(), CopyTrouble> {
+        let found = self.state.large.find(id);
+        if !self.state.large.abandon(id)? {
+            return Ok(());
+        }
+        self.map_written();
+        let entry = self.state.placement.entry(&wire);
+        let local = entry.map_or_else(|_| wire.clone(), |(folder, name)| folder.join(&name));
+        if let FoundFile::Open(target) = found {
+            target.give_up();
+        }
+        self.state.fail(&local, why);
+        self.keep_unwritten(wire);
+        Ok(())
+    }
+
+    /// Keeps a range for the map, and joins it with the last one.
+    fn note_written(&mut self, target: &Arc<LargeTarget>, range: ByteRange) {
+        match &mut self.unmapped {
+            Some((last, known)) if Arc::ptr_eq(last, target) && known.end == range.start => {
+                known.end = range.end;
+            }
+            _ => {
+                self.map_written();
+                self.unmapped = Some((Arc::clone(target), range));
+            }
+        }
+        let is_long = |(_, range): &(_, ByteRange)| range.end - range.start >= MAPPED_BYTES;
+        if self.unmapped.as_ref().is_some_and(is_long) {
+            self.map_written();
+        }
+    }
+
+    /// Writes the range that was kept to the map of its file.
+    pub(super) fn map_written(&mut self) {
+        if let Some((target, range)) = self.unmapped.take() {
+            target.map_range(range);
+        }
+    }
+}

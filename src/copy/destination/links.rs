@@ -1,0 +1,166 @@
+//! The hard links of a copy. They are made when all files have their names.
+
+use std::{
+    collections::HashSet,
+    fs::File,
+    hash::{BuildHasher, RandomState},
+    io::{self, BufReader, BufWriter, Read, Seek, Write},
+    os::fd::AsFd,
+    sync::Mutex,
+};
+
+use rustix::{
+    fs::{AtFlags, MemfdFlags, Mode, OFlags, linkat, memfd_create, openat, unlinkat},
+    io::Errno,
+};
+
+use super::{
+    beneath::open_directory,
+    entry::rename_over,
+    state::{DestinationState, add, lock, words},
+};
+use crate::copy::path::RelativePath;
+
+/// The most failed entries that are remembered, so that no link is made to one.
+const MAX_FAILED: usize = 1 << 20;
+
+/// The hard links that are to be made, in a file without a name: their number is not bounded, the memory is.
+#[derive(Debug, Default)]
+pub(super) struct HardLinkSpool {
+    file: Mutex<Option<BufWriter<File>>>,
+    /// Entries that were not written, by the hashes of their paths: an older file may have the name.
+    failed: Mutex<HashSet<u64>>,
+    keys: RandomState,
+}
+
+impl HardLinkSpool {
+    /// Keeps a link for the end. Both paths are those of the source.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file system has no room for the list.
+    pub(super) fn push(
+        &self,
+        state: &DestinationState,
+        link: &RelativePath,
+        target: &RelativePath,
+    ) -> io::Result<()> {
+        let mut file = lock(&self.file);
+        let file = match &mut *file {
+            Some(file) => file,
+            empty => empty.insert(BufWriter::new(nameless_file(state)?)),
+        };
+        for path in [link, target] {
+            let length = u32::try_from(path.as_bytes().len()).map_err(io::Error::other)?;
+            file.write_all(&length.to_le_bytes())?;
+            file.write_all(path.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Remembers that an entry was not written.
+    pub(super) fn add_failed(&self, path: &RelativePath) {
+        let mut failed = lock(&self.failed);
+        if failed.len() < MAX_FAILED {
+            failed.insert(self.keys.hash_one(path.as_bytes()));
+        }
+    }
+
+    /// Returns the links that were kept; none if there are no links.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the list cannot be read.
+    pub(super) fn reader(&self) -> io::Result<Option<LinkReader>> {
+        let Some(writer) = lock(&self.file).take() else {
+            return Ok(None);
+        };
+        let mut file = writer
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)?;
+        file.rewind()?;
+        Ok(Some(LinkReader(BufReader::new(file))))
+    }
+
+    /// Makes a link.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason for the user.
+    pub(super) fn make(
+        &self,
+        state: &DestinationState,
+        link: &RelativePath,
+        target: &RelativePath,
+    ) -> Result<(), String> {
+        let cannot = |errno| format!("cannot make the hard link: {}", words::<Errno>(errno));
+        if lock(&self.failed).contains(&self.keys.hash_one(target.as_bytes())) {
+            return Err("cannot make the hard link: its file was not written".to_owned());
+        }
+        let (folder, name) = state.placement.entry(link)?;
+        let local = folder.join(&name);
+        let (target_folder, target_name) = state.placement.entry(target)?;
+        let target_folder =
+            open_directory(state.placement.root(), &target_folder).map_err(cannot)?;
+        let folder = state.folders.open(state, &folder, None)?.fd;
+        let temporary = &b".rdcp-hard-link"[..];
+        let make = || {
+            let (from, flags) = (target_name.as_bytes(), AtFlags::empty());
+            linkat(&target_folder, from, &folder, temporary, flags)
+        };
+        match make() {
+            Err(Errno::EXIST) => {
+                unlinkat(&folder, temporary, AtFlags::empty()).map_err(cannot)?;
+                make().map_err(cannot)?;
+            }
+            result => result.map_err(cannot)?,
+        }
+        let result = rename_over(state, folder.as_fd(), temporary, &name, &local);
+        // If both names are of one file already, rename(2) does nothing, and the temporary name stays.
+        let _ = unlinkat(&folder, temporary, AtFlags::empty());
+        if result.is_ok() {
+            add(&state.counts.files, 1);
+        }
+        result
+    }
+}
+
+/// Reads the links that were kept.
+#[derive(Debug)]
+pub(super) struct LinkReader(BufReader<File>);
+
+impl LinkReader {
+    /// Returns the next link and the first name of its file; none after the last link.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the list cannot be read.
+    pub(super) fn next(&mut self) -> io::Result<Option<(RelativePath, RelativePath)>> {
+        let Some(link) = self.path()? else {
+            return Ok(None);
+        };
+        let target = self.path()?;
+        Ok(target.map(|target| (link, target)))
+    }
+
+    fn path(&mut self) -> io::Result<Option<RelativePath>> {
+        let mut length = [0; 4];
+        match self.0.read_exact(&mut length) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            result => result?,
+        }
+        let length = usize::try_from(u32::from_le_bytes(length)).map_err(io::Error::other)?;
+        let mut path = vec![0; length];
+        self.0.read_exact(&mut path)?;
+        path.try_into().map(Some).map_err(io::Error::other)
+    }
+}
+
+/// Returns a file without a name in the destination's file system, or in memory if that has no such files.
+fn nameless_file(state: &DestinationState) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o600);
+    let file = openat(state.placement.root(), ".", flags, mode);
+    let file = file.or_else(|_| memfd_create("rdcp-hard-links", MemfdFlags::CLOEXEC))?;
+    Ok(file.into())
+}

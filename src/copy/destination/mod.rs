@@ -1,0 +1,200 @@
+//! The destination of a copy: writes what the lanes carry.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `placement` | where the sources go, by the rules of cp |
+//! | `control` | the two-way stream: questions, answers and the end |
+//! | `answers` | which entries are wanted, and what an earlier run has left of them |
+//! | `lane` | the writer of one lane; `lane/parts` its large files |
+//! | `reader` | the records of a lane |
+//! | `entry` | small entries: files, links, special files |
+//! | `large` | files that arrive in parts; `large/part` their temporary files, `large/map` their maps |
+//! | `folders` | the folders, and their metadata at the end |
+//! | `links` | the hard links, at the end |
+//! | `deletion` | what is removed |
+//! | `attributes` | owners, extended attributes, modes, times |
+//! | `beneath` | directories below the place, and nothing outside |
+//! | `state` | what lanes and control share |
+//!
+//! Every lane is written on its own thread, with blocking system calls. A small file costs an open, a write, a rename and
+//! a close, and with all metadata the times; further calls only if the mode or the owner of a new file is not the wanted
+//! one. No entry is a task, and none is acknowledged.
+//!
+//! The source is authenticated and may all the same be hostile. Nothing outside the place is written, removed or
+//! changed: names are checked when they are decoded, and directories are opened below the place and without symbolic
+//! links. Memory is bounded, except for the directories.
+
+mod answers;
+mod attributes;
+mod beneath;
+mod control;
+mod deletion;
+mod entry;
+mod folders;
+mod lane;
+mod large;
+mod links;
+mod placement;
+mod reader;
+mod state;
+#[cfg(test)]
+mod tests;
+
+#[cfg(fuzzing)]
+pub(crate) use large::map::fuzz as fuzz_map;
+
+use std::sync::Arc;
+
+use futures::{StreamExt, stream::FuturesUnordered};
+use tokio::sync::{mpsc, oneshot};
+
+use self::{
+    control::DestinationControl, lane::LaneWriter, placement::Placement, state::DestinationState,
+};
+use super::{
+    context::{CopyContext, CopyStreams, CopyTrouble},
+    order::{CopyOptions, CopyReport},
+};
+use crate::{Stream, carry::thread::CarryThread};
+
+/// The paths of unwritten entries that wait for the control stream. A lane waits if there are more.
+const UNWRITTEN_PATHS: usize = 1024;
+
+/// The destination of a copy, ready to run.
+#[derive(Debug)]
+pub(crate) struct DestinationEngine {
+    placement: Placement,
+    options: CopyOptions,
+}
+
+/// A lane whose records are all written.
+type EndedLane = (CarryThread, Stream);
+
+impl DestinationEngine {
+    /// Finds the place that receives the copy. Makes nothing.
+    ///
+    /// `path` is the destination as the user typed it; `many` says that there is more than one source.
+    ///
+    /// # Errors
+    ///
+    /// Fails with a sentence for the user if the sources cannot go there.
+    pub(crate) fn prepare(path: Vec<u8>, many: bool, options: CopyOptions) -> Result<Self, String> {
+        let placement = Placement::find(&path, many, &options)?;
+        Ok(Self { placement, options })
+    }
+
+    /// Writes all that the source sends. Returns what was done, and why that is not everything, if it is not.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: cancel [`CopyContext::cancelled`] to end the work.
+    pub(crate) async fn run(
+        self,
+        streams: CopyStreams,
+        context: CopyContext,
+    ) -> (CopyReport, Option<CopyTrouble>) {
+        let state = DestinationState::new(self.options, self.placement, context);
+        let state = Arc::new(state);
+        let trouble = write_all(&state, streams).await.err();
+        for target in state.large.clear() {
+            target.give_up();
+        }
+        (state.report(trouble.is_none()), trouble)
+    }
+}
+
+async fn write_all(state: &Arc<DestinationState>, streams: CopyStreams) -> Result<(), CopyTrouble> {
+    let (unwritten_paths, unwritten) = mpsc::channel(UNWRITTEN_PATHS);
+    let (lanes_ended, when_lanes_ended) = oneshot::channel();
+    let (thread, stream) = streams.control;
+    let control = DestinationControl::new(Arc::clone(state), stream, unwritten);
+    let control = thread.run(control.run(when_lanes_ended));
+    let lanes = write_lanes(state, streams.lanes, unwritten_paths);
+    let lanes = async {
+        let ended = lanes.await?;
+        // A control that has ended has its own trouble.
+        let _ = lanes_ended.send(());
+        Ok(ended)
+    };
+    let (control, lanes) = tokio::join!(control, lanes);
+    let (control, lanes) = match (control, lanes) {
+        (Ok(control), Ok(lanes)) => (control, lanes),
+        (Err(trouble), Ok(lanes)) => {
+            abort(state, lanes).await;
+            return Err(trouble);
+        }
+        (Err(CopyTrouble::Cancelled), Err(trouble)) | (Err(trouble), _) | (_, Err(trouble)) => {
+            return Err(trouble);
+        }
+    };
+    confirm(lanes).await?;
+    thread.run(control.end()).await;
+    Ok(())
+}
+
+/// Writes all lanes. The first failure ends the others.
+async fn write_lanes(
+    state: &Arc<DestinationState>,
+    lanes: Vec<EndedLane>,
+    unwritten_paths: mpsc::Sender<super::path::RelativePath>,
+) -> Result<Vec<EndedLane>, CopyTrouble> {
+    let mut running: FuturesUnordered<_> = lanes
+        .into_iter()
+        .map(|(thread, stream)| {
+            let writer = LaneWriter::new(Arc::clone(state), stream, unwritten_paths.clone());
+            async move {
+                let stream = thread.run(writer.run()).await?;
+                Ok((thread, stream))
+            }
+        })
+        .collect();
+    drop(unwritten_paths);
+    let mut ended = Vec::new();
+    let mut first = None;
+    while let Some(result) = running.next().await {
+        match result {
+            Ok(lane) => ended.push(lane),
+            Err(CopyTrouble::Cancelled) => {
+                first.get_or_insert(CopyTrouble::Cancelled);
+            }
+            Err(trouble) => {
+                if matches!(first, None | Some(CopyTrouble::Cancelled)) {
+                    first = Some(trouble);
+                }
+            }
+        }
+    }
+    match first {
+        None => Ok(ended),
+        Some(trouble) => {
+            abort(state, ended).await;
+            Err(trouble)
+        }
+    }
+}
+
+/// Tells the source that everything has its final name.
+async fn confirm(lanes: Vec<EndedLane>) -> Result<(), CopyTrouble> {
+    for (thread, mut stream) in lanes {
+        let confirmed = thread.run(async move {
+            let confirmed = stream.confirm();
+            stream.close().await;
+            confirmed
+        });
+        confirmed.await.map_err(CopyTrouble::Stream)?;
+    }
+    Ok(())
+}
+
+/// Ends lanes whose records were all written, because the work has failed elsewhere.
+async fn abort(state: &DestinationState, lanes: Vec<EndedLane>) {
+    let reason = state.reason();
+    for (thread, mut stream) in lanes {
+        let reason = reason.clone();
+        let aborting = async move {
+            stream.abort(&reason);
+            stream.close().await;
+        };
+        thread.run(aborting).await;
+    }
+}

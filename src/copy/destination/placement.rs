@@ -1,0 +1,349 @@
+//! Where the sources of a copy go, by the rules of cp.
+
+use std::{
+    fs,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::{Path, PathBuf},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat, statat};
+use tokio_util::sync::CancellationToken;
+
+use super::beneath::open_directory;
+use crate::copy::{
+    order::CopyOptions,
+    path::{EntryName, RelativePath},
+};
+
+/// The place that receives a copy: an open directory, and what becomes of the first name of each path.
+///
+/// Two kinds of paths occur. A *wire path* is relative to the place as the source sees it; its first name is the name of
+/// a source. A *local path* is relative to [`root`](Self::root).
+#[derive(Debug)]
+pub(super) struct Placement {
+    root: OwnedFd,
+    /// The path of the root as the user typed it; empty for the working directory.
+    shown_root: Vec<u8>,
+    top: TopName,
+    /// Set if a source's contents go straight into the place, as for `DIR/.`.
+    takes_contents: AtomicBool,
+    /// Cancelled when the source has told what goes straight into the place.
+    known: CancellationToken,
+    /// The name of the only source that the place receives, unless it keeps the names of the sources.
+    only_source: OnceLock<Vec<u8>>,
+}
+
+/// What becomes of the first name of a wire path.
+#[derive(Debug)]
+enum TopName {
+    /// The name is kept: the root is a directory that receives the sources.
+    Kept,
+    /// The name is replaced: this local path is to be the copy of the only source.
+    Replaced {
+        path: RelativePath,
+        /// True if the user typed a `/` at the end.
+        is_directory: bool,
+    },
+    /// The name is dropped: the root itself is the copy of the only source (`-T`).
+    Dropped,
+}
+
+/// The local folder of a wire path, and the local names of its entries.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct PlacedFolder {
+    /// The local path.
+    pub(super) path: RelativePath,
+    /// The names of the entries in it.
+    pub(super) entries: EntryNames,
+}
+
+/// The local names of the entries of a folder.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum EntryNames {
+    /// The names that the source has.
+    Own,
+    /// The name that the user gave to the only entry.
+    Renamed(EntryName),
+    /// No entry may be written, because of this reason.
+    Refused(&'static str),
+}
+
+impl Placement {
+    /// Finds the place for `typed`, the destination that the user typed. Makes nothing.
+    ///
+    /// # Errors
+    ///
+    /// Fails with a sentence for the user if the sources cannot go there.
+    pub(super) fn find(typed: &[u8], many: bool, options: &CopyOptions) -> Result<Self, String> {
+        let text = if typed.is_empty() { b"." } else { typed };
+        let path = Path::new(std::ffi::OsStr::from_bytes(text));
+        let shown = path.display();
+        let kind = statat(CWD, path, AtFlags::empty());
+        let kind = kind.map(|stat| FileType::from_raw_mode(stat.st_mode));
+        if options.no_target_directory && many {
+            return Err(format!(
+                "{shown}: more than one source cannot be copied to one name"
+            ));
+        }
+        if kind == Ok(FileType::Directory) {
+            let root = open_root(path)?;
+            let top = if options.no_target_directory {
+                TopName::Dropped
+            } else {
+                TopName::Kept
+            };
+            return Ok(Self::new(root, text.to_vec(), top));
+        }
+        if many {
+            return Err(format!(
+                "{shown}: is not a directory, so it cannot receive more than one source"
+            ));
+        }
+        let is_directory = text.ends_with(b"/");
+        if kind.is_ok() && is_directory {
+            return Err(format!("{shown}: is not a directory"));
+        }
+        Self::beside(path, options.parents, is_directory)
+    }
+
+    /// Finds the place for a path that does not exist or is not a directory: the deepest directory above it that exists.
+    fn beside(path: &Path, parents: bool, is_directory: bool) -> Result<Self, String> {
+        let shown = path.display();
+        let mut missing: Vec<Vec<u8>> = Vec::new();
+        let mut above = path.to_owned();
+        loop {
+            let Some(name) = above.file_name() else {
+                return Err(format!("{shown}: a missing path cannot have `..` in it"));
+            };
+            missing.push(name.as_bytes().to_vec());
+            above = above.parent().map(Path::to_owned).unwrap_or_default();
+            let reachable = if above.as_os_str().is_empty() {
+                Path::new(".")
+            } else {
+                &above
+            };
+            match fs::metadata(reachable) {
+                Ok(found) if found.is_dir() => break,
+                Ok(_) => return Err(format!("{}: is not a directory", above.display())),
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(format!("{}: {error}", above.display()));
+                }
+                Err(error) if !parents => {
+                    return Err(format!(
+                        "{}: {error}; give --parents to make it",
+                        above.display()
+                    ));
+                }
+                Err(_) => {}
+            }
+        }
+        missing.reverse();
+        let local = RelativePath::try_from(missing.join(&b'/'))
+            .map_err(|error| format!("{shown}: {error}"))?;
+        let reachable = if above.as_os_str().is_empty() {
+            PathBuf::from(".")
+        } else {
+            above.clone()
+        };
+        let root = open_root(&reachable)?;
+        let top = TopName::Replaced {
+            path: local,
+            is_directory,
+        };
+        Ok(Self::new(
+            root,
+            above.into_os_string().as_bytes().to_vec(),
+            top,
+        ))
+    }
+
+    fn new(root: OwnedFd, shown_root: Vec<u8>, top: TopName) -> Self {
+        let known = CancellationToken::new();
+        if matches!(top, TopName::Kept) {
+            known.cancel();
+        }
+        Self {
+            known,
+            root,
+            shown_root,
+            top,
+            takes_contents: AtomicBool::new(false),
+            only_source: OnceLock::new(),
+        }
+    }
+
+    /// Returns the directory that every local path is relative to.
+    pub(super) fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// Notes what goes straight into the place: a source's contents, or a file that the user named.
+    pub(super) fn set_takes_contents(&self, takes_contents: bool) {
+        if takes_contents {
+            self.takes_contents.store(true, Ordering::Release);
+        }
+        self.known.cancel();
+    }
+
+    /// Waits until it is known what goes straight into the place. A large file may overtake, in its lane, the record that
+    /// tells this in another lane.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe.
+    pub(super) async fn known(&self) {
+        self.known.cancelled().await;
+    }
+
+    /// Returns the local folder of a wire path.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the path belongs to a second source, and the place receives one only.
+    pub(super) fn folder(&self, path: &RelativePath) -> Result<PlacedFolder, String> {
+        let own = |path| PlacedFolder {
+            path,
+            entries: EntryNames::Own,
+        };
+        let Some(first) = path.names().next() else {
+            return Ok(self.place_itself());
+        };
+        let path = match &self.top {
+            TopName::Kept => path.clone(),
+            TopName::Replaced { .. } | TopName::Dropped
+                if self.takes_contents.load(Ordering::Acquire) =>
+            {
+                self.base().join_path(path)
+            }
+            TopName::Replaced { .. } | TopName::Dropped => {
+                self.check_source(first)?;
+                self.base().join_path(&path.without_first())
+            }
+        };
+        Ok(own(path))
+    }
+
+    /// Returns the local folder that a question is about. A question about the place itself may come before a lane has told
+    /// whether the source's contents go there; if the copy is a directory already, only contents can go there.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the path belongs to a second source, and the place receives one only.
+    pub(super) fn asked_folder(&self, path: &RelativePath) -> Result<PlacedFolder, String> {
+        let base = self.base();
+        if path.is_empty() && open_directory(self.root(), &base).is_ok() {
+            return Ok(PlacedFolder {
+                path: base,
+                entries: EntryNames::Own,
+            });
+        }
+        self.folder(path)
+    }
+
+    /// Returns the local folder and the local name of the entry at a wire path.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the path belongs to a second source, and the place receives one only, or if the entry may not be
+    /// written.
+    pub(super) fn entry(&self, path: &RelativePath) -> Result<(RelativePath, EntryName), String> {
+        let Some((parent, name)) = path.split_last() else {
+            return Err("the place itself is a directory".to_owned());
+        };
+        let folder = self.folder(&parent)?;
+        let name = self.entry_name(&folder.entries, name)?;
+        Ok((folder.path, name))
+    }
+
+    /// Returns the local name of the entry `name` of a folder.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the entry is a second source where the place receives one only, or may not be written.
+    pub(super) fn entry_name(
+        &self,
+        entries: &EntryNames,
+        name: EntryName,
+    ) -> Result<EntryName, String> {
+        match entries {
+            EntryNames::Own => Ok(name),
+            EntryNames::Renamed(own) => {
+                self.check_source(name.as_bytes())?;
+                Ok(own.clone())
+            }
+            EntryNames::Refused(why) => Err((*why).to_owned()),
+        }
+    }
+
+    /// Returns true if a local path is the copy that the user named: what is there is never removed to make room.
+    pub(super) fn is_named_by_user(&self, local: &RelativePath) -> bool {
+        match &self.top {
+            TopName::Kept | TopName::Dropped => local.is_empty(),
+            TopName::Replaced { path, .. } => path.as_bytes().starts_with(local.as_bytes()),
+        }
+    }
+
+    /// Returns a local path as the user would type it.
+    pub(super) fn shown(&self, local: &RelativePath) -> Vec<u8> {
+        let mut shown = self.shown_root.clone();
+        if !shown.is_empty() && !shown.ends_with(b"/") && !local.is_empty() {
+            shown.push(b'/');
+        }
+        shown.extend_from_slice(local.as_bytes());
+        shown
+    }
+
+    /// Returns the folder that the empty wire path means.
+    fn place_itself(&self) -> PlacedFolder {
+        let takes_contents = self.takes_contents.load(Ordering::Acquire);
+        let entries = match &self.top {
+            TopName::Dropped if !takes_contents => {
+                EntryNames::Refused("a directory cannot be replaced by something else")
+            }
+            TopName::Replaced {
+                is_directory: true, ..
+            } if !takes_contents => EntryNames::Refused("the destination is not a directory"),
+            TopName::Replaced { path, .. } if !takes_contents => match path.split_last() {
+                Some((path, name)) => {
+                    let entries = EntryNames::Renamed(name);
+                    return PlacedFolder { path, entries };
+                }
+                None => EntryNames::Own,
+            },
+            _ => EntryNames::Own,
+        };
+        PlacedFolder {
+            path: self.base(),
+            entries,
+        }
+    }
+
+    /// Returns the local path that the copy of the only source has, or the root.
+    fn base(&self) -> RelativePath {
+        match &self.top {
+            TopName::Replaced { path, .. } => path.clone(),
+            TopName::Kept | TopName::Dropped => RelativePath::default(),
+        }
+    }
+
+    fn check_source(&self, name: &[u8]) -> Result<(), String> {
+        if self.only_source.get_or_init(|| name.to_vec()) == name {
+            Ok(())
+        } else {
+            Err("the place receives one source only".to_owned())
+        }
+    }
+}
+
+fn open_root(path: &Path) -> Result<OwnedFd, String> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, path, flags, Mode::empty())
+        .map_err(|errno| format!("{}: {}", path.display(), std::io::Error::from(errno)))
+}

@@ -1,0 +1,195 @@
+//! What the lanes and the control of a destination share.
+
+use std::{
+    collections::HashSet,
+    mem,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    attributes::MetadataKeeper, folders::FolderTable, large::LargeTable, links::HardLinkSpool,
+    placement::Placement,
+};
+use crate::copy::{
+    context::CopyContext,
+    order::{CopyOptions, CopyReport, FromCopy},
+    path::RelativePath,
+};
+
+/// The most digests or removed paths in one message to the controller.
+const BATCH: usize = 256;
+
+/// What the lanes and the control of a destination share.
+pub(super) struct DestinationState {
+    /// How files are copied.
+    pub(super) options: CopyOptions,
+    /// Where they go.
+    pub(super) placement: Placement,
+    /// The folders that the source has named.
+    pub(super) folders: FolderTable,
+    /// The files that arrive in parts.
+    pub(super) large: LargeTable,
+    /// The hard links that are made at the end.
+    pub(super) links: HardLinkSpool,
+    /// Gives entries their metadata.
+    pub(super) keeper: MetadataKeeper,
+    /// What was done so far.
+    pub(super) counts: CopyCounts,
+    /// Cancelled when the work ends early, here or elsewhere.
+    pub(super) halt: CancellationToken,
+    context: CopyContext,
+    /// Why the work ends early, if the failure is here.
+    reason: Mutex<Option<String>>,
+    notes: Mutex<HashSet<String>>,
+    digests: Mutex<Vec<(String, Vec<u8>)>>,
+    current: Mutex<Vec<u8>>,
+    /// Set while the next progress message has no path yet.
+    needs_current: AtomicBool,
+}
+
+/// What a destination has done so far.
+#[derive(Debug, Default)]
+pub(super) struct CopyCounts {
+    pub(super) files: AtomicU64,
+    pub(super) directories: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    pub(super) skipped: AtomicU64,
+    pub(super) resumed_bytes: AtomicU64,
+    pub(super) failed: AtomicU64,
+    pub(super) removed: AtomicU64,
+}
+
+impl DestinationState {
+    /// Returns the state of a destination that has written nothing.
+    pub(super) fn new(options: CopyOptions, placement: Placement, context: CopyContext) -> Self {
+        Self {
+            folders: FolderTable::default(),
+            large: LargeTable::default(),
+            links: HardLinkSpool::default(),
+            keeper: MetadataKeeper::of_process(options.archive),
+            counts: CopyCounts::default(),
+            halt: context.cancelled.child_token(),
+            reason: Mutex::default(),
+            notes: Mutex::default(),
+            digests: Mutex::default(),
+            current: Mutex::default(),
+            needs_current: AtomicBool::new(true),
+            options,
+            placement,
+            context,
+        }
+    }
+
+    /// Ends the work early because of a failure here, and keeps the reason for the peer.
+    pub(super) fn end_early(&self, reason: String) {
+        if !self.context.cancelled.is_cancelled() {
+            lock(&self.reason).get_or_insert(reason);
+        }
+        self.halt.cancel();
+    }
+
+    /// Returns the first failure, for the peer.
+    pub(super) fn reason(&self) -> String {
+        match lock(&self.reason).clone() {
+            Some(reason) => reason,
+            None => (self.context.reason)(),
+        }
+    }
+
+    /// Reports that the entry at a local path was not copied, or not removed.
+    pub(super) fn fail(&self, local: &RelativePath, why: impl Into<String>) {
+        add(&self.counts.failed, 1);
+        (self.context.report)(FromCopy::Failed {
+            path: self.placement.shown(local),
+            why: why.into(),
+        });
+    }
+
+    /// Reports, once for each text, that metadata were not kept.
+    pub(super) fn note(&self, text: String) {
+        let is_new = lock(&self.notes).insert(text.clone());
+        if is_new {
+            (self.context.report)(FromCopy::Note(text));
+        }
+    }
+
+    /// Reports paths that were removed, or would be in a dry run.
+    pub(super) fn report_removed(&self, paths: &mut Vec<Vec<u8>>, all: bool) {
+        let is_wanted = self.options.list || self.options.dry_run;
+        if !is_wanted {
+            paths.clear();
+        } else if paths.len() >= BATCH || (all && !paths.is_empty()) {
+            (self.context.report)(FromCopy::Removed(mem::take(paths)));
+        }
+    }
+
+    /// Keeps the digest of a file for the next report.
+    pub(super) fn add_digest(&self, digest: String, path: &RelativePath) {
+        let mut digests = lock(&self.digests);
+        digests.push((digest, path.as_bytes().to_vec()));
+        if digests.len() >= BATCH {
+            (self.context.report)(FromCopy::Digests(mem::take(&mut *digests)));
+        }
+    }
+
+    /// Says what is written at the moment, if the next progress message needs it.
+    pub(super) fn set_current(&self, path: impl FnOnce() -> RelativePath) {
+        if self.needs_current.load(Ordering::Relaxed) {
+            self.needs_current.store(false, Ordering::Relaxed);
+            *lock(&self.current) = path().into();
+        }
+    }
+
+    /// Reports what is done so far, and the digests since the last report.
+    pub(super) fn report_progress(&self) {
+        let digests = mem::take(&mut *lock(&self.digests));
+        if !digests.is_empty() {
+            (self.context.report)(FromCopy::Digests(digests));
+        }
+        (self.context.report)(FromCopy::Progress {
+            files: self.counts.files.load(Ordering::Relaxed),
+            bytes: self.counts.bytes.load(Ordering::Relaxed),
+            current: lock(&self.current).clone(),
+        });
+        self.needs_current.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the result of the work.
+    pub(super) fn report(&self, complete: bool) -> CopyReport {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CopyReport {
+            files: count(&self.counts.files),
+            directories: count(&self.counts.directories),
+            bytes: count(&self.counts.bytes),
+            skipped: count(&self.counts.skipped),
+            resumed_bytes: count(&self.counts.resumed_bytes),
+            failed: count(&self.counts.failed),
+            removed: count(&self.counts.removed),
+            complete,
+        }
+    }
+}
+
+/// Adds to a counter.
+pub(super) fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
+}
+
+/// Locks a mutex. What a thread that panicked has left behind is used as it is.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the text of a system call's failure, without its number.
+pub(super) fn words<E: Into<std::io::Error>>(errno: E) -> String {
+    let text = errno.into().to_string();
+    match text.split_once(" (os error") {
+        Some((words, _)) => words.to_owned(),
+        None => text,
+    }
+}

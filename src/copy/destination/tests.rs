@@ -1,0 +1,312 @@
+//! The destination over loopback, with a source that sends what a test says.
+
+mod entries;
+mod hostile;
+mod large;
+mod mirror;
+mod places;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_util::sync::CancellationToken;
+
+use super::DestinationEngine;
+use crate::{
+    Key, Listener, Stream, StreamConfig, TransportPolicy,
+    carry::thread::CarryThread,
+    connect,
+    copy::{
+        context::{CopyContext, CopyStreams, CopyTrouble},
+        metadata::{EntryKind, Metadata, Timestamp},
+        order::{CopyOptions, CopyReport, FromCopy},
+        path::{EntryName, RelativePath},
+        question::{AnswerKind, AskedEntry, FromDestination, FromSource},
+        record::{LaneRecord, LargeFile, encode, set_content_length},
+    },
+};
+
+/// Something that the source of a test sends.
+enum Step {
+    /// A record with its contents, in a lane.
+    Record(usize, LaneRecord, Vec<u8>),
+    /// A message on the control stream.
+    Say(FromSource),
+}
+
+/// What became of a copy.
+struct CopyEnd {
+    report: CopyReport,
+    trouble: Option<CopyTrouble>,
+    messages: Vec<FromCopy>,
+    answers: Vec<FromDestination>,
+}
+
+impl CopyEnd {
+    /// The paths and the reasons of the failures.
+    fn failures(&self) -> Vec<(String, String)> {
+        let failed = |message: &FromCopy| match message {
+            FromCopy::Failed { path, why } => {
+                Some((String::from_utf8_lossy(path).into_owned(), why.clone()))
+            }
+            _ => None,
+        };
+        self.messages.iter().filter_map(failed).collect()
+    }
+
+    /// Fails the test unless everything was copied.
+    fn assert_whole(&self) {
+        assert!(self.trouble.is_none(), "{:?}", self.trouble);
+        assert_eq!(self.failures(), []);
+        assert!(self.report.complete);
+        assert_eq!(self.answers.last(), Some(&FromDestination::Done));
+    }
+
+    /// Returns what broke the protocol.
+    fn broken(&self) -> String {
+        match &self.trouble {
+            Some(CopyTrouble::Local(why)) => why.clone(),
+            other => panic!("{other:?}, {:?}", self.messages),
+        }
+    }
+
+    fn kinds(&self) -> Vec<AnswerKind> {
+        let kinds = self.answers.iter().filter_map(|answer| match answer {
+            FromDestination::Answers(kinds) => Some(kinds.clone()),
+            _ => None,
+        });
+        kinds.flatten().collect()
+    }
+}
+
+/// Copies what `steps` send over two lanes to `path`.
+async fn copy(path: &Path, options: &CopyOptions, steps: Vec<Step>) -> CopyEnd {
+    let path = path.to_str().unwrap().as_bytes().to_vec();
+    copy_typed(path, options, steps).await.unwrap()
+}
+
+async fn copy_typed(
+    path: Vec<u8>,
+    options: &CopyOptions,
+    steps: Vec<Step>,
+) -> Result<CopyEnd, String> {
+    let engine = DestinationEngine::prepare(path, false, options.clone())?;
+    let (control, far_control) = stream().await;
+    let mut lanes = Vec::new();
+    let mut far_lanes = Vec::new();
+    for _ in 0..2 {
+        let (lane, far_lane) = stream().await;
+        lanes.push(lane);
+        far_lanes.push(far_lane);
+    }
+    let messages = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&messages);
+    let context = CopyContext {
+        report: Arc::new(move |message| kept.lock().unwrap().push(message)),
+        cancelled: CancellationToken::new(),
+        reason: Arc::new(|| "a test".to_owned()),
+    };
+    let streams = CopyStreams { control, lanes };
+    let running = engine.run(streams, context);
+    let ((report, trouble), answers) = tokio::join!(running, send(steps, far_control, far_lanes));
+    let messages = std::mem::take(&mut *messages.lock().unwrap());
+    Ok(CopyEnd {
+        report,
+        trouble,
+        messages,
+        answers,
+    })
+}
+
+/// Returns the two ends of a stream; the near one belongs to a thread.
+async fn stream() -> ((CarryThread, Stream), Stream) {
+    let config = StreamConfig {
+        transport: TransportPolicy::Tcp,
+        ..StreamConfig::default()
+    };
+    let key = Key::generate().unwrap().key();
+    let listening = Listener::bind("127.0.0.1:0", key.clone(), config.clone());
+    let listener = listening.await.unwrap();
+    let address = listener.local_addr();
+    let thread = CarryThread::start("test lane").unwrap();
+    let dialing = thread.run(async move { connect(address, key, &config).await });
+    let (accepted, connected) = tokio::join!(listener.accept(), dialing);
+    ((thread, connected.unwrap()), accepted.unwrap())
+}
+
+/// Sends the steps and the end, and returns what the destination says. A destination that has ended is no failure here.
+async fn send(
+    steps: Vec<Step>,
+    mut control: Stream,
+    mut lanes: Vec<Stream>,
+) -> Vec<FromDestination> {
+    let mut answers = Vec::new();
+    let _ = send_all(steps, &mut control, &mut lanes, &mut answers).await;
+    answers
+}
+
+async fn send_all(
+    steps: Vec<Step>,
+    control: &mut Stream,
+    lanes: &mut [Stream],
+    answers: &mut Vec<FromDestination>,
+) -> std::io::Result<()> {
+    for step in steps {
+        match step {
+            Step::Record(lane, record, contents) => {
+                lanes[lane].write_all(&encoded(&record, &contents)).await?;
+                lanes[lane].flush().await?;
+            }
+            Step::Say(message) => {
+                let asks = matches!(message, FromSource::Ask { .. });
+                say(control, &message).await?;
+                if asks {
+                    answers.push(listen(control).await?);
+                }
+            }
+        }
+    }
+    for lane in &mut *lanes {
+        lane.write_all(&encoded(&LaneRecord::End, &[])).await?;
+        lane.shutdown().await?;
+    }
+    say(control, &FromSource::Finished).await?;
+    while answers.last() != Some(&FromDestination::Done) {
+        answers.push(listen(control).await?);
+    }
+    for lane in lanes {
+        lane.finish().await?;
+    }
+    control.shutdown().await
+}
+
+fn encoded(record: &LaneRecord, contents: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let position = encode(record, &mut bytes).unwrap();
+    set_content_length(&mut bytes, position, contents.len().try_into().unwrap());
+    bytes.extend_from_slice(contents);
+    bytes
+}
+
+async fn say(control: &mut Stream, message: &FromSource) -> std::io::Result<()> {
+    let bytes = postcard::to_stdvec(message).unwrap();
+    control
+        .write_u32_le(bytes.len().try_into().unwrap())
+        .await?;
+    control.write_all(&bytes).await?;
+    control.flush().await
+}
+
+async fn listen(control: &mut Stream) -> std::io::Result<FromDestination> {
+    let length = control.read_u32_le().await?;
+    let mut bytes = vec![0; length.try_into().unwrap()];
+    control.read_exact(&mut bytes).await?;
+    Ok(postcard::from_bytes(&bytes).unwrap())
+}
+
+fn path(text: &str) -> RelativePath {
+    text.as_bytes().to_vec().try_into().unwrap()
+}
+
+fn name(text: &str) -> EntryName {
+    text.as_bytes().to_vec().try_into().unwrap()
+}
+
+/// Returns metadata with a mode and a time, and the owner of this process.
+fn metadata(mode: u32, seconds: i64) -> Metadata {
+    let time = Timestamp {
+        seconds,
+        nanoseconds: 123_456_789,
+    };
+    Metadata {
+        mode,
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        modified: time,
+        accessed: time,
+        attributes: Vec::new(),
+    }
+}
+
+fn archive() -> CopyOptions {
+    CopyOptions {
+        recursive: true,
+        archive: true,
+        ..CopyOptions::default()
+    }
+}
+
+/// The folder of a file that the user named.
+fn place() -> Step {
+    let metadata = None;
+    let path = path("");
+    Step::Record(0, LaneRecord::Folder { path, metadata }, Vec::new())
+}
+
+fn folder(text: &str, mode: u32) -> Step {
+    let metadata = Some(metadata(mode, 1_000));
+    let path = path(text);
+    Step::Record(0, LaneRecord::Folder { path, metadata }, Vec::new())
+}
+
+fn file(text: &str, contents: &str) -> Step {
+    let metadata = metadata(0o644, 2_000);
+    let name = name(text);
+    let record = LaneRecord::File { name, metadata };
+    Step::Record(0, record, contents.as_bytes().to_vec())
+}
+
+fn large(lane: usize, id: u64, text: &str, size: u64) -> Step {
+    let file = LargeFile {
+        id,
+        path: path(text),
+        size,
+        metadata: metadata(0o640, 3_000),
+        resumed: false,
+    };
+    Step::Record(lane, LaneRecord::LargeFile(file), Vec::new())
+}
+
+fn part(lane: usize, id: u64, offset: u64, contents: &[u8]) -> Step {
+    Step::Record(lane, LaneRecord::Part { id, offset }, contents.to_vec())
+}
+
+fn large_end(lane: usize, id: u64, bytes: Option<u64>) -> Step {
+    let content_bytes = bytes;
+    let record = LaneRecord::LargeFileEnd { id, content_bytes };
+    Step::Record(lane, record, Vec::new())
+}
+
+fn ask(text: &str, entries: &[(&str, u64, i64)]) -> Step {
+    let entries = entries.iter().map(|&(entry, size, seconds)| AskedEntry {
+        name: name(entry),
+        kind: EntryKind::File,
+        size,
+        modified: metadata(0, seconds).modified,
+    });
+    Step::Say(FromSource::Ask {
+        folder: path(text),
+        entries: entries.collect(),
+    })
+}
+
+/// A directory, and the names in it.
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+fn scratch() -> (TempDir, PathBuf) {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("dest");
+    (scratch, path)
+}

@@ -1,0 +1,126 @@
+//! Where things go: the cases of cp.
+
+use std::os::unix::fs::symlink;
+
+use super::*;
+
+fn tree(top: &str) -> Vec<Step> {
+    let inner = format!("{top}/inner");
+    vec![
+        folder(top, 0o755),
+        file("a", "one"),
+        folder(&inner, 0o700),
+        file("b", "two"),
+    ]
+}
+
+#[tokio::test]
+async fn an_existing_directory_receives_the_source_under_its_name() {
+    let (_scratch, dest) = scratch();
+    fs::create_dir(&dest).unwrap();
+    copy(&dest, &archive(), tree("top")).await.assert_whole();
+    assert_eq!(fs::read(dest.join("top/inner/b")).unwrap(), b"two");
+    let end = copy(&dest, &archive(), vec![place(), file("f", "x")]).await;
+    end.assert_whole();
+    assert_eq!(fs::read(dest.join("f")).unwrap(), b"x");
+    assert_eq!((end.report.files, end.report.bytes), (1, 1));
+}
+
+#[tokio::test]
+async fn a_missing_destination_is_the_copy() {
+    let (_scratch, dest) = scratch();
+    copy(&dest, &archive(), tree("top")).await.assert_whole();
+    assert_eq!(names_in(&dest), ["a", "inner"]);
+    let (_scratch, dest) = scratch();
+    copy(&dest, &archive(), vec![place(), file("f", "x")])
+        .await
+        .assert_whole();
+    assert_eq!(fs::read(&dest).unwrap(), b"x");
+}
+
+#[tokio::test]
+async fn contents_make_the_destination() {
+    let (_scratch, dest) = scratch();
+    let steps = vec![
+        folder("", 0o750),
+        file("a", "one"),
+        folder("inner", 0o700),
+        file("b", "two"),
+    ];
+    copy(&dest, &archive(), steps).await.assert_whole();
+    assert_eq!(names_in(&dest), ["a", "inner"]);
+    assert_eq!(fs::read(dest.join("inner/b")).unwrap(), b"two");
+}
+
+#[tokio::test]
+async fn without_a_target_directory_the_trees_are_merged() {
+    let (_scratch, dest) = scratch();
+    fs::create_dir(&dest).unwrap();
+    fs::write(dest.join("kept"), "").unwrap();
+    let options = CopyOptions {
+        no_target_directory: true,
+        ..archive()
+    };
+    copy(&dest, &options, tree("top")).await.assert_whole();
+    assert_eq!(names_in(&dest), ["a", "inner", "kept"]);
+    let end = copy(&dest, &options, vec![place(), file("f", "x")]).await;
+    assert!(
+        end.failures()[0]
+            .1
+            .contains("a directory cannot be replaced")
+    );
+    assert_eq!(names_in(&dest), ["a", "inner", "kept"]);
+}
+
+#[tokio::test]
+async fn missing_parents_are_made_if_asked_for() {
+    let (_scratch, dest) = scratch();
+    let deep = dest.join("x/y");
+    let typed = deep.to_str().unwrap().as_bytes().to_vec();
+    let refused = copy_typed(typed, &archive(), vec![]).await.err().unwrap();
+    assert!(refused.contains("give --parents"), "{refused}");
+    let options = CopyOptions {
+        parents: true,
+        ..archive()
+    };
+    copy(&deep, &options, vec![place(), file("f", "x")])
+        .await
+        .assert_whole();
+    assert_eq!(fs::read(&deep).unwrap(), b"x");
+}
+
+#[tokio::test]
+async fn a_place_that_cannot_be_is_refused() {
+    let (_scratch, dest) = scratch();
+    fs::write(&dest, "file").unwrap();
+    let typed = dest.to_str().unwrap().as_bytes().to_vec();
+    let many = DestinationEngine::prepare(typed.clone(), true, archive()).unwrap_err();
+    assert!(many.contains("is not a directory"), "{many}");
+    let slash = [&typed[..], b"/"].concat();
+    let refused = DestinationEngine::prepare(slash, false, archive()).unwrap_err();
+    assert!(refused.contains("is not a directory"), "{refused}");
+    let end = copy(&dest, &archive(), tree("top")).await;
+    assert!(end.failures()[0].1.contains("a directory cannot replace"));
+    assert_eq!(fs::read(&dest).unwrap(), b"file");
+    let (_scratch, dest) = scratch();
+    let typed = [dest.to_str().unwrap().as_bytes(), b"/"].concat();
+    let end = copy_typed(typed, &archive(), vec![place(), file("f", "x")])
+        .await
+        .unwrap();
+    assert!(end.failures()[0].1.contains("is not a directory"));
+    assert!(!dest.exists());
+}
+
+#[tokio::test]
+async fn a_link_at_the_target_is_replaced() {
+    let (scratch, dest) = scratch();
+    let outside = scratch.path().join("outside");
+    fs::write(&outside, "outside").unwrap();
+    fs::create_dir(&dest).unwrap();
+    symlink(&outside, dest.join("f")).unwrap();
+    copy(&dest, &archive(), vec![place(), file("f", "x")])
+        .await
+        .assert_whole();
+    assert!(fs::symlink_metadata(dest.join("f")).unwrap().is_file());
+    assert_eq!(fs::read(&outside).unwrap(), b"outside");
+}

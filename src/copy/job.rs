@@ -1,0 +1,164 @@
+//! A copy as an application of the agent: one type for the source and for the destination.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    context::{CopyContext, CopyStreams, CopyTrouble, ReportSink},
+    destination::DestinationEngine,
+    order::{CopyEnd, CopyOrder, CopyRole, FromCopy},
+    source::SourceEngine,
+};
+use crate::ssh::{
+    agent::{
+        job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},
+        resolve,
+    },
+    protocol::{EdgeDirection, EdgeId, FromAgent, Payload},
+};
+
+/// The job of one side of a copy, from its order to its report.
+pub(crate) struct CopyJob {
+    context: JobContext,
+    control: EdgeId,
+    lanes: Vec<EdgeId>,
+    /// The engine, until it runs.
+    engine: Option<CopyEngine>,
+    end: CopyEnd,
+}
+
+/// What does the work of an agent of a copy.
+enum CopyEngine {
+    Source(SourceEngine),
+    Destination(DestinationEngine),
+}
+
+impl Job for CopyJob {
+    fn prepare(
+        context: &JobContext,
+        order: &Payload,
+        edges: &OrderedEdges,
+    ) -> Result<Self, String> {
+        let CopyOrder {
+            role,
+            control,
+            lanes,
+            options,
+        } = order
+            .decode()
+            .map_err(|error| format!("received an invalid order ({error})"))?;
+        let direction = match role {
+            CopyRole::Source(_) => EdgeDirection::Send,
+            CopyRole::Destination { .. } => EdgeDirection::Receive,
+        };
+        edges.meter(control, EdgeDirection::Both)?;
+        for &lane in &lanes {
+            edges.meter(lane, direction)?;
+        }
+        let has_twice = (1..lanes.len()).any(|at| lanes[..at].contains(&lanes[at]));
+        if lanes.is_empty() || has_twice {
+            return Err("the order's lanes are not different edges".to_owned());
+        }
+        let engine = match role {
+            CopyRole::Source(paths) => {
+                let paths = paths.into_iter().map(resolved).collect();
+                CopyEngine::Source(SourceEngine::prepare(paths, options)?)
+            }
+            CopyRole::Destination { path, many } => {
+                let path = resolved(path);
+                CopyEngine::Destination(DestinationEngine::prepare(path, many, options)?)
+            }
+        };
+        Ok(Self {
+            context: context.clone(),
+            control,
+            lanes,
+            engine: Some(engine),
+            end: CopyEnd::default(),
+        })
+    }
+
+    async fn run(&mut self, mut edges: ConnectedEdges, messages: Messages) {
+        // The controller sends no messages to a copy.
+        drop(messages);
+        let peer = edges.peer(self.control);
+        let Some((engine, streams)) = self.engine.take().zip(self.streams(&mut edges)) else {
+            self.context.fail_local("an edge of the copy is missing");
+            return edges.close().await;
+        };
+        let cancelled = CancellationToken::new();
+        let context = self.copy_context(cancelled.clone());
+        let cause = Arc::clone(&self.context.cause);
+        let following = async move {
+            cause.failed().await;
+            cancelled.cancel();
+            std::future::pending::<()>().await;
+        };
+        let working = async {
+            match engine {
+                CopyEngine::Source(engine) => engine.run(streams, context).await,
+                CopyEngine::Destination(engine) => engine.run(streams, context).await,
+            }
+        };
+        let (report, trouble) = tokio::select! {
+            ended = working => ended,
+            () = following => return,
+        };
+        self.end.report = report;
+        match trouble {
+            Some(CopyTrouble::Stream(error)) => self.context.broken(error, &peer),
+            Some(CopyTrouble::Local(text)) => {
+                self.end.gave_up = !self.context.cause.has_failed();
+                self.context.fail_local(&text);
+            }
+            Some(CopyTrouble::Cancelled) | None => {}
+        }
+        edges.close().await;
+    }
+
+    fn report(&self) -> Option<Payload> {
+        Payload::encode(&self.end).ok()
+    }
+}
+
+impl CopyJob {
+    /// Takes the streams of the copy from the edges of the order.
+    fn streams(&self, edges: &mut ConnectedEdges) -> Option<CopyStreams> {
+        let mut take = |id| {
+            let (thread, edge) = edges.take(id)?;
+            Some((thread, edge.stream))
+        };
+        Some(CopyStreams {
+            control: take(self.control)?,
+            lanes: self
+                .lanes
+                .iter()
+                .copied()
+                .map(take)
+                .collect::<Option<_>>()?,
+        })
+    }
+
+    fn copy_context(&self, cancelled: CancellationToken) -> CopyContext {
+        let outbox = self.context.outbox.clone();
+        let report: ReportSink = Arc::new(move |message: FromCopy| {
+            // The engines send far less at a time than a payload holds; a path has at most 4 KiB.
+            if let Ok(payload) = Payload::encode(&message) {
+                outbox.send(FromAgent::Application(payload));
+            }
+        });
+        let cause = Arc::clone(&self.context.cause);
+        CopyContext {
+            report,
+            cancelled,
+            reason: Arc::new(move || cause.reason()),
+        }
+    }
+}
+
+/// Returns a path of an order with a leading `~/` replaced by the home directory.
+fn resolved(path: Vec<u8>) -> Vec<u8> {
+    use std::os::unix::ffi::OsStringExt;
+    resolve(path).into_os_string().into_vec()
+}

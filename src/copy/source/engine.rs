@@ -1,0 +1,349 @@
+//! The source of a copy, from its preparation to its end.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use rustix::fs::Stat;
+use tokio::{sync::mpsc, time::MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    hard_links::HardLinks,
+    lane::LaneSender,
+    packer::LanePacker,
+    questions::{ControlCommand, Questions},
+    rate_limit::RateLimit,
+    removal::SentSpool,
+    tally::Tally,
+    walk::{
+        filter::NameFilter, folder::SourceFolder, operand::top_name, outlet::WalkOutlet,
+        walker::Walker,
+    },
+    work_board::WorkBoard,
+};
+use crate::{
+    Stream,
+    copy::{
+        context::{CopyContext, CopyStreams, CopyTrouble},
+        order::{CopyOptions, CopyReport, ExistingFiles},
+        path::{EntryName, RelativePath},
+    },
+};
+
+/// The most messages from the walk that wait for the control stream.
+const MAX_COMMANDS: usize = 8;
+
+/// The time between two reports of what was found and sent.
+const TICK: Duration = Duration::from_millis(200);
+
+/// The time for a peer to receive why a stream was aborted.
+const ABORT_DELAY: Duration = Duration::from_millis(500);
+
+/// The source of a copy. Its walk is under way on a thread of its own.
+///
+/// Dropping it ends the walk.
+pub(crate) struct SourceEngine {
+    shared: Arc<SourceShared>,
+    commands: Option<mpsc::Receiver<ControlCommand>>,
+}
+
+/// What the threads of a source share.
+pub(crate) struct SourceShared {
+    /// How files are copied.
+    pub(crate) options: CopyOptions,
+    /// The counts, and the way to the controller.
+    pub(crate) tally: Tally,
+    /// The queue of the lanes.
+    pub(crate) board: WorkBoard,
+    /// Files that have several names.
+    pub(crate) links: HardLinks,
+    /// The limit of `--bwlimit`.
+    pub(crate) limit: Option<RateLimit>,
+    /// The list for `--remove-source-files`.
+    spool: Option<SentSpool>,
+    large_files: AtomicU64,
+}
+
+impl SourceShared {
+    /// Returns true if the destination is asked for every entry.
+    pub(crate) fn asks(&self) -> bool {
+        let options = &self.options;
+        options.existing != ExistingFiles::Replace || options.resume || options.dry_run
+    }
+
+    /// Returns a number for a large file.
+    pub(crate) fn next_large_id(&self) -> u64 {
+        self.large_files.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Counts an entry that was sent, and lists it. `is_whole` is false for one that changed meanwhile: it is not
+    /// removed.
+    pub(crate) fn sent(&self, folder: &SourceFolder, name: EntryName, stat: &Stat, is_whole: bool) {
+        self.tally.sent();
+        if let Some(spool) = self.spool.as_ref().filter(|_| is_whole) {
+            spool.add(folder, &name, stat);
+        }
+        if self.options.list {
+            self.tally.list(folder.path.join(&name).into());
+        }
+    }
+}
+
+impl SourceEngine {
+    /// Starts to walk through `paths`. The walk waits until the lanes take what it has found.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for the user, if the options or paths do not fit together.
+    pub(crate) fn prepare(paths: Vec<Vec<u8>>, options: CopyOptions) -> Result<Self, String> {
+        if paths.is_empty() {
+            return Err("there is nothing to copy".to_owned());
+        }
+        let has_contents = paths.iter().any(|path| top_name(path).is_none());
+        if options.delete && has_contents && paths.len() > 1 {
+            let why = "--delete with the contents of a directory (DIR/.) takes one source, because it would remove what the others bring";
+            return Err(why.to_owned());
+        }
+        let filter = NameFilter::new(&options.filters)?;
+        let spool = if options.remove_source_files && !options.dry_run {
+            let made = SentSpool::new();
+            Some(made.map_err(|error| format!("cannot list the files to remove: {error}"))?)
+        } else {
+            None
+        };
+        let shared = Arc::new(SourceShared {
+            tally: Tally::default(),
+            board: WorkBoard::default(),
+            links: HardLinks::default(),
+            limit: options.bytes_per_second.map(RateLimit::new),
+            spool,
+            large_files: AtomicU64::new(0),
+            options: options.clone(),
+        });
+        let (sender, commands) = mpsc::channel(MAX_COMMANDS);
+        let outlet = WalkOutlet::new(Arc::clone(&shared), sender);
+        let walker = Walker::new(options, filter, outlet);
+        thread::Builder::new()
+            .name("rdcp walk".to_owned())
+            .spawn(move || walker.run(paths))
+            .map_err(|error| format!("cannot start a thread: {error}"))?;
+        Ok(Self {
+            shared,
+            commands: Some(commands),
+        })
+    }
+
+    /// Sends all that the walk finds. Returns when the destination has confirmed every stream, and the source files
+    /// were removed where that is asked for; or when the run has failed and every stream was aborted.
+    ///
+    /// # Cancel safety
+    ///
+    /// The streams continue on their threads if the future is dropped. Cancel [`CopyContext::cancelled`] instead.
+    pub(crate) async fn run(
+        mut self,
+        streams: CopyStreams,
+        context: CopyContext,
+    ) -> (CopyReport, Option<CopyTrouble>) {
+        let shared = Arc::clone(&self.shared);
+        shared.tally.open(Arc::clone(&context.report));
+        let run = Arc::new(SourceRun::new(&shared, context, streams.lanes.len()));
+        let lanes = streams.lanes.into_iter().enumerate();
+        let lanes = lanes.map(|(number, (thread, stream))| {
+            let run = Arc::clone(&run);
+            async move { thread.run(run.lane(number, stream)).await }
+        });
+        let commands = self.commands.take();
+        let (thread, stream) = streams.control;
+        let control = thread.run(Arc::clone(&run).control(stream, commands));
+        let working = futures::future::join(futures::future::join_all(lanes), control);
+        let (_, not_written) = ticking(&shared.tally, working).await;
+        let is_complete = run.end(not_written).await;
+        shared.board.close();
+        shared.tally.tick();
+        (shared.tally.report(is_complete), run.take_trouble())
+    }
+}
+
+#[cfg(test)]
+impl SourceEngine {
+    /// Returns what the walk shares with the run.
+    pub(super) fn shared(&self) -> Arc<SourceShared> {
+        Arc::clone(&self.shared)
+    }
+}
+
+impl Drop for SourceEngine {
+    fn drop(&mut self) {
+        self.shared.board.close();
+        self.shared.tally.close();
+    }
+}
+
+/// Awaits `work`, and reports what was found and sent meanwhile.
+async fn ticking<T>(tally: &Tally, work: impl Future<Output = T>) -> T {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tokio::pin!(work);
+    loop {
+        tokio::select! {
+            result = &mut work => return result,
+            _ = ticks.tick() => tally.tick(),
+        }
+    }
+}
+
+/// A run of the source.
+struct SourceRun {
+    shared: Arc<SourceShared>,
+    context: CopyContext,
+    /// Cancelled when a stream has failed, or the work has failed elsewhere.
+    stop: CancellationToken,
+    /// The first trouble.
+    trouble: Mutex<Option<CopyTrouble>>,
+    /// The lanes that still have records to send.
+    unsent: AtomicUsize,
+    /// Cancelled when there are none.
+    lanes_sent: CancellationToken,
+}
+
+impl SourceRun {
+    fn new(shared: &Arc<SourceShared>, context: CopyContext, lanes: usize) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            stop: context.cancelled.child_token(),
+            context,
+            trouble: Mutex::new(None),
+            unsent: AtomicUsize::new(lanes),
+            lanes_sent: CancellationToken::new(),
+        }
+    }
+
+    /// Sends all records of a lane.
+    async fn lane(self: Arc<Self>, number: usize, stream: Stream) {
+        let packer = LanePacker::new(stream, Arc::clone(&self.shared));
+        let mut lane = LaneSender::new(number, packer, Arc::clone(&self.shared));
+        let work = async {
+            lane.send_all().await?;
+            if self.unsent.fetch_sub(1, Ordering::AcqRel) == 1 {
+                self.lanes_sent.cancel();
+            }
+            lane.packer.finish().await
+        };
+        let result = self.until_stopped(work).await;
+        self.close(lane.packer.into_stream(), result).await;
+    }
+
+    /// Asks and answers on the control stream. Returns what the destination has not written.
+    async fn control(
+        self: Arc<Self>,
+        mut stream: Stream,
+        commands: Option<mpsc::Receiver<ControlCommand>>,
+    ) -> HashSet<RelativePath> {
+        let questions = Questions::new(Arc::clone(&self.shared));
+        let work = async {
+            match commands {
+                Some(commands) => {
+                    let conversed = questions.converse(&mut stream, commands, &self.lanes_sent);
+                    conversed.await
+                }
+                None => Ok(HashSet::new()),
+            }
+        };
+        match self.until_stopped(work).await {
+            Ok(not_written) => {
+                self.close(stream, Ok(())).await;
+                not_written
+            }
+            Err(trouble) => {
+                self.close(stream, Err(trouble)).await;
+                HashSet::new()
+            }
+        }
+    }
+
+    async fn until_stopped<T>(
+        &self,
+        work: impl Future<Output = Result<T, CopyTrouble>>,
+    ) -> Result<T, CopyTrouble> {
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => Err(CopyTrouble::Cancelled),
+            result = work => result,
+        }
+    }
+
+    /// Closes a stream. After a failure, all other streams of the run are aborted too.
+    async fn close(&self, mut stream: Stream, result: Result<(), CopyTrouble>) {
+        let Err(trouble) = result else {
+            return stream.close().await;
+        };
+        let reason = self.fail(trouble);
+        stream.abort(&reason);
+        let _ = tokio::time::timeout(ABORT_DELAY, stream.close()).await;
+    }
+
+    /// Keeps the first trouble, stops the run, and returns the reason for the peers.
+    fn fail(&self, trouble: CopyTrouble) -> String {
+        let is_elsewhere = self.context.cancelled.is_cancelled();
+        let mut first = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = first.get_or_insert(trouble);
+        let reason = match first {
+            _ if is_elsewhere => (self.context.reason)(),
+            CopyTrouble::Stream(error) => error.to_string(),
+            CopyTrouble::Local(why) => why.clone(),
+            CopyTrouble::Cancelled => (self.context.reason)(),
+        };
+        self.shared.board.close();
+        self.stop.cancel();
+        reason
+    }
+
+    /// Removes the source files where that is asked for. Returns true if the run came to the end of its work.
+    async fn end(&self, not_written: HashSet<RelativePath>) -> bool {
+        if self.has_trouble() {
+            return false;
+        }
+        if !self.shared.tally.is_walked() {
+            let why = "the walk through the source failed".to_owned();
+            self.fail(CopyTrouble::Local(why));
+            return false;
+        }
+        if self.shared.spool.is_none() {
+            return true;
+        }
+        let shared = Arc::clone(&self.shared);
+        let cancelled = self.context.cancelled.clone();
+        let removing = tokio::task::spawn_blocking(move || {
+            let spool = shared.spool.as_ref();
+            let is_stopped = || cancelled.is_cancelled();
+            spool.map(|spool| spool.remove_all(&not_written, &shared.tally, is_stopped))
+        });
+        let trouble = match ticking(&self.shared.tally, removing).await {
+            Ok(Some(Err(error))) => {
+                CopyTrouble::Local(format!("cannot remove the source files: {error}"))
+            }
+            Ok(_) if self.context.cancelled.is_cancelled() => CopyTrouble::Cancelled,
+            Ok(_) => return true,
+            Err(_) => CopyTrouble::Local("the removal of the source files failed".to_owned()),
+        };
+        self.fail(trouble);
+        false
+    }
+
+    fn has_trouble(&self) -> bool {
+        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        trouble.is_some()
+    }
+
+    fn take_trouble(&self) -> Option<CopyTrouble> {
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        trouble.take()
+    }
+}

@@ -1,0 +1,293 @@
+//! A large or sparse file, whose ranges several lanes may send.
+
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use rustix::{
+    fs::{SeekFrom, Stat, fstat, seek},
+    io::Errno,
+};
+
+use super::walk::folder::SourceFolder;
+use crate::copy::{path::EntryName, question::ByteRange, record::LargeFile};
+
+/// The bytes of a range that a lane takes at a time: enough that taking one costs nothing, few enough that the lanes
+/// end at the same time.
+pub(crate) const RANGE_BYTES: u64 = 8 << 20;
+
+/// Files of this size are sent by all lanes.
+pub(crate) const SHARED_BYTES: u64 = 64 << 20;
+
+/// A file that is sent in parts.
+pub(crate) struct LargeSource {
+    /// What every lane announces.
+    pub(crate) announcement: LargeFile,
+    /// The folder of the file.
+    pub(crate) folder: Arc<SourceFolder>,
+    /// The name in the folder.
+    pub(crate) name: EntryName,
+    /// The file.
+    pub(crate) fd: OwnedFd,
+    /// What fstat(2) said when the file was opened.
+    pub(crate) stat: Stat,
+    state: Mutex<LargeState>,
+}
+
+struct LargeState {
+    extents: Extents,
+    /// The number of lanes that have a range.
+    workers: usize,
+    /// The bytes of all parts.
+    sent: u64,
+    is_exhausted: bool,
+    broken: Option<String>,
+}
+
+/// How a large file was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The file is as it was when it was opened.
+    Whole,
+    /// The file changed: every byte was read, but not all at one time.
+    Changed,
+    /// The file could not be read, and why.
+    Broken(String),
+}
+
+impl LargeSource {
+    /// Returns a file of which the destination has the ranges `present`.
+    pub(crate) fn new(
+        announcement: LargeFile,
+        folder: Arc<SourceFolder>,
+        name: EntryName,
+        (fd, stat): (OwnedFd, Stat),
+        present: Vec<ByteRange>,
+    ) -> Self {
+        let state = LargeState {
+            extents: Extents::new(announcement.size, present),
+            workers: 0,
+            sent: 0,
+            is_exhausted: false,
+            broken: None,
+        };
+        Self {
+            announcement,
+            folder,
+            name,
+            fd,
+            stat,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Makes the caller one of those who send the file, and returns its first range; none if no range is left.
+    pub(crate) fn join(&self) -> Option<ByteRange> {
+        let mut state = self.state();
+        let range = state.next(&self.fd)?;
+        state.workers += 1;
+        Some(range)
+    }
+
+    /// Makes the caller one of those who send the file, without a range.
+    pub(crate) fn own(&self) {
+        self.state().workers += 1;
+    }
+
+    /// Returns the next range.
+    pub(crate) fn next(&self) -> Option<ByteRange> {
+        self.state().next(&self.fd)
+    }
+
+    /// Counts the bytes of a part.
+    pub(crate) fn sent(&self, bytes: u64) {
+        self.state().sent += bytes;
+    }
+
+    /// Notes that the file cannot be read.
+    pub(crate) fn fail(&self, why: String) {
+        let mut state = self.state();
+        state.is_exhausted = true;
+        state.broken.get_or_insert(why);
+    }
+
+    /// Ends the caller's part. Returns true if it was the last one: then no range is left.
+    pub(crate) fn leave(&self) -> bool {
+        let mut state = self.state();
+        state.workers -= 1;
+        state.workers == 0 && state.is_exhausted
+    }
+
+    /// Returns the bytes of all parts, and how the file was read.
+    pub(crate) fn verdict(&self) -> (u64, Verdict) {
+        let state = self.state();
+        let verdict = match (&state.broken, fstat(&self.fd)) {
+            (Some(why), _) => Verdict::Broken(why.clone()),
+            (None, Ok(stat)) if is_same(&stat, &self.stat) => Verdict::Whole,
+            (None, _) => Verdict::Changed,
+        };
+        (state.sent, verdict)
+    }
+
+    fn state(&self) -> MutexGuard<'_, LargeState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LargeState {
+    fn next(&mut self, file: impl AsFd) -> Option<ByteRange> {
+        if self.is_exhausted {
+            return None;
+        }
+        let range = self.extents.next(file);
+        match range {
+            Ok(Some(range)) => Some(range),
+            Ok(None) => {
+                self.is_exhausted = true;
+                None
+            }
+            Err(error) => {
+                self.is_exhausted = true;
+                self.broken = Some(format!("cannot be read: {error}"));
+                None
+            }
+        }
+    }
+}
+
+fn is_same(one: &Stat, other: &Stat) -> bool {
+    one.st_size == other.st_size
+        && one.st_mtime == other.st_mtime
+        && one.st_mtime_nsec == other.st_mtime_nsec
+}
+
+/// The ranges of a file that have data and are missing at the destination.
+struct Extents {
+    size: u64,
+    /// Ranges at the destination, in order and apart from each other.
+    present: Vec<ByteRange>,
+    position: u64,
+    /// The end of the data around the position.
+    data_end: u64,
+}
+
+impl Extents {
+    fn new(size: u64, mut present: Vec<ByteRange>) -> Self {
+        present.retain(|range| range.start < range.end);
+        present.sort_unstable_by_key(|range| range.start);
+        let mut merged: Vec<ByteRange> = Vec::with_capacity(present.len());
+        for range in present {
+            match merged.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => merged.push(range),
+            }
+        }
+        Self {
+            size,
+            present: merged,
+            position: 0,
+            data_end: 0,
+        }
+    }
+
+    /// Returns the next range, of at most [`RANGE_BYTES`] and within a multiple of them.
+    fn next(&mut self, file: impl AsFd) -> Result<Option<ByteRange>, Errno> {
+        loop {
+            if self.position >= self.data_end && !self.find_data(&file)? {
+                return Ok(None);
+            }
+            // The first range that ends behind the position.
+            let ended = |range: &ByteRange| range.end <= self.position;
+            let at = self.present.partition_point(ended);
+            let next = self.present.get(at);
+            if let Some(range) = next.filter(|range| range.start <= self.position) {
+                self.position = range.end;
+                continue;
+            }
+            let border = (self.position / RANGE_BYTES + 1) * RANGE_BYTES;
+            let end = next.map_or(border, |range| range.start.min(border));
+            let range = ByteRange {
+                start: self.position,
+                end: end.min(self.data_end),
+            };
+            self.position = range.end;
+            return Ok(Some(range));
+        }
+    }
+
+    /// Goes to the next data. Returns false if there is none.
+    fn find_data(&mut self, file: impl AsFd) -> Result<bool, Errno> {
+        if self.position >= self.size {
+            return Ok(false);
+        }
+        let data = match seek(&file, SeekFrom::Data(self.position)) {
+            Ok(data) => data,
+            // Only a hole is left.
+            Err(Errno::NXIO) => self.size,
+            // The file system does not know holes.
+            Err(Errno::INVAL | Errno::NOTSUP) => {
+                self.data_end = self.size;
+                return Ok(true);
+            }
+            Err(error) => return Err(error),
+        };
+        self.position = data.min(self.size);
+        if self.position == self.size {
+            return Ok(false);
+        }
+        self.data_end = seek(&file, SeekFrom::Hole(data))?.min(self.size);
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, os::unix::fs::FileExt};
+
+    use super::*;
+
+    fn ranges(file: &File, size: u64, present: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let range = |&(start, end): &(u64, u64)| ByteRange { start, end };
+        let mut extents = Extents::new(size, present.iter().map(range).collect());
+        let next = || {
+            extents
+                .next(file)
+                .unwrap()
+                .map(|range| (range.start, range.end))
+        };
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn data_without_holes_comes_in_ranges() {
+        let file = tempfile::tempfile().unwrap();
+        let bytes = vec![7; 1 << 16];
+        file.set_len(100 << 20).unwrap();
+        file.write_all_at(&bytes, 1 << 20).unwrap();
+        file.write_all_at(&bytes, (16 << 20) - (1 << 15)).unwrap();
+        let found = ranges(&file, 100 << 20, &[]);
+        let half = 1 << 15;
+        let border = 16 << 20;
+        assert_eq!(
+            found,
+            [
+                (1 << 20, (1 << 20) + (1 << 16)),
+                (border - half, border),
+                (border, border + half)
+            ]
+        );
+    }
+
+    #[test]
+    fn what_the_destination_has_is_left_out() {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&[7; 10_000], 0).unwrap();
+        assert_eq!(ranges(&file, 10_000, &[(0, 10_000)]), []);
+        let found = ranges(&file, 10_000, &[(8192, 20_000), (0, 100), (4096, 5000)]);
+        assert_eq!(found, [(100, 4096), (5000, 8192)]);
+        // The file has become shorter.
+        file.set_len(0).unwrap();
+        assert_eq!(ranges(&file, 10_000, &[]), []);
+    }
+}

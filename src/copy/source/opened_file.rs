@@ -1,0 +1,112 @@
+//! A file that is open for sending.
+
+use std::{ffi::CStr, os::fd::OwnedFd};
+
+use rustix::{
+    fs::{FileType, Mode, OFlags, SeekFrom, Stat, fstat, openat, seek},
+    io::{Errno, read, retry_on_intr},
+};
+
+use super::{
+    attributes::{content_size, size},
+    lane::unreadable,
+    walk::folder::SourceFolder,
+};
+
+/// A file with fewer bytes in holes is sent as if it had none: a file system that counts blocks of 4 KiB shows no less.
+const MIN_HOLE: u64 = 4096;
+
+/// An open file.
+pub(crate) struct OpenedFile {
+    /// The file.
+    pub(crate) fd: OwnedFd,
+    /// What fstat(2) said after it was opened.
+    pub(crate) stat: Stat,
+}
+
+/// How the reading of a small file ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ReadFault {
+    /// The file became shorter: its contents are not whole.
+    Shorter,
+    /// read(2) failed.
+    Failed(Errno),
+}
+
+impl OpenedFile {
+    /// Opens a file of a folder. No FIFO or device is waited for, and no link is followed that was not named.
+    /// `quiet_reads` is cleared if the process may not read files without changing their times of access.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for the user.
+    pub(crate) fn open(
+        folder: &SourceFolder,
+        name: &CStr,
+        quiet_reads: &mut bool,
+    ) -> Result<Self, String> {
+        let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+        if !folder.follow {
+            flags |= OFlags::NOFOLLOW;
+        }
+        let open = |flags| retry_on_intr(|| openat(&folder.fd, name, flags, Mode::empty()));
+        let opened = if *quiet_reads {
+            match open(flags | OFlags::NOATIME) {
+                Err(Errno::PERM) => {
+                    *quiet_reads = false;
+                    open(flags)
+                }
+                result => result,
+            }
+        } else {
+            open(flags)
+        };
+        let fd = opened.map_err(unreadable)?;
+        let stat = fstat(&fd).map_err(unreadable)?;
+        if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
+            Ok(Self { fd, stat })
+        } else {
+            Err("was replaced by something else while it was copied".to_owned())
+        }
+    }
+
+    /// Returns true if the file has a hole that is worth keeping.
+    pub(crate) fn is_sparse(&self) -> bool {
+        let size = size(&self.stat);
+        // Compressed files have few blocks as well.
+        size - content_size(&self.stat) >= MIN_HOLE
+            && seek(&self.fd, SeekFrom::Hole(0)).is_ok_and(|hole| hole < size)
+            && seek(&self.fd, SeekFrom::Start(0)).is_ok()
+    }
+
+    /// Reads the whole file into `room`, which has one byte more than the file. Returns the number of bytes, and true
+    /// if the file has become longer.
+    ///
+    /// A read that is shorter than the room is the end of a plain file, so one call suffices.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be read to the size that it had.
+    pub(crate) fn read_whole(&self, room: &mut [u8]) -> Result<(usize, bool), ReadFault> {
+        let expected = usize::try_from(size(&self.stat)).unwrap_or(usize::MAX);
+        // A file of 0 bytes in /proc has contents.
+        let most = match expected {
+            0 => room.len(),
+            expected => room.len().min(expected + 1),
+        };
+        let mut filled = 0;
+        while filled < most {
+            let read = retry_on_intr(|| read(&self.fd, &mut room[filled..most]));
+            let count = read.map_err(ReadFault::Failed)?;
+            filled += count;
+            if count == 0 || filled == expected {
+                break;
+            }
+        }
+        match expected {
+            0 => Ok((filled, filled > 0 && filled == most)),
+            expected if filled < expected => Err(ReadFault::Shorter),
+            expected => Ok((expected, filled > expected)),
+        }
+    }
+}

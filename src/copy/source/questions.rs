@@ -1,0 +1,288 @@
+//! The source's end of the control stream.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
+use tokio::{
+    io::AsyncReadExt,
+    sync::{Semaphore, mpsc},
+};
+use tokio_util::{
+    codec::{FramedRead, FramedWrite, LengthDelimitedCodec},
+    sync::CancellationToken,
+};
+
+use super::{
+    attributes::{content_size, entry_kind, link_count, modified, size},
+    engine::SourceShared,
+    packer::stream_trouble,
+    walk::folder::{FolderJob, entry_name},
+};
+use crate::{
+    ReadHalf, Stream, WriteHalf,
+    copy::{
+        context::CopyTrouble,
+        metadata::EntryKind,
+        order::ExistingFiles,
+        path::RelativePath,
+        question::{AnswerKind, AskedEntry, FromDestination, FromSource, MAX_QUESTION_BYTES},
+    },
+};
+
+/// The most questions without an answer: enough for 20,000 entries a second over 100 ms of distance.
+const MAX_ASKED: usize = 16;
+
+/// The time for the end of the destination's direction, when all is done.
+const END_DELAY: Duration = Duration::from_secs(1);
+
+/// What the walk has for the control stream.
+pub(crate) enum ControlCommand {
+    /// The destination is asked for the entries of a job; then the job goes to the lanes.
+    Ask(FolderJob),
+    /// [`FromSource::Names`].
+    Names(FromSource),
+}
+
+/// Asks the destination, and passes on jobs with their answers.
+pub(crate) struct Questions {
+    shared: Arc<SourceShared>,
+    state: Mutex<AskedState>,
+    free: Semaphore,
+}
+
+#[derive(Default)]
+struct AskedState {
+    /// Jobs whose question has no answer, in the order of the questions.
+    waiting: VecDeque<FolderJob>,
+    /// The number of jobs that are not on the board yet.
+    unfinished: usize,
+    /// True if the last question was sent.
+    is_last: bool,
+}
+
+type QuestionFrames<'a> = FramedWrite<&'a mut WriteHalf, LengthDelimitedCodec>;
+
+impl Questions {
+    /// Returns the questions of a run.
+    pub(crate) fn new(shared: Arc<SourceShared>) -> Self {
+        Self {
+            shared,
+            state: Mutex::default(),
+            free: Semaphore::new(MAX_ASKED),
+        }
+    }
+
+    /// Asks and answers until the destination is done, and returns the paths that it has not written. `lanes_sent` is
+    /// cancelled when every lane has sent all of its records.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the stream broke, or if the destination does not keep to the protocol.
+    ///
+    /// # Cancel safety
+    ///
+    /// The stream cannot be used after the future was dropped.
+    pub(crate) async fn converse(
+        &self,
+        stream: &mut Stream,
+        commands: mpsc::Receiver<ControlCommand>,
+        lanes_sent: &CancellationToken,
+    ) -> Result<HashSet<RelativePath>, CopyTrouble> {
+        let (read, write) = stream.split();
+        let asking = self.ask_all(write, commands, lanes_sent);
+        let ((), not_written) = tokio::try_join!(asking, self.hear_all(read))?;
+        end(stream).await?;
+        Ok(not_written)
+    }
+
+    async fn ask_all(
+        &self,
+        stream: &mut WriteHalf,
+        mut commands: mpsc::Receiver<ControlCommand>,
+        lanes_sent: &CancellationToken,
+    ) -> Result<(), CopyTrouble> {
+        let mut frames = FramedWrite::new(stream, codec());
+        loop {
+            let command = match commands.try_recv() {
+                Ok(command) => Some(command),
+                Err(_) => {
+                    flush(&mut frames).await?;
+                    commands.recv().await
+                }
+            };
+            match command {
+                Some(ControlCommand::Ask(job)) => {
+                    if self.free.available_permits() == 0 {
+                        flush(&mut frames).await?;
+                    }
+                    if let Ok(permit) = self.free.acquire().await {
+                        permit.forget();
+                    }
+                    let question = question(&job)?;
+                    self.wait_for_answer(job);
+                    send(&mut frames, &question).await?;
+                }
+                Some(ControlCommand::Names(names)) => send(&mut frames, &names).await?,
+                None => break,
+            }
+        }
+        self.settle(|state| state.is_last = true);
+        lanes_sent.cancelled().await;
+        send(&mut frames, &FromSource::Finished).await?;
+        flush(&mut frames).await
+    }
+
+    fn wait_for_answer(&self, job: FolderJob) {
+        let mut state = self.state();
+        state.waiting.push_back(job);
+        state.unfinished += 1;
+    }
+
+    async fn hear_all(&self, stream: &mut ReadHalf) -> Result<HashSet<RelativePath>, CopyTrouble> {
+        let mut frames = FramedRead::new(stream, codec());
+        let mut not_written = HashSet::new();
+        while let Some(frame) = frames.next().await {
+            let frame = frame.map_err(|error| stream_trouble(&error))?;
+            match postcard::from_bytes(&frame) {
+                Ok(FromDestination::Answers(answers)) => self.answered(answers).await?,
+                Ok(FromDestination::NotWritten(path)) => {
+                    not_written.insert(path);
+                }
+                Ok(FromDestination::Done) => return Ok(not_written),
+                Err(error) => return Err(broken(&format!("sent an unknown message ({error})"))),
+            }
+        }
+        Err(broken("ended the control stream before it was done"))
+    }
+
+    /// Passes on the job that was asked for first.
+    async fn answered(&self, answers: Vec<AnswerKind>) -> Result<(), CopyTrouble> {
+        let job = self.state().waiting.pop_front();
+        let Some(mut job) = job.filter(|job| job.entries.len() == answers.len()) else {
+            return Err(broken("gave answers to no question"));
+        };
+        job.answers = answers;
+        self.note_kept(&job);
+        if self.shared.options.dry_run {
+            self.list(&job);
+        } else if self.shared.board.push(job).await.is_err() {
+            return Err(CopyTrouble::Cancelled);
+        }
+        self.free.add_permits(1);
+        self.settle(|state| state.unfinished -= 1);
+        Ok(())
+    }
+
+    /// Counts what the destination keeps. A kept file can be the first name of a hard link, if it is the same file.
+    fn note_kept(&self, job: &FolderJob) {
+        let options = &self.shared.options;
+        let is_same = options.archive && options.existing == ExistingFiles::ReplaceDifferent;
+        for (((name, _), stat), answer) in job.entries.iter().zip(&job.stats).zip(&job.answers) {
+            if *answer != AnswerKind::Skip {
+                continue;
+            }
+            self.shared.tally.skipped();
+            if let Some(name) = entry_name(name).filter(|_| is_same && link_count(stat) > 1) {
+                let path = job.folder.path.join(&name);
+                self.shared.links.first_name(stat, &path);
+            }
+        }
+    }
+
+    /// Lists what would be sent.
+    fn list(&self, job: &FolderJob) {
+        let tally = &self.shared.tally;
+        for (((name, _), stat), answer) in job.entries.iter().zip(&job.stats).zip(&job.answers) {
+            let Some(name) = entry_name(name).filter(|_| *answer != AnswerKind::Skip) else {
+                continue;
+            };
+            tally.sent();
+            if entry_kind(stat) == Some(EntryKind::File) {
+                tally.sent_bytes(content_size(stat));
+            }
+            tally.list(job.folder.path.join(&name).into());
+        }
+    }
+
+    /// Changes the state, and tells the lanes if no job will come.
+    fn settle(&self, change: impl FnOnce(&mut AskedState)) {
+        let mut state = self.state();
+        change(&mut state);
+        let is_over = state.is_last && state.unfinished == 0;
+        drop(state);
+        if is_over {
+            self.shared.board.complete();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, AskedState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends both directions of the control stream.
+async fn end(stream: &mut Stream) -> Result<(), CopyTrouble> {
+    let (read, write) = stream.split();
+    let mut rest = [0; 64];
+    let ended = async {
+        while read.read(&mut rest).await.is_ok_and(|count| count > 0) {}
+        let _ = read.confirm();
+    };
+    tokio::pin!(ended);
+    tokio::select! {
+        finished = write.finish() => finished.map_err(CopyTrouble::Stream)?,
+        // The destination may wait for this confirmation before it gives its own.
+        () = &mut ended => return write.finish().await.map_err(CopyTrouble::Stream),
+    }
+    // All is done at both ends. The destination need not end its direction.
+    let _ = tokio::time::timeout(END_DELAY, ended).await;
+    Ok(())
+}
+
+fn question(job: &FolderJob) -> Result<FromSource, CopyTrouble> {
+    let entries = job.entries.iter().zip(&job.stats);
+    let asked = entries.map(|((name, _), stat)| {
+        Some(AskedEntry {
+            name: entry_name(name)?,
+            kind: entry_kind(stat)?,
+            size: size(stat),
+            modified: modified(stat),
+        })
+    });
+    let entries = asked.collect::<Option<Vec<AskedEntry>>>();
+    Ok(FromSource::Ask {
+        folder: job.folder.path.clone(),
+        entries: entries.ok_or_else(|| {
+            CopyTrouble::Local("a folder has an entry of an unknown type".to_owned())
+        })?,
+    })
+}
+
+async fn flush(frames: &mut QuestionFrames<'_>) -> Result<(), CopyTrouble> {
+    let flushed = SinkExt::<Bytes>::flush(frames).await;
+    flushed.map_err(|error| stream_trouble(&error))
+}
+
+async fn send(frames: &mut QuestionFrames<'_>, message: &FromSource) -> Result<(), CopyTrouble> {
+    let bytes = postcard::to_stdvec(message).map_err(io::Error::other);
+    let bytes = bytes.map_err(|error| stream_trouble(&error))?;
+    let fed = frames.feed(Bytes::from(bytes)).await;
+    fed.map_err(|error| stream_trouble(&error))
+}
+
+fn codec() -> LengthDelimitedCodec {
+    LengthDelimitedCodec::builder()
+        .little_endian()
+        .max_frame_length(MAX_QUESTION_BYTES)
+        .new_codec()
+}
+
+fn broken(what: &str) -> CopyTrouble {
+    CopyTrouble::Local(format!("the destination {what}"))
+}

@@ -1,0 +1,5 @@
+//! The source against a destination that keeps what it receives.
+
+mod destination;
+mod runs;
+mod trees;

@@ -1,0 +1,8 @@
+//! Finds what is to be copied, and packs it into jobs for the lanes.
+
+pub(super) mod directory;
+pub(super) mod filter;
+pub(super) mod folder;
+pub(super) mod operand;
+pub(super) mod outlet;
+pub(super) mod walker;

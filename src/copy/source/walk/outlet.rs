@@ -1,0 +1,179 @@
+//! Where the walk's findings go.
+
+use std::{
+    ffi::CStr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    fs::{AtFlags, FileType, Stat, statat},
+    io::Errno,
+};
+use tokio::sync::mpsc;
+
+use super::folder::{EntryList, FolderJob, SourceFolder, entry_name};
+use crate::copy::{
+    path::{EntryName, RelativePath},
+    question::{FromSource, MAX_ENTRIES},
+    source::{
+        attributes::content_size, engine::SourceShared, questions::ControlCommand,
+        work_board::WalkStopped,
+    },
+};
+
+/// A walk that lasts longer also looks at the sizes of files, while it waits for the lanes. A shorter copy needs no
+/// total for its progress, and is faster without it.
+const SIZES_AFTER: Duration = Duration::from_secs(2);
+
+/// Passes jobs to the lanes, or to the questions that come before.
+pub(crate) struct WalkOutlet {
+    shared: Arc<SourceShared>,
+    /// For questions and for the names of `--delete`; none if there are neither.
+    control: mpsc::Sender<ControlCommand>,
+    started: Instant,
+}
+
+impl WalkOutlet {
+    /// Returns an outlet.
+    pub(crate) fn new(shared: Arc<SourceShared>, control: mpsc::Sender<ControlCommand>) -> Self {
+        Self {
+            shared,
+            control,
+            started: Instant::now(),
+        }
+    }
+
+    /// Passes on entries of a folder. Blocks while the queue is full.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the run has ended.
+    pub(crate) fn deliver(
+        &self,
+        folder: &Arc<SourceFolder>,
+        entries: EntryList,
+    ) -> Result<(), WalkStopped> {
+        self.shared.tally.found(entries.len());
+        let mut job = FolderJob::new(Arc::clone(folder), entries);
+        if self.shared.asks() && !job.entries.is_empty() {
+            self.look_at(&mut job);
+            return self.command(ControlCommand::Ask(job));
+        }
+        if self.shared.options.dry_run {
+            return Ok(());
+        }
+        if self.shared.board.is_full() && self.started.elapsed() > SIZES_AFTER {
+            self.count_sizes(&mut job);
+        }
+        self.shared.board.push_blocking(job)
+    }
+
+    /// Passes on names that stay at the destination.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the run has ended.
+    pub(crate) fn names(
+        &self,
+        folder: &RelativePath,
+        names: &mut Vec<EntryName>,
+        last: bool,
+    ) -> Result<(), WalkStopped> {
+        let message = FromSource::Names {
+            folder: folder.clone(),
+            names: std::mem::take(names),
+            last,
+        };
+        self.command(ControlCommand::Names(message))
+    }
+
+    /// Passes on names if there are as many as fit into one message.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the run has ended.
+    pub(crate) fn full_names(
+        &self,
+        folder: &RelativePath,
+        names: &mut Vec<EntryName>,
+    ) -> Result<(), WalkStopped> {
+        if names.len() < MAX_ENTRIES {
+            return Ok(());
+        }
+        self.names(folder, names, false)
+    }
+
+    /// Reports that an entry was not copied.
+    pub(crate) fn fail(&self, path: Vec<u8>, why: String) {
+        self.shared.tally.fail(path, why);
+    }
+
+    /// Returns true if the run has ended.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.shared.board.is_closed()
+    }
+
+    /// Notes that the walk is complete.
+    pub(crate) fn complete(self) {
+        self.shared.tally.walked();
+        if !self.shared.asks() {
+            self.shared.board.complete();
+        }
+    }
+
+    fn command(&self, command: ControlCommand) -> Result<(), WalkStopped> {
+        self.control.blocking_send(command).map_err(|_| WalkStopped)
+    }
+
+    /// Reads what the destination is asked with. Entries that are gone are left out.
+    fn look_at(&self, job: &mut FolderJob) {
+        let entries = std::mem::take(&mut job.entries);
+        let mut bytes = 0;
+        for (name, _) in entries.iter() {
+            match stat_entry(&job.folder, name) {
+                Ok(stat) => {
+                    let kind = FileType::from_raw_mode(stat.st_mode);
+                    if kind == FileType::RegularFile {
+                        bytes += content_size(&stat);
+                    }
+                    job.entries.push(name, kind);
+                    job.stats.push(stat);
+                }
+                Err(error) => {
+                    let why = crate::copy::source::lane::unreadable(error);
+                    self.fail(job.folder.shown(name.to_bytes()), why);
+                }
+            }
+        }
+        self.shared.tally.found_bytes(bytes);
+        job.is_counted = true;
+    }
+
+    fn count_sizes(&self, job: &mut FolderJob) {
+        let files = job
+            .entries
+            .iter()
+            .filter(|(_, kind)| *kind == FileType::RegularFile);
+        let stats = files.filter_map(|(name, _)| stat_entry(&job.folder, name).ok());
+        self.shared
+            .tally
+            .found_bytes(stats.map(|stat| content_size(&stat)).sum());
+        job.is_counted = true;
+    }
+}
+
+/// Calls stat(2) for an entry of a folder, as the lanes will open it.
+pub(crate) fn stat_entry(folder: &SourceFolder, name: &CStr) -> Result<Stat, Errno> {
+    let flags = if folder.follow {
+        AtFlags::empty()
+    } else {
+        AtFlags::SYMLINK_NOFOLLOW
+    };
+    statat(&folder.fd, name, flags)
+}
+
+/// Appends a name to those that stay at the destination.
+pub(crate) fn keep_name(names: &mut Vec<EntryName>, name: &CStr) {
+    names.extend(entry_name(name));
+}

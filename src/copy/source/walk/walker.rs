@@ -1,0 +1,361 @@
+//! The walk through the operands and their trees.
+
+use std::{
+    collections::HashSet,
+    ffi::{CStr, CString},
+    mem::MaybeUninit,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
+
+use rustix::{
+    fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat, fstat, openat, statat},
+    io::Errno,
+};
+
+use super::{
+    directory::{DIRECTORY_FLAGS, open_below},
+    filter::NameFilter,
+    folder::{EntryList, JOB_ENTRIES, SourceFolder, SourceRoot, join_shown},
+    operand::{last_name, top_name, typed_folder},
+    outlet::{WalkOutlet, keep_name, stat_entry},
+};
+use crate::copy::{
+    metadata::Metadata,
+    order::CopyOptions,
+    path::{EntryName, RelativePath},
+    source::{
+        attributes::{attributes_of, metadata_of},
+        lane::unreadable,
+        work_board::WalkStopped,
+    },
+};
+
+/// The bytes for one call of getdents64(2): some hundred entries.
+const LIST_BYTES: usize = 64 << 10;
+
+/// Walks through operands, on a thread that may block.
+pub(crate) struct Walker {
+    options: CopyOptions,
+    filter: NameFilter,
+    outlet: WalkOutlet,
+    /// Names under which operands arrive.
+    tops: HashSet<Vec<u8>>,
+    /// Operands in one folder that are not walked themselves.
+    named: Option<NamedEntries>,
+    list: Vec<MaybeUninit<u8>>,
+}
+
+struct NamedEntries {
+    folder: Arc<SourceFolder>,
+    entries: EntryList,
+}
+
+/// An operand that is a directory.
+struct Tree {
+    fd: OwnedFd,
+    root: Arc<SourceRoot>,
+    typed: Vec<u8>,
+    top: Option<EntryName>,
+}
+
+impl Walker {
+    /// Returns a walker.
+    pub(crate) fn new(options: CopyOptions, filter: NameFilter, outlet: WalkOutlet) -> Self {
+        Self {
+            options,
+            filter,
+            outlet,
+            tops: HashSet::new(),
+            named: None,
+            list: vec![MaybeUninit::uninit(); LIST_BYTES],
+        }
+    }
+
+    /// Walks through `paths` in their order. Returns early if the run ends.
+    pub(crate) fn run(mut self, paths: Vec<Vec<u8>>) {
+        for path in paths {
+            if self.walk_operand(path).is_err() {
+                return;
+            }
+        }
+        if self.deliver_named().is_ok() {
+            self.outlet.complete();
+        }
+    }
+
+    fn walk_operand(&mut self, typed: Vec<u8>) -> Result<(), WalkStopped> {
+        let recursive = self.options.recursive || self.options.archive;
+        let flags = if recursive {
+            AtFlags::SYMLINK_NOFOLLOW
+        } else {
+            AtFlags::empty()
+        };
+        let stat = match statat(CWD, &typed[..], flags) {
+            Ok(stat) => stat,
+            Err(error) => {
+                self.outlet.fail(typed, format!("cannot be read: {error}"));
+                return Ok(());
+            }
+        };
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let why = match kind {
+            FileType::Directory if recursive => return self.walk_tree(typed),
+            FileType::Directory => "is a directory, which only -r copies",
+            FileType::RegularFile => return self.name_entry(typed, kind),
+            _ if recursive => return self.name_entry(typed, kind),
+            _ => "is not a plain file; -r copies it as what it is",
+        };
+        self.outlet.fail(typed, why.to_owned());
+        Ok(())
+    }
+
+    /// Adds an operand that is not a directory.
+    fn name_entry(&mut self, typed: Vec<u8>, kind: FileType) -> Result<(), WalkStopped> {
+        let name = last_name(&typed);
+        if self.filter.excludes(name, false) || !self.is_new_top(name, &typed) {
+            return Ok(());
+        }
+        let Ok(name) = CString::new(name) else {
+            return Ok(());
+        };
+        let shown = typed_folder(&typed);
+        let is_same = |named: &NamedEntries| named.folder.shown == shown;
+        if !self.named.as_ref().is_some_and(is_same) {
+            self.deliver_named()?;
+            match self.open_named(shown) {
+                Ok(folder) => {
+                    self.named = Some(NamedEntries {
+                        folder,
+                        entries: EntryList::default(),
+                    });
+                }
+                Err(error) => {
+                    self.outlet.fail(typed, unreadable(error));
+                    return Ok(());
+                }
+            }
+        }
+        let Some(named) = &mut self.named else {
+            return Ok(());
+        };
+        named.entries.push(&name, kind);
+        if named.entries.len() < JOB_ENTRIES {
+            return Ok(());
+        }
+        let entries = std::mem::take(&mut named.entries);
+        self.outlet.deliver(&named.folder, entries)
+    }
+
+    fn open_named(&self, shown: &[u8]) -> Result<Arc<SourceFolder>, Errno> {
+        let open_path = if shown.is_empty() { b"." } else { shown };
+        // The folder itself may be unreadable.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = openat(CWD, open_path, flags, Mode::empty())?;
+        let root = root(open_path, &fstat(&fd)?);
+        let mut folder = SourceFolder::top(fd, root, shown.to_vec());
+        folder.follow = !(self.options.recursive || self.options.archive);
+        Ok(Arc::new(folder))
+    }
+
+    fn deliver_named(&mut self) -> Result<(), WalkStopped> {
+        match self.named.take() {
+            Some(named) if !named.entries.is_empty() => {
+                self.outlet.deliver(&named.folder, named.entries)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_new_top(&mut self, name: &[u8], typed: &[u8]) -> bool {
+        let is_new = self.tops.insert(name.to_vec());
+        if !is_new {
+            let why = "has the same name as another source, and would replace it";
+            self.outlet.fail(typed.to_vec(), why.to_owned());
+        }
+        is_new
+    }
+
+    /// Walks through a directory and all below it. Only paths of directories wait on the stack, not descriptors, so
+    /// that a tree may be deep and wide.
+    fn walk_tree(&mut self, typed: Vec<u8>) -> Result<(), WalkStopped> {
+        let top = top_name(&typed);
+        if let Some(name) = &top {
+            if !self.is_new_top(name.as_bytes(), &typed) {
+                return Ok(());
+            }
+        }
+        let flags = DIRECTORY_FLAGS | OFlags::NOFOLLOW;
+        let opened = openat(CWD, &typed[..], flags, Mode::empty())
+            .and_then(|fd| fstat(&fd).map(|stat| (fd, stat)));
+        let (fd, stat) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.outlet.fail(typed, unreadable(error));
+                return Ok(());
+            }
+        };
+        let tree = Tree {
+            fd,
+            root: root(&typed, &stat),
+            typed,
+            top,
+        };
+        let mut waiting = vec![RelativePath::default()];
+        while let Some(below) = waiting.pop() {
+            if self.outlet.is_stopped() {
+                return Err(WalkStopped);
+            }
+            self.walk_folder(&tree, below, &mut waiting)?;
+        }
+        Ok(())
+    }
+
+    fn walk_folder(
+        &mut self,
+        tree: &Tree,
+        below: RelativePath,
+        waiting: &mut Vec<RelativePath>,
+    ) -> Result<(), WalkStopped> {
+        let folder = match self.open_folder(tree, &below) {
+            Ok(folder) => Arc::new(folder),
+            Err(error) => {
+                let shown = join_shown(&tree.typed, below.as_bytes());
+                self.outlet.fail(shown, unreadable(error));
+                return Ok(());
+            }
+        };
+        let mut list = std::mem::take(&mut self.list);
+        let read = self.read_folder(&folder, &mut list, waiting);
+        self.list = list;
+        read
+    }
+
+    fn open_folder(&self, tree: &Tree, below: &RelativePath) -> Result<SourceFolder, Errno> {
+        let fd = open_below(tree.fd.as_fd(), below)?;
+        let metadata = self.folder_metadata(&fd)?;
+        let shown = join_shown(&tree.typed, below.as_bytes());
+        let mut folder = SourceFolder::top(fd, Arc::clone(&tree.root), shown);
+        folder.path = match &tree.top {
+            Some(top) => below
+                .names()
+                .fold(
+                    RelativePath::default().join(top),
+                    |path, name| match EntryName::try_from(name.to_vec()) {
+                        Ok(name) => path.join(&name),
+                        Err(_) => path,
+                    },
+                ),
+            None => below.clone(),
+        };
+        folder.below = below.clone();
+        folder.metadata = Some(metadata);
+        Ok(folder)
+    }
+
+    fn folder_metadata(&self, fd: &OwnedFd) -> Result<Metadata, Errno> {
+        let mut metadata = metadata_of(&fstat(fd)?);
+        if self.options.archive {
+            metadata.attributes = attributes_of(fd)?;
+        }
+        Ok(metadata)
+    }
+
+    fn read_folder(
+        &mut self,
+        folder: &Arc<SourceFolder>,
+        list: &mut [MaybeUninit<u8>],
+        waiting: &mut Vec<RelativePath>,
+    ) -> Result<(), WalkStopped> {
+        let mut found = FoundEntries::default();
+        let mut is_whole = true;
+        let mut entries = RawDir::new(&folder.fd, list);
+        while let Some(entry) = entries.next() {
+            match entry {
+                Ok(entry) => {
+                    let name = entry.file_name();
+                    if name != c"." && name != c".." {
+                        self.sort_entry(folder, name, entry.file_type(), waiting, &mut found)?;
+                    }
+                }
+                Err(error) => {
+                    is_whole = false;
+                    let why = format!("cannot be read to its end: {error}");
+                    self.outlet.fail(folder.shown.clone(), why);
+                    break;
+                }
+            }
+        }
+        if self.options.delete && is_whole {
+            self.outlet.names(&folder.path, &mut found.names, true)?;
+        }
+        // A folder without files is sent too.
+        if found.is_delivered && found.entries.is_empty() {
+            return Ok(());
+        }
+        self.outlet.deliver(folder, found.entries)
+    }
+
+    /// Handles one entry of a folder.
+    fn sort_entry(
+        &self,
+        folder: &Arc<SourceFolder>,
+        name: &CStr,
+        kind: FileType,
+        waiting: &mut Vec<RelativePath>,
+        found: &mut FoundEntries,
+    ) -> Result<(), WalkStopped> {
+        if self.options.delete {
+            keep_name(&mut found.names, name);
+            self.outlet.full_names(&folder.path, &mut found.names)?;
+        }
+        let kind = match kind {
+            // The file system does not tell.
+            FileType::Unknown => match stat_entry(folder, name) {
+                Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+                Err(error) => {
+                    let shown = folder.shown(name.to_bytes());
+                    self.outlet.fail(shown, unreadable(error));
+                    return Ok(());
+                }
+            },
+            kind => kind,
+        };
+        let is_directory = kind == FileType::Directory;
+        if is_directory || !self.filter.is_empty() {
+            let Ok(entry) = EntryName::try_from(name.to_bytes().to_vec()) else {
+                return Ok(());
+            };
+            let below = folder.below.join(&entry);
+            if self.filter.excludes(below.as_bytes(), is_directory) {
+                return Ok(());
+            }
+            if is_directory {
+                waiting.push(below);
+                return Ok(());
+            }
+        }
+        found.entries.push(name, kind);
+        if found.entries.len() < JOB_ENTRIES {
+            return Ok(());
+        }
+        found.is_delivered = true;
+        let entries = std::mem::take(&mut found.entries);
+        self.outlet.deliver(folder, entries)
+    }
+}
+
+/// What was found in one folder and not yet passed on.
+#[derive(Default)]
+struct FoundEntries {
+    entries: EntryList,
+    names: Vec<EntryName>,
+    is_delivered: bool,
+}
+
+fn root(open_path: &[u8], stat: &Stat) -> Arc<SourceRoot> {
+    Arc::new(SourceRoot {
+        open_path: open_path.to_vec(),
+        identity: (stat.st_dev, stat.st_ino),
+    })
+}

@@ -1,0 +1,181 @@
+//! A pipeline, as the supervisor runs it: one agent for each stage. Pure, no I/O.
+
+mod answer;
+
+use super::{
+    Action, Notice,
+    edge_setup::{EdgeSetup, Node},
+    work::{RunEnd, SupervisedWork},
+};
+use crate::ssh::{
+    outcome::{PipelineOutcome, StageOutcome},
+    plan::{Plan, StageHost},
+    protocol::{EdgeId, EdgeOrder, FaultKind, Payload, PayloadError, Work, WorkFault},
+    stage::{FromStage, StageOrder, StageReport, Status},
+};
+
+/// The machine of a pipeline.
+#[cfg(any(test, fuzzing))]
+pub(crate) type PipelineMachine = super::machine::SupervisorMachine<PipelineWork>;
+
+/// A pipeline: its plan, and what its stages have reported.
+pub(crate) struct PipelineWork {
+    plan: Plan,
+    /// Whether files are fsynced before they are committed.
+    fsync: bool,
+    stages: Vec<StageState>,
+}
+
+#[derive(Debug, Default)]
+struct StageState {
+    ended: Option<Status>,
+    report: Option<StageReport>,
+    turn: ProceedState,
+    bytes: u64,
+}
+
+/// Whether a stage waits for the earlier stages before it commits or opens its file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum ProceedState {
+    /// The stage has not reported that its input is complete.
+    #[default]
+    NotYet,
+    /// The stage waits for an answer.
+    Waits,
+    /// The stage was told to proceed, or to end.
+    Answered,
+}
+
+impl PipelineWork {
+    /// Returns a pipeline before its first message. `fsync`: files are fsynced before they are committed.
+    pub(crate) fn new(plan: Plan, fsync: bool) -> Self {
+        Self {
+            stages: plan.stages.iter().map(|_| StageState::default()).collect(),
+            plan,
+            fsync,
+        }
+    }
+
+    /// Returns the largest number of bytes that any stage has reported so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.stages
+            .iter()
+            .map(|stage| stage.bytes)
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+impl SupervisedWork for PipelineWork {
+    type Outcome = PipelineOutcome;
+
+    const NOUN: &'static str = "pipeline";
+
+    fn places(&self) -> Vec<&StageHost> {
+        self.plan.stages.iter().map(|stage| &stage.place).collect()
+    }
+
+    fn edges(&self) -> Vec<Option<EdgeSetup>> {
+        let count = self.plan.stages.len();
+        let setup = |edge: usize| {
+            let from = edge.checked_sub(1).map_or(Node::Controller, Node::Agent);
+            let to = if edge < count {
+                Node::Agent(edge)
+            } else {
+                Node::Controller
+            };
+            (edge > 0 || self.plan.has_input).then(|| EdgeSetup::new(from, to))
+        };
+        (0..=count).map(setup).collect()
+    }
+
+    fn site(&self, agent: usize) -> String {
+        self.plan.site(agent)
+    }
+
+    fn program(&self) -> &'static str {
+        self.plan.program()
+    }
+
+    fn order(&self, agent: usize, edges: &[EdgeOrder]) -> Result<Work, PayloadError> {
+        let id = |index| {
+            let wanted = EdgeId::of_index(index);
+            edges.iter().map(|edge| edge.id).find(|id| *id == wanted)
+        };
+        let order = StageOrder {
+            work: self.plan.stages[agent].work.clone(),
+            input: id(agent),
+            output: id(agent + 1),
+            fsync: self.fsync,
+        };
+        Payload::encode(&order).map(Work::Stage)
+    }
+
+    fn handle(&mut self, agent: usize, message: &Payload) -> Result<Vec<Action>, PayloadError> {
+        let stage = &mut self.stages[agent];
+        match message.decode()? {
+            FromStage::InputComplete => {
+                if stage.turn == ProceedState::NotYet {
+                    stage.turn = ProceedState::Waits;
+                }
+            }
+            FromStage::Ended(status) => stage.ended = Some(status),
+            FromStage::Progress {
+                bytes_in,
+                bytes_out,
+            } => stage.bytes = bytes_in.max(bytes_out),
+            FromStage::Unreadable { path, why } => {
+                let text = format!("{}: {why}", String::from_utf8_lossy(&path));
+                return Ok(vec![Action::Notify(Notice::Unreadable(agent, text))]);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    fn handle_report(
+        &mut self,
+        agent: usize,
+        result: Option<&Payload>,
+        fault: Option<&WorkFault>,
+    ) -> Result<(), PayloadError> {
+        let report = result.map(Payload::decode::<StageReport>).transpose();
+        let (report, decoded) = match report {
+            Ok(report) => (report.unwrap_or_default(), Ok(())),
+            Err(error) => (StageReport::default(), Err(error)),
+        };
+        let stage = &mut self.stages[agent];
+        // After a fault the status may be that of the agent's own SIGTERM. A status that was reported before the
+        // fault is the command's own.
+        if fault.is_none() {
+            stage.ended = stage.ended.or(report.status);
+        }
+        stage.bytes = report.bytes_in.max(report.bytes_out);
+        stage.report = Some(report);
+        decoded
+    }
+
+    fn is_trouble(&self, _: usize, fault: &WorkFault, is_connecting: bool) -> bool {
+        // Files are opened after all edges are connected: a local fault before that is a failure to connect.
+        is_connecting && fault.kind <= FaultKind::Edge
+    }
+
+    fn requests(&mut self) -> Vec<Action> {
+        self.answers()
+    }
+
+    fn outcome(&self, run: RunEnd) -> PipelineOutcome {
+        let stages = self.stages.iter().zip(&self.plan.stages).zip(run.faults);
+        let stages = stages.map(|((stage, planned), fault)| StageOutcome {
+            ended: stage.ended,
+            report: stage.report.clone(),
+            fault,
+            is_file: planned.is_file(),
+        });
+        PipelineOutcome {
+            stages: stages.collect(),
+            causes: run.causes,
+            reader_left: run.reader_left,
+            signal: run.signal,
+        }
+    }
+}
