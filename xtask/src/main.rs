@@ -1,6 +1,7 @@
 //! What the scripts of rdpipe count, parse, compare and report. Bash boots, installs, makes namespaces and runs;
 //! everything that reads text to make a decision of it is here, with tests.
 
+mod copies;
 mod figures;
 mod fuzz;
 mod lock;
@@ -9,6 +10,8 @@ mod manual;
 mod msrv;
 mod page;
 mod ratios;
+mod sets;
+mod sockets;
 mod speed;
 mod tally;
 
@@ -35,6 +38,10 @@ usage: cargo run --locked -p xtask -- COMMAND
                                 lines for `ratios`; `v` in EXPRESSION is the number in the column
   calls FILE                    the system calls that perf or strace counted, without reads of the clock
   verdict WHAT VALUE RELATION WANTED
+  set small|mixed|one|sparse PLACE COUNT
+                                makes files for scripts/bench copy in the new directory PLACE
+  copies FILE                   the report of scripts/bench copy
+  sent FILE                     the bytes that each TCP connection sent, most first, from samples of `ss -tinOH`
   manual --prefix DIR           writes man pages and shell completions below DIR (with --features manual)";
 
 fn main() -> ExitCode {
@@ -97,6 +104,15 @@ fn run(words: &[&str]) -> Result<String, String> {
                 number(wanted)?,
             ))
         }
+        ["set", set, place, count] => {
+            let count = count.parse().map_err(|_| USAGE)?;
+            sets::make(set, place.as_ref(), count).map(|()| String::new())
+        }
+        ["sent", samples] => {
+            let bytes = sockets::sent(&read(samples)?).into_iter();
+            Ok(bytes.map(|bytes| format!("{bytes}\n")).collect())
+        }
+        ["copies", records] => Ok(copies::report(&read(records)?)),
         #[cfg(feature = "manual")]
         ["manual", "--prefix", prefix] => manual::install(prefix.as_ref()),
         _ => Err(USAGE.to_owned()),

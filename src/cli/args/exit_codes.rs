@@ -181,6 +181,7 @@ mod tests {
     fn the_pages_in_docs_have_the_same_exit_codes_as_the_help() {
         let pair: fn(&ExitRow) -> Option<&'static str> = |row| row.pair;
         let rdpipe: fn(&ExitRow) -> Option<&'static str> = |row| row.rdpipe;
+        let rdcp: fn(&ExitRow) -> Option<&'static str> = |row| row.rdcp;
         let pages = [
             ("streams", include_str!("../../../docs/streams.md"), pair),
             (
@@ -188,6 +189,7 @@ mod tests {
                 include_str!("../../../docs/pipelines.md"),
                 rdpipe,
             ),
+            ("copy", include_str!("../../../docs/copy.md"), rdcp),
         ];
         for (name, page, meaning) in pages {
             let rows = page
