@@ -47,7 +47,7 @@ struct LargeState {
 
 /// How a large file was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum ReadOutcome {
     /// The file is as it was when it was opened.
     Whole,
     /// The file changed: every byte was read, but not all at one time.
@@ -120,14 +120,14 @@ impl LargeSource {
     }
 
     /// Returns the bytes of all parts, and how the file was read.
-    pub(crate) fn verdict(&self) -> (u64, Verdict) {
+    pub(crate) fn outcome(&self) -> (u64, ReadOutcome) {
         let state = self.state();
-        let verdict = match (&state.broken, fstat(&self.fd)) {
-            (Some(why), _) => Verdict::Broken(why.clone()),
-            (None, Ok(stat)) if is_same(&stat, &self.stat) => Verdict::Whole,
-            (None, _) => Verdict::Changed,
+        let outcome = match (&state.broken, fstat(&self.fd)) {
+            (Some(why), _) => ReadOutcome::Broken(why.clone()),
+            (None, Ok(stat)) if is_same(&stat, &self.stat) => ReadOutcome::Whole,
+            (None, _) => ReadOutcome::Changed,
         };
-        (state.sent, verdict)
+        (state.sent, outcome)
     }
 
     fn state(&self) -> MutexGuard<'_, LargeState> {

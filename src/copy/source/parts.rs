@@ -8,7 +8,7 @@ use twox_hash::XxHash3_64;
 use super::{
     attributes::{content_size, size},
     lane::{LaneSender, too_long, unreadable},
-    large_file::{LargeSource, SHARED_BYTES, Verdict},
+    large_file::{LargeSource, ReadOutcome, SHARED_BYTES},
     opened_file::OpenedFile,
     walk::folder::SourceFolder,
 };
@@ -147,23 +147,23 @@ impl LaneSender {
         if !file.leave() {
             return Ok(());
         }
-        let (bytes, verdict) = file.verdict();
+        let (bytes, outcome) = file.outcome();
         let record = LaneRecord::LargeFileEnd {
             id: file.announcement.id,
-            content_bytes: (!matches!(verdict, Verdict::Broken(_))).then_some(bytes),
+            content_bytes: (!matches!(outcome, ReadOutcome::Broken(_))).then_some(bytes),
         };
         self.put(&record).await?;
         let shared = &self.shared;
-        let why = match verdict {
-            Verdict::Whole => {
+        let why = match outcome {
+            ReadOutcome::Whole => {
                 shared.sent(&file.folder, &file.name, &file.stat, true);
                 return Ok(());
             }
-            Verdict::Changed => {
+            ReadOutcome::Changed => {
                 shared.sent(&file.folder, &file.name, &file.stat, false);
                 "changed while it was copied; the copy may have old and new contents".to_owned()
             }
-            Verdict::Broken(why) => why,
+            ReadOutcome::Broken(why) => why,
         };
         let shown = file.folder.shown(file.name.as_bytes());
         shared.tally.fail(shown, why);

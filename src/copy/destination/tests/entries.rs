@@ -76,7 +76,7 @@ async fn links_and_special_files_are_made() {
         name: name("hard"),
         target: path("top/a"),
     };
-    let steps = vec![
+    let steps = [
         folder("top", 0o755),
         file("a", "one"),
         special("dangling", EntryKind::Symlink, "/nowhere/at all"),

@@ -29,7 +29,7 @@ async fn without_r_only_plain_files_are_copied() {
     fs::create_dir(at("folder")).unwrap();
     fs::write(at("file"), b"contents").unwrap();
     symlink("file", at("link")).unwrap();
-    mknodat(CWD, &at("fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+    mknodat(CWD, at("fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
     let names = [
         "folder",
         "file",
@@ -72,9 +72,12 @@ async fn what_the_destination_keeps_is_not_sent() {
         ..archive()
     };
     let behaviour = Behaviour {
-        answer: |entry| match entry.name.as_bytes().ends_with(b"7") {
-            true => AnswerKind::Send,
-            false => AnswerKind::Skip,
+        answer: |entry| {
+            if entry.name.as_bytes().ends_with(b"7") {
+                AnswerKind::Send
+            } else {
+                AnswerKind::Skip
+            }
         },
         ..Behaviour::default()
     };
