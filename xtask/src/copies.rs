@@ -158,46 +158,46 @@ fn table_of_calls(calls: &[(String, f64, f64)]) -> String {
 }
 
 fn lines_of_lanes(lanes: &[f64]) -> String {
-    let lines = lanes.chunks(2).map(|lanes| {
+    let text = lanes.chunks(2).map(|lanes| {
         let bytes: Vec<String> = lanes.iter().map(|bytes| format!("{bytes:.0}")).collect();
         format!("C, bytes of the lanes of -j 2: {}\n", bytes.join(", "))
     });
-    lines.collect()
+    text.collect()
 }
 
 /// Returns a line for each wanted figure that was measured.
 fn verdicts(sets: &[Set], lanes: &[f64], calls: &[(String, f64, f64)]) -> String {
-    let mut lines = String::new();
+    let mut text = String::new();
     for (name, ours, theirs, wanted) in WANTED {
         let set = sets.iter().find(|set| set.name == name);
         let runs = set.and_then(|set| Some((values(&set.runs, ours)?, values(&set.runs, theirs)?)));
         if let Some((ours_s, theirs_s)) = runs {
             let what = format!("{name}, {ours}/{theirs}");
-            lines += &verdict(&what, median(ours_s) / median(theirs_s), "≤", wanted);
+            text += &verdict(&what, median(ours_s) / median(theirs_s), "≤", wanted);
         }
     }
     for set in sets {
         let kib = |who| values(&set.disk, who).map(median);
         if let (Some(ours), Some(source)) = (kib(OURS), kib("source")) {
             let what = format!("{}, disk, rdcp/source", set.name);
-            lines += &verdict(&what, ours / source, "≤", MOST_DISK);
+            text += &verdict(&what, ours / source, "≤", MOST_DISK);
         }
     }
     for lanes in lanes.chunks_exact(2) {
         let (least, most) = extremes(lanes);
         let share = if most > 0.0 { least / most } else { 0.0 };
-        lines += &verdict("C, bytes, lesser lane/other", share, "≥", LEAST_LANE);
+        text += &verdict("C, bytes, lesser lane/other", share, "≥", LEAST_LANE);
     }
     if let Some((_, source, destination)) = calls.iter().find(|(who, ..)| who == OURS) {
-        lines += &verdict("calls for a file, source", *source, "≤", MOST_CALLS);
-        lines += &verdict(
+        text += &verdict("calls for a file, source", *source, "≤", MOST_CALLS);
+        text += &verdict(
             "calls for a file, destination",
             *destination,
             "≤",
             MOST_CALLS,
         );
     }
-    lines
+    text
 }
 
 fn values<'a>(measured: &'a Measured, who: &str) -> Option<&'a [f64]> {

@@ -16,7 +16,9 @@ mod speed;
 mod tally;
 
 use std::{
-    env, fs,
+    env,
+    fmt::Write,
+    fs,
     io::{self, Read},
     process::ExitCode,
 };
@@ -109,8 +111,11 @@ fn run(words: &[&str]) -> Result<String, String> {
             sets::make(set, place.as_ref(), count).map(|()| String::new())
         }
         ["sent", samples] => {
-            let bytes = sockets::sent(&read(samples)?).into_iter();
-            Ok(bytes.map(|bytes| format!("{bytes}\n")).collect())
+            let mut text = String::new();
+            for bytes in sockets::sent(&read(samples)?) {
+                let _ = writeln!(text, "{bytes}");
+            }
+            Ok(text)
         }
         ["copies", records] => Ok(copies::report(&read(records)?)),
         #[cfg(feature = "manual")]

@@ -130,9 +130,8 @@ async fn write_all(state: &Arc<DestinationState>, streams: CopyStreams) -> Resul
             abort(state, lanes).await;
             return Err(trouble);
         }
-        (Err(CopyTrouble::Cancelled) | Ok(_), Err(trouble)) | (Err(trouble), _) => {
-            return Err(trouble);
-        }
+        (Err(control), Err(lanes)) if distance(&lanes) < distance(&control) => return Err(lanes),
+        (Ok(_), Err(trouble)) | (Err(trouble), Err(_)) => return Err(trouble),
     };
     confirm(lanes).await?;
     thread.run(control.end()).await;
@@ -161,11 +160,11 @@ async fn write_lanes(
     while let Some(result) = running.next().await {
         match result {
             Ok(lane) => ended.push(lane),
-            Err(CopyTrouble::Cancelled) => {
-                first.get_or_insert(CopyTrouble::Cancelled);
-            }
             Err(trouble) => {
-                if matches!(first, None | Some(CopyTrouble::Cancelled)) {
+                if first
+                    .as_ref()
+                    .is_none_or(|first| distance(&trouble) < distance(first))
+                {
                     first = Some(trouble);
                 }
             }
@@ -177,6 +176,16 @@ async fn write_lanes(
             abort(state, ended).await;
             Err(trouble)
         }
+    }
+}
+
+/// Returns how far a trouble is from the first cause. A lane that fails here ends its stream with the reason, and the
+/// source may then drop the others, which break before that lane has ended.
+fn distance(trouble: &CopyTrouble) -> u8 {
+    match trouble {
+        CopyTrouble::Local(_) => 0,
+        CopyTrouble::Stream(_) => 1,
+        CopyTrouble::Cancelled => 2,
     }
 }
 
