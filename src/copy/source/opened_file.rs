@@ -110,3 +110,59 @@ impl OpenedFile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink, path::Path, sync::Arc};
+
+    use rustix::fs::{CWD, mknodat};
+
+    use super::*;
+    use crate::copy::source::walk::{directory::DIRECTORY_FLAGS, folder::SourceRoot};
+
+    fn folder(path: &Path) -> SourceFolder {
+        let root = SourceRoot {
+            open_path: Vec::new(),
+            identity: (0, 0),
+        };
+        let fd = openat(CWD, path, DIRECTORY_FLAGS, Mode::empty()).unwrap();
+        SourceFolder::top(fd, Arc::new(root), Vec::new())
+    }
+
+    #[test]
+    fn only_a_plain_file_is_opened() {
+        let place = tempfile::tempdir().unwrap();
+        fs::write(place.path().join("file"), b"x").unwrap();
+        symlink("file", place.path().join("link")).unwrap();
+        fs::create_dir(place.path().join("folder")).unwrap();
+        let fifo = place.path().join("fifo");
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let folder = folder(place.path());
+        let open = |name| OpenedFile::open(&folder, name, &mut true).map(|_| ());
+        assert_eq!(open(c"file"), Ok(()));
+        for name in [c"link", c"folder", c"fifo"] {
+            assert!(open(name).unwrap_err().contains("was replaced"));
+        }
+        assert!(open(c"missing").unwrap_err().contains("vanished"));
+    }
+
+    #[test]
+    fn a_file_that_changes_is_noticed() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("file");
+        fs::write(&path, [7; 1000]).unwrap();
+        let folder = folder(place.path());
+        let open = || OpenedFile::open(&folder, c"file", &mut true).unwrap();
+        let mut room = [0; 5000];
+        assert_eq!(open().read_whole(&mut room), Ok((1000, false)));
+        let opened = open();
+        fs::write(&path, [7; 2000]).unwrap();
+        assert_eq!(opened.read_whole(&mut room), Ok((1000, true)));
+        let opened = open();
+        fs::write(&path, [7; 10]).unwrap();
+        assert_eq!(opened.read_whole(&mut room), Err(ReadFault::Shorter));
+        assert!(!open().is_sparse());
+        fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        assert!(open().is_sparse());
+    }
+}

@@ -23,7 +23,7 @@ use super::{
     tally::Tally,
     walk::{
         directory::open_below,
-        folder::{SourceFolder, join_shown},
+        folder::{SourceFolder, SourceRoot, join_shown},
     },
 };
 use crate::copy::{
@@ -36,7 +36,8 @@ pub(crate) struct SentSpool(Mutex<SpoolWriter>);
 
 struct SpoolWriter {
     file: BufWriter<File>,
-    folder: Option<RelativePath>,
+    /// The folder of the last entry: its operand's directory, and the path from there.
+    folder: Option<(Arc<SourceRoot>, RelativePath)>,
     failure: Option<io::Error>,
 }
 
@@ -133,11 +134,13 @@ impl SpoolWriter {
         if let Some(error) = &self.failure {
             return Err(error.kind().into());
         }
-        // Two operands may have the same path at the destination, but not the same folder.
-        if folder.metadata.is_some() && self.folder.as_ref() == Some(&folder.path) {
+        let is_same = |(root, below): &(Arc<SourceRoot>, RelativePath)| {
+            Arc::ptr_eq(root, &folder.root) && *below == folder.below
+        };
+        if self.folder.as_ref().is_some_and(is_same) {
             return Ok(());
         }
-        self.folder = Some(folder.path.clone());
+        self.folder = Some((Arc::clone(&folder.root), folder.below.clone()));
         self.write(&SpoolRecord::Folder {
             open_path: folder.root.open_path.clone(),
             identity: folder.root.identity,

@@ -14,10 +14,14 @@ use tokio::sync::mpsc;
 
 use super::folder::{EntryList, FolderJob, SourceFolder, entry_name};
 use crate::copy::{
+    metadata::EntryKind,
     path::{EntryName, RelativePath},
     question::{FromSource, MAX_ENTRIES},
     source::{
-        attributes::content_size, engine::SourceShared, questions::ControlCommand,
+        attributes::{content_size, entry_kind},
+        engine::SourceShared,
+        lane::unreadable,
+        questions::ControlCommand,
         work_board::WalkStopped,
     },
 };
@@ -132,6 +136,10 @@ impl WalkOutlet {
         let mut bytes = 0;
         for (name, _) in entries.iter() {
             match stat_entry(&job.folder, name) {
+                Ok(stat) if is_strange(&stat) => {
+                    let why = "was replaced by something else before it was copied".to_owned();
+                    self.fail(job.folder.shown(name.to_bytes()), why);
+                }
                 Ok(stat) => {
                     let kind = FileType::from_raw_mode(stat.st_mode);
                     if kind == FileType::RegularFile {
@@ -141,7 +149,7 @@ impl WalkOutlet {
                     job.stats.push(stat);
                 }
                 Err(error) => {
-                    let why = crate::copy::source::lane::unreadable(error);
+                    let why = unreadable(error);
                     self.fail(job.folder.shown(name.to_bytes()), why);
                 }
             }
@@ -161,6 +169,11 @@ impl WalkOutlet {
             .found_bytes(stats.map(|stat| content_size(&stat)).sum());
         job.is_counted = true;
     }
+}
+
+/// Returns true for what was no directory when the folder was listed, and is one now, and for unknown types.
+fn is_strange(stat: &Stat) -> bool {
+    matches!(entry_kind(stat), None | Some(EntryKind::Directory))
 }
 
 /// Calls stat(2) for an entry of a folder, as the lanes will open it.
