@@ -15,7 +15,7 @@ use rustix::{
     process::{getegid, geteuid, getgroups},
 };
 
-use super::{beneath::proc_path, state::words};
+use super::{state::words, tree::beneath::proc_path};
 use crate::{
     copy::metadata::{Metadata, Timestamp},
     fd::umask,

@@ -1,5 +1,7 @@
 //! The two-way stream to the source: questions and answers, and the end of the work.
 
+mod answers;
+
 use std::{sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
@@ -11,11 +13,11 @@ use tokio::{
 };
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
+use self::answers::answer;
 use super::{
-    answers::answer,
-    deletion::MirroredFolder,
     reader::{broken, of_stream},
     state::DestinationState,
+    tree::deletion::MirroredFolder,
 };
 use crate::{
     ReadHalf, Stream, WriteHalf,

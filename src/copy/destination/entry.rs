@@ -13,9 +13,9 @@ use rustix::{
 
 use super::{
     attributes::{EntryHandle, FreshEntry, MetadataKeeper, MetadataPlan, PRIVATE_MODE, opened},
-    deletion::Deletion,
     placement::EntryNames,
     state::{DestinationState, words},
+    tree::deletion::Deletion,
 };
 use crate::{
     copy::{

@@ -3,17 +3,13 @@
 //! | file | holds |
 //! |---|---|
 //! | `placement` | where the sources go, by the rules of cp |
-//! | `control` | the two-way stream: questions, answers and the end |
-//! | `answers` | which entries are wanted, and what an earlier run has left of them |
+//! | `control` | the two-way stream: questions and the end; `control/answers` what is wanted, and what an earlier run has left of it |
 //! | `lane` | the writer of one lane; `lane/parts` its large files |
 //! | `reader` | the records of a lane |
 //! | `entry` | small entries: files, links, special files |
 //! | `large` | files that arrive in parts; `large/part` their temporary files, `large/map` their maps |
-//! | `folders` | the folders, and their metadata at the end |
-//! | `links` | the hard links, at the end |
-//! | `deletion` | what is removed |
 //! | `attributes` | owners, extended attributes, modes, times |
-//! | `beneath` | directories below the place, and nothing outside |
+//! | `tree` | directories: `beneath` opens them below the place and nowhere else, `folders` makes them, `deletion` removes what the source has not, `links` makes the hard links at the end |
 //! | `state` | what lanes and control share |
 //!
 //! Every lane is written on its own thread, with blocking system calls. A small file costs an open, a write, a rename and
@@ -24,21 +20,17 @@
 //! changed: names are checked when they are decoded, and directories are opened below the place and without symbolic
 //! links. Memory is bounded, except for the directories.
 
-mod answers;
 mod attributes;
-mod beneath;
 mod control;
-mod deletion;
 mod entry;
-mod folders;
 mod lane;
 mod large;
-mod links;
 mod placement;
 mod reader;
 mod state;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 #[cfg(fuzzing)]
 pub(crate) use large::map::fuzz as fuzz_map;

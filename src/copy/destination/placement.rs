@@ -19,7 +19,7 @@ use rustix::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{beneath::open_directory, state::words};
+use super::{state::words, tree::beneath::open_directory};
 use crate::copy::{
     order::CopyOptions,
     path::{EntryName, RelativePath},

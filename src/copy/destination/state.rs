@@ -12,8 +12,10 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    attributes::MetadataKeeper, folders::FolderTable, large::LargeTable, links::HardLinkSpool,
+    attributes::MetadataKeeper,
+    large::LargeTable,
     placement::Placement,
+    tree::{folders::FolderTable, links::HardLinkSpool},
 };
 use crate::copy::{
     context::CopyContext,

@@ -14,8 +14,8 @@ use rustix::{
     io::Errno,
 };
 
-use super::{
-    beneath::open_directory,
+use super::beneath::open_directory;
+use crate::copy::destination::{
     entry::rename_over,
     state::{DestinationState, add, lock, words},
 };
@@ -26,7 +26,7 @@ const MAX_FAILED: usize = 1 << 20;
 
 /// The hard links that are to be made, in a file without a name: their number is not bounded, the memory is.
 #[derive(Debug, Default)]
-pub(super) struct HardLinkSpool {
+pub(in crate::copy::destination) struct HardLinkSpool {
     file: Mutex<Option<BufWriter<File>>>,
     /// Entries that were not written, by the hashes of their paths: an older file may have the name.
     failed: Mutex<HashSet<u64>>,
@@ -39,7 +39,7 @@ impl HardLinkSpool {
     /// # Errors
     ///
     /// Fails if the file system has no room for the list.
-    pub(super) fn push(
+    pub(in crate::copy::destination) fn push(
         &self,
         state: &DestinationState,
         link: &RelativePath,
@@ -59,7 +59,7 @@ impl HardLinkSpool {
     }
 
     /// Remembers that an entry was not written.
-    pub(super) fn add_failed(&self, path: &RelativePath) {
+    pub(in crate::copy::destination) fn add_failed(&self, path: &RelativePath) {
         let mut failed = lock(&self.failed);
         if failed.len() < MAX_FAILED {
             failed.insert(self.keys.hash_one(path.as_bytes()));
@@ -71,7 +71,7 @@ impl HardLinkSpool {
     /// # Errors
     ///
     /// Fails if the list cannot be read.
-    pub(super) fn reader(&self) -> io::Result<Option<LinkReader>> {
+    pub(in crate::copy::destination) fn reader(&self) -> io::Result<Option<LinkReader>> {
         let Some(writer) = lock(&self.file).take() else {
             return Ok(None);
         };
@@ -87,7 +87,7 @@ impl HardLinkSpool {
     /// # Errors
     ///
     /// Fails with the reason for the user.
-    pub(super) fn make(
+    pub(in crate::copy::destination) fn make(
         &self,
         state: &DestinationState,
         link: &RelativePath,
@@ -127,7 +127,7 @@ impl HardLinkSpool {
 
 /// Reads the links that were kept.
 #[derive(Debug)]
-pub(super) struct LinkReader(BufReader<File>);
+pub(in crate::copy::destination) struct LinkReader(BufReader<File>);
 
 impl LinkReader {
     /// Returns the next link and the first name of its file; none after the last link.
@@ -135,7 +135,9 @@ impl LinkReader {
     /// # Errors
     ///
     /// Fails if the list cannot be read.
-    pub(super) fn next(&mut self) -> io::Result<Option<(RelativePath, RelativePath)>> {
+    pub(in crate::copy::destination) fn next(
+        &mut self,
+    ) -> io::Result<Option<(RelativePath, RelativePath)>> {
         let Some(link) = self.path()? else {
             return Ok(None);
         };

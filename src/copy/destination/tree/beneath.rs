@@ -24,7 +24,7 @@ static HAS_NO_OPENAT2: AtomicBool = AtomicBool::new(false);
 /// # Errors
 ///
 /// Fails as openat2(2) does. `ELOOP` or `ENOTDIR` says that something on the way is not a directory.
-pub(super) fn open_directory(
+pub(in crate::copy::destination) fn open_directory(
     root: BorrowedFd<'_>,
     path: &RelativePath,
 ) -> rustix::io::Result<OwnedFd> {
@@ -40,7 +40,10 @@ pub(super) fn open_directory(
 /// # Errors
 ///
 /// Fails as openat(2) does. `ELOOP` or `ENOTDIR` says that the entry is not a directory.
-pub(super) fn open_child(directory: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<OwnedFd> {
+pub(in crate::copy::destination) fn open_child(
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(directory, name, flags, Mode::empty()) {
         Err(Errno::ACCESS) => openat(directory, name, flags | OFlags::PATH, Mode::empty()),
@@ -53,14 +56,16 @@ pub(super) fn open_child(directory: BorrowedFd<'_>, name: &[u8]) -> rustix::io::
 /// # Errors
 ///
 /// Fails as openat(2) does.
-pub(super) fn open_again(directory: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+pub(in crate::copy::destination) fn open_again(
+    directory: BorrowedFd<'_>,
+) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(directory, ".", flags, Mode::empty())
 }
 
 /// Returns the path under which `/proc` shows what a descriptor is open for. It names that entry even if another has
 /// taken the entry's name.
-pub(super) fn proc_path(fd: impl AsFd) -> String {
+pub(in crate::copy::destination) fn proc_path(fd: impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 

@@ -12,10 +12,8 @@ use rustix::{
     io::Errno,
 };
 
-use super::{
-    beneath::{open_child, open_directory, proc_path},
-    state::{DestinationState, add, lock, words},
-};
+use super::beneath::{open_child, open_directory, proc_path};
+use crate::copy::destination::state::{DestinationState, add, lock, words};
 use crate::{
     copy::{context::CopyTrouble, metadata::Metadata, path::RelativePath},
     fd::sync,
@@ -36,7 +34,7 @@ const OWNER_BITS: u32 = 0o700;
 
 /// The folders that the source has named, by their local paths.
 #[derive(Debug, Default)]
-pub(super) struct FolderTable(Mutex<FolderRecords>);
+pub(in crate::copy::destination) struct FolderTable(Mutex<FolderRecords>);
 
 #[derive(Debug, Default)]
 struct FolderRecords {
@@ -54,11 +52,11 @@ struct FolderRecord {
 
 /// A folder that is open.
 #[derive(Debug)]
-pub(super) struct OpenFolder {
+pub(in crate::copy::destination) struct OpenFolder {
     /// The folder.
-    pub(super) fd: OwnedFd,
+    pub(in crate::copy::destination) fd: OwnedFd,
     /// True if this run has made the folder, so that everything in it is of this run.
-    pub(super) is_made: bool,
+    pub(in crate::copy::destination) is_made: bool,
 }
 
 impl FolderTable {
@@ -67,7 +65,7 @@ impl FolderTable {
     /// # Errors
     ///
     /// Fails with the reason for the user.
-    pub(super) fn open(
+    pub(in crate::copy::destination) fn open(
         &self,
         state: &DestinationState,
         local: &RelativePath,
@@ -99,7 +97,10 @@ impl FolderTable {
     /// # Cancel safety
     ///
     /// The folders that were not reached keep what they have.
-    pub(super) async fn finish(&self, state: &DestinationState) -> Result<(), CopyTrouble> {
+    pub(in crate::copy::destination) async fn finish(
+        &self,
+        state: &DestinationState,
+    ) -> Result<(), CopyTrouble> {
         let records = mem::take(&mut lock(&self.0).records);
         // A folder is a prefix of what is in it, so it comes later in the reversed order of the paths.
         for (index, (local, record)) in records.into_iter().rev().enumerate() {

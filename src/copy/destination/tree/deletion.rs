@@ -11,8 +11,8 @@ use rustix::{
     io::Errno,
 };
 
-use super::{
-    beneath::{open_again, open_child, open_directory},
+use super::beneath::{open_again, open_child, open_directory};
+use crate::copy::destination::{
     entry::{TEMPORARY_PREFIX, kind_of},
     large::part::is_large_temporary,
     reader::broken,
@@ -35,7 +35,7 @@ const MAX_NAMES: usize = 64 << 20;
 /// A name is kept as a hash with a random key. Two names with one hash, which practically does not happen, would leave an
 /// entry at the destination.
 #[derive(Debug, Default)]
-pub(super) struct MirroredFolder {
+pub(in crate::copy::destination) struct MirroredFolder {
     folder: Option<RelativePath>,
     names: HashSet<u64>,
     keys: RandomState,
@@ -47,7 +47,7 @@ impl MirroredFolder {
     /// # Errors
     ///
     /// Fails if the source breaks the protocol.
-    pub(super) fn add(
+    pub(in crate::copy::destination) fn add(
         &mut self,
         state: &DestinationState,
         folder: &RelativePath,
@@ -123,14 +123,14 @@ impl MirroredFolder {
 }
 
 /// Removes entries, and reports what it removed when it is dropped.
-pub(super) struct Deletion<'a> {
+pub(in crate::copy::destination) struct Deletion<'a> {
     state: &'a DestinationState,
     removed: Vec<Vec<u8>>,
 }
 
 impl<'a> Deletion<'a> {
     /// Returns a deletion that has removed nothing.
-    pub(super) fn new(state: &'a DestinationState) -> Self {
+    pub(in crate::copy::destination) fn new(state: &'a DestinationState) -> Self {
         Self {
             state,
             removed: Vec::new(),
@@ -142,7 +142,7 @@ impl<'a> Deletion<'a> {
     /// # Errors
     ///
     /// Fails with the reason for the user. A part may be removed then.
-    pub(super) fn remove(
+    pub(in crate::copy::destination) fn remove(
         &mut self,
         directory: BorrowedFd<'_>,
         name: &[u8],

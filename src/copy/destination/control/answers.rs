@@ -8,8 +8,7 @@ use std::{
 use rustix::fs::{AtFlags, FileType, Stat, statat};
 use twox_hash::XxHash3_64;
 
-use super::{
-    beneath::open_directory,
+use crate::copy::destination::{
     entry::kind_of,
     large::{
         MIN_KEPT_BYTES,
@@ -20,6 +19,7 @@ use super::{
     placement::PlacedFolder,
     reader::broken,
     state::{DestinationState, add},
+    tree::beneath::open_directory,
 };
 use crate::copy::{
     context::CopyTrouble,
