@@ -1,5 +1,7 @@
 //! What is kept, skipped and removed.
 
+use std::os::unix::fs::symlink;
+
 use super::*;
 use crate::copy::order::ExistingFiles;
 
@@ -47,6 +49,29 @@ async fn what_the_source_has_not_is_removed() {
         [".big.rdcp-part", ".rdcp-01234567", "a", "b"]
     );
     assert_eq!(names_in(&dest), ["beside", "top"]);
+}
+
+#[tokio::test]
+async fn two_lanes_make_room_for_the_same_folders() {
+    let (_scratch, dest) = scratch();
+    fs::create_dir_all(dest.join("top")).unwrap();
+    let options = CopyOptions {
+        delete: true,
+        ..archive()
+    };
+    let mut steps = Vec::new();
+    for number in 0..300 {
+        symlink("nowhere", dest.join(format!("top/{number}"))).unwrap();
+        for lane in 0..2 {
+            let path = path(&format!("top/{number}/of {lane}"));
+            let metadata = Some(Metadata::default());
+            let record = LaneRecord::Folder { path, metadata };
+            steps.push(Step::Record(lane, record, Vec::new()));
+        }
+    }
+    let end = copy(&dest, &options, steps).await;
+    end.assert_whole();
+    assert_eq!(end.report.removed, 300);
 }
 
 #[tokio::test]

@@ -159,9 +159,12 @@ impl FolderTable {
                     if !state.options.delete || state.placement.is_named_by_user(&above) {
                         return Err("a directory cannot replace something else".to_owned());
                     }
-                    unlinkat(&directory, name, AtFlags::empty())
-                        .map_err(|errno| format!("cannot make room: {}", words(errno)))?;
-                    add(&state.counts.removed, 1);
+                    match unlinkat(&directory, name, AtFlags::empty()) {
+                        Ok(()) => add(&state.counts.removed, 1),
+                        // Another lane has made room, and maybe the folder.
+                        Err(Errno::NOENT | Errno::ISDIR) => {}
+                        Err(errno) => return Err(format!("cannot make room: {}", words(errno))),
+                    }
                     self.make_child(state, &directory, name, &above)?
                 }
                 Err(errno) => return Err(format!("cannot open the directory: {}", words(errno))),
