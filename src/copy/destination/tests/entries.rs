@@ -182,7 +182,7 @@ async fn digests_are_reported() {
     let end = copy(&dest, &options, steps).await;
     end.assert_whole();
     let found = end.messages.iter().filter_map(|message| match message {
-        FromCopy::Digests(digests) => Some(digests.clone()),
+        FromCopy::News(CopyNews::Digests(digests)) => Some(digests.clone()),
         _ => None,
     });
     let found: Vec<(String, Vec<u8>)> = found.flatten().collect();
@@ -217,7 +217,7 @@ async fn attributes_are_kept_or_named_once() {
     let notes = end
         .messages
         .iter()
-        .filter(|message| matches!(message, FromCopy::Note(_)));
+        .filter(|message| matches!(message, FromCopy::News(CopyNews::Note(_))));
     let notes: Vec<_> = notes.collect();
     let odd = notes
         .iter()

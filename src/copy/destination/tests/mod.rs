@@ -1,5 +1,6 @@
 //! The destination over loopback, with a source that sends what a test says.
 
+mod ending;
 mod entries;
 mod hostile;
 mod large;
@@ -24,7 +25,7 @@ use crate::{
     copy::{
         context::{CopyContext, CopyStreams, CopyTrouble},
         metadata::{EntryKind, Metadata, Timestamp},
-        order::{CopyOptions, CopyReport, FromCopy},
+        order::{CopyNews, CopyOptions, CopyReport, FromCopy},
         path::{EntryName, RelativePath},
         question::{AnswerKind, AskedEntry, FromDestination, FromSource},
         record::{LaneRecord, LargeFile, encode, set_content_length},
@@ -51,7 +52,7 @@ impl CopyEnd {
     /// The paths and the reasons of the failures.
     fn failures(&self) -> Vec<(String, String)> {
         let failed = |message: &FromCopy| match message {
-            FromCopy::Failed { path, why } => {
+            FromCopy::News(CopyNews::Failed { path, why }) => {
                 Some((String::from_utf8_lossy(path).into_owned(), why.clone()))
             }
             _ => None,
