@@ -143,8 +143,7 @@ impl CopyJob {
     fn copy_context(&self, cancelled: CancellationToken) -> CopyContext {
         let outbox = self.context.outbox.clone();
         let report: ReportSink = Arc::new(move |message: FromCopy| {
-            // The engines send far less at a time than a payload holds; a path has at most 4 KiB.
-            if let Ok(payload) = Payload::encode(&message) {
+            for payload in message.into_payloads() {
                 outbox.send(FromAgent::Application(payload));
             }
         });

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ssh::protocol::EdgeId;
+use crate::ssh::protocol::{EdgeId, Payload};
 
 /// The application's part of the order for an agent of a copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,6 +125,13 @@ pub(crate) enum FromCopy {
         /// The path of an entry that is being written.
         current: Vec<u8>,
     },
+    /// From either agent: something for the user.
+    News(CopyNews),
+}
+
+/// What an agent of a copy has for the user. The order of the variants is the wire format.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum CopyNews {
     /// From either agent: one entry was not copied, or not removed. The copy goes on.
     Failed {
         /// The path: of the source's file as the user would type it at the source, or of the destination's likewise.
@@ -141,6 +148,78 @@ pub(crate) enum FromCopy {
     Removed(Vec<Vec<u8>>),
     /// From the destination, with [`CopyOptions::digest`]: digests in hexadecimal digits, and the paths of the files.
     Digests(Vec<(String, Vec<u8>)>),
+}
+
+/// The most bytes of a path or a sentence in a message. Linux takes paths of 4 KiB in one call; a tree can be deeper.
+const MAX_SHOWN_BYTES: usize = 64 << 10;
+
+impl FromCopy {
+    /// Encodes the message. A list that is longer than a payload becomes several messages, and a path that is longer is
+    /// shown in part.
+    pub(crate) fn into_payloads(self) -> Vec<Payload> {
+        if let Ok(payload) = Payload::encode(&self) {
+            return vec![payload];
+        }
+        match self.halves() {
+            Ok((first, second)) => {
+                let mut payloads = first.into_payloads();
+                payloads.extend(second.into_payloads());
+                payloads
+            }
+            Err(message) => Payload::encode(&message.shortened()).into_iter().collect(),
+        }
+    }
+
+    /// Splits a list of at least two entries.
+    fn halves(self) -> Result<(Self, Self), Self> {
+        fn split<T>(mut list: Vec<T>) -> (Vec<T>, Vec<T>) {
+            let second = list.split_off(list.len() / 2);
+            (list, second)
+        }
+        let (first, second) = match self {
+            Self::News(CopyNews::Sent(paths)) if paths.len() > 1 => {
+                let (first, second) = split(paths);
+                (CopyNews::Sent(first), CopyNews::Sent(second))
+            }
+            Self::News(CopyNews::Removed(paths)) if paths.len() > 1 => {
+                let (first, second) = split(paths);
+                (CopyNews::Removed(first), CopyNews::Removed(second))
+            }
+            Self::News(CopyNews::Digests(digests)) if digests.len() > 1 => {
+                let (first, second) = split(digests);
+                (CopyNews::Digests(first), CopyNews::Digests(second))
+            }
+            message => return Err(message),
+        };
+        Ok((Self::News(first), Self::News(second)))
+    }
+
+    /// Cuts what is too long in a message with one path or sentence. A digest needs its whole path, so it becomes a failure.
+    fn shortened(mut self) -> Self {
+        match &mut self {
+            Self::News(CopyNews::Sent(paths) | CopyNews::Removed(paths)) => {
+                for path in paths {
+                    path.truncate(MAX_SHOWN_BYTES);
+                }
+            }
+            Self::News(CopyNews::Failed { path, why }) => {
+                path.truncate(MAX_SHOWN_BYTES);
+                *why = why.chars().take(MAX_SHOWN_BYTES / 4).collect();
+            }
+            Self::News(CopyNews::Note(text)) => {
+                *text = text.chars().take(MAX_SHOWN_BYTES / 4).collect();
+            }
+            Self::News(CopyNews::Digests(digests)) => {
+                let mut path = digests.pop().map(|(_, path)| path).unwrap_or_default();
+                path.truncate(MAX_SHOWN_BYTES);
+                let why = "was copied, but its path is too long for a list of digests".to_owned();
+                return Self::News(CopyNews::Failed { path, why });
+            }
+            Self::Progress { current, .. } => current.truncate(MAX_SHOWN_BYTES),
+            Self::Walked { .. } => {}
+        }
+        self
+    }
 }
 
 /// The result in the report of an agent of a copy.
@@ -165,10 +244,55 @@ pub(crate) struct CopyReport {
     pub(crate) skipped: u64,
     /// Bytes of contents that were not sent, because an earlier run had written them.
     pub(crate) resumed_bytes: u64,
-    /// Entries that this agent reported in [`FromCopy::Failed`].
+    /// Entries that this agent reported in [`CopyNews::Failed`].
     pub(crate) failed: u64,
     /// Entries that were removed: by `--delete` at the destination, by `--remove-source-files` at the source.
     pub(crate) removed: u64,
     /// True if the agent came to the end of its work.
     pub(crate) complete: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoded(message: FromCopy) -> Vec<FromCopy> {
+        let payloads = message.into_payloads().into_iter();
+        payloads.map(|payload| payload.decode().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_list_of_long_paths_arrives_whole_and_in_order() {
+        let path = |index: u16| [&index.to_be_bytes()[..], &[b'p'; 4000]].concat();
+        let digests: Vec<_> = (0..256)
+            .map(|index| (index.to_string(), path(index)))
+            .collect();
+        let messages = decoded(FromCopy::News(CopyNews::Digests(digests.clone())));
+        assert!(messages.len() > 1);
+        let lists = messages.into_iter().map(|message| match message {
+            FromCopy::News(CopyNews::Digests(list)) => list,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(lists.flatten().collect::<Vec<_>>(), digests);
+    }
+
+    #[test]
+    fn a_path_that_is_longer_than_a_message_is_shown_in_part() {
+        let path = vec![b'p'; 1 << 20];
+        let sent = decoded(FromCopy::News(CopyNews::Sent(vec![path.clone()])));
+        let part = vec![b'p'; MAX_SHOWN_BYTES];
+        assert_eq!(sent, [FromCopy::News(CopyNews::Sent(vec![part]))]);
+        let digest = ("0".to_owned(), path.clone());
+        let digests = decoded(FromCopy::News(CopyNews::Digests(vec![digest])));
+        assert!(matches!(
+            digests[..],
+            [FromCopy::News(CopyNews::Failed { .. })]
+        ));
+        let why = "w".repeat(1 << 20);
+        let failed = decoded(FromCopy::News(CopyNews::Failed { path, why }));
+        assert!(matches!(
+            failed[..],
+            [FromCopy::News(CopyNews::Failed { .. })]
+        ));
+    }
 }

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::order::{CopyEnd, CopyOptions, CopyOrder, CopyReport, CopyRole, FromCopy};
+use super::order::{CopyEnd, CopyNews, CopyOptions, CopyOrder, CopyReport, CopyRole, FromCopy};
 use crate::ssh::{
     outcome::RunFault,
     plan::StageHost,
@@ -74,26 +74,6 @@ pub(crate) struct CopyState {
     pub(crate) bytes: u64,
     /// The path of an entry that is being written.
     pub(crate) current: Vec<u8>,
-}
-
-/// What an agent of a copy has for the user.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum CopyNews {
-    /// An entry was not copied, or not removed.
-    Failed {
-        /// The path of the entry.
-        path: Vec<u8>,
-        /// What failed and why.
-        why: String,
-    },
-    /// Something could not be kept of what was copied.
-    Note(String),
-    /// These entries were sent, or would be.
-    Sent(Vec<Vec<u8>>),
-    /// These entries were removed, or would be.
-    Removed(Vec<Vec<u8>>),
-    /// The digests of these files.
-    Digests(Vec<(String, Vec<u8>)>),
 }
 
 /// How a copy ended, as far as the controller knows it.
@@ -221,15 +201,11 @@ impl SupervisedWork for CopyWork {
                 self.state.current = current;
                 return Ok(Vec::new());
             }
-            FromCopy::Failed { path, why } => {
-                self.failed += 1;
-                CopyNews::Failed { path, why }
-            }
-            FromCopy::Note(text) => CopyNews::Note(text),
-            FromCopy::Sent(paths) => CopyNews::Sent(paths),
-            FromCopy::Removed(paths) => CopyNews::Removed(paths),
-            FromCopy::Digests(digests) => CopyNews::Digests(digests),
+            FromCopy::News(news) => news,
         };
+        if matches!(news, CopyNews::Failed { .. }) {
+            self.failed += 1;
+        }
         self.news.push((agent, news));
         Ok(Vec::new())
     }

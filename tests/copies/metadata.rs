@@ -97,7 +97,7 @@ fn owners_are_kept_by_name() {
     };
     // Both hosts know this user, by other numbers.
     for (host, number) in [("h1", 2001), ("h2", 2002)] {
-        let line = format!("somebody:x:{number}:{number}::/:/bin/sh");
+        let line = format!("user:x:{number}:{number}::/:/bin/sh");
         network.on(host, &format!("echo {line} >>/etc/passwd"));
     }
     let tree = network.file("h1", "tree");

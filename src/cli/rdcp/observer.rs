@@ -10,8 +10,8 @@ use super::{
 use crate::{
     cli::shared::{message::Console, progress::FilesProgress},
     copy::{
-        order::CopyOptions,
-        supervised::{CopyNews, CopyState, CopyWork},
+        order::{CopyNews, CopyOptions},
+        supervised::{CopyState, CopyWork},
     },
 };
 

@@ -20,7 +20,7 @@ use super::{
 use crate::copy::{
     context::CopyContext,
     filter::NameFilter,
-    order::{CopyOptions, CopyReport, FromCopy},
+    order::{CopyNews, CopyOptions, CopyReport, FromCopy},
     path::RelativePath,
 };
 
@@ -115,17 +115,17 @@ impl DestinationState {
     /// Reports that the entry at a local path was not copied, or not removed.
     pub(super) fn fail(&self, local: &RelativePath, why: impl Into<String>) {
         add(&self.counts.failed, 1);
-        (self.context.report)(FromCopy::Failed {
+        (self.context.report)(FromCopy::News(CopyNews::Failed {
             path: self.placement.shown(local),
             why: why.into(),
-        });
+        }));
     }
 
     /// Reports, once for each text, that metadata were not kept.
     pub(super) fn note(&self, text: String) {
         let is_new = lock(&self.notes).insert(text.clone());
         if is_new {
-            (self.context.report)(FromCopy::Note(text));
+            (self.context.report)(FromCopy::News(CopyNews::Note(text)));
         }
     }
 
@@ -135,7 +135,7 @@ impl DestinationState {
         if !is_wanted {
             paths.clear();
         } else if paths.len() >= BATCH || (all && !paths.is_empty()) {
-            (self.context.report)(FromCopy::Removed(mem::take(paths)));
+            (self.context.report)(FromCopy::News(CopyNews::Removed(mem::take(paths))));
         }
     }
 
@@ -144,7 +144,7 @@ impl DestinationState {
         let mut digests = lock(&self.digests);
         digests.push((digest, path.as_bytes().to_vec()));
         if digests.len() >= BATCH {
-            (self.context.report)(FromCopy::Digests(mem::take(&mut *digests)));
+            (self.context.report)(FromCopy::News(CopyNews::Digests(mem::take(&mut *digests))));
         }
     }
 
@@ -160,7 +160,7 @@ impl DestinationState {
     pub(super) fn report_progress(&self) {
         let digests = mem::take(&mut *lock(&self.digests));
         if !digests.is_empty() {
-            (self.context.report)(FromCopy::Digests(digests));
+            (self.context.report)(FromCopy::News(CopyNews::Digests(digests)));
         }
         (self.context.report)(FromCopy::Progress {
             files: self.counts.files.load(Ordering::Relaxed),

@@ -10,13 +10,13 @@ use std::{
 
 use crate::copy::{
     context::ReportSink,
-    order::{CopyReport, FromCopy},
+    order::{CopyNews, CopyReport, FromCopy},
 };
 
 /// The most messages that are kept before the run starts. A walk with more failures waits until the run starts.
 const MAX_EARLY: usize = 4096;
 
-/// The most paths in one [`FromCopy::Sent`].
+/// The most paths in one [`CopyNews::Sent`].
 const MAX_LISTED: usize = 512;
 
 /// The counts of a source, and its way to the controller.
@@ -102,13 +102,13 @@ impl Tally {
     /// started, this blocks once [`MAX_EARLY`] messages are waiting.
     pub(crate) fn fail(&self, path: Vec<u8>, why: String) {
         add(&self.failed, 1);
-        self.say(FromCopy::Failed { path, why });
+        self.say(FromCopy::News(CopyNews::Failed { path, why }));
     }
 
     /// Reports `text` once.
     pub(crate) fn note(&self, text: &str) {
         if self.voice().notes.insert(text.to_owned()) {
-            self.say(FromCopy::Note(text.to_owned()));
+            self.say(FromCopy::News(CopyNews::Note(text.to_owned())));
         }
     }
 
@@ -192,7 +192,7 @@ impl Voice {
     fn send_list(&mut self) {
         if !self.listed.is_empty() {
             let listed = std::mem::take(&mut self.listed);
-            self.send(FromCopy::Sent(listed));
+            self.send(FromCopy::News(CopyNews::Sent(listed)));
         }
     }
 }
@@ -222,7 +222,10 @@ mod tests {
         tally.tick();
         let heard = heard.lock().unwrap();
         assert_eq!(heard.len(), 4);
-        assert_eq!(heard[2], FromCopy::Sent(vec![b"x".to_vec()]));
+        assert_eq!(
+            heard[2],
+            FromCopy::News(CopyNews::Sent(vec![b"x".to_vec()]))
+        );
         assert_eq!(tally.report(true).failed, 1);
     }
 }

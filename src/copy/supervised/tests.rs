@@ -231,12 +231,8 @@ fn failed_entries_are_passed_on_and_do_not_end_the_copy() {
     let mut rig = CopyRig::new(1);
     rig.up(1);
     let (path, why) = (b"x/\xff".to_vec(), "permission denied".to_owned());
-    let failed = FromCopy::Failed {
-        path: path.clone(),
-        why: why.clone(),
-    };
-    assert_eq!(rig.copy(SOURCE, &failed), []);
     let news = CopyNews::Failed { path, why };
+    assert_eq!(rig.copy(SOURCE, &FromCopy::News(news.clone())), []);
     assert_eq!(rig.machine.work().take_news(), [(SOURCE, news)]);
     assert_eq!(rig.machine.work().take_news(), []);
     for agent in [SOURCE, DESTINATION] {

@@ -18,7 +18,7 @@ use crate::{
     connect,
     copy::{
         context::{CopyContext, CopyStreams, CopyTrouble},
-        order::{CopyOptions, CopyReport, FromCopy},
+        order::{CopyNews, CopyOptions, CopyReport, FromCopy},
         path::RelativePath,
         question::{AnswerKind, AskedEntry, FromDestination, FromSource, MAX_QUESTION_BYTES},
         record::{LaneRecord, PREFIX_BYTES, RecordPrefix, decode},
@@ -67,7 +67,7 @@ impl Outcome {
     /// Returns the failures: paths and sentences.
     pub(super) fn failures(&self) -> Vec<(String, String)> {
         let failures = self.messages.iter().filter_map(|message| match message {
-            FromCopy::Failed { path, why } => {
+            FromCopy::News(CopyNews::Failed { path, why }) => {
                 Some((String::from_utf8_lossy(path).into_owned(), why.clone()))
             }
             _ => None,

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::copy::{
     context::CopyTrouble,
-    order::{CopyOptions, ExistingFiles, FromCopy},
+    order::{CopyNews, CopyOptions, ExistingFiles, FromCopy},
     question::{AnswerKind, ByteRange, FromSource},
     record::LaneRecord,
     source::SourceEngine,
@@ -94,7 +94,7 @@ async fn what_the_destination_keeps_is_not_sent() {
     let outcome = copy(paths, options, behaviour).await;
     assert_eq!(outcome.records().count(), 0);
     let sent = outcome.messages.iter().filter_map(|message| match message {
-        FromCopy::Sent(paths) => Some(paths.len()),
+        FromCopy::News(CopyNews::Sent(paths)) => Some(paths.len()),
         _ => None,
     });
     assert_eq!(sent.sum::<usize>(), 30);
@@ -204,7 +204,7 @@ async fn confirmed_files_are_removed() {
         assert!(fs::symlink_metadata(place.path().join(name)).is_err());
     }
     let listed = outcome.messages.iter().find_map(|message| match message {
-        FromCopy::Sent(paths) => Some(paths.len()),
+        FromCopy::News(CopyNews::Sent(paths)) => Some(paths.len()),
         _ => None,
     });
     assert!(listed.is_some());
