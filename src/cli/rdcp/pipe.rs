@@ -1,16 +1,6 @@
 //! Runs the pipeline of a command line with `-`.
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Instant,
-};
-
-use anyhow::Context;
-use futures::FutureExt;
+use std::{io, time::Instant};
 
 use super::args::RdcpArgs;
 use crate::{
@@ -18,10 +8,8 @@ use crate::{
         amounts::{amount, decimal, rate},
         exit::Exit,
         message::{Console, sentence},
-        pipeline::{Pipeline, exit_of, tell},
-        progress::{RunProgress, is_on_terminal},
-        run, signals,
-        supervision::Supervision,
+        pipeline::{exit_of, run_alone, tell},
+        progress::is_on_terminal,
     },
     ssh::plan::Plan,
 };
@@ -36,38 +24,17 @@ pub(super) fn run(args: &RdcpArgs, plan: &Plan, console: &Console) -> Exit {
 
 fn run_plan(args: &RdcpArgs, plan: &Plan, console: &Console) -> anyhow::Result<Exit> {
     let started = Instant::now();
-    let control = run::control_runtime()?;
-    let signal = signals::watch(&control, console).context("cannot catch signals")?;
-    let moved = Arc::new(AtomicU64::new(0));
-    let pipeline = Pipeline {
-        plan,
-        supervision: Supervision {
-            hosts: &args.hosts,
-            stream: &args.stream,
-            console,
-            control: &control,
-        },
-        fsync: args.fsync,
-        moved: Arc::clone(&moved),
-    };
-    let terminal = if plan.has_input {
+    let options = (&args.hosts, &args.stream);
+    let on_terminal = if plan.has_input {
         is_on_terminal(&io::stdin(), false)
     } else {
         is_on_terminal(&io::stdout(), false)
     };
-    let count = Arc::clone(&moved);
-    let progress = RunProgress::start(console, None, terminal, move || {
-        count.load(Ordering::Relaxed)
-    });
-    let summary = pipeline.run(signal.map(Result::ok))?;
-    drop(progress);
+    let (summary, bytes) = run_alone(plan, options, args.fsync, on_terminal, console)?;
     tell(plan, &summary.outcome, console);
     let exit = exit_of(&summary.outcome);
     if exit == Exit::Ok {
-        let (bytes, seconds) = (
-            moved.load(Ordering::Relaxed),
-            started.elapsed().as_secs_f64(),
-        );
+        let seconds = started.elapsed().as_secs_f64();
         console.note(&format!(
             "{} in {seconds:.1} s ({}/s)",
             amount(bytes),

@@ -8,27 +8,14 @@ mod table;
 use std::{
     io::{self, IsTerminal},
     process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
     time::Instant,
 };
 
-use anyhow::Context;
 use clap::{CommandFactory, Parser, error::ErrorKind};
-use futures::FutureExt;
 
 use super::{
     args::RdpipeArgs,
-    shared::{
-        agent,
-        message::Console,
-        pipeline::Pipeline,
-        progress::{RunProgress, is_on_terminal},
-        run, signals,
-        supervision::Supervision,
-    },
+    shared::{agent, message::Console, pipeline::run_alone, progress::is_on_terminal},
 };
 use crate::{process, ssh::plan::Plan};
 
@@ -64,26 +51,9 @@ const FAILED_HERE: u8 = 1;
 
 fn run(args: &RdpipeArgs, plan: &Plan, console: &Console) -> anyhow::Result<u8> {
     let started = Instant::now();
-    let control = run::control_runtime()?;
-    let signal = signals::watch(&control, console).context("cannot catch signals")?;
-    let moved = Arc::new(AtomicU64::new(0));
-    let pipeline = Pipeline {
-        plan,
-        supervision: Supervision {
-            hosts: &args.hosts,
-            stream: &args.stream,
-            console,
-            control: &control,
-        },
-        fsync: args.fsync,
-        moved: Arc::clone(&moved),
-    };
-    let terminal = is_on_terminal(&io::stdout(), false);
-    let progress = RunProgress::start(console, None, terminal, move || {
-        moved.load(Ordering::Relaxed)
-    });
-    let summary = pipeline.run(signal.map(Result::ok))?;
-    drop(progress);
+    let options = (&args.hosts, &args.stream);
+    let on_terminal = is_on_terminal(&io::stdout(), false);
+    let (summary, _) = run_alone(plan, options, args.fsync, on_terminal, console)?;
     Ok(ending::tell(
         args,
         plan,

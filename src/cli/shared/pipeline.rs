@@ -9,16 +9,19 @@ use std::{
 };
 
 use anyhow::Context;
+use futures::FutureExt;
 
 use super::{
     exit::Exit,
     message::Console,
+    progress::RunProgress,
     run,
-    signals::Caught,
+    signals::{self, Caught},
     supervision::{OwnEdges, Supervision, keys},
 };
 use crate::{
     Direction, GeneratedKey,
+    cli::args::{HostOptions, StreamOptions},
     ssh::{
         explain,
         local_edge::LocalEdge,
@@ -101,6 +104,42 @@ impl Pipeline<'_> {
         own.edges.insert(id, commands);
         Ok(())
     }
+}
+
+/// Runs one pipeline with a progress bar, until it ends or a signal ends it. `on_terminal` is true if the data comes from
+/// or goes to a terminal, where there is no bar. Returns the final state, and the bytes that the busiest stage has moved.
+///
+/// # Errors
+///
+/// Fails if this machine cannot start the pipeline.
+pub(crate) fn run_alone(
+    plan: &Plan,
+    (hosts, stream): (&HostOptions, &StreamOptions),
+    fsync: bool,
+    on_terminal: bool,
+    console: &Console,
+) -> anyhow::Result<(Summary, u64)> {
+    let control = run::control_runtime()?;
+    let signal = signals::watch(&control, console).context("cannot catch signals")?;
+    let moved = Arc::new(AtomicU64::new(0));
+    let pipeline = Pipeline {
+        plan,
+        supervision: Supervision {
+            hosts,
+            stream,
+            console,
+            control: &control,
+        },
+        fsync,
+        moved: Arc::clone(&moved),
+    };
+    let count = Arc::clone(&moved);
+    let progress = RunProgress::start(console, None, on_terminal, move || {
+        count.load(Ordering::Relaxed)
+    });
+    let summary = pipeline.run(signal.map(Result::ok))?;
+    drop(progress);
+    Ok((summary, moved.load(Ordering::Relaxed)))
 }
 
 /// Prints what failed in a pipeline of files, and returns true if nothing did. Files that could not be opened have been named before.
