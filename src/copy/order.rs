@@ -1,7 +1,7 @@
 //! The messages between the controller of a copy, `rdcp`, and its two agents. Pure, no I/O.
 //!
 //! One agent is the *source*: it walks the files and sends them. The other is the *destination*: it writes them.
-//! The messages travel inside the envelope of the agents' protocol ([`Payload`](crate::ssh::protocol::Payload)).
+//! The messages travel inside the envelope of the agents' protocol ([`Payload`]).
 
 use serde::{Deserialize, Serialize};
 
