@@ -1,6 +1,6 @@
 //! What an engine of a copy, the source's or the destination's, shares with the agent that it runs in.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +32,7 @@ pub(crate) struct CopyStreams {
 }
 
 /// Why an engine could not come to the end of its work. Failures of single files are no such reason.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum CopyTrouble {
     /// A stream broke.
     Stream(Error),
@@ -40,4 +40,14 @@ pub(crate) enum CopyTrouble {
     Local(String),
     /// The work failed elsewhere ([`CopyContext::cancelled`]).
     Cancelled,
+}
+
+impl CopyTrouble {
+    /// Returns the trouble that an error of a stream's read or write is.
+    pub(crate) fn of_stream(error: &io::Error) -> Self {
+        match Error::from_io(error) {
+            Some(error) => Self::Stream(error.clone()),
+            None => Self::Local(error.to_string()),
+        }
+    }
 }

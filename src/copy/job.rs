@@ -65,9 +65,10 @@ impl Job for CopyJob {
                 let paths = paths.into_iter().map(resolved).collect();
                 CopyEngine::Source(SourceEngine::prepare(paths, options)?)
             }
-            CopyRole::Destination { path, many } => {
+            CopyRole::Destination { path, sources } => {
                 let path = resolved(path);
-                CopyEngine::Destination(Box::new(DestinationEngine::prepare(&path, many, options)?))
+                let engine = DestinationEngine::prepare(&path, sources, options)?;
+                CopyEngine::Destination(Box::new(engine))
             }
         };
         Ok(Self {

@@ -22,6 +22,7 @@ pub(crate) mod filter;
 pub(crate) mod fuzzing;
 pub(crate) mod job;
 pub(crate) mod metadata;
+pub(crate) mod operand;
 pub(crate) mod order;
 pub(crate) mod owners;
 pub(crate) mod path;

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::operand::CopiedSources;
 use crate::ssh::protocol::{EdgeId, Payload};
 
 /// The application's part of the order for an agent of a copy.
@@ -29,8 +30,8 @@ pub(crate) enum CopyRole {
     Destination {
         /// The path, as the user typed it.
         path: Vec<u8>,
-        /// True if more than one source is copied, so that `path` has to be a directory.
-        many: bool,
+        /// What arrives there, from this source and others together.
+        sources: CopiedSources,
     },
 }
 

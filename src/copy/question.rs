@@ -2,7 +2,9 @@
 //!
 //! Each message is a length (u32, little-endian, at most [`MAX_QUESTION_BYTES`]) and its encoding in postcard.
 
-use serde::{Deserialize, Serialize};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tokio_util::codec::LengthDelimitedCodec;
 
 use super::{
     metadata::{EntryKind, Timestamp},
@@ -86,4 +88,34 @@ pub(crate) struct ByteRange {
     pub(crate) start: u64,
     /// The offset behind the last byte.
     pub(crate) end: u64,
+}
+
+/// Returns the codec for the frames of the messages.
+pub(crate) fn codec() -> LengthDelimitedCodec {
+    LengthDelimitedCodec::builder()
+        .little_endian()
+        .length_field_length(4)
+        .max_frame_length(MAX_QUESTION_BYTES)
+        .new_codec()
+}
+
+/// Encodes a message, without the length of its frame.
+///
+/// # Errors
+///
+/// Fails if the encoding cannot express the message. No message of ours has such content.
+pub(crate) fn encode(message: &impl Serialize) -> Result<Bytes, postcard::Error> {
+    postcard::to_stdvec(message).map(Bytes::from)
+}
+
+/// Decodes a message from its frame.
+///
+/// # Errors
+///
+/// Fails if the frame is not exactly one message.
+pub(crate) fn decode<T: DeserializeOwned>(frame: &[u8]) -> Result<T, postcard::Error> {
+    match postcard::take_from_bytes(frame)? {
+        (message, []) => Ok(message),
+        _ => Err(postcard::Error::DeserializeBadEncoding),
+    }
 }

@@ -37,9 +37,9 @@ pub(crate) enum LaneRecord {
     /// The entries that follow are in this folder. The destination makes it if it is missing, and gives it its metadata
     /// when everything has been written.
     ///
-    /// The empty path with metadata says that the contents of the source go straight into the place, as for `DIR/.`. The
-    /// empty path without metadata is the folder of a file that the user named. A source that has something directly in
-    /// the place sends one of the two, in some lane, before it announces a large file there.
+    /// The empty path with metadata is the place itself, if the contents of the source go straight there, as for `DIR/.`
+    /// ([`CopiedSources`](super::operand::CopiedSources)). The empty path without metadata is the folder of a file that
+    /// the user named.
     Folder {
         /// The folder; the empty path is the place that receives the copy.
         path: RelativePath,

@@ -3,7 +3,10 @@
 #[cfg(test)]
 mod tests;
 
-use super::order::{CopyEnd, CopyNews, CopyOptions, CopyOrder, CopyReport, CopyRole, FromCopy};
+use super::{
+    operand::CopiedSources,
+    order::{CopyEnd, CopyNews, CopyOptions, CopyOrder, CopyReport, CopyRole, FromCopy},
+};
 use crate::ssh::{
     outcome::RunFault,
     plan::StageHost,
@@ -35,8 +38,8 @@ pub(crate) struct CopyPlan {
     pub(crate) to: StageHost,
     /// The destination.
     pub(crate) path: Vec<u8>,
-    /// True if more than one source is copied to this destination, by this plan and others together.
-    pub(crate) many: bool,
+    /// What is copied to this destination, by this plan and others together.
+    pub(crate) sources: CopiedSources,
     /// The number of lanes, at least one.
     pub(crate) lanes: usize,
     /// How files are copied.
@@ -169,7 +172,7 @@ impl SupervisedWork for CopyWork {
             } else {
                 CopyRole::Destination {
                     path: plan.path.clone(),
-                    many: plan.many,
+                    sources: plan.sources,
                 }
             },
             control: EdgeId::of_index(CONTROL_EDGE),

@@ -146,7 +146,10 @@ impl<'a> CopyDocument<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{copy::order::CopyOptions, ssh::protocol::EdgeLink};
+    use crate::{
+        copy::{operand::CopiedSources, order::CopyOptions},
+        ssh::protocol::EdgeLink,
+    };
 
     #[test]
     fn json_has_totals_failures_hosts_and_links() {
@@ -163,7 +166,7 @@ mod tests {
                 host: "b".to_owned(),
             },
             path: b"y".to_vec(),
-            many: false,
+            sources: CopiedSources::One,
             lanes: 1,
             options: CopyOptions::default(),
         };

@@ -2,7 +2,7 @@
 
 use super::args::RdcpArgs;
 use crate::{
-    copy::supervised::CopyPlan,
+    copy::{operand::CopiedSources, supervised::CopyPlan},
     ssh::{
         plan::{
             Plan, PlannedStage, has_room,
@@ -60,8 +60,8 @@ fn copies(
     destination: HostPath,
 ) -> Result<Transfer, String> {
     let options = args.options();
-    let many = sources.len() > 1;
-    if options.no_target_directory && many {
+    let copied = CopiedSources::of(sources.iter().map(|source| &source.path[..]));
+    if options.no_target_directory && copied == CopiedSources::Many {
         return Err(
             "-T gives the copy the name DESTINATION, so there can be only one source".to_owned(),
         );
@@ -84,7 +84,7 @@ fn copies(
                 paths: vec![path],
                 to: to.clone(),
                 path: into.clone(),
-                many,
+                sources: copied,
                 lanes: args.lanes(),
                 options: options.clone(),
             }),
@@ -181,7 +181,11 @@ mod tests {
             let paths = plan.paths.iter().map(|path| String::from_utf8_lossy(path));
             let paths: Vec<_> = paths.collect();
             let to = String::from_utf8_lossy(&plan.path);
-            let many = if plan.many { " many" } else { "" };
+            let many = if plan.sources == CopiedSources::Many {
+                " many"
+            } else {
+                ""
+            };
             format!("{}:{} {}:{to}{many}", plan.from, paths.join(","), plan.to)
         };
         plans.iter().map(plan).collect()

@@ -4,9 +4,8 @@ mod answers;
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use futures::{SinkExt, StreamExt};
-use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::{mpsc::Receiver, oneshot},
@@ -14,17 +13,13 @@ use tokio::{
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
 use self::answers::answer;
-use super::{
-    reader::{broken, of_stream},
-    state::DestinationState,
-    tree::deletion::MirroredFolder,
-};
+use super::{reader::broken, state::DestinationState, tree::deletion::MirroredFolder};
 use crate::{
     ReadHalf, Stream, WriteHalf,
     copy::{
         context::CopyTrouble,
         path::RelativePath,
-        question::{FromDestination, FromSource, MAX_QUESTION_BYTES},
+        question::{FromDestination, FromSource, codec, decode, encode},
     },
 };
 
@@ -79,11 +74,7 @@ impl DestinationControl {
         match result {
             Ok(()) => Ok(self),
             Err(trouble) => {
-                match &trouble {
-                    CopyTrouble::Stream(error) => self.state.end_early(error.to_string()),
-                    CopyTrouble::Local(why) => self.state.end_early(why.clone()),
-                    CopyTrouble::Cancelled => {}
-                }
+                self.state.end_early(&trouble);
                 let reason = self.state.reason();
                 self.answers.get_mut().abort(&reason);
                 if let Ok(stream) = self.into_stream() {
@@ -150,7 +141,7 @@ impl DestinationControl {
         self.send(&FromDestination::Done).await?;
         let shutdown = self.answers.get_mut().shutdown();
         tokio::select! {
-            result = shutdown => result.map_err(|error| of_stream(&error)),
+            result = shutdown => result.map_err(|error| CopyTrouble::of_stream(&error)),
             () = halt.cancelled() => Err(CopyTrouble::Cancelled),
         }
     }
@@ -165,10 +156,11 @@ impl DestinationControl {
             Some(Err(error)) if crate::Error::from_io(&error).is_none() => {
                 return Err(broken(error));
             }
-            Some(Err(error)) => return Err(of_stream(&error)),
+            Some(Err(error)) => return Err(CopyTrouble::of_stream(&error)),
             Some(Ok(question)) => question,
         };
-        match decode::<FromSource>(&question)? {
+        let question = decode(&question).map_err(|_| broken("not a message of this version"))?;
+        match question {
             FromSource::Ask { folder, entries } => {
                 let state = Arc::clone(&self.state);
                 // To look for what an earlier run has left may take long: files are digested.
@@ -242,10 +234,10 @@ impl DestinationControl {
     }
 
     async fn send(&mut self, message: &FromDestination) -> Result<(), CopyTrouble> {
-        let bytes = Bytes::from(encode(message)?);
+        let bytes = encode(message).map_err(|error| CopyTrouble::Local(error.to_string()))?;
         let halt = self.state.halt.clone();
         tokio::select! {
-            sent = self.answers.send(bytes) => sent.map_err(|error| of_stream(&error)),
+            sent = self.answers.send(bytes) => sent.map_err(|error| CopyTrouble::of_stream(&error)),
             () = halt.cancelled() => Err(CopyTrouble::Cancelled),
         }
     }
@@ -272,23 +264,4 @@ async fn elsewhere<T: Send + 'static>(
             Err(_) => Err(CopyTrouble::Cancelled),
         },
     }
-}
-
-fn codec() -> LengthDelimitedCodec {
-    LengthDelimitedCodec::builder()
-        .little_endian()
-        .length_field_length(4)
-        .max_frame_length(MAX_QUESTION_BYTES)
-        .new_codec()
-}
-
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CopyTrouble> {
-    match postcard::take_from_bytes(bytes) {
-        Ok((message, [])) => Ok(message),
-        _ => Err(broken("not a message of this version")),
-    }
-}
-
-fn encode(message: &impl Serialize) -> Result<Vec<u8>, CopyTrouble> {
-    postcard::to_stdvec(message).map_err(|error| CopyTrouble::Local(error.to_string()))
 }

@@ -91,11 +91,7 @@ impl LaneWriter {
         match result {
             Ok(()) => Ok(stream),
             Err(trouble) => {
-                match &trouble {
-                    CopyTrouble::Stream(error) => self.state.end_early(error.to_string()),
-                    CopyTrouble::Local(why) => self.state.end_early(why.clone()),
-                    CopyTrouble::Cancelled => {}
-                }
+                self.state.end_early(&trouble);
                 stream.abort(&self.state.reason());
                 stream.close().await;
                 Err(trouble)
@@ -142,9 +138,7 @@ impl LaneWriter {
             LaneRecord::HardLink { name, target } => self.keep_link(&name, &target),
             LaneRecord::LargeFile(file) => self.announce(file),
             LaneRecord::Part { id, offset } => self.write_part(id, offset).await,
-            LaneRecord::LargeFileEnd { id, content_bytes } => {
-                self.end_large(id, content_bytes).await
-            }
+            LaneRecord::LargeFileEnd { id, content_bytes } => self.end_large(id, content_bytes),
             LaneRecord::Owner { user, group } => {
                 let users = user.is_none_or(|(id, name)| self.owners.add_user(id, &name));
                 let groups = group.is_none_or(|(id, name)| self.owners.add_group(id, &name));
@@ -166,9 +160,8 @@ impl LaneWriter {
         wire: RelativePath,
         mut metadata: Option<Metadata>,
     ) -> Result<(), CopyTrouble> {
-        if wire.is_empty() {
-            let takes_contents = metadata.is_some();
-            self.state.placement.set_takes_contents(takes_contents);
+        if wire.is_empty() && metadata.is_some() {
+            self.state.placement.check_contents().map_err(broken)?;
         }
         if let Some(metadata) = &mut metadata {
             self.adopt(metadata);

@@ -37,7 +37,7 @@ pub(crate) use large::map::fuzz as fuzz_map;
 
 use std::sync::Arc;
 
-use futures::{StreamExt, stream::FuturesUnordered};
+use futures::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 
 use self::{
@@ -46,6 +46,7 @@ use self::{
 use super::{
     context::{CopyContext, CopyStreams, CopyTrouble},
     filter::NameFilter,
+    operand::CopiedSources,
     order::{CopyOptions, CopyReport},
 };
 use crate::{Stream, carry::thread::CarryThread};
@@ -67,13 +68,17 @@ type EndedLane = (CarryThread, Stream);
 impl DestinationEngine {
     /// Finds the place that receives the copy. Makes nothing.
     ///
-    /// `path` is the destination as the user typed it; `many` says that there is more than one source.
+    /// `path` is the destination as the user typed it; `sources` what arrives there.
     ///
     /// # Errors
     ///
     /// Fails with a sentence for the user if the sources cannot go there.
-    pub(crate) fn prepare(path: &[u8], many: bool, options: CopyOptions) -> Result<Self, String> {
-        let placement = Placement::find(path, many, &options)?;
+    pub(crate) fn prepare(
+        path: &[u8],
+        sources: CopiedSources,
+        options: CopyOptions,
+    ) -> Result<Self, String> {
+        let placement = Placement::find(path, sources, &options)?;
         let filter = NameFilter::new(&options.filters)?;
         Ok(Self {
             placement,
@@ -95,6 +100,7 @@ impl DestinationEngine {
         let state = DestinationState::new(self.options, self.filter, self.placement, context);
         let state = Arc::new(state);
         let trouble = write_all(&state, streams).await.err();
+        let trouble = trouble.map(|last| state.first_trouble().unwrap_or(last));
         for target in state.large.clear() {
             target.give_up();
         }
@@ -122,8 +128,7 @@ async fn write_all(state: &Arc<DestinationState>, streams: CopyStreams) -> Resul
             abort(state, lanes).await;
             return Err(trouble);
         }
-        (Err(control), Err(lanes)) if distance(&lanes) < distance(&control) => return Err(lanes),
-        (Ok(_), Err(trouble)) | (Err(trouble), Err(_)) => return Err(trouble),
+        (_, Err(trouble)) => return Err(trouble),
     };
     confirm(lanes).await?;
     thread.run(control.end()).await;
@@ -136,48 +141,23 @@ async fn write_lanes(
     lanes: Vec<EndedLane>,
     unwritten_paths: mpsc::Sender<super::path::RelativePath>,
 ) -> Result<Vec<EndedLane>, CopyTrouble> {
-    let mut running: FuturesUnordered<_> = lanes
-        .into_iter()
-        .map(|(thread, stream)| {
-            let writer = LaneWriter::new(Arc::clone(state), stream, unwritten_paths.clone());
-            async move {
-                let stream = thread.run(writer.run()).await?;
-                Ok((thread, stream))
-            }
-        })
-        .collect();
-    drop(unwritten_paths);
-    let mut ended = Vec::new();
-    let mut first = None;
-    while let Some(result) = running.next().await {
-        match result {
-            Ok(lane) => ended.push(lane),
-            Err(trouble) => {
-                if first
-                    .as_ref()
-                    .is_none_or(|first| distance(&trouble) < distance(first))
-                {
-                    first = Some(trouble);
-                }
-            }
+    let writing = lanes.into_iter().map(|(thread, stream)| {
+        let writer = LaneWriter::new(Arc::clone(state), stream, unwritten_paths.clone());
+        async move {
+            let stream = thread.run(writer.run()).await?;
+            Ok((thread, stream))
         }
-    }
-    match first {
+    });
+    let writing = join_all(writing.collect::<Vec<_>>());
+    drop(unwritten_paths);
+    let (ended, failed): (Vec<_>, Vec<_>) = writing.await.into_iter().partition(Result::is_ok);
+    let ended = ended.into_iter().flatten().collect();
+    match failed.into_iter().find_map(Result::err) {
         None => Ok(ended),
         Some(trouble) => {
             abort(state, ended).await;
             Err(trouble)
         }
-    }
-}
-
-/// Returns how far a trouble is from the first cause. A lane that fails here ends its stream with the reason, and the
-/// source may then drop the others, which break before that lane has ended.
-fn distance(trouble: &CopyTrouble) -> u8 {
-    match trouble {
-        CopyTrouble::Local(_) => 0,
-        CopyTrouble::Stream(_) => 1,
-        CopyTrouble::Cancelled => 2,
     }
 }
 

@@ -7,20 +7,17 @@ use std::{
         unix::ffi::OsStrExt,
     },
     path::{Path, PathBuf},
-    sync::{
-        OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::OnceLock,
 };
 
 use rustix::{
     fs::{AtFlags, CWD, FileType, Mode, OFlags, openat, statat},
     io::Errno,
 };
-use tokio_util::sync::CancellationToken;
 
-use super::{state::words, tree::beneath::open_directory};
+use super::state::words;
 use crate::copy::{
+    operand::CopiedSources,
     order::CopyOptions,
     path::{EntryName, RelativePath},
 };
@@ -35,10 +32,7 @@ pub(super) struct Placement {
     /// The path of the root as the user typed it; empty for the working directory.
     shown_root: Vec<u8>,
     top: TopName,
-    /// Set if a source's contents go straight into the place, as for `DIR/.`.
-    takes_contents: AtomicBool,
-    /// Cancelled when the source has told what goes straight into the place.
-    known: CancellationToken,
+    sources: CopiedSources,
     /// The name of the only source that the place receives, unless it keeps the names of the sources.
     only_source: OnceLock<Vec<u8>>,
 }
@@ -84,7 +78,12 @@ impl Placement {
     /// # Errors
     ///
     /// Fails with a sentence for the user if the sources cannot go there.
-    pub(super) fn find(typed: &[u8], many: bool, options: &CopyOptions) -> Result<Self, String> {
+    pub(super) fn find(
+        typed: &[u8],
+        sources: CopiedSources,
+        options: &CopyOptions,
+    ) -> Result<Self, String> {
+        let many = sources == CopiedSources::Many;
         let text = if typed.is_empty() { b"." } else { typed };
         let path = Path::new(std::ffi::OsStr::from_bytes(text));
         let shown = path.display();
@@ -102,7 +101,7 @@ impl Placement {
             } else {
                 TopName::Kept
             };
-            return Ok(Self::new(root, text.to_vec(), top));
+            return Ok(Self::new(root, text.to_vec(), top, sources));
         }
         if many {
             return Err(format!(
@@ -114,11 +113,16 @@ impl Placement {
             Err(errno) => return Err(format!("{shown}: {}", words(errno))),
         }
         let is_directory = text.ends_with(b"/");
-        Self::beside(path, options.parents, is_directory)
+        Self::beside(path, sources, options.parents, is_directory)
     }
 
     /// Finds the place for a path that does not exist or is not a directory: the deepest directory above it that exists.
-    fn beside(path: &Path, parents: bool, is_directory: bool) -> Result<Self, String> {
+    fn beside(
+        path: &Path,
+        sources: CopiedSources,
+        parents: bool,
+        is_directory: bool,
+    ) -> Result<Self, String> {
         let shown = path.display();
         let mut missing: Vec<Vec<u8>> = Vec::new();
         let mut above = path.to_owned();
@@ -165,20 +169,16 @@ impl Placement {
             root,
             above.into_os_string().as_bytes().to_vec(),
             top,
+            sources,
         ))
     }
 
-    fn new(root: OwnedFd, shown_root: Vec<u8>, top: TopName) -> Self {
-        let known = CancellationToken::new();
-        if matches!(top, TopName::Kept) {
-            known.cancel();
-        }
+    fn new(root: OwnedFd, shown_root: Vec<u8>, top: TopName, sources: CopiedSources) -> Self {
         Self {
-            known,
             root,
             shown_root,
             top,
-            takes_contents: AtomicBool::new(false),
+            sources,
             only_source: OnceLock::new(),
         }
     }
@@ -188,22 +188,16 @@ impl Placement {
         self.root.as_fd()
     }
 
-    /// Notes what goes straight into the place: a source's contents, or a file that the user named.
-    pub(super) fn set_takes_contents(&self, takes_contents: bool) {
-        if takes_contents {
-            self.takes_contents.store(true, Ordering::Release);
+    /// Checks that the contents of a directory may go straight into the place.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the user named no directory whose contents are copied.
+    pub(super) fn check_contents(&self) -> Result<(), &'static str> {
+        match self.sources {
+            CopiedSources::Contents | CopiedSources::Many => Ok(()),
+            CopiedSources::One => Err("the contents of a directory instead of the directory"),
         }
-        self.known.cancel();
-    }
-
-    /// Waits until it is known what goes straight into the place. A large file may overtake, in its lane, the record that
-    /// tells this in another lane.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe.
-    pub(super) async fn known(&self) {
-        self.known.cancelled().await;
     }
 
     /// Returns the local folder of a wire path.
@@ -222,7 +216,7 @@ impl Placement {
         let path = match &self.top {
             TopName::Kept => path.clone(),
             TopName::Replaced { .. } | TopName::Dropped
-                if self.takes_contents.load(Ordering::Acquire) =>
+                if self.sources == CopiedSources::Contents =>
             {
                 self.base().join_path(path)
             }
@@ -232,23 +226,6 @@ impl Placement {
             }
         };
         Ok(own(path))
-    }
-
-    /// Returns the local folder that a question is about. A question about the place itself may come before a lane has told
-    /// whether the source's contents go there; if the copy is a directory already, only contents can go there.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the path belongs to a second source, and the place receives one only.
-    pub(super) fn asked_folder(&self, path: &RelativePath) -> Result<PlacedFolder, String> {
-        let base = self.base();
-        if path.is_empty() && open_directory(self.root(), &base).is_ok() {
-            return Ok(PlacedFolder {
-                path: base,
-                entries: EntryNames::Own,
-            });
-        }
-        self.folder(path)
     }
 
     /// Returns the local folder and the local name of the entry at a wire path.
@@ -306,7 +283,7 @@ impl Placement {
 
     /// Returns the folder that the empty wire path means.
     fn place_itself(&self) -> PlacedFolder {
-        let takes_contents = self.takes_contents.load(Ordering::Acquire);
+        let takes_contents = self.sources == CopiedSources::Contents;
         let entries = match &self.top {
             TopName::Dropped if !takes_contents => {
                 EntryNames::Refused("a directory cannot be replaced by something else")

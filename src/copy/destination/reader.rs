@@ -1,12 +1,12 @@
 //! Reads the records of a lane, and hands out their contents from the slots of the stream.
 
-use std::{io, pin::Pin};
+use std::pin::Pin;
 
 use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::{
-    Error, Stream,
+    Stream,
     copy::{
         context::CopyTrouble,
         record::{LaneRecord, PREFIX_BYTES, RecordPrefix, decode},
@@ -94,7 +94,7 @@ impl RecordReader {
         self.skip_contents().await?;
         let rest = tokio::select! {
             biased;
-            rest = self.stream.fill_buf() => rest.map_err(|error| of_stream(&error))?,
+            rest = self.stream.fill_buf() => rest.map_err(|error| CopyTrouble::of_stream(&error))?,
             () = self.halted.as_mut() => return Err(CopyTrouble::Cancelled),
         };
         if rest.is_empty() {
@@ -138,7 +138,7 @@ impl RecordReader {
     async fn bytes(&mut self) -> Result<&[u8], CopyTrouble> {
         let bytes = tokio::select! {
             biased;
-            bytes = self.stream.fill_buf() => bytes.map_err(|error| of_stream(&error))?,
+            bytes = self.stream.fill_buf() => bytes.map_err(|error| CopyTrouble::of_stream(&error))?,
             () = self.halted.as_mut() => return Err(CopyTrouble::Cancelled),
         };
         if bytes.is_empty() {
@@ -146,12 +146,6 @@ impl RecordReader {
         }
         Ok(bytes)
     }
-}
-
-/// Returns the stream's error inside an [`io::Error`].
-pub(super) fn of_stream(error: &io::Error) -> CopyTrouble {
-    let inner = Error::from_io(error).cloned();
-    CopyTrouble::Stream(inner.unwrap_or(Error::Misuse("the stream failed without a reason")))
 }
 
 /// Returns the trouble with a source that breaks the protocol.

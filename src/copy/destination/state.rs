@@ -18,7 +18,7 @@ use super::{
     tree::{folders::FolderTable, links::HardLinkSpool},
 };
 use crate::copy::{
-    context::CopyContext,
+    context::{CopyContext, CopyTrouble},
     filter::NameFilter,
     order::{CopyNews, CopyOptions, CopyReport, FromCopy},
     path::RelativePath,
@@ -49,7 +49,7 @@ pub(super) struct DestinationState {
     pub(super) halt: CancellationToken,
     context: CopyContext,
     /// Why the work ends early, if the failure is here.
-    reason: Mutex<Option<String>>,
+    first: Mutex<Option<CopyTrouble>>,
     notes: Mutex<HashSet<String>>,
     digests: Mutex<Vec<(String, Vec<u8>)>>,
     current: Mutex<Vec<u8>>,
@@ -85,7 +85,7 @@ impl DestinationState {
             counts: CopyCounts::default(),
             filter,
             halt: context.cancelled.child_token(),
-            reason: Mutex::default(),
+            first: Mutex::default(),
             notes: Mutex::default(),
             digests: Mutex::default(),
             current: Mutex::default(),
@@ -96,19 +96,27 @@ impl DestinationState {
         }
     }
 
-    /// Ends the work early because of a failure here, and keeps the reason for the peer.
-    pub(super) fn end_early(&self, reason: String) {
-        if !self.context.cancelled.is_cancelled() {
-            lock(&self.reason).get_or_insert(reason);
+    /// Ends the work early, and keeps the trouble if it is the first one. Called before a stream is aborted: the source may
+    /// then drop the other streams, which break too.
+    pub(super) fn end_early(&self, trouble: &CopyTrouble) {
+        let is_elsewhere = self.context.cancelled.is_cancelled();
+        if !is_elsewhere && !matches!(trouble, CopyTrouble::Cancelled) {
+            lock(&self.first).get_or_insert(trouble.clone());
         }
         self.halt.cancel();
     }
 
+    /// Returns the first trouble; none if the work has not failed, or has failed elsewhere.
+    pub(super) fn first_trouble(&self) -> Option<CopyTrouble> {
+        lock(&self.first).clone()
+    }
+
     /// Returns the first failure, for the peer.
     pub(super) fn reason(&self) -> String {
-        match lock(&self.reason).clone() {
-            Some(reason) => reason,
-            None => (self.context.reason)(),
+        match self.first_trouble() {
+            Some(CopyTrouble::Stream(error)) => error.to_string(),
+            Some(CopyTrouble::Local(why)) => why,
+            Some(CopyTrouble::Cancelled) | None => (self.context.reason)(),
         }
     }
 

@@ -22,7 +22,7 @@ use super::{
     rate_limit::RateLimit,
     removal::SentSpool,
     tally::Tally,
-    walk::{folder::SourceFolder, operand::top_name, outlet::WalkOutlet, walker::Walker},
+    walk::{folder::SourceFolder, outlet::WalkOutlet, walker::Walker},
     work_board::WorkBoard,
 };
 use crate::{
@@ -30,6 +30,7 @@ use crate::{
     copy::{
         context::{CopyContext, CopyStreams, CopyTrouble},
         filter::NameFilter,
+        operand::top_name,
         order::{CopyOptions, CopyReport, ExistingFiles},
         path::{EntryName, RelativePath},
     },

@@ -1,12 +1,12 @@
 //! Packs records and contents into the registered buffers of a lane.
 
-use std::{io, sync::Arc};
+use std::sync::Arc;
 
 use tokio::io::AsyncWriteExt;
 
 use super::engine::SourceShared;
 use crate::{
-    Error, SendBuffer, Stream,
+    SendBuffer, Stream,
     copy::{
         context::CopyTrouble,
         record::{LaneRecord, RecordError, encode, set_content_length},
@@ -134,7 +134,7 @@ impl LanePacker {
         let bytes = buffer.len();
         self.stream
             .send(buffer)
-            .map_err(|error| stream_trouble(&error))?;
+            .map_err(|error| CopyTrouble::of_stream(&error))?;
         if let Some(limit) = &self.shared.limit {
             tokio::time::sleep(limit.count(bytes)).await;
         }
@@ -151,7 +151,7 @@ impl LanePacker {
     pub(crate) async fn flush(&mut self) -> Result<(), CopyTrouble> {
         self.push().await?;
         let flushed = self.stream.flush().await;
-        flushed.map_err(|error| stream_trouble(&error))
+        flushed.map_err(|error| CopyTrouble::of_stream(&error))
     }
 
     /// Ends the stream, and waits until the destination has confirmed it.
@@ -176,7 +176,7 @@ impl LanePacker {
             Some(buffer) => buffer,
             empty => {
                 let lent = self.stream.send_buffer().await;
-                empty.insert(lent.map_err(|error| stream_trouble(&error))?)
+                empty.insert(lent.map_err(|error| CopyTrouble::of_stream(&error))?)
             }
         };
         let filled = buffer.len();
@@ -188,13 +188,5 @@ impl LanePacker {
     fn most_bytes(&self) -> usize {
         let limit = self.shared.limit.as_ref();
         limit.map_or(usize::MAX, super::rate_limit::RateLimit::most_bytes)
-    }
-}
-
-/// Returns the trouble that an error of a stream's write is.
-pub(crate) fn stream_trouble(error: &io::Error) -> CopyTrouble {
-    match Error::from_io(error) {
-        Some(error) => CopyTrouble::Stream(error.clone()),
-        None => CopyTrouble::Local(error.to_string()),
     }
 }

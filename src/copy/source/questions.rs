@@ -2,7 +2,6 @@
 
 use std::{
     collections::{HashSet, VecDeque},
-    io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -21,7 +20,6 @@ use tokio_util::{
 use super::{
     attributes::{content_size, entry_kind, link_count, modified, size},
     engine::SourceShared,
-    packer::stream_trouble,
     walk::folder::{FolderJob, entry_name},
 };
 use crate::{
@@ -31,11 +29,11 @@ use crate::{
         metadata::EntryKind,
         order::ExistingFiles,
         path::RelativePath,
-        question::{AnswerKind, AskedEntry, FromDestination, FromSource, MAX_QUESTION_BYTES},
+        question::{AnswerKind, AskedEntry, FromDestination, FromSource, codec, decode, encode},
     },
 };
 
-/// The most questions without an answer: enough for 20,000 entries a second over 100 ms of distance.
+/// The most jobs that were asked for and that no lane has taken: enough for 20,000 entries a second over 100 ms of distance.
 const MAX_ASKED: usize = 16;
 
 /// The time for the end of the destination's direction, when all is done.
@@ -53,7 +51,9 @@ pub(crate) enum ControlCommand {
 pub(crate) struct Questions {
     shared: Arc<SourceShared>,
     state: Mutex<AskedState>,
-    free: Semaphore,
+    /// One permit for each job from its question until a lane takes it. So the answers never wait for a lane: a lane may
+    /// itself wait until the destination gets rid of a message on this stream.
+    free: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -74,7 +74,7 @@ impl Questions {
         Self {
             shared,
             state: Mutex::default(),
-            free: Semaphore::new(MAX_ASKED),
+            free: Arc::new(Semaphore::new(MAX_ASKED)),
         }
     }
 
@@ -120,11 +120,12 @@ impl Questions {
                     if self.free.available_permits() == 0 {
                         flush(&mut frames).await?;
                     }
-                    if let Ok(permit) = self.free.acquire().await {
-                        permit.forget();
-                    }
+                    let turn = Arc::clone(&self.free).acquire_owned().await;
                     let question = question(&job)?;
-                    self.wait_for_answer(job);
+                    self.wait_for_answer(FolderJob {
+                        turn: turn.ok(),
+                        ..job
+                    });
                     send(&mut frames, &question).await?;
                 }
                 Some(ControlCommand::Names(names)) => send(&mut frames, &names).await?,
@@ -147,9 +148,9 @@ impl Questions {
         let mut frames = FramedRead::new(stream, codec());
         let mut not_written = HashSet::new();
         while let Some(frame) = frames.next().await {
-            let frame = frame.map_err(|error| stream_trouble(&error))?;
-            match postcard::from_bytes(&frame) {
-                Ok(FromDestination::Answers(answers)) => self.answered(answers).await?,
+            let frame = frame.map_err(|error| CopyTrouble::of_stream(&error))?;
+            match decode(&frame) {
+                Ok(FromDestination::Answers(answers)) => self.answered(answers)?,
                 Ok(FromDestination::NotWritten(path)) => {
                     not_written.insert(path);
                 }
@@ -161,7 +162,7 @@ impl Questions {
     }
 
     /// Passes on the job that was asked for first.
-    async fn answered(&self, answers: Vec<AnswerKind>) -> Result<(), CopyTrouble> {
+    fn answered(&self, answers: Vec<AnswerKind>) -> Result<(), CopyTrouble> {
         let job = self.state().waiting.pop_front();
         let Some(mut job) = job.filter(|job| job.entries.len() == answers.len()) else {
             return Err(broken("gave answers to no question"));
@@ -170,10 +171,9 @@ impl Questions {
         self.note_kept(&job);
         if self.shared.options.dry_run {
             self.list(&job);
-        } else if self.shared.board.push(job).await.is_err() {
+        } else if self.shared.board.push_asked(job).is_err() {
             return Err(CopyTrouble::Cancelled);
         }
-        self.free.add_permits(1);
         self.settle(|state| state.unfinished -= 1);
         Ok(())
     }
@@ -265,21 +265,13 @@ fn question(job: &FolderJob) -> Result<FromSource, CopyTrouble> {
 
 async fn flush(frames: &mut QuestionFrames<'_>) -> Result<(), CopyTrouble> {
     let flushed = SinkExt::<Bytes>::flush(frames).await;
-    flushed.map_err(|error| stream_trouble(&error))
+    flushed.map_err(|error| CopyTrouble::of_stream(&error))
 }
 
 async fn send(frames: &mut QuestionFrames<'_>, message: &FromSource) -> Result<(), CopyTrouble> {
-    let bytes = postcard::to_stdvec(message).map_err(io::Error::other);
-    let bytes = bytes.map_err(|error| stream_trouble(&error))?;
-    let fed = frames.feed(Bytes::from(bytes)).await;
-    fed.map_err(|error| stream_trouble(&error))
-}
-
-fn codec() -> LengthDelimitedCodec {
-    LengthDelimitedCodec::builder()
-        .little_endian()
-        .max_frame_length(MAX_QUESTION_BYTES)
-        .new_codec()
+    let bytes = encode(message).map_err(|error| CopyTrouble::Local(error.to_string()))?;
+    let fed = frames.feed(bytes).await;
+    fed.map_err(|error| CopyTrouble::of_stream(&error))
 }
 
 fn broken(what: &str) -> CopyTrouble {

@@ -23,8 +23,6 @@ pub(crate) struct WorkBoard {
     state: Mutex<BoardState>,
     /// Something has changed that a lane may wait for.
     changed: Notify,
-    /// A job was taken: for tasks that wait for room.
-    taken: Notify,
     /// A job was taken: for the walker, which is a thread.
     room: Condvar,
 }
@@ -73,25 +71,14 @@ impl WorkBoard {
         self.add(waited.unwrap_or_else(PoisonError::into_inner), job)
     }
 
-    /// Adds a job. Waits while the board is full.
+    /// Adds a job that the destination was asked for. Does not wait: the permits for questions bound the number of
+    /// these jobs.
     ///
     /// # Errors
     ///
     /// Fails if the board was closed.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future may drop the job.
-    pub(crate) async fn push(&self, job: FolderJob) -> Result<(), WalkStopped> {
-        loop {
-            let taken = self.taken.notified();
-            tokio::pin!(taken);
-            taken.as_mut().enable();
-            if !self.is_full() {
-                return self.add(self.state(), job);
-            }
-            taken.await;
-        }
+    pub(crate) fn push_asked(&self, job: FolderJob) -> Result<(), WalkStopped> {
+        self.add(self.state(), job)
     }
 
     fn add(
@@ -134,7 +121,6 @@ impl WorkBoard {
         };
         drop(jobs);
         self.room.notify_all();
-        self.taken.notify_waiters();
         self.changed.notify_waiters();
     }
 
@@ -181,8 +167,13 @@ impl WorkBoard {
             let job = state.jobs.remove(at);
             drop(state);
             self.room.notify_one();
-            self.taken.notify_waiters();
-            return job.map_or(NextWork::Wait, |job| NextWork::Work(LaneWork::Job(job)));
+            return match job {
+                Some(mut job) => {
+                    job.turn = None;
+                    NextWork::Work(LaneWork::Job(job))
+                }
+                None => NextWork::Wait,
+            };
         }
         while let Some(file) = state.shared.last() {
             if let Some(range) = file.join() {

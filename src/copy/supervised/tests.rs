@@ -31,7 +31,7 @@ fn plan(lanes: usize) -> CopyPlan {
         paths: vec![b"x".to_vec(), b"y\xff".to_vec()],
         to: host("b"),
         path: b"z".to_vec(),
-        many: true,
+        sources: CopiedSources::Many,
         lanes,
         options: CopyOptions::default(),
     }
@@ -162,7 +162,8 @@ fn the_two_agents_receive_orders_that_fit_together() {
         CopyRole::Source(vec![b"x".to_vec(), b"y\xff".to_vec()])
     );
     let path = b"z".to_vec();
-    let expected = CopyRole::Destination { path, many: true };
+    let sources = CopiedSources::Many;
+    let expected = CopyRole::Destination { path, sources };
     assert_eq!(destination.role, expected);
     assert_eq!(source.control, EdgeId(0));
     assert_eq!(source.lanes, [1, 2, 3].map(EdgeId));

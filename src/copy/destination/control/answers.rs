@@ -71,7 +71,7 @@ struct AskedFolder {
 
 impl AskedFolder {
     fn find(state: &DestinationState, wire: &RelativePath) -> Result<Self, CopyTrouble> {
-        let placed = state.placement.asked_folder(wire).map_err(broken)?;
+        let placed = state.placement.folder(wire).map_err(broken)?;
         let directory = open_directory(state.placement.root(), &placed.path).ok();
         Ok(Self { placed, directory })
     }

@@ -1,6 +1,6 @@
 //! What a lane writes of files that arrive in parts.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use super::LaneWriter;
 use crate::copy::{
@@ -19,10 +19,6 @@ use crate::copy::{
 /// lane, and a record is one system call.
 const MAPPED_BYTES: u64 = 8 << 20;
 
-/// The time after which a large file is taken for the one that the user named, because no lane has told what goes straight
-/// into the place. A source tells it before anything else; this ends the wait for a source that does not.
-const PLACE_TIMEOUT: Duration = Duration::from_secs(10);
-
 impl LaneWriter {
     /// Keeps the announcement of a file until its first part.
     pub(super) fn announce(&mut self, mut file: LargeFile) -> Result<(), CopyTrouble> {
@@ -40,7 +36,7 @@ impl LaneWriter {
     }
 
     /// Returns the file with a number; none if it could not be written.
-    async fn large_target(&mut self, id: u64) -> Result<Option<Arc<LargeTarget>>, CopyTrouble> {
+    fn large_target(&mut self, id: u64) -> Result<Option<Arc<LargeTarget>>, CopyTrouble> {
         match self.state.large.find(id) {
             FoundFile::Open(target) => return Ok(Some(target)),
             FoundFile::Abandoned => return Ok(None),
@@ -49,15 +45,6 @@ impl LaneWriter {
         let Some(file) = self.announced.get(&id) else {
             return Err(broken("a part of a file that was not announced"));
         };
-        if file.path.names().count() == 1 {
-            let halt = self.state.halt.cancelled();
-            tokio::select! {
-                biased;
-                () = self.state.placement.known() => {}
-                () = halt => return Err(CopyTrouble::Cancelled),
-                () = tokio::time::sleep(PLACE_TIMEOUT) => {}
-            }
-        }
         match self.state.large.open(&self.state, file)? {
             Ok(target) => Ok(Some(target)),
             Err(why) => {
@@ -74,7 +61,7 @@ impl LaneWriter {
         let Some(end) = offset.checked_add(length) else {
             return Err(broken("a part behind the end of every file"));
         };
-        let Some(target) = self.large_target(id).await? else {
+        let Some(target) = self.large_target(id)? else {
             return Ok(());
         };
         if end > target.file.size {
@@ -100,12 +87,12 @@ impl LaneWriter {
     }
 
     /// Notes how many bytes all parts of a file have, or that the source could not read it.
-    pub(super) async fn end_large(
+    pub(super) fn end_large(
         &mut self,
         id: u64,
         content_bytes: Option<u64>,
     ) -> Result<(), CopyTrouble> {
-        let target = self.large_target(id).await?;
+        let target = self.large_target(id)?;
         self.announced.remove(&id);
         let Some(target) = target else {
             return Ok(());

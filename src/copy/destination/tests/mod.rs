@@ -25,6 +25,7 @@ use crate::{
     copy::{
         context::{CopyContext, CopyStreams, CopyTrouble},
         metadata::{EntryKind, Metadata, Timestamp},
+        operand::CopiedSources,
         order::{CopyNews, CopyOptions, CopyReport, FromCopy},
         path::{EntryName, RelativePath},
         question::{AnswerKind, AskedEntry, FromDestination, FromSource},
@@ -96,7 +97,7 @@ async fn copy_typed(
     options: &CopyOptions,
     steps: Vec<Step>,
 ) -> Result<CopyEnd, String> {
-    let engine = DestinationEngine::prepare(&path, false, options.clone())?;
+    let engine = DestinationEngine::prepare(&path, sources_of(&steps), options.clone())?;
     let (control, far_control) = stream().await;
     let mut lanes = Vec::new();
     let mut far_lanes = Vec::new();
@@ -122,6 +123,23 @@ async fn copy_typed(
         messages,
         answers,
     })
+}
+
+/// Returns what the user named: the contents of a directory if the place itself has metadata or a list of names, else one
+/// source.
+fn sources_of(steps: &[Step]) -> CopiedSources {
+    let is_place = |step: &Step| match step {
+        Step::Record(_, LaneRecord::Folder { path, metadata }, _) => {
+            path.is_empty() && metadata.is_some()
+        }
+        Step::Say(FromSource::Names { folder, .. }) => folder.is_empty(),
+        _ => false,
+    };
+    if steps.iter().any(is_place) {
+        CopiedSources::Contents
+    } else {
+        CopiedSources::One
+    }
 }
 
 /// Returns the two ends of a stream; the near one belongs to a thread.

@@ -53,6 +53,31 @@ async fn contents_make_the_destination() {
 }
 
 #[tokio::test]
+async fn contents_have_their_places_in_whatever_order_the_lanes_bring_them() {
+    let (_scratch, dest) = scratch();
+    let inner = LaneRecord::Folder {
+        path: path("inner"),
+        metadata: Some(metadata(0o700, 0)),
+    };
+    let b = LaneRecord::File {
+        name: name("b"),
+        metadata: metadata(0o600, 0),
+    };
+    let steps = vec![
+        Step::Record(1, inner, Vec::new()),
+        Step::Record(1, b, b"two".to_vec()),
+        large(1, 1, "big", 3),
+        part(1, 1, 0, b"big"),
+        large_end(1, 1, Some(3)),
+        folder("", 0o750),
+        file("a", "one"),
+    ];
+    copy(&dest, &archive(), steps).await.assert_whole();
+    assert_eq!(names_in(&dest), ["a", "big", "inner"]);
+    assert_eq!(fs::read(dest.join("inner/b")).unwrap(), b"two");
+}
+
+#[tokio::test]
 async fn without_a_target_directory_the_trees_are_merged() {
     let (_scratch, dest) = scratch();
     fs::create_dir(&dest).unwrap();
@@ -94,10 +119,10 @@ async fn a_place_that_cannot_be_is_refused() {
     let (_scratch, dest) = scratch();
     fs::write(&dest, "file").unwrap();
     let typed = dest.to_str().unwrap().as_bytes().to_vec();
-    let many = DestinationEngine::prepare(&typed, true, archive()).unwrap_err();
+    let many = DestinationEngine::prepare(&typed, CopiedSources::Many, archive()).unwrap_err();
     assert!(many.contains("is not a directory"), "{many}");
     let slash = [&typed[..], b"/"].concat();
-    let refused = DestinationEngine::prepare(&slash, false, archive()).unwrap_err();
+    let refused = DestinationEngine::prepare(&slash, CopiedSources::One, archive()).unwrap_err();
     assert!(refused.contains("Not a directory"), "{refused}");
     let end = copy(&dest, &archive(), tree("top")).await;
     assert!(end.failures()[0].1.contains("a directory cannot replace"));

@@ -80,8 +80,7 @@ impl MirroredFolder {
         wire: &RelativePath,
     ) -> Result<(), CopyTrouble> {
         if wire.is_empty() {
-            // The names of what is directly in the place are told only if the source's contents go there.
-            state.placement.set_takes_contents(true);
+            state.placement.check_contents().map_err(broken)?;
         }
         let local = state.placement.folder(wire).map_err(broken)?.path;
         let directory = match open_directory(state.placement.root(), &local) {

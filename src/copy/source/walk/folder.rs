@@ -10,6 +10,7 @@ use std::{
 };
 
 use rustix::fs::{FileType, Stat};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::copy::{
     metadata::Metadata,
@@ -152,6 +153,8 @@ pub(crate) struct FolderJob {
     pub(crate) stats: Vec<Stat>,
     /// What the destination wants of each entry. Empty if it wants all.
     pub(crate) answers: Vec<AnswerKind>,
+    /// The permit to ask for the entries. It is dropped when a lane takes the job.
+    pub(crate) turn: Option<OwnedSemaphorePermit>,
     /// True if the sizes of the entries were added to what the walk has found.
     pub(crate) is_counted: bool,
 }
@@ -164,6 +167,7 @@ impl FolderJob {
             entries,
             stats: Vec::new(),
             answers: Vec::new(),
+            turn: None,
             is_counted: false,
         }
     }

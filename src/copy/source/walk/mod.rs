@@ -2,6 +2,5 @@
 
 pub(super) mod directory;
 pub(super) mod folder;
-pub(super) mod operand;
 pub(super) mod outlet;
 pub(super) mod walker;

@@ -16,12 +16,12 @@ use rustix::{
 use super::{
     directory::{DIRECTORY_FLAGS, open_below},
     folder::{EntryList, JOB_ENTRIES, SourceFolder, SourceRoot, join_shown},
-    operand::{last_name, top_name, typed_folder},
     outlet::{WalkOutlet, keep_name, stat_entry},
 };
 use crate::copy::{
     filter::NameFilter,
     metadata::Metadata,
+    operand::{last_name, top_name, typed_folder},
     order::CopyOptions,
     path::{EntryName, RelativePath},
     source::{

@@ -1,6 +1,32 @@
-//! The paths that the user named.
+//! The paths that the user named. Pure, no I/O.
 
-use crate::copy::path::EntryName;
+use serde::{Deserialize, Serialize};
+
+use super::path::EntryName;
+
+/// What a destination receives, as far as the paths of the sources tell. It decides where the copy goes, so the
+/// destination knows it before anything arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum CopiedSources {
+    /// One source, which arrives under its name.
+    One,
+    /// One source whose path ends in `.` or `..`, or is `/`: what is in that directory arrives.
+    Contents,
+    /// More than one source.
+    Many,
+}
+
+impl CopiedSources {
+    /// Returns what arrives from these paths, at least one.
+    pub(crate) fn of<'a>(typed: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let mut typed = typed.into_iter();
+        match (typed.next(), typed.next()) {
+            (_, Some(_)) => Self::Many,
+            (Some(only), None) if top_name(only).is_none() => Self::Contents,
+            (Some(_) | None, None) => Self::One,
+        }
+    }
+}
 
 /// Returns the name under which an operand arrives: the last name of its path. None for `.`, `..`, `/` and paths that
 /// end so: their entries go straight into the place that receives the copy.
@@ -37,6 +63,14 @@ mod tests {
         for contents in [&b"."[..], b"..", b"/", b"a/.", b"a/..", b"a/./"] {
             assert_eq!(top(contents), None, "{contents:?}");
         }
+    }
+
+    #[test]
+    fn the_paths_tell_what_arrives() {
+        let of = |typed: &[&'static [u8]]| CopiedSources::of(typed.iter().copied());
+        assert_eq!(of(&[b"a/"]), CopiedSources::One);
+        assert_eq!(of(&[b"a/."]), CopiedSources::Contents);
+        assert_eq!(of(&[b"a/.", b"b"]), CopiedSources::Many);
     }
 
     #[test]
