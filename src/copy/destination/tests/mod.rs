@@ -29,7 +29,7 @@ use crate::{
         order::{CopyNews, CopyOptions, CopyReport, FromCopy},
         path::{EntryName, RelativePath},
         question::{AnswerKind, AskedEntry, FromDestination, FromSource},
-        record::{LaneRecord, LargeFile, encode, set_content_length},
+        record::{LaneRecord, LargeFile, encode, set_lengths},
     },
 };
 
@@ -206,8 +206,8 @@ async fn send_all(
 
 fn encoded(record: &LaneRecord, contents: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let position = encode(record, &mut bytes).unwrap();
-    set_content_length(&mut bytes, position, contents.len().try_into().unwrap());
+    encode(record, &mut bytes).unwrap();
+    set_lengths(&mut bytes, contents.len());
     bytes.extend_from_slice(contents);
     bytes
 }
