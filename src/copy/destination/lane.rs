@@ -8,7 +8,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::{
     entry::{CurrentFolder, SpecialEntry, TemporaryName, digest_of},
-    large::LargeTarget,
+    large::target::LargeTarget,
     placement::EntryNames,
     reader::{RecordReader, broken},
     state::{DestinationState, add},

@@ -12,9 +12,9 @@ use crate::copy::destination::{
     entry::kind_of,
     large::{
         MIN_KEPT_BYTES,
+        contents::read_range,
         map::SourceVersion,
         part::{PartNames, find_promise},
-        read_range,
     },
     placement::PlacedFolder,
     reader::broken,

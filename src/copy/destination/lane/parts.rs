@@ -6,7 +6,7 @@ use super::LaneWriter;
 use crate::copy::{
     context::CopyTrouble,
     destination::{
-        large::{FoundFile, LargeTarget, MAX_OPEN},
+        large::{FoundFile, MAX_OPEN, target::LargeTarget},
         reader::broken,
         state::add,
     },
