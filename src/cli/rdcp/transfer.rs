@@ -1,6 +1,6 @@
 //! What a command line asks for: copies, or a pipeline for a standard stream. Pure, no I/O.
 
-use super::args::RdcpArgs;
+use super::{args::RdcpArgs, names::shown};
 use crate::{
     copy::{operand::CopiedSources, supervised::CopyPlan},
     ssh::{
@@ -75,6 +75,10 @@ fn copies(
     } = destination;
     let mut plans: Vec<CopyPlan> = Vec::new();
     for HostPath { place, path } in sources {
+        if options.recursive && place == to && is_within(&path, &into) {
+            let path = shown(&path);
+            return Err(format!("{path}: a directory cannot be copied into itself"));
+        }
         match plans.last_mut() {
             Some(last) if last.from == place && has_room(&last.paths, &path) => {
                 last.paths.push(path);
@@ -98,6 +102,23 @@ fn copies(
         );
     }
     Ok(Transfer::Copies(plans))
+}
+
+/// Returns true if `into` is the directory `path` or is in it, as far as the texts of the paths tell: they do not tell where
+/// links and `..` lead.
+fn is_within(path: &[u8], into: &[u8]) -> bool {
+    let names = |text: &[u8]| {
+        let names = text.split(|&byte| byte == b'/').map(<[u8]>::to_vec);
+        let names: Vec<_> = names
+            .filter(|name| !name.is_empty() && name != b".")
+            .collect();
+        (!names.iter().any(|name| name == b"..")).then_some(names)
+    };
+    let is_same_start = path.starts_with(b"/") == into.starts_with(b"/");
+    let within = names(path)
+        .zip(names(into))
+        .is_some_and(|(path, into)| into.starts_with(&path));
+    is_same_start && within
 }
 
 /// Returns the pipeline of a command line with `-`. `sources` is none if `-` is one of the `count` sources.
@@ -202,6 +223,27 @@ mod tests {
             "a:6 here:to many",
         ];
         assert_eq!(shown(&line), copies);
+    }
+
+    #[test]
+    fn a_directory_is_not_copied_into_itself() {
+        for line in [
+            ["-r", ":dir", ":dir/sub"],
+            ["-a", "h:/a/./b/", "h:/a//b"],
+            ["-r", ":.", ":sub"],
+            ["-r", ":/", ":/backup"],
+        ] {
+            let refused = of(&line).unwrap_err();
+            assert!(refused.ends_with("copied into itself"), "{refused}");
+        }
+        for line in [
+            ["-r", ":dir", ":directory"],
+            ["-r", ":dir", "h:dir/sub"],
+            ["-r", ":dir/../a", ":dir/../a/b"],
+            ["-r", ":dir", ":/dir"],
+        ] {
+            assert!(of(&line).is_ok(), "{line:?}");
+        }
     }
 
     #[test]

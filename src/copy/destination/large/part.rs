@@ -71,9 +71,11 @@ impl PartNames {
     }
 }
 
-/// Returns true if a name is one of [`PartNames`].
-pub(in crate::copy::destination) fn is_large_temporary(name: &[u8]) -> bool {
-    name.starts_with(b".") && (name.ends_with(PART_SUFFIX) || name.ends_with(MAP_SUFFIX))
+/// Returns the name of the file that a name of [`PartNames`] belongs to, as far as it was not cut; none for other names.
+pub(in crate::copy::destination) fn name_of_part(name: &[u8]) -> Option<&[u8]> {
+    let stem = name.strip_prefix(b".")?;
+    stem.strip_suffix(PART_SUFFIX)
+        .or_else(|| stem.strip_suffix(MAP_SUFFIX))
 }
 
 /// Opens the temporary file of a file, and locks it against other copies.
@@ -190,8 +192,11 @@ mod tests {
             let name = vec![b'n'; length].try_into().unwrap();
             let names = PartNames::of(&name);
             assert!(names.part.len() <= MAX_NAME_BYTES);
-            assert!(is_large_temporary(&names.part) && is_large_temporary(&names.map));
+            assert!(name_of_part(&names.part).is_some() && name_of_part(&names.map).is_some());
         }
+        let names = PartNames::of(&b"a.rdcp-map".to_vec().try_into().unwrap());
+        assert_eq!(name_of_part(&names.part), Some(&b"a.rdcp-map"[..]));
+        assert_eq!(name_of_part(b"a.rdcp-part"), None);
         let long = |last| {
             let mut name = vec![b'n'; 254];
             name.push(last);

@@ -4,6 +4,7 @@ use std::{
     collections::HashSet,
     hash::{BuildHasher, RandomState},
     os::fd::{AsFd, BorrowedFd},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use rustix::{
@@ -14,7 +15,7 @@ use rustix::{
 use super::beneath::{open_again, open_child, open_directory};
 use crate::copy::destination::{
     entry::{TEMPORARY_PREFIX, kind_of},
-    large::part::is_large_temporary,
+    large::part::name_of_part,
     reader::broken,
     state::{DestinationState, add, words},
 };
@@ -26,6 +27,10 @@ use crate::copy::{
 
 /// The deepest directory in a directory that is removed. Each level is an open descriptor.
 const MAX_DEPTH: usize = 256;
+
+/// The time after the last change of a temporary file from which it is taken for one that a copy has left when it was
+/// killed. A copy that runs changes its temporary files all the time.
+const STALE_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The most names of one folder: the memory for them is 8 bytes each and some more for the table.
 const MAX_NAMES: usize = 64 << 20;
@@ -95,10 +100,13 @@ impl MirroredFolder {
                 return Ok(());
             }
         };
+        let is_at_source = |name: &[u8]| self.names.contains(&self.keys.hash_one(name));
         let keeps = |name: &[u8]| {
-            name.starts_with(TEMPORARY_PREFIX)
-                || is_large_temporary(name)
-                || self.names.contains(&self.keys.hash_one(name))
+            let part_of = name_of_part(name);
+            let is_temporary = part_of.is_some() || name.starts_with(TEMPORARY_PREFIX);
+            is_at_source(name)
+                || part_of.is_some_and(is_at_source)
+                || is_temporary && !is_stale(directory.as_fd(), name)
         };
         let mut deletion = Deletion::new(state);
         match names_in(directory.as_fd()) {
@@ -238,6 +246,17 @@ fn is_filtered(
     excludes(&path) || excludes(&below)
 }
 
+/// Returns true if no copy has changed this temporary file for [`STALE_AGE`].
+fn is_stale(directory: BorrowedFd<'_>, name: &[u8]) -> bool {
+    let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+    stat.is_ok_and(|stat| is_long_ago(stat.st_ctime, SystemTime::now()))
+}
+
+fn is_long_ago(seconds: i64, now: SystemTime) -> bool {
+    let changed = UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    now.duration_since(changed).is_ok_and(|age| age > STALE_AGE)
+}
+
 /// Returns the names of the entries of a directory. They are read before any is removed, because a file system may skip
 /// entries while others are removed.
 fn names_in(directory: BorrowedFd<'_>) -> rustix::io::Result<Vec<Vec<u8>>> {
@@ -250,4 +269,19 @@ fn names_in(directory: BorrowedFd<'_>) -> rustix::io::Result<Vec<Vec<u8>>> {
         }
     }
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_temporary_file_is_stale_after_a_day() {
+        let changed = 1_700_000_000;
+        let after = |hours: u64| UNIX_EPOCH + Duration::from_secs(1_700_000_000 + hours * 3600);
+        assert!(!is_long_ago(changed, after(23)));
+        assert!(is_long_ago(changed, after(25)));
+        // A clock that went back, or that of a file server.
+        assert!(!is_long_ago(changed, UNIX_EPOCH));
+    }
 }
