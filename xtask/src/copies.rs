@@ -30,10 +30,10 @@ const WANTED: [(&str, &str, &str, f64); 12] = [
     ("C", "rdcp -j 2", "rdcp -j 1", 1.0),
     ("D", OURS, "tar -S by rdpipe", 1.0),
     ("same", OURS, "rsync daemon", 1.0),
-    ("A", OURS, "rdcp --transport tcp", 1.0),
-    ("B", OURS, "rdcp --transport tcp", 1.0),
-    ("C", OURS, "rdcp --transport tcp", 1.0),
-    ("D", OURS, "rdcp --transport tcp", 1.0),
+    ("A", OURS, "rdcp over TCP", 1.0),
+    ("B", OURS, "rdcp over TCP", 1.0),
+    ("C", OURS, "rdcp over TCP", 1.0),
+    ("D", OURS, "rdcp over TCP", 1.0),
 ];
 
 /// The share that the lane with fewer bytes is to have of the other's.
