@@ -158,6 +158,12 @@ fn a_tree_is_not_copied_into_itself_without_end() {
     let hosts = Hosts::new("");
     small(&hosts.path("h1", "tree"), 20, 100);
     let end = hosts.rdcp(&["-a", "h1:tree", "h1:tree/copy"]).start().end();
+    end.exits(2);
+    assert!(end.stderr.contains("copied into itself"), "{end:?}");
+    assert!(!hosts.has("h1", "tree/copy"));
+    // The text of this path does not tell.
+    symlink("tree", hosts.path("h1", "link")).expect("a link");
+    let end = hosts.rdcp(&["-a", "h1:tree", "h1:link/copy"]).start().end();
     assert!([0, 1].contains(&end.code()), "{end:?}");
     assert!(!hosts.has("h1", "tree/copy/copy/copy"));
     assert_eq!(

@@ -1,6 +1,6 @@
 //! The two-way stream to the source: questions and answers, and the end of the work.
 
-mod answers;
+pub(super) mod answers;
 
 use std::{sync::Arc, time::Duration};
 

@@ -33,7 +33,7 @@ use crate::copy::{
 const MAX_RANGES: usize = 100_000;
 
 /// The bytes that have one digest, after the machine was restarted: so much is sent again if one byte differs.
-const COMPARED_BYTES: u64 = 16 << 20;
+pub(in crate::copy::destination) const COMPARED_BYTES: u64 = 16 << 20;
 
 /// The most digests of one file. The blocks of larger files are larger.
 const MAX_DIGESTS: u64 = 50_000;

@@ -4,6 +4,7 @@ mod ending;
 mod entries;
 mod hostile;
 mod large;
+mod limits;
 mod mirror;
 mod places;
 

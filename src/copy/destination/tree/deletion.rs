@@ -26,11 +26,11 @@ use crate::copy::{
 };
 
 /// The deepest directory in a directory that is removed. Each level is an open descriptor.
-const MAX_DEPTH: usize = 256;
+pub(in crate::copy::destination) const MAX_DEPTH: usize = 256;
 
 /// The time after the last change of a temporary file from which it is taken for one that a copy has left when it was
 /// killed. A copy that runs changes its temporary files all the time.
-const STALE_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+pub(in crate::copy::destination) const STALE_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The most names of one folder: the memory for them is 8 bytes each and some more for the table.
 const MAX_NAMES: usize = 64 << 20;
