@@ -2,6 +2,7 @@
 
 mod exit_codes;
 pub(super) mod help;
+mod hosts;
 mod key;
 #[cfg(test)]
 mod options;
@@ -15,12 +16,13 @@ use std::{ffi::OsStr, path::Path};
 
 use clap::Args;
 
-pub(crate) use super::{rdcat::args::RdcatArgs, rdcp::args::RdcpArgs};
-
-pub(crate) use super::rdpipe::args::{Agent, HostOptions, RdpipeArgs};
-pub(crate) use super::{rdrecv::args::RdrecvArgs, rdsend::args::RdsendArgs};
+pub(crate) use super::{
+    rdcat::args::RdcatArgs, rdcp::args::RdcpArgs, rdpipe::args::RdpipeArgs,
+    rdrecv::args::RdrecvArgs, rdsend::args::RdsendArgs,
+};
 #[cfg(doc)]
 pub(crate) use exit_codes::EXIT_CODES;
+pub(crate) use hosts::{Agent, HostOptions};
 pub(crate) use key::{KeyOptions, KeySource, Secret};
 pub(crate) use rdma::RdmaOptions;
 pub(crate) use stream::StreamOptions;
