@@ -1,14 +1,12 @@
 //! What a lane carries: records, each with a block of contents behind it. Pure, no I/O.
 //!
 //! ```text
-//!  0        4        8                           8 + head
-//! ┌────────┬────────┬────────────┬──────────────┬──────────────┐
-//! │ head   │ data   │ LaneRecord │ padding      │ contents     │
-//! │ u32 LE │ u32 LE │ in postcard│ up to 63 × 0 │ `data` bytes │
-//! └────────┴────────┴────────────┴──────────────┴──────────────┘
+//!  0        4        8            8 + head
+//! ┌────────┬────────┬────────────┬──────────────┐
+//! │ head   │ data   │ LaneRecord │ contents     │
+//! │ u32 LE │ u32 LE │ in postcard│ `data` bytes │
+//! └────────┴────────┴────────────┴──────────────┘
 //! ```
-//!
-//! The padding lets contents begin at a multiple of 64 bytes in the sender's memory ([`CONTENT_ALIGNMENT`]).
 //!
 //! The length of the contents stands at a fixed place, so that a sender reads a file straight into its registered
 //! buffer, behind the record, and writes afterwards how many bytes there were.
@@ -29,10 +27,6 @@ pub(crate) const PREFIX_BYTES: usize = 8;
 /// The most bytes of an encoded record: the longest path that Linux accepts, and as many extended attributes as Linux
 /// lists for one file (64 KiB of names), with their values.
 pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
-
-/// A sender lets contents begin at a multiple of this many bytes in its memory: a cache line. read(2) copies to such an
-/// address up to three times faster than to another one, by the instruction `rep movsb`.
-pub(crate) const CONTENT_ALIGNMENT: usize = 64;
 
 /// The most bytes of contents behind one record.
 pub(crate) const MAX_CONTENT_BYTES: usize = 64 << 20;
@@ -122,37 +116,35 @@ pub(crate) struct LargeFile {
     pub(crate) resumed: bool,
 }
 
-/// Appends a record without contents to `buffer`.
+/// Appends a record to `buffer`, with room for the length of its contents. Returns the position of that length, to be
+/// written by [`set_content_length`].
 ///
 /// # Errors
 ///
-/// Fails if the encoding with its padding may be longer than [`MAX_RECORD_BYTES`].
-pub(crate) fn encode(record: &LaneRecord, buffer: &mut Vec<u8>) -> Result<(), RecordError> {
+/// Fails if the encoding is longer than [`MAX_RECORD_BYTES`].
+pub(crate) fn encode(record: &LaneRecord, buffer: &mut Vec<u8>) -> Result<usize, RecordError> {
     let start = buffer.len();
     buffer.extend_from_slice(&[0; PREFIX_BYTES]);
     let end = postcard::experimental::serialized_size(record)?;
-    if end + CONTENT_ALIGNMENT > MAX_RECORD_BYTES {
+    if end > MAX_RECORD_BYTES {
         return Err(RecordError::TooLong);
     }
     buffer.resize(start + PREFIX_BYTES + end, 0);
     postcard::to_slice(record, &mut buffer[start + PREFIX_BYTES..])?;
-    set_lengths(&mut buffer[start..], 0);
-    Ok(())
+    let length = u32::try_from(end).map_err(|_| RecordError::TooLong)?;
+    buffer[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    Ok(start + 4)
 }
 
-/// Writes the lengths into a record that [`encode`] has made, and that fills `head` with its padding.
-pub(crate) fn set_lengths(head: &mut [u8], content_bytes: usize) {
-    let lengths = [head.len() - PREFIX_BYTES, content_bytes];
-    for (field, length) in head[..PREFIX_BYTES].chunks_exact_mut(4).zip(lengths) {
-        let length = u32::try_from(length).unwrap_or(u32::MAX);
-        field.copy_from_slice(&length.to_le_bytes());
-    }
+/// Writes the length of a record's contents at the position that [`encode`] returned.
+pub(crate) fn set_content_length(buffer: &mut [u8], position: usize, length: u32) {
+    buffer[position..position + 4].copy_from_slice(&length.to_le_bytes());
 }
 
 /// The lengths in front of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecordPrefix {
-    /// The bytes of the encoded record and its padding.
+    /// The bytes of the encoded record.
     pub(crate) record_bytes: usize,
     /// The bytes of the contents behind it.
     pub(crate) content_bytes: usize,
@@ -180,16 +172,14 @@ impl RecordPrefix {
     }
 }
 
-/// Decodes a record with its padding.
+/// Decodes a record.
 ///
 /// # Errors
 ///
-/// Fails if `bytes` are not exactly one record with valid names and padding.
+/// Fails if `bytes` are not exactly one record with valid names.
 pub(crate) fn decode(bytes: &[u8]) -> Result<LaneRecord, RecordError> {
     match postcard::take_from_bytes(bytes)? {
-        (record, rest) if rest.len() < CONTENT_ALIGNMENT && rest.iter().all(|&byte| byte == 0) => {
-            Ok(record)
-        }
+        (record, []) => Ok(record),
         _ => Err(postcard::Error::DeserializeBadEncoding.into()),
     }
 }
@@ -203,33 +193,4 @@ pub(crate) enum RecordError {
     /// The bytes are not the encoding of a record.
     #[error("not a record of this version")]
     Malformed(#[from] postcard::Error),
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_record_comes_back_with_and_without_padding() {
-        let record = LaneRecord::Part {
-            id: 1,
-            offset: 1 << 40,
-        };
-        let mut bytes = Vec::new();
-        encode(&record, &mut bytes).unwrap();
-        for padding in [0, 1, CONTENT_ALIGNMENT - 1] {
-            let mut head = [&bytes[..], &vec![0; padding]].concat();
-            set_lengths(&mut head, 77);
-            let (prefix, rest) = head.split_first_chunk::<PREFIX_BYTES>().unwrap();
-            let prefix = RecordPrefix::decode(*prefix).unwrap();
-            assert_eq!(
-                (prefix.record_bytes, prefix.content_bytes),
-                (rest.len(), 77)
-            );
-            assert_eq!(decode(rest), Ok(record.clone()));
-        }
-        let record = &bytes[PREFIX_BYTES..];
-        assert!(decode(&[record, &[0; CONTENT_ALIGNMENT]].concat()).is_err());
-        assert!(decode(&[record, &[1]].concat()).is_err());
-    }
 }

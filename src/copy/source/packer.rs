@@ -9,7 +9,7 @@ use crate::{
     SendBuffer, Stream,
     copy::{
         context::CopyTrouble,
-        record::{CONTENT_ALIGNMENT, LaneRecord, RecordError, encode, set_lengths},
+        record::{LaneRecord, RecordError, encode, set_content_length},
     },
 };
 
@@ -21,6 +21,8 @@ pub(crate) struct LanePacker {
     buffer: Option<SendBuffer>,
     /// The record that was encoded last.
     record: Vec<u8>,
+    /// Where the length of its contents stands.
+    length_at: usize,
 }
 
 impl LanePacker {
@@ -31,18 +33,19 @@ impl LanePacker {
             shared,
             buffer: None,
             record: Vec::new(),
+            length_at: 0,
         }
     }
 
-    /// Encodes a record that contents follow. Returns its length, with the most padding.
+    /// Encodes a record that contents follow. Returns its length.
     ///
     /// # Errors
     ///
     /// Fails if the record is too long.
     pub(crate) fn encode(&mut self, record: &LaneRecord) -> Result<usize, RecordError> {
         self.record.clear();
-        encode(record, &mut self.record)?;
-        Ok(self.record.len() + CONTENT_ALIGNMENT - 1)
+        self.length_at = encode(record, &mut self.record)?;
+        Ok(self.record.len())
     }
 
     /// Makes sure that the next `bytes` bytes fit into one buffer. Returns false if no buffer is so large.
@@ -64,8 +67,8 @@ impl LanePacker {
         Ok(false)
     }
 
-    /// Appends the encoded record and the contents that `fill` reads into the room behind it, which begins at a multiple
-    /// of [`CONTENT_ALIGNMENT`] unless the room is too small. If `fill` fails, nothing is appended. [`reserve`](Self::reserve) has made room.
+    /// Appends the encoded record and the contents that `fill` reads into the room behind it. If `fill` fails, nothing
+    /// is appended. [`reserve`](Self::reserve) has made room.
     ///
     /// # Errors
     ///
@@ -81,17 +84,12 @@ impl LanePacker {
         let filled = buffer.len();
         let room = buffer.unfilled_mut();
         let end = room.len().min(most.saturating_sub(filled));
-        let record_bytes = self.record.len();
-        let behind = &room[record_bytes..end];
-        let padding = behind.as_ptr().align_offset(CONTENT_ALIGNMENT);
-        let padding = if padding < behind.len() { padding } else { 0 };
-        let (head, contents) = room[..end].split_at_mut(record_bytes + padding);
+        let (head, contents) = room[..end].split_at_mut(self.record.len());
         let count = fill(contents)?;
-        head[..record_bytes].copy_from_slice(&self.record);
-        head[record_bytes..].fill(0);
-        set_lengths(head, count);
-        let head_bytes = head.len();
-        buffer.advance(head_bytes + count);
+        head.copy_from_slice(&self.record);
+        let length = u32::try_from(count).unwrap_or(u32::MAX);
+        set_content_length(head, self.length_at, length);
+        buffer.advance(self.record.len() + count);
         self.shared.tally.sent_bytes(count as u64);
         Ok(count)
     }

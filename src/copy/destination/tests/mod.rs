@@ -30,7 +30,7 @@ use crate::{
         order::{CopyNews, CopyOptions, CopyReport, FromCopy},
         path::{EntryName, RelativePath},
         question::{AnswerKind, AskedEntry, FromDestination, FromSource},
-        record::{LaneRecord, LargeFile, encode, set_lengths},
+        record::{LaneRecord, LargeFile, encode, set_content_length},
     },
 };
 
@@ -207,8 +207,8 @@ async fn send_all(
 
 fn encoded(record: &LaneRecord, contents: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    encode(record, &mut bytes).unwrap();
-    set_lengths(&mut bytes, contents.len());
+    let position = encode(record, &mut bytes).unwrap();
+    set_content_length(&mut bytes, position, contents.len().try_into().unwrap());
     bytes.extend_from_slice(contents);
     bytes
 }
