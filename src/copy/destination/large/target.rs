@@ -6,7 +6,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Stat, fstat, fstatfs, ftruncate, statat, unlinkat},
+    fs::{AtFlags, Stat, fstat, ftruncate, statat, unlinkat},
     io::{pwrite, retry_on_intr},
 };
 
@@ -31,10 +31,6 @@ use crate::{
     fd::{close, sync},
 };
 
-/// The file systems that let one thread at a time write to a file, by the numbers of statfs(2): tmpfs, ext4, XFS, Btrfs.
-/// Others, such as ZFS and Lustre, may write several ranges at a time.
-const WRITING_ALONE: [u32; 4] = [0x0102_1994, 0xef53, 0x5846_5342, 0x9123_683e];
-
 /// A file that arrives in parts.
 #[derive(Debug)]
 pub(in crate::copy::destination) struct LargeTarget {
@@ -46,8 +42,6 @@ pub(in crate::copy::destination) struct LargeTarget {
     names: PartNames,
     folder: OwnedFd,
     fd: OwnedFd,
-    /// Held while a lane writes, if the file system lets one thread write at a time: in the kernel the others would spin.
-    turn: Option<Mutex<()>>,
     replaced: Option<Stat>,
     map: Mutex<Option<MapWriter>>,
     progress: Mutex<PartProgress>,
@@ -111,7 +105,6 @@ impl LargeTarget {
             name,
             names,
             folder: folder.fd,
-            turn: takes_turns(&fd).then(Mutex::default),
             fd,
             replaced,
             map: Mutex::default(),
@@ -130,7 +123,6 @@ impl LargeTarget {
         mut offset: u64,
     ) -> Result<(), String> {
         self.digest(bytes, offset);
-        let _turn = self.turn.as_ref().map(lock);
         while !bytes.is_empty() {
             match retry_on_intr(|| pwrite(&self.fd, bytes, offset)) {
                 Ok(0) => return Err("cannot write: the system takes no more bytes".to_owned()),
@@ -277,11 +269,4 @@ pub(in crate::copy::destination) fn version_of(file: &LargeFile) -> SourceVersio
         size: file.size,
         modified: file.metadata.modified,
     }
-}
-
-/// Returns true if one lane at a time should write to a file.
-fn takes_turns(fd: &OwnedFd) -> bool {
-    let kind = fstatfs(fd).ok();
-    let kind = kind.and_then(|found| u32::try_from(found.f_type).ok());
-    kind.is_some_and(|kind| WRITING_ALONE.contains(&kind))
 }
