@@ -17,7 +17,7 @@ use crate::{
 pub(crate) enum Agent {
     /// Starts the worker, and kills the processes that the worker leaves behind.
     Guard,
-    /// Runs a stage.
+    /// Does what its order says: runs a stage, or one side of a copy.
     Worker,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct HostOptions {
 struct Words(Vec<String>);
 
 impl HostOptions {
-    /// Returns the settings of streams that rdpipe sends to the agents.
+    /// Returns the settings of streams for the agents.
     pub(crate) fn stream_order(&self, stream: &StreamOptions) -> StreamOrder {
         let StreamOptions {
             chunk, depth, rdma, ..

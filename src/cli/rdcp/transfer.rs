@@ -75,7 +75,9 @@ fn copies(
     } = destination;
     let mut plans: Vec<CopyPlan> = Vec::new();
     for HostPath { place, path } in sources {
-        if options.recursive && place == to && is_within(&path, &into) {
+        // A filter may leave the destination out.
+        let is_whole = options.recursive && options.filters.is_empty();
+        if is_whole && place == to && is_within(&path, &into) {
             let path = shown(&path);
             return Err(format!("{path}: a directory cannot be copied into itself"));
         }
@@ -107,18 +109,18 @@ fn copies(
 /// Returns true if `into` is the directory `path` or is in it, as far as the texts of the paths tell: they do not tell where
 /// links and `..` lead.
 fn is_within(path: &[u8], into: &[u8]) -> bool {
-    let names = |text: &[u8]| {
-        let names = text.split(|&byte| byte == b'/').map(<[u8]>::to_vec);
-        let names: Vec<_> = names
-            .filter(|name| !name.is_empty() && name != b".")
-            .collect();
-        (!names.iter().any(|name| name == b"..")).then_some(names)
-    };
     let is_same_start = path.starts_with(b"/") == into.starts_with(b"/");
-    let within = names(path)
-        .zip(names(into))
-        .is_some_and(|(path, into)| into.starts_with(&path));
-    is_same_start && within
+    let within = |(path, into): (Vec<_>, Vec<_>)| into.starts_with(&path);
+    is_same_start && names(path).zip(names(into)).is_some_and(within)
+}
+
+/// Returns the names of a path; none if `..` is among them.
+fn names(path: &[u8]) -> Option<Vec<&[u8]>> {
+    let names = path.split(|&byte| byte == b'/');
+    let names: Vec<_> = names
+        .filter(|name| !name.is_empty() && *name != b".")
+        .collect();
+    (!names.contains(&&b".."[..])).then_some(names)
 }
 
 /// Returns the pipeline of a command line with `-`. `sources` is none if `-` is one of the `count` sources.
@@ -244,6 +246,7 @@ mod tests {
         ] {
             assert!(of(&line).is_ok(), "{line:?}");
         }
+        assert!(of(&["-r", "--exclude=/sub", ":.", ":sub"]).is_ok());
     }
 
     #[test]
