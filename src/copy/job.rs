@@ -5,9 +5,10 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    base::BaseDirectory,
     context::{CopyContext, CopyStreams, CopyTrouble, ReportSink},
     destination::DestinationEngine,
-    order::{CopyEnd, CopyOrder, CopyRole, FromCopy},
+    order::{CopyEnd, CopyOptions, CopyOrder, CopyRole, FromCopy},
     source::SourceEngine,
 };
 use crate::ssh::{
@@ -40,44 +41,7 @@ impl Job for CopyJob {
         order: &Payload,
         edges: &OrderedEdges,
     ) -> Result<Self, String> {
-        let CopyOrder {
-            role,
-            control,
-            lanes,
-            options,
-        } = order
-            .decode()
-            .map_err(|error| format!("received an invalid order ({error})"))?;
-        let direction = match role {
-            CopyRole::Source(_) => EdgeDirection::Send,
-            CopyRole::Destination { .. } => EdgeDirection::Receive,
-        };
-        edges.meter(control, EdgeDirection::Both)?;
-        for &lane in &lanes {
-            edges.meter(lane, direction)?;
-        }
-        let has_twice = (1..lanes.len()).any(|at| lanes[..at].contains(&lanes[at]));
-        if lanes.is_empty() || has_twice {
-            return Err("the order's lanes are not different edges".to_owned());
-        }
-        let engine = match role {
-            CopyRole::Source(paths) => {
-                let paths = paths.into_iter().map(resolved).collect();
-                CopyEngine::Source(SourceEngine::prepare(paths, options)?)
-            }
-            CopyRole::Destination { path, sources } => {
-                let path = resolved(path);
-                let engine = DestinationEngine::prepare(&path, sources, options)?;
-                CopyEngine::Destination(Box::new(engine))
-            }
-        };
-        Ok(Self {
-            context: context.clone(),
-            control,
-            lanes,
-            engine: Some(engine),
-            end: CopyEnd::default(),
-        })
+        Self::prepare_in(&BaseDirectory::Working, context, order, edges)
     }
 
     async fn run(&mut self, mut edges: ConnectedEdges, messages: Messages) {
@@ -124,6 +88,48 @@ impl Job for CopyJob {
 }
 
 impl CopyJob {
+    /// Checks the order of a copy and starts its engine. The paths of the order are relative to `base`; `~/` means the
+    /// home directory only if paths may lead anywhere.
+    ///
+    /// # Errors
+    ///
+    /// Fails with a sentence for the user.
+    pub(crate) fn prepare_in(
+        base: &BaseDirectory,
+        context: &JobContext,
+        order: &Payload,
+        edges: &OrderedEdges,
+    ) -> Result<Self, String> {
+        let CopyOrder {
+            role,
+            control,
+            lanes,
+            options,
+        } = order
+            .decode()
+            .map_err(|error| format!("received an invalid order ({error})"))?;
+        let direction = match role {
+            CopyRole::Source(_) => EdgeDirection::Send,
+            CopyRole::Destination { .. } => EdgeDirection::Receive,
+        };
+        edges.meter(control, EdgeDirection::Both)?;
+        for &lane in &lanes {
+            edges.meter(lane, direction)?;
+        }
+        let has_twice = (1..lanes.len()).any(|at| lanes[..at].contains(&lanes[at]));
+        if lanes.is_empty() || has_twice {
+            return Err("the order's lanes are not different edges".to_owned());
+        }
+        let engine = CopyEngine::prepare(base, role, options)?;
+        Ok(Self {
+            context: context.clone(),
+            control,
+            lanes,
+            engine: Some(engine),
+            end: CopyEnd::default(),
+        })
+    }
+
     /// Takes the streams of the copy from the edges of the order.
     fn streams(&self, edges: &mut ConnectedEdges) -> Option<CopyStreams> {
         let mut take = |id| {
@@ -153,6 +159,30 @@ impl CopyJob {
             report,
             cancelled,
             reason: Arc::new(move || cause.reason()),
+        }
+    }
+}
+
+impl CopyEngine {
+    fn prepare(base: &BaseDirectory, role: CopyRole, options: CopyOptions) -> Result<Self, String> {
+        let resolved = |path| {
+            if base.is_confined() {
+                path
+            } else {
+                resolved(path)
+            }
+        };
+        match role {
+            CopyRole::Source(paths) => {
+                let paths = paths.into_iter().map(resolved).collect();
+                let engine = SourceEngine::prepare(base.clone(), paths, options)?;
+                Ok(Self::Source(engine))
+            }
+            CopyRole::Destination { path, sources } => {
+                let path = resolved(path);
+                let engine = DestinationEngine::prepare(base, &path, sources, options)?;
+                Ok(Self::Destination(Box::new(engine)))
+            }
         }
     }
 }

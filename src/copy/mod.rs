@@ -9,11 +9,13 @@
 //! | [`filter`] | which entries are left out | none |
 //! | [`digest`] | the digests of files | none |
 //! | [`owners`] | the numbers that users and groups have here | the user database |
+//! | [`base`] | the directory that the paths of an order are relative to, and that a server confines them to | directories |
 //! | [`context`] | what an engine shares with its agent | none |
 //! | [`source`], [`destination`] | the engines: one reads and sends, the other writes | files, streams |
 //! | [`job`] | an engine as an application of the agent | none |
 //! | [`supervised`] | a copy as the controller's supervisor sees it | none |
 
+pub(crate) mod base;
 pub(crate) mod context;
 pub(crate) mod destination;
 pub(crate) mod digest;

@@ -44,6 +44,7 @@ use self::{
     control::DestinationControl, lane::LaneWriter, placement::Placement, state::DestinationState,
 };
 use super::{
+    base::BaseDirectory,
     context::{CopyContext, CopyStreams, CopyTrouble},
     filter::NameFilter,
     operand::CopiedSources,
@@ -68,17 +69,18 @@ type EndedLane = (CarryThread, Stream);
 impl DestinationEngine {
     /// Finds the place that receives the copy. Makes nothing.
     ///
-    /// `path` is the destination as the user typed it; `sources` what arrives there.
+    /// `path` is the destination as the user typed it, relative to `base`; `sources` what arrives there.
     ///
     /// # Errors
     ///
     /// Fails with a sentence for the user if the sources cannot go there.
     pub(crate) fn prepare(
+        base: &BaseDirectory,
         path: &[u8],
         sources: CopiedSources,
         options: CopyOptions,
     ) -> Result<Self, String> {
-        let placement = Placement::find(path, sources, &options)?;
+        let placement = Placement::find(base, path, sources, &options)?;
         let filter = NameFilter::new(&options.filters)?;
         Ok(Self {
             placement,

@@ -1,22 +1,22 @@
 //! Where the sources of a copy go, by the rules of cp.
 
 use std::{
-    fs,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
-    path::{Path, PathBuf},
+    path::Path,
     sync::OnceLock,
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, FileType, Mode, OFlags, openat, statat},
+    fs::{AtFlags, FileType, OFlags},
     io::Errno,
 };
 
 use super::state::words;
 use crate::copy::{
+    base::BaseDirectory,
     operand::CopiedSources,
     order::CopyOptions,
     path::{EntryName, RelativePath},
@@ -73,12 +73,13 @@ pub(super) enum EntryNames {
 }
 
 impl Placement {
-    /// Finds the place for `typed`, the destination that the user typed. Makes nothing.
+    /// Finds the place for `typed`, the destination that the user typed, relative to `base`. Makes nothing.
     ///
     /// # Errors
     ///
     /// Fails with a sentence for the user if the sources cannot go there.
     pub(super) fn find(
+        base: &BaseDirectory,
         typed: &[u8],
         sources: CopiedSources,
         options: &CopyOptions,
@@ -87,7 +88,7 @@ impl Placement {
         let text = if typed.is_empty() { b"." } else { typed };
         let path = Path::new(std::ffi::OsStr::from_bytes(text));
         let shown = path.display();
-        let kind = statat(CWD, path, AtFlags::empty());
+        let kind = base.stat(text, AtFlags::empty());
         let kind = kind.map(|stat| FileType::from_raw_mode(stat.st_mode));
         if options.no_target_directory && many {
             return Err(format!(
@@ -95,7 +96,7 @@ impl Placement {
             ));
         }
         if kind == Ok(FileType::Directory) {
-            let root = open_root(path)?;
+            let root = open_root(base, path)?;
             let top = if options.no_target_directory {
                 TopName::Dropped
             } else {
@@ -110,14 +111,15 @@ impl Placement {
         }
         match kind {
             Ok(_) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(format!("{shown}: {}", words(errno))),
+            Err(errno) => return Err(format!("{shown}: {}", reason(base, text, errno))),
         }
         let is_directory = text.ends_with(b"/");
-        Self::beside(path, sources, options.parents, is_directory)
+        Self::beside(base, path, sources, options.parents, is_directory)
     }
 
     /// Finds the place for a path that does not exist or is not a directory: the deepest directory above it that exists.
     fn beside(
+        base: &BaseDirectory,
         path: &Path,
         sources: CopiedSources,
         parents: bool,
@@ -132,35 +134,28 @@ impl Placement {
             };
             missing.push(name.as_bytes().to_vec());
             above = above.parent().map(Path::to_owned).unwrap_or_default();
-            let reachable = if above.as_os_str().is_empty() {
-                Path::new(".")
-            } else {
-                &above
-            };
-            match fs::metadata(reachable) {
-                Ok(found) if found.is_dir() => break,
+            let found = base.stat(reachable(&above), AtFlags::empty());
+            match found.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+                Ok(FileType::Directory) => break,
                 Ok(_) => return Err(format!("{}: is not a directory", above.display())),
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(format!("{}: {error}", above.display()));
-                }
-                Err(error) if !parents => {
+                Err(Errno::NOENT) if parents => {}
+                Err(Errno::NOENT) => {
                     return Err(format!(
-                        "{}: {error}; give --parents to make it",
-                        above.display()
+                        "{}: {}; give --parents to make it",
+                        above.display(),
+                        words(Errno::NOENT)
                     ));
                 }
-                Err(_) => {}
+                Err(errno) => {
+                    let why = reason(base, reachable(&above), errno);
+                    return Err(format!("{}: {why}", above.display()));
+                }
             }
         }
         missing.reverse();
         let local = RelativePath::try_from(missing.join(&b'/'))
             .map_err(|error| format!("{shown}: {error}"))?;
-        let reachable = if above.as_os_str().is_empty() {
-            PathBuf::from(".")
-        } else {
-            above.clone()
-        };
-        let root = open_root(&reachable)?;
+        let root = open_root(base, &above)?;
         let top = TopName::Replaced {
             path: local,
             is_directory,
@@ -323,8 +318,22 @@ impl Placement {
     }
 }
 
-fn open_root(path: &Path) -> Result<OwnedFd, String> {
+fn open_root(base: &BaseDirectory, path: &Path) -> Result<OwnedFd, String> {
+    let text = reachable(path);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    openat(CWD, path, flags, Mode::empty())
-        .map_err(|errno| format!("{}: {}", path.display(), words(errno)))
+    base.open(text, flags)
+        .map_err(|errno| format!("{}: {}", path.display(), reason(base, text, errno)))
+}
+
+/// Returns the bytes that open a path. The empty path is the base itself.
+fn reachable(path: &Path) -> &[u8] {
+    match path.as_os_str().as_bytes() {
+        [] => b".",
+        text => text,
+    }
+}
+
+fn reason(base: &BaseDirectory, path: &[u8], errno: Errno) -> String {
+    let refusal = base.refusal(path, errno);
+    refusal.map_or_else(|| words(errno), str::to_owned)
 }

@@ -28,6 +28,7 @@ use super::{
 use crate::{
     Stream,
     copy::{
+        base::BaseDirectory,
         context::{CopyContext, CopyStreams, CopyTrouble},
         filter::NameFilter,
         operand::top_name,
@@ -102,12 +103,17 @@ impl SourceShared {
 }
 
 impl SourceEngine {
-    /// Starts to walk through `paths`. The walk waits until the lanes take what it has found.
+    /// Starts to walk through `paths`, which are relative to `base`. The walk waits until the lanes take what it has
+    /// found.
     ///
     /// # Errors
     ///
     /// A sentence for the user, if the options or paths do not fit together.
-    pub(crate) fn prepare(paths: Vec<Vec<u8>>, options: CopyOptions) -> Result<Self, String> {
+    pub(crate) fn prepare(
+        base: BaseDirectory,
+        paths: Vec<Vec<u8>>,
+        options: CopyOptions,
+    ) -> Result<Self, String> {
         if paths.is_empty() {
             return Err("there is nothing to copy".to_owned());
         }
@@ -118,7 +124,7 @@ impl SourceEngine {
         }
         let filter = NameFilter::new(&options.filters)?;
         let spool = if options.remove_source_files && !options.dry_run {
-            let made = SentSpool::new();
+            let made = SentSpool::new(base.clone());
             Some(made.map_err(|error| format!("cannot list the files to remove: {error}"))?)
         } else {
             None
@@ -134,7 +140,7 @@ impl SourceEngine {
         });
         let (sender, commands) = mpsc::channel(MAX_COMMANDS);
         let outlet = WalkOutlet::new(Arc::clone(&shared), sender);
-        let walker = Walker::new(options, filter, outlet);
+        let walker = Walker::new(base, options, filter, outlet);
         thread::Builder::new()
             .name("rdcp walk".to_owned())
             .spawn(move || walker.run(paths))

@@ -27,12 +27,17 @@ use super::{
     },
 };
 use crate::copy::{
+    base::BaseDirectory,
     metadata::Timestamp,
     path::{EntryName, RelativePath},
 };
 
 /// The list of what was sent, in a temporary file without a name, so that memory does not depend on its length.
-pub(crate) struct SentSpool(Mutex<SpoolWriter>);
+pub(crate) struct SentSpool {
+    /// The directory that the paths of the operands are relative to.
+    base: BaseDirectory,
+    writer: Mutex<SpoolWriter>,
+}
 
 struct SpoolWriter {
     file: BufWriter<File>,
@@ -65,26 +70,29 @@ enum SpoolRecord {
 }
 
 impl SentSpool {
-    /// Makes an empty list.
+    /// Makes an empty list of what was found at paths relative to `base`.
     ///
     /// # Errors
     ///
     /// Fails if the system gives no temporary file.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(base: BaseDirectory) -> io::Result<Self> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let made = openat(CWD, env::temp_dir(), flags, Mode::RUSR | Mode::WUSR);
         // Some file systems have only files with names.
         let file = made.or_else(|_| memfd_create(c"rdcp-sent", MemfdFlags::CLOEXEC))?;
-        Ok(Self(Mutex::new(SpoolWriter {
-            file: BufWriter::new(File::from(file)),
-            folder: None,
-            failure: None,
-        })))
+        Ok(Self {
+            base,
+            writer: Mutex::new(SpoolWriter {
+                file: BufWriter::new(File::from(file)),
+                folder: None,
+                failure: None,
+            }),
+        })
     }
 
     /// Appends an entry.
     pub(crate) fn add(&self, folder: &SourceFolder, name: &EntryName, stat: &Stat) {
-        let mut writer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = SpoolRecord::Entry {
             name: name.clone(),
             identity: (stat.st_dev, stat.st_ino),
@@ -106,7 +114,7 @@ impl SentSpool {
         tally: &Tally,
         is_stopped: impl Fn() -> bool,
     ) -> io::Result<()> {
-        let mut writer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = writer.failure.take() {
             return Err(error);
         }
@@ -114,6 +122,7 @@ impl SentSpool {
         let mut file = BufReader::new(writer.file.get_ref());
         file.seek(SeekFrom::Start(0))?;
         let mut remover = Remover {
+            base: &self.base,
             tally,
             not_written,
             root: None,
@@ -173,6 +182,7 @@ fn read_record(file: &mut impl Read) -> io::Result<Option<SpoolRecord>> {
 
 /// Removes the entries of one folder after the other.
 struct Remover<'a> {
+    base: &'a BaseDirectory,
     tally: &'a Tally,
     not_written: &'a HashSet<RelativePath>,
     /// The directory of an operand that was opened last.
@@ -181,7 +191,7 @@ struct Remover<'a> {
 }
 
 struct OpenedFolder {
-    fd: Result<OwnedFd, Errno>,
+    fd: Result<OwnedFd, String>,
     path: RelativePath,
     shown: Vec<u8>,
 }
@@ -197,7 +207,11 @@ impl Remover<'_> {
             } => {
                 let fd = self
                     .open_root(&open_path, identity)
-                    .and_then(|root| open_below(root.as_fd(), &below));
+                    .and_then(|root| open_below(root.as_fd(), &below))
+                    .map_err(|error| match self.base.refusal(&open_path, error) {
+                        Some(why) => why.to_owned(),
+                        None => error.to_string(),
+                    });
                 let shown = join_shown(&open_path, below.as_bytes());
                 self.folder = Some(OpenedFolder { fd, path, shown });
             }
@@ -230,7 +244,7 @@ impl Remover<'_> {
             }
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = openat(CWD, open_path, flags, Mode::empty())?;
+        let root = self.base.open(open_path, flags)?;
         let stat = fstat(&root)?;
         if (stat.st_dev, stat.st_ino) != identity {
             return Err(Errno::NOENT);
@@ -244,7 +258,7 @@ impl Remover<'_> {
 impl OpenedFolder {
     /// Removes an entry if it is the one that was sent.
     fn remove(&self, name: &EntryName, sent: ((u64, u64), u64, Timestamp)) -> Result<(), String> {
-        let fd = self.fd.as_ref().map_err(ToString::to_string)?;
+        let fd = self.fd.as_ref().map_err(String::clone)?;
         let name = CString::new(name.as_bytes()).map_err(|error| error.to_string())?;
         let stat =
             statat(fd, &name, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| error.to_string())?;

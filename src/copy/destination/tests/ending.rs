@@ -16,7 +16,13 @@ async fn end_in_the_middle(
     end: impl FnOnce(&CancellationToken, &mut Vec<Stream>),
 ) -> (CopyTrouble, Option<std::io::Error>) {
     let typed = dest.to_str().unwrap().as_bytes().to_vec();
-    let engine = DestinationEngine::prepare(&typed, CopiedSources::One, archive()).unwrap();
+    let engine = DestinationEngine::prepare(
+        &BaseDirectory::Working,
+        &typed,
+        CopiedSources::One,
+        archive(),
+    )
+    .unwrap();
     let (control, _far_control) = stream().await;
     let (lane, far_lane) = stream().await;
     let cancelled = CancellationToken::new();

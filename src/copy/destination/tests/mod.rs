@@ -1,5 +1,6 @@
 //! The destination over loopback, with a source that sends what a test says.
 
+mod confined;
 mod ending;
 mod entries;
 mod hostile;
@@ -24,6 +25,7 @@ use crate::{
     carry::thread::CarryThread,
     connect,
     copy::{
+        base::BaseDirectory,
         context::{CopyContext, CopyStreams, CopyTrouble},
         metadata::{EntryKind, Metadata, Timestamp},
         operand::CopiedSources,
@@ -98,7 +100,13 @@ async fn copy_typed(
     options: &CopyOptions,
     steps: Vec<Step>,
 ) -> Result<CopyEnd, String> {
-    let engine = DestinationEngine::prepare(&path, sources_of(&steps), options.clone())?;
+    let base = BaseDirectory::Working;
+    let engine = DestinationEngine::prepare(&base, &path, sources_of(&steps), options.clone())?;
+    Ok(run(engine, steps).await)
+}
+
+/// Copies what `steps` send over two lanes.
+async fn run(engine: DestinationEngine, steps: Vec<Step>) -> CopyEnd {
     let (control, far_control) = stream().await;
     let mut lanes = Vec::new();
     let mut far_lanes = Vec::new();
@@ -118,12 +126,12 @@ async fn copy_typed(
     let running = engine.run(streams, context);
     let ((report, trouble), answers) = tokio::join!(running, send(steps, far_control, far_lanes));
     let messages = std::mem::take(&mut *messages.lock().unwrap());
-    Ok(CopyEnd {
+    CopyEnd {
         report,
         trouble,
         messages,
         answers,
-    })
+    }
 }
 
 /// Returns what the user named: the contents of a directory if the place itself has metadata or a list of names, else one

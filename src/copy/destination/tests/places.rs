@@ -119,10 +119,22 @@ async fn a_place_that_cannot_be_is_refused() {
     let (_scratch, dest) = scratch();
     fs::write(&dest, "file").unwrap();
     let typed = dest.to_str().unwrap().as_bytes().to_vec();
-    let many = DestinationEngine::prepare(&typed, CopiedSources::Many, archive()).unwrap_err();
+    let many = DestinationEngine::prepare(
+        &BaseDirectory::Working,
+        &typed,
+        CopiedSources::Many,
+        archive(),
+    )
+    .unwrap_err();
     assert!(many.contains("is not a directory"), "{many}");
     let slash = [&typed[..], b"/"].concat();
-    let refused = DestinationEngine::prepare(&slash, CopiedSources::One, archive()).unwrap_err();
+    let refused = DestinationEngine::prepare(
+        &BaseDirectory::Working,
+        &slash,
+        CopiedSources::One,
+        archive(),
+    )
+    .unwrap_err();
     assert!(refused.contains("Not a directory"), "{refused}");
     let end = copy(&dest, &archive(), tree("top")).await;
     assert!(end.failures()[0].1.contains("a directory cannot replace"));

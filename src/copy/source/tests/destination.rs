@@ -17,6 +17,7 @@ use crate::{
     carry::thread::CarryThread,
     connect,
     copy::{
+        base::BaseDirectory,
         context::{CopyContext, CopyStreams, CopyTrouble},
         order::{CopyNews, CopyOptions, CopyReport, FromCopy},
         path::RelativePath,
@@ -123,7 +124,17 @@ pub(super) async fn copy(
     options: CopyOptions,
     behaviour: Behaviour,
 ) -> Outcome {
-    let engine = SourceEngine::prepare(paths, options).unwrap();
+    copy_from(BaseDirectory::Working, paths, options, behaviour).await
+}
+
+/// Copies `paths`, which are relative to `base`, to a destination of the test.
+pub(super) async fn copy_from(
+    base: BaseDirectory,
+    paths: Vec<Vec<u8>>,
+    options: CopyOptions,
+    behaviour: Behaviour,
+) -> Outcome {
+    let engine = SourceEngine::prepare(base, paths, options).unwrap();
     let (streams, far_control, far_lanes) = streams(&behaviour).await;
     let messages = Arc::new(Mutex::new(Vec::new()));
     let context = context(&messages, CancellationToken::new());

@@ -15,6 +15,7 @@ use super::{
     trees::{archive, bytes, relative},
 };
 use crate::copy::{
+    base::BaseDirectory,
     context::CopyTrouble,
     order::{CopyNews, CopyOptions, ExistingFiles, FromCopy},
     question::{AnswerKind, ByteRange, FromSource},
@@ -134,7 +135,11 @@ async fn a_mirror_sends_the_names_of_each_folder() {
     }
     assert_eq!(count, 601);
     assert_eq!(complete, [relative(""), relative("sub")]);
-    let twice = SourceEngine::prepare(vec![contents, b"x".to_vec()], options);
+    let twice = SourceEngine::prepare(
+        BaseDirectory::Working,
+        vec![contents, b"x".to_vec()],
+        options,
+    );
     assert!(twice.err().unwrap().contains("--delete"));
 }
 
@@ -221,7 +226,7 @@ async fn a_cancelled_run_ends_within_a_second() {
     let place = tempfile::tempdir().unwrap();
     fs::write(place.path().join("large"), vec![7; 64 << 20]).unwrap();
     let paths = vec![bytes(&place.path().join("."))];
-    let engine = SourceEngine::prepare(paths, archive()).unwrap();
+    let engine = SourceEngine::prepare(BaseDirectory::Working, paths, archive()).unwrap();
     // The other ends do not read, so the lanes wait.
     let (near, _control, mut far) = streams(&Behaviour::default()).await;
     let cancelled = CancellationToken::new();
@@ -248,7 +253,7 @@ async fn a_broken_lane_ends_the_run() {
     let place = tempfile::tempdir().unwrap();
     fs::write(place.path().join("large"), vec![7; 64 << 20]).unwrap();
     let paths = vec![bytes(&place.path().join("."))];
-    let engine = SourceEngine::prepare(paths, archive()).unwrap();
+    let engine = SourceEngine::prepare(BaseDirectory::Working, paths, archive()).unwrap();
     let (near, _control, far) = streams(&Behaviour::default()).await;
     let messages = Arc::new(Mutex::new(Vec::new()));
     let context = context(&messages, CancellationToken::new());
@@ -267,7 +272,9 @@ async fn a_run_that_does_not_start_ends_the_walk() {
     for number in 0..100 {
         fs::create_dir(place.path().join(format!("{number}"))).unwrap();
     }
-    let engine = SourceEngine::prepare(vec![bytes(place.path())], archive()).unwrap();
+    let engine =
+        SourceEngine::prepare(BaseDirectory::Working, vec![bytes(place.path())], archive())
+            .unwrap();
     let shared = Arc::downgrade(&engine.shared());
     drop(engine);
     let started = Instant::now();

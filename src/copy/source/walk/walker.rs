@@ -9,7 +9,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat, fstat, openat, statat},
+    fs::{AtFlags, FileType, OFlags, RawDir, Stat, fstat},
     io::Errno,
 };
 
@@ -19,6 +19,7 @@ use super::{
     outlet::{WalkOutlet, keep_name, stat_entry},
 };
 use crate::copy::{
+    base::BaseDirectory,
     filter::NameFilter,
     metadata::Metadata,
     operand::{last_name, top_name, typed_folder},
@@ -36,6 +37,7 @@ const LIST_BYTES: usize = 64 << 10;
 
 /// Walks through operands, on a thread that may block.
 pub(crate) struct Walker {
+    base: BaseDirectory,
     options: CopyOptions,
     filter: NameFilter,
     outlet: WalkOutlet,
@@ -60,9 +62,15 @@ struct Tree {
 }
 
 impl Walker {
-    /// Returns a walker.
-    pub(crate) fn new(options: CopyOptions, filter: NameFilter, outlet: WalkOutlet) -> Self {
+    /// Returns a walker through paths that are relative to `base`.
+    pub(crate) fn new(
+        base: BaseDirectory,
+        options: CopyOptions,
+        filter: NameFilter,
+        outlet: WalkOutlet,
+    ) -> Self {
         Self {
+            base,
             options,
             filter,
             outlet,
@@ -86,15 +94,19 @@ impl Walker {
 
     fn walk_operand(&mut self, typed: Vec<u8>) -> Result<(), WalkStopped> {
         let recursive = self.options.recursive || self.options.archive;
-        let flags = if recursive {
+        // A link in a directory that is served may be of another client: it does not stand for its file.
+        let flags = if recursive || self.base.is_confined() {
             AtFlags::SYMLINK_NOFOLLOW
         } else {
             AtFlags::empty()
         };
-        let stat = match statat(CWD, &typed[..], flags) {
+        let stat = match self.base.stat(&typed, flags) {
             Ok(stat) => stat,
             Err(error) => {
-                self.outlet.fail(typed, format!("cannot be read: {error}"));
+                let other = || format!("cannot be read: {error}");
+                let why = self.base.refusal(&typed, error);
+                let why = why.map_or_else(other, str::to_owned);
+                self.outlet.fail(typed, why);
                 return Ok(());
             }
         };
@@ -104,6 +116,9 @@ impl Walker {
             FileType::Directory => "is a directory, which only -r copies",
             FileType::RegularFile => return self.name_entry(typed, kind),
             _ if recursive => return self.name_entry(typed, kind),
+            FileType::Symlink => {
+                "is a symbolic link, which a server does not follow; -r copies it as a link"
+            }
             _ => "is not a plain file; -r copies it as what it is",
         };
         self.outlet.fail(typed, why.to_owned());
@@ -131,7 +146,7 @@ impl Walker {
                     });
                 }
                 Err(error) => {
-                    self.outlet.fail(typed, unreadable(error));
+                    self.fail_open(typed, error);
                     return Ok(());
                 }
             }
@@ -151,10 +166,11 @@ impl Walker {
         let open_path = if shown.is_empty() { b"." } else { shown };
         // The folder itself may be unreadable.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = openat(CWD, open_path, flags, Mode::empty())?;
+        let fd = self.base.open(open_path, flags)?;
         let root = root(open_path, &fstat(&fd)?);
         let mut folder = SourceFolder::top(fd, root, shown.to_vec());
-        folder.follow = !(self.options.recursive || self.options.archive);
+        let is_plain = !(self.options.recursive || self.options.archive);
+        folder.follow = is_plain && !self.base.is_confined();
         Ok(Arc::new(folder))
     }
 
@@ -165,6 +181,13 @@ impl Walker {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Reports that an operand could not be opened.
+    fn fail_open(&self, typed: Vec<u8>, error: Errno) {
+        let why = self.base.refusal(&typed, error);
+        let why = why.map_or_else(|| unreadable(error), str::to_owned);
+        self.outlet.fail(typed, why);
     }
 
     fn is_new_top(&mut self, name: &[u8], typed: &[u8]) -> bool {
@@ -186,12 +209,12 @@ impl Walker {
             }
         }
         let flags = DIRECTORY_FLAGS | OFlags::NOFOLLOW;
-        let opened = openat(CWD, &typed[..], flags, Mode::empty())
-            .and_then(|fd| fstat(&fd).map(|stat| (fd, stat)));
+        let opened = self.base.open(&typed, flags);
+        let opened = opened.and_then(|fd| fstat(&fd).map(|stat| (fd, stat)));
         let (fd, stat) = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                self.outlet.fail(typed, unreadable(error));
+                self.fail_open(typed, error);
                 return Ok(());
             }
         };
