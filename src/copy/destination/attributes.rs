@@ -1,5 +1,7 @@
 //! Gives entries their metadata: owner, extended attributes, mode and times.
 
+mod extended;
+
 use std::{
     ffi::CString,
     os::fd::{AsFd, BorrowedFd},
@@ -8,13 +10,12 @@ use std::{
 use rustix::{
     fs::{
         AtFlags, CWD, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat,
-        fchmod, fchown, fgetxattr_query, flistxattr, fremovexattr, fsetxattr, futimens, setxattr,
-        utimensat,
+        fchmod, fchown, fgetxattr_query, fsetxattr, futimens, setxattr, utimensat,
     },
-    io::Errno,
     process::{getegid, geteuid, getgroups},
 };
 
+use self::extended::{remove_other_attributes, set_attributes};
 use super::{state::words, tree::beneath::proc_path};
 use crate::{
     copy::metadata::{Metadata, Timestamp},
@@ -35,9 +36,6 @@ const MODE_BITS: u32 = 0o7777;
 
 /// The mode of a new entry whose mode, owner or attributes are set after its contents.
 pub(super) const PRIVATE_MODE: u32 = 0o600;
-
-/// The largest list of attribute names: the limit of Linux.
-const MAX_LIST_BYTES: usize = 64 << 10;
 
 /// Gives entries their metadata, as the options and the rights of this process allow.
 #[derive(Debug)]
@@ -310,68 +308,6 @@ fn timespec(time: Timestamp) -> Timespec {
         tv_sec: time.seconds,
         tv_nsec: time.nanoseconds.min(999_999_999).into(),
     }
-}
-
-fn set_attributes(
-    entry: EntryHandle<'_>,
-    attributes: &[(Vec<u8>, Vec<u8>)],
-    note: &dyn Fn(String),
-) {
-    for (name, value) in attributes {
-        let result = CString::new(&name[..]).map_err(|_| Errno::INVAL);
-        let result = result.and_then(|name| entry.set_attribute(&name, value));
-        if let Err(errno) = result {
-            let kind = kind_of_attribute(name);
-            note(format!("some {kind} were not kept: {}", words(errno)));
-        }
-    }
-}
-
-/// Removes what an entry has inherited or had before. Attributes of security modules stay.
-fn remove_other_attributes(entry: EntryHandle<'_>, attributes: &[(Vec<u8>, Vec<u8>)]) {
-    let EntryHandle::Open(fd) = entry else {
-        return;
-    };
-    for name in attribute_names(fd) {
-        let is_wanted = attributes.iter().any(|(wanted, _)| *wanted == name);
-        let is_removable = ["user.", "trusted.", "system.posix_acl_"]
-            .iter()
-            .any(|prefix| name.starts_with(prefix.as_bytes()));
-        if is_removable && !is_wanted {
-            let _ = fremovexattr(fd, name);
-        }
-    }
-}
-
-fn attribute_names(fd: BorrowedFd<'_>) -> Vec<Vec<u8>> {
-    let mut list = Vec::with_capacity(256);
-    let filled = match flistxattr(fd, rustix::buffer::spare_capacity(&mut list)) {
-        Err(Errno::RANGE) => {
-            list.reserve(MAX_LIST_BYTES);
-            flistxattr(fd, rustix::buffer::spare_capacity(&mut list))
-        }
-        result => result,
-    };
-    if filled.is_err() {
-        return Vec::new();
-    }
-    let names = list.split(|&byte| byte == 0);
-    names
-        .filter(|name| !name.is_empty())
-        .map(<[u8]>::to_vec)
-        .collect()
-}
-
-/// Returns a word for the namespace of an attribute: the peer chooses the names, and each text is reported once.
-fn kind_of_attribute(name: &[u8]) -> &'static str {
-    let kinds: [(&[u8], &str); 4] = [
-        (b"system.posix_acl_", "ACLs"),
-        (b"security.", "security attributes"),
-        (b"trusted.", "trusted attributes"),
-        (b"user.", "extended attributes"),
-    ];
-    let known = kinds.iter().find(|(prefix, _)| name.starts_with(prefix));
-    known.map_or("attributes of unknown kinds", |(_, kind)| kind)
 }
 
 /// Returns the entry of an open file.
