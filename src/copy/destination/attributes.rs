@@ -41,6 +41,8 @@ pub(super) const PRIVATE_MODE: u32 = 0o600;
 #[derive(Debug)]
 pub(super) struct MetadataKeeper {
     archive: bool,
+    /// True if a server writes for its clients, who have not its rights.
+    is_served: bool,
     umask: u32,
     uid: u32,
     groups: Vec<u32>,
@@ -99,12 +101,15 @@ impl MetadataPlan {
 }
 
 impl MetadataKeeper {
-    /// Returns what the rights of this process allow.
-    pub(super) fn of_process(archive: bool) -> Self {
+    /// Returns what the rights of this process allow. For the clients of a server (`is_served`), nothing is kept that
+    /// lends the rights of a user or of the system: set-user-ID and set-group-ID bits, devices, and the attributes that
+    /// only root can set.
+    pub(super) fn of_process(archive: bool, is_served: bool) -> Self {
         let groups = getgroups().unwrap_or_default().into_iter();
         let groups = groups.chain([getegid()]).map(Gid::as_raw).collect();
         Self {
             archive,
+            is_served,
             umask: umask().as_raw_mode(),
             uid: geteuid().as_raw(),
             groups,
@@ -114,6 +119,11 @@ impl MetadataKeeper {
     /// Returns true if all metadata are kept.
     pub(super) fn keeps_all(&self) -> bool {
         self.archive
+    }
+
+    /// Returns true if device nodes are made.
+    pub(super) fn makes_devices(&self) -> bool {
+        !self.is_served
     }
 
     /// Returns true if this process may do everything.
@@ -146,8 +156,8 @@ impl MetadataKeeper {
     ) -> MetadataPlan {
         let mut plan = if self.archive {
             let times = Some((metadata.accessed, metadata.modified));
-            let mut plan =
-                self.with_owner(metadata.mode, (metadata.uid, metadata.gid), fresh, note);
+            let mode = self.kept_mode(metadata.mode, note);
+            let mut plan = self.with_owner(mode, (metadata.uid, metadata.gid), fresh, note);
             plan.times = times;
             plan
         } else if let Some(stat) = replaced {
@@ -172,6 +182,18 @@ impl MetadataKeeper {
             plan.create_mode = PRIVATE_MODE;
         }
         plan
+    }
+
+    /// Returns a mode without the bits that are never kept.
+    fn kept_mode(&self, mut mode: u32, note: &dyn Fn(String)) -> u32 {
+        let lent = [(SET_USER, "set-user-ID"), (SET_GROUP, "set-group-ID")];
+        for (bit, name) in lent {
+            if self.is_served && mode & bit != 0 {
+                mode &= !bit;
+                note(format!("{name} bits were not kept: a server keeps none"));
+            }
+        }
+        mode
     }
 
     /// Returns a plan for the mode and the owner, as far as this process may set them.
@@ -220,10 +242,10 @@ impl MetadataKeeper {
             }
         }
         if self.archive {
-            set_attributes(entry, &metadata.attributes, note);
+            set_attributes(entry, &metadata.attributes, !self.is_served, note);
         }
         if plan.is_exact {
-            remove_other_attributes(entry, &metadata.attributes);
+            remove_other_attributes(entry, &metadata.attributes, !self.is_served);
         }
         if let Some(mode) = plan.mode {
             if let Err(errno) = entry.change_mode(mode) {

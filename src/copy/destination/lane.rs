@@ -246,6 +246,12 @@ impl LaneWriter {
         let Some((wire, local)) = self.place_entry(name)? else {
             return Ok(());
         };
+        if is_device(special.kind) && !self.state.keeper.makes_devices() {
+            let text = "device nodes were not made: a server makes none";
+            self.state.note(text.to_owned());
+            self.keep_unwritten(wire);
+            return Ok(());
+        }
         let LaneFolder::Open(folder) = &mut self.folder else {
             return Ok(());
         };
@@ -317,4 +323,11 @@ impl LaneWriter {
             CopyTrouble::Local(format!("cannot keep a list of hard links: {error}"))
         })
     }
+}
+
+fn is_device(kind: EntryKind) -> bool {
+    matches!(
+        kind,
+        EntryKind::CharacterDevice { .. } | EntryKind::BlockDevice { .. }
+    )
 }

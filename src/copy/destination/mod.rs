@@ -61,6 +61,8 @@ pub(crate) struct DestinationEngine {
     placement: Placement,
     filter: NameFilter,
     options: CopyOptions,
+    /// True if a server writes for a client.
+    is_served: bool,
 }
 
 /// A lane whose records are all written.
@@ -86,6 +88,7 @@ impl DestinationEngine {
             placement,
             filter,
             options,
+            is_served: base.is_confined(),
         })
     }
 
@@ -99,7 +102,7 @@ impl DestinationEngine {
         streams: CopyStreams,
         context: CopyContext,
     ) -> (CopyReport, Option<CopyTrouble>) {
-        let state = DestinationState::new(self.options, self.filter, self.placement, context);
+        let state = DestinationState::new(self, context);
         let state = Arc::new(state);
         let trouble = write_all(&state, streams).await.err();
         let trouble = trouble.map(|last| state.first_trouble().unwrap_or(last));

@@ -12,6 +12,7 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    DestinationEngine,
     attributes::MetadataKeeper,
     large::LargeTable,
     placement::Placement,
@@ -71,17 +72,18 @@ pub(super) struct CopyCounts {
 
 impl DestinationState {
     /// Returns the state of a destination that has written nothing.
-    pub(super) fn new(
-        options: CopyOptions,
-        filter: NameFilter,
-        placement: Placement,
-        context: CopyContext,
-    ) -> Self {
+    pub(super) fn new(engine: DestinationEngine, context: CopyContext) -> Self {
+        let DestinationEngine {
+            placement,
+            filter,
+            options,
+            is_served,
+        } = engine;
         Self {
             folders: FolderTable::default(),
             large: LargeTable::default(),
             links: HardLinkSpool::default(),
-            keeper: MetadataKeeper::of_process(options.archive),
+            keeper: MetadataKeeper::of_process(options.archive, is_served),
             counts: CopyCounts::default(),
             filter,
             halt: context.cancelled.child_token(),

@@ -1,8 +1,11 @@
 //! A destination that a server confines to a directory.
 
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
+
+/// The value of `security.capability` for CAP_SETUID, permitted and effective.
+const CAPABILITY: [u8; 20] = *b"\x01\0\0\x02\x80\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
 /// Makes `outside/secret`, and `root` with links that stay inside and that lead out.
 fn served() -> (TempDir, BaseDirectory) {
@@ -163,4 +166,101 @@ async fn a_link_that_a_copy_has_made_leads_nowhere() {
         assert_eq!(fs::read(at("outside/secret")).unwrap(), b"secret");
         assert_eq!(names_in(&at("outside")), ["secret"]);
     }
+}
+
+#[tokio::test]
+async fn nothing_that_lends_rights_is_kept() {
+    let (place, base) = served();
+    let file_with = |text: &str, mode: u32, attribute: Option<&str>| {
+        let mut metadata = metadata(mode, 2_000);
+        let value = |name: &str| (name.as_bytes().to_vec(), CAPABILITY.to_vec());
+        metadata.attributes = attribute.map(value).into_iter().collect();
+        let name = name(text);
+        Step::Record(0, LaneRecord::File { name, metadata }, b"x".to_vec())
+    };
+    let special = |text: &str, kind| {
+        let record = LaneRecord::Special {
+            name: name(text),
+            kind,
+            target: Vec::new(),
+            metadata: metadata(0o6640, 4_000),
+        };
+        Step::Record(0, record, Vec::new())
+    };
+    // The numbers of /dev/null and of a loop device.
+    let null = EntryKind::CharacterDevice { device: 0x103 };
+    let disk = EntryKind::BlockDevice { device: 0x700 };
+    let mut big = large(1, 1, "top/big", 3);
+    if let Step::Record(_, LaneRecord::LargeFile(file), _) = &mut big {
+        file.metadata.mode = 0o6755;
+    }
+    let steps = vec![
+        folder("top", 0o7755),
+        file_with("set-user", 0o4755, None),
+        file_with("set-both", 0o6755, Some("security.capability")),
+        file_with("trusted", 0o755, Some("trusted.overlay.redirect")),
+        special("fifo", EntryKind::Fifo),
+        special("null", null),
+        special("disk", disk),
+        special("socket", EntryKind::Socket),
+        big,
+        part(1, 1, 0, b"abc"),
+        large_end(1, 1, Some(3)),
+    ];
+    let end = copy_in(&base, "/", &archive(), steps).await.unwrap();
+    end.assert_whole();
+    let top = place.path().join("root/top");
+    let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(&top), 0o1755);
+    for (name, expected) in [
+        ("set-user", 0o755),
+        ("set-both", 0o755),
+        ("big", 0o755),
+        ("fifo", 0o640),
+        ("socket", 0o640),
+    ] {
+        assert_eq!(mode(&top.join(name)), expected, "{name}");
+    }
+    let made = ["big", "fifo", "set-both", "set-user", "socket", "trusted"];
+    assert_eq!(names_in(&top), made);
+    for (name, attribute) in [
+        ("set-both", "security.capability"),
+        ("trusted", "trusted.overlay.redirect"),
+    ] {
+        let found = rustix::fs::getxattr(top.join(name), attribute, &mut [0; 64]);
+        assert!(found.is_err(), "{attribute}");
+    }
+    let mut notes = end.notes();
+    notes.sort();
+    let expected = [
+        "device nodes were not made: a server makes none",
+        "security attributes were not kept: a server keeps none",
+        "set-group-ID bits were not kept: a server keeps none",
+        "set-user-ID bits were not kept: a server keeps none",
+        "trusted attributes were not kept: a server keeps none",
+    ];
+    assert_eq!(notes, expected);
+}
+
+#[tokio::test]
+async fn the_source_keeps_a_device_that_was_not_made() {
+    let (_place, base) = served();
+    let options = CopyOptions {
+        remove_source_files: true,
+        ..archive()
+    };
+    let record = LaneRecord::Special {
+        name: name("null"),
+        kind: EntryKind::CharacterDevice { device: 0x103 },
+        target: Vec::new(),
+        metadata: metadata(0o666, 4_000),
+    };
+    let steps = vec![super::place(), Step::Record(0, record, Vec::new())];
+    let end = copy_in(&base, "/", &options, steps).await.unwrap();
+    let expected = [
+        FromDestination::NotWritten(path("null")),
+        FromDestination::Done,
+    ];
+    assert_eq!(end.answers, expected);
+    assert_eq!(end.report.failed, 0);
 }

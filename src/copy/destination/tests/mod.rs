@@ -64,6 +64,15 @@ impl CopyEnd {
         self.messages.iter().filter_map(failed).collect()
     }
 
+    /// The notes on what was not kept.
+    fn notes(&self) -> Vec<String> {
+        let note = |message: &FromCopy| match message {
+            FromCopy::News(CopyNews::Note(text)) => Some(text.clone()),
+            _ => None,
+        };
+        self.messages.iter().filter_map(note).collect()
+    }
+
     /// Fails the test unless everything was copied.
     fn assert_whole(&self) {
         assert!(self.trouble.is_none(), "{:?}", self.trouble);
