@@ -13,7 +13,9 @@ use tokio::{
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
 use self::answers::answer;
-use super::{reader::broken, state::DestinationState, tree::deletion::MirroredFolder};
+use super::{
+    entry::TemporaryName, reader::broken, state::DestinationState, tree::deletion::MirroredFolder,
+};
 use crate::{
     ReadHalf, Stream, WriteHalf,
     copy::{
@@ -206,6 +208,7 @@ impl DestinationControl {
         let Some(mut links) = self.state.links.reader().map_err(local)? else {
             return Ok(());
         };
+        let mut temporary = TemporaryName::random();
         let mut count = 0;
         while let Some((link, target)) = links.next().map_err(local)? {
             count += 1;
@@ -215,7 +218,11 @@ impl DestinationControl {
             if self.state.halt.is_cancelled() {
                 return Err(CopyTrouble::Cancelled);
             }
-            if let Err(why) = self.state.links.make(&self.state, &link, &target) {
+            if let Err(why) = self
+                .state
+                .links
+                .make(&self.state, &mut temporary, &link, &target)
+            {
                 let entry = self.state.placement.entry(&link);
                 let local =
                     entry.map_or_else(|_| link.clone(), |(folder, name)| folder.join(&name));

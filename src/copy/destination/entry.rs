@@ -78,8 +78,13 @@ impl TemporaryName {
         }
     }
 
+    /// Returns the bytes of the name.
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.name
+    }
+
     /// Calls `make` with the name, and with other names while they are taken.
-    fn make<T>(
+    pub(super) fn make<T>(
         &mut self,
         mut make: impl FnMut(&[u8]) -> rustix::io::Result<T>,
     ) -> rustix::io::Result<T> {

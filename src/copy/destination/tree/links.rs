@@ -10,13 +10,13 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, MemfdFlags, Mode, OFlags, linkat, memfd_create, openat, unlinkat},
+    fs::{AtFlags, MemfdFlags, Mode, OFlags, linkat, memfd_create, openat},
     io::Errno,
 };
 
 use super::beneath::open_directory;
 use crate::copy::destination::{
-    entry::rename_over,
+    entry::{TemporaryName, rename_over},
     state::{DestinationState, add, lock, words},
 };
 use crate::copy::path::RelativePath;
@@ -82,7 +82,7 @@ impl HardLinkSpool {
         Ok(Some(LinkReader(BufReader::new(file))))
     }
 
-    /// Makes a link.
+    /// Makes a link, under a temporary name first.
     ///
     /// # Errors
     ///
@@ -90,6 +90,7 @@ impl HardLinkSpool {
     pub(in crate::copy::destination) fn make(
         &self,
         state: &DestinationState,
+        temporary: &mut TemporaryName,
         link: &RelativePath,
         target: &RelativePath,
     ) -> Result<(), String> {
@@ -103,21 +104,14 @@ impl HardLinkSpool {
         let target_folder =
             open_directory(state.placement.root(), &target_folder).map_err(cannot)?;
         let folder = state.folders.open(state, &folder, None)?.fd;
-        let temporary = &b".rdcp-hard-link"[..];
-        let make = || {
+        let made = temporary.make(|temporary| {
             let (from, flags) = (target_name.as_bytes(), AtFlags::empty());
             linkat(&target_folder, from, &folder, temporary, flags)
-        };
-        match make() {
-            Err(Errno::EXIST) => {
-                unlinkat(&folder, temporary, AtFlags::empty()).map_err(cannot)?;
-                make().map_err(cannot)?;
-            }
-            result => result.map_err(cannot)?,
-        }
-        let result = rename_over(state, folder.as_fd(), temporary, &name, &local);
+        });
+        made.map_err(cannot)?;
+        let result = rename_over(state, folder.as_fd(), temporary.as_bytes(), &name, &local);
         // If both names are of one file already, rename(2) does nothing, and the temporary name stays.
-        let _ = unlinkat(&folder, temporary, AtFlags::empty());
+        temporary.remove(folder.as_fd());
         if result.is_ok() {
             add(&state.counts.files, 1);
         }
