@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     base::BaseDirectory,
     context::{CopyContext, CopyStreams, CopyTrouble, ReportSink},
-    destination::DestinationEngine,
+    destination::{CopyClaims, DestinationEngine},
     order::{CopyEnd, CopyOptions, CopyOrder, CopyRole, FromCopy},
     source::SourceEngine,
 };
@@ -41,7 +41,7 @@ impl Job for CopyJob {
         order: &Payload,
         edges: &OrderedEdges,
     ) -> Result<Self, String> {
-        Self::prepare_in(&BaseDirectory::Working, context, order, edges)
+        Self::prepare_in(&BaseDirectory::Working, None, context, order, edges)
     }
 
     async fn run(&mut self, mut edges: ConnectedEdges, messages: Messages) {
@@ -89,13 +89,15 @@ impl Job for CopyJob {
 
 impl CopyJob {
     /// Checks the order of a copy and starts its engine. The paths of the order are relative to `base`; `~/` means the
-    /// home directory only if paths may lead anywhere.
+    /// home directory only if paths may lead anywhere. A destination writes nothing that is claimed by another copy of
+    /// the server that `claims` belong to.
     ///
     /// # Errors
     ///
     /// Fails with a sentence for the user.
     pub(crate) fn prepare_in(
         base: &BaseDirectory,
+        claims: Option<CopyClaims>,
         context: &JobContext,
         order: &Payload,
         edges: &OrderedEdges,
@@ -120,7 +122,7 @@ impl CopyJob {
         if lanes.is_empty() || has_twice {
             return Err("the order's lanes are not different edges".to_owned());
         }
-        let engine = CopyEngine::prepare(base, role, options)?;
+        let engine = CopyEngine::prepare(base, claims, role, options)?;
         Ok(Self {
             context: context.clone(),
             control,
@@ -164,7 +166,12 @@ impl CopyJob {
 }
 
 impl CopyEngine {
-    fn prepare(base: &BaseDirectory, role: CopyRole, options: CopyOptions) -> Result<Self, String> {
+    fn prepare(
+        base: &BaseDirectory,
+        claims: Option<CopyClaims>,
+        role: CopyRole,
+        options: CopyOptions,
+    ) -> Result<Self, String> {
         let resolved = |path| {
             if base.is_confined() {
                 path
@@ -180,7 +187,10 @@ impl CopyEngine {
             }
             CopyRole::Destination { path, sources } => {
                 let path = resolved(path);
-                let engine = DestinationEngine::prepare(base, &path, sources, options)?;
+                let mut engine = DestinationEngine::prepare(base, &path, sources, options)?;
+                if let Some(claims) = claims {
+                    engine = engine.with_claims(claims);
+                }
                 Ok(Self::Destination(Box::new(engine)))
             }
         }

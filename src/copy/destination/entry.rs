@@ -45,6 +45,8 @@ pub(super) struct CurrentFolder {
     pub(super) fd: OwnedFd,
     /// True if this run has made the folder.
     pub(super) is_made: bool,
+    /// True if each entry is claimed on its own, because the folder is not the copy's.
+    pub(super) has_targets: bool,
     /// True if entries inherit an ACL.
     pub(super) has_acl: bool,
     /// What the system gives to new entries, once an entry was made.

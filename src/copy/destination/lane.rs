@@ -9,7 +9,7 @@ use tokio::sync::mpsc::Sender;
 use super::{
     entry::{CurrentFolder, SpecialEntry, TemporaryName, digest_of},
     large::target::LargeTarget,
-    placement::EntryNames,
+    placement::{EntryNames, PlacedFolder},
     reader::{RecordReader, broken},
     state::{DestinationState, add},
 };
@@ -135,7 +135,7 @@ impl LaneWriter {
                 };
                 self.make_special(name, &special)
             }
-            LaneRecord::HardLink { name, target } => self.keep_link(&name, &target),
+            LaneRecord::HardLink { name, target } => self.keep_link(name, &target),
             LaneRecord::LargeFile(file) => self.announce(file),
             LaneRecord::Part { id, offset } => self.write_part(id, offset).await,
             LaneRecord::LargeFileEnd { id, content_bytes } => self.end_large(id, content_bytes),
@@ -173,26 +173,39 @@ impl LaneWriter {
             self.folder = LaneFolder::Broken(wire);
             return Ok(());
         }
-        match self.state.folders.open(&self.state, &placed.path, metadata) {
-            Ok(folder) => {
-                let has_acl = self.state.keeper.has_default_acl(folder.fd.as_fd());
-                self.folder = LaneFolder::Open(Box::new(CurrentFolder {
-                    wire,
-                    local: placed.path,
-                    entries: placed.entries,
-                    fd: folder.fd,
-                    is_made: folder.is_made,
-                    has_acl,
-                    fresh: None,
-                }));
-            }
+        self.folder = if self.state.may_write(&placed.path) {
+            self.open_folder(wire, placed, metadata)
+        } else {
+            LaneFolder::Broken(wire)
+        };
+        Ok(())
+    }
+
+    fn open_folder(
+        &self,
+        wire: RelativePath,
+        placed: PlacedFolder,
+        metadata: Option<Metadata>,
+    ) -> LaneFolder {
+        let state = &*self.state;
+        match state.folders.open(state, &placed.path, metadata) {
+            Ok(_) if !state.may_write_in(&placed.path) => LaneFolder::Broken(wire),
+            Ok(folder) => LaneFolder::Open(Box::new(CurrentFolder {
+                wire,
+                has_targets: state.has_targets_in(&placed.path),
+                has_acl: state.keeper.has_default_acl(folder.fd.as_fd()),
+                local: placed.path,
+                entries: placed.entries,
+                fd: folder.fd,
+                is_made: folder.is_made,
+                fresh: None,
+            })),
             Err(why) => {
                 let why = format!("{why}; nothing in it was written");
-                self.state.fail(&placed.path, why);
-                self.folder = LaneFolder::Broken(wire);
+                state.fail(&placed.path, why);
+                LaneFolder::Broken(wire)
             }
         }
-        Ok(())
     }
 
     async fn write_file(
@@ -280,6 +293,12 @@ impl LaneWriter {
         let wire = folder.wire.join(&name);
         self.state.set_current(|| wire.clone());
         match self.state.placement.entry_name(&folder.entries, name) {
+            Ok(local)
+                if folder.has_targets && !self.state.may_write(&folder.local.join(&local)) =>
+            {
+                self.keep_unwritten(wire);
+                Ok(None)
+            }
             Ok(local) => Ok(Some((wire, local))),
             Err(why) => {
                 self.state.fail(&folder.local.clone(), why);
@@ -308,15 +327,9 @@ impl LaneWriter {
         }
     }
 
-    fn keep_link(&mut self, name: &EntryName, target: &RelativePath) -> Result<(), CopyTrouble> {
-        let wire = match &self.folder {
-            LaneFolder::None => return Err(broken("an entry without a folder")),
-            LaneFolder::Broken(wire) => {
-                let path = wire.join(name);
-                self.keep_unwritten(path);
-                return Ok(());
-            }
-            LaneFolder::Open(folder) => folder.wire.join(name),
+    fn keep_link(&mut self, name: EntryName, target: &RelativePath) -> Result<(), CopyTrouble> {
+        let Some((wire, _)) = self.place_entry(name)? else {
+            return Ok(());
         };
         let kept = self.state.links.push(&self.state, &wire, target);
         kept.map_err(|error| {

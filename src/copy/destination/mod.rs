@@ -3,12 +3,13 @@
 //! | file | holds |
 //! |---|---|
 //! | `placement` | where the sources go, by the rules of cp |
+//! | `claims` | what each copy of a server writes, so that no two copies write the same |
 //! | `control` | the two-way stream: questions and the end; `control/answers` what is wanted, and what an earlier run has left of it |
 //! | `lane` | the writer of one lane; `lane/parts` its large files |
 //! | `reader` | the records of a lane |
 //! | `entry` | small entries: files, links, special files |
 //! | `large` | files that arrive in parts; `large/part` their temporary files, `large/map` their maps |
-//! | `attributes` | owners, extended attributes, modes, times |
+//! | `attributes` | owners, modes, times; `attributes/extended` extended attributes and ACLs |
 //! | `tree` | directories: `beneath` opens them below the place and nowhere else, `folders` makes them, `deletion` removes what the source has not, `links` makes the hard links at the end |
 //! | `state` | what lanes and control share |
 //!
@@ -21,6 +22,7 @@
 //! links. Memory is bounded, except for the directories.
 
 mod attributes;
+mod claims;
 mod control;
 mod entry;
 mod lane;
@@ -32,6 +34,15 @@ mod state;
 mod tests;
 mod tree;
 
+pub(crate) use claims::CopyClaims;
+#[cfg_attr(
+    not(test),
+    allow(
+        unused_imports,
+        reason = "the server of rdcp, which is being built, keeps them"
+    )
+)]
+pub(crate) use claims::DestinationClaims;
 #[cfg(fuzzing)]
 pub(crate) use large::map::fuzz as fuzz_map;
 
@@ -63,6 +74,7 @@ pub(crate) struct DestinationEngine {
     options: CopyOptions,
     /// True if a server writes for a client.
     is_served: bool,
+    claims: Option<CopyClaims>,
 }
 
 /// A lane whose records are all written.
@@ -89,7 +101,14 @@ impl DestinationEngine {
             filter,
             options,
             is_served: base.is_confined(),
+            claims: None,
         })
+    }
+
+    /// Writes nothing that another copy with the same claims writes at the time.
+    pub(crate) fn with_claims(mut self, claims: CopyClaims) -> Self {
+        self.claims = Some(claims);
+        self
     }
 
     /// Writes all that the source sends. Returns what was done, and why that is not everything, if it is not.
@@ -109,6 +128,7 @@ impl DestinationEngine {
         for target in state.large.clear() {
             target.give_up();
         }
+        state.release_claims();
         (state.report(trouble.is_none()), trouble)
     }
 }

@@ -266,6 +266,22 @@ impl Placement {
         }
     }
 
+    /// Returns the path of the target that a local path is in: what the user named as the copy, or for copies into a
+    /// directory the entry of that directory. None for a path that is above every target.
+    pub(super) fn target_of(&self, local: &RelativePath) -> Option<RelativePath> {
+        match &self.top {
+            TopName::Replaced { path, .. } => {
+                let rest = local.as_bytes().strip_prefix(path.as_bytes())?;
+                matches!(rest, [] | [b'/', ..]).then(|| path.clone())
+            }
+            TopName::Kept if self.sources != CopiedSources::Contents => {
+                let first = local.names().next()?;
+                RelativePath::try_from(first.to_vec()).ok()
+            }
+            TopName::Kept | TopName::Dropped => Some(RelativePath::default()),
+        }
+    }
+
     /// Returns a local path as the user would type it.
     pub(super) fn shown(&self, local: &RelativePath) -> Vec<u8> {
         let mut shown = self.shown_root.clone();

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     DestinationEngine,
     attributes::MetadataKeeper,
+    claims::{ClaimRefusal, CopyClaims},
     large::LargeTable,
     placement::Placement,
     tree::{folders::FolderTable, links::HardLinkSpool},
@@ -48,6 +49,8 @@ pub(super) struct DestinationState {
     pub(super) counts: CopyCounts,
     /// Cancelled when the work ends early, here or elsewhere.
     pub(super) halt: CancellationToken,
+    /// What the copy of a server claims; none in an agent.
+    claims: Option<CopyClaims>,
     context: CopyContext,
     /// Why the work ends early, if the failure is here.
     first: Mutex<Option<CopyTrouble>>,
@@ -78,6 +81,7 @@ impl DestinationState {
             filter,
             options,
             is_served,
+            claims,
         } = engine;
         Self {
             folders: FolderTable::default(),
@@ -94,8 +98,69 @@ impl DestinationState {
             needs_current: AtomicBool::new(true),
             options,
             placement,
+            claims,
             context,
         }
+    }
+
+    /// Returns true if a local path may be written, which a copy of a server claims. If another copy writes the target that
+    /// the path is in, the target is reported once.
+    pub(super) fn may_write(&self, local: &RelativePath) -> bool {
+        let Some(claims) = &self.claims else {
+            return true;
+        };
+        let target = self.placement.target_of(local);
+        target.is_none_or(|target| self.claim(claims, &target))
+    }
+
+    /// Returns true if entries of the folder at a local path may be removed.
+    pub(super) fn may_mirror(&self, local: &RelativePath) -> bool {
+        let Some(claims) = &self.claims else {
+            return true;
+        };
+        // Entries of the place itself may be the targets of other copies.
+        let target = self.placement.target_of(local).unwrap_or_default();
+        self.claim(claims, &target)
+    }
+
+    /// Returns true if the folder at a local path, which is open now, may be written. The copy may have made the target
+    /// that the folder is in.
+    pub(super) fn may_write_in(&self, local: &RelativePath) -> bool {
+        let Some(claims) = &self.claims else {
+            return true;
+        };
+        let target = self.placement.target_of(local);
+        target.is_none_or(|target| self.has_claim(&target, claims.claim_made(&target)))
+    }
+
+    /// Returns true if each entry of the folder at a local path is claimed on its own.
+    pub(super) fn has_targets_in(&self, local: &RelativePath) -> bool {
+        self.claims.is_some() && self.placement.target_of(local).is_none()
+    }
+
+    /// Releases the claims of a copy that has ended.
+    pub(super) fn release_claims(&self) {
+        if let Some(claims) = &self.claims {
+            claims.release();
+        }
+    }
+
+    fn claim(&self, claims: &CopyClaims, target: &RelativePath) -> bool {
+        let open_place = || {
+            let folder = target.split_last().map(|(folder, _)| folder);
+            let opened = self.folders.open(self, &folder.unwrap_or_default(), None);
+            opened.map(|folder| folder.fd)
+        };
+        self.has_claim(target, claims.claim(target, open_place))
+    }
+
+    fn has_claim(&self, target: &RelativePath, claimed: Result<(), ClaimRefusal>) -> bool {
+        match claimed {
+            Ok(()) => return true,
+            Err(Some(why)) => self.fail(target, why),
+            Err(None) => {}
+        }
+        false
     }
 
     /// Ends the work early, and keeps the trouble if it is the first one. Called before a stream is aborted: the source may

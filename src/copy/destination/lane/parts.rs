@@ -45,14 +45,20 @@ impl LaneWriter {
         let Some(file) = self.announced.get(&id) else {
             return Err(broken("a part of a file that was not announced"));
         };
-        match self.state.large.open(&self.state, file)? {
-            Ok(target) => Ok(Some(target)),
-            Err(why) => {
-                let wire = file.path.clone();
-                self.fail_large(id, wire, why)?;
-                Ok(None)
-            }
+        let wire = file.path.clone();
+        let local = self.local_path(&wire);
+        if !self.state.may_write(&local) {
+            self.drop_large(id, wire)?;
+            return Ok(None);
         }
+        match self.state.large.open(&self.state, file)? {
+            Ok(target) if self.state.may_write_in(&local) => return Ok(Some(target)),
+            Ok(_) => {
+                self.drop_large(id, wire)?;
+            }
+            Err(why) => self.fail_large(id, wire, why)?,
+        }
+        Ok(None)
     }
 
     /// Writes the contents that follow as a part of a file.
@@ -125,19 +131,31 @@ impl LaneWriter {
 
     /// Reports that a file could not be written, and drops its parts from now on.
     fn fail_large(&mut self, id: u64, wire: RelativePath, why: String) -> Result<(), CopyTrouble> {
+        let local = self.local_path(&wire);
+        if self.drop_large(id, wire)? {
+            self.state.fail(&local, why);
+        }
+        Ok(())
+    }
+
+    /// Drops the parts of a file from now on. Returns false if they are dropped already.
+    fn drop_large(&mut self, id: u64, wire: RelativePath) -> Result<bool, CopyTrouble> {
         let found = self.state.large.find(id);
         if !self.state.large.abandon(id)? {
-            return Ok(());
+            return Ok(false);
         }
         self.map_written();
-        let entry = self.state.placement.entry(&wire);
-        let local = entry.map_or_else(|_| wire.clone(), |(folder, name)| folder.join(&name));
         if let FoundFile::Open(target) = found {
             target.give_up();
         }
-        self.state.fail(&local, why);
         self.keep_unwritten(wire);
-        Ok(())
+        Ok(true)
+    }
+
+    /// Returns the local path of a file; its own path if it has no place.
+    fn local_path(&self, wire: &RelativePath) -> RelativePath {
+        let entry = self.state.placement.entry(wire);
+        entry.map_or_else(|_| wire.clone(), |(folder, name)| folder.join(&name))
     }
 
     /// Keeps a range for the map, and joins it with the last one.

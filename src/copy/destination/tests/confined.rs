@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
 
-/// The value of `security.capability` for CAP_SETUID, permitted and effective.
+/// The value of `security.capability` for `CAP_SETUID`, permitted and effective.
 const CAPABILITY: [u8; 20] = *b"\x01\0\0\x02\x80\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
 /// Makes `outside/secret`, and `root` with links that stay inside and that lead out.
@@ -221,8 +221,8 @@ async fn nothing_that_lends_rights_is_kept() {
     ] {
         assert_eq!(mode(&top.join(name)), expected, "{name}");
     }
-    let made = ["big", "fifo", "set-both", "set-user", "socket", "trusted"];
-    assert_eq!(names_in(&top), made);
+    let entries = ["big", "fifo", "set-both", "set-user", "socket", "trusted"];
+    assert_eq!(names_in(&top), entries);
     for (name, attribute) in [
         ("set-both", "security.capability"),
         ("trusted", "trusted.overlay.redirect"),

@@ -1,5 +1,6 @@
 //! The destination over loopback, with a source that sends what a test says.
 
+mod claims;
 mod confined;
 mod ending;
 mod entries;
@@ -116,14 +117,7 @@ async fn copy_typed(
 
 /// Copies what `steps` send over two lanes.
 async fn run(engine: DestinationEngine, steps: Vec<Step>) -> CopyEnd {
-    let (control, far_control) = stream().await;
-    let mut lanes = Vec::new();
-    let mut far_lanes = Vec::new();
-    for _ in 0..2 {
-        let (lane, far_lane) = stream().await;
-        lanes.push(lane);
-        far_lanes.push(far_lane);
-    }
+    let (streams, far_control, far_lanes) = streams().await;
     let messages = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&messages);
     let context = CopyContext {
@@ -131,7 +125,6 @@ async fn run(engine: DestinationEngine, steps: Vec<Step>) -> CopyEnd {
         cancelled: CancellationToken::new(),
         reason: Arc::new(|| "a test".to_owned()),
     };
-    let streams = CopyStreams { control, lanes };
     let running = engine.run(streams, context);
     let ((report, trouble), answers) = tokio::join!(running, send(steps, far_control, far_lanes));
     let messages = std::mem::take(&mut *messages.lock().unwrap());
@@ -160,6 +153,19 @@ fn sources_of(steps: &[Step]) -> CopiedSources {
     }
 }
 
+/// Returns the streams of a copy with two lanes, and their far ends.
+async fn streams() -> (CopyStreams, Stream, Vec<Stream>) {
+    let (control, far_control) = stream().await;
+    let mut lanes = Vec::new();
+    let mut far_lanes = Vec::new();
+    for _ in 0..2 {
+        let (lane, far_lane) = stream().await;
+        lanes.push(lane);
+        far_lanes.push(far_lane);
+    }
+    (CopyStreams { control, lanes }, far_control, far_lanes)
+}
+
 /// Returns the two ends of a stream; the near one belongs to a thread.
 async fn stream() -> ((CarryThread, Stream), Stream) {
     let config = StreamConfig {
@@ -183,11 +189,14 @@ async fn send(
     mut lanes: Vec<Stream>,
 ) -> Vec<FromDestination> {
     let mut answers = Vec::new();
-    let _ = send_all(steps, &mut control, &mut lanes, &mut answers).await;
+    let sent = send_steps(steps, &mut control, &mut lanes, &mut answers).await;
+    if sent.is_ok() {
+        let _ = send_end(&mut control, &mut lanes, &mut answers).await;
+    }
     answers
 }
 
-async fn send_all(
+async fn send_steps(
     steps: Vec<Step>,
     control: &mut Stream,
     lanes: &mut [Stream],
@@ -208,6 +217,14 @@ async fn send_all(
             }
         }
     }
+    Ok(())
+}
+
+async fn send_end(
+    control: &mut Stream,
+    lanes: &mut [Stream],
+    answers: &mut Vec<FromDestination>,
+) -> std::io::Result<()> {
     for lane in &mut *lanes {
         lane.write_all(&encoded(&LaneRecord::End, &[])).await?;
         lane.shutdown().await?;

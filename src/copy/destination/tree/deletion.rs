@@ -100,6 +100,9 @@ impl MirroredFolder {
                 return Ok(());
             }
         };
+        if !state.options.dry_run && !state.may_mirror(&local) {
+            return Ok(());
+        }
         let is_at_source = |name: &[u8]| self.names.contains(&self.keys.hash_one(name));
         let keeps = |name: &[u8]| {
             let part_of = name_of_part(name);

@@ -1,0 +1,325 @@
+//! Copies of several clients of a server to the same places.
+
+use tokio::{sync::Notify, task::JoinHandle};
+
+use super::*;
+use crate::copy::destination::DestinationClaims;
+
+/// A server with a directory.
+struct Server {
+    place: TempDir,
+    base: BaseDirectory,
+    claims: DestinationClaims,
+}
+
+/// A copy that has written some entries and has not ended.
+struct HeldCopy {
+    running: JoinHandle<(CopyReport, Option<CopyTrouble>)>,
+    control: Stream,
+    lanes: Vec<Stream>,
+    messages: Arc<Mutex<Vec<FromCopy>>>,
+}
+
+impl Server {
+    fn new() -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let base = BaseDirectory::root(place.path()).unwrap();
+        Self {
+            place,
+            base,
+            claims: DestinationClaims::default(),
+        }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.place.path().join(path)
+    }
+
+    fn engine(
+        &self,
+        client: &str,
+        typed: &str,
+        options: &CopyOptions,
+        steps: &[Step],
+    ) -> DestinationEngine {
+        let sources = sources_of(steps);
+        let engine =
+            DestinationEngine::prepare(&self.base, typed.as_bytes(), sources, options.clone());
+        engine.unwrap().with_claims(self.claims.of_copy(client))
+    }
+
+    async fn copy(
+        &self,
+        client: &str,
+        typed: &str,
+        options: &CopyOptions,
+        steps: Vec<Step>,
+    ) -> CopyEnd {
+        let engine = self.engine(client, typed, options, &steps);
+        run(engine, steps).await
+    }
+
+    /// Starts a copy of alice, and returns when it has written `steps` in the first lane.
+    async fn hold(&self, typed: &str, options: &CopyOptions, mut steps: Vec<Step>) -> HeldCopy {
+        let engine = self.engine("alice", typed, options, &steps);
+        // The note on its mode comes when everything before is written.
+        let last = metadata(0o4644, 0);
+        let name = name("last");
+        let record = LaneRecord::File {
+            name,
+            metadata: last,
+        };
+        steps.push(Step::Record(0, record, Vec::new()));
+        let messages = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::new(Notify::new());
+        let (kept, notify) = (Arc::clone(&messages), Arc::clone(&noted));
+        let context = CopyContext {
+            report: Arc::new(move |message| {
+                if matches!(message, FromCopy::News(CopyNews::Note(_))) {
+                    notify.notify_one();
+                }
+                kept.lock().unwrap().push(message);
+            }),
+            cancelled: CancellationToken::new(),
+            reason: Arc::new(|| "a test".to_owned()),
+        };
+        let (streams, mut control, mut lanes) = streams().await;
+        let running = tokio::spawn(engine.run(streams, context));
+        let mut answers = Vec::new();
+        let sent = send_steps(steps, &mut control, &mut lanes, &mut answers).await;
+        sent.unwrap();
+        noted.notified().await;
+        HeldCopy {
+            running,
+            control,
+            lanes,
+            messages,
+        }
+    }
+}
+
+impl HeldCopy {
+    async fn end(mut self) -> CopyEnd {
+        let mut answers = Vec::new();
+        let ending = send_end(&mut self.control, &mut self.lanes, &mut answers);
+        ending.await.unwrap();
+        drop((self.control, self.lanes));
+        let (report, trouble) = self.running.await.unwrap();
+        let messages = std::mem::take(&mut *self.messages.lock().unwrap());
+        CopyEnd {
+            report,
+            trouble,
+            messages,
+            answers,
+        }
+    }
+}
+
+fn refused(path: &str) -> (String, String) {
+    let why = "another client writes it now (alice)";
+    (path.to_owned(), why.to_owned())
+}
+
+fn into_itself() -> CopyOptions {
+    CopyOptions {
+        no_target_directory: true,
+        ..archive()
+    }
+}
+
+fn tree(contents: &str) -> Vec<Step> {
+    vec![folder("tree", 0o755), file("a", contents)]
+}
+
+#[tokio::test]
+async fn the_first_copy_of_a_tree_wins_whole() {
+    let server = Server::new();
+    let first = server.hold("/", &archive(), tree("first")).await;
+    let hard = LaneRecord::HardLink {
+        name: name("hard"),
+        target: path("tree/a"),
+    };
+    let mut steps = tree("second");
+    steps.extend([
+        folder("tree/inner", 0o755),
+        file("b", "second"),
+        Step::Record(0, hard, Vec::new()),
+        large(1, 1, "tree/big", 3),
+        part(1, 1, 0, b"abc"),
+        large_end(1, 1, Some(3)),
+        place(),
+        file("free", "second"),
+    ]);
+    let options = CopyOptions {
+        remove_source_files: true,
+        ..archive()
+    };
+    let second = server.copy("bob", "/", &options, steps).await;
+    assert_eq!(second.failures(), [refused("/tree")]);
+    assert_eq!((second.report.files, second.report.failed), (1, 1));
+    let mut kept: Vec<_> = second.answers.into_iter().collect();
+    assert_eq!(kept.pop(), Some(FromDestination::Done));
+    for entry in ["tree/a", "tree/inner/b", "tree/inner/hard", "tree/big"] {
+        let told = FromDestination::NotWritten(path(entry));
+        assert!(kept.contains(&told), "{entry}: {kept:?}");
+    }
+    assert_eq!(kept.len(), 4);
+    first.end().await.assert_whole();
+    assert_eq!(names_in(&server.at("tree")), ["a", "last"]);
+    assert_eq!(fs::read(server.at("tree/a")).unwrap(), b"first");
+    let third = server.copy("bob", "/", &archive(), tree("third")).await;
+    third.assert_whole();
+    assert_eq!(fs::read(server.at("tree/a")).unwrap(), b"third");
+}
+
+#[tokio::test]
+async fn a_file_is_claimed_however_it_is_sent() {
+    let server = Server::new();
+    let steps = vec![
+        large(0, 1, "big", 3),
+        part(0, 1, 0, b"ab"),
+        place(),
+        file("small", "first"),
+    ];
+    let first = server.hold("/", &archive(), steps).await;
+    let steps = vec![
+        place(),
+        file("big", "second"),
+        large(1, 1, "small", 3),
+        part(1, 1, 0, b"abc"),
+        large_end(1, 1, Some(3)),
+        file("other", "second"),
+    ];
+    let second = server.copy("bob", "/", &archive(), steps).await;
+    let mut failures = second.failures();
+    failures.sort();
+    assert_eq!(failures, [refused("/big"), refused("/small")]);
+    assert_eq!(
+        names_in(&server.at("")),
+        [".big.rdcp-part", "last", "other", "small"]
+    );
+    drop(first.end().await);
+    let steps = vec![place(), file("big", "third")];
+    server
+        .copy("bob", "/", &archive(), steps)
+        .await
+        .assert_whole();
+}
+
+#[tokio::test]
+async fn one_destination_has_one_copy_at_a_time() {
+    let contents = || vec![folder("", 0o755), file("a", "second")];
+    let server = Server::new();
+    // The first copy makes the destination, the others find it.
+    let first = server.hold("d", &into_itself(), tree("first")).await;
+    let twice = server
+        .copy("bob", "d", &into_itself(), tree("second"))
+        .await;
+    assert_eq!(twice.failures(), [refused("d")]);
+    let twice = server.copy("bob", "/d/", &archive(), contents()).await;
+    assert_eq!(twice.failures(), [refused("/d/")]);
+    let inside = server.copy("bob", "d", &archive(), tree("second")).await;
+    assert_eq!(inside.failures(), [refused("d/tree")]);
+    let around = server.copy("bob", "/", &archive(), contents()).await;
+    assert_eq!(around.failures(), [refused("/")]);
+    let options = CopyOptions {
+        delete: true,
+        ..archive()
+    };
+    let steps = vec![place(), file("d", "second")];
+    let over = server.copy("bob", "/", &options, steps).await;
+    assert_eq!(over.failures(), [refused("/d")]);
+    first.end().await.assert_whole();
+    assert_eq!(fs::read(server.at("d/a")).unwrap(), b"first");
+    let third = server.copy("bob", "d", &into_itself(), tree("third")).await;
+    third.assert_whole();
+}
+
+#[tokio::test]
+async fn copies_beside_each_other_do_not_meet() {
+    let server = Server::new();
+    let parents = CopyOptions {
+        parents: true,
+        ..archive()
+    };
+    let first = server.hold("new/x/a", &parents, tree("first")).await;
+    let beside = server
+        .copy("bob", "new/x/b", &parents, tree("second"))
+        .await;
+    beside.assert_whole();
+    let into = server
+        .copy("bob", "new/x", &archive(), tree("second"))
+        .await;
+    into.assert_whole();
+    let same = server
+        .copy("bob", "new/x/a", &into_itself(), tree("second"))
+        .await;
+    assert_eq!(same.failures(), [refused("new/x/a")]);
+    let around = server
+        .copy("bob", "new", &into_itself(), tree("second"))
+        .await;
+    assert_eq!(around.failures(), [refused("new")]);
+    first.end().await.assert_whole();
+    assert_eq!(names_in(&server.at("new/x")), ["a", "b", "tree"]);
+}
+
+#[tokio::test]
+async fn a_mirror_removes_nothing_that_another_copy_writes() {
+    let server = Server::new();
+    let first = server.hold("/", &archive(), tree("first")).await;
+    let names = |folder: &str| {
+        Step::Say(FromSource::Names {
+            folder: path(folder),
+            names: Vec::new(),
+            last: true,
+        })
+    };
+    let options = CopyOptions {
+        delete: true,
+        ..archive()
+    };
+    let end = server.copy("bob", "/", &options, vec![names("")]).await;
+    assert_eq!(end.failures(), [refused("/")]);
+    let steps = vec![names("tree"), folder("tree", 0o755)];
+    let engine =
+        DestinationEngine::prepare(&server.base, b"/", CopiedSources::One, options.clone());
+    let engine = engine.unwrap().with_claims(server.claims.of_copy("bob"));
+    let end = run(engine, steps).await;
+    assert_eq!(end.failures(), [refused("/tree")]);
+    first.end().await.assert_whole();
+    assert_eq!(names_in(&server.at("tree")), ["a", "last"]);
+}
+
+#[tokio::test]
+async fn a_dry_run_and_questions_claim_nothing() {
+    let server = Server::new();
+    let first = server.hold("/", &archive(), tree("first")).await;
+    let options = CopyOptions {
+        dry_run: true,
+        delete: true,
+        ..archive()
+    };
+    let names = Step::Say(FromSource::Names {
+        folder: path("tree"),
+        names: vec![name("last")],
+        last: true,
+    });
+    let mut steps = tree("second");
+    steps.extend([ask("tree", &[("a", 6, 0)]), names]);
+    let dry = server.copy("bob", "/", &options, steps).await;
+    dry.assert_whole();
+    assert_eq!(dry.kinds(), [AnswerKind::Send]);
+    assert!(server.at("tree/a").exists());
+    first.end().await.assert_whole();
+}
+
+#[tokio::test]
+async fn a_copy_that_was_dropped_claims_nothing() {
+    let server = Server::new();
+    let first = server.hold("/", &archive(), tree("first")).await;
+    drop((first.control, first.lanes));
+    let (report, trouble) = first.running.await.unwrap();
+    assert!(!report.complete && trouble.is_some());
+    let second = server.copy("bob", "/", &archive(), tree("second")).await;
+    second.assert_whole();
+}
