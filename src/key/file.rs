@@ -26,24 +26,9 @@ impl Key {
     /// and the errors of [`parse`](Self::parse).
     pub fn from_file(path: impl AsRef<Path>) -> Result<(Self, Option<String>), KeyError> {
         let path = path.as_ref();
-        let failed = |source| KeyError::File {
-            path: path.to_owned(),
-            source,
-        };
-        let mut file = File::open(path).map_err(failed)?;
-        let metadata = file.metadata().map_err(failed)?;
-        let warning = if metadata.is_file() {
-            let reader = geteuid().as_raw();
-            let protected = protection(path, "key file", metadata.mode(), metadata.uid(), reader);
-            protected.map_err(|reason| KeyError::FileUnsafe {
-                path: path.to_owned(),
-                reason,
-            })?
-        } else {
-            None
-        };
+        let (mut file, warning) = open_key_file(path)?;
         let line = first_line(&mut file)
-            .map_err(failed)?
+            .map_err(|source| unreadable(path, source))?
             .ok_or_else(|| KeyError::FileLong(path.to_owned()))?;
         match Self::parse(line.as_slice()) {
             Ok(key) => Ok((key, warning)),
@@ -53,9 +38,37 @@ impl Key {
     }
 }
 
-/// The longest first line of a key file, in bytes: far longer than any key, and short enough that reading `/dev/zero`
+/// Opens a key file. Returns a warning if others can read the file.
+///
+/// # Errors
+///
+/// Returns [`KeyError::File`] if the file cannot be opened, and [`KeyError::FileUnsafe`] if another user can change it.
+pub(crate) fn open_key_file(path: &Path) -> Result<(File, Option<String>), KeyError> {
+    let file = File::open(path).map_err(|source| unreadable(path, source))?;
+    let metadata = file.metadata().map_err(|source| unreadable(path, source))?;
+    if !metadata.is_file() {
+        return Ok((file, None));
+    }
+    let reader = geteuid().as_raw();
+    let protected = protection(path, "key file", metadata.mode(), metadata.uid(), reader);
+    let warning = protected.map_err(|reason| KeyError::FileUnsafe {
+        path: path.to_owned(),
+        reason,
+    })?;
+    Ok((file, warning))
+}
+
+/// Returns the error of a key file that cannot be read.
+pub(crate) fn unreadable(path: &Path, source: io::Error) -> KeyError {
+    KeyError::File {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// The longest line of a key file, in bytes: far longer than any key, and short enough that reading `/dev/zero`
 /// fails at once.
-pub(super) const MAX_LINE_BYTES: usize = 4096;
+pub(crate) const MAX_LINE_BYTES: usize = 4096;
 
 /// Reads the first line of a file, without the line end. Returns `None` if the line is too long.
 pub(crate) fn first_line(file: &mut File) -> io::Result<Option<Zeroizing<Vec<u8>>>> {

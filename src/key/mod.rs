@@ -5,7 +5,7 @@ mod file;
 mod id;
 
 #[cfg(feature = "cli")]
-pub(crate) use file::{first_line, protection};
+pub(crate) use file::{MAX_LINE_BYTES, first_line, open_key_file, protection, unreadable};
 pub(crate) use id::KEY_ID_BYTES;
 pub use id::KeyId;
 
@@ -274,7 +274,7 @@ fn decode(encoded: &[u8]) -> Option<Key> {
 
 /// Returns true if a text without the prefix is probably a mistyped generated key: in upper case, or with an error in the
 /// prefix. Stretching such a text would lead to "the keys do not match" on the other host.
-fn resembles_ours(text: &[u8]) -> bool {
+pub(crate) fn resembles_ours(text: &[u8]) -> bool {
     let ours_in_capitals = text
         .get(..PREFIX.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(PREFIX));

@@ -7,6 +7,8 @@ mod names;
 mod observer;
 mod pipe;
 mod report;
+#[allow(dead_code, reason = "the server that uses the parts follows")]
+mod serve;
 mod totals;
 mod transfer;
 
