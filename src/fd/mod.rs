@@ -5,6 +5,7 @@
 //! terminals, sockets, the opening of a FIFO) and slow system calls (`fsync`, `close`) do not block
 //! that thread.
 
+mod replacement;
 mod sink;
 mod source;
 mod target;
@@ -12,6 +13,7 @@ mod temporary;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use replacement::replace_file;
 pub(crate) use sink::Sink;
 pub(crate) use source::Source;
 pub(crate) use target::OutputTarget;

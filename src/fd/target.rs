@@ -47,7 +47,7 @@ pub(crate) struct OutputTarget {
 }
 
 /// The part of a commit that is still to be done for a file that is written beside its target.
-struct PendingCommit {
+pub(super) struct PendingCommit {
     temporary: TemporaryFile,
     /// The name of the target in the directory of the temporary file.
     target: OsString,
@@ -125,7 +125,8 @@ impl fmt::Display for OutputTarget {
 }
 
 impl PendingCommit {
-    fn commit(self, fd: OwnedFd, fsync: bool) -> io::Result<()> {
+    /// Closes the file and gives it the name of the target, with `fsync` on the disk. Blocks.
+    pub(super) fn commit(self, fd: OwnedFd, fsync: bool) -> io::Result<()> {
         if fsync {
             sync(fd.as_fd())?;
         }
@@ -184,7 +185,10 @@ fn prepare_plain(path: &Path) -> io::Result<PreparedTarget> {
 }
 
 /// Creates the temporary file that is to become `path`.
-fn create_beside(path: &Path, mode: Option<Mode>) -> rustix::io::Result<(OwnedFd, PendingCommit)> {
+pub(super) fn create_beside(
+    path: &Path,
+    mode: Option<Mode>,
+) -> rustix::io::Result<(OwnedFd, PendingCommit)> {
     let target = path.file_name().ok_or(Errno::NOENT)?.to_owned();
     let (temporary, fd) = TemporaryFile::create(parent(path), &target, mode)?;
     Ok((fd, PendingCommit { temporary, target }))

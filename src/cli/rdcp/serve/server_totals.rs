@@ -1,0 +1,136 @@
+//! What a server has done since its start, and its line for the log. Pure, no I/O.
+
+use std::{fmt::Write, time::Duration};
+
+use super::rates::{RATE_WINDOWS, RatesNow};
+use crate::cli::shared::amounts::{amount, decimal};
+
+/// What a server has done since its start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct ServerTotals {
+    /// Copies that have begun.
+    pub(super) copies_begun: u64,
+    /// Copies that have ended, with those that failed.
+    pub(super) copies_ended: u64,
+    /// Copies that failed.
+    pub(super) copies_failed: u64,
+    /// Connections that were refused: with an unknown key, or from strangers.
+    pub(super) clients_refused: u64,
+    /// Clients that are connected now.
+    pub(super) clients_now: u64,
+    /// Files that clients have sent and the server has written.
+    pub(super) files_written: u64,
+    /// Files that the server has sent to clients.
+    pub(super) files_sent: u64,
+    /// Bytes that clients have sent.
+    pub(super) bytes_received: u64,
+    /// Bytes that the server has sent to clients.
+    pub(super) bytes_sent: u64,
+    /// The time since the start.
+    pub(super) uptime: Duration,
+}
+
+impl ServerTotals {
+    /// Returns the line for the log. A direction that has never moved a byte is left out.
+    pub(super) fn log_line(&self, rates: &RatesNow) -> String {
+        let mut line = counted(self.clients_now, "client", "clients");
+        let directions = [
+            ("in", "received", self.bytes_received, &rates.received),
+            ("out", "sent", self.bytes_sent, &rates.sent),
+        ];
+        let moved = || directions.iter().filter(|(.., bytes, _)| *bytes > 0);
+        for (word, _, _, rates) in moved() {
+            let _ = write!(line, "; {word} {}", in_windows(*rates));
+        }
+        let copies = counted(self.copies_ended, "copy", "copies");
+        let _ = write!(line, "; {copies}");
+        for (count, what) in [
+            (self.copies_failed, "failed"),
+            (self.clients_refused, "clients refused"),
+        ] {
+            if count > 0 {
+                let _ = write!(line, ", {count} {what}");
+            }
+        }
+        for (_, word, bytes, _) in moved() {
+            let _ = write!(line, ", {} {word}", amount(*bytes));
+        }
+        line.push_str(" since the start");
+        line
+    }
+}
+
+/// Returns a window in words.
+fn window_name(window: Duration) -> String {
+    match window.as_secs() {
+        seconds if seconds < 60 => format!("{seconds} s"),
+        seconds => format!("{} min", seconds / 60),
+    }
+}
+
+/// Formats the rates of a direction over all windows.
+fn in_windows(rates: &[f64]) -> String {
+    let rates = RATE_WINDOWS.into_iter().zip(rates);
+    let parts: Vec<_> = rates
+        .map(|(window, rate)| format!("{}/s ({})", rate_amount(*rate), window_name(window)))
+        .collect();
+    parts.join(", ")
+}
+
+/// Formats the bytes of a second; those below 1 kB without decimals.
+fn rate_amount(bytes: f64) -> String {
+    if bytes < 999.5 {
+        format!("{bytes:.0} B")
+    } else {
+        decimal(bytes)
+    }
+}
+
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_line_says_what_the_server_does() {
+        let totals = ServerTotals {
+            copies_begun: 123,
+            copies_ended: 120,
+            copies_failed: 2,
+            clients_now: 3,
+            bytes_received: 5_300_000_000_000,
+            ..ServerTotals::default()
+        };
+        let rates = RatesNow {
+            received: [1.2e9, 9e8, 0.2],
+            ..RatesNow::default()
+        };
+        assert_eq!(
+            totals.log_line(&rates),
+            "3 clients; in 1.2 GB/s (10 s), 900.0 MB/s (1 min), 0 B/s (5 min); 120 copies, 2 failed, 5.3 TB received since the start"
+        );
+        let totals = ServerTotals {
+            bytes_sent: 10,
+            clients_now: 1,
+            clients_refused: 7,
+            copies_failed: 0,
+            copies_ended: 1,
+            ..totals
+        };
+        assert_eq!(
+            totals.log_line(&rates),
+            "1 client; in 1.2 GB/s (10 s), 900.0 MB/s (1 min), 0 B/s (5 min); out 0 B/s (10 s), 0 B/s (1 min), 0 B/s (5 min); 1 copy, 7 clients refused, 5.3 TB received, 10 B sent since the start"
+        );
+    }
+
+    #[test]
+    fn the_log_line_of_an_idle_server_is_short() {
+        assert_eq!(
+            ServerTotals::default().log_line(&RatesNow::default()),
+            "0 clients; 0 copies since the start"
+        );
+    }
+}
