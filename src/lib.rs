@@ -218,6 +218,8 @@ pub use faults::Faults;
 pub use frameworks::PeerInfo;
 pub use key::{GeneratedKey, Key, KeyError, KeyId, KeyText};
 pub use stats::Stats;
+#[cfg(feature = "cli")]
+pub(crate) use transport::Reception;
 pub use transport::{
     Incoming, Listener, ListenerStats, LiveStreams, PeerAddress, ReadHalf, ReuniteError,
     SendBuffer, Stream, ToPeerAddress, Transport, Watch, WriteHalf, connect, connect_with,

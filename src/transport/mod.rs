@@ -24,6 +24,8 @@ mod rdma;
 mod rdma;
 mod stream;
 
+#[cfg(feature = "cli")]
+pub(crate) use connect::Reception;
 pub use connect::{
     Incoming, Listener, ListenerStats, LiveStreams, PeerAddress, ToPeerAddress, connect,
     connect_with,

@@ -26,6 +26,8 @@ mod rdma_stream;
 mod start;
 
 pub use dial::{connect, connect_with};
+#[cfg(feature = "cli")]
+pub(crate) use listener::Reception;
 pub use listener::{Incoming, Listener, ListenerStats, LiveStreams};
 pub use peer_address::{PeerAddress, ToPeerAddress};
 #[cfg(all(fuzzing, feature = "rdma"))]

@@ -45,19 +45,10 @@ impl Decoder for Codec {
     type Error = ControlError;
 
     fn decode(&mut self, buffer: &mut BytesMut) -> Result<Option<Message>, ControlError> {
-        if buffer.len() < LENGTH_BYTES {
-            return Ok(None);
+        match next_sealed(buffer)? {
+            Some(sealed) => Ok(Some(self.0.open(&sealed)?)),
+            None => Ok(None),
         }
-        let length = usize::from(u16::from_be_bytes([buffer[0], buffer[1]]));
-        if length < TAG_BYTES {
-            return Err(Unopened::Damaged.into());
-        }
-        if buffer.len() < LENGTH_BYTES + length {
-            buffer.reserve(LENGTH_BYTES + length - buffer.len());
-            return Ok(None);
-        }
-        buffer.advance(LENGTH_BYTES);
-        Ok(Some(self.0.open(&buffer.split_to(length))?))
     }
 
     /// Treats a connection that ends inside a message as one that ends: the peer is gone.
@@ -70,10 +61,35 @@ impl Encoder<Message> for Codec {
     type Error = ControlError;
 
     fn encode(&mut self, message: Message, buffer: &mut BytesMut) -> Result<(), ControlError> {
-        let sealed = self.0.seal(&message);
-        let length = u16::try_from(sealed.len()).expect("a Noise message is shorter than that");
-        buffer.put_u16(length);
-        buffer.extend_from_slice(&sealed);
+        put_sealed(&self.0.seal(&message), buffer);
         Ok(())
     }
+}
+
+/// Takes the next encrypted message from the front of `buffer`, if all of it has arrived.
+///
+/// # Errors
+///
+/// When the length before it is that of no message.
+pub(crate) fn next_sealed(buffer: &mut BytesMut) -> Result<Option<BytesMut>, Unopened> {
+    if buffer.len() < LENGTH_BYTES {
+        return Ok(None);
+    }
+    let length = usize::from(u16::from_be_bytes([buffer[0], buffer[1]]));
+    if length < TAG_BYTES {
+        return Err(Unopened::Damaged);
+    }
+    if buffer.len() < LENGTH_BYTES + length {
+        buffer.reserve(LENGTH_BYTES + length - buffer.len());
+        return Ok(None);
+    }
+    buffer.advance(LENGTH_BYTES);
+    Ok(Some(buffer.split_to(length)))
+}
+
+/// Appends an encrypted message with its length before it.
+pub(crate) fn put_sealed(sealed: &[u8], buffer: &mut BytesMut) {
+    let length = u16::try_from(sealed.len()).expect("a Noise message is shorter than that");
+    buffer.put_u16(length);
+    buffer.extend_from_slice(sealed);
 }

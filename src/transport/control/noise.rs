@@ -19,6 +19,10 @@ pub(crate) const HANDSHAKE_BYTES: usize = 32 + 16;
 /// The number of bytes that encryption adds to a message.
 pub(crate) const TAG_BYTES: usize = 16;
 
+/// The most bytes that one message can carry: Noise limits a message with its tag to 65,535 bytes.
+#[cfg(feature = "cli")]
+pub(crate) const MAX_PLAIN_BYTES: usize = 65_535 - TAG_BYTES;
+
 /// The peer does not have the key, or the bytes are not a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the handshake does not verify")]
@@ -120,12 +124,33 @@ impl Session {
     ///
     /// When the bytes are not the peer's next message, or not a message of this version.
     pub(crate) fn open(&mut self, sealed: &[u8]) -> Result<Message, Unopened> {
+        let plain = self.open_bytes(sealed)?;
+        Message::decode(&plain).map_err(|_| Unopened::Unintelligible)
+    }
+
+    /// Encrypts bytes, at most [`MAX_PLAIN_BYTES`].
+    #[cfg(feature = "cli")]
+    pub(crate) fn seal_bytes(&mut self, plain: &[u8]) -> Vec<u8> {
+        let mut sealed = vec![0; plain.len() + TAG_BYTES];
+        let length = self.keys.write_message(plain, &mut sealed);
+        debug_assert_eq!(
+            length.ok(),
+            Some(sealed.len()),
+            "the caller keeps the limit"
+        );
+        sealed
+    }
+
+    /// Decrypts what [`seal_bytes`](Self::seal_bytes) made at the other end.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are not the peer's next message.
+    pub(crate) fn open_bytes(&mut self, sealed: &[u8]) -> Result<Vec<u8>, Unopened> {
         let mut plain = vec![0; sealed.len()];
-        let length = self
-            .keys
-            .read_message(sealed, &mut plain)
-            .map_err(|_| Unopened::Damaged)?;
-        Message::decode(&plain[..length]).map_err(|_| Unopened::Unintelligible)
+        let opened = self.keys.read_message(sealed, &mut plain);
+        plain.truncate(opened.map_err(|_| Unopened::Damaged)?);
+        Ok(plain)
     }
 }
 

@@ -255,14 +255,19 @@ impl Acceptor {
         };
         drop(proving);
         let acceptor = Arc::clone(self);
+        let route = self.keys.route(peer.key_id);
+        let routed = route.clone();
         let negotiating = async move {
-            let config = &acceptor.config;
+            let config = routed
+                .as_ref()
+                .map_or(&acceptor.config, |route| &route.config);
             let expect = |token| acceptor.expected.expect(token);
             let negotiated = negotiate::accept(peer, config, expect).await?;
             Stream::start(negotiated, config, Some(&acceptor.live))
         };
         let negotiating = self.closed.clone().run_until_cancelled_owned(negotiating);
-        let Ok(Some(outcome)) = self.streams.spawn(negotiating).await else {
+        let runtime = route.as_ref().map_or(&self.streams, |route| &route.runtime);
+        let Ok(Some(outcome)) = runtime.spawn(negotiating).await else {
             // The listener or its runtime has been dropped.
             return Ok(());
         };
@@ -270,11 +275,15 @@ impl Acceptor {
         if let Err(error) = &outcome {
             tracing::debug!(%error, "a peer that has the key gets no stream");
         }
-        if outcome.as_ref().err().is_none_or(concerns_the_program) {
-            self.arrivals.push(Arrival {
+        if !outcome.as_ref().err().is_none_or(concerns_the_program) {
+            return Ok(());
+        }
+        match route {
+            Some(route) => route.push(outcome),
+            None => self.arrivals.push(Arrival {
                 outcome,
                 _place: place.ok(),
-            });
+            }),
         }
         Ok(())
     }

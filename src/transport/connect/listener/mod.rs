@@ -7,6 +7,7 @@
 //! | [`arrivals`] | the streams that wait for the program |
 //! | [`incoming`] | the streams as a `futures::Stream` |
 //! | [`live`] | the streams that have not ended |
+//! | [`reception`] | the streams of keys that a part of the program expects |
 //! | [`stats`] | counts of what became of the connections |
 
 mod acceptor;
@@ -14,6 +15,7 @@ mod arrivals;
 mod incoming;
 mod keys;
 mod live;
+mod reception;
 mod stats;
 
 use std::{
@@ -30,6 +32,9 @@ use arrivals::ArrivalQueue;
 pub use incoming::Incoming;
 use keys::ListenerKeys;
 pub use live::LiveStreams;
+use reception::KeyRoutes;
+#[cfg(feature = "cli")]
+pub(crate) use reception::Reception;
 pub use stats::ListenerStats;
 use tokio::{
     net::{TcpListener, ToSocketAddrs, lookup_host},
@@ -75,6 +80,11 @@ pub struct Listener {
     address: SocketAddr,
     socket: Arc<TcpListener>,
     shared: ListenerShared,
+    #[cfg_attr(
+        not(feature = "cli"),
+        allow(dead_code, reason = "only programs expect further keys")
+    )]
+    routes: Arc<KeyRoutes>,
     accepting: JoinHandle<()>,
     stop: DropGuard,
 }
@@ -190,8 +200,9 @@ impl Listener {
         };
         let address = socket.local_addr().map_err(failed)?;
         socket.set_nonblocking(true).map_err(failed)?;
+        let routes = Arc::<KeyRoutes>::default();
         let decoy = Key::generate().map_err(|error| failed(io::Error::other(error)))?;
-        let keys = ListenerKeys::new(lookup, decoy.key().clone());
+        let keys = ListenerKeys::new(lookup, decoy.key().clone(), Arc::clone(&routes));
         let runtime = config.control_runtime.clone();
         let runtime = runtime.unwrap_or_else(Handle::current);
         let socket = {
@@ -211,8 +222,22 @@ impl Listener {
             socket,
             stop: shared.closed.clone().drop_guard(),
             shared,
+            routes,
             accepting,
         })
+    }
+
+    /// Accepts streams of one more key, set up by `config` instead of the settings of the listener, until the result is
+    /// dropped. The streams belong to `runtime`, and do not go to [`accept`](Self::accept). Returns none if the key is
+    /// expected already.
+    #[cfg(feature = "cli")]
+    pub(crate) fn expect(
+        &self,
+        key: Key,
+        config: StreamConfig,
+        runtime: Handle,
+    ) -> Option<Reception> {
+        Reception::new(&self.routes, key, config, runtime)
     }
 
     /// Returns the address of the listener.
