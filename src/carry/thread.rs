@@ -1,8 +1,9 @@
 //! A thread that moves the bytes of one edge, or of one direction of a stream.
 
-use std::{io, thread};
+use std::{io, sync::Arc, thread};
 
 use tokio::runtime::{Builder, Handle};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// A thread with a tokio runtime of its own, on which bytes are carried.
 ///
@@ -10,9 +11,12 @@ use tokio::runtime::{Builder, Handle};
 /// or direction, a slow disk delays only its own bytes. A stream belongs to the runtime on which it
 /// was created, so a stage's edge is also connected on this thread.
 ///
-/// The thread lives as long as the process.
+/// The thread ends when every clone of this value has been dropped and all work has ended.
 #[derive(Debug, Clone)]
-pub(crate) struct CarryThread(Handle);
+pub(crate) struct CarryThread {
+    runtime: Handle,
+    in_use: Arc<DropGuard>,
+}
 
 impl CarryThread {
     /// Starts a thread called `name`.
@@ -23,9 +27,14 @@ impl CarryThread {
     pub(crate) fn start(name: &str) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
-        let run = move || runtime.block_on(std::future::pending::<()>());
+        let unused = CancellationToken::new();
+        let in_use = Arc::new(unused.clone().drop_guard());
+        let run = move || runtime.block_on(unused.cancelled());
         thread::Builder::new().name(name.to_owned()).spawn(run)?;
-        Ok(Self(handle))
+        Ok(Self {
+            runtime: handle,
+            in_use,
+        })
     }
 
     /// Runs `work` on the thread and returns its result.
@@ -41,7 +50,13 @@ impl CarryThread {
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> T {
-        match self.0.spawn(work).await {
+        let in_use = Arc::clone(&self.in_use);
+        let working = async move {
+            let result = work.await;
+            drop(in_use);
+            result
+        };
+        match self.runtime.spawn(working).await {
             Ok(result) => result,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
