@@ -4,9 +4,12 @@ use std::{future::pending, time::Duration};
 
 use tokio::{runtime::Handle, sync::mpsc};
 
-use super::control::Outbox;
+use super::{
+    control::Outbox,
+    entrance::{EdgeDoor, EdgeEntrance},
+};
 use crate::{
-    Error, Listener, RdmaConfig, Stream, StreamConfig, reach,
+    Error, RdmaConfig, Stream, StreamConfig, reach,
     ssh::{
         edge::EdgePlan,
         protocol::{EdgeDirection, EdgeId, FromAgent, StreamOrder},
@@ -44,25 +47,27 @@ pub(super) async fn establish(
     plan: EdgePlan,
     mut requests: mpsc::UnboundedReceiver<EdgeRequest>,
     outbox: Outbox,
+    entrance: EdgeEntrance,
 ) -> Result<Stream, String> {
-    let mut listener = None;
+    let mut door = None;
     loop {
         tokio::select! {
             Some(request) = requests.recv() => match request {
                 EdgeRequest::Listen => {
-                    let opened = plan.listen().await?;
-                    let port = opened.local_addr().port();
+                    let opened = entrance.open(&plan).await?;
+                    let port = opened.port();
                     outbox.send(FromAgent::Listening { edge: id, port });
-                    listener = Some(opened);
+                    door = Some(opened);
                 }
                 EdgeRequest::Dial { addresses, port } => {
+                    entrance.check_dial()?;
                     match plan.dial(&addresses, port).await? {
                         Ok(stream) => return Ok(stream),
                         Err(tried) => outbox.send(FromAgent::Unreachable { edge: id, tried }),
                     }
                 }
             },
-            accepted = accept(listener.as_ref()) => match accepted {
+            accepted = accept(door.as_mut()) => match accepted {
                 Ok(stream) => return Ok(stream),
                 Err(error) if reach::is_final(&error) => return Err(plan.unconnected(error)),
                 Err(error) => tracing::debug!(%error, "a connection ended before it was a stream"),
@@ -107,9 +112,9 @@ pub(super) fn config(
     }
 }
 
-async fn accept(listener: Option<&Listener>) -> Result<Stream, Error> {
-    match listener {
-        Some(listener) => listener.accept_or_mismatch().await,
+async fn accept(door: Option<&mut EdgeDoor>) -> Result<Stream, Error> {
+    match door {
+        Some(door) => door.accept().await,
         None => pending().await,
     }
 }

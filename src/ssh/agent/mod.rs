@@ -14,11 +14,15 @@ mod cause;
 mod connected_edge;
 mod control;
 mod edge;
+mod edges;
+pub(crate) mod entrance;
 #[cfg(fuzzing)]
 pub(in crate::ssh) mod fuzzing;
 pub(crate) mod job;
 mod meter;
+mod order_run;
 mod process;
+pub(crate) mod served;
 mod stage;
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,6 @@
 //! Orders with any number of edges, and the messages of an application in both directions.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, atomic::AtomicU8},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt, future::join_all};
@@ -24,8 +21,9 @@ use crate::{
             addresses,
             connected_edge::ConnectedEdge,
             control,
+            entrance::EdgeEntrance,
             job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},
-            worker,
+            order_run::OrderRun,
         },
         protocol::{
             AgentReport, EdgeDirection, EdgeId, EdgeOrder, FaultKind, FromAgent, Order, Payload,
@@ -138,8 +136,14 @@ async fn serve(stream: DuplexStream) {
         cause: Arc::default(),
         outbox,
     };
-    let exit = Arc::new(AtomicU8::new(0));
-    let report = worker::serve::<Echo, _>(&context, order, inbox, &exit).await;
+    let run = OrderRun {
+        context: context.clone(),
+        entrance: EdgeEntrance::Own,
+        connect_limit: None,
+        exit: Arc::default(),
+    };
+    let report = run.carry_out(order, inbox, Echo::prepare).await;
+    drop(run);
     context.outbox.send(FromAgent::Report(report));
     drop(context);
     writer.finish().await;

@@ -6,23 +6,25 @@ use tokio::{runtime::Handle, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Key,
+    Key, StreamConfig,
     carry::thread::CarryThread,
     ssh::{
         agent::{
             connected_edge::{ConnectedEdge, Trouble},
             edge::{self, EdgeRequest},
+            entrance::EdgeEntrance,
             job::{ConnectedEdges, JobContext, OrderedEdges, PlacedEdge},
             meter::Meter,
         },
         edge::{EdgePlan, describe_link},
-        protocol::{EdgeDirection, EdgeId, EdgeOrder, FaultKind, FromAgent, Order, StreamOrder},
+        protocol::{EdgeDirection, EdgeId, EdgeOrder, FaultKind, FromAgent, Order},
     },
 };
 
 /// The edges of an order before they are connected.
 pub(in crate::ssh::agent) struct PendingEdges {
     edges: BTreeMap<EdgeId, PendingEdge>,
+    entrance: EdgeEntrance,
     routes: EdgeRoutes,
 }
 
@@ -48,14 +50,15 @@ impl EdgeRoutes {
 }
 
 impl PendingEdges {
-    /// Starts a thread and parses the key for each edge of `order`. Removes the edges, with their keys, from the
-    /// order.
+    /// Starts a thread and parses the key for each edge of `order`, which `entrance` accepts. Removes the edges, with
+    /// their keys, from the order.
     ///
     /// # Errors
     ///
     /// A sentence for the user, if the order names an edge twice, a key is invalid or a thread cannot be started.
     pub(in crate::ssh::agent) fn prepare(
         order: &mut Order,
+        entrance: &EdgeEntrance,
         control_runtime: &Handle,
     ) -> Result<Self, String> {
         let mut edges = BTreeMap::new();
@@ -69,10 +72,16 @@ impl PendingEdges {
             if routes.0.insert(id, sender).is_some() {
                 return Err(format!("the order names its edge {id} twice"));
             }
-            let edge = PendingEdge::prepare(edge, &order.stream, control_runtime, requests)?;
+            let config = entrance.config(&order.stream, edge.direction, control_runtime);
+            let edge = PendingEdge::prepare(edge, config, order.stream.ports, requests)?;
             edges.insert(id, edge);
         }
-        Ok(Self { edges, routes })
+        let entrance = entrance.clone();
+        Ok(Self {
+            edges,
+            entrance,
+            routes,
+        })
     }
 
     /// Returns the routes for the controller's requests to the edges.
@@ -94,9 +103,10 @@ impl PendingEdges {
     ///
     /// Dropping the future also drops the edges that are connected already.
     pub(super) async fn establish(self, context: &JobContext) -> Option<ConnectedEdges> {
+        let entrance = &self.entrance;
         let establish = |(id, edge): (EdgeId, PendingEdge)| async move {
             tokio::select! {
-                placed = edge.establish(id, context) => Some((id, placed?)),
+                placed = edge.establish(id, entrance, context) => Some((id, placed?)),
                 () = context.cause.failed() => None,
             }
         };
@@ -115,8 +125,8 @@ impl PendingEdges {
 impl PendingEdge {
     fn prepare(
         mut edge: EdgeOrder,
-        stream: &StreamOrder,
-        control_runtime: &Handle,
+        config: StreamConfig,
+        ports: Option<(u16, u16)>,
         requests: mpsc::UnboundedReceiver<EdgeRequest>,
     ) -> Result<Self, String> {
         let key = Key::parse(&edge.key).map_err(|error| error.to_string())?;
@@ -132,8 +142,8 @@ impl PendingEdge {
             plan: EdgePlan {
                 key,
                 peer: std::mem::take(&mut edge.peer),
-                config: edge::config(stream, edge.direction, control_runtime.clone()),
-                ports: stream.ports,
+                config,
+                ports,
             },
             direction: edge.direction,
             requests,
@@ -142,10 +152,15 @@ impl PendingEdge {
     }
 
     /// Connects the edge, and reports that to the controller. If it fails, fails the work and returns none.
-    async fn establish(self, id: EdgeId, context: &JobContext) -> Option<PlacedEdge> {
+    async fn establish(
+        self,
+        id: EdgeId,
+        entrance: &EdgeEntrance,
+        context: &JobContext,
+    ) -> Option<PlacedEdge> {
         let peer = self.plan.peer.clone();
         let outbox = context.outbox.clone();
-        let establishing = edge::establish(id, self.plan, self.requests, outbox);
+        let establishing = edge::establish(id, self.plan, self.requests, outbox, entrance.clone());
         match self.thread.run(establishing).await {
             Ok(stream) => {
                 let link = describe_link(&stream);

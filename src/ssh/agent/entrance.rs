@@ -1,0 +1,125 @@
+//! How an agent accepts its edges: each at a listener of its own, or all at the listener of a server.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use super::edge;
+use crate::{
+    Error, Listener, Reception, Stream, StreamConfig, TransportPolicy,
+    ssh::{
+        edge::EdgePlan,
+        protocol::{EdgeDirection, StreamOrder},
+    },
+};
+
+/// How an agent accepts its edges.
+#[derive(Clone)]
+pub(crate) enum EdgeEntrance {
+    /// Each edge has a listener of its own, on a port that the order allows.
+    Own,
+    /// All edges of all orders come to one listener. The agent dials no address that a controller gives to it.
+    Shared(Arc<SharedEntrance>),
+}
+
+/// The entrance of a server.
+pub(crate) struct SharedEntrance {
+    /// The listener that all clients know.
+    pub(crate) listener: Arc<Listener>,
+    /// The settings of every edge, apart from its direction. An order may choose a shorter timeout, and exclude a
+    /// transport.
+    pub(crate) config: StreamConfig,
+    /// Receives each edge when it is connected.
+    pub(crate) connected: Box<dyn Fn(&Stream) + Send + Sync>,
+}
+
+impl EdgeEntrance {
+    /// Returns the settings for an edge of an order.
+    pub(super) fn config(
+        &self,
+        order: &StreamOrder,
+        direction: EdgeDirection,
+        control_runtime: &Handle,
+    ) -> StreamConfig {
+        let ordered = edge::config(order, direction, control_runtime.clone());
+        match self {
+            Self::Own => ordered,
+            Self::Shared(shared) => StreamConfig {
+                direction: ordered.direction,
+                control_runtime: ordered.control_runtime,
+                timeout: ordered.timeout.min(shared.config.timeout),
+                transport: common(shared.config.transport, ordered.transport),
+                ..shared.config.clone()
+            },
+        }
+    }
+
+    /// Starts to listen for an edge.
+    ///
+    /// # Errors
+    ///
+    /// One sentence for the user.
+    pub(super) async fn open(&self, plan: &EdgePlan) -> Result<EdgeDoor, String> {
+        match self {
+            Self::Own => Ok(EdgeDoor::Own(plan.listen().await?)),
+            Self::Shared(shared) => {
+                let (key, config) = (plan.key.clone(), plan.config.clone());
+                let reception = shared.listener.expect(key, config, Handle::current());
+                let reception = reception.ok_or("the key of an edge is in use already")?;
+                Ok(EdgeDoor::Shared(reception, Arc::clone(shared)))
+            }
+        }
+    }
+
+    /// Checks that the agent may connect to an address that the controller gives to it.
+    ///
+    /// # Errors
+    ///
+    /// One sentence for the user.
+    pub(super) fn check_dial(&self) -> Result<(), String> {
+        match self {
+            Self::Own => Ok(()),
+            Self::Shared(_) => Err("a server does not connect to its clients".to_owned()),
+        }
+    }
+}
+
+/// Returns the transports that both policies allow. If they exclude each other, the handshake of the edge says so.
+fn common(server: TransportPolicy, ordered: TransportPolicy) -> TransportPolicy {
+    match server {
+        TransportPolicy::Auto => ordered,
+        chosen => chosen,
+    }
+}
+
+/// Where one edge is accepted.
+pub(super) enum EdgeDoor {
+    Own(Listener),
+    Shared(Reception, Arc<SharedEntrance>),
+}
+
+impl EdgeDoor {
+    /// Returns the port for the other end.
+    pub(super) fn port(&self) -> u16 {
+        match self {
+            Self::Own(listener) => listener.local_addr().port(),
+            Self::Shared(_, shared) => shared.listener.local_addr().port(),
+        }
+    }
+
+    /// Accepts the edge.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a stream that was not returned is returned by the next call.
+    pub(super) async fn accept(&mut self) -> Result<Stream, Error> {
+        match self {
+            Self::Own(listener) => listener.accept_or_mismatch().await,
+            Self::Shared(reception, shared) => {
+                let stream = reception.accept().await?;
+                (shared.connected)(&stream);
+                Ok(stream)
+            }
+        }
+    }
+}

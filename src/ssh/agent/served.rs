@@ -1,0 +1,145 @@
+//! Carries out the order of one client of a server, over a session that the client has opened.
+
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
+
+use tokio::io::AsyncRead;
+
+use super::{
+    addresses,
+    cause::FirstCause,
+    control::{self, ControlReader, Outbox},
+    entrance::{EdgeEntrance, SharedEntrance},
+    job::{Job, JobContext, OrderedEdges},
+    order_run::OrderRun,
+};
+use crate::ssh::{
+    protocol::{AgentReport, FaultKind, FromAgent, Order, Payload, ToAgent},
+    sealed::SealedSession,
+};
+
+/// How long a client may take to connect its edges. Its other end may be on a host where a login takes its time.
+const CONNECT_LIMIT: Duration = Duration::from_secs(60);
+
+/// A session with a client, before its order.
+pub(crate) struct ClientSession {
+    /// How the edges of the order are accepted.
+    pub(crate) entrance: Arc<SharedEntrance>,
+    /// Ends the session early.
+    pub(crate) end: SessionKill,
+}
+
+/// Ends sessions early, for a reason that their clients receive.
+#[derive(Clone, Default)]
+pub(crate) struct SessionKill(Arc<FirstCause>);
+
+impl SessionKill {
+    /// Ends the session as failed.
+    pub(crate) fn end(&self, reason: &str) {
+        self.0.fail(FaultKind::Edge, reason, reason);
+    }
+}
+
+impl ClientSession {
+    /// Receives the client's order, waits for a `place`, carries the order out, and reports to the client. `admit` checks the
+    /// order, and `prepare` makes its job. Returns the report.
+    ///
+    /// # Errors
+    ///
+    /// One sentence for the log, if the session ends before its order is carried out.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: dropping the future may leave threads of the job running.
+    pub(crate) async fn serve<J: Job, P>(
+        self,
+        SealedSession { input, output }: SealedSession,
+        place: impl Future<Output = Result<P, String>>,
+        admit: impl FnOnce(&Order) -> Result<(), String>,
+        prepare: impl FnOnce(&JobContext, &Payload, &OrderedEdges) -> Result<J, String>,
+    ) -> Result<AgentReport, String> {
+        let SessionKill(cause) = self.end;
+        let opening = control::open(input, output, addresses::hello(), control::ORDER_LIMIT);
+        let (order, mut inbox, outbox, writer) = tokio::select! {
+            opened = opening => opened.map_err(|error| error.to_string())?,
+            () = cause.failed() => return Err(cause.reason()),
+        };
+        let context = JobContext {
+            name: order.name.clone(),
+            cause,
+            outbox,
+        };
+        let report = match admit(&order) {
+            Err(why) => {
+                context.fail_local(&why);
+                refusal(&context)
+            }
+            Ok(()) => match turn(&context, &mut inbox, place).await {
+                None => refusal(&context),
+                Some(place) => {
+                    let run = OrderRun {
+                        context: context.clone(),
+                        entrance: EdgeEntrance::Shared(self.entrance),
+                        connect_limit: Some(CONNECT_LIMIT),
+                        exit: Arc::default(),
+                    };
+                    let report = run.carry_out(order, inbox, prepare).await;
+                    drop(place);
+                    report
+                }
+            },
+        };
+        context.outbox.send(FromAgent::Report(report.clone()));
+        drop(context);
+        writer.finish().await;
+        Ok(report)
+    }
+}
+
+fn refusal(context: &JobContext) -> AgentReport {
+    AgentReport {
+        fault: context.cause.fault(),
+        result: None,
+    }
+}
+
+/// Waits for a place, and tells the client that it waits. Returns none if the session ends first.
+async fn turn<R: AsyncRead + Unpin, P>(
+    context: &JobContext,
+    inbox: &mut ControlReader<R>,
+    place: impl Future<Output = Result<P, String>>,
+) -> Option<P> {
+    let placed = |place: Result<P, String>| match place {
+        Ok(place) => Some(place),
+        Err(why) => {
+            context.fail(FaultKind::Edge, &why);
+            None
+        }
+    };
+    let mut place = pin!(place);
+    if let Poll::Ready(place) = poll_fn(|cx| Poll::Ready(place.as_mut().poll(cx))).await {
+        return placed(place);
+    }
+    tell_wait(&context.outbox);
+    loop {
+        tokio::select! {
+            place = place.as_mut() => return placed(place),
+            message = inbox.next() => match message {
+                Ok(ToAgent::Kill { reason }) => {
+                    context.cause.fail(FaultKind::Ordered, reason.clone(), reason);
+                    return None;
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    context.fail(FaultKind::Ordered, &error.to_string());
+                    return None;
+                }
+            },
+            () = context.cause.failed() => return None,
+        }
+    }
+}
+
+fn tell_wait(outbox: &Outbox) {
+    let text = "the server serves as many clients as it may; this copy waits for its turn";
+    outbox.send(FromAgent::Warning(text.to_owned()));
+}
