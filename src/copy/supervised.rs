@@ -142,10 +142,18 @@ impl SupervisedWork for CopyWork {
     fn edges(&self) -> Vec<Option<EdgeSetup>> {
         let (from, to) = (Node::Agent(SOURCE), Node::Agent(DESTINATION));
         let lanes = (0..self.plan.lanes).map(|_| EdgeSetup::new(from, to));
-        std::iter::once(EdgeSetup::two_way(from, to))
-            .chain(lanes)
-            .map(Some)
-            .collect()
+        let edges = std::iter::once(EdgeSetup::two_way(from, to)).chain(lanes);
+        // A server has one port that is open, and connects to nobody.
+        let server = match (&self.plan.from, &self.plan.to) {
+            (StageHost::Server { .. }, _) => Some(from),
+            (_, StageHost::Server { .. }) => Some(to),
+            _ => None,
+        };
+        let edges = edges.map(|edge| match server {
+            Some(server) => edge.listening_only_at(server),
+            None => edge,
+        });
+        edges.map(Some).collect()
     }
 
     fn site(&self, agent: usize) -> String {
@@ -154,9 +162,9 @@ impl SupervisedWork for CopyWork {
         } else {
             ("destination", &self.plan.to)
         };
-        match place {
-            StageHost::Here => format!("the {what} here"),
-            StageHost::Host { host, .. } => format!("the {what} on {host}"),
+        match place.host() {
+            None => format!("the {what} here"),
+            Some(host) => format!("the {what} on {host}"),
         }
     }
 

@@ -222,7 +222,7 @@ mod tests {
             destination: "me@fs1".to_owned(),
             host: "fs1".to_owned(),
         };
-        remote.launch(&place, "/usr/bin/rdpipe".as_ref())
+        remote.launch(&place, "/usr/bin/rdpipe".as_ref()).unwrap()
     }
 
     fn before(words: &[&str], status: Status) -> String {
@@ -383,6 +383,7 @@ mod tests {
             "the agent on fs1 exited too early, with status 0"
         );
         let here = Remote::default().launch(&StageHost::Here, "/usr/bin/rdpipe".as_ref());
+        let here = here.unwrap();
         assert_eq!(
             told(&here, &[], Status::Signaled(9), true),
             "the agent on this machine was killed by signal 9 (SIGKILL)"

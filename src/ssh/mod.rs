@@ -9,6 +9,8 @@
 //! | [`quote`], [`plan`], [`explain`] | segments, how an agent is started, words for failures | none |
 //! | [`edge`] | one end of an edge: listens, dials, describes its link | tokio |
 //! | [`agent`] | carries out one order on one host | tokio, processes |
+//! | [`sealed`] | the encryption of a session without ssh | tokio |
+//! | [`route`] | the way to an agent: a process, or a server | tokio |
 //! | [`session`] | the controller's end of one agent | tokio, processes |
 //! | [`local_edge`] | the controller's own edges: its standard input and output | tokio |
 //! | [`outcome`] | how a pipeline ended: statuses, the first cause, the exit status | none |
@@ -27,6 +29,8 @@ pub(crate) mod outcome;
 pub(crate) mod plan;
 pub(crate) mod protocol;
 pub(crate) mod quote;
+pub(crate) mod route;
+pub(crate) mod sealed;
 pub(crate) mod session;
 pub(crate) mod stage;
 pub(crate) mod supervisor;

@@ -45,6 +45,13 @@ pub(crate) enum StageHost {
         /// The host without the user, as it was typed.
         host: String,
     },
+    /// At a server, without ssh. Only rdcp knows servers.
+    Server {
+        /// The host, as it was typed.
+        host: String,
+        /// The port of the server.
+        port: u16,
+    },
 }
 
 impl Plan {
@@ -129,6 +136,14 @@ impl PlannedStage {
 }
 
 impl StageHost {
+    /// Returns the host as it was typed, or none for this machine.
+    pub(crate) fn host(&self) -> Option<&str> {
+        match self {
+            Self::Here => None,
+            Self::Host { host, .. } | Self::Server { host, .. } => Some(host),
+        }
+    }
+
     /// Splits a segment at its colon into the host and the bytes after the colon.
     fn split(segment: &[u8]) -> Result<(Self, &[u8]), SegmentFault> {
         let colon = segment.iter().position(|&byte| byte == b':');
@@ -202,7 +217,7 @@ impl fmt::Display for StageHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Here => f.write_str("here"),
-            Self::Host { host, .. } => f.write_str(host),
+            Self::Host { host, .. } | Self::Server { host, .. } => f.write_str(host),
         }
     }
 }
@@ -234,6 +249,12 @@ enum SegmentFault {
     NoFile,
     #[error("there is no file after the colon")]
     NoPath,
+    #[error("HOST:PORT:PATH is a path of a server, which has no users; its key names the client")]
+    ServerUser,
+    #[error(
+        "the number between two colons is the port of a server, from 1 to 65535; write HOST:./PATH for a path that begins with a number and a colon"
+    )]
+    Port,
     #[error("an operand is empty; give a path, or . for the current directory")]
     EmptyPath,
 }

@@ -21,8 +21,8 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open},
 };
 use tokio::{
-    io::{AsyncRead, AsyncReadExt},
-    process::{Child, ChildStdout, Command},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite},
+    process::{Child, Command},
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
     task::spawn_blocking,
     time::timeout,
@@ -39,6 +39,7 @@ use super::{
         frames::codec,
         greeting_scan::{Found, Greeting},
     },
+    route::{AgentRoute, ServerRoute},
     stage::Status,
 };
 use crate::{process::core_dumps, running_time::within_running_time};
@@ -92,11 +93,11 @@ pub(crate) struct SessionEnd {
 }
 
 impl AgentSession {
-    /// Starts the process that leads to the agent, and exchanges messages with the agent on the current runtime.
-    /// Calls `events` for each event; a process that cannot be started is one too. Reads stderr only while there is
-    /// `room` for its lines.
+    /// Starts the process that leads to the agent, or connects to the server that takes its place, and exchanges messages
+    /// with it on the current runtime. Calls `events` for each event; a process that cannot be started is one too. Reads
+    /// stderr only while there is `room` for its lines.
     pub(crate) fn open(
-        launch: Launch,
+        route: AgentRoute,
         silence: Duration,
         room: Room,
         events: impl Fn(SessionEvent) + Send + Sync + 'static,
@@ -105,7 +106,6 @@ impl AgentSession {
         let cut = CancellationToken::new();
         let pace = Arc::new(StderrPace::new(room));
         let talk = SessionTask {
-            launch,
             silence,
             events: Arc::new(events),
             words: Arc::default(),
@@ -113,7 +113,7 @@ impl AgentSession {
             pace: Arc::clone(&pace),
             greeted: false,
         };
-        tokio::spawn(talk.run(queue));
+        tokio::spawn(talk.run(route, queue));
         Self {
             messages,
             cut,
@@ -143,7 +143,6 @@ impl Drop for AgentSession {
 }
 
 struct SessionTask {
-    launch: Launch,
     /// The agent counts as lost after this much silence.
     silence: Duration,
     events: Arc<dyn Fn(SessionEvent) + Send + Sync>,
@@ -165,23 +164,72 @@ impl SessionEnd {
 enum SessionFailure {
     /// The process closed its stdout; its exit status says why.
     Closed,
-    /// The controller stopped reading, for this reason.
-    Because(String),
+    /// The session was cut.
+    Cut,
+    /// No greeting arrived within this time.
+    Unanswered(Duration),
+    /// Nothing arrived for this time, after which an agent counts as lost; true if there was a message before.
+    Silent(bool, Duration),
+    /// A message cannot be decoded.
+    Invalid,
+    /// The other end begins with something else than the greeting of this version.
+    Greeting(WrongGreeting),
+}
+
+/// What the other end sent in place of a greeting of this version.
+enum WrongGreeting {
+    /// The version of the protocol, and of the program.
+    Version(u32, String),
+    /// More than any login prints.
+    Endless,
+}
+
+impl SessionFailure {
+    /// Returns the failure in words, for a session with an agent on `host`.
+    fn words(&self, host: &str) -> String {
+        match self {
+            Self::Closed => format!("{host} ended the session"),
+            Self::Cut => "its session was cut".to_owned(),
+            Self::Unanswered(limit) | Self::Silent(_, limit) => {
+                format!("{host} sent nothing for {limit:.0?}")
+            }
+            Self::Invalid => {
+                format!("the agent on {host} sent a message that this version cannot decode")
+            }
+            Self::Greeting(WrongGreeting::Version(version, program)) => {
+                let ours = env!("CARGO_PKG_VERSION");
+                format!(
+                    "rdpipe {program} on {host} speaks version {version} of the pipelines' protocol, rdpipe {ours} here version {VERSION}; install the same rdpipe on both"
+                )
+            }
+            Self::Greeting(WrongGreeting::Endless) => format!(
+                "the login shell on {host} prints without end, so rdpipe cannot start there; check its profile"
+            ),
+        }
+    }
 }
 
 impl SessionTask {
-    async fn run(mut self, queue: UnboundedReceiver<ToAgent>) {
-        let closing = match spawn(&self.launch) {
-            Ok(child) => self.attend(child, queue).await,
-            Err(error) => {
-                let program = self.launch.program().to_string_lossy().into_owned();
-                SessionEnd::because(format!("cannot run {program}: {error}"))
-            }
+    async fn run(mut self, route: AgentRoute, queue: UnboundedReceiver<ToAgent>) {
+        let closing = match route {
+            AgentRoute::Server(route) => self.attend_server(&route, queue).await,
+            AgentRoute::Process(launch) => match spawn(&launch) {
+                Ok(child) => self.attend(&launch, child, queue).await,
+                Err(error) => {
+                    let program = launch.program().to_string_lossy().into_owned();
+                    SessionEnd::because(format!("cannot run {program}: {error}"))
+                }
+            },
         };
         (self.events)(SessionEvent::Closed(closing));
     }
 
-    async fn attend(&mut self, mut child: Child, queue: UnboundedReceiver<ToAgent>) -> SessionEnd {
+    async fn attend(
+        &mut self,
+        launch: &Launch,
+        mut child: Child,
+        queue: UnboundedReceiver<ToAgent>,
+    ) -> SessionEnd {
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
@@ -193,22 +241,13 @@ impl SessionTask {
             Arc::clone(&self.words),
             Arc::clone(&self.events),
         ));
-        let writer = tokio::spawn(write_messages(stdin, queue, self.silence / 4));
-        let cut = self.cut.clone();
-        let broken = tokio::select! {
-            broken = self.read_messages(stdout) => broken,
-            () = cut.cancelled() => SessionFailure::Because("its session was cut".to_owned()),
-        };
-        self.pace.end();
-        // The agent ends when its controller closes the session.
-        writer.abort();
-        let is_closed = matches!(broken, SessionFailure::Closed);
-        let status = self.wait(&mut child, is_closed).await;
+        let failure = self.converse(stdout, stdin, queue).await;
+        let is_closed = matches!(failure, SessionFailure::Closed);
+        let status = self.wait(launch, &mut child, is_closed).await;
         let _ = timeout(WORDS_LIMIT, words).await;
-        match broken {
-            SessionFailure::Because(why) => SessionEnd::because(why),
+        let words: Vec<_> = lock(&self.words).iter().cloned().collect();
+        match failure {
             SessionFailure::Closed => {
-                let words: Vec<_> = lock(&self.words).iter().cloned().collect();
                 let evidence = Evidence {
                     words: &words,
                     status,
@@ -218,15 +257,64 @@ impl SessionTask {
                     status,
                     Some(Status::Signaled(_) | Status::Exited(129..=192))
                 );
-                let why = explain(&self.launch, &evidence);
+                let why = explain(launch, &evidence);
                 SessionEnd { why, killed }
             }
+            SessionFailure::Unanswered(limit) => {
+                SessionEnd::because(explain::unanswered(launch, limit, &words))
+            }
+            SessionFailure::Silent(has_message, silence) => {
+                SessionEnd::because(explain::silent(launch, silence, has_message))
+            }
+            failure => SessionEnd::because(failure.words(&launch.host)),
         }
+    }
+
+    async fn attend_server(
+        &mut self,
+        route: &ServerRoute,
+        queue: UnboundedReceiver<ToAgent>,
+    ) -> SessionEnd {
+        let connected = tokio::select! {
+            connected = route.connect() => connected,
+            () = self.cut.cancelled() => Err(SessionFailure::Cut.words(&route.host)),
+        };
+        let (session, watch) = match connected {
+            Ok(connected) => connected,
+            Err(why) => return SessionEnd::because(why),
+        };
+        let failure = self.converse(session.input, session.output, queue).await;
+        SessionEnd::because(match failure {
+            SessionFailure::Closed => match watch.error() {
+                Some(error) => format!("the server on {}: {error}", route.host),
+                None => format!("the server on {} ended the session", route.host),
+            },
+            failure => failure.words(&route.host),
+        })
+    }
+
+    /// Exchanges messages until no more can follow from the agent.
+    async fn converse(
+        &mut self,
+        input: impl AsyncRead + Unpin,
+        output: impl AsyncWrite + Unpin + Send + 'static,
+        queue: UnboundedReceiver<ToAgent>,
+    ) -> SessionFailure {
+        let writer = tokio::spawn(write_messages(output, queue, self.silence / 4));
+        let cut = self.cut.clone();
+        let failure = tokio::select! {
+            failure = self.read_messages(input) => failure,
+            () = cut.cancelled() => SessionFailure::Cut,
+        };
+        self.pace.end();
+        // The agent ends when its controller closes the session.
+        writer.abort();
+        failure
     }
 
     /// Waits until the process has exited, and returns its status. Ends the process group if the process has not
     /// closed its stdout, does not exit in time, or the session is cut; the status is then none.
-    async fn wait(&self, child: &mut Child, is_closed: bool) -> Option<Status> {
+    async fn wait(&self, launch: &Launch, child: &mut Child, is_closed: bool) -> Option<Status> {
         if is_closed {
             let ended = tokio::select! {
                 ended = timeout(EXIT_LIMIT, child.wait()) => ended.ok(),
@@ -238,7 +326,7 @@ impl SessionTask {
         }
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         if let Some(group) = id.and_then(Pid::from_raw) {
-            end_group(group, self.launch.kind).await;
+            end_group(group, launch.kind).await;
         }
         // The status of our own signal explains nothing.
         let _ = child.wait().await;
@@ -246,34 +334,28 @@ impl SessionTask {
     }
 
     /// Reports each message of the agent as an event. Returns when no more can follow.
-    async fn read_messages(&mut self, mut stdout: ChildStdout) -> SessionFailure {
+    async fn read_messages(&mut self, mut input: impl AsyncRead + Unpin) -> SessionFailure {
         let limit = GREETING_LIMIT.max(self.silence);
-        let greeted = timeout(limit, self.find_greeting(&mut stdout)).await;
+        let greeted = timeout(limit, self.find_greeting(&mut input)).await;
         let rest = match greeted {
             Ok(Ok(rest)) => rest,
-            Ok(Err(broken)) => return broken,
-            Err(_) => {
-                let words: Vec<_> = lock(&self.words).iter().cloned().collect();
-                return SessionFailure::Because(explain::unanswered(&self.launch, limit, &words));
-            }
+            Ok(Err(failure)) => return failure,
+            Err(_) => return SessionFailure::Unanswered(limit),
         };
         self.greeted = true;
-        let mut frames = FramedRead::new(Cursor::new(rest).chain(stdout), codec());
+        let mut frames = FramedRead::new(Cursor::new(rest).chain(input), codec());
         let mut has_message = false;
         loop {
             let bytes = match within_running_time(self.silence, frames.next()).await {
                 Some(Some(Ok(bytes))) => bytes,
                 Some(Some(Err(error))) if error.kind() == io::ErrorKind::InvalidData => {
-                    return self.invalid_message();
+                    return SessionFailure::Invalid;
                 }
                 // Whether the stream ended or broke, the exit status of the process says more about the cause.
                 Some(Some(Err(_)) | None) => return SessionFailure::Closed,
                 // Messages may be stuck behind the stderr that the user does not read.
                 None if self.pace.was_held(self.silence) => continue,
-                None => {
-                    let why = explain::silent(&self.launch, self.silence, has_message);
-                    return SessionFailure::Because(why);
-                }
+                None => return SessionFailure::Silent(has_message, self.silence),
             };
             has_message = true;
             match protocol::decode(&bytes) {
@@ -283,22 +365,17 @@ impl SessionTask {
                     }
                     (self.events)(SessionEvent::Message(message));
                 }
-                Err(_) => return self.invalid_message(),
+                Err(_) => return SessionFailure::Invalid,
             }
         }
     }
 
-    fn invalid_message(&self) -> SessionFailure {
-        let host = &self.launch.host;
-        SessionFailure::Because(format!(
-            "the agent on {host} sent a message that this version cannot decode"
-        ))
-    }
-
     /// Reads up to the agent's greeting, and shows the lines that the login shell prints before it. Returns the bytes
     /// that were read beyond the greeting.
-    async fn find_greeting(&self, stdout: &mut ChildStdout) -> Result<Vec<u8>, SessionFailure> {
-        let host = &self.launch.host;
+    async fn find_greeting(
+        &self,
+        input: &mut (impl AsyncRead + Unpin),
+    ) -> Result<Vec<u8>, SessionFailure> {
         let mut scanner = Greeting::new("agent");
         let mut buffer = vec![0; 4096];
         loop {
@@ -308,17 +385,11 @@ impl SessionTask {
                     version: VERSION, ..
                 } => return Ok(scanner.into_rest()),
                 Found::Greeting { version, program } => {
-                    let ours = env!("CARGO_PKG_VERSION");
-                    return Err(SessionFailure::Because(format!(
-                        "rdpipe {program} on {host} speaks version {version} of the pipelines' protocol, rdpipe {ours} here version {VERSION}; install the same rdpipe on both"
-                    )));
+                    let theirs = WrongGreeting::Version(version, program);
+                    return Err(SessionFailure::Greeting(theirs));
                 }
-                Found::TooMuch => {
-                    return Err(SessionFailure::Because(format!(
-                        "the login shell on {host} prints without end, so rdpipe cannot start there; check its profile"
-                    )));
-                }
-                Found::NotYet => match stdout.read(&mut buffer).await {
+                Found::TooMuch => return Err(SessionFailure::Greeting(WrongGreeting::Endless)),
+                Found::NotYet => match input.read(&mut buffer).await {
                     Ok(0) | Err(_) => return Err(SessionFailure::Closed),
                     Ok(count) => scanner.feed(&buffer[..count]),
                 },

@@ -101,6 +101,7 @@ fn run_one(
             hosts: &args.hosts,
             stream: &args.stream,
             console,
+            client_key: None,
             control,
         },
         fsync: false,

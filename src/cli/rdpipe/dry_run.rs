@@ -42,7 +42,8 @@ fn stages(plan: &Plan, args: &RdpipeArgs) -> String {
             }
             StageWork::Write { path, .. } => format!("writes the file {}", lossy(path)),
         };
-        let agent = remote.launch(&stage.place, &own).display();
+        let agent = remote.launch(&stage.place, &own);
+        let agent = agent.map(|launch| launch.display()).unwrap_or_default();
         format!("stage {name}\n  {work}\n  agent: {agent}\n")
     };
     plan.stages.iter().enumerate().map(stage).collect()
@@ -74,14 +75,14 @@ fn edges(plan: &Plan, args: &RdpipeArgs) -> String {
 
 /// Returns the addresses of a stage's host, as far as they are known before the host reports them.
 fn addresses(place: &StageHost, args: &RdpipeArgs) -> String {
-    match place {
-        StageHost::Here => match args.hosts.here() {
+    match place.host() {
+        None => match args.hosts.here() {
             None => "the addresses that this machine has".to_owned(),
             Some(here) => format!("{here} and the addresses that this machine has"),
         },
-        StageHost::Host { host, .. } => {
+        Some(host) => {
             let given = args.hosts.addresses.iter();
-            let given = given.clone().find(|given| given.host == *host);
+            let given = given.clone().find(|given| given.host == host);
             match given {
                 Some(given) => given.addresses.join(", "),
                 None => format!("the addresses that {host} reports, and {host}"),

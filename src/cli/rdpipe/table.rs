@@ -161,12 +161,8 @@ const LEFT: [bool; COLUMNS] = [false, true, true, true, false, false, false, fal
 const COMMAND_CHARS: usize = 32;
 
 fn row(plan: &Plan, number: usize, end: &StageOutcome, verdict: Verdict, is_lost: bool) -> Row {
-    use crate::ssh::plan::StageHost;
     let stage = &plan.stages[number];
-    let host = match &stage.place {
-        StageHost::Here => None,
-        StageHost::Host { host, .. } => Some(host.clone()),
-    };
+    let host = stage.place.host().map(str::to_owned);
     let (status, signal) = match end.status() {
         Some(Status::Exited(code)) => (Some(code), None),
         Some(Status::Signaled(number)) => (None, Some(number)),

@@ -28,6 +28,11 @@ pub(crate) fn decimal(bytes: f64) -> String {
     format!("{value:.1} TB")
 }
 
+/// Formats a number of things: `one` is the noun for one of them, `many` for any other number.
+pub(crate) fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -26,7 +26,7 @@ use crate::{
         explain,
         local_edge::LocalEdge,
         outcome::{PipelineOutcome, RunFault, SIGPIPE_STATUS, Site},
-        plan::{Plan, StageHost},
+        plan::Plan,
         protocol::{EdgeId, FaultKind},
         supervisor::{
             Summary,
@@ -128,6 +128,7 @@ pub(crate) fn run_alone(
             hosts,
             stream,
             console,
+            client_key: None,
             control: &control,
         },
         fsync,
@@ -152,8 +153,8 @@ pub(crate) fn tell(plan: &Plan, outcome: &PipelineOutcome, console: &Console) ->
     let Some(first) = causes.next() else {
         return true;
     };
-    match (&plan.stages[0].place, is_of_file(first)) {
-        (StageHost::Host { host, .. }, true) => console.error_on(host, &first.fault.text),
+    match (plan.stages[0].place.host(), is_of_file(first)) {
+        (Some(host), true) => console.error_on(host, &first.fault.text),
         _ => console.error(&first.fault.text),
     }
     for cause in causes {

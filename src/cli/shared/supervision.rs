@@ -1,6 +1,6 @@
 //! Runs work on other hosts: starts the supervisor, and prints what it has to say.
 
-use std::{env, sync::Arc};
+use std::{env, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use futures::FutureExt;
@@ -14,6 +14,7 @@ use crate::{
     ssh::{
         agent,
         plan::StageHost,
+        route::{AgentRoute, ServerRoute},
         session::Room,
         supervisor::{
             Notice, Settings, Summary,
@@ -30,6 +31,8 @@ pub(crate) struct Supervision<'a> {
     pub(crate) hosts: &'a HostOptions,
     pub(crate) stream: &'a StreamOptions,
     pub(crate) console: &'a Console,
+    /// The key for servers.
+    pub(crate) client_key: Option<&'a Key>,
     /// The runtime of the supervisor and of the streams' control tasks. The bytes move on other threads.
     pub(crate) control: &'a Handle,
 }
@@ -87,12 +90,15 @@ impl Supervision<'_> {
             env::current_exe().context("cannot find the path of the running program")?;
         let remote = self.hosts.remote();
         let places = work.places();
-        let launch = |place: &&StageHost| remote.launch(place, &own_program);
-        let launches: Vec<_> = places.iter().map(launch).collect();
-        for (agent, launch) in launches.iter().enumerate() {
+        let silence = self.stream.config(Direction::Both).timeout;
+        let route = |place: &&StageHost| match remote.launch(place, &own_program) {
+            Some(launch) => Ok(AgentRoute::Process(launch)),
+            None => self.server_route(place, silence).map(AgentRoute::Server),
+        };
+        let routes: Vec<_> = places.iter().map(route).collect::<Result<_, _>>()?;
+        for (agent, route) in routes.iter().enumerate() {
             let site = work.site(agent);
-            self.console
-                .detail(&format!("{site}: {}", launch.display()));
+            self.console.detail(&format!("{site}: {}", route.display()));
         }
         let notify = self.notices(&places, names);
         let settings = Settings {
@@ -105,8 +111,8 @@ impl Supervision<'_> {
         let texts = keys.iter().map(text).collect();
         Ok(Driver {
             machine: SupervisorMachine::new(work, settings, texts),
-            launches,
-            silence: self.stream.config(Direction::Both).timeout,
+            routes,
+            silence,
             local_edges: own.edges,
             events: own.events,
             queue: own.queue,
@@ -114,6 +120,19 @@ impl Supervision<'_> {
             room: self.room(),
             observe,
         })
+    }
+
+    /// Returns the way to a server.
+    fn server_route(&self, place: &StageHost, timeout: Duration) -> anyhow::Result<ServerRoute> {
+        match (place, self.client_key) {
+            (StageHost::Server { host, port }, Some(key)) => Ok(ServerRoute {
+                host: host.clone(),
+                port: *port,
+                key: key.clone(),
+                timeout,
+            }),
+            _ => anyhow::bail!("no key was given for the server {place}"),
+        }
     }
 
     /// Returns the function that prints the supervisor's notices.
@@ -144,10 +163,7 @@ impl Supervision<'_> {
 
 /// Returns the name of a place in messages: the host as it was typed, or the name of this host.
 pub(crate) fn host_of(place: &StageHost, console: &Console) -> String {
-    match place {
-        StageHost::Here => console.host().to_owned(),
-        StageHost::Host { host, .. } => host.clone(),
-    }
+    place.host().unwrap_or(console.host()).to_owned()
 }
 
 /// Makes a key for each of so many edges.

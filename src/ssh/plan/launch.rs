@@ -45,13 +45,15 @@ pub(crate) enum LaunchKind {
 
 impl Remote {
     /// Returns the command that starts the agent at `place`. `own` is the path of this program, for stages that run
-    /// on this machine.
-    pub(crate) fn launch(&self, place: &StageHost, own: &Path) -> Launch {
-        let launch = |kind, words: Vec<OsString>, host: &str, destination: &str| Launch {
-            words,
-            kind,
-            host: host.to_owned(),
-            destination: destination.to_owned(),
+    /// on this machine. None for a server: no command starts it.
+    pub(crate) fn launch(&self, place: &StageHost, own: &Path) -> Option<Launch> {
+        let launch = |kind, words: Vec<OsString>, host: &str, destination: &str| {
+            Some(Launch {
+                words,
+                kind,
+                host: host.to_owned(),
+                destination: destination.to_owned(),
+            })
         };
         match place {
             StageHost::Here => {
@@ -67,6 +69,7 @@ impl Remote {
                 ),
                 None => launch(LaunchKind::Ssh, self.ssh(destination), host, destination),
             },
+            StageHost::Server { .. } => None,
         }
     }
 

@@ -23,7 +23,8 @@ pub(crate) struct HostPath {
 }
 
 impl Operand {
-    /// Parses `-`, `PATH`, `[user@]HOST:PATH` or `:PATH`. A path with a `/` before its first colon is one of this machine.
+    /// Parses `-`, `PATH`, `[user@]HOST:PATH`, `HOST:PORT:PATH` or `:PATH`. A path with a `/` before its first colon is one
+    /// of this machine. A number between two colons is the port of a server.
     ///
     /// # Errors
     ///
@@ -48,10 +49,11 @@ impl HostPath {
             return Self::here(operand);
         }
         let (place, path) = StageHost::split(operand)?;
+        let (place, path) = server(place, path)?;
         let path = match (path, &place) {
             ([], StageHost::Here) => return Err(SegmentFault::NoPath),
-            // As with scp: the directory where a login starts.
-            ([], StageHost::Host { .. }) => b".".to_vec(),
+            // As with scp: the directory where a login starts. Of a server, the directory that it serves.
+            ([], StageHost::Host { .. } | StageHost::Server { .. }) => b".".to_vec(),
             (path, _) => path.to_vec(),
         };
         Ok(Self { place, path })
@@ -71,6 +73,27 @@ impl HostPath {
     }
 }
 
+/// Returns the server and the path if `path` begins with a port, otherwise its arguments.
+fn server(place: StageHost, path: &[u8]) -> Result<(StageHost, &[u8]), SegmentFault> {
+    let StageHost::Host { destination, host } = &place else {
+        return Ok((place, path));
+    };
+    let colon = path.iter().position(|&byte| byte == b':');
+    let number = colon.map_or(&[][..], |colon| &path[..colon]);
+    if number.is_empty() || !number.iter().all(u8::is_ascii_digit) {
+        return Ok((place, path));
+    }
+    if destination != host {
+        return Err(SegmentFault::ServerUser);
+    }
+    let port = std::str::from_utf8(number)
+        .ok()
+        .and_then(|port| port.parse().ok());
+    let port = port.filter(|&port| port != 0).ok_or(SegmentFault::Port)?;
+    let host = host.clone();
+    Ok((StageHost::Server { host, port }, &path[number.len() + 1..]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,6 +105,7 @@ mod tests {
                 let place = match place {
                     StageHost::Here => "here".to_owned(),
                     StageHost::Host { destination, host } => format!("{destination}/{host}"),
+                    StageHost::Server { host, port } => format!("server {host} {port}"),
                 };
                 format!("{place} {}", path.escape_ascii())
             }
@@ -107,6 +131,11 @@ mod tests {
             (b"[::1]:a", "::1/::1 a"),
             (b"u@[fe80::1%eth0]:/a", "u@fe80::1%eth0/fe80::1%eth0 /a"),
             (b"h:\xff\n", "h/h \\xff\\n"),
+            (b"h:10470:/a:b", "server h 10470 /a:b"),
+            (b"[::1]:7:", "server ::1 7 ."),
+            (b"h:./10470:a", "h/h ./10470:a"),
+            (b"h:1a:b", "h/h 1a:b"),
+            (b"h:10470", "h/h 10470"),
             (b"\xff", "here \\xff"),
         ] {
             assert_eq!(shown(operand), expected);
@@ -121,6 +150,9 @@ mod tests {
             (b"-h:x", "an option of ssh"),
             (b"[::1]x:y", "brackets"),
             (b"two words:x", "not a valid name"),
+            (b"u@h:10470:x", "no users"),
+            (b"h:70000:x", "from 1 to 65535"),
+            (b"h:0:x", "from 1 to 65535"),
         ] {
             let text = shown(operand);
             assert!(text.contains(words), "{text}");

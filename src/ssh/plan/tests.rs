@@ -140,6 +140,7 @@ fn addresses_are_given_by_host() {
 
 fn words(remote: &Remote, segment: &str) -> Vec<String> {
     let launch = remote.launch(&one(segment).place, "/own/rdpipe".as_ref());
+    let launch = launch.unwrap();
     let word = |word: OsString| word.into_string().unwrap();
     launch.words.into_iter().map(word).collect()
 }

@@ -5,8 +5,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::SinkExt;
 use tokio::{
-    io::AsyncWriteExt,
-    process::ChildStdin,
+    io::{AsyncWrite, AsyncWriteExt},
     sync::mpsc::UnboundedReceiver,
     time::{MissedTickBehavior, interval},
 };
@@ -17,19 +16,18 @@ use crate::ssh::protocol::{self, ToAgent, frames::codec, greeting};
 
 /// Writes the greeting, then the messages in the queue, and a ping after every `pause` without a message.
 pub(super) async fn write_messages(
-    stdin: ChildStdin,
+    mut output: impl AsyncWrite + Unpin,
     mut queue: UnboundedReceiver<ToAgent>,
     pause: Duration,
 ) {
-    let mut stdin = stdin;
-    if stdin
+    if output
         .write_all(greeting("controller").as_bytes())
         .await
         .is_err()
     {
         return;
     }
-    let mut frames = FramedWrite::new(stdin, codec());
+    let mut frames = FramedWrite::new(output, codec());
     let mut pings = interval(pause.max(Duration::from_millis(10)));
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // The first message to an agent must be its order: no ping before it.

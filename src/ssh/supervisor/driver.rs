@@ -19,8 +19,8 @@ use tokio::{
 use super::{Action, Event, Notice, Summary, machine::SupervisorMachine, work::SupervisedWork};
 use crate::ssh::{
     local_edge::{LocalEdgeCommand, LocalEdgeEvent},
-    plan::launch::Launch,
     protocol::EdgeId,
+    route::AgentRoute,
     session::{AgentSession, Room, SessionEvent},
 };
 
@@ -81,8 +81,8 @@ pub(crate) type LocalEdges = BTreeMap<EdgeId, UnboundedSender<LocalEdgeCommand>>
 pub(crate) struct Driver<W> {
     /// The machine that makes every decision.
     pub(crate) machine: SupervisorMachine<W>,
-    /// The command that starts each agent.
-    pub(crate) launches: Vec<Launch>,
+    /// The way to each agent.
+    pub(crate) routes: Vec<AgentRoute>,
     /// An agent counts as lost after this much silence.
     pub(crate) silence: Duration,
     /// The senders for the commands of the controller's own edges.
@@ -107,7 +107,7 @@ impl<W: SupervisedWork> Driver<W> {
     pub(crate) async fn run(self, signal: oneshot::Receiver<EndingSignal>) -> Summary<W::Outcome> {
         let Self {
             mut machine,
-            launches,
+            routes,
             silence,
             local_edges,
             events,
@@ -117,11 +117,11 @@ impl<W: SupervisedWork> Driver<W> {
             mut observe,
         } = self;
         let started = Instant::now();
-        let open = |(agent, launch)| {
+        let open = |(agent, route)| {
             let events = events.session(agent, Arc::clone(&notify));
-            AgentSession::open(launch, silence, Arc::clone(&room), events)
+            AgentSession::open(route, silence, Arc::clone(&room), events)
         };
-        let sessions: Vec<_> = launches.into_iter().enumerate().map(open).collect();
+        let sessions: Vec<_> = routes.into_iter().enumerate().map(open).collect();
         let runner = ActionRunner {
             sessions,
             local_edges,

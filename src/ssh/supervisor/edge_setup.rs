@@ -22,6 +22,8 @@ pub(crate) struct EdgeSetup {
     is_two_way: bool,
     /// The end that listens in the current attempt.
     listener: Node,
+    /// Whether the ends never swap.
+    is_fixed: bool,
     /// The port of the listener, from its `Listening` until the dialler has received it.
     port: Option<u16>,
     /// Whether the listener of the current attempt has reported its port.
@@ -69,6 +71,7 @@ impl EdgeSetup {
             to,
             is_two_way: false,
             listener,
+            is_fixed: false,
             port: None,
             has_listened: false,
             failed: Vec::new(),
@@ -83,6 +86,15 @@ impl EdgeSetup {
         Self {
             is_two_way: true,
             ..Self::new(from, to)
+        }
+    }
+
+    /// Returns the edge with `node` as the end that listens, in every attempt.
+    pub(crate) fn listening_only_at(self, node: Node) -> Self {
+        Self {
+            listener: node,
+            is_fixed: true,
+            ..self
         }
     }
 
@@ -149,7 +161,7 @@ impl EdgeSetup {
             port: self.last_port,
             tried,
         });
-        if self.failed.len() >= MOST_ATTEMPTS || node == Node::Controller {
+        if self.is_fixed || self.failed.len() >= MOST_ATTEMPTS || node == Node::Controller {
             return Some(Next::GiveUp);
         }
         self.listener = node;

@@ -172,9 +172,9 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
             return Vec::new();
         };
         let place = self.work.places()[agent];
-        if let StageHost::Host { host, .. } = place {
+        if let Some(host) = place.host() {
             let given = &self.settings.addresses;
-            if let Some(given) = given.iter().find(|given| given.host == *host) {
+            if let Some(given) = given.iter().find(|given| given.host == host) {
                 return given.addresses.clone();
             }
         }
@@ -190,6 +190,10 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
             // The address that the user gave with -H comes before those that the machine reports itself.
             StageHost::Here => addresses.extend(self.settings.here.clone().into_iter().chain(said)),
             StageHost::Host { host, .. } => addresses.extend(said.chain([host.clone()])),
+            // The name led to the server, so it comes first. Its own addresses may be those of another network.
+            StageHost::Server { host, .. } => {
+                addresses.extend(std::iter::once(host.clone()).chain(said));
+            }
         }
         let mut unique = Vec::with_capacity(addresses.len());
         for address in addresses {
