@@ -24,13 +24,6 @@ pub(crate) enum BaseDirectory {
     Working,
     /// A directory that no path leads out of. A leading `/` means this directory. `..` in a path is refused. Symbolic
     /// links are followed as long as they stay inside; an absolute target always leads out.
-    #[cfg_attr(
-        not(test),
-        allow(
-            dead_code,
-            reason = "the server of rdcp, which is being built, calls it"
-        )
-    )]
     Root(Arc<OwnedFd>),
 }
 
@@ -41,13 +34,6 @@ impl BaseDirectory {
     ///
     /// Fails with a sentence for the user if the directory cannot be opened, or if the kernel has no openat2(2): nothing
     /// else confines paths reliably.
-    #[cfg_attr(
-        not(test),
-        allow(
-            dead_code,
-            reason = "the server of rdcp, which is being built, calls it"
-        )
-    )]
     pub(crate) fn root(path: &Path) -> Result<Self, String> {
         let shown = path.display();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -21,8 +21,7 @@ pub(crate) fn rdcat() -> String {
 }
 
 /// The help line of rdcp's operands.
-pub(crate) const OPERAND: &str =
-    "SOURCE... and DESTINATION: each a PATH, [user@]HOST:PATH, or - for stdin or stdout";
+pub(crate) const OPERAND: &str = "SOURCE... and DESTINATION: each a PATH, [user@]HOST:PATH, HOST:PORT:PATH, or - for stdin or stdout";
 
 /// Returns the end of `rdcp --help`: examples, operands and exit codes.
 pub(crate) fn rdcp() -> String {
@@ -90,10 +89,16 @@ Examples:
   $ rdcp --checksum fs1:/data/disk.img . > disk.xxh64
   $ pg_dump shop | rdcp - fs2:/backup/shop.sql
 
+Without ssh, a server and its clients:
+  store$ rdcp --new-key daq1 >> keys
+  store$ rdcp --serve --root /srv/raw --key-file keys
+  daq1$  rdcp --key-file mykey --remove-source-files /daq/*.evio store:10470:/run042/
+
 Operands:
   HOST:PATH     a path on HOST, over ssh; HOST may begin with user@, and an IPv6 address is written
                 in brackets. A relative PATH starts where a login starts; ~/ is the home directory;
                 no shell expands PATH
+  HOST:PORT:PATH  a path of the server that listens on PORT of HOST; PATH begins at its --root
   PATH          a path of this machine, if it has no colon or a / before it; :PATH is one too
   -             stdin as the only source, or stdout as DESTINATION: one stream of bytes
   As with cp, an existing directory receives each SOURCE under its own name, and DIR/. stands for

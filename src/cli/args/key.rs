@@ -45,13 +45,12 @@ impl KeyOptions {
     /// Call this function first in `main`, before other threads start. The second part of the result is an error if
     /// the key could not be overwritten: show it as a warning.
     pub(crate) fn take(&mut self) -> (KeySource, io::Result<()>) {
-        let variable = env::var_os(KEY_VARIABLE).map(Secret);
         let argument = self
             .key
             .as_ref()
             .map_or(Ok(()), |key| blank_argument(&key.0));
-        let hidden = argument.and(blank_environment(KEY_VARIABLE));
-        (self.choose(variable), hidden)
+        let (variable, blanked) = take_variable();
+        (self.choose(variable), argument.and(blanked))
     }
 
     /// Returns the first source that the user gave.
@@ -62,6 +61,15 @@ impl KeyOptions {
             (None, None) => variable.map_or(KeySource::None, KeySource::Text),
         }
     }
+}
+
+/// Takes the key from the environment, then overwrites it there, so that `ps` does not show it. The second part of the
+/// result is an error if it could not be overwritten: show it as a warning.
+///
+/// Call this function first in `main`, before other threads start.
+pub(crate) fn take_variable() -> (Option<Secret>, io::Result<()>) {
+    let variable = env::var_os(KEY_VARIABLE).map(Secret);
+    (variable, blank_environment(KEY_VARIABLE))
 }
 
 /// The place from which the key is read.

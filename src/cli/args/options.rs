@@ -105,6 +105,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "Use only this row of the port's GID table",
     ),
     row(
+        "grace",
+        None,
+        Some("SECS"),
+        "Give running copies this much time after SIGTERM",
+    ),
+    row(
         "here",
         Some('H'),
         Some("ADDR"),
@@ -141,6 +147,31 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         Some('l'),
         None,
         "Print a ticket, and wait for one peer that has it",
+    ),
+    row("listen-port", None, Some("PORT"), "Listen on this port"),
+    row(
+        "max-clients",
+        None,
+        Some("N"),
+        "Serve at most this many copies at a time",
+    ),
+    row(
+        "memory",
+        Some('m'),
+        Some("SIZE"),
+        "Use at most this much memory for the data of all copies",
+    ),
+    row(
+        "metrics",
+        None,
+        Some("FILE"),
+        "Write counts and rates to FILE every 10 seconds",
+    ),
+    row(
+        "new-key",
+        None,
+        Some("NAME"),
+        "Print a line for the key file of a server",
     ),
     row(
         "no-clobber",
@@ -180,6 +211,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     ),
     row("quiet", Some('q'), None, "Print errors only"),
     row(
+        "read-only",
+        None,
+        None,
+        "Let clients read files and not change them",
+    ),
+    row(
         "recursive",
         Some('r'),
         None,
@@ -204,8 +241,15 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         None,
         "Continue large files that an earlier run left unfinished",
     ),
+    row("root", None, Some("DIR"), "Serve this directory"),
     row("rsh", None, Some("CMD"), "Use this command instead of ssh"),
     row("send", None, None, "Send only"),
+    row(
+        "serve",
+        Some('s'),
+        None,
+        "Serve the files of a directory to clients that have a key",
+    ),
     row(
         "service-level",
         None,
@@ -250,6 +294,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "Replace a file only if the source's file was modified later",
     ),
     row("verbose", Some('v'), None, "Print how the run went"),
+    row(
+        "write-only",
+        None,
+        None,
+        "Let clients write files and not read them",
+    ),
 ];
 
 /// The exceptions to [`OPTIONS`], which are older than the table: the program, the option, and the name of its value there.

@@ -1,9 +1,10 @@
 //! The command line of rdcp.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, ValueEnum, error::ErrorKind};
 
+use super::serve::args::ServeArgs;
 use crate::{
     cli::args::{Agent, HostOptions, MessageOptions, StreamOptions, help, parse},
     copy::{
@@ -26,12 +27,12 @@ const MAX_LANES: u8 = 16;
     name = "rdcp",
     version,
     about = "Copies files and directories from one host to another, at link speed",
-    override_usage = "rdcp [OPTIONS] SOURCE... DESTINATION",
+    override_usage = "rdcp [OPTIONS] SOURCE... DESTINATION\n       rdcp --serve --root DIR --key-file FILE [OPTIONS]",
     after_help = help::rdcp()
 )]
 pub(crate) struct RdcpArgs {
     /// The sources, and the destination as the last operand.
-    #[arg(value_name = "PATH", required_unless_present = "agent", help = help::OPERAND)]
+    #[arg(value_name = "PATH", required_unless_present_any = ["agent", "serve", "new_key"], help = help::OPERAND)]
     pub(crate) operands: Vec<OsString>,
 
     /// The options that say what is copied, and how.
@@ -42,13 +43,21 @@ pub(crate) struct RdcpArgs {
     #[arg(long, value_name = "RATE", value_parser = parse::rate)]
     pub(crate) bwlimit: Option<u64>,
 
-    /// Use this many lanes: streams, each with a thread at both ends [default: 2]
+    /// Use this many lanes: streams, each with a thread at both ends; with --serve, the most for one copy [default: 2]
     #[arg(short = 'j', long, value_name = "N", value_parser = lanes)]
     pub(crate) lanes: Option<u8>,
 
     /// fsync output files before reporting success: each before it gets its final name
     #[arg(long)]
     pub(crate) fsync: bool,
+
+    /// Read the key from the first line of FILE, for HOST:PORT:PATH; with --serve, those of all clients, a line NAME KEY for each
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
+
+    /// The options of a server.
+    #[command(flatten)]
+    pub(crate) serve: ServeArgs,
 
     /// The options for connecting to other hosts.
     #[command(flatten)]
@@ -334,7 +343,7 @@ pub(super) mod tests {
         let help = RdcpArgs::command().render_help().to_string();
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
-            help.contains(&format!("both ends [default: {DEFAULT_LANES}]")),
+            help.contains(&format!("one copy [default: {DEFAULT_LANES}]")),
             "{help}"
         );
         for lanes in ["0", "17", "x", "-1"] {

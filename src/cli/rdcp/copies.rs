@@ -19,6 +19,7 @@ use super::{
     totals::CopyTotals,
 };
 use crate::{
+    Key,
     cli::shared::{
         exit::Exit,
         message::{Console, sentence},
@@ -44,11 +45,17 @@ use crate::{
 type EndingCaught = Shared<BoxFuture<'static, Option<Caught>>>;
 
 /// Runs the copies, and prints how they went. Returns how the run ended.
-pub(super) fn run(args: &RdcpArgs, plans: &[CopyPlan], console: &Console) -> Exit {
+/// `key` is the key for servers.
+pub(super) fn run(
+    args: &RdcpArgs,
+    key: Option<&Key>,
+    plans: &[CopyPlan],
+    console: &Console,
+) -> Exit {
     let started = Instant::now();
     let shared = SharedProgress::default();
     let mut totals = CopyTotals::default();
-    let ended = run_all(args, plans, console, &shared, &mut totals);
+    let ended = run_all((args, key), plans, console, &shared, &mut totals);
     let mut exit = ended.unwrap_or_else(|error| {
         fail(console, &shared, &sentence(&error));
         Exit::from(&error)
@@ -69,7 +76,7 @@ pub(super) fn run(args: &RdcpArgs, plans: &[CopyPlan], console: &Console) -> Exi
 }
 
 fn run_all(
-    args: &RdcpArgs,
+    (args, client_key): (&RdcpArgs, Option<&Key>),
     plans: &[CopyPlan],
     console: &Console,
     shared: &SharedProgress,
@@ -87,6 +94,7 @@ fn run_all(
             hosts: &args.hosts,
             stream: &args.stream,
             console,
+            client_key,
             control: &control,
         },
         shared,

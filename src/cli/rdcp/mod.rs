@@ -7,8 +7,8 @@ mod names;
 mod observer;
 mod pipe;
 mod report;
-#[allow(dead_code, reason = "the server that uses the parts follows")]
 mod serve;
+mod server_key;
 mod totals;
 mod transfer;
 
@@ -18,8 +18,12 @@ use clap::{CommandFactory, error::ErrorKind};
 
 use self::transfer::Transfer;
 use super::{
-    args::RdcpArgs,
-    shared::{agent, message::Console},
+    args::{RdcpArgs, Secret, take_variable},
+    shared::{
+        agent,
+        exit::Exit,
+        message::{Console, sentence},
+    },
 };
 use crate::process;
 
@@ -31,16 +35,40 @@ pub fn main() -> ExitCode {
     if let Some(process) = args.agent {
         return agent::main(process);
     }
-    let transfer = Transfer::of(&args).unwrap_or_else(|error| {
+    let (variable, hidden) = take_variable();
+    let console = Console::new("rdcp", args.messages());
+    if let Err(error) = hidden {
+        console.warn(&format!("cannot hide the key from ps: {error}"));
+    }
+    let exit = if args.serve.serve {
+        serve::server::run(&args, &console)
+    } else if let Some(name) = &args.serve.new_key {
+        serve::new_key(name, &console)
+    } else {
+        copy(&args, variable.as_ref(), &console)
+    };
+    console.finish();
+    exit.into()
+}
+
+/// Runs what the operands ask for.
+fn copy(args: &RdcpArgs, variable: Option<&Secret>, console: &Console) -> Exit {
+    let transfer = Transfer::of(args).unwrap_or_else(|error| {
         RdcpArgs::command()
             .error(ErrorKind::ValueValidation, error)
             .exit()
     });
-    let console = Console::new("rdcp", args.messages());
-    let exit = match transfer {
-        Transfer::Copies(plans) => copies::run(&args, &plans, &console),
-        Transfer::Pipe(plan) => pipe::run(&args, &plan, &console),
-    };
-    console.finish();
-    exit.into()
+    match transfer {
+        Transfer::Copies(plans) => {
+            let key = server_key::load(args, variable, &plans, console);
+            match key {
+                Ok(key) => copies::run(args, key.as_ref(), &plans, console),
+                Err(error) => {
+                    console.error(&sentence(&error));
+                    Exit::Usage
+                }
+            }
+        }
+        Transfer::Pipe(plan) => pipe::run(args, &plan, console),
+    }
 }

@@ -105,10 +105,7 @@ impl CopyLog {
     /// Adds a copy that has ended.
     pub(super) fn ended(&mut self, plan: &CopyPlan, summary: &Summary<CopyOutcome>) {
         let host = |place: &StageHost, agent: usize| HostRow {
-            host: match place {
-                StageHost::Here => None,
-                StageHost::Host { host, .. } => Some(host.clone()),
-            },
+            host: place.host().map(str::to_owned),
             host_name: summary.hosts[agent].clone(),
         };
         let links = summary.links.iter().map(|link| LinkRow {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use crate::{
-    cli::shared::amounts::{amount, decimal, rate},
+    cli::shared::amounts::{amount, counted, decimal, rate},
     copy::{
         order::CopyReport,
         supervised::{CopyOutcome, CopyState},
@@ -97,10 +97,6 @@ impl CopyTotals {
         }
         text
     }
-}
-
-fn counted(count: u64, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 #[cfg(test)]

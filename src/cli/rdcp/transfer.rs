@@ -5,7 +5,7 @@ use crate::{
     copy::{operand::CopiedSources, supervised::CopyPlan},
     ssh::{
         plan::{
-            Plan, PlannedStage, has_room,
+            Plan, PlannedStage, StageHost, has_room,
             operands::{HostPath, Operand},
         },
         stage::StageWork,
@@ -50,8 +50,12 @@ impl Transfer {
     }
 }
 
-const EXPECTED: &str =
-    "give SOURCE... and DESTINATION, each a PATH, [user@]HOST:PATH, or - for stdin or stdout";
+const EXPECTED: &str = "give SOURCE... and DESTINATION, each a PATH, [user@]HOST:PATH, HOST:PORT:PATH of a server, or - for stdin or stdout";
+
+/// Returns true if the place is a server.
+fn is_server(place: &StageHost) -> bool {
+    matches!(place, StageHost::Server { .. })
+}
 
 /// Returns the copies of all sources.
 fn copies(
@@ -75,6 +79,12 @@ fn copies(
     } = destination;
     let mut plans: Vec<CopyPlan> = Vec::new();
     for HostPath { place, path } in sources {
+        if is_server(&place) && is_server(&to) {
+            return Err(
+                "servers do not connect to each other; copy to a host that has rdcp first"
+                    .to_owned(),
+            );
+        }
         // A filter may leave the destination out.
         let is_whole = options.recursive && options.filters.is_empty();
         if is_whole && place == to && is_within(&path, &into) {
@@ -148,6 +158,9 @@ fn pipe(
             return Err("source and destination cannot both be -; use rdpipe or cat".to_owned());
         }
     };
+    if is_server(&place) {
+        return Err("- does not work with a server; give a file".to_owned());
+    }
     let text = String::from_utf8_lossy(&path).into_owned();
     let work = if has_input {
         StageWork::Write {
@@ -217,6 +230,7 @@ mod tests {
     #[test]
     fn consecutive_sources_of_one_host_are_one_copy() {
         assert_eq!(shown(&["a", "h:b"]), ["here:a h:b"]);
+        assert_eq!(shown(&["a", "h:7:/b"]), ["here:a h:/b"]);
         let line = ["a:1", "a:2", ":3", "./4", "u@a:5", "a:6", "to"];
         let copies = [
             "a:1,2 here:to many",
@@ -295,6 +309,9 @@ mod tests {
             ),
             (&["a", "-h:x"], "an option of ssh"),
             (&["", "x"], "an operand is empty"),
+            (&["h:1:a", "g:2:b"], "do not connect to each other"),
+            (&["-", "g:2:b"], "give a file"),
+            (&["g:2:b", "-"], "give a file"),
         ] {
             let words = if words.contains(&"-h:x") {
                 vec!["--", "a", "-h:x"]

@@ -104,13 +104,6 @@ pub(super) type ClaimRefusal = Option<String>;
 
 impl DestinationClaims {
     /// Returns the claims of a new copy, which has none yet. `client` is what the users of other copies are told.
-    #[cfg_attr(
-        not(test),
-        allow(
-            dead_code,
-            reason = "the server of rdcp, which is being built, calls it"
-        )
-    )]
     pub(crate) fn of_copy(&self, client: impl Into<String>) -> CopyClaims {
         let mut table = lock(&self.0);
         table.next += 1;

@@ -35,13 +35,6 @@ mod tests;
 mod tree;
 
 pub(crate) use claims::CopyClaims;
-#[cfg_attr(
-    not(test),
-    allow(
-        unused_imports,
-        reason = "the server of rdcp, which is being built, keeps them"
-    )
-)]
 pub(crate) use claims::DestinationClaims;
 #[cfg(fuzzing)]
 pub(crate) use large::map::fuzz as fuzz_map;

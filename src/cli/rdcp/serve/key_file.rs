@@ -34,7 +34,9 @@ const CLOCK_STEP: Duration = Duration::from_secs(2);
 /// # Errors
 ///
 /// Fails if the file cannot be read, if others can change it, or if its first line has no key.
-pub(super) fn client_key(path: &Path) -> Result<(Key, Option<String>), ClientKeysError> {
+pub(in crate::cli::rdcp) fn client_key(
+    path: &Path,
+) -> Result<(Key, Option<String>), ClientKeysError> {
     let (mut file, warning) = open_key_file(path)?;
     let line = first_line(&mut file).map_err(|source| unreadable(path, source))?;
     let wrong = |fault| ClientKeysError::Line {
@@ -75,7 +77,7 @@ pub(super) fn key_in_line(path: &Path, line: usize, text: &[u8]) -> Result<Key, 
 
 /// The error of reading the keys of clients. No message contains a key or another text of the file.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ClientKeysError {
+pub(in crate::cli::rdcp) enum ClientKeysError {
     /// The file cannot be read or is not protected, or the system returned no random bytes.
     #[error(transparent)]
     File(#[from] KeyError),

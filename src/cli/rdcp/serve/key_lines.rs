@@ -29,7 +29,7 @@ pub(super) struct ClientLine<'a> {
 /// The error in a line of the key file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}")]
-pub(super) struct LineError {
+pub(in crate::cli::rdcp) struct LineError {
     /// The number of the line, from 1.
     pub(super) line: usize,
     /// What is wrong with the line.
@@ -38,7 +38,7 @@ pub(super) struct LineError {
 
 /// What is wrong with a line of the key file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum LineFault {
+pub(in crate::cli::rdcp) enum LineFault {
     /// The line has more bytes than a name and a key need.
     #[error("longer than {MAX_LINE_BYTES} bytes; is it the right file?")]
     TooLong,
@@ -61,7 +61,7 @@ pub(super) enum LineFault {
 
 /// What is wrong with the name of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NameFault {
+pub(in crate::cli::rdcp) enum NameFault {
     /// The name is empty, too long, or has characters that are not allowed.
     #[error("a name has 1 to {MAX_NAME_BYTES} printable ASCII characters without white space")]
     Characters,

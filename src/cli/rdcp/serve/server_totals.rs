@@ -3,7 +3,7 @@
 use std::{fmt::Write, time::Duration};
 
 use super::rates::{RATE_WINDOWS, RatesNow};
-use crate::cli::shared::amounts::{amount, decimal};
+use crate::cli::shared::amounts::{amount, counted, decimal};
 
 /// What a server has done since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,15 +35,18 @@ impl ServerTotals {
     pub(super) fn log_line(&self, rates: &RatesNow) -> String {
         let mut line = counted(self.clients_now, "client", "clients");
         let directions = [
-            ("in", "received", self.bytes_received, &rates.received),
-            ("out", "sent", self.bytes_sent, &rates.sent),
+            ("in", self.bytes_received, &rates.received),
+            ("out", self.bytes_sent, &rates.sent),
         ];
-        let moved = || directions.iter().filter(|(.., bytes, _)| *bytes > 0);
-        for (word, _, _, rates) in moved() {
+        for (word, _, rates) in directions.iter().filter(|(_, bytes, _)| *bytes > 0) {
             let _ = write!(line, "; {word} {}", in_windows(*rates));
         }
-        let copies = counted(self.copies_ended, "copy", "copies");
-        let _ = write!(line, "; {copies}");
+        line + "; " + &self.since_start()
+    }
+
+    /// Returns what the server has done since its start, in words.
+    pub(super) fn since_start(&self) -> String {
+        let mut line = counted(self.copies_ended, "copy", "copies");
         for (count, what) in [
             (self.copies_failed, "failed"),
             (self.clients_refused, "clients refused"),
@@ -52,8 +55,10 @@ impl ServerTotals {
                 let _ = write!(line, ", {count} {what}");
             }
         }
-        for (_, word, bytes, _) in moved() {
-            let _ = write!(line, ", {} {word}", amount(*bytes));
+        for (word, bytes) in [("received", self.bytes_received), ("sent", self.bytes_sent)] {
+            if bytes > 0 {
+                let _ = write!(line, ", {} {word}", amount(bytes));
+            }
         }
         line.push_str(" since the start");
         line
@@ -84,10 +89,6 @@ fn rate_amount(bytes: f64) -> String {
     } else {
         decimal(bytes)
     }
-}
-
-fn counted(count: u64, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 #[cfg(test)]

@@ -1,0 +1,142 @@
+//! One client of a server, from its session to the end of its copy.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::{sync::OwnedSemaphorePermit, task::block_in_place, time::timeout};
+
+use super::{served_copies::ServedSide, server::Server};
+use crate::{
+    Stream,
+    cli::shared::amounts::{amount, counted, decimal, rate},
+    copy::order::{CopyEnd, CopyReport},
+    ssh::{
+        agent::{entrance::SharedEntrance, served::ClientSession},
+        protocol::{AgentReport, Order},
+        sealed::{self, SealedSession},
+    },
+};
+
+/// The time for a client to begin its session after it has connected.
+const BEGIN_LIMIT: Duration = Duration::from_secs(30);
+
+/// Serves one client that has connected, and prints how it went.
+pub(super) async fn serve(server: Arc<Server>, stream: Stream) {
+    let address = stream.peer_addr().ip();
+    // The key may have been revoked since the handshake.
+    let Some((name, key)) = server.keys.find(stream.key_id()) else {
+        return;
+    };
+    let shown = format!("{name} ({address})");
+    let session = match timeout(BEGIN_LIMIT, sealed::of_acceptor(stream, &key)).await {
+        Ok(Ok(session)) => session,
+        Ok(Err(error)) => return server.console.detail(&format!("{shown}: {error}")),
+        Err(_) => return server.console.detail(&format!("{shown}: began no session")),
+    };
+    let client = server.tally.client_came();
+    let started = Instant::now();
+    let outcome = copy(&server, client, &name, session).await;
+    server.kills.remove(client);
+    server.tally.client_left(client, &outcome);
+    let seconds = started.elapsed().as_secs_f64();
+    match &outcome.failure {
+        None => server
+            .console
+            .note(&format!("{shown}: {}", outcome.words(seconds))),
+        Some(why) => server.console.error(&format!("{shown}: {why}")),
+    }
+}
+
+/// Carries out the order of a client. Returns how it ended.
+async fn copy(
+    server: &Arc<Server>,
+    client: u64,
+    name: &str,
+    session: SealedSession,
+) -> ClientOutcome {
+    let tally = Arc::clone(&server.tally);
+    let client_session = ClientSession {
+        entrance: Arc::new(SharedEntrance {
+            listener: Arc::clone(&server.listener),
+            config: server.lane.clone(),
+            connected: Box::new(move |stream| tally.connected(client, stream)),
+        }),
+        end: server.kills.add(client),
+    };
+    let mut side = ServedSide::default();
+    let copies = &server.copies;
+    let admit = |order: &Order| {
+        side = copies.admit(order)?;
+        Ok(())
+    };
+    let prepare = |context: &_, order: &_, edges: &_| {
+        // Opens files.
+        block_in_place(|| copies.prepare(name, context, order, edges))
+    };
+    let serving = client_session.serve(session, place(server), admit, prepare);
+    let result = Box::pin(serving).await;
+    ClientOutcome::of(result, side)
+}
+
+/// Waits for one of the places of the server.
+async fn place(server: &Server) -> Result<OwnedSemaphorePermit, String> {
+    let place = Arc::clone(&server.places).acquire_owned().await;
+    place.map_err(|_| "the server is shutting down".to_owned())
+}
+
+/// How the session of a client ended.
+pub(super) struct ClientOutcome {
+    /// The side of the copy that the server was.
+    pub(super) side: ServedSide,
+    /// What the copy did, if it began.
+    pub(super) report: Option<CopyReport>,
+    /// Why not everything was copied.
+    pub(super) failure: Option<String>,
+}
+
+impl ClientOutcome {
+    fn of(result: Result<AgentReport, String>, side: ServedSide) -> Self {
+        let report = match result {
+            Ok(report) => report,
+            Err(why) => {
+                return Self {
+                    side,
+                    report: None,
+                    failure: Some(why),
+                };
+            }
+        };
+        let end: Option<CopyEnd> = report.result.and_then(|end| end.decode().ok());
+        let done = end.map(|end| end.report);
+        let failure = match (report.fault, &done) {
+            (Some(fault), _) => Some(fault.text),
+            (None, Some(done)) if done.failed > 0 => {
+                Some(format!("{} files were not copied", done.failed))
+            }
+            (None, Some(done)) if done.complete => None,
+            (None, _) => Some("the copy ended early".to_owned()),
+        };
+        Self {
+            side,
+            report: done,
+            failure,
+        }
+    }
+
+    /// Returns what was copied, in words.
+    fn words(&self, seconds: f64) -> String {
+        let done = self.report.clone().unwrap_or_default();
+        let what = match self.side {
+            ServedSide::Source => "sent",
+            ServedSide::Destination => "received",
+        };
+        format!(
+            "{what} {}, {} in {seconds:.1} s ({}/s)",
+            counted(done.files, "file", "files"),
+            amount(done.bytes),
+            decimal(rate(done.bytes, seconds)),
+        )
+    }
+}

@@ -1,0 +1,115 @@
+//! How a server divides its memory between its copies. Pure, no I/O.
+
+use crate::{MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig, StreamConfig};
+
+/// The memory of a copy beside its lanes: its session, its control stream, the lists of entries that are under way.
+const COPY_BYTES: u64 = 1 << 20;
+
+/// The smallest chunk of a lane: below it, system calls cost more than the data.
+const LEAST_CHUNK_BYTES: usize = 64 << 10;
+
+/// The fewest chunks of a lane: one is filled, one is in flight, and two keep both ends busy.
+const LEAST_DEPTH: usize = 4;
+
+/// The settings of the streams of one copy, so that all copies together keep to the memory of the server.
+#[derive(Debug)]
+pub(super) struct CopyPools {
+    /// The settings of a lane.
+    pub(super) lane: StreamConfig,
+}
+
+impl CopyPools {
+    /// Divides `memory` bytes between `clients` copies of at most `lanes` lanes.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for the user if the memory is too small.
+    pub(super) fn divide(
+        memory: u64,
+        clients: u16,
+        lanes: usize,
+        settings: StreamConfig,
+    ) -> Result<Self, String> {
+        let copies = u64::from(clients);
+        let lane_bytes = (memory / copies).saturating_sub(COPY_BYTES) / lanes as u64;
+        let lane_bytes = usize::try_from(lane_bytes).unwrap_or(usize::MAX);
+        if lane_bytes < LEAST_CHUNK_BYTES * LEAST_DEPTH {
+            let least = (COPY_BYTES + (LEAST_CHUNK_BYTES * LEAST_DEPTH * lanes) as u64) * copies;
+            return Err(format!(
+                "{clients} copies of {lanes} lanes need at least -m {}M; give more memory, or fewer --max-clients or --lanes",
+                least.div_ceil(1 << 20)
+            ));
+        }
+        let (chunk_bytes, depth) = pool(lane_bytes, settings.chunk_bytes, settings.depth);
+        let (rdma_chunk, rdma_depth) =
+            pool(lane_bytes, settings.rdma.chunk_bytes, settings.rdma.depth);
+        let lane = StreamConfig {
+            chunk_bytes,
+            depth,
+            rdma: RdmaConfig {
+                chunk_bytes: rdma_chunk,
+                depth: rdma_depth,
+                ..settings.rdma
+            },
+            ..settings
+        };
+        Ok(Self { lane })
+    }
+}
+
+/// Returns the chunk size and the depth of a pool that fits into so many bytes, and is not larger than wanted.
+fn pool(bytes: usize, wanted_chunk: usize, wanted_depth: usize) -> (usize, usize) {
+    let mut chunk = wanted_chunk.max(MIN_CHUNK_BYTES);
+    let least_depth = LEAST_DEPTH.min(wanted_depth).max(MIN_DEPTH);
+    while chunk > LEAST_CHUNK_BYTES && bytes / chunk < least_depth {
+        chunk /= 2;
+    }
+    (chunk, (bytes / chunk).clamp(MIN_DEPTH, wanted_depth))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn divided(memory: u64, clients: u16, lanes: usize) -> Result<CopyPools, String> {
+        CopyPools::divide(memory, clients, lanes, StreamConfig::default())
+    }
+
+    #[test]
+    fn enough_memory_gives_the_pools_of_every_other_copy() {
+        let lane = divided(4 << 30, 64, 2).unwrap().lane;
+        let default = StreamConfig::default();
+        assert_eq!(
+            (lane.chunk_bytes, lane.depth),
+            (default.chunk_bytes, default.depth)
+        );
+        assert_eq!(lane.rdma.depth, default.rdma.depth);
+    }
+
+    #[test]
+    fn too_little_memory_is_refused_with_the_least_that_works() {
+        let why = divided(1 << 20, 64, 2).unwrap_err();
+        assert!(why.contains("at least -m 96M"), "{why}");
+        assert!(divided(96 << 20, 64, 2).is_ok());
+        assert!(divided((96 << 20) - (1 << 16), 64, 2).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn all_lanes_together_fit(memory in 1_u64..1 << 40, clients in 1_u16..4096, lanes in 1_usize..16) {
+            if let Ok(CopyPools { lane }) = divided(memory, clients, lanes) {
+                let pools = [
+                    lane.chunk_bytes * lane.depth,
+                    lane.rdma.chunk_bytes * lane.rdma.depth,
+                ];
+                for pool in pools {
+                    let all = (pool * lanes) as u64 + COPY_BYTES;
+                    prop_assert!(all * u64::from(clients) <= memory, "{pool}");
+                }
+                prop_assert!(lane.depth >= MIN_DEPTH && lane.rdma.depth >= MIN_DEPTH);
+            }
+        }
+    }
+}

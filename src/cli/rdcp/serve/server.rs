@@ -1,0 +1,293 @@
+//! The server: accepts clients, keeps its tables, and ends.
+
+use std::{
+    net::{Ipv4Addr, Ipv6Addr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::{
+    runtime::Builder,
+    sync::{Semaphore, oneshot},
+    task::block_in_place,
+    time::{MissedTickBehavior, interval, timeout},
+};
+use tokio_util::task::TaskTracker;
+
+use super::{
+    args::{DEFAULT_CLIENTS, DEFAULT_GRACE, DEFAULT_MEMORY, DEFAULT_PORT},
+    client,
+    client_keys::ClientKeys,
+    kills::SessionKills,
+    memory::CopyPools,
+    metrics::{metrics_text, write_metrics},
+    rates::TransferRates,
+    served_copies::{ServedAccess, ServedCopies},
+    server_totals::ServerTotals,
+    tally::ServerTally,
+};
+use crate::{
+    Direction, Error, Listener, StreamConfig,
+    cli::{
+        args::RdcpArgs,
+        shared::{
+            amounts::{amount, counted},
+            exit::Exit,
+            message::{Console, sentence},
+            run::control_runtime,
+            signals::{self, Caught},
+        },
+    },
+    copy::{base::BaseDirectory, destination::DestinationClaims},
+    ssh::route::session_config,
+};
+
+/// The time between two looks at the key file and two samples of the rates.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The ticks between two lines of the log, and between two writes of the metrics.
+const TICKS_OF_LOG: u32 = 10;
+
+/// The sessions that may wait for a place beside those that are served. Each costs some 200 KiB. Further clients wait in the
+/// queue of the listener.
+const MOST_WAITING: usize = 256;
+
+/// The time for sessions to end after they were told to: an agent has four seconds, and then reports.
+const END_LIMIT: Duration = Duration::from_secs(6);
+
+/// The worker threads for sessions and control messages. The bytes move on a thread of each stream.
+const WORKERS: usize = 2;
+
+/// A running server.
+pub(super) struct Server {
+    pub(super) copies: ServedCopies,
+    pub(super) keys: ClientKeys,
+    pub(super) listener: Arc<Listener>,
+    /// The settings of the streams of every copy.
+    pub(super) lane: StreamConfig,
+    /// The places of copies that run.
+    pub(super) places: Arc<Semaphore>,
+    pub(super) tally: Arc<ServerTally>,
+    pub(super) kills: SessionKills,
+    pub(super) console: Console,
+    sessions: TaskTracker,
+    metrics: Option<PathBuf>,
+    grace: Duration,
+}
+
+/// Serves clients until a signal ends the server. Returns how it ended.
+pub(in crate::cli::rdcp) fn run(args: &RdcpArgs, console: &Console) -> Exit {
+    serve(args, console).unwrap_or_else(|error| {
+        console.error(&sentence(&error));
+        Exit::from(&error)
+    })
+}
+
+fn serve(args: &RdcpArgs, console: &Console) -> anyhow::Result<Exit> {
+    raise_descriptor_limit();
+    let signal = signals::watch(&control_runtime()?, console).context("cannot catch signals")?;
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let exit = runtime.block_on(async {
+        let server = Arc::new(Server::start(args, console).await?);
+        Ok(server.attend(signal).await)
+    });
+    // A thread that hangs in a file must not keep the process from exiting.
+    runtime.shutdown_background();
+    exit
+}
+
+/// Raises the soft limit of open files to the hard one: each copy needs some twenty descriptors.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    // With the old limit fewer copies run at a time: a client that finds no descriptor is told.
+    let _ = setrlimit(Resource::Nofile, raised);
+}
+
+impl Server {
+    async fn start(args: &RdcpArgs, console: &Console) -> anyhow::Result<Self> {
+        let serve = &args.serve;
+        let root = serve.root.clone().context("no --root was given")?;
+        let key_file = args.key_file.clone().context("no --key-file was given")?;
+        let base = BaseDirectory::root(&root).map_err(anyhow::Error::msg)?;
+        let (keys, warning) = ClientKeys::load(&key_file)?;
+        if let Some(warning) = warning {
+            console.warn(&warning);
+        }
+        let clients = serve.max_clients.unwrap_or(DEFAULT_CLIENTS);
+        let memory = serve.memory.unwrap_or(DEFAULT_MEMORY);
+        let settings = args.stream.config(Direction::Both);
+        let session = session_config(settings.timeout);
+        let pools = CopyPools::divide(memory, clients, args.lanes(), settings);
+        let pools = pools.map_err(anyhow::Error::msg)?;
+        let port = serve.listen_port.unwrap_or(DEFAULT_PORT);
+        let listener = listen(port, &keys, session).await?;
+        console.note(&format!(
+            "listening on port {}: serves {} to {}, at most {clients} copies at a time in {}",
+            listener.local_addr().port(),
+            root.display(),
+            counted(keys.count() as u64, "client", "clients"),
+            amount(memory),
+        ));
+        Ok(Self {
+            copies: ServedCopies {
+                base,
+                claims: DestinationClaims::default(),
+                access: match (serve.read_only, serve.write_only) {
+                    (true, _) => ServedAccess::ReadOnly,
+                    (_, true) => ServedAccess::WriteOnly,
+                    _ => ServedAccess::Both,
+                },
+                most_lanes: args.lanes(),
+            },
+            keys,
+            listener: Arc::new(listener),
+            lane: pools.lane,
+            places: Arc::new(Semaphore::new(clients.into())),
+            tally: Arc::new(ServerTally::new()),
+            kills: SessionKills::default(),
+            console: console.clone(),
+            sessions: TaskTracker::new(),
+            metrics: serve.metrics.clone(),
+            grace: serve.grace.unwrap_or(DEFAULT_GRACE),
+        })
+    }
+
+    /// Serves until a signal comes, then finishes what runs.
+    async fn attend(self: Arc<Self>, signal: oneshot::Receiver<Caught>) -> Exit {
+        let accepting = tokio::spawn(Arc::clone(&self).accept_all());
+        let housekeeping = tokio::spawn(Arc::clone(&self).keep_house());
+        let exit = match signal.await {
+            Ok(caught) => self.finish(caught).await,
+            // No signal can come any more: all of them were ignored at the start.
+            Err(_) => std::future::pending().await,
+        };
+        accepting.abort();
+        housekeeping.abort();
+        let _ = housekeeping.await;
+        let done = self.totals().since_start();
+        self.console.note(&format!("ended after {done}"));
+        self.write_metrics(&TransferRates::default());
+        exit
+    }
+
+    /// Lets the running copies end, cuts them after the time of `--grace`, and refuses new ones.
+    async fn finish(&self, caught: Caught) -> Exit {
+        // Sessions that wait for a place, and new ones, learn it from this.
+        self.places.close();
+        self.sessions.close();
+        let running = counted(self.sessions.len() as u64, "copy", "copies");
+        self.console.note(&format!(
+            "received {}: finishes {running} within {:.0?}",
+            caught.name, self.grace
+        ));
+        if timeout(self.grace, self.sessions.wait()).await.is_ok() {
+            return Exit::Ok;
+        }
+        let cut = self.kills.end_all("the server was stopped");
+        let cut = counted(cut as u64, "copy", "copies");
+        self.console.error(&format!("{cut} did not end in time"));
+        let _ = timeout(END_LIMIT, self.sessions.wait()).await;
+        Exit::Local
+    }
+
+    /// Accepts clients for as long as the server runs.
+    async fn accept_all(self: Arc<Self>) {
+        let clients = self.places.available_permits();
+        let rooms = Arc::new(Semaphore::new(clients + MOST_WAITING));
+        loop {
+            let room = Arc::clone(&rooms).acquire_owned().await;
+            match self.listener.accept().await {
+                Ok(stream) => {
+                    let serving = client::serve(Arc::clone(&self), stream);
+                    self.sessions.spawn(async move {
+                        serving.await;
+                        drop(room);
+                    });
+                }
+                Err(error) => self.console.error(&error.to_string()),
+            }
+        }
+    }
+
+    /// Reads the key file again when it changes, and writes log and metrics.
+    async fn keep_house(self: Arc<Self>) {
+        let mut rates = TransferRates::default();
+        let mut last = ServerTotals::default();
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        for tick in 0_u32.. {
+            ticks.tick().await;
+            self.reload_keys();
+            let totals = self.totals();
+            let now = rates.add_sample(totals.uptime, totals.bytes_received, totals.bytes_sent);
+            if tick % TICKS_OF_LOG != 0 {
+                continue;
+            }
+            self.write_metrics(&rates);
+            let is_active = totals.bytes_received != last.bytes_received
+                || totals.bytes_sent != last.bytes_sent
+                || totals.clients_now != last.clients_now;
+            if is_active && tick > 0 {
+                self.console.note(&totals.log_line(&now));
+            }
+            last = totals;
+        }
+    }
+
+    fn reload_keys(&self) {
+        match block_in_place(|| self.keys.reload_if_changed()) {
+            Ok(None) => {}
+            Ok(Some(changes)) => {
+                self.console.note(&changes.to_string());
+                if let Some(warning) = &changes.warning {
+                    self.console.warn(warning);
+                }
+            }
+            Err(error) => self
+                .console
+                .error(&format!("{error}; the keys stay as they were")),
+        }
+    }
+
+    fn totals(&self) -> ServerTotals {
+        let stats = self.listener.stats();
+        // Connections that only probe an address count as failed, and are no clients.
+        let refused = stats.wrong_keys + stats.other_versions + stats.foreign + stats.pushed_out;
+        self.tally.totals(refused)
+    }
+
+    fn write_metrics(&self, rates: &TransferRates) {
+        let Some(path) = &self.metrics else { return };
+        let text = metrics_text(&self.totals(), &rates.rates());
+        if let Err(error) = block_in_place(|| write_metrics(path, &text)) {
+            let path = path.display();
+            self.console
+                .error(&format!("cannot write the metrics to {path}: {error}"));
+        }
+    }
+}
+
+/// Listens on every address of this host, for clients whose keys are in the table.
+async fn listen(port: u16, keys: &ClientKeys, config: StreamConfig) -> Result<Listener, Error> {
+    let on = async |address: std::net::IpAddr| {
+        let keys = keys.clone();
+        let lookup = move |id| keys.find(id).map(|(_, key)| key);
+        Listener::bind_with((address, port), lookup, config.clone()).await
+    };
+    match on(Ipv6Addr::UNSPECIFIED.into()).await {
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Err(error),
+        Err(_) => on(Ipv4Addr::UNSPECIFIED.into()).await,
+        listener => listener,
+    }
+}
