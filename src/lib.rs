@@ -187,6 +187,12 @@ pub mod fuzzing {
     #[cfg(feature = "cli")]
     pub use crate::{copy::fuzzing::copy, ssh::fuzzing::*};
 
+    /// Parses `data` as the key file of a server.
+    #[cfg(feature = "cli")]
+    pub fn client_keys(data: &[u8]) {
+        crate::cli::fuzz_client_keys(data);
+    }
+
     /// Parses `data` as a ticket that a user typed.
     #[cfg(feature = "cli")]
     pub fn ticket(data: &[u8]) {

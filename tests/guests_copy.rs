@@ -10,7 +10,12 @@ mod support;
 #[allow(dead_code, reason = "the tests of copies use all of it")]
 mod trees;
 
-use std::{fs, process::Command};
+use std::{
+    fs,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
 
 use serde_json::Value;
 
@@ -142,4 +147,79 @@ fn a_cut_copy_over_rdma_is_resumed() {
     let [original, arrived] = ["h1", "h2"].map(|host| on(&network, host, "cksum </tmp/resumed"));
     assert_eq!(original, arrived);
     on(&network, "h2", "rm /tmp/resumed");
+}
+
+/// The size of the file of each client of the server.
+const SERVED_BYTES: usize = 60_000_001;
+
+#[test]
+fn two_clients_of_one_server_copy_over_rdma_at_once() {
+    let Some(network) = Network::of_guests() else {
+        return;
+    };
+    let keys = network.file("ctl", "keys").display().to_string();
+    on(
+        &network,
+        "h1",
+        "rm -rf /tmp/root; mkdir /tmp/root; rdcp --new-key client >/tmp/keys; chmod 600 /tmp/keys",
+    );
+    on(&network, "h1", &format!("cp /tmp/keys {keys}"));
+    for host in ["h2", "h3"] {
+        on(
+            &network,
+            host,
+            &format!("cp {keys} /tmp/keys; chmod 600 /tmp/keys"),
+        );
+        on(
+            &network,
+            host,
+            &format!("head -c {SERVED_BYTES} /dev/urandom >/tmp/served"),
+        );
+    }
+    let serve = "exec rdcp --serve --root /tmp/root --key-file /tmp/keys --transport rdma --timeout 120 --listen-port 10470";
+    let server = network.ssh("h1", serve).start();
+    server.port();
+    // One alone, then both at once, there and back.
+    let alone = send(&network, "h2");
+    let start = Instant::now();
+    thread::scope(|scope| {
+        let both = ["h2", "h3"].map(|host| scope.spawn(|| send(&network, host)));
+        for sending in both {
+            sending.join().expect("a client");
+        }
+    });
+    let together = start.elapsed();
+    println!(
+        "one client alone: {alone:.1?} for {SERVED_BYTES} bytes; two at once: {together:.1?} for twice as many"
+    );
+    for host in ["h2", "h3"] {
+        let sums = [
+            on(&network, host, "cksum </tmp/served"),
+            on(&network, "h1", &format!("cksum </tmp/root/{host}")),
+        ];
+        assert_eq!(sums[0], sums[1]);
+        served(&network, host, &format!("h1:10470:{host} /tmp/back"));
+        assert_eq!(on(&network, host, "cksum </tmp/back"), sums[0]);
+    }
+    on(&network, "h1", "pkill -TERM -x rdcp");
+    server.end().exits(0);
+}
+
+/// Sends the file of this host to the server. Returns how long that took, with the start of rdcp.
+fn send(network: &Network, host: &str) -> Duration {
+    let start = Instant::now();
+    served(network, host, &format!("/tmp/served h1:10470:{host}"));
+    start.elapsed()
+}
+
+/// Runs a client of the server on a host, and checks that all of its streams are RDMA.
+#[track_caller]
+fn served(network: &Network, host: &str, operands: &str) {
+    let line = format!("rdcp --json --timeout 120 --key-file /tmp/keys {operands}");
+    let report: Value = serde_json::from_str(&on(network, host, &line)).expect("one object");
+    let links = report["copies"][0]["links"].as_array().expect("links");
+    assert!(links.len() >= 2, "{report:#}");
+    for link in links {
+        assert_eq!(link["transport"], "rdma", "{report:#}");
+    }
 }

@@ -12,6 +12,9 @@ mod shared;
 
 use clap::CommandFactory;
 
+#[cfg(fuzzing)]
+pub(crate) use rdcp::fuzz_client_keys;
+
 /// Returns the command line of every program, by name. `xtask` makes man pages and completions from it, and
 /// `tests/documentation.rs` parses the commands in the documentation with it.
 #[must_use]

@@ -12,6 +12,9 @@ mod server_key;
 mod totals;
 mod transfer;
 
+#[cfg(fuzzing)]
+pub(super) use self::serve::fuzz_client_keys;
+
 use std::process::ExitCode;
 
 use clap::{CommandFactory, error::ErrorKind};

@@ -22,6 +22,9 @@ use crate::{
 /// The time for a client to begin its session after it has connected.
 const BEGIN_LIMIT: Duration = Duration::from_secs(30);
 
+/// The most characters of a reason in the log.
+const MOST_SHOWN: usize = 500;
+
 /// Serves one client that has connected, and prints how it went.
 pub(super) async fn serve(server: Arc<Server>, stream: Stream) {
     let address = stream.peer_addr().ip();
@@ -45,8 +48,19 @@ pub(super) async fn serve(server: Arc<Server>, stream: Stream) {
         None => server
             .console
             .note(&format!("{shown}: {}", outcome.words(seconds))),
-        Some(why) => server.console.error(&format!("{shown}: {why}")),
+        Some(why) => server
+            .console
+            .error(&format!("{shown}: {}", shortened(why))),
     }
+}
+
+/// Returns a reason that fits into a line of the log: a client sends reasons of any length.
+fn shortened(why: &str) -> String {
+    let mut shown: String = why.chars().take(MOST_SHOWN).collect();
+    if shown.len() < why.len() {
+        shown.push('…');
+    }
+    shown
 }
 
 /// Carries out the order of a client. Returns how it ended.

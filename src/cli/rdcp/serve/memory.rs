@@ -2,8 +2,8 @@
 
 use crate::{MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig, StreamConfig};
 
-/// The memory of a copy beside its lanes: its session, its control stream, the lists of entries that are under way.
-const COPY_BYTES: u64 = 1 << 20;
+/// The memory of a copy beside its lanes: its session, its control stream, its threads, the lists of entries that are under way.
+const COPY_BYTES: u64 = 2 << 20;
 
 /// The smallest chunk of a lane: below it, system calls cost more than the data.
 const LEAST_CHUNK_BYTES: usize = 64 << 10;
@@ -91,9 +91,9 @@ mod tests {
     #[test]
     fn too_little_memory_is_refused_with_the_least_that_works() {
         let why = divided(1 << 20, 64, 2).unwrap_err();
-        assert!(why.contains("at least -m 96M"), "{why}");
-        assert!(divided(96 << 20, 64, 2).is_ok());
-        assert!(divided((96 << 20) - (1 << 16), 64, 2).is_err());
+        assert!(why.contains("at least -m 160M"), "{why}");
+        assert!(divided(160 << 20, 64, 2).is_ok());
+        assert!(divided((160 << 20) - (1 << 16), 64, 2).is_err());
     }
 
     proptest! {

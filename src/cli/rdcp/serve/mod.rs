@@ -38,6 +38,19 @@ use crate::cli::shared::{
     message::{Console, sentence},
 };
 
+/// Parses the key file of a server. What it says of each client is what a client reads from that line.
+#[cfg(fuzzing)]
+pub(in crate::cli) fn fuzz_client_keys(data: &[u8]) {
+    let Ok(clients) = key_lines::parse(data) else {
+        return;
+    };
+    for client in clients {
+        assert!(key_lines::check_name(client.name.as_bytes()).is_ok());
+        let line = [client.name.as_bytes(), b" ", client.key].concat();
+        assert_eq!(key_lines::key_of_client_line(&line).ok(), Some(client.key));
+    }
+}
+
 /// Prints a line with a new key for the key file of a server. Returns how the program ends.
 pub(super) fn new_key(name: &str, console: &Console) -> Exit {
     let line = match new_client_line(name) {

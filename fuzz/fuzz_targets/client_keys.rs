@@ -1,0 +1,4 @@
+//! The key file of a server: any bytes at all must be parsed or refused.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| rdpipe::fuzzing::client_keys(data));
