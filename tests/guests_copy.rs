@@ -179,11 +179,17 @@ fn two_clients_of_one_server_copy_over_rdma_at_once() {
     let serve = "exec rdcp --serve --root /tmp/root --key-file /tmp/keys --transport rdma --timeout 120 --listen-port 10470";
     let server = network.ssh("h1", serve).start();
     server.port();
+    let address = on(
+        &network,
+        "h1",
+        "ip -o -4 addr show scope global | awk '{ print $4 }' | cut -d / -f 1 | head -n 1",
+    );
+    let address = address.trim();
     // One alone, then both at once, there and back.
-    let alone = send(&network, "h2");
+    let alone = send(&network, "h2", address);
     let start = Instant::now();
     thread::scope(|scope| {
-        let both = ["h2", "h3"].map(|host| scope.spawn(|| send(&network, host)));
+        let both = ["h2", "h3"].map(|host| scope.spawn(|| send(&network, host, address)));
         for sending in both {
             sending.join().expect("a client");
         }
@@ -198,17 +204,20 @@ fn two_clients_of_one_server_copy_over_rdma_at_once() {
             on(&network, "h1", &format!("cksum </tmp/root/{host}")),
         ];
         assert_eq!(sums[0], sums[1]);
-        served(&network, host, &format!("h1:10470:{host} /tmp/back"));
+        served(&network, host, &format!("{address}:10470:{host} /tmp/back"));
         assert_eq!(on(&network, host, "cksum </tmp/back"), sums[0]);
     }
+    let pinned = on(&network, "h1", "grep VmPin /proc/$(pgrep -x rdcp)/status");
+    println!("the server after both: {pinned}");
+    assert!(pinned.ends_with(" 0 kB\n"), "{pinned}");
     on(&network, "h1", "pkill -TERM -x rdcp");
     server.end().exits(0);
 }
 
 /// Sends the file of this host to the server. Returns how long that took, with the start of rdcp.
-fn send(network: &Network, host: &str) -> Duration {
+fn send(network: &Network, host: &str, server: &str) -> Duration {
     let start = Instant::now();
-    served(network, host, &format!("/tmp/served h1:10470:{host}"));
+    served(network, host, &format!("/tmp/served {server}:10470:{host}"));
     start.elapsed()
 }
 
