@@ -1,39 +1,37 @@
 //! The controller's session with one agent: the process that leads to it (ssh, say), and the messages both ways.
 
+mod failure;
 mod lines;
 mod pace;
+mod process;
 mod writing;
 
 use std::{
     collections::VecDeque,
     io::{self, Cursor},
-    os::unix::process::ExitStatusExt,
-    process::{ExitStatus, Stdio},
     sync::{Arc, Mutex, PoisonError},
-    thread,
     time::Duration,
 };
 
 use futures::StreamExt;
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    io::retry_on_intr,
-    process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open},
-};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite},
-    process::{Child, Command},
+    process::Child,
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
-    task::spawn_blocking,
     time::timeout,
 };
 use tokio_util::{codec::FramedRead, sync::CancellationToken};
 
 pub(crate) use self::pace::Room;
-use self::{lines::Lines, pace::StderrPace, writing::write_messages};
+use self::{
+    failure::{SessionFailure, WrongGreeting},
+    lines::Lines,
+    pace::StderrPace,
+    writing::write_messages,
+};
 use super::{
     explain::{self, Evidence, explain},
-    plan::launch::{Launch, LaunchKind},
+    plan::launch::Launch,
     protocol::{
         self, FromAgent, ToAgent, VERSION,
         frames::codec,
@@ -42,21 +40,11 @@ use super::{
     route::{AgentRoute, ServerRoute},
     stage::Status,
 };
-use crate::{process::core_dumps, running_time::within_running_time};
+use crate::running_time::within_running_time;
 
 /// The time that an agent always has until its greeting, however short `--timeout` is: 10 s for ssh to connect, and
 /// the rest for a slow login.
 const GREETING_LIMIT: Duration = Duration::from_secs(30);
-
-/// How long the process may still run after it has closed its stdout. Then it is killed.
-const EXIT_LIMIT: Duration = Duration::from_secs(3);
-
-/// How long a process may run after SIGTERM when its session is cut: a program such as `srun` cancels its job. It is
-/// shorter than the second that the controller waits for sessions that were cut.
-const TERM_LIMIT: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 500_000_000,
-};
 
 /// How long stderr is still read after the process has exited: what ssh itself wrote is there by then, and a process
 /// that inherited stderr may hold it open for ever.
@@ -160,60 +148,11 @@ impl SessionEnd {
     }
 }
 
-/// Why no more messages of the agent are read.
-enum SessionFailure {
-    /// The process closed its stdout; its exit status says why.
-    Closed,
-    /// The session was cut.
-    Cut,
-    /// No greeting arrived within this time.
-    Unanswered(Duration),
-    /// Nothing arrived for this time, after which an agent counts as lost; true if there was a message before.
-    Silent(bool, Duration),
-    /// A message cannot be decoded.
-    Invalid,
-    /// The other end begins with something else than the greeting of this version.
-    Greeting(WrongGreeting),
-}
-
-/// What the other end sent in place of a greeting of this version.
-enum WrongGreeting {
-    /// The version of the protocol, and of the program.
-    Version(u32, String),
-    /// More than any login prints.
-    Endless,
-}
-
-impl SessionFailure {
-    /// Returns the failure in words, for a session with an agent on `host`.
-    fn words(&self, host: &str) -> String {
-        match self {
-            Self::Closed => format!("{host} ended the session"),
-            Self::Cut => "its session was cut".to_owned(),
-            Self::Unanswered(limit) | Self::Silent(_, limit) => {
-                format!("{host} sent nothing for {limit:.0?}")
-            }
-            Self::Invalid => {
-                format!("the agent on {host} sent a message that this version cannot decode")
-            }
-            Self::Greeting(WrongGreeting::Version(version, program)) => {
-                let ours = env!("CARGO_PKG_VERSION");
-                format!(
-                    "rdpipe {program} on {host} speaks version {version} of the pipelines' protocol, rdpipe {ours} here version {VERSION}; install the same rdpipe on both"
-                )
-            }
-            Self::Greeting(WrongGreeting::Endless) => format!(
-                "the login shell on {host} prints without end, so rdpipe cannot start there; check its profile"
-            ),
-        }
-    }
-}
-
 impl SessionTask {
     async fn run(mut self, route: AgentRoute, queue: UnboundedReceiver<ToAgent>) {
         let closing = match route {
             AgentRoute::Server(route) => self.attend_server(&route, queue).await,
-            AgentRoute::Process(launch) => match spawn(&launch) {
+            AgentRoute::Process(launch) => match process::spawn(&launch) {
                 Ok(child) => self.attend(&launch, child, queue).await,
                 Err(error) => {
                     let program = launch.program().to_string_lossy().into_owned();
@@ -243,7 +182,7 @@ impl SessionTask {
         ));
         let failure = self.converse(stdout, stdin, queue).await;
         let is_closed = matches!(failure, SessionFailure::Closed);
-        let status = self.wait(launch, &mut child, is_closed).await;
+        let status = process::wait(launch.kind, &mut child, is_closed, &self.cut).await;
         let _ = timeout(WORDS_LIMIT, words).await;
         let words: Vec<_> = lock(&self.words).iter().cloned().collect();
         match failure {
@@ -312,27 +251,6 @@ impl SessionTask {
         failure
     }
 
-    /// Waits until the process has exited, and returns its status. Ends the process group if the process has not
-    /// closed its stdout, does not exit in time, or the session is cut; the status is then none.
-    async fn wait(&self, launch: &Launch, child: &mut Child, is_closed: bool) -> Option<Status> {
-        if is_closed {
-            let ended = tokio::select! {
-                ended = timeout(EXIT_LIMIT, child.wait()) => ended.ok(),
-                () = self.cut.cancelled() => None,
-            };
-            if let Some(ended) = ended {
-                return ended.ok().map(status);
-            }
-        }
-        let id = child.id().and_then(|id| i32::try_from(id).ok());
-        if let Some(group) = id.and_then(Pid::from_raw) {
-            end_group(group, launch.kind).await;
-        }
-        // The status of our own signal explains nothing.
-        let _ = child.wait().await;
-        None
-    }
-
     /// Reports each message of the agent as an event. Returns when no more can follow.
     async fn read_messages(&mut self, mut input: impl AsyncRead + Unpin) -> SessionFailure {
         let limit = GREETING_LIMIT.max(self.silence);
@@ -395,44 +313,6 @@ impl SessionTask {
                 },
             }
         }
-    }
-}
-
-/// Starts the process in a process group of its own: ^C then reaches the controller only, which tells the agents.
-fn spawn(launch: &Launch) -> io::Result<Child> {
-    let mut command = Command::new(launch.program());
-    command
-        .args(&launch.words[1..])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0);
-    core_dumps::restored_for(|| command.spawn())
-}
-
-/// Ends a process group whose first process has not been waited for, so that its number cannot belong to another group
-/// yet: with SIGTERM, and with SIGKILL when the first process has exited, or after a moment.
-async fn end_group(group: Pid, kind: LaunchKind) {
-    if let Ok(first) = pidfd_open(group, PidfdFlags::empty()) {
-        let _ = kill_process_group(group, Signal::TERM);
-        let exits = move || {
-            let mut first = [PollFd::new(&first, PollFlags::IN)];
-            let _ = retry_on_intr(|| poll(&mut first, Some(&TERM_LIMIT)));
-            if kind == LaunchKind::Here {
-                // The first process is the guard of an agent, which SIGTERM ends at once. The worker still ends its command.
-                thread::sleep(TERM_LIMIT.try_into().unwrap_or_default());
-            }
-        };
-        let _ = spawn_blocking(exits).await;
-    }
-    let _ = kill_process_group(group, Signal::KILL);
-}
-
-fn status(status: ExitStatus) -> Status {
-    let small = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
-    match (status.code(), status.signal()) {
-        (Some(code), _) => Status::Exited(small(code)),
-        (None, signal) => Status::Signaled(small(signal.unwrap_or(0))),
     }
 }
 
