@@ -1,6 +1,6 @@
 //! The key of a client for the servers that its command line names.
 
-use super::{args::RdcpArgs, serve::key_file::client_key};
+use super::{args::RdcpArgs, serve::keys::key_file::client_key};
 use crate::{
     Key,
     cli::{args::Secret, shared::message::Console},

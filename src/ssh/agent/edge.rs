@@ -1,18 +1,18 @@
 //! Connects one edge of an order as the controller requests: listens, or dials the end that listens.
 
-use std::{future::pending, time::Duration};
+use std::future::pending;
 
-use tokio::{runtime::Handle, sync::mpsc};
+use tokio::sync::mpsc;
 
 use super::{
     control::Outbox,
     entrance::{EdgeDoor, EdgeEntrance},
 };
 use crate::{
-    Error, RdmaConfig, Stream, StreamConfig, reach,
+    Error, Stream, reach,
     ssh::{
         edge::EdgePlan,
-        protocol::{EdgeDirection, EdgeId, FromAgent, StreamOrder},
+        protocol::{EdgeId, FromAgent},
     },
 };
 
@@ -73,42 +73,6 @@ pub(super) async fn establish(
                 Err(error) => tracing::debug!(%error, "a connection ended before it was a stream"),
             },
         }
-    }
-}
-
-/// Returns the configuration of the stream of an edge.
-pub(super) fn config(
-    order: &StreamOrder,
-    direction: EdgeDirection,
-    control_runtime: Handle,
-) -> StreamConfig {
-    let default = StreamConfig::default();
-    let chunk_bytes = order
-        .chunk_bytes
-        .and_then(|bytes| usize::try_from(bytes).ok());
-    let depth = order.depth.and_then(|depth| usize::try_from(depth).ok());
-    StreamConfig {
-        chunk_bytes: chunk_bytes.unwrap_or(default.chunk_bytes),
-        depth: depth.unwrap_or(default.depth),
-        timeout: Duration::from_millis(order.timeout_ms),
-        transport: order.transport.into(),
-        rdma: RdmaConfig {
-            chunk_bytes: chunk_bytes.unwrap_or(default.rdma.chunk_bytes),
-            depth: depth.unwrap_or(default.rdma.depth),
-            device: order.device.clone(),
-            port: order.ib_port,
-            gid_index: order.gid_index,
-            traffic_class: order.traffic_class,
-            service_level: order.service_level,
-            pkey_index: order.pkey_index,
-            busy_poll: order
-                .busy_poll_us
-                .map(|time| Duration::from_micros(time.into())),
-            ..default.rdma
-        },
-        direction: direction.into(),
-        control_runtime: Some(control_runtime),
-        ..default
     }
 }
 

@@ -1,12 +1,11 @@
 //! How an agent accepts its edges: each at a listener of its own, or all at the listener of a server.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::runtime::Handle;
 
-use super::edge;
 use crate::{
-    Error, Listener, Reception, Stream, StreamConfig, TransportPolicy,
+    Error, Listener, RdmaConfig, Reception, Stream, StreamConfig, TransportPolicy,
     ssh::{
         edge::EdgePlan,
         protocol::{EdgeDirection, StreamOrder},
@@ -41,7 +40,7 @@ impl EdgeEntrance {
         direction: EdgeDirection,
         control_runtime: &Handle,
     ) -> StreamConfig {
-        let ordered = edge::config(order, direction, control_runtime.clone());
+        let ordered = ordered_config(order, direction, control_runtime.clone());
         match self {
             Self::Own => ordered,
             Self::Shared(shared) => StreamConfig {
@@ -81,6 +80,42 @@ impl EdgeEntrance {
             Self::Own => Ok(()),
             Self::Shared(_) => Err("a server does not connect to its clients".to_owned()),
         }
+    }
+}
+
+/// Returns the settings that an order gives for an edge.
+fn ordered_config(
+    order: &StreamOrder,
+    direction: EdgeDirection,
+    control_runtime: Handle,
+) -> StreamConfig {
+    let default = StreamConfig::default();
+    let chunk_bytes = order
+        .chunk_bytes
+        .and_then(|bytes| usize::try_from(bytes).ok());
+    let depth = order.depth.and_then(|depth| usize::try_from(depth).ok());
+    StreamConfig {
+        chunk_bytes: chunk_bytes.unwrap_or(default.chunk_bytes),
+        depth: depth.unwrap_or(default.depth),
+        timeout: Duration::from_millis(order.timeout_ms),
+        transport: order.transport.into(),
+        rdma: RdmaConfig {
+            chunk_bytes: chunk_bytes.unwrap_or(default.rdma.chunk_bytes),
+            depth: depth.unwrap_or(default.rdma.depth),
+            device: order.device.clone(),
+            port: order.ib_port,
+            gid_index: order.gid_index,
+            traffic_class: order.traffic_class,
+            service_level: order.service_level,
+            pkey_index: order.pkey_index,
+            busy_poll: order
+                .busy_poll_us
+                .map(|time| Duration::from_micros(time.into())),
+            ..default.rdma
+        },
+        direction: direction.into(),
+        control_runtime: Some(control_runtime),
+        ..default
     }
 }
 

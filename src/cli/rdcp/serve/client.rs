@@ -7,14 +7,12 @@ use std::{
 
 use tokio::{sync::OwnedSemaphorePermit, task::block_in_place, time::timeout};
 
-use super::{served_copies::ServedSide, server::Server};
+use super::{outcome::ClientOutcome, served_copies::ServedSide, shared::ServerShared};
 use crate::{
     Stream,
-    cli::shared::amounts::{amount, counted, decimal, rate},
-    copy::order::{CopyEnd, CopyReport},
     ssh::{
         agent::{entrance::SharedEntrance, served::ClientSession},
-        protocol::{AgentReport, Order},
+        protocol::Order,
         sealed::{self, SealedSession},
     },
 };
@@ -26,7 +24,7 @@ const BEGIN_LIMIT: Duration = Duration::from_secs(30);
 const MOST_SHOWN: usize = 500;
 
 /// Serves one client that has connected, and prints how it went.
-pub(super) async fn serve(server: Arc<Server>, stream: Stream) {
+pub(super) async fn serve(server: Arc<ServerShared>, stream: Stream) {
     let address = stream.peer_addr().ip();
     // The key may have been revoked since the handshake.
     let Some((name, key)) = server.keys.find(stream.key_id()) else {
@@ -65,7 +63,7 @@ fn shortened(why: &str) -> String {
 
 /// Carries out the order of a client. Returns how it ended.
 async fn copy(
-    server: &Arc<Server>,
+    server: &Arc<ServerShared>,
     client: u64,
     name: &str,
     session: SealedSession,
@@ -95,62 +93,7 @@ async fn copy(
 }
 
 /// Waits for one of the places of the server.
-async fn place(server: &Server) -> Result<OwnedSemaphorePermit, String> {
+async fn place(server: &ServerShared) -> Result<OwnedSemaphorePermit, String> {
     let place = Arc::clone(&server.places).acquire_owned().await;
     place.map_err(|_| "the server is shutting down".to_owned())
-}
-
-/// How the session of a client ended.
-pub(super) struct ClientOutcome {
-    /// The side of the copy that the server was.
-    pub(super) side: ServedSide,
-    /// What the copy did, if it began.
-    pub(super) report: Option<CopyReport>,
-    /// Why not everything was copied.
-    pub(super) failure: Option<String>,
-}
-
-impl ClientOutcome {
-    fn of(result: Result<AgentReport, String>, side: ServedSide) -> Self {
-        let report = match result {
-            Ok(report) => report,
-            Err(why) => {
-                return Self {
-                    side,
-                    report: None,
-                    failure: Some(why),
-                };
-            }
-        };
-        let end: Option<CopyEnd> = report.result.and_then(|end| end.decode().ok());
-        let done = end.map(|end| end.report);
-        let failure = match (report.fault, &done) {
-            (Some(fault), _) => Some(fault.text),
-            (None, Some(done)) if done.failed > 0 => {
-                Some(format!("{} files were not copied", done.failed))
-            }
-            (None, Some(done)) if done.complete => None,
-            (None, _) => Some("the copy ended early".to_owned()),
-        };
-        Self {
-            side,
-            report: done,
-            failure,
-        }
-    }
-
-    /// Returns what was copied, in words.
-    fn words(&self, seconds: f64) -> String {
-        let done = self.report.clone().unwrap_or_default();
-        let what = match self.side {
-            ServedSide::Source => "sent",
-            ServedSide::Destination => "received",
-        };
-        format!(
-            "{what} {}, {} in {seconds:.1} s ({}/s)",
-            counted(done.files, "file", "files"),
-            amount(done.bytes),
-            decimal(rate(done.bytes, seconds)),
-        )
-    }
 }

@@ -8,31 +8,25 @@
 //! | [`served_copies`] | what the clients may do |
 //! | [`kills`] | the sessions that can be ended |
 //! | [`memory`] | how the memory is divided between copies |
-//! | [`tally`] | what the copies have moved and done so far |
-//! | [`key_lines`] | the format of the key file: parses its lines, and makes the line of a new client |
-//! | [`key_file`] | reads files with the keys of clients |
-//! | [`client_keys`] | the table of the clients' keys, which follows the changes of its file |
-//! | [`rates`] | the bytes per second over the last 10 s, 1 min and 5 min |
-//! | [`server_totals`] | what the server has done since its start, and its line for the log |
-//! | [`metrics`] | the file of metrics for Prometheus |
+//! | [`outcome`] | how the session of a client ended |
+//! | [`shared`] | what the sessions share |
+//! | [`keys`] | the keys of the clients |
+//! | [`figures`] | what the server counts and reports |
 
 pub(super) mod args;
 mod client;
-mod client_keys;
-pub(super) mod key_file;
-mod key_lines;
+mod figures;
+pub(super) mod keys;
 mod kills;
 mod memory;
-mod metrics;
-mod rates;
+mod outcome;
 mod served_copies;
 pub(super) mod server;
-mod server_totals;
-mod tally;
+mod shared;
 
 use std::io::{self, Write};
 
-use self::key_lines::new_client_line;
+use self::keys::key_lines::new_client_line;
 use crate::cli::shared::{
     exit::Exit,
     message::{Console, sentence},
@@ -41,6 +35,7 @@ use crate::cli::shared::{
 /// Parses the key file of a server. What it says of each client is what a client reads from that line.
 #[cfg(fuzzing)]
 pub(in crate::cli) fn fuzz_client_keys(data: &[u8]) {
+    use self::keys::key_lines;
     let Ok(clients) = key_lines::parse(data) else {
         return;
     };

@@ -20,14 +20,17 @@ use tokio_util::task::TaskTracker;
 use super::{
     args::{DEFAULT_CLIENTS, DEFAULT_GRACE, DEFAULT_MEMORY, DEFAULT_PORT},
     client,
-    client_keys::ClientKeys,
+    figures::{
+        metrics::{metrics_text, write_metrics},
+        rates::TransferRates,
+        server_totals::ServerTotals,
+        tally::ServerTally,
+    },
+    keys::client_keys::ClientKeys,
     kills::SessionKills,
     memory::CopyPools,
-    metrics::{metrics_text, write_metrics},
-    rates::TransferRates,
     served_copies::{ServedAccess, ServedCopies},
-    server_totals::ServerTotals,
-    tally::ServerTally,
+    shared::ServerShared,
 };
 use crate::{
     Direction, Error, Listener, StreamConfig,
@@ -62,17 +65,8 @@ const END_LIMIT: Duration = Duration::from_secs(6);
 const WORKERS: usize = 2;
 
 /// A running server.
-pub(super) struct Server {
-    pub(super) copies: ServedCopies,
-    pub(super) keys: ClientKeys,
-    pub(super) listener: Arc<Listener>,
-    /// The settings of the streams of every copy.
-    pub(super) lane: StreamConfig,
-    /// The places of copies that run.
-    pub(super) places: Arc<Semaphore>,
-    pub(super) tally: Arc<ServerTally>,
-    pub(super) kills: SessionKills,
-    pub(super) console: Console,
+struct Server {
+    shared: Arc<ServerShared>,
     sessions: TaskTracker,
     metrics: Option<PathBuf>,
     grace: Duration,
@@ -139,7 +133,7 @@ impl Server {
             counted(keys.count() as u64, "client", "clients"),
             amount(memory),
         ));
-        Ok(Self {
+        let shared = ServerShared {
             copies: ServedCopies {
                 base,
                 claims: DestinationClaims::default(),
@@ -157,6 +151,9 @@ impl Server {
             tally: Arc::new(ServerTally::new()),
             kills: SessionKills::default(),
             console: console.clone(),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
             sessions: TaskTracker::new(),
             metrics: serve.metrics.clone(),
             grace: serve.grace.unwrap_or(DEFAULT_GRACE),
@@ -176,7 +173,7 @@ impl Server {
         housekeeping.abort();
         let _ = housekeeping.await;
         let done = self.totals().since_start();
-        self.console.note(&format!("ended after {done}"));
+        self.shared.console.note(&format!("ended after {done}"));
         self.write_metrics(&TransferRates::default());
         exit
     }
@@ -184,38 +181,40 @@ impl Server {
     /// Lets the running copies end, cuts them after the time of `--grace`, and refuses new ones.
     async fn finish(&self, caught: Caught) -> Exit {
         // Sessions that wait for a place, and new ones, learn it from this.
-        self.places.close();
+        self.shared.places.close();
         self.sessions.close();
         let running = counted(self.sessions.len() as u64, "copy", "copies");
-        self.console.note(&format!(
+        self.shared.console.note(&format!(
             "received {}: finishes {running} within {:.0?}",
             caught.name, self.grace
         ));
         if timeout(self.grace, self.sessions.wait()).await.is_ok() {
             return Exit::Ok;
         }
-        let cut = self.kills.end_all("the server was stopped");
+        let cut = self.shared.kills.end_all("the server was stopped");
         let cut = counted(cut as u64, "copy", "copies");
-        self.console.error(&format!("{cut} did not end in time"));
+        self.shared
+            .console
+            .error(&format!("{cut} did not end in time"));
         let _ = timeout(END_LIMIT, self.sessions.wait()).await;
         Exit::Local
     }
 
     /// Accepts clients for as long as the server runs.
     async fn accept_all(self: Arc<Self>) {
-        let clients = self.places.available_permits();
+        let clients = self.shared.places.available_permits();
         let rooms = Arc::new(Semaphore::new(clients + MOST_WAITING));
         loop {
             let room = Arc::clone(&rooms).acquire_owned().await;
-            match self.listener.accept().await {
+            match self.shared.listener.accept().await {
                 Ok(stream) => {
-                    let serving = client::serve(Arc::clone(&self), stream);
+                    let serving = client::serve(Arc::clone(&self.shared), stream);
                     self.sessions.spawn(async move {
                         serving.await;
                         drop(room);
                     });
                 }
-                Err(error) => self.console.error(&error.to_string()),
+                Err(error) => self.shared.console.error(&error.to_string()),
             }
         }
     }
@@ -239,32 +238,33 @@ impl Server {
                 || totals.bytes_sent != last.bytes_sent
                 || totals.clients_now != last.clients_now;
             if is_active && tick > 0 {
-                self.console.note(&totals.log_line(&now));
+                self.shared.console.note(&totals.log_line(&now));
             }
             last = totals;
         }
     }
 
     fn reload_keys(&self) {
-        match block_in_place(|| self.keys.reload_if_changed()) {
+        match block_in_place(|| self.shared.keys.reload_if_changed()) {
             Ok(None) => {}
             Ok(Some(changes)) => {
-                self.console.note(&changes.to_string());
+                self.shared.console.note(&changes.to_string());
                 if let Some(warning) = &changes.warning {
-                    self.console.warn(warning);
+                    self.shared.console.warn(warning);
                 }
             }
             Err(error) => self
+                .shared
                 .console
                 .error(&format!("{error}; the keys stay as they were")),
         }
     }
 
     fn totals(&self) -> ServerTotals {
-        let stats = self.listener.stats();
+        let stats = self.shared.listener.stats();
         // Connections that only probe an address count as failed, and are no clients.
         let refused = stats.wrong_keys + stats.other_versions + stats.foreign + stats.pushed_out;
-        self.tally.totals(refused)
+        self.shared.tally.totals(refused)
     }
 
     fn write_metrics(&self, rates: &TransferRates) {
@@ -272,7 +272,8 @@ impl Server {
         let text = metrics_text(&self.totals(), &rates.rates());
         if let Err(error) = block_in_place(|| write_metrics(path, &text)) {
             let path = path.display();
-            self.console
+            self.shared
+                .console
                 .error(&format!("cannot write the metrics to {path}: {error}"));
         }
     }

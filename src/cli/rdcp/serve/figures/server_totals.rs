@@ -7,32 +7,32 @@ use crate::cli::shared::amounts::{amount, counted, decimal};
 
 /// What a server has done since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct ServerTotals {
+pub(in crate::cli::rdcp::serve) struct ServerTotals {
     /// Copies that have begun.
-    pub(super) copies_begun: u64,
+    pub(in crate::cli::rdcp::serve) copies_begun: u64,
     /// Copies that have ended, with those that failed.
-    pub(super) copies_ended: u64,
+    pub(in crate::cli::rdcp::serve) copies_ended: u64,
     /// Copies that failed.
-    pub(super) copies_failed: u64,
+    pub(in crate::cli::rdcp::serve) copies_failed: u64,
     /// Connections that were refused: with an unknown key, or from strangers.
-    pub(super) clients_refused: u64,
+    pub(in crate::cli::rdcp::serve) clients_refused: u64,
     /// Clients that are connected now.
-    pub(super) clients_now: u64,
+    pub(in crate::cli::rdcp::serve) clients_now: u64,
     /// Files that clients have sent and the server has written.
-    pub(super) files_written: u64,
+    pub(in crate::cli::rdcp::serve) files_written: u64,
     /// Files that the server has sent to clients.
-    pub(super) files_sent: u64,
+    pub(in crate::cli::rdcp::serve) files_sent: u64,
     /// Bytes that clients have sent.
-    pub(super) bytes_received: u64,
+    pub(in crate::cli::rdcp::serve) bytes_received: u64,
     /// Bytes that the server has sent to clients.
-    pub(super) bytes_sent: u64,
+    pub(in crate::cli::rdcp::serve) bytes_sent: u64,
     /// The time since the start.
-    pub(super) uptime: Duration,
+    pub(in crate::cli::rdcp::serve) uptime: Duration,
 }
 
 impl ServerTotals {
     /// Returns the line for the log. A direction that has never moved a byte is left out.
-    pub(super) fn log_line(&self, rates: &RatesNow) -> String {
+    pub(in crate::cli::rdcp::serve) fn log_line(&self, rates: &RatesNow) -> String {
         let mut line = counted(self.clients_now, "client", "clients");
         let directions = [
             ("in", self.bytes_received, &rates.received),
@@ -45,7 +45,7 @@ impl ServerTotals {
     }
 
     /// Returns what the server has done since its start, in words.
-    pub(super) fn since_start(&self) -> String {
+    pub(in crate::cli::rdcp::serve) fn since_start(&self) -> String {
         let mut line = counted(self.copies_ended, "copy", "copies");
         for (count, what) in [
             (self.copies_failed, "failed"),

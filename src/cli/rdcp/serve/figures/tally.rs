@@ -6,11 +6,14 @@ use std::{
     time::Instant,
 };
 
-use super::{client::ClientOutcome, served_copies::ServedSide, server_totals::ServerTotals};
-use crate::{Direction, Stream, Watch};
+use super::server_totals::ServerTotals;
+use crate::{
+    Direction, Stream, Watch,
+    cli::rdcp::serve::{outcome::ClientOutcome, served_copies::ServedSide},
+};
 
 /// Counts what the copies of a server do.
-pub(super) struct ServerTally {
+pub(in crate::cli::rdcp::serve) struct ServerTally {
     started: Instant,
     counts: Mutex<ServerCounts>,
 }
@@ -25,7 +28,7 @@ struct ServerCounts {
 
 impl ServerTally {
     /// Returns the tally of a server that has just started.
-    pub(super) fn new() -> Self {
+    pub(in crate::cli::rdcp::serve) fn new() -> Self {
         Self {
             started: Instant::now(),
             counts: Mutex::default(),
@@ -33,7 +36,7 @@ impl ServerTally {
     }
 
     /// Counts a client that has connected. Returns its number.
-    pub(super) fn client_came(&self) -> u64 {
+    pub(in crate::cli::rdcp::serve) fn client_came(&self) -> u64 {
         let mut counts = self.lock();
         counts.next += 1;
         let number = counts.next;
@@ -42,7 +45,7 @@ impl ServerTally {
     }
 
     /// Counts the bytes of a lane of a client.
-    pub(super) fn connected(&self, client: u64, stream: &Stream) {
+    pub(in crate::cli::rdcp::serve) fn connected(&self, client: u64, stream: &Stream) {
         // The two-way stream carries questions and no contents.
         if stream.direction() == Direction::Both {
             return;
@@ -57,7 +60,7 @@ impl ServerTally {
     }
 
     /// Counts the end of a client.
-    pub(super) fn client_left(&self, client: u64, end: &ClientOutcome) {
+    pub(in crate::cli::rdcp::serve) fn client_left(&self, client: u64, end: &ClientOutcome) {
         let mut counts = self.lock();
         let watches = counts.running.remove(&client).unwrap_or_default();
         let ended = &mut counts.ended;
@@ -78,7 +81,7 @@ impl ServerTally {
     }
 
     /// Returns everything so far. `refused` is the number of connections that were refused.
-    pub(super) fn totals(&self, refused: u64) -> ServerTotals {
+    pub(in crate::cli::rdcp::serve) fn totals(&self, refused: u64) -> ServerTotals {
         let counts = self.lock();
         let mut totals = counts.ended;
         for watches in counts.running.values() {

@@ -26,7 +26,7 @@ use crate::{
 ///
 /// A clone is the same table: all clones see a reload.
 #[derive(Clone)]
-pub(super) struct ClientKeys(Arc<SharedKeys>);
+pub(in crate::cli::rdcp::serve) struct ClientKeys(Arc<SharedKeys>);
 
 impl ClientKeys {
     /// Reads the table from a file. If others can read the file, the second part of the result is a sentence that warns
@@ -37,7 +37,9 @@ impl ClientKeys {
     /// # Errors
     ///
     /// Fails if the file cannot be read, if others can change it, or if a line is wrong.
-    pub(super) fn load(path: &Path) -> Result<(Self, Option<String>), ClientKeysError> {
+    pub(in crate::cli::rdcp::serve) fn load(
+        path: &Path,
+    ) -> Result<(Self, Option<String>), ClientKeysError> {
         let shared = SharedKeys {
             path: path.to_owned(),
             mark_secret: Key::generate()?.key().clone(),
@@ -54,14 +56,14 @@ impl ClientKeys {
     }
 
     /// Returns the name and the key of the client whose key has this id. Does not block.
-    pub(super) fn find(&self, id: KeyId) -> Option<(Arc<str>, Key)> {
+    pub(in crate::cli::rdcp::serve) fn find(&self, id: KeyId) -> Option<(Arc<str>, Key)> {
         let table = self.0.table();
         let client = table.clients.get(&id)?;
         Some((Arc::clone(&client.name), client.key.clone()))
     }
 
     /// Returns the number of clients.
-    pub(super) fn count(&self) -> usize {
+    pub(in crate::cli::rdcp::serve) fn count(&self) -> usize {
         self.0.table().clients.len()
     }
 
@@ -73,7 +75,9 @@ impl ClientKeys {
     /// # Errors
     ///
     /// Fails as [`load`](Self::load) does; the table is then unchanged. A failure that repeats is returned once.
-    pub(super) fn reload_if_changed(&self) -> Result<Option<KeyChanges>, ClientKeysError> {
+    pub(in crate::cli::rdcp::serve) fn reload_if_changed(
+        &self,
+    ) -> Result<Option<KeyChanges>, ClientKeysError> {
         self.reload_at(SystemTime::now())
     }
 
@@ -110,22 +114,22 @@ impl fmt::Debug for ClientKeys {
 /// What a reload has changed, with the names of the clients in alphabetical order. `Display` formats it for the log,
 /// without the warning.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct KeyChanges {
+pub(in crate::cli::rdcp::serve) struct KeyChanges {
     /// Clients that are new.
-    pub(super) added: Vec<Arc<str>>,
+    pub(in crate::cli::rdcp::serve) added: Vec<Arc<str>>,
     /// Clients that were revoked.
-    pub(super) removed: Vec<Arc<str>>,
+    pub(in crate::cli::rdcp::serve) removed: Vec<Arc<str>>,
     /// Clients that have another key.
-    pub(super) replaced: Vec<Arc<str>>,
+    pub(in crate::cli::rdcp::serve) replaced: Vec<Arc<str>>,
     /// A sentence that warns about the file, if there was none before or another one.
-    pub(super) warning: Option<String>,
+    pub(in crate::cli::rdcp::serve) warning: Option<String>,
     /// True if the last reload failed.
-    pub(super) is_repaired: bool,
+    pub(in crate::cli::rdcp::serve) is_repaired: bool,
 }
 
 impl KeyChanges {
     /// Returns true if there is nothing to report.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::cli::rdcp::serve) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 

@@ -20,13 +20,13 @@ const METRICS_MODE: u32 = 0o644;
 ///
 /// Fails if the directory cannot be written, or if `path` is something other than a regular file. The old file is then
 /// unchanged.
-pub(super) fn write_metrics(path: &Path, text: &str) -> io::Result<()> {
+pub(in crate::cli::rdcp::serve) fn write_metrics(path: &Path, text: &str) -> io::Result<()> {
     replace_file(path, text.as_bytes(), METRICS_MODE)
 }
 
 /// Returns the metrics as text, in the format that Prometheus reads: a line of help, a line with the type, and a line for
 /// each value. The units are seconds and bytes.
-pub(super) fn metrics_text(totals: &ServerTotals, rates: &RatesNow) -> String {
+pub(in crate::cli::rdcp::serve) fn metrics_text(totals: &ServerTotals, rates: &RatesNow) -> String {
     let mut text = String::new();
     let build = concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"}");
     let help = "The version of the server.";

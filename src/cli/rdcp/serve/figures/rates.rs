@@ -6,7 +6,7 @@ use crate::cli::shared::amounts::rate;
 
 /// The windows, from the shortest to the longest. The first shows what happens now, the last what a transfer of many files
 /// does on average.
-pub(super) const RATE_WINDOWS: [Duration; 3] = [
+pub(in crate::cli::rdcp::serve) const RATE_WINDOWS: [Duration; 3] = [
     Duration::from_secs(10),
     Duration::from_secs(60),
     Duration::from_secs(300),
@@ -14,18 +14,18 @@ pub(super) const RATE_WINDOWS: [Duration; 3] = [
 
 /// The bytes per second of both directions over each of the [`RATE_WINDOWS`].
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct RatesNow {
+pub(in crate::cli::rdcp::serve) struct RatesNow {
     /// Bytes per second that arrived, by window.
-    pub(super) received: [f64; RATE_WINDOWS.len()],
+    pub(in crate::cli::rdcp::serve) received: [f64; RATE_WINDOWS.len()],
     /// Bytes per second that were sent, by window.
-    pub(super) sent: [f64; RATE_WINDOWS.len()],
+    pub(in crate::cli::rdcp::serve) sent: [f64; RATE_WINDOWS.len()],
 }
 
 /// Computes rates from samples of running totals.
 ///
 /// Keeps the last sample of each second of the longest window: 302 samples at most, however often they are added.
 #[derive(Debug, Default)]
-pub(super) struct TransferRates {
+pub(in crate::cli::rdcp::serve) struct TransferRates {
     /// In the order of time; the first is at or before the begin of the longest window, unless the server is younger.
     samples: VecDeque<RateSample>,
 }
@@ -35,7 +35,12 @@ impl TransferRates {
     ///
     /// The first sample is the begin, from which the rates of a young server are counted. A sample that is older than the
     /// last one is ignored. A total that has decreased counts as one that stands still.
-    pub(super) fn add_sample(&mut self, now: Duration, bytes_in: u64, bytes_out: u64) -> RatesNow {
+    pub(in crate::cli::rdcp::serve) fn add_sample(
+        &mut self,
+        now: Duration,
+        bytes_in: u64,
+        bytes_out: u64,
+    ) -> RatesNow {
         let last = self.samples.back().copied().unwrap_or_default();
         if now >= last.at {
             let sample = RateSample {
@@ -54,7 +59,7 @@ impl TransferRates {
     }
 
     /// Returns the rates up to the last sample; zeros before there are two.
-    pub(super) fn rates(&self) -> RatesNow {
+    pub(in crate::cli::rdcp::serve) fn rates(&self) -> RatesNow {
         let (Some(first), Some(last)) = (self.samples.front(), self.samples.back()) else {
             return RatesNow::default();
         };

@@ -53,7 +53,7 @@ pub(in crate::cli::rdcp) fn client_key(
 /// # Errors
 ///
 /// Fails if the file cannot be read, if others can change it, or if it is too large.
-pub(super) fn read_key_file(
+pub(in crate::cli::rdcp::serve) fn read_key_file(
     path: &Path,
 ) -> Result<(Zeroizing<Vec<u8>>, Option<String>), ClientKeysError> {
     let (mut file, warning) = open_key_file(path)?;
@@ -67,7 +67,11 @@ pub(super) fn read_key_file(
 /// # Errors
 ///
 /// Fails if the key looks like a generated one and is damaged, or if it cannot be stretched.
-pub(super) fn key_in_line(path: &Path, line: usize, text: &[u8]) -> Result<Key, ClientKeysError> {
+pub(in crate::cli::rdcp::serve) fn key_in_line(
+    path: &Path,
+    line: usize,
+    text: &[u8],
+) -> Result<Key, ClientKeysError> {
     Key::parse(text).map_err(|source| ClientKeysError::Key {
         path: path.to_owned(),
         line,
@@ -106,7 +110,7 @@ pub(in crate::cli::rdcp) enum ClientKeysError {
 
 /// The properties of a file that differ after a change of its content, its mode or its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct FileStamp {
+pub(in crate::cli::rdcp::serve) struct FileStamp {
     device: u64,
     inode: u64,
     size: u64,
@@ -119,7 +123,7 @@ pub(super) struct FileStamp {
 impl FileStamp {
     /// Returns the stamp of a file with this metadata at the time `now`. Returns `None` if the file changed so shortly
     /// before that another change might leave the stamp as it is.
-    pub(super) fn of(metadata: &Metadata, now: SystemTime) -> Option<Self> {
+    pub(in crate::cli::rdcp::serve) fn of(metadata: &Metadata, now: SystemTime) -> Option<Self> {
         let stamp = Self {
             device: metadata.dev(),
             inode: metadata.ino(),
