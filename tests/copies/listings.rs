@@ -210,6 +210,7 @@ fn every_option_of_the_help_has_a_test() {
         "pipelines",
         "rdsend_rdrecv",
         "rdcat_transfers",
+        "serving",
     ] {
         for entry in fs::read_dir(folder.join(part)).unwrap() {
             sources += &fs::read_to_string(entry.unwrap().path()).unwrap_or_default();

@@ -46,7 +46,7 @@ fn assert_as_before(served: &Served, before: (u64, usize, u64)) {
 
 #[test]
 fn sixty_four_clients_at_once_are_served_within_the_memory() {
-    let served = Served::start(&["-m", "256M"]);
+    let served = Served::start(&["--memory", "256M"]);
     let megabytes = count(4, 256);
     trees::large(&served.here("file"), (megabytes as u64) << 20);
     let before = held(&served);

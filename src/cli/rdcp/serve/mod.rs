@@ -2,6 +2,7 @@
 //!
 //! | file | what it has |
 //! |---|---|
+//! | [`allocator`] | the allocator gives large blocks back to the system |
 //! | [`args`] | the options of a server |
 //! | [`server`] | the server: accepts clients, keeps its tables, and ends |
 //! | [`client`] | one client, from its session to the end of its copy |
@@ -13,6 +14,7 @@
 //! | [`keys`] | the keys of the clients |
 //! | [`figures`] | what the server counts and reports |
 
+mod allocator;
 pub(super) mod args;
 mod client;
 mod figures;

@@ -12,12 +12,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     runtime::Builder,
     sync::{Semaphore, oneshot},
-    task::block_in_place,
     time::{MissedTickBehavior, interval, timeout},
 };
-use tokio_util::task::TaskTracker;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
+    allocator::return_large_blocks,
     args::{DEFAULT_CLIENTS, DEFAULT_GRACE, DEFAULT_MEMORY, DEFAULT_PORT},
     client,
     figures::{
@@ -34,6 +34,7 @@ use super::{
 };
 use crate::{
     Direction, Error, Listener, StreamConfig,
+    carry::thread::CarryThread,
     cli::{
         args::RdcpArgs,
         shared::{
@@ -70,10 +71,14 @@ struct Server {
     sessions: TaskTracker,
     metrics: Option<PathBuf>,
     grace: Duration,
+    ended: CancellationToken,
 }
 
 /// Serves clients until a signal ends the server. Returns how it ended.
+///
+/// Call this function first in `main`, before other threads start: it may start the program again.
 pub(in crate::cli::rdcp) fn run(args: &RdcpArgs, console: &Console) -> Exit {
+    return_large_blocks();
     serve(args, console).unwrap_or_else(|error| {
         console.error(&sentence(&error));
         Exit::from(&error)
@@ -157,20 +162,28 @@ impl Server {
             sessions: TaskTracker::new(),
             metrics: serve.metrics.clone(),
             grace: serve.grace.unwrap_or(DEFAULT_GRACE),
+            ended: CancellationToken::new(),
         })
     }
 
     /// Serves until a signal comes, then finishes what runs.
     async fn attend(self: Arc<Self>, signal: oneshot::Receiver<Caught>) -> Exit {
         let accepting = tokio::spawn(Arc::clone(&self).accept_all());
-        let housekeeping = tokio::spawn(Arc::clone(&self).keep_house());
+        let housekeeping = Arc::clone(&self).keep_house();
+        let housekeeping = tokio::spawn(async move {
+            // A thread of its own, because it reads and writes files.
+            match CarryThread::start("house") {
+                Ok(thread) => thread.run(housekeeping).await,
+                Err(_) => housekeeping.await,
+            }
+        });
         let exit = match signal.await {
             Ok(caught) => self.finish(caught).await,
             // No signal can come any more: all of them were ignored at the start.
             Err(_) => std::future::pending().await,
         };
         accepting.abort();
-        housekeeping.abort();
+        self.ended.cancel();
         let _ = housekeeping.await;
         let done = self.totals().since_start();
         self.shared.console.note(&format!("ended after {done}"));
@@ -226,7 +239,10 @@ impl Server {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for tick in 0_u32.. {
-            ticks.tick().await;
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = self.ended.cancelled() => return,
+            }
             self.reload_keys();
             let totals = self.totals();
             let now = rates.add_sample(totals.uptime, totals.bytes_received, totals.bytes_sent);
@@ -245,7 +261,7 @@ impl Server {
     }
 
     fn reload_keys(&self) {
-        match block_in_place(|| self.shared.keys.reload_if_changed()) {
+        match self.shared.keys.reload_if_changed() {
             Ok(None) => {}
             Ok(Some(changes)) => {
                 self.shared.console.note(&changes.to_string());
@@ -270,7 +286,7 @@ impl Server {
     fn write_metrics(&self, rates: &TransferRates) {
         let Some(path) = &self.metrics else { return };
         let text = metrics_text(&self.totals(), &rates.rates());
-        if let Err(error) = block_in_place(|| write_metrics(path, &text)) {
+        if let Err(error) = write_metrics(path, &text) {
             let path = path.display();
             self.shared
                 .console
