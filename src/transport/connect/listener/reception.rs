@@ -5,10 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::{
-    runtime::Handle,
-    sync::mpsc::{UnboundedReceiver, UnboundedSender},
-};
+use tokio::{runtime::Handle, sync::mpsc};
 
 use crate::{Error, Key, StreamConfig, key::KeyId, transport::stream::stream::Stream};
 
@@ -22,7 +19,7 @@ pub(super) struct KeyRoute {
     pub(super) config: StreamConfig,
     /// The runtime that the streams belong to.
     pub(super) runtime: Handle,
-    arrivals: UnboundedSender<Result<Stream, Error>>,
+    arrivals: mpsc::UnboundedSender<Result<Stream, Error>>,
 }
 
 impl KeyRoute {
@@ -49,7 +46,7 @@ impl KeyRoutes {
 pub(crate) struct Reception {
     id: KeyId,
     routes: Arc<KeyRoutes>,
-    arrivals: UnboundedReceiver<Result<Stream, Error>>,
+    arrivals: mpsc::UnboundedReceiver<Result<Stream, Error>>,
 }
 
 #[cfg(feature = "cli")]
@@ -63,7 +60,7 @@ impl Reception {
         runtime: Handle,
     ) -> Option<Self> {
         let id = key.id();
-        let (sender, arrivals) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, arrivals) = mpsc::unbounded_channel();
         let route = KeyRoute {
             key,
             config,
