@@ -13,7 +13,7 @@ mod totals;
 mod transfer;
 
 #[cfg(fuzzing)]
-pub(super) use self::serve::fuzz_client_keys;
+pub(crate) use self::serve::fuzz_client_keys;
 
 use std::process::ExitCode;
 

@@ -36,7 +36,7 @@ use crate::cli::shared::{
 
 /// Parses the key file of a server. What it says of each client is what a client reads from that line.
 #[cfg(fuzzing)]
-pub(in crate::cli) fn fuzz_client_keys(data: &[u8]) {
+pub(crate) fn fuzz_client_keys(data: &[u8]) {
     use self::keys::key_lines;
     let Ok(clients) = key_lines::parse(data) else {
         return;
