@@ -143,7 +143,7 @@ impl SupervisedWork for CopyWork {
         let (from, to) = (Node::Agent(SOURCE), Node::Agent(DESTINATION));
         let lanes = (0..self.plan.lanes).map(|_| EdgeSetup::new(from, to));
         let edges = std::iter::once(EdgeSetup::two_way(from, to)).chain(lanes);
-        // A server has one port that is open, and connects to nobody.
+        // A server only listens, on one port: the other end always connects.
         let server = match (&self.plan.from, &self.plan.to) {
             (StageHost::Server { .. }, _) => Some(from),
             (_, StageHost::Server { .. }) => Some(to),

@@ -45,7 +45,7 @@ fn a_key_is_added_and_revoked_by_editing_the_file() {
         text.contains("revoked carol").then_some(())
     });
     copy().tells(255, &["does not know this key"]);
-    // A broken file revokes nobody, and is named.
+    // The server reports a broken file, and keeps the keys that it has.
     fs::write(served.key_file(), "alice\n").unwrap();
     served.server.said("a broken file", |text| {
         text.contains("line 1").then_some(())

@@ -251,7 +251,7 @@ fn worse(one: Exit, other: Exit) -> Exit {
 }
 
 /// Prints that stdout could not be written. A reader that went away is no error to print.
-fn unwritten(error: &io::Error, console: &Console) -> Exit {
+pub(super) fn unwritten(error: &io::Error, console: &Console) -> Exit {
     let exit = Exit::from(error);
     if exit != Exit::ReaderClosed {
         console.error(&format!("cannot write standard output: {error}"));

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::runtime::Handle;
 
 use crate::{
-    Error, Listener, RdmaConfig, Reception, Stream, StreamConfig, TransportPolicy,
+    Direction, Error, Listener, RdmaConfig, Reception, Stream, StreamConfig, TransportPolicy,
     ssh::{
         edge::EdgePlan,
         protocol::{EdgeDirection, StreamOrder},
@@ -25,9 +25,10 @@ pub(crate) enum EdgeEntrance {
 pub(crate) struct SharedEntrance {
     /// The listener that all clients know.
     pub(crate) listener: Arc<Listener>,
-    /// The settings of every edge, apart from its direction. An order may choose a shorter timeout, and exclude a
-    /// transport.
-    pub(crate) config: StreamConfig,
+    /// The settings of every edge in one direction. An order may choose a shorter timeout, and exclude a transport.
+    pub(crate) one_way: StreamConfig,
+    /// The settings of every edge in both directions.
+    pub(crate) two_way: StreamConfig,
     /// Receives each edge when it is connected.
     pub(crate) connected: Box<dyn Fn(&Stream) + Send + Sync>,
 }
@@ -43,13 +44,19 @@ impl EdgeEntrance {
         let ordered = ordered_config(order, direction, control_runtime.clone());
         match self {
             Self::Own => ordered,
-            Self::Shared(shared) => StreamConfig {
-                direction: ordered.direction,
-                control_runtime: ordered.control_runtime,
-                timeout: ordered.timeout.min(shared.config.timeout),
-                transport: common(shared.config.transport, ordered.transport),
-                ..shared.config.clone()
-            },
+            Self::Shared(shared) => {
+                let own = match ordered.direction {
+                    Direction::Both => &shared.two_way,
+                    Direction::Send | Direction::Receive => &shared.one_way,
+                };
+                StreamConfig {
+                    direction: ordered.direction,
+                    control_runtime: ordered.control_runtime,
+                    timeout: ordered.timeout.min(own.timeout),
+                    transport: common(own.transport, ordered.transport),
+                    ..own.clone()
+                }
+            }
         }
     }
 

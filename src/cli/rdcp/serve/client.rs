@@ -72,7 +72,8 @@ async fn copy(
     let client_session = ClientSession {
         entrance: Arc::new(SharedEntrance {
             listener: Arc::clone(&server.listener),
-            config: server.lane.clone(),
+            one_way: server.pools.lane.clone(),
+            two_way: server.pools.control.clone(),
             connected: Box::new(move |stream| tally.connected(client, stream)),
         }),
         end: server.kills.add(client),

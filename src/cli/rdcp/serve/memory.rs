@@ -16,6 +16,8 @@ const LEAST_DEPTH: usize = 4;
 pub(super) struct CopyPools {
     /// The settings of a lane.
     pub(super) lane: StreamConfig,
+    /// The settings of the control stream, which carries questions and answers.
+    pub(super) control: StreamConfig,
 }
 
 impl CopyPools {
@@ -43,6 +45,16 @@ impl CopyPools {
         let (chunk_bytes, depth) = pool(lane_bytes, settings.chunk_bytes, settings.depth);
         let (rdma_chunk, rdma_depth) =
             pool(lane_bytes, settings.rdma.chunk_bytes, settings.rdma.depth);
+        let control = StreamConfig {
+            chunk_bytes: LEAST_CHUNK_BYTES,
+            depth: LEAST_DEPTH,
+            rdma: RdmaConfig {
+                chunk_bytes: LEAST_CHUNK_BYTES,
+                depth: LEAST_DEPTH,
+                ..settings.rdma.clone()
+            },
+            ..settings.clone()
+        };
         let lane = StreamConfig {
             chunk_bytes,
             depth,
@@ -53,7 +65,7 @@ impl CopyPools {
             },
             ..settings
         };
-        Ok(Self { lane })
+        Ok(Self { lane, control })
     }
 }
 
@@ -99,7 +111,7 @@ mod tests {
     proptest! {
         #[test]
         fn all_lanes_together_fit(memory in 1_u64..1 << 40, clients in 1_u16..4096, lanes in 1_usize..16) {
-            if let Ok(CopyPools { lane }) = divided(memory, clients, lanes) {
+            if let Ok(CopyPools { lane, control }) = divided(memory, clients, lanes) {
                 let pools = [
                     lane.chunk_bytes * lane.depth,
                     lane.rdma.chunk_bytes * lane.rdma.depth,
@@ -108,6 +120,9 @@ mod tests {
                     let all = (pool * lanes) as u64 + COPY_BYTES;
                     prop_assert!(all * u64::from(clients) <= memory, "{pool}");
                 }
+                // The control stream has a pool in each direction.
+                let control = control.rdma.chunk_bytes * control.rdma.depth * 2;
+                prop_assert!((control as u64) < COPY_BYTES);
                 prop_assert!(lane.depth >= MIN_DEPTH && lane.rdma.depth >= MIN_DEPTH);
             }
         }

@@ -29,9 +29,12 @@ mod shared;
 use std::io::{self, Write};
 
 use self::keys::key_lines::new_client_line;
-use crate::cli::shared::{
-    exit::Exit,
-    message::{Console, sentence},
+use crate::cli::{
+    rdcp::copies::unwritten,
+    shared::{
+        exit::Exit,
+        message::{Console, sentence},
+    },
 };
 
 /// Parses the key file of a server. What it says of each client is what a client reads from that line.
@@ -61,6 +64,6 @@ pub(super) fn new_key(name: &str, console: &Console) -> Exit {
     let written = stdout.write_all(line.as_bytes());
     match written.and_then(|()| stdout.write_all(b"\n")) {
         Ok(()) => Exit::Ok,
-        Err(error) => Exit::from(&error),
+        Err(error) => unwritten(&error, console),
     }
 }

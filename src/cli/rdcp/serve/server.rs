@@ -151,7 +151,7 @@ impl Server {
             },
             keys,
             listener: Arc::new(listener),
-            lane: pools.lane,
+            pools,
             places: Arc::new(Semaphore::new(clients.into())),
             tally: Arc::new(ServerTally::new()),
             kills: SessionKills::default(),
@@ -193,7 +193,7 @@ impl Server {
 
     /// Lets the running copies end, cuts them after the time of `--grace`, and refuses new ones.
     async fn finish(&self, caught: Caught) -> Exit {
-        // Sessions that wait for a place, and new ones, learn it from this.
+        // Ends the wait of every session that has no place, now or later.
         self.shared.places.close();
         self.sessions.close();
         let running = counted(self.sessions.len() as u64, "copy", "copies");

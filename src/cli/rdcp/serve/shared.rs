@@ -6,9 +6,9 @@ use tokio::sync::Semaphore;
 
 use super::{
     figures::tally::ServerTally, keys::client_keys::ClientKeys, kills::SessionKills,
-    served_copies::ServedCopies,
+    memory::CopyPools, served_copies::ServedCopies,
 };
-use crate::{Listener, StreamConfig, cli::shared::message::Console};
+use crate::{Listener, cli::shared::message::Console};
 
 /// What the sessions of a server share.
 pub(super) struct ServerShared {
@@ -16,7 +16,7 @@ pub(super) struct ServerShared {
     pub(super) keys: ClientKeys,
     pub(super) listener: Arc<Listener>,
     /// The settings of the streams of every copy.
-    pub(super) lane: StreamConfig,
+    pub(super) pools: CopyPools,
     /// The places of copies that run.
     pub(super) places: Arc<Semaphore>,
     pub(super) tally: Arc<ServerTally>,

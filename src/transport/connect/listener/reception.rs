@@ -25,7 +25,7 @@ pub(super) struct KeyRoute {
 impl KeyRoute {
     /// Passes on a stream, or the reason why a peer with the key gets none.
     pub(super) fn push(&self, outcome: Result<Stream, Error>) {
-        // The reception may have been dropped: nobody waits for the stream, and dropping it aborts it.
+        // If the reception has been dropped, the stream is dropped here, which aborts it.
         let _ = self.arrivals.send(outcome);
     }
 }
