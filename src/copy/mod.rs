@@ -3,9 +3,7 @@
 //! | module | holds | I/O |
 //! |---|---|---|
 //! | [`path`], [`metadata`] | names, relative paths, what an entry has beside its contents | none |
-//! | [`order`] | the messages between rdcp and its two agents | none |
-//! | [`record`] | what a lane carries: folders, files, parts of large files | none |
-//! | [`question`] | what source and destination ask each other | none |
+//! | [`messages`] | what rdcp, its two agents and their lanes send each other: [`order`], [`record`], [`question`] | none |
 //! | [`filter`] | which entries are left out | none |
 //! | [`digest`] | the digests of files | none |
 //! | [`owners`] | the numbers that users and groups have here | the user database |
@@ -23,12 +21,12 @@ pub(crate) mod filter;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
 pub(crate) mod job;
+mod messages;
 pub(crate) mod metadata;
 pub(crate) mod operand;
-pub(crate) mod order;
 pub(crate) mod owners;
 pub(crate) mod path;
-pub(crate) mod question;
-pub(crate) mod record;
 pub(crate) mod source;
 pub(crate) mod supervised;
+
+pub(crate) use messages::{order, question, record};

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio_util::codec::LengthDelimitedCodec;
 
-use super::{
+use crate::copy::{
     metadata::{EntryKind, Timestamp},
     path::{EntryName, RelativePath},
 };

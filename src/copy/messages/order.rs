@@ -5,8 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::operand::CopiedSources;
-use crate::ssh::protocol::{EdgeId, Payload};
+use crate::{
+    copy::operand::CopiedSources,
+    ssh::protocol::{EdgeId, Payload},
+};
 
 /// The application's part of the order for an agent of a copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
