@@ -33,9 +33,10 @@ impl ClientOutcome {
         let done = end.map(|end| end.report);
         let failure = match (report.fault, &done) {
             (Some(fault), _) => Some(fault.text),
-            (None, Some(done)) if done.failed > 0 => {
-                Some(format!("{} files were not copied", done.failed))
-            }
+            (None, Some(done)) if done.failed > 0 => Some(format!(
+                "{} not copied",
+                counted(done.failed, "file was", "files were")
+            )),
             (None, Some(done)) if done.complete => None,
             (None, _) => Some("the copy ended early".to_owned()),
         };

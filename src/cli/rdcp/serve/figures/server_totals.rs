@@ -47,13 +47,12 @@ impl ServerTotals {
     /// Returns what the server has done since its start, in words.
     pub(in crate::cli::rdcp::serve) fn since_start(&self) -> String {
         let mut line = counted(self.copies_ended, "copy", "copies");
-        for (count, what) in [
-            (self.copies_failed, "failed"),
-            (self.clients_refused, "clients refused"),
-        ] {
-            if count > 0 {
-                let _ = write!(line, ", {count} {what}");
-            }
+        if self.copies_failed > 0 {
+            let _ = write!(line, ", {} failed", self.copies_failed);
+        }
+        if self.clients_refused > 0 {
+            let refused = counted(self.clients_refused, "client", "clients");
+            let _ = write!(line, ", {refused} refused");
         }
         for (word, bytes) in [("received", self.bytes_received), ("sent", self.bytes_sent)] {
             if bytes > 0 {
