@@ -202,6 +202,8 @@ pub mod fuzzing {
 mod host;
 mod key;
 #[cfg(feature = "cli")]
+mod perf;
+#[cfg(feature = "cli")]
 mod process;
 #[cfg(feature = "cli")]
 mod reach;

@@ -25,7 +25,7 @@ const MAX_BIN_LINES: usize = 60;
 const LAYERS: &[&[&str]] = &[
     &["bin"],
     &["cli"],
-    &["copy"],
+    &["copy", "perf"],
     &["ssh"],
     &["advice", "carry", "reach"],
     &["fd", "process"],
@@ -75,6 +75,7 @@ const PERMISSIVE: &[&str] = &[
 const PROGRAMS: &[&str] = &[
     "anyhow",
     "clap",
+    "hdrhistogram",
     "if-addrs",
     "indicatif",
     "nix",

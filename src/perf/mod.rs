@@ -1,0 +1,11 @@
+//! What rdperf does beyond streams and agents: measures what hosts and the network between them can do.
+//!
+//! | module | holds | I/O |
+//! |---|---|---|
+//! | [`messages`] | what rdperf and its agents send each other: tasks, results, facts about a host | none |
+//! | [`histogram`] | how often each latency occurred | none |
+//! | [`measure`] | the measurements, each with two ends | streams, sockets, verbs, files |
+
+pub(crate) mod histogram;
+pub(crate) mod measure;
+pub(crate) mod messages;
