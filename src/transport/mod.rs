@@ -32,6 +32,8 @@ pub use connect::{
 };
 #[cfg(feature = "cli")]
 pub(crate) use data::slots::fill_slots::FillSlots;
+#[cfg(all(feature = "cli", feature = "rdma"))]
+pub(crate) use rdma::{Device, GidEntry, Inventory, LocalPorts, Memlock, Port, Roots};
 #[cfg(feature = "rdma")]
 pub use stream::{NotRdma, RdmaStream};
 pub use stream::{ReadHalf, ReuniteError, SendBuffer, Stream, Transport, Watch, WriteHalf};

@@ -41,7 +41,10 @@ impl EdgeEntrance {
         direction: EdgeDirection,
         control_runtime: &Handle,
     ) -> StreamConfig {
-        let ordered = ordered_config(order, direction, control_runtime.clone());
+        let ordered = StreamConfig {
+            control_runtime: Some(control_runtime.clone()),
+            ..ordered_config(order, direction)
+        };
         match self {
             Self::Own => ordered,
             Self::Shared(shared) => {
@@ -90,12 +93,8 @@ impl EdgeEntrance {
     }
 }
 
-/// Returns the settings that an order gives for an edge.
-fn ordered_config(
-    order: &StreamOrder,
-    direction: EdgeDirection,
-    control_runtime: Handle,
-) -> StreamConfig {
+/// Returns the settings that an order gives for an edge, with the current runtime.
+pub(crate) fn ordered_config(order: &StreamOrder, direction: EdgeDirection) -> StreamConfig {
     let default = StreamConfig::default();
     let chunk_bytes = order
         .chunk_bytes
@@ -121,7 +120,6 @@ fn ordered_config(
             ..default.rdma
         },
         direction: direction.into(),
-        control_runtime: Some(control_runtime),
         ..default
     }
 }

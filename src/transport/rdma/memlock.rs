@@ -58,6 +58,47 @@ pub(crate) struct TooSmall {
     pub(crate) pinned: u64,
 }
 
+/// How much memory one end of a stream pins, whatever the process may pin.
+#[cfg(feature = "cli")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PinDemand {
+    /// The memory for the pools and the express lane that were asked for, in bytes, within [`DEFAULT_CAP_BYTES`].
+    pub(crate) wanted: u64,
+    /// The memory for the smallest pools, in bytes.
+    pub(crate) least: u64,
+}
+
+#[cfg(feature = "cli")]
+impl PinDemand {
+    /// Returns the demand of an end with these pools and an express lane of `lane_bytes`.
+    pub(crate) fn new(
+        chunk_bytes: usize,
+        depth: usize,
+        direction: Direction,
+        lane_bytes: Option<usize>,
+    ) -> Self {
+        let mut memlock = Memlock {
+            limit: None,
+            pinned: 0,
+            cap: DEFAULT_CAP_BYTES,
+            page: rustix::param::page_size() as u64,
+            reserved: 0,
+        };
+        let least = memlock.needed(MIN_CHUNK_BYTES, MIN_DEPTH, direction);
+        if let Some(bytes) = lane_bytes {
+            memlock.reserve_lane(bytes);
+        }
+        let wanted = match fit(chunk_bytes, depth, direction, &memlock) {
+            Ok((chunk_bytes, depth)) => memlock.needed(chunk_bytes, depth, direction),
+            Err(_) => least,
+        };
+        Self {
+            wanted: wanted + memlock.reserved,
+            least,
+        }
+    }
+}
+
 impl Memlock {
     /// Reads the limit of this process, and what it has pinned now.
     pub(crate) fn now() -> Self {
@@ -287,6 +328,19 @@ mod tests {
         assert_eq!(read("", "", limit), (limit, 0));
         assert_eq!(read("", "", None), (None, 0));
         assert_eq!(read("CapEff:\nVmPin:\tmuch\n", FIRST, limit), (limit, 0));
+    }
+
+    #[cfg(feature = "cli")]
+    #[test]
+    fn the_demand_of_a_stream_fits_into_a_limit_of_that_size() {
+        let demand = PinDemand::new(2 << 20, 4, Direction::Both, Some(280 << 10));
+        assert!(demand.wanted <= DEFAULT_CAP_BYTES && demand.wanted > 8 * MIB);
+        let mut exact = limited(demand.wanted);
+        assert!(exact.reserve_lane(280 << 10));
+        assert_eq!(fit(2 << 20, 4, Direction::Both, &exact), Ok((2 << 20, 3)));
+        let (least, below) = (limited(demand.least), limited(demand.least - 1));
+        assert!(fit(2 << 20, 4, Direction::Both, &least).is_ok());
+        assert!(fit(2 << 20, 4, Direction::Both, &below).is_err());
     }
 
     #[test]

@@ -45,6 +45,13 @@ mod verbs;
 mod work_request;
 
 pub(crate) use establish::{Established, LocalPorts};
+#[cfg(feature = "cli")]
+pub(crate) use memlock::Memlock;
+#[cfg(feature = "cli")]
+pub(crate) use ports::{
+    device::{Device, GidEntry, Inventory, Port},
+    sysfs::Roots,
+};
 pub(crate) use unavailable::Unavailable;
 
 use super::data::path::DataPath;

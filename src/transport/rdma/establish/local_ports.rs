@@ -7,6 +7,8 @@ use super::{
     established::Established,
     turns::in_turn,
 };
+#[cfg(feature = "cli")]
+use crate::transport::rdma::memlock::PinDemand;
 use crate::{
     DeviceFault, Direction, Error, HandshakeFault, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, MIN_DEPTH,
     RdmaConfig, StreamConfig, TransportPolicy,
@@ -64,23 +66,15 @@ impl LocalPorts {
     }
 
     /// Takes the ports from `inventory`, in place of those of this host.
-    pub(in crate::transport::rdma) fn among(
-        inventory: &Inventory,
-        config: &StreamConfig,
-    ) -> Result<Self, Unavailable> {
+    pub(crate) fn among(inventory: &Inventory, config: &StreamConfig) -> Result<Self, Unavailable> {
         let hardware = inventory.ports().next().is_some();
         let no_way = |reason: String| Unavailable { reason, hardware };
         let candidates = choice(config).candidates(inventory);
         let candidates = candidates.map_err(|none| no_way(none.to_string()))?;
-        let chunk_bytes = config
-            .rdma
-            .chunk_bytes
-            .clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES);
-        let depth = config.rdma.depth.clamp(MIN_DEPTH, MAX_RDMA_DEPTH);
+        let (chunk_bytes, depth) = wanted_pool(config);
         let mut memlock = Memlock::now();
         let small_frames = config.rdma.small_frames.min(MAX_SMALL_FRAMES);
-        let ring = RingLayout::new(small_frames, true, true);
-        let has_lane = small_frames > 0 && memlock.reserve_lane(ring.bytes());
+        let has_lane = small_frames > 0 && memlock.reserve_lane(lane_bytes(small_frames));
         let smaller = why_smaller(chunk_bytes, depth, config.direction, &memlock);
         let fitting = fit(chunk_bytes, depth, config.direction, &memlock);
         let (chunk_bytes, depth) = fitting.map_err(|small| no_way(small.to_string()))?;
@@ -94,6 +88,15 @@ impl LocalPorts {
             small_frames: if has_lane { small_frames } else { 0 },
             faults: faults::of(config),
         })
+    }
+
+    /// Returns how much memory one end of a stream with these settings pins, whatever this process may pin.
+    #[cfg(feature = "cli")]
+    pub(crate) fn demand(config: &StreamConfig) -> PinDemand {
+        let (chunk_bytes, depth) = wanted_pool(config);
+        let small_frames = config.rdma.small_frames.min(MAX_SMALL_FRAMES);
+        let lane = (small_frames > 0).then(|| lane_bytes(small_frames));
+        PinDemand::new(chunk_bytes, depth, config.direction, lane)
     }
 
     /// Reports early what would fail in every handshake: a named device that does not exist, or no usable device with the
@@ -240,6 +243,22 @@ impl LocalPorts {
             posting: posting(agreement.direction, candidate.offer.software),
         })
     }
+}
+
+/// Returns the chunk size and the depth that the settings ask for.
+fn wanted_pool(config: &StreamConfig) -> (usize, usize) {
+    let RdmaConfig {
+        chunk_bytes, depth, ..
+    } = config.rdma;
+    (
+        chunk_bytes.clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES),
+        depth.clamp(MIN_DEPTH, MAX_RDMA_DEPTH),
+    )
+}
+
+/// Returns the memory of an express lane of a two-way stream, in bytes.
+fn lane_bytes(small_frames: u32) -> usize {
+    RingLayout::new(small_frames, true, true).bytes()
 }
 
 /// Chooses the thread that posts writes. With a software device, posting takes as long as the device's work; on a machine
