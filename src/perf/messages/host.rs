@@ -40,9 +40,9 @@ pub(crate) struct HostFacts {
 pub(crate) struct MemlockFacts {
     /// The limit in bytes; none if there is none.
     pub(crate) limit: Option<u64>,
-    /// What one end of a stream with the settings of the order pins, in bytes.
+    /// What one end of a stream with the settings of the order pins, in bytes; 0 in a build without RDMA.
     pub(crate) needed: u64,
-    /// The least that one end of a stream needs, in bytes.
+    /// The least that one end of a stream needs, in bytes; 0 in a build without RDMA.
     pub(crate) least: u64,
     /// True if the process is root's, with the right to pin any amount.
     pub(crate) is_privileged: bool,
@@ -78,6 +78,8 @@ pub(crate) struct PortFacts {
     pub(crate) rate_mbps: u32,
     /// The reason why the port cannot be used, in words that follow its name; none if it can.
     pub(crate) fault: Option<String>,
+    /// The network interface of the port: of Ethernet only, and only if it is known.
+    pub(crate) netdev: Option<String>,
     /// The addresses that a peer may use, for the user: `GID 3 (RoCE v2, 10.1.0.5 on eth0), MTU 1024`.
     pub(crate) gids: Vec<String>,
 }
