@@ -1,1 +1,5 @@
 //! The measurements of a task: each has an end that dials and an end that listens.
+
+pub(crate) mod counters;
+pub(crate) mod path;
+pub(crate) mod storage;
