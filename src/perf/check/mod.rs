@@ -1,1 +1,35 @@
-//! What is wrong.
+//! What is wrong with hosts and pairs of hosts, how to repair it, and what limits them. Pure, no I/O.
+//!
+//! | file | what it judges |
+//! |---|---|
+//! | `finding` | what a finding is |
+//! | [`host`] | the facts of one host |
+//! | [`pair`] | two hosts: versions, clocks, TCP |
+//! | `path` | the sizes of packets that arrive |
+//! | `ports` | the proofs of pairs of RDMA ports |
+//! | [`choice`] | what `auto` chooses for two hosts, and why |
+//! | [`rates`] | measured rates and counters: slow pairs, lost packets |
+//! | [`limit`] | what limits a transfer |
+//! | `remedies`, `amounts` | commands and amounts for the user |
+
+mod amounts;
+mod choice;
+mod finding;
+mod host;
+mod limit;
+mod pair;
+mod path;
+mod ports;
+mod rates;
+mod remedies;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use self::{
+    choice::automatic_choice,
+    finding::{Finding, Severity},
+    host::check_host,
+    limit::{TransferRates, limit},
+    pair::{PairEnd, PairFacts, check_pair},
+    rates::{PairRate, lossy, slow_pairs},
+};

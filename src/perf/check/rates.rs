@@ -1,0 +1,103 @@
+//! Measured rates and counters: slow pairs of hosts, lost packets. Pure, no I/O.
+
+use super::{
+    Finding,
+    amounts::{rate, share},
+};
+use crate::perf::messages::NetworkCounters;
+
+/// A pair is slow if it has less than this part of the median of all pairs.
+const SLOW_PART: f64 = 0.5;
+
+/// The fewest pairs that have a median which says something: of two pairs each may be the odd one.
+const MIN_PAIRS: usize = 3;
+
+/// The fewest packets of which a part says something.
+const MIN_PACKETS: u64 = 1_000;
+
+/// The part of TCP's segments that a good network loses at most: 0.1%.
+const TCP_LOSS: f64 = 0.001;
+
+/// The part of RDMA packets that a good network loses at most: 0.01%. RDMA sends everything again from the lost packet on.
+const RDMA_LOSS: f64 = 0.0001;
+
+/// The rate of a pair of hosts.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PairRate {
+    /// The name of the end that sends.
+    pub(crate) from: String,
+    /// The name of the end that receives.
+    pub(crate) to: String,
+    /// The bytes per second.
+    pub(crate) bytes_per_second: f64,
+}
+
+/// Returns the pairs that are slower than half of the median of all pairs, the slowest first.
+pub(crate) fn slow_pairs(pairs: &[PairRate]) -> Vec<Finding> {
+    let rates: Vec<f64> = pairs.iter().map(|pair| pair.bytes_per_second).collect();
+    let Some(median) = median(rates).filter(|_| pairs.len() >= MIN_PAIRS) else {
+        return Vec::new();
+    };
+    let is_slow = |pair: &&PairRate| pair.bytes_per_second < SLOW_PART * median;
+    let mut slow: Vec<&PairRate> = pairs.iter().filter(is_slow).collect();
+    slow.sort_by(|a, b| a.bytes_per_second.total_cmp(&b.bytes_per_second));
+    let finding = |pair: &PairRate| {
+        let what = format!(
+            "{} is {} of the median of all pairs, {}",
+            rate(pair.bytes_per_second),
+            share(pair.bytes_per_second / median),
+            rate(median)
+        );
+        let subject = format!("{} to {}", pair.from, pair.to);
+        let finding = Finding::repair("slow-pair", &subject, what);
+        finding.with(format!(
+            "compare `ethtool INTERFACE` and `tc qdisc show` on {} and {} with another host",
+            pair.from, pair.to
+        ))
+    };
+    slow.into_iter().map(finding).collect()
+}
+
+/// Returns the packets that were lost while a host has sent bytes to another one. `counters` are how much the counters of the
+/// end that sends grew.
+pub(crate) fn lossy(from: &str, to: &str, counters: &NetworkCounters) -> Vec<Finding> {
+    let subject = format!("{from} to {to}");
+    let remedy = format!(
+        "see `ip -s link` and `ethtool -S INTERFACE | grep -iE 'err|drop|discard'` on {from}, {to} and the switch"
+    );
+    let mut findings = Vec::new();
+    let (sent, again) = (counters.tcp_segments, counters.tcp_retransmitted);
+    if let Some(part) = loss(again, sent, TCP_LOSS) {
+        let what = format!("{} of {sent} TCP segments were sent again", share(part));
+        findings.push(Finding::repair("loss-tcp", &subject, what).with(remedy.clone()));
+    }
+    let (sent, lost) = (counters.rdma_packets, counters.rdma_losses);
+    if let Some(part) = loss(lost, sent, RDMA_LOSS) {
+        let what = format!(
+            "{lost} signs of lost packets in {sent} RDMA packets ({})",
+            share(part)
+        );
+        let remedy =
+            format!("{remedy}; for RoCE: priority flow control on the switch and the cards");
+        findings.push(Finding::repair("loss-rdma", &subject, what).with(remedy));
+    }
+    findings
+}
+
+/// Returns the part that was lost, if it is more than `limit`, of enough packets.
+#[allow(clippy::cast_precision_loss, reason = "a part of a percent")]
+fn loss(lost: u64, sent: u64, limit: f64) -> Option<f64> {
+    let part = lost as f64 / sent.max(1) as f64;
+    (sent >= MIN_PACKETS && part > limit).then_some(part)
+}
+
+/// Returns the middle one of the values; of an even number the mean of the two in the middle.
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let upper = *values.get(middle)?;
+    if values.len() % 2 == 1 {
+        return Some(upper);
+    }
+    Some(f64::midpoint(values[middle - 1], upper))
+}
