@@ -34,6 +34,8 @@ pub use connect::{
 pub(crate) use data::slots::fill_slots::FillSlots;
 #[cfg(all(feature = "cli", feature = "rdma"))]
 pub(crate) use rdma::{Device, GidEntry, Inventory, LocalPorts, Memlock, Port, Roots};
+#[cfg(all(feature = "cli", feature = "rdma"))]
+pub(crate) use rdma::raw;
 #[cfg(feature = "rdma")]
 pub use stream::{NotRdma, RdmaStream};
 pub use stream::{ReadHalf, ReuniteError, SendBuffer, Stream, Transport, Watch, WriteHalf};

@@ -54,6 +54,31 @@ pub(crate) use ports::{
 };
 pub(crate) use unavailable::Unavailable;
 
+/// What measurements use below the data path: queue pairs, and the ports that they are made on.
+#[cfg(feature = "cli")]
+pub(crate) mod raw {
+    pub(crate) use super::{
+        link::QueuePairConfig,
+        ports::{
+            choice::DeviceChoice,
+            device::MTUS,
+            explain::networks_differ,
+            gid::GidKind,
+            offer::{Candidate, MAX_OFFERS, Offer, Offers},
+            rank::{Role, rank, share_network, to_try},
+            recent::inventory,
+        },
+        verbs::{
+            completions::{Completion, CompletionQueue},
+            device::ProtectionDomain,
+            memory::MemoryRegion,
+            operation::{Operation, OperationKind, PairFault},
+            queue_pair::{QueuePair, QueuePairAddress, QueueSizes},
+            remote_region::RemoteRegion,
+        },
+    };
+}
+
 use super::data::path::DataPath;
 
 /// The RDMA data path.

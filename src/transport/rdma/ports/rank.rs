@@ -20,7 +20,10 @@ use super::{
 /// distinguishes (first, second) from (second, first).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    #[cfg_attr(not(test), allow(dead_code, reason = "the acceptor proposes"))]
+    #[cfg_attr(
+        not(any(test, feature = "cli")),
+        allow(dead_code, reason = "the acceptor proposes")
+    )]
     Dialer,
     Acceptor,
 }

@@ -9,6 +9,8 @@ use std::{
 
 use rdma_sys as ffi;
 
+#[cfg(feature = "cli")]
+use super::queue_pair::ReadDepths;
 use super::{check, not_null};
 
 /// An open device and its protection domain: regions and queue pairs of one domain can be used together.
@@ -74,6 +76,25 @@ impl ProtectionDomain {
         // SAFETY: the context is open. The function writes the older form of the attributes, which is a prefix of this form.
         check(unsafe { ffi::ibv_query_port(self.context, port, (&raw mut attributes).cast()) })?;
         Ok(attributes.lid)
+    }
+
+    /// Returns the most RDMA READs that a queue pair of the device can have under way at once.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    #[cfg(feature = "cli")]
+    #[allow(unsafe_code)]
+    pub(crate) fn read_depths(&self) -> io::Result<ReadDepths> {
+        // SAFETY: integers, arrays of integers and plain enumerations of C, for which zero is a value.
+        let mut attributes: ffi::ibv_device_attr = unsafe { zeroed() };
+        // SAFETY: the context is open, and `attributes` is memory for the answer.
+        check(unsafe { ffi::ibv_query_device(self.context, &raw mut attributes) })?;
+        let depth = |most: i32| u8::try_from(most.clamp(0, i32::from(u8::MAX))).unwrap_or(0);
+        Ok(ReadDepths {
+            begun: depth(attributes.max_qp_init_rd_atom),
+            answered: depth(attributes.max_qp_rd_atom),
+        })
     }
 }
 

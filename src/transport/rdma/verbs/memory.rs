@@ -11,13 +11,15 @@ use rdma_sys as ffi;
 
 use super::{device::ProtectionDomain, not_null};
 
-/// Zeroed memory that is registered for this end only: no peer has a key for it.
+/// Zeroed memory that is registered for this end, and for a peer only if the region is made for that.
 ///
 /// A device may write it while a receive is posted. So no reference to its bytes is ever made: they are copied in and out.
 pub(crate) struct MemoryRegion {
-    region: *mut ffi::ibv_mr,
-    start: *mut u8,
-    layout: Layout,
+    pub(super) region: *mut ffi::ibv_mr,
+    pub(super) start: *mut u8,
+    pub(super) layout: Layout,
+    /// What a peer with the key may do.
+    remote_access: ffi::ibv_access_flags,
     /// Last: the region is deregistered before its domain may be.
     pub(super) domain: Arc<ProtectionDomain>,
 }
@@ -27,13 +29,22 @@ pub(crate) struct MemoryRegion {
 unsafe impl Send for MemoryRegion {}
 
 impl MemoryRegion {
-    /// Allocates and registers `bytes` of memory.
+    /// Allocates and registers `bytes` of memory, for this end only: no peer has a key for it.
     ///
     /// # Errors
     ///
     /// The memory cannot be pinned.
-    #[allow(unsafe_code)]
     pub(crate) fn register(domain: &Arc<ProtectionDomain>, bytes: usize) -> io::Result<Self> {
+        Self::register_for(domain, bytes, ffi::ibv_access_flags(0))
+    }
+
+    /// Allocates and registers `bytes` of memory, for this end and what `remote_access` allows a peer.
+    #[allow(unsafe_code)]
+    pub(super) fn register_for(
+        domain: &Arc<ProtectionDomain>,
+        bytes: usize,
+        remote_access: ffi::ibv_access_flags,
+    ) -> io::Result<Self> {
         // Whole pages: pinned memory must share none with other memory, which a fork would copy.
         let layout = Layout::from_size_align(bytes.max(1), rustix::param::page_size());
         let layout = layout.map_err(io::Error::other)?.pad_to_align();
@@ -42,8 +53,8 @@ impl MemoryRegion {
         if start.is_null() {
             handle_alloc_error(layout);
         }
-        let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
-        let access = i32::try_from(access).unwrap_or_default();
+        let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | remote_access;
+        let access = i32::try_from(access.0).unwrap_or_default();
         // SAFETY: the memory is allocated, and is freed after it was deregistered.
         let region = unsafe { ffi::ibv_reg_mr(domain.domain, start.cast(), layout.size(), access) };
         let region = not_null(region).inspect_err(|_| {
@@ -54,8 +65,14 @@ impl MemoryRegion {
             region,
             start,
             layout,
+            remote_access,
             domain: Arc::clone(domain),
         })
+    }
+
+    /// Returns the rights of a peer, for the queue pair that uses the memory.
+    pub(super) fn remote_access(&self) -> u32 {
+        self.remote_access.0
     }
 
     /// Copies the bytes from `at` on into `copy`.
@@ -107,7 +124,7 @@ impl MemoryRegion {
         unsafe { (*self.region).lkey }
     }
 
-    fn check(&self, range: &Range<usize>) {
+    pub(super) fn check(&self, range: &Range<usize>) {
         assert!(
             range.start <= range.end && range.end <= self.layout.size(),
             "{range:?} is outside the region"

@@ -7,14 +7,23 @@
 //! | [`memory`] | a registered memory region |
 //! | [`completions`] | a completion queue and its completion channel |
 //! | [`queue_pair`] | a queue pair with its memory: connect, send, receive |
+//! | `remote_region` | a region that a peer may write and read, for measurements |
+//! | `operation` | WRITE, READ and SEND as a measurement posts them |
+//! | `event_wait` | a thread that waits for a completion |
 //!
 //! Each object owns those that it depends on, so none is destroyed too early: the queue pair owns its memory, and is destroyed
 //! before it, so the device never uses memory that was freed.
 
 pub(super) mod completions;
 pub(super) mod device;
+#[cfg(feature = "cli")]
+mod event_wait;
 pub(super) mod memory;
+#[cfg(feature = "cli")]
+pub(super) mod operation;
 pub(super) mod queue_pair;
+#[cfg(feature = "cli")]
+pub(super) mod remote_region;
 #[cfg(test)]
 mod tests;
 

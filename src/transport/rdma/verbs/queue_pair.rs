@@ -34,7 +34,7 @@ pub(crate) struct QueueSizes {
 }
 
 impl QueueSizes {
-    fn with_inline(self, inline_bytes: u32) -> Self {
+    pub(super) fn with_inline(self, inline_bytes: u32) -> Self {
         Self {
             inline_bytes,
             ..self
@@ -42,14 +42,26 @@ impl QueueSizes {
     }
 }
 
+/// The most RDMA READs of a queue pair that are under way at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ReadDepths {
+    /// Those that this end begins.
+    pub(crate) begun: u8,
+    /// Those of the peer that this end answers.
+    pub(crate) answered: u8,
+}
+
 /// A reliable connection, and the memory that its work requests use.
 pub(crate) struct QueuePair {
-    pair: *mut ffi::ibv_qp,
+    pub(super) pair: *mut ffi::ibv_qp,
     /// The number of bytes that a send can carry in its work request.
-    inline_bytes: usize,
+    pub(super) inline_bytes: usize,
     /// The fields below are dropped after `Drop` has destroyed the queue pair, so the device does not use them any more.
-    memory: MemoryRegion,
+    pub(super) memory: MemoryRegion,
+    /// Where sends complete.
     completions: Arc<CompletionQueue>,
+    /// Where receives complete, which is the same queue in most queue pairs.
+    _receive_completions: Arc<CompletionQueue>,
 }
 
 // SAFETY: the API of verbs promises that every thread may use its objects.
@@ -73,19 +85,33 @@ impl QueuePair {
         config: &QueuePairConfig,
         sizes: QueueSizes,
     ) -> io::Result<Self> {
-        assert!(
-            Arc::ptr_eq(&memory.domain, &completions.domain),
-            "two protection domains"
-        );
-        let made = create(completions, sizes);
-        let made = made.or_else(|_| create(completions, sizes.with_inline(sizes.inline_bytes / 4)));
-        let (pair, inline_bytes) = made.or_else(|_| create(completions, sizes.with_inline(0)))?;
+        let queues = [completions, completions];
+        let made = create(queues, sizes);
+        let made = made.or_else(|_| create(queues, sizes.with_inline(sizes.inline_bytes / 4)));
+        let made = made.or_else(|_| create(queues, sizes.with_inline(0)))?;
+        Self::assemble(made, queues, memory, config)
+    }
+
+    /// Takes over what [`create`] has made for these completion queues, of sends and of receives.
+    pub(super) fn assemble(
+        (pair, inline_bytes): (*mut ffi::ibv_qp, usize),
+        [completions, receive_completions]: [&Arc<CompletionQueue>; 2],
+        memory: MemoryRegion,
+        config: &QueuePairConfig,
+    ) -> io::Result<Self> {
         let mut queue_pair = Self {
             pair,
             inline_bytes,
             memory,
             completions: Arc::clone(completions),
+            _receive_completions: Arc::clone(receive_completions),
         };
+        let domain = &queue_pair.memory.domain;
+        assert!(
+            Arc::ptr_eq(domain, &completions.domain)
+                && Arc::ptr_eq(domain, &receive_completions.domain),
+            "two protection domains"
+        );
         queue_pair.initialise(config)?;
         Ok(queue_pair)
     }
@@ -126,6 +152,7 @@ impl QueuePair {
         let mut attributes = attributes(ffi::ibv_qp_state::IBV_QPS_INIT);
         attributes.pkey_index = config.pkey_index;
         attributes.port_num = config.port;
+        attributes.qp_access_flags = self.memory.remote_access();
         let mask = Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_PORT | Mask::IBV_QP_ACCESS_FLAGS;
         self.modify(&mut attributes, mask)
     }
@@ -141,12 +168,28 @@ impl QueuePair {
         config: &QueuePairConfig,
         peer: QueuePairAddress,
     ) -> io::Result<()> {
+        self.connect_for_reads(config, peer, ReadDepths::default())
+    }
+
+    /// Connects to the peer's queue pair, for as many RDMA READs at once. Packets that arrive earlier are dropped; the peer's
+    /// device sends them again.
+    ///
+    /// # Errors
+    ///
+    /// The two ends do not match, for instance for want of a route.
+    pub(super) fn connect_for_reads(
+        &mut self,
+        config: &QueuePairConfig,
+        peer: QueuePairAddress,
+        reads: ReadDepths,
+    ) -> io::Result<()> {
         use ffi::ibv_qp_attr_mask as Mask;
         let mut ready = attributes(ffi::ibv_qp_state::IBV_QPS_RTR);
         ready.path_mtu = mtu(config.mtu);
         ready.dest_qp_num = peer.number;
         ready.rq_psn = config.receive_psn;
         ready.min_rnr_timer = RNR_TIMER;
+        ready.max_dest_rd_atomic = reads.answered;
         let route = &mut ready.ah_attr;
         (route.is_global, route.port_num) = (1, config.port);
         (route.dlid, route.sl) = (peer.lid, config.service_level);
@@ -164,6 +207,7 @@ impl QueuePair {
         sends.sq_psn = config.send_psn;
         (sends.timeout, sends.retry_cnt) = (ACK_TIMEOUT, RETRIES);
         sends.rnr_retry = RNR_RETRIES;
+        sends.max_rd_atomic = reads.begun;
         let mask = Mask::IBV_QP_TIMEOUT
             | Mask::IBV_QP_RETRY_CNT
             | Mask::IBV_QP_RNR_RETRY
@@ -252,22 +296,23 @@ impl Drop for QueuePair {
     }
 }
 
-/// Makes a queue pair. Returns it and the number of bytes that a send can carry inline.
+/// Makes a queue pair whose sends and receives complete in these two queues. Returns it and the number of bytes that a send
+/// can carry inline.
 #[allow(unsafe_code)]
-fn create(
-    completions: &CompletionQueue,
+pub(super) fn create(
+    [sends, receives]: [&Arc<CompletionQueue>; 2],
     sizes: QueueSizes,
 ) -> io::Result<(*mut ffi::ibv_qp, usize)> {
     // SAFETY: integers and pointers only, for which zero is a value.
     let mut wanted: ffi::ibv_qp_init_attr = unsafe { zeroed() };
-    (wanted.send_cq, wanted.recv_cq) = (completions.queue, completions.queue);
+    (wanted.send_cq, wanted.recv_cq) = (sends.queue, receives.queue);
     wanted.qp_type = ffi::ibv_qp_type::IBV_QPT_RC;
     wanted.cap.max_send_wr = sizes.sends;
     wanted.cap.max_recv_wr = sizes.receives;
     (wanted.cap.max_send_sge, wanted.cap.max_recv_sge) = (1, 1);
     wanted.cap.max_inline_data = sizes.inline_bytes;
-    // SAFETY: domain and completion queue exist as long as the queue pair, which owns the completion queue.
-    let pair = unsafe { ffi::ibv_create_qp(completions.domain.domain, &raw mut wanted) };
+    // SAFETY: domain and completion queues exist as long as the queue pair, whose owner owns the completion queues.
+    let pair = unsafe { ffi::ibv_create_qp(sends.domain.domain, &raw mut wanted) };
     Ok((not_null(pair)?, wanted.cap.max_inline_data as usize))
 }
 
