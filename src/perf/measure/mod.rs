@@ -3,3 +3,4 @@
 pub(crate) mod counters;
 pub(crate) mod path;
 pub(crate) mod storage;
+pub(crate) mod verbs;
