@@ -85,7 +85,9 @@ fn every_command_in_a_console_block_parses() {
         }
     }
     none(&broken);
-    for program in ["rdpipe", "rdcp", "rdsend", "rdrecv", "rdcat", "cargo"] {
+    for program in [
+        "rdpipe", "rdcp", "rdperf", "rdsend", "rdrecv", "rdcat", "cargo",
+    ] {
         assert!(seen.contains_key(program), "no {program} in {seen:?}");
     }
 }
@@ -316,7 +318,7 @@ fn is_prompt(text: &str) -> bool {
 }
 
 fn is_ours(program: &str) -> bool {
-    ["rdpipe", "rdcp", "rdsend", "rdrecv", "rdcat"].contains(&program)
+    ["rdpipe", "rdcp", "rdperf", "rdsend", "rdrecv", "rdcat"].contains(&program)
 }
 
 /// The simple commands of a line of shell, without assignments, redirections and comments.

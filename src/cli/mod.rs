@@ -5,6 +5,7 @@ pub(crate) mod args;
 mod quoted;
 pub mod rdcat;
 pub mod rdcp;
+pub mod rdperf;
 pub mod rdpipe;
 pub mod rdrecv;
 pub mod rdsend;
@@ -22,6 +23,7 @@ pub fn commands() -> Vec<clap::Command> {
     vec![
         args::RdcatArgs::command(),
         args::RdcpArgs::command(),
+        args::RdperfArgs::command(),
         args::RdpipeArgs::command(),
         args::RdrecvArgs::command(),
         args::RdsendArgs::command(),

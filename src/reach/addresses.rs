@@ -1,6 +1,9 @@
 //! The addresses of this host.
 
-use std::{env, net::IpAddr};
+use std::{
+    env,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 /// The most addresses of a host that its peers try. A host with more names the likeliest ones.
 pub(crate) const MAX_ADDRESSES: usize = 16;
@@ -12,6 +15,29 @@ pub(crate) fn addresses() -> Vec<IpAddr> {
     let interfaces = interfaces.iter().map(if_addrs::Interface::ip);
     let connection = env::var("SSH_CONNECTION").unwrap_or_default();
     usable(ranked(interfaces.collect(), server_address(&connection)))
+}
+
+/// Returns the addresses for a ticket: the user's own `here`, or the address `bind` that is listened on, or all that another
+/// host can use.
+pub(crate) fn ticket_addresses(here: Option<IpAddr>, bind: Option<IpAddr>) -> Vec<IpAddr> {
+    if let Some(here) = here {
+        return vec![here];
+    }
+    let mut addresses = addresses();
+    match bind {
+        Some(bound) if !bound.is_unspecified() => return vec![bound],
+        // `--bind 0.0.0.0` accepts IPv4 only; `::` accepts IPv6 and IPv4.
+        Some(IpAddr::V4(_)) => addresses.retain(IpAddr::is_ipv4),
+        _ => {}
+    }
+    if addresses.is_empty() {
+        // On a machine without a network, the ticket works on this machine only.
+        addresses.push(Ipv4Addr::LOCALHOST.into());
+        if bind == Some(Ipv6Addr::UNSPECIFIED.into()) {
+            addresses.push(Ipv6Addr::LOCALHOST.into());
+        }
+    }
+    addresses
 }
 
 /// Returns the first [`MAX_ADDRESSES`] addresses that another host can use, each once. A host filters its own list with

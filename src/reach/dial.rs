@@ -67,6 +67,27 @@ pub(crate) async fn dial(
     Err(Unreached::Nowhere(tried))
 }
 
+/// Returns the best of `addresses` at which something listens on `port`.
+///
+/// # Errors
+///
+/// Each address, and why the attempt failed.
+///
+/// # Cancel safety
+///
+/// Safe.
+pub(crate) async fn first_answering(addresses: &[String], port: u16) -> Result<String, String> {
+    let mut probes = Probes::start(addresses, port);
+    let mut tried = Vec::new();
+    while let Some((address, answer)) = probes.next().await {
+        match answer {
+            Ok(()) => return Ok(address),
+            Err(error) => tried.push(format!("{address}: {error}")),
+        }
+    }
+    Err(tried.join(", "))
+}
+
 /// Returns true if the peer itself was reached, so that another attempt or another address would fail the same
 /// way.
 pub(crate) fn is_final(error: &Error) -> bool {

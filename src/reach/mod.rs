@@ -7,6 +7,6 @@ mod listen;
 mod probes;
 pub(crate) mod ticket;
 
-pub(crate) use addresses::{addresses, usable};
-pub(crate) use dial::{FailedAddress, Unreached, dial, is_final};
+pub(crate) use addresses::{addresses, ticket_addresses, usable};
+pub(crate) use dial::{FailedAddress, Unreached, dial, first_answering, is_final};
 pub(crate) use listen::listen;

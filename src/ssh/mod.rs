@@ -20,7 +20,7 @@
 //! [`explain`]. The agent and the controller share only [`protocol`], [`stage`] and [`edge`].
 
 pub(crate) mod agent;
-mod edge;
+pub(crate) mod edge;
 pub(crate) mod explain;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;

@@ -145,7 +145,7 @@ impl StageHost {
     }
 
     /// Splits a segment at its colon into the host and the bytes after the colon.
-    fn split(segment: &[u8]) -> Result<(Self, &[u8]), SegmentFault> {
+    pub(crate) fn split(segment: &[u8]) -> Result<(Self, &[u8]), SegmentFault> {
         let colon = segment.iter().position(|&byte| byte == b':');
         let colon = colon.ok_or(SegmentFault::NoColon)?;
         if colon == 0 {
@@ -232,7 +232,7 @@ pub(crate) struct PlanError {
 
 /// Why a segment of the command line cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-enum SegmentFault {
+pub(crate) enum SegmentFault {
     #[error("a segment is HOST:COMMAND, or :COMMAND for this machine")]
     NoColon,
     #[error("give HOST:PATH, :PATH for a file of this machine, or the ticket of rdcat -l")]

@@ -31,6 +31,17 @@ pub(crate) struct ServerRoute {
     pub(crate) key: Key,
     /// The time after which the server counts as lost.
     pub(crate) timeout: Duration,
+    /// What listens there.
+    pub(crate) kind: ServerKind,
+}
+
+/// What listens at the end of a way to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ServerKind {
+    /// `rdcp --serve`, which knows the keys of many clients.
+    Copies,
+    /// `rdperf --listen`, which waits for one peer with its ticket.
+    Measurements,
 }
 
 impl AgentRoute {
@@ -65,15 +76,20 @@ impl ServerRoute {
 
     fn refused(&self, error: Error) -> String {
         let Self { host, port, .. } = self;
+        let (unknown, program) = match self.kind {
+            ServerKind::Copies => (
+                "does not know this key; its --key-file needs the line of this client",
+                "rdcp --serve",
+            ),
+            ServerKind::Measurements => ("has another ticket", "rdperf --listen"),
+        };
         match error {
             Error::Handshake {
                 fault: HandshakeFault::Key,
                 ..
-            } => format!(
-                "the server at {host}:{port} does not know this key; its --key-file needs the line of this client"
-            ),
+            } => format!("the server at {host}:{port} {unknown}"),
             Error::Connect { source, .. } => format!(
-                "cannot connect to {host}:{port}: {source}; is `rdcp --serve` running there, and is the port open?"
+                "cannot connect to {host}:{port}: {source}; is `{program}` running there, and is the port open?"
             ),
             error => Advised(error).to_string(),
         }

@@ -4,6 +4,7 @@
 //! I/O. The [`driver`] carries the actions out. The work of rdpipe and rdcat is a [`pipeline`]; that of other programs is
 //! above this module.
 
+pub(crate) mod address_book;
 pub(crate) mod driver;
 pub(crate) mod edge_setup;
 pub(crate) mod machine;
@@ -16,7 +17,7 @@ use super::{
     local_edge::LocalEdgeEvent,
     outcome::PipelineOutcome,
     plan::Addresses,
-    protocol::{EdgeId, EdgeLink, FromAgent, StreamOrder, ToAgent},
+    protocol::{EdgeId, EdgeLink, FromAgent, Payload, StreamOrder, ToAgent},
     session::SessionEnd,
 };
 
@@ -42,6 +43,8 @@ pub(crate) enum Event {
     Closed(usize, SessionEnd),
     /// An event of one of the controller's own edges: of a pipeline, the input of the first stage or the output of the last one.
     Local(EdgeId, LocalEdgeEvent),
+    /// The controller's own program has this message for the application of this agent.
+    Request(usize, Payload),
     /// This program has received a signal to end.
     Signal { number: u8, name: &'static str },
     /// The deadline of the machine has passed.

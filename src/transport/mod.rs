@@ -33,9 +33,9 @@ pub use connect::{
 #[cfg(feature = "cli")]
 pub(crate) use data::slots::fill_slots::FillSlots;
 #[cfg(all(feature = "cli", feature = "rdma"))]
-pub(crate) use rdma::{Device, GidEntry, Inventory, LocalPorts, Memlock, Port, Roots};
-#[cfg(all(feature = "cli", feature = "rdma"))]
 pub(crate) use rdma::raw;
+#[cfg(all(feature = "cli", feature = "rdma"))]
+pub(crate) use rdma::{Device, GidEntry, Inventory, LocalPorts, Memlock, Port, Roots};
 #[cfg(feature = "rdma")]
 pub use stream::{NotRdma, RdmaStream};
 pub use stream::{ReadHalf, ReuniteError, SendBuffer, Stream, Transport, Watch, WriteHalf};

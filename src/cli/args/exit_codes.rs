@@ -15,6 +15,8 @@ pub(crate) struct ExitRow {
     pub(crate) rdcat: Option<&'static str>,
     /// The meaning for rdcp; `None` if rdcp never exits with this code.
     pub(crate) rdcp: Option<&'static str>,
+    /// The meaning for rdperf; `None` if rdperf never exits with this code.
+    pub(crate) rdperf: Option<&'static str>,
 }
 
 /// The exit codes of all programs. A new program uses these codes and gives none of them a second meaning.
@@ -27,6 +29,9 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
             "every file was written; with a ticket: all bytes of both directions were delivered and confirmed",
         ),
         rdcp: Some("everything was copied"),
+        rdperf: Some(
+            "everything was measured; with --check: nothing is to repair; with diff: nothing is worse",
+        ),
     },
     ExitRow {
         code: "N",
@@ -36,6 +41,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         ),
         rdcat: None,
         rdcp: None,
+        rdperf: None,
     },
     ExitRow {
         code: "1",
@@ -45,6 +51,9 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
             "a file could not be read (it is named), or this end could not read its input or write its output",
         ),
         rdcp: Some("some files were not copied, and each is named; all others were copied"),
+        rdperf: Some(
+            "with --check: something is to repair, and each finding is named; with diff: a measurement is worse; otherwise a file could not be read or written",
+        ),
     },
     ExitRow {
         code: "2",
@@ -52,6 +61,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdpipe: Some("the command line cannot be used"),
         rdcat: Some("the command line or the ticket cannot be used"),
         rdcp: Some("the command line cannot be used"),
+        rdperf: Some("the command line, the ticket or a report cannot be used"),
     },
     ExitRow {
         code: "3",
@@ -59,6 +69,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdpipe: None,
         rdcat: Some("the other end reported a failure; its message is shown"),
         rdcp: None,
+        rdperf: None,
     },
     ExitRow {
         code: "4",
@@ -66,6 +77,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdpipe: None,
         rdcat: Some("all was sent, but the connection broke before the other end confirmed it"),
         rdcp: None,
+        rdperf: None,
     },
     ExitRow {
         code: "128+N",
@@ -73,6 +85,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdpipe: Some("signal N ended rdpipe (130 after ^C)"),
         rdcat: Some("signal N ended rdcat (130 after ^C)"),
         rdcp: Some("signal N ended rdcp (130 after ^C)"),
+        rdperf: Some("signal N ended rdperf (130 after ^C)"),
     },
     ExitRow {
         code: "141",
@@ -80,6 +93,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdpipe: Some("the reader of the output went away"),
         rdcat: Some("the reader of the output went away, or wanted no more"),
         rdcp: Some("the reader of the output went away"),
+        rdperf: Some("the reader of the output went away"),
     },
     ExitRow {
         code: "255",
@@ -89,6 +103,9 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
             "ssh, an agent or the network failed, no connection was possible, or the keys differ",
         ),
         rdcp: Some("ssh, an agent or the network failed: what was not yet copied is missing"),
+        rdperf: Some(
+            "ssh, an agent or the network failed, no connection was possible, or the ticket is another one",
+        ),
     },
 ];
 
@@ -132,7 +149,7 @@ mod tests {
 
     use super::*;
     use crate::cli::{
-        args::{RdcatArgs, RdcpArgs, RdpipeArgs, RdrecvArgs, RdsendArgs},
+        args::{RdcatArgs, RdcpArgs, RdperfArgs, RdpipeArgs, RdrecvArgs, RdsendArgs},
         shared::exit::Exit,
     };
 
@@ -169,6 +186,7 @@ mod tests {
             (RdpipeArgs::command(), exit_codes(|row| row.rdpipe)),
             (RdcatArgs::command(), exit_codes(|row| row.rdcat)),
             (RdcpArgs::command(), exit_codes(|row| row.rdcp)),
+            (RdperfArgs::command(), exit_codes(|row| row.rdperf)),
         ];
         for (mut command, table) in ends {
             let help = command.render_help().to_string();
@@ -182,6 +200,7 @@ mod tests {
         let pair: fn(&ExitRow) -> Option<&'static str> = |row| row.pair;
         let rdpipe: fn(&ExitRow) -> Option<&'static str> = |row| row.rdpipe;
         let rdcp: fn(&ExitRow) -> Option<&'static str> = |row| row.rdcp;
+        let rdperf: fn(&ExitRow) -> Option<&'static str> = |row| row.rdperf;
         let pages = [
             ("streams", include_str!("../../../docs/streams.md"), pair),
             (
@@ -190,6 +209,7 @@ mod tests {
                 rdpipe,
             ),
             ("copy", include_str!("../../../docs/copy.md"), rdcp),
+            ("perf", include_str!("../../../docs/perf.md"), rdperf),
         ];
         for (name, page, meaning) in pages {
             let rows = page

@@ -28,6 +28,14 @@ pub(crate) fn rdcp() -> String {
     format!("{RDCP}\n\n{}", exit_codes(|row| row.rdcp))
 }
 
+/// The help line of rdperf's operands.
+pub(crate) const PERF_OPERAND: &str = "Hosts to measure, each [user@]HOST, or : for this machine; or the TICKET of rdperf --listen; or diff and two reports";
+
+/// Returns the end of `rdperf --help`: examples, what the figures mean and exit codes.
+pub(crate) fn rdperf() -> String {
+    format!("{RDPERF}\n\n{}", exit_codes(|row| row.rdperf))
+}
+
 /// Returns the end of `rdsend --help`, which equals that of rdrecv.
 pub(crate) fn rdsend() -> String {
     // A user of one program types the command lines of both.
@@ -105,6 +113,27 @@ Operands:
   what is in DIR. A file under its final name is whole: it is written under a temporary name first.
   A file that cannot be copied is named in a message, and the others are copied.
   The data goes directly from host to host. It is checked, but not encrypted.";
+
+/// The examples and the meaning of the figures in `rdperf --help`.
+const RDPERF: &str = "\
+Examples:
+  $ rdperf fs2                         this machine against fs2: checks, bandwidth, latency
+  $ rdperf --check fs1 fs2 fs3         what is wrong between these hosts, and how to repair it
+  $ rdperf fs1 fs2 fs3                 every pair, as a matrix
+  $ rdperf --read fs1:/data/big --write fs2:/data fs1 fs2     which end is the limit
+  $ rdperf --pingpong fs2              round trips per second over TCP and RDMA
+  $ rdperf --json fs2 > before; ...; rdperf --json fs2 > after; rdperf diff before after
+
+Without ssh:
+  [hostA] $ rdperf --listen
+  rdperf: hostA: to measure, type on the other host:
+    rdperf rdt1...
+  A ticket is a secret, and is good for one run. RDPERF_TICKET or --ticket-file passes it, too.
+
+One host is measured against this machine; several hosts are measured in pairs, host to host. Every
+run begins with the checks, and ends with a sentence about what limits the hosts. One way is from
+the first host to the second. A run sends as much data as the network can carry: with -p, over the
+ports that a firewall has open.";
 
 /// The examples in the help of rdsend and rdrecv: with a key of the user's choice, and with a key that rdrecv makes.
 const EXAMPLES: &str = "\

@@ -1,5 +1,8 @@
 //! The options of programs that run on several hosts.
 
+use std::net::IpAddr;
+
+use anyhow::Context;
 use clap::{Args, ValueEnum};
 
 use super::{StreamOptions, parse};
@@ -84,6 +87,16 @@ impl HostOptions {
             ssh_options: words.collect(),
             program: self.remote_rdpipe.clone(),
         }
+    }
+
+    /// Returns the address of `-H`, which replaces the addresses of this machine in a ticket.
+    ///
+    /// # Errors
+    ///
+    /// Fails if `-H` is a name: a ticket holds addresses.
+    pub(crate) fn here_address(&self) -> anyhow::Result<Option<IpAddr>> {
+        let address = self.here().map(|here| here.parse()).transpose();
+        address.context("-H: a ticket holds addresses; give an IP address instead of a name")
     }
 
     /// Returns the address of `-H`, without brackets.

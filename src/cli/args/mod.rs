@@ -11,14 +11,15 @@ mod rdma;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod ticket;
 
 use std::{ffi::OsStr, path::Path};
 
 use clap::Args;
 
 pub(crate) use super::{
-    rdcat::args::RdcatArgs, rdcp::args::RdcpArgs, rdpipe::args::RdpipeArgs,
-    rdrecv::args::RdrecvArgs, rdsend::args::RdsendArgs,
+    rdcat::args::RdcatArgs, rdcp::args::RdcpArgs, rdperf::args::RdperfArgs,
+    rdpipe::args::RdpipeArgs, rdrecv::args::RdrecvArgs, rdsend::args::RdsendArgs,
 };
 #[cfg(doc)]
 pub(crate) use exit_codes::EXIT_CODES;
@@ -26,6 +27,7 @@ pub(crate) use hosts::{Agent, HostOptions};
 pub(crate) use key::{KeyOptions, KeySource, Secret, take_variable};
 pub(crate) use rdma::RdmaOptions;
 pub(crate) use stream::StreamOptions;
+pub(crate) use ticket::TicketSource;
 
 /// Returns `path`, or `None` if it is absent or `-`, which stands for stdin or stdout.
 pub(crate) fn file(path: Option<&Path>) -> Option<&Path> {

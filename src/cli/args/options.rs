@@ -55,6 +55,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "Send at most this many bytes per second",
     ),
     row(
+        "check",
+        None,
+        None,
+        "Check the hosts and the network only, and measure nothing",
+    ),
+    row(
         "checksum",
         None,
         Some("xxh64|sha256"),
@@ -67,6 +73,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         Some("SECS"),
         "Repeat failed attempts to connect for this long",
     ),
+    row("csv", None, None, "Report in CSV"),
     row(
         "delete",
         None,
@@ -156,6 +163,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "Serve at most this many copies at a time",
     ),
     row(
+        "measure",
+        None,
+        Some("bandwidth,latency,connect"),
+        "Measure only these",
+    ),
+    row(
         "memory",
         Some('m'),
         Some("SIZE"),
@@ -198,6 +211,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "Make the missing parent directories of DESTINATION",
     ),
     row(
+        "pingpong",
+        None,
+        None,
+        "Print round trips per second over TCP and RDMA",
+    ),
+    row(
         "pkey-index",
         None,
         Some("N"),
@@ -210,6 +229,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "Listen for the data on this port, or on one of these",
     ),
     row("quiet", Some('q'), None, "Print errors only"),
+    row(
+        "read",
+        None,
+        Some("[HOST:]PATH"),
+        "Measure how fast PATH can be read on a host",
+    ),
     row(
         "read-only",
         None,
@@ -243,6 +268,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     ),
     row("root", None, Some("DIR"), "Serve this directory"),
     row("rsh", None, Some("CMD"), "Use this command instead of ssh"),
+    row(
+        "runs",
+        None,
+        Some("N"),
+        "Repeat each measurement this many times",
+    ),
     row("send", None, None, "Send only"),
     row(
         "serve",
@@ -257,6 +288,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "Set the service level of the packets",
     ),
     row(
+        "size",
+        None,
+        Some("SIZE,..."),
+        "Send messages of these sizes there and back",
+    ),
+    row(
         "skip-same",
         None,
         None,
@@ -264,10 +301,28 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     ),
     row("ssh-opt", None, Some("OPT"), "Pass this option to ssh"),
     row(
+        "streams",
+        None,
+        Some("N,..."),
+        "Use these numbers of streams at a time for bandwidth",
+    ),
+    row(
+        "threshold",
+        None,
+        Some("PERCENT"),
+        "Count changes of more than this many percent",
+    ),
+    row(
         "ticket-file",
         None,
         Some("FILE"),
         "Read the ticket from the first line of FILE",
+    ),
+    row(
+        "time",
+        None,
+        Some("SECS"),
+        "Run each measurement for this long",
     ),
     row(
         "timeout",
@@ -295,6 +350,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     ),
     row("verbose", Some('v'), None, "Print how the run went"),
     row(
+        "write",
+        None,
+        Some("[HOST:]PATH"),
+        "Measure how fast a new file in the directory PATH can be written on a host",
+    ),
+    row(
         "write-only",
         None,
         None,
@@ -311,12 +372,13 @@ mod tests {
     use clap::{Arg, Command, CommandFactory};
 
     use super::*;
-    use crate::cli::args::{RdcatArgs, RdcpArgs, RdpipeArgs, RdrecvArgs, RdsendArgs};
+    use crate::cli::args::{RdcatArgs, RdcpArgs, RdperfArgs, RdpipeArgs, RdrecvArgs, RdsendArgs};
 
-    fn programs() -> [Command; 5] {
+    fn programs() -> [Command; 6] {
         [
             RdcatArgs::command(),
             RdcpArgs::command(),
+            RdperfArgs::command(),
             RdpipeArgs::command(),
             RdrecvArgs::command(),
             RdsendArgs::command(),

@@ -1,11 +1,7 @@
 //! Joins two rdcats: one prints a ticket and listens, the other connects with that ticket.
 
-use std::{
-    io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
+use std::io;
 
-use anyhow::Context;
 use futures::FutureExt;
 use serde_json::json;
 
@@ -56,7 +52,8 @@ async fn listen(args: &RdcatArgs, run: &mut Run) -> anyhow::Result<Stream> {
     let listening = reach::listen(args.bind, args.hosts.ports, &made, &config);
     let listener = listening.await?;
     let port = listener.local_addr().port();
-    let ticket = Ticket::new(addresses(args)?, port, made.key().clone());
+    let addresses = reach::ticket_addresses(args.hosts.here_address()?, args.bind);
+    let ticket = Ticket::new(addresses, port, made.key().clone());
     let text = ticket.text();
     run.console.tell(
         &format!("to connect, type on the other host:\n  rdcat {}", *text),
@@ -85,38 +82,6 @@ fn turn_others_away(listener: &Listener) {
             Err(_) => {}
         }
     }
-}
-
-/// Returns the addresses for the ticket: that of `-H`, or that of `--bind`, or all that another host can use.
-fn addresses(args: &RdcatArgs) -> anyhow::Result<Vec<IpAddr>> {
-    if let Some(here) = here(args)? {
-        return Ok(vec![here]);
-    }
-    let mut addresses = reach::addresses();
-    match args.bind {
-        Some(bound) if !bound.is_unspecified() => return Ok(vec![bound]),
-        // `--bind 0.0.0.0` accepts IPv4 only; `::` accepts IPv6 and IPv4.
-        Some(IpAddr::V4(_)) => addresses.retain(IpAddr::is_ipv4),
-        _ => {}
-    }
-    if addresses.is_empty() {
-        // On a machine without a network, the ticket works on this machine only.
-        addresses.push(Ipv4Addr::LOCALHOST.into());
-        if args.bind == Some(Ipv6Addr::UNSPECIFIED.into()) {
-            addresses.push(Ipv6Addr::LOCALHOST.into());
-        }
-    }
-    Ok(addresses)
-}
-
-/// Returns the address of `-H`, which replaces the addresses of this machine in the ticket.
-///
-/// # Errors
-///
-/// Fails if `-H` is a name: a ticket holds addresses.
-pub(super) fn here(args: &RdcatArgs) -> anyhow::Result<Option<IpAddr>> {
-    let address = args.hosts.here().map(|here| here.parse()).transpose();
-    address.context("-H: a ticket holds addresses; give an IP address instead of a name")
 }
 
 /// Connects to the first address in the ticket at which the peer answers.

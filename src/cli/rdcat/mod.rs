@@ -4,15 +4,14 @@ pub(super) mod args;
 mod carry;
 mod files;
 mod join;
-mod source;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
 
-use self::{join::TicketRole, source::TicketSource};
+use self::join::TicketRole;
 use super::{
-    args::RdcatArgs,
+    args::{RdcatArgs, TicketSource},
     shared::{
         agent,
         exit::Exit,
@@ -23,6 +22,9 @@ use super::{
 };
 use crate::{process, ssh::plan::Plan};
 
+/// The environment variable that holds a ticket.
+const TICKET_VARIABLE: &str = "RDCAT_TICKET";
+
 /// Parses the command line, runs rdcat, and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -31,7 +33,9 @@ pub fn main() -> ExitCode {
     if let Some(process) = args.agent {
         return agent::main(process);
     }
-    let (ticket, hidden) = TicketSource::take(&mut args);
+    let file = args.ticket_file.take();
+    let (ticket, hidden) =
+        TicketSource::take(&mut args.operands, file, args.listen, TICKET_VARIABLE);
     let console = Console::new("rdcat", args.messages);
     if let Err(error) = hidden {
         console.warn(&format!("cannot hide the ticket from ps: {error}"));
@@ -48,7 +52,7 @@ fn dispatch(args: RdcatArgs, ticket: TicketSource, console: &Console) -> ExitCod
         TicketSource::Among => {
             usage("a ticket cannot be combined with files or other tickets; give the ticket alone")
         }
-        _ if args.listen => match join::here(&args) {
+        _ if args.listen => match args.hosts.here_address() {
             Ok(_) => join(args, TicketRole::Listen, console),
             Err(error) => usage(sentence(&error)),
         },

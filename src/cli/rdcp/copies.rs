@@ -33,6 +33,7 @@ use crate::{
         explain,
         outcome::{RunFault, Site, ranked},
         protocol::FaultKind,
+        route::ServerKind,
         supervisor::{
             Summary,
             driver::{LocalEdges, event_queue},
@@ -94,7 +95,7 @@ fn run_all(
             hosts: &args.hosts,
             stream: &args.stream,
             console,
-            client_key,
+            client_key: client_key.map(|key| (key, ServerKind::Copies)),
             control: &control,
         },
         shared,

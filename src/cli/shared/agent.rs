@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use crate::{
     cli::args::Agent,
     copy::job::CopyJob,
+    perf::job::PerfJob,
     ssh::agent::{guard_main, job::Applications, worker_main},
 };
 
@@ -13,6 +14,7 @@ struct ProgramApplications;
 
 impl Applications for ProgramApplications {
     type Copy = CopyJob;
+    type Measure = PerfJob;
 }
 
 /// Runs a process of an agent to its end, and returns the exit code. The agent of every program carries out the orders

@@ -63,6 +63,31 @@ impl RunProgress {
         })
     }
 
+    /// Shows a line about steps, one after the other, which `look` describes.
+    ///
+    /// Returns `None` where [`start`](Self::start) does.
+    pub(crate) fn start_steps(
+        console: &Console,
+        look: impl Fn() -> StepsProgress + Send + Sync + 'static,
+    ) -> Option<Self> {
+        let target = Self::target(console, false)?;
+        let bar = ProgressBar::with_draw_target(Some(0), target).with_style(template(STEPS));
+        let refresh = Arc::new(move |bar: &ProgressBar| {
+            let StepsProgress {
+                done,
+                total,
+                current,
+            } = look();
+            bar.set_length(total.max(done));
+            bar.set_position(done);
+            bar.set_message(current);
+        });
+        console.set_bar(Some(ShownBar { bar, refresh }));
+        Some(Self {
+            console: console.clone(),
+        })
+    }
+
     fn target(console: &Console, data_on_terminal: bool) -> Option<ProgressDrawTarget> {
         let welcome = console.wants_progress() && !data_on_terminal && io::stderr().is_terminal();
         welcome.then(|| ProgressDrawTarget::stderr_with_hz(HERTZ))
@@ -108,6 +133,19 @@ fn template(text: &str) -> ProgressStyle {
 const SIZED: &str = "{wide_bar} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {elapsed}, {eta} to go";
 const UNSIZED: &str = "{spinner} {decimal_bytes}, {decimal_bytes_per_sec}, {elapsed}";
 const FILES: &str = "{prefix}, {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} to go  {wide_msg}";
+
+const STEPS: &str = "{bar:20} {pos} of {len}, {eta} to go  {wide_msg}";
+
+/// What the progress line of a run of steps shows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StepsProgress {
+    /// The steps that are done.
+    pub(crate) done: u64,
+    /// All steps.
+    pub(crate) total: u64,
+    /// The step that is being done.
+    pub(crate) current: String,
+}
 
 /// What the progress line of a copy shows.
 #[derive(Debug, Clone, Default)]

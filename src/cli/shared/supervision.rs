@@ -4,7 +4,7 @@ use std::{env, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use futures::FutureExt;
-use tokio::{runtime::Handle, sync::oneshot};
+use tokio::{runtime::Handle, sync::oneshot, task::JoinHandle};
 use zeroize::Zeroizing;
 
 use super::{message::Console, signals::Caught};
@@ -14,7 +14,7 @@ use crate::{
     ssh::{
         agent,
         plan::StageHost,
-        route::{AgentRoute, ServerRoute},
+        route::{AgentRoute, ServerKind, ServerRoute},
         session::Room,
         supervisor::{
             Notice, Settings, Summary,
@@ -31,8 +31,8 @@ pub(crate) struct Supervision<'a> {
     pub(crate) hosts: &'a HostOptions,
     pub(crate) stream: &'a StreamOptions,
     pub(crate) console: &'a Console,
-    /// The key for servers.
-    pub(crate) client_key: Option<&'a Key>,
+    /// The key for servers, and what they are.
+    pub(crate) client_key: Option<(&'a Key, ServerKind)>,
     /// The runtime of the supervisor and of the streams' control tasks. The bytes move on other threads.
     pub(crate) control: &'a Handle,
 }
@@ -63,19 +63,41 @@ impl Supervision<'_> {
     where
         W: SupervisedWork<Outcome: Send> + Send + 'static,
     {
+        let running = self.start(work, names, keys, own, observe, signal)?;
+        // The thread of the control runtime polls the supervisor; this thread only waits.
+        futures::executor::block_on(running).context("the supervisor failed")
+    }
+
+    /// Starts the work, as [`run`](Self::run) does, and returns its task.
+    ///
+    /// # Errors
+    ///
+    /// Fails if this machine cannot start the work.
+    pub(crate) fn start<W>(
+        &self,
+        work: W,
+        names: Vec<String>,
+        keys: &[GeneratedKey],
+        own: OwnEdges,
+        observe: Observer<W>,
+        signal: impl Future<Output = Option<Caught>> + Send + 'static,
+    ) -> anyhow::Result<JoinHandle<Summary<W::Outcome>>>
+    where
+        W: SupervisedWork<Outcome: Send> + Send + 'static,
+    {
         let driver = self.driver(work, names, keys, own, observe)?;
         let (sender, caught) = oneshot::channel();
-        let watching = self.control.spawn(async move {
-            if let Some(caught) = signal.await {
-                let _ = sender.send((caught.number, caught.name));
-            }
-        });
         // The supervisor runs on the control runtime, where no read or write of a file blocks it.
-        let running = self.control.spawn(driver.run(caught));
-        // The thread of the control runtime polls the supervisor; this thread only waits.
-        let summary = futures::executor::block_on(running).context("the supervisor failed");
-        watching.abort();
-        summary
+        Ok(self.control.spawn(async move {
+            let watching = tokio::spawn(async move {
+                if let Some(caught) = signal.await {
+                    let _ = sender.send((caught.number, caught.name));
+                }
+            });
+            let summary = driver.run(caught).await;
+            watching.abort();
+            summary
+        }))
     }
 
     fn driver<W: SupervisedWork>(
@@ -125,11 +147,12 @@ impl Supervision<'_> {
     /// Returns the way to a server.
     fn server_route(&self, place: &StageHost, timeout: Duration) -> anyhow::Result<ServerRoute> {
         match (place, self.client_key) {
-            (StageHost::Server { host, port }, Some(key)) => Ok(ServerRoute {
+            (StageHost::Server { host, port }, Some((key, kind))) => Ok(ServerRoute {
                 host: host.clone(),
                 port: *port,
                 key: key.clone(),
                 timeout,
+                kind,
             }),
             _ => anyhow::bail!("no key was given for the server {place}"),
         }

@@ -38,10 +38,15 @@ pub(in crate::perf) fn mtu(roots: &HostRoots, netdev: &str) -> Option<u32> {
     decimal(&roots.sys.join("class/net").join(netdev).join("mtu"))
 }
 
-/// Returns the rate of an interface in Mbit/s. Drivers that do not know it say -1, or nothing.
+/// Returns the rate of an interface in Mbit/s. Drivers that do not know it say -1, or nothing. A virtual interface has no
+/// rate: veth says 10 Gbit/s whatever it carries.
 fn rate(roots: &HostRoots, netdev: &str) -> Option<u32> {
-    let path = roots.sys.join("class/net").join(netdev).join("speed");
-    decimal::<u32>(&path).filter(|rate| *rate > 0)
+    let interface = roots.sys.join("class/net").join(netdev);
+    let is_real = ["device", "bonding"]
+        .iter()
+        .any(|part| interface.join(part).exists());
+    let rate = decimal::<u32>(&interface.join("speed"));
+    rate.filter(|rate| *rate > 0 && is_real)
 }
 
 #[cfg(test)]
@@ -54,16 +59,25 @@ mod tests {
     fn an_interface_has_an_mtu_and_a_driver_may_say_its_rate() {
         let tree = tempfile::tempdir().unwrap();
         let roots = HostRoots::below(tree.path());
-        for (netdev, speed) in [("eth0", "25000\n"), ("tap0", "-1\n"), ("lo", "")] {
+        for (netdev, speed) in [
+            ("eth0", "25000\n"),
+            ("eth1", "-1\n"),
+            ("veth0", "10000\n"),
+            ("lo", ""),
+        ] {
             let directory = roots.sys.join("class/net").join(netdev);
             fs::create_dir_all(&directory).unwrap();
             fs::write(directory.join("mtu"), "9000\n").unwrap();
             fs::write(directory.join("speed"), speed).unwrap();
+            if netdev.starts_with("eth") {
+                fs::create_dir(directory.join("device")).unwrap();
+            }
         }
         assert_eq!(mtu(&roots, "eth0"), Some(9000));
-        assert_eq!(mtu(&roots, "eth1"), None);
+        assert_eq!(mtu(&roots, "eth2"), None);
         assert_eq!(rate(&roots, "eth0"), Some(25_000));
-        assert_eq!(rate(&roots, "tap0"), None);
+        assert_eq!(rate(&roots, "eth1"), None);
+        assert_eq!(rate(&roots, "veth0"), None);
         assert_eq!(rate(&roots, "lo"), None);
     }
 

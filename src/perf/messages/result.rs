@@ -34,6 +34,29 @@ pub(crate) struct TaskFault {
     pub(crate) text: String,
 }
 
+impl TaskFault {
+    /// Returns the fault of an end that was found at none of the addresses, each with the reason.
+    pub(crate) fn unreachable(port: u16, tried: &[(String, String)]) -> Self {
+        let tried: Vec<_> = tried
+            .iter()
+            .map(|(address, what)| format!("{address}: {what}"))
+            .collect();
+        Self {
+            is_unreachable: true,
+            text: format!("port {port} cannot be reached ({})", tried.join(", ")),
+        }
+    }
+}
+
+impl From<String> for TaskFault {
+    fn from(text: String) -> Self {
+        Self {
+            is_unreachable: false,
+            text,
+        }
+    }
+}
+
 /// What carried the streams of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct UsedTransport {

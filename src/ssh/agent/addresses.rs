@@ -5,7 +5,7 @@ use std::fs;
 use crate::{host::host_name, reach, ssh::protocol::AgentHello};
 
 /// Returns the first message of an agent on this host.
-pub(super) fn hello() -> AgentHello {
+pub(crate) fn hello() -> AgentHello {
     AgentHello {
         host: host_name(),
         machine: machine(),

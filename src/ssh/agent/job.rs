@@ -15,6 +15,8 @@ use crate::{
 pub(crate) trait Applications {
     /// Carries out the orders of [`Work::Copy`](crate::ssh::protocol::Work::Copy).
     type Copy: Job;
+    /// Carries out the orders of [`Work::Measure`](crate::ssh::protocol::Work::Measure).
+    type Measure: Job;
 }
 
 /// An application of the agent: carries out the orders of one [`Work`](crate::ssh::protocol::Work).

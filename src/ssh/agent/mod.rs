@@ -28,7 +28,7 @@ mod stage;
 mod tests;
 mod worker;
 
-pub(crate) use addresses::machine;
+pub(crate) use addresses::{hello, machine};
 pub(crate) use process::guard::main as guard_main;
 pub(crate) use stage::path::resolve;
 pub(crate) use worker::main as worker_main;

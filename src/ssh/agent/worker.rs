@@ -113,6 +113,7 @@ where
     let report = match &order.work {
         Work::Stage(_) => run.carry_out(order, inbox, StageJob::prepare).await,
         Work::Copy(_) => run.carry_out(order, inbox, A::Copy::prepare).await,
+        Work::Measure(_) => run.carry_out(order, inbox, A::Measure::prepare).await,
     };
     drop(run);
     context.outbox.send(FromAgent::Report(report));

@@ -26,13 +26,15 @@ pub(crate) enum Work {
     Stage(Payload),
     /// One side of a copy of files: a `CopyOrder` of rdcp.
     Copy(Payload),
+    /// The measurements of one host: a `PerfOrder` of rdperf. It has no edges: each measurement makes its own streams.
+    Measure(Payload),
 }
 
 impl Work {
     /// Returns the application's part of the order.
     pub(crate) fn payload(&self) -> &Payload {
         match self {
-            Self::Stage(payload) | Self::Copy(payload) => payload,
+            Self::Stage(payload) | Self::Copy(payload) | Self::Measure(payload) => payload,
         }
     }
 }

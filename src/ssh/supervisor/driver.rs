@@ -19,7 +19,7 @@ use tokio::{
 use super::{Action, Event, Notice, Summary, machine::SupervisorMachine, work::SupervisedWork};
 use crate::ssh::{
     local_edge::{LocalEdgeCommand, LocalEdgeEvent},
-    protocol::EdgeId,
+    protocol::{EdgeId, Payload},
     route::AgentRoute,
     session::{AgentSession, Room, SessionEvent},
 };
@@ -48,6 +48,12 @@ impl EventSender {
             // The driver has returned when the run has ended: later events are dropped.
             let _ = sender.send(Event::Local(edge, event));
         }
+    }
+
+    /// Queues a message for the application of an agent.
+    pub(crate) fn request(&self, agent: usize, message: Payload) {
+        // The driver has returned when the run has ended: later messages are dropped.
+        let _ = self.0.send(Event::Request(agent, message));
     }
 
     /// Returns a function that queues the events of a session. Lines of stderr are shown to the user directly.

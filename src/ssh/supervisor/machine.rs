@@ -106,6 +106,11 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
             Event::Message(agent, message) => self.handle_message(now, agent, message),
             Event::Closed(agent, end) => self.closed(now, agent, end),
             Event::Local(edge, event) => self.local(now, edge, event),
+            Event::Request(agent, message) => {
+                if !self.is_ending() {
+                    self.send(agent, ToAgent::Application(message));
+                }
+            }
             Event::Signal { number, name } => {
                 self.signal = Some(number);
                 self.end(

@@ -64,7 +64,7 @@ pub(crate) mod raw {
             device::MTUS,
             explain::networks_differ,
             gid::GidKind,
-            offer::{Candidate, MAX_OFFERS, Offer, Offers},
+            offer::{Candidate, MAX_OFFERS, Offers},
             rank::{Role, rank, share_network, to_try},
             recent::inventory,
         },

@@ -9,12 +9,12 @@ use crate::{
     reach,
     ssh::{
         outcome::Site,
-        plan::StageHost,
         protocol::{
             AgentHello, EdgeId, EdgeLink, EdgeOrder, FaultKind, Order, PayloadError, ToAgent,
         },
         supervisor::{
             Action, Notice,
+            address_book::AddressBook,
             edge_setup::{EdgeSetup, Next, Node},
             work::SupervisedWork,
         },
@@ -53,6 +53,20 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
         for edge in 0..self.edges.len() {
             self.forget_key(edge);
             self.dial(edge);
+        }
+        self.begin();
+    }
+
+    /// Starts the work if every agent has its order and every edge is connected.
+    fn begin(&mut self) {
+        let stands = |setup: &Option<EdgeSetup>| setup.as_ref().is_none_or(EdgeSetup::stands);
+        let is_ready = self.agents.iter().all(|agent| agent.hello.is_some());
+        if self.phase == Phase::Connecting && is_ready && self.edges.iter().all(stands) {
+            self.phase = Phase::Running;
+            for agent in 0..self.agents.len() {
+                self.send(agent, ToAgent::Go);
+            }
+            self.actions.push(Action::Go);
         }
     }
 
@@ -171,37 +185,16 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
         let Node::Agent(agent) = listener else {
             return Vec::new();
         };
-        let place = self.work.places()[agent];
-        if let Some(host) = place.host() {
-            let given = &self.settings.addresses;
-            if let Some(given) = given.iter().find(|given| given.host == host) {
-                return given.addresses.clone();
-            }
-        }
-        let mut addresses = Vec::new();
         let there = self.machine(listener);
-        if there.is_some() && there == self.machine(dialler) {
-            addresses.push("127.0.0.1".to_owned());
+        AddressBook {
+            given: &self.settings.addresses,
+            here: self.settings.here.as_deref(),
         }
-        let hello = self.agents[agent].hello.as_ref();
-        let said = hello.map_or(&[][..], |hello| &hello.addresses);
-        let said = said.iter().map(ToString::to_string);
-        match place {
-            // The address that the user gave with -H comes before those that the machine reports itself.
-            StageHost::Here => addresses.extend(self.settings.here.clone().into_iter().chain(said)),
-            StageHost::Host { host, .. } => addresses.extend(said.chain([host.clone()])),
-            // The name led to the server, so it comes first. Its own addresses may be those of another network.
-            StageHost::Server { host, .. } => {
-                addresses.extend(std::iter::once(host.clone()).chain(said));
-            }
-        }
-        let mut unique = Vec::with_capacity(addresses.len());
-        for address in addresses {
-            if !unique.contains(&address) {
-                unique.push(address);
-            }
-        }
-        unique
+        .addresses(
+            self.work.places()[agent],
+            self.agents[agent].hello.as_ref(),
+            there.is_some() && there == self.machine(dialler),
+        )
     }
 
     /// Returns the identity of the node's network stack, if it is known.
@@ -278,13 +271,6 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
             let text = format!("{from} to {to}: {transport} ({reason}), {address}");
             self.notify(Notice::Detail(text));
         }
-        let stands = |setup: &Option<EdgeSetup>| setup.as_ref().is_none_or(EdgeSetup::stands);
-        if self.phase == Phase::Connecting && self.edges.iter().all(stands) {
-            self.phase = Phase::Running;
-            for agent in 0..self.agents.len() {
-                self.send(agent, ToAgent::Go);
-            }
-            self.actions.push(Action::Go);
-        }
+        self.begin();
     }
 }

@@ -5,24 +5,19 @@ use std::{env, fs::File, io, os::unix::fs::MetadataExt, path::PathBuf};
 use anyhow::Context;
 use rustix::process::geteuid;
 
+use super::Secret;
 use crate::{
-    cli::{
-        args::{RdcatArgs, Secret},
-        shared::{
-            message::Console,
-            secret::{blank_argument, blank_environment},
-        },
+    cli::shared::{
+        message::Console,
+        secret::{blank_argument, blank_environment},
     },
     key,
     reach::ticket::Ticket,
 };
 
-/// The environment variable that holds a ticket.
-const TICKET_VARIABLE: &str = "RDCAT_TICKET";
-
 /// The place from which the ticket is read.
 #[derive(Debug)]
-pub(super) enum TicketSource {
+pub(crate) enum TicketSource {
     /// The user gave no ticket.
     None,
     /// The ticket is this text.
@@ -34,31 +29,42 @@ pub(super) enum TicketSource {
 }
 
 impl TicketSource {
-    /// Takes the ticket from the arguments or the environment, then overwrites it in both, so that `ps` does not show it.
+    /// Takes the ticket from the operands, the file of `--ticket-file` or the environment `variable`, then overwrites it in arguments
+    /// and environment, so that `ps` does not show it. Without operands the variable counts, unless the program `listens`.
     ///
     /// Call this function first in `main`, before other threads start. The second part of the result is an error if
     /// the ticket could not be overwritten: show it as a warning.
-    pub(super) fn take(args: &mut RdcatArgs) -> (Self, io::Result<()>) {
-        let variable = env::var_os(TICKET_VARIABLE).map(Secret::new);
-        let tickets = args.operands.iter().filter(|operand| is_ticket(operand));
+    pub(crate) fn take(
+        operands: &mut Vec<Secret>,
+        file: Option<PathBuf>,
+        listens: bool,
+        variable: &str,
+    ) -> (Self, io::Result<()>) {
+        let value = env::var_os(variable).map(Secret::new);
+        let tickets = operands.iter().filter(|operand| is_ticket(operand));
         let hidden = tickets
             .map(|ticket| blank_argument(ticket.text()))
-            .chain([blank_environment(TICKET_VARIABLE)])
+            .chain([blank_environment(variable)])
             .collect();
-        (Self::choose(args, variable), hidden)
+        (Self::choose(operands, file, listens, value), hidden)
     }
 
     /// Returns the first source that the user gave.
-    fn choose(args: &mut RdcatArgs, variable: Option<Secret>) -> Self {
-        if args.operands.iter().any(is_ticket) {
-            return match args.operands.pop() {
-                Some(ticket) if args.operands.is_empty() => Self::Text(ticket),
+    fn choose(
+        operands: &mut Vec<Secret>,
+        file: Option<PathBuf>,
+        listens: bool,
+        variable: Option<Secret>,
+    ) -> Self {
+        if operands.iter().any(is_ticket) {
+            return match operands.pop() {
+                Some(ticket) if operands.is_empty() => Self::Text(ticket),
                 _ => Self::Among,
             };
         }
-        match args.ticket_file.take() {
+        match file {
             Some(path) => Self::File(path),
-            None if !args.operands.is_empty() || args.listen => Self::None,
+            None if !operands.is_empty() || listens => Self::None,
             None => variable.map_or(Self::None, Self::Text),
         }
     }
@@ -68,7 +74,7 @@ impl TicketSource {
     /// # Errors
     ///
     /// Fails if there is no ticket, or if it is damaged. The message does not repeat the ticket.
-    pub(super) fn load(self, console: &Console) -> anyhow::Result<Ticket> {
+    pub(crate) fn load(self, console: &Console) -> anyhow::Result<Ticket> {
         match self {
             Self::None | Self::Among => anyhow::bail!("no ticket was given"),
             Self::Text(text) => Ok(Ticket::parse(text.text().as_encoded_bytes())?),
@@ -97,7 +103,7 @@ impl TicketSource {
     }
 }
 
-/// Returns true if an operand is a ticket, or was meant as one: it has no colon, which every file has. A key for rdrecv
+/// Returns true if an operand is a ticket, or was meant as one: it has no colon, which every file of a host has. A key for rdrecv
 /// that a user gives in place of a ticket counts too, because it is a secret as well.
 fn is_ticket(operand: &Secret) -> bool {
     let text = operand.text().as_encoded_bytes();
@@ -109,10 +115,12 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::cli::args::RdcatArgs;
 
     fn chosen(words: &[&str], variable: Option<&str>) -> TicketSource {
         let mut args = RdcatArgs::parse_from([&["rdcat"], words].concat());
-        TicketSource::choose(&mut args, variable.map(|text| Secret::new(text.into())))
+        let variable = variable.map(|text| Secret::new(text.into()));
+        TicketSource::choose(&mut args.operands, args.ticket_file, args.listen, variable)
     }
 
     fn text(source: TicketSource) -> String {

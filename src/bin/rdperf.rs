@@ -1,0 +1,7 @@
+//! See `rdperf --help`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    rdpipe::cli::rdperf::main()
+}

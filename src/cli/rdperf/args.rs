@@ -1,0 +1,380 @@
+//! The command line of rdperf.
+
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use clap::{
+    Args, Parser, ValueEnum,
+    builder::{OsStringValueParser, TypedValueParser},
+};
+
+use crate::cli::args::{Agent, HostOptions, MessageOptions, Secret, StreamOptions, help, parse};
+
+/// The number of runs of each measurement: enough for a median, and for a spread that shows noise.
+const DEFAULT_RUNS: u16 = 5;
+
+/// The time of each run, in seconds: some thousand wake-ups, and short enough that all runs of a default measurement take two
+/// minutes.
+const DEFAULT_TIME: Duration = Duration::from_secs(1);
+
+/// The size of the messages of a ping-pong: that of a cache line, and of most requests.
+const DEFAULT_SIZE: u32 = 64;
+
+/// The largest message of a ping-pong.
+const MAX_SIZE: u64 = 16 << 20;
+
+/// The numbers of streams of a measurement of bytes per second.
+const DEFAULT_STREAMS: [u16; 2] = [1, 4];
+
+/// The most streams: over RDMA each pins up to 16 MiB at each end.
+const MAX_STREAMS: u16 = 64;
+
+/// The change in percent that counts as one.
+const DEFAULT_THRESHOLD: f64 = 5.0;
+
+/// The command line of rdperf.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rdperf",
+    version,
+    about = "Measures what hosts can do over their network, says what limits it, and how to repair it",
+    override_usage = "rdperf [OPTIONS] [user@]HOST...\n       rdperf --listen [OPTIONS]\n       rdperf [OPTIONS] TICKET\n       rdperf diff OLD.json NEW.json [--threshold PERCENT]",
+    after_help = help::rdperf()
+)]
+pub(crate) struct RdperfArgs {
+    /// The hosts, a ticket, or `diff` and two reports. A ticket is a secret, so the operands appear in no message.
+    #[arg(value_name = "HOST", value_parser = OsStringValueParser::new().map(Secret::new), help = help::PERF_OPERAND)]
+    #[arg(conflicts_with_all = ["listen", "ticket_file"])]
+    pub(crate) operands: Vec<Secret>,
+
+    /// What is measured, and how.
+    #[command(flatten)]
+    pub(crate) measure: MeasureArgs,
+
+    /// Print a ticket, and wait for one peer that has it
+    #[arg(short, long, conflicts_with_all = ["ticket_file", "check", "pingpong", "read", "write", "csv", "json"])]
+    pub(crate) listen: bool,
+
+    /// Read the ticket from the first line of FILE
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ticket_file: Option<PathBuf>,
+
+    /// Count changes of more than this many percent, with diff [default: 5]
+    #[arg(long, value_name = "PERCENT", value_parser = threshold)]
+    pub(crate) threshold: Option<f64>,
+
+    /// The options for connecting to other hosts.
+    #[command(flatten)]
+    pub(crate) hosts: HostOptions,
+
+    /// The options for the streams that are measured.
+    #[command(flatten)]
+    pub(crate) stream: StreamOptions,
+
+    /// The options for messages and the report.
+    #[command(flatten)]
+    pub(crate) report: PerfReportArgs,
+
+    /// Run as an agent (used by rdperf itself)
+    #[arg(long, hide = true, value_enum, num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "guard")]
+    pub(crate) agent: Option<Agent>,
+}
+
+/// What is measured, and how.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct MeasureArgs {
+    /// Check the hosts and the network only, and measure nothing; exit 1 if something is to repair
+    #[arg(long, conflicts_with_all = ["pingpong", "measure", "read", "write", "csv"])]
+    pub(crate) check: bool,
+
+    /// Print round trips per second over TCP and RDMA, on this machine and over the network
+    #[arg(long, conflicts_with_all = ["measure", "read", "write", "csv", "json"])]
+    pub(crate) pingpong: bool,
+
+    /// Measure only these [default: all three; with --read or --write: bandwidth]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "bandwidth,latency,connect",
+        hide_possible_values = true,
+        value_delimiter = ','
+    )]
+    pub(crate) measure: Vec<MeasureChoice>,
+
+    /// Measure how fast PATH can be read on a host [default host: the first one]
+    #[arg(long, value_name = "[HOST:]PATH")]
+    pub(crate) read: Option<OsString>,
+
+    /// Measure how fast a new file in the directory PATH can be written on a host, and remove the file [default host: the last one]
+    #[arg(long, value_name = "[HOST:]PATH")]
+    pub(crate) write: Option<OsString>,
+
+    /// Run each measurement for this long [default: 1s]
+    #[arg(long, value_name = "SECS", value_parser = parse::duration)]
+    pub(crate) time: Option<Duration>,
+
+    /// Repeat each measurement this many times, alternating with the others [default: 5]
+    #[arg(long, value_name = "N", value_parser = runs)]
+    pub(crate) runs: Option<u16>,
+
+    /// Send messages of these sizes there and back, with K or M for powers of 1024 [default: 64]
+    #[arg(long, value_name = "SIZE,...", value_parser = size, value_delimiter = ',')]
+    pub(crate) size: Vec<u32>,
+
+    /// Use these numbers of streams at a time for bandwidth [default: 1,4]
+    #[arg(long, value_name = "N,...", value_parser = streams, value_delimiter = ',')]
+    pub(crate) streams: Vec<u16>,
+}
+
+/// A value of `--measure`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MeasureChoice {
+    /// Bytes per second.
+    Bandwidth,
+    /// The time of a message there and back.
+    Latency,
+    /// The time from dialing to the first byte.
+    Connect,
+}
+
+/// The options for messages and the report of rdperf.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PerfReportArgs {
+    /// Print how the run went: addresses, connections, every run
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub(crate) verbose: bool,
+
+    /// Print errors only: no progress
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    /// Report in JSON: write one object to stdout at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Report in CSV: write a row for each measurement to stdout at the end
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) csv: bool,
+}
+
+/// What the operands ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Request {
+    /// Measure these hosts.
+    Hosts(Vec<OsString>),
+    /// Compare two reports.
+    Diff(PathBuf, PathBuf),
+}
+
+impl RdperfArgs {
+    /// Returns the options for messages. `--json` is not among them: rdperf writes its report to stdout.
+    pub(crate) fn messages(&self) -> MessageOptions {
+        MessageOptions {
+            verbose: self.report.verbose,
+            quiet: self.report.quiet,
+            json: false,
+        }
+    }
+
+    /// Returns what the operands ask for.
+    ///
+    /// # Errors
+    ///
+    /// One sentence for the user.
+    pub(super) fn request(&self) -> Result<Request, String> {
+        let operands = self
+            .operands
+            .iter()
+            .map(|operand| operand.text().to_owned());
+        let operands: Vec<_> = operands.collect();
+        match &operands[..] {
+            [] => Err("give at least one host, or the ticket of rdperf --listen".to_owned()),
+            [first, old, new] if first == "diff" => Ok(Request::Diff(old.into(), new.into())),
+            [first, ..] if first == "diff" => {
+                Err("give two reports: rdperf diff OLD.json NEW.json".to_owned())
+            }
+            hosts if self.threshold.is_some() => {
+                let given = hosts.len();
+                Err(format!(
+                    "--threshold belongs to `rdperf diff OLD.json NEW.json`; {given} hosts were given"
+                ))
+            }
+            hosts => Ok(Request::Hosts(hosts.to_vec())),
+        }
+    }
+
+    /// Returns the change that counts, as a part of the old value.
+    pub(super) fn threshold(&self) -> f64 {
+        self.threshold.unwrap_or(DEFAULT_THRESHOLD) / 100.0
+    }
+}
+
+impl MeasureArgs {
+    /// Returns the time of each run in milliseconds.
+    pub(super) fn millis(&self) -> u32 {
+        let time = self.time.unwrap_or(DEFAULT_TIME);
+        u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the number of runs of each measurement.
+    pub(super) fn runs(&self) -> u16 {
+        self.runs.unwrap_or(DEFAULT_RUNS)
+    }
+
+    /// Returns the sizes of messages, each once.
+    pub(super) fn sizes(&self) -> Vec<u32> {
+        unique(&self.size, &[DEFAULT_SIZE])
+    }
+
+    /// Returns the numbers of streams, each once.
+    pub(super) fn streams(&self) -> Vec<u16> {
+        unique(&self.streams, &DEFAULT_STREAMS)
+    }
+
+    /// Returns true if this is to be measured.
+    pub(super) fn wants(&self, choice: MeasureChoice) -> bool {
+        if self.measure.is_empty() {
+            let has_ends = self.read.is_some() || self.write.is_some();
+            !has_ends || choice == MeasureChoice::Bandwidth
+        } else {
+            self.measure.contains(&choice)
+        }
+    }
+}
+
+/// Returns the values that were given, or else the defaults, each once.
+fn unique<T: Copy + PartialEq>(given: &[T], defaults: &[T]) -> Vec<T> {
+    let values = if given.is_empty() { defaults } else { given };
+    let mut unique = Vec::new();
+    for &value in values {
+        if !unique.contains(&value) {
+            unique.push(value);
+        }
+    }
+    unique
+}
+
+/// Parses `--runs`.
+fn runs(text: &str) -> Result<u16, String> {
+    let runs = text.parse().ok().filter(|runs| (1..=1000).contains(runs));
+    runs.ok_or_else(|| "give a number of runs from 1 to 1000".to_owned())
+}
+
+/// Parses a size of `--size`.
+fn size(text: &str) -> Result<u32, String> {
+    let bytes = parse::size(text)?;
+    if bytes == 0 || bytes > MAX_SIZE {
+        return Err(format!("a message has 1 byte to {}M", MAX_SIZE >> 20));
+    }
+    u32::try_from(bytes).map_err(|error| error.to_string())
+}
+
+/// Parses a number of `--streams`.
+fn streams(text: &str) -> Result<u16, String> {
+    let streams = text.parse().ok();
+    let streams = streams.filter(|streams| (1..=MAX_STREAMS).contains(streams));
+    streams.ok_or_else(|| format!("give a number of streams from 1 to {MAX_STREAMS}"))
+}
+
+/// Parses `--threshold`.
+fn threshold(text: &str) -> Result<f64, String> {
+    let percent = text.trim_end_matches('%').parse::<f64>().ok();
+    let percent = percent.filter(|percent| (0.0..=1000.0).contains(percent));
+    percent.ok_or_else(|| "give a number of percent from 0 to 1000".to_owned())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    pub(crate) fn parse(words: &[&str]) -> Result<RdperfArgs, clap::Error> {
+        RdperfArgs::try_parse_from([&["rdperf"], words].concat())
+    }
+
+    #[test]
+    fn clap_accepts_the_definitions() {
+        RdperfArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn operands_are_hosts_or_two_reports() {
+        let request = |words: &[&str]| parse(words).unwrap().request();
+        assert_eq!(
+            request(&["fs1", ":"]),
+            Ok(Request::Hosts(vec!["fs1".into(), ":".into()]))
+        );
+        assert_eq!(
+            request(&["diff", "a", "b", "--threshold", "7.5%"]),
+            Ok(Request::Diff("a".into(), "b".into()))
+        );
+        assert!(request(&["diff", "a"]).unwrap_err().contains("two reports"));
+        let wrong = request(&["fs1", "--threshold=3"]).unwrap_err();
+        assert!(wrong.contains("--threshold belongs to"));
+        assert!((parse(&["diff", "a", "b"]).unwrap().threshold() - 0.05).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_help() {
+        let measure = parse(&["fs1"]).unwrap().measure;
+        assert_eq!((measure.millis(), measure.runs()), (1000, 5));
+        assert_eq!(measure.sizes(), [64]);
+        assert_eq!(measure.streams(), [1, 4]);
+        let help = RdperfArgs::command().render_help().to_string();
+        for text in [
+            "[default: 1s]",
+            "[default: 5]",
+            "[default: 64]",
+            "[default: 1,4]",
+        ] {
+            assert!(help.contains(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_have_each_value_once() {
+        let measure = parse(&["h", "--size=1K,64,1024", "--streams", "8,1,8"])
+            .unwrap()
+            .measure;
+        assert_eq!(measure.sizes(), [1024, 64]);
+        assert_eq!(measure.streams(), [8, 1]);
+    }
+
+    #[test]
+    fn only_what_is_asked_for_is_measured() {
+        use MeasureChoice::{Bandwidth, Connect, Latency};
+        let wants = |words: &[&str]| {
+            let measure = parse(words).unwrap().measure;
+            [Bandwidth, Latency, Connect].map(|choice| measure.wants(choice))
+        };
+        assert_eq!(wants(&["h"]), [true; 3]);
+        assert_eq!(
+            wants(&["h", "--measure=latency,connect"]),
+            [false, true, true]
+        );
+        assert_eq!(wants(&["h", "--read", "/dev/zero"]), [true, false, false]);
+    }
+
+    #[test]
+    fn wrong_use_is_a_usage_error() {
+        assert!(parse(&[]).unwrap().request().is_err());
+        for words in [
+            &["h", "--size", "0"][..],
+            &["h", "--size", "17M"],
+            &["h", "--streams", "0"],
+            &["h", "--streams", "65"],
+            &["h", "--runs", "0"],
+            &["h", "--time", "0"],
+            &["h", "--measure", "speed"],
+            &["h", "--check", "--read", "/x"],
+            &["h", "--pingpong", "--json"],
+            &["h", "--json", "--csv"],
+            &["h", "--listen"],
+            &["h", "-v", "-q"],
+            &["diff", "a", "b", "--threshold", "-1"],
+        ] {
+            assert_eq!(parse(words).unwrap_err().exit_code(), 2, "{words:?}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The table of round trips per second: over TCP and RDMA, on this machine and over the network.
+
+use super::{
+    coordinator::{Coordinator, PairTask},
+    places::NamedPlace,
+    report::table::TextTable,
+    run::RunContext,
+};
+use crate::{
+    perf::{
+        messages::{PortPairProof, TaskKind, TaskResult},
+        report::{
+            measurand::{Carrier, Measurand, Medium, WaitName},
+            sample::Sample,
+            series::median,
+        },
+    },
+    ssh::{plan::StageHost, protocol::TransportOrder},
+};
+
+/// The name of the second agent on this machine.
+const SECOND: &str = "localhost";
+
+/// A row of the table.
+#[derive(Debug, Clone)]
+pub(super) struct PingPongRow {
+    place: &'static str,
+    medium: Medium,
+    /// Round trips per second and the mean in microseconds; none if it could not be measured.
+    figures: Option<(f64, f64)>,
+}
+
+/// Returns the hosts with a second agent on this machine, for the rows of localhost.
+pub(super) fn places(places: Vec<NamedPlace>) -> Vec<NamedPlace> {
+    let mut places = places;
+    if !places.iter().any(|(place, _)| *place == StageHost::Here) {
+        places.push((StageHost::Here, "here".to_owned()));
+    }
+    places.push((StageHost::Here, SECOND.to_owned()));
+    places
+}
+
+/// Measures the rows of the table, TCP and RDMA in alternating runs. Adds what failed to `failures`.
+pub(super) async fn measure(
+    coordinator: &mut Coordinator,
+    context: &RunContext<'_>,
+    failures: &mut Vec<(bool, String)>,
+) -> Vec<PingPongRow> {
+    let last = coordinator.hosts.count() - 1;
+    let here = (0..last)
+        .find(|&host| coordinator.hosts.is_here(host))
+        .unwrap_or(0);
+    let other = (0..last).find(|&host| host != here).unwrap_or(last);
+    let mut rows = Vec::new();
+    for (place, listener) in [("localhost", last), ("network", other)] {
+        let ports = ports(coordinator, here, listener).await;
+        let mut samples: [Vec<Sample>; 2] = Default::default();
+        for run in 0..context.args.measure.runs() {
+            context.steps.begin(&format!("{place}, run {}", run + 1));
+            for (index, medium) in [Medium::Tcp, Medium::Rdma].into_iter().enumerate() {
+                if medium == Medium::Rdma && ports.is_none() {
+                    continue;
+                }
+                let size = context.args.measure.sizes()[0];
+                match one(
+                    coordinator,
+                    context,
+                    (here, listener),
+                    medium,
+                    size,
+                    ports.as_ref(),
+                )
+                .await
+                {
+                    Ok(sample) => samples[index].push(sample),
+                    Err(text) => {
+                        let text = format!("{place}, {medium}: {text}");
+                        if !failures.iter().any(|(_, other)| *other == text) {
+                            failures.push((false, text));
+                        }
+                    }
+                }
+            }
+        }
+        for (medium, samples) in [Medium::Tcp, Medium::Rdma].into_iter().zip(samples) {
+            let trips = median(samples.iter().filter_map(|sample| sample.trips_per_second));
+            let average = median(samples.iter().filter_map(|sample| sample.average_us));
+            rows.push(PingPongRow {
+                place,
+                medium,
+                figures: trips.zip(average),
+            });
+        }
+    }
+    rows
+}
+
+/// Returns the best pair of RDMA ports of two hosts that reach each other; none without RDMA.
+async fn ports(
+    coordinator: &mut Coordinator,
+    dialer: usize,
+    listener: usize,
+) -> Option<PortPairProof> {
+    let has_rdma = |host: usize| {
+        let facts = coordinator.hosts.facts(host);
+        facts.is_some_and(|facts| facts.no_rdma.is_none())
+    };
+    if !has_rdma(dialer) || !has_rdma(listener) {
+        return None;
+    }
+    let task = PairTask {
+        dialer,
+        listener,
+        transport: TransportOrder::Tcp,
+        kind: TaskKind::Ports,
+    };
+    match coordinator.run(&task).await.ok()?.dialer {
+        TaskResult::Ports(proofs) => proofs
+            .into_iter()
+            .find(|proof| proof.short.is_ok() && proof.long.is_ok()),
+        _ => None,
+    }
+}
+
+async fn one(
+    coordinator: &mut Coordinator,
+    context: &RunContext<'_>,
+    (dialer, listener): (usize, usize),
+    transport: Medium,
+    size: u32,
+    ports: Option<&PortPairProof>,
+) -> Result<Sample, String> {
+    // As in the table's original: a plain socket, and RDMA WRITE into memory that the other end polls.
+    let what = match transport {
+        Medium::Tcp => (Carrier::Socket, WaitName::Event),
+        Medium::Rdma => (Carrier::Write, WaitName::Busy),
+    };
+    let what = Measurand::Latency {
+        carrier: what.0,
+        transport,
+        wait: what.1,
+        size,
+    };
+    let kind = what.task(context.args.measure.millis(), ports);
+    let task = PairTask {
+        dialer,
+        listener,
+        transport: TransportOrder::Tcp,
+        kind: kind.ok_or("there is no such measurement")?,
+    };
+    let result = coordinator.run(&task).await;
+    let result = result.map_err(|trouble| coordinator.words(&trouble))?;
+    Sample::of(&result.dialer, &result.listener)
+}
+
+/// Returns the table as text.
+pub(super) fn lines(rows: &[PingPongRow]) -> Vec<String> {
+    let mut table = TextTable::default();
+    let heading = ["Where", "What", "RoundTrips / second", "avg. latency in µs"];
+    table.row(heading.map(str::to_owned).to_vec());
+    for row in rows {
+        let figures = match row.figures {
+            Some((trips, average)) => [grouped(trips), format!("{average:.2}")],
+            None => ["-", "-"].map(str::to_owned),
+        };
+        let mut cells = vec![row.place.to_owned(), row.medium.to_string()];
+        cells.extend(figures);
+        table.row(cells);
+    }
+    table.markdown()
+}
+
+/// Returns a whole number with commas between groups of three digits.
+fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_the_form_of_its_original() {
+        let row = |place, medium, figures| PingPongRow {
+            place,
+            medium,
+            figures,
+        };
+        let rows = [
+            row("localhost", Medium::Tcp, Some((81_781.2, 12.228))),
+            row("localhost", Medium::Rdma, Some((472_415.0, 2.12))),
+            row("network", Medium::Tcp, Some((999.0, 1001.0))),
+            row("network", Medium::Rdma, None),
+        ];
+        let expected = [
+            "| Where     | What | RoundTrips / second | avg. latency in µs |",
+            "| --------- | ---- | ------------------: | -----------------: |",
+            "| localhost | TCP  |              81,781 |              12.23 |",
+            "| localhost | RDMA |             472,415 |               2.12 |",
+            "| network   | TCP  |                 999 |            1001.00 |",
+            "| network   | RDMA |                   - |                  - |",
+        ];
+        assert_eq!(lines(&rows), expected);
+    }
+}

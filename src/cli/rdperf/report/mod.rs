@@ -1,0 +1,5 @@
+//! What a run has found, for people and for programs.
+
+pub(super) mod outcome;
+pub(super) mod table;
+pub(super) mod verdict;

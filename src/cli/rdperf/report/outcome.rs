@@ -1,0 +1,341 @@
+//! What a run has found, and how it is printed.
+
+use super::{
+    table,
+    verdict::{self, verdict},
+};
+use crate::{
+    cli::{
+        rdperf::{
+            checks::CheckedPair,
+            coordinator::Coordinator,
+            measuring::MeasuredPair,
+            pingpong::{self, PingPongRow},
+            run::{RunContext, print},
+        },
+        shared::exit::Exit,
+    },
+    perf::{
+        check::{Finding, Severity},
+        messages::{DeviceFacts, HostFacts},
+        report::{
+            document::{DOCUMENT_VERSION, HostSummary, PairChoice, PerfDocument},
+            measurand::Medium,
+            series::Series,
+        },
+    },
+    ssh::explain,
+};
+
+/// What a run has found.
+pub(in crate::cli::rdperf) struct RunOutcome {
+    pub(in crate::cli::rdperf) document: PerfDocument,
+    /// The measurements that failed, and true for each whose cause is a file.
+    pub(in crate::cli::rdperf) failures: Vec<(bool, String)>,
+    pub(in crate::cli::rdperf) pingpong: Vec<PingPongRow>,
+    /// The pairs that were measured.
+    measured: Vec<MeasuredPair>,
+    /// The rates of the ports of the only pair, TCP and RDMA, in bytes per second.
+    rates: [Option<f64>; 2],
+    /// The index of the first finding that the measurements have shown.
+    late: usize,
+    /// The number of pairs that cannot be measured.
+    unreachable: usize,
+    is_unwritten: Option<Exit>,
+}
+
+impl RunOutcome {
+    /// Returns what is known when every host has answered, or is lost.
+    pub(in crate::cli::rdperf) fn new(coordinator: &Coordinator) -> Self {
+        let hosts = &coordinator.hosts;
+        let summary = |host: usize| Some(summary(hosts.name(host), hosts.facts(host)?));
+        Self {
+            document: PerfDocument {
+                version: DOCUMENT_VERSION,
+                rdperf: env!("CARGO_PKG_VERSION").to_owned(),
+                hosts: (0..hosts.count()).filter_map(summary).collect(),
+                ..PerfDocument::default()
+            },
+            failures: Vec::new(),
+            pingpong: Vec::new(),
+            measured: Vec::new(),
+            rates: [None, None],
+            late: 0,
+            unreachable: 0,
+            is_unwritten: None,
+        }
+    }
+
+    /// Adds what the checks have found, and prints it unless the report is for programs.
+    pub(in crate::cli::rdperf) fn checked(
+        &mut self,
+        context: &RunContext<'_>,
+        findings: Vec<Finding>,
+        pairs: &[CheckedPair],
+    ) {
+        self.late = findings.len();
+        self.document.findings = findings;
+        self.document.choices = pairs.iter().map(|pair| pair.choice.clone()).collect();
+        self.unreachable = pairs
+            .iter()
+            .filter(|pair| pair.measured().is_none())
+            .count();
+        if context.is_for_people() {
+            let shows_notes = context.args.measure.check || context.args.report.verbose;
+            let lines = self.check_lines(shows_notes);
+            let text = lines.join("\n") + "\n";
+            self.is_unwritten = print(&text, context.console).err();
+        }
+    }
+
+    /// Returns true if stdout takes no more.
+    pub(in crate::cli::rdperf) fn is_unwritten(&self) -> bool {
+        self.is_unwritten.is_some()
+    }
+
+    /// Adds what was measured.
+    pub(in crate::cli::rdperf) fn measured(
+        &mut self,
+        coordinator: &Coordinator,
+        series: Vec<Series>,
+        pairs: Vec<MeasuredPair>,
+    ) {
+        if let [pair] = &pairs[..] {
+            self.rates = rates(coordinator, pair, &series);
+        }
+        let found = verdict::findings(&series);
+        self.late = self.document.findings.len();
+        self.document.findings.extend(found);
+        self.document.series = series;
+        self.measured = pairs;
+        self.document.verdict = verdict(&self.document, self.rates);
+    }
+
+    /// Prints the rest of the report, and returns the exit code.
+    pub(in crate::cli::rdperf) fn end(
+        mut self,
+        coordinator: &Coordinator,
+        context: &RunContext<'_>,
+    ) -> Exit {
+        let exit = self.exit(coordinator, context);
+        self.tell_lost(coordinator, context);
+        let exit = self.is_unwritten.unwrap_or(exit);
+        self.document.exit = exit.code();
+        let report = &context.args.report;
+        let text = if report.json {
+            self.document.json()
+        } else if report.csv {
+            self.document.csv()
+        } else {
+            self.text(context)
+        };
+        if self.is_unwritten.is_none() && !text.is_empty() {
+            return print(&text, context.console).err().unwrap_or(exit);
+        }
+        exit
+    }
+
+    /// Prints which hosts are lost, and which signal has ended the run.
+    fn tell_lost(&mut self, coordinator: &Coordinator, context: &RunContext<'_>) {
+        let hosts = &coordinator.hosts;
+        if let Some(number) = hosts.signal() {
+            let text = format!("interrupted by {}", explain::signal(number));
+            context.console.error(&text);
+            self.document.errors.push(text);
+            return;
+        }
+        for host in 0..hosts.count() {
+            if let Some(why) = hosts.lost(host) {
+                let text = format!("{}: {why}", hosts.name(host));
+                context.console.error(&text);
+                self.document.errors.push(text);
+            }
+        }
+        let failed = self.failures.iter().map(|(_, text)| text.clone());
+        self.document.errors.extend(failed);
+    }
+
+    fn exit(&self, coordinator: &Coordinator, context: &RunContext<'_>) -> Exit {
+        let hosts = &coordinator.hosts;
+        let is_lost = (0..hosts.count()).any(|host| hosts.lost(host).is_some());
+        let findings = &self.document.findings;
+        let has_repairs = findings
+            .iter()
+            .any(|finding| finding.severity == Severity::Repair);
+        if let Some(number) = hosts.signal() {
+            Exit::Signal(number)
+        } else if is_lost || self.failures.iter().any(|(is_local, _)| !is_local) {
+            Exit::Connection
+        } else if context.args.measure.check && has_repairs {
+            Exit::Local
+        } else if !context.args.measure.check && self.unreachable > 0 {
+            Exit::Connection
+        } else if !self.failures.is_empty() {
+            Exit::Local
+        } else {
+            Exit::Ok
+        }
+    }
+
+    /// Returns the lines of what the checks have found, with or without notes.
+    fn check_lines(&self, shows_notes: bool) -> Vec<String> {
+        let mut lines = Vec::new();
+        for host in &self.document.hosts {
+            let rdma = match &host.no_rdma {
+                None => host.devices.join("; "),
+                Some(why) => format!("no RDMA: {why}"),
+            };
+            lines.push(format!(
+                "{}: rdpipe {}, Linux {}, {} × {}; {rdma}",
+                host.name, host.version, host.kernel, host.processors, host.processor
+            ));
+        }
+        for choice in &self.document.choices {
+            let PairChoice {
+                from,
+                to,
+                transport,
+                reason,
+            } = choice;
+            lines.push(format!("{from} to {to}: auto uses {transport} ({reason})"));
+        }
+        let shown = self.document.findings.iter();
+        let shown = shown.filter(|finding| shows_notes || finding.severity == Severity::Repair);
+        lines.extend(finding_lines(shown));
+        lines
+    }
+
+    /// Returns the rest of the report for people.
+    fn text(&self, context: &RunContext<'_>) -> String {
+        let mut lines = Vec::new();
+        if context.args.measure.pingpong {
+            lines.extend(pingpong::lines(&self.pingpong));
+        } else if context.args.measure.check {
+            let repairs = self.document.findings.iter();
+            let repairs = repairs
+                .filter(|finding| finding.severity == Severity::Repair)
+                .count();
+            lines.push(match (repairs, self.document.errors.len()) {
+                (0, 0) => "All is well.".to_owned(),
+                (0, _) => return String::new(),
+                (1, _) => "One thing to repair.".to_owned(),
+                (count, _) => format!("{count} things to repair."),
+            });
+        } else {
+            lines.extend(self.tables());
+            let late = &self.document.findings[self.late..];
+            if !late.is_empty() {
+                lines.push(String::new());
+                lines.extend(finding_lines(late));
+            }
+            if !self.document.verdict.is_empty() {
+                lines.push(String::new());
+                lines.push(self.document.verdict.clone());
+            }
+        }
+        if lines.is_empty() {
+            return String::new();
+        }
+        lines.join("\n") + "\n"
+    }
+
+    fn tables(&self) -> Vec<String> {
+        let mut lines = vec![String::new()];
+        let series = &self.document.series;
+        if let [_] = &self.measured[..] {
+            let series: Vec<_> = series.iter().collect();
+            if let Some(Series {
+                from, to: Some(to), ..
+            }) = series.iter().find(|series| series.to.is_some())
+            {
+                lines.push(format!("from {from} to {to}"));
+            }
+            lines.extend(table::pair_tables(&series, self.rates));
+        } else {
+            let names: Vec<_> = self
+                .document
+                .hosts
+                .iter()
+                .map(|host| host.name.clone())
+                .collect();
+            lines.extend(table::matrices(&names, series));
+            let ends: Vec<_> = series.iter().filter(|series| series.to.is_none()).collect();
+            let ends = table::pair_tables(&ends, [None, None]);
+            if !ends.is_empty() {
+                lines.push(String::new());
+                lines.extend(ends);
+            }
+        }
+        if lines.len() == 1 { Vec::new() } else { lines }
+    }
+}
+
+/// Returns the lines of findings.
+fn finding_lines<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Vec<String> {
+    let mut lines = Vec::new();
+    for finding in findings {
+        let kind = match finding.severity {
+            Severity::Repair => "TO REPAIR",
+            Severity::Note => "note",
+        };
+        lines.push(format!("{kind}: {}: {}", finding.subject, finding.what));
+        if let Some(remedy) = &finding.remedy {
+            lines.extend(remedy.lines().map(|line| format!("    {line}")));
+        }
+    }
+    lines
+}
+
+fn summary(name: &str, facts: &HostFacts) -> HostSummary {
+    let device = |device: &DeviceFacts| {
+        let ports = device.ports.iter().map(|port| {
+            let rate = port.rate_mbps / 1000;
+            let fault = port.fault.as_ref().map(|fault| format!(", {fault}"));
+            format!(
+                "{} port {}: {}, {}, {rate} Gb/s{}",
+                device.name,
+                port.number,
+                port.link_layer,
+                port.state,
+                fault.unwrap_or_default()
+            )
+        });
+        ports.collect::<Vec<_>>()
+    };
+    HostSummary {
+        name: name.to_owned(),
+        host_name: facts.hello.host.clone(),
+        version: facts.version.clone(),
+        kernel: facts.kernel.clone(),
+        processor: facts.processor.clone(),
+        processors: facts.processors,
+        devices: facts.devices.iter().flat_map(device).collect(),
+        no_rdma: facts.no_rdma.clone(),
+    }
+}
+
+/// Returns the rates of the ports that a pair uses, TCP and RDMA, in bytes per second: those of the end that listens.
+fn rates(coordinator: &Coordinator, pair: &MeasuredPair, series: &[Series]) -> [Option<f64>; 2] {
+    let facts = coordinator.hosts.facts(pair.listener);
+    let bytes = |mbps: u32| (mbps > 0).then(|| f64::from(mbps) * 1e6 / 8.0);
+    let tcp = || {
+        let is_tcp = |series: &&Series| series.what.medium() == Some(Medium::Tcp);
+        let runs = series.iter().filter(is_tcp).flat_map(|series| &series.runs);
+        let used = runs.filter_map(|run| run.address.as_ref()).next()?;
+        let used = used.parse::<std::net::IpAddr>().ok()?.to_canonical();
+        let addresses = facts.map_or(&[][..], |facts| &facts.addresses);
+        let found = addresses.iter().find(|address| address.address == used)?;
+        bytes(found.rate_mbps?)
+    };
+    let rdma = || {
+        let used = &pair.ports.first()?.listener;
+        let devices = facts.map_or(&[][..], |facts| &facts.devices);
+        let device = devices.iter().find(|device| device.name == used.device)?;
+        let port = device.ports.iter().find(|port| port.number == used.port)?;
+        // A software device always says the same rate.
+        (!device.is_software)
+            .then(|| bytes(port.rate_mbps))
+            .flatten()
+    };
+    [tcp(), rdma()]
+}

@@ -1,0 +1,377 @@
+//! The report as tables for people. Pure, no I/O.
+
+use crate::perf::report::{
+    measurand::{Carrier, Measurand, Medium, TrafficName},
+    sample::micros,
+    series::Series,
+};
+
+/// A table: its rows, the first of which is the heading. The first column is aligned to the left, the others to the right.
+#[derive(Debug, Default)]
+pub(in crate::cli::rdperf) struct TextTable(Vec<Vec<String>>);
+
+impl TextTable {
+    /// Adds a row.
+    pub(in crate::cli::rdperf) fn row(&mut self, cells: Vec<String>) {
+        self.0.push(cells);
+    }
+
+    /// Returns the lines of a table in Markdown. Its first two columns are aligned to the left.
+    pub(in crate::cli::rdperf) fn markdown(&self) -> Vec<String> {
+        let widths = self.widths();
+        let cell = |column: usize, text: &str| {
+            let padding = " ".repeat(widths[column] - text.chars().count());
+            if column < 2 {
+                format!(" {text}{padding} |")
+            } else {
+                format!(" {padding}{text} |")
+            }
+        };
+        let line = |row: &Vec<String>| {
+            let cells = row.iter().enumerate();
+            let cells: String = cells.map(|(column, text)| cell(column, text)).collect();
+            format!("|{cells}")
+        };
+        let rule = widths.iter().enumerate().map(|(column, &width)| {
+            if column < 2 {
+                format!(" {} |", "-".repeat(width))
+            } else {
+                format!(" {}: |", "-".repeat(width - 1))
+            }
+        });
+        let mut lines: Vec<_> = self.0.iter().map(line).collect();
+        lines.insert(1, format!("|{}", rule.collect::<String>()));
+        lines
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let columns = self.0.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            let cells = self.0.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        (0..columns).map(width).collect()
+    }
+
+    /// Returns the lines of the table.
+    pub(in crate::cli::rdperf) fn lines(&self) -> Vec<String> {
+        let widths = self.widths();
+        let line = |row: &Vec<String>| {
+            let cells = row.iter().enumerate().map(|(column, cell)| {
+                let padding = " ".repeat(widths[column] - cell.chars().count());
+                if column == 0 {
+                    format!("{cell}{padding}")
+                } else {
+                    format!("  {padding}{cell}")
+                }
+            });
+            cells.collect::<String>().trim_end().to_owned()
+        };
+        self.0.iter().map(line).collect()
+    }
+}
+
+/// Returns the tables of the measurements of one pair of hosts, or of single hosts. `rates` has the rate of the port of each transport in bytes
+/// per second, where it is known.
+pub(in crate::cli::rdperf) fn pair_tables(
+    series: &[&Series],
+    rates: [Option<f64>; 2],
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    let tables = [bandwidth(series, rates), latency(series), storage(series)];
+    for table in tables.into_iter().flatten() {
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
+        lines.extend(table.lines());
+    }
+    lines
+}
+
+/// Returns the table of bytes per second: a row for each measurement, and TCP beside RDMA.
+fn bandwidth(series: &[&Series], rates: [Option<f64>; 2]) -> Option<TextTable> {
+    let is_of = |series: &&&Series| matches!(series.what, Measurand::Bandwidth { .. });
+    let of_pair: Vec<_> = series.iter().filter(is_of).collect();
+    if of_pair.is_empty() {
+        return None;
+    }
+    let media = [Medium::Tcp, Medium::Rdma].map(|medium| {
+        of_pair
+            .iter()
+            .any(|series| series.what.medium() == Some(medium))
+    });
+    let mut heading = vec!["bandwidth, GB/s".to_owned()];
+    for (medium, is_there) in [Medium::Tcp, Medium::Rdma].into_iter().zip(media) {
+        if is_there {
+            heading.extend([
+                medium.to_string(),
+                "spread".to_owned(),
+                "CPU s/GB".to_owned(),
+            ]);
+            heading.push("of port".to_owned());
+        }
+    }
+    let mut table = TextTable::default();
+    table.row(heading);
+    let mut names: Vec<String> = Vec::new();
+    for series in &of_pair {
+        let name = series.what.to_string();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    for name in names {
+        let mut row = vec![name.clone()];
+        for (index, medium) in [Medium::Tcp, Medium::Rdma].into_iter().enumerate() {
+            if !media[index] {
+                continue;
+            }
+            let found = of_pair.iter().find(|series| {
+                series.what.medium() == Some(medium) && series.what.to_string() == name
+            });
+            row.extend(
+                match found.and_then(|series| Some((series, series.median()?))) {
+                    Some((series, median)) => rate_cells(series, median, rates[index]),
+                    None => ["-", "", "", ""].map(str::to_owned).to_vec(),
+                },
+            );
+        }
+        table.row(row);
+    }
+    Some(table)
+}
+
+fn rate_cells(series: &Series, median: f64, port: Option<f64>) -> Vec<String> {
+    let cpu = |of: fn(&crate::perf::report::sample::Sample) -> f64| {
+        let value = series.median_of(|run| Some(of(run))).unwrap_or(0.0);
+        format!("{value:.2}")
+    };
+    // Both directions of a port have its rate at the same time.
+    let directions = match series.what {
+        Measurand::Bandwidth {
+            traffic: TrafficName::Both,
+            ..
+        } => 2.0,
+        _ => 1.0,
+    };
+    let share = port.map(|port| format!("{:.0}%", median / directions / port * 100.0));
+    vec![
+        digits(median / 1e9),
+        spread(series),
+        format!(
+            "{} + {}",
+            cpu(|run| run.cpu_dialer),
+            cpu(|run| run.cpu_listener)
+        ),
+        share.unwrap_or_default(),
+    ]
+}
+
+fn spread(series: &Series) -> String {
+    format!("±{:.0}%", series.spread() * 100.0)
+}
+
+/// Returns the table of times.
+fn latency(series: &[&Series]) -> Option<TextTable> {
+    let is_of = |series: &&&Series| {
+        matches!(
+            series.what,
+            Measurand::Latency { .. } | Measurand::Connect { .. }
+        )
+    };
+    let mut table = TextTable::default();
+    let heading = [
+        "latency, µs",
+        "trips/s",
+        "spread",
+        "average",
+        "p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "max",
+    ];
+    table.row(heading.map(str::to_owned).to_vec());
+    let mut has_rows = false;
+    for series in series.iter().filter(is_of) {
+        let medium = series.what.medium().map(|medium| medium.to_string());
+        let mut row = vec![format!("{} {}", medium.unwrap_or_default(), series.what)];
+        match series.histogram() {
+            None => row.push("-".to_owned()),
+            Some(histogram) => {
+                let trips = series.median_of(|run| run.trips_per_second);
+                row.push(format!("{:.0}", trips.unwrap_or(0.0)));
+                row.push(spread(series));
+                row.push(digits(
+                    series.median_of(|run| run.average_us).unwrap_or(0.0),
+                ));
+                for percentile in [50.0, 90.0, 99.0, 99.9] {
+                    row.push(digits(micros(histogram.percentile(percentile))));
+                }
+                row.push(digits(micros(histogram.max())));
+            }
+        }
+        table.row(row);
+        has_rows = true;
+    }
+    has_rows.then_some(table)
+}
+
+/// Returns the table of what hosts can read and write alone.
+fn storage(series: &[&Series]) -> Option<TextTable> {
+    let mut table = TextTable::default();
+    table.row(
+        ["ends, GB/s", "", "spread", "CPU s/GB"]
+            .map(str::to_owned)
+            .to_vec(),
+    );
+    let mut has_rows = false;
+    for series in series {
+        if let (Measurand::Read { .. } | Measurand::Write { .. }, Some(median)) =
+            (&series.what, series.median())
+        {
+            let cpu = series.median_of(|run| Some(run.cpu_dialer)).unwrap_or(0.0);
+            table.row(vec![
+                format!("{}: {}", series.from, series.what),
+                digits(median / 1e9),
+                spread(series),
+                format!("{cpu:.2}"),
+            ]);
+            has_rows = true;
+        }
+    }
+    has_rows.then_some(table)
+}
+
+/// Returns a number with three digits.
+pub(in crate::cli::rdperf) fn digits(value: f64) -> String {
+    match value {
+        value if value >= 100.0 => format!("{value:.0}"),
+        value if value >= 10.0 => format!("{value:.1}"),
+        value => format!("{value:.2}"),
+    }
+}
+
+/// Returns the matrices of a run with several pairs: a row for each host that sends, a column for each that receives.
+pub(in crate::cli::rdperf) fn matrices(names: &[String], series: &[Series]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for medium in [Medium::Tcp, Medium::Rdma] {
+        let rate = |from: &str, to: &str| one_way(series, medium, from, to);
+        matrix(
+            &mut lines,
+            &format!("bandwidth, GB/s, {medium}"),
+            names,
+            rate,
+        );
+    }
+    for medium in [Medium::Tcp, Medium::Rdma] {
+        let time = |from: &str, to: &str| round_trip(series, medium, from, to);
+        matrix(
+            &mut lines,
+            &format!("latency p50, µs, {medium}"),
+            names,
+            time,
+        );
+    }
+    lines
+}
+
+fn matrix(
+    lines: &mut Vec<String>,
+    title: &str,
+    names: &[String],
+    value: impl Fn(&str, &str) -> Option<f64>,
+) {
+    let mut table = TextTable::default();
+    table.row(
+        std::iter::once(title.to_owned())
+            .chain(names.iter().cloned())
+            .collect(),
+    );
+    let mut has_values = false;
+    for from in names {
+        let mut row = vec![format!("{from} to")];
+        for to in names {
+            let value = value(from, to);
+            has_values |= value.is_some();
+            row.push(value.map_or_else(|| "-".to_owned(), digits));
+        }
+        table.row(row);
+    }
+    if has_values {
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
+        lines.extend(table.lines());
+    }
+}
+
+/// Returns the rate of a stream from one host to another, in gigabytes per second.
+fn one_way(series: &[Series], medium: Medium, from: &str, to: &str) -> Option<f64> {
+    series.iter().find_map(|series| {
+        let Measurand::Bandwidth {
+            carrier: Carrier::Stream,
+            transport,
+            traffic,
+            ..
+        } = series.what
+        else {
+            return None;
+        };
+        let (sender, receiver) = ends(series, traffic)?;
+        let is_this = transport == medium && sender == from && receiver == to;
+        is_this
+            .then(|| series.median().map(|rate| rate / 1e9))
+            .flatten()
+    })
+}
+
+/// Returns the hosts that send and receive in a measurement of one direction.
+pub(in crate::cli::rdperf) fn ends(series: &Series, traffic: TrafficName) -> Option<(&str, &str)> {
+    let to = series.to.as_deref()?;
+    match traffic {
+        TrafficName::Forward => Some((&series.from, to)),
+        TrafficName::Backward => Some((to, &series.from)),
+        TrafficName::Both => None,
+    }
+}
+
+fn round_trip(series: &[Series], medium: Medium, from: &str, to: &str) -> Option<f64> {
+    series.iter().find_map(|series| {
+        let Measurand::Latency { transport, .. } = series.what else {
+            return None;
+        };
+        let other = series.to.as_deref()?;
+        let is_this = (series.from == from && other == to) || (series.from == to && other == from);
+        (transport == medium && is_this)
+            .then(|| series.median())
+            .flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_stand_under_their_heading() {
+        let mut table = TextTable::default();
+        table.row(vec!["what".into(), "µs".into(), "max".into()]);
+        table.row(vec!["a long name".into(), "1.00".into(), "2".into()]);
+        table.row(vec!["b".into(), "-".into()]);
+        let expected = [
+            "what           µs  max",
+            "a long name  1.00    2",
+            "b               -",
+        ];
+        assert_eq!(table.lines(), expected);
+    }
+
+    #[test]
+    fn numbers_have_three_digits() {
+        assert_eq!(
+            [0.123, 1.5, 12.34, 123.4].map(digits),
+            ["0.12", "1.50", "12.3", "123"]
+        );
+    }
+}

@@ -1,0 +1,201 @@
+//! What limits these hosts: the last line of every run. Pure, no I/O.
+
+use super::table::{digits, ends};
+use crate::perf::{
+    check::{Finding, PairRate, TransferRates, limit, lossy, slow_pairs},
+    report::{
+        document::PerfDocument,
+        measurand::{Carrier, Measurand, Medium, TrafficName},
+        series::{Series, median},
+    },
+};
+
+/// Returns what the measurements show to be wrong: slow pairs of hosts, and lost packets.
+pub(super) fn findings(series: &[Series]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for medium in [Medium::Tcp, Medium::Rdma] {
+        let rates: Vec<_> = series
+            .iter()
+            .filter_map(|one| pair_rate(one, medium))
+            .collect();
+        findings.extend(slow_pairs(&rates));
+    }
+    for one in series {
+        if let (Measurand::Bandwidth { .. }, Some(to)) = (&one.what, &one.to) {
+            for finding in lossy(&one.from, to, &one.counters()) {
+                // Each measurement of a pair can show it.
+                let is_known = |known: &Finding| {
+                    known.code == finding.code && known.subject == finding.subject
+                };
+                if !findings.iter().any(is_known) {
+                    findings.push(finding);
+                }
+            }
+        }
+    }
+    findings
+}
+
+/// Returns the rate of a stream in one direction.
+fn pair_rate(series: &Series, medium: Medium) -> Option<PairRate> {
+    let Measurand::Bandwidth {
+        carrier: Carrier::Stream,
+        transport,
+        traffic,
+        streams: 1,
+        ..
+    } = series.what
+    else {
+        return None;
+    };
+    let (from, to) = ends(series, traffic)?;
+    (transport == medium).then_some(PairRate {
+        from: from.to_owned(),
+        to: to.to_owned(),
+        bytes_per_second: series.median()?,
+    })
+}
+
+/// Returns what limits the hosts. `rates` has the rate of the port of each transport in bytes per second, where it is known.
+pub(super) fn verdict(document: &PerfDocument, rates: [Option<f64>; 2]) -> String {
+    let series = &document.series;
+    let is_rdma = series
+        .iter()
+        .any(|one| one.what.medium() == Some(Medium::Rdma));
+    let medium = if is_rdma { Medium::Rdma } else { Medium::Tcp };
+    let pairs: Vec<_> = series
+        .iter()
+        .filter_map(|one| pair_rate(one, medium))
+        .collect();
+    match &pairs[..] {
+        [] => of_times(series),
+        // Both directions of one pair.
+        [_] | [_, _] => of_pair(series, medium, rates[usize::from(is_rdma)]),
+        pairs => of_matrix(pairs, medium),
+    }
+}
+
+/// Returns the verdict of a run with one pair of hosts.
+fn of_pair(series: &[Series], medium: Medium, port: Option<f64>) -> String {
+    let is_stream = |one: &&Series| {
+        matches!(
+            one.what,
+            Measurand::Bandwidth { carrier: Carrier::Stream, traffic: TrafficName::Forward, transport, .. }
+                if transport == medium
+        )
+    };
+    let streams = series.iter().filter(is_stream);
+    let best = streams.max_by(|one, other| {
+        let (one, other) = (one.median(), other.median());
+        one.unwrap_or(0.0).total_cmp(&other.unwrap_or(0.0))
+    });
+    let Some((best, stream, to)) =
+        best.and_then(|best| Some((best, best.median()?, best.to.as_deref()?)))
+    else {
+        return String::new();
+    };
+    let raw = series.iter().find(|one| match one.what {
+        Measurand::Bandwidth {
+            carrier: Carrier::Socket | Carrier::Write,
+            transport,
+            ..
+        } => transport == medium,
+        _ => false,
+    });
+    let alone = |host: &str, is_written: bool| {
+        let found = series.iter().find(|one| {
+            let is_of = match one.what {
+                Measurand::Write { .. } => is_written,
+                Measurand::Read { .. } => !is_written,
+                _ => false,
+            };
+            is_of && one.from == host
+        });
+        found.and_then(Series::median)
+    };
+    let processors = |of: fn(&crate::perf::report::sample::Sample) -> f64| {
+        best.median_of(|run| Some(of(run) * run.value / 1e9))
+    };
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a rate in Mbit/s is positive and far below the limit"
+    )]
+    let port_mbps = port.map(|bytes| (bytes * 8.0 / 1e6) as u32);
+    let limit = limit(&TransferRates {
+        source: &best.from,
+        sink: to,
+        stream,
+        raw: raw.and_then(Series::median),
+        port_mbps,
+        source_read: alone(&best.from, false),
+        sink_write: alone(to, true),
+        source_processors: processors(|run| run.cpu_dialer),
+        sink_processors: processors(|run| run.cpu_listener),
+    });
+    format!("{} to {to}, {medium}: {limit}", best.from)
+}
+
+/// Returns the verdict of a run with several pairs of hosts.
+fn of_matrix(pairs: &[PairRate], medium: Medium) -> String {
+    let rate = |pair: &PairRate| pair.bytes_per_second;
+    let slowest = pairs
+        .iter()
+        .min_by(|one, other| rate(one).total_cmp(&rate(other)));
+    let Some((slowest, median)) = slowest.zip(median(pairs.iter().map(rate))) else {
+        return String::new();
+    };
+    format!(
+        "{medium}: the median of all pairs is {} GB/s; the slowest is {} to {} with {} GB/s",
+        digits(median / 1e9),
+        slowest.from,
+        slowest.to,
+        digits(rate(slowest) / 1e9)
+    )
+}
+
+/// Returns the verdict of a run that has measured no bytes per second between hosts.
+fn of_times(series: &[Series]) -> String {
+    let is_stream = |one: &&Series| {
+        matches!(
+            one.what,
+            Measurand::Latency {
+                carrier: Carrier::Stream,
+                ..
+            }
+        )
+    };
+    let times = series.iter().filter(is_stream);
+    let fastest = times.min_by(|one, other| {
+        let (one, other) = (one.median(), other.median());
+        one.unwrap_or(f64::MAX)
+            .total_cmp(&other.unwrap_or(f64::MAX))
+    });
+    if let Some((one, to, median)) =
+        fastest.and_then(|one| Some((one, one.to.as_deref()?, one.median()?)))
+    {
+        let medium = one.what.medium().map(|medium| medium.to_string());
+        return format!(
+            "{} to {to}, {}: the shortest time there and back is {} µs ({})",
+            one.from,
+            medium.unwrap_or_default(),
+            digits(median),
+            one.what
+        );
+    }
+    let slowest = series.iter().filter(|one| one.what.is_rate());
+    let slowest = slowest.min_by(|one, other| {
+        let (one, other) = (one.median(), other.median());
+        one.unwrap_or(f64::MAX)
+            .total_cmp(&other.unwrap_or(f64::MAX))
+    });
+    match slowest.and_then(|one| Some((one, one.median()?))) {
+        Some((one, median)) => format!(
+            "the slowest end is {}: {}, {} GB/s",
+            one.from,
+            one.what,
+            digits(median / 1e9)
+        ),
+        None => String::new(),
+    }
+}

@@ -1,0 +1,234 @@
+//! A run with hosts: checks them, measures, and prints the report.
+
+use std::{
+    io::{self, Write},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::Context;
+use futures::{FutureExt, executor::block_on};
+
+use super::{
+    checks::{self, Checked},
+    coordinator::Coordinator,
+    hosts::{PerfHosts, shared_signal},
+    measuring::{MeasuredPath, SharedSteps, measure},
+    pingpong,
+    places::{self, NamedPlace},
+    report::outcome::RunOutcome,
+};
+use crate::{
+    Key,
+    cli::{
+        args::RdperfArgs,
+        shared::{
+            exit::Exit,
+            message::{Console, sentence},
+            progress::RunProgress,
+            run::control_runtime,
+            signals,
+            supervision::Supervision,
+        },
+    },
+    perf::{
+        messages::PerfOrder,
+        report::{measurand::Measurand, sample::Sample},
+    },
+    reach::{self, ticket::Ticket},
+    ssh::{plan::StageHost, route::ServerKind},
+};
+
+/// What all parts of a run share.
+pub(super) struct RunContext<'a> {
+    pub(super) args: &'a RdperfArgs,
+    pub(super) console: &'a Console,
+    pub(super) steps: SharedSteps,
+}
+
+impl RunContext<'_> {
+    /// Returns true if the report is for people, and not for programs.
+    pub(super) fn is_for_people(&self) -> bool {
+        !self.args.report.json && !self.args.report.csv
+    }
+
+    /// Prints what one run of a measurement has shown, with `-v`.
+    pub(super) fn tell_sample(&self, name: &str, what: &Measurand, sample: &Sample) {
+        let value = if what.is_rate() {
+            format!("{:.3} GB/s", sample.value / 1e9)
+        } else {
+            format!("{:.2} µs", sample.value)
+        };
+        let link = sample.link.as_ref().map(|link| format!(" ({link})"));
+        let link = link.unwrap_or_default();
+        self.console.detail(&format!("{name}: {value}{link}"));
+    }
+}
+
+/// Measures with the host that has printed a ticket.
+pub(super) fn run_with_ticket(args: &RdperfArgs, ticket: &Ticket, console: &Console) -> Exit {
+    let addresses: Vec<_> = ticket.addresses.iter().map(ToString::to_string).collect();
+    let found = control_runtime().and_then(|control| {
+        let port = ticket.port;
+        let finding = async move { reach::first_answering(&addresses, port).await };
+        let found = block_on(control.spawn(finding))?;
+        found.map_err(|tried| {
+            anyhow::anyhow!(
+                "no rdperf --listen waits at port {port} ({tried}); a ticket is good for one run, so begin with a new one"
+            )
+        })
+    });
+    match found {
+        Ok(address) => run(
+            args,
+            places::of_ticket(address, ticket.port),
+            Some(&ticket.key),
+            console,
+        ),
+        Err(error) => {
+            console.error(&sentence(&error));
+            Exit::Connection
+        }
+    }
+}
+
+/// Runs all that the command line asks for. `key` is that of a ticket.
+pub(super) fn run(
+    args: &RdperfArgs,
+    places: Vec<NamedPlace>,
+    key: Option<&Key>,
+    console: &Console,
+) -> Exit {
+    let paths = match paths(args, &places) {
+        Ok(paths) => paths,
+        Err(error) => super::usage(error),
+    };
+    let ended = run_hosts(args, places, paths, key, console);
+    ended.unwrap_or_else(|error| {
+        console.error(&sentence(&error));
+        Exit::from(&error)
+    })
+}
+
+/// Returns the paths of `--read` and `--write`. By default the first host is the source and the last one the sink.
+fn paths(args: &RdperfArgs, places: &[NamedPlace]) -> Result<Vec<MeasuredPath>, String> {
+    let mut paths = Vec::new();
+    for (value, default, is_written) in [
+        (&args.measure.read, 0, false),
+        (&args.measure.write, places.len() - 1, true),
+    ] {
+        if let Some(value) = value {
+            let (host, path) = places::path_at(value, places, default)?;
+            if matches!(places[host].0, StageHost::Server { .. }) {
+                return Err(
+                    "a host that was reached by a ticket lets no one read or write its files"
+                        .to_owned(),
+                );
+            }
+            paths.push(MeasuredPath {
+                host,
+                path,
+                is_written,
+            });
+        }
+    }
+    Ok(paths)
+}
+
+fn run_hosts(
+    args: &RdperfArgs,
+    places: Vec<NamedPlace>,
+    paths: Vec<MeasuredPath>,
+    key: Option<&Key>,
+    console: &Console,
+) -> anyhow::Result<Exit> {
+    let control = control_runtime()?;
+    let signal = signals::watch(&control, console).context("cannot catch signals")?;
+    let signal = shared_signal(signal.map(Result::ok));
+    let supervision = Supervision {
+        hosts: &args.hosts,
+        stream: &args.stream,
+        console,
+        client_key: key.map(|key| (key, ServerKind::Measurements)),
+        control: &control,
+    };
+    let order = PerfOrder {
+        stream: args.hosts.stream_order(&args.stream),
+    };
+    let places = if args.measure.pingpong {
+        pingpong::places(places)
+    } else {
+        places
+    };
+    let started = SystemTime::now().duration_since(UNIX_EPOCH);
+    let hosts = PerfHosts::start(&supervision, &places, &order, &signal)?;
+    let context = RunContext {
+        args,
+        console,
+        steps: SharedSteps::default(),
+    };
+    let steps = context.steps.clone();
+    let progress = RunProgress::start_steps(console, move || steps.look());
+    let mut coordinator = Coordinator::new(hosts);
+    let outcome = block_on(async {
+        let outcome = carry_out(&mut coordinator, &context, &paths).await;
+        coordinator.hosts.finish().await;
+        outcome
+    });
+    drop(progress);
+    let mut outcome = outcome;
+    outcome.document.started = started.map_or(0, |time| time.as_secs());
+    Ok(outcome.end(&coordinator, &context))
+}
+
+/// Checks, measures, and returns what was found.
+async fn carry_out(
+    coordinator: &mut Coordinator,
+    context: &RunContext<'_>,
+    paths: &[MeasuredPath],
+) -> RunOutcome {
+    context.steps.begin("connecting");
+    coordinator.hosts.gather().await;
+    let mut outcome = RunOutcome::new(coordinator);
+    if context.args.measure.pingpong {
+        outcome.pingpong = pingpong::measure(coordinator, context, &mut outcome.failures).await;
+        return outcome;
+    }
+    let Checked { findings, pairs } = checks::check(coordinator, context).await;
+    outcome.checked(context, findings, &pairs);
+    if context.args.measure.check || coordinator.is_interrupted() || outcome.is_unwritten() {
+        return outcome;
+    }
+    let measured: Vec<_> = pairs.iter().filter_map(|pair| pair.measured()).collect();
+    let series = measure(
+        coordinator,
+        context,
+        &measured,
+        paths,
+        &mut outcome.failures,
+    )
+    .await;
+    outcome.measured(coordinator, series, measured);
+    outcome
+}
+
+/// Prints that stdout could not be written. A reader that went away is no error to print.
+pub(super) fn unwritten(error: &io::Error, console: &Console) -> Exit {
+    let exit = Exit::from(error);
+    if exit != Exit::ReaderClosed {
+        console.error(&format!("cannot write standard output: {error}"));
+    }
+    exit
+}
+
+/// Writes a text to stdout.
+///
+/// # Errors
+///
+/// The exit code of a text that was not written.
+pub(super) fn print(text: &str, console: &Console) -> Result<(), Exit> {
+    let mut stdout = io::stdout();
+    let written = stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush());
+    written.map_err(|error| unwritten(&error, console))
+}

@@ -1,0 +1,225 @@
+//! TCP connections without this crate's protocol. The first bytes of each prove that its peer has the key of the task.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sha2::{Digest, Sha256};
+use socket2::{Domain, Socket, Type};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Key, perf::messages::TaskFault};
+
+/// How long one address is tried.
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+
+/// How often an end that waits for a connection looks whether its task was cancelled, in milliseconds.
+const LOOK_MILLIS: u32 = 100;
+
+/// The time for a connection to prove the key.
+const PROOF_LIMIT: Duration = Duration::from_secs(3);
+
+const PROOF_BYTES: usize = 32;
+
+/// The connections that wait to be accepted: more than a task has.
+const BACKLOG: i32 = 128;
+
+/// The sockets of a task before they are connected, at one of its ends.
+pub(super) enum SocketMeeting {
+    /// This end listens.
+    Listen(TcpListener),
+    /// This end dials.
+    Dial { addresses: Vec<String>, port: u16 },
+}
+
+/// What both ends of a task know about its sockets.
+pub(super) struct SocketTerms {
+    /// Only the two ends have it.
+    pub(super) key: Key,
+    /// The name of the other end in messages.
+    pub(super) peer: String,
+    /// The time after which a silent connection counts as lost.
+    pub(super) silence: Duration,
+    /// The number of connections.
+    pub(super) count: usize,
+    /// Ends the wait for a connection.
+    pub(super) cancelled: CancellationToken,
+}
+
+/// Listens on the first free port of the range, or on any port.
+///
+/// # Errors
+///
+/// One sentence for the user.
+pub(super) fn listen(ports: Option<(u16, u16)>) -> Result<SocketMeeting, TaskFault> {
+    let (first, last) = ports.unwrap_or((0, 0));
+    let mut opened = listen_on(first);
+    for port in first..last {
+        if opened.is_ok() {
+            break;
+        }
+        opened = listen_on(port + 1);
+    }
+    match opened {
+        Ok(listener) => Ok(SocketMeeting::Listen(listener)),
+        Err(error) => Err(format!("cannot listen: {error}; see -p").into()),
+    }
+}
+
+/// Listens on a port of every address of this host.
+fn listen_on(port: u16) -> io::Result<TcpListener> {
+    let v6 = || -> io::Result<TcpListener> {
+        let socket = Socket::new(Domain::IPV6, Type::STREAM, None)?;
+        // IPv4 peers connect to it as well.
+        socket.set_only_v6(false)?;
+        socket.set_reuse_address(true)?;
+        let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(socket.into())
+    };
+    match v6() {
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
+        }
+        opened => opened,
+    }
+}
+
+impl SocketMeeting {
+    /// Returns the port for the other end, if this end listens.
+    pub(super) fn port(&self) -> Option<u16> {
+        match self {
+            Self::Listen(listener) => listener.local_addr().ok().map(|address| address.port()),
+            Self::Dial { .. } => None,
+        }
+    }
+
+    /// Connects all sockets. Blocks until the other end has dialed.
+    pub(super) fn connect(&self, terms: &SocketTerms) -> Result<Vec<TcpStream>, TaskFault> {
+        let one = || match self {
+            Self::Listen(listener) => accept(listener, terms),
+            Self::Dial { addresses, port } => dial(addresses, *port, terms),
+        };
+        (0..terms.count).map(|_| one()).collect()
+    }
+}
+
+fn accept(listener: &TcpListener, terms: &SocketTerms) -> Result<TcpStream, TaskFault> {
+    loop {
+        if terms.cancelled.is_cancelled() {
+            return Err("the measurement was cancelled".to_owned().into());
+        }
+        if !is_readable(listener).map_err(|error| terms.broken(&error))? {
+            continue;
+        }
+        let (mut socket, _) = listener.accept().map_err(|error| terms.broken(&error))?;
+        // A stranger is left out.
+        if matches!(receive_proof(&mut socket, &terms.key), Ok(true)) {
+            return terms.prepared(socket);
+        }
+    }
+}
+
+/// Waits a moment for a connection. Returns true if one waits to be accepted.
+fn is_readable(listener: &TcpListener) -> io::Result<bool> {
+    let mut waiting = [PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
+    let limit = Timespec {
+        tv_sec: 0,
+        tv_nsec: i64::from(LOOK_MILLIS) * 1_000_000,
+    };
+    Ok(poll(&mut waiting, Some(&limit))? > 0)
+}
+
+fn dial(addresses: &[String], port: u16, terms: &SocketTerms) -> Result<TcpStream, TaskFault> {
+    let mut tried = Vec::new();
+    for address in addresses {
+        match dial_one(address, port, &terms.key) {
+            Ok(socket) => return terms.prepared(socket),
+            Err(error) => tried.push((address.clone(), error.to_string())),
+        }
+    }
+    Err(TaskFault::unreachable(port, &tried))
+}
+
+fn dial_one(address: &str, port: u16, key: &Key) -> io::Result<TcpStream> {
+    let address = (address, port).to_socket_addrs()?.next();
+    let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
+    let mut socket = TcpStream::connect_timeout(&address, CONNECT_LIMIT)?;
+    socket.set_read_timeout(Some(PROOF_LIMIT))?;
+    socket.write_all(&proof(key, "dialer"))?;
+    let mut shown = [0; PROOF_BYTES];
+    socket.read_exact(&mut shown)?;
+    if is_same(&shown, &proof(key, "listener")) {
+        Ok(socket)
+    } else {
+        Err(io::Error::other("another program listens there"))
+    }
+}
+
+/// Receives the dialer's proof, and answers with that of the listener. Returns true if the proof is right.
+fn receive_proof(socket: &mut TcpStream, key: &Key) -> io::Result<bool> {
+    socket.set_read_timeout(Some(PROOF_LIMIT))?;
+    let mut shown = [0; PROOF_BYTES];
+    let limit = Instant::now() + PROOF_LIMIT;
+    let mut filled = 0;
+    // A stranger that sends a byte a second must not hold up the other end.
+    while filled < PROOF_BYTES {
+        match socket.read(&mut shown[filled..])? {
+            0 => return Ok(false),
+            count => filled += count,
+        }
+        if Instant::now() > limit {
+            return Ok(false);
+        }
+    }
+    let is_right = is_same(&shown, &proof(key, "dialer"));
+    if is_right {
+        socket.write_all(&proof(key, "listener"))?;
+    }
+    Ok(is_right)
+}
+
+/// Returns what one end sends to prove that it has the key.
+fn proof(key: &Key, end: &str) -> [u8; PROOF_BYTES] {
+    let mut digest = Sha256::new();
+    digest.update(b"rdperf socket");
+    digest.update(end);
+    digest.update(key.secret());
+    digest.finalize().into()
+}
+
+/// Compares two proofs. Takes the same time for every wrong proof.
+fn is_same(one: &[u8; PROOF_BYTES], other: &[u8; PROOF_BYTES]) -> bool {
+    let pairs = one.iter().zip(other);
+    pairs.fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
+}
+
+impl SocketTerms {
+    /// Returns the fault for an error of a socket.
+    pub(super) fn broken(&self, error: &io::Error) -> TaskFault {
+        let peer = &self.peer;
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                let silence = self.silence;
+                format!("{peer} was silent for {silence:.0?}").into()
+            }
+            io::ErrorKind::UnexpectedEof => format!("{peer} ended the connection early").into(),
+            _ => format!("the connection to {peer}: {error}").into(),
+        }
+    }
+
+    fn prepared(&self, socket: TcpStream) -> Result<TcpStream, TaskFault> {
+        let prepare = || {
+            socket.set_nodelay(true)?;
+            socket.set_read_timeout(Some(self.silence))?;
+            socket.set_write_timeout(Some(self.silence))
+        };
+        prepare().map_err(|error| self.broken(&error))?;
+        Ok(socket)
+    }
+}

@@ -1,0 +1,254 @@
+//! One end of a task, from its order to its result.
+
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    connects,
+    meeting::{Meeting, StreamTerms, broken, control_settings},
+    path, socket_bandwidth, socket_latency,
+    sockets::{self, SocketMeeting, SocketTerms},
+    stream_bandwidth, stream_latency, verbs,
+};
+use crate::{
+    Direction, Key, Stream, StreamConfig,
+    perf::messages::{Layer, TaskEnd, TaskFault, TaskKind, TaskOrder, TaskResult},
+    ssh::{
+        agent::entrance::ordered_config,
+        protocol::{EdgeDirection, StreamOrder},
+    },
+};
+
+/// What all tasks of an agent share.
+#[derive(Clone)]
+pub(crate) struct TaskSettings {
+    /// How streams are set up. Each task has its own transport.
+    pub(crate) stream: StreamOrder,
+    /// The runtime of the streams' control tasks.
+    pub(crate) control_runtime: Handle,
+}
+
+/// One end of a task before the other end is there.
+pub(crate) struct OpenTask {
+    end: TaskEnd,
+    order: TaskOrder,
+    rdma: crate::RdmaConfig,
+    meeting: TaskMeeting,
+}
+
+enum TaskMeeting {
+    Streams(Meeting),
+    Sockets(SocketMeeting, SocketTerms),
+}
+
+/// Where the end of a task is that listens.
+pub(crate) struct TaskTarget {
+    /// The addresses, the best first.
+    pub(crate) addresses: Vec<String>,
+    pub(crate) port: u16,
+}
+
+impl OpenTask {
+    /// Opens this end of a task. Without a `target`, it listens. A task that is cancelled fails soon.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: dropping the future closes what it has opened.
+    pub(crate) async fn open(
+        order: TaskOrder,
+        target: Option<TaskTarget>,
+        settings: &TaskSettings,
+        cancelled: CancellationToken,
+    ) -> Result<Self, TaskFault> {
+        let end = match target {
+            Some(_) => TaskEnd::Dialer,
+            None => TaskEnd::Listener,
+        };
+        let key = Key::parse(&order.key);
+        let key = key.map_err(|_| "received an invalid key".to_owned())?;
+        let config = config(&order, end, settings);
+        let rdma = config.rdma.clone();
+        let peer = order.peer.clone();
+        let meeting = match streams(&order.kind) {
+            None => {
+                let terms = SocketTerms {
+                    key,
+                    peer,
+                    silence: config.timeout,
+                    count: sockets(&order.kind),
+                    cancelled,
+                };
+                let meeting = match target {
+                    Some(TaskTarget { addresses, port }) => SocketMeeting::Dial { addresses, port },
+                    None => sockets::listen(settings.stream.ports)?,
+                };
+                TaskMeeting::Sockets(meeting, terms)
+            }
+            Some(count) => {
+                let terms = StreamTerms {
+                    key,
+                    peer,
+                    config,
+                    ports: settings.stream.ports,
+                    count,
+                };
+                TaskMeeting::Streams(match target {
+                    Some(TaskTarget { addresses, port }) => terms.dial(addresses, port)?,
+                    None => terms.listen().await?,
+                })
+            }
+        };
+        Ok(Self {
+            end,
+            order,
+            rdma,
+            meeting,
+        })
+    }
+
+    /// Returns the port for the other end, if this end listens.
+    pub(crate) fn port(&self) -> Option<u16> {
+        match &self.meeting {
+            TaskMeeting::Streams(meeting) => meeting.port(),
+            TaskMeeting::Sockets(meeting, _) => meeting.port(),
+        }
+    }
+
+    /// Carries out the task with the other end.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the streams of the task. Threads with sockets end when they look at the cancellation.
+    pub(crate) async fn carry_out(self) -> Result<TaskResult, TaskFault> {
+        let Self {
+            end,
+            mut order,
+            rdma,
+            meeting,
+        } = self;
+        let peer = std::mem::take(&mut order.peer);
+        let mut meeting = match meeting {
+            TaskMeeting::Streams(meeting) => meeting,
+            TaskMeeting::Sockets(meeting, terms) => {
+                let kind = order.kind.clone();
+                let measuring = move || measure_sockets(&meeting, end, &kind, &terms);
+                let measured = tokio::task::spawn_blocking(measuring).await;
+                return measured.unwrap_or_else(|error| Err(error.to_string().into()));
+            }
+        };
+        match &order.kind {
+            TaskKind::Bandwidth(task) => {
+                stream_bandwidth::measure(&mut meeting, end, *task, &peer).await
+            }
+            TaskKind::Latency(task) => {
+                stream_latency::measure(&mut meeting, end, *task, &peer).await
+            }
+            TaskKind::Connect { millis } => {
+                let time = Duration::from_millis((*millis).into());
+                connects::measure(&mut meeting, end, time, &peer).await
+            }
+            TaskKind::Reach | TaskKind::Path | TaskKind::Ports | TaskKind::Verbs(_) => {
+                let kind = order.kind.clone();
+                let (thread, stream) = meeting.connect_one().await?;
+                thread
+                    .run(beside_control(stream, end, kind, rdma, peer))
+                    .await
+            }
+        }
+    }
+}
+
+/// Carries out a task whose two ends exchange messages about it over a stream.
+async fn beside_control(
+    mut control: Stream,
+    end: TaskEnd,
+    kind: TaskKind,
+    rdma: crate::RdmaConfig,
+    peer: String,
+) -> Result<TaskResult, TaskFault> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let (local, remote) = (control.local_addr().ip(), control.peer_addr().ip());
+    let result = match kind {
+        TaskKind::Path => path::probe_path(end, remote, local, &mut control).await,
+        TaskKind::Ports => verbs::prove_ports(end, &rdma, &mut control).await,
+        TaskKind::Verbs(task) => verbs::measure_verbs(end, &task, &mut control).await,
+        _ => Ok(match end {
+            TaskEnd::Dialer => TaskResult::Reached {
+                address: remote.to_canonical().to_string(),
+            },
+            TaskEnd::Listener => TaskResult::Served,
+        }),
+    };
+    if let Err(why) = &result {
+        control.abort(why);
+    }
+    let ended = async {
+        control.shutdown().await?;
+        // The other end has ended, too.
+        control.read_to_end(&mut Vec::new()).await
+    };
+    let ended = ended.await;
+    control.close().await;
+    let result = result?;
+    ended.map_err(|error| broken(error, &peer))?;
+    Ok(result)
+}
+
+fn measure_sockets(
+    meeting: &SocketMeeting,
+    end: TaskEnd,
+    kind: &TaskKind,
+    terms: &SocketTerms,
+) -> Result<TaskResult, TaskFault> {
+    match kind {
+        TaskKind::Bandwidth(task) => socket_bandwidth::measure(meeting, end, *task, terms),
+        TaskKind::Latency(task) => socket_latency::measure(meeting, end, *task, terms),
+        _ => Err("this measurement needs streams".to_owned().into()),
+    }
+}
+
+/// Returns the number of streams of a task; none if the task has sockets.
+fn streams(kind: &TaskKind) -> Option<usize> {
+    match kind {
+        TaskKind::Bandwidth(task) if task.layer == Layer::Socket => None,
+        TaskKind::Latency(task) if task.layer == Layer::Socket => None,
+        TaskKind::Bandwidth(task) => Some(task.streams.max(1).into()),
+        _ => Some(1),
+    }
+}
+
+/// Returns the number of sockets of a task.
+fn sockets(kind: &TaskKind) -> usize {
+    match kind {
+        TaskKind::Bandwidth(task) => task.streams.max(1).into(),
+        _ => 1,
+    }
+}
+
+/// Returns the settings of the streams of a task at one end.
+fn config(order: &TaskOrder, end: TaskEnd, settings: &TaskSettings) -> StreamConfig {
+    let stream = StreamOrder {
+        transport: order.transport,
+        ..settings.stream.clone()
+    };
+    let config = StreamConfig {
+        control_runtime: Some(settings.control_runtime.clone()),
+        ..ordered_config(&stream, EdgeDirection::Both)
+    };
+    match &order.kind {
+        TaskKind::Bandwidth(task) => StreamConfig {
+            direction: stream_bandwidth::direction(task.traffic, end),
+            ..config
+        },
+        TaskKind::Latency(task) => stream_latency::settings(config, task.wait),
+        TaskKind::Connect { .. } => StreamConfig {
+            direction: Direction::Both,
+            ..config
+        },
+        TaskKind::Reach | TaskKind::Path | TaskKind::Ports | TaskKind::Verbs(_) => {
+            control_settings(config)
+        }
+    }
+}

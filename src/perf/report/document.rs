@@ -1,0 +1,135 @@
+//! The whole report of a run, as JSON and as CSV.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::{sample::micros, series::Series};
+use crate::perf::check::Finding;
+
+/// The version of the report's form. It changes when a field changes its meaning.
+pub(crate) const DOCUMENT_VERSION: u32 = 1;
+
+/// The report of a run of rdperf.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct PerfDocument {
+    /// The version of this form.
+    pub(crate) version: u32,
+    /// The version of rdperf.
+    pub(crate) rdperf: String,
+    /// The exit code of the run.
+    pub(crate) exit: u8,
+    /// The time of the start, in seconds since 1970.
+    pub(crate) started: u64,
+    /// The hosts that answered.
+    pub(crate) hosts: Vec<HostSummary>,
+    /// What is wrong, and how to repair it. Reports are compared by their measurements only.
+    #[serde(skip_deserializing)]
+    pub(crate) findings: Vec<Finding>,
+    /// What auto would choose for each pair of hosts.
+    pub(crate) choices: Vec<PairChoice>,
+    /// The measurements.
+    pub(crate) series: Vec<Series>,
+    /// The errors of the run.
+    pub(crate) errors: Vec<String>,
+    /// What limits these hosts.
+    pub(crate) verdict: String,
+}
+
+/// A host in a report.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct HostSummary {
+    /// The name, as it was typed.
+    pub(crate) name: String,
+    /// The name that the host has for itself.
+    pub(crate) host_name: String,
+    /// The version of its rdpipe.
+    pub(crate) version: String,
+    /// The release of its kernel.
+    pub(crate) kernel: String,
+    /// Its processor.
+    pub(crate) processor: String,
+    /// The number of processors that its agent may use.
+    pub(crate) processors: u32,
+    /// Its RDMA devices and their ports, for the user.
+    pub(crate) devices: Vec<String>,
+    /// The reason why it cannot use RDMA; none if it can.
+    pub(crate) no_rdma: Option<String>,
+}
+
+/// What auto would choose for a pair of hosts, and why.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct PairChoice {
+    /// The host that dials.
+    pub(crate) from: String,
+    /// The host that listens.
+    pub(crate) to: String,
+    /// "rdma" or "tcp".
+    pub(crate) transport: String,
+    /// The RDMA port, or the reason why it is TCP.
+    pub(crate) reason: String,
+}
+
+impl PerfDocument {
+    /// Returns the report as JSON.
+    pub(crate) fn json(&self) -> String {
+        // Serialization only fails for maps whose keys are not strings, and the report has no maps.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// Returns the measurements as CSV: a row for each series.
+    pub(crate) fn csv(&self) -> String {
+        let mut text = CSV_HEADER.to_owned();
+        for series in &self.series {
+            let medium = series.what.medium().map(|medium| medium.to_string());
+            let unit = if series.what.is_rate() {
+                "bytes/s"
+            } else {
+                "us"
+            };
+            let mut cells = vec![
+                series.from.clone(),
+                series.to.clone().unwrap_or_default(),
+                medium.unwrap_or_default(),
+                series.what.to_string(),
+                unit.to_owned(),
+                number(series.median()),
+                number(series.runs.iter().map(|run| run.value).reduce(f64::min)),
+                number(series.runs.iter().map(|run| run.value).reduce(f64::max)),
+                series.runs.len().to_string(),
+                number(series.median_of(|run| Some(run.cpu_dialer))),
+                number(series.median_of(|run| Some(run.cpu_listener))),
+                number(series.lost()),
+                number(series.median_of(|run| run.trips_per_second)),
+                number(series.median_of(|run| run.average_us)),
+            ];
+            let histogram = series.histogram();
+            let time = |percentile| {
+                let histogram = histogram.as_ref();
+                number(histogram.map(|histogram| micros(histogram.percentile(percentile))))
+            };
+            cells.extend([50.0, 90.0, 99.0, 99.9, 100.0].map(time));
+            let cells: Vec<_> = cells.iter().map(|cell| quoted(cell)).collect();
+            let _ = writeln!(text, "{}", cells.join(","));
+        }
+        text
+    }
+}
+
+const CSV_HEADER: &str = "from,to,transport,measurement,unit,median,min,max,runs,cpu_from,cpu_to,loss,trips_per_second,average_us,p50_us,p90_us,p99_us,p99.9_us,max_us\n";
+
+fn number(value: Option<f64>) -> String {
+    value.map_or_else(String::new, |value| {
+        let text = format!("{value:.6}");
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    })
+}
+
+/// Returns a cell as CSV requires it.
+fn quoted(cell: &str) -> String {
+    if cell.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", cell.replace('"', "\"\""))
+    } else {
+        cell.to_owned()
+    }
+}
