@@ -139,6 +139,10 @@ pub(crate) enum MeasureChoice {
 
 /// The options for messages and the report of rdperf.
 #[derive(Debug, Clone, Args)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is an option of the command line"
+)]
 pub(crate) struct PerfReportArgs {
     /// Print how the run went: addresses, connections, every run
     #[arg(short, long, conflicts_with = "quiet")]

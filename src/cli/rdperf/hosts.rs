@@ -143,32 +143,31 @@ impl PerfHosts {
         Ok(())
     }
 
-    /// Waits for the next message of any host, and records what it says about the host itself.
+    /// Waits for the next news of any host. Returns a message about a task; none if the news was about a host itself, which
+    /// is recorded.
     ///
     /// # Cancel safety
     ///
     /// Safe.
     pub(super) async fn next(&mut self) -> Option<(usize, FromPerf)> {
-        while let Some((index, news)) = self.inbox.recv().await {
-            let host = &mut self.hosts[index];
-            match news {
-                HostNews::Message(FromPerf::Host(facts)) => {
-                    let mut facts = *facts;
-                    // Other hosts connect to these addresses, so a hostile host must not choose any number of them.
-                    facts.hello.addresses = reach::usable(facts.hello.addresses);
-                    host.facts = Some(facts);
-                    return None;
-                }
-                HostNews::Message(message) => return Some((index, message)),
-                HostNews::Ended(end) => {
-                    host.has_ended = true;
-                    host.signal = end.signal;
-                    host.lost = Some(why(&end));
-                    return None;
-                }
+        let (index, news) = self.inbox.recv().await?;
+        let host = &mut self.hosts[index];
+        match news {
+            HostNews::Message(FromPerf::Host(facts)) => {
+                let mut facts = *facts;
+                // Other hosts connect to these addresses, so a hostile host must not choose any number of them.
+                facts.hello.addresses = reach::usable(facts.hello.addresses);
+                host.facts = Some(facts);
+                None
+            }
+            HostNews::Message(message) => Some((index, message)),
+            HostNews::Ended(end) => {
+                host.has_ended = true;
+                host.signal = end.signal;
+                host.lost = Some(why(&end));
+                None
             }
         }
-        None
     }
 
     /// Waits until every host has reported its facts or is lost.

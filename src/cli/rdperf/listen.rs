@@ -47,7 +47,7 @@ pub(super) fn run(args: &RdperfArgs, console: &Console) -> Exit {
         let abort = serving.abort_handle();
         let ending = async move {
             tokio::select! {
-                served = serving => Ending::Served(served.map_err(Into::into).flatten()),
+                served = serving => Ending::Served(served.unwrap_or_else(|error| Err(error.into()))),
                 Ok(caught) = signal => Ending::Caught(caught),
             }
         };

@@ -12,6 +12,7 @@ use crate::{
     perf::{
         messages::{PortPairProof, StorageTask},
         report::{
+            diff::name,
             measurand::{Measurand, Medium},
             sample::Sample,
             series::Series,
@@ -89,13 +90,13 @@ impl SharedSteps {
     }
 }
 
-/// Measures all pairs and paths. Returns the series, and adds the errors to the context.
+/// Measures all pairs and paths. Returns the series, and adds what failed to `failures`.
 pub(super) async fn measure(
     coordinator: &mut Coordinator,
     context: &RunContext<'_>,
     pairs: &[MeasuredPair],
     paths: &[MeasuredPath],
-    errors: &mut Vec<(bool, String)>,
+    failures: &mut Vec<(bool, String)>,
 ) -> Vec<Series> {
     let depth = if pairs.len() > 1 {
         Depth::Matrix
@@ -117,34 +118,33 @@ pub(super) async fn measure(
         of_pair.sort_by_cached_key(|planned| turn(&planned.series.what));
         planned.extend(of_pair);
     }
-    let runs = context.args.measure.runs();
-    let total = planned.len() as u64 * u64::from(runs);
-    for run in 0..runs {
-        for index in 0..planned.len() {
-            let step = &mut planned[index];
-            let name = crate::perf::report::diff::name(&step.series);
-            let done = u64::from(run) * (total / u64::from(runs)) + index as u64;
+    let runs = u64::from(context.args.measure.runs());
+    let count = planned.len() as u64;
+    'runs: for run in 0..runs {
+        for (index, planned) in (0..).zip(&mut planned) {
+            let name = name(&planned.series);
+            let current = format!("run {} of {runs}: {name}", run + 1);
             context
                 .steps
-                .set(done, total, format!("run {} of {runs}: {name}", run + 1));
-            if step.has_failed {
+                .set(run * count + index, runs * count, current);
+            if planned.has_failed {
                 continue;
             }
-            match one_run(coordinator, context, step).await {
+            match one_run(coordinator, context, planned).await {
                 Ok(sample) => {
-                    context.tell_sample(&name, &step.series.what, &sample);
-                    step.series.runs.push(sample);
+                    context.tell_sample(&name, &planned.series.what, &sample);
+                    planned.series.runs.push(sample);
                 }
-                Err((is_local, text)) => {
-                    step.has_failed = true;
-                    let text = format!("{name}: {text}");
-                    context.console.error(&text);
-                    errors.push((is_local, text));
+                Err(_) if coordinator.is_interrupted() => break 'runs,
+                Err(trouble) => {
+                    planned.has_failed = true;
+                    if let Some((is_local, text)) = trouble {
+                        let text = format!("{name}: {text}");
+                        context.console.error(&text);
+                        failures.push((is_local, text));
+                    }
                 }
             }
-        }
-        if coordinator.is_interrupted() {
-            break;
         }
     }
     planned.retain(|planned| !planned.series.runs.is_empty());
@@ -204,12 +204,13 @@ fn of_path(coordinator: &Coordinator, path: &MeasuredPath, place: usize) -> Plan
     }
 }
 
-/// Measures once. Fails with a sentence, and true if a file is the cause and no connection.
+/// Measures once. Fails with a sentence, and true if a file is the cause and no connection; or with none if a host is lost, which
+/// is printed once.
 async fn one_run(
     coordinator: &mut Coordinator,
     context: &RunContext<'_>,
     planned: &PlannedSeries,
-) -> Result<Sample, (bool, String)> {
+) -> Result<Sample, Option<(bool, String)>> {
     let millis = context.args.measure.millis();
     let what = &planned.series.what;
     match &planned.step {
@@ -220,8 +221,8 @@ async fn one_run(
                 _ => StorageTask::Read { path, millis },
             };
             let result = coordinator.storage(*host, task).await;
-            let result = result.map_err(|trouble| (true, coordinator.words(&trouble)))?;
-            Sample::of_storage(&result).map_err(|text| (false, text))
+            let result = result.map_err(|trouble| failure(coordinator, &trouble, true))?;
+            Sample::of_storage(&result).map_err(|text| Some((false, text)))
         }
         Step::Pair {
             dialer,
@@ -229,7 +230,8 @@ async fn one_run(
             ports,
         } => {
             let kind = what.task(millis, ports.as_ref());
-            let kind = kind.ok_or_else(|| (false, "there is no such measurement".to_owned()))?;
+            let kind =
+                kind.ok_or_else(|| Some((false, "there is no such measurement".to_owned())))?;
             let task = PairTask {
                 dialer: *dialer,
                 listener: *listener,
@@ -240,9 +242,20 @@ async fn one_run(
                 kind,
             };
             let result = coordinator.run(&task).await;
-            let result =
-                result.map_err(|trouble: TaskTrouble| (false, coordinator.words(&trouble)))?;
-            Sample::of(&result.dialer, &result.listener).map_err(|text| (false, text))
+            let result = result.map_err(|trouble| failure(coordinator, &trouble, false))?;
+            Sample::of(&result.dialer, &result.listener).map_err(|text| Some((false, text)))
         }
+    }
+}
+
+/// Returns the sentence for a measurement that failed; none if a host is lost.
+fn failure(
+    coordinator: &Coordinator,
+    trouble: &TaskTrouble,
+    is_local: bool,
+) -> Option<(bool, String)> {
+    match trouble {
+        TaskTrouble::Lost(_) => None,
+        TaskTrouble::Failed(..) => Some((is_local, coordinator.words(trouble))),
     }
 }

@@ -9,7 +9,7 @@ use anyhow::Context;
 use futures::{FutureExt, executor::block_on};
 
 use super::{
-    checks::{self, Checked},
+    checks::{self, Checked, CheckedPair},
     coordinator::Coordinator,
     hosts::{PerfHosts, shared_signal},
     measuring::{MeasuredPath, SharedSteps, measure},
@@ -102,7 +102,7 @@ pub(super) fn run(
         Ok(paths) => paths,
         Err(error) => super::usage(error),
     };
-    let ended = run_hosts(args, places, paths, key, console);
+    let ended = run_hosts(args, places, &paths, key, console);
     ended.unwrap_or_else(|error| {
         console.error(&sentence(&error));
         Exit::from(&error)
@@ -137,7 +137,7 @@ fn paths(args: &RdperfArgs, places: &[NamedPlace]) -> Result<Vec<MeasuredPath>, 
 fn run_hosts(
     args: &RdperfArgs,
     places: Vec<NamedPlace>,
-    paths: Vec<MeasuredPath>,
+    paths: &[MeasuredPath],
     key: Option<&Key>,
     console: &Console,
 ) -> anyhow::Result<Exit> {
@@ -170,7 +170,7 @@ fn run_hosts(
     let progress = RunProgress::start_steps(console, move || steps.look());
     let mut coordinator = Coordinator::new(hosts);
     let outcome = block_on(async {
-        let outcome = carry_out(&mut coordinator, &context, &paths).await;
+        let outcome = carry_out(&mut coordinator, &context, paths).await;
         coordinator.hosts.finish().await;
         outcome
     });
@@ -198,7 +198,7 @@ async fn carry_out(
     if context.args.measure.check || coordinator.is_interrupted() || outcome.is_unwritten() {
         return outcome;
     }
-    let measured: Vec<_> = pairs.iter().filter_map(|pair| pair.measured()).collect();
+    let measured: Vec<_> = pairs.iter().filter_map(CheckedPair::measured).collect();
     let series = measure(
         coordinator,
         context,

@@ -155,7 +155,7 @@ fn the_two_agents_receive_orders_that_fit_together() {
     let orders = [rig.hello(SOURCE), rig.hello(DESTINATION)];
     let [source, destination] = orders.clone().map(|order| match &order.work {
         Work::Copy(payload) => payload.decode::<CopyOrder>().unwrap(),
-        Work::Stage(_) => panic!("an order for a stage"),
+        Work::Stage(_) | Work::Measure(_) => panic!("an order of another program"),
     });
     assert_eq!(
         source.role,

@@ -65,10 +65,10 @@ pub(crate) fn limit(rates: &TransferRates<'_>) -> String {
 /// Returns what limits the network.
 fn network(rates: &TransferRates<'_>) -> String {
     if let Some(port) = rates.port_mbps.filter(|port| *port > 0) {
-        let port = f64::from(port) * 1e6 / 8.0;
-        if rates.stream >= PORT_SHARE * port {
-            let part = share(rates.stream / port);
-            return format!("the port is the limit, {part} of its {}", rate(port));
+        let whole = f64::from(port) * 1e6 / 8.0;
+        if rates.stream >= PORT_SHARE * whole {
+            let part = share(rates.stream / whole);
+            return format!("the port is the limit, {part} of its {}", rate(whole));
         }
     }
     let busy = [

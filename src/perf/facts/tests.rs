@@ -151,7 +151,7 @@ fn a_device_file_without_rights_is_named() {
     tree.rxe("rxe0", "eth0", "4: ACTIVE");
     assert_eq!(tree.device().forbidden_file, None);
     let file = tree.path().join("dev/infiniband/uverbs_rxe0");
-    fs::set_permissions(&file, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).unwrap();
     let is_closed = fs::File::open(&file).is_err();
     let device = tree.device();
     if is_closed {

@@ -44,13 +44,13 @@ pub(super) async fn measure(
             TaskEnd::Dialer => {
                 let is_last = Duration::from_nanos(clock.time().nanos) >= time;
                 let arrived = thread.run(dialed(stream, is_last)).await;
-                let arrived = arrived.map_err(|error| broken(error, peer))?;
+                let arrived = arrived.map_err(|error| broken(&error, peer))?;
                 histogram.record(arrived - begun);
                 is_last
             }
             TaskEnd::Listener => {
                 let accepted = thread.run(accepted(stream)).await;
-                accepted.map_err(|error| broken(error, peer))?
+                accepted.map_err(|error| broken(&error, peer))?
             }
         };
     }

@@ -203,8 +203,8 @@ pub(super) fn used_transport(stream: &Stream) -> UsedTransport {
 }
 
 /// Returns the fault for an error of a stream to `peer`.
-pub(super) fn broken(error: io::Error, peer: &str) -> TaskFault {
-    match Error::from_io(&error) {
+pub(super) fn broken(error: &io::Error, peer: &str) -> TaskFault {
+    match Error::from_io(error) {
         Some(error) => about_peer(error.clone(), peer).to_string().into(),
         None => format!("the stream to {peer}: {error}").into(),
     }

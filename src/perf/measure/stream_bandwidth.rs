@@ -88,7 +88,7 @@ async fn carry(
             both((thread, sender), stream, time).await
         }
     };
-    moved.map_err(|error| broken(error, peer))
+    moved.map_err(|error| broken(&error, peer))
 }
 
 async fn send_only(mut stream: Stream, time: Duration) -> io::Result<u64> {
@@ -109,11 +109,11 @@ async fn both(
     time: Duration,
 ) -> io::Result<(u64, u64)> {
     let (mut read, mut write) = stream.into_split();
-    let sending = sender.run(async move { (send(&mut write, time).await, write) });
-    let receiving = receiver.run(async move { (receive(&mut read).await, read) });
-    let ((sent, write), (received, read)) = tokio::join!(sending, receiving);
-    let moved = (sent?, received?);
-    if let Ok(stream) = read.reunite(write) {
+    let outgoing = sender.run(async move { (send(&mut write, time).await, write) });
+    let incoming = receiver.run(async move { (receive(&mut read).await, read) });
+    let ((sent, write_half), (arrived, read_half)) = tokio::join!(outgoing, incoming);
+    let moved = (sent?, arrived?);
+    if let Ok(stream) = read_half.reunite(write_half) {
         stream.close().await;
     }
     Ok(moved)

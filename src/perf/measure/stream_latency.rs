@@ -42,7 +42,7 @@ pub(super) async fn measure(
         TaskEnd::Dialer => thread.run(ping(stream, task)).await,
         TaskEnd::Listener => thread.run(echo(stream, task)).await,
     };
-    let mut result = measured.map_err(|error| broken(error, peer))?;
+    let mut result = measured.map_err(|error| broken(&error, peer))?;
     result.transport = Some(transport);
     Ok(TaskResult::Latency(result))
 }

@@ -192,7 +192,7 @@ async fn beside_control(
     let ended = ended.await;
     control.close().await;
     let result = result?;
-    ended.map_err(|error| broken(error, &peer))?;
+    ended.map_err(|error| broken(&error, &peer))?;
     Ok(result)
 }
 

@@ -37,7 +37,7 @@ impl AddressBook<'_> {
         match place {
             // The address that the user gave with -H comes before those that the machine reports itself.
             StageHost::Here => {
-                addresses.extend(self.here.map(str::to_owned).into_iter().chain(said))
+                addresses.extend(self.here.map(str::to_owned).into_iter().chain(said));
             }
             StageHost::Host { host, .. } => addresses.extend(said.chain([host.clone()])),
             // The name led to the server, so it comes first. Its own addresses may be those of another network.

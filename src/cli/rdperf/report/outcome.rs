@@ -320,8 +320,8 @@ fn rates(coordinator: &Coordinator, pair: &MeasuredPair, series: &[Series]) -> [
     let bytes = |mbps: u32| (mbps > 0).then(|| f64::from(mbps) * 1e6 / 8.0);
     let tcp = || {
         let is_tcp = |series: &&Series| series.what.medium() == Some(Medium::Tcp);
-        let runs = series.iter().filter(is_tcp).flat_map(|series| &series.runs);
-        let used = runs.filter_map(|run| run.address.as_ref()).next()?;
+        let mut runs = series.iter().filter(is_tcp).flat_map(|series| &series.runs);
+        let used = runs.find_map(|run| run.address.as_ref())?;
         let used = used.parse::<std::net::IpAddr>().ok()?.to_canonical();
         let addresses = facts.map_or(&[][..], |facts| &facts.addresses);
         let found = addresses.iter().find(|address| address.address == used)?;

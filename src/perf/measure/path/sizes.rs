@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::perf::messages::ProbedSize;
 
-/// Sizes that paths are known to have: the least of IPv4 and of IPv6, tunnels (WireGuard, VXLAN, GRE), PPPoE, Ethernet, the
+/// Sizes that paths are known to have: the least of IPv4 and of IPv6, tunnels (`WireGuard`, VXLAN, GRE), `PPPoE`, Ethernet, the
 /// larger packets of RoCE, FDDI, and "jumbo frames".
 const USUAL: &[u32] = &[
     576, 1280, 1400, 1420, 1450, 1476, 1492, 1500, 2144, 4192, 8192, 8950, 9000,

@@ -32,7 +32,7 @@ pub(super) async fn exchange<T: Serialize + DeserializeOwned>(
 ) -> Result<T, String> {
     let theirs = swap(control, &ours).await?;
     ours?;
-    theirs.map_err(of_other_end)
+    theirs.map_err(|text| of_other_end(&text))
 }
 
 /// Sends a message, and receives one of the same type.
@@ -53,7 +53,7 @@ pub(super) async fn swap<T: Serialize + DeserializeOwned>(
 }
 
 /// Names the end of a sentence that came from the other end.
-pub(super) fn of_other_end(text: String) -> String {
+pub(super) fn of_other_end(text: &str) -> String {
     format!("the other end: {text}")
 }
 

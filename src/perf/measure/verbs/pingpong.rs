@@ -61,7 +61,9 @@ pub(super) fn play(
         }
     }
     let (nanos, cpu_nanos) = run.nanos();
-    last_time.map(|time| histogram.record(time));
+    if let Some(time) = last_time {
+        histogram.record(time);
+    }
     Ok(LatencyResult {
         histogram,
         nanos,

@@ -101,7 +101,7 @@ pub(super) async fn run<T: Send + 'static>(
     };
     // The thread was stopped because the other end has failed: that is the cause.
     let told = match told {
-        Some(finish) => Some(finish?.map_err(of_other_end)?),
+        Some(finish) => Some(finish?.map_err(|text| of_other_end(&text))?),
         None => None,
     };
     let finish: Finish = result
@@ -113,7 +113,9 @@ pub(super) async fn run<T: Send + 'static>(
     sent?;
     let told = match told {
         Some(number) => number,
-        None => within(SILENCE, theirs).await?.map_err(of_other_end)?,
+        None => within(SILENCE, theirs)
+            .await?
+            .map_err(|text| of_other_end(&text))?,
     };
     Ok(Finished {
         endpoint,
@@ -137,7 +139,7 @@ pub(super) async fn serve(
 ) -> Result<(), String> {
     // Operations that are under way at the end of the time may take long too.
     let finish = within(limit + 2 * SILENCE, receive::<Finish>(control)).await?;
-    finish.map_err(of_other_end)?;
+    finish.map_err(|text| of_other_end(&text))?;
     send(control, &Finish::Ok(0)).await
 }
 

@@ -54,7 +54,8 @@ fn impossible() -> VerbsTask {
 
 #[tokio::test]
 async fn a_task_that_no_device_can_measure_is_refused() {
-    let change: [(&str, fn(&mut VerbsTask)); 8] = [
+    type Change = fn(&mut VerbsTask);
+    let change: [(&str, Change); 8] = [
         ("at least 1 byte", |task| task.size = 0),
         ("at most 1073741824 bytes", |task| task.size = u32::MAX),
         ("the depth is 0", |task| task.depth = 0),

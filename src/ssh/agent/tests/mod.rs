@@ -26,11 +26,12 @@ fn plays_a_part() {
     std::process::exit(code.into());
 }
 
-/// No applications beside the stages: an order for a copy is read as one for a stage.
+/// No applications beside the stages: every other order is read as one for a stage.
 struct OnlyStages;
 
 impl super::job::Applications for OnlyStages {
     type Copy = super::stage::StageJob;
+    type Measure = super::stage::StageJob;
 }
 
 /// Returns a command that runs this program as a guard or a worker. The controller skips the lines that the test

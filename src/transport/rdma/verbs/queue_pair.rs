@@ -184,13 +184,13 @@ impl QueuePair {
         reads: ReadDepths,
     ) -> io::Result<()> {
         use ffi::ibv_qp_attr_mask as Mask;
-        let mut ready = attributes(ffi::ibv_qp_state::IBV_QPS_RTR);
-        ready.path_mtu = mtu(config.mtu);
-        ready.dest_qp_num = peer.number;
-        ready.rq_psn = config.receive_psn;
-        ready.min_rnr_timer = RNR_TIMER;
-        ready.max_dest_rd_atomic = reads.answered;
-        let route = &mut ready.ah_attr;
+        let mut attr = attributes(ffi::ibv_qp_state::IBV_QPS_RTR);
+        attr.path_mtu = mtu(config.mtu);
+        attr.dest_qp_num = peer.number;
+        attr.rq_psn = config.receive_psn;
+        attr.min_rnr_timer = RNR_TIMER;
+        attr.max_dest_rd_atomic = reads.answered;
+        let route = &mut attr.ah_attr;
         (route.is_global, route.port_num) = (1, config.port);
         (route.dlid, route.sl) = (peer.lid, config.service_level);
         route.grh.dgid.raw = peer.gid;
@@ -202,7 +202,7 @@ impl QueuePair {
             | Mask::IBV_QP_RQ_PSN
             | Mask::IBV_QP_MAX_DEST_RD_ATOMIC
             | Mask::IBV_QP_MIN_RNR_TIMER;
-        self.modify(&mut ready, mask)?;
+        self.modify(&mut attr, mask)?;
         let mut sends = attributes(ffi::ibv_qp_state::IBV_QPS_RTS);
         sends.sq_psn = config.send_psn;
         (sends.timeout, sends.retry_cnt) = (ACK_TIMEOUT, RETRIES);

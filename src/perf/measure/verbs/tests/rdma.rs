@@ -249,9 +249,11 @@ async fn messages_cross_a_port_and_itself() {
     let Some(task) = task(Verb::Send, WaitMode::Busy, true) else {
         return;
     };
-    let mut config = RdmaConfig::default();
-    config.device = Some(task.dialer.device.clone());
-    config.port = Some(task.dialer.port);
+    let config = RdmaConfig {
+        device: Some(task.dialer.device.clone()),
+        port: Some(task.dialer.port),
+        ..RdmaConfig::default()
+    };
     let results = proofs(&config, &config).await;
     let dialer = ports(&results[0]);
     assert_eq!(dialer.len(), 1, "{dialer:?}");
@@ -295,8 +297,10 @@ async fn an_end_without_ports_is_an_error_at_both() {
     let Some(_) = task(Verb::Send, WaitMode::Busy, true) else {
         return;
     };
-    let mut none = RdmaConfig::default();
-    none.device = Some("no_such".to_owned());
+    let none = RdmaConfig {
+        device: Some("no_such".to_owned()),
+        ..RdmaConfig::default()
+    };
     let [dialer, listener] = proofs(&none, &RdmaConfig::default()).await;
     let (dialer, listener) = (dialer.unwrap_err(), listener.unwrap_err());
     assert!(dialer.contains("no RDMA device no_such"), "{dialer}");
