@@ -185,7 +185,7 @@ pub mod fuzzing {
     //! Entry points of the fuzz targets: every parser of bytes that come from outside the process.
     pub use crate::transport::fuzzing::*;
     #[cfg(feature = "cli")]
-    pub use crate::{copy::fuzzing::copy, ssh::fuzzing::*};
+    pub use crate::{copy::fuzzing::copy, perf::fuzzing::perf_messages, ssh::fuzzing::*};
 
     /// Parses `data` as the key file of a server.
     #[cfg(feature = "cli")]

@@ -13,6 +13,8 @@
 
 pub(crate) mod check;
 pub(crate) mod facts;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 pub(crate) mod histogram;
 pub(crate) mod job;
 pub(crate) mod measure;
