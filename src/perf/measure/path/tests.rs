@@ -93,7 +93,10 @@ async fn packets_that_are_dropped_are_a_result() {
 
 #[tokio::test]
 async fn an_address_of_another_host_is_an_error() {
-    let error = probe("192.0.2.1", "127.0.0.1").await.0.unwrap_err();
+    let (mut control, _peer) = duplex(100);
+    let (peer, local) = (localhost("127.0.0.1"), localhost("192.0.2.1"));
+    let result = probe_path(TaskEnd::Dialer, peer, local, &mut control).await;
+    let error = result.unwrap_err();
     assert!(
         error.starts_with("cannot open a UDP socket on 192.0.2.1"),
         "{error}"
