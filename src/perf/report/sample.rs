@@ -51,8 +51,11 @@ impl Sample {
                 bandwidth(dialer, listener)
             }
             (TaskResult::Latency(dialer), TaskResult::Latency(listener)) => {
-                Ok(latency(dialer, listener))
+                Ok(latency(dialer, Some(listener)))
             }
+            // With verbs, an end whose memory is written and read has nothing to count.
+            (TaskResult::Bandwidth(dialer), TaskResult::Served) => Ok(one_sided(dialer)),
+            (TaskResult::Latency(dialer), TaskResult::Served) => Ok(latency(dialer, None)),
             _ => Err("the two hosts have sent results of different kinds".to_owned()),
         }
     }
@@ -66,13 +69,7 @@ impl Sample {
         let TaskResult::Bandwidth(result) = result else {
             return Err("the host has sent a result of another kind".to_owned());
         };
-        let bytes = result.bytes_sent + result.bytes_received;
-        Ok(Self {
-            value: rate(bytes, result.nanos),
-            bytes: Some(bytes),
-            cpu_dialer: cpu_per_gigabyte(result),
-            ..Self::empty()
-        })
+        Ok(one_sided(result))
     }
 
     fn empty() -> Self {
@@ -92,27 +89,18 @@ impl Sample {
 }
 
 fn bandwidth(dialer: &BandwidthResult, listener: &BandwidthResult) -> Result<Sample, String> {
-    let is_counted = |sent: &BandwidthResult, received: &BandwidthResult| {
-        // Of verbs only one end counts: the other one does not see the operations.
-        sent.operations > 0 || received.operations > 0 || sent.bytes_sent == received.bytes_received
-    };
-    if !is_counted(dialer, listener) || !is_counted(listener, dialer) {
+    let (forward, backward) = (dialer.bytes_sent, listener.bytes_sent);
+    // What arrives by SEND after the time of the end that dials is not counted there.
+    let is_verbs = dialer.operations > 0;
+    if !is_verbs && (forward, backward) != (listener.bytes_received, dialer.bytes_received) {
         return Err("one host has received other bytes than the other one has sent".to_owned());
     }
-    let sent = dialer.bytes_sent + listener.bytes_sent;
-    let (bytes, value) = if sent > 0 {
-        let forward = rate(dialer.bytes_sent, dialer.nanos);
-        let backward = rate(listener.bytes_sent, listener.nanos);
-        (sent, forward + backward)
-    } else {
-        let received = dialer.bytes_received;
-        (received, rate(received, dialer.nanos))
-    };
+    let bytes = forward + backward;
     Ok(Sample {
-        value,
+        value: rate(forward, dialer.nanos) + rate(backward, listener.nanos),
         bytes: Some(bytes),
-        cpu_dialer: cpu_per_gigabyte_of(dialer.cpu_nanos, bytes),
-        cpu_listener: cpu_per_gigabyte_of(listener.cpu_nanos, bytes),
+        cpu_dialer: ratio(dialer.cpu_nanos, bytes),
+        cpu_listener: ratio(listener.cpu_nanos, bytes),
         counters: Some(sum(dialer.counters, listener.counters)),
         address: dialer.transport.as_ref().map(|used| used.address.clone()),
         link: dialer.transport.as_ref().map(|used| used.reason.clone()),
@@ -120,7 +108,18 @@ fn bandwidth(dialer: &BandwidthResult, listener: &BandwidthResult) -> Result<Sam
     })
 }
 
-fn latency(dialer: &LatencyResult, listener: &LatencyResult) -> Sample {
+/// Returns what one end has shown alone. Nanoseconds of processor time per byte are seconds per gigabyte.
+fn one_sided(end: &BandwidthResult) -> Sample {
+    let bytes = end.bytes_sent + end.bytes_received;
+    Sample {
+        value: rate(bytes, end.nanos),
+        bytes: Some(bytes),
+        cpu_dialer: ratio(end.cpu_nanos, bytes),
+        ..Sample::empty()
+    }
+}
+
+fn latency(dialer: &LatencyResult, listener: Option<&LatencyResult>) -> Sample {
     let histogram = &dialer.histogram;
     let share = |end: &LatencyResult| ratio(end.cpu_nanos, end.nanos);
     Sample {
@@ -128,7 +127,7 @@ fn latency(dialer: &LatencyResult, listener: &LatencyResult) -> Sample {
         trips_per_second: Some(rate(histogram.count(), dialer.nanos)),
         average_us: Some(histogram.mean() / 1000.0),
         cpu_dialer: share(dialer),
-        cpu_listener: share(listener),
+        cpu_listener: listener.map_or(0.0, share),
         histogram: Some(histogram.clone()),
         address: dialer.transport.as_ref().map(|used| used.address.clone()),
         link: dialer.transport.as_ref().map(|used| used.reason.clone()),
@@ -154,15 +153,6 @@ pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
     } else {
         part as f64 / whole as f64
     }
-}
-
-fn cpu_per_gigabyte(result: &BandwidthResult) -> f64 {
-    cpu_per_gigabyte_of(result.cpu_nanos, result.bytes_sent + result.bytes_received)
-}
-
-/// Returns seconds of processor time per gigabyte: nanoseconds per byte are the same.
-fn cpu_per_gigabyte_of(cpu_nanos: u64, bytes: u64) -> f64 {
-    ratio(cpu_nanos, bytes)
 }
 
 /// Returns the counts of both ends together.
@@ -210,12 +200,8 @@ mod tests {
             operations: 4,
             ..bytes(4000, 0, 2000)
         };
-        assert!(bandwidth(&verbs, &bytes(0, 0, 2000)).is_ok());
-        let read = BandwidthResult {
-            operations: 4,
-            ..bytes(0, 4000, 2000)
-        };
-        assert!((bandwidth(&read, &bytes(0, 0, 2000)).unwrap().value - 2e9).abs() < 1.0);
+        assert!(bandwidth(&verbs, &bytes(0, 3000, 2000)).is_ok());
+        assert!((one_sided(&bytes(0, 4000, 2000)).value - 2e9).abs() < 1.0);
     }
 
     #[test]
@@ -228,7 +214,7 @@ mod tests {
             cpu_nanos: 10_000,
             transport: None,
         };
-        let sample = latency(&end, &end);
+        let sample = latency(&end, Some(&end));
         assert!((sample.value - 10.0).abs() < 0.1);
         assert!((sample.trips_per_second.unwrap() - 50_000.0).abs() < 1.0);
         assert!((sample.cpu_dialer - 0.5).abs() < 1e-9);

@@ -72,7 +72,7 @@ pub(crate) mod raw {
             completions::{Completion, CompletionQueue},
             device::ProtectionDomain,
             memory::MemoryRegion,
-            operation::{Operation, OperationKind, PairFault},
+            operation::{OperationKind, PairFault, VerbsOperation},
             queue_pair::{QueuePair, QueuePairAddress, QueueSizes},
             remote_region::RemoteRegion,
         },

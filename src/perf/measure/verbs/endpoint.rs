@@ -16,8 +16,8 @@ use super::patience::Patience;
 use crate::{
     perf::messages::{TaskEnd, Verb, VerbsPort, WaitMode},
     transport::raw::{
-        Completion, CompletionQueue, MemoryRegion, Operation, OperationKind, PairFault,
-        ProtectionDomain, QueuePair, QueuePairAddress, QueuePairConfig, QueueSizes, RemoteRegion,
+        Completion, CompletionQueue, MemoryRegion, OperationKind, PairFault, ProtectionDomain,
+        QueuePair, QueuePairAddress, QueuePairConfig, QueueSizes, RemoteRegion, VerbsOperation,
     },
 };
 
@@ -197,7 +197,7 @@ impl VerbsEndpoint {
             Verb::Read => (OperationKind::Read, self.half, 0),
         };
         let id = self.posted + 1;
-        let operation = Operation {
+        let operation = VerbsOperation {
             kind,
             id,
             local: local_at..local_at + bytes as usize,

@@ -9,13 +9,13 @@ use tokio::{
 };
 
 use super::{
-    endpoint::{EndpointPlan, VerbsEndpoint},
+    endpoint::{EndpointFacts, EndpointPlan, VerbsEndpoint},
     exchange::{exchange, of_other_end, receive, send, within},
     patience::{RunSignal, SILENCE, StopOnDrop},
 };
 
 /// What an end has told when it has finished: a number, or why it has failed.
-type Finish = Result<u64, String>;
+type FinishNotice = Result<u64, String>;
 
 /// What an end has measured.
 pub(super) struct Finished<T> {
@@ -53,12 +53,10 @@ pub(super) async fn connect(
             exchange(control, connected).await?;
             Ok(endpoint)
         }
-        Err(text) => Err(
-            exchange(control, Err::<super::endpoint::EndpointFacts, _>(text))
-                .await
-                .err()
-                .unwrap_or_default(),
-        ),
+        Err(text) => Err(exchange(control, Err::<EndpointFacts, _>(text))
+            .await
+            .err()
+            .unwrap_or_default()),
     }
 }
 
@@ -78,7 +76,7 @@ pub(super) async fn run<T: Send + 'static>(
     work: impl FnOnce(&mut VerbsEndpoint, &RunSignal) -> Result<(T, u64), String> + Send + 'static,
 ) -> Result<Finished<T>, String> {
     let (mut reader, mut writer) = split(control);
-    let mut theirs = pin!(receive::<Finish>(&mut reader));
+    let mut theirs = pin!(receive::<FinishNotice>(&mut reader));
     let signal = RunSignal::new();
     let _stop = StopOnDrop(Arc::clone(&signal));
     let of_thread = Arc::clone(&signal);
@@ -104,7 +102,7 @@ pub(super) async fn run<T: Send + 'static>(
         Some(finish) => Some(finish?.map_err(|text| of_other_end(&text))?),
         None => None,
     };
-    let finish: Finish = result
+    let finish: FinishNotice = result
         .as_ref()
         .map(|(_, number)| *number)
         .map_err(Clone::clone);
@@ -138,9 +136,9 @@ pub(super) async fn serve(
     limit: Duration,
 ) -> Result<(), String> {
     // Operations that are under way at the end of the time may take long too.
-    let finish = within(limit + 2 * SILENCE, receive::<Finish>(control)).await?;
+    let finish = within(limit + 2 * SILENCE, receive::<FinishNotice>(control)).await?;
     finish.map_err(|text| of_other_end(&text))?;
-    send(control, &Finish::Ok(0)).await
+    send(control, &FinishNotice::Ok(0)).await
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]

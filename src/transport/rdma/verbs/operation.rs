@@ -26,7 +26,7 @@ pub(crate) enum OperationKind {
 
 /// An operation to post.
 #[derive(Debug, Clone)]
-pub(crate) struct Operation {
+pub(crate) struct VerbsOperation {
     pub(crate) kind: OperationKind,
     /// The number that its completion has.
     pub(crate) id: u64,
@@ -126,8 +126,12 @@ impl QueuePair {
     ///
     /// The queue is full, the queue pair is broken, the peer's region is too short, or a work request cannot carry the bytes.
     #[allow(unsafe_code)]
-    pub(crate) fn post(&mut self, operation: &Operation, peer: &RemoteRegion) -> io::Result<()> {
-        let Operation { kind, local, .. } = operation;
+    pub(crate) fn post(
+        &mut self,
+        operation: &VerbsOperation,
+        peer: &RemoteRegion,
+    ) -> io::Result<()> {
+        let VerbsOperation { kind, local, .. } = operation;
         let mut entry = self.memory.entry(local);
         // SAFETY: integers, pointers and unions of integers, for which zero is a value.
         let mut request: ffi::ibv_send_wr = unsafe { zeroed() };

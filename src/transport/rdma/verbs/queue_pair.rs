@@ -181,16 +181,16 @@ impl QueuePair {
         &mut self,
         config: &QueuePairConfig,
         peer: QueuePairAddress,
-        reads: ReadDepths,
+        read_depths: ReadDepths,
     ) -> io::Result<()> {
         use ffi::ibv_qp_attr_mask as Mask;
-        let mut attr = attributes(ffi::ibv_qp_state::IBV_QPS_RTR);
-        attr.path_mtu = mtu(config.mtu);
-        attr.dest_qp_num = peer.number;
-        attr.rq_psn = config.receive_psn;
-        attr.min_rnr_timer = RNR_TIMER;
-        attr.max_dest_rd_atomic = reads.answered;
-        let route = &mut attr.ah_attr;
+        let mut ready = attributes(ffi::ibv_qp_state::IBV_QPS_RTR);
+        ready.path_mtu = mtu(config.mtu);
+        ready.dest_qp_num = peer.number;
+        ready.rq_psn = config.receive_psn;
+        ready.min_rnr_timer = RNR_TIMER;
+        ready.max_dest_rd_atomic = read_depths.answered;
+        let route = &mut ready.ah_attr;
         (route.is_global, route.port_num) = (1, config.port);
         (route.dlid, route.sl) = (peer.lid, config.service_level);
         route.grh.dgid.raw = peer.gid;
@@ -202,12 +202,12 @@ impl QueuePair {
             | Mask::IBV_QP_RQ_PSN
             | Mask::IBV_QP_MAX_DEST_RD_ATOMIC
             | Mask::IBV_QP_MIN_RNR_TIMER;
-        self.modify(&mut attr, mask)?;
+        self.modify(&mut ready, mask)?;
         let mut sends = attributes(ffi::ibv_qp_state::IBV_QPS_RTS);
         sends.sq_psn = config.send_psn;
         (sends.timeout, sends.retry_cnt) = (ACK_TIMEOUT, RETRIES);
         sends.rnr_retry = RNR_RETRIES;
-        sends.max_rd_atomic = reads.begun;
+        sends.max_rd_atomic = read_depths.begun;
         let mask = Mask::IBV_QP_TIMEOUT
             | Mask::IBV_QP_RETRY_CNT
             | Mask::IBV_QP_RNR_RETRY
