@@ -111,11 +111,6 @@ impl PerfHosts {
         matches!(self.hosts[host].place, StageHost::Server { .. })
     }
 
-    /// Returns true if the host is this machine.
-    pub(super) fn is_here(&self, host: usize) -> bool {
-        self.hosts[host].place == StageHost::Here
-    }
-
     /// Returns what a host has reported about itself, while it is not lost.
     pub(super) fn facts(&self, host: usize) -> Option<&HostFacts> {
         let host = &self.hosts[host];

@@ -15,11 +15,14 @@ use crate::{
             series::median,
         },
     },
-    ssh::{plan::StageHost, protocol::TransportOrder},
+    ssh::protocol::TransportOrder,
 };
 
-/// The name of the second agent on this machine.
+/// The name of the second agent on the first host.
 const SECOND: &str = "localhost";
+
+/// The index of the host that dials.
+const FIRST: usize = 0;
 
 /// A row of the table.
 #[derive(Debug, Clone)]
@@ -30,13 +33,12 @@ pub(super) struct PingPongRow {
     figures: Option<(f64, f64)>,
 }
 
-/// Returns the hosts with a second agent on this machine, for the rows of localhost.
+/// Returns the first two hosts, and a second agent on the first one, for the rows of localhost.
 pub(super) fn places(places: Vec<NamedPlace>) -> Vec<NamedPlace> {
     let mut places = places;
-    if !places.iter().any(|(place, _)| *place == StageHost::Here) {
-        places.push((StageHost::Here, "here".to_owned()));
-    }
-    places.push((StageHost::Here, SECOND.to_owned()));
+    places.truncate(2);
+    let first = places.first().map(|(place, _)| place.clone());
+    places.extend(first.map(|place| (place, SECOND.to_owned())));
     places
 }
 
@@ -46,14 +48,9 @@ pub(super) async fn measure(
     context: &RunContext<'_>,
     failures: &mut Vec<(bool, String)>,
 ) -> Vec<PingPongRow> {
-    let last = coordinator.hosts.count() - 1;
-    let here = (0..last)
-        .find(|&host| coordinator.hosts.is_here(host))
-        .unwrap_or(0);
-    let other = (0..last).find(|&host| host != here).unwrap_or(last);
     let mut rows = Vec::new();
-    for (place, listener) in [("localhost", last), ("network", other)] {
-        let ports = ports(coordinator, here, listener).await;
+    for (place, listener) in [("localhost", 2), ("network", 1)] {
+        let ports = ports(coordinator, FIRST, listener).await;
         let mut samples: [Vec<Sample>; 2] = Default::default();
         for run in 0..context.args.measure.runs() {
             context.steps.begin(&format!("{place}, run {}", run + 1));
@@ -65,7 +62,7 @@ pub(super) async fn measure(
                 match one(
                     coordinator,
                     context,
-                    (here, listener),
+                    (FIRST, listener),
                     medium,
                     size,
                     ports.as_ref(),

@@ -289,10 +289,14 @@ fn finding_lines<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Vec<Str
 fn summary(name: &str, facts: &HostFacts) -> HostSummary {
     let device = |device: &DeviceFacts| {
         let ports = device.ports.iter().map(|port| {
-            let rate = port.rate_mbps / 1000;
+            let rate = if device.is_software {
+                "in software".to_owned()
+            } else {
+                format!("{} Gb/s", f64::from(port.rate_mbps) / 1000.0)
+            };
             let fault = port.fault.as_ref().map(|fault| format!(", {fault}"));
             format!(
-                "{} port {}: {}, {}, {rate} Gb/s{}",
+                "{} port {}: {}, {}, {rate}{}",
                 device.name,
                 port.number,
                 port.link_layer,

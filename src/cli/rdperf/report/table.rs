@@ -248,7 +248,9 @@ pub(in crate::cli::rdperf) fn digits(value: f64) -> String {
     match value {
         value if value >= 100.0 => format!("{value:.0}"),
         value if value >= 10.0 => format!("{value:.1}"),
-        value => format!("{value:.2}"),
+        value if value >= 1.0 || value == 0.0 => format!("{value:.2}"),
+        value if value >= 0.1 => format!("{value:.3}"),
+        value => format!("{value:.4}"),
     }
 }
 
@@ -369,9 +371,8 @@ mod tests {
 
     #[test]
     fn numbers_have_three_digits() {
-        assert_eq!(
-            [0.123, 1.5, 12.34, 123.4].map(digits),
-            ["0.12", "1.50", "12.3", "123"]
-        );
+        let values = [0.0, 0.0123, 0.123, 1.5, 12.34, 123.4];
+        let expected = ["0.00", "0.0123", "0.123", "1.50", "12.3", "123"];
+        assert_eq!(values.map(digits), expected);
     }
 }
