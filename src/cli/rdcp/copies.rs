@@ -6,10 +6,6 @@ use std::{
 };
 
 use anyhow::Context;
-use futures::{
-    FutureExt,
-    future::{BoxFuture, Shared},
-};
 
 use super::{
     args::RdcpArgs,
@@ -25,7 +21,7 @@ use crate::{
         message::{Console, sentence},
         progress::{RunProgress, is_on_terminal},
         run,
-        signals::{self, Caught},
+        signals::{self, EndingCaught},
         supervision::{OwnEdges, Supervision, host_of, keys},
     },
     copy::supervised::{CopyOutcome, CopyPlan, CopyVerdict, CopyWork, DESTINATION, SOURCE},
@@ -41,9 +37,6 @@ use crate::{
         },
     },
 };
-
-/// The signal that ends the program. Every copy waits for a clone of this future.
-type EndingCaught = Shared<BoxFuture<'static, Option<Caught>>>;
 
 /// Runs the copies, and prints how they went. Returns how the run ended.
 /// `key` is the key for servers.
@@ -85,7 +78,7 @@ fn run_all(
 ) -> anyhow::Result<Exit> {
     let control = run::control_runtime()?;
     let signal = signals::watch(&control, console).context("cannot catch signals")?;
-    let signal = signal.map(Result::ok).boxed().shared();
+    let signal = signals::shared(signal);
     let (listing, writer) = listing(args)?.unzip();
     let terminal = is_on_terminal(&io::stdout(), listing.is_none());
     let looked_at = shared.clone();

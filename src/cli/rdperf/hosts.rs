@@ -1,14 +1,10 @@
 //! The hosts of a run: starts an agent on each, and exchanges messages with them.
 
-use futures::{
-    FutureExt,
-    future::{BoxFuture, Shared},
-};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::{
     cli::shared::{
-        signals::Caught,
+        signals::EndingCaught,
         supervision::{OwnEdges, Supervision},
     },
     perf::{
@@ -27,9 +23,6 @@ use crate::{
         },
     },
 };
-
-/// The signal that ends the program. Every host's run waits for a clone of this future.
-pub(super) type EndingCaught = Shared<BoxFuture<'static, Option<Caught>>>;
 
 /// The hosts of a run.
 pub(super) struct PerfHosts {
@@ -251,11 +244,4 @@ fn why(end: &HostEnd) -> String {
         Some(cause) => cause.fault.text.clone(),
         None => "its agent ended before its work was done".to_owned(),
     }
-}
-
-/// Returns a future that several runs can wait for.
-pub(super) fn shared_signal(
-    signal: impl Future<Output = Option<Caught>> + Send + 'static,
-) -> EndingCaught {
-    signal.boxed().shared()
 }

@@ -2,11 +2,11 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`args`], [`places`], [`measurands`] | what the command line asks for |
-//! | [`hosts`], [`coordinator`] | agents on the hosts, and the tasks that they carry out |
-//! | [`checks`], [`measuring`], [`pingpong`] | the parts of a run |
-//! | [`run`], [`listen`], [`compare`] | the three forms of the program: with hosts, with a ticket, and with two reports |
-//! | [`report`] | the report for people and for programs |
+//! | `args`, `places`, `measurands` | what the command line asks for |
+//! | `hosts`, `coordinator` | agents on the hosts, and the tasks that they carry out |
+//! | `checks`, `measuring`, `pingpong` | the parts of a run |
+//! | `run`, `listen`, `compare` | the three forms of the program: with hosts, with a ticket, and with two reports |
+//! | `report` | the report for people and for programs |
 
 pub(super) mod args;
 mod checks;

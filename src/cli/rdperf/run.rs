@@ -6,12 +6,12 @@ use std::{
 };
 
 use anyhow::Context;
-use futures::{FutureExt, executor::block_on};
+use futures::executor::block_on;
 
 use super::{
     checks::{self, Checked, CheckedPair},
     coordinator::Coordinator,
-    hosts::{PerfHosts, shared_signal},
+    hosts::PerfHosts,
     measuring::{MeasuredPath, SharedSteps, measure},
     pingpong,
     places::{self, NamedPlace},
@@ -143,7 +143,7 @@ fn run_hosts(
 ) -> anyhow::Result<Exit> {
     let control = control_runtime()?;
     let signal = signals::watch(&control, console).context("cannot catch signals")?;
-    let signal = shared_signal(signal.map(Result::ok));
+    let signal = signals::shared(signal);
     let supervision = Supervision {
         hosts: &args.hosts,
         stream: &args.stream,

@@ -2,6 +2,10 @@
 
 use std::{io, process};
 
+use futures::{
+    FutureExt,
+    future::{BoxFuture, Shared},
+};
 use tokio::{
     runtime::Handle,
     signal::unix::{Signal, SignalKind, signal},
@@ -21,6 +25,14 @@ pub(crate) struct Caught {
     pub(crate) number: u8,
     /// The name of the signal.
     pub(crate) name: &'static str,
+}
+
+/// The signal that ends a program with several runs: each run waits for a clone of this future.
+pub(crate) type EndingCaught = Shared<BoxFuture<'static, Option<Caught>>>;
+
+/// Returns the signal of [`watch`] for several runs.
+pub(crate) fn shared(signal: oneshot::Receiver<Caught>) -> EndingCaught {
+    signal.map(Result::ok).boxed().shared()
 }
 
 /// Returns a channel that receives the first signal, which a task on `runtime` waits for. From then on the end of the
