@@ -9,7 +9,7 @@
 //! | `ports` | the proofs of pairs of RDMA ports |
 //! | [`choice`] | what `auto` chooses for two hosts, and why |
 //! | [`rates`] | measured rates and counters: slow pairs, lost packets |
-//! | [`limit`] | what limits a transfer |
+//! | `limit` | what limits a transfer |
 //! | `remedies`, `amounts` | commands and amounts for the user |
 
 mod amounts;
