@@ -6,7 +6,7 @@ use anyhow::Context;
 use serde_json::json;
 
 use crate::{
-    Direction, Key,
+    Direction, Key, Listener,
     cli::{
         args::RdperfArgs,
         shared::{
@@ -120,10 +120,20 @@ async fn serve(options: ListenOptions, console: Console) -> anyhow::Result<()> {
             Ok(PerfJob::prepare(context, order, edges)?.listening_only(ports))
         },
     );
-    let report = serving.await.map_err(anyhow::Error::msg)?;
+    let report = tokio::select! {
+        report = serving => report.map_err(anyhow::Error::msg)?,
+        () = turn_away(&listener) => anyhow::bail!("the listener has ended"),
+    };
     match report.fault {
         None => Ok(()),
         Some(fault) => Err(anyhow::Error::msg(fault.text)),
+    }
+}
+
+/// Ends every further connection with the ticket, which is good for one run. Returns if the listener ends.
+async fn turn_away(listener: &Listener) {
+    while let Ok(mut stream) = listener.accept().await {
+        stream.abort("the ticket is in use already, and is good for one run");
     }
 }
 
