@@ -5,6 +5,7 @@ use super::{
     verdict::{self, verdict},
 };
 use crate::{
+    TransportPolicy,
     cli::{
         rdperf::{
             checks::CheckedPair,
@@ -39,8 +40,8 @@ pub(in crate::cli::rdperf) struct RunOutcome {
     rates: [Option<f64>; 2],
     /// The index of the first finding that the measurements have shown.
     late: usize,
-    /// The number of pairs that cannot be measured.
-    unreachable: usize,
+    /// The choices of the pairs that cannot be measured.
+    unmeasured: Vec<PairChoice>,
     is_unwritten: Option<Exit>,
 }
 
@@ -61,7 +62,7 @@ impl RunOutcome {
             measured: Vec::new(),
             rates: [None, None],
             late: 0,
-            unreachable: 0,
+            unmeasured: Vec::new(),
             is_unwritten: None,
         }
     }
@@ -76,10 +77,11 @@ impl RunOutcome {
         self.late = findings.len();
         self.document.findings = findings;
         self.document.choices = pairs.iter().map(|pair| pair.choice.clone()).collect();
-        self.unreachable = pairs
+        self.unmeasured = pairs
             .iter()
             .filter(|pair| pair.measured().is_none())
-            .count();
+            .map(|pair| pair.choice.clone())
+            .collect();
         if context.is_for_people() {
             let shows_notes = context.args.measure.check || context.args.report.verbose;
             let lines = self.check_lines(shows_notes);
@@ -135,7 +137,7 @@ impl RunOutcome {
         exit
     }
 
-    /// Prints which hosts are lost, and which signal has ended the run.
+    /// Prints which signal has ended the run, or which hosts are lost and which pairs were not measured.
     fn tell_lost(&mut self, coordinator: &Coordinator, context: &RunContext<'_>) {
         let hosts = &coordinator.hosts;
         if let Some(number) = hosts.signal() {
@@ -144,12 +146,23 @@ impl RunOutcome {
             self.document.errors.push(text);
             return;
         }
-        for host in 0..hosts.count() {
-            if let Some(why) = hosts.lost(host) {
-                let text = format!("{}: {why}", hosts.name(host));
-                context.console.error(&text);
-                self.document.errors.push(text);
+        let lost = (0..hosts.count()).filter_map(|host| {
+            let name = hosts.name(host);
+            let has_answered = self.document.hosts.iter().any(|host| host.name == name);
+            let mut text = format!("{name}: {}", hosts.lost(host)?);
+            // A key that is not known any more ends a connection without a word.
+            if hosts.only_listens(host) && !has_answered && !text.contains("ticket") {
+                text.push_str("; a ticket is good for one run, so begin with a new one");
             }
+            Some(text)
+        });
+        let mut texts: Vec<_> = lost.collect();
+        if !context.args.measure.check {
+            texts.extend(self.unmeasured.iter().map(|pair| unmeasured(pair, context)));
+        }
+        for text in texts {
+            context.console.error(&text);
+            self.document.errors.push(text);
         }
         let failed = self.failures.iter().map(|(_, text)| text.clone());
         self.document.errors.extend(failed);
@@ -168,7 +181,7 @@ impl RunOutcome {
             Exit::Connection
         } else if context.args.measure.check && has_repairs {
             Exit::Local
-        } else if !context.args.measure.check && self.unreachable > 0 {
+        } else if !context.args.measure.check && !self.unmeasured.is_empty() {
             Exit::Connection
         } else if !self.failures.is_empty() {
             Exit::Local
@@ -268,6 +281,18 @@ impl RunOutcome {
         }
         if lines.len() == 1 { Vec::new() } else { lines }
     }
+}
+
+/// Returns why a pair of hosts was not measured.
+fn unmeasured(pair: &PairChoice, context: &RunContext<'_>) -> String {
+    let medium = match TransportPolicy::from(context.args.stream.transport) {
+        TransportPolicy::Rdma => Medium::Rdma,
+        _ => Medium::Tcp,
+    };
+    format!(
+        "{} to {} cannot be measured: they have no connection over {medium}; see what rdperf --check finds",
+        pair.from, pair.to
+    )
 }
 
 /// Returns the lines of findings.
