@@ -166,11 +166,8 @@ fn of_times(series: &[Series]) -> String {
         )
     };
     let times = series.iter().filter(is_stream);
-    let fastest = times.min_by(|one, other| {
-        let (one, other) = (one.median(), other.median());
-        one.unwrap_or(f64::MAX)
-            .total_cmp(&other.unwrap_or(f64::MAX))
-    });
+    let time = |one: &Series| one.median().unwrap_or(f64::MAX);
+    let fastest = times.min_by(|one, other| time(one).total_cmp(&time(other)));
     if let Some((one, to, median)) =
         fastest.and_then(|one| Some((one, one.to.as_deref()?, one.median()?)))
     {
@@ -183,12 +180,23 @@ fn of_times(series: &[Series]) -> String {
             one.what
         );
     }
+    let connects = series
+        .iter()
+        .filter(|one| matches!(one.what, Measurand::Connect { .. }));
+    let fastest = connects.min_by(|one, other| time(one).total_cmp(&time(other)));
+    if let Some((one, to, median)) =
+        fastest.and_then(|one| Some((one, one.to.as_deref()?, one.median()?)))
+    {
+        let medium = one.what.medium().map(|medium| medium.to_string());
+        return format!(
+            "{} to {to}, {}: the shortest time to connect is {} µs",
+            one.from,
+            medium.unwrap_or_default(),
+            digits(median)
+        );
+    }
     let slowest = series.iter().filter(|one| one.what.is_rate());
-    let slowest = slowest.min_by(|one, other| {
-        let (one, other) = (one.median(), other.median());
-        one.unwrap_or(f64::MAX)
-            .total_cmp(&other.unwrap_or(f64::MAX))
-    });
+    let slowest = slowest.min_by(|one, other| time(one).total_cmp(&time(other)));
     match slowest.and_then(|one| Some((one, one.median()?))) {
         Some((one, median)) => format!(
             "the slowest end is {}: {}, {} GB/s",
