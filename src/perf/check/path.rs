@@ -81,10 +81,15 @@ fn mismatch(pair: &PairFacts<'_>, narrow: &[NarrowPath<'_>]) -> Option<Finding> 
         first.largest, first.mtu
     );
     let ends = [(pair.dialer, pair.path), (pair.listener, pair.path_back)];
-    let commands = ends.iter().map(|(end, path)| {
+    let mtu_of = |path: Option<&PathResult>| path.and_then(|path| path.mtu);
+    // An interface can take a few bytes more than its MTU, and the MTU of both ends has to be the same.
+    let mtus = ends.iter().filter_map(|(_, path)| mtu_of(*path));
+    let right = mtus.fold(first.largest, u32::min);
+    let wrong = ends.iter().filter(|(_, path)| mtu_of(*path) != Some(right));
+    let commands = wrong.map(|(end, path)| {
         let netdev = path.and_then(|path| path.netdev.as_deref());
         let netdev = netdev.unwrap_or("INTERFACE");
-        format!("on {}: {}", end.name, set_mtu(netdev, first.largest))
+        format!("on {}: {}", end.name, set_mtu(netdev, right))
     });
     let commands: Vec<String> = commands.collect();
     let remedy = format!(

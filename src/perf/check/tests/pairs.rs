@@ -172,13 +172,23 @@ fn an_mtu_that_does_not_match_the_path_is_found_with_the_right_one() {
     let remedy = "on fs1: `sudo ip link set dev eth0 mtu 1472`, and on fs2: `sudo ip link set dev ens3 mtu 1472`";
     assert_one(&findings, "mtu-path", Severity::Repair, remedy);
     assert!(findings[0].what.contains("more than 1472 bytes"));
-    // One direction is enough.
+    // One direction is enough. A host whose MTU is right is not in the remedy.
     let back = path("ens3", 1472, 1472);
     let facts = PairFacts {
         path: Some(&there),
         path_back: Some(&back),
         ..case.facts()
     };
+    let remedy = "on fs1: `sudo ip link set dev eth0 mtu 1472`; or set the switches";
+    assert_one(&check(&facts), "mtu-path", Severity::Repair, remedy);
+    // The interface of the other end takes 4 bytes more than its MTU: the tag of a VLAN.
+    let back = path("ens3", 1468, 1468);
+    let facts = PairFacts {
+        path: Some(&there),
+        path_back: Some(&back),
+        ..case.facts()
+    };
+    let remedy = "on fs1: `sudo ip link set dev eth0 mtu 1468`; or set the switches";
     assert_one(&check(&facts), "mtu-path", Severity::Repair, remedy);
 }
 
