@@ -92,7 +92,11 @@ fn network(rates: &TransferRates<'_>) -> String {
             share(rates.stream / raw),
             rate(raw)
         ),
-        Some(raw) => format!("the link is the limit, it carries {}", rate(raw)),
+        // Two measurements of the same link differ.
+        Some(raw) => format!(
+            "the link is the limit, it carries {}",
+            rate(raw.max(rates.stream))
+        ),
         None => "the network is the limit".to_owned(),
     }
 }

@@ -137,6 +137,12 @@ fn what_limits_a_network_is_its_port_a_processor_the_link_or_the_stream() {
     };
     let verdict = "network 2.9 GB/s: the link is the limit, it carries 3.0 GB/s";
     assert_eq!(limit(&link), verdict);
+    let faster = TransferRates {
+        raw: Some(2.0e9),
+        ..MEASURED
+    };
+    let verdict = "network 2.9 GB/s: the link is the limit, it carries 2.9 GB/s";
+    assert_eq!(limit(&faster), verdict);
     let nothing = TransferRates {
         stream: 0.0,
         raw: Some(0.0),
