@@ -61,7 +61,12 @@ fn no_device(name: &str, facts: &HostFacts, insists: bool) -> Option<Finding> {
     }
     let netdev = facts.addresses.first();
     let netdev = netdev.map_or("eth0", |address| address.netdev.as_str());
-    let finding = Finding::note("no-rdma", name, "no RDMA device: the data goes over TCP");
+    let what = if insists {
+        "no RDMA device"
+    } else {
+        "no RDMA device: the data goes over TCP"
+    };
+    let finding = Finding::note("no-rdma", name, what);
     Some(finding.with(soft_roce(netdev)).serious_if(insists))
 }
 
