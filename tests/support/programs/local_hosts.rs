@@ -77,7 +77,13 @@ impl Hosts {
         setup.args(self.options()).args(arguments)
     }
 
-    /// Returns the options by which rdpipe, rdcat and rdcp reach these hosts.
+    /// Returns rdperf with these arguments and the options to reach these hosts.
+    pub fn rdperf(&self, arguments: &[&str]) -> Setup {
+        let setup = program(env!("CARGO_BIN_EXE_rdperf"), "rdperf");
+        setup.args(self.options()).args(arguments)
+    }
+
+    /// Returns the options by which rdpipe, rdcat, rdcp and rdperf reach these hosts.
     fn options(&self) -> [String; 4] {
         let rsh = self.place.path("rsh").display().to_string();
         let own = env!("CARGO_BIN_EXE_rdpipe").to_owned();

@@ -50,6 +50,7 @@ pub fn program(path: &str, name: &'static str) -> Setup {
         .stderr(Stdio::piped());
     command
         .env_remove("RDPIPE_KEY")
+        .env_remove("RDPERF_TICKET")
         .env_remove("RDPIPE_STOP_AT");
     Setup { name, command }
 }

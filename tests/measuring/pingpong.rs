@@ -1,0 +1,64 @@
+//! `--pingpong`: the table that tutorials about RDMA begin with.
+
+use super::{quick, reports::lines};
+use crate::support::programs::hosts::Network;
+
+#[test]
+fn the_table_has_four_rows() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    let arguments = ["--pingpong", "--time", "0.1", "--runs", "1", "h1"];
+    let end = network.rdperf(arguments).start().end();
+    assert_eq!(end.exits(0), "");
+    let lines = lines(&end);
+    assert_eq!(lines.len(), 6, "{lines:#?}");
+    let cells = |line: &str| {
+        let inner = line
+            .strip_prefix('|')
+            .and_then(|line| line.strip_suffix('|'));
+        let inner = inner.unwrap_or_else(|| panic!("{line} is no row"));
+        inner
+            .split('|')
+            .map(|cell| cell.trim().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        cells(&lines[0]),
+        ["Where", "What", "RoundTrips / second", "avg. latency in µs"]
+    );
+    let places = ["localhost", "localhost", "network", "network"];
+    let media = ["TCP", "RDMA", "TCP", "RDMA"];
+    for (line, (place, medium)) in lines[2..].iter().zip(places.into_iter().zip(media)) {
+        let cells = cells(line);
+        assert_eq!(cells[..2], [place, medium]);
+        let figures = cells[2..]
+            .iter()
+            .map(|cell| cell.replace(',', "").parse::<f64>());
+        let figures: Vec<_> = figures.collect();
+        // Without RDMA, its rows are empty.
+        let is_empty = medium == "RDMA" && cells[2..] == ["-", "-"];
+        assert!(
+            is_empty
+                || figures
+                    .iter()
+                    .all(|figure| figure.as_ref().is_ok_and(|figure| *figure > 0.0)),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn the_options_of_other_forms_are_refused() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    for option in ["--json", "--csv", "--check"] {
+        let end = network
+            .rdperf(quick(&["--pingpong", option, "h1"]))
+            .start()
+            .end();
+        end.exits(2);
+        assert!(end.stdout.is_empty());
+    }
+}
