@@ -1,7 +1,7 @@
 //! The table of round trips per second: over TCP and RDMA, on this machine and over the network.
 
 use super::{
-    coordinator::{Coordinator, PairTask},
+    coordinator::{Coordinator, PairTask, TaskTrouble},
     places::NamedPlace,
     report::table::TextTable,
     run::RunContext,
@@ -59,20 +59,20 @@ pub(super) async fn measure(
                     continue;
                 }
                 let size = context.args.measure.sizes()[0];
-                match one(
-                    coordinator,
-                    context,
-                    (FIRST, listener),
-                    medium,
-                    size,
-                    ports.as_ref(),
-                )
-                .await
-                {
+                let hosts = (FIRST, listener);
+                let result = one(coordinator, context, hosts, medium, size, ports.as_ref()).await;
+                // What a signal has cut short is no result, and no error either.
+                if coordinator.is_interrupted() {
+                    return rows;
+                }
+                match result {
                     Ok(sample) => samples[index].push(sample),
-                    Err(text) => {
+                    // The error of a lost host is printed at the end of the run.
+                    Err(None) => {}
+                    Err(Some(text)) => {
                         let text = format!("{place}, {medium}: {text}");
                         if !failures.iter().any(|(_, other)| *other == text) {
+                            context.console.error(&text);
                             failures.push((false, text));
                         }
                     }
@@ -119,6 +119,7 @@ async fn ports(
     }
 }
 
+/// Measures once. Fails with a sentence, or with none if a host is lost.
 async fn one(
     coordinator: &mut Coordinator,
     context: &RunContext<'_>,
@@ -126,7 +127,7 @@ async fn one(
     transport: Medium,
     size: u32,
     ports: Option<&PortPairProof>,
-) -> Result<Sample, String> {
+) -> Result<Sample, Option<String>> {
     // As in the table's original: a plain socket, and RDMA WRITE into memory that the other end polls.
     let what = match transport {
         Medium::Tcp => (Carrier::Socket, WaitName::Event),
@@ -143,11 +144,14 @@ async fn one(
         dialer,
         listener,
         transport: TransportOrder::Tcp,
-        kind: kind.ok_or("there is no such measurement")?,
+        kind: kind.ok_or_else(|| Some("there is no such measurement".to_owned()))?,
     };
-    let result = coordinator.run(&task).await;
-    let result = result.map_err(|trouble| coordinator.words(&trouble))?;
-    Sample::of(&result.dialer, &result.listener)
+    let result = match coordinator.run(&task).await {
+        Ok(result) => result,
+        Err(TaskTrouble::Lost(_)) => return Err(None),
+        Err(trouble) => return Err(Some(coordinator.words(&trouble))),
+    };
+    Sample::of(&result.dialer, &result.listener).map_err(Some)
 }
 
 /// Returns the table as text.
