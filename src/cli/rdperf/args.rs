@@ -51,7 +51,8 @@ pub(crate) struct RdperfArgs {
     pub(crate) measure: MeasureArgs,
 
     /// Print a ticket, and wait for one peer that has it
-    #[arg(short, long, conflicts_with_all = ["ticket_file", "check", "pingpong", "read", "write", "csv", "json"])]
+    #[arg(short, long, conflicts_with_all = ["ticket_file", "check", "pingpong", "measure", "read", "write", "time", "runs", "size", "streams"])]
+    #[arg(conflicts_with_all = ["csv", "json", "threshold"])]
     pub(crate) listen: bool,
 
     /// Read the ticket from the first line of FILE
@@ -193,6 +194,9 @@ impl RdperfArgs {
         let operands: Vec<_> = operands.collect();
         match &operands[..] {
             [] => Err("give at least one host, or the ticket of rdperf --listen".to_owned()),
+            [first, ..] if first == "diff" && (self.report.json || self.report.csv) => {
+                Err("diff prints text: --json and --csv belong to a run with hosts".to_owned())
+            }
             [first, old, new] if first == "diff" => Ok(Request::Diff(old.into(), new.into())),
             [first, ..] if first == "diff" => {
                 Err("give two reports: rdperf diff OLD.json NEW.json".to_owned())
@@ -202,6 +206,9 @@ impl RdperfArgs {
                 Err(format!(
                     "--threshold belongs to `rdperf diff OLD.json NEW.json`; {given} hosts were given"
                 ))
+            }
+            hosts if self.measure.pingpong && hosts.len() > 2 => {
+                Err("--pingpong measures one pair of hosts; give one host, or two".to_owned())
             }
             hosts => Ok(Request::Hosts(hosts.to_vec())),
         }
@@ -314,6 +321,10 @@ pub(super) mod tests {
             Ok(Request::Diff("a".into(), "b".into()))
         );
         assert!(request(&["diff", "a"]).unwrap_err().contains("two reports"));
+        let wrong = request(&["diff", "a", "b", "--json"]).unwrap_err();
+        assert!(wrong.contains("--json"));
+        let wrong = request(&["--pingpong", "a", "b", "c"]).unwrap_err();
+        assert!(wrong.contains("one pair"));
         let wrong = request(&["fs1", "--threshold=3"]).unwrap_err();
         assert!(wrong.contains("--threshold belongs to"));
         assert!((parse(&["diff", "a", "b"]).unwrap().threshold() - 0.05).abs() < 1e-9);
@@ -376,6 +387,7 @@ pub(super) mod tests {
             &["h", "--json", "--csv"],
             &["h", "--listen"],
             &["h", "-v", "-q"],
+            &["--listen", "--runs", "3"],
             &["diff", "a", "b", "--threshold", "-1"],
         ] {
             assert_eq!(parse(words).unwrap_err().exit_code(), 2, "{words:?}");
