@@ -4,10 +4,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::reports::{Report, lines};
+use super::{
+    faults::{cut, lacks_firewall},
+    reports::{Report, lines},
+};
 use crate::support::programs::{
     Running, eventually,
     hosts::{Network, Outcome, Process},
+    patience,
 };
 
 /// The time within which all processes must be gone.
@@ -85,6 +89,49 @@ fn an_interruption_during_the_checks_leaves_nothing() {
     let end = rdperf.end();
     end.tells(130, &["interrupted by", "SIGINT"]);
     network.assert_empty(since, GONE);
+}
+
+#[test]
+fn a_network_that_is_cut_ends_the_run_with_the_reason() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    if lacks_firewall(&network) {
+        return;
+    }
+    let silence = patience(Duration::from_secs(1)).as_secs().to_string();
+    let options = [
+        "-v",
+        "--time",
+        "0.1",
+        "--runs",
+        "1000",
+        "--timeout",
+        &silence,
+    ];
+    let rdperf =
+        network
+            .rdperf(options)
+            .args(["--measure", "latency", "--transport", "tcp", "h1", "h2"]);
+    let rdperf = rdperf.start();
+    rdperf.said("a measurement", |text| text.contains("µs").then_some(()));
+    cut(&network, "h2", "10.77.0.1");
+    let end = rdperf.end();
+    // Each measurement has failed.
+    end.tells(
+        255,
+        &[
+            "h1 to h2, TCP, 64 B, stream: ",
+            "socket, events: ",
+            "socket, busy: ",
+        ],
+    );
+    network.assert_empty(end.at, GONE);
+    assert!(
+        lines(&end)
+            .iter()
+            .any(|line| line.starts_with("TCP 64 B, "))
+    );
 }
 
 /// A process of a run.

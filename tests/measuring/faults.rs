@@ -66,6 +66,12 @@ pub(crate) fn drop_some(network: &Network, host: &str, from: &str) {
     );
 }
 
+/// Drops all packets that arrive at `host` from the address `from`.
+#[track_caller]
+pub(crate) fn cut(network: &Network, host: &str, from: &str) {
+    rule(network, host, &format!("ip saddr {from} drop"));
+}
+
 /// Refuses all TCP connections to `host` from the address `from`, apart from those of ssh.
 #[track_caller]
 pub(crate) fn refuse(network: &Network, host: &str, from: &str) {

@@ -1,17 +1,33 @@
 //! `--pingpong`: the table that tutorials about RDMA begin with.
 
-use super::{quick, reports::lines};
-use crate::support::programs::hosts::Network;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::{
+    faults::{lacks_firewall, refuse},
+    quick,
+    reports::lines,
+};
+use crate::support::programs::hosts::{Network, Outcome};
 
 #[test]
 fn the_table_has_four_rows() {
-    let Some(network) = Network::new(1) else {
+    let Some(network) = Network::new(2) else {
         return;
     };
-    let arguments = ["--pingpong", "--time", "0.1", "--runs", "1", "h1"];
-    let end = network.rdperf(arguments).start().end();
-    assert_eq!(end.exits(0), "");
-    let lines = lines(&end);
+    // This machine and h1, or h1 and h2.
+    for hosts in [&["h1"][..], &["h1", "h2"]] {
+        let arguments = ["--pingpong", "--time", "0.1", "--runs", "1"];
+        let end = network.rdperf(arguments).args(hosts).start().end();
+        assert_eq!(end.exits(0), "");
+        is_the_table(&lines(&end));
+    }
+}
+
+/// Checks the heading of the table, and each of its rows.
+#[track_caller]
+fn is_the_table(lines: &[String]) {
     assert_eq!(lines.len(), 6, "{lines:#?}");
     let cells = |line: &str| {
         let inner = line
@@ -61,4 +77,40 @@ fn the_options_of_other_forms_are_refused() {
         end.exits(2);
         assert!(end.stdout.is_empty());
     }
+}
+
+#[test]
+fn a_row_that_cannot_be_measured_is_an_error() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    if lacks_firewall(&network) {
+        return;
+    }
+    // The address of this machine.
+    refuse(&network, "h1", "10.77.0.100");
+    let arguments = ["--pingpong", "--time", "0.1", "--runs", "2", "h1"];
+    let end = network.rdperf(arguments).start().end();
+    end.tells(255, &["network, TCP", "refused"]);
+    let lines = lines(&end);
+    assert_eq!(lines.len(), 6, "{lines:#?}");
+    assert!(
+        !lines[2].ends_with("- |") && lines[4].ends_with("- |"),
+        "{lines:#?}"
+    );
+}
+
+#[test]
+fn an_interruption_of_the_table_leaves_nothing() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    let rdperf = network
+        .rdperf(["--pingpong", "--time", "100", "h1"])
+        .start();
+    network.process("h1", "--agent=worker");
+    let since = rdperf.signal(Signal::INT);
+    let end = rdperf.end();
+    end.fails(130, &["interrupted by", "SIGINT"]);
+    network.assert_empty(since, Duration::from_secs(15));
 }

@@ -39,6 +39,12 @@ fn wrong_use_gets_a_plain_sentence() {
         (&["--listen", "h1"], &["--listen"]),
         (&["--threshold", "3", "h1"], &["--threshold", "diff"]),
         (&["diff", "one"], &["two reports"]),
+        (&["diff", "one", "two", "--json"], &["--json"]),
+        (
+            &["--pingpong", "h1", "h2", "h3"],
+            &["--pingpong", "one pair"],
+        ),
+        (&["--listen", "--time", "3"], &["--listen", "--time"]),
         (&["--nonsense", "h1"], &["--nonsense"]),
     ] {
         let end = rdperf(arguments).start().end();
