@@ -127,6 +127,7 @@ fn checked(
         Some(Ok(proofs)) => proofs.clone(),
         _ => Vec::new(),
     };
+    let texts = proofs.iter().map(proof_text).collect();
     let works = |proof: &PortPairProof| proof.short.is_ok() && proof.long.is_ok();
     let ports: Vec<_> = proofs.into_iter().filter(works).collect();
     let policy = TransportPolicy::from(context.args.stream.transport);
@@ -158,8 +159,25 @@ fn checked(
             to: facts.listener.name.to_owned(),
             transport: if is_rdma { "RDMA" } else { "TCP" }.to_owned(),
             reason,
+            proofs: texts,
         },
     }
+}
+
+/// Returns what happened to the messages over a pair of RDMA ports.
+fn proof_text(proof: &PortPairProof) -> String {
+    let message = |what: &str, result: &Result<u64, String>| match result {
+        Ok(nanos) => format!("{what} there and back in {} µs", nanos / 1000),
+        Err(why) => format!("{what} lost ({why})"),
+    };
+    format!(
+        "{} to {}, MTU {}: {}, {}",
+        proof.dialer_text,
+        proof.listener_text,
+        proof.mtu,
+        message("a short message", &proof.short),
+        message("a long one", &proof.long)
+    )
 }
 
 /// Lets two hosts reach each other in every way.

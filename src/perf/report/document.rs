@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use super::{sample::micros, series::Series};
+use super::{host_summary::HostSummary, sample::micros, series::Series};
 use crate::perf::check::Finding;
 
 /// The version of the report's form. It changes when a field changes its meaning.
@@ -36,27 +36,6 @@ pub(crate) struct PerfDocument {
     pub(crate) verdict: String,
 }
 
-/// A host in a report.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct HostSummary {
-    /// The name, as it was typed.
-    pub(crate) name: String,
-    /// The name that the host has for itself.
-    pub(crate) host_name: String,
-    /// The version of its rdpipe.
-    pub(crate) version: String,
-    /// The release of its kernel.
-    pub(crate) kernel: String,
-    /// Its processor.
-    pub(crate) processor: String,
-    /// The number of processors that its agent may use.
-    pub(crate) processors: u32,
-    /// Its RDMA devices and their ports, for the user.
-    pub(crate) devices: Vec<String>,
-    /// The reason why it cannot use RDMA; none if it can.
-    pub(crate) no_rdma: Option<String>,
-}
-
 /// What auto would choose for a pair of hosts, and why.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PairChoice {
@@ -68,6 +47,9 @@ pub(crate) struct PairChoice {
     pub(crate) transport: String,
     /// The RDMA port, or the reason why it is TCP.
     pub(crate) reason: String,
+    /// What happened to the messages over each pair of RDMA ports, for the user.
+    #[serde(default)]
+    pub(crate) proofs: Vec<String>,
 }
 
 impl PerfDocument {

@@ -5,11 +5,13 @@
 //! | [`measurand`] | what is measured, and the task that measures it |
 //! | [`sample`] | what one run of a measurement has shown |
 //! | [`series`] | the runs of one measurement: median and spread |
+//! | [`host_summary`] | a host |
 //! | [`document`] | the whole report, as JSON and as CSV |
 //! | [`diff`] | how two reports differ |
 
 pub(crate) mod diff;
 pub(crate) mod document;
+pub(crate) mod host_summary;
 pub(crate) mod measurand;
 pub(crate) mod sample;
 pub(crate) mod series;

@@ -18,9 +18,9 @@ use crate::{
     },
     perf::{
         check::{Finding, Severity},
-        messages::{DeviceFacts, HostFacts},
         report::{
-            document::{DOCUMENT_VERSION, HostSummary, PairChoice, PerfDocument},
+            document::{DOCUMENT_VERSION, PairChoice, PerfDocument},
+            host_summary::HostSummary,
             measurand::Medium,
             series::Series,
         },
@@ -49,7 +49,7 @@ impl RunOutcome {
     /// Returns what is known when every host has answered, or is lost.
     pub(in crate::cli::rdperf) fn new(coordinator: &Coordinator) -> Self {
         let hosts = &coordinator.hosts;
-        let summary = |host: usize| Some(summary(hosts.name(host), hosts.facts(host)?));
+        let summary = |host: usize| Some(HostSummary::new(hosts.name(host), hosts.facts(host)?));
         Self {
             document: PerfDocument {
                 version: DOCUMENT_VERSION,
@@ -83,8 +83,8 @@ impl RunOutcome {
             .map(|pair| pair.choice.clone())
             .collect();
         if context.is_for_people() {
-            let shows_notes = context.args.measure.check || context.args.report.verbose;
-            let lines = self.check_lines(shows_notes);
+            let in_full = context.args.measure.check || context.args.report.verbose;
+            let lines = self.check_lines(in_full);
             let text = lines.join("\n") + "\n";
             self.is_unwritten = print(&text, context.console).err();
         }
@@ -190,18 +190,14 @@ impl RunOutcome {
         }
     }
 
-    /// Returns the lines of what the checks have found, with or without notes.
-    fn check_lines(&self, shows_notes: bool) -> Vec<String> {
+    /// Returns the lines of what the checks have found, with notes and details if it is wanted `in_full`.
+    fn check_lines(&self, in_full: bool) -> Vec<String> {
         let mut lines = Vec::new();
         for host in &self.document.hosts {
-            let rdma = match &host.no_rdma {
-                None => host.devices.join("; "),
-                Some(why) => format!("no RDMA: {why}"),
-            };
-            lines.push(format!(
-                "{}: rdpipe {}, Linux {}, {} × {}; {rdma}",
-                host.name, host.version, host.kernel, host.processors, host.processor
-            ));
+            lines.push(host.line());
+            if in_full {
+                lines.extend(host.details().iter().map(|line| format!("    {line}")));
+            }
         }
         for choice in &self.document.choices {
             let PairChoice {
@@ -209,11 +205,15 @@ impl RunOutcome {
                 to,
                 transport,
                 reason,
+                proofs,
             } = choice;
             lines.push(format!("{from} to {to}: auto uses {transport} ({reason})"));
+            if in_full {
+                lines.extend(proofs.iter().map(|line| format!("    {line}")));
+            }
         }
         let shown = self.document.findings.iter();
-        let shown = shown.filter(|finding| shows_notes || finding.severity == Severity::Repair);
+        let shown = shown.filter(|finding| in_full || finding.severity == Severity::Repair);
         lines.extend(finding_lines(shown));
         lines
     }
@@ -309,38 +309,6 @@ fn finding_lines<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Vec<Str
         }
     }
     lines
-}
-
-fn summary(name: &str, facts: &HostFacts) -> HostSummary {
-    let device = |device: &DeviceFacts| {
-        let ports = device.ports.iter().map(|port| {
-            let rate = if device.is_software {
-                "in software".to_owned()
-            } else {
-                format!("{} Gb/s", f64::from(port.rate_mbps) / 1000.0)
-            };
-            let fault = port.fault.as_ref().map(|fault| format!(", {fault}"));
-            format!(
-                "{} port {}: {}, {}, {rate}{}",
-                device.name,
-                port.number,
-                port.link_layer,
-                port.state,
-                fault.unwrap_or_default()
-            )
-        });
-        ports.collect::<Vec<_>>()
-    };
-    HostSummary {
-        name: name.to_owned(),
-        host_name: facts.hello.host.clone(),
-        version: facts.version.clone(),
-        kernel: facts.kernel.clone(),
-        processor: facts.processor.clone(),
-        processors: facts.processors,
-        devices: facts.devices.iter().flat_map(device).collect(),
-        no_rdma: facts.no_rdma.clone(),
-    }
 }
 
 /// Returns the rates of the ports that a pair uses, TCP and RDMA, in bytes per second: those of the end that listens.
