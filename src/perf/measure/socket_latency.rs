@@ -72,14 +72,17 @@ impl WaitingSocket {
         Ok(true)
     }
 
+    /// Repeats a step of a busy socket until it succeeds. The clock is read only while nothing arrives.
     fn polling(&self, mut step: impl FnMut(&TcpStream) -> io::Result<usize>) -> io::Result<usize> {
-        let begun = Instant::now();
+        let mut begun = None;
         loop {
             match step(&self.socket) {
-                Err(error)
-                    if self.is_busy
-                        && error.kind() == io::ErrorKind::WouldBlock
-                        && begun.elapsed() < self.silence => {}
+                Err(error) if self.is_busy && error.kind() == io::ErrorKind::WouldBlock => {
+                    let begun = begun.get_or_insert_with(Instant::now);
+                    if begun.elapsed() >= self.silence {
+                        return Err(error);
+                    }
+                }
                 done => return done,
             }
         }
