@@ -1,11 +1,8 @@
 //! An agent of rdperf: reports facts about its host, and carries out tasks.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use tokio::{runtime::Handle, task::spawn_blocking};
@@ -34,7 +31,7 @@ use crate::{
 pub(crate) struct PerfJob {
     context: JobContext,
     order: PerfOrder,
-    /// True if this end connects to no address that rdperf gives to it.
+    /// True if this host connects to no address that rdperf gives to it, and reads and writes no files.
     only_listens: bool,
 }
 
@@ -63,11 +60,12 @@ impl Job for PerfJob {
     }
 }
 
-/// The tasks that have not ended, each with what cancels it.
-type RunningTasks = HashMap<u32, DropGuard>;
+/// The task that runs, and what cancels it. rdperf lets an agent carry out one task at a time.
+type RunningTask = Option<(u32, DropGuard)>;
 
 impl PerfJob {
-    /// Returns the job of an agent that another host has connected to without ssh: it listens on its own ports, and dials nothing.
+    /// Returns the job of an agent that another host has connected to without ssh: it listens on its
+    /// own ports, dials nothing, and reads and writes no files.
     pub(crate) fn listening_only(self, ports: Option<(u16, u16)>) -> Self {
         let mut order = self.order;
         order.stream.ports = ports;
@@ -87,7 +85,7 @@ impl PerfJob {
                 .fail_local("cannot find out what this host has");
         };
         send(&self.context, &FromPerf::Host(Box::new(facts)));
-        let mut running = RunningTasks::new();
+        let mut running = RunningTask::None;
         while let Some(message) = messages.recv().await {
             let message = match message.decode::<ToPerf>() {
                 Ok(message) => message,
@@ -96,6 +94,11 @@ impl PerfJob {
                     return self.context.fail_local(&text);
                 }
             };
+            if let (true, Some(id)) = (self.only_listens, beyond_listening(&message)) {
+                let fault = "this host only listens".to_owned();
+                done(&self.context, id, Err(fault.into()));
+                continue;
+            }
             match message {
                 ToPerf::Listen(order) => self.start(&mut running, order, None),
                 ToPerf::Dial {
@@ -107,21 +110,17 @@ impl PerfJob {
                     self.start(&mut running, order, Some(target));
                 }
                 ToPerf::Storage { id, task } => self.start_storage(&mut running, id, task),
-                ToPerf::Cancel { id } => drop(running.remove(&id)),
+                ToPerf::Cancel { id } => drop(running.take_if(|(running, _)| *running == id)),
                 ToPerf::Finish => return,
             }
         }
     }
 
     /// Starts one end of a task.
-    fn start(&self, running: &mut RunningTasks, order: TaskOrder, target: Option<TaskTarget>) {
+    fn start(&self, running: &mut RunningTask, order: TaskOrder, target: Option<TaskTarget>) {
         let (id, cancelled) = (order.id, CancellationToken::new());
-        running.insert(id, cancelled.clone().drop_guard());
+        *running = Some((id, cancelled.clone().drop_guard()));
         let context = self.context.clone();
-        if target.is_some() && self.only_listens {
-            let fault = "this end listens only".to_owned().into();
-            return done(&context, id, Err(fault));
-        }
         let settings = TaskSettings {
             stream: self.order.stream.clone(),
             control_runtime: Handle::current(),
@@ -146,9 +145,9 @@ impl PerfJob {
         });
     }
 
-    fn start_storage(&self, running: &mut RunningTasks, id: u32, task: StorageTask) {
+    fn start_storage(&self, running: &mut RunningTask, id: u32, task: StorageTask) {
         let cancelled = CancellationToken::new();
-        running.insert(id, cancelled.clone().drop_guard());
+        *running = Some((id, cancelled.clone().drop_guard()));
         let context = self.context.clone();
         tokio::spawn(async move {
             let stop = Arc::new(AtomicBool::new(false));
@@ -167,6 +166,16 @@ impl PerfJob {
     }
 }
 
+/// Returns the number of a task that a host which only listens does not carry out: one that connects to an address, or that
+/// reads or writes files.
+fn beyond_listening(message: &ToPerf) -> Option<u32> {
+    match message {
+        ToPerf::Dial { order, .. } => Some(order.id),
+        ToPerf::Storage { id, .. } => Some(*id),
+        ToPerf::Listen(_) | ToPerf::Cancel { .. } | ToPerf::Finish => None,
+    }
+}
+
 fn cancellation() -> TaskFault {
     "the measurement was cancelled".to_owned().into()
 }
@@ -179,5 +188,39 @@ fn send(context: &JobContext, message: &FromPerf) {
     match Payload::encode(message) {
         Ok(payload) => context.outbox.send(FromAgent::Application(payload)),
         Err(error) => context.fail_local(&format!("cannot send a result: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{perf::messages::TaskKind, ssh::protocol::TransportOrder};
+
+    #[test]
+    fn a_host_that_only_listens_touches_no_file_and_dials_nothing() {
+        let path = b"/etc/passwd".to_vec();
+        for task in [
+            StorageTask::Read {
+                path: path.clone(),
+                millis: 1,
+            },
+            StorageTask::Write { path, millis: 1 },
+        ] {
+            assert_eq!(beyond_listening(&ToPerf::Storage { id: 7, task }), Some(7));
+        }
+        let order = TaskOrder {
+            id: 8,
+            key: String::new(),
+            peer: "fs1".to_owned(),
+            transport: TransportOrder::Tcp,
+            kind: TaskKind::Reach,
+        };
+        let dial = ToPerf::Dial {
+            order: order.clone(),
+            addresses: vec!["10.0.0.1".to_owned()],
+            port: 25,
+        };
+        assert_eq!(beyond_listening(&dial), Some(8));
+        assert_eq!(beyond_listening(&ToPerf::Listen(order)), None);
     }
 }

@@ -7,26 +7,23 @@ use clap::{
     builder::{OsStringValueParser, TypedValueParser},
 };
 
-use crate::cli::args::{Agent, HostOptions, MessageOptions, Secret, StreamOptions, help, parse};
+use crate::{
+    cli::args::{Agent, HostOptions, MessageOptions, Secret, StreamOptions, help, parse},
+    perf::messages::{MAX_MESSAGE_BYTES, MAX_TASK_STREAMS},
+};
 
 /// The number of runs of each measurement: enough for a median, and for a spread that shows noise.
 const DEFAULT_RUNS: u16 = 5;
 
-/// The time of each run, in seconds: some thousand wake-ups, and short enough that all runs of a default measurement take two
+/// The time of each run: some thousand wake-ups, and short enough that all runs of a default measurement take two
 /// minutes.
 const DEFAULT_TIME: Duration = Duration::from_secs(1);
 
 /// The size of the messages of a ping-pong: that of a cache line, and of most requests.
 const DEFAULT_SIZE: u32 = 64;
 
-/// The largest message of a ping-pong.
-const MAX_SIZE: u64 = 16 << 20;
-
 /// The numbers of streams of a measurement of bytes per second.
 const DEFAULT_STREAMS: [u16; 2] = [1, 4];
-
-/// The most streams: over RDMA each pins up to 16 MiB at each end.
-const MAX_STREAMS: u16 = 64;
 
 /// The change in percent that counts as one.
 const DEFAULT_THRESHOLD: f64 = 5.0;
@@ -88,7 +85,7 @@ pub(crate) struct MeasureArgs {
     #[arg(long, conflicts_with_all = ["pingpong", "measure", "read", "write", "csv"])]
     pub(crate) check: bool,
 
-    /// Print round trips per second over TCP and RDMA, on this machine and over the network
+    /// Print round trips per second over TCP and RDMA: on the first host alone, and over the network
     #[arg(long, conflicts_with_all = ["measure", "read", "write", "csv", "json"])]
     pub(crate) pingpong: bool,
 
@@ -274,17 +271,16 @@ fn runs(text: &str) -> Result<u16, String> {
 /// Parses a size of `--size`.
 fn size(text: &str) -> Result<u32, String> {
     let bytes = parse::size(text)?;
-    if bytes == 0 || bytes > MAX_SIZE {
-        return Err(format!("a message has 1 byte to {}M", MAX_SIZE >> 20));
-    }
-    u32::try_from(bytes).map_err(|error| error.to_string())
+    let size = u32::try_from(bytes).ok();
+    let size = size.filter(|size| (1..=MAX_MESSAGE_BYTES).contains(size));
+    size.ok_or_else(|| format!("a message has 1 byte to {}M", MAX_MESSAGE_BYTES >> 20))
 }
 
 /// Parses a number of `--streams`.
 fn streams(text: &str) -> Result<u16, String> {
     let streams = text.parse().ok();
-    let streams = streams.filter(|streams| (1..=MAX_STREAMS).contains(streams));
-    streams.ok_or_else(|| format!("give a number of streams from 1 to {MAX_STREAMS}"))
+    let streams = streams.filter(|streams| (1..=MAX_TASK_STREAMS).contains(streams));
+    streams.ok_or_else(|| format!("give a number of streams from 1 to {MAX_TASK_STREAMS}"))
 }
 
 /// Parses `--threshold`.

@@ -129,8 +129,8 @@ impl Coordinator {
             if self.hosts.lost(host).is_some() {
                 return Err(TaskTrouble::Lost(host));
             }
-            if let Some((_, FromPerf::Done { id: of, result })) = news
-                && of == id
+            if let Some((from, FromPerf::Done { id: of, result })) = news
+                && (from, of) == (host, id)
             {
                 return result.map_err(|fault| TaskTrouble::Failed(host, fault));
             }

@@ -62,6 +62,7 @@ impl OpenTask {
         settings: &TaskSettings,
         cancelled: CancellationToken,
     ) -> Result<Self, TaskFault> {
+        order.kind.check()?;
         let end = match target {
             Some(_) => TaskEnd::Dialer,
             None => TaskEnd::Listener,
@@ -214,7 +215,7 @@ fn streams(kind: &TaskKind) -> Option<usize> {
     match kind {
         TaskKind::Bandwidth(task) if task.layer == Layer::Socket => None,
         TaskKind::Latency(task) if task.layer == Layer::Socket => None,
-        TaskKind::Bandwidth(task) => Some(task.streams.max(1).into()),
+        TaskKind::Bandwidth(task) => Some(task.streams.into()),
         _ => Some(1),
     }
 }
@@ -222,7 +223,7 @@ fn streams(kind: &TaskKind) -> Option<usize> {
 /// Returns the number of sockets of a task.
 fn sockets(kind: &TaskKind) -> usize {
     match kind {
-        TaskKind::Bandwidth(task) => task.streams.max(1).into(),
+        TaskKind::Bandwidth(task) => task.streams.into(),
         _ => 1,
     }
 }

@@ -14,7 +14,8 @@ pub(crate) use self::{
         TaskFault, TaskResult, UsedTransport,
     },
     task::{
-        BandwidthTask, FromPerf, LatencyTask, Layer, PerfOrder, StorageTask, TaskEnd, TaskKind,
-        TaskOrder, ToPerf, Traffic, Verb, VerbsPort, VerbsTask, WaitMode,
+        BandwidthTask, FromPerf, LatencyTask, Layer, MAX_MESSAGE_BYTES, MAX_TASK_STREAMS,
+        PerfOrder, StorageTask, TaskEnd, TaskKind, TaskOrder, ToPerf, Traffic, Verb, VerbsPort,
+        VerbsTask, WaitMode,
     },
 };

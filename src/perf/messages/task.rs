@@ -105,6 +105,32 @@ pub(crate) enum TaskEnd {
     Listener,
 }
 
+/// The largest message of a ping-pong, in bytes.
+pub(crate) const MAX_MESSAGE_BYTES: u32 = 16 << 20;
+
+/// The most streams of a measurement: over RDMA each pins up to 16 MiB at each end.
+pub(crate) const MAX_TASK_STREAMS: u16 = 64;
+
+impl TaskKind {
+    /// Checks that an agent can carry out the task with bounded memory. The verbs check their own limits.
+    ///
+    /// # Errors
+    ///
+    /// One sentence for the user.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Bandwidth(task) if !(1..=MAX_TASK_STREAMS).contains(&task.streams) => {
+                Err(format!("a measurement has 1 to {MAX_TASK_STREAMS} streams"))
+            }
+            Self::Latency(task) if !(1..=MAX_MESSAGE_BYTES).contains(&task.size) => {
+                let most = MAX_MESSAGE_BYTES >> 20;
+                Err(format!("a message has 1 byte to {most} MiB"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What the two ends of a task do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum TaskKind {
@@ -245,4 +271,35 @@ pub(crate) enum StorageTask {
         /// How long bytes are written. The time until they are on the disk counts too.
         millis: u32,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_of_any_size_is_refused() {
+        let streams = |streams| {
+            TaskKind::Bandwidth(BandwidthTask {
+                layer: Layer::Stream,
+                traffic: Traffic::Forward,
+                streams,
+                millis: 1,
+            })
+        };
+        let size = |size| {
+            TaskKind::Latency(LatencyTask {
+                layer: Layer::Socket,
+                wait: WaitMode::Event,
+                size,
+                millis: 1,
+            })
+        };
+        for allowed in [streams(1), streams(64), size(1), size(16 << 20)] {
+            assert_eq!(allowed.check(), Ok(()));
+        }
+        for refused in [streams(0), streams(65), size(0), size((16 << 20) + 1)] {
+            assert!(refused.check().is_err(), "{refused:?}");
+        }
+    }
 }

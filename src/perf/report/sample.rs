@@ -8,7 +8,7 @@ use crate::perf::{
 };
 
 /// What one run of a measurement has shown.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sample {
     /// Bytes per second, or the median of the times in microseconds.
     pub(crate) value: f64,
@@ -71,21 +71,6 @@ impl Sample {
         };
         Ok(one_sided(result))
     }
-
-    fn empty() -> Self {
-        Self {
-            value: 0.0,
-            bytes: None,
-            trips_per_second: None,
-            average_us: None,
-            cpu_dialer: 0.0,
-            cpu_listener: 0.0,
-            histogram: None,
-            counters: None,
-            address: None,
-            link: None,
-        }
-    }
 }
 
 fn bandwidth(dialer: &BandwidthResult, listener: &BandwidthResult) -> Result<Sample, String> {
@@ -104,7 +89,7 @@ fn bandwidth(dialer: &BandwidthResult, listener: &BandwidthResult) -> Result<Sam
         counters: Some(sum(dialer.counters, listener.counters)),
         address: dialer.transport.as_ref().map(|used| used.address.clone()),
         link: dialer.transport.as_ref().map(|used| used.reason.clone()),
-        ..Sample::empty()
+        ..Sample::default()
     })
 }
 
@@ -115,7 +100,7 @@ fn one_sided(end: &BandwidthResult) -> Sample {
         value: rate(bytes, end.nanos),
         bytes: Some(bytes),
         cpu_dialer: ratio(end.cpu_nanos, bytes),
-        ..Sample::empty()
+        ..Sample::default()
     }
 }
 
@@ -131,7 +116,7 @@ fn latency(dialer: &LatencyResult, listener: Option<&LatencyResult>) -> Sample {
         histogram: Some(histogram.clone()),
         address: dialer.transport.as_ref().map(|used| used.address.clone()),
         link: dialer.transport.as_ref().map(|used| used.reason.clone()),
-        ..Sample::empty()
+        ..Sample::default()
     }
 }
 

@@ -14,11 +14,7 @@ use crate::perf::{
 pub(super) fn findings(series: &[Series]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for medium in [Medium::Tcp, Medium::Rdma] {
-        let rates: Vec<_> = series
-            .iter()
-            .filter_map(|one| pair_rate(one, medium))
-            .collect();
-        findings.extend(slow_pairs(&rates));
+        findings.extend(slow_pairs(&pair_rates(series, medium)));
     }
     for one in series {
         if let (Measurand::Bandwidth { .. }, Some(to)) = (&one.what, &one.to) {
@@ -36,13 +32,25 @@ pub(super) fn findings(series: &[Series]) -> Vec<Finding> {
     findings
 }
 
-/// Returns the rate of a stream in one direction.
+/// Returns the rate of streams from one host to another, for each two hosts that were measured: that of the first number of
+/// streams.
+fn pair_rates(series: &[Series], medium: Medium) -> Vec<PairRate> {
+    let mut rates: Vec<PairRate> = Vec::new();
+    for rate in series.iter().filter_map(|one| pair_rate(one, medium)) {
+        let is_known = |known: &PairRate| (&known.from, &known.to) == (&rate.from, &rate.to);
+        if !rates.iter().any(is_known) {
+            rates.push(rate);
+        }
+    }
+    rates
+}
+
+/// Returns the rate of streams in one direction.
 fn pair_rate(series: &Series, medium: Medium) -> Option<PairRate> {
     let Measurand::Bandwidth {
         carrier: Carrier::Stream,
         transport,
         traffic,
-        streams: 1,
         ..
     } = series.what
     else {
@@ -63,11 +71,7 @@ pub(super) fn verdict(document: &PerfDocument, rates: [Option<f64>; 2]) -> Strin
         .iter()
         .any(|one| one.what.medium() == Some(Medium::Rdma));
     let medium = if is_rdma { Medium::Rdma } else { Medium::Tcp };
-    let pairs: Vec<_> = series
-        .iter()
-        .filter_map(|one| pair_rate(one, medium))
-        .collect();
-    match &pairs[..] {
+    match &pair_rates(series, medium)[..] {
         [] => of_times(series),
         // Both directions of one pair.
         [_] | [_, _] => of_pair(series, medium, rates[usize::from(is_rdma)]),
@@ -195,7 +199,7 @@ fn of_times(series: &[Series]) -> String {
             digits(median)
         );
     }
-    let slowest = series.iter().filter(|one| one.what.is_rate());
+    let slowest = series.iter().filter(|one| one.to.is_none());
     let slowest = slowest.min_by(|one, other| time(one).total_cmp(&time(other)));
     match slowest.and_then(|one| Some((one, one.median()?))) {
         Some((one, median)) => format!(
@@ -205,5 +209,59 @@ fn of_times(series: &[Series]) -> String {
             digits(median / 1e9)
         ),
         None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::report::sample::Sample;
+
+    fn streams(from: &str, to: &str, traffic: TrafficName, streams: u16, rate: f64) -> Series {
+        Series {
+            from: from.to_owned(),
+            to: Some(to.to_owned()),
+            what: Measurand::Bandwidth {
+                carrier: Carrier::Stream,
+                transport: Medium::Tcp,
+                traffic,
+                streams,
+                size: None,
+            },
+            runs: vec![Sample {
+                value: rate,
+                ..Sample::default()
+            }],
+        }
+    }
+
+    fn said(series: Vec<Series>) -> String {
+        let document = PerfDocument {
+            series,
+            ..PerfDocument::default()
+        };
+        verdict(&document, [None, None])
+    }
+
+    #[test]
+    fn a_pair_has_a_verdict_whatever_the_number_of_streams() {
+        use TrafficName::{Backward, Forward};
+        for counts in [&[1, 4][..], &[4], &[2, 8]] {
+            let forward = counts
+                .iter()
+                .map(|&count| streams("a", "b", Forward, count, 2e9));
+            let backward = streams("a", "b", Backward, counts[0], 1e9);
+            let said = said(forward.chain([backward]).collect());
+            assert!(said.starts_with("a to b, TCP: network 2.0 GB/s"), "{said}");
+        }
+    }
+
+    #[test]
+    fn of_several_pairs_the_slowest_is_named() {
+        let pairs = [("a", "b", 1e9), ("a", "c", 2e8), ("b", "c", 1e9)];
+        let pairs = pairs.map(|(a, b, rate)| streams(a, b, TrafficName::Forward, 4, rate));
+        assert_eq!(findings(&pairs)[0].subject, "a to c");
+        let said = said(pairs.to_vec());
+        assert!(said.contains("the slowest is a to c"), "{said}");
     }
 }
