@@ -20,6 +20,7 @@ const PORT_LIMIT: Duration = Duration::from_secs(5);
 const PORT_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What one end of an edge needs in order to connect.
+#[derive(Clone)]
 pub(crate) struct EdgePlan {
     /// The key that only the two ends have.
     pub(crate) key: Key,

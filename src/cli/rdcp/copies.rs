@@ -1,9 +1,6 @@
 //! Runs the copies of a command line, one after the other, and prints how they went.
 
-use std::{
-    io::{self, Write},
-    time::Instant,
-};
+use std::{io, time::Instant};
 
 use anyhow::Context;
 
@@ -22,6 +19,7 @@ use crate::{
         progress::{RunProgress, is_on_terminal},
         run,
         signals::{self, EndingCaught},
+        stdout,
         supervision::{OwnEdges, Supervision, host_of, keys},
     },
     copy::supervised::{CopyOutcome, CopyPlan, CopyVerdict, CopyWork, DESTINATION, SOURCE},
@@ -62,8 +60,8 @@ pub(super) fn run(
     if args.report.json {
         let shared = shared.lock();
         let json = CopyDocument::new(exit, seconds, &totals, &shared.log).json();
-        if let Err(error) = io::stdout().write_all(json.as_bytes()) {
-            exit = worse(exit, unwritten(&error, console));
+        if let Err(unwritten) = stdout::print(&json, console) {
+            exit = worse(exit, unwritten);
         }
     }
     exit
@@ -113,7 +111,7 @@ fn run_all(
     }
     drop((progress, run));
     if let Some(Err(error)) = writer.map(ListingWriter::finish) {
-        exit = worse(exit, unwritten(&error, console));
+        exit = worse(exit, stdout::unwritten(&error, console));
     }
     Ok(exit)
 }
@@ -242,15 +240,6 @@ fn worse(one: Exit, other: Exit) -> Exit {
         _ => 2,
     };
     if rank(other) > rank(one) { other } else { one }
-}
-
-/// Prints that stdout could not be written. A reader that went away is no error to print.
-pub(super) fn unwritten(error: &io::Error, console: &Console) -> Exit {
-    let exit = Exit::from(error);
-    if exit != Exit::ReaderClosed {
-        console.error(&format!("cannot write standard output: {error}"));
-    }
-    exit
 }
 
 #[cfg(test)]

@@ -128,15 +128,14 @@ fn checked(
         _ => Vec::new(),
     };
     let texts = proofs.iter().map(proof_text).collect();
-    let works = |proof: &PortPairProof| proof.short.is_ok() && proof.long.is_ok();
-    let ports: Vec<_> = proofs.into_iter().filter(works).collect();
+    let ports = proofs.into_iter().find(PortPairProof::works);
     let policy = TransportPolicy::from(context.args.stream.transport);
     let mut media = Vec::new();
     if is_reached(0) || is_reached(1) {
         if policy != TransportPolicy::Rdma {
             media.push(Medium::Tcp);
         }
-        if policy != TransportPolicy::Tcp && !ports.is_empty() {
+        if policy != TransportPolicy::Tcp && ports.is_some() {
             media.push(Medium::Rdma);
         }
     }
@@ -212,12 +211,9 @@ async fn probe(
             probes.paths[end] = Some(path);
         }
     }
-    let has_rdma = |host: usize| {
-        let facts = coordinator.hosts.facts(host);
-        facts.is_some_and(|facts| facts.no_rdma.is_none())
-    };
+    let have_rdma = [first, second].map(|host| coordinator.hosts.has_rdma(host)) == [true; 2];
     let policy = TransportPolicy::from(context.args.stream.transport);
-    if policy != TransportPolicy::Tcp && has_rdma(first) && has_rdma(second) {
+    if policy != TransportPolicy::Tcp && have_rdma {
         let is_backward = !matches!(probes.reached[0], Some(Ok(_)));
         let (dialer, listener) = directions[usize::from(is_backward)];
         if matches!(probes.reached[usize::from(is_backward)], Some(Ok(_))) {

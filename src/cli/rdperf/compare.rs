@@ -1,10 +1,6 @@
 //! Compares two reports.
 
-use std::{
-    fs,
-    io::{self, Write},
-    path::Path,
-};
+use std::{fs, path::Path};
 
 use anyhow::Context;
 
@@ -13,6 +9,7 @@ use crate::{
     cli::shared::{
         exit::Exit,
         message::{Console, sentence},
+        stdout::print,
     },
     perf::report::{
         diff::{Change, ChangeKind, changes},
@@ -31,8 +28,8 @@ pub(super) fn run(old: &Path, new: &Path, threshold: f64, console: &Console) -> 
     };
     let changes = changes(&before, &after, threshold);
     let text = lines(&changes).join("\n") + "\n";
-    if let Err(error) = io::stdout().write_all(text.as_bytes()) {
-        return super::run::unwritten(&error, console);
+    if let Err(unwritten) = print(&text, console) {
+        return unwritten;
     }
     let is_worse = |change: &Change| matches!(change.kind, ChangeKind::Worse | ChangeKind::Gone);
     if changes.iter().any(is_worse) {

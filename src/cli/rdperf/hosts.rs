@@ -110,6 +110,12 @@ impl PerfHosts {
         host.facts.as_ref().filter(|_| host.lost.is_none())
     }
 
+    /// Returns true if a host has answered and can use RDMA.
+    pub(super) fn has_rdma(&self, host: usize) -> bool {
+        self.facts(host)
+            .is_some_and(|facts| facts.no_rdma.is_none())
+    }
+
     /// Returns why a host is lost; none if it is not.
     pub(super) fn lost(&self, host: usize) -> Option<&str> {
         self.hosts[host].lost.as_deref()

@@ -30,8 +30,8 @@ pub(super) struct MeasuredPair {
     pub(super) listener: usize,
     /// The transports that work between the two.
     pub(super) media: Vec<Medium>,
-    /// The RDMA ports that reach each other, the best first.
-    pub(super) ports: Vec<PortPairProof>,
+    /// The best RDMA ports that reach each other.
+    pub(super) ports: Option<PortPairProof>,
 }
 
 /// A file or a directory that is measured.
@@ -179,7 +179,7 @@ fn of_pair_at(
         step: Step::Pair {
             dialer: pair.dialer,
             listener: pair.listener,
-            ports: pair.ports.first().cloned(),
+            ports: pair.ports.clone(),
         },
         has_failed: false,
     }

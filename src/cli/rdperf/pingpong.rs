@@ -8,11 +8,11 @@ use super::{
 };
 use crate::{
     perf::{
+        median::median,
         messages::{PortPairProof, TaskKind, TaskResult},
         report::{
             measurand::{Carrier, Measurand, Medium, WaitName},
             sample::Sample,
-            series::median,
         },
     },
     ssh::protocol::TransportOrder,
@@ -51,6 +51,19 @@ pub(super) async fn measure(
     let mut rows = Vec::new();
     for (place, listener) in [("localhost", 2), ("network", 1)] {
         let ports = ports(coordinator, FIRST, listener).await;
+        if coordinator.is_interrupted() {
+            return rows;
+        }
+        if let Err((is_failure, why)) = &ports {
+            let text = format!("{place}, {}: {why}", Medium::Rdma);
+            if *is_failure {
+                context.console.error(&text);
+                failures.push((false, text));
+            } else {
+                context.console.note(&text);
+            }
+        }
+        let ports = ports.ok();
         let mut samples: [Vec<Sample>; 2] = Default::default();
         for run in 0..context.args.measure.runs() {
             context.steps.begin(&format!("{place}, run {}", run + 1));
@@ -92,18 +105,21 @@ pub(super) async fn measure(
     rows
 }
 
-/// Returns the best pair of RDMA ports of two hosts that reach each other; none without RDMA.
+/// Returns the best pair of RDMA ports of two hosts that reach each other.
+///
+/// # Errors
+///
+/// Why there is none, and true if that is a failure: hosts without RDMA are none.
 async fn ports(
     coordinator: &mut Coordinator,
     dialer: usize,
     listener: usize,
-) -> Option<PortPairProof> {
-    let has_rdma = |host: usize| {
+) -> Result<PortPairProof, (bool, String)> {
+    for host in [dialer, listener] {
         let facts = coordinator.hosts.facts(host);
-        facts.is_some_and(|facts| facts.no_rdma.is_none())
-    };
-    if !has_rdma(dialer) || !has_rdma(listener) {
-        return None;
+        if let Some(why) = facts.and_then(|facts| facts.no_rdma.as_ref()) {
+            return Err((false, format!("{}: {why}", coordinator.hosts.name(host))));
+        }
     }
     let task = PairTask {
         dialer,
@@ -111,12 +127,16 @@ async fn ports(
         transport: TransportOrder::Tcp,
         kind: TaskKind::Ports,
     };
-    match coordinator.run(&task).await.ok()?.dialer {
-        TaskResult::Ports(proofs) => proofs
-            .into_iter()
-            .find(|proof| proof.short.is_ok() && proof.long.is_ok()),
+    let result = coordinator.run(&task).await;
+    let result = result.map_err(|trouble| (true, coordinator.words(&trouble)))?;
+    let found = match result.dialer {
+        TaskResult::Ports(proofs) => proofs.into_iter().find(PortPairProof::works),
         _ => None,
-    }
+    };
+    found.ok_or_else(|| {
+        let text = "no message crosses the hosts' RDMA ports; see what rdperf --check finds";
+        (true, text.to_owned())
+    })
 }
 
 /// Measures once. Fails with a sentence, or with none if a host is lost.

@@ -1,9 +1,6 @@
 //! A run with hosts: checks them, measures, and prints the report.
 
-use std::{
-    io::{self, Write},
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use futures::executor::block_on;
@@ -209,26 +206,4 @@ async fn carry_out(
     .await;
     outcome.measured(coordinator, series, measured);
     outcome
-}
-
-/// Prints that stdout could not be written. A reader that went away is no error to print.
-pub(super) fn unwritten(error: &io::Error, console: &Console) -> Exit {
-    let exit = Exit::from(error);
-    if exit != Exit::ReaderClosed {
-        console.error(&format!("cannot write standard output: {error}"));
-    }
-    exit
-}
-
-/// Writes a text to stdout.
-///
-/// # Errors
-///
-/// The exit code of a text that was not written.
-pub(super) fn print(text: &str, console: &Console) -> Result<(), Exit> {
-    let mut stdout = io::stdout();
-    let written = stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush());
-    written.map_err(|error| unwritten(&error, console))
 }

@@ -1,7 +1,7 @@
 //! Amounts for the user. Pure, no I/O.
 
 /// Formats a size of memory in whole KiB or in MiB, as `ulimit -l` counts.
-pub(super) fn memory(bytes: u64) -> String {
+pub(in crate::perf) fn memory(bytes: u64) -> String {
     const MIB: u64 = 1 << 20;
     if bytes < MIB {
         format!("{} KiB", bytes.div_ceil(1024))

@@ -25,19 +25,14 @@ pub(super) fn check_ports(pair: &PairFacts<'_>, insists: bool) -> Vec<Finding> {
     }
 }
 
-/// Returns true if messages of all sizes cross a pair of ports.
-fn works(proof: &PortPairProof) -> bool {
-    proof.short.is_ok() && proof.long.is_ok()
-}
-
 fn proved(pair: &PairFacts<'_>, proofs: &[PortPairProof], insists: bool) -> Vec<Finding> {
-    let any_works = proofs.iter().any(works);
+    let any_works = proofs.iter().any(PortPairProof::works);
     let mut findings: Vec<Finding> = Vec::new();
     // A pair of ports that shares no network is not expected to work.
     let expected = proofs
         .iter()
         .filter(|proof| proof.shares_network || proof.short.is_ok());
-    for proof in expected.filter(|proof| !works(proof)) {
+    for proof in expected.filter(|proof| !proof.works()) {
         let finding = broken(pair, proof);
         // `auto` takes the first pair over which a short message travels.
         let is_chosen = proof.short.is_ok();

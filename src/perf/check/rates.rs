@@ -4,7 +4,7 @@ use super::{
     Finding,
     amounts::{rate, share},
 };
-use crate::perf::messages::NetworkCounters;
+use crate::perf::{median::median, messages::NetworkCounters};
 
 /// A pair is slow if it has less than this part of the median of all pairs.
 const SLOW_PART: f64 = 0.5;
@@ -35,7 +35,7 @@ pub(crate) struct PairRate {
 
 /// Returns the pairs that are slower than half of the median of all pairs, the slowest first.
 pub(crate) fn slow_pairs(pairs: &[PairRate]) -> Vec<Finding> {
-    let rates: Vec<f64> = pairs.iter().map(|pair| pair.bytes_per_second).collect();
+    let rates = pairs.iter().map(|pair| pair.bytes_per_second);
     let Some(median) = median(rates).filter(|_| pairs.len() >= MIN_PAIRS) else {
         return Vec::new();
     };
@@ -90,15 +90,4 @@ pub(crate) fn lossy(from: &str, to: &str, counters: &NetworkCounters) -> Vec<Fin
 fn loss(lost: u64, sent: u64, limit: f64) -> Option<f64> {
     let part = lost as f64 / sent.max(1) as f64;
     (sent >= MIN_PACKETS && part > limit).then_some(part)
-}
-
-/// Returns the middle one of the values; of an even number the mean of the two in the middle.
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    let upper = *values.get(middle)?;
-    if values.len() % 2 == 1 {
-        return Some(upper);
-    }
-    Some(f64::midpoint(values[middle - 1], upper))
 }

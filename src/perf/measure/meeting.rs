@@ -133,14 +133,7 @@ impl Meeting {
                 port,
             } => {
                 let dialing = streams.iter().map(|(thread, plan)| {
-                    let (addresses, port) = (addresses.clone(), *port);
-                    let plan = EdgePlan {
-                        key: plan.key.clone(),
-                        peer: plan.peer.clone(),
-                        config: plan.config.clone(),
-                        ports: plan.ports,
-                    };
-                    dial(thread.clone(), plan, addresses, port)
+                    dial(thread.clone(), plan.clone(), addresses.clone(), *port)
                 });
                 try_join_all(dialing).await
             }

@@ -135,6 +135,13 @@ pub(crate) struct ProbedSize {
     pub(crate) arrived: u32,
 }
 
+impl PortPairProof {
+    /// Returns true if messages of all sizes cross the pair of ports.
+    pub(crate) fn works(&self) -> bool {
+        self.short.is_ok() && self.long.is_ok()
+    }
+}
+
 /// What happened to the messages over one pair of RDMA ports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PortPairProof {

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::perf::messages::{AddressFacts, DeviceFacts, HostFacts, MemlockFacts, PortFacts};
+use crate::perf::{
+    check::amounts::memory,
+    messages::{AddressFacts, DeviceFacts, HostFacts, MemlockFacts, PortFacts},
+};
 
 /// A host in a report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,7 +100,7 @@ fn memlock(memlock: &MemlockFacts) -> String {
     match memlock.limit {
         _ if memlock.is_privileged => "unlimited (root)".to_owned(),
         None => "unlimited".to_owned(),
-        Some(bytes) => format!("{} KiB", bytes / 1024),
+        Some(bytes) => memory(bytes),
     }
 }
 

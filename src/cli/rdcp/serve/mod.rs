@@ -29,12 +29,10 @@ mod shared;
 use std::io::{self, Write};
 
 use self::keys::key_lines::new_client_line;
-use crate::cli::{
-    rdcp::copies::unwritten,
-    shared::{
-        exit::Exit,
-        message::{Console, sentence},
-    },
+use crate::cli::shared::{
+    exit::Exit,
+    message::{Console, sentence},
+    stdout::unwritten,
 };
 
 /// Parses the key file of a server. What it says of each client is what a client reads from that line.

@@ -12,9 +12,9 @@ use crate::{
             coordinator::Coordinator,
             measuring::MeasuredPair,
             pingpong::{self, PingPongRow},
-            run::{RunContext, print},
+            run::RunContext,
         },
-        shared::exit::Exit,
+        shared::{exit::Exit, stdout::print},
     },
     perf::{
         check::{Finding, Severity},
@@ -42,7 +42,8 @@ pub(in crate::cli::rdperf) struct RunOutcome {
     late: usize,
     /// The choices of the pairs that cannot be measured.
     unmeasured: Vec<PairChoice>,
-    is_unwritten: Option<Exit>,
+    /// The exit code of a report that stdout did not take.
+    unwritten: Option<Exit>,
 }
 
 impl RunOutcome {
@@ -63,7 +64,7 @@ impl RunOutcome {
             rates: [None, None],
             late: 0,
             unmeasured: Vec::new(),
-            is_unwritten: None,
+            unwritten: None,
         }
     }
 
@@ -86,13 +87,13 @@ impl RunOutcome {
             let in_full = context.args.measure.check || context.args.report.verbose;
             let lines = self.check_lines(in_full);
             let text = lines.join("\n") + "\n";
-            self.is_unwritten = print(&text, context.console).err();
+            self.unwritten = print(&text, context.console).err();
         }
     }
 
     /// Returns true if stdout takes no more.
     pub(in crate::cli::rdperf) fn is_unwritten(&self) -> bool {
-        self.is_unwritten.is_some()
+        self.unwritten.is_some()
     }
 
     /// Adds what was measured.
@@ -121,7 +122,7 @@ impl RunOutcome {
     ) -> Exit {
         let exit = self.exit(coordinator, context);
         self.tell_lost(coordinator, context);
-        let exit = self.is_unwritten.unwrap_or(exit);
+        let exit = self.unwritten.unwrap_or(exit);
         self.document.exit = exit.code();
         let report = &context.args.report;
         let text = if report.json {
@@ -131,7 +132,7 @@ impl RunOutcome {
         } else {
             self.text(context)
         };
-        if self.is_unwritten.is_none() && !text.is_empty() {
+        if self.unwritten.is_none() && !text.is_empty() {
             return print(&text, context.console).err().unwrap_or(exit);
         }
         exit
@@ -325,7 +326,7 @@ fn rates(coordinator: &Coordinator, pair: &MeasuredPair, series: &[Series]) -> [
         bytes(found.rate_mbps?)
     };
     let rdma = || {
-        let used = &pair.ports.first()?.listener;
+        let used = &pair.ports.as_ref()?.listener;
         let devices = facts.map_or(&[][..], |facts| &facts.devices);
         let device = devices.iter().find(|device| device.name == used.device)?;
         let port = device.ports.iter().find(|port| port.number == used.port)?;

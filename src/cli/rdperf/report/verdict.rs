@@ -3,10 +3,11 @@
 use super::table::{digits, ends};
 use crate::perf::{
     check::{Finding, PairRate, TransferRates, limit, lossy, slow_pairs},
+    median::median,
     report::{
         document::PerfDocument,
         measurand::{Carrier, Measurand, Medium, TrafficName},
-        series::{Series, median},
+        series::Series,
     },
 };
 
