@@ -45,13 +45,13 @@ impl fmt::Debug for Ticket {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TicketError {
     /// The text does not look like a ticket.
-    #[error("this is no ticket of rdcat -l, which begins with rdt1")]
+    #[error("this is no ticket of rdcat --listen or rdperf --listen, which begins with rdt1")]
     NotATicket,
     /// The text looks like a ticket with a wrong or missing character.
-    #[error("this looks like a ticket made by rdcat, but a character is wrong or missing")]
+    #[error("this looks like a ticket, but a character is wrong or missing")]
     Mistyped,
     /// The ticket has a format that this version does not know.
-    #[error("this ticket was made by another version of rdcat; install the same on both hosts")]
+    #[error("this ticket was made by another version of rdpipe; install the same on both hosts")]
     Version,
 }
 

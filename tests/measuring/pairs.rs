@@ -171,7 +171,7 @@ fn people_get_tables_and_a_verdict() {
     }
     has_row("here to h1: auto uses TCP (", 1);
     has_row("from here to h1", 0);
-    has_row("bandwidth, GB/s ", 5);
+    has_row("bandwidth, GB/s ", 4);
     for row in [
         "stream, one way ",
         "stream, the other way ",

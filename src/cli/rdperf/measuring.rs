@@ -221,7 +221,11 @@ async fn one_run(
                 _ => StorageTask::Read { path, millis },
             };
             let result = coordinator.storage(*host, task).await;
-            let result = result.map_err(|trouble| failure(coordinator, &trouble, true))?;
+            // The name of the measurement begins with that of the host.
+            let result = result.map_err(|trouble| match trouble {
+                TaskTrouble::Lost(_) => None,
+                TaskTrouble::Failed(_, fault) => Some((true, fault.text)),
+            })?;
             Sample::of_storage(&result).map_err(|text| Some((false, text)))
         }
         Step::Pair {
@@ -242,20 +246,11 @@ async fn one_run(
                 kind,
             };
             let result = coordinator.run(&task).await;
-            let result = result.map_err(|trouble| failure(coordinator, &trouble, false))?;
+            let result = result.map_err(|trouble| match trouble {
+                TaskTrouble::Lost(_) => None,
+                TaskTrouble::Failed(..) => Some((false, coordinator.words(&trouble))),
+            })?;
             Sample::of(&result.dialer, &result.listener).map_err(|text| Some((false, text)))
         }
-    }
-}
-
-/// Returns the sentence for a measurement that failed; none if a host is lost.
-fn failure(
-    coordinator: &Coordinator,
-    trouble: &TaskTrouble,
-    is_local: bool,
-) -> Option<(bool, String)> {
-    match trouble {
-        TaskTrouble::Lost(_) => None,
-        TaskTrouble::Failed(..) => Some((is_local, coordinator.words(trouble))),
     }
 }

@@ -59,8 +59,8 @@ pub(crate) fn slow_pairs(pairs: &[PairRate]) -> Vec<Finding> {
     slow.into_iter().map(finding).collect()
 }
 
-/// Returns the packets that were lost while a host has sent bytes to another one. `counters` are how much the counters of the
-/// end that sends grew.
+/// Returns the packets that were lost while a host has sent bytes to another one. `counters` are how much the counters of
+/// both ends grew.
 pub(crate) fn lossy(from: &str, to: &str, counters: &NetworkCounters) -> Vec<Finding> {
     let subject = format!("{from} to {to}");
     let remedy = format!(

@@ -58,7 +58,7 @@ fn a_wrong_ticket_is_refused_and_the_right_one_stays_valid() {
         &ticket[4..],
     ] {
         let end = rdcat("").arg(broken).start().end();
-        let words = "this looks like a ticket made by rdcat, but a character is wrong or missing";
+        let words = "this looks like a ticket, but a character is wrong or missing";
         end.fails(2, &[words]);
         assert!(!end.stderr.contains(broken), "{}", end.stderr);
     }

@@ -95,21 +95,18 @@ fn bandwidth(series: &[&Series], rates: [Option<f64>; 2]) -> Option<TextTable> {
     if of_pair.is_empty() {
         return None;
     }
-    let media = [Medium::Tcp, Medium::Rdma].map(|medium| {
+    let has = |medium: Medium| {
         of_pair
             .iter()
             .any(|series| series.what.medium() == Some(medium))
-    });
+    };
+    let media = [Medium::Tcp, Medium::Rdma].into_iter().zip(rates);
+    let media: Vec<_> = media.filter(|(medium, _)| has(*medium)).collect();
     let mut heading = vec!["bandwidth, GB/s".to_owned()];
-    for (medium, is_there) in [Medium::Tcp, Medium::Rdma].into_iter().zip(media) {
-        if is_there {
-            heading.extend([
-                medium.to_string(),
-                "spread".to_owned(),
-                "CPU s/GB".to_owned(),
-            ]);
-            heading.push("of port".to_owned());
-        }
+    for (medium, port) in &media {
+        heading.push(medium.to_string());
+        heading.extend(["spread", "CPU s/GB"].map(str::to_owned));
+        heading.extend(port.map(|_| "of port".to_owned()));
     }
     let mut table = TextTable::default();
     table.row(heading);
@@ -122,19 +119,19 @@ fn bandwidth(series: &[&Series], rates: [Option<f64>; 2]) -> Option<TextTable> {
     }
     for name in names {
         let mut row = vec![name.clone()];
-        for (index, medium) in [Medium::Tcp, Medium::Rdma].into_iter().enumerate() {
-            if !media[index] {
-                continue;
-            }
+        for &(medium, port) in &media {
             let found = of_pair.iter().find(|series| {
                 series.what.medium() == Some(medium) && series.what.to_string() == name
             });
-            row.extend(
-                match found.and_then(|series| Some((series, series.median()?))) {
-                    Some((series, median)) => rate_cells(series, median, rates[index]),
-                    None => ["-", "", "", ""].map(str::to_owned).to_vec(),
-                },
-            );
+            let found = found.and_then(|series| Some((series, series.median()?)));
+            let width = if port.is_some() { 4 } else { 3 };
+            let mut cells = match found {
+                Some((series, median)) => rate_cells(series, median, port),
+                None => vec!["-".to_owned()],
+            };
+            // The figures of the other transport stand under their own heading.
+            cells.resize(width, String::new());
+            row.extend(cells);
         }
         table.row(row);
     }
@@ -155,16 +152,14 @@ fn rate_cells(series: &Series, median: f64, port: Option<f64>) -> Vec<String> {
         _ => 1.0,
     };
     let share = port.map(|port| format!("{:.0}%", median / directions / port * 100.0));
-    vec![
-        digits(median / 1e9),
-        spread(series),
-        format!(
-            "{} + {}",
-            cpu(|run| run.cpu_dialer),
-            cpu(|run| run.cpu_listener)
-        ),
-        share.unwrap_or_default(),
-    ]
+    let cpu = format!(
+        "{} + {}",
+        cpu(|run| run.cpu_dialer),
+        cpu(|run| run.cpu_listener)
+    );
+    let mut cells = vec![digits(median / 1e9), spread(series), cpu];
+    cells.extend(share);
+    cells
 }
 
 fn spread(series: &Series) -> String {

@@ -4,9 +4,11 @@ use super::table::{digits, ends};
 use crate::perf::{
     check::{Finding, PairRate, TransferRates, limit, lossy, slow_pairs},
     median::median,
+    messages::NetworkCounters,
     report::{
         document::PerfDocument,
         measurand::{Carrier, Measurand, Medium, TrafficName},
+        sample::sum,
         series::Series,
     },
 };
@@ -17,19 +19,28 @@ pub(super) fn findings(series: &[Series]) -> Vec<Finding> {
     for medium in [Medium::Tcp, Medium::Rdma] {
         findings.extend(slow_pairs(&pair_rates(series, medium)));
     }
+    // All measurements of a direction count together: a single short one can lose packets on a good network.
+    let mut lost: Vec<(&str, &str, NetworkCounters)> = Vec::new();
     for one in series {
-        if let (Measurand::Bandwidth { .. }, Some(to)) = (&one.what, &one.to) {
-            for finding in lossy(&one.from, to, &one.counters()) {
-                // Each measurement of a pair can show it.
-                let is_known = |known: &Finding| {
-                    known.code == finding.code && known.subject == finding.subject
-                };
-                if !findings.iter().any(is_known) {
-                    findings.push(finding);
-                }
-            }
+        let Measurand::Bandwidth { traffic, .. } = one.what else {
+            continue;
+        };
+        let Some((from, to)) = ends(one, traffic) else {
+            continue;
+        };
+        let counters = one.counters();
+        let same = lost
+            .iter_mut()
+            .find(|known| (known.0, known.1) == (from, to));
+        match same {
+            Some(known) => known.2 = sum(known.2, counters),
+            None => lost.push((from, to, counters)),
         }
     }
+    let of_directions = lost
+        .iter()
+        .flat_map(|(from, to, counters)| lossy(from, to, counters));
+    findings.extend(of_directions);
     findings
 }
 
@@ -264,5 +275,30 @@ mod tests {
         assert_eq!(findings(&pairs)[0].subject, "a to c");
         let said = said(pairs.to_vec());
         assert!(said.contains("the slowest is a to c"), "{said}");
+    }
+
+    #[test]
+    fn a_direction_loses_packets_by_all_of_its_measurements() {
+        use TrafficName::{Backward, Forward};
+        let counted = |traffic, sent, again| {
+            let mut series = streams("a", "b", traffic, 4, 1e9);
+            series.runs[0].counters = Some(NetworkCounters {
+                tcp_segments: sent,
+                tcp_retransmitted: again,
+                ..NetworkCounters::default()
+            });
+            series
+        };
+        // One short measurement has sent 2% again, all of them 0.2%.
+        let few = [counted(Forward, 5_000, 100), counted(Forward, 50_000, 10)];
+        assert_eq!(findings(&few), []);
+        // The other direction loses nothing, and does not hide what this one loses.
+        let many = [
+            counted(Forward, 500_000, 0),
+            counted(Backward, 50_000, 2_000),
+        ];
+        let found = findings(&many);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].subject, "b to a");
     }
 }
