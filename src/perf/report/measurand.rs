@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::operations::{FigureName, Operations};
 use crate::perf::messages::{
     BandwidthTask, LatencyTask, Layer, PortPairProof, TaskKind, Traffic, Verb, VerbsTask, WaitMode,
 };
@@ -31,6 +32,8 @@ pub(crate) enum Measurand {
     },
     /// The time from dialing to the first byte from the other end.
     Connect { transport: Medium },
+    /// Operations of RDMA: a point of a sweep.
+    Operations(Operations),
     /// Bytes per second of a file that is read.
     Read { path: String },
     /// Bytes per second of a file that is written, until it is on the disk.
@@ -93,16 +96,18 @@ impl Measurand {
             Self::Bandwidth { transport, .. }
             | Self::Latency { transport, .. }
             | Self::Connect { transport } => Some(*transport),
+            Self::Operations(_) => Some(Medium::Rdma),
             Self::Read { .. } | Self::Write { .. } => None,
         }
     }
 
     /// Returns true if a larger value is a better one.
     pub(crate) fn is_rate(&self) -> bool {
-        matches!(
-            self,
-            Self::Bandwidth { .. } | Self::Read { .. } | Self::Write { .. }
-        )
+        match self {
+            Self::Bandwidth { .. } | Self::Read { .. } | Self::Write { .. } => true,
+            Self::Operations(operations) => operations.figure == FigureName::Rate,
+            Self::Latency { .. } | Self::Connect { .. } => false,
+        }
     }
 
     /// Returns the task of two hosts that measures this for `millis`. Verbs use this pair of ports. Returns none if two hosts
@@ -147,6 +152,7 @@ impl Measurand {
                 })),
             },
             Self::Connect { .. } => Some(TaskKind::Connect { millis }),
+            Self::Operations(operations) => Some(TaskKind::Verbs(operations.task(millis, ports?))),
             Self::Read { .. } | Self::Write { .. } => None,
         }
     }
@@ -257,6 +263,7 @@ impl fmt::Display for Measurand {
                 })
             }
             Self::Connect { .. } => f.write_str("connect"),
+            Self::Operations(operations) => operations.fmt(f),
             Self::Read { path } => write!(f, "read {path}"),
             Self::Write { path } => write!(f, "write {path}"),
         }
@@ -264,7 +271,7 @@ impl fmt::Display for Measurand {
 }
 
 /// A size in powers of 1024 where that is exact: `64 B`, `4 KiB`.
-struct SizeText(u32);
+pub(crate) struct SizeText(pub(crate) u32);
 
 impl fmt::Display for SizeText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
