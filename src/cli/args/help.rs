@@ -122,6 +122,7 @@ Examples:
   $ rdperf fs1 fs2 fs3                 every pair, as a matrix
   $ rdperf --read fs1:/data/big --write fs2:/data fs1 fs2     which end is the limit
   $ rdperf --pingpong fs2              round trips per second over TCP and RDMA
+  $ rdperf --sweep inline fs2          SENDs of 2 bytes to 1 KiB over RDMA, inline and not
   $ rdperf --json fs2 > before; ...; rdperf --json fs2 > after; rdperf diff before after
 
 Without ssh:
@@ -129,6 +130,15 @@ Without ssh:
   rdperf: hostA: to measure, type on the other host:
     rdperf rdt1...
   A ticket is a secret, and is good for one run. RDPERF_TICKET or --ticket-file passes it, too.
+
+Sweeps measure RDMA operations of many sizes, times there and back and throughput:
+  inline   SEND, 2 B to 1 KiB: bytes in the work request or not, and where the curves cross
+  verb     WRITE, READ and SEND, 2 B to 128 KiB
+  poll     SEND, 2 B to 32 KiB: busy polling and completion events
+  signal   WRITE, 8 B to 32 KiB: a completion for each operation, or for one in 4, 16 and 64
+  chunk    WRITE, 4 KiB to 16 MiB: one at a time, and 16
+  Settings, alone or after a name: size=1:8M:*2, verb=write,read,send, inline=0,220 (the most bytes
+  in a work request; all: every operation), poll=busy,event, signal=1,64, depth=1,128.
 
 One host is measured against this machine; several hosts are measured in pairs, host to host. Every
 run begins with the checks, and ends with a sentence about what limits the hosts. One way is from

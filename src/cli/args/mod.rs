@@ -26,7 +26,7 @@ pub(crate) use exit_codes::EXIT_CODES;
 pub(crate) use hosts::{Agent, HostOptions};
 pub(crate) use key::{KeyOptions, KeySource, Secret, take_variable};
 pub(crate) use rdma::RdmaOptions;
-pub(crate) use stream::StreamOptions;
+pub(crate) use stream::{StreamOptions, TransportChoice};
 pub(crate) use ticket::TicketSource;
 
 /// Returns `path`, or `None` if it is absent or `-`, which stands for stdin or stdout.

@@ -7,17 +7,27 @@ use clap::{
     builder::{OsStringValueParser, TypedValueParser},
 };
 
+use super::sweep::Sweep;
 use crate::{
-    cli::args::{Agent, HostOptions, MessageOptions, Secret, StreamOptions, help, parse},
+    TransportPolicy,
+    cli::args::{
+        Agent, HostOptions, MessageOptions, Secret, StreamOptions, TransportChoice, help, parse,
+    },
     perf::messages::{MAX_MESSAGE_BYTES, MAX_TASK_STREAMS},
 };
 
 /// The number of runs of each measurement: enough for a median, and for a spread that shows noise.
 const DEFAULT_RUNS: u16 = 5;
 
+/// The number of runs of each measurement of a sweep, which has many: enough for a median.
+const SWEEP_RUNS: u16 = 3;
+
 /// The time of each run: some thousand wake-ups, and short enough that all runs of a default measurement take two
 /// minutes.
 const DEFAULT_TIME: Duration = Duration::from_secs(1);
+
+/// The time of each run of a sweep: ten thousands of operations of a device.
+const SWEEP_TIME: Duration = Duration::from_millis(200);
 
 /// The size of the messages of a ping-pong: that of a cache line, and of most requests.
 const DEFAULT_SIZE: u32 = 64;
@@ -48,7 +58,7 @@ pub(crate) struct RdperfArgs {
     pub(crate) measure: MeasureArgs,
 
     /// Print a ticket, and wait for one peer that has it
-    #[arg(short, long, conflicts_with_all = ["ticket_file", "check", "pingpong", "measure", "read", "write", "time", "runs", "size", "streams"])]
+    #[arg(short, long, conflicts_with_all = ["ticket_file", "check", "pingpong", "measure", "read", "write", "time", "runs", "size", "streams", "sweep"])]
     #[arg(conflicts_with_all = ["csv", "json", "threshold"])]
     pub(crate) listen: bool,
 
@@ -89,6 +99,11 @@ pub(crate) struct MeasureArgs {
     #[arg(long, conflicts_with_all = ["measure", "read", "write", "csv", "json"])]
     pub(crate) pingpong: bool,
 
+    /// Measure RDMA operations of many sizes: inline, verb, poll, signal or chunk, or settings like size=1:8M:*2,verb=write,send
+    #[arg(long, value_name = "NAME|SETTINGS")]
+    #[arg(conflicts_with_all = ["check", "pingpong", "read", "write", "size", "streams"])]
+    pub(crate) sweep: Option<Sweep>,
+
     /// Measure only these [default: all three; with --read or --write: bandwidth]
     #[arg(
         long,
@@ -107,11 +122,11 @@ pub(crate) struct MeasureArgs {
     #[arg(long, value_name = "[HOST:]PATH")]
     pub(crate) write: Option<OsString>,
 
-    /// Run each measurement for this long [default: 1s]
+    /// Run each measurement for this long [default: 1s; with --sweep: 0.2s]
     #[arg(long, value_name = "SECS", value_parser = parse::duration)]
     pub(crate) time: Option<Duration>,
 
-    /// Repeat each measurement this many times, alternating with the others [default: 5]
+    /// Repeat each measurement this many times, alternating with the others [default: 5; with --sweep: 3]
     #[arg(long, value_name = "N", value_parser = runs)]
     pub(crate) runs: Option<u16>,
 
@@ -207,8 +222,37 @@ impl RdperfArgs {
             hosts if self.measure.pingpong && hosts.len() > 2 => {
                 Err("--pingpong measures one pair of hosts; give one host, or two".to_owned())
             }
+            hosts if self.measure.sweep.is_some() && hosts.len() > 2 => {
+                Err("--sweep measures one pair of hosts; give one host, or two".to_owned())
+            }
             hosts => Ok(Request::Hosts(hosts.to_vec())),
         }
+    }
+
+    /// Lets a sweep use RDMA, the only transport that has what it measures.
+    ///
+    /// # Errors
+    ///
+    /// One sentence for the user: the options ask for something else.
+    pub(super) fn choose_transport(&mut self) -> Result<(), String> {
+        let Some(sweep) = &mut self.measure.sweep else {
+            return Ok(());
+        };
+        if TransportPolicy::from(self.stream.transport) == TransportPolicy::Tcp {
+            return Err("--sweep measures RDMA, which --transport tcp excludes".to_owned());
+        }
+        if self.measure.measure.contains(&MeasureChoice::Connect) {
+            return Err("--sweep measures bandwidth and latency, and no connect".to_owned());
+        }
+        self.stream.transport = TransportChoice::Rdma;
+        if !self.measure.measure.is_empty() {
+            let wants = |choice| self.measure.measure.contains(&choice);
+            sweep.measure_only(
+                wants(MeasureChoice::Latency),
+                wants(MeasureChoice::Bandwidth),
+            );
+        }
+        Ok(())
     }
 
     /// Returns the change that counts, as a part of the old value.
@@ -220,13 +264,21 @@ impl RdperfArgs {
 impl MeasureArgs {
     /// Returns the time of each run in milliseconds.
     pub(super) fn millis(&self) -> u32 {
-        let time = self.time.unwrap_or(DEFAULT_TIME);
+        let default = match self.sweep {
+            Some(_) => SWEEP_TIME,
+            None => DEFAULT_TIME,
+        };
+        let time = self.time.unwrap_or(default);
         u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
     }
 
     /// Returns the number of runs of each measurement.
     pub(super) fn runs(&self) -> u16 {
-        self.runs.unwrap_or(DEFAULT_RUNS)
+        let default = match self.sweep {
+            Some(_) => SWEEP_RUNS,
+            None => DEFAULT_RUNS,
+        };
+        self.runs.unwrap_or(default)
     }
 
     /// Returns the sizes of messages, each once.
@@ -333,9 +385,10 @@ pub(super) mod tests {
         assert_eq!(measure.sizes(), [64]);
         assert_eq!(measure.streams(), [1, 4]);
         let help = RdperfArgs::command().render_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
         for text in [
-            "[default: 1s]",
-            "[default: 5]",
+            "[default: 1s; with --sweep: 0.2s]",
+            "[default: 5; with --sweep: 3]",
             "[default: 64]",
             "[default: 1,4]",
         ] {
@@ -368,6 +421,26 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_sweep_uses_rdma() {
+        let mut args = parse(&["h", "--sweep", "verb", "--measure=bandwidth"]).unwrap();
+        assert_eq!((args.measure.millis(), args.measure.runs()), (200, 3));
+        assert_eq!(args.choose_transport(), Ok(()));
+        let policy = TransportPolicy::from(args.stream.transport);
+        assert_eq!(policy, TransportPolicy::Rdma);
+        let error = |words: &[&str]| {
+            let mut args = parse(words).unwrap();
+            args.choose_transport()
+                .and_then(|()| args.request().map(drop))
+        };
+        let tcp = error(&["h", "--sweep=verb", "--transport=tcp"]).unwrap_err();
+        assert!(tcp.contains("--transport tcp"));
+        let connect = error(&["h", "--sweep=verb", "--measure=connect"]).unwrap_err();
+        assert!(connect.contains("no connect"));
+        let many = error(&["a", "b", "c", "--sweep=verb"]).unwrap_err();
+        assert!(many.contains("one pair"));
+    }
+
+    #[test]
     fn wrong_use_is_a_usage_error() {
         assert!(parse(&[]).unwrap().request().is_err());
         for words in [
@@ -382,6 +455,9 @@ pub(super) mod tests {
             &["h", "--pingpong", "--json"],
             &["h", "--json", "--csv"],
             &["h", "--listen"],
+            &["h", "--sweep", "verbs"],
+            &["h", "--sweep=verb", "--size=64"],
+            &["h", "--sweep=verb", "--check"],
             &["h", "-v", "-q"],
             &["--listen", "--runs", "3"],
             &["diff", "a", "b", "--threshold", "-1"],

@@ -6,6 +6,7 @@ use super::{
     coordinator::{Coordinator, PairTask, TaskTrouble},
     measurands::{Depth, measurands},
     run::RunContext,
+    sweep::{Sweep, planned},
 };
 use crate::{
     cli::shared::progress::StepsProgress,
@@ -14,6 +15,7 @@ use crate::{
         report::{
             diff::name,
             measurand::{Measurand, Medium},
+            operations::{FigureName, Operations},
             sample::Sample,
             series::Series,
         },
@@ -108,7 +110,10 @@ pub(super) async fn measure(
         planned.push(of_path(coordinator, path, planned.len()));
     }
     for pair in pairs {
-        let whats = measurands(&context.args.measure, depth, &pair.media);
+        let whats = match &context.args.measure.sweep {
+            None => measurands(&context.args.measure, depth, &pair.media),
+            Some(sweep) => sweep_measurands(sweep, pair, context, failures),
+        };
         let first = planned.len();
         let of_pair = whats.into_iter().enumerate();
         let of_pair =
@@ -152,14 +157,43 @@ pub(super) async fn measure(
     planned.into_iter().map(|planned| planned.series).collect()
 }
 
-/// Returns the key that brings measurements of TCP and RDMA together that are alike.
-fn turn(what: &Measurand) -> (u8, String, Option<Medium>) {
-    let class = match what {
-        Measurand::Bandwidth { .. } => 0,
-        Measurand::Latency { .. } => 1,
-        _ => 2,
+/// Returns what a sweep measures between two hosts. What their devices cannot do is added to `failures`.
+fn sweep_measurands(
+    sweep: &Sweep,
+    pair: &MeasuredPair,
+    context: &RunContext<'_>,
+    failures: &mut Vec<(bool, String)>,
+) -> Vec<Measurand> {
+    let limits = pair.ports.as_ref().and_then(|ports| ports.limits);
+    let Some(limits) = limits else {
+        let text = "the devices do not tell what they can do".to_owned();
+        context.console.error(&text);
+        failures.push((true, text));
+        return Vec::new();
     };
-    (class, what.to_string(), what.medium())
+    let plan = planned(sweep, limits);
+    for note in plan.notes {
+        context.console.note(&note);
+    }
+    for text in plan.refused {
+        context.console.error(&text);
+        failures.push((true, text));
+    }
+    let points = plan.points.into_iter();
+    points.map(Measurand::Operations).collect()
+}
+
+/// Returns the key that brings measurements together that are compared: of TCP and RDMA, or of one size.
+fn turn(what: &Measurand) -> (u8, u32, String, Option<Medium>) {
+    let (class, size) = match what {
+        Measurand::Bandwidth { .. } => (0, 0),
+        Measurand::Latency { .. } => (1, 0),
+        Measurand::Operations(Operations { figure, size, .. }) => {
+            (2 + u8::from(*figure == FigureName::Rate), *size)
+        }
+        _ => (4, 0),
+    };
+    (class, size, what.to_string(), what.medium())
 }
 
 fn of_pair_at(

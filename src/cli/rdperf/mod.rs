@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `args`, `places`, `measurands` | what the command line asks for |
+//! | `args`, `places`, `measurands`, `sweep` | what the command line asks for |
 //! | `hosts`, `coordinator` | agents on the hosts, and the tasks that they carry out |
 //! | `checks`, `measuring`, `pingpong` | the parts of a run |
 //! | `run`, `listen`, `compare` | the three forms of the program: with hosts, with a ticket, and with two reports |
@@ -20,6 +20,7 @@ mod pingpong;
 mod places;
 mod report;
 mod run;
+mod sweep;
 
 use std::{fmt::Display, process::ExitCode};
 
@@ -46,6 +47,9 @@ pub fn main() -> ExitCode {
     let mut args = RdperfArgs::parse();
     if let Some(process) = args.agent {
         return agent::main(process);
+    }
+    if let Err(error) = args.choose_transport() {
+        usage(error);
     }
     let file = args.ticket_file.take();
     let (ticket, hidden) =

@@ -11,11 +11,11 @@ pub(crate) use self::{
     host::{AddressFacts, DeviceFacts, HostFacts, MemlockFacts, PortFacts},
     result::{
         BandwidthResult, LatencyResult, NetworkCounters, PathResult, PortPairProof, ProbedSize,
-        TaskFault, TaskResult, UsedTransport,
+        TaskFault, TaskResult, UsedTransport, VerbsLimits,
     },
     task::{
-        BandwidthTask, FromPerf, LatencyTask, Layer, MAX_MESSAGE_BYTES, MAX_TASK_STREAMS,
-        PerfOrder, StorageTask, TaskEnd, TaskKind, TaskOrder, ToPerf, Traffic, Verb, VerbsPort,
-        VerbsTask, WaitMode,
+        BandwidthTask, FromPerf, LatencyTask, Layer, MAX_MESSAGE_BYTES, MAX_OPERATION_BYTES,
+        MAX_TASK_STREAMS, PerfOrder, StorageTask, TaskEnd, TaskKind, TaskOrder, ToPerf, Traffic,
+        Verb, VerbsPort, VerbsTask, WaitMode,
     },
 };

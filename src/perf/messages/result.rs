@@ -142,6 +142,15 @@ impl PortPairProof {
     }
 }
 
+/// What the devices of two ends can do together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VerbsLimits {
+    /// The most bytes that a work request can carry inline, at both ends.
+    pub(crate) inline_bytes: u32,
+    /// The most READs of the end that dials that are under way at once. With 0 there are no READs.
+    pub(crate) reads: u8,
+}
+
 /// What happened to the messages over one pair of RDMA ports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PortPairProof {
@@ -159,6 +168,8 @@ pub(crate) struct PortPairProof {
     pub(crate) is_roce_v2: bool,
     /// The MTU of the path in bytes: the smaller one of both ports.
     pub(crate) mtu: u16,
+    /// What the devices can do; none if no queue pair could be made.
+    pub(crate) limits: Option<VerbsLimits>,
     /// The time of a short message there and back in nanoseconds, or why it did not arrive.
     pub(crate) short: Result<u64, String>,
     /// The time of a message of several packets of full size there and back in nanoseconds, or why it did not arrive.

@@ -108,6 +108,10 @@ pub(crate) enum TaskEnd {
 /// The largest message of a ping-pong, in bytes.
 pub(crate) const MAX_MESSAGE_BYTES: u32 = 16 << 20;
 
+/// The largest operation of verbs, in bytes. RDMA has messages of up to 2 GiB, but memory of that size takes seconds to
+/// register.
+pub(crate) const MAX_OPERATION_BYTES: u32 = 1 << 30;
+
 /// The most streams of a measurement: over RDMA each pins up to 16 MiB at each end.
 pub(crate) const MAX_TASK_STREAMS: u16 = 64;
 

@@ -72,7 +72,7 @@ pub(crate) mod raw {
             completions::{Completion, CompletionQueue},
             device::ProtectionDomain,
             memory::MemoryRegion,
-            operation::{OperationKind, PairFault, VerbsOperation},
+            operation::{OperationKind, PairFault, VerbsOperation, most_inline},
             queue_pair::{QueuePair, QueuePairAddress, QueueSizes},
             remote_region::RemoteRegion,
         },

@@ -1,6 +1,7 @@
 //! What a run has found, and how it is printed.
 
 use super::{
+    sweep_table::sweep_tables,
     table,
     verdict::{self, verdict},
 };
@@ -265,6 +266,11 @@ impl RunOutcome {
                 lines.push(format!("from {from} to {to}"));
             }
             lines.extend(table::pair_tables(&series, self.rates));
+            for (heading, table) in sweep_tables(&self.document.series) {
+                lines.push(heading.to_owned());
+                lines.extend(table.lines());
+                lines.push(String::new());
+            }
         } else {
             let names: Vec<_> = self
                 .document

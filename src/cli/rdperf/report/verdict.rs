@@ -1,6 +1,9 @@
 //! What limits these hosts: the last line of every run. Pure, no I/O.
 
-use super::table::{digits, ends};
+use super::{
+    sweep_verdict::sweep_verdict,
+    table::{digits, ends},
+};
 use crate::perf::{
     check::{Finding, PairRate, TransferRates, limit, lossy, slow_pairs},
     median::median,
@@ -79,6 +82,10 @@ fn pair_rate(series: &Series, medium: Medium) -> Option<PairRate> {
 /// Returns what limits the hosts. `rates` has the rate of the port of each transport in bytes per second, where it is known.
 pub(super) fn verdict(document: &PerfDocument, rates: [Option<f64>; 2]) -> String {
     let series = &document.series;
+    let of_sweep = sweep_verdict(series);
+    if !of_sweep.is_empty() {
+        return of_sweep.join("\n");
+    }
     let is_rdma = series
         .iter()
         .any(|one| one.what.medium() == Some(Medium::Rdma));

@@ -112,6 +112,7 @@ pub(super) fn proof() -> PortPairProof {
         shares_network: true,
         is_roce_v2: true,
         mtu: 4096,
+        limits: None,
         short: Ok(5_000),
         long: Ok(20_000),
     }

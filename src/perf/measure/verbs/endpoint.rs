@@ -18,6 +18,7 @@ use crate::{
     transport::raw::{
         Completion, CompletionQueue, MemoryRegion, OperationKind, PairFault, ProtectionDomain,
         QueuePair, QueuePairAddress, QueuePairConfig, QueueSizes, RemoteRegion, VerbsOperation,
+        most_inline,
     },
 };
 
@@ -59,6 +60,20 @@ pub(super) struct EndpointFacts {
     /// The number of READs that the endpoint answers at once.
     answered_reads: u8,
 }
+
+/// What the device of an endpoint can do.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct EndpointLimits {
+    /// The most bytes that a work request can carry inline.
+    pub(super) inline_bytes: u32,
+    /// The most READs of this end that are under way at once.
+    pub(super) reads_begun: u8,
+    /// The most READs of the other end that this end answers at once.
+    pub(super) reads_answered: u8,
+}
+
+/// The most bytes inline that are looked for. Devices carry some 200 to 1,000.
+const MOST_INLINE: u32 = 4096;
 
 /// Which completions are waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,7 +174,18 @@ impl VerbsEndpoint {
             address: self.pair.address(&self.place).map_err(failed)?,
             psn: self.place.send_psn,
             region: self.pair.remote(),
-            answered_reads: self.pair.answered_reads().map_err(failed)?,
+            answered_reads: self.pair.read_depths().map_err(failed)?.answered,
+        })
+    }
+
+    /// Returns what the device can do; none if it does not tell. Makes queue pairs to find it out.
+    pub(super) fn limits(&self) -> Option<EndpointLimits> {
+        let queues = [&self.sends, &self.receives];
+        let reads = self.pair.read_depths().ok()?;
+        Some(EndpointLimits {
+            inline_bytes: most_inline(queues, self.plan.sizes, MOST_INLINE)?,
+            reads_begun: reads.begun,
+            reads_answered: reads.answered,
         })
     }
 

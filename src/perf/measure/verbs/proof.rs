@@ -10,14 +10,14 @@ use tokio::{
 
 use super::{
     bandwidth::nanos,
-    endpoint::{CompletionSide, EndpointPlan, PacketMarks, VerbsEndpoint},
+    endpoint::{CompletionSide, EndpointLimits, EndpointPlan, PacketMarks, VerbsEndpoint},
     exchange::{exchange, swap},
     patience::{Patience, RunSignal},
     run::{connect, panicked, run},
 };
 use crate::{
     RdmaConfig,
-    perf::messages::{PortPairProof, TaskEnd, TaskResult, Verb, VerbsPort, WaitMode},
+    perf::messages::{PortPairProof, TaskEnd, TaskResult, Verb, VerbsLimits, VerbsPort, WaitMode},
     transport::raw::{
         Candidate, DeviceChoice, GidKind, MAX_OFFERS, Offers, QueueSizes, Role, inventory,
         networks_differ, rank, share_network, to_try,
@@ -102,10 +102,15 @@ pub(crate) async fn prove_ports(
         };
         let pair = Pair::new(end, &ours, &theirs, our.into(), their.into());
         let pair = pair.ok_or("the other end has named a port that does not exist")?;
-        let [short, long] = pair.prove(marks, control).await;
+        let ([short, long], limits) = pair.prove(marks, control).await;
         // Shows that the control connection is still there, if the pair has failed.
-        swap(control, &()).await?;
-        proofs.push(pair.proof(short, long));
+        let other_limits = swap(control, &limits).await?;
+        let limits = limits.zip(other_limits);
+        let limits = limits.map(|(ours, theirs)| match end {
+            TaskEnd::Dialer => together(ours, theirs),
+            TaskEnd::Listener => together(theirs, ours),
+        });
+        proofs.push(pair.proof(short, long, limits));
     }
     Ok(TaskResult::Ports(proofs))
 }
@@ -202,12 +207,12 @@ impl Pair {
         })
     }
 
-    /// Sends a short and a long message there and back.
+    /// Sends a short and a long message there and back. Returns their times, and what this end can do if it has a queue pair.
     async fn prove(
         &self,
         marks: PacketMarks,
         control: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    ) -> [MessageTime; 2] {
+    ) -> ([MessageTime; 2], Option<EndpointLimits>) {
         let long = PACKETS * u32::from(self.mtu) + 1;
         let plan = EndpointPlan {
             end: self.end,
@@ -220,9 +225,10 @@ impl Pair {
         };
         let endpoint = match connect(control, plan, SIZES.receives).await {
             Ok(endpoint) => endpoint,
-            Err(text) => return [Err(text.clone()), Err(text)],
+            Err(text) => return ([Err(text.clone()), Err(text)], None),
         };
-        match exchange_message(self.end, endpoint, SHORT, control).await {
+        let limits = endpoint.limits();
+        let times = match exchange_message(self.end, endpoint, SHORT, control).await {
             Ok((endpoint, time)) => {
                 let message = exchange_message(self.end, endpoint, long, control).await;
                 [Ok(time), message.map(|(_, time)| time)]
@@ -231,10 +237,16 @@ impl Pair {
                 let unsent = "not sent, because the short message has failed".to_owned();
                 [Err(text), Err(unsent)]
             }
-        }
+        };
+        (times, limits)
     }
 
-    fn proof(self, short: MessageTime, long: MessageTime) -> PortPairProof {
+    fn proof(
+        self,
+        short: MessageTime,
+        long: MessageTime,
+        limits: Option<VerbsLimits>,
+    ) -> PortPairProof {
         let (dialer, listener) = match self.end {
             TaskEnd::Dialer => (self.ours, self.theirs),
             TaskEnd::Listener => (self.theirs, self.ours),
@@ -247,9 +259,18 @@ impl Pair {
             shares_network: self.shares_network,
             is_roce_v2: self.is_roce_v2,
             mtu: self.mtu,
+            limits,
             short,
             long,
         }
+    }
+}
+
+/// Returns what two ends can do together.
+fn together(dialer: EndpointLimits, listener: EndpointLimits) -> VerbsLimits {
+    VerbsLimits {
+        inline_bytes: dialer.inline_bytes.min(listener.inline_bytes),
+        reads: dialer.reads_begun.min(listener.reads_answered),
     }
 }
 

@@ -11,12 +11,9 @@ use super::{
     run::{Finished, connect, run, serve},
 };
 use crate::{
-    perf::messages::{TaskEnd, TaskResult, Verb, VerbsTask, WaitMode},
+    perf::messages::{MAX_OPERATION_BYTES, TaskEnd, TaskResult, Verb, VerbsTask, WaitMode},
     transport::raw::{MTUS, QueueSizes},
 };
-
-/// The longest operation in bytes. RDMA has messages of up to 2 GiB, but memory of that size takes seconds to register.
-const MAX_SIZE: u32 = 1 << 30;
 
 /// The least number of receives that are posted for SENDs which come as fast as they can.
 const LEAST_RECEIVES: u32 = 128;
@@ -105,8 +102,8 @@ fn check_task(task: &VerbsTask) -> Result<(), String> {
     } = *task;
     let fault = if size == 0 {
         "an operation has at least 1 byte".to_owned()
-    } else if size > MAX_SIZE {
-        format!("an operation has at most {MAX_SIZE} bytes, not {size}")
+    } else if size > MAX_OPERATION_BYTES {
+        format!("an operation has at most {MAX_OPERATION_BYTES} bytes, not {size}")
     } else if depth == 0 {
         "at least 1 operation is posted at once (the depth is 0)".to_owned()
     } else if signal_every == 0 || signal_every > depth {

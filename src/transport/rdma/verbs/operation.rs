@@ -70,7 +70,9 @@ impl QueuePair {
         sizes: QueueSizes,
     ) -> Result<Self, PairFault> {
         let made = create(queues, sizes).map_err(|error| {
-            most_inline(queues, sizes)
+            most_inline(queues, sizes, sizes.inline_bytes)
+                // As many bytes are not what the device refuses.
+                .filter(|most| *most < sizes.inline_bytes)
                 .map_or(PairFault::Device(error), |most| PairFault::Inline { most })
         })?;
         Self::assemble(made, queues, memory, config).map_err(PairFault::Device)
@@ -95,13 +97,13 @@ impl QueuePair {
         self.connect_for_reads(config, peer, reads)
     }
 
-    /// Returns the number of RDMA READs that this end answers at once.
+    /// Returns the most RDMA READs that this end begins and answers at once.
     ///
     /// # Errors
     ///
     /// Those of the device.
-    pub(crate) fn answered_reads(&self) -> io::Result<u8> {
-        Ok(self.memory.domain.read_depths()?.answered)
+    pub(crate) fn read_depths(&self) -> io::Result<ReadDepths> {
+        self.memory.domain.read_depths()
     }
 
     /// Returns the address and the key of the memory, for the peer.
@@ -165,12 +167,20 @@ impl QueuePair {
     }
 }
 
-/// Returns the most bytes that a work request can carry; none if the queues cannot be made without any either.
-fn most_inline(queues: [&Arc<CompletionQueue>; 2], sizes: QueueSizes) -> Option<u32> {
-    let (mut fits, mut too_many) = (0, sizes.inline_bytes);
-    if too_many == 0 || !can_create(queues, sizes.with_inline(0)) {
+/// Returns the most bytes that a work request can carry, up to `limit`; none if the queues cannot be made without any either.
+/// Makes queue pairs to find it out, and destroys them.
+pub(crate) fn most_inline(
+    queues: [&Arc<CompletionQueue>; 2],
+    sizes: QueueSizes,
+    limit: u32,
+) -> Option<u32> {
+    if can_create(queues, sizes.with_inline(limit)) {
+        return Some(limit);
+    }
+    if !can_create(queues, sizes.with_inline(0)) {
         return None;
     }
+    let (mut fits, mut too_many) = (0, limit);
     while too_many - fits > 1 {
         let middle = fits + (too_many - fits) / 2;
         if can_create(queues, sizes.with_inline(middle)) {

@@ -264,8 +264,11 @@ async fn messages_cross_a_port_and_itself() {
         dialer,
         dialer_text,
         shares_network,
+        limits,
         ..
     } = &dialer[0];
+    let limits = limits.expect("the device tells what it can do");
+    assert!(limits.inline_bytes >= 64 && limits.reads > 0, "{limits:?}");
     assert!(short.is_ok() && long.is_ok(), "{short:?} {long:?}");
     assert!(*shares_network);
     assert!(dialer_text.starts_with(&dialer.device), "{dialer_text}");

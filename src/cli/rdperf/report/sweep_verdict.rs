@@ -1,0 +1,302 @@
+//! What a sweep shows: which curve is the best one, and where that changes. Pure, no I/O.
+
+use super::table::digits;
+use crate::perf::{
+    median::median,
+    report::{
+        curves::{SweepCurve, curves, sizes},
+        measurand::SizeText,
+        operations::FigureName,
+        series::Series,
+    },
+};
+
+/// The part of the best rate from which a size is large enough.
+const GOOD_ENOUGH: f64 = 0.9;
+
+/// Below this size the rate is limited by the operations, and no size of this sweep reaches the link's.
+const LARGE: u32 = 64 << 10;
+
+/// Returns what a sweep shows, in sentences; none if it has no curve.
+pub(super) fn sweep_verdict(series: &[Series]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for figure in [FigureName::Time, FigureName::Rate] {
+        let curves = curves(series, figure);
+        match &curves[..] {
+            [] => continue,
+            [_] => {}
+            [one, other] => lines.extend(crossing(one, other, figure)),
+            _ => lines.extend(ranking(&curves, figure)),
+        }
+        if figure == FigureName::Rate {
+            lines.extend(curves.iter().filter_map(enough));
+        }
+    }
+    lines
+}
+
+/// How two curves compare at one size.
+struct Comparison {
+    size: u32,
+    /// The logarithm of how many times the first curve is better.
+    advantage: f64,
+    /// How far runs of the same operations are apart.
+    noise: f64,
+}
+
+/// Returns where the better one of two curves changes.
+fn crossing(one: &SweepCurve<'_>, other: &SweepCurve<'_>, figure: FigureName) -> Option<String> {
+    let shared = sizes(std::slice::from_ref(one)).into_iter();
+    let compared: Vec<_> = shared
+        .filter_map(|size| compare(size, one.at(size)?, other.at(size)?, figure))
+        .collect();
+    if compared.is_empty() {
+        return None;
+    }
+    let what = what(figure);
+    let (split, is_first) = split(&compared);
+    let (below, above) = compared.split_at(split);
+    let (before, after) = if is_first { (one, other) } else { (other, one) };
+    let gain = |part: &[Comparison]| gain(part).map(|gain| format!("{:.0}%", gain * 100.0));
+    let range = |part: &[Comparison]| {
+        let (first, last) = (part[0].size, part[part.len() - 1].size);
+        if first == last {
+            format!("at {}", SizeText(first))
+        } else {
+            format!("from {} to {}", SizeText(first), SizeText(last))
+        }
+    };
+    let better = |curve: &SweepCurve<'_>, part: &[Comparison]| {
+        gain(part).map(|gain| {
+            format!(
+                "{} is better {}, by {gain} in the median",
+                curve.name,
+                range(part)
+            )
+        })
+    };
+    let parts = [(before, below), (after, above)];
+    let parts = parts.into_iter().filter(|(_, part)| !part.is_empty());
+    let said: Vec<_> = parts
+        .map(|(curve, part)| {
+            better(curve, part)
+                .unwrap_or_else(|| format!("there is no difference beyond noise {}", range(part)))
+        })
+        .collect();
+    let is_crossing = gain(below).is_some() && gain(above).is_some();
+    let point = is_crossing.then(|| {
+        format!(
+            " The curves cross between {} and {}.",
+            SizeText(below[below.len() - 1].size),
+            SizeText(above[0].size)
+        )
+    });
+    Some(format!(
+        "{what}: {}.{}",
+        said.join("; "),
+        point.unwrap_or_default()
+    ))
+}
+
+fn compare(size: u32, one: &Series, other: &Series, figure: FigureName) -> Option<Comparison> {
+    let factor = one.median()? / other.median()?;
+    let advantage = match figure {
+        FigureName::Time => -factor.ln(),
+        FigureName::Rate => factor.ln(),
+    };
+    advantage.is_finite().then(|| Comparison {
+        size,
+        advantage,
+        noise: one.spread() + other.spread(),
+    })
+}
+
+/// Returns the position at which the better curve changes, and true if the first curve is the better one before it: the position
+/// with the largest sum of advantages. A single size that is out of line does not change it.
+fn split(compared: &[Comparison]) -> (usize, bool) {
+    let sum = |part: &[Comparison]| part.iter().map(|one| one.advantage).sum::<f64>();
+    let score = |at: usize| sum(&compared[..at]) - sum(&compared[at..]);
+    // Without a change all sizes are in the first part.
+    let positions = 1..=compared.len();
+    let best = positions.max_by(|&one, &other| score(one).abs().total_cmp(&score(other).abs()));
+    let best = best.unwrap_or(compared.len());
+    (best, score(best) >= 0.0)
+}
+
+/// Returns the median advantage of the better curve over a part of the sizes; none if it is not beyond noise.
+fn gain(part: &[Comparison]) -> Option<f64> {
+    let advantage = median(part.iter().map(|one| one.advantage))?.abs();
+    let noise = median(part.iter().map(|one| one.noise))?;
+    (advantage > noise).then(|| advantage.exp() - 1.0)
+}
+
+/// Returns how the curves follow each other at the smallest and at the largest size that all of them have.
+fn ranking(curves: &[SweepCurve<'_>], figure: FigureName) -> Option<String> {
+    let all = sizes(curves).into_iter();
+    let shared: Vec<_> = all
+        .filter(|size| curves.iter().all(|curve| curve.at(*size).is_some()))
+        .collect();
+    let (first, last) = (*shared.first()?, *shared.last()?);
+    let mut said = vec![ranked(curves, first, figure)];
+    if last != first {
+        said.push(ranked(curves, last, figure));
+    }
+    Some(format!("{}: {}.", what(figure), said.join("; ")))
+}
+
+/// Returns the values of all curves at one size, the best first.
+fn ranked(curves: &[SweepCurve<'_>], size: u32, figure: FigureName) -> String {
+    let value = |curve: &SweepCurve<'_>| curve.at(size).and_then(Series::median);
+    let mut values: Vec<_> = curves
+        .iter()
+        .filter_map(|curve| Some((&curve.name, value(curve)?)))
+        .collect();
+    values.sort_by(|one, other| match figure {
+        FigureName::Time => one.1.total_cmp(&other.1),
+        FigureName::Rate => other.1.total_cmp(&one.1),
+    });
+    let text = |(name, value): &(&String, f64)| match figure {
+        FigureName::Time => format!("{name} {} µs", digits(*value)),
+        FigureName::Rate => format!("{name} {} GB/s", digits(value / 1e9)),
+    };
+    let values: Vec<_> = values.iter().map(text).collect();
+    format!("at {} {}", SizeText(size), values.join(", "))
+}
+
+/// Returns from which size on a curve is near its best rate.
+fn enough(curve: &SweepCurve<'_>) -> Option<String> {
+    let points = curve.points.iter();
+    let points: Vec<_> = points
+        .filter_map(|(size, series)| Some((*size, series.median()?)))
+        .collect();
+    if points.len() < 2 || points.last()?.0 < LARGE {
+        return None;
+    }
+    let best = points.iter().map(|point| point.1).fold(0.0, f64::max);
+    let first = points.iter().find(|point| point.1 >= GOOD_ENOUGH * best)?;
+    Some(format!(
+        "{}: operations of {} reach {:.0}% of the best rate, {} GB/s.",
+        curve.name,
+        SizeText(first.0),
+        first.1 / best * 100.0,
+        digits(best / 1e9)
+    ))
+}
+
+fn what(figure: FigureName) -> &'static str {
+    match figure {
+        FigureName::Time => "Time there and back",
+        FigureName::Rate => "Throughput",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::report::{
+        curves::tests::point,
+        operations::{InlineName, Operations, VerbName, tests::send_of_64},
+    };
+
+    fn of(inline: InlineName, size: u32) -> Operations {
+        Operations {
+            inline,
+            size,
+            ..send_of_64()
+        }
+    }
+
+    /// Times without and with inline bytes, from 2 bytes on, each with three runs around the value.
+    fn said(values: &[(f64, f64)], noise: f64) -> Vec<String> {
+        let mut series = Vec::new();
+        for (at, (without, with)) in (1..).zip(values) {
+            let runs = |value: f64| [value, value * (1.0 + noise), value * (1.0 - noise)];
+            series.push(point(of(InlineName::Never, 1 << at), &runs(*without)));
+            series.push(point(of(InlineName::Always, 1 << at), &runs(*with)));
+        }
+        sweep_verdict(&series)
+    }
+
+    #[test]
+    fn the_crossing_point_is_named() {
+        let values = [
+            (10.0, 8.0),
+            (10.0, 8.5),
+            (11.0, 10.0),
+            (12.0, 14.0),
+            (13.0, 18.0),
+        ];
+        assert_eq!(
+            said(&values, 0.01),
+            [
+                "Time there and back: inline is better from 2 B to 8 B, by 18% in the median; not inline is better from 16 B to 32 B, by 27% in the median. The curves cross between 8 B and 16 B."
+            ]
+        );
+    }
+
+    #[test]
+    fn a_size_out_of_line_is_no_crossing() {
+        let values = [(10.0, 8.0), (10.0, 10.5), (10.0, 8.0), (10.0, 8.0)];
+        assert_eq!(
+            said(&values, 0.01),
+            ["Time there and back: inline is better from 2 B to 16 B, by 25% in the median."]
+        );
+    }
+
+    #[test]
+    fn noise_is_no_difference() {
+        let values = [(10.0, 8.0), (10.0, 8.0), (10.0, 10.2), (10.0, 10.1)];
+        assert_eq!(
+            said(&values, 0.03),
+            [
+                "Time there and back: inline is better from 2 B to 4 B, by 25% in the median; there is no difference beyond noise from 8 B to 16 B."
+            ]
+        );
+        let same = said(&[(10.0, 10.0)], 0.0);
+        assert_eq!(
+            same,
+            ["Time there and back: there is no difference beyond noise at 2 B."]
+        );
+    }
+
+    #[test]
+    fn several_curves_are_ranked_at_both_ends() {
+        let of = |verb, size| Operations {
+            verb,
+            size,
+            ..send_of_64()
+        };
+        let series = [
+            point(of(VerbName::Write, 2), &[10.0]),
+            point(of(VerbName::Write, 64), &[12.0]),
+            point(of(VerbName::Read, 2), &[15.0]),
+            point(of(VerbName::Read, 64), &[11.0]),
+            point(of(VerbName::Send, 2), &[12.0]),
+            point(of(VerbName::Send, 64), &[13.0]),
+        ];
+        assert_eq!(
+            sweep_verdict(&series),
+            [
+                "Time there and back: at 2 B WRITE 10.0 µs, SEND 12.0 µs, READ 15.0 µs; at 64 B READ 11.0 µs, WRITE 12.0 µs, SEND 13.0 µs."
+            ]
+        );
+    }
+
+    #[test]
+    fn the_ladder_says_how_large_a_chunk_must_be() {
+        let of = |size, rate| {
+            let what = Operations {
+                figure: FigureName::Rate,
+                verb: VerbName::Write,
+                size,
+                ..send_of_64()
+            };
+            point(what, &[rate])
+        };
+        let series = [of(4 << 10, 1e8), of(256 << 10, 1.9e9), of(1 << 20, 2e9)];
+        assert_eq!(
+            sweep_verdict(&series),
+            ["WRITE: operations of 256 KiB reach 95% of the best rate, 2.00 GB/s."]
+        );
+    }
+}
