@@ -45,6 +45,27 @@ fn wrong_use_gets_a_plain_sentence() {
             &["--pingpong", "one pair"],
         ),
         (&["--listen", "--time", "3"], &["--listen", "--time"]),
+        (
+            &["--sweep", "sizes", "h1"],
+            &["no sweep \"sizes\"", "inline, verb, poll, signal, chunk"],
+        ),
+        (
+            &["--sweep", "verb=atomic", "h1"],
+            &["write, read or send", "atomic"],
+        ),
+        (&["--sweep", "speed=1", "h1"], &["speed is none of them"]),
+        (
+            &["--sweep", "verb", "--transport", "tcp", "h1"],
+            &["--sweep measures RDMA"],
+        ),
+        (
+            &["--sweep", "verb", "a", "b", "c"],
+            &["--sweep", "one pair"],
+        ),
+        (
+            &["--sweep", "verb", "--size=1", "h1"],
+            &["--sweep", "--size"],
+        ),
         (&["--nonsense", "h1"], &["--nonsense"]),
     ] {
         let end = rdperf(arguments).start().end();
@@ -53,6 +74,15 @@ fn wrong_use_gets_a_plain_sentence() {
         assert!(end.stdout.is_empty(), "{arguments:?}");
         assert!(end.stderr.starts_with("error: "), "{}", end.stderr);
     }
+}
+
+#[test]
+fn a_sweep_needs_rdma() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    let end = network.rdperf(["--sweep", "verb", "h1"]).start().end();
+    end.tells(255, &["cannot be measured", "no connection over RDMA"]);
 }
 
 #[test]

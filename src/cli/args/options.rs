@@ -307,6 +307,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "Use these numbers of streams at a time for bandwidth",
     ),
     row(
+        "sweep",
+        None,
+        Some("NAME|SETTINGS"),
+        "Measure RDMA operations of many sizes",
+    ),
+    row(
         "threshold",
         None,
         Some("PERCENT"),

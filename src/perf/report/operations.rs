@@ -153,7 +153,7 @@ fn wait_text(wait: WaitName) -> &'static str {
 
 fn signal_text(signal: u32) -> String {
     match signal {
-        1 => "every one signalled".to_owned(),
+        1 => "all signalled".to_owned(),
         count => format!("1 in {count} signalled"),
     }
 }
@@ -192,7 +192,7 @@ impl fmt::Display for InlineName {
     }
 }
 
-/// Shows all settings: "verbs SEND of 64 B, there and back, busy, inline, every one signalled".
+/// Shows all settings: "verbs SEND of 64 B, there and back, busy, inline, all signalled".
 impl fmt::Display for Operations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "verbs {} of {}, ", self.verb, SizeText(self.size))?;
@@ -249,7 +249,7 @@ pub(crate) mod tests {
         };
         assert_eq!(
             names(&[one, sparse]),
-            ["SEND, every one signalled", "WRITE, 1 in 16 signalled"]
+            ["SEND, all signalled", "WRITE, 1 in 16 signalled"]
         );
         let rate = |depth| Operations {
             figure: FigureName::Rate,
@@ -263,7 +263,7 @@ pub(crate) mod tests {
     fn a_point_shows_all_of_its_settings() {
         assert_eq!(
             send_of_64().to_string(),
-            "verbs SEND of 64 B, there and back, busy, not inline, every one signalled"
+            "verbs SEND of 64 B, there and back, busy, not inline, all signalled"
         );
         let rate = Operations {
             figure: FigureName::Rate,

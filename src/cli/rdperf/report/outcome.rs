@@ -266,10 +266,12 @@ impl RunOutcome {
                 lines.push(format!("from {from} to {to}"));
             }
             lines.extend(table::pair_tables(&series, self.rates));
-            for (heading, table) in sweep_tables(&self.document.series) {
-                lines.push(heading.to_owned());
+            for (at, (heading, table)) in sweep_tables(&self.document.series).iter().enumerate() {
+                if at > 0 {
+                    lines.push(String::new());
+                }
+                lines.push((*heading).to_owned());
                 lines.extend(table.lines());
-                lines.push(String::new());
             }
         } else {
             let names: Vec<_> = self

@@ -26,18 +26,12 @@ fn sweep_table(curves: &[SweepCurve<'_>], figure: FigureName) -> TextTable {
     let mut table = TextTable::default();
     let mut heading = vec!["size".to_owned()];
     for curve in curves {
-        heading.extend(match figure {
-            FigureName::Time => [
-                format!("{}: p50", curve.name),
-                "p99".to_owned(),
-                "CPU".to_owned(),
-            ],
-            FigureName::Rate => [
-                format!("{}: GB/s", curve.name),
-                "ops/s".to_owned(),
-                "CPU".to_owned(),
-            ],
-        });
+        let columns = match figure {
+            FigureName::Time => ["p50", "p99", "CPU"],
+            FigureName::Rate => ["MB/s", "ops/s", "CPU"],
+        };
+        heading.extend(columns.map(str::to_owned));
+        table.group(&curve.name, columns.len());
     }
     table.row(heading);
     for size in sizes(curves) {
@@ -73,7 +67,7 @@ fn rate_cells(series: &Series, size: u32) -> [String; 3] {
     // Seconds per gigabyte, times gigabytes per second.
     let busy = series.median_of(|run| Some(run.cpu_dialer * run.value / 1e9));
     [
-        digits(rate / 1e9),
+        digits(rate / 1e6),
         format!("{:.0}", rate / f64::from(size)),
         share(busy),
     ]
@@ -111,9 +105,10 @@ mod tests {
         assert_eq!(
             table.lines(),
             [
-                "size   not inline: GB/s    ops/s   CPU  inline: GB/s    ops/s   CPU",
-                "64 B              0.128  2000000  0.00         0.192  3000000  0.00",
-                "1 KiB              1.02  1000000  0.00             -",
+                "                not inline               inline",
+                "size   MB/s    ops/s   CPU  MB/s    ops/s   CPU",
+                "64 B    128  2000000  0.00   192  3000000  0.00",
+                "1 KiB  1024  1000000  0.00     -",
             ]
         );
     }

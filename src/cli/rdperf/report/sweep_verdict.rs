@@ -14,8 +14,11 @@ use crate::perf::{
 /// The part of the best rate from which a size is large enough.
 const GOOD_ENOUGH: f64 = 0.9;
 
-/// Below this size the rate is limited by the operations, and no size of this sweep reaches the link's.
+/// Sweeps that end below this size measure operations, and not the link.
 const LARGE: u32 = 64 << 10;
+
+/// Below this size, that of a packet, operations per second say more than bytes per second.
+const SMALL: u32 = 4 << 10;
 
 /// Returns what a sweep shows, in sentences; none if it has no curve.
 pub(super) fn sweep_verdict(series: &[Series]) -> Vec<String> {
@@ -57,45 +60,45 @@ fn crossing(one: &SweepCurve<'_>, other: &SweepCurve<'_>, figure: FigureName) ->
     let (split, is_first) = split(&compared);
     let (below, above) = compared.split_at(split);
     let (before, after) = if is_first { (one, other) } else { (other, one) };
-    let gain = |part: &[Comparison]| gain(part).map(|gain| format!("{:.0}%", gain * 100.0));
-    let range = |part: &[Comparison]| {
-        let (first, last) = (part[0].size, part[part.len() - 1].size);
-        if first == last {
-            format!("at {}", SizeText(first))
-        } else {
-            format!("from {} to {}", SizeText(first), SizeText(last))
-        }
-    };
-    let better = |curve: &SweepCurve<'_>, part: &[Comparison]| {
-        gain(part).map(|gain| {
-            format!(
-                "{} is better {}, by {gain} in the median",
-                curve.name,
-                range(part)
-            )
-        })
-    };
-    let parts = [(before, below), (after, above)];
-    let parts = parts.into_iter().filter(|(_, part)| !part.is_empty());
-    let said: Vec<_> = parts
-        .map(|(curve, part)| {
-            better(curve, part)
-                .unwrap_or_else(|| format!("there is no difference beyond noise {}", range(part)))
-        })
-        .collect();
-    let is_crossing = gain(below).is_some() && gain(above).is_some();
-    let point = is_crossing.then(|| {
-        format!(
-            " The curves cross between {} and {}.",
+    let (gain_below, gain_above) = (gain(below), gain(above));
+    let said = match (gain_below, gain_above) {
+        (None, None) => nothing(&compared),
+        (Some(gain), None) if above.is_empty() => faster(before, below, gain),
+        (Some(gain), None) => format!("{}; {}", faster(before, below, gain), nothing(above)),
+        (None, Some(gain)) => format!("{}; {}", nothing(below), faster(after, above, gain)),
+        (Some(low), Some(high)) => format!(
+            "{}; {}. The curves cross between {} and {}",
+            faster(before, below, low),
+            faster(after, above, high),
             SizeText(below[below.len() - 1].size),
             SizeText(above[0].size)
-        )
-    });
-    Some(format!(
-        "{what}: {}.{}",
-        said.join("; "),
-        point.unwrap_or_default()
-    ))
+        ),
+    };
+    Some(format!("{what}: {said}."))
+}
+
+/// Returns that a curve is the better one for these sizes.
+fn faster(curve: &SweepCurve<'_>, part: &[Comparison], gain: f64) -> String {
+    let gain = if gain < 1.0 {
+        format!("by {:.0}% in the median", gain * 100.0)
+    } else {
+        format!("{} times in the median", digits(1.0 + gain))
+    };
+    format!("{} is faster {}, {gain}", curve.name, range(part))
+}
+
+/// Returns that no curve is the better one for these sizes.
+fn nothing(part: &[Comparison]) -> String {
+    format!("there is no difference beyond noise {}", range(part))
+}
+
+fn range(part: &[Comparison]) -> String {
+    let (first, last) = (part[0].size, part[part.len() - 1].size);
+    if first == last {
+        format!("at {}", SizeText(first))
+    } else {
+        format!("from {} to {}", SizeText(first), SizeText(last))
+    }
 }
 
 fn compare(size: u32, one: &Series, other: &Series, figure: FigureName) -> Option<Comparison> {
@@ -157,7 +160,10 @@ fn ranked(curves: &[SweepCurve<'_>], size: u32, figure: FigureName) -> String {
     });
     let text = |(name, value): &(&String, f64)| match figure {
         FigureName::Time => format!("{name} {} µs", digits(*value)),
-        FigureName::Rate => format!("{name} {} GB/s", digits(value / 1e9)),
+        FigureName::Rate if size < SMALL => {
+            format!("{name} {:.0} operations/s", value / f64::from(size))
+        }
+        FigureName::Rate => format!("{name} {}", rate_text(*value)),
     };
     let values: Vec<_> = values.iter().map(text).collect();
     format!("at {} {}", SizeText(size), values.join(", "))
@@ -175,12 +181,20 @@ fn enough(curve: &SweepCurve<'_>) -> Option<String> {
     let best = points.iter().map(|point| point.1).fold(0.0, f64::max);
     let first = points.iter().find(|point| point.1 >= GOOD_ENOUGH * best)?;
     Some(format!(
-        "{}: operations of {} reach {:.0}% of the best rate, {} GB/s.",
+        "{}: operations of {} reach {:.0}% of the best rate, {}.",
         curve.name,
         SizeText(first.0),
         first.1 / best * 100.0,
-        digits(best / 1e9)
+        rate_text(best)
     ))
+}
+
+fn rate_text(rate: f64) -> String {
+    if rate < 1e9 {
+        format!("{} MB/s", digits(rate / 1e6))
+    } else {
+        format!("{} GB/s", digits(rate / 1e9))
+    }
 }
 
 fn what(figure: FigureName) -> &'static str {
@@ -229,7 +243,7 @@ mod tests {
         assert_eq!(
             said(&values, 0.01),
             [
-                "Time there and back: inline is better from 2 B to 8 B, by 18% in the median; not inline is better from 16 B to 32 B, by 27% in the median. The curves cross between 8 B and 16 B."
+                "Time there and back: inline is faster from 2 B to 8 B, by 18% in the median; not inline is faster from 16 B to 32 B, by 27% in the median. The curves cross between 8 B and 16 B."
             ]
         );
     }
@@ -239,7 +253,7 @@ mod tests {
         let values = [(10.0, 8.0), (10.0, 10.5), (10.0, 8.0), (10.0, 8.0)];
         assert_eq!(
             said(&values, 0.01),
-            ["Time there and back: inline is better from 2 B to 16 B, by 25% in the median."]
+            ["Time there and back: inline is faster from 2 B to 16 B, by 25% in the median."]
         );
     }
 
@@ -249,7 +263,7 @@ mod tests {
         assert_eq!(
             said(&values, 0.03),
             [
-                "Time there and back: inline is better from 2 B to 4 B, by 25% in the median; there is no difference beyond noise from 8 B to 16 B."
+                "Time there and back: inline is faster from 2 B to 4 B, by 25% in the median; there is no difference beyond noise from 8 B to 16 B."
             ]
         );
         let same = said(&[(10.0, 10.0)], 0.0);

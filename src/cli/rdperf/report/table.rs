@@ -8,12 +8,21 @@ use crate::perf::report::{
 
 /// A table: its rows, the first of which is the heading. The first column is aligned to the left, the others to the right.
 #[derive(Debug, Default)]
-pub(in crate::cli::rdperf) struct TextTable(Vec<Vec<String>>);
+pub(in crate::cli::rdperf) struct TextTable {
+    rows: Vec<Vec<String>>,
+    /// What stands above the heading of the columns from the second one on: a name, and its number of columns.
+    groups: Vec<(String, usize)>,
+}
 
 impl TextTable {
     /// Adds a row.
     pub(in crate::cli::rdperf) fn row(&mut self, cells: Vec<String>) {
-        self.0.push(cells);
+        self.rows.push(cells);
+    }
+
+    /// Adds a name above the next `columns` columns.
+    pub(in crate::cli::rdperf) fn group(&mut self, name: &str, columns: usize) {
+        self.groups.push((name.to_owned(), columns));
     }
 
     /// Returns the lines of a table in Markdown. Its first two columns are aligned to the left.
@@ -39,18 +48,41 @@ impl TextTable {
                 format!(" {}: |", "-".repeat(width - 1))
             }
         });
-        let mut lines: Vec<_> = self.0.iter().map(line).collect();
+        let mut lines: Vec<_> = self.rows.iter().map(line).collect();
         lines.insert(1, format!("|{}", rule.collect::<String>()));
         lines
     }
 
     fn widths(&self) -> Vec<usize> {
-        let columns = self.0.iter().map(Vec::len).max().unwrap_or(0);
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
-            let cells = self.0.iter().filter_map(|row| row.get(column));
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
-        (0..columns).map(width).collect()
+        let mut widths: Vec<_> = (0..columns).map(width).collect();
+        let mut first = 1;
+        for (name, columns) in &self.groups {
+            let group = &mut widths[first..first + columns];
+            let width = group.iter().sum::<usize>() + GAP.len() * (columns - 1);
+            group[0] += name.chars().count().saturating_sub(width);
+            first += columns;
+        }
+        widths
+    }
+
+    /// Returns the line with the names of the groups, each at the right end of its columns.
+    fn group_line(&self, widths: &[usize]) -> Option<String> {
+        self.groups.first()?;
+        let mut line = " ".repeat(widths[0]);
+        let mut first = 1;
+        for (name, columns) in &self.groups {
+            let group = &widths[first..first + columns];
+            let width = group.iter().sum::<usize>() + GAP.len() * columns;
+            line.push_str(&" ".repeat(width - name.chars().count()));
+            line.push_str(name);
+            first += columns;
+        }
+        Some(line)
     }
 
     /// Returns the lines of the table.
@@ -62,14 +94,21 @@ impl TextTable {
                 if column == 0 {
                     format!("{cell}{padding}")
                 } else {
-                    format!("  {padding}{cell}")
+                    format!("{GAP}{padding}{cell}")
                 }
             });
             cells.collect::<String>().trim_end().to_owned()
         };
-        self.0.iter().map(line).collect()
+        let groups = self.group_line(&widths);
+        groups
+            .into_iter()
+            .chain(self.rows.iter().map(line))
+            .collect()
     }
 }
+
+/// What stands between two columns.
+const GAP: &str = "  ";
 
 /// Returns the tables of the measurements of one pair of hosts, or of single hosts. `rates` has the rate of the port of each transport in bytes
 /// per second, where it is known.

@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(
             names(&plan.points),
             [
-                "verbs SEND of 64 B, there and back, busy, not inline, every one signalled",
+                "verbs SEND of 64 B, there and back, busy, not inline, all signalled",
                 "verbs SEND of 64 B, 128 at a time, busy, not inline, 1 in 64 signalled"
             ]
         );

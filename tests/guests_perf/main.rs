@@ -3,25 +3,31 @@
 //! `scripts/guests cargo test --test guests_perf -- --test-threads 1` runs these tests beside the guests, not in one.
 #![cfg(all(feature = "cli", feature = "rdma"))]
 
+#[path = "../support/mod.rs"]
 mod support;
+mod sweeps;
 
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::programs::{End, hosts::Network};
+use crate::support::programs::{End, Setup, hosts::Network};
 
-/// Runs rdperf with these arguments.
-#[track_caller]
-fn rdperf(network: &Network, arguments: &[&str]) -> End {
+/// Prepares a run of rdperf with these arguments.
+fn prepared(network: &Network, arguments: &[&str]) -> Setup {
     let config = network.own("ssh_config");
     let setup = network.program(env!("CARGO_BIN_EXE_rdperf"), "rdperf");
     let setup = setup
         .arg("--ssh-opt")
         .arg(format!("-F {}", config.display()));
     // An emulated processor needs a long timeout.
-    let setup = setup.args(["--timeout", "120"]).args(arguments);
-    let end = setup.start().end();
+    setup.args(["--timeout", "120"]).args(arguments)
+}
+
+/// Runs rdperf with these arguments.
+#[track_caller]
+fn rdperf(network: &Network, arguments: &[&str]) -> End {
+    let end = prepared(network, arguments).start().end();
     println!(
         "{arguments:?}:\n{}\n{}",
         end.stderr,
