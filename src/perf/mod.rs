@@ -10,6 +10,7 @@
 //! | [`job`] | the agent: carries out tasks | messages |
 //! | [`supervised`] | a host as the supervisor runs it | none |
 //! | [`check`] | what is wrong with hosts and networks, and how to repair it | none |
+//! | [`picture`] | charts of a report, as SVG | none |
 //! | [`report`] | the report of a run: series, their medians and spreads, and how two reports differ | none |
 
 pub(crate) mod check;
@@ -21,5 +22,6 @@ pub(crate) mod job;
 pub(crate) mod measure;
 pub(crate) mod median;
 pub(crate) mod messages;
+pub(crate) mod picture;
 pub(crate) mod report;
 pub(crate) mod supervised;

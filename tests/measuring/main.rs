@@ -8,6 +8,7 @@ mod faults;
 mod files;
 mod matrices;
 mod pairs;
+mod pictures;
 mod pingpong;
 mod reports;
 #[path = "../support/mod.rs"]

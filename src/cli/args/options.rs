@@ -223,6 +223,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "Use this row of the port's partition key table",
     ),
     row(
+        "plot",
+        None,
+        Some("FILE.svg"),
+        "Draw what was measured between two hosts",
+    ),
+    row(
         "port",
         Some('p'),
         Some("PORT[-PORT]"),
@@ -259,6 +265,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         None,
         None,
         "Remove each file of the source after the destination has confirmed it",
+    ),
+    row(
+        "report",
+        None,
+        Some("FILE.html"),
+        "Write the whole report, with its pictures, as one page",
     ),
     row(
         "resume",

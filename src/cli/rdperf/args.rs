@@ -44,11 +44,11 @@ const DEFAULT_THRESHOLD: f64 = 5.0;
     name = "rdperf",
     version,
     about = "Measures what hosts can do over their network, says what limits it, and how to repair it",
-    override_usage = "rdperf [OPTIONS] [user@]HOST...\n       rdperf --listen [OPTIONS]\n       rdperf [OPTIONS] TICKET\n       rdperf diff OLD.json NEW.json [--threshold PERCENT]",
+    override_usage = "rdperf [OPTIONS] [user@]HOST...\n       rdperf --listen [OPTIONS]\n       rdperf [OPTIONS] TICKET\n       rdperf diff OLD.json NEW.json [--threshold PERCENT]\n       rdperf draw REPORT.json [--plot FILE.svg] [--report FILE.html]",
     after_help = help::rdperf()
 )]
 pub(crate) struct RdperfArgs {
-    /// The hosts, a ticket, or `diff` and two reports. A ticket is a secret, so the operands appear in no message.
+    /// The hosts, a ticket, `diff` and two reports, or `draw` and a report. A ticket is a secret, so the operands appear in no message.
     #[arg(value_name = "HOST", value_parser = OsStringValueParser::new().map(Secret::new), help = help::PERF_OPERAND)]
     #[arg(conflicts_with_all = ["listen", "ticket_file"])]
     pub(crate) operands: Vec<Secret>,
@@ -69,6 +69,10 @@ pub(crate) struct RdperfArgs {
     /// Count changes of more than this many percent, with diff [default: 5]
     #[arg(long, value_name = "PERCENT", value_parser = threshold)]
     pub(crate) threshold: Option<f64>,
+
+    /// The pictures of the report.
+    #[command(flatten)]
+    pub(crate) pictures: PictureArgs,
 
     /// The options for connecting to other hosts.
     #[command(flatten)]
@@ -174,6 +178,25 @@ pub(crate) struct PerfReportArgs {
     pub(crate) csv: bool,
 }
 
+/// The pictures of the report of rdperf.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PictureArgs {
+    /// Draw what was measured between two hosts: throughput, times, and the curves of a sweep
+    #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["listen", "check", "pingpong"])]
+    pub(crate) plot: Option<PathBuf>,
+
+    /// Write the whole report, with its pictures, as one page
+    #[arg(long, value_name = "FILE.html", conflicts_with_all = ["listen", "check", "pingpong"])]
+    pub(crate) report: Option<PathBuf>,
+}
+
+impl PictureArgs {
+    /// Returns true if there is a file to write.
+    fn is_wanted(&self) -> bool {
+        self.plot.is_some() || self.report.is_some()
+    }
+}
+
 /// What the operands ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Request {
@@ -181,6 +204,8 @@ pub(super) enum Request {
     Hosts(Vec<OsString>),
     /// Compare two reports.
     Diff(PathBuf, PathBuf),
+    /// Draw a report.
+    Draw(PathBuf),
 }
 
 impl RdperfArgs {
@@ -206,6 +231,16 @@ impl RdperfArgs {
         let operands: Vec<_> = operands.collect();
         match &operands[..] {
             [] => Err("give at least one host, or the ticket of rdperf --listen".to_owned()),
+            [first, ..] if first == "diff" && self.pictures.is_wanted() => {
+                Err("diff prints text; rdperf draw makes the pictures of a report".to_owned())
+            }
+            [first, report] if first == "draw" && self.pictures.is_wanted() => {
+                Ok(Request::Draw(report.into()))
+            }
+            [first, ..] if first == "draw" => Err(
+                "give a report and what to draw: rdperf draw REPORT.json --plot FILE.svg"
+                    .to_owned(),
+            ),
             [first, ..] if first == "diff" && (self.report.json || self.report.csv) => {
                 Err("diff prints text: --json and --csv belong to a run with hosts".to_owned())
             }
@@ -221,6 +256,9 @@ impl RdperfArgs {
             }
             hosts if self.measure.pingpong && hosts.len() > 2 => {
                 Err("--pingpong measures one pair of hosts; give one host, or two".to_owned())
+            }
+            hosts if self.pictures.plot.is_some() && hosts.len() > 2 => {
+                Err("--plot draws one pair of hosts; give one host, or two".to_owned())
             }
             hosts if self.measure.sweep.is_some() && hosts.len() > 2 => {
                 Err("--sweep measures one pair of hosts; give one host, or two".to_owned())
@@ -371,6 +409,16 @@ pub(super) mod tests {
         assert!(request(&["diff", "a"]).unwrap_err().contains("two reports"));
         let wrong = request(&["diff", "a", "b", "--json"]).unwrap_err();
         assert!(wrong.contains("--json"));
+        assert_eq!(
+            request(&["draw", "a", "--plot", "b"]),
+            Ok(Request::Draw("a".into()))
+        );
+        let wrong = request(&["draw", "a"]).unwrap_err();
+        assert!(wrong.contains("what to draw"));
+        let wrong = request(&["diff", "a", "b", "--plot=c"]).unwrap_err();
+        assert!(wrong.contains("rdperf draw"));
+        let wrong = request(&["a", "b", "c", "--plot=d"]).unwrap_err();
+        assert!(wrong.contains("one pair"));
         let wrong = request(&["--pingpong", "a", "b", "c"]).unwrap_err();
         assert!(wrong.contains("one pair"));
         let wrong = request(&["fs1", "--threshold=3"]).unwrap_err();

@@ -40,7 +40,7 @@ pub(super) fn run(old: &Path, new: &Path, threshold: f64, console: &Console) -> 
 }
 
 /// Reads a report.
-fn read(path: &Path) -> anyhow::Result<PerfDocument> {
+pub(super) fn read(path: &Path) -> anyhow::Result<PerfDocument> {
     let name = path.display();
     let bytes = fs::read(path).with_context(|| format!("cannot read {name}"))?;
     let document: PerfDocument = serde_json::from_slice(&bytes)

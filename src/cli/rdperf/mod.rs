@@ -5,7 +5,8 @@
 //! | `args`, `places`, `measurands`, `sweep` | what the command line asks for |
 //! | `hosts`, `coordinator` | agents on the hosts, and the tasks that they carry out |
 //! | `checks`, `measuring`, `pingpong` | the parts of a run |
-//! | `run`, `listen`, `compare` | the three forms of the program: with hosts, with a ticket, and with two reports |
+//! | `run`, `listen`, `compare` | the forms of the program: with hosts, with a ticket, and with two reports |
+//! | `pictures` | the files of `--plot` and `--report`, and the form of the program that draws a saved report |
 //! | `report` | the report for people and for programs |
 
 pub(super) mod args;
@@ -16,6 +17,7 @@ mod hosts;
 mod listen;
 mod measurands;
 mod measuring;
+mod pictures;
 mod pingpong;
 mod places;
 mod report;
@@ -73,6 +75,7 @@ fn dispatch(args: &RdperfArgs, ticket: TicketSource, console: &Console) -> Exit 
         TicketSource::None if args.listen => listen::run(args, console),
         TicketSource::None => match args.request() {
             Ok(Request::Diff(old, new)) => compare::run(&old, &new, args.threshold(), console),
+            Ok(Request::Draw(report)) => pictures::draw(&report, &args.pictures, console),
             Ok(Request::Hosts(hosts)) => match places::places(&hosts) {
                 Ok(places) => run::run(args, places, None, console),
                 Err(error) => usage(error),

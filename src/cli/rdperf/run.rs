@@ -10,6 +10,7 @@ use super::{
     coordinator::Coordinator,
     hosts::PerfHosts,
     measuring::{MeasuredPath, SharedSteps, measure},
+    pictures::PictureFiles,
     pingpong,
     places::{self, NamedPlace},
     report::outcome::RunOutcome,
@@ -139,6 +140,13 @@ fn run_hosts(
     console: &Console,
 ) -> anyhow::Result<Exit> {
     let control = control_runtime()?;
+    let pictures = match PictureFiles::open(&args.pictures, &control) {
+        Ok(pictures) => pictures,
+        Err(error) => {
+            console.error(&sentence(&error));
+            return Ok(Exit::Local);
+        }
+    };
     let signal = signals::watch(&control, console).context("cannot catch signals")?;
     let signal = signals::shared(signal);
     let supervision = Supervision {
@@ -174,7 +182,12 @@ fn run_hosts(
     drop(progress);
     let mut outcome = outcome;
     outcome.document.started = started.map_or(0, |time| time.as_secs());
-    Ok(outcome.end(&coordinator, &context))
+    let exit = outcome.end(&coordinator, &context);
+    let drawn = pictures.write(&outcome.document, outcome.rates, console);
+    Ok(match (exit, drawn) {
+        (Exit::Ok, Err(unwritten)) => unwritten,
+        _ => exit,
+    })
 }
 
 /// Checks, measures, and returns what was found.
@@ -204,6 +217,6 @@ async fn carry_out(
         &mut outcome.failures,
     )
     .await;
-    outcome.measured(coordinator, series, measured);
+    outcome.measured(coordinator, series, &measured);
     outcome
 }

@@ -1,7 +1,8 @@
 //! What a run has found, for people and for programs.
 
 pub(super) mod outcome;
-pub(super) mod sweep_table;
+pub(super) mod page;
+mod sweep_table;
 mod sweep_verdict;
 pub(super) mod table;
 pub(super) mod verdict;

@@ -1,7 +1,6 @@
 //! What a run has found, and how it is printed.
 
 use super::{
-    sweep_table::sweep_tables,
     table,
     verdict::{self, verdict},
 };
@@ -35,10 +34,8 @@ pub(in crate::cli::rdperf) struct RunOutcome {
     /// The measurements that failed, and true for each whose cause is a file.
     pub(in crate::cli::rdperf) failures: Vec<(bool, String)>,
     pub(in crate::cli::rdperf) pingpong: Vec<PingPongRow>,
-    /// The pairs that were measured.
-    measured: Vec<MeasuredPair>,
     /// The rates of the ports of the only pair, TCP and RDMA, in bytes per second.
-    rates: [Option<f64>; 2],
+    pub(in crate::cli::rdperf) rates: [Option<f64>; 2],
     /// The index of the first finding that the measurements have shown.
     late: usize,
     /// The choices of the pairs that cannot be measured.
@@ -61,7 +58,6 @@ impl RunOutcome {
             },
             failures: Vec::new(),
             pingpong: Vec::new(),
-            measured: Vec::new(),
             rates: [None, None],
             late: 0,
             unmeasured: Vec::new(),
@@ -102,22 +98,21 @@ impl RunOutcome {
         &mut self,
         coordinator: &Coordinator,
         series: Vec<Series>,
-        pairs: Vec<MeasuredPair>,
+        pairs: &[MeasuredPair],
     ) {
-        if let [pair] = &pairs[..] {
+        if let [pair] = pairs {
             self.rates = rates(coordinator, pair, &series);
         }
         let found = verdict::findings(&series);
         self.late = self.document.findings.len();
         self.document.findings.extend(found);
         self.document.series = series;
-        self.measured = pairs;
         self.document.verdict = verdict(&self.document, self.rates);
     }
 
     /// Prints the rest of the report, and returns the exit code.
     pub(in crate::cli::rdperf) fn end(
-        mut self,
+        &mut self,
         coordinator: &Coordinator,
         context: &RunContext<'_>,
     ) -> Exit {
@@ -255,40 +250,17 @@ impl RunOutcome {
     }
 
     fn tables(&self) -> Vec<String> {
-        let mut lines = vec![String::new()];
-        let series = &self.document.series;
-        if let [_] = &self.measured[..] {
-            let series: Vec<_> = series.iter().collect();
-            if let Some(Series {
-                from, to: Some(to), ..
-            }) = series.iter().find(|series| series.to.is_some())
-            {
-                lines.push(format!("from {from} to {to}"));
-            }
-            lines.extend(table::pair_tables(&series, self.rates));
-            for (at, (heading, table)) in sweep_tables(&self.document.series).iter().enumerate() {
-                if at > 0 {
-                    lines.push(String::new());
-                }
-                lines.push((*heading).to_owned());
-                lines.extend(table.lines());
-            }
-        } else {
-            let names: Vec<_> = self
-                .document
-                .hosts
-                .iter()
-                .map(|host| host.name.clone())
-                .collect();
-            lines.extend(table::matrices(&names, series));
-            let ends: Vec<_> = series.iter().filter(|series| series.to.is_none()).collect();
-            let ends = table::pair_tables(&ends, [None, None]);
-            if !ends.is_empty() {
-                lines.push(String::new());
-                lines.extend(ends);
-            }
+        let mut lines = Vec::new();
+        if let Some((from, to)) = table::pair(&self.document.series) {
+            lines.extend([String::new(), format!("from {from} to {to}")]);
         }
-        if lines.len() == 1 { Vec::new() } else { lines }
+        for (at, table) in table::tables(&self.document, self.rates).iter().enumerate() {
+            if at > 0 || lines.is_empty() {
+                lines.push(String::new());
+            }
+            lines.extend(table.lines());
+        }
+        lines
     }
 }
 

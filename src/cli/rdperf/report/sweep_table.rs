@@ -9,21 +9,21 @@ use crate::perf::report::{
     series::Series,
 };
 
-/// Returns the tables of a sweep, each with its heading.
-pub(in crate::cli::rdperf) fn sweep_tables(series: &[Series]) -> Vec<(&'static str, TextTable)> {
+/// Returns the tables of a sweep.
+pub(super) fn sweep_tables(series: &[Series]) -> Vec<TextTable> {
     let figures = [
         (FigureName::Time, "there and back, µs"),
         (FigureName::Rate, "throughput"),
     ];
-    let table = |(figure, heading)| {
+    let table = |(figure, title)| {
         let curves = curves(series, figure);
-        (!curves.is_empty()).then(|| (heading, sweep_table(&curves, figure)))
+        (!curves.is_empty()).then(|| sweep_table(&curves, figure, title))
     };
     figures.into_iter().filter_map(table).collect()
 }
 
-fn sweep_table(curves: &[SweepCurve<'_>], figure: FigureName) -> TextTable {
-    let mut table = TextTable::default();
+fn sweep_table(curves: &[SweepCurve<'_>], figure: FigureName, title: &'static str) -> TextTable {
+    let mut table = TextTable::titled(title);
     let mut heading = vec!["size".to_owned()];
     for curve in curves {
         let columns = match figure {
@@ -100,11 +100,10 @@ mod tests {
         ];
         let tables = sweep_tables(&series);
         assert_eq!(tables.len(), 1);
-        let (heading, table) = &tables[0];
-        assert_eq!(*heading, "throughput");
         assert_eq!(
-            table.lines(),
+            tables[0].lines(),
             [
+                "throughput",
                 "                not inline               inline",
                 "size   MB/s    ops/s   CPU  MB/s    ops/s   CPU",
                 "64 B    128  2000000  0.00   192  3000000  0.00",

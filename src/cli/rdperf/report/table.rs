@@ -1,6 +1,8 @@
 //! The report as tables for people. Pure, no I/O.
 
+use super::sweep_table::sweep_tables;
 use crate::perf::report::{
+    document::PerfDocument,
     measurand::{Carrier, Measurand, Medium, TrafficName},
     sample::micros,
     series::Series,
@@ -12,9 +14,34 @@ pub(in crate::cli::rdperf) struct TextTable {
     rows: Vec<Vec<String>>,
     /// What stands above the heading of the columns from the second one on: a name, and its number of columns.
     groups: Vec<(String, usize)>,
+    /// What stands above the table.
+    title: Option<&'static str>,
 }
 
 impl TextTable {
+    /// Returns an empty table with a title.
+    pub(in crate::cli::rdperf) fn titled(title: &'static str) -> Self {
+        Self {
+            title: Some(title),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the rows, the first of which is the heading.
+    pub(in crate::cli::rdperf) fn rows(&self) -> &[Vec<String>] {
+        &self.rows
+    }
+
+    /// Returns what stands above the heading of the columns from the second one on: a name, and its number of columns.
+    pub(in crate::cli::rdperf) fn groups(&self) -> &[(String, usize)] {
+        &self.groups
+    }
+
+    /// Returns what stands above the table.
+    pub(in crate::cli::rdperf) fn title(&self) -> Option<&'static str> {
+        self.title
+    }
+
     /// Adds a row.
     pub(in crate::cli::rdperf) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
@@ -99,32 +126,52 @@ impl TextTable {
             });
             cells.collect::<String>().trim_end().to_owned()
         };
-        let groups = self.group_line(&widths);
-        groups
-            .into_iter()
-            .chain(self.rows.iter().map(line))
-            .collect()
+        let title = self.title.map(str::to_owned);
+        let head = title.into_iter().chain(self.group_line(&widths));
+        head.chain(self.rows.iter().map(line)).collect()
     }
 }
 
 /// What stands between two columns.
 const GAP: &str = "  ";
 
-/// Returns the tables of the measurements of one pair of hosts, or of single hosts. `rates` has the rate of the port of each transport in bytes
-/// per second, where it is known.
-pub(in crate::cli::rdperf) fn pair_tables(
-    series: &[&Series],
+/// Returns the tables of a report. `rates` has the rate of the port of each transport in bytes per second, where it is known.
+pub(in crate::cli::rdperf) fn tables(
+    document: &PerfDocument,
     rates: [Option<f64>; 2],
-) -> Vec<String> {
-    let mut lines = Vec::new();
-    let tables = [bandwidth(series, rates), latency(series), storage(series)];
-    for table in tables.into_iter().flatten() {
-        if !lines.is_empty() {
-            lines.push(String::new());
-        }
-        lines.extend(table.lines());
+) -> Vec<TextTable> {
+    let series: Vec<_> = document.series.iter().collect();
+    if pair(&document.series).is_some() {
+        let tables = [
+            bandwidth(&series, rates),
+            latency(&series),
+            storage(&series),
+        ];
+        let tables = tables.into_iter().flatten();
+        return tables.chain(sweep_tables(&document.series)).collect();
     }
-    lines
+    let names: Vec<_> = document
+        .hosts
+        .iter()
+        .map(|host| host.name.clone())
+        .collect();
+    let mut tables = matrices(&names, &document.series);
+    tables.extend(storage(&series));
+    tables
+}
+
+/// Returns the two hosts of a report with one pair; none if there are several.
+pub(in crate::cli::rdperf) fn pair(series: &[Series]) -> Option<(&str, &str)> {
+    let ends = |series: &'_ Series| -> Option<(String, String)> {
+        Some((series.from.clone(), series.to.clone()?))
+    };
+    let first = series.iter().find(|series| series.to.is_some())?;
+    let is_first = |other: (String, String)| Some(other) == ends(first);
+    series
+        .iter()
+        .filter_map(ends)
+        .all(is_first)
+        .then(|| (first.from.as_str(), first.to.as_deref().unwrap_or_default()))
 }
 
 /// Returns the table of bytes per second: a row for each measurement, and TCP beside RDMA.
@@ -289,35 +336,27 @@ pub(in crate::cli::rdperf) fn digits(value: f64) -> String {
 }
 
 /// Returns the matrices of a run with several pairs: a row for each host that sends, a column for each that receives.
-pub(in crate::cli::rdperf) fn matrices(names: &[String], series: &[Series]) -> Vec<String> {
-    let mut lines = Vec::new();
-    for medium in [Medium::Tcp, Medium::Rdma] {
-        let rate = |from: &str, to: &str| one_way(series, medium, from, to);
-        matrix(
-            &mut lines,
-            &format!("bandwidth, GB/s, {medium}"),
-            names,
-            rate,
-        );
-    }
-    for medium in [Medium::Tcp, Medium::Rdma] {
-        let time = |from: &str, to: &str| round_trip(series, medium, from, to);
-        matrix(
-            &mut lines,
-            &format!("latency p50, µs, {medium}"),
-            names,
-            time,
-        );
-    }
-    lines
+fn matrices(names: &[String], series: &[Series]) -> Vec<TextTable> {
+    let rate = |medium| {
+        let title = format!("bandwidth, GB/s, {medium}");
+        matrix(&title, names, |from, to| one_way(series, medium, from, to))
+    };
+    let time = |medium| {
+        let title = format!("latency p50, µs, {medium}");
+        matrix(&title, names, |from, to| {
+            round_trip(series, medium, from, to)
+        })
+    };
+    let media = [Medium::Tcp, Medium::Rdma];
+    let matrices = media.map(rate).into_iter().chain(media.map(time));
+    matrices.flatten().collect()
 }
 
 fn matrix(
-    lines: &mut Vec<String>,
     title: &str,
     names: &[String],
     value: impl Fn(&str, &str) -> Option<f64>,
-) {
+) -> Option<TextTable> {
     let mut table = TextTable::default();
     table.row(
         std::iter::once(title.to_owned())
@@ -334,12 +373,7 @@ fn matrix(
         }
         table.row(row);
     }
-    if has_values {
-        if !lines.is_empty() {
-            lines.push(String::new());
-        }
-        lines.extend(table.lines());
-    }
+    has_values.then_some(table)
 }
 
 /// Returns the rate of a stream from one host to another, in gigabytes per second.

@@ -1,0 +1,208 @@
+//! The report as one HTML page: tables, pictures and findings. It needs no other file and no script.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use time::OffsetDateTime;
+
+use super::table::{TextTable, pair, tables};
+use crate::perf::{
+    check::{Finding, Severity},
+    picture::{picture, svg},
+    report::document::PerfDocument,
+};
+
+/// How the page looks, on a screen and on paper.
+const STYLE: &str = "
+body { font: 15px/1.5 Helvetica, Arial, sans-serif; color: #222; background: #fff; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2rem }
+table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }
+th, td { padding: .2rem .7rem; text-align: right; border-bottom: 1px solid #ddd }
+th:first-child, td:first-child { text-align: left } caption { text-align: left; font-weight: bold }
+th { border-bottom: 2px solid #888 } pre { background: #f4f4f4; padding: .6rem; white-space: pre-wrap }
+svg { max-width: 100%; height: auto } .verdict { white-space: pre-line; font-weight: bold }
+@media print { body { margin: 0; max-width: none } figure, table { break-inside: avoid } }
+";
+
+/// Returns the page of a report. `rates` has the rate of the port of each transport in bytes per second, where it is known.
+pub(in crate::cli::rdperf) fn page(document: &PerfDocument, rates: [Option<f64>; 2]) -> String {
+    let title = match pair(&document.series) {
+        Some((from, to)) => format!("rdperf: {from} to {to}"),
+        None => "rdperf".to_owned(),
+    };
+    let markup = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width";
+                title { (title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                h1 { (title) }
+                p { (date(document.started)) ", rdperf " (document.rdperf) }
+                @if !document.verdict.is_empty() {
+                    p.verdict { (document.verdict) }
+                }
+                @for error in &document.errors {
+                    p { strong { "Error: " } (error) }
+                }
+                (pictures(document))
+                @for table in tables(document, rates) {
+                    (table_markup(&table))
+                }
+                (findings(&document.findings))
+                (hosts(document))
+            }
+        }
+    };
+    markup.into_string() + "\n"
+}
+
+fn pictures(document: &PerfDocument) -> Markup {
+    let picture = picture(document);
+    html! {
+        @if !picture.charts.is_empty() && pair(&document.series).is_some() {
+            figure { (PreEscaped(svg(&picture))) }
+        }
+    }
+}
+
+fn table_markup(table: &TextTable) -> Markup {
+    let (heading, rows) = match table.rows() {
+        [heading, rows @ ..] => (&heading[..], rows),
+        [] => (&[][..], &[][..]),
+    };
+    html! {
+        table {
+            @if let Some(title) = table.title() {
+                caption { (title) }
+            }
+            thead {
+                @if !table.groups().is_empty() {
+                    tr {
+                        th {}
+                        @for (name, columns) in table.groups() {
+                            th colspan=(columns) { (name) }
+                        }
+                    }
+                }
+                tr {
+                    @for cell in heading {
+                        th { (cell) }
+                    }
+                }
+            }
+            tbody {
+                @for row in rows {
+                    tr {
+                        @for cell in row {
+                            td { (cell) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn findings(findings: &[Finding]) -> Markup {
+    html! {
+        @if !findings.is_empty() {
+            h2 { "Findings" }
+            @for finding in findings {
+                p {
+                    @if finding.severity == Severity::Repair { strong { "To repair: " } }
+                    (finding.subject) ": " (finding.what)
+                }
+                @if let Some(remedy) = &finding.remedy {
+                    pre { (remedy) }
+                }
+            }
+        }
+    }
+}
+
+fn hosts(document: &PerfDocument) -> Markup {
+    html! {
+        h2 { "Hosts" }
+        @for host in &document.hosts {
+            p { (host.line()) }
+            ul {
+                @for detail in host.details() {
+                    li { (detail) }
+                }
+            }
+        }
+        @for choice in &document.choices {
+            p { (choice.from) " to " (choice.to) ": auto uses " (choice.transport) " (" (choice.reason) ")" }
+        }
+    }
+}
+
+/// Returns the date and the time in UTC of a number of seconds since 1970.
+fn date(seconds: u64) -> String {
+    let seconds = i64::try_from(seconds).unwrap_or_default();
+    let time = OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    format!(
+        "{} {:02}:{:02} UTC",
+        time.date(),
+        time.hour(),
+        time.minute()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::report::{
+        curves::tests::point,
+        operations::{FigureName, Operations, tests::send_of_64},
+    };
+
+    #[test]
+    fn a_page_has_all_parts_and_everything_is_escaped() {
+        let rate = Operations {
+            figure: FigureName::Rate,
+            ..send_of_64()
+        };
+        let mut document = PerfDocument {
+            series: vec![point(rate, &[64e6])],
+            verdict: "a < b & \"c\"".to_owned(),
+            errors: vec!["<script>".to_owned()],
+            findings: vec![Finding {
+                code: "mtu",
+                severity: Severity::Repair,
+                subject: "h1".to_owned(),
+                what: "it is <small>".to_owned(),
+                remedy: Some("ip link set mtu 9000".to_owned()),
+            }],
+            started: 1_795_564_800,
+            ..PerfDocument::default()
+        };
+        document.series[0].from = "h<1>".to_owned();
+        let text = page(&document, [None, None]);
+        for words in [
+            "<h1>rdperf: h&lt;1&gt; to h2</h1>",
+            "2026-11-25 00:00 UTC",
+            "a &lt; b &amp; ",
+            "&lt;script&gt;",
+            "it is &lt;small&gt;",
+            "ip link set mtu 9000",
+            "<caption>throughput</caption>",
+            "<td>1000000</td>",
+            "<svg ",
+        ] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        for unwanted in ["<script", "src=", "href=", "@import", "url("] {
+            assert!(!text.contains(unwanted), "{unwanted}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_date_is_in_utc() {
+        assert_eq!(date(0), "1970-01-01 00:00 UTC");
+        assert_eq!(date(951_827_696), "2000-02-29 12:34 UTC");
+        assert_eq!(date(u64::MAX), "1970-01-01 00:00 UTC");
+    }
+}

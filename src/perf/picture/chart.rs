@@ -1,0 +1,82 @@
+//! Charts: what a picture shows, before it is drawn.
+
+/// A picture: charts below each other.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Picture {
+    /// What was measured, and between which hosts.
+    pub(crate) title: String,
+    /// What has to be known to read the figures: devices and processors.
+    pub(crate) subtitles: Vec<String>,
+    pub(crate) charts: Vec<Chart>,
+}
+
+/// One chart of a picture.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Chart {
+    Curves(CurveChart),
+    Bars(BarChart),
+}
+
+/// A value over the size of an operation, for each of several settings.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct CurveChart {
+    pub(crate) title: String,
+    pub(crate) x: AxisUnit,
+    pub(crate) y: AxisUnit,
+    pub(crate) curves: Vec<Curve>,
+}
+
+/// One curve of a chart.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Curve {
+    pub(crate) name: String,
+    /// Curves with the same number have the same colour and marker.
+    pub(crate) style: usize,
+    /// True for a curve that accompanies another one: a high percentile beside the median.
+    pub(crate) is_minor: bool,
+    pub(crate) points: Vec<CurvePoint>,
+}
+
+/// One point of a curve.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct CurvePoint {
+    pub(crate) x: f64,
+    pub(crate) y: f64,
+    /// The least and the greatest value of all runs.
+    pub(crate) range: Option<(f64, f64)>,
+}
+
+/// One value for each of several measurements.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct BarChart {
+    pub(crate) title: String,
+    pub(crate) unit: AxisUnit,
+    pub(crate) bars: Vec<Bar>,
+}
+
+/// One bar of a chart.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Bar {
+    pub(crate) name: String,
+    pub(crate) value: f64,
+    /// The least and the greatest value of all runs.
+    pub(crate) range: (f64, f64),
+}
+
+/// What an axis shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AxisUnit {
+    /// A size in bytes, on a scale of powers of 2.
+    Bytes,
+    /// A time in microseconds.
+    Micros,
+    /// Bytes per second.
+    BytesPerSecond,
+    /// Operations per second.
+    OperationsPerSecond,
+    /// The percentiles of [`PERCENTILES`] by their positions.
+    Percentile,
+}
+
+/// The percentiles of a chart of percentiles. The last one is the maximum.
+pub(crate) const PERCENTILES: [f64; 5] = [50.0, 90.0, 99.0, 99.9, 100.0];

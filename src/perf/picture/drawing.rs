@@ -1,0 +1,86 @@
+//! A picture as SVG: a title, and charts below each other.
+
+use svg::{Document, node::element::Group};
+
+use super::{
+    bar_drawing,
+    chart::{Chart, Picture},
+    curve_drawing,
+    ink::{Anchor, FONT_SIZE, bold, paper, rectangle, text},
+    labels,
+};
+
+/// The width of a picture in pixels: half of a wide screen, and a page when printed.
+pub(super) const WIDTH: f64 = 860.0;
+
+/// The space around everything.
+pub(super) const MARGIN: f64 = 16.0;
+
+/// The height of a line of text.
+const LINE: f64 = 17.0;
+
+/// Where a chart is drawn.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ChartFrame {
+    pub(super) left: f64,
+    pub(super) right: f64,
+    pub(super) top: f64,
+    pub(super) bottom: f64,
+}
+
+/// Returns the text of an SVG file.
+pub(crate) fn svg(picture: &Picture) -> String {
+    let mut group = paper();
+    let mut y = MARGIN + FONT_SIZE;
+    group = group.add(bold(text((MARGIN, y), Anchor::Start, &picture.title)));
+    for subtitle in &picture.subtitles {
+        y += LINE;
+        group = group.add(text((MARGIN, y), Anchor::Start, &shortened(subtitle)));
+    }
+    y += LINE;
+    for chart in &picture.charts {
+        let height = match chart {
+            Chart::Curves(_) => curve_drawing::HEIGHT,
+            Chart::Bars(chart) => bar_drawing::height(chart),
+        };
+        let frame = ChartFrame {
+            left: MARGIN,
+            right: WIDTH - MARGIN,
+            top: y,
+            bottom: y + height,
+        };
+        group = match chart {
+            Chart::Curves(chart) => curve_drawing::draw(chart, frame, group),
+            Chart::Bars(chart) => bar_drawing::draw(chart, frame, group),
+        };
+        y += height + LINE;
+    }
+    finished(group, y)
+}
+
+fn finished(group: Group, height: f64) -> String {
+    let document = Document::new()
+        .set("viewBox", format!("0 0 {WIDTH} {height}"))
+        .set("width", WIDTH)
+        .set("height", height)
+        // Readers with a dark screen need a ground.
+        .add(rectangle((0.0, 0.0), (WIDTH, height), "#ffffff"))
+        .add(group);
+    format!("{document}\n")
+}
+
+/// Returns a line that fits into the picture.
+fn shortened(line: &str) -> String {
+    let room = WIDTH - 2.0 * MARGIN;
+    if labels::width(line, FONT_SIZE) <= room {
+        return line.to_owned();
+    }
+    let mut short: String = String::new();
+    for c in line.chars() {
+        if labels::width(&short, FONT_SIZE) + 2.0 * FONT_SIZE > room {
+            break;
+        }
+        short.push(c);
+    }
+    short + "…"
+}

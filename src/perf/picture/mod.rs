@@ -1,0 +1,24 @@
+//! Pictures of a report. Pure, no I/O.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`chart`] | what a picture shows |
+//! | [`of_report`] | the charts of a report |
+//! | [`drawing`] | a picture as SVG |
+//! | [`curve_drawing`], [`bar_drawing`] | the two kinds of charts |
+//! | [`scale`] | values on an axis, and its ticks |
+//! | [`labels`] | labels that do not overlap |
+//! | [`ink`] | lines, texts, colours and markers |
+
+mod bar_drawing;
+pub(crate) mod chart;
+mod curve_drawing;
+mod drawing;
+mod ink;
+mod labels;
+mod of_report;
+mod scale;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use self::{drawing::svg, of_report::picture};
