@@ -52,7 +52,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         ),
         rdcp: Some("some files were not copied, and each is named; all others were copied"),
         rdperf: Some(
-            "with --check: something is to repair, and each finding is named; with diff: a measurement is worse; otherwise a file could not be read or written",
+            "with --check: something is to repair, and each finding is named; with diff: a measurement is worse; otherwise a file could not be read or written, or the devices cannot do what a sweep asks for",
         ),
     },
     ExitRow {

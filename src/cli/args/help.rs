@@ -124,6 +124,8 @@ Examples:
   $ rdperf --pingpong fs2              round trips per second over TCP and RDMA
   $ rdperf --sweep inline fs2          SENDs of 2 bytes to 1 KiB over RDMA, inline and not
   $ rdperf --json fs2 > before; ...; rdperf --json fs2 > after; rdperf diff before after
+  $ rdperf --plot fs2.svg --report fs2.html fs2               pictures, and the report as a page
+  $ rdperf draw before --plot before.svg
 
 Without ssh:
   [hostA] $ rdperf --listen
