@@ -138,7 +138,7 @@
 //!
 //! | feature | default | adds |
 //! |---|---|---|
-//! | `rdma` | yes | `RdmaStream`, and RDMA for every [`Stream`]; needs libibverbs, librdmacm and libclang to build |
+//! | `rdma` | yes | `RdmaStream`, RDMA for every [`Stream`], and queue pairs of your own in `verbs`; needs libibverbs, librdmacm and libclang to build |
 //! | `cli` | yes | the programs `rdpipe`, `rdcp`, `rdperf`, `rdsend`, `rdrecv` and `rdcat`, and their dependencies; it adds nothing to this API |
 //! | `axum` | no | `axum::serve(listener, app)`: axum's `Listener` for [`Listener`], and `PeerInfo` for its handlers |
 //! | `tonic` | no | `serve_with_incoming(listener.incoming())`: tonic's `Connected` for [`Stream`], and `PeerInfo` for its handlers |
@@ -213,6 +213,8 @@ mod running_time;
 mod ssh;
 mod stats;
 mod transport;
+#[cfg(feature = "rdma")]
+pub mod verbs;
 
 pub use builder::Builder;
 pub use config::{

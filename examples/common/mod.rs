@@ -5,6 +5,8 @@
 pub(crate) mod content;
 #[cfg(feature = "tonic")]
 pub(crate) mod grpc_echo;
+#[cfg(feature = "rdma")]
+pub(crate) mod verbs;
 
 use std::{
     env,

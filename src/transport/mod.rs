@@ -32,6 +32,8 @@ pub use connect::{
 };
 #[cfg(feature = "cli")]
 pub(crate) use data::slots::fill_slots::FillSlots;
+#[cfg(feature = "rdma")]
+pub(crate) use rdma::open;
 #[cfg(all(feature = "cli", feature = "rdma"))]
 pub(crate) use rdma::raw;
 #[cfg(all(feature = "cli", feature = "rdma"))]
@@ -51,4 +53,8 @@ const _: () = {
     can_be_moved::<Listener>();
     #[cfg(feature = "rdma")]
     can_be_moved::<RdmaStream>();
+    #[cfg(feature = "rdma")]
+    can_be_moved::<open::ProtectionDomain>();
+    #[cfg(feature = "rdma")]
+    can_be_moved::<open::CompletionQueue>();
 };

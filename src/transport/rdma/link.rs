@@ -57,29 +57,29 @@ const POLLED_AT_ONCE: i32 = 16;
 /// The least length of the completion queue, which must be longer than the number polled at once.
 const QUEUE_LENGTH: u32 = 32;
 
-/// The port and the parameters of a queue pair. Both ends agree on them before they make it.
+/// The port and the parameters of a queue pair. Both ends agree on the MTU and on the packet sequence numbers before they connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct QueuePairConfig {
+pub struct QueuePairConfig {
     /// The name of the device.
-    pub(crate) device: String,
+    pub device: String,
     /// The number of the port, from 1.
-    pub(crate) port: u8,
+    pub port: u8,
     /// The index in the GID table of the port.
-    pub(crate) gid_index: usize,
-    /// The path MTU in bytes: 256, 512, 1024, 2048 or 4096.
-    pub(crate) mtu: u32,
+    pub gid_index: usize,
+    /// The path MTU in bytes: 256, 512, 1024, 2048 or 4096, the smaller of both ends. Other values are rounded down.
+    pub mtu: u32,
     /// The first packet sequence number of this end, 24 bits.
-    pub(crate) send_psn: u32,
-    /// The first packet sequence number of the peer, 24 bits.
-    pub(crate) receive_psn: u32,
-    /// The most work requests of each kind at once.
+    pub send_psn: u32,
+    /// The first packet sequence number of the peer, 24 bits: the peer's `send_psn`.
+    pub receive_psn: u32,
+    /// The most work requests of each kind at once, of a link. Other queue pairs have sizes of their own.
     pub(crate) depth: u32,
     /// The traffic class of each packet.
-    pub(crate) traffic_class: u8,
+    pub traffic_class: u8,
     /// The service level, 0 to 15.
-    pub(crate) service_level: u8,
+    pub service_level: u8,
     /// The index in the partition key table.
-    pub(crate) pkey_index: u16,
+    pub pkey_index: u16,
 }
 
 /// The address of a queue pair, for the peer to connect to.

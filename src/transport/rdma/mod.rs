@@ -13,7 +13,7 @@
 //! | [`link`] | one queue pair: the only file that names async-rdma |
 //! | [`nudge`] | finds completions that async-rdma has missed |
 //! | [`express`] | the lane for small frames, beside the link |
-//! | [`verbs`] | what async-rdma does not offer, for the lane |
+//! | [`verbs`] | what async-rdma does not offer, for the lane and for programs |
 //! | [`renewal`] | replaces the link while the stream runs |
 //! | [`unavailable`] | the reason why there is no RDMA |
 //! | `absent` | stands in for this module in a build without RDMA |
@@ -73,7 +73,23 @@ pub(crate) mod raw {
             device::ProtectionDomain,
             memory::MemoryRegion,
             operation::{OperationKind, PairFault, VerbsOperation, most_inline},
+            place::random_psn,
             queue_pair::{QueuePair, QueuePairAddress, QueueSizes},
+            remote_region::RemoteRegion,
+        },
+    };
+}
+
+/// What [`crate::verbs`] shows.
+pub(crate) mod open {
+    pub use super::{
+        link::QueuePairConfig,
+        verbs::{
+            completions::{Completion, CompletionQueue},
+            device::ProtectionDomain,
+            memory::MemoryRegion,
+            operation::{OperationKind, PairFault, VerbsOperation},
+            queue_pair::{QueuePair, QueuePairAddress, QueueSizes, ReadDepths},
             remote_region::RemoteRegion,
         },
     };

@@ -18,7 +18,7 @@ use crate::{
     transport::raw::{
         Completion, CompletionQueue, MemoryRegion, OperationKind, PairFault, ProtectionDomain,
         QueuePair, QueuePairAddress, QueuePairConfig, QueueSizes, RemoteRegion, VerbsOperation,
-        most_inline,
+        most_inline, random_psn,
     },
 };
 
@@ -199,7 +199,7 @@ impl VerbsEndpoint {
         self.peer = theirs.region;
         let connected =
             self.pair
-                .connect_to_operate(&self.place, theirs.address, theirs.answered_reads);
+                .connect_for_reads(&self.place, theirs.address, theirs.answered_reads);
         connected.map_err(|error| {
             let VerbsPort { device, port, .. } = &self.plan.port;
             format!("cannot connect the queue pair of {device} port {port}: {error}")
@@ -231,7 +231,7 @@ impl VerbsEndpoint {
             is_signalled,
             is_inline: kind != OperationKind::Read && bytes <= self.plan.sizes.inline_bytes,
         };
-        let posted = self.pair.post(&operation, &self.peer);
+        let posted = self.pair.post(&operation, Some(&self.peer));
         posted.map_err(|error| self.failed(&error))?;
         self.posted = id;
         Ok(())
@@ -427,14 +427,6 @@ fn place(plan: &EndpointPlan) -> QueuePairConfig {
         service_level: plan.marks.service_level,
         pkey_index: plan.marks.pkey_index,
     }
-}
-
-/// Returns a random packet sequence number of 24 bits, so that a packet of an old connection does not match.
-fn random_psn() -> u32 {
-    let mut bytes = [0; 4];
-    // Without random numbers there is no control connection either.
-    let _ = getrandom::fill(&mut bytes);
-    u32::from_le_bytes(bytes) >> 8
 }
 
 /// Returns the bytes that an end sends. No byte stays the same if it is moved by a packet, and none is that of the other end.

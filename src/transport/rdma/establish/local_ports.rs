@@ -30,6 +30,7 @@ use crate::{
             },
             steps::{decode, encode},
             unavailable::Unavailable,
+            verbs::place::random_psn,
         },
     },
 };
@@ -106,7 +107,7 @@ impl LocalPorts {
     ///
     /// [`Error::Device`].
     pub(crate) fn check(config: &StreamConfig) -> Result<(), Error> {
-        let free_choice = choice(config) == DeviceChoice::default();
+        let free_choice = DeviceChoice::from(&config.rdma) == DeviceChoice::default();
         match config.transport {
             TransportPolicy::Tcp => return Ok(()),
             // Nothing can be wrong, and to read sysfs takes a thousand system calls.
@@ -145,7 +146,9 @@ impl LocalPorts {
     /// The reason why no pair of ports can work.
     pub(crate) fn propose(&self, theirs: &[u8]) -> Result<Vec<u8>, String> {
         let theirs: PortsOffer = decode(theirs)?;
-        let proposal = Proposal::new(&self.candidates, self.chunk_bytes, &theirs, random_psns)?;
+        let proposal = Proposal::new(&self.candidates, self.chunk_bytes, &theirs, || {
+            [random_psn(), random_psn()]
+        })?;
         Ok(encode(&proposal))
     }
 
@@ -271,22 +274,4 @@ fn posting(direction: Direction, software: bool) -> Posting {
     } else {
         Posting::Inline
     }
-}
-
-fn choice(config: &StreamConfig) -> DeviceChoice {
-    DeviceChoice {
-        device: config.rdma.device.clone(),
-        port: config.rdma.port,
-        gid_index: config.rdma.gid_index,
-        pkey_index: config.rdma.pkey_index,
-    }
-}
-
-/// Returns two random packet sequence numbers of 24 bits, so that a packet of an old connection does not match.
-fn random_psns() -> [u32; 2] {
-    let mut bytes = [0; 8];
-    // Without random numbers there was no handshake either.
-    let _ = getrandom::fill(&mut bytes);
-    let psn = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i])) >> 8;
-    [psn(0), psn(4)]
 }

@@ -8,8 +8,9 @@ use super::{
     gid::{GidKind, Scope},
     offer::{Candidate, MAX_OFFERS},
 };
+use crate::config::RdmaConfig;
 
-/// What of this machine may be used: the fields of [`RdmaConfig`](crate::RdmaConfig) that name a port.
+/// What of this machine may be used: the fields of [`RdmaConfig`] that name a port.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct DeviceChoice {
     /// Only this device.
@@ -20,6 +21,17 @@ pub(crate) struct DeviceChoice {
     pub(crate) gid_index: Option<u8>,
     /// Only ports that have this partition key.
     pub(crate) pkey_index: u16,
+}
+
+impl From<&RdmaConfig> for DeviceChoice {
+    fn from(config: &RdmaConfig) -> Self {
+        Self {
+            device: config.device.clone(),
+            port: config.port,
+            gid_index: config.gid_index,
+            pkey_index: config.pkey_index,
+        }
+    }
 }
 
 /// The reason why this host has no port to offer.

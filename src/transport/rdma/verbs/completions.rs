@@ -6,7 +6,10 @@ use std::{
     mem::zeroed,
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     ptr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use rdma_sys as ffi;
@@ -14,10 +17,14 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::{check, device::ProtectionDomain, not_null};
 
-/// A completion queue and its completion channel.
-pub(crate) struct CompletionQueue {
+/// A completion queue and its completion channel. Its file descriptor is readable while an event waits.
+pub struct CompletionQueue {
     pub(super) queue: *mut ffi::ibv_cq,
     channel: *mut ffi::ibv_comp_channel,
+    /// The number of completions for which there is room.
+    length: u32,
+    /// The completions for which queue pairs have reserved room.
+    reserved: AtomicU32,
     /// Last: the queue is destroyed before its device may be closed.
     pub(super) domain: Arc<ProtectionDomain>,
 }
@@ -31,21 +38,30 @@ unsafe impl Sync for CompletionQueue {}
 
 /// The completion of a work request.
 #[derive(Debug)]
-pub(crate) struct Completion {
+pub struct Completion {
     /// The number that the work request was given.
-    pub(crate) id: u64,
-    /// The number of bytes that a receive has taken; undefined for other work requests.
-    pub(crate) result: io::Result<usize>,
+    pub id: u64,
+    /// The number of bytes that a receive has taken; undefined for other work requests. The error is the device's. After the
+    /// first error the queue pair is broken: all its other work requests complete with an error too.
+    pub result: io::Result<usize>,
+}
+
+/// The room that a queue pair has reserved in a completion queue, which it keeps.
+pub(super) struct QueueRoom {
+    queue: Arc<CompletionQueue>,
+    count: u32,
 }
 
 impl CompletionQueue {
-    /// Makes a queue for `length` completions.
+    /// Makes a queue for `length` completions, at least one. Each queue pair reserves room for all the work requests that it can
+    /// have posted at once.
     ///
     /// # Errors
     ///
-    /// Those of the device.
+    /// Those of the device: it cannot make a queue of this length.
     #[allow(unsafe_code)]
-    pub(crate) fn new(domain: &Arc<ProtectionDomain>, length: u32) -> io::Result<Self> {
+    pub fn new(domain: &Arc<ProtectionDomain>, length: u32) -> io::Result<Self> {
+        let room = length;
         let length = i32::try_from(length).map_err(io::Error::other)?;
         // SAFETY: the device is open.
         let channel = not_null(unsafe { ffi::ibv_create_comp_channel(domain.context()) })?;
@@ -59,6 +75,8 @@ impl CompletionQueue {
         let completions = Self {
             queue,
             channel,
+            length: room,
+            reserved: AtomicU32::new(0),
             domain: Arc::clone(domain),
         };
         let fd = completions.as_fd();
@@ -72,7 +90,7 @@ impl CompletionQueue {
     ///
     /// The queue is broken.
     #[allow(unsafe_code)]
-    pub(crate) fn poll_one(&self) -> io::Result<Option<Completion>> {
+    pub fn poll_one(&self) -> io::Result<Option<Completion>> {
         // SAFETY: integers only, for which zero is a value.
         let mut found: ffi::ibv_wc = unsafe { zeroed() };
         // SAFETY: the queue exists, and `found` is memory for one completion.
@@ -89,7 +107,7 @@ impl CompletionQueue {
     ///
     /// Those of the device.
     #[allow(unsafe_code)]
-    pub(crate) fn arm(&self) -> io::Result<()> {
+    pub fn arm(&self) -> io::Result<()> {
         // SAFETY: the queue exists.
         check(unsafe { ffi::ibv_req_notify_cq(self.queue, 0) })
     }
@@ -100,7 +118,7 @@ impl CompletionQueue {
     ///
     /// [`io::ErrorKind::WouldBlock`] if there is none yet.
     #[allow(unsafe_code)]
-    pub(crate) fn take_event(&self) -> io::Result<()> {
+    pub fn take_event(&self) -> io::Result<()> {
         let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel exists, and both are memory for one pointer.
         let result =
@@ -112,6 +130,38 @@ impl CompletionQueue {
         // events were acknowledged.
         unsafe { ffi::ibv_ack_cq_events(queue, 1) };
         Ok(())
+    }
+}
+
+impl QueueRoom {
+    /// Reserves room for `count` completions.
+    ///
+    /// # Errors
+    ///
+    /// The queue has no room for so many more.
+    pub(super) fn reserve(queue: &Arc<CompletionQueue>, count: u32) -> io::Result<Self> {
+        let more = |reserved: u32| {
+            let sum = reserved.checked_add(count)?;
+            (sum <= queue.length).then_some(sum)
+        };
+        let reserved = (queue.reserved).fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        reserved.map_err(|reserved| {
+            let text = format!(
+                "a completion queue of {} has no room for {count} completions beside {reserved}",
+                queue.length
+            );
+            io::Error::new(io::ErrorKind::InvalidInput, text)
+        })?;
+        Ok(Self {
+            queue: Arc::clone(queue),
+            count,
+        })
+    }
+}
+
+impl Drop for QueueRoom {
+    fn drop(&mut self) {
+        self.queue.reserved.fetch_sub(self.count, Ordering::Relaxed);
     }
 }
 

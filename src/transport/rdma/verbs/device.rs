@@ -9,12 +9,10 @@ use std::{
 
 use rdma_sys as ffi;
 
-#[cfg(feature = "cli")]
-use super::queue_pair::ReadDepths;
-use super::{check, not_null};
+use super::{check, not_null, queue_pair::ReadDepths};
 
 /// An open device and its protection domain: regions and queue pairs of one domain can be used together.
-pub(crate) struct ProtectionDomain {
+pub struct ProtectionDomain {
     context: *mut ffi::ibv_context,
     pub(super) domain: *mut ffi::ibv_pd,
 }
@@ -27,13 +25,13 @@ unsafe impl Send for ProtectionDomain {}
 unsafe impl Sync for ProtectionDomain {}
 
 impl ProtectionDomain {
-    /// Opens the device `name`.
+    /// Opens the device `name`, such as `mlx5_0`.
     ///
     /// # Errors
     ///
-    /// There is no such device, or this user may not open it.
+    /// There is no such device ([`io::ErrorKind::NotFound`]), or this user may not open it.
     #[allow(unsafe_code)]
-    pub(crate) fn open(name: &str) -> io::Result<Self> {
+    pub fn open(name: &str) -> io::Result<Self> {
         let context = open_device(name)?;
         // SAFETY: the context is open.
         let domain = not_null(unsafe { ffi::ibv_alloc_pd(context) });
@@ -83,7 +81,6 @@ impl ProtectionDomain {
     /// # Errors
     ///
     /// Those of the device.
-    #[cfg(feature = "cli")]
     #[allow(unsafe_code)]
     pub(crate) fn read_depths(&self) -> io::Result<ReadDepths> {
         // SAFETY: integers, arrays of integers and plain enumerations of C, for which zero is a value.

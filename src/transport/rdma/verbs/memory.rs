@@ -1,7 +1,7 @@
 //! A registered memory region.
 
 use std::{
-    alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
+    alloc::{Layout, alloc_zeroed, dealloc},
     io,
     ops::Range,
     sync::Arc,
@@ -11,10 +11,14 @@ use rdma_sys as ffi;
 
 use super::{device::ProtectionDomain, not_null};
 
+/// The most bytes of a work request. Verbs allow a message of 2^31 bytes, which some devices write as a length of zero.
+const MOST_BYTES: u32 = 1 << 31;
+
 /// Zeroed memory that is registered for this end, and for a peer only if the region is made for that.
 ///
-/// A device may write it while a receive is posted. So no reference to its bytes is ever made: they are copied in and out.
-pub(crate) struct MemoryRegion {
+/// A device may write it at any time: for a receive, a READ, or a WRITE of the peer. So no reference to its bytes is ever made:
+/// they are copied in and out. A copy of bytes that are written meanwhile has some old and some new bytes.
+pub struct MemoryRegion {
     pub(super) region: *mut ffi::ibv_mr,
     pub(super) start: *mut u8,
     pub(super) layout: Layout,
@@ -29,12 +33,12 @@ pub(crate) struct MemoryRegion {
 unsafe impl Send for MemoryRegion {}
 
 impl MemoryRegion {
-    /// Allocates and registers `bytes` of memory, for this end only: no peer has a key for it.
+    /// Allocates and registers `bytes` of memory, rounded up to whole pages, for this end only: no peer has a key for it.
     ///
     /// # Errors
     ///
-    /// The memory cannot be pinned.
-    pub(crate) fn register(domain: &Arc<ProtectionDomain>, bytes: usize) -> io::Result<Self> {
+    /// There is not as much memory, or it cannot be pinned: `ulimit -l` limits that.
+    pub fn register(domain: &Arc<ProtectionDomain>, bytes: usize) -> io::Result<Self> {
         Self::register_for(domain, bytes, ffi::ibv_access_flags(0))
     }
 
@@ -51,7 +55,7 @@ impl MemoryRegion {
         // SAFETY: the size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
         if start.is_null() {
-            handle_alloc_error(layout);
+            return Err(io::ErrorKind::OutOfMemory.into());
         }
         let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | remote_access;
         let access = i32::try_from(access.0).unwrap_or_default();
@@ -81,7 +85,7 @@ impl MemoryRegion {
     ///
     /// If they are not inside the region.
     #[allow(unsafe_code)]
-    pub(crate) fn read(&self, at: usize, copy: &mut [u8]) {
+    pub fn read(&self, at: usize, copy: &mut [u8]) {
         self.check(&(at..at + copy.len()));
         // SAFETY: the range is inside the region, which is initialised, and `copy` is other memory. A device that writes the
         // same bytes changes their values, all of which are valid; no reference to them is made.
@@ -98,7 +102,7 @@ impl MemoryRegion {
     ///
     /// If there is no room for them.
     #[allow(unsafe_code)]
-    pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
+    pub fn write(&mut self, at: usize, bytes: &[u8]) {
         self.check(&(at..at + bytes.len()));
         // SAFETY: the range is inside the region, `bytes` is other memory, and no reference to the region exists.
         unsafe {
@@ -109,13 +113,20 @@ impl MemoryRegion {
     }
 
     /// Returns an entry of the scatter/gather list of a work request.
-    pub(super) fn entry(&self, range: &Range<usize>) -> ffi::ibv_sge {
+    ///
+    /// # Errors
+    ///
+    /// A work request cannot have so many bytes.
+    pub(super) fn entry(&self, range: &Range<usize>) -> io::Result<ffi::ibv_sge> {
         self.check(range);
-        ffi::ibv_sge {
+        let length = u32::try_from(range.len()).ok();
+        Ok(ffi::ibv_sge {
             addr: (self.start as u64) + range.start as u64,
-            length: u32::try_from(range.len()).unwrap_or(u32::MAX),
+            length: length
+                .filter(|length| *length <= MOST_BYTES)
+                .ok_or(io::ErrorKind::InvalidInput)?,
             lkey: self.local_key(),
-        }
+        })
     }
 
     #[allow(unsafe_code)]

@@ -1,12 +1,20 @@
 //! A queue pair with its memory.
 
-use std::{io, mem::zeroed, ops::Range, ptr, sync::Arc};
+use std::{fmt, io, mem::zeroed, ops::Range, ptr, sync::Arc};
 
 use rdma_sys as ffi;
 use serde::{Deserialize, Serialize};
 
-use super::{check, completions::CompletionQueue, memory::MemoryRegion, not_null};
-use crate::transport::rdma::link::{ACK_TIMEOUT, QueuePairConfig, RETRIES, RNR_RETRIES};
+use super::{
+    check,
+    completions::{CompletionQueue, QueueRoom},
+    memory::MemoryRegion,
+    not_null,
+};
+use crate::transport::rdma::{
+    link::{ACK_TIMEOUT, QueuePairConfig, RETRIES, RNR_RETRIES},
+    ports::gid::Gid,
+};
 
 /// How long a sender waits before it tries again, when a receiver has posted no receive: the shortest time, 0.01 ms.
 const RNR_TIMER: u8 = 1;
@@ -14,9 +22,12 @@ const RNR_TIMER: u8 = 1;
 /// The hops that a packet may take.
 const HOP_LIMIT: u8 = 64;
 
-/// The address of a queue pair, for the peer to connect to.
+/// The most bytes inline that a device is asked for. None carries as many, and providers compute with larger numbers carelessly.
+const MOST_INLINE: u32 = 1 << 16;
+
+/// The address of a queue pair, for the peer to connect to: its number, and the addresses of its port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct QueuePairAddress {
+pub struct QueuePairAddress {
     number: u32,
     lid: u16,
     gid: [u8; 16],
@@ -24,13 +35,20 @@ pub(crate) struct QueuePairAddress {
 
 /// The sizes of the queues.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct QueueSizes {
-    /// The most sends that are posted at once.
-    pub(crate) sends: u32,
+pub struct QueueSizes {
+    /// The most SENDs, WRITEs and READs that are posted at once.
+    pub sends: u32,
     /// The most receives that are posted at once.
-    pub(crate) receives: u32,
-    /// The number of bytes that a send can carry in its work request.
-    pub(crate) inline_bytes: u32,
+    pub receives: u32,
+    /// The number of bytes that a SEND or WRITE can carry in its work request. Devices carry some 200 to 1,000.
+    pub inline_bytes: u32,
+}
+
+impl fmt::Display for QueuePairAddress {
+    /// `number 17 at 10.1.0.5`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "number {} at {}", self.number, Gid(self.gid))
+    }
 }
 
 impl QueueSizes {
@@ -44,15 +62,18 @@ impl QueueSizes {
 
 /// The most RDMA READs of a queue pair that are under way at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct ReadDepths {
+pub struct ReadDepths {
     /// Those that this end begins.
-    pub(crate) begun: u8,
+    pub begun: u8,
     /// Those of the peer that this end answers.
-    pub(crate) answered: u8,
+    pub answered: u8,
 }
 
-/// A reliable connection, and the memory that its work requests use.
-pub(crate) struct QueuePair {
+/// A reliable connection (RC), and the memory that its work requests use.
+///
+/// The queue pair owns its memory, so that the memory outlives every work request. Dropping the queue pair ends the connection
+/// without a word to the peer: both ends first agree that they are done.
+pub struct QueuePair {
     pub(super) pair: *mut ffi::ibv_qp,
     /// The number of bytes that a send can carry in its work request.
     pub(super) inline_bytes: usize,
@@ -60,8 +81,8 @@ pub(crate) struct QueuePair {
     pub(super) memory: MemoryRegion,
     /// Where sends complete.
     completions: Arc<CompletionQueue>,
-    /// Where receives complete, which is the same queue in most queue pairs.
-    _receive_completions: Arc<CompletionQueue>,
+    /// The room for completions of sends and of receives, which keeps their queues.
+    _rooms: [QueueRoom; 2],
 }
 
 // SAFETY: the API of verbs promises that every thread may use its objects.
@@ -70,32 +91,34 @@ unsafe impl Send for QueuePair {}
 
 impl QueuePair {
     /// Makes a queue pair whose sends and receives use `memory` and complete in `completions`. If the device cannot carry as
-    /// many bytes inline, it carries fewer.
+    /// many bytes inline, it carries fewer: see [`inline_bytes`](Self::inline_bytes). Receives can be posted at once.
     ///
     /// # Errors
     ///
-    /// Those of the device: it may not allow queues of these sizes.
+    /// The completion queue has no room for as many work requests, or the device does not allow queues of these sizes.
     ///
     /// # Panics
     ///
     /// If memory and completion queue belong to different protection domains.
-    pub(crate) fn new(
+    pub fn new(
         completions: &Arc<CompletionQueue>,
         memory: MemoryRegion,
         config: &QueuePairConfig,
         sizes: QueueSizes,
     ) -> io::Result<Self> {
         let queues = [completions, completions];
+        let rooms = reserve(queues, &memory, sizes)?;
         let made = create(queues, sizes);
         let made = made.or_else(|_| create(queues, sizes.with_inline(sizes.inline_bytes / 4)));
         let made = made.or_else(|_| create(queues, sizes.with_inline(0)))?;
-        Self::assemble(made, queues, memory, config)
+        Self::assemble(made, completions, rooms, memory, config)
     }
 
-    /// Takes over what [`create`] has made for these completion queues, of sends and of receives.
+    /// Takes over what [`create`] has made for the completion queues in which [`reserve`] has reserved these rooms.
     pub(super) fn assemble(
         (pair, inline_bytes): (*mut ffi::ibv_qp, usize),
-        [completions, receive_completions]: [&Arc<CompletionQueue>; 2],
+        completions: &Arc<CompletionQueue>,
+        rooms: [QueueRoom; 2],
         memory: MemoryRegion,
         config: &QueuePairConfig,
     ) -> io::Result<Self> {
@@ -104,14 +127,8 @@ impl QueuePair {
             inline_bytes,
             memory,
             completions: Arc::clone(completions),
-            _receive_completions: Arc::clone(receive_completions),
+            _rooms: rooms,
         };
-        let domain = &queue_pair.memory.domain;
-        assert!(
-            Arc::ptr_eq(domain, &completions.domain)
-                && Arc::ptr_eq(domain, &receive_completions.domain),
-            "two protection domains"
-        );
         queue_pair.initialise(config)?;
         Ok(queue_pair)
     }
@@ -122,7 +139,7 @@ impl QueuePair {
     ///
     /// Those of the device: there is no such port or GID.
     #[allow(unsafe_code)]
-    pub(crate) fn address(&self, config: &QueuePairConfig) -> io::Result<QueuePairAddress> {
+    pub fn address(&self, config: &QueuePairConfig) -> io::Result<QueuePairAddress> {
         Ok(QueuePairAddress {
             // SAFETY: the queue pair exists.
             number: unsafe { (*self.pair).qp_num },
@@ -131,18 +148,34 @@ impl QueuePair {
         })
     }
 
-    /// Copies the bytes of the memory from `at` on into `copy`. Panics if they are not inside it.
-    pub(crate) fn read(&self, at: usize, copy: &mut [u8]) {
+    /// Returns the number of bytes that a SEND or WRITE can carry in its work request: as many as were asked for, or more, or
+    /// fewer if [`new`](Self::new) has made the queue pair.
+    #[must_use]
+    pub fn inline_bytes(&self) -> usize {
+        self.inline_bytes
+    }
+
+    /// Copies the bytes of the memory from `at` on into `copy`.
+    ///
+    /// # Panics
+    ///
+    /// If they are not inside the memory.
+    pub fn read(&self, at: usize, copy: &mut [u8]) {
         self.memory.read(at, copy);
     }
 
-    /// Copies `bytes` into the memory, from `at` on. Panics if there is no room for them.
-    pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
+    /// Copies `bytes` into the memory, from `at` on.
+    ///
+    /// # Panics
+    ///
+    /// If there is no room for them.
+    pub fn write(&mut self, at: usize, bytes: &[u8]) {
         self.memory.write(at, bytes);
     }
 
-    /// Returns the completion queue.
-    pub(crate) fn completions(&self) -> &Arc<CompletionQueue> {
+    /// Returns the completion queue of the sends.
+    #[must_use]
+    pub fn completions(&self) -> &Arc<CompletionQueue> {
         &self.completions
     }
 
@@ -157,18 +190,14 @@ impl QueuePair {
         self.modify(&mut attributes, mask)
     }
 
-    /// Connects to the peer's queue pair. Packets that arrive earlier are dropped; the peer's device sends them
-    /// again.
+    /// Connects to the peer's queue pair, for SENDs and WRITEs: a READ of either end would fail. Packets that arrive earlier are
+    /// dropped; the peer's device sends them again.
     ///
     /// # Errors
     ///
     /// The two ends do not match, for instance for want of a route.
-    pub(crate) fn connect(
-        &mut self,
-        config: &QueuePairConfig,
-        peer: QueuePairAddress,
-    ) -> io::Result<()> {
-        self.connect_for_reads(config, peer, ReadDepths::default())
+    pub fn connect(&mut self, config: &QueuePairConfig, peer: QueuePairAddress) -> io::Result<()> {
+        self.connect_with_depths(config, peer, ReadDepths::default())
     }
 
     /// Connects to the peer's queue pair, for as many RDMA READs at once. Packets that arrive earlier are dropped; the peer's
@@ -177,7 +206,7 @@ impl QueuePair {
     /// # Errors
     ///
     /// The two ends do not match, for instance for want of a route.
-    pub(super) fn connect_for_reads(
+    pub(super) fn connect_with_depths(
         &mut self,
         config: &QueuePairConfig,
         peer: QueuePairAddress,
@@ -228,19 +257,24 @@ impl QueuePair {
         check(unsafe { ffi::ibv_modify_qp(self.pair, attributes, mask) })
     }
 
-    /// Posts a receive into `range` of the memory. Its completion has the number `id`.
+    /// Posts a receive into `range` of the memory. Its completion has the number `id`. SENDs of the peer use up receives in the
+    /// order in which they were posted; a SEND that is longer than its receive breaks both ends.
     ///
     /// # Errors
     ///
-    /// The queue is full, or the queue pair is broken.
+    /// The queue is full, the queue pair is broken, or the range is longer than 2 GiB.
+    ///
+    /// # Panics
+    ///
+    /// If the range is not inside the memory.
     #[allow(unsafe_code)]
-    pub(crate) fn post_receive(&mut self, id: u64, range: &Range<usize>) -> io::Result<()> {
-        let mut entry = self.memory.entry(range);
+    pub fn post_receive(&mut self, id: u64, range: &Range<usize>) -> io::Result<()> {
+        let mut entry = self.memory.entry(range)?;
         let mut request = ffi::ibv_recv_wr {
             wr_id: id,
             next: ptr::null_mut(),
             sg_list: &raw mut entry,
-            num_sge: 1,
+            num_sge: entries(range),
         };
         let mut bad = ptr::null_mut();
         // SAFETY: the queue pair exists. The request and its list are read during the call only; the memory that they name
@@ -262,11 +296,11 @@ impl QueuePair {
         range: &Range<usize>,
         signalled: bool,
     ) -> io::Result<()> {
-        let mut entry = self.memory.entry(range);
+        let mut entry = self.memory.entry(range)?;
         // SAFETY: integers, pointers and unions of integers, for which zero is a value.
         let mut request: ffi::ibv_send_wr = unsafe { zeroed() };
         request.wr_id = id;
-        (request.sg_list, request.num_sge) = (&raw mut entry, 1);
+        (request.sg_list, request.num_sge) = (&raw mut entry, entries(range));
         request.opcode = ffi::ibv_wr_opcode::IBV_WR_SEND;
         if signalled {
             request.send_flags |= ffi::ibv_send_flags::IBV_SEND_SIGNALED.0;
@@ -296,6 +330,45 @@ impl Drop for QueuePair {
     }
 }
 
+/// Reserves room for the completions of sends and receives in these queues, for a queue pair with this memory.
+///
+/// # Errors
+///
+/// A queue has no room for them.
+///
+/// # Panics
+///
+/// If memory and completion queues belong to different protection domains.
+pub(super) fn reserve(
+    [sends, receives]: [&Arc<CompletionQueue>; 2],
+    memory: &MemoryRegion,
+    sizes: QueueSizes,
+) -> io::Result<[QueueRoom; 2]> {
+    assert!(
+        Arc::ptr_eq(&memory.domain, &sends.domain),
+        "two protection domains"
+    );
+    assert_one_domain([sends, receives]);
+    Ok([
+        QueueRoom::reserve(sends, sizes.sends)?,
+        QueueRoom::reserve(receives, sizes.receives)?,
+    ])
+}
+
+/// A device must never see completion queues of two devices together.
+fn assert_one_domain([sends, receives]: [&Arc<CompletionQueue>; 2]) {
+    assert!(
+        Arc::ptr_eq(&sends.domain, &receives.domain),
+        "two protection domains"
+    );
+}
+
+/// Returns the number of entries in the scatter/gather list of a work request: some devices take an entry without bytes as one
+/// of 2^31 bytes.
+pub(super) fn entries(range: &Range<usize>) -> i32 {
+    i32::from(!range.is_empty())
+}
+
 /// Makes a queue pair whose sends and receives complete in these two queues. Returns it and the number of bytes that a send
 /// can carry inline.
 #[allow(unsafe_code)]
@@ -303,6 +376,10 @@ pub(super) fn create(
     [sends, receives]: [&Arc<CompletionQueue>; 2],
     sizes: QueueSizes,
 ) -> io::Result<(*mut ffi::ibv_qp, usize)> {
+    assert_one_domain([sends, receives]);
+    if sizes.inline_bytes > MOST_INLINE {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     // SAFETY: integers and pointers only, for which zero is a value.
     let mut wanted: ffi::ibv_qp_init_attr = unsafe { zeroed() };
     (wanted.send_cq, wanted.recv_cq) = (sends.queue, receives.queue);

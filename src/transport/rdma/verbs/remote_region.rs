@@ -13,9 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{device::ProtectionDomain, memory::MemoryRegion};
 
-/// The address and the key with which a peer writes and reads a region.
+/// The address and the key with which a peer writes and reads a region, for as long as the region lives. The key works on every
+/// queue pair of the region's protection domain, so send it only to a peer that has authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RemoteRegion {
+pub struct RemoteRegion {
     pub(super) address: u64,
     pub(super) bytes: u64,
     pub(super) key: u32,
@@ -33,23 +34,21 @@ impl RemoteRegion {
 }
 
 impl MemoryRegion {
-    /// Allocates and registers `bytes` of memory that a peer with the key may write and read.
+    /// Allocates and registers `bytes` of memory, rounded up to whole pages, that a peer with the key may write and read.
     ///
     /// # Errors
     ///
-    /// The memory cannot be pinned.
-    pub(crate) fn register_shared(
-        domain: &Arc<ProtectionDomain>,
-        bytes: usize,
-    ) -> io::Result<Self> {
+    /// There is not as much memory, or it cannot be pinned: `ulimit -l` limits that.
+    pub fn register_shared(domain: &Arc<ProtectionDomain>, bytes: usize) -> io::Result<Self> {
         use ffi::ibv_access_flags as Access;
         let access = Access::IBV_ACCESS_REMOTE_WRITE | Access::IBV_ACCESS_REMOTE_READ;
         Self::register_for(domain, bytes, access)
     }
 
     /// Returns the address and the key of the region, for the peer.
+    #[must_use]
     #[allow(unsafe_code)]
-    pub(crate) fn remote(&self) -> RemoteRegion {
+    pub fn remote(&self) -> RemoteRegion {
         RemoteRegion {
             address: self.start as u64,
             bytes: self.layout.size() as u64,
