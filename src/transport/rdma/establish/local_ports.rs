@@ -70,7 +70,7 @@ impl LocalPorts {
     pub(crate) fn among(inventory: &Inventory, config: &StreamConfig) -> Result<Self, Unavailable> {
         let hardware = inventory.ports().next().is_some();
         let no_way = |reason: String| Unavailable { reason, hardware };
-        let candidates = choice(config).candidates(inventory);
+        let candidates = DeviceChoice::from(&config.rdma).candidates(inventory);
         let candidates = candidates.map_err(|none| no_way(none.to_string()))?;
         let (chunk_bytes, depth) = wanted_pool(config);
         let mut memlock = Memlock::now();
@@ -115,7 +115,7 @@ impl LocalPorts {
             _ => {}
         }
         let inventory = recent::inventory();
-        match choice(config).candidates(&inventory) {
+        match DeviceChoice::from(&config.rdma).candidates(&inventory) {
             Err(NoRdma::Choice(reason)) => {
                 let fault = DeviceFault::Choice;
                 return Err(Error::Device { fault, reason });
