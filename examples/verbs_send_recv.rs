@@ -6,7 +6,7 @@
 //! hostA $ RDPIPE_KEY=... cargo run --example verbs_send_recv HOST PORT
 //! ```
 //!
-//! Further arguments of each end: `inline`, `unsignalled`, `event`, `device=NAME`.
+//! Further arguments of each end: `inline`, `unsignalled`, `event`, `messages=N`, `device=NAME`.
 
 mod common;
 
@@ -17,12 +17,9 @@ use rdpipe::verbs::{
     CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, QueueSizes, VerbsOperation,
 };
 
-use crate::common::verbs::{End, Settings, Waiter, connect, exit_code, finish};
+use crate::common::verbs::{End, NO_MEMORY, Settings, Waiter, connect, exit_code, finish};
 
 const NAME: &str = "verbs_send_recv";
-
-/// The number of messages after greeting and answer.
-const MESSAGES: u64 = 1000;
 
 /// The bytes of each message.
 const MESSAGE_BYTES: usize = 32;
@@ -50,19 +47,20 @@ async fn main() -> ExitCode {
 async fn run() -> Result<()> {
     let (end, settings) = End::from_arguments(NAME)?;
     let mut config = settings.choose_port()?;
-    let mut stream = end.meet().await?;
     let device = config.device.clone();
     println!(
         "port: {device} port {}, GID {}",
         config.port, config.gid_index
     );
+    let mut stream = end.meet().await?;
 
     let domain =
         ProtectionDomain::open(&device).with_context(|| format!("cannot open {device}"))?;
     let domain = Arc::new(domain);
 
     let slots = (SENDS + RECEIVES) as usize;
-    let memory = MemoryRegion::register(&domain, slots * SLOT_BYTES)?;
+    let memory = MemoryRegion::register(&domain, slots * SLOT_BYTES);
+    let memory = memory.context(NO_MEMORY)?;
     println!(
         "memory: {} bytes, without a key for the peer",
         slots * SLOT_BYTES
@@ -124,11 +122,11 @@ impl Conversation {
     fn dial(&mut self) -> Result<()> {
         self.say("hello from the dialer")?;
         self.hear()?;
-        let before = self.signalled;
-        for number in 1..=MESSAGES {
+        let (messages, before) = (self.settings.messages, self.signalled);
+        for number in 1..=messages {
             // The last completion says that all messages have arrived.
             let is_signalled =
-                !self.settings.unsignalled || number % EVERY == 0 || number == MESSAGES;
+                !self.settings.unsignalled || number % EVERY == 0 || number == messages;
             self.send(&message(number), is_signalled)?;
         }
         while self.completed < self.posted {
@@ -136,7 +134,7 @@ impl Conversation {
         }
         let signalled = self.signalled - before;
         println!(
-            "sent: {MESSAGES} messages of {MESSAGE_BYTES} bytes, {signalled} of them signalled"
+            "sent: {messages} messages of {MESSAGE_BYTES} bytes, {signalled} of them signalled"
         );
         Ok(())
     }
@@ -144,14 +142,15 @@ impl Conversation {
     fn listen(&mut self) -> Result<()> {
         self.hear()?;
         self.say("hello from the listener")?;
-        for number in 1..=MESSAGES {
+        let messages = self.settings.messages;
+        for number in 1..=messages {
             let arrived = self.receive()?;
             ensure!(
                 arrived == message(number),
                 "message {number} is not the one that was sent"
             );
         }
-        println!("received: {MESSAGES} messages of {MESSAGE_BYTES} bytes, in order");
+        println!("received: {messages} messages of {MESSAGE_BYTES} bytes, in order");
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use rdpipe::verbs::{
     VerbsOperation,
 };
 
-use crate::common::verbs::{End, Settings, Waiter, connect, exit_code, finish};
+use crate::common::verbs::{End, NO_MEMORY, Settings, Waiter, connect, exit_code, finish};
 
 const NAME: &str = "verbs_write_read";
 
@@ -48,20 +48,21 @@ async fn main() -> ExitCode {
 async fn run() -> Result<()> {
     let (end, settings) = End::from_arguments(NAME)?;
     let mut config = settings.choose_port()?;
-    let mut stream = end.meet().await?;
     let device = config.device.clone();
     println!(
         "port: {device} port {}, GID {}",
         config.port, config.gid_index
     );
+    let mut stream = end.meet().await?;
 
     let domain =
         ProtectionDomain::open(&device).with_context(|| format!("cannot open {device}"))?;
     let domain = Arc::new(domain);
     let memory = match end {
-        End::Listener { .. } => MemoryRegion::register_shared(&domain, MEMORY_BYTES)?,
-        End::Dialer { .. } => MemoryRegion::register(&domain, MEMORY_BYTES)?,
+        End::Listener { .. } => MemoryRegion::register_shared(&domain, MEMORY_BYTES),
+        End::Dialer { .. } => MemoryRegion::register(&domain, MEMORY_BYTES),
     };
+    let memory = memory.context(NO_MEMORY)?;
     let completions = Arc::new(CompletionQueue::new(&domain, 8)?);
     let sizes = QueueSizes {
         sends: 4,

@@ -72,6 +72,27 @@ fn the_packages_to_optimise_are_the_same_on_both_pages() {
     assert_eq!(of("README.md"), of("docs/library.md"));
 }
 
+/// docs/verbs.md explains the code of two examples, so each piece of code on it is a piece of theirs.
+#[test]
+fn the_code_on_the_page_of_verbs_is_that_of_the_examples() {
+    let names = [
+        "verbs_send_recv.rs",
+        "verbs_write_read.rs",
+        "common/verbs.rs",
+    ];
+    let sources = names.map(|name| fs::read_to_string(root().join("examples").join(name)).unwrap());
+    let text = page("docs/verbs.md").text;
+    let blocks = text.split("\n```rust\n").skip(1);
+    let blocks: Vec<&str> = blocks
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect();
+    assert!(blocks.len() > 5, "{} blocks?", blocks.len());
+    let strange = blocks
+        .iter()
+        .filter(|block| !sources.iter().any(|source| source.contains(**block)));
+    none(&strange.map(ToString::to_string).collect::<Vec<_>>());
+}
+
 #[test]
 fn every_command_in_a_console_block_parses() {
     let mut seen = BTreeMap::new();

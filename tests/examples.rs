@@ -69,6 +69,28 @@ fn a_file_is_sent_through_tls() {
     TCP.a_file_goes_through_tls();
 }
 
+/// The examples of verbs need a device, and say so before they connect.
+#[cfg(feature = "rdma")]
+#[test]
+fn a_device_that_is_not_there_is_one_sentence() {
+    for name in ["verbs_send_recv", "verbs_write_read"] {
+        for (arguments, words) in [
+            ("listen 0 device=no_such", "there is no RDMA device no_such"),
+            (
+                "127.0.0.1 1 device=no_such",
+                "there is no RDMA device no_such",
+            ),
+            ("listen 0 loud", "loud is not one of inline, unsignalled"),
+            ("listen seven", "seven is not the number of a port"),
+            ("listen 0 messages=all", "all is not a number"),
+            ("listen", "usage: "),
+        ] {
+            let end = TCP.example(name, arguments).start().end();
+            end.fails(1, &[name, words]);
+        }
+    }
+}
+
 #[test]
 fn another_certificate_is_not_trusted() {
     TCP.another_certificate_is_not_trusted();

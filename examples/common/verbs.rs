@@ -19,6 +19,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// The bytes of a message in a work request, with the argument `inline`. Every device can carry as many.
 pub(crate) const INLINE_BYTES: u32 = 64;
 
+/// Why memory was not registered, mostly.
+pub(crate) const NO_MEMORY: &str = "cannot pin memory, which `ulimit -l` limits";
+
+/// The arguments behind host and port.
+const SWITCHES: &str = "inline, unsignalled, event, messages=N, device=NAME";
+
 /// How long a thread waits for an event before it checks that the peer is still there.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -32,7 +38,6 @@ pub(crate) enum End {
 }
 
 /// The parameters of the tutorial that arguments switch.
-#[derive(Default)]
 pub(crate) struct Settings {
     /// Work requests carry their bytes.
     pub(crate) inline: bool,
@@ -40,8 +45,22 @@ pub(crate) struct Settings {
     pub(crate) unsignalled: bool,
     /// The thread sleeps until an event, in place of polling without a pause.
     pub(crate) event: bool,
+    /// The number of messages that `verbs_send_recv` sends, the same at both ends.
+    pub(crate) messages: u64,
     /// The only device that may be used.
     pub(crate) device: Option<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            inline: false,
+            unsignalled: false,
+            event: false,
+            messages: 1000,
+            device: None,
+        }
+    }
 }
 
 /// What one end tells the other, so that their queue pairs can be connected.
@@ -62,21 +81,11 @@ impl End {
     pub(crate) fn from_arguments(name: &str) -> Result<(Self, Settings)> {
         let words: Vec<String> = env::args().skip(1).collect();
         let [first, port, switches @ ..] = &words[..] else {
-            bail!(
-                "usage: {name} listen PORT | {name} HOST PORT, then any of: inline unsignalled event device=NAME"
-            );
+            bail!("usage: {name} listen PORT | {name} HOST PORT, then any of {SWITCHES}");
         };
         let mut settings = Settings::default();
         for switch in switches {
-            match switch.as_str() {
-                "inline" => settings.inline = true,
-                "unsignalled" => settings.unsignalled = true,
-                "event" => settings.event = true,
-                other => match other.strip_prefix("device=") {
-                    Some(device) => settings.device = Some(device.to_owned()),
-                    None => bail!("{other} is none of inline, unsignalled, event and device=NAME"),
-                },
-            }
+            settings.switch(switch)?;
         }
         let number = port.parse();
         let number = number.with_context(|| format!("{port} is not the number of a port"))?;
@@ -104,10 +113,25 @@ impl End {
 }
 
 impl Settings {
+    fn switch(&mut self, argument: &str) -> Result<()> {
+        match argument.split_once('=') {
+            None if argument == "inline" => self.inline = true,
+            None if argument == "unsignalled" => self.unsignalled = true,
+            None if argument == "event" => self.event = true,
+            Some(("messages", count)) => {
+                let parsed = count.parse();
+                self.messages = parsed.with_context(|| format!("{count} is not a number"))?;
+            }
+            Some(("device", name)) => self.device = Some(name.to_owned()),
+            _ => bail!("{argument} is not one of {SWITCHES}"),
+        }
+        Ok(())
+    }
+
     /// Returns the first usable port of this host, or of the device that was named.
     pub(crate) fn choose_port(&self) -> Result<QueuePairConfig> {
         let mut rdma = RdmaConfig::default();
-        rdma.device = self.device.clone();
+        rdma.device.clone_from(&self.device);
         Ok(QueuePairConfig::choose(&rdma)?)
     }
 

@@ -97,7 +97,7 @@ fn a_file_is_copied_over_rdma_only() {
 
 /// Returns a lock on the machine, or `None` if it has no RDMA. The lock makes the tests run one at a time, because two
 /// programs at once are enough for an emulated machine.
-fn machine() -> Option<MutexGuard<'static, ()>> {
+pub(super) fn machine() -> Option<MutexGuard<'static, ()>> {
     static MACHINE: Mutex<()> = Mutex::new(());
     (!lacks_rdma()).then(|| MACHINE.lock().unwrap_or_else(PoisonError::into_inner))
 }

@@ -8,3 +8,4 @@ mod failures;
 mod rdcat;
 #[path = "../support/mod.rs"]
 mod support;
+mod verbs;

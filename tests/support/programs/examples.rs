@@ -21,7 +21,7 @@ use crate::support::programs::{
 pub struct Over(pub &'static str);
 
 impl Over {
-    fn example(self, name: &'static str, arguments: &str) -> Setup {
+    pub fn example(self, name: &'static str, arguments: &str) -> Setup {
         program(&Self::path(name), name)
             .args(arguments.split_whitespace())
             .env("RDPIPE_KEY", key())
@@ -29,7 +29,7 @@ impl Over {
     }
 
     /// Returns the path of an example.
-    fn path(name: &str) -> String {
+    pub fn path(name: &str) -> String {
         let tests = env::current_exe().expect("a program has a path");
         let built = tests.ancestors().nth(2).expect("it is in deps/");
         let path = built.join("examples").join(name);

@@ -9,6 +9,7 @@ pub(crate) mod rdcat;
 mod rig;
 mod running;
 pub(crate) mod unread;
+pub(crate) mod verbs_page;
 mod watch;
 
 pub(crate) use super::{
