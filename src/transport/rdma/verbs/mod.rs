@@ -9,6 +9,7 @@
 //! | [`completions`] | a completion queue and its completion channel |
 //! | [`event_wait`] | a thread that waits for a completion |
 //! | [`place`] | the port of a queue pair, chosen from those of this host |
+//! | [`create`] | what is checked before a device makes a queue pair |
 //! | [`queue_pair`] | a queue pair with its memory: connect, send, receive |
 //! | [`remote_region`] | a region that a peer may write and read |
 //! | [`operation`] | WRITE, READ and SEND with all their settings |
@@ -26,6 +27,7 @@
 //!   posts more than the sizes that it asked for.
 
 pub(super) mod completions;
+mod create;
 pub(super) mod device;
 mod event_wait;
 pub(super) mod memory;

@@ -7,8 +7,9 @@ use rdma_sys as ffi;
 use super::{
     check,
     completions::CompletionQueue,
+    create::{create, reserve},
     memory::MemoryRegion,
-    queue_pair::{QueuePair, QueuePairAddress, QueueSizes, ReadDepths, create, entries, reserve},
+    queue_pair::{QueuePair, QueuePairAddress, QueueSizes, ReadDepths, entries},
     remote_region::RemoteRegion,
 };
 use crate::transport::rdma::link::QueuePairConfig;
@@ -184,7 +185,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The queue is full ([`io::ErrorKind::OutOfMemory`]), or the queue pair is broken. [`io::ErrorKind::InvalidInput`]: the range
+    /// The queue is full ([`io::ErrorKind::OutOfMemory`]), or the queue pair is broken, or not connected yet. [`io::ErrorKind::InvalidInput`]: the range
     /// is longer than 2 GiB, a WRITE or READ has no region or one that is too short, or a work request cannot carry the bytes.
     ///
     /// # Panics
@@ -197,6 +198,9 @@ impl QueuePair {
         peer: Option<&RemoteRegion>,
     ) -> io::Result<()> {
         let VerbsOperation { kind, local, .. } = operation;
+        if !self.is_connected {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         let mut entry = self.memory.entry(local)?;
         // SAFETY: integers, pointers and unions of integers, for which zero is a value.
         let mut request: ffi::ibv_send_wr = unsafe { zeroed() };

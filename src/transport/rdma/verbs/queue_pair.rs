@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::{
     check,
     completions::{CompletionQueue, QueueRoom},
+    create::{create, reserve},
     memory::MemoryRegion,
-    not_null,
 };
 use crate::transport::rdma::{
     link::{ACK_TIMEOUT, QueuePairConfig, RETRIES, RNR_RETRIES},
@@ -21,9 +21,6 @@ const RNR_TIMER: u8 = 1;
 
 /// The hops that a packet may take.
 const HOP_LIMIT: u8 = 64;
-
-/// The most bytes inline that a device is asked for. None carries as many, and providers compute with larger numbers carelessly.
-const MOST_INLINE: u32 = 1 << 16;
 
 /// The address of a queue pair, for the peer to connect to: its number, and the addresses of its port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +74,8 @@ pub struct QueuePair {
     pub(super) pair: *mut ffi::ibv_qp,
     /// The number of bytes that a send can carry in its work request.
     pub(super) inline_bytes: usize,
+    /// True once it was connected: providers do not refuse what is posted earlier.
+    pub(super) is_connected: bool,
     /// The fields below are dropped after `Drop` has destroyed the queue pair, so the device does not use them any more.
     pub(super) memory: MemoryRegion,
     /// Where sends complete.
@@ -125,6 +124,7 @@ impl QueuePair {
         let mut queue_pair = Self {
             pair,
             inline_bytes,
+            is_connected: false,
             memory,
             completions: Arc::clone(completions),
             _rooms: rooms,
@@ -242,7 +242,9 @@ impl QueuePair {
             | Mask::IBV_QP_RNR_RETRY
             | Mask::IBV_QP_SQ_PSN
             | Mask::IBV_QP_MAX_QP_RD_ATOMIC;
-        self.modify(&mut sends, mask)
+        self.modify(&mut sends, mask)?;
+        self.is_connected = true;
+        Ok(())
     }
 
     #[allow(unsafe_code)]
@@ -330,67 +332,10 @@ impl Drop for QueuePair {
     }
 }
 
-/// Reserves room for the completions of sends and receives in these queues, for a queue pair with this memory.
-///
-/// # Errors
-///
-/// A queue has no room for them.
-///
-/// # Panics
-///
-/// If memory and completion queues belong to different protection domains.
-pub(super) fn reserve(
-    [sends, receives]: [&Arc<CompletionQueue>; 2],
-    memory: &MemoryRegion,
-    sizes: QueueSizes,
-) -> io::Result<[QueueRoom; 2]> {
-    assert!(
-        Arc::ptr_eq(&memory.domain, &sends.domain),
-        "two protection domains"
-    );
-    assert_one_domain([sends, receives]);
-    Ok([
-        QueueRoom::reserve(sends, sizes.sends)?,
-        QueueRoom::reserve(receives, sizes.receives)?,
-    ])
-}
-
-/// A device must never see completion queues of two devices together.
-fn assert_one_domain([sends, receives]: [&Arc<CompletionQueue>; 2]) {
-    assert!(
-        Arc::ptr_eq(&sends.domain, &receives.domain),
-        "two protection domains"
-    );
-}
-
 /// Returns the number of entries in the scatter/gather list of a work request: some devices take an entry without bytes as one
 /// of 2^31 bytes.
 pub(super) fn entries(range: &Range<usize>) -> i32 {
     i32::from(!range.is_empty())
-}
-
-/// Makes a queue pair whose sends and receives complete in these two queues. Returns it and the number of bytes that a send
-/// can carry inline.
-#[allow(unsafe_code)]
-pub(super) fn create(
-    [sends, receives]: [&Arc<CompletionQueue>; 2],
-    sizes: QueueSizes,
-) -> io::Result<(*mut ffi::ibv_qp, usize)> {
-    assert_one_domain([sends, receives]);
-    if sizes.inline_bytes > MOST_INLINE {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    // SAFETY: integers and pointers only, for which zero is a value.
-    let mut wanted: ffi::ibv_qp_init_attr = unsafe { zeroed() };
-    (wanted.send_cq, wanted.recv_cq) = (sends.queue, receives.queue);
-    wanted.qp_type = ffi::ibv_qp_type::IBV_QPT_RC;
-    wanted.cap.max_send_wr = sizes.sends;
-    wanted.cap.max_recv_wr = sizes.receives;
-    (wanted.cap.max_send_sge, wanted.cap.max_recv_sge) = (1, 1);
-    wanted.cap.max_inline_data = sizes.inline_bytes;
-    // SAFETY: domain and completion queues exist as long as the queue pair, whose owner owns the completion queues.
-    let pair = unsafe { ffi::ibv_create_qp(sends.domain.domain, &raw mut wanted) };
-    Ok((not_null(pair)?, wanted.cap.max_inline_data as usize))
 }
 
 #[allow(unsafe_code)]

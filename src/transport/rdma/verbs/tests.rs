@@ -1,5 +1,7 @@
 //! Two queue pairs of this process, on a real device.
 
+mod safe_calls;
+
 use std::{io, ops::Range, sync::Arc, time::Duration};
 
 use tokio::io::{Interest, unix::AsyncFd};
