@@ -1,14 +1,14 @@
-//! RDMA verbs without a stream: queue pairs, registered memory and completions, for programs that need less than a
-//! [`Stream`](crate::Stream) does, or something else.
+//! RDMA verbs without a stream: queue pairs, registered memory and completions, for programs that post their own SENDs, WRITEs
+//! and READs.
 //!
 //! In the order of their use:
 //!
 //! | type | what it is |
 //! |---|---|
 //! | [`QueuePairConfig`] | a port of this host, and the parameters of a connection |
-//! | [`ProtectionDomain`] | an open device: what belongs to one domain can be used together |
+//! | [`ProtectionDomain`] | an open device; memory, completion queues and queue pairs of one domain can be used together |
 //! | [`MemoryRegion`] | pinned memory that the device reads and writes |
-//! | [`CompletionQueue`], [`Completion`] | what has happened to the work requests |
+//! | [`CompletionQueue`], [`Completion`] | the results of work requests |
 //! | [`QueuePair`], [`QueueSizes`] | a reliable connection: a queue of sends and one of receives |
 //! | [`QueuePairAddress`], [`ReadDepths`] | what the peer has to know to connect |
 //! | [`VerbsOperation`], [`OperationKind`] | a work request: SEND, WRITE or READ; signalled or not; inline or not |
@@ -17,8 +17,9 @@
 //! `docs/verbs.md` explains each step, with the two examples `verbs_send_recv` and `verbs_write_read`.
 //!
 //! These types authenticate no peer and check no byte: a peer that has a [`RemoteRegion`] writes into memory of this process.
-//! Both ends exchange addresses over a [`Stream`](crate::Stream), so that nothing is believed of a peer without the key.
-//! Every safe call is sound whatever the peer does: memory outlives the device's use of it, and no reference to it is made.
+//! Exchange addresses over a [`Stream`](crate::Stream) with [`TransportPolicy::Tcp`](crate::TransportPolicy::Tcp), whose
+//! handshake proves that the peer has the key. Every safe call is sound whatever the peer does: memory outlives the device's
+//! use of it, and no reference to it is made.
 //!
 //! The functions block the thread for as long as the device needs; [`CompletionQueue::wait_event`] also waits. A
 //! [`CompletionQueue`] has a file descriptor for programs with an event loop.

@@ -1,4 +1,4 @@
-//! What the examples of verbs share: their arguments, the meeting of the two ends over a stream, and the wait for a completion.
+//! Code that the examples of verbs share: their arguments, the stream between the two ends, and the wait for a completion.
 
 use std::{
     env, hint,
@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// The bytes of a message in a work request, with the argument `inline`. Every device can carry as many.
 pub(crate) const INLINE_BYTES: u32 = 64;
 
-/// Why memory was not registered, mostly.
+/// The context of an error of a registration.
 pub(crate) const NO_MEMORY: &str = "cannot pin memory, which `ulimit -l` limits";
 
 /// The arguments behind host and port.
@@ -63,7 +63,7 @@ impl Default for Settings {
     }
 }
 
-/// What one end tells the other, so that their queue pairs can be connected.
+/// What the ends send each other, so that their queue pairs can be connected.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Introduction {
     /// The number of the queue pair, and the addresses of its port.

@@ -22,7 +22,7 @@ pub struct CompletionQueue {
     pub(super) queue: *mut ffi::ibv_cq,
     channel: *mut ffi::ibv_comp_channel,
     /// The number of completions for which there is room.
-    length: u32,
+    pub(super) length: u32,
     /// The completions for which queue pairs have reserved room.
     reserved: AtomicU32,
     /// Last: the queue is destroyed before its device may be closed.

@@ -7,6 +7,7 @@
 //! | [`device`] | an open device and its protection domain |
 //! | [`memory`] | a registered memory region |
 //! | [`completions`] | a completion queue and its completion channel |
+//! | `debug` | `Debug` for these types |
 //! | [`event_wait`] | a thread that waits for a completion |
 //! | [`place`] | the port of a queue pair, chosen from those of this host |
 //! | [`create`] | what is checked before a device makes a queue pair |
@@ -28,6 +29,7 @@
 
 pub(super) mod completions;
 mod create;
+mod debug;
 pub(super) mod device;
 mod event_wait;
 pub(super) mod memory;
