@@ -110,8 +110,20 @@ fn compare(size: u32, one: &Series, other: &Series, figure: FigureName) -> Optio
     advantage.is_finite().then(|| Comparison {
         size,
         advantage,
-        noise: one.spread() + other.spread(),
+        noise: noise(one) + noise(other),
     })
+}
+
+/// Returns the logarithm of the factor between the median and the run that is farthest from it.
+fn noise(series: &Series) -> f64 {
+    let Some(median) = series.median() else {
+        return 0.0;
+    };
+    let factors = series
+        .runs
+        .iter()
+        .map(|run| (run.value / median).ln().abs());
+    factors.fold(0.0, f64::max)
 }
 
 /// Returns the position at which the better curve changes, and true if the first curve is the better one before it: the position
@@ -126,10 +138,13 @@ fn split(compared: &[Comparison]) -> (usize, bool) {
     (best, score(best) >= 0.0)
 }
 
-/// Returns the median advantage of the better curve over a part of the sizes; none if it is not beyond noise.
+/// Returns the median advantage of the better curve over a part of the sizes; none if it is not beyond noise. The noise of a
+/// median of several sizes is that of one size, divided by the root of their number.
 fn gain(part: &[Comparison]) -> Option<f64> {
     let advantage = median(part.iter().map(|one| one.advantage))?.abs();
-    let noise = median(part.iter().map(|one| one.noise))?;
+    #[allow(clippy::cast_precision_loss, reason = "a sweep has some ten sizes")]
+    let sizes = part.len() as f64;
+    let noise = median(part.iter().map(|one| one.noise))? / sizes.sqrt();
     (advantage > noise).then(|| advantage.exp() - 1.0)
 }
 
