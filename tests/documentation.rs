@@ -93,6 +93,22 @@ fn the_code_on_the_page_of_verbs_is_that_of_the_examples() {
     none(&strange.map(ToString::to_string).collect::<Vec<_>>());
 }
 
+/// README shows the first figures of docs/benchmarks.md.
+#[test]
+fn the_figures_on_the_front_page_are_those_of_the_benchmarks() {
+    let benchmarks = page("docs/benchmarks.md");
+    let readme = page("README.md");
+    let figures = readme.text.lines().filter(|line| {
+        let is_row = line.starts_with("| ");
+        is_row && (line.contains(" GB/s") || line.contains("rdpipe with"))
+    });
+    let figures: Vec<_> = figures.collect();
+    assert!(figures.len() >= 4, "{figures:?}");
+    for row in figures {
+        assert!(benchmarks.text.contains(row), "{row}");
+    }
+}
+
 #[test]
 fn every_command_in_a_console_block_parses() {
     let mut seen = BTreeMap::new();
