@@ -73,6 +73,14 @@ fn a_run_is_drawn_and_a_saved_report_is_drawn_alike() {
     let end = rdperf(&["draw", &report, "--plot", &again]).start().end();
     end.exits(0);
     assert_eq!(fs::read_to_string(&again).unwrap(), svg);
+    // The page of a saved report has the findings, too.
+    let page_again = at("again.html");
+    let end = rdperf(&["draw", &report, "--report", &page_again])
+        .start()
+        .end();
+    end.exits(0);
+    assert_eq!(fs::read_to_string(&page_again).unwrap(), html);
+    assert!(html.contains("no RDMA device"), "{html}");
     // Nothing but the files themselves is left.
     let folder = network.own("plot.svg").parent().unwrap().to_owned();
     let names = fs::read_dir(folder).unwrap();

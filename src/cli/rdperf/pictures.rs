@@ -6,7 +6,11 @@ use anyhow::Context;
 use futures::executor::block_on;
 use tokio::{io::AsyncWriteExt, runtime::Handle};
 
-use super::{args::PictureArgs, compare, report::page::page};
+use super::{
+    args::PictureArgs,
+    compare,
+    report::{page::page, table::has_several_pairs},
+};
 use crate::{
     cli::shared::{
         exit::Exit,
@@ -108,6 +112,20 @@ pub(super) fn draw(report: &Path, args: &PictureArgs, console: &Console) -> Exit
             return Exit::Usage;
         }
     };
+    let name = report.display();
+    let why = if document.series.is_empty() {
+        Some(format!("{name} has no measurements to draw"))
+    } else if args.plot.is_some() && has_several_pairs(&document.series) {
+        Some(format!(
+            "--plot draws one pair of hosts, and {name} has several"
+        ))
+    } else {
+        None
+    };
+    if let Some(why) = why {
+        console.error(&why);
+        return Exit::Usage;
+    }
     let drawn = control_runtime().and_then(|runtime| PictureFiles::open(args, &runtime));
     match drawn {
         Ok(files) => files

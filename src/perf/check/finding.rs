@@ -1,9 +1,11 @@
 //! A finding: what is wrong, and what repairs it.
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 
 /// How serious a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Severity {
     /// It is good to know, and needs no action.
@@ -13,7 +15,7 @@ pub(crate) enum Severity {
 }
 
 /// What is wrong with a host or a pair of hosts, and what repairs it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Finding {
     /// How serious the finding is.
     pub(crate) severity: Severity,
@@ -24,7 +26,7 @@ pub(crate) struct Finding {
     /// What a person can type to repair it.
     pub(crate) remedy: Option<String>,
     /// The name of this kind of finding for other programs. It never changes.
-    pub(crate) code: &'static str,
+    pub(crate) code: Cow<'static, str>,
 }
 
 impl Finding {
@@ -35,7 +37,7 @@ impl Finding {
             subject: subject.to_owned(),
             what: what.into(),
             remedy: None,
-            code,
+            code: code.into(),
         }
     }
 

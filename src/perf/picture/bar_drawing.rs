@@ -6,7 +6,7 @@ use super::{
     chart::BarChart,
     drawing::ChartFrame,
     ink::{Anchor, FONT_SIZE, axis, bold, rectangle, text},
-    labels::width,
+    labels::{shortened, width},
     scale::Scale,
 };
 
@@ -54,7 +54,7 @@ pub(super) fn draw(chart: &BarChart, frame: ChartFrame, group: Group) -> Group {
             .add(text(
                 (left - 8.0, middle + FONT_SIZE / 3.0),
                 Anchor::End,
-                &bar.name,
+                &shortened(&bar.name, MAX_NAMES, FONT_SIZE),
             ))
             .add(rectangle((left, y + 4.0), (end - left, ROW - 8.0), COLOUR))
             .add(axis((low, middle), (high, middle)))

@@ -10,8 +10,8 @@ use super::{
     scale::Scale,
 };
 
-/// The height of a chart in pixels.
-pub(super) const HEIGHT: f64 = 330.0;
+/// The least height of a chart in pixels.
+const HEIGHT: f64 = 330.0;
 
 /// The space for the texts of the vertical axis.
 const LEFT: f64 = 58.0;
@@ -21,6 +21,9 @@ const TOP: f64 = 28.0;
 
 /// The space for the texts of the horizontal axis.
 const BOTTOM: f64 = 40.0;
+
+/// The colour of labels, which some colours of curves are too light for.
+const LABEL_COLOUR: &str = "#222222";
 
 /// The height of a label.
 const LABEL: f64 = FONT_SIZE + 3.0;
@@ -51,6 +54,13 @@ impl Plot {
     fn down(&self, y: f64) -> f64 {
         self.frame.bottom - self.y.place(y) * (self.frame.bottom - self.frame.top)
     }
+}
+
+/// Returns the height of a chart in pixels: there is room for the names of all curves.
+pub(super) fn height(chart: &CurveChart) -> f64 {
+    #[allow(clippy::cast_precision_loss, reason = "a chart has some ten curves")]
+    let labels = chart.curves.len() as f64 * LABEL;
+    HEIGHT.max(TOP + labels + BOTTOM)
 }
 
 /// Draws a chart.
@@ -156,7 +166,7 @@ fn draw_labels(curves: &[Curve], plot: &Plot, mut group: Group) -> Group {
             .add(ink.leader((x + 6.0, y), (begin - 3.0, place)))
             .add(coloured(
                 text((begin, place + FONT_SIZE / 3.0), Anchor::Start, &curve.name),
-                ink.colour(),
+                LABEL_COLOUR,
             ));
     }
     group

@@ -7,7 +7,7 @@ use super::{
     chart::{Chart, Picture},
     curve_drawing,
     ink::{Anchor, FONT_SIZE, bold, paper, rectangle, text},
-    labels,
+    labels::shortened,
 };
 
 /// The width of a picture in pixels: half of a wide screen, and a page when printed.
@@ -32,15 +32,20 @@ pub(super) struct ChartFrame {
 pub(crate) fn svg(picture: &Picture) -> String {
     let mut group = paper();
     let mut y = MARGIN + FONT_SIZE;
-    group = group.add(bold(text((MARGIN, y), Anchor::Start, &picture.title)));
+    group = group.add(bold(text(
+        (MARGIN, y),
+        Anchor::Start,
+        &shortened(&picture.title, WIDTH - 2.0 * MARGIN, FONT_SIZE * 1.1),
+    )));
     for subtitle in &picture.subtitles {
         y += LINE;
-        group = group.add(text((MARGIN, y), Anchor::Start, &shortened(subtitle)));
+        let line = shortened(subtitle, WIDTH - 2.0 * MARGIN, FONT_SIZE);
+        group = group.add(text((MARGIN, y), Anchor::Start, &line));
     }
     y += LINE;
     for chart in &picture.charts {
         let height = match chart {
-            Chart::Curves(_) => curve_drawing::HEIGHT,
+            Chart::Curves(chart) => curve_drawing::height(chart),
             Chart::Bars(chart) => bar_drawing::height(chart),
         };
         let frame = ChartFrame {
@@ -67,20 +72,4 @@ fn finished(group: Group, height: f64) -> String {
         .add(rectangle((0.0, 0.0), (WIDTH, height), "#ffffff"))
         .add(group);
     format!("{document}\n")
-}
-
-/// Returns a line that fits into the picture.
-fn shortened(line: &str) -> String {
-    let room = WIDTH - 2.0 * MARGIN;
-    if labels::width(line, FONT_SIZE) <= room {
-        return line.to_owned();
-    }
-    let mut short: String = String::new();
-    for c in line.chars() {
-        if labels::width(&short, FONT_SIZE) + 2.0 * FONT_SIZE > room {
-            break;
-        }
-        short.push(c);
-    }
-    short + "…"
 }

@@ -13,7 +13,7 @@ const COLOURS: [&str; 6] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00",
 ];
 
-/// The dashes of curves, so that they differ without colours too.
+/// The dashes of curves, so that they differ without colours too. There are five markers: with four dashes, twenty curves differ.
 const DASHES: [&str; 4] = ["none", "9 4", "4 3", "12 3 3 3"];
 
 /// The colour of axes and grids.
@@ -65,7 +65,7 @@ impl CurveInk {
     /// Returns the marker of a point: filled, or hollow for a minor curve.
     pub(super) fn marker(self, x: f64, y: f64) -> Element {
         let r = if self.is_minor { 3.0 } else { 4.0 };
-        let mut marker = match self.style % 4 {
+        let mut marker = match self.style % 5 {
             0 => {
                 let mut circle = Element::new("circle");
                 set(&mut circle, "cx", format!("{x:.1}"));
@@ -80,6 +80,7 @@ impl CurveInk {
                 (x - r, y + r),
             ]),
             2 => polygon(&[(x, y - r * 1.3), (x + r * 1.2, y + r), (x - r * 1.2, y + r)]),
+            3 => polygon(&[(x, y + r * 1.3), (x + r * 1.2, y - r), (x - r * 1.2, y - r)]),
             _ => polygon(&[
                 (x, y - r * 1.4),
                 (x + r * 1.2, y),

@@ -31,9 +31,44 @@ pub(super) fn width(text: &str, font: f64) -> f64 {
     count * font * 0.58
 }
 
+/// Returns a text that is no wider than `room` pixels: where it is too long, an ellipsis stands in its middle.
+pub(super) fn shortened(text: &str, room: f64, font: f64) -> String {
+    if width(text, font) <= room {
+        return text.to_owned();
+    }
+    let chars: Vec<_> = text.chars().collect();
+    let mut kept = chars.len();
+    let short = |kept: usize| {
+        let (first, last) = (kept.div_ceil(2), kept / 2);
+        let tail = &chars[chars.len() - last..];
+        chars[..first]
+            .iter()
+            .chain(&['…'])
+            .chain(tail)
+            .collect::<String>()
+    };
+    while kept > 0 && width(&short(kept), font) > room {
+        kept -= 1;
+    }
+    short(kept)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_text_keeps_its_ends() {
+        assert_eq!(shortened("short", 100.0, 12.0), "short");
+        let long = "/a/very/long/path/to/some/file";
+        let short = shortened(long, 100.0, 12.0);
+        assert!(
+            short.starts_with("/a/ver") && short.ends_with("e/file"),
+            "{short}"
+        );
+        assert!(width(&short, 12.0) <= 100.0);
+        assert_eq!(shortened("text", 0.0, 12.0), "…");
+    }
 
     #[test]
     fn labels_do_not_overlap_and_keep_their_order() {

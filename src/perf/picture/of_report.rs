@@ -27,6 +27,7 @@ pub(crate) fn picture(document: &PerfDocument) -> Picture {
         bandwidths(series),
         times(series, Medium::Tcp),
         times(series, Medium::Rdma),
+        connects(series),
     ];
     let ends = series
         .iter()
@@ -224,6 +225,28 @@ fn times(series: &[Series], medium: Medium) -> Option<Chart> {
         y: AxisUnit::Micros,
         curves,
     }))
+}
+
+/// Returns the chart of the times to connect.
+fn connects(series: &[Series]) -> Option<Chart> {
+    let is_of = |series: &&Series| matches!(series.what, Measurand::Connect { .. });
+    let kind = |(style, series): (usize, &'_ Series)| {
+        let kind = MessageKind {
+            name: name(series),
+            points: vec![(0, series)],
+        };
+        percentiles(&kind, style)
+    };
+    let curves = series.iter().filter(is_of).enumerate();
+    let curves: Vec<_> = curves.filter_map(kind).collect();
+    (!curves.is_empty()).then(|| {
+        Chart::Curves(CurveChart {
+            title: "Time to connect".to_owned(),
+            x: AxisUnit::Percentile,
+            y: AxisUnit::Micros,
+            curves,
+        })
+    })
 }
 
 /// Returns the percentiles of the times of one kind of messages.

@@ -201,6 +201,33 @@ fn several_sizes_are_an_axis() {
 }
 
 #[test]
+fn many_curves_have_room_for_their_names() {
+    let curves = (1..=20).flat_map(|signal| {
+        let of = move |size| Operations {
+            signal,
+            size,
+            ..send_of_64()
+        };
+        [timed(of(2), 20), timed(of(64), 20 + u64::from(signal))]
+    });
+    let texts = drawn(&document("h1", curves.collect()));
+    assert!(texts.iter().any(|text| text == "1 in 20 signalled, p99"));
+}
+
+#[test]
+fn the_time_to_connect_is_drawn() {
+    let what = Measurand::Connect {
+        transport: Medium::Tcp,
+    };
+    let connect = Series {
+        what,
+        ..timed(send_of_64(), 500)
+    };
+    let texts = drawn(&document("h1", vec![connect]));
+    assert!(texts.iter().any(|text| text == "TCP connect"), "{texts:?}");
+}
+
+#[test]
 fn names_are_escaped() {
     let texts = drawn(&document("<h&\"1\u{1}>", inline_sweep()));
     assert_eq!(texts[0], "rdperf: <h&\"1 > to h2");

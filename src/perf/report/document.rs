@@ -24,7 +24,7 @@ pub(crate) struct PerfDocument {
     /// The hosts that answered.
     pub(crate) hosts: Vec<HostSummary>,
     /// What is wrong, and how to repair it. Reports are compared by their measurements only.
-    #[serde(skip_deserializing)]
+    #[serde(default)]
     pub(crate) findings: Vec<Finding>,
     /// What auto would choose for each pair of hosts.
     pub(crate) choices: Vec<PairChoice>,

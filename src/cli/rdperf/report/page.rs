@@ -170,7 +170,7 @@ mod tests {
             verdict: "a < b & \"c\"".to_owned(),
             errors: vec!["<script>".to_owned()],
             findings: vec![Finding {
-                code: "mtu",
+                code: "mtu".into(),
                 severity: Severity::Repair,
                 subject: "h1".to_owned(),
                 what: "it is <small>".to_owned(),

@@ -160,6 +160,11 @@ pub(in crate::cli::rdperf) fn tables(
     tables
 }
 
+/// Returns true if more than one pair of hosts was measured.
+pub(in crate::cli::rdperf) fn has_several_pairs(series: &[Series]) -> bool {
+    pair(series).is_none() && series.iter().any(|series| series.to.is_some())
+}
+
 /// Returns the two hosts of a report with one pair; none if there are several.
 pub(in crate::cli::rdperf) fn pair(series: &[Series]) -> Option<(&str, &str)> {
     let ends = |series: &'_ Series| -> Option<(String, String)> {
@@ -442,5 +447,18 @@ mod tests {
         let values = [0.0, 0.0123, 0.123, 1.5, 12.34, 123.4];
         let expected = ["0.00", "0.0123", "0.123", "1.50", "12.3", "123"];
         assert_eq!(values.map(digits), expected);
+    }
+
+    #[test]
+    fn one_pair_is_told_from_several() {
+        use crate::perf::report::{curves::tests::point, operations::tests::send_of_64};
+        let one = point(send_of_64(), &[1.0]);
+        let mut other = one.clone();
+        other.to = Some("h3".to_owned());
+        let mut storage = one.clone();
+        storage.to = None;
+        assert_eq!(pair(&[storage.clone(), one.clone()]), Some(("h1", "h2")));
+        assert!(has_several_pairs(&[one.clone(), other]));
+        assert!(!has_several_pairs(&[one]) && !has_several_pairs(&[storage]));
     }
 }
