@@ -17,7 +17,9 @@ use rdpipe::verbs::{
     CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, QueueSizes, VerbsOperation,
 };
 
-use crate::common::verbs::{End, NO_MEMORY, Settings, Waiter, connect, exit_code, finish};
+use crate::common::verbs::{
+    End, NO_MEMORY, Settings, Waiter, connect, exchange, exit_code, finish,
+};
 
 const NAME: &str = "verbs_send_recv";
 
@@ -53,6 +55,12 @@ async fn run() -> Result<()> {
         config.port, config.gid_index
     );
     let mut stream = end.meet().await?;
+    let messages = settings.messages;
+    let theirs: u64 = exchange(&mut stream, &messages).await?;
+    ensure!(
+        theirs == messages,
+        "the other end has messages={theirs}, and this one has messages={messages}; give both ends the same"
+    );
 
     let domain =
         ProtectionDomain::open(&device).with_context(|| format!("cannot open {device}"))?;

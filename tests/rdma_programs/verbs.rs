@@ -93,6 +93,17 @@ fn a_dialer_with_another_key_learns_nothing() {
     }
 }
 
+#[test]
+fn ends_that_do_not_agree_about_the_messages_say_so() {
+    let Some(_machine) = machine() else { return };
+    let listener = listener(SEND_RECV, "messages=10").start();
+    let dialer = dialer(SEND_RECV, listener.port(), "messages=5")
+        .start()
+        .end();
+    dialer.fails(1, &[SEND_RECV, "messages=10", "messages=5"]);
+    listener.end().fails(1, &[SEND_RECV, "messages="]);
+}
+
 /// Many messages, so that they are under way when an end is killed.
 const ENDLESS: &str = "messages=1000000000";
 
