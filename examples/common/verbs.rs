@@ -142,7 +142,7 @@ impl Settings {
 }
 
 /// Sends `own` to the other end, and returns what the other end sends.
-pub(crate) pub(crate) async fn exchange<T>(stream: &mut Stream, own: &T) -> Result<T>
+pub(crate) async fn exchange<T>(stream: &mut Stream, own: &T) -> Result<T>
 where
     T: Serialize + DeserializeOwned,
 {

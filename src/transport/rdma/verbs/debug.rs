@@ -34,7 +34,7 @@ impl fmt::Debug for QueuePair {
         let mut pair = f.debug_struct("QueuePair");
         pair.field("memory", &self.memory)
             .field("inline_bytes", &self.inline_bytes)
-            .field("is_connected", &self.is_connected);
+            .field("is_connected", &self.connection.is_some());
         pair.finish_non_exhaustive()
     }
 }

@@ -11,8 +11,9 @@ use rdma_sys as ffi;
 
 use super::{device::ProtectionDomain, not_null};
 
-/// The most bytes of a work request. Verbs allow a message of 2^31 bytes, which some devices write as a length of zero.
-const MOST_BYTES: u32 = 1 << 31;
+/// The most bytes of a work request. Verbs allow 2^31, but devices use that bit of a length: mlx4 for no bytes at all, mlx5 for
+/// bytes that are inline.
+const MOST_BYTES: u32 = (1 << 31) - 1;
 
 /// Zeroed memory that is registered for this end, and for a peer only if the region is made for that.
 ///

@@ -185,8 +185,12 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The queue is full ([`io::ErrorKind::OutOfMemory`]), or the queue pair is broken, or not connected yet. [`io::ErrorKind::InvalidInput`]: the range
-    /// is longer than 2 GiB, a WRITE or READ has no region or one that is too short, or a work request cannot carry the bytes.
+    /// - [`io::ErrorKind::OutOfMemory`]: the queue is full.
+    /// - [`io::ErrorKind::NotConnected`]: the queue pair is not connected yet.
+    /// - [`io::ErrorKind::InvalidInput`]: the range has 2 GiB or more, a WRITE or READ has no region or one that is too short, or
+    ///   a work request cannot carry the bytes.
+    /// - [`io::ErrorKind::Unsupported`]: a READ on a connection that was not made for READs.
+    /// - Other errors of the device: the queue pair is broken.
     ///
     /// # Panics
     ///
@@ -198,8 +202,9 @@ impl QueuePair {
         peer: Option<&RemoteRegion>,
     ) -> io::Result<()> {
         let VerbsOperation { kind, local, .. } = operation;
-        if !self.is_connected {
-            return Err(io::ErrorKind::NotConnected.into());
+        let connection = self.connection.ok_or(io::ErrorKind::NotConnected)?;
+        if *kind == OperationKind::Read && connection.begun == 0 {
+            return Err(io::ErrorKind::Unsupported.into());
         }
         let mut entry = self.memory.entry(local)?;
         // SAFETY: integers, pointers and unions of integers, for which zero is a value.

@@ -74,8 +74,9 @@ pub struct QueuePair {
     pub(super) pair: *mut ffi::ibv_qp,
     /// The number of bytes that a send can carry in its work request.
     pub(super) inline_bytes: usize,
-    /// True once it was connected: providers do not refuse what is posted earlier.
-    pub(super) is_connected: bool,
+    /// The READs of the connection, or none before it. Providers do not refuse what is posted too early, and a READ on a
+    /// connection without READs never completes on soft-RoCE.
+    pub(super) connection: Option<ReadDepths>,
     /// The fields below are dropped after `Drop` has destroyed the queue pair, so the device does not use them any more.
     pub(super) memory: MemoryRegion,
     /// Where sends complete.
@@ -124,7 +125,7 @@ impl QueuePair {
         let mut queue_pair = Self {
             pair,
             inline_bytes,
-            is_connected: false,
+            connection: None,
             memory,
             completions: Arc::clone(completions),
             _rooms: rooms,
@@ -190,8 +191,8 @@ impl QueuePair {
         self.modify(&mut attributes, mask)
     }
 
-    /// Connects to the peer's queue pair, for SENDs and WRITEs: a READ of either end would fail. Packets that arrive earlier are
-    /// dropped; the peer's device sends them again.
+    /// Connects to the peer's queue pair, for SENDs and WRITEs: [`post`](Self::post) refuses READs, and this end answers none.
+    /// Packets that arrive earlier are dropped; the peer's device sends them again.
     ///
     /// # Errors
     ///
@@ -243,7 +244,7 @@ impl QueuePair {
             | Mask::IBV_QP_SQ_PSN
             | Mask::IBV_QP_MAX_QP_RD_ATOMIC;
         self.modify(&mut sends, mask)?;
-        self.is_connected = true;
+        self.connection = Some(read_depths);
         Ok(())
     }
 
@@ -264,7 +265,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The queue is full, the queue pair is broken, or the range is longer than 2 GiB.
+    /// The queue is full, the queue pair is broken, or the range has 2 GiB or more.
     ///
     /// # Panics
     ///

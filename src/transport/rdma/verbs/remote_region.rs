@@ -23,6 +23,12 @@ pub struct RemoteRegion {
 }
 
 impl RemoteRegion {
+    /// Returns the number of bytes of the region: whole pages.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Returns the address of the `bytes` from `at` on; none if they are not inside the region.
     pub(super) fn address_of(&self, at: usize, bytes: usize) -> Option<u64> {
         let end = (at as u64).checked_add(bytes as u64)?;

@@ -33,6 +33,7 @@ async fn a_write_is_read_back_and_seen_without_a_receive() {
     let Some(place) = place() else { return };
     let [mut one, mut two] = sharing(&place);
     let region = two.remote();
+    assert!((BYTES as u64..2 * BYTES as u64).contains(&region.bytes()));
     one.write(0, b"over there");
     one.post(&VerbsOperation::write(1, 0..10, 5000), Some(&region))
         .unwrap();
@@ -97,6 +98,10 @@ fn work_requests_that_cannot_be_are_errors() {
     let mut alone = end(&place);
     let posted = alone.post(&VerbsOperation::send(1, 0..10), None);
     assert_eq!(kind(posted), io::ErrorKind::NotConnected);
+    // Such a READ would never complete on soft-RoCE.
+    let [mut without_reads, _peer] = connected(&place);
+    let posted = without_reads.post(&VerbsOperation::read(1, 0..10, 0), Some(&region));
+    assert_eq!(kind(posted), io::ErrorKind::Unsupported);
 }
 
 /// A queue of unsignalled sends fills up, although each of them is complete.
