@@ -41,6 +41,7 @@ const EVERY: u64 = 16;
 /// The numbers of sends begin above those of receives, so that one completion queue can have both.
 const FIRST_SEND: u64 = 1 << 32;
 
+// Verbs block the thread. That of `main` runs no other task: the stream is kept alive by the threads of the runtime.
 #[tokio::main]
 async fn main() -> ExitCode {
     exit_code(NAME, run().await)

@@ -40,6 +40,7 @@ const READ_BACK: Range<usize> = 128..128 + TEXT.len();
 /// The place of the address and the key: sent from it, and received into it.
 const INTRODUCTION: Range<usize> = 256..320;
 
+// Verbs block the thread. That of `main` runs no other task: the stream is kept alive by the threads of the runtime.
 #[tokio::main]
 async fn main() -> ExitCode {
     exit_code(NAME, run().await)

@@ -4,7 +4,7 @@ use std::fs;
 
 use rustix::process::Signal;
 
-use super::quick;
+use super::{quick, reports::Report};
 use crate::support::programs::{
     Setup,
     hosts::{Network, Outcome},
@@ -134,6 +134,25 @@ fn a_file_that_cannot_be_written_is_named_before_anything_is_measured() {
         end.tells(1, &["cannot write /dev/full", "No space left"]);
         let text = String::from_utf8_lossy(&end.stdout);
         assert!(text.contains("TCP connect"), "{text}");
+        // That for programs knows of it.
+        let end = network
+            .rdperf(quick(&[
+                "--measure=connect",
+                "--json",
+                option,
+                "/dev/full",
+                "h1",
+            ]))
+            .start()
+            .end();
+        end.exits(1);
+        let report = Report::of(&end);
+        assert_eq!(report.0["exit"], 1);
+        let errors = report.list("errors");
+        assert!(
+            errors[0].as_str().unwrap().contains("/dev/full"),
+            "{errors:?}"
+        );
     }
 }
 
@@ -162,6 +181,7 @@ fn a_report_that_cannot_be_drawn_is_named() {
         ),
         (&["draw", "/dev/null", "--plot", "x"], 2, &["is no report"]),
         (&["draw", "x"], 2, &["what to draw"]),
+        (&["draw", "x", "--plot", "y", "--csv"], 2, &["--csv"]),
         (&["--plot", "x", "a", "b", "c"], 2, &["--plot", "one pair"]),
         (&["--plot", "x", "--check", "a"], 2, &["--plot", "--check"]),
         (

@@ -234,6 +234,9 @@ impl RdperfArgs {
             [first, ..] if first == "diff" && self.pictures.is_wanted() => {
                 Err("diff prints text; rdperf draw makes the pictures of a report".to_owned())
             }
+            [first, ..] if first == "draw" && (self.report.json || self.report.csv) => {
+                Err("draw prints nothing: --json and --csv belong to a run with hosts".to_owned())
+            }
             [first, report] if first == "draw" && self.pictures.is_wanted() => {
                 Ok(Request::Draw(report.into()))
             }

@@ -49,29 +49,25 @@ impl PictureFiles {
         })
     }
 
-    /// Writes what was measured. Without a measurement the files stay as they were.
-    ///
-    /// # Errors
-    ///
-    /// The exit code, after the error was printed.
+    /// Writes what was measured. Without a measurement the files stay as they were. Returns the errors, which it has printed.
     pub(super) fn write(
         self,
         document: &PerfDocument,
         rates: [Option<f64>; 2],
         console: &Console,
-    ) -> Result<(), Exit> {
+    ) -> Vec<String> {
         if self.plot.is_none() && self.page.is_none() {
-            return Ok(());
+            return Vec::new();
         }
         if document.series.is_empty() {
             console.warn("nothing was measured, so no picture and no page was written");
-            return Ok(());
+            return Vec::new();
         }
         let files = [
             (self.plot, svg(&picture(document))),
             (self.page, page(document, rates)),
         ];
-        let mut written = Ok(());
+        let mut errors = Vec::new();
         for (file, text) in files {
             let Some(file) = file else { continue };
             let name = file.describe().to_owned();
@@ -79,12 +75,13 @@ impl PictureFiles {
             match block_on(writing).context("a task has failed") {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) | Err(error) => {
-                    console.error(&sentence(&error.context(format!("cannot write {name}"))));
-                    written = Err(Exit::Local);
+                    let text = sentence(&error.context(format!("cannot write {name}")));
+                    console.error(&text);
+                    errors.push(text);
                 }
             }
         }
-        written
+        errors
     }
 }
 
@@ -128,10 +125,10 @@ pub(super) fn draw(report: &Path, args: &PictureArgs, console: &Console) -> Exit
     }
     let drawn = control_runtime().and_then(|runtime| PictureFiles::open(args, &runtime));
     match drawn {
-        Ok(files) => files
-            .write(&document, [None, None], console)
-            .err()
-            .unwrap_or(Exit::Ok),
+        Ok(files) => match &files.write(&document, [None, None], console)[..] {
+            [] => Exit::Ok,
+            _ => Exit::Local,
+        },
         Err(error) => {
             console.error(&sentence(&error));
             Exit::Local

@@ -182,12 +182,7 @@ fn run_hosts(
     drop(progress);
     let mut outcome = outcome;
     outcome.document.started = started.map_or(0, |time| time.as_secs());
-    let exit = outcome.end(&coordinator, &context);
-    let drawn = pictures.write(&outcome.document, outcome.rates, console);
-    Ok(match (exit, drawn) {
-        (Exit::Ok, Err(unwritten)) => unwritten,
-        _ => exit,
-    })
+    Ok(outcome.end(&coordinator, &context, pictures))
 }
 
 /// Checks, measures, and returns what was found.

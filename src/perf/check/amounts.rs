@@ -15,7 +15,7 @@ pub(in crate::perf) fn memory(bytes: u64) -> String {
 }
 
 /// Formats bytes per second: `1.1 GB/s`, `250 MB/s`.
-pub(super) fn rate(bytes_per_second: f64) -> String {
+pub(crate) fn rate(bytes_per_second: f64) -> String {
     const UNITS: &[(f64, &str)] = &[(1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")];
     let unit = UNITS.iter().find(|(size, _)| bytes_per_second >= *size);
     match unit {

@@ -12,7 +12,7 @@
 //! | `limit` | what limits a transfer |
 //! | `remedies`, `amounts` | commands and amounts for the user |
 
-pub(super) mod amounts;
+pub(crate) mod amounts;
 mod choice;
 mod finding;
 mod host;

@@ -74,9 +74,15 @@ pub(crate) enum AxisUnit {
     BytesPerSecond,
     /// Operations per second.
     OperationsPerSecond,
-    /// The percentiles of [`PERCENTILES`] by their positions.
+    /// A percentile: the places are those of [`PERCENTILES`].
     Percentile,
 }
 
-/// The percentiles of a chart of percentiles. The last one is the maximum.
-pub(crate) const PERCENTILES: [f64; 5] = [50.0, 90.0, 99.0, 99.9, 100.0];
+/// The places on the axis of a chart of percentiles, and the percentiles there. The last one is the maximum.
+pub(crate) const PERCENTILES: [(f64, f64); 5] = [
+    (0.0, 50.0),
+    (1.0, 90.0),
+    (2.0, 99.0),
+    (3.0, 99.9),
+    (4.0, 100.0),
+];

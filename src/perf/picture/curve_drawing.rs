@@ -5,7 +5,7 @@ use svg::node::element::Group;
 use super::{
     chart::{AxisUnit, Curve, CurveChart},
     drawing::ChartFrame,
-    ink::{Anchor, CurveInk, FONT_SIZE, axis, bold, coloured, grid, text},
+    ink::{Anchor, CurveInk, FONT_SIZE, axis, bold, grid, text},
     labels::{apart, width},
     scale::Scale,
 };
@@ -21,9 +21,6 @@ const TOP: f64 = 28.0;
 
 /// The space for the texts of the horizontal axis.
 const BOTTOM: f64 = 40.0;
-
-/// The colour of labels, which some colours of curves are too light for.
-const LABEL_COLOUR: &str = "#222222";
 
 /// The height of a label.
 const LABEL: f64 = FONT_SIZE + 3.0;
@@ -164,9 +161,11 @@ fn draw_labels(curves: &[Curve], plot: &Plot, mut group: Group) -> Group {
         let begin = plot.frame.right + LEADER - 8.0;
         group = group
             .add(ink.leader((x + 6.0, y), (begin - 3.0, place)))
-            .add(coloured(
-                text((begin, place + FONT_SIZE / 3.0), Anchor::Start, &curve.name),
-                LABEL_COLOUR,
+            // Not in the colour of the curve: some are too light for a text.
+            .add(text(
+                (begin, place + FONT_SIZE / 3.0),
+                Anchor::Start,
+                &curve.name,
             ));
     }
     group

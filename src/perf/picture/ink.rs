@@ -16,8 +16,10 @@ const COLOURS: [&str; 6] = [
 /// The dashes of curves, so that they differ without colours too. There are five markers: with four dashes, twenty curves differ.
 const DASHES: [&str; 4] = ["none", "9 4", "4 3", "12 3 3 3"];
 
-/// The colour of axes and grids.
+/// The colour of axes.
 const GREY: &str = "#555555";
+
+/// The colour of grids.
 const LIGHT: &str = "#dddddd";
 
 /// Where a text is beside its point.
@@ -40,7 +42,7 @@ impl CurveInk {
         Self { style, is_minor }
     }
 
-    pub(super) fn colour(self) -> &'static str {
+    fn colour(self) -> &'static str {
         COLOURS[self.style % COLOURS.len()]
     }
 
@@ -180,12 +182,6 @@ pub(super) fn text((x, y): (f64, f64), anchor: Anchor, words: &str) -> Element {
 /// Makes a text stand out.
 pub(super) fn bold(mut text: Element) -> Element {
     set(&mut text, "font-weight", "bold");
-    text
-}
-
-/// Gives a text a colour.
-pub(super) fn coloured(mut text: Element, colour: &str) -> Element {
-    set(&mut text, "fill", colour);
     text
 }
 

@@ -7,13 +7,10 @@ use crate::perf::report::{
     curves::{SweepCurve, curves},
     document::PerfDocument,
     measurand::{Measurand, Medium, SizeText},
-    operations::FigureName,
+    operations::{FigureName, SMALL_OPERATION},
     sample::micros,
     series::Series,
 };
-
-/// Below this size, that of a packet, operations per second say more than bytes per second.
-const SMALL: u32 = 4 << 10;
 
 /// The percentiles of a chart over sizes.
 const SHOWN: [f64; 2] = [50.0, 99.0];
@@ -94,7 +91,7 @@ fn sweep_rates(series: &[Series]) -> Option<Chart> {
     let found = curves(series, FigureName::Rate);
     let largest = found.iter().filter_map(|curve| curve.points.last());
     let largest = largest.map(|point| point.0).max()?;
-    let unit = if largest < SMALL {
+    let unit = if largest < SMALL_OPERATION {
         AxisUnit::OperationsPerSecond
     } else {
         AxisUnit::BytesPerSecond
@@ -252,8 +249,6 @@ fn connects(series: &[Series]) -> Option<Chart> {
 /// Returns the percentiles of the times of one kind of messages.
 fn percentiles(kind: &MessageKind<'_>, style: usize) -> Option<Curve> {
     let histogram = kind.points.first()?.1.histogram()?;
-    let positions = [0.0, 1.0, 2.0, 3.0, 4.0];
-    let points = positions.into_iter().zip(PERCENTILES);
     let point = |(x, percentile)| CurvePoint {
         x,
         y: micros(histogram.percentile(percentile)),
@@ -263,6 +258,6 @@ fn percentiles(kind: &MessageKind<'_>, style: usize) -> Option<Curve> {
         name: kind.name.clone(),
         style,
         is_minor: false,
-        points: points.map(point).collect(),
+        points: PERCENTILES.into_iter().map(point).collect(),
     })
 }

@@ -1,6 +1,7 @@
 //! Scales: from a value to its place on an axis, and the ticks of an axis.
 
 use super::chart::{AxisUnit, PERCENTILES};
+use crate::perf::report::measurand::SizeText;
 
 /// The span of values from which an axis is logarithmic.
 const LOG_SPAN: f64 = 10.0;
@@ -38,7 +39,10 @@ impl Scale {
         let positive = values.iter().copied().filter(|value| *value > 0.0);
         let least = positive.fold(f64::MAX, f64::min).min(most);
         let (kind, low, high) = match unit {
-            AxisUnit::Percentile => (ScaleKind::Linear, 0.0, last_percentile()),
+            AxisUnit::Percentile => {
+                let [.., (maximum, _)] = PERCENTILES;
+                (ScaleKind::Linear, 0.0, maximum)
+            }
             AxisUnit::Bytes if least > 0.0 => {
                 let (low, high) = (least.log2().floor(), most.log2().ceil());
                 (ScaleKind::Log2, low, high.max(low + 1.0))
@@ -47,11 +51,7 @@ impl Scale {
                 let (low, high) = (nice_below(least), nice_above(most));
                 (ScaleKind::Log10, low.log10(), high.log10())
             }
-            _ => {
-                let step = step(most);
-                let high = (most / step).ceil() * step;
-                (ScaleKind::Linear, 0.0, high.max(step))
-            }
+            _ => return Self::from_zero(unit, most),
         };
         let (factor, prefix) = prefix(unit, least, most);
         Self {
@@ -64,7 +64,7 @@ impl Scale {
         }
     }
 
-    /// Returns a scale from 0, for bars.
+    /// Returns a linear scale from 0.
     pub(super) fn from_zero(unit: AxisUnit, most: f64) -> Self {
         let step = step(most);
         let (factor, prefix) = prefix(unit, most, most);
@@ -130,12 +130,15 @@ impl Scale {
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         match (self.unit, self.kind) {
             (AxisUnit::Percentile, _) => {
-                let names = PERCENTILES.iter().map(|percentile| match percentile {
-                    100.0 => "max".to_owned(),
-                    percentile => format!("p{percentile}"),
-                });
-                let places = [0.0, 1.0, 2.0, 3.0, 4.0];
-                places.into_iter().zip(names).collect()
+                let tick = |&(place, percentile): &(f64, f64)| {
+                    let name = if percentile < 100.0 {
+                        format!("p{percentile}")
+                    } else {
+                        "max".to_owned()
+                    };
+                    (place, name)
+                };
+                PERCENTILES.iter().map(tick).collect()
             }
             (_, ScaleKind::Log2) => {
                 let every = ((self.high - self.low) / (TICKS + 3.0)).ceil().max(1.0);
@@ -172,11 +175,6 @@ impl Scale {
             }
         }
     }
-}
-
-fn last_percentile() -> f64 {
-    // Five positions, from 0 on.
-    4.0
 }
 
 /// Returns the values from `low` to `high` in steps.
@@ -232,15 +230,13 @@ fn prefix(unit: AxisUnit, least: f64, most: f64) -> (f64, &'static str) {
 
 /// Returns a size that is a power of 2.
 fn size(exponent: f64) -> String {
-    const UNITS: [&str; 4] = ["B", "KiB", "MiB", "GiB"];
-    let unit = (exponent / 10.0).floor().clamp(0.0, 3.0);
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "it is 0 to 3"
+        reason = "an operation has at most 1 GiB, and the scale ends at the next power"
     )]
-    let name = UNITS[unit as usize];
-    format!("{} {name}", number((exponent - 10.0 * unit).exp2()))
+    let exponent = exponent.clamp(0.0, 31.0) as u32;
+    SizeText(1 << exponent).to_string()
 }
 
 /// Returns a number with three digits, without zeros at its end.

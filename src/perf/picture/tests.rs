@@ -121,8 +121,8 @@ fn drawn(document: &PerfDocument) -> Vec<String> {
         if node.has_tag_name("text") {
             let number = |name| node.attribute(name).unwrap().parse::<f64>().unwrap();
             let words = node.text().unwrap_or_default().to_owned();
-            // Names at the ends of curves begin at the same place.
-            if node.attribute("fill").is_some() {
+            // Names at the ends of curves begin at the same place; so do title and subtitles, with larger distances.
+            if node.attribute("text-anchor") == Some("start") {
                 boxes.push((number("x"), number("y"), 12.0, words));
             }
         }

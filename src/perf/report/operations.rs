@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::measurand::{SizeText, WaitName};
 use crate::perf::messages::{PortPairProof, Verb, VerbsTask};
 
+/// Of operations below this size in bytes, that of a packet, operations per second say more than bytes per second.
+pub(crate) const SMALL_OPERATION: u32 = 4 << 10;
+
 /// Operations of RDMA with all of their settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Operations {

@@ -68,7 +68,7 @@ pub struct QueuePairConfig {
     pub gid_index: usize,
     /// The path MTU in bytes: 256, 512, 1024, 2048 or 4096, the smaller of both ends. Other values are rounded down.
     pub mtu: u32,
-    /// The first packet sequence number of this end, 24 bits.
+    /// The first packet sequence number of this end. Only its lowest 24 bits are used.
     pub send_psn: u32,
     /// The first packet sequence number of the peer, 24 bits: the peer's `send_psn`.
     pub receive_psn: u32,

@@ -11,6 +11,7 @@ use crate::{
             checks::CheckedPair,
             coordinator::Coordinator,
             measuring::MeasuredPair,
+            pictures::PictureFiles,
             pingpong::{self, PingPongRow},
             run::RunContext,
         },
@@ -35,7 +36,7 @@ pub(in crate::cli::rdperf) struct RunOutcome {
     pub(in crate::cli::rdperf) failures: Vec<(bool, String)>,
     pub(in crate::cli::rdperf) pingpong: Vec<PingPongRow>,
     /// The rates of the ports of the only pair, TCP and RDMA, in bytes per second.
-    pub(in crate::cli::rdperf) rates: [Option<f64>; 2],
+    rates: [Option<f64>; 2],
     /// The index of the first finding that the measurements have shown.
     late: usize,
     /// The choices of the pairs that cannot be measured.
@@ -110,14 +111,21 @@ impl RunOutcome {
         self.document.verdict = verdict(&self.document, self.rates);
     }
 
-    /// Prints the rest of the report, and returns the exit code.
+    /// Writes the pictures, prints the rest of the report, and returns the exit code.
     pub(in crate::cli::rdperf) fn end(
-        &mut self,
+        mut self,
         coordinator: &Coordinator,
         context: &RunContext<'_>,
+        pictures: PictureFiles,
     ) -> Exit {
-        let exit = self.exit(coordinator, context);
+        let mut exit = self.exit(coordinator, context);
         self.tell_lost(coordinator, context);
+        // Before the report for programs, which has the exit code and all errors.
+        let unwritten = pictures.write(&self.document, self.rates, context.console);
+        if !unwritten.is_empty() && exit == Exit::Ok {
+            exit = Exit::Local;
+        }
+        self.document.errors.extend(unwritten);
         let exit = self.unwritten.unwrap_or(exit);
         self.document.exit = exit.code();
         let report = &context.args.report;

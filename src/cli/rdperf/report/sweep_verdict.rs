@@ -2,11 +2,12 @@
 
 use super::table::digits;
 use crate::perf::{
+    check::amounts::rate,
     median::median,
     report::{
         curves::{SweepCurve, curves, sizes},
         measurand::SizeText,
-        operations::FigureName,
+        operations::{FigureName, SMALL_OPERATION},
         series::Series,
     },
 };
@@ -16,9 +17,6 @@ const GOOD_ENOUGH: f64 = 0.9;
 
 /// Sweeps that end below this size measure operations, and not the link.
 const LARGE: u32 = 64 << 10;
-
-/// Below this size, that of a packet, operations per second say more than bytes per second.
-const SMALL: u32 = 4 << 10;
 
 /// Returns what a sweep shows, in sentences; none if it has no curve.
 pub(super) fn sweep_verdict(series: &[Series]) -> Vec<String> {
@@ -175,10 +173,10 @@ fn ranked(curves: &[SweepCurve<'_>], size: u32, figure: FigureName) -> String {
     });
     let text = |(name, value): &(&String, f64)| match figure {
         FigureName::Time => format!("{name} {} µs", digits(*value)),
-        FigureName::Rate if size < SMALL => {
+        FigureName::Rate if size < SMALL_OPERATION => {
             format!("{name} {:.0} operations/s", value / f64::from(size))
         }
-        FigureName::Rate => format!("{name} {}", rate_text(*value)),
+        FigureName::Rate => format!("{name} {}", rate(*value)),
     };
     let values: Vec<_> = values.iter().map(text).collect();
     format!("at {} {}", SizeText(size), values.join(", "))
@@ -200,16 +198,8 @@ fn enough(curve: &SweepCurve<'_>) -> Option<String> {
         curve.name,
         SizeText(first.0),
         first.1 / best * 100.0,
-        rate_text(best)
+        rate(best)
     ))
-}
-
-fn rate_text(rate: f64) -> String {
-    if rate < 1e9 {
-        format!("{} MB/s", digits(rate / 1e6))
-    } else {
-        format!("{} GB/s", digits(rate / 1e9))
-    }
 }
 
 fn what(figure: FigureName) -> &'static str {
@@ -325,7 +315,7 @@ mod tests {
         let series = [of(4 << 10, 1e8), of(256 << 10, 1.9e9), of(1 << 20, 2e9)];
         assert_eq!(
             sweep_verdict(&series),
-            ["WRITE: operations of 256 KiB reach 95% of the best rate, 2.00 GB/s."]
+            ["WRITE: operations of 256 KiB reach 95% of the best rate, 2.0 GB/s."]
         );
     }
 }

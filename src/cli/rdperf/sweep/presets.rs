@@ -6,7 +6,7 @@ use crate::perf::report::{
     operations::{FigureName, InlineName, VerbName},
 };
 
-/// The names, and what each sweep asks.
+/// The names of all sweeps.
 pub(super) const NAMES: &str = "inline, verb, poll, signal, chunk";
 
 /// Returns a sweep by its name.

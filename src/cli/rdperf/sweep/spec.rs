@@ -24,7 +24,8 @@ const MAX_DEPTH: u64 = 16_384;
 /// The number of operations that are posted and not complete, as in `ib_write_bw`.
 const DEFAULT_DEPTH: u32 = 128;
 
-/// The same for operations above [`LARGE`]: 128 of them would take seconds to complete at the end of a run.
+/// The number of operations above [`LARGE`] that are posted and not complete: 128 would take seconds to complete at the end of a
+/// run.
 const DEPTH_OF_LARGE: u32 = 16;
 
 /// The size in bytes from which fewer operations are posted at once.

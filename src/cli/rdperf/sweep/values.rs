@@ -23,20 +23,20 @@ pub(super) fn values(
     if first > last {
         return Err(format!("the range {text} ends before it begins"));
     }
-    let next: Box<dyn Fn(u64) -> Option<u64>> = if let Some(factor) = step.strip_prefix('*') {
-        let factor: u64 = factor.parse().map_err(|_| form(text))?;
-        if factor < 2 || first == 0 {
-            return Err(format!("the range {text} never ends"));
+    let (is_factor, step) = match (step.strip_prefix('*'), step.strip_prefix('+')) {
+        (Some(factor), _) => (true, factor.parse().map_err(|_| form(text))?),
+        (_, Some(addend)) => (false, parse(addend)?),
+        _ => return Err(form(text)),
+    };
+    if step == 0 || (is_factor && (step == 1 || first == 0)) {
+        return Err(format!("the range {text} never ends"));
+    }
+    let next = |value: u64| {
+        if is_factor {
+            value.checked_mul(step)
+        } else {
+            value.checked_add(step)
         }
-        Box::new(move |value| value.checked_mul(factor))
-    } else if let Some(addend) = step.strip_prefix('+') {
-        let addend = parse(addend)?;
-        if addend == 0 {
-            return Err(format!("the range {text} never ends"));
-        }
-        Box::new(move |value| value.checked_add(addend))
-    } else {
-        return Err(form(text));
     };
     let range = std::iter::successors(Some(first), |value| {
         next(*value).filter(|value| *value <= last)

@@ -195,7 +195,7 @@ impl VerbsEndpoint {
     ///
     /// The two ends do not match.
     pub(super) fn connect(&mut self, theirs: &EndpointFacts) -> Result<(), String> {
-        self.place.receive_psn = theirs.psn & 0xff_ffff;
+        self.place.receive_psn = theirs.psn;
         self.peer = theirs.region;
         let connected =
             self.pair

@@ -17,7 +17,9 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::{check, device::ProtectionDomain, not_null};
 
-/// A completion queue and its completion channel. Its file descriptor is readable while an event waits.
+/// A completion queue and its completion channel. Its file descriptor is readable while an event waits. A program only waits for
+/// that, and takes the event with [`take_event`](Self::take_event): dropping the queue waits forever for an event that was read
+/// from the descriptor.
 pub struct CompletionQueue {
     pub(super) queue: *mut ffi::ibv_cq,
     channel: *mut ffi::ibv_comp_channel,

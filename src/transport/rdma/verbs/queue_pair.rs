@@ -22,6 +22,9 @@ const RNR_TIMER: u8 = 1;
 /// The hops that a packet may take.
 const HOP_LIMIT: u8 = 64;
 
+/// The bits of a packet sequence number.
+const PSN_MASK: u32 = 0xff_ffff;
+
 /// The address of a queue pair, for the peer to connect to: its number, and the addresses of its port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuePairAddress {
@@ -217,7 +220,7 @@ impl QueuePair {
         let mut ready = attributes(ffi::ibv_qp_state::IBV_QPS_RTR);
         ready.path_mtu = mtu(config.mtu);
         ready.dest_qp_num = peer.number;
-        ready.rq_psn = config.receive_psn;
+        ready.rq_psn = config.receive_psn & PSN_MASK;
         ready.min_rnr_timer = RNR_TIMER;
         ready.max_dest_rd_atomic = read_depths.answered;
         let route = &mut ready.ah_attr;
@@ -234,7 +237,7 @@ impl QueuePair {
             | Mask::IBV_QP_MIN_RNR_TIMER;
         self.modify(&mut ready, mask)?;
         let mut sends = attributes(ffi::ibv_qp_state::IBV_QPS_RTS);
-        sends.sq_psn = config.send_psn;
+        sends.sq_psn = config.send_psn & PSN_MASK;
         (sends.timeout, sends.retry_cnt) = (ACK_TIMEOUT, RETRIES);
         sends.rnr_retry = RNR_RETRIES;
         sends.max_rd_atomic = read_depths.begun;
