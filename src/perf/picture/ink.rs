@@ -102,9 +102,7 @@ impl CurveInk {
 
     /// Returns the thin line from the end of a curve to its name.
     pub(super) fn leader(self, from: (f64, f64), to: (f64, f64)) -> Element {
-        let mut leader = line(from, to, self.colour());
-        set(&mut leader, "stroke-width", 0.5);
-        leader
+        line(from, to, self.colour())
     }
 
     /// Returns the range of a point.
