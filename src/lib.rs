@@ -177,6 +177,8 @@ mod error;
 mod faults;
 #[cfg(feature = "cli")]
 mod fd;
+#[cfg(feature = "cli")]
+mod forward;
 #[cfg(any(feature = "axum", feature = "tonic"))]
 mod frameworks;
 #[cfg(fuzzing)]

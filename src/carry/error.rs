@@ -33,8 +33,13 @@ pub(crate) enum CarryError {
 impl CarryError {
     /// Takes the stream's error out of the [`io::Error`] in which tokio's traits pass it on.
     pub(super) fn of_stream(error: &io::Error) -> Self {
-        // Every error of a stream has an `Error` inside; the default keeps an exception a failure.
-        let inner = Error::from_io(error).cloned();
-        Self::Stream(inner.unwrap_or(Error::Misuse("the stream failed without a reason")))
+        Self::Stream(stream_error(error))
     }
+}
+
+/// Returns the error of a stream that one of its tokio traits has returned.
+pub(crate) fn stream_error(error: &io::Error) -> Error {
+    // Every error of a stream has an `Error` inside; the default keeps an exception a failure.
+    let inner = Error::from_io(error).cloned();
+    inner.unwrap_or(Error::Misuse("the stream failed without a reason"))
 }

@@ -12,7 +12,7 @@ mod send;
 mod streams;
 pub(crate) mod thread;
 
-pub(crate) use error::CarryError;
+pub(crate) use error::{CarryError, stream_error};
 pub(crate) use receive::receive_all;
 pub(crate) use send::{send_all, send_all_and_finish};
 pub(crate) use streams::{Finish, Watched, unless_interrupted};

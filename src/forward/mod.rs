@@ -1,0 +1,15 @@
+//! Connections of unmodified programs over one stream: what rdforward does beyond the command line.
+//!
+//! | module | what it holds | I/O |
+//! |---|---|---|
+//! | [`specs`], [`target`], [`policy`] | where to listen, what to connect to, and what is allowed | none |
+//! | [`socks`] | the messages of SOCKS 5 | none |
+//! | [`mux`] | many connections over one stream: frames, windows, states | none |
+//! | [`tunnel`] | one end of a tunnel: local sockets, and a stream | tokio |
+
+pub(crate) mod mux;
+pub(crate) mod policy;
+pub(crate) mod socks;
+pub(crate) mod specs;
+pub(crate) mod target;
+pub(crate) mod tunnel;

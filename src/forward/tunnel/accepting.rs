@@ -1,0 +1,143 @@
+//! Passes the connections that a listener accepts into the tunnel.
+
+use std::{io, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{sleep, timeout},
+};
+
+use super::{
+    handle::TunnelHandle,
+    listener::ForwardListener,
+    messages::{OpenTarget, RefusalKind},
+    shared::FlowLabel,
+    socket::LocalSocket,
+};
+use crate::forward::{
+    socks::{self, SocksFault, SocksReply},
+    target::ForwardTarget,
+};
+
+/// The pause after an accept that failed, because no descriptors are left for example: the connections wait.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The time that a program may take to say what it wants from a SOCKS proxy.
+const SOCKS_LIMIT: Duration = Duration::from_secs(30);
+
+/// What accepted connections are connected to.
+#[derive(Debug, Clone)]
+pub(crate) enum ListenRoute {
+    /// `-L`: one target at the other end.
+    To(ForwardTarget),
+    /// `-D`: the target that each connection asks for, by SOCKS.
+    Socks,
+    /// `-R`: what the other end has for its listener of this number.
+    Remote(u32),
+}
+
+/// Accepts connections until the tunnel has ended.
+pub(super) fn start(listener: ForwardListener, route: ListenRoute, handle: &TunnelHandle) {
+    let over = handle.shared.over.clone();
+    let handle = handle.clone();
+    let accepting = async move {
+        loop {
+            match listener.accept().await {
+                Ok((socket, from)) => {
+                    let over = handle.shared.over.clone();
+                    let work = pass(socket, from, route.clone(), handle.clone());
+                    tokio::spawn(over.run_until_cancelled_owned(work));
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "cannot accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    };
+    tokio::spawn(over.run_until_cancelled_owned(accepting));
+}
+
+/// Passes one connection into the tunnel.
+async fn pass(socket: LocalSocket, from: String, route: ListenRoute, handle: TunnelHandle) {
+    let (target, to) = match route {
+        ListenRoute::To(target) => {
+            let to = target.to_string();
+            (OpenTarget::Connect(target), to)
+        }
+        ListenRoute::Remote(listener) => {
+            let from = from.clone();
+            let to = "the other end".to_owned();
+            (OpenTarget::Accepted { listener, from }, to)
+        }
+        ListenRoute::Socks => return pass_socks(socket, from, handle).await,
+    };
+    match handle.open(&target, FlowLabel { from, to }).await {
+        Ok(flow) => flow.attach(socket),
+        Err(_) => socket.reset(),
+    }
+}
+
+/// Passes one connection to the target that it asks for.
+async fn pass_socks(socket: LocalSocket, from: String, handle: TunnelHandle) {
+    let LocalSocket::Tcp(mut socket) = socket else {
+        return;
+    };
+    let _ = socket.set_nodelay(true);
+    let asking = timeout(SOCKS_LIMIT, asked_target(&mut socket));
+    let Ok(Ok(target)) = asking.await else {
+        tracing::debug!(from, "a program sent no request of SOCKS 5");
+        return;
+    };
+    let label = FlowLabel {
+        from,
+        to: target.to_string(),
+    };
+    let opened = handle.open(&OpenTarget::Connect(target), label).await;
+    let reply = match &opened {
+        Ok(_) => SocksReply::Succeeded,
+        Err(refusal) => socks_reply(refusal.kind),
+    };
+    if socket.write_all(&reply.bytes()).await.is_ok() {
+        if let Ok(flow) = opened {
+            flow.attach(LocalSocket::Tcp(socket));
+        }
+    }
+}
+
+/// Reads what a program asks for, and not a byte more: what follows belongs to the target.
+async fn asked_target(socket: &mut TcpStream) -> io::Result<ForwardTarget> {
+    let mut received = Vec::new();
+    loop {
+        match socks::parse_greeting(&received) {
+            Ok(Some(_)) => break,
+            Ok(None) => received.push(socket.read_u8().await?),
+            Err(fault) => return refuse(socket, &fault).await,
+        }
+    }
+    socket.write_all(&socks::NO_AUTHENTICATION).await?;
+    received.clear();
+    loop {
+        match socks::parse_request(&received) {
+            Ok(Some((target, _))) => return Ok(target),
+            Ok(None) => received.push(socket.read_u8().await?),
+            Err(fault) => return refuse(socket, &fault).await,
+        }
+    }
+}
+
+async fn refuse<T>(socket: &mut TcpStream, fault: &SocksFault) -> io::Result<T> {
+    socket.write_all(&fault.answer()).await?;
+    Err(io::Error::other(fault.to_string()))
+}
+
+fn socks_reply(kind: RefusalKind) -> SocksReply {
+    match kind {
+        RefusalKind::Refused => SocksReply::Refused,
+        RefusalKind::Unreachable => SocksReply::NetworkUnreachable,
+        RefusalKind::Unknown | RefusalKind::TimedOut => SocksReply::HostUnreachable,
+        RefusalKind::Forbidden => SocksReply::NotAllowed,
+        RefusalKind::Full | RefusalKind::Other => SocksReply::Failed,
+    }
+}

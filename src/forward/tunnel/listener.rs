@@ -1,0 +1,204 @@
+//! Listens for local programs: at the addresses of a TCP port, or at a UNIX socket.
+
+use std::{
+    ffi::OsStr,
+    fs, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::unix::{ffi::OsStrExt, fs::FileTypeExt},
+    path::{Path, PathBuf},
+    task::{Context, Poll},
+};
+
+use rustix::fs::Mode;
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::net::{TcpListener, UnixListener, lookup_host};
+
+use super::socket::LocalSocket;
+use crate::forward::specs::{BindAddress, ListenAt};
+
+/// The number of connections that wait to be accepted. The kernel reduces it to its own limit.
+const BACKLOG: i32 = 4096;
+
+/// Accepts connections of local programs.
+#[derive(Debug)]
+pub(crate) struct ForwardListener {
+    sockets: Vec<ListenSocket>,
+    /// The text for messages.
+    name: String,
+}
+
+#[derive(Debug)]
+enum ListenSocket {
+    Tcp(TcpListener),
+    Unix(UnixListener, SocketPath),
+}
+
+/// The path of a UNIX socket that this process has made. It is removed with the listener.
+#[derive(Debug)]
+struct SocketPath(PathBuf);
+
+impl Drop for SocketPath {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl ForwardListener {
+    /// Starts to listen.
+    ///
+    /// # Errors
+    ///
+    /// One sentence for the user.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what it has opened.
+    pub(crate) async fn bind(at: &ListenAt) -> Result<Self, String> {
+        let sockets = match at {
+            ListenAt::Tcp { bind, port } => bind_tcp(bind, *port).await,
+            ListenAt::Unix(path) => bind_unix(Path::new(OsStr::from_bytes(path))),
+        };
+        let sockets = sockets.map_err(|error| format!("cannot listen at {at}: {error}"))?;
+        let mut listener = Self {
+            sockets,
+            name: at.to_string(),
+        };
+        if let (ListenAt::Tcp { bind, port: 0 }, Some(port)) = (at, listener.port()) {
+            let bind = bind.clone();
+            listener.name = ListenAt::Tcp { bind, port }.to_string();
+        }
+        Ok(listener)
+    }
+
+    /// Returns the port of TCP.
+    pub(crate) fn port(&self) -> Option<u16> {
+        self.sockets.iter().find_map(|socket| match socket {
+            ListenSocket::Tcp(listener) => Some(listener.local_addr().ok()?.port()),
+            ListenSocket::Unix(..) => None,
+        })
+    }
+
+    /// Returns where it listens, for messages.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Accepts the next connection, and returns it with the address of its program.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe.
+    pub(super) async fn accept(&self) -> io::Result<(LocalSocket, String)> {
+        std::future::poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(LocalSocket, String)>> {
+        for socket in &self.sockets {
+            match socket {
+                ListenSocket::Tcp(listener) => {
+                    if let Poll::Ready(accepted) = listener.poll_accept(cx) {
+                        let from = |(socket, from): (_, SocketAddr)| {
+                            (LocalSocket::Tcp(socket), from.to_string())
+                        };
+                        return Poll::Ready(accepted.map(from));
+                    }
+                }
+                ListenSocket::Unix(listener, path) => {
+                    if let Poll::Ready(accepted) = listener.poll_accept(cx) {
+                        let from = path.0.display().to_string();
+                        return Poll::Ready(
+                            accepted.map(|(socket, _)| (LocalSocket::Unix(socket), from)),
+                        );
+                    }
+                }
+            }
+        }
+        Poll::Pending
+    }
+}
+
+/// Listens at all addresses of `bind`, on one port.
+async fn bind_tcp(bind: &BindAddress, port: u16) -> io::Result<Vec<ListenSocket>> {
+    let (v4, v6) = match bind {
+        BindAddress::Loopback => (Ipv4Addr::LOCALHOST, Ipv6Addr::LOCALHOST),
+        BindAddress::All => (Ipv4Addr::UNSPECIFIED, Ipv6Addr::UNSPECIFIED),
+        BindAddress::Address(address) => {
+            return Ok(vec![listen(SocketAddr::new(*address, port))?]);
+        }
+        BindAddress::Name(name) => {
+            let addresses = lookup_host((name.as_str(), port)).await?;
+            return addresses.map(listen).collect();
+        }
+    };
+    let v4 = SocketAddr::new(IpAddr::V4(v4), port);
+    let v6 = |port| SocketAddr::new(IpAddr::V6(v6), port);
+    let first = match listen(v4) {
+        Ok(first) => first,
+        // A host may have IPv6 only.
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            return Ok(vec![listen(v6(port))?]);
+        }
+        Err(error) => return Err(error),
+    };
+    let ListenSocket::Tcp(listener) = &first else {
+        return Ok(vec![first]);
+    };
+    let taken = listener.local_addr()?.port();
+    match listen(v6(taken)) {
+        Ok(second) => Ok(vec![first, second]),
+        // A host may have IPv4 only.
+        Err(error) if is_without_ipv6(&error) => Ok(vec![first]),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_without_ipv6(error: &io::Error) -> bool {
+    let errno = rustix::io::Errno::from_io_error(error);
+    let none = [
+        rustix::io::Errno::AFNOSUPPORT,
+        rustix::io::Errno::ADDRNOTAVAIL,
+    ];
+    errno.is_some_and(|errno| none.contains(&errno))
+}
+
+fn listen(address: SocketAddr) -> io::Result<ListenSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(ListenSocket::Tcp(TcpListener::from_std(socket.into())?))
+}
+
+/// Listens at a path. A socket that a process has left behind there is replaced; nothing else is.
+fn bind_unix(path: &Path) -> io::Result<Vec<ListenSocket>> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // Linux gives the file this mode: only its owner can connect, from the first moment on.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    let address = SockAddr::unix(path)?;
+    match socket.bind(&address) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_left_behind(path) => {
+            fs::remove_file(path)?;
+            socket.bind(&address)?;
+        }
+        bound => bound?,
+    }
+    let made = SocketPath(path.to_owned());
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    let listener = UnixListener::from_std(socket.into())?;
+    Ok(vec![ListenSocket::Unix(listener, made)])
+}
+
+/// Returns true if the path is a socket at which no process listens.
+fn is_left_behind(path: &Path) -> bool {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    let refuses = || {
+        let connected = std::os::unix::net::UnixStream::connect(path);
+        connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    };
+    is_socket && refuses()
+}

@@ -1,0 +1,159 @@
+//! What the two ends of a tunnel say about the tunnel itself and about connections. Pure, no I/O.
+
+use std::{fmt, io, net::IpAddr};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::forward::{mux::frame::MAX_CONTROL_BYTES, specs::ListenAt, target::ForwardTarget};
+
+/// The version of the frames and of these messages.
+pub(super) const TUNNEL_VERSION: u32 = 1;
+
+/// A message about the tunnel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum TunnelMessage {
+    /// The first message of each end.
+    Hello {
+        /// The version of this end.
+        version: u32,
+        /// The version of the program.
+        program: String,
+    },
+    /// Asks the far end to listen.
+    Listen {
+        /// The number of the listener, chosen by the end that asks.
+        id: u32,
+        /// Where.
+        at: ListenAt,
+    },
+    /// Answers that the far end listens.
+    Listening {
+        /// The number of the listener.
+        id: u32,
+        /// The port of TCP.
+        port: Option<u16>,
+    },
+    /// Answers that the far end cannot listen.
+    CannotListen {
+        /// The number of the listener.
+        id: u32,
+        /// One sentence.
+        text: String,
+    },
+}
+
+/// What a connection is connected to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum OpenTarget {
+    /// The other end connects to this target.
+    Connect(ForwardTarget),
+    /// The other end connects to a port of its own host.
+    OwnPort {
+        /// The address of the host by which the program has named it.
+        address: IpAddr,
+        /// The port.
+        port: u16,
+    },
+    /// The connection was accepted by a listener of [`TunnelMessage::Listen`].
+    Accepted {
+        /// The number of the listener.
+        listener: u32,
+        /// The address of the program that has connected.
+        from: String,
+    },
+}
+
+/// Why a connection cannot be made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ForwardRefusal {
+    /// What kind of obstacle it is.
+    pub(crate) kind: RefusalKind,
+    /// One sentence without a period.
+    pub(crate) text: String,
+}
+
+/// What kind of obstacle prevents a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum RefusalKind {
+    /// The target refuses connections.
+    Refused,
+    /// No way leads to the target.
+    Unreachable,
+    /// The name has no address.
+    Unknown,
+    /// The far end does not allow the target.
+    Forbidden,
+    /// The far end has no memory or descriptors left for another connection.
+    Full,
+    /// The target did not answer.
+    TimedOut,
+    /// Another error.
+    Other,
+}
+
+impl ForwardRefusal {
+    /// Returns the refusal for an error of connecting to a target.
+    pub(crate) fn of(error: &io::Error) -> Self {
+        let kind = match error.kind() {
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => RefusalKind::Refused,
+            io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
+                RefusalKind::Unreachable
+            }
+            io::ErrorKind::TimedOut => RefusalKind::TimedOut,
+            io::ErrorKind::PermissionDenied => RefusalKind::Forbidden,
+            _ if is_full(error) => RefusalKind::Full,
+            _ => RefusalKind::Other,
+        };
+        let text = error.to_string();
+        Self { kind, text }
+    }
+
+    /// Returns the refusal of an end without memory for another connection.
+    pub(crate) fn full() -> Self {
+        Self {
+            kind: RefusalKind::Full,
+            text: "too many connections".to_owned(),
+        }
+    }
+
+    /// Decodes a refusal of the peer.
+    pub(super) fn decode(bytes: &[u8]) -> Self {
+        if bytes.is_empty() {
+            return Self::full();
+        }
+        decode(bytes).unwrap_or_else(|| Self {
+            kind: RefusalKind::Other,
+            text: "an unknown reason".to_owned(),
+        })
+    }
+}
+
+/// Returns true if no descriptors are left.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    let errno = rustix::io::Errno::from_io_error(error);
+    matches!(errno, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
+}
+
+impl fmt::Display for ForwardRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The text may come from the peer.
+        for c in self.text.chars().filter(|c| !c.is_control()) {
+            write!(f, "{c}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Encodes a message, a target or a refusal; none if it is too long for a frame.
+pub(super) fn encode(message: &impl Serialize) -> Option<Vec<u8>> {
+    let bytes = postcard::to_stdvec(message).ok()?;
+    (bytes.len() <= MAX_CONTROL_BYTES - 4).then_some(bytes)
+}
+
+/// Decodes a message, a target or a refusal; none if the bytes are not exactly one.
+pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((message, [])) => Some(message),
+        _ => None,
+    }
+}

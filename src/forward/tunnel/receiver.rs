@@ -1,0 +1,333 @@
+//! The receiving side of a tunnel: from the slots of the stream into the sockets of local programs.
+//!
+//! Bytes are written from the slot itself. What a socket does not take is copied, and waits in memory that the connection's
+//! window bounds; so a program that does not read holds up its own connection only.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    future::poll_fn,
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+    task::{Context, Poll},
+};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::AsyncBufRead;
+
+use super::{
+    TunnelFault,
+    messages::{ForwardRefusal, TUNNEL_VERSION, TunnelMessage, decode},
+    peer::TunnelPeer,
+    ready::FlowReadiness,
+    shared::{TunnelShared, TunnelState},
+    socket::SocketWriter,
+};
+use crate::forward::mux::{MuxEvent, decoder::FrameDecoder, frame::FlowId};
+
+/// A queue that has grown beyond this is freed when it is empty.
+const KEPT_QUEUE_BYTES: usize = 16 << 10;
+
+/// The receiving side.
+pub(super) struct TunnelReceiver<'a, S> {
+    stream: &'a mut S,
+    sink: TunnelSink,
+}
+
+/// What received frames go to.
+struct TunnelSink {
+    shared: Arc<TunnelShared>,
+    decoder: FrameDecoder,
+    writers: HashMap<FlowId, QueuedWriter>,
+    peer: TunnelPeer,
+    has_greeted: bool,
+    /// The peer has ended the stream in order.
+    has_ended: bool,
+}
+
+/// A socket, and the bytes that it has not taken.
+#[derive(Default)]
+struct QueuedWriter {
+    /// None while the connection is being opened.
+    socket: Option<(SocketWriter, FlowReadiness)>,
+    queue: BytesMut,
+    /// No more bytes follow.
+    is_finished: bool,
+}
+
+/// What became of a connection after a write.
+enum WriteOutcome {
+    /// It goes on.
+    Open,
+    /// The local program has read its end.
+    Ended,
+    /// The local program has reset it.
+    Broken,
+}
+
+impl<'a, S: AsyncBufRead + Unpin> TunnelReceiver<'a, S> {
+    pub(super) fn new(stream: &'a mut S, shared: Arc<TunnelShared>, peer: TunnelPeer) -> Self {
+        let sink = TunnelSink {
+            shared,
+            decoder: FrameDecoder::default(),
+            writers: HashMap::new(),
+            peer,
+            has_greeted: false,
+            has_ended: false,
+        };
+        Self { stream, sink }
+    }
+
+    /// Receives until the peer ends the stream in order.
+    pub(super) async fn run(mut self) -> Result<(), TunnelFault> {
+        poll_fn(|cx| self.poll(cx)).await
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TunnelFault>> {
+        let Self { stream, sink } = self;
+        sink.shared.writable.register(cx);
+        sink.adopt();
+        sink.flush_writable();
+        while !sink.has_ended {
+            let polled = Pin::new(&mut **stream).poll_fill_buf(cx);
+            let bytes = match polled {
+                Poll::Ready(Ok(bytes)) => bytes,
+                Poll::Ready(Err(error)) => {
+                    return Poll::Ready(Err(TunnelFault::of_stream(&error)));
+                }
+                Poll::Pending => break,
+            };
+            if bytes.is_empty() {
+                sink.end()?;
+                break;
+            }
+            let count = bytes.len();
+            sink.handle(bytes)?;
+            Pin::new(&mut **stream).consume(count);
+        }
+        let state = sink.shared.lock();
+        let (has_control, count) = (state.mux.has_control(), state.mux.count());
+        drop(state);
+        if has_control || sink.has_ended {
+            sink.shared.readable.wake();
+        }
+        if sink.has_ended && count == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        Poll::Pending
+    }
+}
+
+impl TunnelSink {
+    /// Takes over what other tasks have left for this one.
+    fn adopt(&mut self) {
+        let (new, cut) = {
+            let mut state = self.shared.lock();
+            let new: Vec<_> = state.new_writers.drain(..).collect();
+            let cut: Vec<_> = state.cut_writers.drain(..).collect();
+            (new, cut)
+        };
+        for (id, socket) in new {
+            let readiness = self.shared.writable.place(id);
+            let writer = self.writers.entry(id).or_default();
+            writer.socket = Some((socket, readiness));
+            self.flush(id);
+        }
+        for id in cut {
+            self.writers.remove(&id);
+        }
+    }
+
+    /// Writes the queues of the sockets that accept bytes again.
+    fn flush_writable(&mut self) {
+        let mut ready = VecDeque::new();
+        self.shared.writable.drain_into(&mut ready);
+        for id in ready {
+            self.flush(id);
+        }
+    }
+
+    /// Handles the end of the stream. Local programs may not have taken all bytes yet.
+    fn end(&mut self) -> Result<(), TunnelFault> {
+        if !self.decoder.is_between_frames() || !self.shared.lock().mux.is_all_received() {
+            return Err(TunnelFault::EndedEarly);
+        }
+        self.has_ended = true;
+        self.shared.close();
+        Ok(())
+    }
+
+    /// Handles received bytes.
+    fn handle(&mut self, mut bytes: &[u8]) -> Result<(), TunnelFault> {
+        while let Some(piece) = self.decoder.next(&mut bytes)? {
+            let event = self.shared.lock().mux.receive(piece)?;
+            self.handle_event(event)?;
+        }
+        Ok(())
+    }
+
+    fn handle_event(&mut self, event: MuxEvent<'_>) -> Result<(), TunnelFault> {
+        if !self.has_greeted {
+            return self.greet(&event);
+        }
+        match event {
+            MuxEvent::None => {}
+            MuxEvent::Message(message) => {
+                let message = decode(&message).ok_or(TunnelFault::Message)?;
+                self.peer.message(message, &self.shared)?;
+            }
+            MuxEvent::Open(id, target) => match decode(&target) {
+                Some(target) => self.peer.open(id, target, &self.shared),
+                None => return Err(TunnelFault::Message),
+            },
+            MuxEvent::Opened(id) => self.answer(id, Ok(())),
+            MuxEvent::Refused(id, reason) => self.answer(id, Err(ForwardRefusal::decode(&reason))),
+            MuxEvent::Data(id, bytes) => self.data(id, bytes),
+            MuxEvent::Fin(id) => {
+                self.writers.entry(id).or_default().is_finished = true;
+                self.flush(id);
+            }
+            MuxEvent::Reset(id) => self.reset(id),
+            MuxEvent::Writable(id) => {
+                self.shared.lock().unblocked.push(id);
+                self.shared.readable.wake();
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles the first frame of the peer.
+    fn greet(&mut self, event: &MuxEvent<'_>) -> Result<(), TunnelFault> {
+        let MuxEvent::Message(message) = event else {
+            return Err(TunnelFault::Message);
+        };
+        match decode(message) {
+            Some(TunnelMessage::Hello { version, .. })
+                if version == TUNNEL_VERSION =>
+            {
+                self.has_greeted = true;
+                Ok(())
+            }
+            Some(TunnelMessage::Hello { program, .. }) => Err(TunnelFault::Version(program)),
+            _ => Err(TunnelFault::Message),
+        }
+    }
+
+    /// Passes on the peer's answer to the task that has asked for a connection.
+    fn answer(&mut self, id: FlowId, answer: Result<(), ForwardRefusal>) {
+        let asked = self.shared.lock().asked.remove(&id);
+        if answer.is_ok() {
+            // Bytes that arrive before the socket is attached wait.
+            self.writers.entry(id).or_default();
+        }
+        if let Some(asked) = asked {
+            // A task that has gone away has reset the connection.
+            let _ = asked.send(answer);
+        }
+    }
+
+    /// Handles bytes of a connection.
+    fn data(&mut self, id: FlowId, bytes: &[u8]) {
+        let writer = self.writers.entry(id).or_default();
+        let mut taken = 0;
+        if writer.queue.is_empty() {
+            if let Some((socket, readiness)) = &mut writer.socket {
+                let mut cx = readiness.context();
+                while taken < bytes.len() {
+                    match socket.poll_write(&mut cx, &bytes[taken..]) {
+                        Poll::Ready(Ok(count)) if count > 0 => taken += count,
+                        Poll::Pending => break,
+                        Poll::Ready(_) => return self.broken(id),
+                    }
+                }
+            }
+        }
+        writer.queue.extend_from_slice(&bytes[taken..]);
+        self.consumed(id, taken);
+    }
+
+    /// Writes the queue of a connection, as much as its socket takes.
+    fn flush(&mut self, id: FlowId) {
+        let Some(writer) = self.writers.get_mut(&id) else {
+            return;
+        };
+        let (taken, outcome) = writer.flush();
+        self.consumed(id, taken);
+        match outcome {
+            WriteOutcome::Open => {}
+            WriteOutcome::Ended => {
+                let writer = self.writers.remove(&id);
+                if let Some((socket, _)) = writer.and_then(|writer| writer.socket) {
+                    socket.finish();
+                }
+                let mut state = self.shared.lock();
+                self.shared.direction_ended(&mut state, id);
+            }
+            WriteOutcome::Broken => self.broken(id),
+        }
+    }
+
+    /// Counts bytes that a socket has taken.
+    fn consumed(&self, id: FlowId, count: usize) {
+        if count == 0 {
+            return;
+        }
+        let mut state = self.shared.lock();
+        state.mux.consume(id, count);
+        state.count_received(id, count);
+        let received = &self.shared.counts.received;
+        received.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    /// Ends a connection whose local program has reset it.
+    fn broken(&mut self, id: FlowId) {
+        self.writers.remove(&id);
+        let mut state = self.shared.lock();
+        state.mux.reset(id);
+        self.cut_reader(&mut state, id);
+    }
+
+    /// Ends a connection that the peer has reset.
+    fn reset(&mut self, id: FlowId) {
+        self.writers.remove(&id);
+        let mut state = self.shared.lock();
+        // A task that waits for the answer finds that there is none.
+        state.asked.remove(&id);
+        self.cut_reader(&mut state, id);
+    }
+
+    fn cut_reader(&self, state: &mut TunnelState, id: FlowId) {
+        state.cut_readers.push(id);
+        self.shared.flow_ended(state, id, true);
+        self.shared.readable.wake();
+    }
+}
+
+impl QueuedWriter {
+    /// Writes the queue, as much as the socket takes.
+    fn flush(&mut self) -> (usize, WriteOutcome) {
+        let Some((socket, readiness)) = &mut self.socket else {
+            return (0, WriteOutcome::Open);
+        };
+        let mut cx = readiness.context();
+        let mut taken = 0;
+        while !self.queue.is_empty() {
+            match socket.poll_write(&mut cx, &self.queue) {
+                Poll::Ready(Ok(count)) if count > 0 => {
+                    self.queue.advance(count);
+                    taken += count;
+                }
+                Poll::Pending => return (taken, WriteOutcome::Open),
+                Poll::Ready(_) => return (taken, WriteOutcome::Broken),
+            }
+        }
+        if self.queue.capacity() > KEPT_QUEUE_BYTES {
+            self.queue = BytesMut::new();
+        }
+        let outcome = if self.is_finished {
+            WriteOutcome::Ended
+        } else {
+            WriteOutcome::Open
+        };
+        (taken, outcome)
+    }
+}

@@ -1,0 +1,208 @@
+//! The sending side of a tunnel: from the sockets of local programs into the slots of the stream.
+//!
+//! A connection is read when its socket has bytes, its peer accepts some, and a slot is free. The bytes are read into the slot
+//! itself, behind the header of their frame. Ready connections take turns of one frame each.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    future::poll_fn,
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+    task::{Context, Poll, ready},
+};
+
+use tokio::io::{AsyncWrite, ReadBuf};
+
+use super::{
+    TunnelFault,
+    ready::FlowReadiness,
+    shared::TunnelShared,
+    socket::SocketReader,
+};
+use crate::{
+    forward::mux::frame::{
+        FRAME_HEADER_BYTES, FlowId, FrameHead, MAX_CONTROL_BYTES, MAX_DATA_BYTES, PADDING,
+    },
+    transport::FillSlots,
+};
+
+/// A frame is begun in this much room or more: every frame that is not data fits into it.
+const LEAST_ROOM: usize = FRAME_HEADER_BYTES + MAX_CONTROL_BYTES;
+
+/// The sending side.
+pub(super) struct TunnelSender<'a, S> {
+    stream: &'a mut S,
+    shared: Arc<TunnelShared>,
+    readers: HashMap<FlowId, ReadyReader>,
+    /// The connections that may have bytes, in turn.
+    ready: VecDeque<FlowId>,
+    is_shutting_down: bool,
+}
+
+/// A socket, and its place among those that wait.
+struct ReadyReader {
+    socket: SocketReader,
+    readiness: FlowReadiness,
+    is_listed: bool,
+}
+
+/// What a look at one connection led to.
+enum Turn {
+    /// Bytes were sent.
+    Sent,
+    /// Nothing can be sent now.
+    Waits,
+    /// The direction has ended.
+    Ended,
+}
+
+impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
+    pub(super) fn new(stream: &'a mut S, shared: Arc<TunnelShared>) -> Self {
+        Self {
+            stream,
+            shared,
+            readers: HashMap::new(),
+            ready: VecDeque::new(),
+            is_shutting_down: false,
+        }
+    }
+
+    /// Sends until the tunnel is closed and its last connection has ended. Then ends the stream.
+    pub(super) async fn run(mut self) -> Result<(), TunnelFault> {
+        poll_fn(|cx| self.poll(cx)).await
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TunnelFault>> {
+        self.shared.readable.register(cx);
+        if !self.is_shutting_down {
+            self.adopt();
+            if let Poll::Ready(result) = self.poll_frames(cx) {
+                result?;
+                self.stream.post(cx).map_err(|error| TunnelFault::of_stream(&error))?.is_ready();
+            }
+            let state = self.shared.lock();
+            let is_over = state.is_closing && state.mux.count() == 0 && !state.mux.has_control();
+            drop(state);
+            if !is_over {
+                return Poll::Pending;
+            }
+            self.is_shutting_down = true;
+        }
+        let shutdown = Pin::new(&mut *self.stream).poll_shutdown(cx);
+        shutdown.map_err(|error| TunnelFault::of_stream(&error))
+    }
+
+    /// Takes over what other tasks have left for this one.
+    fn adopt(&mut self) {
+        let mut state = self.shared.lock();
+        for (id, socket) in state.new_readers.drain(..) {
+            let readiness = self.shared.readable.place(id);
+            let reader = ReadyReader {
+                socket,
+                readiness,
+                is_listed: true,
+            };
+            self.readers.insert(id, reader);
+            self.ready.push_back(id);
+        }
+        for id in state.cut_readers.drain(..) {
+            self.readers.remove(&id);
+        }
+        let mut woken: VecDeque<_> = state.unblocked.drain(..).collect();
+        drop(state);
+        self.shared.readable.drain_into(&mut woken);
+        for id in woken {
+            if let Some(reader) = self.readers.get_mut(&id) {
+                if !std::mem::replace(&mut reader.is_listed, true) {
+                    self.ready.push_back(id);
+                }
+            }
+        }
+    }
+
+    /// Fills slots with the frames that are due. Ready when there are no more.
+    fn poll_frames(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TunnelFault>> {
+        loop {
+            let has_control = self.shared.lock().mux.has_control();
+            if !has_control && self.ready.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            let room = ready!(self.stream.poll_slot(cx)).map_err(|error| TunnelFault::of_stream(&error))?;
+            if room.len() < LEAST_ROOM {
+                let padding = room.len();
+                room.fill(PADDING);
+                self.stream.advance(padding);
+                continue;
+            }
+            if has_control {
+                let written = self.shared.lock().mux.write_control(room);
+                self.stream.advance(written);
+                continue;
+            }
+            let Some(id) = self.ready.pop_front() else {
+                continue;
+            };
+            match self.turn(id, cx)? {
+                Turn::Sent => self.ready.push_back(id),
+                Turn::Waits => {
+                    if let Some(reader) = self.readers.get_mut(&id) {
+                        reader.is_listed = false;
+                    }
+                }
+                Turn::Ended => drop(self.readers.remove(&id)),
+            }
+        }
+    }
+
+    /// Reads one connection into the slot, behind the header of a frame.
+    fn turn(&mut self, id: FlowId, cx: &mut Context<'_>) -> Result<Turn, TunnelFault> {
+        let Some(reader) = self.readers.get_mut(&id) else {
+            return Ok(Turn::Ended);
+        };
+        let sendable = usize::try_from(self.shared.lock().mux.sendable(id)).unwrap_or(usize::MAX);
+        if sendable == 0 {
+            return Ok(Turn::Waits);
+        }
+        let Poll::Ready(room) = self.stream.poll_slot(cx).map_err(|error| TunnelFault::of_stream(&error))? else {
+            return Ok(Turn::Sent);
+        };
+        let (head, payload) = room.split_at_mut(FRAME_HEADER_BYTES);
+        let most = payload.len().min(MAX_DATA_BYTES).min(sendable);
+        let mut buf = ReadBuf::new(&mut payload[..most]);
+        let polled = reader.socket.poll_read(&mut reader.readiness.context(), &mut buf);
+        let count = buf.filled().len();
+        match polled {
+            Poll::Pending => Ok(Turn::Waits),
+            Poll::Ready(Ok(())) if count > 0 => {
+                head.copy_from_slice(&FrameHead::data(id, count).encode());
+                self.stream.advance(FRAME_HEADER_BYTES + count);
+                let mut state = self.shared.lock();
+                state.mux.sent(id, count);
+                state.count_sent(id, count);
+                drop(state);
+                let sent = &self.shared.counts.sent;
+                sent.fetch_add(count as u64, Ordering::Relaxed);
+                Ok(Turn::Sent)
+            }
+            Poll::Ready(Ok(())) => {
+                let mut state = self.shared.lock();
+                state.mux.finish(id);
+                self.shared.direction_ended(&mut state, id);
+                drop(state);
+                if let Some(reader) = self.readers.remove(&id) {
+                    reader.socket.finish();
+                }
+                Ok(Turn::Ended)
+            }
+            Poll::Ready(Err(_)) => {
+                let mut state = self.shared.lock();
+                state.mux.reset(id);
+                state.cut_writers.push(id);
+                self.shared.flow_ended(&mut state, id, true);
+                drop(state);
+                self.shared.writable.wake();
+                Ok(Turn::Ended)
+            }
+        }
+    }
+}

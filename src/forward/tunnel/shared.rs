@@ -1,0 +1,274 @@
+//! What all tasks of one end of a tunnel share: the connections, and what is asked of their tasks.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    messages::{ForwardRefusal, OpenTarget, TUNNEL_VERSION, TunnelMessage, encode},
+    ready::ReadyQueue,
+    socket::{LocalSocket, SocketReader, SocketWriter},
+};
+use crate::forward::mux::{Mux, MuxEnd, frame::FlowId};
+
+/// Receives what happens to connections.
+pub(crate) type TunnelObserver = Arc<dyn Fn(TunnelEvent) + Send + Sync>;
+
+/// What happens to the connections of a tunnel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum TunnelEvent {
+    /// A connection was made.
+    Connected(FlowLabel),
+    /// A connection could not be made.
+    Refused(FlowLabel, ForwardRefusal),
+    /// A connection has ended.
+    Closed {
+        /// Its ends.
+        label: FlowLabel,
+        /// The bytes that went into the tunnel here.
+        sent: u64,
+        /// The bytes that came out of the tunnel here.
+        received: u64,
+        /// Whether it was reset.
+        is_reset: bool,
+    },
+    /// The far end listens.
+    Listening {
+        /// The number of the listener.
+        id: u32,
+        /// The port of TCP.
+        port: Option<u16>,
+    },
+}
+
+/// The two ends of a connection, for messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FlowLabel {
+    /// The program that has connected.
+    pub(crate) from: String,
+    /// What it is connected to.
+    pub(crate) to: String,
+}
+
+/// The counts of a tunnel, which may be read at any time.
+#[derive(Debug, Default)]
+pub(crate) struct TunnelCounts {
+    /// The connections that are open.
+    pub(crate) open: AtomicU64,
+    /// The connections that were made so far.
+    pub(crate) made: AtomicU64,
+    /// The bytes of connections that went into the tunnel here.
+    pub(crate) sent: AtomicU64,
+    /// The bytes of connections that came out of the tunnel here.
+    pub(crate) received: AtomicU64,
+}
+
+/// What all tasks of one end share.
+pub(super) struct TunnelShared {
+    state: Mutex<TunnelState>,
+    /// The connections with bytes of local programs.
+    pub(super) readable: Arc<ReadyQueue>,
+    /// The connections whose local programs accept bytes.
+    pub(super) writable: Arc<ReadyQueue>,
+    pub(super) counts: Arc<TunnelCounts>,
+    pub(super) observer: TunnelObserver,
+    /// Cancelled when the tunnel has ended: then all of its tasks end.
+    pub(super) over: CancellationToken,
+}
+
+/// The state behind the lock.
+pub(super) struct TunnelState {
+    pub(super) mux: Mux,
+    /// The connections of this end that the peer has not answered.
+    pub(super) asked: HashMap<FlowId, oneshot::Sender<Result<(), ForwardRefusal>>>,
+    pub(super) new_readers: Vec<(FlowId, SocketReader)>,
+    pub(super) new_writers: Vec<(FlowId, SocketWriter)>,
+    /// Connections that the sending task must drop.
+    pub(super) cut_readers: Vec<FlowId>,
+    /// Connections that the receiving task must drop.
+    pub(super) cut_writers: Vec<FlowId>,
+    /// Connections that may send again.
+    pub(super) unblocked: Vec<FlowId>,
+    /// No more connections are made, and the tunnel ends with the last one.
+    pub(super) is_closing: bool,
+    flows: HashMap<FlowId, FlowRecord>,
+}
+
+/// A connection whose sockets are open.
+struct FlowRecord {
+    label: FlowLabel,
+    sent: u64,
+    received: u64,
+    /// The directions that have not ended.
+    directions: u8,
+}
+
+impl TunnelShared {
+    pub(super) fn new(end: MuxEnd, observer: TunnelObserver) -> Self {
+        let mut mux = Mux::new(end);
+        let hello = TunnelMessage::Hello {
+            version: TUNNEL_VERSION,
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        mux.send_message(encode(&hello).unwrap_or_default());
+        let state = TunnelState {
+            mux,
+            asked: HashMap::new(),
+            new_readers: Vec::new(),
+            new_writers: Vec::new(),
+            cut_readers: Vec::new(),
+            cut_writers: Vec::new(),
+            unblocked: Vec::new(),
+            is_closing: false,
+            flows: HashMap::new(),
+        };
+        Self {
+            state: Mutex::new(state),
+            readable: Arc::default(),
+            writable: Arc::default(),
+            counts: Arc::default(),
+            observer,
+            over: CancellationToken::new(),
+        }
+    }
+
+    /// Locks the state, for a few instructions.
+    pub(super) fn lock(&self) -> MutexGuard<'_, TunnelState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a message to the other end.
+    pub(super) fn tell(&self, message: &TunnelMessage) {
+        if let Some(bytes) = encode(message) {
+            self.lock().mux.send_message(bytes);
+            self.readable.wake();
+        }
+    }
+
+    /// Begins a connection. Returns none if no more can be made.
+    pub(super) fn ask(
+        &self,
+        target: &OpenTarget,
+    ) -> Option<(FlowId, oneshot::Receiver<Result<(), ForwardRefusal>>)> {
+        let target = encode(target)?;
+        let mut state = self.lock();
+        if state.is_closing || self.over.is_cancelled() {
+            return None;
+        }
+        let id = state.mux.open(target)?;
+        let (sender, answer) = oneshot::channel();
+        state.asked.insert(id, sender);
+        drop(state);
+        self.readable.wake();
+        Some((id, answer))
+    }
+
+    /// Gives up a connection that has no socket here.
+    pub(super) fn give_up(&self, id: FlowId) {
+        let mut state = self.lock();
+        state.asked.remove(&id);
+        state.mux.reset(id);
+        state.cut_writers.push(id);
+        drop(state);
+        self.readable.wake();
+        self.writable.wake();
+    }
+
+    /// Refuses a connection that the peer has asked for.
+    pub(super) fn refuse(&self, id: FlowId, label: FlowLabel, refusal: &ForwardRefusal) {
+        self.lock()
+            .mux
+            .refuse(id, encode(refusal).unwrap_or_default());
+        self.readable.wake();
+        (self.observer)(TunnelEvent::Refused(label, refusal.clone()));
+    }
+
+    /// Joins a connection to a local socket. `accept` answers the peer, which has asked for it.
+    pub(super) fn attach(&self, id: FlowId, socket: LocalSocket, label: FlowLabel, accept: bool) {
+        let (reader, writer) = socket.into_directions();
+        let mut state = self.lock();
+        if !state.mux.is_live(id) || self.over.is_cancelled() {
+            // The peer has reset the connection meanwhile. The socket is reset too.
+            return;
+        }
+        if accept {
+            state.mux.accept(id);
+        }
+        let record = FlowRecord {
+            label: label.clone(),
+            sent: 0,
+            received: 0,
+            directions: 2,
+        };
+        state.flows.insert(id, record);
+        state.new_readers.push((id, reader));
+        state.new_writers.push((id, writer));
+        drop(state);
+        self.counts.open.fetch_add(1, Ordering::Relaxed);
+        self.counts.made.fetch_add(1, Ordering::Relaxed);
+        (self.observer)(TunnelEvent::Connected(label));
+        self.readable.wake();
+        self.writable.wake();
+    }
+
+    /// Makes no more connections, and ends the tunnel with the last one.
+    pub(super) fn close(&self) {
+        self.lock().is_closing = true;
+        self.readable.wake();
+    }
+
+    /// Records that one direction of a connection has ended in order.
+    pub(super) fn direction_ended(&self, state: &mut TunnelState, id: FlowId) {
+        if let Some(record) = state.flows.get_mut(&id) {
+            record.directions -= 1;
+            if record.directions == 0 {
+                self.flow_ended(state, id, false);
+            }
+        }
+    }
+
+    /// Records that a connection has ended.
+    pub(super) fn flow_ended(&self, state: &mut TunnelState, id: FlowId, is_reset: bool) {
+        let Some(record) = state.flows.remove(&id) else {
+            return;
+        };
+        self.counts.open.fetch_sub(1, Ordering::Relaxed);
+        (self.observer)(TunnelEvent::Closed {
+            label: record.label,
+            sent: record.sent,
+            received: record.received,
+            is_reset,
+        });
+        if state.is_closing {
+            self.readable.wake();
+        }
+    }
+}
+
+impl TunnelState {
+    /// Counts bytes that went into the tunnel.
+    pub(super) fn count_sent(&mut self, id: FlowId, count: usize) {
+        if let Some(record) = self.flows.get_mut(&id) {
+            record.sent += count as u64;
+        }
+    }
+
+    /// Counts bytes that came out of the tunnel.
+    pub(super) fn count_received(&mut self, id: FlowId, count: usize) {
+        if let Some(record) = self.flows.get_mut(&id) {
+            record.received += count as u64;
+        }
+    }
+
+    /// Returns true if a local socket belongs to the connection.
+    pub(super) fn has_socket(&self, id: FlowId) -> bool {
+        self.flows.contains_key(&id)
+    }
+}

@@ -1,0 +1,166 @@
+//! The two directions of a local socket, TCP or UNIX.
+//!
+//! A socket is reset unless both of its directions have ended in order, also if this process is killed: the
+//! programs at its other end never take a broken tunnel for an end of file. UNIX sockets have no reset.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use socket2::SockRef;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpStream, UnixStream, tcp, unix},
+};
+
+/// A local socket that was accepted or connected.
+#[derive(Debug)]
+pub(crate) enum LocalSocket {
+    /// TCP.
+    Tcp(TcpStream),
+    /// UNIX.
+    Unix(UnixStream),
+}
+
+/// The direction of a socket from the local program into the tunnel.
+#[derive(Debug)]
+pub(super) struct SocketReader {
+    half: ReadSide,
+    ends: Arc<SocketEnds>,
+}
+
+/// The direction of a socket from the tunnel to the local program.
+#[derive(Debug)]
+pub(super) struct SocketWriter {
+    half: Option<WriteSide>,
+    ends: Arc<SocketEnds>,
+}
+
+#[derive(Debug)]
+enum ReadSide {
+    Tcp(tcp::OwnedReadHalf),
+    Unix(unix::OwnedReadHalf),
+}
+
+#[derive(Debug)]
+enum WriteSide {
+    Tcp(tcp::OwnedWriteHalf),
+    Unix(unix::OwnedWriteHalf),
+}
+
+/// Which directions of a socket have ended in order.
+#[derive(Debug, Default)]
+struct SocketEnds {
+    one: AtomicBool,
+}
+
+impl LocalSocket {
+    /// Resets the connection.
+    pub(super) fn reset(self) {
+        if let Self::Tcp(socket) = self {
+            let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+        }
+    }
+
+    /// Prepares the socket and splits it.
+    pub(super) fn into_directions(self) -> (SocketReader, SocketWriter) {
+        let (read, write) = match self {
+            Self::Tcp(socket) => {
+                // A socket that refuses an option works without it.
+                let _ = socket.set_nodelay(true);
+                let _ = SockRef::from(&socket).set_keepalive(true);
+                let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+                let (read, write) = socket.into_split();
+                (ReadSide::Tcp(read), WriteSide::Tcp(write))
+            }
+            Self::Unix(socket) => {
+                let (read, write) = socket.into_split();
+                (ReadSide::Unix(read), WriteSide::Unix(write))
+            }
+        };
+        let ends = Arc::<SocketEnds>::default();
+        let reader = SocketReader {
+            half: read,
+            ends: Arc::clone(&ends),
+        };
+        let half = Some(write);
+        (reader, SocketWriter { half, ends })
+    }
+}
+
+impl SocketEnds {
+    /// Records the end of one direction. Returns true if the other one has ended before.
+    fn end(&self) -> bool {
+        self.one.swap(true, Ordering::Relaxed)
+    }
+}
+
+impl SocketReader {
+    /// Reads bytes of the local program. No bytes are its end.
+    pub(super) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.half {
+            ReadSide::Tcp(half) => Pin::new(half).poll_read(cx, buf),
+            ReadSide::Unix(half) => Pin::new(half).poll_read(cx, buf),
+        }
+    }
+
+    /// Ends the direction in order, after [`poll_read`](Self::poll_read) has returned no bytes.
+    pub(super) fn finish(self) {
+        if let (true, ReadSide::Tcp(half)) = (self.ends.end(), &self.half) {
+            close_in_order(half.as_ref());
+        }
+    }
+}
+
+impl SocketWriter {
+    /// Writes bytes to the local program.
+    pub(super) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.half {
+            Some(WriteSide::Tcp(half)) => Pin::new(half).poll_write(cx, bytes),
+            Some(WriteSide::Unix(half)) => Pin::new(half).poll_write(cx, bytes),
+            None => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+        }
+    }
+
+    /// Ends the direction in order: the local program reads its end.
+    pub(super) fn finish(mut self) {
+        let Some(half) = self.half.take() else {
+            return;
+        };
+        if let (true, WriteSide::Tcp(half)) = (self.ends.end(), &half) {
+            close_in_order(half.as_ref());
+        }
+        // Dropping the half shuts the direction down.
+    }
+}
+
+impl Drop for SocketWriter {
+    fn drop(&mut self) {
+        // Without this the program would read an end before the reset.
+        match self.half.take() {
+            Some(WriteSide::Tcp(half)) => half.forget(),
+            Some(WriteSide::Unix(half)) => half.forget(),
+            None => {}
+        }
+    }
+}
+
+/// Lets the kernel deliver what it has when the socket is closed.
+fn close_in_order(socket: &TcpStream) {
+    let _ = SockRef::from(socket).set_linger(None);
+}

@@ -1,0 +1,443 @@
+//! Two ends of a tunnel in one process, over a stream of TCP.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    sync::Notify,
+    task::JoinHandle,
+    time::timeout,
+};
+
+use super::{
+    Tunnel, TunnelFault, TunnelRole,
+    accepting::ListenRoute,
+    handle::TunnelHandle,
+    listener::ForwardListener,
+    shared::{TunnelCounts, TunnelEvent},
+};
+use crate::{
+    Key, Stream,
+    forward::{
+        policy::ForwardPolicy,
+        specs::{BindAddress, ForwardSpec, ListenAt},
+        target::ForwardTarget,
+    },
+};
+
+/// A guard against a hang, and no budget.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Two ends that run.
+struct TestTunnel {
+    near: JoinHandle<Result<(), TunnelFault>>,
+    far: JoinHandle<Result<(), TunnelFault>>,
+    handle: TunnelHandle,
+    counts: [Arc<TunnelCounts>; 2],
+    events: Arc<Events>,
+    /// The ports of the near listeners.
+    ports: Vec<u16>,
+}
+
+/// What the two ends have reported.
+#[derive(Default)]
+struct Events {
+    seen: Mutex<Vec<TunnelEvent>>,
+    changed: Notify,
+}
+
+impl Events {
+    fn observer(self: &Arc<Self>) -> super::TunnelObserver {
+        let events = Arc::clone(self);
+        Arc::new(move |event| {
+            events.seen.lock().unwrap().push(event);
+            events.changed.notify_waiters();
+        })
+    }
+
+    /// Waits until an event is there.
+    async fn wait(&self, wanted: impl Fn(&TunnelEvent) -> bool) -> TunnelEvent {
+        let waiting = async {
+            loop {
+                let changed = self.changed.notified();
+                if let Some(event) = self.seen.lock().unwrap().iter().find(|event| wanted(event)) {
+                    return event.clone();
+                }
+                changed.await;
+            }
+        };
+        timeout(LIMIT, waiting).await.expect("the event is missing")
+    }
+}
+
+fn port_of(address: SocketAddr) -> ForwardTarget {
+    ForwardTarget::Tcp {
+        host: address.ip().to_string(),
+        port: address.port(),
+    }
+}
+
+fn any_port() -> ListenAt {
+    ListenAt::Tcp {
+        bind: BindAddress::Loopback,
+        port: 0,
+    }
+}
+
+/// Starts a tunnel whose near end listens for each of these routes, and whose far end listens for `remote`.
+async fn tunnel(routes: Vec<ListenRoute>, remote: Vec<ForwardSpec>) -> TestTunnel {
+    let key = Key::generate().unwrap();
+    let builder = Stream::builder(&key);
+    let listener = builder.bind("127.0.0.1:0").await.unwrap();
+    let dialing = builder.connect(listener.local_addr());
+    let (near, far) = tokio::join!(dialing, listener.accept());
+    let (mut near, mut far) = (near.unwrap(), far.unwrap());
+    let events = Arc::<Events>::default();
+    let role = TunnelRole {
+        remote,
+        ..TunnelRole::default()
+    };
+    let mut near_end = Tunnel::near(role, events.observer());
+    let mut ports = Vec::new();
+    for route in routes {
+        let listener = ForwardListener::bind(&any_port()).await.unwrap();
+        ports.extend(listener.port());
+        near_end.add_listener(listener, route);
+    }
+    let role = TunnelRole {
+        policy: Some(ForwardPolicy::Any),
+        may_listen: true,
+        remote: Vec::new(),
+    };
+    let far_end = Tunnel::far(role, Arc::new(|_| ()));
+    TestTunnel {
+        handle: near_end.handle(),
+        counts: [near_end.counts(), far_end.counts()],
+        near: tokio::spawn(async move { near_end.run(&mut near).await }),
+        far: tokio::spawn(async move { far_end.run(&mut far).await }),
+        events,
+        ports,
+    }
+}
+
+impl TestTunnel {
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(("127.0.0.1", self.ports[0])).await.unwrap()
+    }
+
+    /// Closes the tunnel, and checks that both ends end in order.
+    async fn close(self) {
+        self.handle.close();
+        timeout(LIMIT, self.near).await.unwrap().unwrap().unwrap();
+        timeout(LIMIT, self.far).await.unwrap().unwrap().unwrap();
+        for counts in self.counts {
+            assert_eq!(counts.open.load(Ordering::Relaxed), 0);
+        }
+    }
+}
+
+/// Starts a server that sends back what it receives.
+async fn echo_server() -> ForwardTarget {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = port_of(listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let (mut read, mut write) = socket.split();
+                let _ = tokio::io::copy(&mut read, &mut write).await;
+            });
+        }
+    });
+    target
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 31 + at / 251) as u8).collect()
+}
+
+/// Sends bytes and an end, and returns what comes back.
+async fn exchange(mut socket: TcpStream, bytes: Vec<u8>) -> Vec<u8> {
+    let (mut read, mut write) = socket.split();
+    let mut back = Vec::new();
+    let sending = async {
+        write.write_all(&bytes).await.unwrap();
+        write.shutdown().await.unwrap();
+    };
+    let receiving = read.read_to_end(&mut back);
+    let (_, received) = timeout(LIMIT, async { tokio::join!(sending, receiving) })
+        .await
+        .unwrap();
+    received.unwrap();
+    back
+}
+
+#[tokio::test]
+async fn bytes_and_ends_pass_in_both_directions() {
+    let tunnel = tunnel(vec![ListenRoute::To(echo_server().await)], Vec::new()).await;
+    for length in [0, 1, 100, 70_000, 20 << 20] {
+        let bytes = pattern(length);
+        let back = exchange(tunnel.connect().await, bytes.clone()).await;
+        assert!(back == bytes, "{length} bytes came back as {}", back.len());
+    }
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn many_connections_at_once_are_kept_apart() {
+    let tunnel = tunnel(vec![ListenRoute::To(echo_server().await)], Vec::new()).await;
+    let mut exchanges = Vec::new();
+    for number in 0..200 {
+        let bytes = pattern(1000 * number + 1);
+        let socket = tunnel.connect().await;
+        exchanges.push(async move { exchange(socket, bytes.clone()).await == bytes });
+    }
+    let all = futures::future::join_all(exchanges).await;
+    assert!(all.into_iter().all(|is_same| is_same));
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_a_reset() {
+    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = port_of(unused.local_addr().unwrap());
+    drop(unused);
+    let tunnel = tunnel(vec![ListenRoute::To(target)], Vec::new()).await;
+    let mut socket = tunnel.connect().await;
+    let error = timeout(LIMIT, socket.read_u8()).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    let refused = |event: &TunnelEvent| matches!(event, TunnelEvent::Refused(..));
+    tunnel.events.wait(refused).await;
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn a_reset_arrives_as_a_reset() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = port_of(listener.local_addr().unwrap());
+    let tunnel = tunnel(vec![ListenRoute::To(target)], Vec::new()).await;
+    for is_server in [true, false] {
+        let mut client = tunnel.connect().await;
+        let (mut server, _) = listener.accept().await.unwrap();
+        client.write_all(b"x").await.unwrap();
+        server.read_u8().await.unwrap();
+        let (ended, mut other) = if is_server {
+            (server, client)
+        } else {
+            (client, server)
+        };
+        socket2::SockRef::from(&ended)
+            .set_linger(Some(Duration::ZERO))
+            .unwrap();
+        drop(ended);
+        let error = timeout(LIMIT, other.read_u8()).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn when_the_tunnel_dies_programs_see_a_reset_and_no_end() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = port_of(listener.local_addr().unwrap());
+    let tunnel = tunnel(vec![ListenRoute::To(target)], Vec::new()).await;
+    let mut client = tunnel.connect().await;
+    let (mut server, _) = listener.accept().await.unwrap();
+    client.write_all(b"x").await.unwrap();
+    server.read_u8().await.unwrap();
+    tunnel.far.abort();
+    for socket in [&mut client, &mut server] {
+        let error = timeout(LIMIT, socket.read_u8()).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+    let ended = timeout(LIMIT, tunnel.near).await.unwrap().unwrap();
+    assert!(matches!(ended, Err(TunnelFault::Stream(_))), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_connection_that_is_not_read_holds_up_no_other() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let stuck = port_of(listener.local_addr().unwrap());
+    let routes = vec![
+        ListenRoute::To(echo_server().await),
+        ListenRoute::To(stuck),
+    ];
+    let tunnel = tunnel(routes, Vec::new()).await;
+    let mut unread = TcpStream::connect(("127.0.0.1", tunnel.ports[1])).await.unwrap();
+    let (server, _) = listener.accept().await.unwrap();
+    // Writes until nothing is taken any more.
+    let block = vec![0; 1 << 20];
+    while timeout(Duration::from_millis(500), unread.write_all(&block)).await.is_ok() {}
+    let bytes = pattern(8 << 20);
+    let back = exchange(tunnel.connect().await, bytes.clone()).await;
+    assert!(back == bytes);
+    drop((server, unread));
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn bytes_that_are_under_way_when_the_tunnel_is_closed_arrive() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = port_of(listener.local_addr().unwrap());
+    let tunnel = tunnel(vec![ListenRoute::To(target)], Vec::new()).await;
+    let mut client = tunnel.connect().await;
+    let (mut server, _) = listener.accept().await.unwrap();
+    let bytes = pattern(3 << 20);
+    let sending = bytes.clone();
+    let client = tokio::spawn(async move {
+        client.write_all(&sending).await.unwrap();
+        client.shutdown().await.unwrap();
+        // The program exits without reading the end.
+    });
+    server.read_u8().await.unwrap();
+    tunnel.handle.close();
+    let mut rest = Vec::new();
+    timeout(LIMIT, server.read_to_end(&mut rest)).await.unwrap().unwrap();
+    assert!(rest == bytes[1..]);
+    drop(server);
+    client.await.unwrap();
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn the_far_end_listens_for_the_near_one() {
+    let spec = ForwardSpec {
+        listen: any_port(),
+        target: echo_server().await,
+    };
+    let tunnel = tunnel(Vec::new(), vec![spec]).await;
+    let listening = |event: &TunnelEvent| matches!(event, TunnelEvent::Listening { .. });
+    let TunnelEvent::Listening { port, .. } = tunnel.events.wait(listening).await else {
+        unreachable!()
+    };
+    let socket = TcpStream::connect(("127.0.0.1", port.unwrap())).await.unwrap();
+    let bytes = pattern(100_000);
+    assert!(exchange(socket, bytes.clone()).await == bytes);
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn the_tunnel_ends_if_the_far_end_cannot_listen() {
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let spec = ForwardSpec {
+        listen: ListenAt::Tcp {
+            bind: BindAddress::Loopback,
+            port,
+        },
+        target: port_of(taken.local_addr().unwrap()),
+    };
+    let tunnel = tunnel(Vec::new(), vec![spec]).await;
+    let ended = timeout(LIMIT, tunnel.near).await.unwrap().unwrap();
+    let Err(TunnelFault::CannotListen(text)) = ended else {
+        panic!("{ended:?}");
+    };
+    assert!(text.contains(&port.to_string()), "{text}");
+}
+
+#[tokio::test]
+async fn a_program_asks_for_its_target_by_socks() {
+    let ForwardTarget::Tcp { port, .. } = echo_server().await else {
+        unreachable!()
+    };
+    let tunnel = tunnel(vec![ListenRoute::Socks], Vec::new()).await;
+    let mut socket = tunnel.connect().await;
+    // All at once, as a program may that does not wait for answers.
+    let mut request = vec![5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1];
+    request.extend(port.to_be_bytes());
+    request.extend(b"hello");
+    socket.write_all(&request).await.unwrap();
+    let mut answer = [0; 2 + 10 + 5];
+    timeout(LIMIT, socket.read_exact(&mut answer)).await.unwrap().unwrap();
+    assert_eq!(answer[..4], [5, 0, 5, 0]);
+    assert_eq!(&answer[12..], b"hello");
+    drop(socket);
+    let mut socket = tunnel.connect().await;
+    socket.write_all(&[5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1, 0, 1]).await.unwrap();
+    let mut answer = [0; 12];
+    timeout(LIMIT, socket.read_exact(&mut answer)).await.unwrap().unwrap();
+    assert_eq!(answer[3], 5, "port 1 refuses connections");
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn unix_sockets_are_both_ends_of_a_connection() {
+    let directory = tempfile::tempdir().unwrap();
+    let (here, there) = (directory.path().join("here"), directory.path().join("there"));
+    let server = UnixListener::bind(&there).unwrap();
+    let path = |path: &std::path::Path| path.as_os_str().as_encoded_bytes().to_vec();
+    let at = ListenAt::Unix(path(&here));
+    let listener = ForwardListener::bind(&at).await.unwrap();
+    // A second listener finds that the first one is alive.
+    assert!(ForwardListener::bind(&at).await.is_err());
+    drop(listener);
+    assert!(!here.exists());
+    // A file that is no socket stays.
+    std::fs::write(&here, "kept").unwrap();
+    assert!(ForwardListener::bind(&at).await.is_err());
+    assert_eq!(std::fs::read(&here).unwrap(), b"kept");
+    std::fs::remove_file(&here).unwrap();
+    // A socket that nobody serves is replaced.
+    drop(UnixListener::bind(&here).unwrap());
+    let target = ForwardTarget::Unix(path(&there));
+    let tunnel = tunnel(Vec::new(), vec![ForwardSpec { listen: at, target }]).await;
+    let listening = |event: &TunnelEvent| matches!(event, TunnelEvent::Listening { .. });
+    tunnel.events.wait(listening).await;
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::metadata(&here).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let mut client = UnixStream::connect(&here).await.unwrap();
+    let (mut served, _) = server.accept().await.unwrap();
+    client.write_all(b"ping").await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut received = Vec::new();
+    timeout(LIMIT, served.read_to_end(&mut received)).await.unwrap().unwrap();
+    assert_eq!(received, b"ping");
+    drop(served);
+    timeout(LIMIT, client.read_to_end(&mut received)).await.unwrap().unwrap();
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn connections_that_come_and_go_leave_nothing() {
+    let tunnel = tunnel(vec![ListenRoute::To(echo_server().await)], Vec::new()).await;
+    for _ in 0..500 {
+        let mut socket = tunnel.connect().await;
+        socket.write_all(b"x").await.unwrap();
+        timeout(LIMIT, socket.read_u8()).await.unwrap().unwrap();
+    }
+    let state = tunnel.handle.shared.lock();
+    assert!(state.mux.count() < 10, "{} connections are left", state.mux.count());
+    drop(state);
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn a_peer_with_another_version_is_named() {
+    let key = Key::generate().unwrap();
+    let builder = Stream::builder(&key);
+    let listener = builder.bind("127.0.0.1:0").await.unwrap();
+    let dialing = builder.connect(listener.local_addr());
+    let (near, far) = tokio::join!(dialing, listener.accept());
+    let (mut near, mut far) = (near.unwrap(), far.unwrap());
+    let hello = super::TunnelMessage::Hello {
+        version: 99,
+        program: "9.9".to_owned(),
+    };
+    let hello = super::messages::encode(&hello).unwrap();
+    let mut mux = crate::forward::mux::Mux::new(crate::forward::mux::MuxEnd::Even);
+    mux.send_message(hello);
+    let mut frame = [0; 200];
+    let count = mux.write_control(&mut frame);
+    far.write_all(&frame[..count]).await.unwrap();
+    far.flush().await.unwrap();
+    let tunnel = Tunnel::near(TunnelRole::default(), Arc::new(|_| ()));
+    let ended = timeout(LIMIT, tunnel.run(&mut near)).await.unwrap();
+    assert!(ended.unwrap_err().to_string().contains("9.9"));
+}
