@@ -1,5 +1,5 @@
-//! The controller's own edges: its standard input to the first stage, and the last stage's output to its
-//! standard output.
+//! The controller's own edges: its standard input to the first stage, the last stage's output to its
+//! standard output, or what another program carries over an edge.
 
 use std::{future::pending, io};
 
@@ -46,17 +46,46 @@ pub(crate) struct LocalEdgeEnd {
     pub(crate) reader_left: bool,
 }
 
-/// One of the controller's own edges. An edge that sends reads standard input; an edge that receives writes standard
-/// output.
-pub(crate) struct LocalEdge {
+/// What one of the controller's own edges carries.
+pub(crate) trait LocalWork: Send {
+    /// Moves the bytes of the edge, after all edges are connected, until the stream has ended in order.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the stream or the local end of the work fails.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the work. The caller aborts the stream.
+    fn carry(
+        &mut self,
+        stream: &mut Stream,
+    ) -> impl Future<Output = Result<(), EdgeFailure>> + Send;
+
+    /// Returns true if the reader of standard output closed it before the end.
+    fn reader_left(&self) -> bool {
+        false
+    }
+}
+
+/// An edge that sends standard input, or writes what it receives to standard output.
+#[derive(Debug, Default)]
+pub(crate) struct StandardStream {
+    reader_left: bool,
+}
+
+/// One of the controller's own edges.
+pub(crate) struct LocalEdge<W> {
+    work: W,
     plan: EdgePlan,
     commands: UnboundedReceiver<LocalEdgeCommand>,
     events: Box<dyn Fn(LocalEdgeEvent) + Send + Sync>,
 }
 
-impl LocalEdge {
+impl<W: LocalWork> LocalEdge<W> {
     /// Returns an edge to [`serve`](Self::serve), and a sender for its commands. `config` sets the direction.
     pub(crate) fn new(
+        work: W,
         key: Key,
         peer: String,
         config: StreamConfig,
@@ -64,6 +93,7 @@ impl LocalEdge {
     ) -> (Self, UnboundedSender<LocalEdgeCommand>) {
         let (sender, commands) = unbounded_channel();
         let edge = Self {
+            work,
             plan: EdgePlan {
                 key,
                 peer,
@@ -123,20 +153,13 @@ impl LocalEdge {
         let work = async {
             self.wait_for_go(&watch).await?;
             let commands = &mut self.commands;
-            let work = async {
-                match self.plan.config.direction {
-                    Direction::Send => send_stdin(&mut stream).await,
-                    Direction::Receive | Direction::Both => {
-                        write_stdout(&mut stream, &mut ended.reader_left).await
-                    }
-                }
-            };
             tokio::select! {
-                result = work => result,
+                result = self.work.carry(&mut stream) => result,
                 reason = aborted(commands) => Err(EdgeFailure::Ordered(reason)),
             }
         };
         let result = work.await;
+        ended.reader_left = self.work.reader_left();
         ended.fault = match result {
             // The first stage may stop reading early: that is not a failure.
             Ok(()) | Err(EdgeFailure::Stream(Error::Stopped { .. })) => None,
@@ -181,8 +204,24 @@ impl LocalEdge {
     }
 }
 
+impl LocalWork for StandardStream {
+    async fn carry(&mut self, stream: &mut Stream) -> Result<(), EdgeFailure> {
+        match stream.direction() {
+            Direction::Send => send_stdin(stream).await,
+            Direction::Receive | Direction::Both => {
+                write_stdout(stream, &mut self.reader_left).await
+            }
+        }
+    }
+
+    fn reader_left(&self) -> bool {
+        self.reader_left
+    }
+}
+
 /// Why one of the controller's own edges cannot carry all of its bytes.
-enum EdgeFailure {
+#[derive(Debug)]
+pub(crate) enum EdgeFailure {
     /// The stream broke.
     Stream(Error),
     /// Standard input or output failed: a sentence for the user.

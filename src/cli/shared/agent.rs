@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use crate::{
     cli::args::Agent,
     copy::job::CopyJob,
+    forward::job::ForwardJob,
     perf::job::PerfJob,
     ssh::agent::{guard_main, job::Applications, worker_main},
 };
@@ -15,6 +16,7 @@ struct ProgramApplications;
 impl Applications for ProgramApplications {
     type Copy = CopyJob;
     type Measure = PerfJob;
+    type Forward = ForwardJob;
 }
 
 /// Runs a process of an agent to its end, and returns the exit code. The agent of every program carries out the orders

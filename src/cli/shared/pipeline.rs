@@ -24,7 +24,7 @@ use crate::{
     cli::args::{HostOptions, StreamOptions},
     ssh::{
         explain,
-        local_edge::LocalEdge,
+        local_edge::{LocalEdge, StandardStream},
         outcome::{PipelineOutcome, RunFault, SIGPIPE_STATUS, Site},
         plan::Plan,
         protocol::{EdgeId, FaultKind},
@@ -95,7 +95,13 @@ impl Pipeline<'_> {
         config.control_runtime = Some(self.supervision.control.clone());
         let id = EdgeId::of_index(edge);
         let key = keys[edge].key().clone();
-        let (local, commands) = LocalEdge::new(key, peer, config, own.events.local_edge(id));
+        let (local, commands) = LocalEdge::new(
+            StandardStream::default(),
+            key,
+            peer,
+            config,
+            own.events.local_edge(id),
+        );
         let runtime = run::runtime()?;
         thread::Builder::new()
             .name(name.to_owned())

@@ -17,6 +17,8 @@ pub(crate) trait Applications {
     type Copy: Job;
     /// Carries out the orders of [`Work::Measure`](crate::ssh::protocol::Work::Measure).
     type Measure: Job;
+    /// Carries out the orders of [`Work::Forward`](crate::ssh::protocol::Work::Forward).
+    type Forward: Job;
 }
 
 /// An application of the agent: carries out the orders of one [`Work`](crate::ssh::protocol::Work).

@@ -114,6 +114,7 @@ where
         Work::Stage(_) => run.carry_out(order, inbox, StageJob::prepare).await,
         Work::Copy(_) => run.carry_out(order, inbox, A::Copy::prepare).await,
         Work::Measure(_) => run.carry_out(order, inbox, A::Measure::prepare).await,
+        Work::Forward(_) => run.carry_out(order, inbox, A::Forward::prepare).await,
     };
     drop(run);
     context.outbox.send(FromAgent::Report(report));

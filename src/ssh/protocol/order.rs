@@ -28,13 +28,18 @@ pub(crate) enum Work {
     Copy(Payload),
     /// The measurements of one host: a `PerfOrder` of rdperf. It has no edges: each measurement makes its own streams.
     Measure(Payload),
+    /// The far end of a tunnel: a `ForwardOrder` of rdforward. It has one edge, to the controller.
+    Forward(Payload),
 }
 
 impl Work {
     /// Returns the application's part of the order.
     pub(crate) fn payload(&self) -> &Payload {
         match self {
-            Self::Stage(payload) | Self::Copy(payload) | Self::Measure(payload) => payload,
+            Self::Stage(payload)
+            | Self::Copy(payload)
+            | Self::Measure(payload)
+            | Self::Forward(payload) => payload,
         }
     }
 }

@@ -1,0 +1,65 @@
+//! The near end of a tunnel, as one of the controller's own edges.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::tunnel::{Tunnel, TunnelFault};
+use crate::{
+    Stream,
+    ssh::local_edge::{EdgeFailure, LocalWork},
+};
+
+/// The near end of a tunnel.
+pub(crate) struct NearEnd {
+    tunnel: Option<Tunnel>,
+    on_connected: Box<dyn FnMut(&Stream) + Send>,
+    fault: NearFault,
+}
+
+/// What broke at the near end of a tunnel; the text for the user has lost what kind of fault it was.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NearFault(Arc<Mutex<Option<TunnelFault>>>);
+
+impl NearFault {
+    /// Returns the fault, if there was one.
+    pub(crate) fn take(&self) -> Option<TunnelFault> {
+        let mut fault = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        fault.take()
+    }
+
+    fn set(&self, fault: TunnelFault) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+    }
+}
+
+impl NearEnd {
+    /// Returns the near end of `tunnel`, and what will break there. `on_connected` is called when connections can be made.
+    pub(crate) fn new(
+        tunnel: Tunnel,
+        on_connected: impl FnMut(&Stream) + Send + 'static,
+    ) -> (Self, NearFault) {
+        let fault = NearFault::default();
+        let end = Self {
+            tunnel: Some(tunnel),
+            on_connected: Box::new(on_connected),
+            fault: fault.clone(),
+        };
+        (end, fault)
+    }
+}
+
+impl LocalWork for NearEnd {
+    async fn carry(&mut self, stream: &mut Stream) -> Result<(), EdgeFailure> {
+        let Some(tunnel) = self.tunnel.take() else {
+            return Ok(());
+        };
+        (self.on_connected)(stream);
+        match tunnel.run(stream).await {
+            Ok(()) => Ok(()),
+            Err(TunnelFault::Stream(error)) => Err(EdgeFailure::Stream(error)),
+            Err(fault) => {
+                self.fault.set(fault.clone());
+                Err(EdgeFailure::Local(fault.to_string()))
+            }
+        }
+    }
+}
