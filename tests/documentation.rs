@@ -123,7 +123,14 @@ fn every_command_in_a_console_block_parses() {
     }
     none(&broken);
     for program in [
-        "rdpipe", "rdcp", "rdperf", "rdsend", "rdrecv", "rdcat", "cargo",
+        "rdpipe",
+        "rdcp",
+        "rdforward",
+        "rdperf",
+        "rdsend",
+        "rdrecv",
+        "rdcat",
+        "cargo",
     ] {
         assert!(seen.contains_key(program), "no {program} in {seen:?}");
     }
@@ -355,7 +362,16 @@ fn is_prompt(text: &str) -> bool {
 }
 
 fn is_ours(program: &str) -> bool {
-    ["rdpipe", "rdcp", "rdperf", "rdsend", "rdrecv", "rdcat"].contains(&program)
+    [
+        "rdpipe",
+        "rdcp",
+        "rdforward",
+        "rdperf",
+        "rdsend",
+        "rdrecv",
+        "rdcat",
+    ]
+    .contains(&program)
 }
 
 /// The simple commands of a line of shell, without assignments, redirections and comments.

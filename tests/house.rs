@@ -25,7 +25,7 @@ const MAX_BIN_LINES: usize = 60;
 const LAYERS: &[&[&str]] = &[
     &["bin"],
     &["cli"],
-    &["copy", "perf"],
+    &["copy", "forward", "perf"],
     &["ssh"],
     &["advice", "carry", "reach"],
     &["fd", "process"],

@@ -5,6 +5,7 @@ pub(crate) mod args;
 mod quoted;
 pub mod rdcat;
 pub mod rdcp;
+pub mod rdforward;
 pub mod rdperf;
 pub mod rdpipe;
 pub mod rdrecv;
@@ -23,6 +24,7 @@ pub fn commands() -> Vec<clap::Command> {
     vec![
         args::RdcatArgs::command(),
         args::RdcpArgs::command(),
+        args::RdforwardArgs::command(),
         args::RdperfArgs::command(),
         args::RdpipeArgs::command(),
         args::RdrecvArgs::command(),

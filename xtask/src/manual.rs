@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::Command;
+use clap::{Arg, Command};
 use clap_complete::{Shell, generate};
 use clap_mangen::{
     Man,
@@ -63,6 +63,9 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     man.render_synopsis_section(&mut page)?;
     man.render_description_section(&mut page)?;
     man.render_options_section(&mut page)?;
+    for form in command.get_subcommands() {
+        page.extend(form_section(command, form)?);
+    }
     let help = command.get_after_help().map(ToString::to_string);
     let mut roff = Roff::new();
     let mut open = String::new();
@@ -87,6 +90,51 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     roff.text([roman(format!("{}(1)", others.join("(1), ")))]);
     roff.to_writer(&mut page)?;
     Ok(page)
+}
+
+/// Returns the section about a form of a program that begins with a word: what its help has, without the options that it shares with
+/// the other forms.
+fn form_section(program: &Command, form: &Command) -> io::Result<Vec<u8>> {
+    let word = form.get_name();
+    let mut section = Vec::new();
+    let mut roff = Roff::new();
+    let heading = format!("{} {word}", program.get_name()).to_uppercase();
+    roff.control("SH", [heading.as_str()]);
+    let about = form.get_about().map(ToString::to_string);
+    let shared = "The other options are those above.";
+    roff.text([roman(format!("{}. {shared}", about.unwrap_or_default()))]);
+    roff.to_writer(&mut section)?;
+
+    let is_shared = |option: &Arg| {
+        let mut options = program.get_arguments();
+        options
+            .any(|other| other.get_id() == option.get_id() && other.get_help() == option.get_help())
+    };
+    let own = form.get_arguments().filter(|option| !is_shared(option));
+    let own = Command::new(word.to_owned())
+        .disable_help_flag(true)
+        .args(own.cloned());
+    let mut options = Vec::new();
+    Man::new(own).render_options_section(&mut options)?;
+    let options = String::from_utf8_lossy(&options).replace(".SH OPTIONS\n", ".SS Options\n");
+    section.extend(options.into_bytes());
+
+    let help = form.get_after_help().map(ToString::to_string);
+    let mut roff = Roff::new();
+    for part in sections(&help.unwrap_or_default()) {
+        // Of the exit codes, the page has one table.
+        if part.heading != "EXIT STATUS" {
+            let title = part.title.unwrap_or(part.heading);
+            roff.control("SS", [title.as_str()]);
+            roff.control("nf", []);
+            for line in part.lines {
+                roff.text([roman(line)]);
+            }
+            roff.control("fi", []);
+        }
+    }
+    roff.to_writer(&mut section)?;
+    Ok(section)
 }
 
 /// A part of a help text.
@@ -173,6 +221,11 @@ mod tests {
             ] {
                 let line = format!("\n.SH {heading}\n");
                 assert_eq!(page.matches(&line).count(), 1, "{heading}:\n{page}");
+            }
+            for form in command.get_subcommands() {
+                let form = format!("{} {}", command.get_name(), form.get_name());
+                let line = format!("\n.SH \"{}\"\n", form.to_uppercase());
+                assert_eq!(page.matches(&line).count(), 1, "{line}:\n{page}");
             }
             assert!(page.contains("\\-\\-timeout"), "{page}");
             assert!(!page.contains("\\-\\-agent"), "{page}");

@@ -15,6 +15,8 @@ pub(crate) struct ExitRow {
     pub(crate) rdcat: Option<&'static str>,
     /// The meaning for rdcp; `None` if rdcp never exits with this code.
     pub(crate) rdcp: Option<&'static str>,
+    /// The meaning for rdforward; `None` if rdforward never exits with this code.
+    pub(crate) rdforward: Option<&'static str>,
     /// The meaning for rdperf; `None` if rdperf never exits with this code.
     pub(crate) rdperf: Option<&'static str>,
 }
@@ -29,6 +31,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
             "every file was written; with a ticket: all bytes of both directions were delivered and confirmed",
         ),
         rdcp: Some("everything was copied"),
+        rdforward: Some("the other end has ended in order; with run: the command succeeded"),
         rdperf: Some(
             "everything was measured; with --check: nothing is to repair; with diff: nothing is worse",
         ),
@@ -41,6 +44,9 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         ),
         rdcat: None,
         rdcp: None,
+        rdforward: Some(
+            "with run: the status of the command; 128+N if signal N killed it, 127 if there is no such program, 126 if it cannot be started",
+        ),
         rdperf: None,
     },
     ExitRow {
@@ -51,6 +57,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
             "a file could not be read (it is named), or this end could not read its input or write its output",
         ),
         rdcp: Some("some files were not copied, and each is named; all others were copied"),
+        rdforward: Some("a socket cannot listen, on this host or on the other one; it is named"),
         rdperf: Some(
             "with --check: something is to repair, and each finding is named; with diff: a measurement is worse; otherwise a file could not be read or written, or the devices cannot do what a sweep asks for",
         ),
@@ -61,6 +68,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdpipe: Some("the command line cannot be used"),
         rdcat: Some("the command line or the ticket cannot be used"),
         rdcp: Some("the command line cannot be used"),
+        rdforward: Some("the command line, the key or the ticket cannot be used"),
         rdperf: Some("the command line, the ticket or a report cannot be used"),
     },
     ExitRow {
@@ -69,6 +77,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdpipe: None,
         rdcat: Some("the other end reported a failure; its message is shown"),
         rdcp: None,
+        rdforward: None,
         rdperf: None,
     },
     ExitRow {
@@ -77,6 +86,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdpipe: None,
         rdcat: Some("all was sent, but the connection broke before the other end confirmed it"),
         rdcp: None,
+        rdforward: None,
         rdperf: None,
     },
     ExitRow {
@@ -85,6 +95,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdpipe: Some("signal N ended rdpipe (130 after ^C)"),
         rdcat: Some("signal N ended rdcat (130 after ^C)"),
         rdcp: Some("signal N ended rdcp (130 after ^C)"),
+        rdforward: Some("signal N ended rdforward (130 after ^C)"),
         rdperf: Some("signal N ended rdperf (130 after ^C)"),
     },
     ExitRow {
@@ -93,6 +104,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdpipe: Some("the reader of the output went away"),
         rdcat: Some("the reader of the output went away, or wanted no more"),
         rdcp: Some("the reader of the output went away"),
+        rdforward: None,
         rdperf: Some("the reader of the output went away"),
     },
     ExitRow {
@@ -103,6 +115,9 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
             "ssh, an agent or the network failed, no connection was possible, or the keys differ",
         ),
         rdcp: Some("ssh, an agent or the network failed: what was not yet copied is missing"),
+        rdforward: Some(
+            "ssh, an agent or the network failed, no connection was possible, or the key or the ticket is another one",
+        ),
         rdperf: Some(
             "ssh, an agent or the network failed, no connection was possible, or the ticket is another one",
         ),
@@ -149,7 +164,9 @@ mod tests {
 
     use super::*;
     use crate::cli::{
-        args::{RdcatArgs, RdcpArgs, RdperfArgs, RdpipeArgs, RdrecvArgs, RdsendArgs},
+        args::{
+            RdcatArgs, RdcpArgs, RdforwardArgs, RdperfArgs, RdpipeArgs, RdrecvArgs, RdsendArgs,
+        },
         shared::exit::Exit,
     };
 
@@ -186,6 +203,7 @@ mod tests {
             (RdpipeArgs::command(), exit_codes(|row| row.rdpipe)),
             (RdcatArgs::command(), exit_codes(|row| row.rdcat)),
             (RdcpArgs::command(), exit_codes(|row| row.rdcp)),
+            (RdforwardArgs::command(), exit_codes(|row| row.rdforward)),
             (RdperfArgs::command(), exit_codes(|row| row.rdperf)),
         ];
         for (mut command, table) in ends {

@@ -28,6 +28,28 @@ pub(crate) fn rdcp() -> String {
     format!("{RDCP}\n\n{}", exit_codes(|row| row.rdcp))
 }
 
+/// The help line of rdforward's operand.
+pub(crate) const FORWARD_OPERAND: &str = "The other end: [user@]HOST over ssh, HOST:PORT of rdforward serve, or the TICKET of rdforward --listen";
+
+/// The help line of the operands of `rdforward run`.
+pub(crate) const FORWARD_COMMAND: &str =
+    "The other end, as without run, and the command with its arguments, which are passed unchanged";
+
+/// Returns the end of `rdforward --help`: examples, forms, what does not need ssh, and exit codes.
+pub(crate) fn rdforward() -> String {
+    format!("{RDFORWARD}\n\n{}", exit_codes(|row| row.rdforward))
+}
+
+/// Returns the end of `rdforward run --help`: examples, what is redirected, and exit codes.
+pub(crate) fn rdforward_run() -> String {
+    format!("{RDFORWARD_RUN}\n\n{}", exit_codes(|row| row.rdforward))
+}
+
+/// Returns the end of `rdforward serve --help`: examples, and what clients may do.
+pub(crate) fn rdforward_serve() -> String {
+    RDFORWARD_SERVE.to_owned()
+}
+
 /// The help line of rdperf's operands.
 pub(crate) const PERF_OPERAND: &str = "Hosts to measure, each [user@]HOST, or : for this machine; or the TICKET of rdperf --listen; or diff and two reports";
 
@@ -113,6 +135,68 @@ Operands:
   what is in DIR. A file under its final name is whole: it is written under a temporary name first.
   A file that cannot be copied is named in a message, and the others are copied.
   The data goes directly from host to host. It is checked, but not encrypted.";
+
+/// The examples and the forms of a forwarding in `rdforward --help`.
+const RDFORWARD: &str = "\
+Examples:
+  $ rdforward -L 5432:localhost:5432 db1        psql -h localhost reaches the postgres of db1
+  $ rdforward -L 8080:web:80 -L 6379:/run/redis.sock gate     web is reached from gate
+  $ rdforward -R 9000:localhost:3000 gate       port 9000 of gate leads to port 3000 of this host
+  $ rdforward -D 1080 gate                      SOCKS5: curl -x socks5h://localhost:1080 web
+  $ rdforward run db1 -- psql -h db1 shop       only psql and its children use the tunnel
+
+Without ssh:
+  [hostA] $ rdforward --listen --allow 5432
+  rdforward: hostA: to connect, type on the other host:
+    rdforward -L 5432:localhost:5432 rdt1...
+  [hostA] $ rdforward serve --allow 5432,6379 --key-file keys
+  [hostB] $ rdforward --key-file mykey -L 5432:localhost:5432 hostA:10471
+  A ticket is a secret, and is good for one connection. RDFORWARD_TICKET or --ticket-file passes
+  it, too.
+
+Values of -L and -R, as in ssh:
+  [BIND:]PORT:HOST:PORT   listens on PORT, and connects to HOST:PORT; the end that connects
+                          resolves HOST
+  [BIND:]PORT:/PATH       connects to a UNIX socket
+  /PATH:HOST:PORT         listens on a UNIX socket, which must not exist
+  /PATH:/PATH             both
+  BIND is * or nothing for all addresses, or an address; without BIND and colon, and with localhost,
+  only programs of the host that listens can connect. An IPv6 address is written in brackets.
+
+All connections share one stream, over RDMA if both hosts have it. The data is checked, but not
+encrypted.";
+
+/// The examples and the limits in `rdforward run --help`.
+const RDFORWARD_RUN: &str = "\
+Examples:
+  $ rdforward run db1 -- psql -h db1 shop
+  $ rdforward run db1 -- pgbench -h db1 -c 50 -T 60 shop
+  $ rdforward run --key-file mykey db1:10471 -- redis-cli -h db1
+  $ rdforward run cache1 -- sh -c 'redis-cli -h cache1 ping; redis-benchmark -h cache1'
+  $ RDFORWARD_TICKET=rdt1... rdforward run -- psql -h db1 shop
+
+Connections:
+  Where the command or a child of it connects a TCP socket to an address of HOST, the connection
+  goes through the tunnel. All other sockets, and all other system calls, are untouched. The
+  options of rdforward stand before HOST; what follows is the command.
+  Not redirected: io_uring, TCP fast open, and programs that gain privileges (set-user-ID).
+  getpeername() shows an address of this host.";
+
+/// The examples and the limits in `rdforward serve --help`.
+const RDFORWARD_SERVE: &str = "\
+Examples:
+  store$ rdcp --new-key app1 >> keys
+  store$ rdforward serve --allow 5432,6379-6400 --key-file keys
+  app1$  rdforward --key-file mykey -L 5432:localhost:5432 store:10471
+  app1$  rdforward run --key-file mykey store:10471 -- psql -h store shop
+
+What clients may do:
+  --allow 5432         connect to port 5432 of localhost: 127.0.0.1 and ::1 of this host
+  --allow 6379-6400    the same with a range of ports
+  --allow db:5432      connect to port 5432 of db, if the client names it so; an IPv6 address is
+                       written in brackets
+  Nothing else: no other host, no UNIX socket, and no -R. Each client has a line NAME KEY of the key
+  file; a line can be added and removed while the server runs.";
 
 /// The examples and the meaning of the figures in `rdperf --help`.
 const RDPERF: &str = "\

@@ -18,8 +18,9 @@ use std::{ffi::OsStr, path::Path};
 use clap::Args;
 
 pub(crate) use super::{
-    rdcat::args::RdcatArgs, rdcp::args::RdcpArgs, rdperf::args::RdperfArgs,
-    rdpipe::args::RdpipeArgs, rdrecv::args::RdrecvArgs, rdsend::args::RdsendArgs,
+    rdcat::args::RdcatArgs, rdcp::args::RdcpArgs, rdforward::args::RdforwardArgs,
+    rdperf::args::RdperfArgs, rdpipe::args::RdpipeArgs, rdrecv::args::RdrecvArgs,
+    rdsend::args::RdsendArgs,
 };
 #[cfg(doc)]
 pub(crate) use exit_codes::EXIT_CODES;

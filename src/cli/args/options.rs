@@ -36,6 +36,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "Connect to HOST for the data at these addresses only",
     ),
     row(
+        "allow",
+        None,
+        Some("[HOST:]PORT[-PORT]"),
+        "Let the other end connect to these ports only",
+    ),
+    row(
         "archive",
         Some('a'),
         None,
@@ -92,6 +98,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         Some('n'),
         None,
         "Print what would be done, and do nothing",
+    ),
+    row(
+        "dynamic",
+        Some('D'),
+        Some("[BIND:]PORT"),
+        "Listen here for SOCKS5 clients, and connect each from the other host",
     ),
     row(
         "exclude",
@@ -156,6 +168,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "Print a ticket, and wait for one peer that has it",
     ),
     row("listen-port", None, Some("PORT"), "Listen on this port"),
+    row(
+        "local",
+        Some('L'),
+        Some("[BIND:]PORT:HOST:PORT"),
+        "Listen here, and connect from the other host",
+    ),
     row(
         "max-clients",
         None,
@@ -254,6 +272,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "Copy directories with all that is in them",
     ),
     row("recv", None, None, "Receive only"),
+    row(
+        "remote",
+        Some('R'),
+        Some("[BIND:]PORT:HOST:PORT"),
+        "Listen on the other host, and connect from here",
+    ),
     row(
         "remote-rdpipe",
         None,
@@ -390,17 +414,25 @@ mod tests {
     use clap::{Arg, Command, CommandFactory};
 
     use super::*;
-    use crate::cli::args::{RdcatArgs, RdcpArgs, RdperfArgs, RdpipeArgs, RdrecvArgs, RdsendArgs};
+    use crate::cli::args::{
+        RdcatArgs, RdcpArgs, RdforwardArgs, RdperfArgs, RdpipeArgs, RdrecvArgs, RdsendArgs,
+    };
 
-    fn programs() -> [Command; 6] {
-        [
+    /// Returns the programs, and the forms of programs that begin with a word.
+    fn programs() -> Vec<Command> {
+        let mut programs = vec![
             RdcatArgs::command(),
             RdcpArgs::command(),
+            RdforwardArgs::command(),
             RdperfArgs::command(),
             RdpipeArgs::command(),
             RdrecvArgs::command(),
             RdsendArgs::command(),
-        ]
+        ];
+        let forms = programs.iter().flat_map(Command::get_subcommands);
+        let forms: Vec<Command> = forms.cloned().collect();
+        programs.extend(forms);
+        programs
     }
 
     fn value(option: &Arg) -> Option<String> {

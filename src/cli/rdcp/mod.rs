@@ -14,6 +14,7 @@ mod transfer;
 
 #[cfg(fuzzing)]
 pub(crate) use self::serve::fuzz_client_keys;
+pub(super) use self::serve::keys::key_file::client_key;
 
 use std::process::ExitCode;
 

@@ -34,9 +34,7 @@ const CLOCK_STEP: Duration = Duration::from_secs(2);
 /// # Errors
 ///
 /// Fails if the file cannot be read, if others can change it, or if its first line has no key.
-pub(in crate::cli::rdcp) fn client_key(
-    path: &Path,
-) -> Result<(Key, Option<String>), ClientKeysError> {
+pub(in crate::cli) fn client_key(path: &Path) -> Result<(Key, Option<String>), ClientKeysError> {
     let (mut file, warning) = open_key_file(path)?;
     let line = first_line(&mut file).map_err(|source| unreadable(path, source))?;
     let wrong = |fault| ClientKeysError::Line {
@@ -81,7 +79,7 @@ pub(in crate::cli::rdcp::serve) fn key_in_line(
 
 /// The error of reading the keys of clients. No message contains a key or another text of the file.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::cli::rdcp) enum ClientKeysError {
+pub(in crate::cli) enum ClientKeysError {
     /// The file cannot be read or is not protected, or the system returned no random bytes.
     #[error(transparent)]
     File(#[from] KeyError),

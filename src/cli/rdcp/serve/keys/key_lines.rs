@@ -29,7 +29,7 @@ pub(in crate::cli::rdcp::serve) struct ClientLine<'a> {
 /// The error in a line of the key file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}")]
-pub(in crate::cli::rdcp) struct LineError {
+pub(in crate::cli) struct LineError {
     /// The number of the line, from 1.
     pub(in crate::cli::rdcp::serve) line: usize,
     /// What is wrong with the line.
