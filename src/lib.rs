@@ -195,6 +195,12 @@ pub mod fuzzing {
         crate::cli::fuzz_client_keys(data);
     }
 
+    /// Parses `data` as what a client of `-D` sends.
+    #[cfg(feature = "cli")]
+    pub fn socks(data: &[u8]) {
+        crate::forward::socks::fuzz(data);
+    }
+
     /// Parses `data` as a ticket that a user typed.
     #[cfg(feature = "cli")]
     pub fn ticket(data: &[u8]) {

@@ -1,7 +1,8 @@
-//! What a process inherits from its parent and passes on to the programs that it starts: ignored signals, and whether
-//! it leaves core dumps.
+//! What a process inherits from its parent and passes on to the programs that it starts: ignored signals, whether
+//! it leaves core dumps, and how many files it may open.
 
 pub(crate) mod core_dumps;
+pub(crate) mod descriptors;
 pub(crate) mod signals;
 
 /// Prepares the process of a program. Call this function first in `main`, before a key is read and before other threads

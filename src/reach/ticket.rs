@@ -45,7 +45,7 @@ impl fmt::Debug for Ticket {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TicketError {
     /// The text does not look like a ticket.
-    #[error("this is no ticket of rdcat --listen or rdperf --listen, which begins with rdt1")]
+    #[error("this is no ticket of rdcat, rdperf or rdforward --listen, which begins with rdt1")]
     NotATicket,
     /// The text looks like a ticket with a wrong or missing character.
     #[error("this looks like a ticket, but a character is wrong or missing")]
@@ -55,12 +55,14 @@ pub(crate) enum TicketError {
     Version,
 }
 
-/// No `rdcat -l` listens at any address of a ticket.
+/// No program listens at any address of a ticket.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "no rdcat -l waits at port {port} ({tried}); a ticket is good for one connection, so if it has been used, or that rdcat has ended, begin with a new one"
+    "no {program} waits at port {port} ({tried}); a ticket is good for one connection, so if it has been used, or that program has ended, begin with a new one"
 )]
 pub(crate) struct NoListener {
+    /// The program that has made the ticket: "rdcat -l".
+    pub(crate) program: &'static str,
     /// The port of the ticket.
     pub(crate) port: u16,
     /// Each address with the error of its attempt.

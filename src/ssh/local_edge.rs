@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     Direction, Error, Key, Stream, StreamConfig, Watch,
+    advice::Advised,
     carry::{self, CarryError},
     fd::{Sink, Source},
 };
@@ -228,6 +229,15 @@ pub(crate) enum EdgeFailure {
     Local(String),
     /// The supervisor aborted the edge, for this reason.
     Ordered(String),
+}
+
+impl std::fmt::Display for EdgeFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Stream(error) => Advised(error.clone()).fmt(f),
+            Self::Local(text) | Self::Ordered(text) => f.write_str(text),
+        }
+    }
 }
 
 impl EdgeFailure {

@@ -7,15 +7,16 @@ use serde_json::json;
 
 use super::carry::carry;
 use crate::{
-    Error, HandshakeFault, Key, Listener, Stream,
+    Error, Key, Listener, Stream,
     cli::{
         args::RdcatArgs,
-        shared::{progress::is_on_terminal, report::Report, run::Run},
+        shared::{
+            progress::is_on_terminal,
+            report::Report,
+            run::{Run, dial_ticket},
+        },
     },
-    reach::{
-        self, FailedAddress, Unreached,
-        ticket::{NoListener, Ticket},
-    },
+    reach::{self, ticket::Ticket},
 };
 
 /// The role of this rdcat in a connection by ticket.
@@ -88,31 +89,9 @@ fn turn_others_away(listener: &Listener) {
 async fn dial(args: &RdcatArgs, ticket: &Ticket, run: &mut Run) -> anyhow::Result<Stream> {
     let mut config = args.stream_config();
     config.control_runtime = Some(run.control_runtime.clone());
-    let addresses: Vec<_> = ticket.addresses.iter().map(ToString::to_string).collect();
-    let dialling = async {
-        let dialled = reach::dial(&addresses, ticket.port, &ticket.key, &config).await;
-        dialled.map_err(|unreached| explain(unreached, ticket.port))
-    };
+    let dialling = dial_ticket(ticket, "rdcat -l", &config);
     let stream = run.interruptible(dialling).await?;
     run.console
         .detail(&format!("connected to {}", stream.peer_addr()));
     Ok(stream)
-}
-
-fn explain(unreached: Unreached, port: u16) -> anyhow::Error {
-    let tried = match unreached {
-        Unreached::Final(error) => return error.into(),
-        Unreached::Nowhere(tried) => tried,
-    };
-    if let Some(other) = tried.iter().find(|tried| tried.keys_differ) {
-        let error = Error::Handshake {
-            peer: other.address.clone(),
-            fault: HandshakeFault::Key,
-        };
-        let context = "this is not the ticket of the rdcat -l that waits there";
-        return anyhow::Error::from(error).context(context);
-    }
-    let told = |tried: &FailedAddress| format!("{}: {}", tried.address, tried.what);
-    let tried = tried.iter().map(told).collect::<Vec<_>>().join(", ");
-    NoListener { port, tried }.into()
 }

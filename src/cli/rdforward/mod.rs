@@ -4,17 +4,22 @@
 //! |---|---|
 //! | `args` | what the command line asks for |
 //! | `peer` | the other end, as the command line names it |
-//! | `over_ssh` | the end where the user typed: `-L`, `-R` and `-D` |
+//! | `near` | the end where the user typed: its listeners, and the way to the other end |
+//! | `over_ssh` | `-L`, `-R` and `-D` |
+//! | `far` | the other end, where this program has accepted the stream |
+//! | `reports` | what is printed about connections |
 //! | `command` | `rdforward run`: a command whose connections go through the tunnel |
 //! | `listen` | `rdforward --listen`: the other end for one peer with a ticket |
 //! | `serve` | `rdforward serve`: the other end for many clients with keys |
 
 pub(super) mod args;
 mod command;
+mod far;
 mod listen;
 mod over_ssh;
-#[expect(dead_code, reason = "nothing connects to the other end yet")]
+mod near;
 mod peer;
+mod reports;
 mod serve;
 
 use std::{fmt::Display, io, process::ExitCode};

@@ -1,11 +1,29 @@
 //! Forwards between this host and another end: an agent over ssh, a server, or the host that made a ticket.
 
-use super::{args::RdforwardArgs, peer::ForwardPeer};
-use crate::cli::shared::{exit::Exit, message::Console};
+use anyhow::Context;
+
+use super::{args::RdforwardArgs, near::NearSide, peer::ForwardPeer};
+use crate::cli::shared::{
+    exit::Exit,
+    message::{Console, sentence},
+    signals,
+};
 
 /// Forwards what the command line asks for, until the other end ends or a signal arrives. Returns how the program ends.
 pub(super) fn run(args: &RdforwardArgs, peer: ForwardPeer, console: &Console) -> Exit {
-    let _ = (args, peer);
-    console.error("forwarding is not built yet");
-    Exit::Local
+    forward(args, peer, console).unwrap_or_else(|error| {
+        console.error(&sentence(&error));
+        Exit::Local
+    })
+}
+
+fn forward(args: &RdforwardArgs, peer: ForwardPeer, console: &Console) -> anyhow::Result<Exit> {
+    let side = NearSide::start(&args.peer, console)?;
+    let signal = signals::watch(&side.control, console).context("cannot catch signals")?;
+    // Before the other end is reached: a port that is taken is known at once.
+    let tunnel = side.tunnel(&args.forwards)?;
+    let running = side.connect(tunnel, peer, signals::shared(signal), |_| ())?;
+    let ending = futures::executor::block_on(running);
+    ending.print(console);
+    Ok(ending.exit)
 }

@@ -88,6 +88,27 @@ impl RunProgress {
         })
     }
 
+    /// Shows a line about connections and their bytes, which `look` describes: what stands in front of the bytes, and their
+    /// number.
+    ///
+    /// Returns `None` where [`start`](Self::start) does.
+    pub(crate) fn start_connections(
+        console: &Console,
+        look: impl Fn() -> (String, u64) + Send + Sync + 'static,
+    ) -> Option<Self> {
+        let target = Self::target(console, false)?;
+        let bar = ProgressBar::with_draw_target(None, target).with_style(template(CONNECTIONS));
+        let refresh = Arc::new(move |bar: &ProgressBar| {
+            let (connections, bytes) = look();
+            bar.set_prefix(connections);
+            bar.set_position(bytes);
+        });
+        console.set_bar(Some(ShownBar { bar, refresh }));
+        Some(Self {
+            console: console.clone(),
+        })
+    }
+
     fn target(console: &Console, data_on_terminal: bool) -> Option<ProgressDrawTarget> {
         let welcome = console.wants_progress() && !data_on_terminal && io::stderr().is_terminal();
         welcome.then(|| ProgressDrawTarget::stderr_with_hz(HERTZ))
@@ -134,6 +155,7 @@ const SIZED: &str = "{wide_bar} {decimal_bytes} of {decimal_total_bytes}, {decim
 const UNSIZED: &str = "{spinner} {decimal_bytes}, {decimal_bytes_per_sec}, {elapsed}";
 const FILES: &str = "{prefix}, {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} to go  {wide_msg}";
 
+const CONNECTIONS: &str = "{spinner} {prefix}, {decimal_bytes}, {decimal_bytes_per_sec}, {elapsed}";
 const STEPS: &str = "{bar:20} {pos} of {len}, {eta} to go  {wide_msg}";
 
 /// What the progress line of a run of steps shows.

@@ -35,9 +35,8 @@ use std::{io, sync::Arc};
 
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 
-pub(crate) use self::peer::TunnelRole;
+pub(crate) use self::{accepting::ListenRoute, peer::TunnelRole};
 use self::{
-    accepting::ListenRoute,
     handle::TunnelHandle,
     listener::ForwardListener,
     messages::TunnelMessage,

@@ -8,7 +8,6 @@ use std::{
 };
 
 use anyhow::Context;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     runtime::Builder,
     sync::{Semaphore, oneshot},
@@ -46,6 +45,7 @@ use crate::{
         },
     },
     copy::{base::BaseDirectory, destination::DestinationClaims},
+    process::descriptors::raise_descriptor_limit,
     ssh::route::session_config,
 };
 
@@ -86,6 +86,7 @@ pub(in crate::cli::rdcp) fn run(args: &RdcpArgs, console: &Console) -> Exit {
 }
 
 fn serve(args: &RdcpArgs, console: &Console) -> anyhow::Result<Exit> {
+    // Each copy needs some twenty descriptors.
     raise_descriptor_limit();
     let signal = signals::watch(&control_runtime()?, console).context("cannot catch signals")?;
     let runtime = Builder::new_multi_thread()
@@ -100,17 +101,6 @@ fn serve(args: &RdcpArgs, console: &Console) -> anyhow::Result<Exit> {
     // A thread that hangs in a file must not keep the process from exiting.
     runtime.shutdown_background();
     exit
-}
-
-/// Raises the soft limit of open files to the hard one: each copy needs some twenty descriptors.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    // With the old limit fewer copies run at a time: a client that finds no descriptor is told.
-    let _ = setrlimit(Resource::Nofile, raised);
 }
 
 impl Server {

@@ -1,0 +1,342 @@
+//! The near end of a tunnel: its listeners here, and the way to the other end.
+
+use std::{net::IpAddr, sync::Arc};
+
+use anyhow::Context;
+use futures::{
+    FutureExt,
+    future::{BoxFuture, Shared},
+};
+use tokio::runtime::Handle;
+
+use super::{args::ForwardOptions, args::ForwardPeerOptions, peer::ForwardPeer, reports};
+use crate::{
+    Direction, Error, HandshakeFault, Key, Stream, StreamConfig,
+    advice::Advised,
+    carry::thread::CarryThread,
+    cli::shared::{
+        exit::Exit,
+        message::{Console, sentence},
+        run::{control_runtime, dial_ticket},
+        signals::Caught,
+        supervision::{self, OwnEdges, Supervision},
+    },
+    connect,
+    forward::{
+        near_end::{NearEnd, NearFault},
+        supervised::{ForwardEnd, ForwardWork, TUNNEL_EDGE},
+        tunnel::{ListenRoute, Tunnel, TunnelFault, TunnelRole, listener::ForwardListener},
+    },
+    process::descriptors::raise_descriptor_limit,
+    ssh::{
+        explain,
+        local_edge::LocalEdge,
+        outcome::ranked,
+        plan::StageHost,
+        protocol::EdgeId,
+        supervisor::driver::{LocalEdges, event_queue},
+    },
+};
+
+/// The signal that ends the tunnel.
+pub(super) type EndingSignal = Shared<BoxFuture<'static, Option<Caught>>>;
+
+/// What the near end of a tunnel runs on.
+pub(super) struct NearSide<'a> {
+    console: &'a Console,
+    options: &'a ForwardPeerOptions,
+    /// The runtime of the supervisor and of signals.
+    pub(super) control: Handle,
+    /// The thread of the tunnel: its sockets and its stream.
+    thread: CarryThread,
+}
+
+/// How a tunnel has ended, with what the user is to be told.
+#[derive(Debug)]
+pub(super) struct TunnelEnding {
+    pub(super) exit: Exit,
+    /// The first cause, and what followed from it.
+    causes: Vec<String>,
+}
+
+impl TunnelEnding {
+    fn of(exit: Exit, cause: impl ToString) -> Self {
+        let causes = vec![cause.to_string()];
+        Self { exit, causes }
+    }
+
+    fn interrupted(number: u8) -> Self {
+        let name = explain::signal(number);
+        Self::of(Exit::Signal(number), format!("interrupted by {name}"))
+    }
+
+    fn in_order() -> Self {
+        Self {
+            exit: Exit::Ok,
+            causes: Vec::new(),
+        }
+    }
+
+    /// Prints why the tunnel has ended, if it was not in order.
+    pub(super) fn print(&self, console: &Console) {
+        let mut causes = self.causes.iter();
+        if let Some(first) = causes.next() {
+            console.error(first);
+        }
+        for cause in causes {
+            console.detail(cause);
+        }
+    }
+}
+
+impl<'a> NearSide<'a> {
+    /// Starts the threads.
+    pub(super) fn start(
+        options: &'a ForwardPeerOptions,
+        console: &'a Console,
+    ) -> anyhow::Result<Self> {
+        raise_descriptor_limit();
+        Ok(Self {
+            console,
+            options,
+            control: control_runtime()?,
+            thread: CarryThread::start("tunnel").context("cannot start a thread")?,
+        })
+    }
+
+    /// Returns the near end of a tunnel that forwards this. Its listeners are open.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a listener cannot be opened.
+    pub(super) fn tunnel(&self, forwards: &ForwardOptions) -> anyhow::Result<Tunnel> {
+        let role = TunnelRole {
+            remote: forwards.remote.clone(),
+            ..TunnelRole::default()
+        };
+        let observer = reports::observer(self.console, &forwards.remote);
+        let mut tunnel = Tunnel::near(role, observer);
+        let local = forwards.local.iter();
+        let local = local.map(|spec| (&spec.listen, ListenRoute::To(spec.target.clone())));
+        let dynamic = forwards.dynamic.iter().map(|at| (at, ListenRoute::Socks));
+        for (at, route) in local.chain(dynamic) {
+            let bound = at.clone();
+            let binding = self
+                .thread
+                .run(async move { ForwardListener::bind(&bound).await });
+            let listener = futures::executor::block_on(binding).map_err(anyhow::Error::msg)?;
+            reports::listening(self.console, at, listener.port(), "here");
+            tunnel.add_listener(listener, route);
+        }
+        Ok(tunnel)
+    }
+
+    /// Connects the tunnel to the other end. Returns its end. `on_connected` receives the address of the other end when
+    /// connections can be made.
+    ///
+    /// # Errors
+    ///
+    /// Fails if this machine cannot begin.
+    pub(super) fn connect(
+        &self,
+        tunnel: Tunnel,
+        peer: ForwardPeer,
+        signal: EndingSignal,
+        on_connected: impl FnOnce(IpAddr) + Send + 'static,
+    ) -> anyhow::Result<BoxFuture<'static, TunnelEnding>> {
+        let console = self.console.clone();
+        let mut on_connected = Some(on_connected);
+        let counts = tunnel.counts();
+        let mut live = None;
+        let connected = move |stream: &Stream| {
+            console.detail(&format!(
+                "the tunnel is connected, over {}: {}",
+                stream.transport(),
+                stream.transport_reason()
+            ));
+            live = reports::live(&console, Arc::clone(&counts));
+            if let Some(tell) = on_connected.take() {
+                tell(stream.peer_addr().ip());
+            }
+            let _ = &live;
+        };
+        let (end, fault) = NearEnd::new(tunnel, connected);
+        match peer {
+            ForwardPeer::Host(place) => self.supervise(end, fault, place, signal),
+            peer => Ok(self.dial(end, fault, peer, signal)),
+        }
+    }
+
+    /// Connects to an agent.
+    fn supervise(
+        &self,
+        end: NearEnd,
+        fault: NearFault,
+        place: StageHost,
+        signal: EndingSignal,
+    ) -> anyhow::Result<BoxFuture<'static, TunnelEnding>> {
+        let (events, queue) = event_queue();
+        let mut own = OwnEdges {
+            edges: LocalEdges::new(),
+            events,
+            queue,
+        };
+        let keys = supervision::keys(1)?;
+        let config = self.options.stream.config(Direction::Both);
+        let id = EdgeId::of_index(TUNNEL_EDGE);
+        let key = keys[TUNNEL_EDGE].key().clone();
+        let name = place.to_string();
+        let events = own.events.local_edge(id);
+        let (local, commands) = LocalEdge::new(end, key, name.clone(), config, events);
+        own.edges.insert(id, commands);
+        let thread = self.thread.clone();
+        self.control
+            .spawn(async move { thread.run(local.serve()).await });
+        let supervision = Supervision {
+            hosts: &self.options.hosts,
+            stream: &self.options.stream,
+            console: self.console,
+            client_key: None,
+            control: &self.control,
+        };
+        let work = ForwardWork::new(place);
+        let observe = Box::new(|_: &mut ForwardWork| ());
+        let running = supervision.start(work, vec![name], &keys, own, observe, signal)?;
+        Ok(async move {
+            match running.await {
+                Ok(summary) => ending_of(&summary.outcome, fault.take()),
+                Err(_) => TunnelEnding::of(Exit::Local, "the supervisor failed"),
+            }
+        }
+        .boxed())
+    }
+
+    /// Connects to a server, or to the end that has made a ticket.
+    fn dial(
+        &self,
+        mut end: NearEnd,
+        fault: NearFault,
+        peer: ForwardPeer,
+        signal: EndingSignal,
+    ) -> BoxFuture<'static, TunnelEnding> {
+        let config = self.options.stream.config(Direction::Both);
+        let console = self.console.clone();
+        let thread = self.thread.clone();
+        let work = async move {
+            let interrupted = async {
+                match signal.await {
+                    Some(caught) => caught.number,
+                    None => std::future::pending().await,
+                }
+            };
+            let mut interrupted = std::pin::pin!(interrupted);
+            let stream = tokio::select! {
+                stream = reach_peer(&peer, &config) => stream,
+                number = &mut interrupted => return TunnelEnding::interrupted(number),
+            };
+            let mut stream = match stream {
+                Ok(stream) => stream,
+                Err(error) => return TunnelEnding::of(exit_of(&error), sentence(&error)),
+            };
+            if stream.is_fallback() {
+                let reason = stream.transport_reason();
+                console.note(&format!("the data goes over TCP: {reason}"));
+            }
+            use crate::ssh::local_edge::LocalWork;
+            let ended = tokio::select! {
+                ended = end.carry(&mut stream) => ended.map_err(EdgeEnd::Failed),
+                number = &mut interrupted => Err(EdgeEnd::Interrupted(number)),
+            };
+            let ending = match ended {
+                Ok(()) => TunnelEnding::in_order(),
+                Err(EdgeEnd::Interrupted(number)) => {
+                    stream.abort("rdforward was interrupted");
+                    TunnelEnding::interrupted(number)
+                }
+                Err(EdgeEnd::Failed(failure)) => {
+                    let text = failure.to_string();
+                    stream.abort(&text);
+                    let exit = fault.take().map_or(Exit::Connection, |fault| exit_after(&fault));
+                    TunnelEnding::of(exit, text)
+                }
+            };
+            stream.close().await;
+            ending
+        };
+        async move { thread.run(work).await }.boxed()
+    }
+}
+
+/// How the near end of a dialed tunnel ended.
+enum EdgeEnd {
+    Interrupted(u8),
+    Failed(crate::ssh::local_edge::EdgeFailure),
+}
+
+/// Connects to the other end of a tunnel, without ssh.
+async fn reach_peer(peer: &ForwardPeer, config: &StreamConfig) -> anyhow::Result<Stream> {
+    match peer {
+        ForwardPeer::Ticket(ticket) => dial_ticket(ticket, "rdforward --listen", config).await,
+        ForwardPeer::Server { host, port, key } => dial_server(host, *port, key, config).await,
+        ForwardPeer::Host(_) => anyhow::bail!("a host of ssh has no port"),
+    }
+}
+
+async fn dial_server(
+    host: &str,
+    port: u16,
+    key: &Key,
+    config: &StreamConfig,
+) -> anyhow::Result<Stream> {
+    match connect((host, port), key, config).await {
+        Ok(stream) => Ok(stream),
+        Err(error) => {
+            let context = match &error {
+                Error::Handshake {
+                    fault: HandshakeFault::Key,
+                    ..
+                } => format!(
+                    "the server at {host}:{port} does not know this key; its --key-file needs the line of this client"
+                ),
+                Error::Connect { .. } => format!(
+                    "cannot reach `rdforward serve` at {host}:{port}; is it running there, and is the port open?"
+                ),
+                error => Advised(error.clone()).to_string(),
+            };
+            Err(anyhow::Error::from(error).context(context))
+        }
+    }
+}
+
+fn exit_of(error: &anyhow::Error) -> Exit {
+    match Exit::from(error) {
+        Exit::Remote | Exit::Local => Exit::Connection,
+        exit => exit,
+    }
+}
+
+/// Returns the exit code after a fault that is not one of the stream.
+fn exit_after(fault: &TunnelFault) -> Exit {
+    match fault {
+        TunnelFault::CannotListen(_) => Exit::Local,
+        _ => Exit::Connection,
+    }
+}
+
+/// Returns how a supervised tunnel ended.
+fn ending_of(end: &ForwardEnd, fault: Option<TunnelFault>) -> TunnelEnding {
+    if let Some(number) = end.signal {
+        return TunnelEnding::interrupted(number);
+    }
+    let exit = match &fault {
+        Some(fault) => exit_after(fault),
+        None if end.causes.is_empty() => return TunnelEnding::in_order(),
+        None => Exit::Connection,
+    };
+    let causes = ranked(&end.causes);
+    let causes = causes.iter().map(|cause| cause.fault.text.clone());
+    let own = fault.iter().map(ToString::to_string);
+    let mut causes: Vec<_> = own.chain(causes).collect();
+    causes.dedup();
+    TunnelEnding { exit, causes }
+}

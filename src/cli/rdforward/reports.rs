@@ -1,0 +1,111 @@
+//! What rdforward prints about its connections.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use serde_json::{Value, json};
+
+use crate::{
+    cli::shared::{
+        amounts::{amount, counted},
+        message::Console,
+        progress::RunProgress,
+    },
+    forward::{
+        specs::{ForwardSpec, ListenAt},
+        tunnel::shared::{FlowLabel, TunnelCounts, TunnelEvent, TunnelObserver},
+    },
+};
+
+/// Returns the function that prints what happens to connections: with `-v`, or as JSON. Connections that cannot be made are
+/// always printed. `remote` are the values of `-R`.
+pub(super) fn observer(console: &Console, remote: &[ForwardSpec]) -> TunnelObserver {
+    let (console, remote) = (console.clone(), remote.to_vec());
+    Arc::new(move |event| {
+        // The other end may cause any number of events while stderr is not read.
+        console.notice(|console| print(console, &event, &remote));
+    })
+}
+
+fn print(console: &Console, event: &TunnelEvent, remote: &[ForwardSpec]) {
+    if console.is_json() {
+        return console.event(&as_json(event));
+    }
+    match event {
+        TunnelEvent::Connected(label) => console.detail(&format!("{}: connected", ends(label))),
+        TunnelEvent::Refused(label, refusal) => {
+            console.warn(&format!("{}: {refusal}", ends(label)));
+        }
+        TunnelEvent::Closed {
+            label,
+            sent,
+            received,
+            is_reset,
+        } => {
+            let how = if *is_reset { "reset" } else { "closed" };
+            let (sent, received) = (amount(*sent), amount(*received));
+            console.detail(&format!(
+                "{}: {how}, sent {sent}, received {received}",
+                ends(label)
+            ));
+        }
+        TunnelEvent::Listening { id, port } => {
+            let index = usize::try_from(*id).unwrap_or(usize::MAX);
+            if let Some(spec) = remote.get(index) {
+                listening(console, &spec.listen, *port, "on the other host");
+            }
+        }
+    }
+}
+
+fn ends(label: &FlowLabel) -> String {
+    format!("{} to {}", label.from, label.to)
+}
+
+fn as_json(event: &TunnelEvent) -> Value {
+    match event {
+        TunnelEvent::Connected(FlowLabel { from, to }) => {
+            json!({ "event": "connected", "from": from, "to": to })
+        }
+        TunnelEvent::Refused(FlowLabel { from, to }, refusal) => {
+            json!({ "event": "refused", "from": from, "to": to, "reason": refusal.to_string() })
+        }
+        TunnelEvent::Closed {
+            label: FlowLabel { from, to },
+            sent,
+            received,
+            is_reset,
+        } => json!({
+            "event": if *is_reset { "reset" } else { "closed" },
+            "from": from,
+            "to": to,
+            "bytes_sent": sent,
+            "bytes_received": received,
+        }),
+        TunnelEvent::Listening { id, port } => {
+            json!({ "event": "listening", "remote": id, "port": port })
+        }
+    }
+}
+
+/// Prints where a listener listens. A port that the user did not choose is always printed.
+pub(super) fn listening(console: &Console, at: &ListenAt, port: Option<u16>, place: &str) {
+    match (at, port) {
+        (ListenAt::Tcp { bind, port: 0 }, Some(port)) => {
+            let bind = bind.clone();
+            let at = ListenAt::Tcp { bind, port };
+            console.note(&format!("listening at {at} {place}"));
+        }
+        _ => console.detail(&format!("listening at {at} {place}")),
+    }
+}
+
+/// Shows a live line about a tunnel on a terminal.
+pub(super) fn live(console: &Console, counts: Arc<TunnelCounts>) -> Option<RunProgress> {
+    RunProgress::start_connections(console, move || {
+        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let open = counted(count(&counts.open), "connection", "connections");
+        let made = count(&counts.made);
+        let bytes = count(&counts.sent) + count(&counts.received);
+        (format!("{open} open, {made} so far"), bytes)
+    })
+}
