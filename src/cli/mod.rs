@@ -10,12 +10,13 @@ pub mod rdperf;
 pub mod rdpipe;
 pub mod rdrecv;
 pub mod rdsend;
+mod keys;
 mod shared;
 
 use clap::CommandFactory;
 
 #[cfg(fuzzing)]
-pub(crate) use rdcp::fuzz_client_keys;
+pub(crate) use keys::fuzz_client_keys;
 
 /// Returns the command line of every program, by name. `xtask` makes man pages and completions from it, and
 /// `tests/documentation.rs` parses the commands in the documentation with it.

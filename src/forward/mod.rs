@@ -6,12 +6,14 @@
 //! | [`socks`] | the messages of SOCKS 5 | none |
 //! | [`mux`] | many connections over one stream: frames, windows, states | none |
 //! | [`tunnel`] | one end of a tunnel: local sockets, and a stream | tokio |
+//! | [`redirect`] | a command whose connections are redirected | seccomp, tokio |
 //! | [`job`], [`supervised`], [`near_end`] | the far end as an agent, and what the controller needs for it | as `ssh` |
 
 pub(crate) mod job;
 pub(crate) mod mux;
 pub(crate) mod near_end;
 pub(crate) mod policy;
+pub(crate) mod redirect;
 pub(crate) mod socks;
 pub(crate) mod specs;
 pub(crate) mod supervised;

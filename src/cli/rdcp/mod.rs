@@ -12,10 +12,6 @@ mod server_key;
 mod totals;
 mod transfer;
 
-#[cfg(fuzzing)]
-pub(crate) use self::serve::fuzz_client_keys;
-pub(super) use self::serve::keys::key_file::client_key;
-
 use std::process::ExitCode;
 
 use clap::{CommandFactory, error::ErrorKind};

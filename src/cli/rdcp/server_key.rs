@@ -1,9 +1,9 @@
 //! The key of a client for the servers that its command line names.
 
-use super::{args::RdcpArgs, serve::keys::key_file::client_key};
+use super::args::RdcpArgs;
 use crate::{
     Key,
-    cli::{args::Secret, shared::message::Console},
+    cli::{args::Secret, keys::key_file::client_key, shared::message::Console},
     copy::supervised::CopyPlan,
     ssh::plan::StageHost,
 };

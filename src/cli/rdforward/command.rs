@@ -1,9 +1,48 @@
 //! Runs a command whose connections to the other host go through the tunnel.
 
-use std::ffi::OsString;
+use std::{
+    ffi::OsString,
+    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    os::unix::process::ExitStatusExt,
+    process::ExitStatus,
+    sync::Arc,
+    time::Duration,
+};
 
-use super::{args::ForwardRunArgs, peer::ForwardPeer};
-use crate::cli::shared::{exit::Exit, message::Console};
+use anyhow::Context;
+use futures::FutureExt;
+use rustix::{
+    io::Errno,
+    process::{Pid, Signal, kill_process},
+};
+use tokio::{
+    net::TcpStream,
+    sync::oneshot,
+    time::timeout,
+};
+
+use super::{
+    args::{ForwardOptions, ForwardRunArgs},
+    near::{NearSide, TunnelEnding},
+    peer::ForwardPeer,
+};
+use crate::{
+    Direction,
+    cli::shared::{
+        exit::Exit,
+        message::{Console, sentence},
+        signals::EndingSignals,
+    },
+    forward::{
+        redirect::{Destinations, RedirectedCommand, StartError},
+        tunnel::{
+            handle::{OpenedFlow, TunnelHandle},
+            messages::{OpenTarget, RefusalKind},
+            shared::FlowLabel,
+            socket::LocalSocket,
+        },
+    },
+};
 
 /// Runs the command, its program first, until it ends. Returns how the program ends.
 pub(super) fn run(
@@ -12,7 +51,220 @@ pub(super) fn run(
     command: &[OsString],
     console: &Console,
 ) -> Exit {
-    let _ = (args, peer, command);
-    console.error("run is not built yet");
-    Exit::Local
+    carry_out(args, peer, command, console).unwrap_or_else(|error| {
+        console.error(&sentence(&error));
+        Exit::Connection
+    })
+}
+
+fn carry_out(
+    args: &ForwardRunArgs,
+    peer: ForwardPeer,
+    command: &[OsString],
+    console: &Console,
+) -> anyhow::Result<Exit> {
+    let side = NearSide::start(&args.peer, console)?;
+    let nothing = ForwardOptions {
+        local: Vec::new(),
+        remote: Vec::new(),
+        dynamic: Vec::new(),
+    };
+    let tunnel = side.tunnel(&nothing)?;
+    let handle = tunnel.handle();
+    let mut known = known_addresses(args, &peer);
+    let (connected, connecting) = oneshot::channel();
+    let (interrupt, interrupted) = oneshot::channel();
+    let signal = interrupted.map(Result::ok).boxed().shared();
+    let running = side.connect(tunnel, peer, signal, |address| {
+        // The receiver has gone if a signal came first.
+        let _ = connected.send(address);
+    })?;
+    let (program, arguments) = command.split_first().context("there is no command")?;
+    let (program, arguments) = (program.clone(), arguments.to_vec());
+    let limit = args.peer.stream.config(Direction::Both).timeout;
+    let console = console.clone();
+    let work = async move {
+        let mut running = running;
+        let mut signals = EndingSignals::catch().context("cannot catch signals")?;
+        let address = tokio::select! {
+            Ok(address) = connecting => address,
+            ending = &mut running => return Ok(RunEnding::Tunnel(ending)),
+            caught = signals.next() => {
+                let _ = interrupt.send(caught);
+                return Ok(RunEnding::Tunnel(running.await));
+            }
+        };
+        known.push(address.to_canonical());
+        let destinations = HostPorts {
+            addresses: known.into(),
+            handle: handle.clone(),
+            limit,
+        };
+        let mut command = match RedirectedCommand::start(&program, &arguments, destinations) {
+            Ok(command) => command,
+            Err(error) => {
+                handle.close();
+                running.await;
+                return Ok(RunEnding::NotStarted(error));
+            }
+        };
+        let mut tunnel = None;
+        let status = loop {
+            tokio::select! {
+                status = command.wait() => break status.context("cannot wait for the command")?,
+                ending = &mut running, if tunnel.is_none() => {
+                    // The command finds its connections reset, and decides itself whether it goes on.
+                    ending.print(&console);
+                    tunnel = Some(ending);
+                }
+                caught = signals.next() => pass_on(command.pid(), caught.number),
+            }
+        };
+        let mut was_broken = tunnel.is_some();
+        if tunnel.is_none() {
+            // The last bytes of the command may be under way, and its children may go on.
+            handle.close();
+            tokio::select! {
+                ending = running => {
+                    was_broken = ending.exit != Exit::Ok;
+                    ending.print(&console);
+                }
+                caught = signals.next() => {
+                    return Ok(RunEnding::Tunnel(TunnelEnding::interrupted(caught.number)));
+                }
+            }
+        }
+        Ok::<_, anyhow::Error>(RunEnding::Ended { status, was_broken })
+    };
+    let ended = futures::executor::block_on(side.control.spawn(work))??;
+    Ok(ended.exit(side.console()))
+}
+
+/// How a run has ended.
+enum RunEnding {
+    /// The tunnel has ended without the command, or a signal has ended both.
+    Tunnel(TunnelEnding),
+    /// The command was not started.
+    NotStarted(StartError),
+    /// The command has ended, and the tunnel with it.
+    Ended {
+        status: ExitStatus,
+        /// True if the tunnel had broken before.
+        was_broken: bool,
+    },
+}
+
+impl RunEnding {
+    /// Prints what is to be said, and returns how the program ends.
+    fn exit(self, console: &Console) -> Exit {
+        match self {
+            Self::Tunnel(ending) => {
+                ending.print(console);
+                ending.exit
+            }
+            Self::NotStarted(error) => {
+                console.error(&error.to_string());
+                match error {
+                    StartError::NotFound { .. } => Exit::Command(127),
+                    StartError::CannotExecute { .. } => Exit::Command(126),
+                    StartError::Unusable(_) | StartError::Prepare(_) => Exit::Local,
+                }
+            }
+            Self::Ended { status, was_broken } => match status_code(status) {
+                0 if was_broken => Exit::Connection,
+                code => Exit::Command(code),
+            },
+        }
+    }
+}
+
+/// Returns the status of the command as a shell shows it.
+fn status_code(status: ExitStatus) -> u8 {
+    let code = match (status.code(), status.signal()) {
+        (Some(code), _) => code,
+        (None, Some(signal)) => 128 + signal,
+        (None, None) => 255,
+    };
+    u8::try_from(code).unwrap_or(255)
+}
+
+/// Returns the addresses by which the command names the other host: those of the name that the user has typed, and those
+/// that the user has given for it. What the other host says of itself does not count: it could claim the address of any host.
+fn known_addresses(args: &ForwardRunArgs, peer: &ForwardPeer) -> Vec<IpAddr> {
+    let host = match peer {
+        ForwardPeer::Host(place) => place.host().unwrap_or_default(),
+        ForwardPeer::Server { host, .. } => host,
+        ForwardPeer::Ticket(ticket) => {
+            return ticket.addresses.iter().map(IpAddr::to_canonical).collect();
+        }
+    };
+    let given = args.peer.hosts.addresses.iter();
+    let given = given.filter(|given| given.host == host);
+    let names = given.flat_map(|given| given.addresses.iter().map(String::as_str));
+    let all = names.chain([host]).filter_map(|name| {
+        // A name that only ssh knows has no address here.
+        (name, 0).to_socket_addrs().ok()
+    });
+    let all = all.flatten().map(|address| address.ip().to_canonical());
+    all.collect()
+}
+
+/// The ports of the other host, as the command sees them.
+#[derive(Clone)]
+struct HostPorts {
+    addresses: Arc<[IpAddr]>,
+    handle: TunnelHandle,
+    limit: Duration,
+}
+
+impl Destinations for HostPorts {
+    type Opened = OpenedFlow;
+
+    fn covers(&self, address: SocketAddr) -> bool {
+        self.addresses.contains(&address.ip())
+    }
+
+    async fn open(&self, address: SocketAddr) -> Result<OpenedFlow, Errno> {
+        let target = OpenTarget::OwnPort {
+            address: address.ip(),
+            port: address.port(),
+        };
+        let label = FlowLabel {
+            from: "the command".to_owned(),
+            to: address.to_string(),
+        };
+        match timeout(self.limit, self.handle.open(&target, label)).await {
+            Ok(opened) => opened.map_err(|refusal| errno(refusal.kind)),
+            Err(_) => Err(Errno::TIMEDOUT),
+        }
+    }
+
+    fn attach(&self, opened: OpenedFlow, socket: TcpStream) {
+        opened.attach(LocalSocket::Tcp(socket));
+    }
+}
+
+/// Returns the error that a program receives for a connection that cannot be made.
+fn errno(kind: RefusalKind) -> Errno {
+    match kind {
+        RefusalKind::Refused | RefusalKind::Full | RefusalKind::Other => Errno::CONNREFUSED,
+        RefusalKind::Unreachable | RefusalKind::Unknown => Errno::HOSTUNREACH,
+        RefusalKind::Forbidden => Errno::ACCESS,
+        RefusalKind::TimedOut => Errno::TIMEDOUT,
+    }
+}
+
+/// The number of SIGINT.
+const INTERRUPT: u8 = 2;
+
+/// Passes a signal on to the command. A terminal sends SIGINT to the command itself.
+fn pass_on(command: Option<Pid>, number: u8) {
+    let signal = match number {
+        INTERRUPT => return,
+        1 => Signal::HUP,
+        _ => Signal::TERM,
+    };
+    if let Some(pid) = command {
+        let _ = kill_process(pid, signal);
+    }
 }

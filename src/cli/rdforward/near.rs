@@ -65,7 +65,8 @@ impl TunnelEnding {
         Self { exit, causes }
     }
 
-    fn interrupted(number: u8) -> Self {
+    /// Returns the end by a signal.
+    pub(super) fn interrupted(number: u8) -> Self {
         let name = explain::signal(number);
         Self::of(Exit::Signal(number), format!("interrupted by {name}"))
     }
@@ -102,6 +103,11 @@ impl<'a> NearSide<'a> {
             control: control_runtime()?,
             thread: CarryThread::start("tunnel").context("cannot start a thread")?,
         })
+    }
+
+    /// Returns the console of the program.
+    pub(super) fn console(&self) -> &Console {
+        self.console
     }
 
     /// Returns the near end of a tunnel that forwards this. Its listeners are open.
@@ -154,11 +160,11 @@ impl<'a> NearSide<'a> {
                 stream.transport(),
                 stream.transport_reason()
             ));
-            live = reports::live(&console, Arc::clone(&counts));
+            // The line is shown as long as the tunnel lives.
+            live.clone_from(&reports::live(&console, Arc::clone(&counts)).map(Arc::new));
             if let Some(tell) = on_connected.take() {
                 tell(stream.peer_addr().ip());
             }
-            let _ = &live;
         };
         let (end, fault) = NearEnd::new(tunnel, connected);
         match peer {

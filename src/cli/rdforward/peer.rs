@@ -6,7 +6,7 @@ use crate::{
     Key,
     cli::{
         args::{Secret, TicketSource},
-        rdcp::client_key,
+        keys::key_file::client_key,
         shared::message::Console,
     },
     reach::ticket::Ticket,

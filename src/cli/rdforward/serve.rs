@@ -1,11 +1,227 @@
 //! Lets clients that have a key connect to ports of this host.
 
-use super::args::ForwardServeArgs;
-use crate::cli::shared::{exit::Exit, message::Console};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use anyhow::Context;
+use tokio::{
+    runtime::Builder,
+    sync::Semaphore,
+    task::spawn_blocking,
+    time::{MissedTickBehavior, interval, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{args::ForwardServeArgs, far};
+use crate::{
+    Direction, Listener, Stream,
+    cli::{
+        keys::client_keys::ClientKeys,
+        shared::{
+            amounts::counted,
+            exit::Exit,
+            message::{Console, sentence},
+            run::control_runtime,
+            signals,
+        },
+    },
+    forward::policy::ForwardPolicy,
+    process::descriptors::raise_descriptor_limit,
+};
+
+/// The tunnels that the server has at a time. Each holds at most 64 MiB of bytes that programs have not read.
+const MOST_TUNNELS: usize = 256;
+
+/// The tunnels of one key at a time, so that one client leaves room for others.
+const MOST_OF_ONE_KEY: usize = 32;
+
+/// The time between two looks at the key file.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The time for tunnels to tell their other ends that the server has ended.
+const END_LIMIT: Duration = Duration::from_secs(3);
 
 /// Serves clients until a signal ends the server. Returns how the program ends.
 pub(super) fn run(args: &ForwardServeArgs, console: &Console) -> Exit {
-    let _ = args.policy();
-    console.error("serve is not built yet");
-    Exit::Local
+    serve(args, console).unwrap_or_else(|error| {
+        console.error(&sentence(&error));
+        Exit::from(&error)
+    })
+}
+
+fn serve(args: &ForwardServeArgs, console: &Console) -> anyhow::Result<Exit> {
+    raise_descriptor_limit();
+    let signal = signals::watch(&control_runtime()?, console).context("cannot catch signals")?;
+    let runtime = Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let exit = runtime.block_on(async {
+        let server = ForwardServer::start(args, console).await?;
+        let accepting = tokio::spawn(Arc::clone(&server).accept_all());
+        let reloading = tokio::spawn(Arc::clone(&server).reload_keys());
+        let Ok(caught) = signal.await else {
+            // No signal can come any more: all of them were ignored at the start.
+            return std::future::pending().await;
+        };
+        accepting.abort();
+        reloading.abort();
+        console.note(&format!("received {}", caught.name));
+        server.end().await;
+        Ok(Exit::Ok)
+    });
+    // A thread that hangs in a resolver must not keep the process from exiting.
+    runtime.shutdown_background();
+    exit
+}
+
+/// A running server.
+struct ForwardServer {
+    keys: ClientKeys,
+    policy: ForwardPolicy,
+    listener: Listener,
+    console: Console,
+    tunnels: TaskTracker,
+    /// The number of tunnels of each client.
+    of_clients: Mutex<HashMap<Arc<str>, usize>>,
+    ended: CancellationToken,
+}
+
+impl ForwardServer {
+    async fn start(args: &ForwardServeArgs, console: &Console) -> anyhow::Result<Arc<Self>> {
+        let (keys, warning) = ClientKeys::load(&args.key_file)?;
+        if let Some(warning) = warning {
+            console.warn(&warning);
+        }
+        let config = args.stream.config(Direction::Both);
+        let listener = keys.listen(args.listen_port, config).await?;
+        let allowed: Vec<_> = args.allow.iter().map(ToString::to_string).collect();
+        console.note(&format!(
+            "listening on port {}: {} may connect to {}",
+            listener.local_addr().port(),
+            counted(keys.count() as u64, "client", "clients"),
+            allowed.join(", "),
+        ));
+        Ok(Arc::new(Self {
+            keys,
+            policy: args.policy(),
+            listener,
+            console: console.clone(),
+            tunnels: TaskTracker::new(),
+            of_clients: Mutex::default(),
+            ended: CancellationToken::new(),
+        }))
+    }
+
+    /// Accepts clients for as long as the server runs.
+    async fn accept_all(self: Arc<Self>) {
+        let places = Arc::new(Semaphore::new(MOST_TUNNELS));
+        loop {
+            let place = Arc::clone(&places).acquire_owned().await;
+            match self.listener.accept().await {
+                Ok(stream) => {
+                    let serving = Arc::clone(&self).serve(stream);
+                    self.tunnels.spawn(async move {
+                        serving.await;
+                        drop(place);
+                    });
+                }
+                Err(error) => self.console.error(&error.to_string()),
+            }
+        }
+    }
+
+    /// Serves one client.
+    async fn serve(self: Arc<Self>, mut stream: Stream) {
+        // The key may have been revoked since the handshake.
+        let Some((name, _)) = self.keys.find(stream.key_id()) else {
+            return stream.abort("the key was revoked");
+        };
+        let shown = format!("{name} ({})", stream.peer_addr().ip());
+        if !self.enter(&name) {
+            let text = format!("this client has {MOST_OF_ONE_KEY} tunnels already");
+            self.console.notice(|console| console.warn(&format!("{shown}: {text}")));
+            stream.abort(&text);
+            return stream.close().await;
+        }
+        self.console.notice(|console| console.note(&format!("{shown}: connected")));
+        let cut = self.cut(&stream);
+        let ended = far::carry(stream, self.policy.clone(), false, &self.console, cut).await;
+        self.leave(&name);
+        self.console.notice(|console| match ended {
+            Ok(()) => console.note(&format!("{shown}: disconnected")),
+            Err(error) => console.warn(&format!("{shown}: {error}")),
+        });
+    }
+
+    /// Waits until the server ends or the key of a client is revoked, and returns the reason.
+    fn cut(&self, stream: &Stream) -> impl Future<Output = &'static str> + use<> {
+        let (keys, id) = (self.keys.clone(), stream.key_id());
+        let ended = self.ended.clone();
+        async move {
+            let mut ticks = interval(TICK);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                tokio::select! {
+                    () = ended.cancelled() => return "the server has ended",
+                    _ = ticks.tick() => if keys.find(id).is_none() {
+                        return "the key was revoked";
+                    },
+                }
+            }
+        }
+    }
+
+    fn enter(&self, client: &Arc<str>) -> bool {
+        let mut clients = self.of_clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let tunnels = clients.entry(Arc::clone(client)).or_default();
+        if *tunnels == MOST_OF_ONE_KEY {
+            return false;
+        }
+        *tunnels += 1;
+        true
+    }
+
+    fn leave(&self, client: &Arc<str>) {
+        let mut clients = self.of_clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tunnels) = clients.get_mut(client) {
+            *tunnels -= 1;
+            if *tunnels == 0 {
+                clients.remove(client);
+            }
+        }
+    }
+
+    /// Reads the key file again when it changes.
+    async fn reload_keys(self: Arc<Self>) {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let keys = self.keys.clone();
+            match spawn_blocking(move || keys.reload_if_changed()).await {
+                Ok(Ok(None)) | Err(_) => {}
+                Ok(Ok(Some(changes))) => {
+                    self.console.note(&changes.to_string());
+                    if let Some(warning) = &changes.warning {
+                        self.console.warn(warning);
+                    }
+                }
+                Ok(Err(error)) => {
+                    let text = format!("{error}; the keys stay as they were");
+                    self.console.error(&text);
+                }
+            }
+        }
+    }
+
+    /// Resets all connections, and tells the other ends why.
+    async fn end(&self) {
+        self.ended.cancel();
+        self.tunnels.close();
+        let _ = timeout(END_LIMIT, self.tunnels.wait()).await;
+    }
 }

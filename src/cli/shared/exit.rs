@@ -20,6 +20,8 @@ pub(crate) enum Exit {
     Remote,
     /// All bytes were sent, but the connection broke before the other end confirmed them.
     Unconfirmed,
+    /// The command that was run ended with this status.
+    Command(u8),
     /// The signal with this number ended the run.
     Signal(u8),
     /// The reader of the output went away. The code is the one that a shell shows for a program that SIGPIPE killed.
@@ -38,6 +40,7 @@ impl Exit {
             Self::Usage => 2,
             Self::Remote => 3,
             Self::Unconfirmed => 4,
+            Self::Command(status) => status,
             Self::Signal(number) => number.saturating_add(128),
             Self::ReaderClosed => 141,
             Self::Connection => 255,

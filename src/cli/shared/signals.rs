@@ -46,36 +46,56 @@ pub(crate) fn shared(signal: oneshot::Receiver<Caught>) -> EndingCaught {
 /// Fails if no handler can be installed.
 pub(crate) fn watch(runtime: &Handle, console: &Console) -> io::Result<oneshot::Receiver<Caught>> {
     let _context = runtime.enter();
-    let mut signals = Vec::new();
-    for (number, name) in SIGNALS {
-        if !is_ignored(number) {
-            let kind = SignalKind::from_raw(number.into());
-            signals.push((signal(kind)?, Caught { number, name }));
-        }
-    }
+    let mut signals = EndingSignals::catch()?;
     let (sender, receiver) = oneshot::channel();
     let console = console.clone();
     runtime.spawn(async move {
-        let caught = next(&mut signals).await;
+        let caught = signals.next().await;
         console.hurry();
         let _ = sender.send(caught);
-        let again = next(&mut signals).await;
+        let again = signals.next().await;
         process::exit(128 + i32::from(again.number));
     });
     Ok(receiver)
 }
 
-async fn next(signals: &mut [(Signal, Caught)]) -> Caught {
-    if signals.is_empty() {
-        return std::future::pending().await;
-    }
-    let waits = signals.iter_mut().map(|(signal, caught)| {
-        Box::pin(async move {
-            if signal.recv().await.is_none() {
-                std::future::pending::<()>().await;
+/// The signals that end a program, each of them any number of times.
+pub(crate) struct EndingSignals(Vec<(Signal, Caught)>);
+
+impl EndingSignals {
+    /// Begins to catch the signals, apart from those that are ignored. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// Fails if no handler can be installed.
+    pub(crate) fn catch() -> io::Result<Self> {
+        let mut signals = Vec::new();
+        for (number, name) in SIGNALS {
+            if !is_ignored(number) {
+                let kind = SignalKind::from_raw(number.into());
+                signals.push((signal(kind)?, Caught { number, name }));
             }
-            *caught
-        })
-    });
-    futures::future::select_all(waits).await.0
+        }
+        Ok(Self(signals))
+    }
+
+    /// Waits for the next signal.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe.
+    pub(crate) async fn next(&mut self) -> Caught {
+        if self.0.is_empty() {
+            return std::future::pending().await;
+        }
+        let waits = self.0.iter_mut().map(|(signal, caught)| {
+            Box::pin(async move {
+                if signal.recv().await.is_none() {
+                    std::future::pending::<()>().await;
+                }
+                *caught
+            })
+        });
+        futures::future::select_all(waits).await.0
+    }
 }

@@ -21,7 +21,6 @@ mod tests;
 mod window;
 
 pub(crate) use state::{Mux, MuxEnd, MuxEvent};
-pub(crate) use window::BUDGET_BYTES;
 
 /// Why the peer's frames are not those of this protocol. The tunnel ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -65,15 +65,6 @@ impl TunnelHandle {
     pub(crate) fn close(&self) {
         self.shared.close();
     }
-
-    /// Waits until the tunnel has ended.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe.
-    pub(crate) async fn over(&self) {
-        self.shared.over.cancelled().await;
-    }
 }
 
 impl OpenedFlow {

@@ -23,8 +23,6 @@ const BACKLOG: i32 = 4096;
 #[derive(Debug)]
 pub(crate) struct ForwardListener {
     sockets: Vec<ListenSocket>,
-    /// The text for messages.
-    name: String,
 }
 
 #[derive(Debug)]
@@ -59,15 +57,7 @@ impl ForwardListener {
             ListenAt::Unix(path) => bind_unix(Path::new(OsStr::from_bytes(path))),
         };
         let sockets = sockets.map_err(|error| format!("cannot listen at {at}: {error}"))?;
-        let mut listener = Self {
-            sockets,
-            name: at.to_string(),
-        };
-        if let (ListenAt::Tcp { bind, port: 0 }, Some(port)) = (at, listener.port()) {
-            let bind = bind.clone();
-            listener.name = ListenAt::Tcp { bind, port }.to_string();
-        }
-        Ok(listener)
+        Ok(Self { sockets })
     }
 
     /// Returns the port of TCP.
@@ -76,11 +66,6 @@ impl ForwardListener {
             ListenSocket::Tcp(listener) => Some(listener.local_addr().ok()?.port()),
             ListenSocket::Unix(..) => None,
         })
-    }
-
-    /// Returns where it listens, for messages.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
     }
 
     /// Accepts the next connection, and returns it with the address of its program.

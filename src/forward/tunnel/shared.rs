@@ -266,9 +266,4 @@ impl TunnelState {
             record.received += count as u64;
         }
     }
-
-    /// Returns true if a local socket belongs to the connection.
-    pub(super) fn has_socket(&self, id: FlowId) -> bool {
-        self.flows.contains_key(&id)
-    }
 }

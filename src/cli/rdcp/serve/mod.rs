@@ -11,14 +11,12 @@
 //! | [`memory`] | how the memory is divided between copies |
 //! | [`outcome`] | how the session of a client ended |
 //! | [`shared`] | what the sessions share |
-//! | [`keys`] | the keys of the clients |
 //! | [`figures`] | what the server counts and reports |
 
 mod allocator;
 pub(super) mod args;
 mod client;
 mod figures;
-pub(super) mod keys;
 mod kills;
 mod memory;
 mod outcome;
@@ -28,26 +26,14 @@ mod shared;
 
 use std::io::{self, Write};
 
-use self::keys::key_lines::new_client_line;
-use crate::cli::shared::{
-    exit::Exit,
-    message::{Console, sentence},
-    stdout::unwritten,
+use crate::cli::{
+    keys::key_lines::new_client_line,
+    shared::{
+        exit::Exit,
+        message::{Console, sentence},
+        stdout::unwritten,
+    },
 };
-
-/// Parses the key file of a server. What it says of each client is what a client reads from that line.
-#[cfg(fuzzing)]
-pub(crate) fn fuzz_client_keys(data: &[u8]) {
-    use self::keys::key_lines;
-    let Ok(clients) = key_lines::parse(data) else {
-        return;
-    };
-    for client in clients {
-        assert!(key_lines::check_name(client.name.as_bytes()).is_ok());
-        let line = [client.name.as_bytes(), b" ", client.key].concat();
-        assert_eq!(key_lines::key_of_client_line(&line).ok(), Some(client.key));
-    }
-}
 
 /// Prints a line with a new key for the key file of a server. Returns how the program ends.
 pub(super) fn new_key(name: &str, console: &Console) -> Exit {

@@ -1,7 +1,6 @@
 //! The server: accepts clients, keeps its tables, and ends.
 
 use std::{
-    net::{Ipv4Addr, Ipv6Addr},
     path::PathBuf,
     sync::Arc,
     time::Duration,
@@ -25,17 +24,17 @@ use super::{
         server_totals::ServerTotals,
         tally::ServerTally,
     },
-    keys::client_keys::ClientKeys,
     kills::SessionKills,
     memory::CopyPools,
     served_copies::{ServedAccess, ServedCopies},
     shared::ServerShared,
 };
 use crate::{
-    Direction, Error, Listener, StreamConfig,
+    Direction,
     carry::thread::CarryThread,
     cli::{
         args::RdcpArgs,
+        keys::client_keys::ClientKeys,
         shared::{
             amounts::{amount, counted},
             exit::Exit,
@@ -120,7 +119,7 @@ impl Server {
         let pools = CopyPools::divide(memory, clients, args.lanes(), settings);
         let pools = pools.map_err(anyhow::Error::msg)?;
         let port = serve.listen_port.unwrap_or(DEFAULT_PORT);
-        let listener = listen(port, &keys, session).await?;
+        let listener = keys.listen(port, session).await?;
         console.note(&format!(
             "listening on port {}: serves {} to {}, at most {clients} copies at a time in {}",
             listener.local_addr().port(),
@@ -282,19 +281,5 @@ impl Server {
                 .console
                 .error(&format!("cannot write the metrics to {path}: {error}"));
         }
-    }
-}
-
-/// Listens on every address of this host, for clients whose keys are in the table.
-async fn listen(port: u16, keys: &ClientKeys, config: StreamConfig) -> Result<Listener, Error> {
-    let on = async |address: std::net::IpAddr| {
-        let keys = keys.clone();
-        let lookup = move |id| keys.find(id).map(|(_, key)| key);
-        Listener::bind_with((address, port), lookup, config.clone()).await
-    };
-    match on(Ipv6Addr::UNSPECIFIED.into()).await {
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Err(error),
-        Err(_) => on(Ipv4Addr::UNSPECIFIED.into()).await,
-        listener => listener,
     }
 }

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::{
-    figures::tally::ServerTally, keys::client_keys::ClientKeys, kills::SessionKills,
+    figures::tally::ServerTally, kills::SessionKills,
     memory::CopyPools, served_copies::ServedCopies,
 };
-use crate::{Listener, cli::shared::message::Console};
+use crate::{
+    Listener,
+    cli::{keys::client_keys::ClientKeys, shared::message::Console},
+};
 
 /// What the sessions of a server share.
 pub(super) struct ServerShared {

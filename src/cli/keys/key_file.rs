@@ -51,7 +51,7 @@ pub(in crate::cli) fn client_key(path: &Path) -> Result<(Key, Option<String>), C
 /// # Errors
 ///
 /// Fails if the file cannot be read, if others can change it, or if it is too large.
-pub(in crate::cli::rdcp::serve) fn read_key_file(
+pub(in crate::cli) fn read_key_file(
     path: &Path,
 ) -> Result<(Zeroizing<Vec<u8>>, Option<String>), ClientKeysError> {
     let (mut file, warning) = open_key_file(path)?;
@@ -65,7 +65,7 @@ pub(in crate::cli::rdcp::serve) fn read_key_file(
 /// # Errors
 ///
 /// Fails if the key looks like a generated one and is damaged, or if it cannot be stretched.
-pub(in crate::cli::rdcp::serve) fn key_in_line(
+pub(in crate::cli) fn key_in_line(
     path: &Path,
     line: usize,
     text: &[u8],
@@ -108,7 +108,7 @@ pub(in crate::cli) enum ClientKeysError {
 
 /// The properties of a file that differ after a change of its content, its mode or its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::cli::rdcp::serve) struct FileStamp {
+pub(in crate::cli) struct FileStamp {
     device: u64,
     inode: u64,
     size: u64,
@@ -121,7 +121,7 @@ pub(in crate::cli::rdcp::serve) struct FileStamp {
 impl FileStamp {
     /// Returns the stamp of a file with this metadata at the time `now`. Returns `None` if the file changed so shortly
     /// before that another change might leave the stamp as it is.
-    pub(in crate::cli::rdcp::serve) fn of(metadata: &Metadata, now: SystemTime) -> Option<Self> {
+    pub(in crate::cli) fn of(metadata: &Metadata, now: SystemTime) -> Option<Self> {
         let stamp = Self {
             device: metadata.dev(),
             inode: metadata.ino(),

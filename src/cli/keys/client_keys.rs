@@ -4,7 +4,8 @@ use std::{
     collections::{BTreeMap, HashMap},
     fmt,
     fs::Metadata,
-    mem,
+    io, mem,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::SystemTime,
@@ -15,7 +16,7 @@ use super::{
     key_lines::parse,
 };
 use crate::{
-    Key, KeyId,
+    Error, Key, KeyId, Listener, StreamConfig,
     key::{
         digest::{DIGEST_BYTES, keyed_digest},
         unreadable,
@@ -26,7 +27,7 @@ use crate::{
 ///
 /// A clone is the same table: all clones see a reload.
 #[derive(Clone)]
-pub(in crate::cli::rdcp::serve) struct ClientKeys(Arc<SharedKeys>);
+pub(in crate::cli) struct ClientKeys(Arc<SharedKeys>);
 
 impl ClientKeys {
     /// Reads the table from a file. If others can read the file, the second part of the result is a sentence that warns
@@ -37,7 +38,7 @@ impl ClientKeys {
     /// # Errors
     ///
     /// Fails if the file cannot be read, if others can change it, or if a line is wrong.
-    pub(in crate::cli::rdcp::serve) fn load(
+    pub(in crate::cli) fn load(
         path: &Path,
     ) -> Result<(Self, Option<String>), ClientKeysError> {
         let shared = SharedKeys {
@@ -56,15 +57,37 @@ impl ClientKeys {
     }
 
     /// Returns the name and the key of the client whose key has this id. Does not block.
-    pub(in crate::cli::rdcp::serve) fn find(&self, id: KeyId) -> Option<(Arc<str>, Key)> {
+    pub(in crate::cli) fn find(&self, id: KeyId) -> Option<(Arc<str>, Key)> {
         let table = self.0.table();
         let client = table.clients.get(&id)?;
         Some((Arc::clone(&client.name), client.key.clone()))
     }
 
     /// Returns the number of clients.
-    pub(in crate::cli::rdcp::serve) fn count(&self) -> usize {
+    pub(in crate::cli) fn count(&self) -> usize {
         self.0.table().clients.len()
+    }
+
+    /// Listens on every address of this host, for clients whose keys are in the table.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the port cannot be opened.
+    pub(in crate::cli) async fn listen(
+        &self,
+        port: u16,
+        config: StreamConfig,
+    ) -> Result<Listener, Error> {
+        let on = async |address: IpAddr| {
+            let keys = self.clone();
+            let lookup = move |id| keys.find(id).map(|(_, key)| key);
+            Listener::bind_with((address, port), lookup, config.clone()).await
+        };
+        match on(Ipv6Addr::UNSPECIFIED.into()).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(error),
+            Err(_) => on(Ipv4Addr::UNSPECIFIED.into()).await,
+            listener => listener,
+        }
     }
 
     /// Reads the file again if it has changed since the last call, and returns what is different; `None` if nothing is.
@@ -75,7 +98,7 @@ impl ClientKeys {
     /// # Errors
     ///
     /// Fails as [`load`](Self::load) does; the table is then unchanged. A failure that repeats is returned once.
-    pub(in crate::cli::rdcp::serve) fn reload_if_changed(
+    pub(in crate::cli) fn reload_if_changed(
         &self,
     ) -> Result<Option<KeyChanges>, ClientKeysError> {
         self.reload_at(SystemTime::now())
@@ -114,22 +137,22 @@ impl fmt::Debug for ClientKeys {
 /// What a reload has changed, with the names of the clients in alphabetical order. `Display` formats it for the log,
 /// without the warning.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::cli::rdcp::serve) struct KeyChanges {
+pub(in crate::cli) struct KeyChanges {
     /// Clients that are new.
-    pub(in crate::cli::rdcp::serve) added: Vec<Arc<str>>,
+    pub(in crate::cli) added: Vec<Arc<str>>,
     /// Clients that were revoked.
-    pub(in crate::cli::rdcp::serve) removed: Vec<Arc<str>>,
+    pub(in crate::cli) removed: Vec<Arc<str>>,
     /// Clients that have another key.
-    pub(in crate::cli::rdcp::serve) replaced: Vec<Arc<str>>,
+    pub(in crate::cli) replaced: Vec<Arc<str>>,
     /// A sentence that warns about the file, if there was none before or another one.
-    pub(in crate::cli::rdcp::serve) warning: Option<String>,
+    pub(in crate::cli) warning: Option<String>,
     /// True if the last reload failed.
-    pub(in crate::cli::rdcp::serve) is_repaired: bool,
+    pub(in crate::cli) is_repaired: bool,
 }
 
 impl KeyChanges {
     /// Returns true if there is nothing to report.
-    pub(in crate::cli::rdcp::serve) fn is_empty(&self) -> bool {
+    pub(in crate::cli) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 

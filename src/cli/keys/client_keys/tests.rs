@@ -1,7 +1,7 @@
 use std::{fs, os::unix::fs::PermissionsExt, thread, time::Duration};
 
 use super::*;
-use crate::cli::rdcp::serve::keys::key_lines::new_client_line;
+use crate::cli::keys::key_lines::new_client_line;
 
 /// A key file in its own directory.
 struct TestKeyFile(tempfile::TempDir);

@@ -13,17 +13,17 @@ use crate::{
 };
 
 /// The longest name of a client, in bytes: host names and user names fit, and a table of the clients stays readable.
-pub(in crate::cli::rdcp::serve) const MAX_NAME_BYTES: usize = 64;
+pub(in crate::cli) const MAX_NAME_BYTES: usize = 64;
 
 /// A line of the key file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::cli::rdcp::serve) struct ClientLine<'a> {
+pub(in crate::cli) struct ClientLine<'a> {
     /// The number of the line, from 1.
-    pub(in crate::cli::rdcp::serve) number: usize,
+    pub(in crate::cli) number: usize,
     /// The name of the client.
-    pub(in crate::cli::rdcp::serve) name: &'a str,
+    pub(in crate::cli) name: &'a str,
     /// The text of the client's key, as it is in the file.
-    pub(in crate::cli::rdcp::serve) key: &'a [u8],
+    pub(in crate::cli) key: &'a [u8],
 }
 
 /// The error in a line of the key file.
@@ -31,14 +31,14 @@ pub(in crate::cli::rdcp::serve) struct ClientLine<'a> {
 #[error("line {line}: {fault}")]
 pub(in crate::cli) struct LineError {
     /// The number of the line, from 1.
-    pub(in crate::cli::rdcp::serve) line: usize,
+    pub(in crate::cli) line: usize,
     /// What is wrong with the line.
-    pub(in crate::cli::rdcp::serve) fault: LineFault,
+    pub(in crate::cli) fault: LineFault,
 }
 
 /// What is wrong with a line of the key file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(in crate::cli::rdcp) enum LineFault {
+pub(in crate::cli) enum LineFault {
     /// The line has more bytes than a name and a key need.
     #[error("longer than {MAX_LINE_BYTES} bytes; is it the right file?")]
     TooLong,
@@ -61,7 +61,7 @@ pub(in crate::cli::rdcp) enum LineFault {
 
 /// What is wrong with the name of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(in crate::cli::rdcp) enum NameFault {
+pub(in crate::cli) enum NameFault {
     /// The name is empty, too long, or has characters that are not allowed.
     #[error("a name has 1 to {MAX_NAME_BYTES} printable ASCII characters without white space")]
     Characters,
@@ -78,7 +78,7 @@ pub(in crate::cli::rdcp) enum NameFault {
 /// # Errors
 ///
 /// Fails at the first line that is wrong.
-pub(in crate::cli::rdcp::serve) fn parse(text: &[u8]) -> Result<Vec<ClientLine<'_>>, LineError> {
+pub(in crate::cli) fn parse(text: &[u8]) -> Result<Vec<ClientLine<'_>>, LineError> {
     let mut clients = Vec::new();
     let mut names = HashMap::new();
     let mut keys = HashMap::new();
@@ -126,7 +126,7 @@ fn parse_line(line: &[u8]) -> Result<Option<(&str, &[u8])>, LineFault> {
 /// # Errors
 ///
 /// Fails if the line is neither.
-pub(in crate::cli::rdcp::serve) fn key_of_client_line(line: &[u8]) -> Result<&[u8], LineFault> {
+pub(in crate::cli) fn key_of_client_line(line: &[u8]) -> Result<&[u8], LineFault> {
     let mut words = words(line);
     let first = words.next().ok_or(LineFault::NoKey)?;
     match (words.next(), words.next()) {
@@ -141,7 +141,7 @@ pub(in crate::cli::rdcp::serve) fn key_of_client_line(line: &[u8]) -> Result<&[u
 /// # Errors
 ///
 /// The reason why not, without the name.
-pub(in crate::cli::rdcp::serve) fn check_name(name: &[u8]) -> Result<&str, NameFault> {
+pub(in crate::cli) fn check_name(name: &[u8]) -> Result<&str, NameFault> {
     let is_printable = name.iter().all(u8::is_ascii_graphic);
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !is_printable {
         return Err(NameFault::Characters);
@@ -160,7 +160,7 @@ pub(in crate::cli::rdcp::serve) fn check_name(name: &[u8]) -> Result<&str, NameF
 /// # Errors
 ///
 /// Fails if no client may have this name, or if the system returns no random bytes.
-pub(in crate::cli::rdcp::serve) fn new_client_line(
+pub(in crate::cli) fn new_client_line(
     name: &str,
 ) -> Result<Zeroizing<String>, NewClientError> {
     let name = check_name(name.as_bytes())?;
@@ -175,7 +175,7 @@ pub(in crate::cli::rdcp::serve) fn new_client_line(
 
 /// The reason why there is no line for a new client.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::cli::rdcp::serve) enum NewClientError {
+pub(in crate::cli) enum NewClientError {
     /// The name is not allowed.
     #[error(transparent)]
     Name(#[from] NameFault),

@@ -1,0 +1,6 @@
+mod addresses;
+mod ends;
+mod entrance;
+mod fake;
+mod filter;
+mod sockets;

@@ -1,0 +1,188 @@
+//! What a program sees of its socket and of `connect()`.
+
+use rustix::process::{Signal, kill_process};
+
+use super::fake::{Fake, end};
+
+#[tokio::test]
+async fn a_refused_connection_has_its_errno() {
+    let fake = Fake::new();
+    fake.python(
+        "for blocking in (True, False):
+    s = socket(AF_INET, SOCK_STREAM); s.setblocking(blocking)
+    assert error_of(s.connect, ('192.0.2.2', 80)) == 'ECONNREFUSED'
+    s.setblocking(True); s.connect(('192.0.2.1', 80)); echoes(s)",
+    )
+    .await;
+    fake.until_live(0).await;
+}
+
+#[tokio::test]
+async fn epoll_works_as_after_any_connect() {
+    let fake = Fake::new();
+    fake.python(
+        "s = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK)
+e = select.epoll()
+e.register(s, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+e.poll(0)
+assert s.connect_ex(('192.0.2.1', 80)) == errno.EINPROGRESS
+assert e.poll(60)[0][1] & select.EPOLLOUT
+assert s.getsockopt(SOL_SOCKET, SO_ERROR) == 0
+# The first call notices that the connection is there.
+assert s.connect_ex(('192.0.2.1', 80)) in (0, errno.EISCONN)
+assert s.connect_ex(('192.0.2.1', 80)) == errno.EISCONN
+s.send(b'hello')
+while not e.poll(60)[0][1] & select.EPOLLIN: pass
+assert s.recv(5) == b'hello'
+echoes(s)",
+    )
+    .await;
+    fake.until_live(0).await;
+}
+
+#[tokio::test]
+async fn options_that_were_set_before_survive() {
+    let fake = Fake::new();
+    fake.python(
+        "s = socket(AF_INET, SOCK_STREAM)
+s.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
+s.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+s.setsockopt(SOL_SOCKET, SO_RCVBUF, 100000)
+s.setsockopt(IPPROTO_TCP, 30, 1) # TCP_FASTOPEN_CONNECT
+s.bind(('127.0.0.5', 0))
+bound = s.getsockname()
+s.connect(('192.0.2.1', 80))
+assert s.getsockname() == bound
+assert s.getsockopt(SOL_SOCKET, SO_KEEPALIVE) == 1
+assert s.getsockopt(IPPROTO_TCP, TCP_NODELAY) == 1
+assert s.getsockopt(SOL_SOCKET, SO_RCVBUF) == 200000
+assert s.getblocking()
+echoes(s)",
+    )
+    .await;
+    fake.until_live(0).await;
+}
+
+#[tokio::test]
+async fn wrong_calls_have_the_errors_of_the_kernel() {
+    let fake = Fake::new();
+    fake.python(
+        "libc = ctypes.CDLL(None, use_errno=True)
+def raw(fd, address, length):
+    assert libc.connect(fd, address, length) == -1
+    return errno.errorcode[ctypes.get_errno()]
+address = struct.pack('=H', AF_INET) + struct.pack('>H', 80) + inet_aton('192.0.2.1') + bytes(8)
+s = socket(AF_INET, SOCK_STREAM)
+assert raw(99, address, 16) == 'EBADF'
+assert raw(-1, address, 16) == 'EBADF'
+assert raw(0 if os.fstat(0).st_mode & 0o170000 != 0o140000 else 99, address, 16) in ('ENOTSOCK', 'EBADF')
+assert raw(s.fileno(), ctypes.c_void_p(1), 16) == 'EFAULT'
+assert raw(s.fileno(), address, 8) == 'EINVAL'
+assert raw(s.fileno(), address, -1) == 'EINVAL'
+assert raw(s.fileno(), address + bytes(113), 129) == 'EINVAL'
+s.connect(('192.0.2.1', 80))
+assert error_of(s.connect, ('192.0.2.1', 80)) == 'EISCONN'
+echoes(s)
+l = socket(AF_INET, SOCK_STREAM); l.bind(('127.0.0.1', 0)); l.listen()
+assert error_of(l.connect, ('192.0.2.1', 80)) == 'EISCONN'",
+    )
+    .await;
+    fake.until_live(0).await;
+}
+
+#[tokio::test]
+async fn the_send_timeout_limits_a_connect() {
+    let fake = Fake::new();
+    fake.python(
+        "s = socket(AF_INET, SOCK_STREAM)
+s.setsockopt(SOL_SOCKET, SO_SNDTIMEO, struct.pack('ll', 0, 50000))
+assert error_of(s.connect, ('192.0.2.3', 80)) == 'EINPROGRESS'",
+    )
+    .await;
+    fake.until_live(0).await;
+    assert_eq!(fake.opened(), 0);
+}
+
+#[tokio::test]
+async fn closing_ends_the_connection() {
+    let fake = Fake::new();
+    let code = "s = socket(AF_INET, SOCK_STREAM); s.connect(('192.0.2.1', 80)); s.close()
+s = socket(AF_INET, SOCK_STREAM); s.connect(('192.0.2.3', 80)); echoes(s)";
+    let Some(command) = fake.start_python(code) else {
+        return;
+    };
+    // The second connection is being opened, and the first one has ended although the program lives.
+    fake.until(|seen| seen.begun == 2 && seen.live == 1).await;
+    fake.release();
+    assert!(end(command).await.success());
+}
+
+#[tokio::test]
+async fn mptcp_sockets_are_redirected() {
+    let fake = Fake::new();
+    fake.python(
+        "try:
+    s = socket(AF_INET, SOCK_STREAM, 262)
+except OSError as error:
+    print('SKIPPED: no MPTCP here:', error)
+else:
+    s.connect(('192.0.2.1', 80)); echoes(s)",
+    )
+    .await;
+    fake.until_live(0).await;
+}
+
+#[tokio::test]
+async fn two_hundred_threads_connect_at_once() {
+    let fake = Fake::with_barrier(200);
+    let ran = fake
+        .python(
+            "done = []
+def run():
+    s = socket(AF_INET, SOCK_STREAM); s.connect(('192.0.2.4', 80)); echoes(s); done.append(1)
+threads = [threading.Thread(target=run) for _ in range(200)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(done) == 200, len(done)",
+        )
+        .await;
+    if ran {
+        assert_eq!(fake.attached().len(), 200);
+    }
+    fake.until_live(0).await;
+}
+
+#[tokio::test]
+async fn other_calls_go_on_while_one_waits() {
+    let fake = Fake::new();
+    let code = "waiting = socket(AF_INET, SOCK_STREAM)
+thread = threading.Thread(target=waiting.connect, args=(('192.0.2.3', 80),)); thread.start()
+for _ in range(20):
+    s = socket(AF_INET, SOCK_STREAM); s.connect(('192.0.2.1', 80)); echoes(s); s.close()
+s = socket(AF_INET, SOCK_STREAM); s.connect(('192.0.2.4', 80)); echoes(s)
+thread.join(); echoes(waiting)";
+    let Some(command) = fake.start_python(code) else {
+        return;
+    };
+    fake.until(|seen| seen.attached.len() == 21).await;
+    fake.release();
+    assert!(end(command).await.success());
+    assert_eq!(fake.attached().last().unwrap(), "192.0.2.3:80");
+}
+
+#[tokio::test]
+async fn a_handled_signal_does_not_disturb_connect() {
+    let fake = Fake::new();
+    let code = "handled = []
+signal.signal(signal.SIGUSR1, lambda *_: handled.append(1))
+s = socket(AF_INET, SOCK_STREAM); s.connect(('192.0.2.3', 80)); echoes(s)
+assert handled";
+    let Some(command) = fake.start_python(code) else {
+        return;
+    };
+    fake.until_live(1).await;
+    kill_process(command.pid().unwrap(), Signal::USR1).unwrap();
+    fake.release();
+    assert!(end(command).await.success());
+    assert_eq!(fake.attached().len(), 1);
+}
