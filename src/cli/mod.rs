@@ -1,6 +1,7 @@
 //! The command lines: a folder for each program, and the code that the programs share. Not part of the API.
 
 pub(crate) mod args;
+mod keys;
 #[cfg(test)]
 mod quoted;
 pub mod rdcat;
@@ -10,7 +11,6 @@ pub mod rdperf;
 pub mod rdpipe;
 pub mod rdrecv;
 pub mod rdsend;
-mod keys;
 mod shared;
 
 use clap::CommandFactory;

@@ -16,7 +16,8 @@ use super::target::ForwardTarget;
 pub(crate) const NO_AUTHENTICATION: [u8; 2] = [VERSION, 0];
 
 /// The most bytes of a request: four, a name of 255 bytes with its length, and the port. A greeting has at most 257.
-pub(crate) const MAX_REQUEST_BYTES: usize = 4 + 1 + 255 + 2;
+#[cfg(any(test, fuzzing))]
+const MAX_REQUEST_BYTES: usize = 4 + 1 + 255 + 2;
 
 /// Parses the greeting at the beginning of `received`. Returns its length, or `None` if more bytes are needed. Answer it with
 /// [`NO_AUTHENTICATION`].
@@ -124,7 +125,7 @@ impl SocksReply {
 /// The reason why the bytes of a client cannot be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SocksFault {
-    /// The client speaks SOCKS4 or SOCKS4a.
+    /// The client speaks SOCKS4 or `SOCKS4a`.
     #[error(
         "the client speaks SOCKS4; set it to SOCKS5, as curl --socks5-hostname or socks5h:// does"
     )]
@@ -188,7 +189,7 @@ fn check_version(version: u8) -> Result<(), SocksFault> {
 
 /// Returns a name that a resolver and a terminal can be given. An address as a name, which some clients send, stays as it is.
 fn name_of(bytes: &[u8]) -> Result<String, SocksFault> {
-    let name = str::from_utf8(bytes).map_err(|_| SocksFault::Name)?;
+    let name = std::str::from_utf8(bytes).map_err(|_| SocksFault::Name)?;
     let strange = |c: char| c.is_whitespace() || c.is_control();
     if name.contains(strange) {
         return Err(SocksFault::Name);

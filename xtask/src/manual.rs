@@ -111,7 +111,7 @@ fn form_section(program: &Command, form: &Command) -> io::Result<Vec<u8>> {
             .any(|other| other.get_id() == option.get_id() && other.get_help() == option.get_help())
     };
     let own = form.get_arguments().filter(|option| !is_shared(option));
-    let own = Command::new(word.to_owned())
+    let own = Command::new("form")
         .disable_help_flag(true)
         .args(own.cloned());
     let mut options = Vec::new();

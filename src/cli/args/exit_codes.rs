@@ -218,6 +218,7 @@ mod tests {
         let pair: fn(&ExitRow) -> Option<&'static str> = |row| row.pair;
         let rdpipe: fn(&ExitRow) -> Option<&'static str> = |row| row.rdpipe;
         let rdcp: fn(&ExitRow) -> Option<&'static str> = |row| row.rdcp;
+        let rdforward: fn(&ExitRow) -> Option<&'static str> = |row| row.rdforward;
         let rdperf: fn(&ExitRow) -> Option<&'static str> = |row| row.rdperf;
         let pages = [
             ("streams", include_str!("../../../docs/streams.md"), pair),
@@ -227,6 +228,11 @@ mod tests {
                 rdpipe,
             ),
             ("copy", include_str!("../../../docs/copy.md"), rdcp),
+            (
+                "forward",
+                include_str!("../../../docs/forward.md"),
+                rdforward,
+            ),
             ("perf", include_str!("../../../docs/perf.md"), rdperf),
         ];
         for (name, page, meaning) in pages {

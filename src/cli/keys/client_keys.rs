@@ -38,9 +38,7 @@ impl ClientKeys {
     /// # Errors
     ///
     /// Fails if the file cannot be read, if others can change it, or if a line is wrong.
-    pub(in crate::cli) fn load(
-        path: &Path,
-    ) -> Result<(Self, Option<String>), ClientKeysError> {
+    pub(in crate::cli) fn load(path: &Path) -> Result<(Self, Option<String>), ClientKeysError> {
         let shared = SharedKeys {
             path: path.to_owned(),
             mark_secret: Key::generate()?.key().clone(),
@@ -98,9 +96,7 @@ impl ClientKeys {
     /// # Errors
     ///
     /// Fails as [`load`](Self::load) does; the table is then unchanged. A failure that repeats is returned once.
-    pub(in crate::cli) fn reload_if_changed(
-        &self,
-    ) -> Result<Option<KeyChanges>, ClientKeysError> {
+    pub(in crate::cli) fn reload_if_changed(&self) -> Result<Option<KeyChanges>, ClientKeysError> {
         self.reload_at(SystemTime::now())
     }
 

@@ -160,9 +160,7 @@ pub(in crate::cli) fn check_name(name: &[u8]) -> Result<&str, NameFault> {
 /// # Errors
 ///
 /// Fails if no client may have this name, or if the system returns no random bytes.
-pub(in crate::cli) fn new_client_line(
-    name: &str,
-) -> Result<Zeroizing<String>, NewClientError> {
+pub(in crate::cli) fn new_client_line(name: &str) -> Result<Zeroizing<String>, NewClientError> {
     let name = check_name(name.as_bytes())?;
     let key = Key::generate()?.text();
     // The string has its full capacity from the start: growing it would leave copies of the key in memory.

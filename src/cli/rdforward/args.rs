@@ -167,8 +167,9 @@ pub(crate) struct ForwardPeerOptions {
     #[arg(long, value_name = "FILE")]
     pub(crate) ticket_file: Option<PathBuf>,
 
-    /// Read the key from the first line of FILE, for HOST:PORT [env: RDPIPE_KEY]
+    /// The file with the key for a server.
     #[arg(long, value_name = "FILE", conflicts_with = "ticket_file")]
+    #[arg(help = "Read the key from the first line of FILE, for HOST:PORT [env: RDPIPE_KEY]")]
     pub(crate) key_file: Option<PathBuf>,
 
     /// The options for connecting to the other host.

@@ -15,11 +15,7 @@ use rustix::{
     io::Errno,
     process::{Pid, Signal, kill_process},
 };
-use tokio::{
-    net::TcpStream,
-    sync::oneshot,
-    time::timeout,
-};
+use tokio::{net::TcpStream, sync::oneshot, time::timeout};
 
 use super::{
     args::{ForwardOptions, ForwardRunArgs},

@@ -16,8 +16,8 @@ pub(super) mod args;
 mod command;
 mod far;
 mod listen;
-mod over_ssh;
 mod near;
+mod over_ssh;
 mod peer;
 mod reports;
 mod serve;
@@ -74,13 +74,13 @@ enum Operation {
     Forward(TicketSource),
     /// Run a command, whose words these are.
     Run {
-        run: ForwardRunArgs,
+        run: Box<ForwardRunArgs>,
         host: Vec<Secret>,
         ticket: TicketSource,
         command: Vec<std::ffi::OsString>,
     },
     /// Serve clients.
-    Serve(args::ForwardServeArgs),
+    Serve(Box<args::ForwardServeArgs>),
     /// Wait for a peer with a ticket.
     Listen,
 }
@@ -95,13 +95,13 @@ impl Operation {
         match args.form.take() {
             Some(ForwardForm::Serve(serve)) => {
                 let (_, hidden) = ticket(&mut Vec::new(), None, true);
-                (Self::Serve(serve), hidden)
+                (Self::Serve(Box::new(serve)), hidden)
             }
             Some(ForwardForm::Run(mut run)) => {
                 let (mut host, command) = run.take_operands();
                 let (ticket, hidden) = ticket(&mut host, run.peer.ticket_file.take(), false);
                 let operation = Self::Run {
-                    run,
+                    run: Box::new(run),
                     host,
                     ticket,
                     command,
@@ -137,9 +137,12 @@ impl Operation {
                 command,
             } => {
                 let named = NamedPeer::of(&host, ticket)
-                    .and_then(|named| match command.is_empty() {
-                        true => Err(NO_COMMAND.to_owned()),
-                        false => Ok(named),
+                    .and_then(|named| {
+                        if command.is_empty() {
+                            Err(NO_COMMAND.to_owned())
+                        } else {
+                            Ok(named)
+                        }
                     })
                     .unwrap_or_else(|error| usage(Some("run"), error));
                 let peer = named.load(run.peer.key_file.as_deref(), key, console);

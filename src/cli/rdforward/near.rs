@@ -30,7 +30,7 @@ use crate::{
     process::descriptors::raise_descriptor_limit,
     ssh::{
         explain,
-        local_edge::LocalEdge,
+        local_edge::{EdgeFailure, LocalEdge, LocalWork},
         outcome::ranked,
         plan::StageHost,
         protocol::EdgeId,
@@ -60,7 +60,7 @@ pub(super) struct TunnelEnding {
 }
 
 impl TunnelEnding {
-    fn of(exit: Exit, cause: impl ToString) -> Self {
+    fn of(exit: Exit, cause: &impl ToString) -> Self {
         let causes = vec![cause.to_string()];
         Self { exit, causes }
     }
@@ -68,7 +68,7 @@ impl TunnelEnding {
     /// Returns the end by a signal.
     pub(super) fn interrupted(number: u8) -> Self {
         let name = explain::signal(number);
-        Self::of(Exit::Signal(number), format!("interrupted by {name}"))
+        Self::of(Exit::Signal(number), &format!("interrupted by {name}"))
     }
 
     fn in_order() -> Self {
@@ -210,8 +210,8 @@ impl<'a> NearSide<'a> {
         let running = supervision.start(work, vec![name], &keys, own, observe, signal)?;
         Ok(async move {
             match running.await {
-                Ok(summary) => ending_of(&summary.outcome, fault.take()),
-                Err(_) => TunnelEnding::of(Exit::Local, "the supervisor failed"),
+                Ok(summary) => ending_of(&summary.outcome, fault.take().as_ref()),
+                Err(_) => TunnelEnding::of(Exit::Local, &"the supervisor failed"),
             }
         }
         .boxed())
@@ -242,13 +242,12 @@ impl<'a> NearSide<'a> {
             };
             let mut stream = match stream {
                 Ok(stream) => stream,
-                Err(error) => return TunnelEnding::of(exit_of(&error), sentence(&error)),
+                Err(error) => return TunnelEnding::of(exit_of(&error), &sentence(&error)),
             };
             if stream.is_fallback() {
                 let reason = stream.transport_reason();
                 console.note(&format!("the data goes over TCP: {reason}"));
             }
-            use crate::ssh::local_edge::LocalWork;
             let ended = tokio::select! {
                 ended = end.carry(&mut stream) => ended.map_err(EdgeEnd::Failed),
                 number = &mut interrupted => Err(EdgeEnd::Interrupted(number)),
@@ -262,8 +261,10 @@ impl<'a> NearSide<'a> {
                 Err(EdgeEnd::Failed(failure)) => {
                     let text = failure.to_string();
                     stream.abort(&text);
-                    let exit = fault.take().map_or(Exit::Connection, |fault| exit_after(&fault));
-                    TunnelEnding::of(exit, text)
+                    let exit = fault
+                        .take()
+                        .map_or(Exit::Connection, |fault| exit_after(&fault));
+                    TunnelEnding::of(exit, &text)
                 }
             };
             stream.close().await;
@@ -276,7 +277,7 @@ impl<'a> NearSide<'a> {
 /// How the near end of a dialed tunnel ended.
 enum EdgeEnd {
     Interrupted(u8),
-    Failed(crate::ssh::local_edge::EdgeFailure),
+    Failed(EdgeFailure),
 }
 
 /// Connects to the other end of a tunnel, without ssh.
@@ -330,18 +331,18 @@ fn exit_after(fault: &TunnelFault) -> Exit {
 }
 
 /// Returns how a supervised tunnel ended.
-fn ending_of(end: &ForwardEnd, fault: Option<TunnelFault>) -> TunnelEnding {
+fn ending_of(end: &ForwardEnd, fault: Option<&TunnelFault>) -> TunnelEnding {
     if let Some(number) = end.signal {
         return TunnelEnding::interrupted(number);
     }
-    let exit = match &fault {
+    let exit = match fault {
         Some(fault) => exit_after(fault),
         None if end.causes.is_empty() => return TunnelEnding::in_order(),
         None => Exit::Connection,
     };
     let causes = ranked(&end.causes);
     let causes = causes.iter().map(|cause| cause.fault.text.clone());
-    let own = fault.iter().map(ToString::to_string);
+    let own = fault.into_iter().map(ToString::to_string);
     let mut causes: Vec<_> = own.chain(causes).collect();
     causes.dedup();
     TunnelEnding { exit, causes }

@@ -76,7 +76,9 @@ impl NamedPeer {
                         "{shown}: HOST:PORT is a server, which has no users; its key names the client"
                     ));
                 }
-                let port = str::from_utf8(port).ok().and_then(|port| port.parse().ok());
+                let port = std::str::from_utf8(port)
+                    .ok()
+                    .and_then(|port| port.parse().ok());
                 let port = port.filter(|&port| port != 0);
                 let port = port.ok_or_else(|| {
                     format!("{shown}: the port of a server is a number from 1 to 65535")

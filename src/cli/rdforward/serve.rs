@@ -143,11 +143,13 @@ impl ForwardServer {
         let shown = format!("{name} ({})", stream.peer_addr().ip());
         if !self.enter(&name) {
             let text = format!("this client has {MOST_OF_ONE_KEY} tunnels already");
-            self.console.notice(|console| console.warn(&format!("{shown}: {text}")));
+            self.console
+                .notice(|console| console.warn(&format!("{shown}: {text}")));
             stream.abort(&text);
             return stream.close().await;
         }
-        self.console.notice(|console| console.note(&format!("{shown}: connected")));
+        self.console
+            .notice(|console| console.note(&format!("{shown}: connected")));
         let cut = self.cut(&stream);
         let ended = far::carry(stream, self.policy.clone(), false, &self.console, cut).await;
         self.leave(&name);
@@ -176,7 +178,10 @@ impl ForwardServer {
     }
 
     fn enter(&self, client: &Arc<str>) -> bool {
-        let mut clients = self.of_clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self
+            .of_clients
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let tunnels = clients.entry(Arc::clone(client)).or_default();
         if *tunnels == MOST_OF_ONE_KEY {
             return false;
@@ -186,7 +191,10 @@ impl ForwardServer {
     }
 
     fn leave(&self, client: &Arc<str>) {
-        let mut clients = self.of_clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self
+            .of_clients
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(tunnels) = clients.get_mut(client) {
             *tunnels -= 1;
             if *tunnels == 0 {

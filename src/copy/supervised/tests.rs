@@ -155,7 +155,9 @@ fn the_two_agents_receive_orders_that_fit_together() {
     let orders = [rig.hello(SOURCE), rig.hello(DESTINATION)];
     let [source, destination] = orders.clone().map(|order| match &order.work {
         Work::Copy(payload) => payload.decode::<CopyOrder>().unwrap(),
-        Work::Stage(_) | Work::Measure(_) => panic!("an order of another program"),
+        Work::Stage(_) | Work::Measure(_) | Work::Forward(_) => {
+            panic!("an order of another program")
+        }
     });
     assert_eq!(
         source.role,

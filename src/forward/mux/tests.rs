@@ -179,7 +179,10 @@ fn a_window_grows_while_its_bytes_are_read_and_shrinks_while_they_wait() {
         settle(&mut a, &mut b);
     }
     let grown = a.mux.sendable(id);
-    assert!(grown > MAX_WINDOW / 3 && grown <= MAX_WINDOW, "{first} became {grown}");
+    assert!(
+        grown > MAX_WINDOW / 3 && grown <= MAX_WINDOW,
+        "{first} became {grown}"
+    );
     // The reader is slower than the writer.
     for _ in 0..2000 {
         while a.send(id, MAX_DATA_BYTES, &mut b) > 0 {}

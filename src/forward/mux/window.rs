@@ -129,9 +129,11 @@ impl ReceiveWindow {
         let more = self.target.saturating_sub(outstanding);
         let is_due = 2 * more >= self.target;
         // What is reserved covers what the peer may send and what has not been consumed.
-        let needed = self
-            .target
-            .max(if is_due { outstanding + more } else { outstanding });
+        let needed = self.target.max(if is_due {
+            outstanding + more
+        } else {
+            outstanding
+        });
         if needed > self.reserved {
             let missing = needed - self.reserved;
             if missing > budget.free {

@@ -37,7 +37,7 @@ pub(crate) enum ListenAt {
 /// The addresses of the host at which a port listens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum BindAddress {
-    /// 127.0.0.1 and ::1: only programs of the host itself can connect. This is the default, and `localhost`.
+    /// 127.0.0.1 and `::1`: only programs of the host itself can connect. This is the default, and `localhost`.
     Loopback,
     /// All addresses of the host: `*`, or nothing before the colon.
     All,

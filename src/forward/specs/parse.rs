@@ -131,8 +131,7 @@ impl Part {
 /// `BIND:PORT:/PATH`. With too few parts the message is about the rest, so an address that is clearly one counts too.
 fn takes_two(parts: &[Part]) -> bool {
     match parts {
-        [_, _, Part::Path(_)] | [_, _, _, _, ..] => true,
-        [Part::Bracketed(_), ..] => true,
+        [_, _, Part::Path(_)] | [_, _, _, _, ..] | [Part::Bracketed(_), ..] => true,
         [Part::Word(bind), Part::Word(port)] => !is_number(bind) && is_number(port),
         _ => false,
     }

@@ -131,7 +131,10 @@ impl ForwardRefusal {
 /// Returns true if no descriptors are left.
 pub(super) fn is_full(error: &io::Error) -> bool {
     let errno = rustix::io::Errno::from_io_error(error);
-    matches!(errno, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
+    matches!(
+        errno,
+        Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)
+    )
 }
 
 impl fmt::Display for ForwardRefusal {

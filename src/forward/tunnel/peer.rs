@@ -128,12 +128,19 @@ impl TunnelPeer {
                 let own = ForwardTarget::Tcp { host, port };
                 let is_allowed = policy.is_some_and(|policy| policy.allows(&own));
                 let to = SocketAddr::new(address, port).to_string();
-                (Some(Way::Own(address, port)), PEER.to_owned(), to, is_allowed)
+                (
+                    Some(Way::Own(address, port)),
+                    PEER.to_owned(),
+                    to,
+                    is_allowed,
+                )
             }
             OpenTarget::Accepted { listener, from } => {
                 let index = usize::try_from(listener).unwrap_or(usize::MAX);
                 let target = self.role.remote.get(index).map(|spec| spec.target.clone());
-                let to = target.as_ref().map_or_else(String::new, ToString::to_string);
+                let to = target
+                    .as_ref()
+                    .map_or_else(String::new, ToString::to_string);
                 let from = from.chars().filter(|c| !c.is_control()).collect();
                 (target.map(Way::To), from, to, true)
             }

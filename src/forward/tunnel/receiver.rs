@@ -201,9 +201,7 @@ impl TunnelSink {
             return Err(TunnelFault::Message);
         };
         match decode(message) {
-            Some(TunnelMessage::Hello { version, .. })
-                if version == TUNNEL_VERSION =>
-            {
+            Some(TunnelMessage::Hello { version, .. }) if version == TUNNEL_VERSION => {
                 self.has_greeted = true;
                 Ok(())
             }

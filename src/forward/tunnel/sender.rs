@@ -13,12 +13,7 @@ use std::{
 
 use tokio::io::{AsyncWrite, ReadBuf};
 
-use super::{
-    TunnelFault,
-    ready::FlowReadiness,
-    shared::TunnelShared,
-    socket::SocketReader,
-};
+use super::{TunnelFault, ready::FlowReadiness, shared::TunnelShared, socket::SocketReader};
 use crate::{
     forward::mux::frame::{
         FRAME_HEADER_BYTES, FlowId, FrameHead, MAX_CONTROL_BYTES, MAX_DATA_BYTES, PADDING,
@@ -78,7 +73,10 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
             self.adopt();
             if let Poll::Ready(result) = self.poll_frames(cx) {
                 result?;
-                self.stream.post(cx).map_err(|error| TunnelFault::of_stream(&error))?.is_ready();
+                self.stream
+                    .post(cx)
+                    .map_err(|error| TunnelFault::of_stream(&error))?
+                    .is_ready();
             }
             let state = self.shared.lock();
             let is_over = state.is_closing && state.mux.count() == 0 && !state.mux.has_control();
@@ -127,7 +125,8 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
             if !has_control && self.ready.is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            let room = ready!(self.stream.poll_slot(cx)).map_err(|error| TunnelFault::of_stream(&error))?;
+            let room = ready!(self.stream.poll_slot(cx))
+                .map_err(|error| TunnelFault::of_stream(&error))?;
             if room.len() < LEAST_ROOM {
                 let padding = room.len();
                 room.fill(PADDING);
@@ -163,13 +162,19 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
         if sendable == 0 {
             return Ok(Turn::Waits);
         }
-        let Poll::Ready(room) = self.stream.poll_slot(cx).map_err(|error| TunnelFault::of_stream(&error))? else {
+        let Poll::Ready(room) = self
+            .stream
+            .poll_slot(cx)
+            .map_err(|error| TunnelFault::of_stream(&error))?
+        else {
             return Ok(Turn::Sent);
         };
         let (head, payload) = room.split_at_mut(FRAME_HEADER_BYTES);
         let most = payload.len().min(MAX_DATA_BYTES).min(sendable);
         let mut buf = ReadBuf::new(&mut payload[..most]);
-        let polled = reader.socket.poll_read(&mut reader.readiness.context(), &mut buf);
+        let polled = reader
+            .socket
+            .poll_read(&mut reader.readiness.context(), &mut buf);
         let count = buf.filled().len();
         match polled {
             Poll::Pending => Ok(Turn::Waits),

@@ -128,7 +128,9 @@ async fn tunnel(routes: Vec<ListenRoute>, remote: Vec<ForwardSpec>) -> TestTunne
 
 impl TestTunnel {
     async fn connect(&self) -> TcpStream {
-        TcpStream::connect(("127.0.0.1", self.ports[0])).await.unwrap()
+        TcpStream::connect(("127.0.0.1", self.ports[0]))
+            .await
+            .unwrap()
     }
 
     /// Closes the tunnel, and checks that both ends end in order.
@@ -264,16 +266,18 @@ async fn when_the_tunnel_dies_programs_see_a_reset_and_no_end() {
 async fn a_connection_that_is_not_read_holds_up_no_other() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let stuck = port_of(listener.local_addr().unwrap());
-    let routes = vec![
-        ListenRoute::To(echo_server().await),
-        ListenRoute::To(stuck),
-    ];
+    let routes = vec![ListenRoute::To(echo_server().await), ListenRoute::To(stuck)];
     let tunnel = tunnel(routes, Vec::new()).await;
-    let mut unread = TcpStream::connect(("127.0.0.1", tunnel.ports[1])).await.unwrap();
+    let mut unread = TcpStream::connect(("127.0.0.1", tunnel.ports[1]))
+        .await
+        .unwrap();
     let (server, _) = listener.accept().await.unwrap();
     // Writes until nothing is taken any more.
     let block = vec![0; 1 << 20];
-    while timeout(Duration::from_millis(500), unread.write_all(&block)).await.is_ok() {}
+    while timeout(Duration::from_millis(500), unread.write_all(&block))
+        .await
+        .is_ok()
+    {}
     let bytes = pattern(8 << 20);
     let back = exchange(tunnel.connect().await, bytes.clone()).await;
     assert!(back == bytes);
@@ -298,7 +302,10 @@ async fn bytes_that_are_under_way_when_the_tunnel_is_closed_arrive() {
     server.read_u8().await.unwrap();
     tunnel.handle.close();
     let mut rest = Vec::new();
-    timeout(LIMIT, server.read_to_end(&mut rest)).await.unwrap().unwrap();
+    timeout(LIMIT, server.read_to_end(&mut rest))
+        .await
+        .unwrap()
+        .unwrap();
     assert!(rest == bytes[1..]);
     drop(server);
     client.await.unwrap();
@@ -316,7 +323,9 @@ async fn the_far_end_listens_for_the_near_one() {
     let TunnelEvent::Listening { port, .. } = tunnel.events.wait(listening).await else {
         unreachable!()
     };
-    let socket = TcpStream::connect(("127.0.0.1", port.unwrap())).await.unwrap();
+    let socket = TcpStream::connect(("127.0.0.1", port.unwrap()))
+        .await
+        .unwrap();
     let bytes = pattern(100_000);
     assert!(exchange(socket, bytes.clone()).await == bytes);
     tunnel.close().await;
@@ -354,14 +363,23 @@ async fn a_program_asks_for_its_target_by_socks() {
     request.extend(b"hello");
     socket.write_all(&request).await.unwrap();
     let mut answer = [0; 2 + 10 + 5];
-    timeout(LIMIT, socket.read_exact(&mut answer)).await.unwrap().unwrap();
+    timeout(LIMIT, socket.read_exact(&mut answer))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(answer[..4], [5, 0, 5, 0]);
     assert_eq!(&answer[12..], b"hello");
     drop(socket);
     let mut socket = tunnel.connect().await;
-    socket.write_all(&[5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1, 0, 1]).await.unwrap();
+    socket
+        .write_all(&[5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1, 0, 1])
+        .await
+        .unwrap();
     let mut answer = [0; 12];
-    timeout(LIMIT, socket.read_exact(&mut answer)).await.unwrap().unwrap();
+    timeout(LIMIT, socket.read_exact(&mut answer))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(answer[3], 5, "port 1 refuses connections");
     tunnel.close().await;
 }
@@ -369,7 +387,10 @@ async fn a_program_asks_for_its_target_by_socks() {
 #[tokio::test]
 async fn unix_sockets_are_both_ends_of_a_connection() {
     let directory = tempfile::tempdir().unwrap();
-    let (here, there) = (directory.path().join("here"), directory.path().join("there"));
+    let (here, there) = (
+        directory.path().join("here"),
+        directory.path().join("there"),
+    );
     let server = UnixListener::bind(&there).unwrap();
     let path = |path: &std::path::Path| path.as_os_str().as_encoded_bytes().to_vec();
     let at = ListenAt::Unix(path(&here));
@@ -393,14 +414,20 @@ async fn unix_sockets_are_both_ends_of_a_connection() {
     let mode = std::fs::metadata(&here).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let mut client = UnixStream::connect(&here).await.unwrap();
-    let (mut served, _) = server.accept().await.unwrap();
+    let (mut accepted, _) = server.accept().await.unwrap();
     client.write_all(b"ping").await.unwrap();
     client.shutdown().await.unwrap();
     let mut received = Vec::new();
-    timeout(LIMIT, served.read_to_end(&mut received)).await.unwrap().unwrap();
+    timeout(LIMIT, accepted.read_to_end(&mut received))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(received, b"ping");
-    drop(served);
-    timeout(LIMIT, client.read_to_end(&mut received)).await.unwrap().unwrap();
+    drop(accepted);
+    timeout(LIMIT, client.read_to_end(&mut received))
+        .await
+        .unwrap()
+        .unwrap();
     tunnel.close().await;
 }
 
@@ -413,7 +440,11 @@ async fn connections_that_come_and_go_leave_nothing() {
         timeout(LIMIT, socket.read_u8()).await.unwrap().unwrap();
     }
     let state = tunnel.handle.shared.lock();
-    assert!(state.mux.count() < 10, "{} connections are left", state.mux.count());
+    assert!(
+        state.mux.count() < 10,
+        "{} connections are left",
+        state.mux.count()
+    );
     drop(state);
     tunnel.close().await;
 }

@@ -83,7 +83,7 @@ impl Hosts {
         setup.args(self.options()).args(arguments)
     }
 
-    /// Returns the options by which rdpipe, rdcat, rdcp and rdperf reach these hosts.
+    /// Returns the options by which rdpipe, rdcat, rdcp, rdforward and rdperf reach these hosts.
     fn options(&self) -> [String; 4] {
         let rsh = self.place.path("rsh").display().to_string();
         let own = env!("CARGO_BIN_EXE_rdpipe").to_owned();

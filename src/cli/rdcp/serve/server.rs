@@ -1,10 +1,6 @@
 //! The server: accepts clients, keeps its tables, and ends.
 
-use std::{
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use tokio::{

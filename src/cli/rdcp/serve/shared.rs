@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::{
-    figures::tally::ServerTally, kills::SessionKills,
-    memory::CopyPools, served_copies::ServedCopies,
+    figures::tally::ServerTally, kills::SessionKills, memory::CopyPools,
+    served_copies::ServedCopies,
 };
 use crate::{
     Listener,

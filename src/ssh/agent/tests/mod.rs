@@ -32,6 +32,7 @@ struct OnlyStages;
 impl super::job::Applications for OnlyStages {
     type Copy = super::stage::StageJob;
     type Measure = super::stage::StageJob;
+    type Forward = super::stage::StageJob;
 }
 
 /// Returns a command that runs this program as a guard or a worker. The controller skips the lines that the test
