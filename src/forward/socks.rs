@@ -201,9 +201,9 @@ fn name_of(bytes: &[u8]) -> Result<String, SocksFault> {
 #[cfg(fuzzing)]
 pub(crate) fn fuzz(data: &[u8]) {
     let greeting = parse_greeting(data);
-    prefixes_agree(data, greeting, |whole| *whole, parse_greeting);
+    prefixes_agree(data, &greeting, |whole| *whole, parse_greeting);
     let request = parse_request(data);
-    prefixes_agree(data, request.clone(), |whole| whole.1, parse_request);
+    prefixes_agree(data, &request, |whole| whole.1, parse_request);
     if let Ok(Some((target, _))) = request {
         let shown = target.to_string();
         assert!(!shown.contains(char::is_control) && !shown.is_empty());
@@ -214,11 +214,11 @@ pub(crate) fn fuzz(data: &[u8]) {
 #[cfg(any(fuzzing, test))]
 fn prefixes_agree<T: PartialEq + std::fmt::Debug>(
     data: &[u8],
-    whole: Result<Option<T>, SocksFault>,
+    whole: &Result<Option<T>, SocksFault>,
     taken: impl Fn(&T) -> usize,
     parse: impl Fn(&[u8]) -> Result<Option<T>, SocksFault>,
 ) {
-    let needed = match &whole {
+    let needed = match whole {
         Ok(Some(parsed)) => taken(parsed),
         _ => data.len(),
     };
@@ -231,7 +231,7 @@ fn prefixes_agree<T: PartialEq + std::fmt::Debug>(
         let part = parse(&data[..end]);
         match &part {
             Ok(None) => assert!(end < needed || whole.as_ref().is_ok_and(Option::is_none)),
-            Ok(Some(_)) | Err(_) => assert_eq!(part, whole),
+            Ok(Some(_)) | Err(_) => assert_eq!(&part, whole),
         }
     }
 }
@@ -342,8 +342,8 @@ mod tests {
             any in proptest::collection::vec(prop_oneof![0..6_u8, any::<u8>()], 0..40),
         ) {
             for bytes in [[named(name.as_bytes(), port), behind].concat(), any] {
-                prefixes_agree(&bytes, parse_greeting(&bytes), |taken| *taken, parse_greeting);
-                prefixes_agree(&bytes, parse_request(&bytes), |parsed| parsed.1, parse_request);
+                prefixes_agree(&bytes, &parse_greeting(&bytes), |taken| *taken, parse_greeting);
+                prefixes_agree(&bytes, &parse_request(&bytes), |parsed| parsed.1, parse_request);
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::{
     io,
     net::SocketAddr,
+    os::unix::fs::PermissionsExt,
     sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
@@ -161,7 +162,9 @@ async fn echo_server() -> ForwardTarget {
 }
 
 fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at * 31 + at / 251) as u8).collect()
+    (0..length)
+        .map(|at| (at * 31 + at / 251).to_le_bytes()[0])
+        .collect()
 }
 
 /// Sends bytes and an end, and returns what comes back.
@@ -173,7 +176,7 @@ async fn exchange(mut socket: TcpStream, bytes: Vec<u8>) -> Vec<u8> {
         write.shutdown().await.unwrap();
     };
     let receiving = read.read_to_end(&mut back);
-    let (_, received) = timeout(LIMIT, async { tokio::join!(sending, receiving) })
+    let ((), received) = timeout(LIMIT, async { tokio::join!(sending, receiving) })
         .await
         .unwrap();
     received.unwrap();
@@ -410,7 +413,6 @@ async fn unix_sockets_are_both_ends_of_a_connection() {
     let tunnel = tunnel(Vec::new(), vec![ForwardSpec { listen: at, target }]).await;
     let listening = |event: &TunnelEvent| matches!(event, TunnelEvent::Listening { .. });
     tunnel.events.wait(listening).await;
-    use std::os::unix::fs::PermissionsExt;
     let mode = std::fs::metadata(&here).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let mut client = UnixStream::connect(&here).await.unwrap();
@@ -439,13 +441,8 @@ async fn connections_that_come_and_go_leave_nothing() {
         socket.write_all(b"x").await.unwrap();
         timeout(LIMIT, socket.read_u8()).await.unwrap().unwrap();
     }
-    let state = tunnel.handle.shared.lock();
-    assert!(
-        state.mux.count() < 10,
-        "{} connections are left",
-        state.mux.count()
-    );
-    drop(state);
+    let count = tunnel.handle.shared.lock().mux.count();
+    assert!(count < 10, "{count} connections are left");
     tunnel.close().await;
 }
 

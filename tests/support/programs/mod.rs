@@ -8,6 +8,7 @@ pub(crate) mod local_hosts;
 pub(crate) mod rdcat;
 mod rig;
 mod running;
+pub(crate) mod servers;
 pub(crate) mod unread;
 pub(crate) mod verbs_page;
 mod watch;

@@ -98,6 +98,11 @@ impl Network {
         })
     }
 
+    /// Returns true if the hosts are guests with RDMA.
+    pub fn is_of_guests(&self) -> bool {
+        self.ctl.is_none()
+    }
+
     /// Returns the names of the hosts.
     pub fn hosts(&self) -> impl Iterator<Item = String> + use<> {
         (1..=self.count).map(|number| format!("h{number}"))
