@@ -139,11 +139,11 @@ Operands:
 /// The examples and the forms of a forwarding in `rdforward --help`.
 const RDFORWARD: &str = "\
 Examples:
-  $ rdforward -L 5432:localhost:5432 db1        psql -h localhost reaches the postgres of db1
-  $ rdforward -L 8080:web:80 -L 6379:/run/redis.sock gate     web is reached from gate
-  $ rdforward -R 9000:localhost:3000 gate       port 9000 of gate leads to port 3000 of this host
-  $ rdforward -D 1080 gate                      SOCKS5: curl -x socks5h://localhost:1080 web
-  $ rdforward run db1 -- psql -h db1 shop       only psql and its children use the tunnel
+  $ rdforward -L 5432:localhost:5432 db1      # psql -h localhost reaches the postgres of db1
+  $ rdforward -L 8080:web:80 -L 6379:/run/redis.sock gate     # web is reached from gate
+  $ rdforward -R 9000:localhost:3000 gate     # port 9000 of gate leads to port 3000 of this host
+  $ rdforward -D 1080 gate                    # SOCKS5: curl -x socks5h://localhost:1080 web
+  $ rdforward run db1 -- psql -h db1 shop     # only psql and its children use the tunnel
 
 Without ssh:
   [hostA] $ rdforward --listen --allow 5432

@@ -27,7 +27,7 @@ pub(super) const DEFAULT_PORT: u16 = 10471;
 #[command(
     name = "rdforward",
     version,
-    about = "Forwards TCP and UNIX sockets between two hosts, over RDMA or TCP, for programs that know nothing of it",
+    about = "Forwards TCP and UNIX sockets of unmodified programs between two hosts, over RDMA or TCP",
     override_usage = "rdforward [OPTIONS] [-L|-R|-D ...]... [user@]HOST\n       rdforward [OPTIONS] [-L|-D ...]... HOST:PORT\n       rdforward [OPTIONS] [-L|-R|-D ...]... TICKET\n       rdforward run [OPTIONS] HOST -- COMMAND [ARG]...\n       rdforward serve --allow [HOST:]PORT[-PORT],... --key-file FILE [OPTIONS]\n       rdforward --listen [--allow [HOST:]PORT[-PORT],...] [OPTIONS]",
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
@@ -155,7 +155,7 @@ pub(crate) struct ForwardOptions {
     #[arg(short = 'R', long, value_name = "[BIND:]PORT:HOST:PORT", value_parser = spec(), allow_hyphen_values = true)]
     pub(crate) remote: Vec<ForwardSpec>,
 
-    /// Listen here for SOCKS5 clients, and connect each from the other host to where it wants; may be given several times
+    /// Listen here for SOCKS5 clients, and connect each from the other host to the target that it names; may be given several times
     #[arg(short = 'D', long, value_name = "[BIND:]PORT", value_parser = dynamic(), allow_hyphen_values = true)]
     pub(crate) dynamic: Vec<ListenAt>,
 }

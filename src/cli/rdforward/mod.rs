@@ -54,7 +54,7 @@ pub fn main() -> ExitCode {
     let messages = args.messages();
     // The secrets are hidden before other threads start.
     let (key, key_hidden) = take_variable();
-    let (operation, ticket_hidden) = Operation::take(&mut args);
+    let (operation, ticket_hidden) = ForwardOperation::take(&mut args);
     let console = Console::new("rdforward", messages);
     for (secret, hidden) in [("key", key_hidden), ("ticket", ticket_hidden)] {
         if let Err(error) = hidden {
@@ -69,7 +69,7 @@ pub fn main() -> ExitCode {
 }
 
 /// What the program does.
-enum Operation {
+enum ForwardOperation {
     /// Forward to this end.
     Forward(TicketSource),
     /// Run a command, whose words these are.
@@ -85,7 +85,7 @@ enum Operation {
     Listen,
 }
 
-impl Operation {
+impl ForwardOperation {
     /// Takes what the program does, and the ticket, from the arguments and the environment. The second part of the result is an
     /// error if the ticket could not be hidden.
     fn take(args: &mut RdforwardArgs) -> (Self, io::Result<()>) {
