@@ -35,7 +35,7 @@ fn serve(args: &RdforwardArgs, console: &Console) -> anyhow::Result<Exit> {
     let control = control_runtime()?;
     let signal = signals::watch(&control, console).context("cannot catch signals")?;
     let thread = CarryThread::start("tunnel").context("cannot start a thread")?;
-    let listening = Listening {
+    let listening = TicketHolder {
         config: args.peer.stream.config(Direction::Both),
         ports: args.peer.hosts.ports,
         here: args.peer.hosts.here_address()?,
@@ -74,7 +74,7 @@ fn serve(args: &RdforwardArgs, console: &Console) -> anyhow::Result<Exit> {
 struct Interruption(u8);
 
 /// The end that has made a ticket.
-struct Listening {
+struct TicketHolder {
     config: crate::StreamConfig,
     ports: Option<(u16, u16)>,
     here: Option<std::net::IpAddr>,
@@ -82,7 +82,7 @@ struct Listening {
     console: Console,
 }
 
-impl Listening {
+impl TicketHolder {
     async fn serve(self, cut: oneshot::Receiver<()>) -> anyhow::Result<()> {
         let made = Key::generate()?;
         let key = made.key().clone();

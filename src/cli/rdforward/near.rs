@@ -3,10 +3,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use anyhow::Context;
-use futures::{
-    FutureExt,
-    future::{BoxFuture, Shared},
-};
+use futures::{FutureExt, future::BoxFuture};
 use tokio::runtime::Handle;
 
 use super::{args::ForwardOptions, args::ForwardPeerOptions, peer::ForwardPeer, reports};
@@ -18,7 +15,7 @@ use crate::{
         exit::Exit,
         message::{Console, sentence},
         run::{control_runtime, dial_ticket},
-        signals::Caught,
+        signals::EndingCaught,
         supervision::{self, OwnEdges, Supervision},
     },
     connect,
@@ -37,9 +34,6 @@ use crate::{
         supervisor::driver::{LocalEdges, event_queue},
     },
 };
-
-/// The signal that ends the tunnel.
-pub(super) type EndingSignal = Shared<BoxFuture<'static, Option<Caught>>>;
 
 /// What the near end of a tunnel runs on.
 pub(super) struct NearSide<'a> {
@@ -147,7 +141,7 @@ impl<'a> NearSide<'a> {
         &self,
         tunnel: Tunnel,
         peer: ForwardPeer,
-        signal: EndingSignal,
+        signal: EndingCaught,
         on_connected: impl FnOnce(IpAddr) + Send + 'static,
     ) -> anyhow::Result<BoxFuture<'static, TunnelEnding>> {
         let console = self.console.clone();
@@ -179,7 +173,7 @@ impl<'a> NearSide<'a> {
         end: NearEnd,
         fault: NearFault,
         place: StageHost,
-        signal: EndingSignal,
+        signal: EndingCaught,
     ) -> anyhow::Result<BoxFuture<'static, TunnelEnding>> {
         let (events, queue) = event_queue();
         let mut own = OwnEdges {
@@ -223,7 +217,7 @@ impl<'a> NearSide<'a> {
         mut end: NearEnd,
         fault: NearFault,
         peer: ForwardPeer,
-        signal: EndingSignal,
+        signal: EndingCaught,
     ) -> BoxFuture<'static, TunnelEnding> {
         let config = self.options.stream.config(Direction::Both);
         let console = self.console.clone();

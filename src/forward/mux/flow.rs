@@ -1,6 +1,6 @@
 //! One connection of a tunnel, at one end. Pure, no I/O.
 
-use super::window::ReceiveWindow;
+use super::window::FlowWindow;
 
 /// The largest number of bytes that a peer may grant and that were not sent: far above the largest window.
 const MOST_GRANTED: u64 = 1 << 31;
@@ -11,7 +11,7 @@ pub(super) struct Flow {
     pub(super) sending: FlowSending,
     /// The bytes that may be sent.
     send_window: u64,
-    pub(super) window: ReceiveWindow,
+    pub(super) window: FlowWindow,
     /// The peer sends no more bytes.
     pub(super) has_received_fin: bool,
     pub(super) due: FlowDue,
@@ -49,7 +49,7 @@ pub(super) struct FlowDue {
 
 impl Flow {
     /// Returns a connection that is being opened.
-    pub(super) fn new(window: ReceiveWindow, send_window: u32) -> Self {
+    pub(super) fn new(window: FlowWindow, send_window: u32) -> Self {
         Self {
             sending: FlowSending::Opening,
             send_window: u64::from(send_window),

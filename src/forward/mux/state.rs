@@ -257,7 +257,7 @@ impl Mux {
 
     /// Writes the frames that are due, other than data, to `room`, as many as fit. Returns the number of bytes.
     pub(crate) fn write_control(&mut self, room: &mut [u8]) -> usize {
-        let mut writer = ControlWriter { room, written: 0 };
+        let mut writer = FrameWriter { room, written: 0 };
         while let Some(message) = self.messages.front() {
             if !writer.frame(FrameKind::Message, 0, &[message]) {
                 return writer.written;
@@ -376,12 +376,12 @@ impl Mux {
 }
 
 /// Writes frames into a part of a chunk.
-struct ControlWriter<'a> {
+struct FrameWriter<'a> {
     room: &'a mut [u8],
     written: usize,
 }
 
-impl ControlWriter<'_> {
+impl FrameWriter<'_> {
     /// Writes a frame whose payload is these parts, if it fits.
     fn frame(&mut self, kind: FrameKind, flow: FlowId, parts: &[&[u8]]) -> bool {
         let length: usize = parts.iter().map(|part| part.len()).sum();

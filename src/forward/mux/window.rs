@@ -42,10 +42,10 @@ impl WindowBudget {
     }
 
     /// Takes the memory of a new window; none if it is used up.
-    pub(super) fn new_window(&mut self) -> Option<ReceiveWindow> {
+    pub(super) fn new_window(&mut self) -> Option<FlowWindow> {
         let first = (self.free / NEW_SHARE).clamp(MIN_WINDOW, FIRST_WINDOW);
         self.free = self.free.checked_sub(first)?;
-        Some(ReceiveWindow {
+        Some(FlowWindow {
             granted: first,
             received: 0,
             consumed: 0,
@@ -56,7 +56,7 @@ impl WindowBudget {
     }
 
     /// Returns the memory of a window that has ended.
-    pub(super) fn release(&mut self, window: &ReceiveWindow) {
+    pub(super) fn release(&mut self, window: &FlowWindow) {
         self.free += window.reserved;
     }
 
@@ -69,7 +69,7 @@ impl WindowBudget {
 
 /// The receiving side of one connection. Counts are bytes since its beginning.
 #[derive(Debug)]
-pub(super) struct ReceiveWindow {
+pub(super) struct FlowWindow {
     /// The peer may send up to here.
     granted: u64,
     /// The peer has sent up to here.
@@ -84,7 +84,7 @@ pub(super) struct ReceiveWindow {
     since_growth: u64,
 }
 
-impl ReceiveWindow {
+impl FlowWindow {
     /// Returns the number of bytes that the peer may send at first.
     pub(super) fn first(&self) -> u32 {
         u32::try_from(self.granted).unwrap_or(u32::MAX)
