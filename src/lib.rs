@@ -195,6 +195,12 @@ pub mod fuzzing {
         crate::cli::fuzz_client_keys(data);
     }
 
+    /// Handles `data` as what the other end of a tunnel sends.
+    #[cfg(feature = "cli")]
+    pub fn forward_frames(data: &[u8]) {
+        crate::forward::mux::fuzzing::fuzz(data);
+    }
+
     /// Parses `data` as what a client of `-D` sends.
     #[cfg(feature = "cli")]
     pub fn socks(data: &[u8]) {

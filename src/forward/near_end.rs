@@ -10,10 +10,13 @@ use crate::{
 
 /// The near end of a tunnel.
 pub(crate) struct NearEnd {
-    tunnel: Option<Tunnel>,
-    on_connected: Box<dyn FnMut(&Stream) + Send>,
+    /// The tunnel and what is called when connections can be made, until then.
+    begin: Option<(Tunnel, OnConnected)>,
     fault: NearFault,
 }
+
+/// Called when connections can be made. The value that it returns is dropped when the tunnel ends.
+pub(crate) type OnConnected = Box<dyn FnOnce(&Stream) -> Box<dyn Send> + Send>;
 
 /// What broke at the near end of a tunnel; the text for the user has lost what kind of fault it was.
 #[derive(Debug, Clone, Default)]
@@ -32,15 +35,11 @@ impl NearFault {
 }
 
 impl NearEnd {
-    /// Returns the near end of `tunnel`, and what will break there. `on_connected` is called when connections can be made.
-    pub(crate) fn new(
-        tunnel: Tunnel,
-        on_connected: impl FnMut(&Stream) + Send + 'static,
-    ) -> (Self, NearFault) {
+    /// Returns the near end of `tunnel`, and what will break there.
+    pub(crate) fn new(tunnel: Tunnel, on_connected: OnConnected) -> (Self, NearFault) {
         let fault = NearFault::default();
         let end = Self {
-            tunnel: Some(tunnel),
-            on_connected: Box::new(on_connected),
+            begin: Some((tunnel, on_connected)),
             fault: fault.clone(),
         };
         (end, fault)
@@ -49,10 +48,10 @@ impl NearEnd {
 
 impl LocalWork for NearEnd {
     async fn carry(&mut self, stream: &mut Stream) -> Result<(), EdgeFailure> {
-        let Some(tunnel) = self.tunnel.take() else {
+        let Some((tunnel, on_connected)) = self.begin.take() else {
             return Ok(());
         };
-        (self.on_connected)(stream);
+        let _while_connected = on_connected(stream);
         match tunnel.run(stream).await {
             Ok(()) => Ok(()),
             Err(TunnelFault::Stream(error)) => Err(EdgeFailure::Stream(error)),

@@ -70,15 +70,6 @@ impl SupervisedWork for ForwardWork {
         Ok(Vec::new())
     }
 
-    fn handle_report(
-        &mut self,
-        _: usize,
-        _: Option<&Payload>,
-        _: Option<&WorkFault>,
-    ) -> Result<(), PayloadError> {
-        Ok(())
-    }
-
     fn is_trouble(&self, _: usize, _: &WorkFault, _: bool) -> bool {
         true
     }

@@ -82,15 +82,6 @@ impl SupervisedWork for HostWork {
         Ok(Vec::new())
     }
 
-    fn handle_report(
-        &mut self,
-        _: usize,
-        _: Option<&Payload>,
-        _: Option<&WorkFault>,
-    ) -> Result<(), PayloadError> {
-        Ok(())
-    }
-
     fn is_trouble(&self, _: usize, _: &WorkFault, _: bool) -> bool {
         // An agent that fails as a whole has measured nothing: tasks report their faults themselves.
         true

@@ -148,7 +148,7 @@ Examples:
 Without ssh:
   [hostA] $ rdforward --listen --allow 5432
   rdforward: hostA: to connect, type on the other host:
-    rdforward -L 5432:localhost:5432 rdt1...
+    rdforward -L PORT:localhost:PORT rdt1...
   [hostA] $ rdforward serve --allow 5432,6379 --key-file keys
   [hostB] $ rdforward --key-file mykey -L 5432:localhost:5432 hostA:10471
   A ticket is a secret, and is good for one connection. RDFORWARD_TICKET or --ticket-file passes
@@ -158,7 +158,7 @@ Values of -L and -R, as in ssh:
   [BIND:]PORT:HOST:PORT   listens on PORT, and connects to HOST:PORT; the end that connects
                           resolves HOST
   [BIND:]PORT:/PATH       connects to a UNIX socket
-  /PATH:HOST:PORT         listens on a UNIX socket, which must not exist
+  /PATH:HOST:PORT         listens on a UNIX socket; only one left behind is replaced
   /PATH:/PATH             both
   BIND is * or nothing for all addresses, or an address; without BIND and colon, and with localhost,
   only programs of the host that listens can connect. An IPv6 address is written in brackets.

@@ -71,7 +71,7 @@ fn carry_out(
     let (connected, connecting) = oneshot::channel();
     let (interrupt, interrupted) = oneshot::channel();
     let signal = interrupted.map(Result::ok).boxed().shared();
-    let running = side.connect(tunnel, peer, signal, |address| {
+    let running = side.connect(tunnel, peer, signal, false, |address| {
         // The receiver has gone if a signal came first.
         let _ = connected.send(address);
     })?;

@@ -1,5 +1,7 @@
 //! Waits for one peer with a ticket, and is the other end of its tunnel.
 
+use std::net::IpAddr;
+
 use anyhow::Context;
 use futures::FutureExt;
 use serde_json::json;
@@ -7,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::{args::RdforwardArgs, far};
 use crate::{
-    Direction, Key, Listener,
+    Direction, Key, Listener, StreamConfig,
     carry::thread::CarryThread,
     cli::shared::{
         exit::Exit,
@@ -15,6 +17,7 @@ use crate::{
         run::control_runtime,
         signals::{self, Caught},
     },
+    forward::policy::ForwardPolicy,
     process::descriptors::raise_descriptor_limit,
     reach::{self, ticket::Ticket},
 };
@@ -75,10 +78,10 @@ struct Interruption(u8);
 
 /// The end that has made a ticket.
 struct TicketHolder {
-    config: crate::StreamConfig,
+    config: StreamConfig,
     ports: Option<(u16, u16)>,
-    here: Option<std::net::IpAddr>,
-    policy: crate::forward::policy::ForwardPolicy,
+    here: Option<IpAddr>,
+    policy: ForwardPolicy,
     console: Console,
 }
 
@@ -92,7 +95,7 @@ impl TicketHolder {
         let text = ticket.text();
         self.console.tell(
             &format!(
-                "to forward, type on the other host:\n  rdforward -L PORT:localhost:PORT {}",
+                "to connect, type on the other host:\n  rdforward -L PORT:localhost:PORT {}",
                 *text
             ),
             &json!({ "event": "ticket", "ticket": *text, "port": port }),
@@ -110,7 +113,9 @@ impl TicketHolder {
         };
         let console = &self.console;
         console.detail(&format!("{} connected", stream.peer_addr()));
-        let carrying = far::carry(stream, self.policy, true, console, cut);
+        // --allow names what the other end may connect to, and nothing at which it may listen.
+        let may_listen = self.policy == ForwardPolicy::Any;
+        let carrying = far::carry(stream, self.policy, may_listen, console, cut);
         tokio::select! {
             ended = carrying => ended.map_err(anyhow::Error::msg),
             () = turn_away(&listener) => anyhow::bail!("the listener has ended"),

@@ -1,6 +1,6 @@
 //! The near end of a tunnel: its listeners here, and the way to the other end.
 
-use std::{net::IpAddr, sync::Arc};
+use std::net::IpAddr;
 
 use anyhow::Context;
 use futures::{FutureExt, future::BoxFuture};
@@ -132,7 +132,7 @@ impl<'a> NearSide<'a> {
     }
 
     /// Connects the tunnel to the other end. Returns its end. `on_connected` receives the address of the other end when
-    /// connections can be made.
+    /// connections can be made. `shows_line` is true if a terminal shows a live line about the tunnel.
     ///
     /// # Errors
     ///
@@ -142,24 +142,21 @@ impl<'a> NearSide<'a> {
         tunnel: Tunnel,
         peer: ForwardPeer,
         signal: EndingCaught,
+        shows_line: bool,
         on_connected: impl FnOnce(IpAddr) + Send + 'static,
     ) -> anyhow::Result<BoxFuture<'static, TunnelEnding>> {
         let console = self.console.clone();
-        let mut on_connected = Some(on_connected);
         let counts = tunnel.counts();
-        let mut live = None;
-        let connected = move |stream: &Stream| {
+        let connected = Box::new(move |stream: &Stream| {
             console.detail(&format!(
                 "the tunnel is connected, over {}: {}",
                 stream.transport(),
                 stream.transport_reason()
             ));
-            // The line is shown as long as the tunnel lives.
-            live.clone_from(&reports::live(&console, Arc::clone(&counts)).map(Arc::new));
-            if let Some(tell) = on_connected.take() {
-                tell(stream.peer_addr().ip());
-            }
-        };
+            on_connected(stream.peer_addr().ip());
+            let line = shows_line.then(|| reports::live(&console, counts));
+            Box::new(line) as Box<dyn Send>
+        });
         let (end, fault) = NearEnd::new(tunnel, connected);
         match peer {
             ForwardPeer::Host(place) => self.supervise(end, fault, place, signal),

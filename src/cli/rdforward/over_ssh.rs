@@ -22,7 +22,7 @@ fn forward(args: &RdforwardArgs, peer: ForwardPeer, console: &Console) -> anyhow
     let signal = signals::watch(&side.control, console).context("cannot catch signals")?;
     // Before the other end is reached: a port that is taken is known at once.
     let tunnel = side.tunnel(&args.forwards)?;
-    let running = side.connect(tunnel, peer, signals::shared(signal), |_| ())?;
+    let running = side.connect(tunnel, peer, signals::shared(signal), true, |_| ())?;
     let ending = futures::executor::block_on(running);
     ending.print(console);
     Ok(ending.exit)

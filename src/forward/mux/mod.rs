@@ -15,6 +15,8 @@
 pub(crate) mod decoder;
 mod flow;
 pub(crate) mod frame;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -79,7 +79,7 @@ pub(crate) enum TunnelFault {
     )]
     Version(String),
     /// The far end cannot listen where this end asked for it.
-    #[error("{0}")]
+    #[error("the other host {0}")]
     CannotListen(String),
 }
 

@@ -95,7 +95,7 @@ impl TunnelPeer {
             Ok(resolved) => resolved,
             Err(label) => {
                 let kind = RefusalKind::Forbidden;
-                let text = "the other end does not allow this target".to_owned();
+                let text = "this target is not among those of --allow there".to_owned();
                 return shared.refuse(id, label, &ForwardRefusal { kind, text });
             }
         };

@@ -1,7 +1,6 @@
 //! Which connections can go on: a queue that the wakers of many sockets fill and one task empties.
 
 use std::{
-    collections::VecDeque,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -16,7 +15,7 @@ use crate::forward::mux::frame::FlowId;
 /// The connections of one direction whose sockets are ready, and the task that serves them.
 #[derive(Debug, Default)]
 pub(super) struct ReadyQueue {
-    ids: Mutex<VecDeque<FlowId>>,
+    ids: Mutex<Vec<FlowId>>,
     task: AtomicWaker,
 }
 
@@ -58,7 +57,7 @@ impl ReadyQueue {
     }
 
     /// Moves the connections that are ready to the end of `ready`.
-    pub(super) fn drain_into(&self, ready: &mut VecDeque<FlowId>) {
+    pub(super) fn drain_into(&self, ready: &mut Vec<FlowId>) {
         let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
         ready.append(&mut ids);
     }
@@ -81,7 +80,7 @@ impl Wake for FlowWaker {
         if !self.is_queued.swap(true, Ordering::AcqRel) {
             let ids = &self.queue.ids;
             let mut ids = ids.lock().unwrap_or_else(PoisonError::into_inner);
-            ids.push_back(self.id);
+            ids.push(self.id);
             drop(ids);
             self.queue.wake();
         }

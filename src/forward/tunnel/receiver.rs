@@ -4,7 +4,7 @@
 //! window bounds; so a program that does not read holds up its own connection only.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     future::poll_fn,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
@@ -39,6 +39,8 @@ struct TunnelSink {
     decoder: FrameDecoder,
     writers: HashMap<FlowId, QueuedWriter>,
     peer: TunnelPeer,
+    /// Room for the connections that wake-ups name: it is empty between two polls.
+    ready: Vec<FlowId>,
     has_greeted: bool,
     /// The peer has ended the stream in order.
     has_ended: bool,
@@ -71,6 +73,7 @@ impl<'a, S: AsyncBufRead + Unpin> TunnelReceiver<'a, S> {
             decoder: FrameDecoder::default(),
             writers: HashMap::new(),
             peer,
+            ready: Vec::new(),
             has_greeted: false,
             has_ended: false,
         };
@@ -120,12 +123,12 @@ impl<'a, S: AsyncBufRead + Unpin> TunnelReceiver<'a, S> {
 impl TunnelSink {
     /// Takes over what other tasks have left for this one.
     fn adopt(&mut self) {
-        let (new, cut) = {
-            let mut state = self.shared.lock();
-            let new: Vec<_> = state.new_writers.drain(..).collect();
-            let cut: Vec<_> = state.cut_writers.drain(..).collect();
-            (new, cut)
-        };
+        let mut state = self.shared.lock();
+        let mut new = std::mem::take(&mut state.new_writers);
+        let cut = std::mem::take(&mut state.cut_writers);
+        // A connection that was reset before this task saw it has no socket any more.
+        new.retain(|(id, _)| state.has_socket(*id));
+        drop(state);
         for (id, socket) in new {
             let readiness = self.shared.writable.place(id);
             let writer = self.writers.entry(id).or_default();
@@ -139,11 +142,12 @@ impl TunnelSink {
 
     /// Writes the queues of the sockets that accept bytes again.
     fn flush_writable(&mut self) {
-        let mut ready = VecDeque::new();
+        let mut ready = std::mem::take(&mut self.ready);
         self.shared.writable.drain_into(&mut ready);
-        for id in ready {
+        for id in ready.drain(..) {
             self.flush(id);
         }
+        self.ready = ready;
     }
 
     /// Handles the end of the stream. Local programs may not have taken all bytes yet.

@@ -31,6 +31,8 @@ pub(super) struct TunnelSender<'a, S> {
     readers: HashMap<FlowId, ReadyReader>,
     /// The connections that may have bytes, in turn.
     ready: VecDeque<FlowId>,
+    /// Room for the connections that wake-ups name: it is empty between two polls.
+    woken: Vec<FlowId>,
     is_shutting_down: bool,
 }
 
@@ -58,6 +60,7 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
             shared,
             readers: HashMap::new(),
             ready: VecDeque::new(),
+            woken: Vec::new(),
             is_shutting_down: false,
         }
     }
@@ -93,7 +96,11 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
     /// Takes over what other tasks have left for this one.
     fn adopt(&mut self) {
         let mut state = self.shared.lock();
-        for (id, socket) in state.new_readers.drain(..) {
+        for (id, socket) in std::mem::take(&mut state.new_readers) {
+            if !state.has_socket(id) {
+                // The connection was reset before this task saw it.
+                continue;
+            }
             let readiness = self.shared.readable.place(id);
             let reader = ReadyReader {
                 socket,
@@ -106,10 +113,10 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
         for id in state.cut_readers.drain(..) {
             self.readers.remove(&id);
         }
-        let mut woken: VecDeque<_> = state.unblocked.drain(..).collect();
+        self.woken.append(&mut state.unblocked);
         drop(state);
-        self.shared.readable.drain_into(&mut woken);
-        for id in woken {
+        self.shared.readable.drain_into(&mut self.woken);
+        for id in self.woken.drain(..) {
             if let Some(reader) = self.readers.get_mut(&id) {
                 if !std::mem::replace(&mut reader.is_listed, true) {
                     self.ready.push_back(id);

@@ -88,7 +88,9 @@ pub(super) struct TunnelState {
     pub(super) mux: Mux,
     /// The connections of this end that the peer has not answered.
     pub(super) asked: HashMap<FlowId, oneshot::Sender<Result<(), ForwardRefusal>>>,
+    /// The sockets that the sending task has not taken over.
     pub(super) new_readers: Vec<(FlowId, SocketReader)>,
+    /// The sockets that the receiving task has not taken over.
     pub(super) new_writers: Vec<(FlowId, SocketWriter)>,
     /// Connections that the sending task must drop.
     pub(super) cut_readers: Vec<FlowId>,
@@ -253,6 +255,11 @@ impl TunnelShared {
 }
 
 impl TunnelState {
+    /// Returns true if a local socket belongs to the connection, which has not been reset.
+    pub(super) fn has_socket(&self, id: FlowId) -> bool {
+        self.flows.contains_key(&id)
+    }
+
     /// Counts bytes that went into the tunnel.
     pub(super) fn count_sent(&mut self, id: FlowId, count: usize) {
         if let Some(record) = self.flows.get_mut(&id) {

@@ -407,7 +407,7 @@ async fn unix_sockets_are_both_ends_of_a_connection() {
     assert!(ForwardListener::bind(&at).await.is_err());
     assert_eq!(std::fs::read(&here).unwrap(), b"kept");
     std::fs::remove_file(&here).unwrap();
-    // A socket that nobody serves is replaced.
+    // A socket at which no process listens is replaced.
     drop(UnixListener::bind(&here).unwrap());
     let target = ForwardTarget::Unix(path(&there));
     let tunnel = tunnel(Vec::new(), vec![ForwardSpec { listen: at, target }]).await;

@@ -42,7 +42,8 @@ pub(crate) trait SupervisedWork {
     /// Fails if the message cannot be decoded.
     fn handle(&mut self, agent: usize, message: &Payload) -> Result<Vec<Action>, PayloadError>;
 
-    /// Handles the application's part of an agent's report, and the fault beside it.
+    /// Handles the application's part of an agent's report, and the fault beside it. Without an implementation the report has no
+    /// such part.
     ///
     /// # Errors
     ///
@@ -52,7 +53,10 @@ pub(crate) trait SupervisedWork {
         agent: usize,
         result: Option<&Payload>,
         fault: Option<&WorkFault>,
-    ) -> Result<(), PayloadError>;
+    ) -> Result<(), PayloadError> {
+        let _ = (agent, result, fault);
+        Ok(())
+    }
 
     /// Returns true if the fault in an agent's report, which was handled before, is one of ssh, of the network or of the
     /// agent, and not one of the user's command or file. `is_connecting`: some edge is not connected yet.

@@ -83,6 +83,18 @@ impl Hosts {
         setup.args(self.options()).args(arguments)
     }
 
+    /// Returns rdforward with these arguments and the options to reach these hosts.
+    pub fn rdforward(&self, arguments: &[&str]) -> Setup {
+        let setup = program(env!("CARGO_BIN_EXE_rdforward"), "rdforward");
+        setup.args(self.options()).args(arguments)
+    }
+
+    /// Returns `rdforward run` with these arguments and the options to reach these hosts.
+    pub fn rdforward_run(&self, arguments: &[&str]) -> Setup {
+        let setup = program(env!("CARGO_BIN_EXE_rdforward"), "rdforward").arg("run");
+        setup.args(self.options()).args(arguments)
+    }
+
     /// Returns the options by which rdpipe, rdcat, rdcp, rdforward and rdperf reach these hosts.
     fn options(&self) -> [String; 4] {
         let rsh = self.place.path("rsh").display().to_string();

@@ -51,6 +51,7 @@ pub fn program(path: &str, name: &'static str) -> Setup {
     command
         .env_remove("RDPIPE_KEY")
         .env_remove("RDPERF_TICKET")
+        .env_remove("RDFORWARD_TICKET")
         .env_remove("RDPIPE_STOP_AT");
     Setup { name, command }
 }

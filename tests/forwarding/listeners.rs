@@ -1,0 +1,116 @@
+//! `-L` and `-R`, what is printed about connections, and ports that cannot listen.
+
+use std::{io::Read, net::TcpListener};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::tunnel::{connect, echo, exchange, is_reset, port, tunnel};
+use crate::support::programs::{local_hosts::Hosts, random_bytes};
+
+#[test]
+fn a_local_and_a_remote_port_carry_every_byte() {
+    let (hosts, bytes) = (Hosts::new(""), random_bytes(3 << 20));
+    let target = format!("0:127.0.0.1:{}", echo());
+    let running = tunnel(&hosts, &["-L", &target, "-R", &target]).start();
+    for place in ["here", "on the other host"] {
+        let back = exchange(connect(port(&running, place)), &bytes);
+        assert!(back == bytes, "{place}: {} bytes came back", back.len());
+    }
+    running.signal(Signal::TERM);
+    let end = running.end();
+    assert!(end.exits(143).contains("interrupted by"));
+}
+
+#[test]
+fn connections_are_reported_in_words_and_in_json() {
+    let hosts = Hosts::new("");
+    let target = format!("0:127.0.0.1:{}", echo());
+    let running = tunnel(&hosts, &["-v", "-L", &target]).start();
+    exchange(connect(port(&running, "here")), b"12345");
+    running.said("the end of the connection", |text| {
+        text.contains("closed, sent 5 B, received 5 B")
+            .then_some(())
+    });
+    running.signal(Signal::TERM);
+    running.end().exits(143);
+    let local = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = local.local_addr().unwrap().port();
+    drop(local);
+    let target = format!("{listen}:127.0.0.1:{}", echo());
+    let running = tunnel(&hosts, &["--json", "-L", &target]).start();
+    exchange(connect_when_there(listen), b"12345");
+    let closed = running.said("the end of the connection", |text| {
+        let events = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        events.into_iter().find(|event| event["event"] == "closed")
+    });
+    assert_eq!(
+        (&closed["bytes_sent"], &closed["bytes_received"]),
+        (&5.into(), &5.into())
+    );
+    running.signal(Signal::TERM);
+    running.end().exits(143);
+}
+
+/// Connects to a port at which a program that was just started will listen.
+fn connect_when_there(port: u16) -> std::net::TcpStream {
+    crate::support::programs::eventually("the port listens", || {
+        std::net::TcpStream::connect(("127.0.0.1", port)).ok()
+    })
+}
+
+#[test]
+fn a_refused_target_is_a_reset_and_a_warning() {
+    let hosts = Hosts::new("");
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = format!("0:127.0.0.1:{}", unused.local_addr().unwrap().port());
+    drop(unused);
+    let running = tunnel(&hosts, &["-L", &target]).start();
+    is_reset(connect(port(&running, "here")));
+    running.said("a warning", |text| text.contains("refused").then_some(()));
+    running.signal(Signal::TERM);
+    running.end().exits(143);
+}
+
+#[test]
+fn a_port_that_is_taken_ends_the_program() {
+    let hosts = Hosts::new("");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken_port = taken.local_addr().unwrap().port();
+    let forward = format!("{taken_port}:127.0.0.1:1");
+    let words = ["cannot listen at", &taken_port.to_string(), "in use"];
+    tunnel(&hosts, &["-L", &forward])
+        .start()
+        .end()
+        .fails(1, &words);
+    let end = tunnel(&hosts, &["-R", &forward]).start().end();
+    let said = end.exits(1);
+    assert!(said.contains("the other host cannot listen at"), "{said}");
+    assert!(said.contains(&taken_port.to_string()), "{said}");
+}
+
+#[test]
+fn a_listener_is_for_this_host_only() {
+    let hosts = Hosts::new("");
+    let target = format!("0:127.0.0.1:{}", echo());
+    let running = tunnel(&hosts, &["-L", &target]).start();
+    let listening = format!("{:04X}", port(&running, "here"));
+    let mut table = String::new();
+    let mut file = std::fs::File::open("/proc/self/net/tcp").unwrap();
+    file.read_to_string(&mut table).unwrap();
+    // The state 0A is that of a socket that listens.
+    let addresses: Vec<_> = table
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            let (local, state) = (words.next()?, words.nth(1)?);
+            let (address, port) = local.split_once(':')?;
+            (state == "0A" && port == listening).then(|| address.to_owned())
+        })
+        .collect();
+    assert_eq!(addresses, ["0100007F"]);
+    running.signal(Signal::TERM);
+    running.end().exits(143);
+}

@@ -1,0 +1,11 @@
+//! rdforward between processes of this machine, over TCP: listeners, commands, tickets, servers, and what ends a tunnel.
+#![cfg(feature = "cli")]
+
+mod commands;
+mod ends;
+mod listeners;
+#[path = "../support/mod.rs"]
+mod support;
+mod tunnel;
+mod without_ssh;
+mod wrong_use;

@@ -1,0 +1,107 @@
+//! Tickets, and a server with the keys of its clients.
+
+use std::{fs, io::Read, os::unix::fs::PermissionsExt};
+
+use rustix::process::Signal;
+
+use super::tunnel::{connect, echo, exchange, is_reset, port, rdforward, used};
+use crate::support::programs::{Place, Running};
+
+/// Starts an rdforward that listens on the loopback address, and returns it with its ticket.
+fn listener(options: &[&str]) -> (Running, String) {
+    let listener = rdforward(&["--listen", "-H", "127.0.0.1", "--transport", "tcp"])
+        .args(options)
+        .start();
+    let ticket = listener.said("a ticket", |text| {
+        let (_, rest) = text.split_once("rdforward -L PORT:localhost:PORT ")?;
+        Some(rest.split_once('\n')?.0.to_owned())
+    });
+    (listener, ticket)
+}
+
+#[test]
+fn a_ticket_makes_one_tunnel_to_what_is_allowed() {
+    let allowed = echo();
+    let (listener, ticket) = listener(&["--allow", &allowed.to_string()]);
+    let forward = format!("0:localhost:{allowed}");
+    let near = rdforward(&["-L", &forward])
+        .env("RDFORWARD_TICKET", &ticket)
+        .start();
+    let local = port(&near, "here");
+    assert_eq!(exchange(connect(local), b"hello"), b"hello");
+    // The ticket is used up.
+    let second = rdforward(&["-L", &forward, &ticket]).start().end();
+    assert!(
+        second.exits(255).contains("in use"),
+        "{}",
+        second.exits(255)
+    );
+    let socket = used(local);
+    listener.kill();
+    is_reset(socket);
+    near.end().exits(255);
+}
+
+#[test]
+fn allow_refuses_other_ports_and_remote_listeners() {
+    let (far, ticket) = listener(&["--allow", "1"]);
+    let forward = format!("0:localhost:{}", echo());
+    let near = rdforward(&["-L", &forward, &ticket]).start();
+    is_reset(connect(port(&near, "here")));
+    near.said("the reason", |text| text.contains("--allow").then_some(()));
+    near.signal(Signal::TERM);
+    near.end().exits(143);
+    far.end();
+    let (far, ticket) = listener(&["--allow", "1"]);
+    let near = rdforward(&["-R", "0:localhost:1", &ticket]).start().end();
+    assert!(
+        near.exits(1).contains("does not allow"),
+        "{}",
+        near.exits(1)
+    );
+    far.end();
+}
+
+#[test]
+fn a_server_serves_clients_with_a_key_until_it_ends() {
+    let place = Place::new();
+    let key = |name: &str, text: &str| {
+        let path = place.file(name, text.as_bytes());
+        fs::set_permissions(place.path(name), PermissionsExt::from_mode(0o600)).unwrap();
+        path
+    };
+    let keys = key("keys", "alice secret-of-alice-3847\n");
+    let allowed = echo();
+    let server = rdforward(&["serve", "--listen-port", "0", "--transport", "tcp"])
+        .args(["--allow", &allowed.to_string(), "--key-file", &keys])
+        .start();
+    let server_port: u16 = server.said("its port", |text| {
+        let (_, rest) = text.split_once("listening on port ")?;
+        rest.split_once(':')?.0.parse().ok()
+    });
+    let at = format!("127.0.0.1:{server_port}");
+    let client = |key: &str, port: u16| {
+        let forward = format!("0:localhost:{port}");
+        rdforward(&["--key-file", key, "-L", &forward, &at]).start()
+    };
+    let stranger = client(&key("other", "mallory secret-of-mallory-99\n"), allowed).end();
+    let said = stranger.exits(255);
+    assert!(said.contains("does not know this key"), "{said}");
+    let refused = client(&keys, 1);
+    is_reset(connect(port(&refused, "here")));
+    refused.signal(Signal::TERM);
+    refused.end().exits(143);
+    let served = client(&keys, allowed);
+    let local = port(&served, "here");
+    assert_eq!(exchange(connect(local), b"hello"), b"hello");
+    let mut socket = used(local);
+    server.signal(Signal::TERM);
+    assert!(socket.read(&mut [0]).is_err(), "an end and no reset");
+    let said = served.end();
+    assert!(
+        said.exits(255).contains("the server has ended"),
+        "{}",
+        said.exits(255)
+    );
+    server.end().exits(0);
+}
