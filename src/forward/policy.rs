@@ -34,6 +34,24 @@ impl ForwardPolicy {
         }
     }
 
+    /// Returns a value of `-L` by which the other end reaches the first target that is allowed.
+    pub(crate) fn example(&self) -> String {
+        let (port, host) = match self {
+            Self::Only(allowed) if !allowed.is_empty() => {
+                let AllowedPorts { host, first, .. } = &allowed[0];
+                let host = match host {
+                    AllowedHost::Loopback => "localhost".to_owned(),
+                    AllowedHost::Address(IpAddr::V6(address)) => format!("[{address}]"),
+                    AllowedHost::Address(address) => address.to_string(),
+                    AllowedHost::Name(name) => name.clone(),
+                };
+                (first.to_string(), host)
+            }
+            _ => ("PORT".to_owned(), "localhost".to_owned()),
+        };
+        format!("{port}:{host}:{port}")
+    }
+
     /// Returns true if this host may connect to `target`.
     pub(crate) fn allows(&self, target: &ForwardTarget) -> bool {
         match (self, target) {
@@ -175,6 +193,19 @@ mod tests {
     fn allows(values: &str, host: &str, port: u16) -> bool {
         let host = host.to_owned();
         policy(values).allows(&ForwardTarget::Tcp { host, port })
+    }
+
+    #[test]
+    fn the_example_leads_to_the_first_target() {
+        for (value, example) in [
+            ("5432", "5432:localhost:5432"),
+            ("db:80-90", "80:db:80"),
+            ("[fd00::7]:80", "80:[fd00::7]:80"),
+        ] {
+            let policy = ForwardPolicy::of(&[value.parse().unwrap()]);
+            assert_eq!(policy.example(), example);
+        }
+        assert_eq!(ForwardPolicy::Any.example(), "PORT:localhost:PORT");
     }
 
     #[test]

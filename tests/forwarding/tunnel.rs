@@ -9,12 +9,12 @@ use std::{
 use crate::support::programs::{Running, Setup, generous, local_hosts::Hosts, program};
 
 /// Returns rdforward with these arguments.
-pub fn rdforward(arguments: &[&str]) -> Setup {
+pub(crate) fn rdforward(arguments: &[&str]) -> Setup {
     program(env!("CARGO_BIN_EXE_rdforward"), "rdforward").args(arguments)
 }
 
 /// Starts a server on a thread, which sends back what it receives. Returns its port.
-pub fn echo() -> u16 {
+pub(crate) fn echo() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {
@@ -31,7 +31,7 @@ pub fn echo() -> u16 {
 }
 
 /// Returns a tunnel to a host called h1, with these arguments.
-pub fn tunnel(hosts: &Hosts, arguments: &[&str]) -> Setup {
+pub(crate) fn tunnel(hosts: &Hosts, arguments: &[&str]) -> Setup {
     hosts
         .rdforward(&["--transport", "tcp"])
         .args(arguments)
@@ -40,7 +40,7 @@ pub fn tunnel(hosts: &Hosts, arguments: &[&str]) -> Setup {
 
 /// Returns the port that rdforward has chosen and printed, at this place: "here" or "on the other host".
 #[track_caller]
-pub fn port(running: &Running, place: &str) -> u16 {
+pub(crate) fn port(running: &Running, place: &str) -> u16 {
     running.said("a port", |text| {
         let line = text
             .lines()
@@ -51,14 +51,14 @@ pub fn port(running: &Running, place: &str) -> u16 {
 }
 
 /// Connects to a port of this machine. No read waits for ever.
-pub fn connect(port: u16) -> TcpStream {
+pub(crate) fn connect(port: u16) -> TcpStream {
     let socket = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
     socket.set_read_timeout(Some(generous())).unwrap();
     socket
 }
 
 /// Sends bytes and an end, and returns what comes back.
-pub fn exchange(mut socket: TcpStream, bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn exchange(mut socket: TcpStream, bytes: &[u8]) -> Vec<u8> {
     let mut writing = socket.try_clone().unwrap();
     let sent = bytes.to_vec();
     let writer = thread::spawn(move || {
@@ -73,13 +73,13 @@ pub fn exchange(mut socket: TcpStream, bytes: &[u8]) -> Vec<u8> {
 
 /// Checks that the next read of a socket finds a reset, and no end.
 #[track_caller]
-pub fn is_reset(mut socket: TcpStream) {
+pub(crate) fn is_reset(mut socket: TcpStream) {
     let error = socket.read(&mut [0]).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
 }
 
 /// Returns a connection through the tunnel that has carried a byte there and back.
-pub fn used(port: u16) -> TcpStream {
+pub(crate) fn used(port: u16) -> TcpStream {
     let mut socket = connect(port);
     socket.write_all(b"x").unwrap();
     let mut byte = [0];

@@ -13,8 +13,9 @@ fn listener(options: &[&str]) -> (Running, String) {
         .args(options)
         .start();
     let ticket = listener.said("a ticket", |text| {
-        let (_, rest) = text.split_once("rdforward -L PORT:localhost:PORT ")?;
-        Some(rest.split_once('\n')?.0.to_owned())
+        let (_, rest) = text.split_once("\n  rdforward -L ")?;
+        let (_, ticket) = rest.split_once('\n')?.0.split_once(' ')?;
+        Some(ticket.to_owned())
     });
     (listener, ticket)
 }
@@ -91,13 +92,13 @@ fn a_server_serves_clients_with_a_key_until_it_ends() {
     is_reset(connect(port(&refused, "here")));
     refused.signal(Signal::TERM);
     refused.end().exits(143);
-    let served = client(&keys, allowed);
-    let local = port(&served, "here");
+    let alice = client(&keys, allowed);
+    let local = port(&alice, "here");
     assert_eq!(exchange(connect(local), b"hello"), b"hello");
     let mut socket = used(local);
     server.signal(Signal::TERM);
     assert!(socket.read(&mut [0]).is_err(), "an end and no reset");
-    let said = served.end();
+    let said = alice.end();
     assert!(
         said.exits(255).contains("the server has ended"),
         "{}",

@@ -148,7 +148,7 @@ Examples:
 Without ssh:
   [hostA] $ rdforward --listen --allow 5432
   rdforward: hostA: to connect, type on the other host:
-    rdforward -L PORT:localhost:PORT rdt1...
+    rdforward -L 5432:localhost:5432 rdt1...
   [hostA] $ rdforward serve --allow 5432,6379 --key-file keys
   [hostB] $ rdforward --key-file mykey -L 5432:localhost:5432 hostA:10471
   A ticket is a secret, and is good for one connection. RDFORWARD_TICKET or --ticket-file passes

@@ -95,7 +95,8 @@ impl TicketHolder {
         let text = ticket.text();
         self.console.tell(
             &format!(
-                "to connect, type on the other host:\n  rdforward -L PORT:localhost:PORT {}",
+                "to connect, type on the other host:\n  rdforward -L {} {}",
+                self.policy.example(),
                 *text
             ),
             &json!({ "event": "ticket", "ticket": *text, "port": port }),
