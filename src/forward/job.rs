@@ -8,9 +8,12 @@ use super::{
     policy::ForwardPolicy,
     tunnel::{Tunnel, TunnelFault, TunnelRole},
 };
-use crate::ssh::{
-    agent::job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},
-    protocol::{EdgeDirection, EdgeId, FaultKind, Payload},
+use crate::{
+    process::descriptors::raise_descriptor_limit,
+    ssh::{
+        agent::job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},
+        protocol::{EdgeDirection, EdgeId, FaultKind, Payload},
+    },
 };
 
 /// The part of an order that is rdforward's own.
@@ -44,6 +47,7 @@ impl Job for ForwardJob {
     }
 
     async fn run(&mut self, mut edges: ConnectedEdges, messages: Messages) {
+        raise_descriptor_limit();
         // The controller sends no messages to a tunnel: its ends have their own.
         drop(messages);
         let peer = edges.peer(self.edge);
@@ -55,7 +59,7 @@ impl Job for ForwardJob {
         let role = TunnelRole {
             policy: Some(ForwardPolicy::Any),
             may_listen: true,
-            remote: Vec::new(),
+            ..TunnelRole::default()
         };
         let work = async move {
             let mut stream = edge.stream;

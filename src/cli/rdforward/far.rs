@@ -4,27 +4,18 @@ use super::reports;
 use crate::{
     Stream,
     cli::shared::message::Console,
-    forward::{
-        policy::ForwardPolicy,
-        tunnel::{Tunnel, TunnelFault, TunnelRole},
-    },
+    forward::tunnel::{Tunnel, TunnelFault, TunnelRole},
     ssh::edge::about_peer,
 };
 
-/// Carries the connections of a tunnel until it ends. `may_listen` is true if the other end may listen here. If `cut` becomes
-/// ready, the tunnel ends with its reason. Returns the failure, as a sentence for the user.
+/// Carries the connections of a tunnel until it ends. If `cut` becomes ready, the tunnel ends with its reason. Returns the
+/// failure, as a sentence for the user.
 pub(super) async fn carry(
     mut stream: Stream,
-    policy: ForwardPolicy,
-    may_listen: bool,
+    role: TunnelRole,
     console: &Console,
     cut: impl Future<Output = &'static str>,
 ) -> Result<(), String> {
-    let role = TunnelRole {
-        policy: Some(policy),
-        may_listen,
-        remote: Vec::new(),
-    };
     let tunnel = Tunnel::far(role, reports::observer(console, &[]));
     let peer = stream.peer().to_owned();
     let ended = tokio::select! {

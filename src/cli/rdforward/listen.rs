@@ -17,7 +17,7 @@ use crate::{
         run::control_runtime,
         signals::{self, Caught},
     },
-    forward::policy::ForwardPolicy,
+    forward::{policy::ForwardPolicy, tunnel::TunnelRole},
     process::descriptors::raise_descriptor_limit,
     reach::{self, ticket::Ticket},
 };
@@ -115,8 +115,12 @@ impl TicketHolder {
         let console = &self.console;
         console.detail(&format!("{} connected", stream.peer_addr()));
         // --allow names what the other end may connect to, and nothing at which it may listen.
-        let may_listen = self.policy == ForwardPolicy::Any;
-        let carrying = far::carry(stream, self.policy, may_listen, console, cut);
+        let role = TunnelRole {
+            may_listen: self.policy == ForwardPolicy::Any,
+            policy: Some(self.policy),
+            ..TunnelRole::default()
+        };
+        let carrying = far::carry(stream, role, console, cut);
         tokio::select! {
             ended = carrying => ended.map_err(anyhow::Error::msg),
             () = turn_away(&listener) => anyhow::bail!("the listener has ended"),

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -28,7 +28,10 @@ use crate::{
             signals,
         },
     },
-    forward::policy::ForwardPolicy,
+    forward::{
+        policy::ForwardPolicy,
+        tunnel::{ConnectionPlaces, TunnelRole},
+    },
     process::descriptors::raise_descriptor_limit,
 };
 
@@ -37,6 +40,12 @@ const MOST_TUNNELS: usize = 256;
 
 /// The tunnels of one key at a time, so that one client leaves room for others.
 const MOST_OF_ONE_KEY: usize = 32;
+
+/// The connections of all tunnels at a time, if there are descriptors for so many.
+const MOST_CONNECTIONS: usize = 1 << 16;
+
+/// The part of the connections that one key may have.
+const SHARE_OF_ONE_KEY: usize = 4;
 
 /// The time between two looks at the key file.
 const TICK: Duration = Duration::from_secs(1);
@@ -53,14 +62,14 @@ pub(super) fn run(args: &ForwardServeArgs, console: &Console) -> Exit {
 }
 
 fn serve(args: &ForwardServeArgs, console: &Console) -> anyhow::Result<Exit> {
-    raise_descriptor_limit();
+    let places = places_of(raise_descriptor_limit());
     let signal = signals::watch(&control_runtime()?, console).context("cannot catch signals")?;
     let runtime = Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
     let exit = runtime.block_on(async {
-        let server = ForwardServer::start(args, console).await?;
+        let server = ForwardServer::start(args, places, console).await?;
         let accepting = tokio::spawn(Arc::clone(&server).accept_all());
         let reloading = tokio::spawn(Arc::clone(&server).reload_keys());
         let Ok(caught) = signal.await else {
@@ -78,6 +87,22 @@ fn serve(args: &ForwardServeArgs, console: &Console) -> anyhow::Result<Exit> {
     exit
 }
 
+/// Returns the number of connections that all tunnels may have, at this limit of open files.
+fn places_of(descriptors: Option<u64>) -> usize {
+    let limit = descriptors.and_then(|limit| usize::try_from(limit).ok());
+    // A quarter is for the tunnels themselves, and for everything else.
+    limit.map_or(MOST_CONNECTIONS, |limit| {
+        (limit - limit / 4).clamp(1, MOST_CONNECTIONS)
+    })
+}
+
+/// A client that has tunnels.
+struct ServedClient {
+    tunnels: usize,
+    /// The places for its connections.
+    places: Arc<Semaphore>,
+}
+
 /// A running server.
 struct ForwardServer {
     keys: ClientKeys,
@@ -85,13 +110,20 @@ struct ForwardServer {
     listener: Listener,
     console: Console,
     tunnels: TaskTracker,
-    /// The number of tunnels of each client.
-    of_clients: Mutex<HashMap<Arc<str>, usize>>,
+    /// The places for connections.
+    places: Arc<Semaphore>,
+    places_of_one_key: usize,
+    /// The clients that have tunnels.
+    clients: Mutex<HashMap<Arc<str>, ServedClient>>,
     ended: CancellationToken,
 }
 
 impl ForwardServer {
-    async fn start(args: &ForwardServeArgs, console: &Console) -> anyhow::Result<Arc<Self>> {
+    async fn start(
+        args: &ForwardServeArgs,
+        places: usize,
+        console: &Console,
+    ) -> anyhow::Result<Arc<Self>> {
         let (keys, warning) = ClientKeys::load(&args.key_file)?;
         if let Some(warning) = warning {
             console.warn(&warning);
@@ -111,7 +143,9 @@ impl ForwardServer {
             listener,
             console: console.clone(),
             tunnels: TaskTracker::new(),
-            of_clients: Mutex::default(),
+            places: Arc::new(Semaphore::new(places)),
+            places_of_one_key: places.div_ceil(SHARE_OF_ONE_KEY),
+            clients: Mutex::default(),
             ended: CancellationToken::new(),
         }))
     }
@@ -141,17 +175,22 @@ impl ForwardServer {
             return stream.abort("the key was revoked");
         };
         let shown = format!("{name} ({})", stream.peer_addr().ip());
-        if !self.enter(&name) {
+        let Some(places) = self.enter(&name) else {
             let text = format!("this client has {MOST_OF_ONE_KEY} tunnels already");
             self.console
                 .notice(|console| console.warn(&format!("{shown}: {text}")));
             stream.abort(&text);
             return stream.close().await;
-        }
+        };
         self.console
             .notice(|console| console.note(&format!("{shown}: connected")));
         let cut = self.cut(&stream);
-        let ended = far::carry(stream, self.policy.clone(), false, &self.console, cut).await;
+        let role = TunnelRole {
+            policy: Some(self.policy.clone()),
+            places: Some(places),
+            ..TunnelRole::default()
+        };
+        let ended = far::carry(stream, role, &self.console, cut).await;
         self.leave(&name);
         self.console.notice(|console| match ended {
             Ok(()) => console.note(&format!("{shown}: disconnected")),
@@ -177,30 +216,35 @@ impl ForwardServer {
         }
     }
 
-    fn enter(&self, client: &Arc<str>) -> bool {
-        let mut clients = self
-            .of_clients
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let tunnels = clients.entry(Arc::clone(client)).or_default();
-        if *tunnels == MOST_OF_ONE_KEY {
-            return false;
+    /// Counts a new tunnel of a client. Returns the places for its connections; none if the client has too many tunnels.
+    fn enter(&self, name: &Arc<str>) -> Option<ConnectionPlaces> {
+        let mut clients = self.clients();
+        let client = clients
+            .entry(Arc::clone(name))
+            .or_insert_with(|| ServedClient {
+                tunnels: 0,
+                places: Arc::new(Semaphore::new(self.places_of_one_key)),
+            });
+        if client.tunnels == MOST_OF_ONE_KEY {
+            return None;
         }
-        *tunnels += 1;
-        true
+        client.tunnels += 1;
+        let (of_all, of_client) = (Arc::clone(&self.places), Arc::clone(&client.places));
+        Some(ConnectionPlaces::new(of_all, of_client))
     }
 
-    fn leave(&self, client: &Arc<str>) {
-        let mut clients = self
-            .of_clients
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(tunnels) = clients.get_mut(client) {
-            *tunnels -= 1;
-            if *tunnels == 0 {
-                clients.remove(client);
+    fn leave(&self, name: &Arc<str>) {
+        let mut clients = self.clients();
+        if let Some(client) = clients.get_mut(name) {
+            client.tunnels -= 1;
+            if client.tunnels == 0 {
+                clients.remove(name);
             }
         }
+    }
+
+    fn clients(&self) -> MutexGuard<'_, HashMap<Arc<str>, ServedClient>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the key file again when it changes.

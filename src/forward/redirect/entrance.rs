@@ -8,6 +8,7 @@ use std::{
 };
 
 use rustix::io::Errno;
+use socket2::SockRef;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::oneshot,
@@ -86,7 +87,7 @@ impl Entrance {
     ///
     /// # Cancel safety
     ///
-    /// The socket may become connected although the future is dropped. It then receives an end of file.
+    /// The socket may become connected although the future is dropped. It is then reset.
     ///
     /// # Errors
     ///
@@ -138,6 +139,8 @@ async fn accept(listener: TcpListener, expected: Arc<Mutex<Vec<Expected>>>) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
+                // Until the tunnel has taken it over, its end is a reset too.
+                let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
                 if let Some(arrived) = claim(&expected, canonical(peer)) {
                     // If the call has been given up, the stream is dropped.
                     drop(arrived.send(stream));

@@ -13,7 +13,7 @@ use super::{
     listener::ForwardListener,
     messages::{OpenTarget, RefusalKind},
     shared::FlowLabel,
-    socket::LocalSocket,
+    socket::{LocalSocket, close_in_order},
 };
 use crate::forward::{
     socks::{self, SocksFault, SocksReply},
@@ -46,7 +46,7 @@ pub(super) fn start(listener: ForwardListener, route: ListenRoute, handle: &Tunn
             match listener.accept().await {
                 Ok((socket, from)) => {
                     let over = handle.shared.over.clone();
-                    let work = pass(socket, from, route.clone(), handle.clone());
+                    let work = pass(socket.resetting(), from, route.clone(), handle.clone());
                     tokio::spawn(over.run_until_cancelled_owned(work));
                 }
                 Err(error) => {
@@ -59,7 +59,7 @@ pub(super) fn start(listener: ForwardListener, route: ListenRoute, handle: &Tunn
     tokio::spawn(over.run_until_cancelled_owned(accepting));
 }
 
-/// Passes one connection into the tunnel.
+/// Passes one connection into the tunnel. It is reset if the tunnel ends before.
 async fn pass(socket: LocalSocket, from: String, route: ListenRoute, handle: TunnelHandle) {
     let (target, to) = match route {
         ListenRoute::To(target) => {
@@ -75,7 +75,7 @@ async fn pass(socket: LocalSocket, from: String, route: ListenRoute, handle: Tun
     };
     match handle.open(&target, FlowLabel { from, to }).await {
         Ok(flow) => flow.attach(socket),
-        Err(_) => socket.reset(),
+        Err(_) => drop(socket),
     }
 }
 
@@ -97,7 +97,10 @@ async fn pass_socks(socket: LocalSocket, from: String, handle: TunnelHandle) {
     let opened = handle.open(&OpenTarget::Connect(target), label).await;
     let reply = match &opened {
         Ok(_) => SocksReply::Succeeded,
-        Err(refusal) => socks_reply(refusal.kind),
+        Err(refusal) => {
+            close_in_order(&socket);
+            socks_reply(refusal.kind)
+        }
     };
     if socket.write_all(&reply.bytes()).await.is_ok() {
         if let Ok(flow) = opened {
@@ -128,6 +131,7 @@ async fn asked_target(socket: &mut TcpStream) -> io::Result<ForwardTarget> {
 }
 
 async fn refuse<T>(socket: &mut TcpStream, fault: &SocksFault) -> io::Result<T> {
+    close_in_order(socket);
     socket.write_all(&fault.answer()).await?;
     Err(io::Error::other(fault.to_string()))
 }

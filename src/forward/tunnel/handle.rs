@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use super::{
     messages::{ForwardRefusal, OpenTarget, RefusalKind},
-    shared::{FlowLabel, TunnelEvent, TunnelShared},
+    shared::{AskingEnd, FlowLabel, TunnelEvent, TunnelShared},
     socket::LocalSocket,
 };
 use crate::forward::mux::frame::FlowId;
@@ -90,7 +90,7 @@ impl OpenedFlow {
     /// Joins the connection to a local socket.
     pub(crate) fn attach(mut self, socket: LocalSocket) {
         if let Some(label) = self.label.take() {
-            self.shared.attach(self.id, socket, label, false);
+            self.shared.attach(self.id, socket, label, AskingEnd::Own);
         }
     }
 }

@@ -9,6 +9,7 @@
 //! | [`sender`] | from local sockets into the stream |
 //! | [`receiver`] | from the stream into local sockets |
 //! | [`peer`] | what the other end may ask for |
+//! | [`places`] | how many connections it may have |
 //! | [`handle`] | makes connections through the tunnel |
 //! | [`connect`] | connects to targets |
 //! | [`listener`] | listens for local programs |
@@ -23,6 +24,7 @@ pub(crate) mod handle;
 pub(crate) mod listener;
 pub(crate) mod messages;
 mod peer;
+mod places;
 mod ready;
 mod receiver;
 mod sender;
@@ -35,7 +37,7 @@ use std::{io, sync::Arc};
 
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 
-pub(crate) use self::{accepting::ListenRoute, peer::TunnelRole};
+pub(crate) use self::{accepting::ListenRoute, peer::TunnelRole, places::ConnectionPlaces};
 use self::{
     handle::TunnelHandle,
     listener::ForwardListener,

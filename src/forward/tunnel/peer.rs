@@ -12,7 +12,8 @@ use super::{
     handle::TunnelHandle,
     listener::ForwardListener,
     messages::{ForwardRefusal, OpenTarget, RefusalKind, TunnelMessage},
-    shared::{FlowLabel, TunnelEvent, TunnelShared},
+    places::ConnectionPlaces,
+    shared::{AskingEnd, FlowLabel, TunnelEvent, TunnelShared},
 };
 use crate::forward::{
     mux::frame::FlowId, policy::ForwardPolicy, specs::ForwardSpec, target::ForwardTarget,
@@ -26,6 +27,8 @@ const MOST_LISTENERS: usize = 256;
 pub(crate) struct TunnelRole {
     /// What the other end may connect to from here; none is nothing.
     pub(crate) policy: Option<ForwardPolicy>,
+    /// How many connections the other end may have; none is as many as there is memory for.
+    pub(crate) places: Option<ConnectionPlaces>,
     /// Whether the other end may listen here.
     pub(crate) may_listen: bool,
     /// Where the other end listens, and what this end connects the connections to.
@@ -99,15 +102,27 @@ impl TunnelPeer {
                 return shared.refuse(id, label, &ForwardRefusal { kind, text });
             }
         };
+        let place = self.role.places.as_ref().map(ConnectionPlaces::take);
+        if let Some(None) = place {
+            return shared.refuse(id, label, &ForwardRefusal::full());
+        }
+        let place = place.flatten();
         let over = shared.over.clone();
         let shared = Arc::clone(shared);
+        let given_up = shared.connecting(id);
         let work = async move {
-            let connected = match way {
-                Way::To(target) => connect(&target).await,
-                Way::Own(address, port) => connect_own(address, port).await,
+            let connecting = async {
+                match way {
+                    Way::To(target) => connect(&target).await,
+                    Way::Own(address, port) => connect_own(address, port).await,
+                }
+            };
+            let connected = tokio::select! {
+                connected = connecting => connected,
+                _ = given_up => return,
             };
             match connected {
-                Ok(socket) => shared.attach(id, socket, label, true),
+                Ok(socket) => shared.attach(id, socket, label, AskingEnd::Peer(place)),
                 Err(refusal) => shared.refuse(id, label, &refusal),
             }
         };

@@ -294,6 +294,7 @@ impl TunnelSink {
         let mut state = self.shared.lock();
         // A task that waits for the answer finds that there is none.
         state.asked.remove(&id);
+        state.connecting.remove(&id);
         self.cut_reader(&mut state, id);
     }
 

@@ -1,7 +1,8 @@
 //! The sending side of a tunnel: from the sockets of local programs into the slots of the stream.
 //!
 //! A connection is read when its socket has bytes, its peer accepts some, and a slot is free. The bytes are read into the slot
-//! itself, behind the header of their frame. Ready connections take turns of one frame each.
+//! itself, behind the header of their frame. Ready connections take turns of one frame each. A connection whose peer accepts
+//! none is not read, so it is looked at from time to time: its program may have reset it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -9,9 +10,13 @@ use std::{
     pin::Pin,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
-use tokio::io::{AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncWrite, ReadBuf},
+    time::{Interval, MissedTickBehavior, interval},
+};
 
 use super::{TunnelFault, ready::FlowReadiness, shared::TunnelShared, socket::SocketReader};
 use crate::{
@@ -24,6 +29,9 @@ use crate::{
 /// A frame is begun in this much room or more: every frame that is not data fits into it.
 const LEAST_ROOM: usize = FRAME_HEADER_BYTES + MAX_CONTROL_BYTES;
 
+/// The time between two looks at the connections that are held up.
+const HELD_UP_TICK: Duration = Duration::from_millis(250);
+
 /// The sending side.
 pub(super) struct TunnelSender<'a, S> {
     stream: &'a mut S,
@@ -33,6 +41,9 @@ pub(super) struct TunnelSender<'a, S> {
     ready: VecDeque<FlowId>,
     /// Room for the connections that wake-ups name: it is empty between two polls.
     woken: Vec<FlowId>,
+    /// The connections whose peer accepted no bytes when they were looked at last.
+    held_up: Vec<FlowId>,
+    held_up_ticks: Interval,
     is_shutting_down: bool,
 }
 
@@ -40,7 +51,10 @@ pub(super) struct TunnelSender<'a, S> {
 struct ReadyReader {
     socket: SocketReader,
     readiness: FlowReadiness,
+    /// It is among those that may have bytes.
     is_listed: bool,
+    /// It is among those that are held up.
+    is_held_up: bool,
 }
 
 /// What a look at one connection led to.
@@ -55,12 +69,16 @@ enum Turn {
 
 impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
     pub(super) fn new(stream: &'a mut S, shared: Arc<TunnelShared>) -> Self {
+        let mut held_up_ticks = interval(HELD_UP_TICK);
+        held_up_ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             stream,
             shared,
             readers: HashMap::new(),
             ready: VecDeque::new(),
             woken: Vec::new(),
+            held_up: Vec::new(),
+            held_up_ticks,
             is_shutting_down: false,
         }
     }
@@ -74,6 +92,7 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
         self.shared.readable.register(cx);
         if !self.is_shutting_down {
             self.adopt();
+            self.look_at_held_up(cx);
             if let Poll::Ready(result) = self.poll_frames(cx) {
                 result?;
                 self.stream
@@ -106,6 +125,7 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
                 socket,
                 readiness,
                 is_listed: true,
+                is_held_up: false,
             };
             self.readers.insert(id, reader);
             self.ready.push_back(id);
@@ -123,6 +143,35 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
                 }
             }
         }
+    }
+
+    /// Resets the connections that are held up and whose programs have reset them.
+    fn look_at_held_up(&mut self, cx: &mut Context<'_>) {
+        while !self.held_up.is_empty() && self.held_up_ticks.poll_tick(cx).is_ready() {
+            for id in std::mem::take(&mut self.held_up) {
+                let Some(reader) = self.readers.get_mut(&id) else {
+                    continue;
+                };
+                if self.shared.lock().mux.sendable(id) > 0 {
+                    reader.is_held_up = false;
+                } else if reader.socket.is_reset() {
+                    self.broken(id);
+                } else {
+                    self.held_up.push(id);
+                }
+            }
+        }
+    }
+
+    /// Ends a connection whose local program has reset it.
+    fn broken(&mut self, id: FlowId) {
+        self.readers.remove(&id);
+        let mut state = self.shared.lock();
+        state.mux.reset(id);
+        state.cut_writers.push(id);
+        self.shared.flow_ended(&mut state, id, true);
+        drop(state);
+        self.shared.writable.wake();
     }
 
     /// Fills slots with the frames that are due. Ready when there are no more.
@@ -167,6 +216,9 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
         };
         let sendable = usize::try_from(self.shared.lock().mux.sendable(id)).unwrap_or(usize::MAX);
         if sendable == 0 {
+            if !std::mem::replace(&mut reader.is_held_up, true) {
+                self.held_up.push(id);
+            }
             return Ok(Turn::Waits);
         }
         let Poll::Ready(room) = self
@@ -207,12 +259,7 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
                 Ok(Turn::Ended)
             }
             Poll::Ready(Err(_)) => {
-                let mut state = self.shared.lock();
-                state.mux.reset(id);
-                state.cut_writers.push(id);
-                self.shared.flow_ended(&mut state, id, true);
-                drop(state);
-                self.shared.writable.wake();
+                self.broken(id);
                 Ok(Turn::Ended)
             }
         }

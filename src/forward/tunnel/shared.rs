@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    convert::Infallible,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -13,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     messages::{ForwardRefusal, OpenTarget, TUNNEL_VERSION, TunnelMessage, encode},
+    places::TakenPlace,
     ready::ReadyQueue,
     socket::{LocalSocket, SocketReader, SocketWriter},
 };
@@ -88,6 +90,8 @@ pub(super) struct TunnelState {
     pub(super) mux: Mux,
     /// The connections of this end that the peer has not answered.
     pub(super) asked: HashMap<FlowId, oneshot::Sender<Result<(), ForwardRefusal>>>,
+    /// The connections that this end makes for the peer: the sender is dropped when the peer gives one up.
+    pub(super) connecting: HashMap<FlowId, oneshot::Sender<Infallible>>,
     /// The sockets that the sending task has not taken over.
     pub(super) new_readers: Vec<(FlowId, SocketReader)>,
     /// The sockets that the receiving task has not taken over.
@@ -110,6 +114,16 @@ struct FlowRecord {
     received: u64,
     /// The directions that have not ended.
     directions: u8,
+    _place: Option<TakenPlace>,
+}
+
+/// The end that has asked for a connection.
+#[derive(Debug)]
+pub(super) enum AskingEnd {
+    /// This end.
+    Own,
+    /// The peer, which may have this connection.
+    Peer(Option<TakenPlace>),
 }
 
 impl TunnelShared {
@@ -123,6 +137,7 @@ impl TunnelShared {
         let state = TunnelState {
             mux,
             asked: HashMap::new(),
+            connecting: HashMap::new(),
             new_readers: Vec::new(),
             new_writers: Vec::new(),
             cut_readers: Vec::new(),
@@ -183,31 +198,51 @@ impl TunnelShared {
         self.writable.wake();
     }
 
+    /// Records that this end makes a connection for the peer. The receiver ends if the peer gives the connection up.
+    pub(super) fn connecting(&self, id: FlowId) -> oneshot::Receiver<Infallible> {
+        let (sender, given_up) = oneshot::channel();
+        self.lock().connecting.insert(id, sender);
+        given_up
+    }
+
     /// Refuses a connection that the peer has asked for.
     pub(super) fn refuse(&self, id: FlowId, label: FlowLabel, refusal: &ForwardRefusal) {
-        self.lock()
-            .mux
-            .refuse(id, encode(refusal).unwrap_or_default());
+        let mut state = self.lock();
+        state.connecting.remove(&id);
+        state.mux.refuse(id, encode(refusal).unwrap_or_default());
+        drop(state);
         self.readable.wake();
         (self.observer)(TunnelEvent::Refused(label, refusal.clone()));
     }
 
-    /// Joins a connection to a local socket. `accept` answers the peer, which has asked for it.
-    pub(super) fn attach(&self, id: FlowId, socket: LocalSocket, label: FlowLabel, accept: bool) {
+    /// Joins a connection to a local socket. The peer is answered if it has asked for it.
+    pub(super) fn attach(
+        &self,
+        id: FlowId,
+        socket: LocalSocket,
+        label: FlowLabel,
+        asking: AskingEnd,
+    ) {
         let (reader, writer) = socket.into_directions();
         let mut state = self.lock();
         if !state.mux.is_live(id) || self.over.is_cancelled() {
             // The peer has reset the connection meanwhile. The socket is reset too.
             return;
         }
-        if accept {
-            state.mux.accept(id);
-        }
+        let place = match asking {
+            AskingEnd::Own => None,
+            AskingEnd::Peer(place) => {
+                state.connecting.remove(&id);
+                state.mux.accept(id);
+                place
+            }
+        };
         let record = FlowRecord {
             label: label.clone(),
             sent: 0,
             received: 0,
             directions: 2,
+            _place: place,
         };
         state.flows.insert(id, record);
         state.new_readers.push((id, reader));

@@ -62,21 +62,22 @@ struct SocketEnds {
 }
 
 impl LocalSocket {
-    /// Resets the connection.
-    pub(super) fn reset(self) {
-        if let Self::Tcp(socket) = self {
-            let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+    /// Makes the connection one that is reset when it is dropped.
+    pub(super) fn resetting(self) -> Self {
+        if let Self::Tcp(socket) = &self {
+            // A socket that refuses the option works without it.
+            let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
         }
+        self
     }
 
     /// Prepares the socket and splits it.
     pub(super) fn into_directions(self) -> (SocketReader, SocketWriter) {
-        let (read, write) = match self {
+        let (read, write) = match self.resetting() {
             Self::Tcp(socket) => {
                 // A socket that refuses an option works without it.
                 let _ = socket.set_nodelay(true);
                 let _ = SockRef::from(&socket).set_keepalive(true);
-                let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
                 let (read, write) = socket.into_split();
                 (ReadSide::Tcp(read), WriteSide::Tcp(write))
             }
@@ -113,6 +114,15 @@ impl SocketReader {
             ReadSide::Tcp(half) => Pin::new(half).poll_read(cx, buf),
             ReadSide::Unix(half) => Pin::new(half).poll_read(cx, buf),
         }
+    }
+
+    /// Returns true if the local program has reset the connection. It is told once.
+    pub(super) fn is_reset(&self) -> bool {
+        let error = match &self.half {
+            ReadSide::Tcp(half) => half.as_ref().take_error(),
+            ReadSide::Unix(half) => half.as_ref().take_error(),
+        };
+        !matches!(error, Ok(None))
     }
 
     /// Ends the direction in order, after [`poll_read`](Self::poll_read) has returned no bytes.
@@ -161,6 +171,6 @@ impl Drop for SocketWriter {
 }
 
 /// Lets the kernel deliver what it has when the socket is closed.
-fn close_in_order(socket: &TcpStream) {
+pub(super) fn close_in_order(socket: &TcpStream) {
     let _ = SockRef::from(socket).set_linger(None);
 }

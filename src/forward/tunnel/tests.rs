@@ -11,7 +11,7 @@ use std::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
-    sync::Notify,
+    sync::{Notify, Semaphore},
     task::JoinHandle,
     time::timeout,
 };
@@ -19,9 +19,12 @@ use tokio::{
 use super::{
     Tunnel, TunnelFault, TunnelRole,
     accepting::ListenRoute,
+    connect::connect,
     handle::TunnelHandle,
     listener::ForwardListener,
-    shared::{TunnelCounts, TunnelEvent},
+    messages::{OpenTarget, RefusalKind},
+    places::ConnectionPlaces,
+    shared::{FlowLabel, TunnelCounts, TunnelEvent},
 };
 use crate::{
     Key, Stream,
@@ -40,6 +43,7 @@ struct TestTunnel {
     near: JoinHandle<Result<(), TunnelFault>>,
     far: JoinHandle<Result<(), TunnelFault>>,
     handle: TunnelHandle,
+    far_handle: TunnelHandle,
     counts: [Arc<TunnelCounts>; 2],
     events: Arc<Events>,
     /// The ports of the near listeners.
@@ -93,6 +97,14 @@ fn any_port() -> ListenAt {
 
 /// Starts a tunnel whose near end listens for each of these routes, and whose far end listens for `remote`.
 async fn tunnel(routes: Vec<ListenRoute>, remote: Vec<ForwardSpec>) -> TestTunnel {
+    tunnel_with_places(routes, remote, None).await
+}
+
+async fn tunnel_with_places(
+    routes: Vec<ListenRoute>,
+    remote: Vec<ForwardSpec>,
+    places: Option<ConnectionPlaces>,
+) -> TestTunnel {
     let key = Key::generate().unwrap();
     let builder = Stream::builder(&key);
     let listener = builder.bind("127.0.0.1:0").await.unwrap();
@@ -114,11 +126,13 @@ async fn tunnel(routes: Vec<ListenRoute>, remote: Vec<ForwardSpec>) -> TestTunne
     let role = TunnelRole {
         policy: Some(ForwardPolicy::Any),
         may_listen: true,
+        places,
         remote: Vec::new(),
     };
     let far_end = Tunnel::far(role, Arc::new(|_| ()));
     TestTunnel {
         handle: near_end.handle(),
+        far_handle: far_end.handle(),
         counts: [near_end.counts(), far_end.counts()],
         near: tokio::spawn(async move { near_end.run(&mut near).await }),
         far: tokio::spawn(async move { far_end.run(&mut far).await }),
@@ -285,6 +299,119 @@ async fn a_connection_that_is_not_read_holds_up_no_other() {
     let back = exchange(tunnel.connect().await, bytes.clone()).await;
     assert!(back == bytes);
     drop((server, unread));
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn a_reset_of_a_connection_that_is_held_up_is_noticed() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = port_of(listener.local_addr().unwrap());
+    let tunnel = tunnel(vec![ListenRoute::To(target)], Vec::new()).await;
+    let mut client = tunnel.connect().await;
+    let (mut server, _) = listener.accept().await.unwrap();
+    // Writes until nothing is taken any more.
+    let block = vec![0; 1 << 20];
+    while timeout(Duration::from_millis(500), client.write_all(&block))
+        .await
+        .is_ok()
+    {}
+    client.set_zero_linger().unwrap();
+    drop(client);
+    let was_reset =
+        |event: &TunnelEvent| matches!(event, TunnelEvent::Closed { is_reset: true, .. });
+    tunnel.events.wait(was_reset).await;
+    let mut taken = Vec::new();
+    let reading = server.read_to_end(&mut taken);
+    let error = timeout(LIMIT, reading).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    tunnel.close().await;
+}
+
+/// Returns a port of which connections get no answer, and what keeps it so.
+async fn unanswering_port() -> (ForwardTarget, impl Sized) {
+    let listener = tokio::net::TcpSocket::new_v4().unwrap();
+    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = listener.listen(1).unwrap();
+    let target = port_of(listener.local_addr().unwrap());
+    // Its queue is filled.
+    let mut queued = Vec::new();
+    while let Ok(Ok(socket)) = timeout(Duration::from_millis(500), connect(&target)).await {
+        queued.push(socket);
+    }
+    (target, (listener, queued))
+}
+
+#[tokio::test]
+async fn a_program_that_waits_for_its_target_sees_a_reset_when_the_tunnel_dies() {
+    let (target, _unanswering) = unanswering_port().await;
+    let tunnel = tunnel(vec![ListenRoute::To(target)], Vec::new()).await;
+    let mut client = tunnel.connect().await;
+    let connecting = || tunnel.far_handle.shared.lock().connecting.len();
+    until(|| connecting() == 1).await;
+    tunnel.far.abort();
+    let error = timeout(LIMIT, client.read_u8()).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_given_up_is_not_made() {
+    let (target, _unanswering) = unanswering_port().await;
+    let tunnel = tunnel(Vec::new(), Vec::new()).await;
+    let target = OpenTarget::Connect(target);
+    let label = FlowLabel {
+        from: String::new(),
+        to: String::new(),
+    };
+    let connecting = || tunnel.far_handle.shared.lock().connecting.len();
+    tokio::select! {
+        _ = tunnel.handle.open(&target, label) => panic!("the port has answered"),
+        () = until(|| connecting() == 1) => {}
+    }
+    until(|| connecting() == 0).await;
+    tunnel.close().await;
+}
+
+/// Waits until the condition holds.
+async fn until(holds: impl Fn() -> bool) {
+    let waiting = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LIMIT, waiting).await.expect("it does not hold");
+}
+
+#[tokio::test]
+async fn connections_beyond_the_places_of_a_peer_are_refused_until_one_ends() {
+    let (all, own) = (Arc::new(Semaphore::new(3)), Arc::new(Semaphore::new(2)));
+    let places = ConnectionPlaces::new(Arc::clone(&all), Arc::clone(&own));
+    let routes = vec![ListenRoute::To(echo_server().await)];
+    let tunnel = tunnel_with_places(routes, Vec::new(), Some(places)).await;
+    let mut sockets = Vec::new();
+    for _ in 0..2 {
+        let mut socket = tunnel.connect().await;
+        socket.write_all(b"x").await.unwrap();
+        timeout(LIMIT, socket.read_u8()).await.unwrap().unwrap();
+        sockets.push(socket);
+    }
+    assert_eq!((all.available_permits(), own.available_permits()), (1, 0));
+    let mut refused = tunnel.connect().await;
+    let error = timeout(LIMIT, refused.read_u8())
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    let full = |event: &TunnelEvent| matches!(event, TunnelEvent::Refused(_, refusal) if refusal.kind == RefusalKind::Full);
+    tunnel.events.wait(full).await;
+    drop(sockets.pop());
+    until(|| own.available_permits() == 1).await;
+    assert_eq!(
+        exchange(tunnel.connect().await, pattern(9)).await,
+        pattern(9)
+    );
+    drop(sockets);
+    until(|| own.available_permits() == 2).await;
+    assert_eq!(all.available_permits(), 3);
     tunnel.close().await;
 }
 
