@@ -6,7 +6,7 @@ use super::tunnel::{echo, is_reset, port, tunnel, used};
 use crate::support::programs::{eventually, local_hosts::Hosts, program};
 
 /// Returns the processes of agents whose working directory is that of this host.
-fn agents(hosts: &Hosts) -> Vec<i32> {
+pub(super) fn agents(hosts: &Hosts) -> Vec<i32> {
     let directory = hosts.directory().join("h1");
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let ids = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());

@@ -1,7 +1,9 @@
-//! rdforward between processes of this machine, over TCP: listeners, commands, tickets, servers, and what ends a tunnel.
+//! rdforward between processes of this machine and between hosts of namespaces, over TCP: listeners, commands, tickets, servers, and what ends a tunnel.
 #![cfg(feature = "cli")]
 
 mod commands;
+mod crowds;
+mod deaths;
 mod ends;
 mod listeners;
 #[path = "../support/mod.rs"]

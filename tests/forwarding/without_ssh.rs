@@ -1,11 +1,15 @@
 //! Tickets, and a server with the keys of its clients.
 
-use std::{fs, io::Read, os::unix::fs::PermissionsExt};
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::fs::PermissionsExt,
+};
 
 use rustix::process::Signal;
 
 use super::tunnel::{connect, echo, exchange, is_reset, port, rdforward, used};
-use crate::support::programs::{Place, Running};
+use crate::support::programs::{Place, Running, eventually, program};
 
 /// Starts an rdforward that listens on the loopback address, and returns it with its ticket.
 fn listener(options: &[&str]) -> (Running, String) {
@@ -63,24 +67,32 @@ fn allow_refuses_other_ports_and_remote_listeners() {
     far.end();
 }
 
+/// Writes a file of keys that only its owner can read. Returns its path.
+fn key_file(place: &Place, name: &str, text: &str) -> String {
+    let path = place.file(name, text.as_bytes());
+    fs::set_permissions(place.path(name), PermissionsExt::from_mode(0o600)).unwrap();
+    path
+}
+
+/// Returns the address of a server, when it listens.
+fn address(server: &Running) -> String {
+    let port: u16 = server.said("its port", |text| {
+        let (_, rest) = text.split_once("listening on port ")?;
+        rest.split_once(':')?.0.parse().ok()
+    });
+    format!("127.0.0.1:{port}")
+}
+
 #[test]
 fn a_server_serves_clients_with_a_key_until_it_ends() {
     let place = Place::new();
-    let key = |name: &str, text: &str| {
-        let path = place.file(name, text.as_bytes());
-        fs::set_permissions(place.path(name), PermissionsExt::from_mode(0o600)).unwrap();
-        path
-    };
+    let key = |name: &str, text: &str| key_file(&place, name, text);
     let keys = key("keys", "alice secret-of-alice-3847\n");
     let allowed = echo();
     let server = rdforward(&["serve", "--listen-port", "0", "--transport", "tcp"])
         .args(["--allow", &allowed.to_string(), "--key-file", &keys])
         .start();
-    let server_port: u16 = server.said("its port", |text| {
-        let (_, rest) = text.split_once("listening on port ")?;
-        rest.split_once(':')?.0.parse().ok()
-    });
-    let at = format!("127.0.0.1:{server_port}");
+    let at = address(&server);
     let client = |key: &str, port: u16| {
         let forward = format!("0:localhost:{port}");
         rdforward(&["--key-file", key, "-L", &forward, &at]).start()
@@ -105,4 +117,53 @@ fn a_server_serves_clients_with_a_key_until_it_ends() {
         said.exits(255)
     );
     server.end().exits(0);
+}
+
+#[test]
+fn a_client_that_floods_a_server_leaves_room_for_others() {
+    let place = Place::new();
+    let alice = key_file(&place, "alice", "alice secret-of-alice-3847\n");
+    let bob = key_file(&place, "bob", "bob secret-of-bob-77163\n");
+    let both = "alice secret-of-alice-3847\nbob secret-of-bob-77163\n";
+    let keys = key_file(&place, "keys", both);
+    let allowed = echo();
+    // A quarter of 120 descriptors is for the server, and a quarter of the others for each client.
+    let most = 23;
+    let server = program("/usr/bin/prlimit", "rdforward")
+        .args(["--nofile=120:120", env!("CARGO_BIN_EXE_rdforward")])
+        .args(["serve", "--listen-port", "0", "--transport", "tcp"])
+        .args(["--allow", &allowed.to_string(), "--key-file", &keys])
+        .start();
+    let at = address(&server);
+    let client = |key: &str| {
+        let forward = format!("0:localhost:{allowed}");
+        rdforward(&["--key-file", key, "-L", &forward, &at]).start()
+    };
+    // Two tunnels of one client share its places.
+    let floods = [client(&alice), client(&alice)];
+    let ports = floods.each_ref().map(|flood| port(flood, "here"));
+    let kept: Vec<_> = (0..most).map(|number| used(ports[number % 2])).collect();
+    for port in ports {
+        for _ in 0..50 {
+            is_reset(connect(port));
+        }
+    }
+    floods[0].said("the reason", |text| {
+        text.contains("too many connections").then_some(())
+    });
+    let other = client(&bob);
+    let local = port(&other, "here");
+    assert_eq!(exchange(connect(local), b"hello"), b"hello");
+    drop(kept);
+    eventually("a place", || {
+        let mut socket = connect(ports[0]);
+        let answered = socket
+            .write_all(b"x")
+            .and_then(|()| socket.read_exact(&mut [0]));
+        answered.is_ok().then_some(())
+    });
+    server.signal(Signal::TERM);
+    for client in floods.into_iter().chain([other]) {
+        client.end().exits(255);
+    }
 }

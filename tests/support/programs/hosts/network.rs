@@ -192,6 +192,12 @@ impl Network {
         setup.args(self.options()).args(arguments)
     }
 
+    /// Returns `rdforward` with these arguments, to be run on ctl.
+    pub fn rdforward<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Setup {
+        let setup = self.program(env!("CARGO_BIN_EXE_rdforward"), "rdforward");
+        setup.args(self.options()).args(arguments)
+    }
+
     /// Returns `rdpipe` with the terminal as its stdin and controlling terminal, to be run on ctl.
     pub fn on_terminal<A: AsRef<OsStr>>(
         &self,
@@ -206,7 +212,7 @@ impl Network {
         setup.args(arguments).stdin(terminal.inside())
     }
 
-    /// Returns the options by which `rdpipe`, `rdcat`, `rdcp` and `rdperf` find the hosts.
+    /// Returns the options by which the programs find the hosts.
     fn options(&self) -> [String; 2] {
         let config = self.own("ssh_config");
         ["--ssh-opt".into(), format!("-F {}", config.display())]
