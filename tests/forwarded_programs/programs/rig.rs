@@ -1,6 +1,6 @@
 //! The two hosts between which programs run, and how much they do there.
 
-use std::{env, path::Path, process::Command, time::Duration};
+use std::{env, path::Path, process::Command, str::FromStr, time::Duration};
 
 use super::ways::{Tunnel, Way};
 use crate::support::{
@@ -57,10 +57,10 @@ impl Rig {
             transport: "tcp",
             sizes: Sizes {
                 connections: 1000,
-                clients: 50,
+                clients: setting("RDPIPE_PROGRAM_CLIENTS", 50),
                 requests: 20_000,
                 bytes: 50_000_000,
-                seconds: seconds(5),
+                seconds: setting("RDPIPE_PROGRAM_SECONDS", 5),
             },
         })
     }
@@ -77,10 +77,10 @@ impl Rig {
             transport: "rdma",
             sizes: Sizes {
                 connections: 100,
-                clients: 10,
+                clients: setting("RDPIPE_PROGRAM_CLIENTS", 10),
                 requests: 400,
                 bytes: 3_000_000,
-                seconds: seconds(5),
+                seconds: setting("RDPIPE_PROGRAM_SECONDS", 5),
             },
         })
     }
@@ -146,8 +146,11 @@ pub(crate) fn lacks(programs: &[&str]) -> bool {
     !missing.is_empty()
 }
 
-/// Returns `RDPIPE_PROGRAM_SECONDS`, or `usual` if it is not set.
-fn seconds(usual: u64) -> u64 {
-    let given = env::var("RDPIPE_PROGRAM_SECONDS").ok();
-    given.map_or(usual, |text| text.parse().expect("a number of seconds"))
+/// Returns the number that a variable of the environment has, or `usual` if it is not set.
+fn setting<T: FromStr>(variable: &str, usual: T) -> T {
+    let given = env::var(variable).ok();
+    given.map_or(usual, |text| {
+        let number = text.parse().ok();
+        number.unwrap_or_else(|| panic!("{variable} is no number: {text}"))
+    })
 }
