@@ -52,7 +52,8 @@ fn fill(port: u16) -> TcpStream {
     socket
         .set_write_timeout(Some(Duration::from_secs(1)))
         .unwrap();
-    while socket.write_all(&[0; 1 << 16]).is_ok() {}
+    let block = vec![0; 1 << 16];
+    while socket.write_all(&block).is_ok() {}
     socket
 }
 

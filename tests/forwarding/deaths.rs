@@ -47,7 +47,7 @@ impl Connected {
 
     /// Checks that both programs see a reset, and returns how rdforward ended and what it said.
     #[track_caller]
-    fn is_reset(self, network: &Network, since: Instant, limit: Duration) -> (i32, String) {
+    fn sees_reset(self, network: &Network, since: Instant, limit: Duration) -> (i32, String) {
         let client = self.client.end();
         println!("the client ended after {:?}", client.at - since);
         assert!(
@@ -86,7 +86,7 @@ fn kills(kill: impl FnOnce(&Network, &Running)) -> Option<(i32, String)> {
     let connected = Connected::start(&network, &[]);
     let since = Instant::now();
     kill(&network, &connected.rdforward);
-    Some(connected.is_reset(&network, since, GONE))
+    Some(connected.sees_reset(&network, since, GONE))
 }
 
 #[test]
@@ -141,6 +141,6 @@ fn a_host_that_vanishes_is_a_reset_after_the_timeout() {
     let connected = Connected::start(&network, &["--timeout", &seconds]);
     let since = Instant::now();
     network.on("h2", "ip link set eth0 down");
-    let (code, said) = connected.is_reset(&network, since, timeout + GONE);
+    let (code, said) = connected.sees_reset(&network, since, timeout + GONE);
     assert!(code == 255 && said.contains("h2: "), "{code}: {said}");
 }

@@ -1,6 +1,6 @@
-//! What ends a tunnel: the programs see a reset, and nothing is left running.
+//! How a tunnel ends by a signal, or does not begin.
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use super::tunnel::{echo, is_reset, port, tunnel, used};
 use crate::support::programs::{eventually, local_hosts::Hosts, program};
@@ -14,33 +14,6 @@ pub(super) fn agents(hosts: &Hosts) -> Vec<i32> {
         std::fs::read_link(format!("/proc/{id}/cwd")).is_ok_and(|cwd| cwd == directory)
     })
     .collect()
-}
-
-#[test]
-fn a_killed_rdforward_is_a_reset_and_leaves_no_agent() {
-    let hosts = Hosts::new("");
-    let target = format!("0:127.0.0.1:{}", echo());
-    let running = tunnel(&hosts, &["-L", &target]).start();
-    let socket = used(port(&running, "here"));
-    assert!(!agents(&hosts).is_empty());
-    running.kill();
-    is_reset(socket);
-    running.end().exits(-9);
-    eventually("the agents end", || agents(&hosts).is_empty().then_some(()));
-}
-
-#[test]
-fn a_killed_agent_is_a_reset_and_is_named() {
-    let hosts = Hosts::new("");
-    let target = format!("0:127.0.0.1:{}", echo());
-    let running = tunnel(&hosts, &["-L", &target]).start();
-    let socket = used(port(&running, "here"));
-    for agent in agents(&hosts) {
-        let _ = kill_process(Pid::from_raw(agent).unwrap(), Signal::KILL);
-    }
-    is_reset(socket);
-    let end = running.end();
-    assert!(end.exits(255).contains("h1"), "{}", end.exits(255));
 }
 
 #[test]
