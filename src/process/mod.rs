@@ -1,9 +1,10 @@
 //! What a process inherits from its parent and passes on to the programs that it starts: ignored signals, whether
-//! it leaves core dumps, and how many files it may open.
+//! it leaves core dumps, how many files it may open, and stdout.
 
 pub(crate) mod core_dumps;
 pub(crate) mod descriptors;
 pub(crate) mod signals;
+pub(crate) mod stdout;
 
 /// Prepares the process of a program. Call this function first in `main`, before a key is read and before other threads
 /// start.

@@ -11,9 +11,9 @@ use crate::{
     cli::shared::{
         exit::Exit,
         run::{Run, explained},
-        stdout,
     },
     fd::{Sink, Source},
+    process::stdout,
 };
 
 /// Copies the bytes of both directions until both have ended, and returns the stream for closing.

@@ -1,9 +1,9 @@
 //! The checks of a run: every host alone, and every pair of hosts.
 
 use super::{
+    context::RunContext,
     coordinator::{Coordinator, PairTask, TaskTrouble},
     measuring::MeasuredPair,
-    run::RunContext,
 };
 use crate::{
     TransportPolicy,

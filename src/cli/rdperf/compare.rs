@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use anyhow::Context;
 
-use super::report::table::{TextTable, digits};
+use super::report::text_table::{TextTable, digits};
 use crate::{
     cli::shared::{
         exit::Exit,

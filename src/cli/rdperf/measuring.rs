@@ -1,15 +1,12 @@
 //! The measurements of a run: TCP beside RDMA, in alternating runs.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
 use super::{
+    context::RunContext,
     coordinator::{Coordinator, PairTask, TaskTrouble},
     measurands::{Depth, measurands},
-    run::RunContext,
     sweep::{Sweep, planned},
 };
 use crate::{
-    cli::shared::progress::StepsProgress,
     perf::{
         messages::{PortPairProof, StorageTask},
         report::{
@@ -63,33 +60,6 @@ enum Step {
         ports: Option<PortPairProof>,
     },
     Storage(usize, Vec<u8>),
-}
-
-/// How far the measurements are, for the progress line.
-#[derive(Debug, Clone, Default)]
-pub(super) struct SharedSteps(Arc<Mutex<StepsProgress>>);
-
-impl SharedSteps {
-    /// Returns the steps that are done, those that there are, and the one that is being done.
-    pub(super) fn look(&self) -> StepsProgress {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    /// Shows a step whose place among the others is not known.
-    pub(super) fn begin(&self, current: &str) {
-        self.set(0, 0, current.to_owned());
-    }
-
-    fn set(&self, done: u64, total: u64, current: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = StepsProgress {
-            done,
-            total,
-            current,
-        };
-    }
 }
 
 /// Measures all pairs and paths. Returns the series, and adds what failed to `failures`.

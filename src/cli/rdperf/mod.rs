@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `args`, `places`, `measurands`, `sweep` | what the command line asks for |
 //! | `hosts`, `coordinator` | agents on the hosts, and the tasks that they carry out |
-//! | `checks`, `measuring`, `pingpong` | the parts of a run |
+//! | `checks`, `measuring`, `pingpong`, `context` | the parts of a run, and what they share |
 //! | `run`, `listen`, `compare` | the forms of the program: with hosts, with a ticket, and with two reports |
 //! | `pictures` | the files of `--plot` and `--report`, and the form of the program that draws a saved report |
 //! | `report` | the report for people and for programs |
@@ -12,6 +12,7 @@
 pub(super) mod args;
 mod checks;
 mod compare;
+mod context;
 mod coordinator;
 mod hosts;
 mod listen;

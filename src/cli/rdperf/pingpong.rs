@@ -1,10 +1,10 @@
 //! The table of round trips per second: over TCP and RDMA, on this machine and over the network.
 
 use super::{
+    context::RunContext,
     coordinator::{Coordinator, PairTask, TaskTrouble},
     places::NamedPlace,
-    report::table::TextTable,
-    run::RunContext,
+    report::text_table::TextTable,
 };
 use crate::{
     perf::{

@@ -7,9 +7,10 @@ use futures::executor::block_on;
 
 use super::{
     checks::{self, Checked, CheckedPair},
+    context::{RunContext, SharedSteps},
     coordinator::Coordinator,
     hosts::PerfHosts,
-    measuring::{MeasuredPath, SharedSteps, measure},
+    measuring::{MeasuredPath, measure},
     pictures::PictureFiles,
     pingpong,
     places::{self, NamedPlace},
@@ -28,39 +29,10 @@ use crate::{
             supervision::Supervision,
         },
     },
-    perf::{
-        messages::PerfOrder,
-        report::{measurand::Measurand, sample::Sample},
-    },
+    perf::messages::PerfOrder,
     reach::{self, ticket::Ticket},
     ssh::{plan::StageHost, route::ServerKind},
 };
-
-/// What all parts of a run share.
-pub(super) struct RunContext<'a> {
-    pub(super) args: &'a RdperfArgs,
-    pub(super) console: &'a Console,
-    pub(super) steps: SharedSteps,
-}
-
-impl RunContext<'_> {
-    /// Returns true if the report is for people, and not for programs.
-    pub(super) fn is_for_people(&self) -> bool {
-        !self.args.report.json && !self.args.report.csv
-    }
-
-    /// Prints what one run of a measurement has shown, with `-v`.
-    pub(super) fn tell_sample(&self, name: &str, what: &Measurand, sample: &Sample) {
-        let value = if what.is_rate() {
-            format!("{:.3} GB/s", sample.value / 1e9)
-        } else {
-            format!("{:.2} µs", sample.value)
-        };
-        let link = sample.link.as_ref().map(|link| format!(" ({link})"));
-        let link = link.unwrap_or_default();
-        self.console.detail(&format!("{name}: {value}{link}"));
-    }
-}
 
 /// Measures with the host that has printed a ticket.
 pub(super) fn run_with_ticket(args: &RdperfArgs, ticket: &Ticket, console: &Console) -> Exit {

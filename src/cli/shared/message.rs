@@ -4,11 +4,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::{
-    stderr::{ShownBar, StderrQueue},
-    stdout,
-};
-use crate::{advice::advice, cli::args::MessageOptions, host::host_name};
+use super::stderr::{ShownBar, StderrQueue};
+use crate::{advice::advice, cli::args::MessageOptions, host::host_name, process::stdout};
 
 /// Writes the messages of a program to stderr, through a queue: no method waits until a message is read, except
 /// [`flush`](Self::flush) and [`room`](Self::room). Clones share the queue.

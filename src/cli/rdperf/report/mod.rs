@@ -5,4 +5,5 @@ pub(super) mod page;
 mod sweep_table;
 mod sweep_verdict;
 pub(super) mod table;
+pub(super) mod text_table;
 pub(super) mod verdict;

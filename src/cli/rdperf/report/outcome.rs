@@ -9,11 +9,11 @@ use crate::{
     cli::{
         rdperf::{
             checks::CheckedPair,
+            context::RunContext,
             coordinator::Coordinator,
             measuring::MeasuredPair,
             pictures::PictureFiles,
             pingpong::{self, PingPongRow},
-            run::RunContext,
         },
         shared::{exit::Exit, stdout::print},
     },

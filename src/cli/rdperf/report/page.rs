@@ -3,7 +3,10 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use time::OffsetDateTime;
 
-use super::table::{TextTable, pair, tables};
+use super::{
+    table::{pair, tables},
+    text_table::TextTable,
+};
 use crate::perf::{
     check::{Finding, Severity},
     picture::{picture, svg},

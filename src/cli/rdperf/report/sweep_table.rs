@@ -1,6 +1,6 @@
 //! The tables of a sweep: a row for each size, and for each curve its figures. Pure, no I/O.
 
-use super::table::{TextTable, digits};
+use super::text_table::{TextTable, digits};
 use crate::perf::report::{
     curves::{SweepCurve, curves, sizes},
     measurand::SizeText,

@@ -1,6 +1,6 @@
 //! What a sweep shows: which curve is the best one, and where that changes. Pure, no I/O.
 
-use super::table::digits;
+use super::text_table::digits;
 use crate::perf::{
     check::amounts::rate,
     median::median,

@@ -1,9 +1,6 @@
 //! What limits these hosts: the last line of every run. Pure, no I/O.
 
-use super::{
-    sweep_verdict::sweep_verdict,
-    table::{digits, ends},
-};
+use super::{sweep_verdict::sweep_verdict, table::ends, text_table::digits};
 use crate::perf::{
     check::{Finding, PairRate, TransferRates, limit, lossy, slow_pairs},
     median::median,

@@ -2,14 +2,16 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`spec`] | what `--sweep` asks for |
+//! | [`choice`] | the values that a sweep measures |
+//! | [`spec`] | the text of `--sweep` |
 //! | [`presets`] | the sweeps that have names |
 //! | [`values`] | the values of a setting: a list, or a range |
 //! | [`points`] | what is measured, and what these devices leave out |
 
+mod choice;
 mod points;
 mod presets;
 mod spec;
 mod values;
 
-pub(super) use self::{points::planned, spec::Sweep};
+pub(super) use self::{choice::Sweep, points::planned};

@@ -1,6 +1,6 @@
 //! What a sweep measures, and what the devices of two hosts leave out.
 
-use super::spec::Sweep;
+use super::choice::Sweep;
 use crate::perf::{
     messages::VerbsLimits,
     report::{

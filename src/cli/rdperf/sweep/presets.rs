@@ -1,6 +1,6 @@
 //! The sweeps that have names: the experiments of tutorials.
 
-use super::spec::Sweep;
+use super::choice::Sweep;
 use crate::perf::report::{
     measurand::WaitName,
     operations::{FigureName, InlineName, VerbName},
