@@ -236,7 +236,7 @@ impl Destinations for HostPorts {
     }
 
     fn attach(&self, opened: OpenedFlow, socket: TcpStream) {
-        opened.attach(LocalSocket::Tcp(socket));
+        opened.attach(LocalSocket::from(socket));
     }
 }
 

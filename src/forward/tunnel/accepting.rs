@@ -46,7 +46,7 @@ pub(super) fn start(listener: ForwardListener, route: ListenRoute, handle: &Tunn
             match listener.accept().await {
                 Ok((socket, from)) => {
                     let over = handle.shared.over.clone();
-                    let work = pass(socket.resetting(), from, route.clone(), handle.clone());
+                    let work = pass(socket, from, route.clone(), handle.clone());
                     tokio::spawn(over.run_until_cancelled_owned(work));
                 }
                 Err(error) => {
@@ -59,7 +59,7 @@ pub(super) fn start(listener: ForwardListener, route: ListenRoute, handle: &Tunn
     tokio::spawn(over.run_until_cancelled_owned(accepting));
 }
 
-/// Passes one connection into the tunnel. It is reset if the tunnel ends before.
+/// Passes one connection into the tunnel. It is reset if it is refused, or if the tunnel ends before.
 async fn pass(socket: LocalSocket, from: String, route: ListenRoute, handle: TunnelHandle) {
     let (target, to) = match route {
         ListenRoute::To(target) => {
@@ -73,9 +73,8 @@ async fn pass(socket: LocalSocket, from: String, route: ListenRoute, handle: Tun
         }
         ListenRoute::Socks => return pass_socks(socket, from, handle).await,
     };
-    match handle.open(&target, FlowLabel { from, to }).await {
-        Ok(flow) => flow.attach(socket),
-        Err(_) => drop(socket),
+    if let Ok(flow) = handle.open(&target, FlowLabel { from, to }).await {
+        flow.attach(socket);
     }
 }
 
@@ -84,7 +83,6 @@ async fn pass_socks(socket: LocalSocket, from: String, handle: TunnelHandle) {
     let LocalSocket::Tcp(mut socket) = socket else {
         return;
     };
-    let _ = socket.set_nodelay(true);
     let asking = timeout(SOCKS_LIMIT, asked_target(&mut socket));
     let Ok(Ok(target)) = asking.await else {
         tracing::debug!(from, "a program sent no request of SOCKS 5");

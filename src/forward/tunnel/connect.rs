@@ -31,7 +31,7 @@ pub(super) async fn connect(target: &ForwardTarget) -> Result<LocalSocket, Forwa
             let addresses = tokio::net::lookup_host((host.as_str(), *port)).await;
             let addresses: Vec<_> = addresses.map_err(|error| unknown(host, &error))?.collect();
             let connected = TcpStream::connect(&addresses[..]).await;
-            connected.map(LocalSocket::Tcp)
+            connected.map(LocalSocket::from)
         }
         ForwardTarget::Unix(path) => {
             let connected = UnixStream::connect(Path::new(OsStr::from_bytes(path))).await;
@@ -63,7 +63,7 @@ pub(super) async fn connect_own(address: IpAddr, port: u16) -> Result<LocalSocke
     let mut first = None;
     for address in addresses {
         match TcpStream::connect(address).await {
-            Ok(socket) => return Ok(LocalSocket::Tcp(socket)),
+            Ok(socket) => return Ok(LocalSocket::from(socket)),
             Err(error) => first = first.or(Some(ForwardRefusal::of(&error))),
         }
     }

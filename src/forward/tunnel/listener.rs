@@ -83,7 +83,7 @@ impl ForwardListener {
                 ListenSocket::Tcp(listener) => {
                     if let Poll::Ready(accepted) = listener.poll_accept(cx) {
                         let from = |(socket, from): (_, SocketAddr)| {
-                            (LocalSocket::Tcp(socket), from.to_string())
+                            (LocalSocket::from(socket), from.to_string())
                         };
                         return Poll::Ready(accepted.map(from));
                     }

@@ -102,11 +102,10 @@ impl TunnelPeer {
                 return shared.refuse(id, label, &ForwardRefusal { kind, text });
             }
         };
-        let place = self.role.places.as_ref().map(ConnectionPlaces::take);
-        if let Some(None) = place {
-            return shared.refuse(id, label, &ForwardRefusal::full());
-        }
-        let place = place.flatten();
+        let place = match self.role.places.as_ref().map(ConnectionPlaces::take) {
+            Some(None) => return shared.refuse(id, label, &ForwardRefusal::full()),
+            place => place.flatten(),
+        };
         let over = shared.over.clone();
         let shared = Arc::clone(shared);
         let given_up = shared.connecting(id);

@@ -5,7 +5,7 @@
 //! none is not read, so it is looked at from time to time: its program may have reset it.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     future::poll_fn,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
@@ -42,7 +42,7 @@ pub(super) struct TunnelSender<'a, S> {
     /// Room for the connections that wake-ups name: it is empty between two polls.
     woken: Vec<FlowId>,
     /// The connections whose peer accepted no bytes when they were looked at last.
-    held_up: Vec<FlowId>,
+    held_up: HashSet<FlowId>,
     held_up_ticks: Interval,
     is_shutting_down: bool,
 }
@@ -51,10 +51,7 @@ pub(super) struct TunnelSender<'a, S> {
 struct ReadyReader {
     socket: SocketReader,
     readiness: FlowReadiness,
-    /// It is among those that may have bytes.
     is_listed: bool,
-    /// It is among those that are held up.
-    is_held_up: bool,
 }
 
 /// What a look at one connection led to.
@@ -77,7 +74,7 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
             readers: HashMap::new(),
             ready: VecDeque::new(),
             woken: Vec::new(),
-            held_up: Vec::new(),
+            held_up: HashSet::new(),
             held_up_ticks,
             is_shutting_down: false,
         }
@@ -92,7 +89,6 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
         self.shared.readable.register(cx);
         if !self.is_shutting_down {
             self.adopt();
-            self.look_at_held_up(cx);
             if let Poll::Ready(result) = self.poll_frames(cx) {
                 result?;
                 self.stream
@@ -100,6 +96,8 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
                     .map_err(|error| TunnelFault::of_stream(&error))?
                     .is_ready();
             }
+            // After the frames: they show which connections are held up.
+            self.look_at_held_up(cx);
             let state = self.shared.lock();
             let is_over = state.is_closing && state.mux.count() == 0 && !state.mux.has_control();
             drop(state);
@@ -125,7 +123,6 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
                 socket,
                 readiness,
                 is_listed: true,
-                is_held_up: false,
             };
             self.readers.insert(id, reader);
             self.ready.push_back(id);
@@ -148,17 +145,15 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
     /// Resets the connections that are held up and whose programs have reset them.
     fn look_at_held_up(&mut self, cx: &mut Context<'_>) {
         while !self.held_up.is_empty() && self.held_up_ticks.poll_tick(cx).is_ready() {
-            for id in std::mem::take(&mut self.held_up) {
-                let Some(reader) = self.readers.get_mut(&id) else {
-                    continue;
-                };
-                if self.shared.lock().mux.sendable(id) > 0 {
-                    reader.is_held_up = false;
-                } else if reader.socket.is_reset() {
-                    self.broken(id);
-                } else {
-                    self.held_up.push(id);
-                }
+            let (shared, readers) = (&self.shared, &self.readers);
+            self.held_up
+                .retain(|id| readers.contains_key(id) && shared.lock().mux.sendable(*id) == 0);
+            let is_reset = |id: &&FlowId| readers[*id].socket.is_reset();
+            let reset: Vec<_> = self.held_up.iter().filter(is_reset).copied().collect();
+            for id in reset {
+                self.broken(id);
+                // The frame of the reset is sent by the next poll.
+                self.shared.readable.wake();
             }
         }
     }
@@ -216,9 +211,7 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
         };
         let sendable = usize::try_from(self.shared.lock().mux.sendable(id)).unwrap_or(usize::MAX);
         if sendable == 0 {
-            if !std::mem::replace(&mut reader.is_held_up, true) {
-                self.held_up.push(id);
-            }
+            self.held_up.insert(id);
             return Ok(Turn::Waits);
         }
         let Poll::Ready(room) = self

@@ -61,23 +61,22 @@ struct SocketEnds {
     one: AtomicBool,
 }
 
-impl LocalSocket {
-    /// Makes the connection one that is reset when it is dropped.
-    pub(super) fn resetting(self) -> Self {
-        if let Self::Tcp(socket) = &self {
-            // A socket that refuses the option works without it.
-            let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
-        }
-        self
+/// From here on the connection is reset when it is dropped.
+impl From<TcpStream> for LocalSocket {
+    fn from(socket: TcpStream) -> Self {
+        // A socket that refuses an option works without it.
+        let _ = socket.set_nodelay(true);
+        let _ = SockRef::from(&socket).set_keepalive(true);
+        let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+        Self::Tcp(socket)
     }
+}
 
-    /// Prepares the socket and splits it.
+impl LocalSocket {
+    /// Splits the socket.
     pub(super) fn into_directions(self) -> (SocketReader, SocketWriter) {
-        let (read, write) = match self.resetting() {
+        let (read, write) = match self {
             Self::Tcp(socket) => {
-                // A socket that refuses an option works without it.
-                let _ = socket.set_nodelay(true);
-                let _ = SockRef::from(&socket).set_keepalive(true);
                 let (read, write) = socket.into_split();
                 (ReadSide::Tcp(read), WriteSide::Tcp(write))
             }

@@ -187,12 +187,7 @@ async fn connections_beyond_the_places_of_a_peer_are_refused_until_one_ends() {
 
 #[tokio::test]
 async fn a_peer_with_another_version_is_named() {
-    let key = Key::generate().unwrap();
-    let builder = Stream::builder(&key);
-    let listener = builder.bind("127.0.0.1:0").await.unwrap();
-    let dialing = builder.connect(listener.local_addr());
-    let (near, far) = tokio::join!(dialing, listener.accept());
-    let (mut near, mut far) = (near.unwrap(), far.unwrap());
+    let [mut near, mut far] = streams().await;
     let hello = TunnelMessage::Hello {
         version: 99,
         program: "9.9".to_owned(),

@@ -99,6 +99,16 @@ fn any_port() -> ListenAt {
     }
 }
 
+/// Returns both ends of a stream.
+async fn streams() -> [Stream; 2] {
+    let key = Key::generate().unwrap();
+    let builder = Stream::builder(&key);
+    let listener = builder.bind("127.0.0.1:0").await.unwrap();
+    let dialing = builder.connect(listener.local_addr());
+    let (near, far) = tokio::join!(dialing, listener.accept());
+    [near.unwrap(), far.unwrap()]
+}
+
 /// Starts a tunnel whose near end listens for each of these routes, and whose far end listens for `remote`.
 async fn tunnel(routes: Vec<ListenRoute>, remote: Vec<ForwardSpec>) -> TestTunnel {
     tunnel_with_places(routes, remote, None).await
@@ -109,12 +119,7 @@ async fn tunnel_with_places(
     remote: Vec<ForwardSpec>,
     places: Option<ConnectionPlaces>,
 ) -> TestTunnel {
-    let key = Key::generate().unwrap();
-    let builder = Stream::builder(&key);
-    let listener = builder.bind("127.0.0.1:0").await.unwrap();
-    let dialing = builder.connect(listener.local_addr());
-    let (near, far) = tokio::join!(dialing, listener.accept());
-    let (mut near, mut far) = (near.unwrap(), far.unwrap());
+    let [mut near, mut far] = streams().await;
     let events = Arc::<Events>::default();
     let role = TunnelRole {
         remote,

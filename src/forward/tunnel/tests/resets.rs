@@ -17,9 +17,7 @@ async fn a_reset_arrives_as_a_reset() {
         } else {
             (client, server)
         };
-        socket2::SockRef::from(&ended)
-            .set_linger(Some(Duration::ZERO))
-            .unwrap();
+        ended.set_zero_linger().unwrap();
         drop(ended);
         is_reset(&mut other).await;
     }
