@@ -1,5 +1,6 @@
 //! What an entry of a tree has beside its name and its contents. Pure, no I/O.
 
+use rustix::fs::{FileType, Stat};
 use serde::{Deserialize, Serialize};
 
 /// The metadata of an entry.
@@ -53,4 +54,21 @@ pub(crate) enum EntryKind {
         /// The number, as stat(2) has it in `st_rdev`.
         device: u64,
     },
+}
+
+impl EntryKind {
+    /// Returns what kind of entry `stat` describes; none for a type that this program does not know.
+    pub(crate) fn of(stat: &Stat) -> Option<Self> {
+        let device = stat.st_rdev;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Some(Self::File),
+            FileType::Directory => Some(Self::Directory),
+            FileType::Symlink => Some(Self::Symlink),
+            FileType::Fifo => Some(Self::Fifo),
+            FileType::Socket => Some(Self::Socket),
+            FileType::CharacterDevice => Some(Self::CharacterDevice { device }),
+            FileType::BlockDevice => Some(Self::BlockDevice { device }),
+            FileType::Unknown => None,
+        }
+    }
 }

@@ -1,7 +1,10 @@
 //! What is measured between two hosts. Pure, no I/O.
 
 use super::args::{MeasureArgs, MeasureChoice};
-use crate::perf::report::measurand::{Carrier, Measurand, Medium, TrafficName, WaitName};
+use crate::perf::report::{
+    measurand::{Carrier, Measurand, Medium, TrafficName},
+    wait_name::WaitName,
+};
 
 /// The size of an operation of raw verbs: that of a chunk, and that of `ib_write_bw` with its default is a part of it.
 const OPERATION_BYTES: u32 = 1 << 20;

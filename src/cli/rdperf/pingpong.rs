@@ -11,8 +11,9 @@ use crate::{
         median::median,
         messages::{PortPairProof, TaskKind, TaskResult},
         report::{
-            measurand::{Carrier, Measurand, Medium, WaitName},
+            measurand::{Carrier, Measurand, Medium},
             sample::Sample,
+            wait_name::WaitName,
         },
     },
     ssh::protocol::TransportOrder,

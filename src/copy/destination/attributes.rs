@@ -1,22 +1,20 @@
 //! Gives entries their metadata: owner, extended attributes, mode and times.
 
+pub(super) mod entry_handle;
 mod extended;
 
-use std::{
-    ffi::CString,
-    os::fd::{AsFd, BorrowedFd},
-};
+use std::os::fd::BorrowedFd;
 
 use rustix::{
-    fs::{
-        AtFlags, CWD, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat,
-        fchmod, fchown, fgetxattr_query, fsetxattr, futimens, setxattr, utimensat,
-    },
+    fs::{Gid, Mode, Stat, fgetxattr_query},
     process::{getegid, geteuid, getgroups},
 };
 
-use self::extended::{remove_other_attributes, set_attributes};
-use super::{state::words, tree::beneath::proc_path};
+use self::{
+    entry_handle::EntryHandle,
+    extended::{remove_other_attributes, set_attributes},
+};
+use super::fault_text::words;
 use crate::{
     copy::metadata::{Metadata, Timestamp},
     fd::umask,
@@ -68,17 +66,6 @@ pub(super) struct MetadataPlan {
     times: Option<(Timestamp, Timestamp)>,
     /// True if attributes that the source's entry has not are removed.
     is_exact: bool,
-}
-
-/// An entry whose metadata are set.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum EntryHandle<'a> {
-    /// A file or directory that is open.
-    Open(BorrowedFd<'a>),
-    /// An entry that is open as a place only (`O_PATH`), and is not a symbolic link.
-    Place(BorrowedFd<'a>),
-    /// A symbolic link that is open as a place only. A link has no mode.
-    Link(BorrowedFd<'a>),
 }
 
 impl FreshEntry {
@@ -281,58 +268,4 @@ impl MetadataKeeper {
     pub(super) fn mode_of_folder(&self) -> Mode {
         Mode::from_raw_mode(0o777 & !self.umask)
     }
-}
-
-impl EntryHandle<'_> {
-    fn change_owner(self, (uid, gid): (Option<u32>, Option<u32>)) -> rustix::io::Result<()> {
-        let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
-        match self {
-            Self::Open(fd) => fchown(fd, uid, gid),
-            Self::Place(fd) | Self::Link(fd) => chownat(fd, "", uid, gid, AtFlags::EMPTY_PATH),
-        }
-    }
-
-    fn change_mode(self, mode: u32) -> rustix::io::Result<()> {
-        let mode = Mode::from_raw_mode(mode);
-        match self {
-            Self::Open(fd) => fchmod(fd, mode),
-            Self::Place(fd) => chmodat(CWD, proc_path(fd), mode, AtFlags::empty()),
-            Self::Link(_) => Ok(()),
-        }
-    }
-
-    fn change_times(self, (accessed, modified): (Timestamp, Timestamp)) -> rustix::io::Result<()> {
-        let times = Timestamps {
-            last_access: timespec(accessed),
-            last_modification: timespec(modified),
-        };
-        match self {
-            Self::Open(fd) => futimens(fd, &times),
-            Self::Place(fd) | Self::Link(fd) => {
-                utimensat(CWD, proc_path(fd), &times, AtFlags::empty())
-            }
-        }
-    }
-
-    fn set_attribute(self, name: &CString, value: &[u8]) -> rustix::io::Result<()> {
-        match self {
-            Self::Open(fd) => fsetxattr(fd, name, value, XattrFlags::empty()),
-            Self::Place(fd) | Self::Link(fd) => {
-                setxattr(proc_path(fd), name, value, XattrFlags::empty())
-            }
-        }
-    }
-}
-
-/// Returns a time as the system takes it: a number of nanoseconds that is none must not be taken for `UTIME_NOW`.
-fn timespec(time: Timestamp) -> Timespec {
-    Timespec {
-        tv_sec: time.seconds,
-        tv_nsec: time.nanoseconds.min(999_999_999).into(),
-    }
-}
-
-/// Returns the entry of an open file.
-pub(super) fn opened(fd: &impl AsFd) -> EntryHandle<'_> {
-    EntryHandle::Open(fd.as_fd())
 }

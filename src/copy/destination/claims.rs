@@ -21,7 +21,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::state::{lock, words};
+use super::{fault_text::words, mutex::lock};
 use crate::copy::path::{EntryName, RelativePath};
 
 /// The most targets of one copy: more than a command line holds, and some 30 MiB for a client that makes up names.

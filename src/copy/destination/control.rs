@@ -14,7 +14,8 @@ use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
 use self::answers::answer;
 use super::{
-    entry::TemporaryName, reader::broken, state::DestinationState, tree::deletion::MirroredFolder,
+    reader::broken, shared::DestinationShared, temporary_name::TemporaryName,
+    tree::mirror::MirroredFolder,
 };
 use crate::{
     ReadHalf, Stream, WriteHalf,
@@ -33,7 +34,7 @@ const LINKS_PER_TURN: usize = 64;
 
 /// The control of a destination.
 pub(super) struct DestinationControl {
-    state: Arc<DestinationState>,
+    shared: Arc<DestinationShared>,
     questions: FramedRead<ReadHalf, LengthDelimitedCodec>,
     answers: FramedWrite<WriteHalf, LengthDelimitedCodec>,
     mirrored: MirroredFolder,
@@ -44,13 +45,13 @@ pub(super) struct DestinationControl {
 impl DestinationControl {
     /// Returns the control over a stream.
     pub(super) fn new(
-        state: Arc<DestinationState>,
+        shared: Arc<DestinationShared>,
         stream: Stream,
         unwritten: Receiver<RelativePath>,
     ) -> Self {
         let (read, write) = stream.into_split();
         Self {
-            state,
+            shared,
             questions: FramedRead::new(read, codec()),
             answers: FramedWrite::new(write, codec()),
             mirrored: MirroredFolder::default(),
@@ -69,15 +70,15 @@ impl DestinationControl {
     ///
     /// Not cancel safe: the work is left as it is.
     pub(super) async fn run(mut self, lanes: oneshot::Receiver<()>) -> Result<Self, CopyTrouble> {
-        let reporting = tokio::spawn(report_progress(Arc::clone(&self.state)));
+        let reporting = tokio::spawn(report_progress(Arc::clone(&self.shared)));
         let result = self.work(lanes).await;
         reporting.abort();
-        self.state.report_progress();
+        self.shared.state.report_progress();
         match result {
             Ok(()) => Ok(self),
             Err(trouble) => {
-                self.state.end_early(&trouble);
-                let reason = self.state.reason();
+                self.shared.state.end_early(&trouble);
+                let reason = self.shared.state.reason();
                 self.answers.get_mut().abort(&reason);
                 if let Ok(stream) = self.into_stream() {
                     stream.close().await;
@@ -93,7 +94,7 @@ impl DestinationControl {
     ///
     /// Dropping the future drops the stream.
     pub(super) async fn end(mut self) {
-        let halt = self.state.halt.clone();
+        let halt = self.shared.state.halt.clone();
         let end = async {
             let read = self.questions.get_mut();
             let mut rest = [0; 64];
@@ -115,7 +116,7 @@ impl DestinationControl {
     }
 
     async fn work(&mut self, mut lanes: oneshot::Receiver<()>) -> Result<(), CopyTrouble> {
-        let halt = self.state.halt.clone();
+        let halt = self.shared.state.halt.clone();
         let mut is_finished = false;
         let mut have_lanes_ended = false;
         while !(is_finished && have_lanes_ended) {
@@ -139,7 +140,7 @@ impl DestinationControl {
         }
         self.finish_files().await?;
         self.finish_links().await?;
-        self.state.folders.finish(&self.state).await?;
+        self.shared.folders.finish(&self.shared.state).await?;
         self.send(&FromDestination::Done).await?;
         let shutdown = self.answers.get_mut().shutdown();
         tokio::select! {
@@ -164,12 +165,12 @@ impl DestinationControl {
         let question = decode(&question).map_err(|_| broken("not a message of this version"))?;
         match question {
             FromSource::Ask { folder, entries } => {
-                let state = Arc::clone(&self.state);
+                let shared = Arc::clone(&self.shared);
                 // To look for what an earlier run has left may take long: files are digested.
-                let answers = if state.options.resume {
-                    elsewhere(move || answer(&state, &folder, &entries)).await?
+                let answers = if shared.state.options.resume {
+                    elsewhere(move || answer(&shared, &folder, &entries)).await?
                 } else {
-                    answer(&state, &folder, &entries)?
+                    answer(&shared, &folder, &entries)?
                 };
                 self.send(&FromDestination::Answers(answers)).await?;
             }
@@ -178,10 +179,10 @@ impl DestinationControl {
                 names,
                 last,
             } => {
-                let state = Arc::clone(&self.state);
+                let shared = Arc::clone(&self.shared);
                 let mut mirrored = std::mem::take(&mut self.mirrored);
                 self.mirrored = elsewhere(move || {
-                    mirrored.add(&state, &folder, &names, last)?;
+                    mirrored.add(&shared, &folder, &names, last)?;
                     Ok(mirrored)
                 })
                 .await?;
@@ -193,10 +194,10 @@ impl DestinationControl {
 
     /// Reports the files of which the source has not sent all parts.
     async fn finish_files(&mut self) -> Result<(), CopyTrouble> {
-        for target in self.state.large.clear() {
+        for target in self.shared.large.clear() {
             target.give_up();
             let why = "the source has not sent all of it";
-            self.state.fail(&target.local, why);
+            self.shared.state.fail(&target.local, why);
             self.tell_unwritten(target.file.path.clone()).await?;
         }
         Ok(())
@@ -205,7 +206,7 @@ impl DestinationControl {
     async fn finish_links(&mut self) -> Result<(), CopyTrouble> {
         let local =
             |error| CopyTrouble::Local(format!("cannot read the list of hard links: {error}"));
-        let Some(mut links) = self.state.links.reader().map_err(local)? else {
+        let Some(mut links) = self.shared.links.reader().map_err(local)? else {
             return Ok(());
         };
         let mut temporary = TemporaryName::random();
@@ -215,18 +216,14 @@ impl DestinationControl {
             if count % LINKS_PER_TURN == 0 {
                 tokio::task::yield_now().await;
             }
-            if self.state.halt.is_cancelled() {
+            if self.shared.state.halt.is_cancelled() {
                 return Err(CopyTrouble::Cancelled);
             }
-            if let Err(why) = self
-                .state
-                .links
-                .make(&self.state, &mut temporary, &link, &target)
-            {
-                let entry = self.state.placement.entry(&link);
+            if let Err(why) = self.shared.make_link(&mut temporary, &link, &target) {
+                let entry = self.shared.state.placement.entry(&link);
                 let local =
                     entry.map_or_else(|_| link.clone(), |(folder, name)| folder.join(&name));
-                self.state.fail(&local, why);
+                self.shared.state.fail(&local, why);
                 self.tell_unwritten(link).await?;
             }
         }
@@ -234,7 +231,7 @@ impl DestinationControl {
     }
 
     async fn tell_unwritten(&mut self, path: RelativePath) -> Result<(), CopyTrouble> {
-        if self.state.options.remove_source_files {
+        if self.shared.state.options.remove_source_files {
             self.send(&FromDestination::NotWritten(path)).await?;
         }
         Ok(())
@@ -242,7 +239,7 @@ impl DestinationControl {
 
     async fn send(&mut self, message: &FromDestination) -> Result<(), CopyTrouble> {
         let bytes = encode(message).map_err(|error| CopyTrouble::Local(error.to_string()))?;
-        let halt = self.state.halt.clone();
+        let halt = self.shared.state.halt.clone();
         tokio::select! {
             sent = self.answers.send(bytes) => sent.map_err(|error| CopyTrouble::of_stream(&error)),
             () = halt.cancelled() => Err(CopyTrouble::Cancelled),
@@ -250,13 +247,13 @@ impl DestinationControl {
     }
 }
 
-async fn report_progress(state: Arc<DestinationState>) {
+async fn report_progress(shared: Arc<DestinationShared>) {
     let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        state.report_progress();
+        shared.state.report_progress();
     }
 }
 

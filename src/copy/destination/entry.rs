@@ -2,19 +2,21 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use data_encoding::HEXLOWER;
 use rustix::{
     fs::{
         AtFlags, FileType, Mode, OFlags, Stat, fstat, mknodat, openat, renameat, statat, symlinkat,
-        unlinkat,
     },
     io::{Errno, retry_on_intr, write},
 };
 
 use super::{
-    attributes::{EntryHandle, FreshEntry, MetadataKeeper, MetadataPlan, PRIVATE_MODE, opened},
+    attributes::{
+        FreshEntry, MetadataKeeper, MetadataPlan, PRIVATE_MODE, entry_handle::EntryHandle,
+    },
+    fault_text::words,
     placement::EntryNames,
-    state::{DestinationState, words},
+    state::DestinationState,
+    temporary_name::TemporaryName,
     tree::deletion::Deletion,
 };
 use crate::{
@@ -25,12 +27,6 @@ use crate::{
     },
     fd::{close, sync},
 };
-
-/// The beginning of the temporary names of small entries.
-pub(super) const TEMPORARY_PREFIX: &[u8] = b".rdcp-";
-
-/// How often another random name is chosen, if one is taken.
-const NAME_TRIES: usize = 8;
 
 /// The folder that a lane writes in.
 #[derive(Debug)]
@@ -53,76 +49,11 @@ pub(super) struct CurrentFolder {
     pub(super) fresh: Option<FreshEntry>,
 }
 
-/// The name under which a lane writes an entry. The name is free again as soon as the entry has its own.
-#[derive(Debug)]
-pub(super) struct TemporaryName {
-    name: Vec<u8>,
-    is_used: bool,
-}
-
 /// A file that a lane writes.
 #[derive(Debug)]
 pub(super) struct NewFile {
     fd: OwnedFd,
     plan: MetadataPlan,
-}
-
-impl TemporaryName {
-    /// Returns a random name.
-    pub(super) fn random() -> Self {
-        let mut random = [0; 4];
-        // The name need not be secret: it is created exclusively, and another is tried if it is taken.
-        let _ = getrandom::fill(&mut random);
-        let name = [TEMPORARY_PREFIX, HEXLOWER.encode(&random).as_bytes()].concat();
-        Self {
-            name,
-            is_used: false,
-        }
-    }
-
-    /// Returns the bytes of the name.
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        &self.name
-    }
-
-    /// Calls `make` with the name, and with other names while they are taken.
-    pub(super) fn make<T>(
-        &mut self,
-        mut make: impl FnMut(&[u8]) -> rustix::io::Result<T>,
-    ) -> rustix::io::Result<T> {
-        for _ in 0..NAME_TRIES {
-            match make(&self.name) {
-                Err(Errno::EXIST) => *self = Self::random(),
-                Err(errno) => return Err(errno),
-                Ok(entry) => {
-                    self.is_used = true;
-                    return Ok(entry);
-                }
-            }
-        }
-        Err(Errno::EXIST)
-    }
-
-    /// Removes the entry that has the name, if there is one.
-    pub(super) fn remove(&mut self, folder: BorrowedFd<'_>) {
-        if self.is_used {
-            let _ = unlinkat(folder, &self.name[..], AtFlags::empty());
-            self.is_used = false;
-        }
-    }
-
-    /// Gives the entry that has the name its own name.
-    fn rename(
-        &mut self,
-        state: &DestinationState,
-        folder: BorrowedFd<'_>,
-        name: &EntryName,
-        local: &RelativePath,
-    ) -> Result<(), String> {
-        rename_over(state, folder, &self.name, name, local)?;
-        self.is_used = false;
-        Ok(())
-    }
 }
 
 impl NewFile {
@@ -194,14 +125,16 @@ impl CurrentFolder {
         metadata: &Metadata,
     ) -> Result<(), String> {
         let note = |text| state.note(text);
-        let handle = opened(&file.fd);
+        let handle = EntryHandle::Open(file.fd.as_fd());
         state.keeper.apply(handle, file.plan, metadata, &note);
         if state.options.fsync {
             sync(file.fd.as_fd()).map_err(|error| format!("cannot fsync: {}", words(error)))?;
         }
         close(file.fd).map_err(|error| format!("cannot write: {}", words(error)))?;
         let local = self.local.join(name);
-        temporary.rename(state, self.fd.as_fd(), name, &local)
+        rename_over(state, self.fd.as_fd(), temporary.as_bytes(), name, &local)?;
+        temporary.note_renamed();
+        Ok(())
     }
 
     /// Makes an entry that has no contents.
@@ -227,11 +160,13 @@ impl CurrentFolder {
         result.map_err(|errno| format!("cannot make: {}", words(errno)))?;
         if keeps_all {
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let entry = openat(fd, &temporary.name[..], flags, Mode::empty()).map_err(words)?;
+            let entry = openat(fd, temporary.as_bytes(), flags, Mode::empty()).map_err(words)?;
             special.finish(state, &entry, self.has_acl)?;
         }
         let local = self.local.join(name);
-        temporary.rename(state, fd, name, &local)
+        rename_over(state, fd, temporary.as_bytes(), name, &local)?;
+        temporary.note_renamed();
+        Ok(())
     }
 }
 
@@ -267,7 +202,7 @@ impl SpecialEntry {
         has_acl: bool,
     ) -> Result<(), String> {
         let stat = fstat(entry).map_err(words)?;
-        if kind_of(&stat) != Some(self.kind) {
+        if EntryKind::of(&stat) != Some(self.kind) {
             return Err("another process has replaced it".to_owned());
         }
         let handle = match self.kind {
@@ -280,21 +215,6 @@ impl SpecialEntry {
         let plan = plan.after_private_creation();
         state.keeper.apply(handle, plan, &self.metadata, &note);
         Ok(())
-    }
-}
-
-/// Returns what an entry is.
-pub(super) fn kind_of(stat: &Stat) -> Option<EntryKind> {
-    let device = stat.st_rdev;
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Some(EntryKind::File),
-        FileType::Directory => Some(EntryKind::Directory),
-        FileType::Symlink => Some(EntryKind::Symlink),
-        FileType::Fifo => Some(EntryKind::Fifo),
-        FileType::Socket => Some(EntryKind::Socket),
-        FileType::CharacterDevice => Some(EntryKind::CharacterDevice { device }),
-        FileType::BlockDevice => Some(EntryKind::BlockDevice { device }),
-        FileType::Unknown => None,
     }
 }
 

@@ -7,11 +7,13 @@ use std::{collections::HashMap, mem, os::fd::AsFd, sync::Arc};
 use tokio::sync::mpsc::Sender;
 
 use super::{
-    entry::{CurrentFolder, SpecialEntry, TemporaryName, digest_of},
+    entry::{CurrentFolder, SpecialEntry, digest_of},
     large::target::LargeTarget,
     placement::{EntryNames, PlacedFolder},
     reader::{RecordReader, broken},
-    state::{DestinationState, add},
+    shared::DestinationShared,
+    state::add,
+    temporary_name::TemporaryName,
 };
 use crate::{
     Stream,
@@ -27,7 +29,7 @@ use crate::{
 
 /// Writes what one lane carries.
 pub(super) struct LaneWriter {
-    state: Arc<DestinationState>,
+    shared: Arc<DestinationShared>,
     reader: RecordReader,
     folder: LaneFolder,
     temporary: TemporaryName,
@@ -55,13 +57,13 @@ impl LaneWriter {
     /// Returns the writer of a lane. The paths of entries that were not written are sent to `unwritten_paths`, if the
     /// source needs them.
     pub(super) fn new(
-        state: Arc<DestinationState>,
+        shared: Arc<DestinationShared>,
         stream: Stream,
         unwritten_paths: Sender<RelativePath>,
     ) -> Self {
         Self {
-            reader: RecordReader::new(stream, state.halt.clone()),
-            state,
+            reader: RecordReader::new(stream, shared.state.halt.clone()),
+            shared,
             folder: LaneFolder::None,
             temporary: TemporaryName::random(),
             owners: LocalOwners::default(),
@@ -91,8 +93,8 @@ impl LaneWriter {
         match result {
             Ok(()) => Ok(stream),
             Err(trouble) => {
-                self.state.end_early(&trouble);
-                stream.abort(&self.state.reason());
+                self.shared.state.end_early(&trouble);
+                stream.abort(&self.shared.state.reason());
                 stream.close().await;
                 Err(trouble)
             }
@@ -103,7 +105,7 @@ impl LaneWriter {
         loop {
             match self.reader.next().await? {
                 LaneRecord::End => return self.reader.end().await,
-                record if self.state.options.dry_run => drop(record),
+                record if self.shared.state.options.dry_run => drop(record),
                 record => self.write(record).await?,
             }
             for path in mem::take(&mut self.unwritten) {
@@ -161,19 +163,23 @@ impl LaneWriter {
         mut metadata: Option<Metadata>,
     ) -> Result<(), CopyTrouble> {
         if wire.is_empty() && metadata.is_some() {
-            self.state.placement.check_contents().map_err(broken)?;
+            self.shared
+                .state
+                .placement
+                .check_contents()
+                .map_err(broken)?;
         }
         if let Some(metadata) = &mut metadata {
             self.adopt(metadata);
         }
-        let placed = self.state.placement.folder(&wire).map_err(broken)?;
+        let placed = self.shared.state.placement.folder(&wire).map_err(broken)?;
         if let (EntryNames::Refused(why), None) = (&placed.entries, &metadata) {
             // The folder is not made for entries that may not be in it.
-            self.state.fail(&placed.path, (*why).to_owned());
+            self.shared.state.fail(&placed.path, (*why).to_owned());
             self.folder = LaneFolder::Broken(wire);
             return Ok(());
         }
-        self.folder = if self.state.may_write(&placed.path) {
+        self.folder = if self.shared.may_write(&placed.path) {
             self.open_folder(wire, placed, metadata)
         } else {
             LaneFolder::Broken(wire)
@@ -187,12 +193,12 @@ impl LaneWriter {
         placed: PlacedFolder,
         metadata: Option<Metadata>,
     ) -> LaneFolder {
-        let state = &*self.state;
-        match state.folders.open(state, &placed.path, metadata) {
-            Ok(_) if !state.may_write_in(&placed.path) => LaneFolder::Broken(wire),
+        let (shared, state) = (&*self.shared, &self.shared.state);
+        match shared.folders.open(state, &placed.path, metadata) {
+            Ok(_) if !shared.may_write_in(&placed.path) => LaneFolder::Broken(wire),
             Ok(folder) => LaneFolder::Open(Box::new(CurrentFolder {
                 wire,
-                has_targets: state.has_targets_in(&placed.path),
+                has_targets: shared.has_targets_in(&placed.path),
                 has_acl: state.keeper.has_default_acl(folder.fd.as_fd()),
                 local: placed.path,
                 entries: placed.entries,
@@ -219,7 +225,7 @@ impl LaneWriter {
         let LaneFolder::Open(folder) = &mut self.folder else {
             return Ok(());
         };
-        let state = &*self.state;
+        let state = &self.shared.state;
         let bytes = self.reader.contents_left() as u64;
         let mut file = folder.begin_file(state, &mut self.temporary, &local, metadata);
         let mut digest = digest_of(state);
@@ -259,17 +265,17 @@ impl LaneWriter {
         let Some((wire, local)) = self.place_entry(name)? else {
             return Ok(());
         };
-        if is_device(special.kind) && !self.state.keeper.makes_devices() {
+        if is_device(special.kind) && !self.shared.state.keeper.makes_devices() {
             let text = "device nodes were not made: a server makes none";
-            self.state.note(text.to_owned());
+            self.shared.state.note(text.to_owned());
             self.keep_unwritten(wire);
             return Ok(());
         }
         let LaneFolder::Open(folder) = &mut self.folder else {
             return Ok(());
         };
-        match folder.make_special(&self.state, &mut self.temporary, &local, special) {
-            Ok(()) => add(&self.state.counts.files, 1),
+        match folder.make_special(&self.shared.state, &mut self.temporary, &local, special) {
+            Ok(()) => add(&self.shared.state.counts.files, 1),
             Err(why) => self.fail_entry(wire, &local, why),
         }
         Ok(())
@@ -291,17 +297,22 @@ impl LaneWriter {
             LaneFolder::Open(folder) => folder,
         };
         let wire = folder.wire.join(&name);
-        self.state.set_current(|| wire.clone());
-        match self.state.placement.entry_name(&folder.entries, name) {
+        self.shared.state.set_current(|| wire.clone());
+        match self
+            .shared
+            .state
+            .placement
+            .entry_name(&folder.entries, name)
+        {
             Ok(local)
-                if folder.has_targets && !self.state.may_write(&folder.local.join(&local)) =>
+                if folder.has_targets && !self.shared.may_write(&folder.local.join(&local)) =>
             {
                 self.keep_unwritten(wire);
                 Ok(None)
             }
             Ok(local) => Ok(Some((wire, local))),
             Err(why) => {
-                self.state.fail(&folder.local.clone(), why);
+                self.shared.state.fail(&folder.local.clone(), why);
                 self.keep_unwritten(wire);
                 Ok(None)
             }
@@ -312,17 +323,17 @@ impl LaneWriter {
     fn fail_entry(&mut self, wire: RelativePath, name: &EntryName, why: String) {
         if let LaneFolder::Open(folder) = &self.folder {
             self.temporary.remove(folder.fd.as_fd());
-            self.state.fail(&folder.local.join(name), why);
+            self.shared.state.fail(&folder.local.join(name), why);
         }
         self.keep_unwritten(wire);
     }
 
     /// Keeps the path of an entry that was not written, if something depends on it.
     fn keep_unwritten(&mut self, wire: RelativePath) {
-        if self.state.options.archive {
-            self.state.links.add_failed(&wire);
+        if self.shared.state.options.archive {
+            self.shared.links.add_failed(&wire);
         }
-        if self.state.options.remove_source_files {
+        if self.shared.state.options.remove_source_files {
             self.unwritten.push(wire);
         }
     }
@@ -331,7 +342,7 @@ impl LaneWriter {
         let Some((wire, _)) = self.place_entry(name)? else {
             return Ok(());
         };
-        let kept = self.state.links.push(&self.state, &wire, target);
+        let kept = self.shared.links.push(&self.shared.state, &wire, target);
         kept.map_err(|error| {
             CopyTrouble::Local(format!("cannot keep a list of hard links: {error}"))
         })

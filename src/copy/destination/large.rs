@@ -14,10 +14,7 @@ use self::{
     part::{MAX_PROMISES, PartPromise},
     target::LargeTarget,
 };
-use super::{
-    reader::broken,
-    state::{DestinationState, lock},
-};
+use super::{mutex::lock, reader::broken, state::DestinationState, tree::folders::FolderTable};
 use crate::copy::{context::CopyTrouble, path::RelativePath, record::LargeFile};
 
 /// The most files that are open at a time: each needs three descriptors, of the 1,024 that a process usually has.
@@ -25,10 +22,6 @@ pub(super) const MAX_OPEN: usize = 64;
 
 /// The most files whose parts are dropped, because they could not be written.
 const MAX_ABANDONED: usize = 1 << 20;
-
-/// Files of at least this size are kept when they are not complete. To send fewer bytes again takes less time than to
-/// start the copy.
-pub(super) const MIN_KEPT_BYTES: u64 = 4 << 20;
 
 /// The files that arrive in parts.
 #[derive(Debug, Default)]
@@ -73,6 +66,7 @@ impl LargeTable {
     pub(super) fn open(
         &self,
         state: &DestinationState,
+        folders: &FolderTable,
         file: &LargeFile,
     ) -> Result<Result<Arc<LargeTarget>, String>, CopyTrouble> {
         let mut files = lock(&self.files);
@@ -82,10 +76,12 @@ impl LargeTable {
             Entry::Vacant(_) if count >= MAX_OPEN => {
                 Err(broken("too many large files at the same time"))
             }
-            Entry::Vacant(entry) => match LargeTarget::open(state, file) {
-                Ok(target) => Ok(Ok(Arc::clone(entry.insert(Arc::new(target))))),
-                Err(why) => Ok(Err(why)),
-            },
+            Entry::Vacant(entry) => {
+                match LargeTarget::open(state, folders, file, |local| self.take_promise(local)) {
+                    Ok(target) => Ok(Ok(Arc::clone(entry.insert(Arc::new(target))))),
+                    Err(why) => Ok(Err(why)),
+                }
+            }
         }
     }
 

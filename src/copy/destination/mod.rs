@@ -7,11 +7,12 @@
 //! | `control` | the two-way stream: questions and the end; `control/answers` what is wanted, and what an earlier run has left of it |
 //! | `lane` | the writer of one lane; `lane/parts` its large files |
 //! | `reader` | the records of a lane |
-//! | `entry` | small entries: files, links, special files |
+//! | `entry` | small entries: files, links, special files; `temporary_name` the names under which they are written |
 //! | `large` | files that arrive in parts; `large/part` their temporary files, `large/map` their maps |
 //! | `attributes` | owners, modes, times; `attributes/extended` extended attributes and ACLs |
-//! | `tree` | directories: `beneath` opens them below the place and nowhere else, `folders` makes them, `deletion` removes what the source has not, `links` makes the hard links at the end |
-//! | `state` | what lanes and control share |
+//! | `tree` | directories: `beneath` opens them below the place and nowhere else, `folders` makes them, `mirror` removes what the source has not by `deletion`, `links` makes the hard links at the end |
+//! | `shared` | what lanes and control share: the tables, the claims, and `state`: options, counts, the way to the controller |
+//! | `mutex`, `fault_text` | locks, failures of system calls as text |
 //!
 //! Every lane is written on its own thread, with blocking system calls. A small file costs an open, a write, a rename and
 //! a close, and with all metadata the times; further calls only if the mode or the owner of a new file is not the wanted
@@ -25,11 +26,15 @@ mod attributes;
 mod claims;
 mod control;
 mod entry;
+mod fault_text;
 mod lane;
 mod large;
+mod mutex;
 mod placement;
 mod reader;
+mod shared;
 mod state;
+mod temporary_name;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -45,7 +50,8 @@ use futures::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 
 use self::{
-    control::DestinationControl, lane::LaneWriter, placement::Placement, state::DestinationState,
+    control::DestinationControl, lane::LaneWriter, placement::Placement, shared::DestinationShared,
+    state::DestinationState,
 };
 use super::{
     base::BaseDirectory,
@@ -114,25 +120,35 @@ impl DestinationEngine {
         streams: CopyStreams,
         context: CopyContext,
     ) -> (CopyReport, Option<CopyTrouble>) {
-        let state = DestinationState::new(self, context);
-        let state = Arc::new(state);
-        let trouble = write_all(&state, streams).await.err();
-        let trouble = trouble.map(|last| state.first_trouble().unwrap_or(last));
-        for target in state.large.clear() {
+        let Self {
+            placement,
+            filter,
+            options,
+            is_served,
+            claims,
+        } = self;
+        let state = DestinationState::new(placement, filter, options, is_served, context);
+        let shared = Arc::new(DestinationShared::new(state, claims));
+        let trouble = write_all(&shared, streams).await.err();
+        let trouble = trouble.map(|last| shared.state.first_trouble().unwrap_or(last));
+        for target in shared.large.clear() {
             target.give_up();
         }
-        state.release_claims();
-        (state.report(trouble.is_none()), trouble)
+        shared.release_claims();
+        (shared.state.report(trouble.is_none()), trouble)
     }
 }
 
-async fn write_all(state: &Arc<DestinationState>, streams: CopyStreams) -> Result<(), CopyTrouble> {
+async fn write_all(
+    shared: &Arc<DestinationShared>,
+    streams: CopyStreams,
+) -> Result<(), CopyTrouble> {
     let (unwritten_paths, unwritten) = mpsc::channel(UNWRITTEN_PATHS);
     let (lanes_ended, when_lanes_ended) = oneshot::channel();
     let (thread, stream) = streams.control;
-    let control = DestinationControl::new(Arc::clone(state), stream, unwritten);
+    let control = DestinationControl::new(Arc::clone(shared), stream, unwritten);
     let control = thread.run(control.run(when_lanes_ended));
-    let lanes = write_lanes(state, streams.lanes, unwritten_paths);
+    let lanes = write_lanes(shared, streams.lanes, unwritten_paths);
     let lanes = async {
         let ended = lanes.await?;
         // A control that has ended has its own trouble.
@@ -143,7 +159,7 @@ async fn write_all(state: &Arc<DestinationState>, streams: CopyStreams) -> Resul
     let (control, lanes) = match (control, lanes) {
         (Ok(control), Ok(lanes)) => (control, lanes),
         (Err(trouble), Ok(lanes)) => {
-            abort(state, lanes).await;
+            abort(&shared.state, lanes).await;
             return Err(trouble);
         }
         (_, Err(trouble)) => return Err(trouble),
@@ -155,12 +171,12 @@ async fn write_all(state: &Arc<DestinationState>, streams: CopyStreams) -> Resul
 
 /// Writes all lanes. The first failure ends the others.
 async fn write_lanes(
-    state: &Arc<DestinationState>,
+    shared: &Arc<DestinationShared>,
     lanes: Vec<EndedLane>,
     unwritten_paths: mpsc::Sender<super::path::RelativePath>,
 ) -> Result<Vec<EndedLane>, CopyTrouble> {
     let writing = lanes.into_iter().map(|(thread, stream)| {
-        let writer = LaneWriter::new(Arc::clone(state), stream, unwritten_paths.clone());
+        let writer = LaneWriter::new(Arc::clone(shared), stream, unwritten_paths.clone());
         async move {
             let stream = thread.run(writer.run()).await?;
             Ok((thread, stream))
@@ -173,7 +189,7 @@ async fn write_lanes(
     match failed.into_iter().find_map(Result::err) {
         None => Ok(ended),
         Some(trouble) => {
-            abort(state, ended).await;
+            abort(&shared.state, ended).await;
             Err(trouble)
         }
     }

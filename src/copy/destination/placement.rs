@@ -14,7 +14,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::state::words;
+use super::fault_text::words;
 use crate::copy::{
     base::BaseDirectory,
     operand::CopiedSources,

@@ -1,24 +1,17 @@
-//! What the lanes and the control of a destination share.
+//! The state of a destination: how and where it writes, what is done, and the way to the controller.
 
 use std::{
     collections::HashSet,
     mem,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    DestinationEngine,
-    attributes::MetadataKeeper,
-    claims::{ClaimRefusal, CopyClaims},
-    large::LargeTable,
-    placement::Placement,
-    tree::{folders::FolderTable, links::HardLinkSpool},
-};
+use super::{attributes::MetadataKeeper, mutex::lock, placement::Placement};
 use crate::copy::{
     context::{CopyContext, CopyTrouble},
     filter::NameFilter,
@@ -29,18 +22,12 @@ use crate::copy::{
 /// The most digests or removed paths in one message to the controller.
 const BATCH: usize = 256;
 
-/// What the lanes and the control of a destination share.
+/// How and where a destination writes, what is done so far, and the way to the controller.
 pub(super) struct DestinationState {
     /// How files are copied.
     pub(super) options: CopyOptions,
     /// Where they go.
     pub(super) placement: Placement,
-    /// The folders that the source has named.
-    pub(super) folders: FolderTable,
-    /// The files that arrive in parts.
-    pub(super) large: LargeTable,
-    /// The hard links that are made at the end.
-    pub(super) links: HardLinkSpool,
     /// What `--delete` leaves alone: what the filters leave out of the source.
     pub(super) filter: NameFilter,
     /// Gives entries their metadata.
@@ -49,8 +36,6 @@ pub(super) struct DestinationState {
     pub(super) counts: CopyCounts,
     /// Cancelled when the work ends early, here or elsewhere.
     pub(super) halt: CancellationToken,
-    /// What the copy of a server claims; none in an agent.
-    claims: Option<CopyClaims>,
     context: CopyContext,
     /// Why the work ends early, if the failure is here.
     first: Mutex<Option<CopyTrouble>>,
@@ -75,18 +60,14 @@ pub(super) struct CopyCounts {
 
 impl DestinationState {
     /// Returns the state of a destination that has written nothing.
-    pub(super) fn new(engine: DestinationEngine, context: CopyContext) -> Self {
-        let DestinationEngine {
-            placement,
-            filter,
-            options,
-            is_served,
-            claims,
-        } = engine;
+    pub(super) fn new(
+        placement: Placement,
+        filter: NameFilter,
+        options: CopyOptions,
+        is_served: bool,
+        context: CopyContext,
+    ) -> Self {
         Self {
-            folders: FolderTable::default(),
-            large: LargeTable::default(),
-            links: HardLinkSpool::default(),
             keeper: MetadataKeeper::of_process(options.archive, is_served),
             counts: CopyCounts::default(),
             filter,
@@ -98,69 +79,8 @@ impl DestinationState {
             needs_current: AtomicBool::new(true),
             options,
             placement,
-            claims,
             context,
         }
-    }
-
-    /// Returns true if a local path may be written, which a copy of a server claims. If another copy writes the target that
-    /// the path is in, the target is reported once.
-    pub(super) fn may_write(&self, local: &RelativePath) -> bool {
-        let Some(claims) = &self.claims else {
-            return true;
-        };
-        let target = self.placement.target_of(local);
-        target.is_none_or(|target| self.claim(claims, &target))
-    }
-
-    /// Returns true if entries of the folder at a local path may be removed.
-    pub(super) fn may_mirror(&self, local: &RelativePath) -> bool {
-        let Some(claims) = &self.claims else {
-            return true;
-        };
-        // Entries of the place itself may be the targets of other copies.
-        let target = self.placement.target_of(local).unwrap_or_default();
-        self.claim(claims, &target)
-    }
-
-    /// Returns true if the folder at a local path, which is open now, may be written. The copy may have made the target
-    /// that the folder is in.
-    pub(super) fn may_write_in(&self, local: &RelativePath) -> bool {
-        let Some(claims) = &self.claims else {
-            return true;
-        };
-        let target = self.placement.target_of(local);
-        target.is_none_or(|target| self.has_claim(&target, claims.claim_made(&target)))
-    }
-
-    /// Returns true if each entry of the folder at a local path is claimed on its own.
-    pub(super) fn has_targets_in(&self, local: &RelativePath) -> bool {
-        self.claims.is_some() && self.placement.target_of(local).is_none()
-    }
-
-    /// Releases the claims of a copy that has ended.
-    pub(super) fn release_claims(&self) {
-        if let Some(claims) = &self.claims {
-            claims.release();
-        }
-    }
-
-    fn claim(&self, claims: &CopyClaims, target: &RelativePath) -> bool {
-        let open_place = || {
-            let folder = target.split_last().map(|(folder, _)| folder);
-            let opened = self.folders.open(self, &folder.unwrap_or_default(), None);
-            opened.map(|folder| folder.fd)
-        };
-        self.has_claim(target, claims.claim(target, open_place))
-    }
-
-    fn has_claim(&self, target: &RelativePath, claimed: Result<(), ClaimRefusal>) -> bool {
-        match claimed {
-            Ok(()) => return true,
-            Err(Some(why)) => self.fail(target, why),
-            Err(None) => {}
-        }
-        false
     }
 
     /// Ends the work early, and keeps the trouble if it is the first one. Called before a stream is aborted: the source may
@@ -264,18 +184,4 @@ impl DestinationState {
 /// Adds to a counter.
 pub(super) fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
-}
-
-/// Locks a mutex. What a thread that panicked has left behind is used as it is.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns the text of a system call's failure, without its number.
-pub(super) fn words<E: Into<std::io::Error>>(errno: E) -> String {
-    let text = errno.into().to_string();
-    match text.split_once(" (os error") {
-        Some((words, _)) => words.to_owned(),
-        None => text,
-    }
 }

@@ -3,12 +3,12 @@
 use std::{collections::HashSet, ffi::CStr, fmt::Write as _, os::fd::AsFd};
 
 use rustix::{
-    fs::{FileType, Stat, fgetxattr, flistxattr, lgetxattr, llistxattr},
+    fs::{Stat, fgetxattr, flistxattr, lgetxattr, llistxattr},
     io::Errno,
 };
 
 use crate::copy::{
-    metadata::{EntryKind, Metadata, Timestamp},
+    metadata::{Metadata, Timestamp},
     record::LaneRecord,
 };
 
@@ -63,21 +63,6 @@ pub(crate) fn content_size(stat: &Stat) -> u64 {
 )]
 pub(crate) fn link_count(stat: &Stat) -> u64 {
     u64::from(stat.st_nlink).max(1)
-}
-
-/// Returns what kind of entry `stat` describes; none for a type that this program does not know.
-pub(crate) fn entry_kind(stat: &Stat) -> Option<EntryKind> {
-    let device = stat.st_rdev;
-    Some(match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => EntryKind::File,
-        FileType::Directory => EntryKind::Directory,
-        FileType::Symlink => EntryKind::Symlink,
-        FileType::Fifo => EntryKind::Fifo,
-        FileType::Socket => EntryKind::Socket,
-        FileType::CharacterDevice => EntryKind::CharacterDevice { device },
-        FileType::BlockDevice => EntryKind::BlockDevice { device },
-        FileType::Unknown => return None,
-    })
 }
 
 /// Reads the extended attributes of an open file.

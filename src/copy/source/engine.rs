@@ -4,26 +4,22 @@ use std::{
     collections::HashSet,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     thread,
     time::Duration,
 };
 
-use rustix::fs::Stat;
 use tokio::{sync::mpsc, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    hard_links::HardLinks,
-    lane::LaneSender,
-    packer::LanePacker,
+    lane::{LaneSender, packer::LanePacker},
     questions::{ControlCommand, Questions},
-    rate_limit::RateLimit,
     removal::SentSpool,
+    shared::SourceShared,
     tally::Tally,
-    walk::{folder::SourceFolder, outlet::WalkOutlet, walker::Walker},
-    work_board::WorkBoard,
+    walk::{outlet::WalkOutlet, walker::Walker},
 };
 use crate::{
     Stream,
@@ -32,8 +28,8 @@ use crate::{
         context::{CopyContext, CopyStreams, CopyTrouble},
         filter::NameFilter,
         operand::top_name,
-        order::{CopyOptions, CopyReport, ExistingFiles},
-        path::{EntryName, RelativePath},
+        order::{CopyOptions, CopyReport},
+        path::RelativePath,
     },
 };
 
@@ -52,54 +48,6 @@ const ABORT_DELAY: Duration = Duration::from_millis(500);
 pub(crate) struct SourceEngine {
     shared: Arc<SourceShared>,
     commands: Option<mpsc::Receiver<ControlCommand>>,
-}
-
-/// What the threads of a source share.
-pub(crate) struct SourceShared {
-    /// How files are copied.
-    pub(crate) options: CopyOptions,
-    /// The counts, and the way to the controller.
-    pub(crate) tally: Tally,
-    /// The queue of the lanes.
-    pub(crate) board: WorkBoard,
-    /// Files that have several names.
-    pub(crate) links: HardLinks,
-    /// The limit of `--bwlimit`.
-    pub(crate) limit: Option<RateLimit>,
-    /// The list for `--remove-source-files`.
-    spool: Option<SentSpool>,
-    large_files: AtomicU64,
-}
-
-impl SourceShared {
-    /// Returns true if the destination is asked for every entry.
-    pub(crate) fn asks(&self) -> bool {
-        let options = &self.options;
-        options.existing != ExistingFiles::Replace || options.resume || options.dry_run
-    }
-
-    /// Returns a number for a large file.
-    pub(crate) fn next_large_id(&self) -> u64 {
-        self.large_files.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Counts an entry that was sent, and lists it. `is_whole` is false for one that changed meanwhile: it is not
-    /// removed.
-    pub(crate) fn sent(
-        &self,
-        folder: &SourceFolder,
-        name: &EntryName,
-        stat: &Stat,
-        is_whole: bool,
-    ) {
-        self.tally.sent();
-        if let Some(spool) = self.spool.as_ref().filter(|_| is_whole) {
-            spool.add(folder, name, stat);
-        }
-        if self.options.list {
-            self.tally.list(folder.path.join(name).into());
-        }
-    }
 }
 
 impl SourceEngine {
@@ -129,15 +77,7 @@ impl SourceEngine {
         } else {
             None
         };
-        let shared = Arc::new(SourceShared {
-            tally: Tally::default(),
-            board: WorkBoard::default(),
-            links: HardLinks::default(),
-            limit: options.bytes_per_second.map(RateLimit::new),
-            spool,
-            large_files: AtomicU64::new(0),
-            options: options.clone(),
-        });
+        let shared = Arc::new(SourceShared::new(options.clone(), spool));
         let (sender, commands) = mpsc::channel(MAX_COMMANDS);
         let outlet = WalkOutlet::new(Arc::clone(&shared), sender);
         let walker = Walker::new(base, options, filter, outlet);

@@ -1,5 +1,9 @@
 //! Sends the entries of jobs over one lane.
 
+mod opened_file;
+pub(super) mod packer;
+mod parts;
+
 use std::{collections::HashSet, ffi::CStr, sync::Arc};
 
 use rustix::{
@@ -7,14 +11,16 @@ use rustix::{
     io::Errno,
 };
 
-use super::{
-    attributes::{
-        OwnerNames, attributes_at, attributes_of, content_size, entry_kind, link_count,
-        metadata_of, size,
-    },
-    engine::SourceShared,
+use self::{
     opened_file::{OpenedFile, ReadFault},
     packer::LanePacker,
+};
+use super::{
+    attributes::{
+        OwnerNames, attributes_at, attributes_of, content_size, link_count, metadata_of, size,
+    },
+    fault_text::{too_long, unreadable},
+    shared::SourceShared,
     walk::{
         folder::{FolderJob, SourceFolder, entry_name},
         outlet::stat_entry,
@@ -26,7 +32,7 @@ use crate::copy::{
     metadata::{EntryKind, Metadata},
     path::EntryName,
     question::AnswerKind,
-    record::{LaneRecord, RecordError},
+    record::LaneRecord,
 };
 
 /// The sender of a lane. Files are read with blocking calls, on the thread of the lane.
@@ -229,7 +235,7 @@ impl LaneSender {
             Ok(stat) => stat,
             Err(error) => return Ok(Err(unreadable(error))),
         };
-        let kind = match entry_kind(&stat) {
+        let kind = match EntryKind::of(&stat) {
             Some(EntryKind::File | EntryKind::Directory) | None => {
                 let why = "was replaced by something else while it was copied";
                 return Ok(Err(why.to_owned()));
@@ -337,20 +343,4 @@ impl LaneSender {
         let put = self.packer.put(record).await?;
         put.map_err(|error| CopyTrouble::Local(error.to_string()))
     }
-}
-
-/// Returns the sentence for an entry whose opening or reading has failed.
-pub(crate) fn unreadable(error: Errno) -> String {
-    match error {
-        Errno::NOENT => "vanished before it was copied".to_owned(),
-        Errno::LOOP | Errno::NXIO | Errno::NOTDIR => {
-            "was replaced by something else while it was copied".to_owned()
-        }
-        error => format!("cannot be read: {error}"),
-    }
-}
-
-/// Returns the sentence for metadata that do not fit into a record.
-pub(super) fn too_long(error: &RecordError) -> String {
-    format!("its metadata cannot be sent: {error}")
 }

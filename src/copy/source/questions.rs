@@ -18,8 +18,8 @@ use tokio_util::{
 };
 
 use super::{
-    attributes::{content_size, entry_kind, link_count, modified, size},
-    engine::SourceShared,
+    attributes::{content_size, link_count, modified, size},
+    shared::SourceShared,
     walk::folder::{FolderJob, entry_name},
 };
 use crate::{
@@ -202,7 +202,7 @@ impl Questions {
                 continue;
             };
             tally.sent();
-            if entry_kind(stat) == Some(EntryKind::File) {
+            if EntryKind::of(stat) == Some(EntryKind::File) {
                 tally.sent_bytes(content_size(stat));
             }
             tally.list(job.folder.path.join(&name).into());
@@ -249,7 +249,7 @@ fn question(job: &FolderJob) -> Result<FromSource, CopyTrouble> {
     let asked = entries.map(|((name, _), stat)| {
         Some(AskedEntry {
             name: entry_name(name)?,
-            kind: entry_kind(stat)?,
+            kind: EntryKind::of(stat)?,
             size: size(stat),
             modified: modified(stat),
         })

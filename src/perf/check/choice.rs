@@ -1,6 +1,6 @@
 //! What `auto` chooses for two hosts, and why. Pure, no I/O.
 
-use super::pair::{PairEnd, PairFacts};
+use super::pair_facts::{PairEnd, PairFacts};
 
 /// Returns true if a stream between the two hosts uses RDMA when the user does not choose, and the reason: the ports, or why
 /// it is TCP. A host that has measured nothing over its ports is expected to use them.

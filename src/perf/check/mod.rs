@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `finding` | what a finding is |
 //! | [`host`] | the facts of one host |
+//! | [`pair_facts`] | what is known about two hosts |
 //! | [`pair`] | two hosts: versions, clocks, TCP |
 //! | `path` | the sizes of packets that arrive |
 //! | `ports` | the proofs of pairs of RDMA ports |
@@ -18,6 +19,7 @@ mod finding;
 mod host;
 mod limit;
 mod pair;
+mod pair_facts;
 mod path;
 mod ports;
 mod rates;
@@ -30,6 +32,7 @@ pub(crate) use self::{
     finding::{Finding, Severity},
     host::check_host,
     limit::{TransferRates, limit},
-    pair::{PairEnd, PairFacts, check_pair},
+    pair::check_pair,
+    pair_facts::{PairEnd, PairFacts},
     rates::{PairRate, lossy, slow_pairs},
 };

@@ -2,7 +2,7 @@
 
 use super::{
     Finding,
-    pair::{PairEnd, PairFacts},
+    pair_facts::{PairEnd, PairFacts, subject},
     remedies::set_mtu,
 };
 use crate::perf::messages::PathResult;
@@ -46,7 +46,7 @@ pub(super) fn largest_arrived(path: &PathResult) -> Option<u32> {
 
 /// Describes a direction in which no UDP packet arrives. That does no harm by itself: RoCE has a port of its own.
 fn silent(from: PairEnd<'_>, to: PairEnd<'_>) -> Finding {
-    let subject = format!("{} to {}", from.name, to.name);
+    let subject = subject(from, to);
     let what = format!(
         "no UDP packet from {} arrives at {}: a firewall drops them, and the largest packet of the path is not known",
         from.name, to.name

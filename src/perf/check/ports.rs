@@ -1,6 +1,6 @@
 //! The proofs of pairs of RDMA ports. Pure, no I/O.
 
-use super::{Finding, Severity, pair::PairFacts, path::largest_arrived, remedies};
+use super::{Finding, Severity, pair_facts::PairFacts, path::largest_arrived, remedies};
 use crate::perf::messages::{HostFacts, PathResult, PortPairProof};
 
 /// The headers of a packet of RoCE v2 over IPv4 that carries part of an RDMA WRITE, in bytes: IP 20, UDP 8, BTH 12, RETH

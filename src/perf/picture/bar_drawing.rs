@@ -4,7 +4,7 @@ use svg::node::element::Group;
 
 use super::{
     chart::BarChart,
-    drawing::ChartFrame,
+    chart_frame::ChartFrame,
     ink::{Anchor, FONT_SIZE, axis, bold, rectangle, text},
     labels::{shortened, width},
     scale::Scale,

@@ -4,7 +4,7 @@ use svg::node::element::Group;
 
 use super::{
     chart::{AxisUnit, Curve, CurveChart},
-    drawing::ChartFrame,
+    chart_frame::ChartFrame,
     ink::{Anchor, CurveInk, FONT_SIZE, axis, bold, grid, text},
     labels::{apart, width},
     scale::Scale,

@@ -5,6 +5,7 @@ use svg::{Document, node::element::Group};
 use super::{
     bar_drawing,
     chart::{Chart, Picture},
+    chart_frame::ChartFrame,
     curve_drawing,
     ink::{Anchor, FONT_SIZE, bold, paper, rectangle, text},
     labels::shortened,
@@ -18,15 +19,6 @@ pub(super) const MARGIN: f64 = 16.0;
 
 /// The height of a line of text.
 const LINE: f64 = 17.0;
-
-/// Where a chart is drawn.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ChartFrame {
-    pub(super) left: f64,
-    pub(super) right: f64,
-    pub(super) top: f64,
-    pub(super) bottom: f64,
-}
 
 /// Returns the text of an SVG file.
 pub(crate) fn svg(picture: &Picture) -> String {

@@ -6,12 +6,14 @@
 //! | [`of_report`] | the charts of a report |
 //! | [`drawing`] | a picture as SVG |
 //! | [`curve_drawing`], [`bar_drawing`] | the two kinds of charts |
+//! | [`chart_frame`] | the place of a chart |
 //! | [`scale`] | values on an axis, and its ticks |
 //! | [`labels`] | labels that do not overlap |
 //! | [`ink`] | lines, texts, colours and markers |
 
 mod bar_drawing;
 pub(crate) mod chart;
+mod chart_frame;
 mod curve_drawing;
 mod drawing;
 mod ink;

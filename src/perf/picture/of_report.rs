@@ -6,10 +6,11 @@ use super::chart::{
 use crate::perf::report::{
     curves::{SweepCurve, curves},
     document::PerfDocument,
-    measurand::{Measurand, Medium, SizeText},
+    measurand::{Measurand, Medium},
     operations::{FigureName, SMALL_OPERATION},
     sample::micros,
     series::Series,
+    size_text::SizeText,
 };
 
 /// The percentiles of a chart over sizes.

@@ -10,10 +10,11 @@ use crate::perf::{
     report::{
         curves::tests::point,
         document::PerfDocument,
-        measurand::{Carrier, Measurand, Medium, TrafficName, WaitName},
+        measurand::{Carrier, Measurand, Medium, TrafficName},
         operations::{FigureName, InlineName, Operations, tests::send_of_64},
         sample::Sample,
         series::Series,
+        wait_name::WaitName,
     },
 };
 

@@ -4,7 +4,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::operations::{FigureName, Operations};
+use super::{
+    operations::{FigureName, Operations},
+    size_text::SizeText,
+    wait_name::WaitName,
+};
 use crate::perf::messages::{
     BandwidthTask, LatencyTask, Layer, PortPairProof, TaskKind, Traffic, Verb, VerbsTask, WaitMode,
 };
@@ -69,15 +73,6 @@ pub(crate) enum TrafficName {
     Forward,
     Backward,
     Both,
-}
-
-/// [`WaitMode`] in a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum WaitName {
-    Adaptive,
-    Event,
-    Busy,
 }
 
 /// The most operations of verbs that are posted and not complete, as in `ib_write_bw`.
@@ -196,16 +191,6 @@ impl From<TrafficName> for Traffic {
     }
 }
 
-impl From<WaitName> for WaitMode {
-    fn from(name: WaitName) -> Self {
-        match name {
-            WaitName::Adaptive => Self::Adaptive,
-            WaitName::Event => Self::Event,
-            WaitName::Busy => Self::Busy,
-        }
-    }
-}
-
 impl fmt::Display for Medium {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -266,20 +251,6 @@ impl fmt::Display for Measurand {
             Self::Operations(operations) => operations.fmt(f),
             Self::Read { path } => write!(f, "read {path}"),
             Self::Write { path } => write!(f, "write {path}"),
-        }
-    }
-}
-
-/// A size in powers of 1024 where that is exact: `64 B`, `4 KiB`.
-pub(crate) struct SizeText(pub(crate) u32);
-
-impl fmt::Display for SizeText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            bytes if bytes >= 1 << 30 && bytes % (1 << 30) == 0 => write!(f, "{} GiB", bytes >> 30),
-            bytes if bytes >= 1 << 20 && bytes % (1 << 20) == 0 => write!(f, "{} MiB", bytes >> 20),
-            bytes if bytes >= 1 << 10 && bytes % (1 << 10) == 0 => write!(f, "{} KiB", bytes >> 10),
-            bytes => write!(f, "{bytes} B"),
         }
     }
 }

@@ -9,6 +9,7 @@
 //! | [`series`] | the runs of one measurement: median and spread |
 //! | [`host_summary`] | a host |
 //! | [`document`] | the whole report, as JSON and as CSV |
+//! | [`wait_name`], [`size_text`] | how an end waits, and sizes, as names and text |
 //! | [`diff`] | how two reports differ |
 
 pub(crate) mod curves;
@@ -19,3 +20,5 @@ pub(crate) mod measurand;
 pub(crate) mod operations;
 pub(crate) mod sample;
 pub(crate) mod series;
+pub(crate) mod size_text;
+pub(crate) mod wait_name;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::measurand::{SizeText, WaitName};
+use super::{size_text::SizeText, wait_name::WaitName};
 use crate::perf::messages::{PortPairProof, Verb, VerbsTask};
 
 /// Of operations below this size in bytes, that of a packet, operations per second say more than bytes per second.

@@ -5,7 +5,8 @@
 //! | [`state`] | the state of a stream, shared by its halves and tasks: what to send, what was received |
 //! | [`task`] | the task that sends and receives the messages, and detects a dead peer |
 //! | [`connection`] | the connection of a running stream, also used by a keepalive task on another runtime |
-//! | [`data_progress`] | how far the data path has got, and the watch over it |
+//! | [`data_progress`] | how far the data path has got |
+//! | [`data_watch`] | the watch that detects that the data path gets no further |
 //! | [`message`] | the messages |
 //! | [`codec`] | the messages as encrypted records on the TCP connection |
 //! | [`noise`] | the Noise handshake, and the keys of a connection |
@@ -14,6 +15,7 @@
 pub(crate) mod codec;
 mod connection;
 pub(crate) mod data_progress;
+mod data_watch;
 pub(crate) mod message;
 pub(crate) mod noise;
 pub(crate) mod state;

@@ -18,7 +18,7 @@ use super::{
     LINGER,
     codec::{Control, ControlError},
     connection::{self, ControlConnection},
-    data_progress::DataWatch,
+    data_watch::DataWatch,
     message::Message,
     state::{Failure, State},
 };

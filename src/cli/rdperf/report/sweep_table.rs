@@ -3,10 +3,10 @@
 use super::text_table::{TextTable, digits};
 use crate::perf::report::{
     curves::{SweepCurve, curves, sizes},
-    measurand::SizeText,
     operations::FigureName,
     sample::micros,
     series::Series,
+    size_text::SizeText,
 };
 
 /// Returns the tables of a sweep.

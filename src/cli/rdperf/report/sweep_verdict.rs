@@ -6,9 +6,9 @@ use crate::perf::{
     median::median,
     report::{
         curves::{SweepCurve, curves, sizes},
-        measurand::SizeText,
         operations::{FigureName, SMALL_OPERATION},
         series::Series,
+        size_text::SizeText,
     },
 };
 

@@ -1,8 +1,8 @@
 //! The choice of values that a sweep measures.
 
 use crate::perf::report::{
-    measurand::WaitName,
     operations::{FigureName, InlineName, VerbName},
+    wait_name::WaitName,
 };
 
 /// The number of operations that are posted and not complete, as in `ib_write_bw`.

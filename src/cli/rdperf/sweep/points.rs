@@ -4,8 +4,9 @@ use super::choice::Sweep;
 use crate::perf::{
     messages::VerbsLimits,
     report::{
-        measurand::{SizeText, WaitName},
         operations::{FigureName, InlineName, Operations, VerbName},
+        size_text::SizeText,
+        wait_name::WaitName,
     },
 };
 

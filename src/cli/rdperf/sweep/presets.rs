@@ -2,8 +2,8 @@
 
 use super::choice::Sweep;
 use crate::perf::report::{
-    measurand::WaitName,
     operations::{FigureName, InlineName, VerbName},
+    wait_name::WaitName,
 };
 
 /// The names of all sweeps.

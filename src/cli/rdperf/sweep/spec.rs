@@ -13,8 +13,8 @@ use crate::{
     perf::{
         messages::MAX_OPERATION_BYTES,
         report::{
-            measurand::WaitName,
             operations::{FigureName, InlineName, VerbName},
+            wait_name::WaitName,
         },
     },
 };

@@ -7,8 +7,8 @@ use rustix::{
     io::Errno,
 };
 
-use super::EntryHandle;
-use crate::copy::destination::state::words;
+use super::entry_handle::EntryHandle;
+use crate::copy::destination::fault_text::words;
 
 /// The largest list of attribute names: the limit of Linux.
 const MAX_LIST_BYTES: usize = 64 << 10;

@@ -9,15 +9,14 @@ use rustix::fs::{AtFlags, FileType, Stat, statat};
 use twox_hash::XxHash3_64;
 
 use crate::copy::destination::{
-    entry::kind_of,
     large::{
-        MIN_KEPT_BYTES,
         contents::read_range,
         map::SourceVersion,
-        part::{PartNames, find_promise},
+        part::{MIN_KEPT_BYTES, PartNames, find_promise},
     },
     placement::PlacedFolder,
     reader::broken,
+    shared::DestinationShared,
     state::{DestinationState, add},
     tree::beneath::open_directory,
 };
@@ -44,7 +43,7 @@ const MAX_DIGESTS: u64 = 50_000;
 ///
 /// Fails if the source breaks the protocol.
 pub(super) fn answer(
-    state: &DestinationState,
+    shared: &DestinationShared,
     wire: &RelativePath,
     entries: &[AskedEntry],
 ) -> Result<Vec<AnswerKind>, CopyTrouble> {
@@ -52,11 +51,11 @@ pub(super) fn answer(
         return Err(broken("too many entries in one question"));
     }
     let mut room = MAX_RANGES;
-    let folder = AskedFolder::find(state, wire)?;
+    let folder = AskedFolder::find(&shared.state, wire)?;
     let answers = entries.iter().map(|entry| {
-        let answer = folder.answer(state, entry, &mut room);
+        let answer = folder.answer(shared, entry, &mut room);
         if answer == AnswerKind::Skip {
-            add(&state.counts.skipped, 1);
+            add(&shared.state.counts.skipped, 1);
         }
         answer
     });
@@ -76,7 +75,13 @@ impl AskedFolder {
         Ok(Self { placed, directory })
     }
 
-    fn answer(&self, state: &DestinationState, entry: &AskedEntry, room: &mut usize) -> AnswerKind {
+    fn answer(
+        &self,
+        shared: &DestinationShared,
+        entry: &AskedEntry,
+        room: &mut usize,
+    ) -> AnswerKind {
+        let state = &shared.state;
         let name = state
             .placement
             .entry_name(&self.placed.entries, entry.name.clone());
@@ -91,7 +96,7 @@ impl AskedFolder {
             }
         }
         if state.options.resume && entry.kind == EntryKind::File && entry.size >= MIN_KEPT_BYTES {
-            if let Some(answer) = self.resume(state, directory, &name, entry, room) {
+            if let Some(answer) = self.resume(shared, directory, &name, entry, room) {
                 return answer;
             }
         }
@@ -101,12 +106,13 @@ impl AskedFolder {
     /// Returns the answer that continues what an earlier run has left, if it has.
     fn resume(
         &self,
-        state: &DestinationState,
+        shared: &DestinationShared,
         directory: &OwnedFd,
         name: &EntryName,
         entry: &AskedEntry,
         room: &mut usize,
     ) -> Option<AnswerKind> {
+        let state = &shared.state;
         let version = SourceVersion {
             size: entry.size,
             modified: entry.modified,
@@ -131,7 +137,7 @@ impl AskedFolder {
             AnswerKind::Compare(digests(state, &part, blocks)?)
         };
         let local = self.placed.path.join(name);
-        let is_kept = state.options.dry_run || state.large.promise(local, promise);
+        let is_kept = state.options.dry_run || shared.large.promise(local, promise);
         is_kept.then_some(answer)
     }
 }
@@ -145,7 +151,7 @@ fn is_kept(state: &DestinationState, entry: &AskedEntry, found: &Stat) -> bool {
     let is_same = || {
         let is_size =
             entry.kind != EntryKind::File || u64::try_from(found.st_size) == Ok(entry.size);
-        kind_of(found) == Some(entry.kind) && is_size && modified == entry.modified
+        EntryKind::of(found) == Some(entry.kind) && is_size && modified == entry.modified
     };
     let is_directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
     match state.options.existing {

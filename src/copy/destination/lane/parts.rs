@@ -24,7 +24,7 @@ impl LaneWriter {
     pub(super) fn announce(&mut self, mut file: LargeFile) -> Result<(), CopyTrouble> {
         self.adopt(&mut file.metadata);
         if self.announced.len() >= MAX_OPEN {
-            let large = &self.state.large;
+            let large = &self.shared.large;
             self.announced
                 .retain(|&id, _| matches!(large.find(id), FoundFile::Open(_)));
         }
@@ -37,7 +37,7 @@ impl LaneWriter {
 
     /// Returns the file with a number; none if it could not be written.
     fn large_target(&mut self, id: u64) -> Result<Option<Arc<LargeTarget>>, CopyTrouble> {
-        match self.state.large.find(id) {
+        match self.shared.large.find(id) {
             FoundFile::Open(target) => return Ok(Some(target)),
             FoundFile::Abandoned => return Ok(None),
             FoundFile::Unknown => {}
@@ -47,12 +47,12 @@ impl LaneWriter {
         };
         let wire = file.path.clone();
         let local = self.local_path(&wire);
-        if !self.state.may_write(&local) {
+        if !self.shared.may_write(&local) {
             self.drop_large(id, wire)?;
             return Ok(None);
         }
-        match self.state.large.open(&self.state, file)? {
-            Ok(target) if self.state.may_write_in(&local) => return Ok(Some(target)),
+        match self.shared.open_large(file)? {
+            Ok(target) if self.shared.may_write_in(&local) => return Ok(Some(target)),
             Ok(_) => {
                 self.drop_large(id, wire)?;
             }
@@ -73,7 +73,7 @@ impl LaneWriter {
         if end > target.file.size {
             return Err(broken("a part behind the end of its file"));
         }
-        self.state.set_current(|| target.file.path.clone());
+        self.shared.state.set_current(|| target.file.path.clone());
         let mut at = offset;
         while at < end {
             let piece = self.reader.piece().await?;
@@ -84,7 +84,7 @@ impl LaneWriter {
             self.reader.consume(count);
             at += count as u64;
         }
-        add(&self.state.counts.bytes, length);
+        add(&self.shared.state.counts.bytes, length);
         self.note_written(&target, ByteRange { start: offset, end });
         if target.add_written(length) {
             self.commit(&target)?;
@@ -105,7 +105,7 @@ impl LaneWriter {
         };
         let Some(bytes) = content_bytes else {
             // The source has reported why.
-            self.state.large.abandon(id)?;
+            self.shared.large.abandon(id)?;
             self.map_written();
             target.give_up();
             self.keep_unwritten(target.file.path.clone());
@@ -120,12 +120,12 @@ impl LaneWriter {
     fn commit(&mut self, target: &Arc<LargeTarget>) -> Result<(), CopyTrouble> {
         let is_own = |(last, _): &mut (_, _)| Arc::ptr_eq(last, target);
         self.unmapped.take_if(is_own);
-        let result = target.commit(&self.state);
+        let result = target.commit(&self.shared.state);
         if let Err(why) = result {
             return self.fail_large(target.file.id, target.file.path.clone(), why);
         }
         self.announced.remove(&target.file.id);
-        self.state.large.remove(target.file.id);
+        self.shared.large.remove(target.file.id);
         Ok(())
     }
 
@@ -133,15 +133,15 @@ impl LaneWriter {
     fn fail_large(&mut self, id: u64, wire: RelativePath, why: String) -> Result<(), CopyTrouble> {
         let local = self.local_path(&wire);
         if self.drop_large(id, wire)? {
-            self.state.fail(&local, why);
+            self.shared.state.fail(&local, why);
         }
         Ok(())
     }
 
     /// Drops the parts of a file from now on. Returns false if they are dropped already.
     fn drop_large(&mut self, id: u64, wire: RelativePath) -> Result<bool, CopyTrouble> {
-        let found = self.state.large.find(id);
-        if !self.state.large.abandon(id)? {
+        let found = self.shared.large.find(id);
+        if !self.shared.large.abandon(id)? {
             return Ok(false);
         }
         self.map_written();
@@ -154,7 +154,7 @@ impl LaneWriter {
 
     /// Returns the local path of a file; its own path if it has no place.
     fn local_path(&self, wire: &RelativePath) -> RelativePath {
-        let entry = self.state.placement.entry(wire);
+        let entry = self.shared.state.placement.entry(wire);
         entry.map_or_else(|_| wire.clone(), |(folder, name)| folder.join(&name))
     }
 

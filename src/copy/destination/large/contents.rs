@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::{Errno, pread, retry_on_intr};
 
-use crate::copy::destination::state::{DestinationState, words};
+use crate::copy::destination::{fault_text::words, state::DestinationState};
 
 /// The bytes that are read at a time.
 const READ_BYTES: usize = 1 << 20;

@@ -18,9 +18,13 @@ use twox_hash::XxHash3_64;
 
 use super::map::{MAX_MAP_BYTES, MapWriter, MappedRanges, SourceVersion, parse, this_boot};
 use crate::copy::{
-    destination::{attributes::PRIVATE_MODE, state::words},
+    destination::{attributes::PRIVATE_MODE, fault_text::words},
     path::{EntryName, MAX_NAME_BYTES},
 };
+
+/// Files of at least this size are kept when they are not complete. To send fewer bytes again takes less time than to
+/// start the copy.
+pub(in crate::copy::destination) const MIN_KEPT_BYTES: u64 = 4 << 20;
 
 /// The most unfinished files that the source is told of and that are not continued yet.
 pub(in crate::copy::destination) const MAX_PROMISES: usize = 4096;

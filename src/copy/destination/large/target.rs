@@ -11,17 +11,19 @@ use rustix::{
 };
 
 use super::{
-    MIN_KEPT_BYTES,
     contents::read_range,
     map::{MapWriter, SourceVersion},
-    part::{PartNames, find_promise, open_map, open_part},
+    part::{MIN_KEPT_BYTES, PartNames, PartPromise, find_promise, open_map, open_part},
 };
 use crate::{
     copy::{
         destination::{
-            attributes::{FreshEntry, opened},
+            attributes::{FreshEntry, entry_handle::EntryHandle},
             entry::{digest_of, rename_over, replaced_file},
-            state::{DestinationState, add, lock, words},
+            fault_text::words,
+            mutex::lock,
+            state::{DestinationState, add},
+            tree::folders::FolderTable,
         },
         digest::FileDigest,
         path::{EntryName, RelativePath},
@@ -68,18 +70,23 @@ impl std::fmt::Debug for PartProgress {
 }
 
 impl LargeTarget {
-    /// Opens or continues the temporary file.
+    /// Opens or continues the temporary file. `promise` returns what the source was told of the file.
     ///
     /// # Errors
     ///
     /// Fails with the reason for the user.
-    pub(super) fn open(state: &DestinationState, file: &LargeFile) -> Result<Self, String> {
+    pub(super) fn open(
+        state: &DestinationState,
+        folders: &FolderTable,
+        file: &LargeFile,
+        promise: impl FnOnce(&RelativePath) -> Option<PartPromise>,
+    ) -> Result<Self, String> {
         let (folder_path, name) = state.placement.entry(&file.path)?;
         let local = folder_path.join(&name);
-        let folder = state.folders.open(state, &folder_path, None)?;
+        let folder = folders.open(state, &folder_path, None)?;
         let replaced = replaced_file(state, folder.fd.as_fd(), &name, folder.is_made);
         let names = PartNames::of(&name);
-        let promise = state.large.take_promise(&local);
+        let promise = promise(&local);
         let fd = open_part(folder.fd.as_fd(), &names.part)?;
         if file.resumed {
             let version = version_of(file);
@@ -183,7 +190,9 @@ impl LargeTarget {
             .keeper
             .plan(metadata, &fresh, self.replaced.as_ref(), &note)
             .after_private_creation();
-        state.keeper.apply(opened(&self.fd), plan, metadata, &note);
+        state
+            .keeper
+            .apply(EntryHandle::Open(self.fd.as_fd()), plan, metadata, &note);
         if state.options.fsync {
             sync(self.fd.as_fd()).map_err(|error| format!("cannot fsync: {}", words(error)))?;
         }

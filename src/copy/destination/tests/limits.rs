@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::copy::destination::{
     control::answers::COMPARED_BYTES,
-    large::MIN_KEPT_BYTES,
-    tree::deletion::{MAX_DEPTH, STALE_AGE},
+    large::part::MIN_KEPT_BYTES,
+    tree::{deletion::MAX_DEPTH, mirror::STALE_AGE},
 };
 
 #[track_caller]

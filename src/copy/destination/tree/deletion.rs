@@ -1,136 +1,23 @@
-//! Removes what the source has not (`--delete`). Every removal is relative to an open directory and follows no link.
+//! Removes entries, with everything in them. Every removal is relative to an open directory and follows no link.
 
-use std::{
-    collections::HashSet,
-    hash::{BuildHasher, RandomState},
-    os::fd::{AsFd, BorrowedFd},
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::{
-    fs::{AtFlags, Dir, statat, unlinkat},
+    fs::{AtFlags, Dir, unlinkat},
     io::Errno,
 };
 
-use super::beneath::{open_again, open_child, open_directory};
-use crate::copy::destination::{
-    entry::{TEMPORARY_PREFIX, kind_of},
-    large::part::name_of_part,
-    reader::broken,
-    state::{DestinationState, add, words},
-};
+use super::beneath::{open_again, open_child};
 use crate::copy::{
-    context::CopyTrouble,
-    metadata::EntryKind,
+    destination::{
+        fault_text::words,
+        state::{DestinationState, add},
+    },
     path::{EntryName, RelativePath},
 };
 
 /// The deepest directory in a directory that is removed. Each level is an open descriptor.
 pub(in crate::copy::destination) const MAX_DEPTH: usize = 256;
-
-/// The time after the last change of a temporary file from which it is taken for one that a copy has left when it was
-/// killed. A copy that runs changes its temporary files all the time.
-pub(in crate::copy::destination) const STALE_AGE: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// The most names of one folder: the memory for them is 8 bytes each and some more for the table.
-const MAX_NAMES: usize = 64 << 20;
-
-/// The names that the source has in the folder that it tells of at the moment.
-///
-/// A name is kept as a hash with a random key. Two names with one hash, which practically does not happen, would leave an
-/// entry at the destination.
-#[derive(Debug, Default)]
-pub(in crate::copy::destination) struct MirroredFolder {
-    folder: Option<RelativePath>,
-    names: HashSet<u64>,
-    keys: RandomState,
-}
-
-impl MirroredFolder {
-    /// Adds names of a folder. After the last ones, removes what else the destination has there.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the source breaks the protocol.
-    pub(in crate::copy::destination) fn add(
-        &mut self,
-        state: &DestinationState,
-        folder: &RelativePath,
-        names: &[EntryName],
-        last: bool,
-    ) -> Result<(), CopyTrouble> {
-        if !state.options.delete {
-            return Err(broken("names that were not asked for"));
-        }
-        if self.folder.as_ref() != Some(folder) {
-            self.names.clear();
-            self.folder = Some(folder.clone());
-        }
-        let hashes = names.iter().map(|name| self.keys.hash_one(name.as_bytes()));
-        self.names.extend(hashes);
-        if self.names.len() > MAX_NAMES {
-            return Err(broken("too many names in one folder"));
-        }
-        if last {
-            self.remove_others(state, folder)?;
-            self.folder = None;
-            self.names.clear();
-        }
-        Ok(())
-    }
-
-    fn remove_others(
-        &self,
-        state: &DestinationState,
-        wire: &RelativePath,
-    ) -> Result<(), CopyTrouble> {
-        if wire.is_empty() {
-            state.placement.check_contents().map_err(broken)?;
-        }
-        let local = state.placement.folder(wire).map_err(broken)?.path;
-        let directory = match open_directory(state.placement.root(), &local) {
-            Ok(directory) => directory,
-            // The folder will be made, or it cannot be.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
-            Err(errno) => {
-                state.fail(
-                    &local,
-                    format!("cannot look for what to remove: {}", words(errno)),
-                );
-                return Ok(());
-            }
-        };
-        if !state.options.dry_run && !state.may_mirror(&local) {
-            return Ok(());
-        }
-        let is_at_source = |name: &[u8]| self.names.contains(&self.keys.hash_one(name));
-        let keeps = |name: &[u8]| {
-            let part_of = name_of_part(name);
-            let is_temporary = part_of.is_some() || name.starts_with(TEMPORARY_PREFIX);
-            is_at_source(name)
-                || part_of.is_some_and(is_at_source)
-                || is_temporary && !is_stale(directory.as_fd(), name)
-        };
-        let mut deletion = Deletion::new(state);
-        match names_in(directory.as_fd()) {
-            Ok(names) => {
-                for name in names.into_iter().filter(|name| !keeps(name)) {
-                    if is_filtered(state, directory.as_fd(), wire, &name) {
-                        continue;
-                    }
-                    deletion.remove_or_report(directory.as_fd(), &name, &local);
-                }
-            }
-            Err(errno) => {
-                state.fail(
-                    &local,
-                    format!("cannot look for what to remove: {}", words(errno)),
-                );
-            }
-        }
-        Ok(())
-    }
-}
 
 /// Removes entries, and reports what it removed when it is dropped.
 pub(in crate::copy::destination) struct Deletion<'a> {
@@ -161,7 +48,13 @@ impl<'a> Deletion<'a> {
         self.remove_to_depth(directory, name, local, MAX_DEPTH)
     }
 
-    fn remove_or_report(&mut self, directory: BorrowedFd<'_>, name: &[u8], parent: &RelativePath) {
+    /// Removes an entry of the folder `parent`. A failure is reported.
+    pub(super) fn remove_or_report(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        name: &[u8],
+        parent: &RelativePath,
+    ) {
         if self.state.halt.is_cancelled() {
             return;
         }
@@ -225,44 +118,9 @@ impl Drop for Deletion<'_> {
     }
 }
 
-/// Returns true if the filters would leave the entry out of the source: `--delete` leaves it alone. The filters are
-/// relative to the directory that the user named, which is the first name of a path, or no part of it.
-fn is_filtered(
-    state: &DestinationState,
-    directory: BorrowedFd<'_>,
-    wire: &RelativePath,
-    name: &[u8],
-) -> bool {
-    if state.filter.is_empty() {
-        return false;
-    }
-    let Ok(entry) = EntryName::try_from(name.to_vec()) else {
-        return false;
-    };
-    let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
-    let is_directory = stat.is_ok_and(|stat| kind_of(&stat) == Some(EntryKind::Directory));
-    let path = wire.join(&entry);
-    let below = path.without_first();
-    let excludes = |path: &RelativePath| {
-        !path.is_empty() && state.filter.excludes(path.as_bytes(), is_directory)
-    };
-    excludes(&path) || excludes(&below)
-}
-
-/// Returns true if no copy has changed this temporary file for [`STALE_AGE`].
-fn is_stale(directory: BorrowedFd<'_>, name: &[u8]) -> bool {
-    let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
-    stat.is_ok_and(|stat| is_long_ago(stat.st_ctime, SystemTime::now()))
-}
-
-fn is_long_ago(seconds: i64, now: SystemTime) -> bool {
-    let changed = UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-    now.duration_since(changed).is_ok_and(|age| age > STALE_AGE)
-}
-
 /// Returns the names of the entries of a directory. They are read before any is removed, because a file system may skip
 /// entries while others are removed.
-fn names_in(directory: BorrowedFd<'_>) -> rustix::io::Result<Vec<Vec<u8>>> {
+pub(super) fn names_in(directory: BorrowedFd<'_>) -> rustix::io::Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     for entry in Dir::new(open_again(directory)?)? {
         let entry = entry?;
@@ -272,19 +130,4 @@ fn names_in(directory: BorrowedFd<'_>) -> rustix::io::Result<Vec<Vec<u8>>> {
         }
     }
     Ok(names)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_temporary_file_is_stale_after_a_day() {
-        let changed = 1_700_000_000;
-        let after = |hours: u64| UNIX_EPOCH + Duration::from_secs(1_700_000_000 + hours * 3600);
-        assert!(!is_long_ago(changed, after(23)));
-        assert!(is_long_ago(changed, after(25)));
-        // A clock that went back, or that of a file server.
-        assert!(!is_long_ago(changed, UNIX_EPOCH));
-    }
 }

@@ -13,7 +13,11 @@ use rustix::{
 };
 
 use super::beneath::{open_child, open_directory, proc_path};
-use crate::copy::destination::state::{DestinationState, add, lock, words};
+use crate::copy::destination::{
+    fault_text::words,
+    mutex::lock,
+    state::{DestinationState, add},
+};
 use crate::{
     copy::{context::CopyTrouble, metadata::Metadata, path::RelativePath},
     fd::sync,

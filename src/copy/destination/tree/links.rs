@@ -14,10 +14,13 @@ use rustix::{
     io::Errno,
 };
 
-use super::beneath::open_directory;
+use super::{beneath::open_directory, folders::FolderTable};
 use crate::copy::destination::{
-    entry::{TemporaryName, rename_over},
-    state::{DestinationState, add, lock, words},
+    entry::rename_over,
+    fault_text::words,
+    mutex::lock,
+    state::{DestinationState, add},
+    temporary_name::TemporaryName,
 };
 use crate::copy::path::RelativePath;
 
@@ -90,6 +93,7 @@ impl HardLinkSpool {
     pub(in crate::copy::destination) fn make(
         &self,
         state: &DestinationState,
+        folders: &FolderTable,
         temporary: &mut TemporaryName,
         link: &RelativePath,
         target: &RelativePath,
@@ -103,7 +107,7 @@ impl HardLinkSpool {
         let (target_folder, target_name) = state.placement.entry(target)?;
         let target_folder =
             open_directory(state.placement.root(), &target_folder).map_err(cannot)?;
-        let folder = state.folders.open(state, &folder, None)?.fd;
+        let folder = folders.open(state, &folder, None)?.fd;
         let made = temporary.make(|temporary| {
             let (from, flags) = (target_name.as_bytes(), AtFlags::empty());
             linkat(&target_folder, from, &folder, temporary, flags)

@@ -4,3 +4,4 @@ pub(super) mod beneath;
 pub(super) mod deletion;
 pub(super) mod folders;
 pub(super) mod links;
+pub(super) mod mirror;

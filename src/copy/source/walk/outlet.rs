@@ -18,11 +18,8 @@ use crate::copy::{
     path::{EntryName, RelativePath},
     question::{FromSource, MAX_ENTRIES},
     source::{
-        attributes::{content_size, entry_kind},
-        engine::SourceShared,
-        lane::unreadable,
-        questions::ControlCommand,
-        work_board::WalkStopped,
+        attributes::content_size, fault_text::unreadable, questions::ControlCommand,
+        shared::SourceShared, work_board::WalkStopped,
     },
 };
 
@@ -173,7 +170,7 @@ impl WalkOutlet {
 
 /// Returns true for what was no directory when the folder was listed, and is one now, and for unknown types.
 fn is_strange(stat: &Stat) -> bool {
-    matches!(entry_kind(stat), None | Some(EntryKind::Directory))
+    matches!(EntryKind::of(stat), None | Some(EntryKind::Directory))
 }
 
 /// Calls stat(2) for an entry of a folder, as the lanes will open it.

@@ -27,7 +27,7 @@ use crate::copy::{
     path::{EntryName, RelativePath},
     source::{
         attributes::{attributes_of, metadata_of},
-        lane::unreadable,
+        fault_text::unreadable,
         work_board::WalkStopped,
     },
 };

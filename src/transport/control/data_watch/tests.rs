@@ -1,9 +1,9 @@
 //! Tests of the watch over the data path, with a clock and a data path that are made up.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::Direction;
+use crate::{Direction, Fault, transport::control::data_progress::StalledPath};
 
 const SILENCE: Duration = Duration::from_secs(3);
 const LIMIT: Duration = Duration::from_secs(4);

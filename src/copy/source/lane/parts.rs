@@ -5,19 +5,19 @@ use std::{hash::Hasher, sync::Arc};
 use rustix::io::{Errno, pread, retry_on_intr};
 use twox_hash::XxHash3_64;
 
-use super::{
-    attributes::{content_size, size},
-    lane::{LaneSender, too_long, unreadable},
-    large_file::{LargeSource, ReadOutcome, SHARED_BYTES},
-    opened_file::OpenedFile,
-    walk::folder::SourceFolder,
-};
+use super::{LaneSender, opened_file::OpenedFile};
 use crate::copy::{
     context::CopyTrouble,
     metadata::Metadata,
     path::EntryName,
     question::{AnswerKind, ByteRange},
     record::{LaneRecord, LargeFile},
+    source::{
+        attributes::{content_size, size},
+        fault_text::{too_long, unreadable},
+        large_file::{LargeSource, ReadOutcome, SHARED_BYTES},
+        walk::folder::SourceFolder,
+    },
 };
 
 /// Parts end at multiples of this many bytes, so that the destination writes whole pages.

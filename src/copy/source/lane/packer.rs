@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use tokio::io::AsyncWriteExt;
 
-use super::engine::SourceShared;
 use crate::{
     SendBuffer, Stream,
     copy::{
         context::CopyTrouble,
         record::{LaneRecord, RecordError, encode, set_content_length},
+        source::{rate_limit::RateLimit, shared::SourceShared},
     },
 };
 
@@ -187,6 +187,6 @@ impl LanePacker {
 
     fn most_bytes(&self) -> usize {
         let limit = self.shared.limit.as_ref();
-        limit.map_or(usize::MAX, super::rate_limit::RateLimit::most_bytes)
+        limit.map_or(usize::MAX, RateLimit::most_bytes)
     }
 }

@@ -7,9 +7,9 @@ use rustix::{
     io::{Errno, read, retry_on_intr},
 };
 
-use super::{
+use crate::copy::source::{
     attributes::{content_size, size},
-    lane::unreadable,
+    fault_text::unreadable,
     walk::folder::SourceFolder,
 };
 

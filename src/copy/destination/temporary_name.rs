@@ -1,0 +1,72 @@
+//! The temporary names of small entries.
+
+use std::os::fd::BorrowedFd;
+
+use data_encoding::HEXLOWER;
+use rustix::{
+    fs::{AtFlags, unlinkat},
+    io::Errno,
+};
+
+/// The beginning of the temporary names of small entries.
+pub(super) const TEMPORARY_PREFIX: &[u8] = b".rdcp-";
+
+/// How often another random name is chosen, if one is taken.
+const NAME_TRIES: usize = 8;
+
+/// The name under which a lane writes an entry. The name is free again as soon as the entry has its own.
+#[derive(Debug)]
+pub(super) struct TemporaryName {
+    name: Vec<u8>,
+    is_used: bool,
+}
+
+impl TemporaryName {
+    /// Returns a random name.
+    pub(super) fn random() -> Self {
+        let mut random = [0; 4];
+        // The name need not be secret: it is created exclusively, and another is tried if it is taken.
+        let _ = getrandom::fill(&mut random);
+        let name = [TEMPORARY_PREFIX, HEXLOWER.encode(&random).as_bytes()].concat();
+        Self {
+            name,
+            is_used: false,
+        }
+    }
+
+    /// Returns the bytes of the name.
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// Calls `make` with the name, and with other names while they are taken.
+    pub(super) fn make<T>(
+        &mut self,
+        mut make: impl FnMut(&[u8]) -> rustix::io::Result<T>,
+    ) -> rustix::io::Result<T> {
+        for _ in 0..NAME_TRIES {
+            match make(&self.name) {
+                Err(Errno::EXIST) => *self = Self::random(),
+                Err(errno) => return Err(errno),
+                Ok(entry) => {
+                    self.is_used = true;
+                    return Ok(entry);
+                }
+            }
+        }
+        Err(Errno::EXIST)
+    }
+
+    /// Removes the entry that has the name, if there is one.
+    pub(super) fn remove(&mut self, folder: BorrowedFd<'_>) {
+        if self.is_used {
+            let _ = unlinkat(folder, &self.name[..], AtFlags::empty());
+            self.is_used = false;
+        }
+    }
+
+    /// Notes that the entry that had the name has its own.
+    pub(super) fn note_renamed(&mut self) {
+        self.is_used = false;
+    }
+}

@@ -1,0 +1,182 @@
+//! Removes what the source has not (`--delete`).
+
+use std::{
+    collections::HashSet,
+    hash::{BuildHasher, RandomState},
+    os::fd::{AsFd, BorrowedFd},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use rustix::{
+    fs::{AtFlags, statat},
+    io::Errno,
+};
+
+use super::{
+    beneath::open_directory,
+    deletion::{Deletion, names_in},
+};
+use crate::copy::{
+    context::CopyTrouble,
+    destination::{
+        fault_text::words, large::part::name_of_part, reader::broken, shared::DestinationShared,
+        state::DestinationState, temporary_name::TEMPORARY_PREFIX,
+    },
+    metadata::EntryKind,
+    path::{EntryName, RelativePath},
+};
+
+/// The time after the last change of a temporary file from which it is taken for one that a copy has left when it was
+/// killed. A copy that runs changes its temporary files all the time.
+pub(in crate::copy::destination) const STALE_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The most names of one folder: the memory for them is 8 bytes each and some more for the table.
+const MAX_NAMES: usize = 64 << 20;
+
+/// The names that the source has in the folder that it tells of at the moment.
+///
+/// A name is kept as a hash with a random key. Two names with one hash, which practically does not happen, would leave an
+/// entry at the destination.
+#[derive(Debug, Default)]
+pub(in crate::copy::destination) struct MirroredFolder {
+    folder: Option<RelativePath>,
+    names: HashSet<u64>,
+    keys: RandomState,
+}
+
+impl MirroredFolder {
+    /// Adds names of a folder. After the last ones, removes what else the destination has there.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the source breaks the protocol.
+    pub(in crate::copy::destination) fn add(
+        &mut self,
+        shared: &DestinationShared,
+        folder: &RelativePath,
+        names: &[EntryName],
+        last: bool,
+    ) -> Result<(), CopyTrouble> {
+        if !shared.state.options.delete {
+            return Err(broken("names that were not asked for"));
+        }
+        if self.folder.as_ref() != Some(folder) {
+            self.names.clear();
+            self.folder = Some(folder.clone());
+        }
+        let hashes = names.iter().map(|name| self.keys.hash_one(name.as_bytes()));
+        self.names.extend(hashes);
+        if self.names.len() > MAX_NAMES {
+            return Err(broken("too many names in one folder"));
+        }
+        if last {
+            self.remove_others(shared, folder)?;
+            self.folder = None;
+            self.names.clear();
+        }
+        Ok(())
+    }
+
+    fn remove_others(
+        &self,
+        shared: &DestinationShared,
+        wire: &RelativePath,
+    ) -> Result<(), CopyTrouble> {
+        let state = &shared.state;
+        if wire.is_empty() {
+            state.placement.check_contents().map_err(broken)?;
+        }
+        let local = state.placement.folder(wire).map_err(broken)?.path;
+        let directory = match open_directory(state.placement.root(), &local) {
+            Ok(directory) => directory,
+            // The folder will be made, or it cannot be.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+            Err(errno) => {
+                state.fail(
+                    &local,
+                    format!("cannot look for what to remove: {}", words(errno)),
+                );
+                return Ok(());
+            }
+        };
+        if !state.options.dry_run && !shared.may_mirror(&local) {
+            return Ok(());
+        }
+        let is_at_source = |name: &[u8]| self.names.contains(&self.keys.hash_one(name));
+        let keeps = |name: &[u8]| {
+            let part_of = name_of_part(name);
+            let is_temporary = part_of.is_some() || name.starts_with(TEMPORARY_PREFIX);
+            is_at_source(name)
+                || part_of.is_some_and(is_at_source)
+                || is_temporary && !is_stale(directory.as_fd(), name)
+        };
+        let mut deletion = Deletion::new(state);
+        match names_in(directory.as_fd()) {
+            Ok(names) => {
+                for name in names.into_iter().filter(|name| !keeps(name)) {
+                    if is_filtered(state, directory.as_fd(), wire, &name) {
+                        continue;
+                    }
+                    deletion.remove_or_report(directory.as_fd(), &name, &local);
+                }
+            }
+            Err(errno) => {
+                state.fail(
+                    &local,
+                    format!("cannot look for what to remove: {}", words(errno)),
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns true if the filters would leave the entry out of the source: `--delete` leaves it alone. The filters are
+/// relative to the directory that the user named, which is the first name of a path, or no part of it.
+fn is_filtered(
+    state: &DestinationState,
+    directory: BorrowedFd<'_>,
+    wire: &RelativePath,
+    name: &[u8],
+) -> bool {
+    if state.filter.is_empty() {
+        return false;
+    }
+    let Ok(entry) = EntryName::try_from(name.to_vec()) else {
+        return false;
+    };
+    let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+    let is_directory = stat.is_ok_and(|stat| EntryKind::of(&stat) == Some(EntryKind::Directory));
+    let path = wire.join(&entry);
+    let below = path.without_first();
+    let excludes = |path: &RelativePath| {
+        !path.is_empty() && state.filter.excludes(path.as_bytes(), is_directory)
+    };
+    excludes(&path) || excludes(&below)
+}
+
+/// Returns true if no copy has changed this temporary file for [`STALE_AGE`].
+fn is_stale(directory: BorrowedFd<'_>, name: &[u8]) -> bool {
+    let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+    stat.is_ok_and(|stat| is_long_ago(stat.st_ctime, SystemTime::now()))
+}
+
+fn is_long_ago(seconds: i64, now: SystemTime) -> bool {
+    let changed = UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    now.duration_since(changed).is_ok_and(|age| age > STALE_AGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_temporary_file_is_stale_after_a_day() {
+        let changed = 1_700_000_000;
+        let after = |hours: u64| UNIX_EPOCH + Duration::from_secs(1_700_000_000 + hours * 3600);
+        assert!(!is_long_ago(changed, after(23)));
+        assert!(is_long_ago(changed, after(25)));
+        // A clock that went back, or that of a file server.
+        assert!(!is_long_ago(changed, UNIX_EPOCH));
+    }
+}

@@ -1,0 +1,75 @@
+//! What the threads of a source share.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::Stat;
+
+use super::{
+    hard_links::HardLinks, rate_limit::RateLimit, removal::SentSpool, tally::Tally,
+    walk::folder::SourceFolder, work_board::WorkBoard,
+};
+use crate::copy::{
+    order::{CopyOptions, ExistingFiles},
+    path::EntryName,
+};
+
+/// What the threads of a source share.
+pub(crate) struct SourceShared {
+    /// How files are copied.
+    pub(crate) options: CopyOptions,
+    /// The counts, and the way to the controller.
+    pub(crate) tally: Tally,
+    /// The queue of the lanes.
+    pub(crate) board: WorkBoard,
+    /// Files that have several names.
+    pub(crate) links: HardLinks,
+    /// The limit of `--bwlimit`.
+    pub(crate) limit: Option<RateLimit>,
+    /// The list for `--remove-source-files`.
+    pub(crate) spool: Option<SentSpool>,
+    large_files: AtomicU64,
+}
+
+impl SourceShared {
+    /// Returns what the threads of a source share that has sent nothing.
+    pub(super) fn new(options: CopyOptions, spool: Option<SentSpool>) -> Self {
+        Self {
+            tally: Tally::default(),
+            board: WorkBoard::default(),
+            links: HardLinks::default(),
+            limit: options.bytes_per_second.map(RateLimit::new),
+            spool,
+            large_files: AtomicU64::new(0),
+            options,
+        }
+    }
+
+    /// Returns true if the destination is asked for every entry.
+    pub(crate) fn asks(&self) -> bool {
+        let options = &self.options;
+        options.existing != ExistingFiles::Replace || options.resume || options.dry_run
+    }
+
+    /// Returns a number for a large file.
+    pub(crate) fn next_large_id(&self) -> u64 {
+        self.large_files.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Counts an entry that was sent, and lists it. `is_whole` is false for one that changed meanwhile: it is not
+    /// removed.
+    pub(crate) fn sent(
+        &self,
+        folder: &SourceFolder,
+        name: &EntryName,
+        stat: &Stat,
+        is_whole: bool,
+    ) {
+        self.tally.sent();
+        if let Some(spool) = self.spool.as_ref().filter(|_| is_whole) {
+            spool.add(folder, name, stat);
+        }
+        if self.options.list {
+            self.tally.list(folder.path.join(name).into());
+        }
+    }
+}
