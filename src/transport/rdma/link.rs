@@ -26,10 +26,7 @@ use async_rdma::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{
-    nudge::MOST_NUDGES,
-    work_request::{PostingThread, WorkRequest},
-};
+use super::work_request::{PostingThread, WorkRequest};
 
 /// The alignment of registered memory: a page.
 const PAGE_BYTES: usize = 4096;
@@ -50,6 +47,9 @@ pub(super) const RNR_RETRIES: u8 = 7;
 /// is long: [`nudge`](super::nudge) finds such completions sooner. With one second, an idle pair took 0.20% of a processor at
 /// native speed.
 pub(super) const COMPLETION_LIMIT: Duration = Duration::from_secs(2);
+
+/// The most writes of [`nudge`](super::nudge) in one pause, for which the queues have room.
+pub(super) const MOST_NUDGES: u32 = 4;
 
 /// The number of completions that are polled at once.
 const POLLED_AT_ONCE: i32 = 16;

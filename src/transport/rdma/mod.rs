@@ -74,8 +74,9 @@ pub(crate) mod raw {
             memory::MemoryRegion,
             operation::{OperationKind, PairFault, VerbsOperation, most_inline},
             place::random_psn,
-            queue_pair::{QueuePair, QueuePairAddress, QueueSizes},
+            queue_pair::{QueuePair, QueuePairAddress},
             remote_region::RemoteRegion,
+            sizes::QueueSizes,
         },
     };
 }
@@ -89,8 +90,9 @@ pub(crate) mod open {
             device::ProtectionDomain,
             memory::MemoryRegion,
             operation::{OperationKind, PairFault, VerbsOperation},
-            queue_pair::{QueuePair, QueuePairAddress, QueueSizes, ReadDepths},
+            queue_pair::{QueuePair, QueuePairAddress},
             remote_region::RemoteRegion,
+            sizes::{QueueSizes, ReadDepths},
         },
     };
 }

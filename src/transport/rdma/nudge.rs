@@ -23,12 +23,9 @@ use futures::task::AtomicWaker;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    link::{Link, Region, SlotToken},
+    link::{Link, MOST_NUDGES, Region, SlotToken},
     work_request::WorkRequest,
 };
-
-/// The most nudges of one pause.
-pub(super) const MOST_NUDGES: u32 = 4;
 
 /// The time without a completion before the first nudge, if the link was idle before. Also the time after a nudge within
 /// which completions count as found by it.

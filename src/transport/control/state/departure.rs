@@ -20,6 +20,7 @@ use std::{
 
 use super::{
     State,
+    dropped_halves::DroppedReader,
     machine::{Failure, Receiving, Sending, StreamMachine},
 };
 use crate::{
@@ -30,62 +31,6 @@ use crate::{
 /// The number of bytes that may still arrive after the reader has been dropped, before the peer is told to stop. What
 /// protocols send at their end, such as HTTP/2's GOAWAY, is shorter; the rest of a body that was not read is longer.
 const EXCESS_BYTES: u64 = 64 << 10;
-
-/// The halves that the user of a stream holds, and what was left to the endpoint.
-pub(super) struct Departure {
-    /// The number of halves that the user holds.
-    held: u8,
-    on_drop: OnDrop,
-    /// The user has dropped the writer.
-    writer_left: bool,
-    /// Every byte that was written has been given to the data path, and no more can follow.
-    pub(super) all_was_sent: bool,
-    /// The reader that was dropped before the end of its direction.
-    reader: Option<DroppedReader>,
-    /// The time when the last half was dropped.
-    since: Option<Instant>,
-    has_said_bye: bool,
-}
-
-/// A reader that was dropped before the end of its direction.
-struct DroppedReader {
-    since: Instant,
-    /// The number of bytes that had arrived, and the number that the user had taken.
-    received: u64,
-    taken: u64,
-}
-
-impl Departure {
-    /// The user holds `halves` halves.
-    pub(super) fn new(halves: u8) -> Self {
-        Self {
-            held: halves,
-            on_drop: OnDrop::Abort,
-            writer_left: false,
-            all_was_sent: false,
-            reader: None,
-            since: None,
-            has_said_bye: false,
-        }
-    }
-
-    /// Returns true if the user holds a half.
-    pub(super) fn is_held(&self) -> bool {
-        self.held > 0
-    }
-
-    /// Returns true if this end has said Bye.
-    pub(super) fn has_said_bye(&self) -> bool {
-        self.has_said_bye
-    }
-
-    fn release(&mut self, now: Instant) {
-        self.held -= 1;
-        if self.held == 0 {
-            self.since = Some(now);
-        }
-    }
-}
 
 impl StreamMachine {
     /// The user has dropped the sending half, after the data path got all its bytes (`all_was_sent`) or earlier.

@@ -7,13 +7,14 @@
 //! | file | what it has |
 //! |---|---|
 //! | `sending`, `receiving` | what each half asks and tells |
-//! | `departure` | what the endpoint does after the user has dropped the halves |
+//! | `departure` | what the endpoint does after the user has dropped the halves; `dropped_halves` the record of it |
 //! | `renewal` | what the renewal of a link asks and tells |
 //! | `machine` | the states of both directions, and what each message does to them |
 //! | `credits` | the slots of the peer that may be written |
 
 mod credits;
 mod departure;
+mod dropped_halves;
 mod machine;
 mod receiving;
 #[cfg(feature = "rdma")]

@@ -10,7 +10,7 @@ use crate::transport::{
         link_setup::{ConnectedLink, LinkPlan, LiveLink},
         nudge::Nudge,
         receive_path::{self, RdmaReceive},
-        renewal::{driver::Renewer, request::Renewal, silence::LinkStalls},
+        renewal::{driver::Renewer, link_stalls::LinkStalls, request::Renewal},
         send_path::{self, RdmaSend},
     },
 };

@@ -19,10 +19,7 @@ use crate::{
         },
         rdma::{
             pool::RdmaSlot,
-            verbs::{
-                completions::Completion,
-                queue_pair::{QueuePair, QueueSizes},
-            },
+            verbs::{completions::Completion, queue_pair::QueuePair, sizes::QueueSizes},
         },
     },
 };

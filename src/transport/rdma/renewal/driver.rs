@@ -131,7 +131,9 @@ impl Renewer {
             let theirs = state.take_step();
             let mut reason = self.renewal.take_reason();
             if let (None, Some(RenewalReason::Silent(link))) = (&theirs, &reason) {
-                reason = link.confirm(self.renewal.data()).await?;
+                if !link.is_dead(self.renewal.data()).await? {
+                    reason = None;
+                }
             }
             // A stream that has ended needs no new link, unless the peer requests one.
             if theirs.is_none() && (reason.is_none() || !state.is_open()) {

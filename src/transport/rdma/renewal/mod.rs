@@ -3,9 +3,11 @@
 //! | file | what it has |
 //! |---|---|
 //! | [`request`] | what asks for a new link, shared by both sides of the data path |
-//! | [`silence`] | the request for a new link because nothing arrives over this one |
+//! | [`silent_link`] | a link whose counts stand still |
+//! | [`link_stalls`] | the request for a new link because the counts of this one stand still |
 //! | [`driver`] | the task that makes the new link, in steps with the peer |
 
 pub(super) mod driver;
+pub(super) mod link_stalls;
 pub(super) mod request;
-pub(super) mod silence;
+pub(super) mod silent_link;

@@ -12,7 +12,7 @@ use std::{
 use futures::task::AtomicWaker;
 use tokio::sync::Notify;
 
-use super::silence::SilentLink;
+use super::silent_link::SilentLink;
 use crate::{
     Fault,
     transport::{

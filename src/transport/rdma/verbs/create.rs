@@ -8,7 +8,7 @@ use super::{
     completions::{CompletionQueue, QueueRoom},
     memory::MemoryRegion,
     not_null,
-    queue_pair::QueueSizes,
+    sizes::QueueSizes,
 };
 
 /// The most bytes inline that a device is asked for. None carries as many, and providers compute with larger numbers carelessly.

@@ -11,6 +11,7 @@
 //! | [`event_wait`] | a thread that waits for a completion |
 //! | [`place`] | the port of a queue pair, chosen from those of this host |
 //! | [`create`] | what is checked before a device makes a queue pair |
+//! | [`sizes`] | what a queue pair may have under way at once |
 //! | [`queue_pair`] | a queue pair with its memory: connect, send, receive |
 //! | [`remote_region`] | a region that a peer may write and read |
 //! | [`operation`] | WRITE, READ and SEND with all their settings |
@@ -37,6 +38,7 @@ pub(super) mod operation;
 pub(super) mod place;
 pub(super) mod queue_pair;
 pub(super) mod remote_region;
+pub(super) mod sizes;
 #[cfg(test)]
 mod tests;
 

@@ -9,8 +9,9 @@ use super::{
     completions::CompletionQueue,
     create::{create, reserve},
     memory::MemoryRegion,
-    queue_pair::{QueuePair, QueuePairAddress, QueueSizes, ReadDepths, entries},
+    queue_pair::{QueuePair, QueuePairAddress, entries},
     remote_region::RemoteRegion,
+    sizes::{QueueSizes, ReadDepths},
 };
 use crate::transport::rdma::link::QueuePairConfig;
 

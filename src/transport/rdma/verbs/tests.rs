@@ -10,7 +10,8 @@ use super::{
     completions::{Completion, CompletionQueue},
     device::ProtectionDomain,
     memory::MemoryRegion,
-    queue_pair::{QueuePair, QueueSizes},
+    queue_pair::QueuePair,
+    sizes::QueueSizes,
 };
 use crate::transport::rdma::{link::QueuePairConfig, tests::place};
 

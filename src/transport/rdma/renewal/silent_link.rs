@@ -1,43 +1,19 @@
 //! A link whose counts stand still: no completion is reported, although the peer knows of more.
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::request::{Renewal, RenewalReason};
 use crate::{
     Fault,
     transport::{
-        control::data_progress::{DataProgress, Stall, StalledPath},
+        control::data_progress::{DataProgress, Stall},
         rdma::link::COMPLETION_LIMIT,
     },
 };
 
 /// How late a completion may be: longer than the time for which [`link`](crate::transport::rdma::link) may miss one.
 const LATE: Duration = COMPLETION_LIMIT.saturating_add(Duration::from_secs(1));
-
-/// The link of a stream, as the watch over the data path asks it about counts that stand still.
-pub(crate) struct LinkStalls(Weak<Renewal>);
-
-impl LinkStalls {
-    /// Answers for the link that `renewal` replaces.
-    pub(crate) fn new(renewal: &Arc<Renewal>) -> Self {
-        Self(Arc::downgrade(renewal))
-    }
-}
-
-impl StalledPath for LinkStalls {
-    /// Leaves the decision to the renewal, which runs in the runtime in which the completions are polled.
-    fn stalled(&self, stall: Stall) -> Result<(), Fault> {
-        if let Some(renewal) = self.0.upgrade().filter(|renewal| !renewal.is_underway()) {
-            renewal.request_for(stall);
-        }
-        Ok(())
-    }
-}
 
 /// A link whose counts stand still, and the count that stood still when that was noticed.
 #[derive(Clone, Copy)]
@@ -54,12 +30,12 @@ impl SilentLink {
     }
 
     /// Waits to find out whether the link is only late: the runtime in which its completions are polled may have been
-    /// blocked, and the completions of that time are polled within this wait. Returns the reason for a new link, or `None`
-    /// if this one works.
-    pub(super) async fn confirm(
-        self,
-        progress: &DataProgress,
-    ) -> Result<Option<RenewalReason>, Fault> {
+    /// blocked, and the completions of that time are polled within this wait. Returns true if the link is dead.
+    ///
+    /// # Errors
+    ///
+    /// The fault of a stream that cannot have a new link.
+    pub(super) async fn is_dead(self, progress: &DataProgress) -> Result<bool, Fault> {
         // A wait that took longer was blocked as well, and its timer may run before the completions are polled.
         loop {
             let began = Instant::now();
@@ -69,8 +45,8 @@ impl SilentLink {
             }
         }
         match self.stall {
-            _ if count_of(self.stall, progress) != self.count => Ok(None),
-            Stall::Arrivals { .. } => Ok(Some(RenewalReason::Silent(self))),
+            _ if count_of(self.stall, progress) != self.count => Ok(false),
+            Stall::Arrivals { .. } => Ok(true),
             // The memory of a write belongs to the device until the write completes, so the frame cannot be sent again.
             Stall::Completions { .. } => Err(self.stall.into()),
         }
