@@ -37,7 +37,8 @@ fn held(served: &Served) -> (u64, usize, u64) {
 /// Waits until the server has no more threads and descriptors than before.
 #[track_caller]
 fn assert_as_before(served: &Served, before: (u64, usize, u64)) {
-    eventually("threads and descriptors as before", || {
+    let what = format!("threads and descriptors as before: {before:?}");
+    eventually(&what, || {
         let now = held(served);
         // tokio keeps some threads that could block, for ten seconds.
         (now.0 <= before.0 + 4 && now.1 <= before.1).then_some(())
@@ -49,6 +50,8 @@ fn sixty_four_clients_at_once_are_served_within_the_memory() {
     let served = Served::start(&["--memory", "256M"]);
     let megabytes = count(4, 256);
     trees::large(&served.here("file"), (megabytes as u64) << 20);
+    // The server says that it listens before it has started all of its threads. After a copy it has.
+    served.alice(&["%file", "@first"]).start().end().exits(0);
     let before = held(&served);
     let copies: Vec<_> = (0..64)
         .map(|number| {
