@@ -43,7 +43,7 @@ pub(crate) struct RdcpArgs {
     #[arg(long, value_name = "RATE", value_parser = parse::rate)]
     pub(crate) bwlimit: Option<u64>,
 
-    /// Use this many lanes: streams, each with a thread at both ends; with --serve, the most for one copy [default: 2]
+    /// Use this many lanes: streams, each with a thread at both ends, which also share very large files; with --serve, the most for one copy [default: 2]
     #[arg(short = 'j', long, value_name = "N", value_parser = lanes)]
     pub(crate) lanes: Option<u8>,
 
@@ -215,6 +215,7 @@ impl RdcpArgs {
             archive: copy.archive,
             no_target_directory: copy.no_target_directory,
             parents: copy.parents,
+            chosen_lanes: self.lanes.is_some(),
             existing: match (copy.no_clobber, copy.update, copy.skip_same) {
                 (true, _, _) => ExistingFiles::Keep,
                 (_, true, _) => ExistingFiles::ReplaceOlder,

@@ -70,6 +70,8 @@ pub(crate) struct CopyOptions {
     pub(crate) digest: Option<DigestKind>,
     /// `--bwlimit`: the most bytes per second of all lanes together.
     pub(crate) bytes_per_second: Option<u64>,
+    /// `-j`: the user has chosen the number of lanes. They share large files then, also on a machine of few processors.
+    pub(crate) chosen_lanes: bool,
     /// `--exclude` and `--include`, in the order of the command line. The last one that matches decides.
     pub(crate) filters: Vec<FilterRule>,
 }

@@ -17,7 +17,7 @@ use crate::copy::{path::EntryName, question::ByteRange, record::LargeFile};
 /// end at the same time.
 pub(crate) const RANGE_BYTES: u64 = 8 << 20;
 
-/// Files of this size are sent by all lanes.
+/// Files of at least this size may be sent by all lanes.
 pub(crate) const SHARED_BYTES: u64 = 64 << 20;
 
 /// A file that is sent in parts.

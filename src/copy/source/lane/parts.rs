@@ -58,6 +58,7 @@ impl LaneSender {
         };
         // A digest needs the contents in their order.
         let is_shared = content_size(&opened.stat).saturating_sub(resumed) >= SHARED_BYTES
+            && self.shared.shares_files
             && self.shared.options.digest.is_none();
         let record = LaneRecord::LargeFile(announcement.clone());
         if let Err(error) = self.packer.put(&record).await? {

@@ -190,7 +190,11 @@ async fn a_very_large_file_travels_in_all_lanes() {
     let path = place.path().join("large");
     let contents: Vec<u8> = (0..20_000_000_u32).flat_map(u32::to_le_bytes).collect();
     fs::write(&path, &contents).unwrap();
-    let outcome = copy(vec![bytes(&path)], archive(), Behaviour::default()).await;
+    let chosen = CopyOptions {
+        chosen_lanes: true,
+        ..archive()
+    };
+    let outcome = copy(vec![bytes(&path)], chosen.clone(), Behaviour::default()).await;
     assert!(outcome.failures().is_empty(), "{:?}", outcome.failures());
     assert!(outcome.files()[&b"large"[..]] == contents);
     let parts = |lane: &Vec<super::destination::Received>| {
@@ -202,7 +206,7 @@ async fn a_very_large_file_travels_in_all_lanes() {
 
     let options = CopyOptions {
         digest: Some(crate::copy::order::DigestKind::Xxh64),
-        ..archive()
+        ..chosen
     };
     let outcome = copy(vec![bytes(&path)], options, Behaviour::default()).await;
     let counts: Vec<usize> = outcome.lanes.iter().map(parts).collect();
