@@ -62,9 +62,10 @@ fn a_resumed_run_sends_what_was_missing() {
     };
     // At a limited speed, so that a busy machine kills in time.
     let limit = if is_full() { "1G" } else { "300M" };
-    let kept = cut_at(&network, bytes, 60, &["--bwlimit", limit]);
+    // With -j the lanes share the file on any machine.
+    let kept = cut_at(&network, bytes, 60, &["--bwlimit", limit, "-j", "2"]);
     let before = received(&network, "h2");
-    let arguments = ["-a", "--resume", "h1:big", "h2:there/big"];
+    let arguments = ["-a", "-j", "2", "--resume", "h1:big", "h2:there/big"];
     let end = network.rdcp(arguments).start().end();
     end.exits(0);
     let sent = received(&network, "h2") - before;

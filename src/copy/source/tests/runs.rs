@@ -226,7 +226,11 @@ async fn a_cancelled_run_ends_within_a_second() {
     let place = tempfile::tempdir().unwrap();
     fs::write(place.path().join("large"), vec![7; 64 << 20]).unwrap();
     let paths = vec![bytes(&place.path().join("."))];
-    let engine = SourceEngine::prepare(BaseDirectory::Working, paths, archive()).unwrap();
+    let both_lanes = CopyOptions {
+        chosen_lanes: true,
+        ..archive()
+    };
+    let engine = SourceEngine::prepare(BaseDirectory::Working, paths, both_lanes).unwrap();
     // The other ends do not read, so the lanes wait.
     let (near, _control, mut far) = streams(&Behaviour::default()).await;
     let cancelled = CancellationToken::new();
