@@ -131,10 +131,7 @@ impl CurrentFolder {
             sync(file.fd.as_fd()).map_err(|error| format!("cannot fsync: {}", words(error)))?;
         }
         close(file.fd).map_err(|error| format!("cannot write: {}", words(error)))?;
-        let local = self.local.join(name);
-        rename_over(state, self.fd.as_fd(), temporary.as_bytes(), name, &local)?;
-        temporary.note_renamed();
-        Ok(())
+        self.rename(state, temporary, name)
     }
 
     /// Makes an entry that has no contents.
@@ -163,8 +160,18 @@ impl CurrentFolder {
             let entry = openat(fd, temporary.as_bytes(), flags, Mode::empty()).map_err(words)?;
             special.finish(state, &entry, self.has_acl)?;
         }
+        self.rename(state, temporary, name)
+    }
+
+    /// Gives the entry that has the temporary name its own name.
+    fn rename(
+        &self,
+        state: &DestinationState,
+        temporary: &mut TemporaryName,
+        name: &EntryName,
+    ) -> Result<(), String> {
         let local = self.local.join(name);
-        rename_over(state, fd, temporary.as_bytes(), name, &local)?;
+        rename_over(state, self.fd.as_fd(), temporary.as_bytes(), name, &local)?;
         temporary.note_renamed();
         Ok(())
     }

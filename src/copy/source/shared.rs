@@ -1,6 +1,7 @@
 //! What the threads of a source share.
 
 use std::{
+    num::NonZero,
     sync::atomic::{AtomicU64, Ordering},
     thread::available_parallelism,
 };
@@ -40,6 +41,11 @@ pub(crate) struct SourceShared {
 /// needs: with two processors, two lanes took 1.05 to 1.4 times as long as one. Different files and folders have no such limit.
 const FEW_PROCESSORS: usize = 2;
 
+/// Returns true if several lanes send one large file, with lanes that the user has chosen or not, on so many processors.
+fn shares_files(has_chosen_lanes: bool, processors: Option<NonZero<usize>>) -> bool {
+    has_chosen_lanes || processors.is_some_and(|count| count.get() > FEW_PROCESSORS)
+}
+
 impl SourceShared {
     /// Returns what the threads of a source share that has sent nothing.
     pub(super) fn new(options: CopyOptions, spool: Option<SentSpool>) -> Self {
@@ -49,8 +55,7 @@ impl SourceShared {
             links: HardLinks::default(),
             limit: options.bytes_per_second.map(RateLimit::new),
             spool,
-            shares_files: options.chosen_lanes
-                || available_parallelism().is_ok_and(|count| count.get() > FEW_PROCESSORS),
+            shares_files: shares_files(options.chosen_lanes, available_parallelism().ok()),
             large_files: AtomicU64::new(0),
             options,
         }
@@ -83,5 +88,19 @@ impl SourceShared {
         if self.options.list {
             self.tally.list(folder.path.join(name).into());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_lane_sends_a_file_on_few_processors_unless_the_user_has_chosen_lanes() {
+        for (processors, is_shared) in [(1, false), (2, false), (3, true), (64, true)] {
+            assert_eq!(shares_files(false, NonZero::new(processors)), is_shared);
+            assert!(shares_files(true, NonZero::new(processors)));
+        }
+        assert!(!shares_files(false, None));
     }
 }
