@@ -125,15 +125,15 @@ fn a_cut_copy_over_rdma_is_resumed() {
     let arguments = [
         "-a",
         "--bwlimit",
-        "4M",
+        "2M",
         "--timeout",
         "120",
         "h1:/tmp/resumed",
         "h2:/tmp/resumed",
     ];
     let rdcp = network.rdcp(arguments).start();
-    // The map comes with the first 8 MiB, after two seconds, and the copy takes ten more: an emulated processor needs some of
-    // them to start these programs.
+    // The map comes with the first 8 MiB, after four seconds, and the copy takes twenty more: an emulated processor needs some
+    // of them to start these programs.
     let line = "until [ -s /tmp/.resumed.rdcp-map ]; do sleep 0.1; done; \
                 kill -9 $(grep -ls -e '--agent=worke[r]' /proc/[0-9]*/cmdline | cut -d / -f 3)";
     let _ = network.ssh("h2", line).start().end();

@@ -59,7 +59,7 @@ fn changes(why: &str, change: impl Fn(&mut File) + Sync) -> Hosts {
     let original = hosts.path("h1", "tree");
     small(&original, 50, 1000);
     large(&original.join("large"), 16 << 20);
-    let arguments = ["-a", "--bwlimit", "12M", "h1:tree", "h2:"];
+    let arguments = ["-a", "--bwlimit", "6M", "h1:tree", "h2:"];
     let rdcp = hosts.rdcp(&arguments).start();
     let copy = hosts.path("h2", "tree");
     assert!(arrives(&rdcp, &copy, 2 << 20), "it ended at once");

@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use super::{
     compare::assert_no_partial_file,
-    deaths::{GONE, WAYS, hosts, is_empty},
+    deaths::{WAYS, hosts, is_empty},
 };
 use crate::support::is_full;
 use crate::support::limits::patience;
 use crate::support::programs::Random;
-use crate::support::programs::hosts::{Network, Outcome, Process};
+use crate::support::programs::hosts::{GONE, Network, Outcome, Process};
 
 /// After this much silence, the network counts as cut.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ fn a_cut_network_leaves_no_partial_file_and_no_process() {
             network.on(host, "ip link set eth0 down");
         });
         // sshd goes on waiting for a client that it cannot reach; rdcp has no influence on that.
-        network.assert_empty_but(since, timeout + GONE, Process::is_sshd);
+        network.assert_empty_but(since + timeout, GONE, Process::is_sshd);
         if end.code() != 0 {
             end.tells(255, &[host]);
         }
@@ -70,7 +70,7 @@ fn a_cut_between_two_hosts_fails_the_copy_and_names_them() {
         since = Instant::now();
         routes("add");
     });
-    network.assert_empty(since, timeout + GONE);
+    network.assert_empty(since + timeout, GONE);
     if end.code() != 0 {
         end.tells(255, &["h1", "h2"]);
     }

@@ -1,22 +1,16 @@
 //! Each process of a copy is killed at random moments: no partial file, the cause first, no process left, and a second
 //! run completes.
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::{path::PathBuf, time::Instant};
 
 use super::{
     compare::{assert_no_partial_file, assert_same},
     moments::arrives,
     trees::{large, small, stamp},
 };
-use crate::support::programs::hosts::{Network, Outcome, Process};
+use crate::support::programs::hosts::{GONE, Network, Outcome, Process};
 use crate::support::programs::{End, Random, Running, eventually};
 use crate::support::{is_full, random::seed};
-
-/// The time within which all processes must be gone.
-pub(crate) const GONE: Duration = Duration::from_secs(15);
 
 /// The bytes of the tree that is copied.
 const TREE_BYTES: u64 = 150 * (16 << 10) + (14 << 20) + (3 << 20);

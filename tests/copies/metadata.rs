@@ -11,6 +11,7 @@ use super::{
     trees::{mode, stamp},
 };
 use crate::support::programs::hosts::{Network, Outcome};
+use crate::support::programs::install;
 use crate::support::programs::local_hosts::Hosts;
 
 /// Makes a network with rdpipe where the user `guest` may run it.
@@ -18,7 +19,7 @@ fn with_guests(count: usize) -> Option<Network> {
     let network = Network::new(count)?;
     for host in network.hosts() {
         let own = network.own(&format!("{host}/bin/rdpipe"));
-        fs::copy(env!("CARGO_BIN_EXE_rdpipe"), own).expect("a copy");
+        install(Path::new(env!("CARGO_BIN_EXE_rdpipe")), &own);
     }
     Some(network)
 }

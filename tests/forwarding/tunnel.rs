@@ -50,7 +50,7 @@ pub(crate) fn port(running: &Running, place: &str) -> u16 {
     })
 }
 
-/// Connects to a port of this machine. No read waits for ever.
+/// Connects to a port of this machine. No read waits forever.
 pub(crate) fn connect(port: u16) -> TcpStream {
     let socket = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
     socket.set_read_timeout(Some(generous())).unwrap();

@@ -58,7 +58,7 @@ fn a_repetition_has_not_changed() {
 }
 
 #[test]
-fn a_delay_of_a_millisecond_is_a_change_for_the_worse() {
+fn a_delay_of_twenty_milliseconds_is_a_change_for_the_worse() {
     let Some(network) = Network::new(1) else {
         return;
     };

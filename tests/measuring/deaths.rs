@@ -10,12 +10,9 @@ use super::{
 };
 use crate::support::programs::{
     Running, eventually,
-    hosts::{Network, Outcome, Process},
+    hosts::{GONE, Network, Outcome, Process},
     patience,
 };
-
-/// The time within which all processes must be gone.
-const GONE: Duration = Duration::from_secs(15);
 
 /// Starts a run between h1 and h2 that does not end by itself, and waits until something was measured.
 #[track_caller]

@@ -51,8 +51,8 @@ pub(crate) fn slow_down(network: &Network, from: &str, to: &str) {
 pub(crate) fn delay(network: &Network, host: &str) {
     network.on(
         host,
-        "tc qdisc add dev eth0 root netem delay 1ms || \
-         tc qdisc add dev eth0 root tbf rate 1mbit burst 2kb limit 100kb",
+        "tc qdisc add dev eth0 root netem delay 20ms || \
+         tc qdisc add dev eth0 root tbf rate 50kbit burst 2kb limit 100kb",
     );
 }
 

@@ -22,8 +22,9 @@ fn a_slow_link_and_a_lossy_one_among_five_hosts_are_named() {
         "--json",
         "--measure",
         "bandwidth",
+        // Long enough for the 1000 segments that a finding needs, also after a timeout of TCP.
         "--time",
-        "0.2",
+        "0.5",
         "--runs",
         "1",
         "--transport",

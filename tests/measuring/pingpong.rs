@@ -115,6 +115,7 @@ fn an_interruption_of_the_table_leaves_nothing() {
     network.process("h1", "--agent=worker");
     let since = rdperf.signal(Signal::INT);
     let end = rdperf.end();
-    end.fails(130, &["interrupted by", "SIGINT"]);
+    // The note that there is no RDMA may have been printed before.
+    end.tells(130, &["interrupted by", "SIGINT"]);
     network.assert_empty(since, Duration::from_secs(15));
 }

@@ -1,14 +1,9 @@
 //! Failures before the first byte flows, and outputs that cannot be written: the message names host and cause.
 
-use std::{
-    fs::OpenOptions,
-    io::Write,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{fs::OpenOptions, io::Write, path::Path, time::Instant};
 
-use crate::support::programs::hosts::{Network, Outcome};
-use crate::support::programs::{End, generous};
+use crate::support::programs::hosts::{GONE, Network, Outcome};
+use crate::support::programs::{End, generous, install};
 
 /// Runs a pipeline, and checks that it fails with these words before a command starts, and that it leaves no process and
 /// no file.
@@ -17,7 +12,7 @@ fn refused(network: &Network, arguments: &[&str], words: &[&str]) -> End {
     let end = network.rdpipe(arguments).start().end();
     end.tells(255, words);
     end.is_silent_on(&["panicked", "Broken pipe"]);
-    network.assert_empty(end.at, Duration::from_secs(2));
+    network.assert_empty(end.at, GONE);
     for host in network.hosts() {
         assert!(
             network.names(&host).is_empty(),
@@ -213,7 +208,7 @@ fn an_unreadable_file_is_named() {
     std::fs::set_permissions(file, mode).unwrap();
     // A copy of rdpipe where the other user may run it.
     let own = network.own("h1/bin/rdpipe");
-    std::fs::copy(env!("CARGO_BIN_EXE_rdpipe"), own).unwrap();
+    install(Path::new(env!("CARGO_BIN_EXE_rdpipe")), &own);
     let end = network
         .rdpipe(["guest@h1:< secret", "h2:> out"])
         .start()

@@ -9,8 +9,8 @@ use std::{
 
 use rustix::process::Signal;
 
-use crate::support::programs::hosts::{Network, Outcome, Terminal, text};
-use crate::support::programs::{End, Running, eventually};
+use crate::support::programs::hosts::{GONE, Network, Outcome, Terminal, text};
+use crate::support::programs::{End, Running, eventually, patience};
 
 /// A slow source that goes on until the test ends it.
 const TRICKLE: &str = "while sleep 0.02; do echo more; done";
@@ -44,7 +44,7 @@ fn a_killed_source_fails_the_pipeline() {
     let end = spoil(&network, &[], |_| network.shell("h1", TRICKLE).kill());
     end.tells(137, &["h1", "signal 9"]);
     end.is_silent_on(&["panicked"]);
-    network.assert_empty(end.at, Duration::from_secs(2));
+    network.assert_empty(end.at, GONE);
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_killed_ssh_session_of_the_source_fails_the_pipeline() {
         network.process("h1", "sshd: root").kill();
     });
     end.tells(255, &["h1"]);
-    network.assert_empty(end.at, Duration::from_secs(5));
+    network.assert_empty(end.at, GONE);
 }
 
 #[test]
@@ -76,12 +76,13 @@ fn a_cut_connection_between_hosts_fails_the_pipeline() {
         return;
     };
     // The two hosts cannot reach each other any more; the controller still reaches both.
-    let end = spoil(&network, &["--timeout", "2"], |_| {
+    let seconds = patience(Duration::from_secs(2)).as_secs().to_string();
+    let end = spoil(&network, &["--timeout", &seconds], |_| {
         network.on("h1", "ip route add blackhole 10.77.0.2/32");
         network.on("h2", "ip route add blackhole 10.77.0.1/32");
     });
     end.tells(255, &["h1", "h2"]);
-    network.assert_empty(end.at, Duration::from_secs(2));
+    network.assert_empty(end.at, GONE);
 }
 
 #[test]
@@ -222,7 +223,7 @@ fn a_reader_that_stops_early_is_no_failure() {
     drop(stdout);
     let end = running.end();
     assert!([0, 141].contains(&end.code()), "{end:?}");
-    network.assert_empty(end.at, Duration::from_secs(2));
+    network.assert_empty(end.at, GONE);
 }
 
 #[test]
@@ -240,7 +241,7 @@ fn a_signal_to_rdpipe_ends_the_pipeline() {
             running.signal(signal);
         });
         end.exits(code);
-        network.assert_empty(end.at, Duration::from_secs(2));
+        network.assert_empty(end.at, GONE);
         std::fs::remove_file(network.file("h2", "copy")).unwrap();
     }
 }
@@ -289,5 +290,5 @@ fn control_c_on_the_terminal_ends_the_pipeline() {
     let end = running.end();
     end.exits(130);
     assert_eq!(network.names("h2"), ["copy"]);
-    network.assert_empty(end.at, Duration::from_secs(2));
+    network.assert_empty(end.at, GONE);
 }

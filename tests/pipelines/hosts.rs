@@ -7,7 +7,7 @@ use std::{
     process::Stdio,
 };
 
-use crate::support::programs::hosts::{Network, Outcome, Terminal, text};
+use crate::support::programs::hosts::{GONE, Network, Outcome, Terminal, text};
 use crate::support::programs::{End, eventually};
 
 /// Runs a pipeline with this input to its end.
@@ -329,7 +329,7 @@ fn a_successful_pipeline_leaves_no_process() {
     };
     let end = fed(&network, b"x", &["h1:sleep 0.5 & cat", "h2:cat"]);
     end.is("x");
-    network.assert_empty(end.at, std::time::Duration::from_secs(2));
+    network.assert_empty(end.at, GONE);
     // The sessions of sshd end a moment after their clients.
     eventually("empty hosts", || {
         network

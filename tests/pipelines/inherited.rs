@@ -4,6 +4,7 @@ use std::{
     fs::{self, Permissions},
     io::Write,
     os::unix::fs::PermissionsExt,
+    path::Path,
     process::Stdio,
 };
 
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::support::programs::hosts::Outcome;
 use crate::support::programs::local_hosts::rdpipe;
-use crate::support::programs::{Place, Running, Setup, eventually, key, program};
+use crate::support::programs::{Place, Running, Setup, eventually, install, key, program};
 
 /// Returns a program with these arguments, which a shell starts after `before`. The shell is bash, because dash resets the
 /// ignoring of SIGCHLD.
@@ -158,10 +159,8 @@ fn the_guard_holds_the_stdin_of_a_command_for_a_user_who_is_not_root() {
     let copy = TempDir::new().expect("a directory");
     if geteuid().is_root() {
         let path = copy.path().join("rdpipe");
-        fs::copy(RDPIPE, &path).expect("a copy");
-        for path in [copy.path(), &path] {
-            fs::set_permissions(path, Permissions::from_mode(0o755)).expect("its owner");
-        }
+        install(Path::new(RDPIPE), &path);
+        fs::set_permissions(copy.path(), Permissions::from_mode(0o755)).expect("its owner");
         setup = program(path.to_str().expect("a plain path"), "rdpipe")
             .env("SHELL", "/bin/bash")
             .arg(":echo pids $PPID $$ >&2; cat")

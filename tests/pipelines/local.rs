@@ -398,7 +398,7 @@ fn a_missing_agent_is_explained() {
 
 #[test]
 fn hosts_are_started_in_parallel() {
-    // Each agent waits for all others to start: if they started one after another, the first would wait for ever.
+    // Each agent waits for all others to start: if they started one after another, the first would wait forever.
     let slow = Hosts::new("touch $0.$1; until [ $(ls $0.* | wc -l) -ge 8 ]; do sleep 0.02; done");
     let stages = [
         "a:echo x", "b:cat", "c:cat", "d:cat", "e:cat", "f:cat", "g:cat", "h:cat",

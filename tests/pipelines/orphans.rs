@@ -4,11 +4,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::support::programs::hosts::{Network, Outcome, Process, Terminal};
-use crate::support::programs::{Running, eventually, is_ignored, skip};
-
-/// The time within which all processes must be gone, also on a busy machine.
-const LIMIT: Duration = Duration::from_secs(15);
+use crate::support::programs::hosts::{GONE, Network, Outcome, Process, Terminal};
+use crate::support::programs::{Running, eventually, is_ignored, patience, skip};
 
 /// Three stages that pass bytes until the test ends them. They have background processes: children, one in a session of
 /// its own, and some whose parent has exited.
@@ -49,7 +46,7 @@ fn kills(options: &[&str], code: i32, words: &[&str], kill: impl FnOnce(&Network
     flows(&network);
     let since = Instant::now();
     kill(&network, &running);
-    network.assert_empty(since, LIMIT);
+    network.assert_empty(since, GONE);
     let end = running.end();
     assert_eq!(network.names("h3"), ["copy"], "{}", end.stderr);
     end.tells(code, words);
@@ -72,7 +69,7 @@ fn a_killed_controller_leaves_no_process() {
     let running = network.rdpipe(STAGES).start();
     flows(&network);
     let since = running.kill();
-    network.assert_empty(since, LIMIT);
+    network.assert_empty(since, GONE);
     assert_eq!(network.names("h3"), ["copy"]);
 }
 
@@ -87,7 +84,7 @@ fn a_controller_killed_with_all_ssh_leaves_no_process() {
     for process in network.processes("ctl") {
         process.kill();
     }
-    network.assert_empty(since, LIMIT);
+    network.assert_empty(since, GONE);
     assert_eq!(network.names("h3"), ["copy"]);
 }
 
@@ -178,7 +175,7 @@ fn a_closed_terminal_leaves_no_process() {
     flows(&network);
     let since = Instant::now();
     drop(terminal);
-    network.assert_empty(since, LIMIT);
+    network.assert_empty(since, GONE);
     running.end().exits(129);
     assert_eq!(network.names("h3"), ["copy"]);
 }
@@ -189,15 +186,16 @@ fn a_cut_network_leaves_no_process() {
         let Some(network) = Network::new(3) else {
             return;
         };
+        let timeout = patience(Duration::from_secs(3));
+        let seconds = timeout.as_secs().to_string();
         let running = network
-            .rdpipe([&["--timeout", "3"][..], &STAGES].concat())
+            .rdpipe([&["--timeout", &seconds][..], &STAGES].concat())
             .start();
         flows(&network);
-        let since = Instant::now();
+        let since = Instant::now() + timeout;
         network.on(host, "ip link set eth0 down");
         // sshd goes on waiting for a client that it cannot reach; rdpipe has no influence on that.
-        let limit = Duration::from_secs(3) + LIMIT;
-        network.assert_empty_but(since, limit, Process::is_sshd);
+        network.assert_empty_but(since, GONE, Process::is_sshd);
         running.end().tells(255, &[host]);
         assert_eq!(network.names("h3"), ["copy"]);
     }

@@ -11,7 +11,7 @@ fn all_hosts_are_dialled_before_the_first_one_answers() {
         return;
     };
     let config = network.own("ssh_config");
-    // Each ssh waits until all others have started: if they started one after another, the first would wait for ever.
+    // Each ssh waits until all others have started: if they started one after another, the first would wait forever.
     // `scripts/bench` measures how long the start takes on an idle machine.
     let script = format!(
         "touch $0.$$; until [ $(ls $0.* | wc -l) -ge {HOSTS} ]; do sleep 0.02; done; exec ssh -F {} \"$@\"",

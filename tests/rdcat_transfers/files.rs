@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     io::{BufRead, BufReader, Write},
+    path::Path,
     process::{Command, Stdio},
 };
 
@@ -10,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::programs::hosts::{Network, Outcome, text};
 use crate::support::programs::local_hosts::Hosts;
-use crate::support::programs::{Running, eventually, program, random_bytes, rdrecv};
+use crate::support::programs::{Running, eventually, install, program, random_bytes, rdrecv};
 
 /// File names that a shell would split or expand.
 const NAMES: [&str; 10] = [
@@ -115,7 +116,7 @@ fn a_file_without_permission_is_named_and_the_others_still_arrive() {
     network.write("h1", "open", b"public\n");
     // A copy of rdpipe where the other user may run it.
     let own = network.own("h1/bin/rdpipe");
-    fs::copy(env!("CARGO_BIN_EXE_rdpipe"), own).unwrap();
+    install(Path::new(env!("CARGO_BIN_EXE_rdpipe")), &own);
     let end = network
         .rdcat(["guest@h1:secret", "guest@h1:open"])
         .start()

@@ -4,7 +4,9 @@ use std::{fs::File, process::Stdio, thread, time::Duration};
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::support::programs::{cpu_ticks, peak_kib, program, rdrecv, rdsend, receiver, sender};
+use crate::support::programs::{
+    cpu_ticks, eventually, peak_kib, program, rdrecv, rdsend, receiver, sender,
+};
 
 /// The most resident memory that a program may use, in KiB.
 const LIMIT_KIB: u64 = 48 << 10;
@@ -49,13 +51,17 @@ fn an_idle_pair_uses_no_processor_time() {
     sender.said("that it is connected", |text| {
         text.contains("connected to").then_some(())
     });
-    let before = [cpu_ticks(&sender), cpu_ticks(&receiver)];
+    let ticks = || [cpu_ticks(&sender), cpu_ticks(&receiver)];
+    // The receiver may still set its end up.
+    let before = eventually("both ends to be idle", || {
+        let before = ticks();
+        thread::sleep(Duration::from_millis(300));
+        (ticks() == before).then_some(before)
+    });
     // This sleep is the time that is measured; it waits for no event.
     thread::sleep(Duration::from_secs(2));
-    let used = [
-        cpu_ticks(&sender) - before[0],
-        cpu_ticks(&receiver) - before[1],
-    ];
+    let after = ticks();
+    let used = [after[0] - before[0], after[1] - before[1]];
     // One percent of a core is two ticks; the start and the end of the measurement can add one more.
     assert!(
         used.iter().all(|ticks| *ticks <= 3),

@@ -40,7 +40,7 @@ fn clients_beyond_the_places_wait_for_their_turn() {
     let served = Served::start(&["--max-clients", "1"]);
     fs::write(served.here("file"), vec![7; 12 << 20]).unwrap();
     let first = served
-        .alice(&["--bwlimit", "8M", "%file", "@first"])
+        .alice(&["--bwlimit", "3M", "%file", "@first"])
         .start();
     eventually("a copy that runs", || {
         served.root(".first.rdcp-part").exists().then_some(())

@@ -16,9 +16,14 @@ fn slow_copy(served: &Served, name: &str) -> crate::support::programs::Running {
         trees::large(&served.here("file"), 24 << 20);
     }
     let there = format!("@{name}");
-    let copy = served.alice(&["--bwlimit", "8M", "%file", &there]).start();
+    let copy = served.alice(&["--bwlimit", "5M", "%file", &there]).start();
     let part = served.root(&format!(".{name}.rdcp-part"));
-    eventually("a copy that runs", || part.exists().then_some(()));
+    // The map says what of it is there, so that a second run can continue.
+    let map = served.root(&format!(".{name}.rdcp-map"));
+    eventually("a copy that runs", || {
+        let length = |path| fs::metadata(path).map_or(0, |metadata| metadata.len());
+        (length(&part) > 0 && length(&map) > 0).then_some(())
+    });
     copy
 }
 

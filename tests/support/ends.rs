@@ -22,6 +22,6 @@ pub(crate) async fn meet(
         dialed.context("the dialer")
     };
     let accepting = async { listener.accept().await.context("the acceptor") };
-    // A listener whose only dialer has failed would wait for ever.
+    // A listener whose only dialer has failed would wait forever.
     tokio::try_join!(dialing, accepting)
 }

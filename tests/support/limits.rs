@@ -15,9 +15,10 @@ pub(crate) fn limit(usual: Duration) -> Duration {
 }
 
 /// Returns a timeout for the program under test that the test waits out: as short as this machine allows, and long enough
-/// that a peer which only has to wait for a processor is not taken for dead.
+/// that a peer which only has to wait for a processor is not taken for dead: a second at least.
 pub(crate) fn patience(usual: Duration) -> Duration {
-    usual.mul_f64(slowness(EMULATED_FOR_PATIENCE).ceil())
+    let longer = usual.mul_f64(slowness(EMULATED_FOR_PATIENCE).ceil());
+    longer.max(Duration::from_secs(1))
 }
 
 /// Returns the guard of the body of a test, and of every wait without a guard of its own: what takes longer hangs.
@@ -73,12 +74,16 @@ fn slowness(emulated: f64) -> f64 {
     busy.clamp(1.0, MOST_BUSY) * if is_emulated { emulated } else { 1.0 }
 }
 
-/// Returns the tasks that ran or waited for a processor in the last minute, for each processor.
+/// Returns the tasks that run or wait for a processor, for each processor: those of the last minute, or those of this moment,
+/// if they are more. Other work may have begun a moment ago.
 fn load() -> f64 {
-    let average = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let tasks = average.split(' ').next().and_then(|text| text.parse().ok());
+    let averages = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let mut fields = averages.split([' ', '/']);
+    let mut next = |skipped| fields.nth(skipped).and_then(|text| text.parse().ok());
+    let (minute, now): (Option<f64>, Option<f64>) = (next(0), next(2));
+    let tasks = minute.unwrap_or(0.0).max(now.unwrap_or(0.0));
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    tasks.unwrap_or(0.0) / u32::try_from(processors).map_or(1.0, f64::from)
+    tasks / u32::try_from(processors).map_or(1.0, f64::from)
 }
 
 /// Returns the share of the processors' time that other guests of the host took from this machine since it was started:

@@ -1,12 +1,12 @@
 //! A web server, and its clients.
 
-use std::{fs, path::PathBuf, process::Command, sync::LazyLock, time::Duration};
+use std::{path::PathBuf, process::Command, sync::LazyLock, time::Duration};
 
 use super::{
     rig::{NEAR, Rig, lacks},
     ways::Way,
 };
-use crate::support::programs::servers;
+use crate::support::programs::{install, servers};
 
 /// A function of bash that prints one digest of the files `large`, `small/1` to `small/100` and `deep/er/byte` in a folder.
 const DIGEST: &str =
@@ -77,7 +77,7 @@ pub(crate) fn a_thousand_connections(rig: &Rig, way: Way) {
     let server = rig.serve(&servers::nginx(way.address(), rig.sizes.bytes));
     let tunnel = rig.open(way, 8080);
     let program = rig.network.file(NEAR, "crowd");
-    fs::copy(&*CROWD, &program).expect("a copy of the program");
+    install(&CROWD, &program);
     let connections = rig.sizes.connections;
     let script = format!(
         "{} $HOST:$PORT {connections} 5 /small/40 /count\n",

@@ -72,7 +72,7 @@ pub(crate) async fn a_drop_after_shutdown_stops_a_peer_that_goes_on(
     Ok(())
 }
 
-/// A peer that neither writes nor ends is told to stop too, so that the dropped end does not stay for ever.
+/// A peer that neither writes nor ends is told to stop too, so that the dropped end does not stay forever.
 pub(crate) async fn a_dropped_end_does_not_wait_for_ever(
     over: DataPath,
     base: StreamConfig,

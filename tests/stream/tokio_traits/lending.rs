@@ -17,7 +17,7 @@ use crate::support::{data_path::DataPath, pattern::Pattern, random::Random};
 /// Received chunks with their offsets in the stream.
 type Kept = Vec<(u64, Bytes)>;
 
-/// A reader that keeps chunks for ever still receives ten more pools of bytes, and the kept chunks do not change.
+/// A reader that keeps chunks forever still receives ten more pools of bytes, and the kept chunks do not change.
 pub(crate) async fn kept_chunks_never_block_the_stream(
     over: DataPath,
     base: StreamConfig,

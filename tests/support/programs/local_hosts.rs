@@ -3,7 +3,6 @@
 use std::{
     fs,
     io::Write,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Stdio,
     thread,
@@ -55,8 +54,7 @@ impl Hosts {
             "#!/bin/bash\n{before}\nmkdir -p \"{0}/$1\"; cd \"{0}/$1\" || exit; shift; exec \"$@\"\n",
             place.directory().display()
         );
-        place.file("rsh", script.as_bytes());
-        fs::set_permissions(place.path("rsh"), PermissionsExt::from_mode(0o755)).unwrap();
+        place.program("rsh", script.as_bytes());
         Self { place }
     }
 

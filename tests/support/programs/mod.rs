@@ -71,6 +71,18 @@ pub struct Place {
     directory: TempDir,
 }
 
+/// Copies a program so that every user may run it.
+///
+/// Another process copies it: a thread that forks while this one writes would hold the file open for a moment, and nobody
+/// could execute it meanwhile.
+pub fn install(source: &Path, target: &Path) {
+    let copied = std::process::Command::new("install")
+        .args(["-m", "755"])
+        .args([source, target])
+        .status();
+    assert!(copied.expect("install runs").success(), "{target:?}");
+}
+
 /// The content of the file `old`.
 pub const OLD: &[u8] = b"what was there before\n";
 
@@ -98,6 +110,14 @@ impl Place {
     /// Writes a file and returns its path, as an argument.
     pub fn file(&self, name: &str, content: &[u8]) -> String {
         fs::write(self.path(name), content).expect("a file");
+        self.path(name).display().to_string()
+    }
+
+    /// Writes a program that can be executed, and returns its path.
+    pub fn program(&self, name: &str, content: &[u8]) -> String {
+        let source = self.file(&format!("{name}.source"), content);
+        install(Path::new(&source), &self.path(name));
+        fs::remove_file(source).expect("a file to remove");
         self.path(name).display().to_string()
     }
 

@@ -31,10 +31,10 @@ pub fn ticket(listener: &Running) -> String {
 
 /// Starts a pair whose stdin and stdout are pipes to the test. Returns the listening rdcat first.
 #[track_caller]
-pub fn pair(listening: &str, dialling: &str) -> [Running; 2] {
+pub fn pair(listening: &str, dialing: &str) -> [Running; 2] {
     let listener = listener(listening).stdin(Stdio::piped()).start_raw();
-    let dialler = rdcat(dialling).arg(ticket(&listener)).stdin(Stdio::piped());
-    [listener, dialler.start_raw()]
+    let dialer = rdcat(dialing).arg(ticket(&listener)).stdin(Stdio::piped());
+    [listener, dialer.start_raw()]
 }
 
 /// Spawns a thread that writes `bytes` bytes of the pattern `number` and closes `stdin`.

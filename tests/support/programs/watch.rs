@@ -24,7 +24,7 @@ pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
         }
         assert!(
             Instant::now() < deadline,
-            "waited {limit:?} in vain for {what}"
+            "waited {limit:?} for {what}, which did not happen"
         );
         thread::sleep(Duration::from_millis(1));
     }

@@ -8,7 +8,7 @@ mod outcome;
 mod processes;
 mod terminal;
 
-pub use network::{Network, SSH};
+pub use network::{GONE, Network, SSH};
 pub use outcome::Outcome;
 pub use processes::Process;
 pub use terminal::Terminal;

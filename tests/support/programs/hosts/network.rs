@@ -14,10 +14,15 @@ use super::{
     processes::{self, Process},
     terminal::Terminal,
 };
-use crate::support::programs::{Running, Setup, eventually, generous, limit, program, skip};
+use crate::support::programs::{
+    Running, Setup, eventually, generous, install, limit, program, skip,
+};
 
 /// The program that reaches hosts of this network: `ssh`, with the configuration that names them.
 pub const SSH: &str = "/usr/bin/ssh";
+
+/// The time within which all processes must be gone; rdpipe promises less.
+pub const GONE: Duration = Duration::from_secs(15);
 
 /// Some hosts and the host of the controller, joined by a bridge.
 pub struct Network {
@@ -146,10 +151,10 @@ impl Network {
 
     /// Installs a shell script as the program `name` on a host, before all others in its PATH.
     pub fn install(&self, host: &str, name: &str, script: &str) {
-        use std::os::unix::fs::PermissionsExt;
-        let file = self.directory.join(host).join("bin").join(name);
-        fs::write(&file, format!("#!/bin/sh\n{script}\n")).expect("a file");
-        fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).expect("it is ours");
+        let source = self.directory.join(host).join(format!("{name}.source"));
+        fs::write(&source, format!("#!/bin/sh\n{script}\n")).expect("a file");
+        install(&source, &self.directory.join(host).join("bin").join(name));
+        fs::remove_file(source).expect("a file to remove");
     }
 
     /// Returns any program, to be run on ctl. The process that is started becomes the program itself.
@@ -296,7 +301,8 @@ impl Network {
     }
 
     /// Waits until no process runs on any host. That must happen within `promise` after `since`; [`limit`] makes the time
-    /// longer on a busy machine. It stays below the 30 s after which a silent peer counts as dead.
+    /// longer on a busy machine. It stays below the 30 s after which a silent peer counts as dead. After an event that only a
+    /// timeout detects, `since` is the end of that timeout.
     #[track_caller]
     pub fn assert_empty(&self, since: Instant, promise: Duration) {
         self.assert_empty_but(since, promise, |_| false);
