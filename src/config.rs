@@ -154,8 +154,12 @@ impl Default for RdmaConfig {
     /// On a machine of one processor the pool is 3 MiB × 2. There no two steps run at the same time, and the pool with the
     /// fewest switches and the least cache was measured to be the fastest, by a tenth.
     fn default() -> Self {
-        let is_alone = thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
-        let (chunk_bytes, depth) = if is_alone { LONE_POOL } else { POOL };
+        let has_one_processor = thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
+        let (chunk_bytes, depth) = if has_one_processor {
+            ONE_PROCESSOR_POOL
+        } else {
+            POOL
+        };
         Self {
             chunk_bytes,
             depth,
@@ -176,13 +180,13 @@ impl Default for RdmaConfig {
 pub(crate) const POOL: (usize, usize) = (2 << 20, 4);
 
 /// The chunk size and depth on a machine with one processor.
-pub(crate) const LONE_POOL: (usize, usize) = (3 << 20, 2);
+pub(crate) const ONE_PROCESSOR_POOL: (usize, usize) = (3 << 20, 2);
 
 /// The default of [`RdmaConfig::renew_after`]: a quarter of a million operations. That is at most 32 MiB of kernel memory
 /// for each end, and half a tebibyte of chunks of the default size between two renewals of some milliseconds.
 const RENEW_AFTER: u64 = 1 << 18;
 
-/// The default of [`RdmaConfig::small_frames`]: 280 KiB at each end of a two-way stream.
+/// The default of [`RdmaConfig::small_frames`]: 276 KiB at each end of a two-way stream.
 const SMALL_FRAMES: u32 = 32;
 
 /// The transports that a stream may use.

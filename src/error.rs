@@ -94,7 +94,7 @@ pub enum Error {
         reason: String,
     },
     /// The peer's reader needs no more bytes and called [`stop`](crate::Stream::stop). This is not a failure of the stream.
-    #[error("{peer} wanted no more after byte {offset}")]
+    #[error("{peer} stopped reading after byte {offset}")]
     Stopped {
         /// The peer, by name or address.
         peer: String,
@@ -145,7 +145,7 @@ pub enum HandshakeFault {
     #[error("the program that answered is not rdpipe ({0}); check host and port")]
     NotRdpipe(&'static str),
     /// Both ends only send, or both only receive.
-    #[error("both ends want to {0}; one must send and the other receive")]
+    #[error("both ends are set to {0}; one must send and the other receive")]
     Direction(&'static str),
     /// RDMA is not possible, and the configuration of one end does not allow TCP. Holds the reason why RDMA is not possible.
     #[error("no RDMA, and one end does not allow TCP: {0}")]

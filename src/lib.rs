@@ -243,7 +243,7 @@ pub use frameworks::PeerInfo;
 pub use key::{GeneratedKey, Key, KeyError, KeyId, KeyText};
 pub use stats::Stats;
 #[cfg(feature = "cli")]
-pub(crate) use transport::Reception;
+pub(crate) use transport::KeyAcceptor;
 pub use transport::{
     Incoming, Listener, ListenerStats, LiveStreams, PeerAddress, ReadHalf, ReuniteError,
     SendBuffer, Stream, ToPeerAddress, Transport, Watch, WriteHalf, connect, connect_with,

@@ -2,7 +2,7 @@
 
 use crate::{
     Key, StreamConfig,
-    config::{LONE_POOL, POOL},
+    config::{ONE_PROCESSOR_POOL, POOL},
     ssh::protocol,
 };
 
@@ -20,7 +20,7 @@ fn the_docs_quote_the_default_pools() {
     let StreamConfig {
         chunk_bytes, depth, ..
     } = StreamConfig::default();
-    let ((chunk, slots), (lone_chunk, lone_slots)) = (POOL, LONE_POOL);
+    let ((chunk, slots), (lone_chunk, lone_slots)) = (POOL, ONE_PROCESSOR_POOL);
     let (tcp, rdma, lone) = (chunk_bytes >> 10, chunk >> 20, lone_chunk >> 20);
     assert_quotes(
         STREAMS,

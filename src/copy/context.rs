@@ -31,9 +31,9 @@ pub(crate) struct CopyStreams {
     pub(crate) lanes: Vec<(CarryThread, Stream)>,
 }
 
-/// Why an engine could not come to the end of its work. Failures of single files are no such reason.
+/// The reason why an engine could not come to the end of its work. Failures of single files are no such reason.
 #[derive(Debug, Clone)]
-pub(crate) enum CopyTrouble {
+pub(crate) enum CopyFailure {
     /// A stream broke.
     Stream(Error),
     /// This process failed: a sentence for the user.
@@ -42,8 +42,8 @@ pub(crate) enum CopyTrouble {
     Cancelled,
 }
 
-impl CopyTrouble {
-    /// Returns the trouble that an error of a stream's read or write is.
+impl CopyFailure {
+    /// Returns the failure that an error of a stream's read or write is.
     pub(crate) fn of_stream(error: &io::Error) -> Self {
         match Error::from_io(error) {
             Some(error) => Self::Stream(error.clone()),

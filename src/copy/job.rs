@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     base::BaseDirectory,
-    context::{CopyContext, CopyStreams, CopyTrouble, ReportSink},
+    context::{CopyContext, CopyFailure, CopyStreams, ReportSink},
     destination::{CopyClaims, DestinationEngine},
     order::{CopyEnd, CopyOptions, CopyOrder, CopyRole, FromCopy},
     source::SourceEngine,
@@ -66,18 +66,18 @@ impl Job for CopyJob {
                 CopyEngine::Destination(engine) => engine.run(streams, context).await,
             }
         };
-        let (report, trouble) = tokio::select! {
+        let (report, failure) = tokio::select! {
             ended = working => ended,
             () = following => return,
         };
         self.end.report = report;
-        match trouble {
-            Some(CopyTrouble::Stream(error)) => self.context.broken(error, &peer),
-            Some(CopyTrouble::Local(text)) => {
+        match failure {
+            Some(CopyFailure::Stream(error)) => self.context.broken(error, &peer),
+            Some(CopyFailure::Local(text)) => {
                 self.end.gave_up = !self.context.cause.has_failed();
                 self.context.fail_local(&text);
             }
-            Some(CopyTrouble::Cancelled) | None => {}
+            Some(CopyFailure::Cancelled) | None => {}
         }
         edges.close().await;
     }

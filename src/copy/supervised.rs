@@ -231,7 +231,7 @@ impl SupervisedWork for CopyWork {
         Ok(())
     }
 
-    fn is_trouble(&self, agent: usize, fault: &WorkFault, is_connecting: bool) -> bool {
+    fn is_infrastructure(&self, agent: usize, fault: &WorkFault, is_connecting: bool) -> bool {
         match fault.kind {
             // Without a result the order was refused: the source or the destination cannot be used.
             FaultKind::Local => self.ends[agent].as_ref().is_some_and(|end| !end.gave_up),
@@ -261,8 +261,9 @@ impl CopyOutcome {
         if let Some(signal) = self.signal {
             return CopyVerdict::Interrupted(signal);
         }
-        let is_own = |cause: &RunFault| cause.fault.kind == FaultKind::Local && !cause.is_trouble;
-        let is_lost = self.causes.iter().any(|cause| cause.is_trouble);
+        let is_own =
+            |cause: &RunFault| cause.fault.kind == FaultKind::Local && !cause.is_infrastructure;
+        let is_lost = self.causes.iter().any(|cause| cause.is_infrastructure);
         let reports = [&self.source, &self.destination];
         let is_complete = reports
             .iter()

@@ -38,7 +38,7 @@ use tokio::io::{
 };
 
 /// The capacity in bytes that pipes are enlarged to: the most that `/proc/sys/fs/pipe-max-size`
-/// grants an ordinary user by default, and two chunks of the default size.
+/// grants an ordinary user by default, and two chunks of the default size over TCP.
 const PIPE_BYTES: usize = 1 << 20;
 
 /// A descriptor, by the way to wait until it is ready.

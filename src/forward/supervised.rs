@@ -70,7 +70,7 @@ impl SupervisedWork for ForwardWork {
         Ok(Vec::new())
     }
 
-    fn is_trouble(&self, _: usize, _: &WorkFault, _: bool) -> bool {
+    fn is_infrastructure(&self, _: usize, _: &WorkFault, _: bool) -> bool {
         true
     }
 

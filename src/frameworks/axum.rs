@@ -11,7 +11,7 @@ impl axum::serve::Listener for Listener {
     type Io = Stream;
     type Addr = SocketAddr;
 
-    /// Accepts the next stream. Waits for ever after the listener has ended, since axum expects no error: then
+    /// Accepts the next stream. Waits forever after the listener has ended, since axum expects no error: then
     /// [`live_streams`](Listener::live_streams) still go on.
     async fn accept(&mut self) -> (Stream, SocketAddr) {
         match Listener::accept(self).await {

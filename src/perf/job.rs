@@ -48,7 +48,7 @@ impl Job for PerfJob {
     async fn run(&mut self, edges: ConnectedEdges, messages: Messages) {
         let cause = Arc::clone(&self.context.cause);
         tokio::select! {
-            () = self.attend(messages) => {}
+            () = self.serve(messages) => {}
             // Dropping the tasks cancels them.
             () = cause.failed() => {}
         }
@@ -77,7 +77,7 @@ impl PerfJob {
     }
 
     /// Reports the facts about the host, and carries out tasks until no more can follow.
-    async fn attend(&self, mut messages: Messages) {
+    async fn serve(&self, mut messages: Messages) {
         let order = self.order.clone();
         let Ok(facts) = spawn_blocking(move || facts::collect(&order, hello())).await else {
             return self

@@ -82,7 +82,7 @@ impl SupervisedWork for HostWork {
         Ok(Vec::new())
     }
 
-    fn is_trouble(&self, _: usize, _: &WorkFault, _: bool) -> bool {
+    fn is_infrastructure(&self, _: usize, _: &WorkFault, _: bool) -> bool {
         // An agent that fails as a whole has measured nothing: tasks report their faults themselves.
         true
     }

@@ -11,7 +11,7 @@ use super::{
 #[derive(Debug)]
 pub(crate) struct Evidence<'a> {
     /// The last lines of stderr, and of the output before the greeting.
-    pub(crate) words: &'a [String],
+    pub(crate) stderr_lines: &'a [String],
     /// How the process that led to the agent (ssh, say) ended.
     pub(crate) status: Option<Status>,
     /// Whether the agent had sent its greeting.
@@ -29,8 +29,8 @@ pub(crate) fn explain(launch: &Launch, evidence: &Evidence<'_>) -> String {
 
 /// Explains why a session was given up whose agent did not send its greeting within `limit`. A program such as `srun`
 /// says on stderr what it waits for.
-pub(crate) fn unanswered(launch: &Launch, limit: Duration, words: &[String]) -> String {
-    let (host, last) = (&launch.host, said(launch, words));
+pub(crate) fn unanswered(launch: &Launch, limit: Duration, stderr_lines: &[String]) -> String {
+    let (host, last) = (&launch.host, said(launch, stderr_lines));
     format!("rdpipe on {host} has not answered within {limit:.0?}{last}")
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn silent(launch: &Launch, silence: Duration, has_message: bool) -> S
 /// Explains the end of a session whose agent had sent its greeting.
 fn lost(launch: &Launch, evidence: &Evidence<'_>) -> String {
     let host = &launch.host;
-    let last = said(launch, evidence.words);
+    let last = said(launch, evidence.stderr_lines);
     match evidence.status {
         // ssh exits with 255 if it fails itself. An agent never does.
         Some(Status::Exited(255)) if launch.kind == LaunchKind::Ssh => {
@@ -80,7 +80,7 @@ fn unopened(launch: &Launch, evidence: &Evidence<'_>) -> String {
     let Launch {
         host, destination, ..
     } = launch;
-    let last = said(launch, evidence.words);
+    let last = said(launch, evidence.stderr_lines);
     let status = match evidence.status {
         Some(Status::Exited(status)) => status,
         Some(Status::Signaled(number)) => {
@@ -93,7 +93,7 @@ fn unopened(launch: &Launch, evidence: &Evidence<'_>) -> String {
         None => return format!("cannot reach {host}{last}"),
     };
     if launch.kind == LaunchKind::Ssh && status == 255 {
-        let has = |text: &str| evidence.words.iter().any(|line| line.contains(text));
+        let has = |text: &str| evidence.stderr_lines.iter().any(|line| line.contains(text));
         let known = SSH_FAILURES
             .iter()
             .find(|(texts, _)| texts.iter().any(|text| has(text)));
@@ -101,13 +101,18 @@ fn unopened(launch: &Launch, evidence: &Evidence<'_>) -> String {
         let advice = advice.replace("{dest}", destination);
         return format!("cannot reach {host}{last}{advice}");
     }
-    let said_not_found = evidence.words.iter().any(|line| {
+    let said_not_found = evidence.stderr_lines.iter().any(|line| {
         let line = line.to_lowercase();
         line.contains("not found")
             || line.contains("no such file")
             || line.contains("unknown command")
     });
-    let rejects_agent = || evidence.words.iter().any(|line| line.contains("--agent"));
+    let rejects_agent = || {
+        evidence
+            .stderr_lines
+            .iter()
+            .any(|line| line.contains("--agent"))
+    };
     match status {
         _ if status == 127 || (status != 0 && said_not_found) => format!(
             "there is no rdpipe on {host}{last}; install it there, or give its path with --remote-rdpipe PATH"
@@ -160,13 +165,13 @@ const SSH_FAILURES: [(&[&str], &str); 6] = [
 ];
 
 /// Returns `: ssh said "..."` with the last line that ssh itself wrote, or else the last line of all.
-fn said(launch: &Launch, words: &[String]) -> String {
+fn said(launch: &Launch, stderr_lines: &[String]) -> String {
     let own = |line: &&String| {
         line.starts_with("ssh: ")
             || line.contains("Permission denied")
             || line.contains("verification failed")
     };
-    let line = words.iter().rev().find(own).or(words.last());
+    let line = stderr_lines.iter().rev().find(own).or(stderr_lines.last());
     let Some(line) = line else {
         return String::new();
     };
@@ -232,7 +237,7 @@ mod tests {
     fn told(launch: &Launch, words: &[&str], status: Status, greeted: bool) -> String {
         let words: Vec<_> = words.iter().map(|&line| line.to_owned()).collect();
         let evidence = Evidence {
-            words: &words,
+            stderr_lines: &words,
             status: Some(status),
             greeted,
         };

@@ -123,12 +123,12 @@ impl<W: LocalWork> LocalEdge<W> {
         loop {
             match self.commands.recv().await {
                 Some(LocalEdgeCommand::Dial { addresses, port }) => {
-                    let dialling = self.plan.dial(&addresses, port);
-                    let dialled = tokio::select! {
-                        dialled = dialling => dialled,
+                    let dialing = self.plan.dial(&addresses, port);
+                    let dialed = tokio::select! {
+                        dialed = dialing => dialed,
                         reason = aborted(&mut self.commands) => return Err(ordered(reason)),
                     };
-                    match dialled {
+                    match dialed {
                         Ok(Ok(stream)) => {
                             (self.events)(LocalEdgeEvent::Connected(describe_link(&stream)));
                             return Ok(stream);
@@ -220,7 +220,7 @@ impl LocalWork for StandardStream {
     }
 }
 
-/// Why one of the controller's own edges cannot carry all of its bytes.
+/// The reason why one of the controller's own edges cannot carry all of its bytes.
 #[derive(Debug)]
 pub(crate) enum EdgeFailure {
     /// The stream broke.
@@ -241,7 +241,7 @@ impl std::fmt::Display for EdgeFailure {
 }
 
 impl EdgeFailure {
-    fn carry(error: CarryError, name: &str) -> Self {
+    fn from_carry(error: CarryError, name: &str) -> Self {
         match error {
             CarryError::Stream(error) => Self::Stream(error),
             CarryError::Source { offset, source } => {
@@ -278,7 +278,7 @@ async fn send_stdin(stream: &mut Stream) -> Result<(), EdgeFailure> {
     let name = source.describe().to_owned();
     let sent = carry::send_all_and_finish(&mut source, stream).await;
     sent.map(drop)
-        .map_err(|error| EdgeFailure::carry(error, &name))
+        .map_err(|error| EdgeFailure::from_carry(error, &name))
 }
 
 /// Writes the output of the last stage to standard output, up to a verified FIN.
@@ -295,7 +295,7 @@ async fn write_stdout(stream: &mut Stream, reader_left: &mut bool) -> Result<(),
             stream.stop();
             return Ok(());
         }
-        Err(error) => return Err(EdgeFailure::carry(error, &name)),
+        Err(error) => return Err(EdgeFailure::from_carry(error, &name)),
     }
     sink.close(false)
         .await

@@ -8,8 +8,8 @@
 //! | [`stage`] | the messages of an application: the stages of rdpipe, and the files of rdcat | none |
 //! | [`quote`], [`plan`], [`explain`] | segments, how an agent is started, words for failures | none |
 //! | [`edge`] | one end of an edge: listens, dials, describes its link | tokio |
-//! | [`agent`] | carries out one order on one host | tokio, processes |
 //! | [`sealed`] | the encryption of a session without ssh | tokio |
+//! | [`agent`] | carries out one order on one host | tokio, processes |
 //! | [`route`] | the way to an agent: a process, or a server | tokio |
 //! | [`session`] | the controller's end of one agent | tokio, processes |
 //! | [`local_edge`] | the controller's own edges: its standard input and output | tokio |

@@ -30,7 +30,7 @@ pub(crate) struct RunFault {
     /// What broke.
     pub(crate) fault: WorkFault,
     /// True if ssh, the network or an agent failed; false if the user's own command or file did.
-    pub(crate) is_trouble: bool,
+    pub(crate) is_infrastructure: bool,
 }
 
 /// The final state of one stage, as far as the controller knows it.
@@ -65,13 +65,13 @@ pub(crate) enum Verdict {
     /// The stage succeeded.
     Fine,
     /// The stage ended by SIGPIPE after the next stage, which succeeded, had stopped reading.
-    Forgiven,
+    ExpectedSigpipe,
     /// The stage itself failed, with this status as a shell shows it.
     Failed(u8),
     /// The stage was ended because of a fault elsewhere, or it never began.
     Consequence,
     /// The agent, its host or the connection to it was lost.
-    Trouble,
+    Infrastructure,
 }
 
 impl StageOutcome {
@@ -89,7 +89,7 @@ impl PipelineOutcome {
         let mut successor_is_fine = !self.own_output_failed();
         for (index, stage) in self.stages.iter().enumerate().rev() {
             let verdict = self.verdict(index, stage, successor_is_fine);
-            successor_is_fine = matches!(verdict, Verdict::Fine | Verdict::Forgiven);
+            successor_is_fine = matches!(verdict, Verdict::Fine | Verdict::ExpectedSigpipe);
             verdicts[index] = verdict;
         }
         verdicts
@@ -98,11 +98,11 @@ impl PipelineOutcome {
     fn verdict(&self, index: usize, stage: &StageOutcome, successor_is_fine: bool) -> Verdict {
         let fault = self.causes_at(Site::Agent(index)).next();
         match fault {
-            Some(cause) if cause.is_trouble => return Verdict::Trouble,
+            Some(cause) if cause.is_infrastructure => return Verdict::Infrastructure,
             Some(cause) => match cause.fault.kind {
                 FaultKind::Local if stage.is_file => return Verdict::Failed(1),
                 FaultKind::Edge if self.follows_failure(cause) => return Verdict::Consequence,
-                FaultKind::Local | FaultKind::Edge => return Verdict::Trouble,
+                FaultKind::Local | FaultKind::Edge => return Verdict::Infrastructure,
                 // The command may have failed by itself before the agent was told of the other fault.
                 FaultKind::PeerAborted | FaultKind::Ordered => {
                     match stage.ended.map(shell_status) {
@@ -119,7 +119,7 @@ impl PipelineOutcome {
         let stopped = stage.report.as_ref().is_some_and(|r| r.output_stopped);
         match shell_status(status) {
             0 => Verdict::Fine,
-            SIGPIPE_STATUS if stopped && successor_is_fine => Verdict::Forgiven,
+            SIGPIPE_STATUS if stopped && successor_is_fine => Verdict::ExpectedSigpipe,
             code => Verdict::Failed(code),
         }
     }
@@ -136,7 +136,9 @@ impl PipelineOutcome {
             .iter()
             .take_while(|other| !std::ptr::eq(*other, cause));
         let is_failure = |other: &RunFault| {
-            other.fault.kind == FaultKind::Local && !other.is_trouble && other.site != cause.site
+            other.fault.kind == FaultKind::Local
+                && !other.is_infrastructure
+                && other.site != cause.site
         };
         earlier.any(is_failure)
     }
@@ -154,9 +156,9 @@ impl PipelineOutcome {
         let own = |cause: &RunFault| matches!(cause.site, Site::Input | Site::Output);
         let lost = |cause: &RunFault| {
             let is_lost_edge = own(cause) && cause.fault.kind == FaultKind::Edge;
-            cause.is_trouble || (is_lost_edge && !self.follows_failure(cause))
+            cause.is_infrastructure || (is_lost_edge && !self.follows_failure(cause))
         };
-        if verdicts.contains(&Verdict::Trouble) || self.causes.iter().any(lost) {
+        if verdicts.contains(&Verdict::Infrastructure) || self.causes.iter().any(lost) {
             return TROUBLE;
         }
         let failed = verdicts.iter().rev().find_map(|verdict| match verdict {

@@ -230,7 +230,7 @@ pub(crate) struct PlanError {
     fault: SegmentFault,
 }
 
-/// Why a segment of the command line cannot be used.
+/// The reason why a segment of the command line cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SegmentFault {
     #[error("a segment is HOST:COMMAND, or :COMMAND for this machine")]

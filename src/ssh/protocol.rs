@@ -236,7 +236,7 @@ impl Envelope for FromAgent {
     }
 }
 
-/// Why bytes are not a message of the envelope.
+/// The reason why bytes are not a message of the envelope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MessageError {
     /// The bytes are not the encoding of a message.

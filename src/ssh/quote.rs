@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 
 /// Splits the value of `--rsh` or `--ssh-opt` into words as a shell does. Returns none if a quote is not closed.
-pub(crate) fn words(text: &str) -> Option<Vec<String>> {
+pub(crate) fn split_words(text: &str) -> Option<Vec<String>> {
     shlex::split(text)
 }
 
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn words_are_split_as_a_shell_does() {
-        let split = |text| words(text).unwrap();
+        let split = |text| split_words(text).unwrap();
         assert_eq!(split("-F cfg"), ["-F", "cfg"]);
         assert_eq!(
             split("kubectl exec -i {host} --"),
@@ -118,7 +118,7 @@ mod tests {
             split("-o 'ProxyCommand=nc %h'"),
             ["-o", "ProxyCommand=nc %h"]
         );
-        assert!(words("it's").is_none());
+        assert!(split_words("it's").is_none());
     }
 
     /// Paths that a quoting for sh alone breaks in another shell.
@@ -195,7 +195,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_shell_reads_back_what_was_quoted(text in "[^\0]*") {
-            prop_assert_eq!(words(&word(&text)), Some(vec![text]));
+            prop_assert_eq!(split_words(&word(&text)), Some(vec![text]));
         }
 
         #[test]
@@ -204,7 +204,7 @@ mod tests {
             let quoted = remote_path(&text).unwrap();
             prop_assert_eq!(in_csh(&quoted), Some(text.clone()));
             prop_assert_eq!(in_fish(&quoted), Some(text.clone()));
-            prop_assert_eq!(words(&quoted), Some(vec![text]));
+            prop_assert_eq!(split_words(&quoted), Some(vec![text]));
         }
     }
 }

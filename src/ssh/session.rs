@@ -47,8 +47,8 @@ use crate::running_time::within_running_time;
 const GREETING_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long stderr is still read after the process has exited: what ssh itself wrote is there by then, and a process
-/// that inherited stderr may hold it open for ever.
-const WORDS_LIMIT: Duration = Duration::from_millis(300);
+/// that inherited stderr may hold it open forever.
+const STDERR_LIMIT: Duration = Duration::from_millis(300);
 
 /// The number of last lines that are kept to explain a failure.
 const KEPT_LINES: usize = 20;
@@ -64,7 +64,7 @@ pub(crate) struct AgentSession {
 #[derive(Debug)]
 pub(crate) enum SessionEvent {
     /// A line of stderr, or one that the login shell printed before the greeting.
-    Words(String),
+    StderrLine(String),
     /// A message of the agent.
     Message(FromAgent),
     /// The last event: the process that led to the agent has exited, or could not be started.
@@ -74,7 +74,7 @@ pub(crate) enum SessionEvent {
 /// How a session ended.
 #[derive(Debug, Clone)]
 pub(crate) struct SessionEnd {
-    /// Why the session ended, in one sentence for the user.
+    /// The reason why the session ended, in one sentence for the user.
     pub(crate) why: String,
     /// True if a signal from outside this program killed the agent.
     pub(crate) killed: bool,
@@ -93,15 +93,15 @@ impl AgentSession {
         let (messages, queue) = unbounded_channel();
         let cut = CancellationToken::new();
         let pace = Arc::new(StderrPace::new(room));
-        let talk = SessionTask {
+        let task = SessionTask {
             silence,
             events: Arc::new(events),
-            words: Arc::default(),
+            stderr_lines: Arc::default(),
             cut: cut.clone(),
             pace: Arc::clone(&pace),
             greeted: false,
         };
-        tokio::spawn(talk.run(route, queue));
+        tokio::spawn(task.run(route, queue));
         Self {
             messages,
             cut,
@@ -135,7 +135,7 @@ struct SessionTask {
     silence: Duration,
     events: Arc<dyn Fn(SessionEvent) + Send + Sync>,
     /// The last lines of stderr and of the login shell, at most [`KEPT_LINES`].
-    words: Arc<Mutex<VecDeque<String>>>,
+    stderr_lines: Arc<Mutex<VecDeque<String>>>,
     cut: CancellationToken,
     pace: Arc<StderrPace>,
     greeted: bool,
@@ -151,9 +151,9 @@ impl SessionEnd {
 impl SessionTask {
     async fn run(mut self, route: AgentRoute, queue: UnboundedReceiver<ToAgent>) {
         let closing = match route {
-            AgentRoute::Server(route) => self.attend_server(&route, queue).await,
+            AgentRoute::Server(route) => self.run_server(&route, queue).await,
             AgentRoute::Process(launch) => match process::spawn(&launch) {
-                Ok(child) => self.attend(&launch, child, queue).await,
+                Ok(child) => self.run_process(&launch, child, queue).await,
                 Err(error) => {
                     let program = launch.program().to_string_lossy().into_owned();
                     SessionEnd::because(format!("cannot run {program}: {error}"))
@@ -163,7 +163,7 @@ impl SessionTask {
         (self.events)(SessionEvent::Closed(closing));
     }
 
-    async fn attend(
+    async fn run_process(
         &mut self,
         launch: &Launch,
         mut child: Child,
@@ -174,21 +174,21 @@ impl SessionTask {
         else {
             return SessionEnd::because("its pipes are missing".to_owned());
         };
-        let words = tokio::spawn(read_stderr(
+        let stderr_lines = tokio::spawn(read_stderr(
             stderr,
             Arc::clone(&self.pace),
-            Arc::clone(&self.words),
+            Arc::clone(&self.stderr_lines),
             Arc::clone(&self.events),
         ));
-        let failure = self.converse(stdout, stdin, queue).await;
+        let failure = self.exchange_messages(stdout, stdin, queue).await;
         let is_closed = matches!(failure, SessionFailure::Closed);
         let status = process::wait(launch.kind, &mut child, is_closed, &self.cut).await;
-        let _ = timeout(WORDS_LIMIT, words).await;
-        let words: Vec<_> = lock(&self.words).iter().cloned().collect();
+        let _ = within_running_time(STDERR_LIMIT, stderr_lines).await;
+        let stderr_lines: Vec<_> = lock(&self.stderr_lines).iter().cloned().collect();
         match failure {
             SessionFailure::Closed => {
                 let evidence = Evidence {
-                    words: &words,
+                    stderr_lines: &stderr_lines,
                     status,
                     greeted: self.greeted,
                 };
@@ -200,40 +200,42 @@ impl SessionTask {
                 SessionEnd { why, killed }
             }
             SessionFailure::Unanswered(limit) => {
-                SessionEnd::because(explain::unanswered(launch, limit, &words))
+                SessionEnd::because(explain::unanswered(launch, limit, &stderr_lines))
             }
             SessionFailure::Silent(has_message, silence) => {
                 SessionEnd::because(explain::silent(launch, silence, has_message))
             }
-            failure => SessionEnd::because(failure.words(&launch.host)),
+            failure => SessionEnd::because(failure.text(&launch.host)),
         }
     }
 
-    async fn attend_server(
+    async fn run_server(
         &mut self,
         route: &ServerRoute,
         queue: UnboundedReceiver<ToAgent>,
     ) -> SessionEnd {
         let connected = tokio::select! {
             connected = route.connect() => connected,
-            () = self.cut.cancelled() => Err(SessionFailure::Cut.words(&route.host)),
+            () = self.cut.cancelled() => Err(SessionFailure::Cut.text(&route.host)),
         };
         let (session, watch) = match connected {
             Ok(connected) => connected,
             Err(why) => return SessionEnd::because(why),
         };
-        let failure = self.converse(session.input, session.output, queue).await;
+        let failure = self
+            .exchange_messages(session.input, session.output, queue)
+            .await;
         SessionEnd::because(match failure {
             SessionFailure::Closed => match watch.error() {
                 Some(error) => format!("the server on {}: {error}", route.host),
                 None => format!("the server on {} ended the session", route.host),
             },
-            failure => failure.words(&route.host),
+            failure => failure.text(&route.host),
         })
     }
 
     /// Exchanges messages until no more can follow from the agent.
-    async fn converse(
+    async fn exchange_messages(
         &mut self,
         input: impl AsyncRead + Unpin,
         output: impl AsyncWrite + Unpin + Send + 'static,
@@ -298,7 +300,7 @@ impl SessionTask {
         let mut buffer = vec![0; 4096];
         loop {
             match scanner.next() {
-                Found::Noise(line) => keep(&self.words, &*self.events, line),
+                Found::Noise(line) => keep(&self.stderr_lines, &*self.events, line),
                 Found::Greeting {
                     version: VERSION, ..
                 } => return Ok(scanner.into_rest()),
@@ -320,7 +322,7 @@ impl SessionTask {
 async fn read_stderr(
     mut stderr: impl AsyncRead + Unpin,
     pace: Arc<StderrPace>,
-    words: Arc<Mutex<VecDeque<String>>>,
+    stderr_lines: Arc<Mutex<VecDeque<String>>>,
     events: Arc<dyn Fn(SessionEvent) + Send + Sync>,
 ) {
     let mut lines = Lines::default();
@@ -335,26 +337,26 @@ async fn read_stderr(
             last_bytes += count;
         }
         for line in lines.feed(&buffer[..count]) {
-            keep(&words, &*events, line);
+            keep(&stderr_lines, &*events, line);
         }
     }
     if let Some(line) = lines.finish() {
-        keep(&words, &*events, line);
+        keep(&stderr_lines, &*events, line);
     }
 }
 
 fn keep(
-    words: &Mutex<VecDeque<String>>,
+    stderr_lines: &Mutex<VecDeque<String>>,
     events: &(dyn Fn(SessionEvent) + Send + Sync),
     line: String,
 ) {
-    let mut kept = lock(words);
+    let mut kept = lock(stderr_lines);
     if kept.len() == KEPT_LINES {
         kept.pop_front();
     }
     kept.push_back(line.clone());
     drop(kept);
-    events(SessionEvent::Words(line));
+    events(SessionEvent::StderrLine(line));
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -66,7 +66,7 @@ pub(crate) enum FromStage {
     Unreadable {
         /// The path, as the user typed it.
         path: Vec<u8>,
-        /// Why it could not be read.
+        /// The reason why it could not be read.
         why: String,
     },
 }

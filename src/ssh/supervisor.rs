@@ -57,7 +57,7 @@ pub(crate) enum Action {
     /// Send this message to this agent.
     Send(usize, ToAgent),
     /// Kill the session of this agent.
-    Kill(usize),
+    CutSession(usize),
     /// Connect one of the controller's own edges.
     Dial {
         edge: EdgeId,
@@ -78,7 +78,7 @@ pub(crate) enum Action {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// A line that the agent's command, its shell or ssh wrote to stderr.
-    Words(usize, String),
+    StderrLine(usize, String),
     /// A file of this agent that could not be opened, and the reason.
     Unreadable(usize, String),
     /// A problem that is not a failure.

@@ -25,7 +25,7 @@ mod rdma;
 mod stream;
 
 #[cfg(feature = "cli")]
-pub(crate) use connect::Reception;
+pub(crate) use connect::KeyAcceptor;
 pub use connect::{
     Incoming, Listener, ListenerStats, LiveStreams, PeerAddress, ToPeerAddress, connect,
     connect_with,

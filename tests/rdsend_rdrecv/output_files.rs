@@ -224,7 +224,7 @@ fn a_closed_stdout_of_rdrecv_ends_both() {
             "only where it listened"
         );
         let sender = sender.end();
-        sender.fails(141, &["127.0.0.1 wanted no more after byte "]);
+        sender.fails(141, &["127.0.0.1 stopped reading after byte "]);
         drop(input);
     }
 }

@@ -100,9 +100,9 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
     },
     ExitRow {
         code: "141",
-        pair: Some("the reader of the output went away, or wanted no more"),
+        pair: Some("the reader of the output went away, or stopped reading"),
         rdpipe: Some("the reader of the output went away"),
-        rdcat: Some("the reader of the output went away, or wanted no more"),
+        rdcat: Some("the reader of the output went away, or stopped reading"),
         rdcp: Some("the reader of the output went away"),
         rdforward: None,
         rdperf: Some("the reader of the output went away"),

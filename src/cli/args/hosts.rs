@@ -106,7 +106,7 @@ impl HostOptions {
 }
 
 fn shell_words(text: &str) -> Result<Words, String> {
-    match quote::words(text) {
+    match quote::split_words(text) {
         None => Err("a quote is not closed".to_owned()),
         Some(words) if words.is_empty() => Err("give at least one word".to_owned()),
         Some(words) => Ok(Words(words)),

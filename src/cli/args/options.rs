@@ -1,4 +1,7 @@
 //! The table of the options of all programs. A name has the same meaning in every program.
+//!
+//! It is compiled for tests only: a test compares the `--help` of every program with it. The options themselves are in the
+//! `args.rs` of each program.
 
 /// An option of the programs. Its name, its letter and its meaning are the same in every program that has it.
 pub(crate) struct OptionRow {

@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use clap::{CommandFactory, Parser, error::ErrorKind};
 
 use super::*;
-use crate::config::{Direction, LONE_POOL, POOL, StreamConfig, TransportPolicy};
+use crate::config::{Direction, ONE_PROCESSOR_POOL, POOL, StreamConfig, TransportPolicy};
 
 fn rdrecv(line: &str) -> Result<RdrecvArgs, clap::Error> {
     RdrecvArgs::try_parse_from(format!("rdrecv {line}").split_whitespace())
@@ -113,7 +113,7 @@ fn absent_options_leave_the_defaults_that_the_help_names() {
 
     let help = RdsendArgs::command().render_help().to_string();
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    let ((chunk, depth), (lone_chunk, lone_depth)) = (POOL, LONE_POOL);
+    let ((chunk, depth), (lone_chunk, lone_depth)) = (POOL, ONE_PROCESSOR_POOL);
     assert!(help.contains(&format!(
         "[default: {}K over TCP, {}M over RDMA, {}M there with one processor]",
         default.chunk_bytes >> 10,

@@ -89,8 +89,8 @@ fn turn_others_away(listener: &Listener) {
 async fn dial(args: &RdcatArgs, ticket: &Ticket, run: &mut Run) -> anyhow::Result<Stream> {
     let mut config = args.stream_config();
     config.control_runtime = Some(run.control_runtime.clone());
-    let dialling = dial_ticket(ticket, "rdcat -l", &config);
-    let stream = run.interruptible(dialling).await?;
+    let dialing = dial_ticket(ticket, "rdcat -l", &config);
+    let stream = run.interruptible(dialing).await?;
     run.console
         .detail(&format!("connected to {}", stream.peer_addr()));
     Ok(stream)

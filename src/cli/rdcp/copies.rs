@@ -184,10 +184,10 @@ impl CopyRun<'_> {
                 console.error_on(&host_of(place, console), &first.fault.text);
                 self.shared.lock().log.error(first.fault.text.clone());
             }
-            _ => fail(console, self.shared, &words(plan, first)),
+            _ => fail(console, self.shared, &text(plan, first)),
         }
         for cause in causes {
-            console.detail(&words(plan, cause));
+            console.detail(&text(plan, cause));
         }
     }
 }
@@ -200,10 +200,10 @@ fn fail(console: &Console, shared: &SharedProgress, text: &str) {
 
 /// Returns true if the files are the cause, and neither ssh nor the network.
 fn is_of_files(cause: &RunFault) -> bool {
-    cause.fault.kind == FaultKind::Local && !cause.is_trouble
+    cause.fault.kind == FaultKind::Local && !cause.is_infrastructure
 }
 
-fn words(plan: &CopyPlan, cause: &RunFault) -> String {
+fn text(plan: &CopyPlan, cause: &RunFault) -> String {
     let text = &cause.fault.text;
     match cause.site {
         Site::Agent(agent) => format!("{}: {text}", CopyWork::new(plan.clone()).site(agent)),
@@ -252,13 +252,13 @@ mod tests {
             complete: true,
             ..CopyReport::default()
         };
-        let cause = |&(agent, kind, is_trouble): &(usize, FaultKind, bool)| RunFault {
+        let cause = |&(agent, kind, is_infrastructure): &(usize, FaultKind, bool)| RunFault {
             site: Site::Agent(agent),
             fault: WorkFault {
                 kind,
                 text: "x".to_owned(),
             },
-            is_trouble,
+            is_infrastructure,
         };
         CopyOutcome {
             source: Some(report.clone()),

@@ -18,7 +18,7 @@ const MAX_TEXTS: usize = 100;
 /// What a report has beside its totals, collected while the copies run.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct CopyLog {
-    /// Why the run ended early, the first cause first.
+    /// The reason why the run ended early, the first cause first.
     errors: Vec<String>,
     /// What of the copied files could not be kept.
     notes: Vec<String>,

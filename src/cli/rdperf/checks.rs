@@ -2,7 +2,7 @@
 
 use super::{
     context::RunContext,
-    coordinator::{Coordinator, PairTask, TaskTrouble},
+    coordinator::{Coordinator, PairTask, TaskFailure},
     measuring::MeasuredPair,
 };
 use crate::{
@@ -242,7 +242,7 @@ async fn task(
     };
     match coordinator.run(&task).await {
         Ok(result) => Ok(result.dialer),
-        Err(TaskTrouble::Lost(_)) => Err(None),
-        Err(TaskTrouble::Failed(_, fault)) => Err(Some(fault)),
+        Err(TaskFailure::Lost(_)) => Err(None),
+        Err(TaskFailure::Failed(_, fault)) => Err(Some(fault)),
     }
 }

@@ -31,9 +31,9 @@ pub(super) struct PairResult {
     pub(super) listener: TaskResult,
 }
 
-/// Why a task has no result.
+/// The reason why a task has no result.
 #[derive(Debug, Clone)]
-pub(super) enum TaskTrouble {
+pub(super) enum TaskFailure {
     /// A host is lost. Its error is printed with the host.
     Lost(usize),
     /// The task failed at this host.
@@ -56,7 +56,7 @@ impl Coordinator {
     }
 
     /// Lets two hosts carry out a task. Returns when both have ended it.
-    pub(super) async fn run(&mut self, task: &PairTask) -> Result<PairResult, TaskTrouble> {
+    pub(super) async fn run(&mut self, task: &PairTask) -> Result<PairResult, TaskFailure> {
         let id = self.new_id();
         let key = match Key::generate() {
             Ok(key) => key,
@@ -85,7 +85,7 @@ impl Coordinator {
                         task.dialer
                     };
                     let _ = self.hosts.send(other, &ToPerf::Cancel { id });
-                    return Err(TaskTrouble::Lost(host));
+                    return Err(TaskFailure::Lost(host));
                 }
             }
             match news {
@@ -121,18 +121,18 @@ impl Coordinator {
         &mut self,
         host: usize,
         task: StorageTask,
-    ) -> Result<TaskResult, TaskTrouble> {
+    ) -> Result<TaskResult, TaskFailure> {
         let id = self.new_id();
         self.tell(host, &ToPerf::Storage { id, task })?;
         loop {
             let news = self.hosts.next().await;
             if self.hosts.lost(host).is_some() {
-                return Err(TaskTrouble::Lost(host));
+                return Err(TaskFailure::Lost(host));
             }
             if let Some((from, FromPerf::Done { id: of, result })) = news
                 && (from, of) == (host, id)
             {
-                return result.map_err(|fault| TaskTrouble::Failed(host, fault));
+                return result.map_err(|fault| TaskFailure::Failed(host, fault));
             }
         }
     }
@@ -142,22 +142,22 @@ impl Coordinator {
         self.hosts.signal().is_some()
     }
 
-    /// Returns the words for a trouble: which host failed, and why.
-    pub(super) fn words(&self, trouble: &TaskTrouble) -> String {
-        match trouble {
-            TaskTrouble::Lost(host) => {
+    /// Returns the text of a failure: which host failed, and why.
+    pub(super) fn text(&self, failure: &TaskFailure) -> String {
+        match failure {
+            TaskFailure::Lost(host) => {
                 let why = self.hosts.lost(*host).unwrap_or("it is lost");
                 format!("{}: {why}", self.hosts.name(*host))
             }
-            TaskTrouble::Failed(host, fault) => {
+            TaskFailure::Failed(host, fault) => {
                 format!("{}: {}", self.hosts.name(*host), fault.text)
             }
         }
     }
 
-    fn tell(&self, host: usize, message: &ToPerf) -> Result<(), TaskTrouble> {
+    fn tell(&self, host: usize, message: &ToPerf) -> Result<(), TaskFailure> {
         if self.hosts.lost(host).is_some() {
-            return Err(TaskTrouble::Lost(host));
+            return Err(TaskFailure::Lost(host));
         }
         let sent = self.hosts.send(host, message);
         sent.map_err(|why| failed(host, why))
@@ -169,8 +169,8 @@ impl Coordinator {
     }
 }
 
-fn failed(host: usize, why: String) -> TaskTrouble {
-    TaskTrouble::Failed(host, why.into())
+fn failed(host: usize, why: String) -> TaskFailure {
+    TaskFailure::Failed(host, why.into())
 }
 
 impl PairProgress {
@@ -207,9 +207,9 @@ impl PairProgress {
         None
     }
 
-    fn result(self, task: &PairTask) -> Result<PairResult, TaskTrouble> {
+    fn result(self, task: &PairTask) -> Result<PairResult, TaskFailure> {
         if let Some((host, fault)) = self.fault {
-            return Err(TaskTrouble::Failed(host, fault));
+            return Err(TaskFailure::Failed(host, fault));
         }
         match (self.dialer, self.listener) {
             (Some(dialer), Some(listener)) => Ok(PairResult { dialer, listener }),

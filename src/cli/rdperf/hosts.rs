@@ -39,7 +39,7 @@ struct PerfHost {
     name: String,
     events: EventSender,
     facts: Option<HostFacts>,
-    /// Why the host is lost.
+    /// The reason why the host is lost.
     lost: Option<String>,
     /// The signal that has ended its run.
     signal: Option<u8>,

@@ -2,7 +2,7 @@
 
 use super::{
     context::RunContext,
-    coordinator::{Coordinator, PairTask, TaskTrouble},
+    coordinator::{Coordinator, PairTask, TaskFailure},
     measurands::{Depth, measurands},
     sweep::{Sweep, planned},
 };
@@ -111,9 +111,9 @@ pub(super) async fn measure(
                     planned.series.runs.push(sample);
                 }
                 Err(_) if coordinator.is_interrupted() => break 'runs,
-                Err(trouble) => {
+                Err(failure) => {
                     planned.has_failed = true;
-                    if let Some((is_local, text)) = trouble {
+                    if let Some((is_local, text)) = failure {
                         let text = format!("{name}: {text}");
                         context.console.error(&text);
                         failures.push((is_local, text));
@@ -226,9 +226,9 @@ async fn one_run(
             };
             let result = coordinator.storage(*host, task).await;
             // The name of the measurement begins with that of the host.
-            let result = result.map_err(|trouble| match trouble {
-                TaskTrouble::Lost(_) => None,
-                TaskTrouble::Failed(_, fault) => Some((true, fault.text)),
+            let result = result.map_err(|failure| match failure {
+                TaskFailure::Lost(_) => None,
+                TaskFailure::Failed(_, fault) => Some((true, fault.text)),
             })?;
             Sample::of_storage(&result).map_err(|text| Some((false, text)))
         }
@@ -250,9 +250,9 @@ async fn one_run(
                 kind,
             };
             let result = coordinator.run(&task).await;
-            let result = result.map_err(|trouble| match trouble {
-                TaskTrouble::Lost(_) => None,
-                TaskTrouble::Failed(..) => Some((false, coordinator.words(&trouble))),
+            let result = result.map_err(|failure| match failure {
+                TaskFailure::Lost(_) => None,
+                TaskFailure::Failed(..) => Some((false, coordinator.text(&failure))),
             })?;
             Sample::of(&result.dialer, &result.listener).map_err(|text| Some((false, text)))
         }

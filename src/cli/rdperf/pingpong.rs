@@ -2,7 +2,7 @@
 
 use super::{
     context::RunContext,
-    coordinator::{Coordinator, PairTask, TaskTrouble},
+    coordinator::{Coordinator, PairTask, TaskFailure},
     places::NamedPlace,
     report::text_table::TextTable,
 };
@@ -110,7 +110,7 @@ pub(super) async fn measure(
 ///
 /// # Errors
 ///
-/// Why there is none, and true if that is a failure: hosts without RDMA are none.
+/// The reason why there is none, and true if that is a failure: hosts without RDMA are none.
 async fn ports(
     coordinator: &mut Coordinator,
     dialer: usize,
@@ -129,7 +129,7 @@ async fn ports(
         kind: TaskKind::Ports,
     };
     let result = coordinator.run(&task).await;
-    let result = result.map_err(|trouble| (true, coordinator.words(&trouble)))?;
+    let result = result.map_err(|failure| (true, coordinator.text(&failure)))?;
     let found = match result.dialer {
         TaskResult::Ports(proofs) => proofs.into_iter().find(PortPairProof::works),
         _ => None,
@@ -169,8 +169,8 @@ async fn one(
     };
     let result = match coordinator.run(&task).await {
         Ok(result) => result,
-        Err(TaskTrouble::Lost(_)) => return Err(None),
-        Err(trouble) => return Err(Some(coordinator.words(&trouble))),
+        Err(TaskFailure::Lost(_)) => return Err(None),
+        Err(failure) => return Err(Some(coordinator.text(&failure))),
     };
     Sample::of(&result.dialer, &result.listener).map_err(Some)
 }

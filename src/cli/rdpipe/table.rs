@@ -74,7 +74,7 @@ impl Table {
             let end = &summary.outcome.stages[number];
             let site = Site::Agent(number);
             let mut causes = summary.outcome.causes.iter();
-            let is_lost = causes.any(|cause| cause.site == site && cause.is_trouble);
+            let is_lost = causes.any(|cause| cause.site == site && cause.is_infrastructure);
             let row = row(plan, number, end, verdicts[number], is_lost);
             Row {
                 host_name: summary.hosts[number].clone(),
@@ -182,11 +182,11 @@ fn row(plan: &Plan, number: usize, end: &StageOutcome, verdict: Verdict, is_lost
         signal,
         outcome: match verdict {
             Verdict::Fine => "ok",
-            Verdict::Forgiven => "stopped",
+            Verdict::ExpectedSigpipe => "stopped",
             Verdict::Failed(_) => "failed",
             Verdict::Consequence => "ended",
-            Verdict::Trouble if is_lost => "lost",
-            Verdict::Trouble => "broken",
+            Verdict::Infrastructure if is_lost => "lost",
+            Verdict::Infrastructure => "broken",
         },
         fault: end.fault.as_ref().map(|fault| fault.text.clone()),
         output_stopped: report.is_some_and(|report| report.output_stopped),

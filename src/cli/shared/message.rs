@@ -74,7 +74,7 @@ impl Console {
 
     /// Prints a line that another program wrote, after the name of that writer. `-q` does not suppress it, because it
     /// may be an error.
-    pub(crate) fn words(&self, writer: &str, line: &str) {
+    pub(crate) fn program_line(&self, writer: &str, line: &str) {
         let line: Vec<_> = line.split('\t').map(harmless).collect();
         self.write(format!("{writer}: {}\n", line.join("\t")));
     }
@@ -107,7 +107,7 @@ impl Console {
         self.queue.set_bar(bar);
     }
 
-    /// Waits until there is room for more [`words`](Self::words) of other programs.
+    /// Waits until there is room for more [lines](Self::program_line) of other programs.
     ///
     /// # Cancel safety
     ///

@@ -171,7 +171,7 @@ pub(crate) fn tell(plan: &Plan, outcome: &PipelineOutcome, console: &Console) ->
 
 /// Returns true if the file itself is the cause, and neither its connection nor this end.
 fn is_of_file(cause: &RunFault) -> bool {
-    let is_own = cause.fault.kind == FaultKind::Local && !cause.is_trouble;
+    let is_own = cause.fault.kind == FaultKind::Local && !cause.is_infrastructure;
     is_own && matches!(cause.site, Site::Agent(_))
 }
 

@@ -123,8 +123,8 @@ pub(crate) async fn dial_ticket(
     config: &StreamConfig,
 ) -> anyhow::Result<Stream> {
     let addresses: Vec<_> = ticket.addresses.iter().map(ToString::to_string).collect();
-    let dialled = reach::dial(&addresses, ticket.port, &ticket.key, config).await;
-    dialled.map_err(|unreached| explain(unreached, program, ticket.port))
+    let dialed = reach::dial(&addresses, ticket.port, &ticket.key, config).await;
+    dialed.map_err(|unreached| explain(unreached, program, ticket.port))
 }
 
 fn explain(unreached: Unreached, program: &'static str, port: u16) -> anyhow::Error {

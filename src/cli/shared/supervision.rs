@@ -164,7 +164,7 @@ impl Supervision<'_> {
         let host = |place: &&StageHost| host_of(place, &console);
         let hosts: Vec<_> = places.iter().map(host).collect();
         Arc::new(move |notice| match notice {
-            Notice::Words(agent, text) => console.words(&names[agent], &text),
+            Notice::StderrLine(agent, text) => console.program_line(&names[agent], &text),
             Notice::Unreadable(agent, text) => {
                 console.notice(|console| console.error_on(&hosts[agent], &text));
             }

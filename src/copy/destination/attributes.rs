@@ -14,7 +14,7 @@ use self::{
     entry_handle::EntryHandle,
     extended::{remove_other_attributes, set_attributes},
 };
-use super::fault_text::words;
+use super::fault_text::errno_text;
 use crate::{
     copy::metadata::{Metadata, Timestamp},
     fd::umask,
@@ -225,7 +225,7 @@ impl MetadataKeeper {
         if plan.owner != (None, None) {
             if let Err(errno) = entry.change_owner(plan.owner) {
                 plan.mode = plan.mode.map(|mode| mode & !(SET_USER | SET_GROUP));
-                note(format!("some owners were not kept: {}", words(errno)));
+                note(format!("some owners were not kept: {}", errno_text(errno)));
             }
         }
         if self.archive {
@@ -236,12 +236,12 @@ impl MetadataKeeper {
         }
         if let Some(mode) = plan.mode {
             if let Err(errno) = entry.change_mode(mode) {
-                note(format!("some modes were not kept: {}", words(errno)));
+                note(format!("some modes were not kept: {}", errno_text(errno)));
             }
         }
         if let Some(times) = plan.times {
             if let Err(errno) = entry.change_times(times) {
-                note(format!("some times were not kept: {}", words(errno)));
+                note(format!("some times were not kept: {}", errno_text(errno)));
             }
         }
     }

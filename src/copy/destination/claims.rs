@@ -21,7 +21,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{fault_text::words, mutex::lock};
+use super::{fault_text::errno_text, mutex::lock};
 use crate::copy::path::{EntryName, RelativePath};
 
 /// The most targets of one copy: more than a command line holds, and some 30 MiB for a client that makes up names.
@@ -99,7 +99,7 @@ enum TargetState {
     Refused,
 }
 
-/// Why a target cannot be written: the reason for the user, unless that was returned before.
+/// The reason why a target cannot be written: the reason for the user, unless that was returned before.
 pub(super) type ClaimRefusal = Option<String>;
 
 impl DestinationClaims {
@@ -273,10 +273,10 @@ impl ClaimPlace {
     ) -> Result<&Self, String> {
         if known.is_none() {
             let directory = open()?;
-            let above = directories_above(directory.as_fd()).map_err(words)?;
+            let above = directories_above(directory.as_fd()).map_err(errno_text)?;
             *known = Some(Self { directory, above });
         }
-        known.as_ref().ok_or_else(|| words(Errno::NOENT))
+        known.as_ref().ok_or_else(|| errno_text(Errno::NOENT))
     }
 }
 

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     ReadHalf, Stream, WriteHalf,
     copy::{
-        context::CopyTrouble,
+        context::CopyFailure,
         path::RelativePath,
         question::{FromDestination, FromSource, codec, decode, encode},
     },
@@ -69,21 +69,21 @@ impl DestinationControl {
     /// # Cancel safety
     ///
     /// Not cancel safe: the work is left as it is.
-    pub(super) async fn run(mut self, lanes: oneshot::Receiver<()>) -> Result<Self, CopyTrouble> {
+    pub(super) async fn run(mut self, lanes: oneshot::Receiver<()>) -> Result<Self, CopyFailure> {
         let reporting = tokio::spawn(report_progress(Arc::clone(&self.shared)));
         let result = self.work(lanes).await;
         reporting.abort();
         self.shared.state.report_progress();
         match result {
             Ok(()) => Ok(self),
-            Err(trouble) => {
-                self.shared.state.end_early(&trouble);
+            Err(failure) => {
+                self.shared.state.end_early(&failure);
                 let reason = self.shared.state.reason();
                 self.answers.get_mut().abort(&reason);
                 if let Ok(stream) = self.into_stream() {
                     stream.close().await;
                 }
-                Err(trouble)
+                Err(failure)
             }
         }
     }
@@ -115,14 +115,14 @@ impl DestinationControl {
         read.reunite(write).map_err(drop)
     }
 
-    async fn work(&mut self, mut lanes: oneshot::Receiver<()>) -> Result<(), CopyTrouble> {
+    async fn work(&mut self, mut lanes: oneshot::Receiver<()>) -> Result<(), CopyFailure> {
         let halt = self.shared.state.halt.clone();
         let mut is_finished = false;
         let mut have_lanes_ended = false;
         while !(is_finished && have_lanes_ended) {
             tokio::select! {
                 biased;
-                () = halt.cancelled() => return Err(CopyTrouble::Cancelled),
+                () = halt.cancelled() => return Err(CopyFailure::Cancelled),
                 Some(path) = self.unwritten.recv() => {
                     self.send(&FromDestination::NotWritten(path)).await?;
                 }
@@ -130,7 +130,7 @@ impl DestinationControl {
                     is_finished = self.handle(question).await?;
                 }
                 ended = &mut lanes, if !have_lanes_ended => {
-                    ended.map_err(|_| CopyTrouble::Cancelled)?;
+                    ended.map_err(|_| CopyFailure::Cancelled)?;
                     have_lanes_ended = true;
                 }
             }
@@ -144,8 +144,8 @@ impl DestinationControl {
         self.send(&FromDestination::Done).await?;
         let shutdown = self.answers.get_mut().shutdown();
         tokio::select! {
-            result = shutdown => result.map_err(|error| CopyTrouble::of_stream(&error)),
-            () = halt.cancelled() => Err(CopyTrouble::Cancelled),
+            result = shutdown => result.map_err(|error| CopyFailure::of_stream(&error)),
+            () = halt.cancelled() => Err(CopyFailure::Cancelled),
         }
     }
 
@@ -153,13 +153,13 @@ impl DestinationControl {
     async fn handle(
         &mut self,
         question: Option<std::io::Result<BytesMut>>,
-    ) -> Result<bool, CopyTrouble> {
+    ) -> Result<bool, CopyFailure> {
         let question = match question {
             None => return Err(broken("the control stream ended too early")),
             Some(Err(error)) if crate::Error::from_io(&error).is_none() => {
                 return Err(broken(error));
             }
-            Some(Err(error)) => return Err(CopyTrouble::of_stream(&error)),
+            Some(Err(error)) => return Err(CopyFailure::of_stream(&error)),
             Some(Ok(question)) => question,
         };
         let question = decode(&question).map_err(|_| broken("not a message of this version"))?;
@@ -193,7 +193,7 @@ impl DestinationControl {
     }
 
     /// Reports the files of which the source has not sent all parts.
-    async fn finish_files(&mut self) -> Result<(), CopyTrouble> {
+    async fn finish_files(&mut self) -> Result<(), CopyFailure> {
         for target in self.shared.large.clear() {
             target.give_up();
             let why = "the source has not sent all of it";
@@ -203,9 +203,9 @@ impl DestinationControl {
         Ok(())
     }
 
-    async fn finish_links(&mut self) -> Result<(), CopyTrouble> {
+    async fn finish_links(&mut self) -> Result<(), CopyFailure> {
         let local =
-            |error| CopyTrouble::Local(format!("cannot read the list of hard links: {error}"));
+            |error| CopyFailure::Local(format!("cannot read the list of hard links: {error}"));
         let Some(mut links) = self.shared.links.reader().map_err(local)? else {
             return Ok(());
         };
@@ -217,7 +217,7 @@ impl DestinationControl {
                 tokio::task::yield_now().await;
             }
             if self.shared.state.halt.is_cancelled() {
-                return Err(CopyTrouble::Cancelled);
+                return Err(CopyFailure::Cancelled);
             }
             if let Err(why) = self.shared.make_link(&mut temporary, &link, &target) {
                 let entry = self.shared.state.placement.entry(&link);
@@ -230,19 +230,19 @@ impl DestinationControl {
         Ok(())
     }
 
-    async fn tell_unwritten(&mut self, path: RelativePath) -> Result<(), CopyTrouble> {
+    async fn tell_unwritten(&mut self, path: RelativePath) -> Result<(), CopyFailure> {
         if self.shared.state.options.remove_source_files {
             self.send(&FromDestination::NotWritten(path)).await?;
         }
         Ok(())
     }
 
-    async fn send(&mut self, message: &FromDestination) -> Result<(), CopyTrouble> {
-        let bytes = encode(message).map_err(|error| CopyTrouble::Local(error.to_string()))?;
+    async fn send(&mut self, message: &FromDestination) -> Result<(), CopyFailure> {
+        let bytes = encode(message).map_err(|error| CopyFailure::Local(error.to_string()))?;
         let halt = self.shared.state.halt.clone();
         tokio::select! {
-            sent = self.answers.send(bytes) => sent.map_err(|error| CopyTrouble::of_stream(&error)),
-            () = halt.cancelled() => Err(CopyTrouble::Cancelled),
+            sent = self.answers.send(bytes) => sent.map_err(|error| CopyFailure::of_stream(&error)),
+            () = halt.cancelled() => Err(CopyFailure::Cancelled),
         }
     }
 }
@@ -259,13 +259,13 @@ async fn report_progress(shared: Arc<DestinationShared>) {
 
 /// Runs `work`, which may block for long, on another thread.
 async fn elsewhere<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, CopyTrouble> + Send + 'static,
-) -> Result<T, CopyTrouble> {
+    work: impl FnOnce() -> Result<T, CopyFailure> + Send + 'static,
+) -> Result<T, CopyFailure> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(CopyTrouble::Cancelled),
+            Err(_) => Err(CopyFailure::Cancelled),
         },
     }
 }

@@ -13,7 +13,7 @@ use super::{
     attributes::{
         FreshEntry, MetadataKeeper, MetadataPlan, PRIVATE_MODE, entry_handle::EntryHandle,
     },
-    fault_text::words,
+    fault_text::errno_text,
     placement::EntryNames,
     state::DestinationState,
     temporary_name::TemporaryName,
@@ -63,7 +63,7 @@ impl NewFile {
             match retry_on_intr(|| write(&self.fd, bytes)) {
                 Ok(0) => return Err("cannot write: the system takes no more bytes".to_owned()),
                 Ok(count) => bytes = &bytes[count..],
-                Err(errno) => return Err(format!("cannot write: {}", words(errno))),
+                Err(errno) => return Err(format!("cannot write: {}", errno_text(errno))),
             }
         }
         Ok(())
@@ -88,7 +88,7 @@ impl CurrentFolder {
         let fd = self.fd.as_fd();
         let mut create = |mode| {
             let made = temporary.make(|name| create_file(fd, name, mode));
-            made.map_err(|errno| format!("cannot create: {}", words(errno)))
+            made.map_err(|errno| format!("cannot create: {}", errno_text(errno)))
         };
         if !state.keeper.keeps_all() && replaced.is_none() {
             let plan = MetadataKeeper::plain(metadata);
@@ -105,7 +105,7 @@ impl CurrentFolder {
             return Ok(NewFile { fd, plan });
         }
         let fd = create(PRIVATE_MODE)?;
-        let stat = fstat(&fd).map_err(words)?;
+        let stat = fstat(&fd).map_err(errno_text)?;
         let fresh = *self.fresh.insert(FreshEntry::of(&stat, self.has_acl));
         let plan = plan(fresh).after_private_creation();
         Ok(NewFile { fd, plan })
@@ -128,9 +128,10 @@ impl CurrentFolder {
         let handle = EntryHandle::Open(file.fd.as_fd());
         state.keeper.apply(handle, file.plan, metadata, &note);
         if state.options.fsync {
-            sync(file.fd.as_fd()).map_err(|error| format!("cannot fsync: {}", words(error)))?;
+            sync(file.fd.as_fd())
+                .map_err(|error| format!("cannot fsync: {}", errno_text(error)))?;
         }
-        close(file.fd).map_err(|error| format!("cannot write: {}", words(error)))?;
+        close(file.fd).map_err(|error| format!("cannot write: {}", errno_text(error)))?;
         self.rename(state, temporary, name)
     }
 
@@ -154,10 +155,11 @@ impl CurrentFolder {
         };
         let fd = self.fd.as_fd();
         let result = temporary.make(|name| special.make(fd, name, mode));
-        result.map_err(|errno| format!("cannot make: {}", words(errno)))?;
+        result.map_err(|errno| format!("cannot make: {}", errno_text(errno)))?;
         if keeps_all {
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let entry = openat(fd, temporary.as_bytes(), flags, Mode::empty()).map_err(words)?;
+            let entry =
+                openat(fd, temporary.as_bytes(), flags, Mode::empty()).map_err(errno_text)?;
             special.finish(state, &entry, self.has_acl)?;
         }
         self.rename(state, temporary, name)
@@ -208,7 +210,7 @@ impl SpecialEntry {
         entry: &OwnedFd,
         has_acl: bool,
     ) -> Result<(), String> {
-        let stat = fstat(entry).map_err(words)?;
+        let stat = fstat(entry).map_err(errno_text)?;
         if EntryKind::of(&stat) != Some(self.kind) {
             return Err("another process has replaced it".to_owned());
         }
@@ -261,9 +263,9 @@ pub(super) fn rename_over(
                 return Err("cannot replace a directory".to_owned());
             }
             Deletion::new(state).remove(folder, name.as_bytes(), local)?;
-            rename().map_err(|errno| format!("cannot rename: {}", words(errno)))
+            rename().map_err(|errno| format!("cannot rename: {}", errno_text(errno)))
         }
-        Err(errno) => Err(format!("cannot rename: {}", words(errno))),
+        Err(errno) => Err(format!("cannot rename: {}", errno_text(errno))),
     }
 }
 

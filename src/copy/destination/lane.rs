@@ -18,7 +18,7 @@ use super::{
 use crate::{
     Stream,
     copy::{
-        context::CopyTrouble,
+        context::CopyFailure,
         metadata::{EntryKind, Metadata},
         owners::LocalOwners,
         path::{EntryName, RelativePath},
@@ -83,7 +83,7 @@ impl LaneWriter {
     /// # Cancel safety
     ///
     /// Not cancel safe: a dropped future leaves a temporary file behind.
-    pub(super) async fn run(mut self) -> Result<Stream, CopyTrouble> {
+    pub(super) async fn run(mut self) -> Result<Stream, CopyFailure> {
         let result = self.write_all().await;
         if let LaneFolder::Open(folder) = &self.folder {
             self.temporary.remove(folder.fd.as_fd());
@@ -92,16 +92,16 @@ impl LaneWriter {
         let mut stream = self.reader.into_stream();
         match result {
             Ok(()) => Ok(stream),
-            Err(trouble) => {
-                self.shared.state.end_early(&trouble);
+            Err(failure) => {
+                self.shared.state.end_early(&failure);
                 stream.abort(&self.shared.state.reason());
                 stream.close().await;
-                Err(trouble)
+                Err(failure)
             }
         }
     }
 
-    async fn write_all(&mut self) -> Result<(), CopyTrouble> {
+    async fn write_all(&mut self) -> Result<(), CopyFailure> {
         loop {
             match self.reader.next().await? {
                 LaneRecord::End => return self.reader.end().await,
@@ -111,12 +111,12 @@ impl LaneWriter {
             for path in mem::take(&mut self.unwritten) {
                 // The control has ended only if the work is cancelled.
                 let sent = self.unwritten_paths.send(path).await;
-                sent.map_err(|_| CopyTrouble::Cancelled)?;
+                sent.map_err(|_| CopyFailure::Cancelled)?;
             }
         }
     }
 
-    async fn write(&mut self, record: LaneRecord) -> Result<(), CopyTrouble> {
+    async fn write(&mut self, record: LaneRecord) -> Result<(), CopyFailure> {
         match record {
             LaneRecord::Folder { path, metadata } => self.enter(path, metadata),
             LaneRecord::File { name, mut metadata } => {
@@ -161,7 +161,7 @@ impl LaneWriter {
         &mut self,
         wire: RelativePath,
         mut metadata: Option<Metadata>,
-    ) -> Result<(), CopyTrouble> {
+    ) -> Result<(), CopyFailure> {
         if wire.is_empty() && metadata.is_some() {
             self.shared
                 .state
@@ -218,7 +218,7 @@ impl LaneWriter {
         &mut self,
         name: EntryName,
         metadata: &Metadata,
-    ) -> Result<(), CopyTrouble> {
+    ) -> Result<(), CopyFailure> {
         let Some((wire, local)) = self.place_entry(name)? else {
             return Ok(());
         };
@@ -258,7 +258,7 @@ impl LaneWriter {
         Ok(())
     }
 
-    fn make_special(&mut self, name: EntryName, special: &SpecialEntry) -> Result<(), CopyTrouble> {
+    fn make_special(&mut self, name: EntryName, special: &SpecialEntry) -> Result<(), CopyFailure> {
         if matches!(special.kind, EntryKind::File | EntryKind::Directory) {
             return Err(broken("a file or directory as an entry without contents"));
         }
@@ -286,7 +286,7 @@ impl LaneWriter {
     fn place_entry(
         &mut self,
         name: EntryName,
-    ) -> Result<Option<(RelativePath, EntryName)>, CopyTrouble> {
+    ) -> Result<Option<(RelativePath, EntryName)>, CopyFailure> {
         let folder = match &self.folder {
             LaneFolder::None => return Err(broken("an entry without a folder")),
             LaneFolder::Broken(wire) => {
@@ -338,13 +338,13 @@ impl LaneWriter {
         }
     }
 
-    fn keep_link(&mut self, name: EntryName, target: &RelativePath) -> Result<(), CopyTrouble> {
+    fn keep_link(&mut self, name: EntryName, target: &RelativePath) -> Result<(), CopyFailure> {
         let Some((wire, _)) = self.place_entry(name)? else {
             return Ok(());
         };
         let kept = self.shared.links.push(&self.shared.state, &wire, target);
         kept.map_err(|error| {
-            CopyTrouble::Local(format!("cannot keep a list of hard links: {error}"))
+            CopyFailure::Local(format!("cannot keep a list of hard links: {error}"))
         })
     }
 }

@@ -15,7 +15,7 @@ use self::{
     target::LargeTarget,
 };
 use super::{mutex::lock, reader::broken, state::DestinationState, tree::folders::FolderTable};
-use crate::copy::{context::CopyTrouble, path::RelativePath, record::LargeFile};
+use crate::copy::{context::CopyFailure, path::RelativePath, record::LargeFile};
 
 /// The most files that are open at a time: each needs three descriptors, of the 1,024 that a process usually has.
 pub(super) const MAX_OPEN: usize = 64;
@@ -68,7 +68,7 @@ impl LargeTable {
         state: &DestinationState,
         folders: &FolderTable,
         file: &LargeFile,
-    ) -> Result<Result<Arc<LargeTarget>, String>, CopyTrouble> {
+    ) -> Result<Result<Arc<LargeTarget>, String>, CopyFailure> {
         let mut files = lock(&self.files);
         let count = files.open.len();
         match files.open.entry(file.id) {
@@ -90,7 +90,7 @@ impl LargeTable {
     /// # Errors
     ///
     /// Fails if this happens to too many files.
-    pub(super) fn abandon(&self, id: u64) -> Result<bool, CopyTrouble> {
+    pub(super) fn abandon(&self, id: u64) -> Result<bool, CopyFailure> {
         let mut files = lock(&self.files);
         files.open.remove(&id);
         if files.abandoned.len() >= MAX_ABANDONED {

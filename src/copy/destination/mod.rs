@@ -55,7 +55,7 @@ use self::{
 };
 use super::{
     base::BaseDirectory,
-    context::{CopyContext, CopyStreams, CopyTrouble},
+    context::{CopyContext, CopyFailure, CopyStreams},
     filter::NameFilter,
     operand::CopiedSources,
     order::{CopyOptions, CopyReport},
@@ -119,7 +119,7 @@ impl DestinationEngine {
         self,
         streams: CopyStreams,
         context: CopyContext,
-    ) -> (CopyReport, Option<CopyTrouble>) {
+    ) -> (CopyReport, Option<CopyFailure>) {
         let Self {
             placement,
             filter,
@@ -129,20 +129,20 @@ impl DestinationEngine {
         } = self;
         let state = DestinationState::new(placement, filter, options, is_served, context);
         let shared = Arc::new(DestinationShared::new(state, claims));
-        let trouble = write_all(&shared, streams).await.err();
-        let trouble = trouble.map(|last| shared.state.first_trouble().unwrap_or(last));
+        let failure = write_all(&shared, streams).await.err();
+        let failure = failure.map(|last| shared.state.first_failure().unwrap_or(last));
         for target in shared.large.clear() {
             target.give_up();
         }
         shared.release_claims();
-        (shared.state.report(trouble.is_none()), trouble)
+        (shared.state.report(failure.is_none()), failure)
     }
 }
 
 async fn write_all(
     shared: &Arc<DestinationShared>,
     streams: CopyStreams,
-) -> Result<(), CopyTrouble> {
+) -> Result<(), CopyFailure> {
     let (unwritten_paths, unwritten) = mpsc::channel(UNWRITTEN_PATHS);
     let (lanes_ended, when_lanes_ended) = oneshot::channel();
     let (thread, stream) = streams.control;
@@ -151,18 +151,18 @@ async fn write_all(
     let lanes = write_lanes(shared, streams.lanes, unwritten_paths);
     let lanes = async {
         let ended = lanes.await?;
-        // A control that has ended has its own trouble.
+        // A control that has ended has its own failure.
         let _ = lanes_ended.send(());
         Ok(ended)
     };
     let (control, lanes) = tokio::join!(control, lanes);
     let (control, lanes) = match (control, lanes) {
         (Ok(control), Ok(lanes)) => (control, lanes),
-        (Err(trouble), Ok(lanes)) => {
+        (Err(failure), Ok(lanes)) => {
             abort(&shared.state, lanes).await;
-            return Err(trouble);
+            return Err(failure);
         }
-        (_, Err(trouble)) => return Err(trouble),
+        (_, Err(failure)) => return Err(failure),
     };
     confirm(lanes).await?;
     thread.run(control.end()).await;
@@ -174,7 +174,7 @@ async fn write_lanes(
     shared: &Arc<DestinationShared>,
     lanes: Vec<EndedLane>,
     unwritten_paths: mpsc::Sender<super::path::RelativePath>,
-) -> Result<Vec<EndedLane>, CopyTrouble> {
+) -> Result<Vec<EndedLane>, CopyFailure> {
     let writing = lanes.into_iter().map(|(thread, stream)| {
         let writer = LaneWriter::new(Arc::clone(shared), stream, unwritten_paths.clone());
         async move {
@@ -188,22 +188,22 @@ async fn write_lanes(
     let ended = ended.into_iter().flatten().collect();
     match failed.into_iter().find_map(Result::err) {
         None => Ok(ended),
-        Some(trouble) => {
+        Some(failure) => {
             abort(&shared.state, ended).await;
-            Err(trouble)
+            Err(failure)
         }
     }
 }
 
 /// Tells the source that everything has its final name.
-async fn confirm(lanes: Vec<EndedLane>) -> Result<(), CopyTrouble> {
+async fn confirm(lanes: Vec<EndedLane>) -> Result<(), CopyFailure> {
     for (thread, mut stream) in lanes {
         let confirmed = thread.run(async move {
             let confirmed = stream.confirm();
             stream.close().await;
             confirmed
         });
-        confirmed.await.map_err(CopyTrouble::Stream)?;
+        confirmed.await.map_err(CopyFailure::Stream)?;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::fault_text::words;
+use super::fault_text::errno_text;
 use crate::copy::{
     base::BaseDirectory,
     operand::CopiedSources,
@@ -143,7 +143,7 @@ impl Placement {
                     return Err(format!(
                         "{}: {}; give --parents to make it",
                         above.display(),
-                        words(Errno::NOENT)
+                        errno_text(Errno::NOENT)
                     ));
                 }
                 Err(errno) => {
@@ -351,5 +351,5 @@ fn reachable(path: &Path) -> &[u8] {
 
 fn reason(base: &BaseDirectory, path: &[u8], errno: Errno) -> String {
     let refusal = base.refusal(path, errno);
-    refusal.map_or_else(|| words(errno), str::to_owned)
+    refusal.map_or_else(|| errno_text(errno), str::to_owned)
 }

@@ -8,7 +8,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use crate::{
     Stream,
     copy::{
-        context::CopyTrouble,
+        context::CopyFailure,
         record::{LaneRecord, PREFIX_BYTES, RecordPrefix, decode},
     },
 };
@@ -28,7 +28,7 @@ pub(super) struct RecordReader {
 }
 
 impl RecordReader {
-    /// Returns the reader of a lane, which ends with [`CopyTrouble::Cancelled`] when `halt` is cancelled.
+    /// Returns the reader of a lane, which ends with [`CopyFailure::Cancelled`] when `halt` is cancelled.
     pub(super) fn new(stream: Stream, halt: CancellationToken) -> Self {
         let halted = Box::pin(halt.clone().cancelled_owned());
         Self {
@@ -45,10 +45,10 @@ impl RecordReader {
     /// # Errors
     ///
     /// Fails if the stream breaks or ends, the record is not valid, or the work is cancelled.
-    pub(super) async fn next(&mut self) -> Result<LaneRecord, CopyTrouble> {
+    pub(super) async fn next(&mut self) -> Result<LaneRecord, CopyFailure> {
         self.skip_contents().await?;
         if self.halt.is_cancelled() {
-            return Err(CopyTrouble::Cancelled);
+            return Err(CopyFailure::Cancelled);
         }
         tokio::task::consume_budget().await;
         self.fill(PREFIX_BYTES).await?;
@@ -69,7 +69,7 @@ impl RecordReader {
     /// # Errors
     ///
     /// Fails if the stream breaks or ends, or the work is cancelled.
-    pub(super) async fn piece(&mut self) -> Result<&[u8], CopyTrouble> {
+    pub(super) async fn piece(&mut self) -> Result<&[u8], CopyFailure> {
         if self.contents_left == 0 {
             return Ok(&[]);
         }
@@ -90,12 +90,12 @@ impl RecordReader {
     /// # Errors
     ///
     /// Fails if more bytes follow, the stream breaks, or the work is cancelled.
-    pub(super) async fn end(&mut self) -> Result<(), CopyTrouble> {
+    pub(super) async fn end(&mut self) -> Result<(), CopyFailure> {
         self.skip_contents().await?;
         let rest = tokio::select! {
             biased;
-            rest = self.stream.fill_buf() => rest.map_err(|error| CopyTrouble::of_stream(&error))?,
-            () = self.halted.as_mut() => return Err(CopyTrouble::Cancelled),
+            rest = self.stream.fill_buf() => rest.map_err(|error| CopyFailure::of_stream(&error))?,
+            () = self.halted.as_mut() => return Err(CopyFailure::Cancelled),
         };
         if rest.is_empty() {
             Ok(())
@@ -109,7 +109,7 @@ impl RecordReader {
         self.stream
     }
 
-    async fn skip_contents(&mut self) -> Result<(), CopyTrouble> {
+    async fn skip_contents(&mut self) -> Result<(), CopyFailure> {
         while self.contents_left > 0 {
             let count = self.piece().await?.len();
             self.consume(count);
@@ -118,7 +118,7 @@ impl RecordReader {
     }
 
     /// Copies the next `count` bytes of the stream to `record`.
-    async fn fill(&mut self, count: usize) -> Result<(), CopyTrouble> {
+    async fn fill(&mut self, count: usize) -> Result<(), CopyFailure> {
         self.record.clear();
         while self.record.len() < count {
             let missing = count - self.record.len();
@@ -135,11 +135,11 @@ impl RecordReader {
     }
 
     /// Returns the unread rest of the current slot, which is not empty.
-    async fn bytes(&mut self) -> Result<&[u8], CopyTrouble> {
+    async fn bytes(&mut self) -> Result<&[u8], CopyFailure> {
         let bytes = tokio::select! {
             biased;
-            bytes = self.stream.fill_buf() => bytes.map_err(|error| CopyTrouble::of_stream(&error))?,
-            () = self.halted.as_mut() => return Err(CopyTrouble::Cancelled),
+            bytes = self.stream.fill_buf() => bytes.map_err(|error| CopyFailure::of_stream(&error))?,
+            () = self.halted.as_mut() => return Err(CopyFailure::Cancelled),
         };
         if bytes.is_empty() {
             return Err(broken("the lane ended too early"));
@@ -148,7 +148,7 @@ impl RecordReader {
     }
 }
 
-/// Returns the trouble with a source that breaks the protocol.
-pub(super) fn broken(what: impl std::fmt::Display) -> CopyTrouble {
-    CopyTrouble::Local(format!("the source broke the protocol: {what}"))
+/// Returns the failure with a source that breaks the protocol.
+pub(super) fn broken(what: impl std::fmt::Display) -> CopyFailure {
+    CopyFailure::Local(format!("the source broke the protocol: {what}"))
 }

@@ -9,7 +9,7 @@ use super::{
     temporary_name::TemporaryName,
     tree::{folders::FolderTable, links::HardLinkSpool},
 };
-use crate::copy::{context::CopyTrouble, path::RelativePath, record::LargeFile};
+use crate::copy::{context::CopyFailure, path::RelativePath, record::LargeFile};
 
 /// What the lanes and the control of a destination share.
 pub(super) struct DestinationShared {
@@ -41,7 +41,7 @@ impl DestinationShared {
     pub(super) fn open_large(
         &self,
         file: &LargeFile,
-    ) -> Result<Result<Arc<LargeTarget>, String>, CopyTrouble> {
+    ) -> Result<Result<Arc<LargeTarget>, String>, CopyFailure> {
         self.large.open(&self.state, &self.folders, file)
     }
 

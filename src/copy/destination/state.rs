@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{attributes::MetadataKeeper, mutex::lock, placement::Placement};
 use crate::copy::{
-    context::{CopyContext, CopyTrouble},
+    context::{CopyContext, CopyFailure},
     filter::NameFilter,
     order::{CopyNews, CopyOptions, CopyReport, FromCopy},
     path::RelativePath,
@@ -37,8 +37,8 @@ pub(super) struct DestinationState {
     /// Cancelled when the work ends early, here or elsewhere.
     pub(super) halt: CancellationToken,
     context: CopyContext,
-    /// Why the work ends early, if the failure is here.
-    first: Mutex<Option<CopyTrouble>>,
+    /// The reason why the work ends early, if the failure is here.
+    first: Mutex<Option<CopyFailure>>,
     notes: Mutex<HashSet<String>>,
     digests: Mutex<Vec<(String, Vec<u8>)>>,
     current: Mutex<Vec<u8>>,
@@ -83,27 +83,27 @@ impl DestinationState {
         }
     }
 
-    /// Ends the work early, and keeps the trouble if it is the first one. Called before a stream is aborted: the source may
+    /// Ends the work early, and keeps the failure if it is the first one. Called before a stream is aborted: the source may
     /// then drop the other streams, which break too.
-    pub(super) fn end_early(&self, trouble: &CopyTrouble) {
+    pub(super) fn end_early(&self, failure: &CopyFailure) {
         let is_elsewhere = self.context.cancelled.is_cancelled();
-        if !is_elsewhere && !matches!(trouble, CopyTrouble::Cancelled) {
-            lock(&self.first).get_or_insert(trouble.clone());
+        if !is_elsewhere && !matches!(failure, CopyFailure::Cancelled) {
+            lock(&self.first).get_or_insert(failure.clone());
         }
         self.halt.cancel();
     }
 
-    /// Returns the first trouble; none if the work has not failed, or has failed elsewhere.
-    pub(super) fn first_trouble(&self) -> Option<CopyTrouble> {
+    /// Returns the first failure; none if the work has not failed, or has failed elsewhere.
+    pub(super) fn first_failure(&self) -> Option<CopyFailure> {
         lock(&self.first).clone()
     }
 
     /// Returns the first failure, for the peer.
     pub(super) fn reason(&self) -> String {
-        match self.first_trouble() {
-            Some(CopyTrouble::Stream(error)) => error.to_string(),
-            Some(CopyTrouble::Local(why)) => why,
-            Some(CopyTrouble::Cancelled) | None => (self.context.reason)(),
+        match self.first_failure() {
+            Some(CopyFailure::Stream(error)) => error.to_string(),
+            Some(CopyFailure::Local(why)) => why,
+            Some(CopyFailure::Cancelled) | None => (self.context.reason)(),
         }
     }
 

@@ -184,7 +184,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<LaneRecord, RecordError> {
     }
 }
 
-/// Why bytes are not a record, or a record cannot be encoded.
+/// The reason why bytes are not a record, or a record cannot be encoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RecordError {
     /// A record or its contents are beyond the limit.

@@ -25,7 +25,7 @@ use crate::{
     Stream,
     copy::{
         base::BaseDirectory,
-        context::{CopyContext, CopyStreams, CopyTrouble},
+        context::{CopyContext, CopyFailure, CopyStreams},
         filter::NameFilter,
         operand::top_name,
         order::{CopyOptions, CopyReport},
@@ -101,7 +101,7 @@ impl SourceEngine {
         mut self,
         streams: CopyStreams,
         context: CopyContext,
-    ) -> (CopyReport, Option<CopyTrouble>) {
+    ) -> (CopyReport, Option<CopyFailure>) {
         let shared = Arc::clone(&self.shared);
         shared.tally.open(Arc::clone(&context.report));
         let run = Arc::new(SourceRun::new(&shared, context, streams.lanes.len()));
@@ -118,7 +118,7 @@ impl SourceEngine {
         let is_complete = run.end(not_written).await;
         shared.board.close();
         shared.tally.tick();
-        (shared.tally.report(is_complete), run.take_trouble())
+        (shared.tally.report(is_complete), run.take_failure())
     }
 }
 
@@ -156,8 +156,8 @@ struct SourceRun {
     context: CopyContext,
     /// Cancelled when a stream has failed, or the work has failed elsewhere.
     stop: CancellationToken,
-    /// The first trouble.
-    trouble: Mutex<Option<CopyTrouble>>,
+    /// The first failure.
+    failure: Mutex<Option<CopyFailure>>,
     /// The lanes that still have records to send.
     unsent: AtomicUsize,
     /// Cancelled when there are none.
@@ -170,7 +170,7 @@ impl SourceRun {
             shared: Arc::clone(shared),
             stop: context.cancelled.child_token(),
             context,
-            trouble: Mutex::new(None),
+            failure: Mutex::new(None),
             unsent: AtomicUsize::new(lanes),
             lanes_sent: CancellationToken::new(),
         }
@@ -201,7 +201,8 @@ impl SourceRun {
         let work = async {
             match commands {
                 Some(commands) => {
-                    let conversed = questions.converse(&mut stream, commands, &self.lanes_sent);
+                    let conversed =
+                        questions.answer_questions(&mut stream, commands, &self.lanes_sent);
                     conversed.await
                 }
                 None => Ok(HashSet::new()),
@@ -212,8 +213,8 @@ impl SourceRun {
                 self.close(stream, Ok(())).await;
                 not_written
             }
-            Err(trouble) => {
-                self.close(stream, Err(trouble)).await;
+            Err(failure) => {
+                self.close(stream, Err(failure)).await;
                 HashSet::new()
             }
         }
@@ -221,35 +222,35 @@ impl SourceRun {
 
     async fn until_stopped<T>(
         &self,
-        work: impl Future<Output = Result<T, CopyTrouble>>,
-    ) -> Result<T, CopyTrouble> {
+        work: impl Future<Output = Result<T, CopyFailure>>,
+    ) -> Result<T, CopyFailure> {
         tokio::select! {
             biased;
-            () = self.stop.cancelled() => Err(CopyTrouble::Cancelled),
+            () = self.stop.cancelled() => Err(CopyFailure::Cancelled),
             result = work => result,
         }
     }
 
     /// Closes a stream. After a failure, all other streams of the run are aborted too.
-    async fn close(&self, mut stream: Stream, result: Result<(), CopyTrouble>) {
-        let Err(trouble) = result else {
+    async fn close(&self, mut stream: Stream, result: Result<(), CopyFailure>) {
+        let Err(failure) = result else {
             return stream.close().await;
         };
-        let reason = self.fail(trouble);
+        let reason = self.fail(failure);
         stream.abort(&reason);
         let _ = tokio::time::timeout(ABORT_DELAY, stream.close()).await;
     }
 
-    /// Keeps the first trouble, stops the run, and returns the reason for the peers.
-    fn fail(&self, trouble: CopyTrouble) -> String {
+    /// Keeps the first failure, stops the run, and returns the reason for the peers.
+    fn fail(&self, failure: CopyFailure) -> String {
         let is_elsewhere = self.context.cancelled.is_cancelled();
-        let mut first = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = first.get_or_insert(trouble);
+        let mut first = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = first.get_or_insert(failure);
         let reason = match first {
             _ if is_elsewhere => (self.context.reason)(),
-            CopyTrouble::Stream(error) => error.to_string(),
-            CopyTrouble::Local(why) => why.clone(),
-            CopyTrouble::Cancelled => (self.context.reason)(),
+            CopyFailure::Stream(error) => error.to_string(),
+            CopyFailure::Local(why) => why.clone(),
+            CopyFailure::Cancelled => (self.context.reason)(),
         };
         self.shared.board.close();
         self.stop.cancel();
@@ -258,12 +259,12 @@ impl SourceRun {
 
     /// Removes the source files where that is asked for. Returns true if the run came to the end of its work.
     async fn end(&self, not_written: HashSet<RelativePath>) -> bool {
-        if self.has_trouble() {
+        if self.has_failed() {
             return false;
         }
         if !self.shared.tally.is_walked() {
             let why = "the walk through the source failed".to_owned();
-            self.fail(CopyTrouble::Local(why));
+            self.fail(CopyFailure::Local(why));
             return false;
         }
         if self.shared.spool.is_none() {
@@ -276,25 +277,25 @@ impl SourceRun {
             let is_stopped = || cancelled.is_cancelled();
             spool.map(|spool| spool.remove_all(&not_written, &shared.tally, is_stopped))
         });
-        let trouble = match ticking(&self.shared.tally, removing).await {
+        let failure = match ticking(&self.shared.tally, removing).await {
             Ok(Some(Err(error))) => {
-                CopyTrouble::Local(format!("cannot remove the source files: {error}"))
+                CopyFailure::Local(format!("cannot remove the source files: {error}"))
             }
-            Ok(_) if self.context.cancelled.is_cancelled() => CopyTrouble::Cancelled,
+            Ok(_) if self.context.cancelled.is_cancelled() => CopyFailure::Cancelled,
             Ok(_) => return true,
-            Err(_) => CopyTrouble::Local("the removal of the source files failed".to_owned()),
+            Err(_) => CopyFailure::Local("the removal of the source files failed".to_owned()),
         };
-        self.fail(trouble);
+        self.fail(failure);
         false
     }
 
-    fn has_trouble(&self) -> bool {
-        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        trouble.is_some()
+    fn has_failed(&self) -> bool {
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.is_some()
     }
 
-    fn take_trouble(&self) -> Option<CopyTrouble> {
-        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        trouble.take()
+    fn take_failure(&self) -> Option<CopyFailure> {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.take()
     }
 }

@@ -28,7 +28,7 @@ use super::{
     work_board::{LaneWork, NextWork},
 };
 use crate::copy::{
-    context::CopyTrouble,
+    context::CopyFailure,
     metadata::{EntryKind, Metadata},
     path::EntryName,
     question::AnswerKind,
@@ -72,7 +72,7 @@ impl LaneSender {
     /// # Cancel safety
     ///
     /// The stream cannot be used after the future was dropped.
-    pub(crate) async fn send_all(&mut self) -> Result<(), CopyTrouble> {
+    pub(crate) async fn send_all(&mut self) -> Result<(), CopyFailure> {
         let shared = Arc::clone(&self.shared);
         loop {
             let mut work = shared.board.try_take(self.number);
@@ -94,7 +94,7 @@ impl LaneSender {
         self.packer.flush().await
     }
 
-    async fn send_job(&mut self, job: &FolderJob) -> Result<(), CopyTrouble> {
+    async fn send_job(&mut self, job: &FolderJob) -> Result<(), CopyFailure> {
         self.enter(&job.folder).await?;
         for (index, (name, kind)) in job.entries.iter().enumerate() {
             let answer = job.answers.get(index).unwrap_or(&AnswerKind::Send);
@@ -115,7 +115,7 @@ impl LaneSender {
     }
 
     /// Sends the record of a folder, unless the last records were of this folder.
-    async fn enter(&mut self, folder: &Arc<SourceFolder>) -> Result<(), CopyTrouble> {
+    async fn enter(&mut self, folder: &Arc<SourceFolder>) -> Result<(), CopyFailure> {
         if self
             .folder
             .as_ref()
@@ -152,7 +152,7 @@ impl LaneSender {
         job: &FolderJob,
         name: &CStr,
         answer: &AnswerKind,
-    ) -> Result<Result<(), String>, CopyTrouble> {
+    ) -> Result<Result<(), String>, CopyFailure> {
         let folder = &job.folder;
         let opened = match OpenedFile::open(folder, name, &mut self.quiet_reads) {
             Ok(opened) => opened,
@@ -230,7 +230,7 @@ impl LaneSender {
         &mut self,
         folder: &Arc<SourceFolder>,
         name: &CStr,
-    ) -> Result<Result<(), String>, CopyTrouble> {
+    ) -> Result<Result<(), String>, CopyFailure> {
         let stat = match stat_entry(folder, name) {
             Ok(stat) => stat,
             Err(error) => return Ok(Err(unreadable(error))),
@@ -290,7 +290,7 @@ impl LaneSender {
         name: EntryName,
         stat: &Stat,
         record: &LaneRecord,
-    ) -> Result<Result<(), String>, CopyTrouble> {
+    ) -> Result<Result<(), String>, CopyFailure> {
         if let Err(error) = self.packer.put(record).await? {
             return Ok(Err(too_long(&error)));
         }
@@ -328,7 +328,7 @@ impl LaneSender {
     }
 
     /// Sends the names of the owners, if they are kept and were not sent before.
-    async fn name_owners(&mut self, metadata: &Metadata) -> Result<(), CopyTrouble> {
+    async fn name_owners(&mut self, metadata: &Metadata) -> Result<(), CopyFailure> {
         if !self.shared.options.archive {
             return Ok(());
         }
@@ -339,8 +339,8 @@ impl LaneSender {
     }
 
     /// Sends a record that is always short enough.
-    pub(super) async fn put(&mut self, record: &LaneRecord) -> Result<(), CopyTrouble> {
+    pub(super) async fn put(&mut self, record: &LaneRecord) -> Result<(), CopyFailure> {
         let put = self.packer.put(record).await?;
-        put.map_err(|error| CopyTrouble::Local(error.to_string()))
+        put.map_err(|error| CopyFailure::Local(error.to_string()))
     }
 }

@@ -25,7 +25,7 @@ use super::{
 use crate::{
     ReadHalf, Stream, WriteHalf,
     copy::{
-        context::CopyTrouble,
+        context::CopyFailure,
         metadata::EntryKind,
         order::ExistingFiles,
         path::RelativePath,
@@ -88,12 +88,12 @@ impl Questions {
     /// # Cancel safety
     ///
     /// The stream cannot be used after the future was dropped.
-    pub(crate) async fn converse(
+    pub(crate) async fn answer_questions(
         &self,
         stream: &mut Stream,
         commands: mpsc::Receiver<ControlCommand>,
         lanes_sent: &CancellationToken,
-    ) -> Result<HashSet<RelativePath>, CopyTrouble> {
+    ) -> Result<HashSet<RelativePath>, CopyFailure> {
         let (read, write) = stream.split();
         let asking = self.ask_all(write, commands, lanes_sent);
         let ((), not_written) = tokio::try_join!(asking, self.hear_all(read))?;
@@ -106,7 +106,7 @@ impl Questions {
         stream: &mut WriteHalf,
         mut commands: mpsc::Receiver<ControlCommand>,
         lanes_sent: &CancellationToken,
-    ) -> Result<(), CopyTrouble> {
+    ) -> Result<(), CopyFailure> {
         let mut frames = FramedWrite::new(stream, codec());
         loop {
             let command = if let Ok(command) = commands.try_recv() {
@@ -144,11 +144,11 @@ impl Questions {
         state.unfinished += 1;
     }
 
-    async fn hear_all(&self, stream: &mut ReadHalf) -> Result<HashSet<RelativePath>, CopyTrouble> {
+    async fn hear_all(&self, stream: &mut ReadHalf) -> Result<HashSet<RelativePath>, CopyFailure> {
         let mut frames = FramedRead::new(stream, codec());
         let mut not_written = HashSet::new();
         while let Some(frame) = frames.next().await {
-            let frame = frame.map_err(|error| CopyTrouble::of_stream(&error))?;
+            let frame = frame.map_err(|error| CopyFailure::of_stream(&error))?;
             match decode(&frame) {
                 Ok(FromDestination::Answers(answers)) => self.answered(answers)?,
                 Ok(FromDestination::NotWritten(path)) => {
@@ -162,7 +162,7 @@ impl Questions {
     }
 
     /// Passes on the job that was asked for first.
-    fn answered(&self, answers: Vec<AnswerKind>) -> Result<(), CopyTrouble> {
+    fn answered(&self, answers: Vec<AnswerKind>) -> Result<(), CopyFailure> {
         let job = self.state().waiting.pop_front();
         let Some(mut job) = job.filter(|job| job.entries.len() == answers.len()) else {
             return Err(broken("gave answers to no question"));
@@ -172,7 +172,7 @@ impl Questions {
         if self.shared.options.dry_run {
             self.list(&job);
         } else if self.shared.board.push_asked(job).is_err() {
-            return Err(CopyTrouble::Cancelled);
+            return Err(CopyFailure::Cancelled);
         }
         self.settle(|state| state.unfinished -= 1);
         Ok(())
@@ -226,7 +226,7 @@ impl Questions {
 }
 
 /// Ends both directions of the control stream.
-async fn end(stream: &mut Stream) -> Result<(), CopyTrouble> {
+async fn end(stream: &mut Stream) -> Result<(), CopyFailure> {
     let (read, write) = stream.split();
     let mut rest = [0; 64];
     let ended = async {
@@ -235,16 +235,16 @@ async fn end(stream: &mut Stream) -> Result<(), CopyTrouble> {
     };
     tokio::pin!(ended);
     tokio::select! {
-        finished = write.finish() => finished.map_err(CopyTrouble::Stream)?,
+        finished = write.finish() => finished.map_err(CopyFailure::Stream)?,
         // The destination may wait for this confirmation before it gives its own.
-        () = &mut ended => return write.finish().await.map_err(CopyTrouble::Stream),
+        () = &mut ended => return write.finish().await.map_err(CopyFailure::Stream),
     }
     // All is done at both ends. The destination need not end its direction.
     let _ = tokio::time::timeout(END_DELAY, ended).await;
     Ok(())
 }
 
-fn question(job: &FolderJob) -> Result<FromSource, CopyTrouble> {
+fn question(job: &FolderJob) -> Result<FromSource, CopyFailure> {
     let entries = job.entries.iter().zip(&job.stats);
     let asked = entries.map(|((name, _), stat)| {
         Some(AskedEntry {
@@ -258,22 +258,22 @@ fn question(job: &FolderJob) -> Result<FromSource, CopyTrouble> {
     Ok(FromSource::Ask {
         folder: job.folder.path.clone(),
         entries: entries.ok_or_else(|| {
-            CopyTrouble::Local("a folder has an entry of an unknown type".to_owned())
+            CopyFailure::Local("a folder has an entry of an unknown type".to_owned())
         })?,
     })
 }
 
-async fn flush(frames: &mut QuestionFrames<'_>) -> Result<(), CopyTrouble> {
+async fn flush(frames: &mut QuestionFrames<'_>) -> Result<(), CopyFailure> {
     let flushed = SinkExt::<Bytes>::flush(frames).await;
-    flushed.map_err(|error| CopyTrouble::of_stream(&error))
+    flushed.map_err(|error| CopyFailure::of_stream(&error))
 }
 
-async fn send(frames: &mut QuestionFrames<'_>, message: &FromSource) -> Result<(), CopyTrouble> {
-    let bytes = encode(message).map_err(|error| CopyTrouble::Local(error.to_string()))?;
+async fn send(frames: &mut QuestionFrames<'_>, message: &FromSource) -> Result<(), CopyFailure> {
+    let bytes = encode(message).map_err(|error| CopyFailure::Local(error.to_string()))?;
     let fed = frames.feed(bytes).await;
-    fed.map_err(|error| CopyTrouble::of_stream(&error))
+    fed.map_err(|error| CopyFailure::of_stream(&error))
 }
 
-fn broken(what: &str) -> CopyTrouble {
-    CopyTrouble::Local(format!("the destination {what}"))
+fn broken(what: &str) -> CopyFailure {
+    CopyFailure::Local(format!("the destination {what}"))
 }

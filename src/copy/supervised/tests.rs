@@ -341,7 +341,10 @@ fn an_interrupt_ends_both_agents_within_two_seconds() {
     assert_eq!(rig.outcome().verdict(), CopyVerdict::Interrupted(2));
     rig.now = Duration::from_secs(2);
     let actions = rig.event(Event::Tick);
-    assert_eq!(actions, [Action::Kill(SOURCE), Action::Kill(DESTINATION)]);
+    assert_eq!(
+        actions,
+        [Action::CutSession(SOURCE), Action::CutSession(DESTINATION)]
+    );
 }
 
 #[test]

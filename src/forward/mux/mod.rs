@@ -24,7 +24,7 @@ mod window;
 
 pub(crate) use state::{Mux, MuxEnd, MuxEvent};
 
-/// Why the peer's frames are not those of this protocol. The tunnel ends.
+/// The reason why the peer's frames are not those of this protocol. The tunnel ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MuxFault {
     /// No frame has this kind.

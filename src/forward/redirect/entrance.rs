@@ -134,7 +134,7 @@ impl Drop for ExpectedArrival<'_> {
     }
 }
 
-/// Accepts connections for ever, and gives each to the call that expects it.
+/// Accepts connections forever, and gives each to the call that expects it.
 async fn accept(listener: TcpListener, expected: Arc<Mutex<Vec<Expected>>>) {
     loop {
         match listener.accept().await {

@@ -63,7 +63,7 @@ pub(crate) enum OpenTarget {
     },
 }
 
-/// Why a connection cannot be made.
+/// The reason why a connection cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ForwardRefusal {
     /// What kind of obstacle it is.

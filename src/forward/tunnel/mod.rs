@@ -59,7 +59,7 @@ pub(crate) struct Tunnel {
     listeners: Vec<(ForwardListener, ListenRoute)>,
 }
 
-/// Why a tunnel has ended.
+/// The reason why a tunnel has ended.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum TunnelFault {
     /// The stream broke.

@@ -22,15 +22,12 @@ use self::host_roots::HostRoots;
 use super::messages::{HostFacts, PerfOrder};
 use crate::{
     StreamConfig,
-    ssh::{
-        agent::entrance::ordered_config,
-        protocol::{AgentHello, EdgeDirection},
-    },
+    ssh::protocol::{AgentHello, EdgeDirection},
 };
 
 /// Finds out everything that rdperf checks about this host. Blocks for some milliseconds: it reads hundreds of small files.
 pub(crate) fn collect(order: &PerfOrder, hello: AgentHello) -> HostFacts {
-    let config = ordered_config(&order.stream, EdgeDirection::Both);
+    let config = order.stream.config(EdgeDirection::Both);
     collect_below(&HostRoots::default(), &config, hello)
 }
 

@@ -8,18 +8,18 @@ use std::{
 
 use super::{
     round_trips::RoundTrips,
-    sockets::{SocketMeeting, SocketTerms},
+    sockets::{SocketSource, SocketTerms},
 };
 use crate::perf::messages::{LatencyResult, LatencyTask, TaskEnd, TaskFault, TaskResult, WaitMode};
 
 /// Sends messages there and back, at one end. Blocks.
 pub(super) fn measure(
-    meeting: &SocketMeeting,
+    source: &SocketSource,
     end: TaskEnd,
     task: LatencyTask,
     terms: &SocketTerms,
 ) -> Result<TaskResult, TaskFault> {
-    let sockets = meeting.connect(terms)?;
+    let sockets = source.connect(terms)?;
     let Some(socket) = sockets.into_iter().next() else {
         return Err("the task has no connection".to_owned().into());
     };

@@ -6,19 +6,16 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    connects,
-    meeting::{Meeting, StreamTerms, broken, control_settings},
-    path, socket_bandwidth, socket_latency,
-    sockets::{self, SocketMeeting, SocketTerms},
-    stream_bandwidth, stream_latency, verbs,
+    connects, path, socket_bandwidth, socket_latency,
+    sockets::{self, SocketSource, SocketTerms},
+    stream_bandwidth, stream_latency,
+    stream_source::{StreamSource, StreamTerms, broken, control_settings},
+    verbs,
 };
 use crate::{
     Direction, Key, Stream, StreamConfig,
     perf::messages::{Layer, TaskEnd, TaskFault, TaskKind, TaskOrder, TaskResult},
-    ssh::{
-        agent::entrance::ordered_config,
-        protocol::{EdgeDirection, StreamOrder},
-    },
+    ssh::protocol::{EdgeDirection, StreamOrder},
 };
 
 /// What all tasks of an agent share.
@@ -35,12 +32,12 @@ pub(crate) struct OpenTask {
     end: TaskEnd,
     order: TaskOrder,
     rdma: crate::RdmaConfig,
-    meeting: TaskMeeting,
+    source: TaskSource,
 }
 
-enum TaskMeeting {
-    Streams(Meeting),
-    Sockets(SocketMeeting, SocketTerms),
+enum TaskSource {
+    Streams(StreamSource),
+    Sockets(SocketSource, SocketTerms),
 }
 
 /// Where the end of a task is that listens.
@@ -72,7 +69,7 @@ impl OpenTask {
         let config = config(&order, end, settings);
         let rdma = config.rdma.clone();
         let peer = order.peer.clone();
-        let meeting = match streams(&order.kind) {
+        let source = match streams(&order.kind) {
             None => {
                 let terms = SocketTerms {
                     key,
@@ -81,11 +78,11 @@ impl OpenTask {
                     count: sockets(&order.kind),
                     cancelled,
                 };
-                let meeting = match target {
-                    Some(TaskTarget { addresses, port }) => SocketMeeting::Dial { addresses, port },
+                let source = match target {
+                    Some(TaskTarget { addresses, port }) => SocketSource::Dial { addresses, port },
                     None => sockets::listen(settings.stream.ports)?,
                 };
-                TaskMeeting::Sockets(meeting, terms)
+                TaskSource::Sockets(source, terms)
             }
             Some(count) => {
                 let terms = StreamTerms {
@@ -95,7 +92,7 @@ impl OpenTask {
                     ports: settings.stream.ports,
                     count,
                 };
-                TaskMeeting::Streams(match target {
+                TaskSource::Streams(match target {
                     Some(TaskTarget { addresses, port }) => terms.dial(addresses, port)?,
                     None => terms.listen().await?,
                 })
@@ -105,15 +102,15 @@ impl OpenTask {
             end,
             order,
             rdma,
-            meeting,
+            source,
         })
     }
 
     /// Returns the port for the other end, if this end listens.
     pub(crate) fn port(&self) -> Option<u16> {
-        match &self.meeting {
-            TaskMeeting::Streams(meeting) => meeting.port(),
-            TaskMeeting::Sockets(meeting, _) => meeting.port(),
+        match &self.source {
+            TaskSource::Streams(source) => source.port(),
+            TaskSource::Sockets(source, _) => source.port(),
         }
     }
 
@@ -127,32 +124,32 @@ impl OpenTask {
             end,
             mut order,
             rdma,
-            meeting,
+            source,
         } = self;
         let peer = std::mem::take(&mut order.peer);
-        let mut meeting = match meeting {
-            TaskMeeting::Streams(meeting) => meeting,
-            TaskMeeting::Sockets(meeting, terms) => {
+        let mut source = match source {
+            TaskSource::Streams(source) => source,
+            TaskSource::Sockets(source, terms) => {
                 let kind = order.kind.clone();
-                let measuring = move || measure_sockets(&meeting, end, &kind, &terms);
+                let measuring = move || measure_sockets(&source, end, &kind, &terms);
                 let measured = tokio::task::spawn_blocking(measuring).await;
                 return measured.unwrap_or_else(|error| Err(error.to_string().into()));
             }
         };
         match &order.kind {
             TaskKind::Bandwidth(task) => {
-                stream_bandwidth::measure(&mut meeting, end, *task, &peer).await
+                stream_bandwidth::measure(&mut source, end, *task, &peer).await
             }
             TaskKind::Latency(task) => {
-                stream_latency::measure(&mut meeting, end, *task, &peer).await
+                stream_latency::measure(&mut source, end, *task, &peer).await
             }
             TaskKind::Connect { millis } => {
                 let time = Duration::from_millis((*millis).into());
-                connects::measure(&mut meeting, end, time, &peer).await
+                connects::measure(&mut source, end, time, &peer).await
             }
             TaskKind::Reach | TaskKind::Path | TaskKind::Ports | TaskKind::Verbs(_) => {
                 let kind = order.kind.clone();
-                let (thread, stream) = meeting.connect_one().await?;
+                let (thread, stream) = source.connect_one().await?;
                 thread
                     .run(beside_control(stream, end, kind, rdma, peer))
                     .await
@@ -198,14 +195,14 @@ async fn beside_control(
 }
 
 fn measure_sockets(
-    meeting: &SocketMeeting,
+    source: &SocketSource,
     end: TaskEnd,
     kind: &TaskKind,
     terms: &SocketTerms,
 ) -> Result<TaskResult, TaskFault> {
     match kind {
-        TaskKind::Bandwidth(task) => socket_bandwidth::measure(meeting, end, *task, terms),
-        TaskKind::Latency(task) => socket_latency::measure(meeting, end, *task, terms),
+        TaskKind::Bandwidth(task) => socket_bandwidth::measure(source, end, *task, terms),
+        TaskKind::Latency(task) => socket_latency::measure(source, end, *task, terms),
         _ => Err("this measurement needs streams".to_owned().into()),
     }
 }
@@ -236,7 +233,7 @@ fn config(order: &TaskOrder, end: TaskEnd, settings: &TaskSettings) -> StreamCon
     };
     let config = StreamConfig {
         control_runtime: Some(settings.control_runtime.clone()),
-        ..ordered_config(&stream, EdgeDirection::Both)
+        ..stream.config(EdgeDirection::Both)
     };
     match &order.kind {
         TaskKind::Bandwidth(task) => StreamConfig {

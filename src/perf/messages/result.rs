@@ -25,7 +25,7 @@ pub(crate) enum TaskResult {
     Latency(LatencyResult),
 }
 
-/// Why a task failed.
+/// The reason why a task failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TaskFault {
     /// True if the end that listens could not be reached at any address.

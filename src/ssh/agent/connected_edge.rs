@@ -25,9 +25,9 @@ pub(crate) struct ConnectedEdge {
     pub(super) stage: String,
 }
 
-/// Why an edge ends before all of its bytes are carried.
+/// The reason why an edge ends before all of its bytes are carried.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum EarlyEnd {
     /// The next stage has stopped reading.
     Stopped,
     /// The stream broke.
@@ -38,7 +38,7 @@ pub(super) enum Trouble {
     Elsewhere,
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for EarlyEnd {
     fn from(error: Error) -> Self {
         match error {
             Error::Stopped { .. } => Self::Stopped,
@@ -47,7 +47,7 @@ impl From<Error> for Trouble {
     }
 }
 
-impl From<CarryError> for Trouble {
+impl From<CarryError> for EarlyEnd {
     fn from(error: CarryError) -> Self {
         match error {
             CarryError::Source { offset, source } | CarryError::Sink { offset, source } => {
@@ -63,7 +63,7 @@ impl ConnectedEdge {
     pub(super) async fn drain(
         &mut self,
         sink: &mut (impl AsyncWrite + Unpin),
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), EarlyEnd> {
         let mut input = Metered::new(&mut self.stream, &self.meter);
         let draining = carry::receive_all(&mut input, sink);
         unless_failed(&self.cause, draining).await.map(drop)
@@ -73,7 +73,7 @@ impl ConnectedEdge {
     pub(super) async fn fill(
         &mut self,
         source: &mut (impl AsyncRead + Unpin),
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), EarlyEnd> {
         let mut output = Metered::new(&mut self.stream, &self.meter);
         let filling = carry::send_all(source, &mut output);
         unless_failed(&self.cause, filling).await.map(drop)
@@ -84,13 +84,13 @@ impl ConnectedEdge {
     /// # Cancel safety
     ///
     /// That of `event`.
-    pub(super) async fn until<T>(&self, event: impl Future<Output = T>) -> Result<T, Trouble> {
+    pub(super) async fn until<T>(&self, event: impl Future<Output = T>) -> Result<T, EarlyEnd> {
         let watch = self.stream.watch();
         unless_failed(&self.cause, carry::unless_interrupted(&watch, event)).await
     }
 
     /// Sends the FIN, and waits until the peer has confirmed that its sink accepted all bytes.
-    pub(super) async fn finish(&mut self) -> Result<(), Trouble> {
+    pub(super) async fn finish(&mut self) -> Result<(), EarlyEnd> {
         unless_failed(&self.cause, self.stream.finish()).await
     }
 
@@ -120,18 +120,18 @@ impl ConnectedEdge {
     }
 }
 
-/// Waits for `work`. Fails with [`Trouble::Elsewhere`] if another part of the order fails first.
+/// Waits for `work`. Fails with [`EarlyEnd::Elsewhere`] if another part of the order fails first.
 ///
 /// # Cancel safety
 ///
 /// That of `work`, which is dropped when the order fails.
-async fn unless_failed<T, E: Into<Trouble>>(
+async fn unless_failed<T, E: Into<EarlyEnd>>(
     cause: &FirstCause,
     work: impl Future<Output = Result<T, E>>,
-) -> Result<T, Trouble> {
+) -> Result<T, EarlyEnd> {
     tokio::select! {
         biased;
         result = work => result.map_err(Into::into),
-        () = cause.failed() => Err(Trouble::Elsewhere),
+        () = cause.failed() => Err(EarlyEnd::Elsewhere),
     }
 }

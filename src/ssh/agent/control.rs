@@ -32,7 +32,7 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 /// The most bytes of a greeting line.
 const MAX_LINE_BYTES: usize = 256;
 
-/// Why the session with the controller has failed.
+/// The reason why the session with the controller has failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ControllerError {
     /// The messages ended: the controller exited or was killed, or the session was cut.

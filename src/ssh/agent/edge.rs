@@ -5,8 +5,8 @@ use std::future::pending;
 use tokio::sync::mpsc;
 
 use super::{
+    acceptance::{EdgeAcceptance, EdgeAcceptor},
     control::Outbox,
-    entrance::{EdgeDoor, EdgeEntrance},
 };
 use crate::{
     Error, Stream, reach,
@@ -47,27 +47,27 @@ pub(super) async fn establish(
     plan: EdgePlan,
     mut requests: mpsc::UnboundedReceiver<EdgeRequest>,
     outbox: Outbox,
-    entrance: EdgeEntrance,
+    acceptance: EdgeAcceptance,
 ) -> Result<Stream, String> {
-    let mut door = None;
+    let mut acceptor = None;
     loop {
         tokio::select! {
             Some(request) = requests.recv() => match request {
                 EdgeRequest::Listen => {
-                    let opened = entrance.open(&plan).await?;
+                    let opened = acceptance.open(&plan).await?;
                     let port = opened.port();
                     outbox.send(FromAgent::Listening { edge: id, port });
-                    door = Some(opened);
+                    acceptor = Some(opened);
                 }
                 EdgeRequest::Dial { addresses, port } => {
-                    entrance.check_dial()?;
+                    acceptance.check_dial()?;
                     match plan.dial(&addresses, port).await? {
                         Ok(stream) => return Ok(stream),
                         Err(tried) => outbox.send(FromAgent::Unreachable { edge: id, tried }),
                     }
                 }
             },
-            accepted = accept(door.as_mut()) => match accepted {
+            accepted = accept(acceptor.as_mut()) => match accepted {
                 Ok(stream) => return Ok(stream),
                 Err(error) if reach::is_final(&error) => return Err(plan.unconnected(error)),
                 Err(error) => tracing::debug!(%error, "a connection ended before it was a stream"),
@@ -76,9 +76,9 @@ pub(super) async fn establish(
     }
 }
 
-async fn accept(door: Option<&mut EdgeDoor>) -> Result<Stream, Error> {
-    match door {
-        Some(door) => door.accept().await,
+async fn accept(acceptor: Option<&mut EdgeAcceptor>) -> Result<Stream, Error> {
+    match acceptor {
+        Some(acceptor) => acceptor.accept().await,
         None => pending().await,
     }
 }

@@ -10,9 +10,9 @@ use crate::{
     carry::thread::CarryThread,
     ssh::{
         agent::{
-            connected_edge::{ConnectedEdge, Trouble},
+            acceptance::EdgeAcceptance,
+            connected_edge::{ConnectedEdge, EarlyEnd},
             edge::{self, EdgeRequest},
-            entrance::EdgeEntrance,
             job::{ConnectedEdges, JobContext, OrderedEdges, PlacedEdge},
             meter::Meter,
         },
@@ -24,7 +24,7 @@ use crate::{
 /// The edges of an order before they are connected.
 pub(in crate::ssh::agent) struct PendingEdges {
     edges: BTreeMap<EdgeId, PendingEdge>,
-    entrance: EdgeEntrance,
+    acceptance: EdgeAcceptance,
     routes: EdgeRoutes,
 }
 
@@ -50,7 +50,7 @@ impl EdgeRoutes {
 }
 
 impl PendingEdges {
-    /// Starts a thread and parses the key for each edge of `order`, which `entrance` accepts. Removes the edges, with
+    /// Starts a thread and parses the key for each edge of `order`, which `acceptance` accepts. Removes the edges, with
     /// their keys, from the order.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl PendingEdges {
     /// A sentence for the user, if the order names an edge twice, a key is invalid or a thread cannot be started.
     pub(in crate::ssh::agent) fn prepare(
         order: &mut Order,
-        entrance: &EdgeEntrance,
+        acceptance: &EdgeAcceptance,
         control_runtime: &Handle,
     ) -> Result<Self, String> {
         let mut edges = BTreeMap::new();
@@ -72,14 +72,14 @@ impl PendingEdges {
             if routes.0.insert(id, sender).is_some() {
                 return Err(format!("the order names its edge {id} twice"));
             }
-            let config = entrance.config(&order.stream, edge.direction, control_runtime);
+            let config = acceptance.config(&order.stream, edge.direction, control_runtime);
             let edge = PendingEdge::prepare(edge, config, order.stream.ports, requests)?;
             edges.insert(id, edge);
         }
-        let entrance = entrance.clone();
+        let acceptance = acceptance.clone();
         Ok(Self {
             edges,
-            entrance,
+            acceptance,
             routes,
         })
     }
@@ -103,10 +103,10 @@ impl PendingEdges {
     ///
     /// Dropping the future also drops the edges that are connected already.
     pub(super) async fn establish(self, context: &JobContext) -> Option<ConnectedEdges> {
-        let entrance = &self.entrance;
+        let acceptance = &self.acceptance;
         let establish = |(id, edge): (EdgeId, PendingEdge)| async move {
             tokio::select! {
-                placed = edge.establish(id, entrance, context) => Some((id, placed?)),
+                placed = edge.establish(id, acceptance, context) => Some((id, placed?)),
                 () = context.cause.failed() => None,
             }
         };
@@ -155,12 +155,13 @@ impl PendingEdge {
     async fn establish(
         self,
         id: EdgeId,
-        entrance: &EdgeEntrance,
+        acceptance: &EdgeAcceptance,
         context: &JobContext,
     ) -> Option<PlacedEdge> {
         let peer = self.plan.peer.clone();
         let outbox = context.outbox.clone();
-        let establishing = edge::establish(id, self.plan, self.requests, outbox, entrance.clone());
+        let establishing =
+            edge::establish(id, self.plan, self.requests, outbox, acceptance.clone());
         match self.thread.run(establishing).await {
             Ok(stream) => {
                 let link = describe_link(&stream);
@@ -209,7 +210,7 @@ pub(super) async fn wait_for(
 /// Waits until the edge breaks, and fails the work with it. Returns as well when the work fails elsewhere or the peer
 /// stops reading.
 async fn until_broken(edge: &ConnectedEdge) {
-    if let Err(Trouble::Stream(error)) = edge.until(std::future::pending::<()>()).await {
+    if let Err(EarlyEnd::Stream(error)) = edge.until(std::future::pending::<()>()).await {
         edge.broken(error);
     }
 }

@@ -9,13 +9,13 @@
 //! The worker has one main thread for all control, and one thread for each edge, which moves the bytes of
 //! the edge. So a relay uses two processors, and a disk that stalls delays only its own edge.
 
+pub(crate) mod acceptance;
 mod addresses;
 mod cause;
 mod connected_edge;
 mod control;
 mod edge;
 mod edges;
-pub(crate) mod entrance;
 #[cfg(fuzzing)]
 pub(in crate::ssh) mod fuzzing;
 pub(crate) mod job;

@@ -18,11 +18,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    acceptance::EdgeAcceptance,
     cause::FirstCause,
     control::ControlReader,
     edge::EdgeRequest,
     edges::{self, EdgeRoutes, PendingEdges},
-    entrance::EdgeEntrance,
     job::{Job, JobContext, OrderedEdges},
 };
 use crate::ssh::protocol::{AgentReport, FaultKind, Order, Payload, ToAgent};
@@ -38,8 +38,8 @@ pub(super) type SharedExitCode = Arc<AtomicU8>;
 pub(super) struct OrderRun {
     pub(super) context: JobContext,
     /// How the order's edges are accepted.
-    pub(super) entrance: EdgeEntrance,
-    /// How long the other ends may take to connect the edges; none is for ever.
+    pub(super) acceptance: EdgeAcceptance,
+    /// How long the other ends may take to connect the edges. `None` waits without a limit.
     pub(super) connect_limit: Option<Duration>,
     pub(super) exit: SharedExitCode,
 }
@@ -58,7 +58,7 @@ impl OrderRun {
         R: AsyncRead + Unpin + Send + 'static,
     {
         let context = &self.context;
-        let prepared = PendingEdges::prepare(&mut order, &self.entrance, &Handle::current())
+        let prepared = PendingEdges::prepare(&mut order, &self.acceptance, &Handle::current())
             .and_then(|edges| {
                 let job = prepare(context, order.work.payload(), &edges.ordered())?;
                 Ok((edges, job))

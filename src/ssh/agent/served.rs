@@ -5,10 +5,10 @@ use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 use tokio::io::AsyncRead;
 
 use super::{
+    acceptance::{EdgeAcceptance, SharedListener},
     addresses,
     cause::FirstCause,
     control::{self, ControlReader, Outbox},
-    entrance::{EdgeEntrance, SharedEntrance},
     job::{Job, JobContext, OrderedEdges},
     order_run::OrderRun,
 };
@@ -23,7 +23,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 /// A session with a client, before its order.
 pub(crate) struct ClientSession {
     /// How the edges of the order are accepted.
-    pub(crate) entrance: Arc<SharedEntrance>,
+    pub(crate) acceptance: Arc<SharedListener>,
     /// Ends the session early.
     pub(crate) end: SessionKill,
 }
@@ -78,7 +78,7 @@ impl ClientSession {
                 Some(place) => {
                     let run = OrderRun {
                         context: context.clone(),
-                        entrance: EdgeEntrance::Shared(self.entrance),
+                        acceptance: EdgeAcceptance::SharedListener(self.acceptance),
                         connect_limit: Some(CONNECT_LIMIT),
                         exit: Arc::default(),
                     };

@@ -18,10 +18,10 @@ use tokio::{
 };
 
 use super::{
+    acceptance::EdgeAcceptance,
     addresses,
     cause::FirstCause,
     control,
-    entrance::EdgeEntrance,
     job::{Applications, Job, JobContext},
     order_run::{OrderRun, SharedExitCode},
     stage::StageJob,
@@ -54,7 +54,7 @@ fn work<A: Applications>() -> Result<u8, control::ControllerError> {
         let cause = Arc::default();
         let exit = signals::watch(&cause)?;
         hide_stdio()?;
-        converse::<A, _, _>(input, output, cause, exit).await
+        exchange_messages::<A, _, _>(input, output, cause, exit).await
     });
     // A thread that hangs in a file must not keep the process from exiting.
     runtime.shutdown_background();
@@ -82,7 +82,7 @@ fn hide_stdio() -> io::Result<()> {
     Ok(())
 }
 
-async fn converse<A, R, W>(
+async fn exchange_messages<A, R, W>(
     input: R,
     output: W,
     cause: Arc<FirstCause>,
@@ -106,7 +106,7 @@ where
     };
     let run = OrderRun {
         context: context.clone(),
-        entrance: EdgeEntrance::Own,
+        acceptance: EdgeAcceptance::OwnListeners,
         connect_limit: None,
         exit: Arc::clone(&exit),
     };

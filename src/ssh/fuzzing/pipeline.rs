@@ -108,10 +108,7 @@ impl PipelineRun {
         match action {
             Action::Dial { edge, .. } | Action::Send(_, ToAgent::Dial { edge, .. }) => {
                 self.dials[edge.index()] += 1;
-                assert!(
-                    self.dials[edge.index()] <= 2,
-                    "edge {edge} is dialled again"
-                );
+                assert!(self.dials[edge.index()] <= 2, "edge {edge} is dialed again");
             }
             Action::Send(stage, ToAgent::Order(_)) => {
                 let before = std::mem::replace(&mut self.stages[stage].is_ordered, true);

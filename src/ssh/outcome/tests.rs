@@ -1,5 +1,5 @@
 use super::{
-    Verdict::{Fine, Forgiven},
+    Verdict::{ExpectedSigpipe, Fine},
     *,
 };
 
@@ -29,7 +29,7 @@ fn cause(site: Site, kind: FaultKind) -> RunFault {
     RunFault {
         site,
         fault: WorkFault { kind, text },
-        is_trouble: false,
+        is_infrastructure: false,
     }
 }
 
@@ -58,7 +58,7 @@ fn the_rightmost_failure_counts() {
 fn a_stage_that_ends_by_sigpipe_after_a_stop_is_forgiven_and_so_are_those_before_it() {
     for status in [PIPE, Status::Exited(141)] {
         let fine = ends([stopped(status), stopped(status), stage(OK)]);
-        assert_eq!(fine.verdicts(), [Forgiven, Forgiven, Fine]);
+        assert_eq!(fine.verdicts(), [ExpectedSigpipe, ExpectedSigpipe, Fine]);
         assert_eq!(fine.exit(), 0);
         assert!(fine.is_success());
     }
@@ -115,10 +115,10 @@ fn a_lost_agent_is_255_whatever_the_stages_exited_with() {
     let mut ends = ends([stage(Status::Exited(3)), StageOutcome::default()]);
     assert_eq!(ends.exit(), 3, "the second never began");
     ends.causes = vec![RunFault {
-        is_trouble: true,
+        is_infrastructure: true,
         ..cause(Site::Agent(1), FaultKind::Local)
     }];
-    assert_eq!(ends.verdicts()[1], Verdict::Trouble);
+    assert_eq!(ends.verdicts()[1], Verdict::Infrastructure);
     assert_eq!(ends.exit(), 255);
     ends.causes = vec![cause(Site::Output, FaultKind::Edge)];
     assert_eq!(ends.exit(), 255);

@@ -23,7 +23,7 @@ pub(crate) struct Remote {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Launch {
     /// The program and its arguments: at least the program.
-    pub(crate) words: Vec<OsString>,
+    pub(crate) argv: Vec<OsString>,
     /// How the command reaches the host.
     pub(crate) kind: LaunchKind,
     /// The name of the host in messages.
@@ -47,9 +47,9 @@ impl Remote {
     /// Returns the command that starts the agent at `place`. `own` is the path of this program, for stages that run
     /// on this machine. None for a server: no command starts it.
     pub(crate) fn launch(&self, place: &StageHost, own: &Path) -> Option<Launch> {
-        let launch = |kind, words: Vec<OsString>, host: &str, destination: &str| {
+        let launch = |kind, argv: Vec<OsString>, host: &str, destination: &str| {
             Some(Launch {
-                words,
+                argv,
                 kind,
                 host: host.to_owned(),
                 destination: destination.to_owned(),
@@ -57,8 +57,8 @@ impl Remote {
         };
         match place {
             StageHost::Here => {
-                let words = vec![own.as_os_str().to_owned(), AGENT.into()];
-                launch(LaunchKind::Here, words, "this machine", "")
+                let argv = vec![own.as_os_str().to_owned(), AGENT.into()];
+                launch(LaunchKind::Here, argv, "this machine", "")
             }
             StageHost::Host { destination, host } => match &self.rsh {
                 Some(rsh) => launch(
@@ -105,12 +105,12 @@ impl Remote {
 impl Launch {
     /// Returns the command as a user would type it into a shell.
     pub(crate) fn display(&self) -> String {
-        quote::display(self.words.iter().map(OsString::as_os_str))
+        quote::display(self.argv.iter().map(OsString::as_os_str))
     }
 
     /// Returns the program that is started.
     pub(crate) fn program(&self) -> &OsStr {
-        &self.words[0]
+        &self.argv[0]
     }
 }
 

@@ -142,7 +142,7 @@ fn words(remote: &Remote, segment: &str) -> Vec<String> {
     let launch = remote.launch(&one(segment).place, "/own/rdpipe".as_ref());
     let launch = launch.unwrap();
     let word = |word: OsString| word.into_string().unwrap();
-    launch.words.into_iter().map(word).collect()
+    launch.argv.into_iter().map(word).collect()
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn the_users_ssh_options_come_first() {
 #[test]
 fn the_words_of_rsh_are_passed_unchanged() {
     let rsh = |text: &str| Remote {
-        rsh: quote::words(text),
+        rsh: quote::split_words(text),
         program: Some("/opt/r d".to_owned()),
         ..Remote::default()
     };

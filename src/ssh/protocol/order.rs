@@ -1,10 +1,12 @@
 //! The order that an agent receives: its work, and the edges that the work uses.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
 use super::Payload;
-use crate::{Direction, TransportPolicy};
+use crate::{Direction, RdmaConfig, StreamConfig, TransportPolicy};
 
 /// One piece of work for one agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,6 +149,39 @@ pub(crate) struct StreamOrder {
     pub(crate) pkey_index: u16,
     /// `--busy-poll`, in microseconds.
     pub(crate) busy_poll_us: Option<u32>,
+}
+
+impl StreamOrder {
+    /// Returns the settings that the order gives for an edge, with the current runtime.
+    pub(crate) fn config(&self, direction: EdgeDirection) -> StreamConfig {
+        let default = StreamConfig::default();
+        let chunk_bytes = self
+            .chunk_bytes
+            .and_then(|bytes| usize::try_from(bytes).ok());
+        let depth = self.depth.and_then(|depth| usize::try_from(depth).ok());
+        StreamConfig {
+            chunk_bytes: chunk_bytes.unwrap_or(default.chunk_bytes),
+            depth: depth.unwrap_or(default.depth),
+            timeout: Duration::from_millis(self.timeout_ms),
+            transport: self.transport.into(),
+            rdma: RdmaConfig {
+                chunk_bytes: chunk_bytes.unwrap_or(default.rdma.chunk_bytes),
+                depth: depth.unwrap_or(default.rdma.depth),
+                device: self.device.clone(),
+                port: self.ib_port,
+                gid_index: self.gid_index,
+                traffic_class: self.traffic_class,
+                service_level: self.service_level,
+                pkey_index: self.pkey_index,
+                busy_poll: self
+                    .busy_poll_us
+                    .map(|time| Duration::from_micros(time.into())),
+                ..default.rdma
+            },
+            direction: direction.into(),
+            ..default
+        }
+    }
 }
 
 #[cfg(any(test, fuzzing))]

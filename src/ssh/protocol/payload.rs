@@ -10,7 +10,7 @@ pub(crate) const MAX_PAYLOAD_BYTES: usize = 256 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Payload(Vec<u8>);
 
-/// Why an application's message could not be encoded or decoded.
+/// The reason why an application's message could not be encoded or decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PayloadError {
     /// The message is longer than [`MAX_PAYLOAD_BYTES`].

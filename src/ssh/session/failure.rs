@@ -1,10 +1,10 @@
-//! Why a session with an agent ends before the agent has closed it.
+//! The reason why a session with an agent ends before the agent has closed it.
 
 use std::time::Duration;
 
 use crate::ssh::protocol::VERSION;
 
-/// Why no more messages of the agent are read.
+/// The reason why no more messages of the agent are read.
 pub(super) enum SessionFailure {
     /// The process closed its stdout; its exit status says why.
     Closed,
@@ -29,8 +29,8 @@ pub(super) enum WrongGreeting {
 }
 
 impl SessionFailure {
-    /// Returns the failure in words, for a session with an agent on `host`.
-    pub(super) fn words(&self, host: &str) -> String {
+    /// Returns the text of the failure, for a session with an agent on `host`.
+    pub(super) fn text(&self, host: &str) -> String {
         match self {
             Self::Closed => format!("{host} ended the session"),
             Self::Cut => "its session was cut".to_owned(),

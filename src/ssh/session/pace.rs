@@ -47,7 +47,7 @@ impl StderrPace {
     ///
     /// # Cancel safety
     ///
-    /// Do not drop the future: stderr would count as unread for ever.
+    /// Do not drop the future: stderr would count as unread forever.
     pub(super) async fn wait(&self, last_bytes: usize) {
         let mut room = (self.room)();
         let may_end = last_bytes < LAST_BYTES;

@@ -68,7 +68,7 @@ pub(super) async fn wait(
 pub(super) fn spawn(launch: &Launch) -> io::Result<Child> {
     let mut command = Command::new(launch.program());
     command
-        .args(&launch.words[1..])
+        .args(&launch.argv[1..])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

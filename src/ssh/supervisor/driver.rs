@@ -65,7 +65,7 @@ impl EventSender {
         let Self(sender) = self.clone();
         move |event| {
             let event = match event {
-                SessionEvent::Words(line) => return notify(Notice::Words(agent, line)),
+                SessionEvent::StderrLine(line) => return notify(Notice::StderrLine(agent, line)),
                 SessionEvent::Message(message) => Event::Message(agent, message),
                 SessionEvent::Closed(end) => Event::Closed(agent, end),
             };
@@ -168,7 +168,7 @@ impl ActionRunner {
     fn act(&self, action: Action) {
         match action {
             Action::Send(agent, message) => self.sessions[agent].send(message),
-            Action::Kill(agent) => self.sessions[agent].cut(),
+            Action::CutSession(agent) => self.sessions[agent].cut(),
             Action::Dial {
                 edge,
                 addresses,

@@ -24,7 +24,7 @@ pub(crate) struct EdgeSetup {
     listener: Node,
     /// Whether the ends never swap.
     is_fixed: bool,
-    /// The port of the listener, from its `Listening` until the dialler has received it.
+    /// The port of the listener, from its `Listening` until the dialer has received it.
     port: Option<u16>,
     /// Whether the listener of the current attempt has reported its port.
     has_listened: bool,
@@ -39,8 +39,8 @@ pub(crate) struct EdgeSetup {
 /// An attempt to connect an edge in which one end could not reach the other.
 #[derive(Debug, Clone)]
 pub(crate) struct Attempt {
-    /// The end that dialled.
-    pub(crate) dialler: Node,
+    /// The end that dialed.
+    pub(crate) dialer: Node,
     /// The end that listened.
     pub(crate) listener: Node,
     /// The port of the listener.
@@ -120,7 +120,7 @@ impl EdgeSetup {
     }
 
     /// Returns the end that dials in the current attempt.
-    pub(crate) fn dialler(&self) -> Node {
+    pub(crate) fn dialer(&self) -> Node {
         if self.listener == self.from {
             self.to
         } else {
@@ -134,7 +134,7 @@ impl EdgeSetup {
     }
 
     /// Records the port on which `node` listens. A message from the end that does not listen any more is ignored, and so
-    /// is a second port: the dialler connects to one port in each attempt, whatever the listener sends.
+    /// is a second port: the dialer connects to one port in each attempt, whatever the listener sends.
     pub(crate) fn listening(&mut self, node: Node, port: u16) {
         if node == self.listener && !self.has_listened {
             self.has_listened = true;
@@ -142,7 +142,7 @@ impl EdgeSetup {
         }
     }
 
-    /// Returns the port for the dialler. Each port is returned once.
+    /// Returns the port for the dialer. Each port is returned once.
     pub(crate) fn take_port(&mut self) -> Option<u16> {
         let port = self.port.take()?;
         self.last_port = port;
@@ -152,11 +152,11 @@ impl EdgeSetup {
     /// Records that `node` could not reach the listener, and returns the next step. Returns none if `node` is not the
     /// end that dials, or no attempt is left.
     pub(crate) fn unreachable(&mut self, node: Node, tried: Vec<(String, String)>) -> Option<Next> {
-        if node != self.dialler() || self.failed.len() >= MOST_ATTEMPTS {
+        if node != self.dialer() || self.failed.len() >= MOST_ATTEMPTS {
             return None;
         }
         self.failed.push(Attempt {
-            dialler: node,
+            dialer: node,
             listener: self.listener,
             port: self.last_port,
             tried,

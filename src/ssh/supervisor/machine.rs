@@ -200,7 +200,14 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
     }
 
     /// Records a fault, and tells all agents to end.
-    fn fail(&mut self, now: Duration, site: Site, kind: FaultKind, text: String, is_trouble: bool) {
+    fn fail(
+        &mut self,
+        now: Duration,
+        site: Site,
+        kind: FaultKind,
+        text: String,
+        is_infrastructure: bool,
+    ) {
         let reason = match site {
             Site::Agent(agent) => format!("{}: {text}", self.work.site(agent)),
             Site::Input | Site::Output | Site::Edge(_) => text.clone(),
@@ -216,7 +223,7 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
             self.causes.push(RunFault {
                 site,
                 fault: WorkFault { kind, text },
-                is_trouble,
+                is_infrastructure,
             });
         }
         self.end(now, &reason, ENDING_LIMIT);
@@ -262,7 +269,7 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
     fn cut(&mut self, agent: usize) {
         if !self.agents[agent].closed && !self.agents[agent].cut {
             self.agents[agent].cut = true;
-            self.actions.push(Action::Kill(agent));
+            self.actions.push(Action::CutSession(agent));
         }
     }
 

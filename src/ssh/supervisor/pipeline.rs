@@ -154,7 +154,7 @@ impl SupervisedWork for PipelineWork {
         decoded
     }
 
-    fn is_trouble(&self, _: usize, fault: &WorkFault, is_connecting: bool) -> bool {
+    fn is_infrastructure(&self, _: usize, fault: &WorkFault, is_connecting: bool) -> bool {
         // Files are opened after all edges are connected: a local fault before that is a failure to connect.
         is_connecting && fault.kind <= FaultKind::Edge
     }

@@ -186,7 +186,7 @@ fn send(stage: usize, message: ToAgent) -> Action {
 }
 
 /// Returns the addresses and the port of the only request to dial.
-fn dialled(actions: &[Action]) -> (Vec<&str>, u16) {
+fn dialed(actions: &[Action]) -> (Vec<&str>, u16) {
     let dial = actions.iter().find_map(|action| match action {
         Action::Send(
             _,

@@ -60,7 +60,7 @@ pub(crate) trait SupervisedWork {
 
     /// Returns true if the fault in an agent's report, which was handled before, is one of ssh, of the network or of the
     /// agent, and not one of the user's command or file. `is_connecting`: some edge is not connected yet.
-    fn is_trouble(&self, agent: usize, fault: &WorkFault, is_connecting: bool) -> bool;
+    fn is_infrastructure(&self, agent: usize, fault: &WorkFault, is_connecting: bool) -> bool;
 
     /// Returns what the agents are to be told now. Called after each message and report, until the work ends.
     fn requests(&mut self) -> Vec<Action> {

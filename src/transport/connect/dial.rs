@@ -169,7 +169,7 @@ impl DialLimits {
     }
 }
 
-/// Why an attempt failed.
+/// The reason why an attempt failed.
 enum DialError {
     /// The acceptor is not there yet, or too busy to answer. Another attempt may succeed.
     NotYet(io::Error),

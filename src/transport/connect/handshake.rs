@@ -18,18 +18,15 @@ use tokio::{
 };
 use tokio_util::codec::Framed;
 
-use super::preamble::{PREAMBLE_BYTES, Preamble, PreambleKind};
+use super::preamble::{PREAMBLE_BYTES, PROTOCOL_VERSION, Preamble, PreambleKind};
 use crate::{
     HandshakeFault, Key,
     key::KeyId,
-    transport::{
-        control::{
-            codec::{Codec, Control, ControlError},
-            message::{Hello, Message},
-            noise::{self, HANDSHAKE_BYTES, Initiator, Responder},
-            task,
-        },
-        data::frame::PROTOCOL_VERSION,
+    transport::control::{
+        codec::{Codec, Control, ControlError},
+        message::{Hello, Message},
+        noise::{self, HANDSHAKE_BYTES, Initiator, Responder},
+        task,
     },
 };
 

@@ -27,7 +27,7 @@ mod start;
 
 pub use dial::{connect, connect_with};
 #[cfg(feature = "cli")]
-pub(crate) use listener::Reception;
+pub(crate) use listener::KeyAcceptor;
 pub use listener::{Incoming, Listener, ListenerStats, LiveStreams};
 pub use peer_address::{PeerAddress, ToPeerAddress};
 #[cfg(all(fuzzing, feature = "rdma"))]

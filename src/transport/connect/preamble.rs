@@ -8,7 +8,8 @@
 //!
 //! All versions share the preamble, so that two ends can detect that their versions differ.
 
-use crate::transport::data::frame::PROTOCOL_VERSION;
+/// The version of everything that crosses the network: preamble, handshake, messages and frames.
+pub(crate) const PROTOCOL_VERSION: u8 = 5;
 
 /// The size of a preamble, in bytes.
 pub(crate) const PREAMBLE_BYTES: usize = 8;
@@ -20,7 +21,7 @@ const MAGIC: &[u8; 6] = b"RDPIPE";
 pub(crate) enum PreambleKind {
     /// From the dialer: a control connection. A handshake follows.
     Control,
-    /// From the dialer: the data connection of a stream. The token of the stream follows.
+    /// From the dialer: the data connection of a stream. The label of its token follows.
     Data,
     /// From the acceptor: the dialer's first message is valid. The acceptor's follows.
     Reply,
@@ -99,5 +100,26 @@ mod tests {
             kind: None,
         };
         assert_eq!(Preamble::decode(*b"RDPIPE\x09?"), Some(newer));
+    }
+
+    #[test]
+    fn the_architecture_draws_this_version() {
+        let page = include_str!("../../../docs/architecture.md");
+        let drawn: Vec<&str> = page.split("\"RDPIPE\" ").skip(1).collect();
+        assert!(!drawn.is_empty());
+        for drawn in drawn {
+            let version = drawn.split(' ').next().unwrap();
+            assert_eq!(version, PROTOCOL_VERSION.to_string());
+        }
+    }
+
+    /// Inputs of another version are refused at their first bytes, and the fuzzer learns nothing from them.
+    #[test]
+    fn the_seeds_of_the_handshake_have_this_version() {
+        let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds/handshake");
+        for name in ["control", "data"] {
+            let seed = std::fs::read(format!("{seeds}/{name}")).unwrap();
+            assert_eq!(seed[6], PROTOCOL_VERSION, "{name}");
+        }
     }
 }

@@ -40,7 +40,7 @@ use crate::{
 
 impl Stream {
     /// Makes the halves, and starts the tasks. The peer gets no slots before
-    /// [`granted`](Self::granted): a stream that waits for its program costs no memory for data.
+    /// [`granted`](Self::granted), so no data arrives for a stream that waits for its program.
     /// `live` counts the stream until it has ended.
     pub(crate) fn start(
         negotiated: Negotiated,
@@ -79,7 +79,7 @@ impl Stream {
             direction: agreement.direction,
             chunk_bytes: agreement.chunk_bytes,
             depth: agreement.depth as usize,
-            smaller: None,
+            smaller_pool_reason: None,
         };
         let span = tracing::debug_span!(
             "stream",
@@ -103,7 +103,7 @@ impl Stream {
             }
             DataCarrier::Rdma(mut ends) => {
                 (info.transport, info.reason) = (Transport::Rdma, ends.name());
-                info.smaller = ends.smaller();
+                info.smaller_pool_reason = ends.smaller_pool_reason();
                 (info.chunk_bytes, info.depth) = (ends.chunk_bytes(), ends.depth() as usize);
                 state.set_peer_slots(ends.peer_slots());
                 let (paths, depth) = (ends.paths(&state), ends.depth());

@@ -20,7 +20,7 @@ pub(crate) type Control = Framed<TcpStream, Codec>;
 /// Encrypts and decrypts the control connection.
 pub(crate) struct Codec(pub(crate) Session);
 
-/// Why a control connection cannot be used any more.
+/// The reason why a control connection cannot be used any more.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ControlError {
     /// The TCP connection failed.

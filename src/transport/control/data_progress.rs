@@ -27,10 +27,10 @@ use crate::Fault;
 /// The counts of both ends. The lanes store the counts of this end, and pings bring those of the peer.
 #[derive(Default)]
 pub(crate) struct DataProgress {
-    sent: AtomicU64,
-    received: AtomicU64,
+    pub(super) sent: AtomicU64,
+    pub(super) received: AtomicU64,
     peer_sent: AtomicU64,
-    peer_received: AtomicU64,
+    pub(super) peer_received: AtomicU64,
     path: OnceLock<Box<dyn StalledPath>>,
 }
 
@@ -80,19 +80,6 @@ impl From<Stall> for Fault {
 }
 
 impl DataProgress {
-    /// Records that at least `bytes` in all have been sent: of two ways to the peer one may be ahead.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn raise_sent(&self, bytes: u64) {
-        self.sent.fetch_max(bytes, Relaxed);
-    }
-
-    /// Returns the number of bytes that have arrived at this end and, as far as is known, at the peer.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn arrived_at_both(&self) -> u64 {
-        let there = self.peer_received.load(Relaxed);
-        self.received().saturating_add(there)
-    }
-
     /// Records that `bytes` in all have been sent.
     pub(crate) fn set_sent(&self, bytes: u64) {
         self.sent.store(bytes, Relaxed);
@@ -101,18 +88,6 @@ impl DataProgress {
     /// Records that `bytes` in all have been received.
     pub(crate) fn set_received(&self, bytes: u64) {
         self.received.store(bytes, Relaxed);
-    }
-
-    /// Returns the number of bytes that have been sent.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn sent(&self) -> u64 {
-        self.sent.load(Relaxed)
-    }
-
-    /// Returns the number of bytes that have been received.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn received(&self) -> u64 {
-        self.received.load(Relaxed)
     }
 
     /// Sets the data path that handles stalls, once.

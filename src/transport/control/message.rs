@@ -63,7 +63,7 @@ pub(crate) struct Hello {
     /// The terms of the end that sends the message.
     pub(crate) terms: Terms,
     /// The transports that this end may use.
-    pub(crate) transport: Policy,
+    pub(crate) transport: WireTransportPolicy,
     /// The RDMA ports of the dialer, or the reason why it has none.
     pub(crate) rdma: Result<Vec<u8>, String>,
 }
@@ -74,7 +74,7 @@ pub(crate) struct Welcome {
     /// The terms of the end that sends the message.
     pub(crate) terms: Terms,
     /// The transports that this end may use.
-    pub(crate) transport: Policy,
+    pub(crate) transport: WireTransportPolicy,
     /// The pairs of RDMA ports that both ends try, or the reason why the data goes over TCP.
     pub(crate) rdma: Result<Vec<u8>, String>,
     /// Proves that a data connection belongs to this control connection. Good for one connection.
@@ -112,7 +112,7 @@ pub(crate) enum WireDirection {
 /// A [`TransportPolicy`] on the wire, on control connections and in the orders of a pipeline's agents. The order of
 /// the variants is the wire format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Policy {
+pub(crate) enum WireTransportPolicy {
     /// RDMA where it works, otherwise TCP.
     Auto,
     /// RDMA or an error.
@@ -141,7 +141,7 @@ impl From<Direction> for WireDirection {
     }
 }
 
-impl From<TransportPolicy> for Policy {
+impl From<TransportPolicy> for WireTransportPolicy {
     fn from(policy: TransportPolicy) -> Self {
         match policy {
             TransportPolicy::Auto => Self::Auto,
@@ -151,12 +151,12 @@ impl From<TransportPolicy> for Policy {
     }
 }
 
-impl From<Policy> for TransportPolicy {
-    fn from(policy: Policy) -> Self {
+impl From<WireTransportPolicy> for TransportPolicy {
+    fn from(policy: WireTransportPolicy) -> Self {
         match policy {
-            Policy::Auto => Self::Auto,
-            Policy::Rdma => Self::Rdma,
-            Policy::Tcp => Self::Tcp,
+            WireTransportPolicy::Auto => Self::Auto,
+            WireTransportPolicy::Rdma => Self::Rdma,
+            WireTransportPolicy::Tcp => Self::Tcp,
         }
     }
 }

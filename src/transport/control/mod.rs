@@ -10,6 +10,7 @@
 //! | [`message`] | the messages |
 //! | [`codec`] | the messages as encrypted records on the TCP connection |
 //! | [`noise`] | the Noise handshake, and the keys of a connection |
+//! | [`role`] | which end of the control connection this is |
 //! | [`terms`] | what each end brings to the handshake, and what follows from both |
 
 pub(crate) mod codec;
@@ -18,6 +19,7 @@ pub(crate) mod data_progress;
 mod data_watch;
 pub(crate) mod message;
 pub(crate) mod noise;
+pub(crate) mod role;
 pub(crate) mod state;
 pub(crate) mod task;
 pub(crate) mod terms;

@@ -154,7 +154,7 @@ impl Session {
     }
 }
 
-/// Why a message could not be opened.
+/// The reason why a message could not be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.text())]
 pub(crate) enum Unopened {

@@ -133,7 +133,7 @@ async fn exchange_messages(
                     watch.restart();
                 }
                 check_time(state, connection, last_received, timing);
-                state.check_departure(timing.silence);
+                state.check_dropped(timing.silence);
                 let now = Instant::now();
                 watch.check(state, now);
                 if now >= next_ping {
@@ -148,8 +148,8 @@ async fn exchange_messages(
 fn next_wake(state: &State, last_received: Instant, next_ping: Instant, timing: Timing) -> Instant {
     let silence = next_ping.min(last_received + timing.silence);
     let cause = state.suspicion().map(|(_, since)| since + CAUSE_LIMIT);
-    let departure = state.departure_deadline(timing.silence);
-    let sooner = cause.into_iter().chain(departure).min();
+    let dropped = state.dropped_deadline(timing.silence);
+    let sooner = cause.into_iter().chain(dropped).min();
     sooner.map_or(silence, |due| silence.min(Instant::from_std(due)))
 }
 

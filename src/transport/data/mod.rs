@@ -2,7 +2,7 @@
 //!
 //! | file | what it has, in the order in which a byte passes through |
 //! |---|---|
-//! | [`slots`] | slots in the hands of users: filled in place, lent to be sent, received and kept |
+//! | [`slots`] | slots that users hold: filled in place, lent to be sent, received and kept |
 //! | [`send_half`] | writes, flush, FIN: what the program asks of the sending direction |
 //! | [`send_lane`] | the queue from filled slots to posted frames: header, digest, credit |
 //! | [`frame`] | the header of a frame, the chain of digests, the rule of credits |

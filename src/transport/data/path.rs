@@ -20,8 +20,8 @@ pub(crate) const NO_SLOT: u32 = u32::MAX;
 pub(crate) enum SmallFrame {
     /// As any other frame: it needs a credit.
     NeedsCredit,
-    /// Without a credit, in small frames of at most this many bytes.
-    Free(usize),
+    /// Without a credit, in small frames of at most `max_bytes`.
+    WithoutCredit { max_bytes: usize },
     /// Without a credit, but not now. The task is woken when it can be posted.
     Later,
 }

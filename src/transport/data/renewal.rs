@@ -16,6 +16,11 @@ pub(crate) trait Renewable {
     /// A slot of its pool.
     type Slot;
 
+    /// Returns the data path.
+    fn path(&mut self) -> &mut Self::Path {
+        self.path_and_kept().0
+    }
+
     /// Returns the data path, and the slots that hold payload which must outlive the pool. The data path does
     /// not know these slots.
     fn path_and_kept(&mut self) -> (&mut Self::Path, impl Iterator<Item = &mut Self::Slot>);

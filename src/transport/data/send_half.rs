@@ -11,8 +11,9 @@ use std::{
 
 use super::{
     path::{DataPath, SendPath},
-    send_lane::{Filling, SharedSendLane},
+    send_lane::SharedSendLane,
     shared::{Attendance, Shared},
+    slots::filling_slot::FillingSlot,
     slots::{fill_slots::FillSlots, lent_slot::LentSlot},
 };
 use crate::{Error, faults, transport::control::state::State};
@@ -21,7 +22,7 @@ use crate::{Error, faults, transport::control::state::State};
 pub(crate) struct SendHalf<D: DataPath> {
     shared: Arc<Shared<D>>,
     /// The slot that [`FillSlots`] has lent. The steward does not see it.
-    lent: Option<Filling<<D::Send as SendPath>::Slot>>,
+    lent: Option<FillingSlot<<D::Send as SendPath>::Slot>>,
 }
 
 impl<D: DataPath> SendHalf<D> {
@@ -164,7 +165,7 @@ pub(crate) const FOREIGN_BUFFER: Error = Error::Misuse("this buffer belongs to a
 
 impl<D: DataPath> FillSlots for SendHalf<D> {
     fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut [u8]>> {
-        if self.lent.as_ref().is_none_or(Filling::is_full) {
+        if self.lent.as_ref().is_none_or(FillingSlot::is_full) {
             self.give_back();
             let _attended = self.shared.attend_send();
             let state = self.state();

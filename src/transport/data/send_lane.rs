@@ -5,7 +5,6 @@
 
 use std::{
     collections::VecDeque,
-    io::IoSlice,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
     task::{Context, Poll},
 };
@@ -13,6 +12,7 @@ use std::{
 use super::{
     frame::{Chain, HEADER_BYTES},
     path::{NO_SLOT, SendPath, Slot, SmallFrame},
+    slots::filling_slot::FillingSlot,
 };
 use crate::{Error, Fault, faults, transport::control::state::State};
 
@@ -28,9 +28,9 @@ pub(crate) struct SendLane<P: SendPath> {
     pub(super) path: P,
     chain: Chain,
     /// Chunks to which nothing is added any more, in order.
-    pub(super) sealed: VecDeque<Filling<P::Slot>>,
+    pub(super) sealed: VecDeque<FillingSlot<P::Slot>>,
     /// The chunk after those, which is being filled.
-    pub(super) filling: Option<Filling<P::Slot>>,
+    pub(super) filling: Option<FillingSlot<P::Slot>>,
     /// The number of slots that the user holds.
     lent: usize,
     /// The user waits until everything is posted.
@@ -41,91 +41,11 @@ pub(crate) struct SendLane<P: SendPath> {
 
 /// What is done with a small frame that the path could carry without a credit, but not now.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum SmallFrames {
+enum WhenNoRoom {
     /// It waits, because a frame with a credit takes much longer.
-    WithoutCredit,
+    Wait,
     /// It uses a credit.
-    AnyWay,
-}
-
-/// A slot that is being filled.
-pub(crate) struct Filling<S> {
-    pub(super) slot: S,
-    /// The bytes that have been sent already, in small frames.
-    sent: usize,
-    /// The end of the bytes that hold data.
-    filled: usize,
-}
-
-impl<S: Slot> Filling<S> {
-    fn new(slot: S) -> Self {
-        Self {
-            slot,
-            sent: 0,
-            filled: 0,
-        }
-    }
-
-    /// Records that the first `count` bytes of [`room`](Self::room) hold data.
-    pub(crate) fn fill(&mut self, count: usize) {
-        self.filled += count;
-    }
-
-    /// Returns the free bytes.
-    pub(crate) fn room(&mut self) -> &mut [u8] {
-        &mut self.slot.bytes_mut()[HEADER_BYTES + self.filled..]
-    }
-
-    /// Returns true if no byte is free.
-    pub(crate) fn is_full(&self) -> bool {
-        HEADER_BYTES + self.filled == self.slot.bytes().len()
-    }
-
-    /// Returns the number of payload bytes of a full slot.
-    pub(crate) fn capacity(&self) -> usize {
-        self.slot.bytes().len() - HEADER_BYTES
-    }
-
-    /// Copies as much of `parts` as fits, and returns how many bytes that is.
-    pub(crate) fn copy(&mut self, parts: &[IoSlice<'_>]) -> usize {
-        let before = self.filled;
-        for part in parts {
-            let room = self.room();
-            let count = room.len().min(part.len());
-            room[..count].copy_from_slice(&part[..count]);
-            self.fill(count);
-        }
-        self.filled - before
-    }
-
-    /// Returns the bytes that hold data.
-    pub(crate) fn data(&self) -> &[u8] {
-        self.slot.payload(self.filled)
-    }
-
-    /// Returns the bytes that have not been sent.
-    fn unsent(&self) -> &[u8] {
-        &self.data()[self.sent..]
-    }
-
-    /// Moves the bytes that have not been sent to the beginning, since a chunk follows its header.
-    fn close_gap(&mut self) {
-        if self.sent > 0 {
-            let unsent = HEADER_BYTES + self.sent..HEADER_BYTES + self.filled;
-            self.slot.bytes_mut().copy_within(unsent, HEADER_BYTES);
-            self.filled -= std::mem::take(&mut self.sent);
-        }
-    }
-
-    /// Returns the bytes that hold data, to be changed.
-    pub(crate) fn data_mut(&mut self) -> &mut [u8] {
-        &mut self.slot.bytes_mut()[HEADER_BYTES..HEADER_BYTES + self.filled]
-    }
-
-    /// Drops the data.
-    pub(crate) fn clear(&mut self) {
-        self.filled = 0;
-    }
+    UseCredit,
 }
 
 impl<P: SendPath> SharedSendLane<P> {
@@ -163,7 +83,7 @@ impl<P: SendPath> SharedSendLane<P> {
         let is_fin_due = state.is_fin_due();
         let all = is_fin_due || lane.is_flush_due;
         // The user has waited for the whole of the steward's patience, so a small frame waits no more.
-        let posted = lane.poll_posted_as(state, cx, all, SmallFrames::AnyWay);
+        let posted = lane.poll_posted_as(state, cx, all, WhenNoRoom::UseCredit);
         lane.is_flush_due &= !lane.is_all_posted();
         if is_fin_due && matches!(posted, Poll::Ready(Ok(()))) {
             lane.finish(state);
@@ -193,8 +113,8 @@ impl<P: SendPath> SendLane<P> {
     }
 
     /// Takes back the slot that is being filled. The next [`poll_posted`](Self::poll_posted) may post it.
-    pub(crate) fn give_back(&mut self, filling: Filling<P::Slot>) {
-        if filling.filled == 0 {
+    pub(crate) fn give_back(&mut self, filling: FillingSlot<P::Slot>) {
+        if filling.filled() == 0 {
             self.path.release(filling.slot);
         } else {
             self.filling = Some(filling);
@@ -210,7 +130,7 @@ impl<P: SendPath> SendLane<P> {
         cx: &mut Context<'_>,
         all: bool,
     ) -> Poll<Result<(), Error>> {
-        let posted = self.poll_posted_as(state, cx, all, SmallFrames::WithoutCredit);
+        let posted = self.poll_posted_as(state, cx, all, WhenNoRoom::Wait);
         self.is_flush_due = (self.is_flush_due || all) && !self.is_all_posted();
         posted
     }
@@ -220,7 +140,7 @@ impl<P: SendPath> SendLane<P> {
         state: &State,
         cx: &mut Context<'_>,
         all: bool,
-        small: SmallFrames,
+        when_no_room: WhenNoRoom,
     ) -> Poll<Result<(), Error>> {
         loop {
             if self.broken || (self.faults.loses_completions() && self.path.in_flight() > 0) {
@@ -236,18 +156,19 @@ impl<P: SendPath> SendLane<P> {
                 Poll::Pending => Poll::Pending,
             };
             let idle = !self.path.is_busy();
-            let due = |f: &&Filling<_>| f.is_full() || (!f.unsent().is_empty() && (all || idle));
+            let due =
+                |f: &&FillingSlot<_>| f.is_full() || (!f.unsent().is_empty() && (all || idle));
             let next = self.sealed.front();
             let Some(next) = next.or_else(|| self.filling.as_ref().filter(due)) else {
                 return progress;
             };
             let target = match self.path.small_frame(next.unsent().len()) {
                 SmallFrame::NeedsCredit => state.take_credit(),
-                SmallFrame::Free(most) => {
-                    self.post_small(state, most);
+                SmallFrame::WithoutCredit { max_bytes } => {
+                    self.post_small(state, max_bytes);
                     continue;
                 }
-                SmallFrame::Later if small == SmallFrames::AnyWay => state.take_credit(),
+                SmallFrame::Later if when_no_room == WhenNoRoom::UseCredit => state.take_credit(),
                 SmallFrame::Later => None,
             };
             let Some(target) = target else {
@@ -260,8 +181,8 @@ impl<P: SendPath> SendLane<P> {
         }
     }
 
-    /// Posts the first bytes of the next chunk as a small frame, at most `most` of them.
-    fn post_small(&mut self, state: &State, most: usize) {
+    /// Posts the first bytes of the next chunk as a small frame, at most `max_bytes` of them.
+    fn post_small(&mut self, state: &State, max_bytes: usize) {
         let Self {
             path,
             chain,
@@ -273,12 +194,12 @@ impl<P: SendPath> SendLane<P> {
             return;
         };
         let unsent = next.unsent();
-        let payload = &unsent[..unsent.len().min(most)];
+        let payload = &unsent[..unsent.len().min(max_bytes)];
         path.post_small(&chain.seal(NO_SLOT, payload), payload);
         let count = payload.len();
         state.count_sent(count as u64);
         faults::point("first-chunk-sent");
-        next.sent += count;
+        next.mark_sent(count);
         if next.unsent().is_empty() {
             if let Some(done) = sealed.pop_front().or_else(|| filling.take()) {
                 path.release(done.slot);
@@ -286,11 +207,10 @@ impl<P: SendPath> SendLane<P> {
         }
     }
 
-    fn post(&mut self, state: &State, mut chunk: Filling<P::Slot>, target: u32) {
+    fn post(&mut self, state: &State, mut chunk: FillingSlot<P::Slot>, target: u32) {
         chunk.close_gap();
-        let Filling {
-            mut slot, filled, ..
-        } = chunk;
+        let filled = chunk.filled();
+        let mut slot = chunk.slot;
         let header = self.chain.seal(target, slot.payload(filled));
         slot.bytes_mut()[..HEADER_BYTES].copy_from_slice(&header.encode());
         self.path.post(slot, header.frame_bytes(), target);
@@ -303,11 +223,11 @@ impl<P: SendPath> SendLane<P> {
         &mut self,
         state: &State,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Filling<P::Slot>, Error>> {
+    ) -> Poll<Result<FillingSlot<P::Slot>, Error>> {
         state.writable()?;
         // The waker is registered before the state is checked, so that no change is missed.
         state.wait_to_send(cx);
-        let full = |filling: &Filling<_>| filling.is_full();
+        let full = |filling: &FillingSlot<_>| filling.is_full();
         if self.filling.as_ref().is_none_or(full) {
             let _ = self.poll_posted(state, cx, false)?;
         }
@@ -317,7 +237,7 @@ impl<P: SendPath> SendLane<P> {
         match self
             .filling
             .take()
-            .or_else(|| self.path.acquire().map(Filling::new))
+            .or_else(|| self.path.acquire().map(FillingSlot::new))
         {
             Some(filling) => Poll::Ready(Ok(filling)),
             None => Poll::Pending,
@@ -330,7 +250,7 @@ impl<P: SendPath> SendLane<P> {
         &mut self,
         state: &State,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Filling<P::Slot>, Error>> {
+    ) -> Poll<Result<FillingSlot<P::Slot>, Error>> {
         state.writable()?;
         state.wait_to_send(cx);
         let _ = self.poll_posted(state, cx, false)?;
@@ -341,20 +261,20 @@ impl<P: SendPath> SendLane<P> {
             return Poll::Pending;
         };
         self.lent += 1;
-        Poll::Ready(Ok(Filling::new(slot)))
+        Poll::Ready(Ok(FillingSlot::new(slot)))
     }
 
     /// Returns true if sealed chunks wait for credit. No slot is given out before they are posted. Chunks that were sealed
     /// in a pool that has been replaced need slots of the new pool: if later writes held those slots, and the sealed
-    /// chunks the credits, both would wait for ever.
+    /// chunks the credits, both would wait forever.
     fn is_behind(&self) -> bool {
         !self.sealed.is_empty()
     }
 
     /// Queues a slot that the user filled, behind everything written before.
-    pub(crate) fn seal(&mut self, lent: Filling<P::Slot>) {
+    pub(crate) fn seal(&mut self, lent: FillingSlot<P::Slot>) {
         self.lent -= 1;
-        if lent.filled == 0 {
+        if lent.filled() == 0 {
             self.path.release(lent.slot);
             return;
         }
@@ -363,7 +283,7 @@ impl<P: SendPath> SendLane<P> {
     }
 
     /// Takes back a slot that the user does not send.
-    pub(crate) fn take_back(&mut self, lent: Filling<P::Slot>) {
+    pub(crate) fn take_back(&mut self, lent: FillingSlot<P::Slot>) {
         self.lent -= 1;
         self.path.release(lent.slot);
     }

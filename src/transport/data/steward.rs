@@ -31,9 +31,9 @@ pub(crate) async fn serve<D: DataPath>(shared: Arc<Shared<D>>) {
     let mut ended = pin!(shared.state.ended.cancelled());
     let mut steward = Steward {
         shared: &shared,
-        seen: [0; 2],
-        alone: [false; 2],
-        watching: true,
+        polls_at_last_tick: [0; 2],
+        is_unattended: [false; 2],
+        is_timer_running: true,
     };
     poll_fn(|cx| {
         if ended.as_mut().poll(cx).is_ready() {
@@ -51,32 +51,32 @@ pub(crate) async fn serve<D: DataPath>(shared: Arc<Shared<D>>) {
 struct Steward<'a, D: DataPath> {
     shared: &'a Shared<D>,
     /// The users' polls at the last tick of the timer.
-    seen: [u64; 2],
+    polls_at_last_tick: [u64; 2],
     /// True for a half that was not polled between the last two ticks.
-    alone: [bool; 2],
+    is_unattended: [bool; 2],
     /// True while the timer runs, because a half was polled between the last two ticks.
-    watching: bool,
+    is_timer_running: bool,
 }
 
 impl<D: DataPath> Steward<'_, D> {
     fn poll(&mut self, mut timer: Pin<&mut Sleep>, cx: &mut Context<'_>) {
-        if !self.watching && self.polls() != self.seen {
-            self.watching = true;
+        if !self.is_timer_running && self.polls() != self.polls_at_last_tick {
+            self.is_timer_running = true;
             timer.as_mut().reset(Instant::now() + GRACE);
         }
-        while self.watching && timer.as_mut().poll(cx).is_ready() {
+        while self.is_timer_running && timer.as_mut().poll(cx).is_ready() {
             self.note_polls();
             timer.as_mut().reset(Instant::now() + GRACE);
         }
-        if self.alone != [false; 2] {
+        if self.is_unattended != [false; 2] {
             self.shared.state.wait_as_steward(cx);
         }
         self.take_returned(cx);
         self.drive(cx);
-        if !self.watching {
+        if !self.is_timer_running {
             // The waker is registered before the polls are counted, so that a user's return is not missed.
             self.shared.attended.register(cx.waker());
-            if self.polls() != self.seen {
+            if self.polls() != self.polls_at_last_tick {
                 cx.waker().wake_by_ref();
             }
         }
@@ -84,9 +84,12 @@ impl<D: DataPath> Steward<'_, D> {
 
     fn note_polls(&mut self) {
         let now = self.polls();
-        self.alone = [now[0] == self.seen[0], now[1] == self.seen[1]];
-        self.seen = now;
-        self.watching = self.alone != [true; 2];
+        self.is_unattended = [
+            now[0] == self.polls_at_last_tick[0],
+            now[1] == self.polls_at_last_tick[1],
+        ];
+        self.polls_at_last_tick = now;
+        self.is_timer_running = self.is_unattended != [true; 2];
     }
 
     /// Returns lent chunks to the pool, also while the user drives the lane: the user may wait for their slots.
@@ -108,10 +111,16 @@ impl<D: DataPath> Steward<'_, D> {
             recv_lane,
             ..
         } = self.shared;
-        if let (Some(send_lane), true) = (send_lane, self.alone[0] && now[0] == self.seen[0]) {
+        if let (Some(send_lane), true) = (
+            send_lane,
+            self.is_unattended[0] && now[0] == self.polls_at_last_tick[0],
+        ) {
             send_lane.drive_unattended(state, cx);
         }
-        if let (Some(recv_lane), true) = (recv_lane, self.alone[1] && now[1] == self.seen[1]) {
+        if let (Some(recv_lane), true) = (
+            recv_lane,
+            self.is_unattended[1] && now[1] == self.polls_at_last_tick[1],
+        ) {
             recv_lane.drive_unattended(state, cx);
         }
     }

@@ -13,7 +13,7 @@ use std::{
 pub(crate) use unavailable::Unavailable;
 
 use super::{
-    control::{codec::Control, state::State, terms::Agreement},
+    control::{codec::Control, role::Role, state::State, terms::Agreement},
     data::{
         frame::Header,
         path::{DataPath, ReceivePath, SendPath, Slot},
@@ -120,7 +120,7 @@ impl Established {
     }
 
     /// The reason why the pool is smaller than requested.
-    pub(crate) fn smaller(&self) -> Option<String> {
+    pub(crate) fn smaller_pool_reason(&self) -> Option<String> {
         match *self {}
     }
 
@@ -188,7 +188,7 @@ impl LocalPorts {
         &self,
         _control: &mut Control,
         _proposal: &[u8],
-        _dialer: bool,
+        _role: Role,
         _agreement: &Agreement,
     ) -> Result<Result<Established, String>, HandshakeFault> {
         match *self {}

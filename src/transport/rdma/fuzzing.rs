@@ -17,7 +17,7 @@ use super::{
         gid::{Gid, GidKind, LinkLayer},
         proposal::{PortPair, Proposal},
     },
-    renewal::{driver::Renewer, request::Renewal},
+    renewal::{renewer::Renewer, shared::RenewalShared},
     steps::{decode, encode},
 };
 use crate::{
@@ -100,7 +100,7 @@ pub(crate) fn renewal(shared: &Arc<Shared<Rdma>>, script: &mut FuzzScript<'_>) {
     };
     let plan = ports.plan(&pair, true, &agreement).expect("it was offered");
     let state = &shared.state;
-    let renewal = Arc::new(Renewal::new(Arc::clone(state), 2));
+    let renewal = Arc::new(RenewalShared::new(Arc::clone(state), 2));
     let renewer = Renewer::new(
         Arc::clone(shared),
         Arc::clone(&renewal),

@@ -6,11 +6,11 @@
 //!   order of the calls, which is the order on the wire.
 //! - With hardware, to post a write takes next to no time. With a software device it is a system call that does all of the
 //!   device's work: a separate thread can make it (see [`Posting`]), and returns the future when it is posted.
-//! - A dropped future leaves its work request posted: the crate keeps the memory of a write until it has completed, and a
+//! - A dropped future leaves its work request posted: async-rdma keeps the memory of a write until it has completed, and a
 //!   receive still takes one of the peer's writes. Both end with the link, so futures are dropped only with the link.
-//! - `retry_cnt` 7 retries for ever on soft-RoCE; 6 does not.
+//! - `retry_cnt` 7 retries forever on soft-RoCE; 6 does not.
 //! - The immediate value of a receive is not reliable, so it is not used.
-//! - Everything registered here uses the crate's raw strategy: its allocator keeps devices and
+//! - Everything registered here uses async-rdma's raw strategy: its allocator keeps devices and
 //!   memory for the life of the process.
 
 use std::{
@@ -26,7 +26,10 @@ use async_rdma::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::work_request::{PostingThread, WorkRequest};
+use super::{
+    verbs::queue_pair_config::QueuePairConfig,
+    work_request::{PostingThread, WorkRequest},
+};
 
 /// The alignment of registered memory: a page.
 const PAGE_BYTES: usize = 4096;
@@ -35,7 +38,7 @@ const PAGE_BYTES: usize = 4096;
 /// lost link is detected after some 4 s, and a second without a cable is survived.
 pub(super) const ACK_TIMEOUT: u8 = 17;
 
-/// The number of retries before a write fails. 7 would retry for ever on soft-RoCE.
+/// The number of retries before a write fails. 7 would retry forever on soft-RoCE.
 pub(super) const RETRIES: u8 = 6;
 
 /// The retries for a receiver that is not ready; 7 does not count them. A receive is always posted before its slot is
@@ -56,31 +59,6 @@ const POLLED_AT_ONCE: i32 = 16;
 
 /// The least length of the completion queue, which must be longer than the number polled at once.
 const QUEUE_LENGTH: u32 = 32;
-
-/// The port and the parameters of a queue pair. Both ends agree on the MTU and on the packet sequence numbers before they connect.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct QueuePairConfig {
-    /// The name of the device.
-    pub device: String,
-    /// The number of the port, from 1.
-    pub port: u8,
-    /// The index in the GID table of the port.
-    pub gid_index: usize,
-    /// The path MTU in bytes: 256, 512, 1024, 2048 or 4096, the smaller of both ends. Other values are rounded down.
-    pub mtu: u32,
-    /// The first packet sequence number of this end. Only its lowest 24 bits are used.
-    pub send_psn: u32,
-    /// The first packet sequence number of the peer, 24 bits: the peer's `send_psn`.
-    pub receive_psn: u32,
-    /// The most work requests of each kind at once, of a link. Other queue pairs have sizes of their own.
-    pub(crate) depth: u32,
-    /// The traffic class of each packet.
-    pub traffic_class: u8,
-    /// The service level, 0 to 15.
-    pub service_level: u8,
-    /// The index in the partition key table.
-    pub pkey_index: u16,
-}
 
 /// The address of a queue pair, for the peer to connect to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,29 +118,29 @@ impl UnconnectedQueuePair {
     /// # Errors
     ///
     /// Those of the device: it does not exist, it is not active, or this user may not open it.
-    pub(crate) fn build(place: &QueuePairConfig, posting: Posting) -> io::Result<Self> {
+    pub(crate) fn build(config: &QueuePairConfig, posting: Posting) -> io::Result<Self> {
         RdmaBuilder::default()
             .set_conn_type(ConnectionType::RCIBV)
             .set_raw(true)
             .set_mr_strategy(MRManageStrategy::Raw)
-            .set_dev(&place.device)
-            .set_port_num(place.port)
-            .set_gid_index(place.gid_index)
-            .set_mtu(mtu(place.mtu))
-            .set_sq_psn(place.send_psn)
-            .set_rq_psn(place.receive_psn)
-            .set_qp_max_send_wr(place.depth + MOST_NUDGES)
+            .set_dev(&config.device)
+            .set_port_num(config.port)
+            .set_gid_index(config.gid_index)
+            .set_mtu(mtu(config.mtu))
+            .set_sq_psn(config.send_psn)
+            .set_rq_psn(config.receive_psn)
+            .set_qp_max_send_wr(config.depth + MOST_NUDGES)
             // One more for the frame that proves the path.
-            .set_qp_max_recv_wr(place.depth + 1)
+            .set_qp_max_recv_wr(config.depth + 1)
             .set_qp_max_send_sge(1)
             .set_qp_max_recv_sge(1)
-            .set_cq_size((2 * place.depth + MOST_NUDGES + 2).max(QUEUE_LENGTH))
+            .set_cq_size((2 * config.depth + MOST_NUDGES + 2).max(QUEUE_LENGTH))
             .set_max_cqe(POLLED_AT_ONCE)
             .set_qp_access(AccessFlag::LocalWrite | AccessFlag::RemoteWrite)
             .set_mr_access(AccessFlag::LocalWrite.into())
-            .set_traffic_class(place.traffic_class)
-            .set_service_level(place.service_level)
-            .set_pkey_index(place.pkey_index)
+            .set_traffic_class(config.traffic_class)
+            .set_service_level(config.service_level)
+            .set_pkey_index(config.pkey_index)
             .set_timeout(ACK_TIMEOUT)
             .set_retry_cnt(RETRIES)
             .set_rnr_retry(RNR_RETRIES)
@@ -209,7 +187,7 @@ impl UnconnectedQueuePair {
     ///
     /// # Errors
     ///
-    /// When the two ends do not match, for instance for want of a GID or of a route.
+    /// When the two ends do not match, for instance because there is no GID or no route.
     pub(crate) async fn connect(mut self, peer: Endpoint) -> io::Result<Link> {
         self.pair.rdma.ibv_connect(peer.0).await?;
         let poster = match self.posting {
@@ -371,7 +349,7 @@ pub(crate) struct WriteCompletion {
 }
 
 /// Returns the name of a failed completion, such as "Transport Retry Counter Exceeded", without the paragraph of the
-/// manual that the crate appends.
+/// manual that async-rdma appends.
 fn brief(error: io::Error) -> io::Error {
     let text = error.to_string();
     match text.split_once(": ") {

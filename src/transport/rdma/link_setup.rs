@@ -11,12 +11,13 @@ use super::{
         setup::{ExpressOffer, UnconnectedLane},
     },
     link::{
-        Endpoint, Link, MemoryAccess, Posting, QueuePairConfig, Region, SlotToken,
-        UnconnectedQueuePair, WriteCompletion,
+        Endpoint, Link, MemoryAccess, Posting, Region, SlotToken, UnconnectedQueuePair,
+        WriteCompletion,
     },
     nudge::Nudge,
     pool::{self, RdmaSlot},
     receive_path, send_path,
+    verbs::queue_pair_config::QueuePairConfig,
     work_request::WorkRequest,
 };
 use crate::{Direction, faults::Faults, transport::data::path::Slot};
@@ -26,7 +27,7 @@ pub(crate) struct LinkPlan {
     pub(super) name: String,
     /// The advice for the user when no frame crosses the link.
     pub(super) remedy: &'static str,
-    pub(super) place: QueuePairConfig,
+    pub(super) queue_pair: QueuePairConfig,
     pub(super) direction: Direction,
     pub(super) chunk_bytes: usize,
     pub(super) depth: u32,
@@ -42,16 +43,21 @@ pub(crate) struct LinkPlan {
 }
 
 impl LinkPlan {
-    /// Makes a queue pair and registers its pools. `generation` counts the links of the stream. With `has_lane` it makes the
+    /// Makes a queue pair and registers its pools. `generation` counts the links of the stream. With `has_express` it makes the
     /// express lane as well, if that is possible.
-    pub(super) fn open(&self, generation: u32, has_lane: bool) -> Result<UnconnectedLink, String> {
-        let place = QueuePairConfig {
-            send_psn: later(self.place.send_psn, generation),
-            receive_psn: later(self.place.receive_psn, generation),
-            ..self.place.clone()
+    pub(super) fn open(
+        &self,
+        generation: u32,
+        has_express: bool,
+    ) -> Result<UnconnectedLink, String> {
+        let queue_pair = QueuePairConfig {
+            send_psn: later(self.queue_pair.send_psn, generation),
+            receive_psn: later(self.queue_pair.receive_psn, generation),
+            ..self.queue_pair.clone()
         };
-        let failed = |what: &str, error: io::Error| format!("{what} {}: {error}", place.device);
-        let link = UnconnectedQueuePair::build(&place, self.posting);
+        let failed =
+            |what: &str, error: io::Error| format!("{what} {}: {error}", queue_pair.device);
+        let link = UnconnectedQueuePair::build(&queue_pair, self.posting);
         let link = link.map_err(|error| failed("cannot open", error))?;
         let pool = |wanted: bool, reach, copies| {
             let depth = if wanted { self.depth } else { 0 };
@@ -63,10 +69,10 @@ impl LinkPlan {
         let nudge_page = link
             .register(NUDGE_BYTES, MemoryAccess::Remote)
             .map_err(|error| failed("cannot register memory with", error))?;
-        let ring = self.ring.filter(|_| has_lane);
+        let ring = self.ring.filter(|_| has_express);
         let express = ring.and_then(|ring| {
             // Registered last: without it the stream still works.
-            let lane = UnconnectedLane::open(&place, ring);
+            let lane = UnconnectedLane::open(&queue_pair, ring);
             lane.inspect_err(|error| tracing::debug!(%error, "no express lane"))
                 .ok()
         });

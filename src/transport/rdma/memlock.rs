@@ -283,7 +283,7 @@ mod tests {
     use super::*;
     use crate::{
         MAX_CHUNK_BYTES, MAX_DEPTH,
-        config::{LONE_POOL, POOL},
+        config::{ONE_PROCESSOR_POOL, POOL},
         transport::rdma::ports::fixtures::FakeSystem,
     };
 
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(fit(POOL, Direction::Send), POOL);
         assert_eq!(fit(POOL, Direction::Receive), POOL);
         assert_eq!(fit(POOL, Direction::Both), (POOL.0, 3));
-        assert_eq!(fit(LONE_POOL, Direction::Both), LONE_POOL);
+        assert_eq!(fit(ONE_PROCESSOR_POOL, Direction::Both), ONE_PROCESSOR_POOL);
     }
 
     #[test]

@@ -57,15 +57,16 @@ pub(crate) use unavailable::Unavailable;
 /// What measurements use below the data path: queue pairs, and the ports that they are made on.
 #[cfg(feature = "cli")]
 pub(crate) mod raw {
+    pub(crate) use crate::transport::control::role::Role;
+
     pub(crate) use super::{
-        link::QueuePairConfig,
         ports::{
             choice::DeviceChoice,
             device::MTUS,
             explain::networks_differ,
             gid::GidKind,
             offer::{Candidate, MAX_OFFERS, Offers},
-            rank::{Role, rank, share_network, to_try},
+            rank::{rank, share_network, to_try},
             recent::inventory,
         },
         verbs::{
@@ -73,8 +74,8 @@ pub(crate) mod raw {
             device::ProtectionDomain,
             memory::MemoryRegion,
             operation::{OperationKind, PairFault, VerbsOperation, most_inline},
-            place::random_psn,
             queue_pair::{QueuePair, QueuePairAddress},
+            queue_pair_config::{QueuePairConfig, random_psn},
             remote_region::RemoteRegion,
             sizes::QueueSizes,
         },
@@ -83,17 +84,15 @@ pub(crate) mod raw {
 
 /// What [`crate::verbs`] shows.
 pub(crate) mod open {
-    pub use super::{
-        link::QueuePairConfig,
-        verbs::{
-            completions::{Completion, CompletionQueue},
-            device::ProtectionDomain,
-            memory::MemoryRegion,
-            operation::{OperationKind, PairFault, VerbsOperation},
-            queue_pair::{QueuePair, QueuePairAddress},
-            remote_region::RemoteRegion,
-            sizes::{QueueSizes, ReadDepths},
-        },
+    pub use super::verbs::{
+        completions::{Completion, CompletionQueue},
+        device::ProtectionDomain,
+        memory::MemoryRegion,
+        operation::{OperationKind, PairFault, VerbsOperation},
+        queue_pair::{QueuePair, QueuePairAddress},
+        queue_pair_config::QueuePairConfig,
+        remote_region::RemoteRegion,
+        sizes::{QueueSizes, ReadDepths},
     };
 }
 

@@ -1,4 +1,4 @@
-//! Finds completions that the crate has missed.
+//! Finds completions that async-rdma has missed.
 //!
 //! The crate polls its completion queue, arms it, and does not poll once more (see [`link`](super::link)). So a completion
 //! can be missed only in the moment after another one, and only until the next one. While chunks flow there always is a next
@@ -29,18 +29,24 @@ use super::{
 
 /// The time without a completion before the first nudge, if the link was idle before. Also the time after a nudge within
 /// which completions count as found by it.
-const SHORTEST: Duration = Duration::from_millis(2);
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
 
-/// The shortest and the longest time without a completion before the first nudge, while completions come: each look is a
-/// wake-up. In a steady flow the shortest time doubles with each look, up to [`LEAST_STEADY`]: it is about as long as the
-/// flow has lasted. In user-mode Linux, looks each 10 ms took 2% of the speed.
-const LEAST_ACTIVE: Duration = Duration::from_millis(10);
-const LEAST_STEADY: Duration = Duration::from_millis(80);
-const MOST_ACTIVE: Duration = Duration::from_secs(1);
+/// The shortest time without a completion before the first nudge, while completions come: each look is a wake-up. In a
+/// steady flow it doubles with each look, up to [`MIN_STEADY_PAUSE`]: it is about as long as the flow has lasted. In
+/// user-mode Linux, looks each 10 ms took 2% of the speed.
+const MIN_ACTIVE_PAUSE: Duration = Duration::from_millis(10);
 
-/// The pauses between nudges while one frame is awaited that proves a link.
-const PROVING: Duration = Duration::from_millis(2);
-const MOST_PROVING: Duration = Duration::from_millis(16);
+/// The shortest time without a completion before the first nudge, in a flow that has lasted for as long.
+const MIN_STEADY_PAUSE: Duration = Duration::from_millis(80);
+
+/// The longest time without a completion before the first nudge, where chunks come slowly.
+const MAX_ACTIVE_PAUSE: Duration = Duration::from_secs(1);
+
+/// The first pause between nudges while one frame is awaited that proves a link. Each pause is twice the last one.
+const FIRST_PROOF_PAUSE: Duration = Duration::from_millis(2);
+
+/// The longest of these pauses.
+const MAX_PROOF_PAUSE: Duration = Duration::from_millis(16);
 
 /// What is needed to nudge one link. It keeps the queue pair, so it is dropped before the link is destroyed.
 pub(super) struct Nudge {
@@ -68,14 +74,14 @@ impl Nudge {
     /// That of `work`.
     pub(super) async fn beside<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
-        let mut pause = PROVING;
+        let mut pause = FIRST_PROOF_PAUSE;
         loop {
             if let Ok(done) = timeout(pause, work.as_mut()).await {
                 return done;
             }
             // If the link is lost, the work fails.
             let _ = self.post();
-            pause = (2 * pause).min(MOST_PROVING);
+            pause = (2 * pause).min(MAX_PROOF_PAUSE);
         }
     }
 
@@ -150,7 +156,7 @@ impl Nudges {
                     PaceStep::Nudge => {
                         if let Some(result) = self.post() {
                             posted(result);
-                            sleep(SHORTEST).await;
+                            sleep(FIRST_PAUSE).await;
                             found(self.completions.load(Relaxed) - now);
                         }
                     }
@@ -211,8 +217,8 @@ enum PaceStep {
 impl Default for Pace {
     fn default() -> Self {
         Self {
-            pause: SHORTEST,
-            least: LEAST_ACTIVE,
+            pause: FIRST_PAUSE,
+            least: MIN_ACTIVE_PAUSE,
             nudges: 0,
         }
     }
@@ -223,8 +229,8 @@ impl Pace {
     fn next(&mut self, completions: u64) -> PaceStep {
         if completions > 0 {
             let each = self.pause / u32::try_from(completions).unwrap_or(u32::MAX);
-            self.pause = (2 * each).clamp(self.least, MOST_ACTIVE);
-            self.least = (2 * self.least).min(LEAST_STEADY);
+            self.pause = (2 * each).clamp(self.least, MAX_ACTIVE_PAUSE);
+            self.least = (2 * self.least).min(MIN_STEADY_PAUSE);
             self.nudges = 0;
             return PaceStep::Wait;
         }
@@ -233,7 +239,7 @@ impl Pace {
         }
         self.nudges += 1;
         self.pause *= 2;
-        self.least = LEAST_ACTIVE;
+        self.least = MIN_ACTIVE_PAUSE;
         PaceStep::Nudge
     }
 }
@@ -250,7 +256,7 @@ mod tests {
     fn a_pause_is_nudged_a_few_times_at_growing_distances() {
         let mut pace = Pace::default();
         assert_eq!(pace.next(1), PaceStep::Wait);
-        assert_eq!(pace.pause, LEAST_ACTIVE);
+        assert_eq!(pace.pause, MIN_ACTIVE_PAUSE);
         for pause in [20, 40, 80, 160].map(ms) {
             assert_eq!((pace.next(0), pace.pause), (PaceStep::Nudge, pause));
         }
@@ -264,12 +270,12 @@ mod tests {
         for pause in [10, 20, 40, 80, 80].map(ms) {
             flow += pace.pause;
             assert_eq!((pace.next(9), pace.pause), (PaceStep::Wait, pause));
-            assert!(pause <= flow + LEAST_ACTIVE, "{pause:?} after {flow:?}");
+            assert!(pause <= flow + MIN_ACTIVE_PAUSE, "{pause:?} after {flow:?}");
         }
-        // A pause begins anew.
+        // A pause begins again.
         assert_eq!(pace.next(0), PaceStep::Nudge);
         assert_eq!(pace.next(99), PaceStep::Wait);
-        assert_eq!(pace.pause, LEAST_ACTIVE);
+        assert_eq!(pace.pause, MIN_ACTIVE_PAUSE);
     }
 
     #[test]
@@ -278,7 +284,7 @@ mod tests {
         {
             let mut pace = Pace {
                 pause: ms(before),
-                least: LEAST_ACTIVE,
+                least: MIN_ACTIVE_PAUSE,
                 nudges: 0,
             };
             assert_eq!(pace.next(completions), PaceStep::Wait);

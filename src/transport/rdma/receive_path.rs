@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    express::lane::ExpressLane, link::Link, pool::RdmaSlot, renewal::request::Renewal,
+    express::lane::ExpressLane, link::Link, pool::RdmaSlot, renewal::shared::RenewalShared,
     work_request::WorkRequest,
 };
 use crate::transport::data::{
@@ -24,13 +24,13 @@ pub(crate) struct RdmaReceive {
     /// The number of frames that arrived over this link.
     arrived: u64,
     /// The link has an express lane, or the last link had one.
-    has_lane: bool,
+    has_express: bool,
     /// The offset of the next frame.
     next: u64,
     /// Frames of the link whose predecessors, small frames, have not arrived, in the order of their offsets. Each with its
     /// number on the link; those that are kept from an earlier link have the number 0.
     early: VecDeque<(u64, RdmaSlot, Header)>,
-    renewal: Arc<Renewal>,
+    renewal: Arc<RenewalShared>,
 }
 
 /// The parts of a link that a receive needs, in the order in which they are dropped: work requests, queue pair, memory. The
@@ -61,9 +61,9 @@ impl ReceiveLink {
 
 impl RdmaReceive {
     /// Receives over the first link of the stream.
-    pub(super) fn new(live: ReceiveLink, renewal: Arc<Renewal>) -> Self {
+    pub(super) fn new(live: ReceiveLink, renewal: Arc<RenewalShared>) -> Self {
         Self {
-            has_lane: live.express.is_some(),
+            has_express: live.express.is_some(),
             live: Some(live),
             generation: 0,
             arrived: 0,
@@ -108,10 +108,10 @@ impl RdmaReceive {
 
     /// Continues over a new link, with a pool of this `generation`. Returns true if the link has no express lane any more.
     pub(super) fn install(&mut self, live: ReceiveLink, generation: u32) -> bool {
-        let is_lane_lost = self.has_lane && live.express.is_none();
-        self.has_lane = live.express.is_some();
+        let is_express_lost = self.has_express && live.express.is_none();
+        self.has_express = live.express.is_some();
         (self.live, self.generation, self.arrived) = (Some(live), generation, 0);
-        is_lane_lost
+        is_express_lost
     }
 }
 
@@ -157,7 +157,7 @@ impl ReceivePath for RdmaReceive {
         }
         if slot.index == NO_SLOT {
             if let Some(express) = &live.express {
-                self.renewal.note_lane(express.release(slot));
+                self.renewal.note_express_result(express.release(slot));
             }
             return true;
         }
@@ -194,7 +194,7 @@ impl RdmaReceive {
             match express.poll_frame(cx, self.next) {
                 Ok(Poll::Ready(frame)) => return Some(frame),
                 Ok(Poll::Pending) => {}
-                Err(error) => self.renewal.note_lane(Err(error)),
+                Err(error) => self.renewal.note_express_result(Err(error)),
             }
         }
         let (_, _, header) = self.early.front()?;

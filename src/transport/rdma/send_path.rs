@@ -11,7 +11,7 @@ use super::{
     express::{header::EXPRESS_PAYLOAD_BYTES, lane::ExpressLane},
     link::{Link, SlotToken, WriteCompletion},
     pool::RdmaSlot,
-    renewal::request::Renewal,
+    renewal::shared::RenewalShared,
     work_request::WorkRequest,
 };
 use crate::{
@@ -34,12 +34,12 @@ pub(crate) struct RdmaSend {
     /// The offset of the oldest frame that the last lane may have lost, if the peer consumed none.
     small_in_doubt: Option<u64>,
     /// The number of lanes in a row that carried no frame.
-    dead_lanes: u32,
-    renewal: Arc<Renewal>,
+    dead_express_lanes: u32,
+    renewal: Arc<RenewalShared>,
 }
 
 /// The number of lanes in a row that carry no frame, after which a stream does without.
-const MOST_DEAD_LANES: u32 = 3;
+const MAX_DEAD_EXPRESS_LANES: u32 = 3;
 
 /// The most bytes that are sent in small frames in place of one chunk, which costs several wake-ups at each end.
 const MOST_SMALL: usize = 8 * EXPRESS_PAYLOAD_BYTES;
@@ -54,7 +54,7 @@ fn most_small(slots: &[RdmaSlot], express: Option<&ExpressLane>) -> usize {
 
 /// The parts of a link that a write needs. Writes in flight own their memory, and are dropped with the link.
 pub(super) struct SendLink {
-    flying: VecDeque<InFlightWrite>,
+    in_flight: VecDeque<InFlightWrite>,
     link: Link,
     free: Vec<RdmaSlot>,
     slots: usize,
@@ -102,7 +102,7 @@ impl SendLink {
         faults: Faults,
     ) -> Self {
         Self {
-            flying: VecDeque::with_capacity(free.len()),
+            in_flight: VecDeque::with_capacity(free.len()),
             link,
             slots: free.len(),
             most_small: most_small(&free, express.as_deref()),
@@ -127,7 +127,9 @@ impl SendLink {
         match &self.express {
             Some(express) if length <= self.most_small && !self.broken => {
                 if express.has_room() {
-                    SmallFrame::Free(EXPRESS_PAYLOAD_BYTES)
+                    SmallFrame::WithoutCredit {
+                        max_bytes: EXPRESS_PAYLOAD_BYTES,
+                    }
                 } else {
                     SmallFrame::Later
                 }
@@ -137,16 +139,16 @@ impl SendLink {
     }
 
     /// Counts the last small frame as sent, unless a write before it is in flight: a lost completion must be noticed.
-    fn note_sent(&self, renewal: &Renewal) {
-        if self.flying.is_empty() {
+    fn note_sent(&self, renewal: &RenewalShared) {
+        if self.in_flight.is_empty() {
             renewal.data().raise_sent(self.small_end);
         }
     }
 
     /// Sends a frame over the lane, which keeps it until the peer has consumed it, even if it fails.
-    fn send_small(&mut self, header: &Header, payload: &[u8], renewal: &Renewal) {
+    fn send_small(&mut self, header: &Header, payload: &[u8], renewal: &RenewalShared) {
         let Some(express) = &self.express else { return };
-        renewal.note_lane(express.send(header, payload));
+        renewal.note_express_result(express.send(header, payload));
         self.small_end = header.end();
         self.note_sent(renewal);
     }
@@ -164,7 +166,7 @@ impl SendLink {
         let end = header(slot.bytes()).map_or(0, |header| header.end());
         let region = slot.into_region();
         let region = region.ok_or_else(|| io::Error::other("a slot without memory"))?;
-        self.flying.push_back(InFlightWrite {
+        self.in_flight.push_back(InFlightWrite {
             write: self.link.write(region, frame_bytes, target),
             index,
             bytes,
@@ -177,14 +179,14 @@ impl SendLink {
 
 impl RdmaSend {
     /// Sends over the first link of the stream.
-    pub(super) fn new(live: SendLink, renewal: Arc<Renewal>) -> Self {
+    pub(super) fn new(live: SendLink, renewal: Arc<RenewalShared>) -> Self {
         Self {
             live: Some(live),
             waiting: VecDeque::new(),
             generation: 0,
             written: 0,
             small_in_doubt: None,
-            dead_lanes: 0,
+            dead_express_lanes: 0,
             renewal,
         }
     }
@@ -196,9 +198,9 @@ impl RdmaSend {
 
     /// Ready when no write is in flight any more.
     pub(super) fn poll_quiet(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.poll_flying(cx);
-        let flying = self.live.as_ref().map_or(0, |live| live.flying.len());
-        if flying == 0 {
+        self.poll_in_flight(cx);
+        let in_flight = self.live.as_ref().map_or(0, |live| live.in_flight.len());
+        if in_flight == 0 {
             Poll::Ready(())
         } else {
             Poll::Pending
@@ -213,7 +215,7 @@ impl RdmaSend {
             .as_ref()
             .is_some_and(|express| express.has_carried());
         if has_carried {
-            self.dead_lanes = 0;
+            self.dead_express_lanes = 0;
         }
         let unconsumed = express.map_or_else(Vec::new, |express| express.unconsumed());
         let oldest = unconsumed.first().map(|(header, _)| header.offset);
@@ -233,8 +235,8 @@ impl RdmaSend {
         (self.live, self.generation, self.written) = (Some(live), generation, 0);
         self.renewal.data().raise_sent(verified);
         match self.small_in_doubt.take() {
-            Some(offset) if offset >= verified => self.dead_lanes += 1,
-            Some(_) => self.dead_lanes = 0,
+            Some(offset) if offset >= verified => self.dead_express_lanes += 1,
+            Some(_) => self.dead_express_lanes = 0,
             None => {}
         }
         let arrived = |frame: &Frame| header(&frame.bytes).is_some_and(|h| h.offset < verified);
@@ -248,26 +250,26 @@ impl RdmaSend {
     }
 
     /// Returns true if the lane has failed.
-    pub(super) fn has_lost_lane(&self) -> bool {
+    pub(super) fn has_lost_express(&self) -> bool {
         let express = self.live.as_ref().and_then(|live| live.express.as_ref());
         express.is_some_and(|express| express.is_lost())
     }
 
     /// Returns true unless one lane after the other carried no frame.
-    pub(super) fn trusts_lanes(&self) -> bool {
-        self.dead_lanes < MOST_DEAD_LANES
+    pub(super) fn trusts_express(&self) -> bool {
+        self.dead_express_lanes < MAX_DEAD_EXPRESS_LANES
     }
 
     /// Takes the completed writes off the front of the queue. Frames whose write failed wait for a new link.
-    fn poll_flying(&mut self, cx: &mut Context<'_>) {
+    fn poll_in_flight(&mut self, cx: &mut Context<'_>) {
         let Some(live) = &mut self.live else { return };
-        let mut left_behind = Vec::new();
-        let written = live.flying.len();
-        while let Some(front) = live.flying.front_mut() {
+        let mut failed = Vec::new();
+        let written = live.in_flight.len();
+        while let Some(front) = live.in_flight.front_mut() {
             let Poll::Ready(WriteCompletion { result, region }) = front.write.poll(cx) else {
                 break;
             };
-            let Some(done) = live.flying.pop_front() else {
+            let Some(done) = live.in_flight.pop_front() else {
                 break;
             };
             match result {
@@ -280,7 +282,7 @@ impl RdmaSend {
                     live.broken = true;
                     self.renewal.nudges.count();
                     self.renewal.request(Some(error));
-                    left_behind.push(Frame {
+                    failed.push(Frame {
                         bytes: region.bytes()[..done.frame_bytes].to_vec(),
                         target: None,
                     });
@@ -290,12 +292,12 @@ impl RdmaSend {
             live.free.push(slot);
             live.note_sent(&self.renewal);
         }
-        if live.flying.len() < written {
+        if live.in_flight.len() < written {
             self.renewal.notify();
         }
         // They were posted before every frame that waits already.
         let later = mem::take(&mut self.waiting);
-        self.waiting.extend(left_behind);
+        self.waiting.extend(failed);
         self.waiting.extend(later);
     }
 
@@ -311,9 +313,9 @@ impl RdmaSend {
             if frame.target.is_none() {
                 let payload = &frame.bytes[HEADER_BYTES..];
                 let is_small = payload.len() <= EXPRESS_PAYLOAD_BYTES;
-                let way = live.small_frame(payload.len());
-                if let (true, SmallFrame::Free(_), Some(header)) =
-                    (is_small, way, header(&frame.bytes))
+                let small_frame = live.small_frame(payload.len());
+                if let (true, SmallFrame::WithoutCredit { .. }, Some(header)) =
+                    (is_small, small_frame, header(&frame.bytes))
                 {
                     live.send_small(&header, payload, &self.renewal);
                     self.waiting.pop_front();
@@ -429,7 +431,7 @@ impl SendPath for RdmaSend {
     }
 
     fn in_flight(&self) -> usize {
-        self.waiting.len() + self.live.as_ref().map_or(0, |live| live.flying.len())
+        self.waiting.len() + self.live.as_ref().map_or(0, |live| live.in_flight.len())
     }
 
     /// A failed write is not an error here: it requests a new link, and the renewal wakes the writer.
@@ -438,16 +440,17 @@ impl SendPath for RdmaSend {
         cx: &mut Context<'_>,
         next_credit: impl FnMut() -> Option<u32>,
     ) -> Poll<io::Result<()>> {
-        self.poll_flying(cx);
+        self.poll_in_flight(cx);
         if !self.waiting.is_empty() {
             self.post_waiting(next_credit)?;
-            self.poll_flying(cx);
+            self.poll_in_flight(cx);
         }
         if let Some(live) = &self.live {
             if let Some(express) = &live.express {
                 // Otherwise the receiving side waits for the lane.
                 let waits = live.is_one_way || !self.renewal.receives();
-                self.renewal.note_lane(express.poll_reports(cx, waits));
+                self.renewal
+                    .note_express_result(express.poll_reports(cx, waits));
             }
         }
         if self.in_flight() == 0 {

@@ -1,7 +1,6 @@
 //! Whole machines: what is found on them, what is chosen, and what is said.
 
 use super::{
-    link::QueuePairConfig,
     ports::{
         choice::{DeviceChoice, NoRdma},
         device::Inventory,
@@ -9,9 +8,10 @@ use super::{
         fixtures::{FakeSystem, V1, V2, infiniband, roce},
         gid::GidKind,
         offer::{Candidate, MAX_OFFERS, Offers},
-        rank::{Role, rank},
+        rank::rank,
         sysfs::Roots,
     },
+    verbs::queue_pair_config::QueuePairConfig,
 };
 
 mod chosen;
@@ -65,7 +65,7 @@ fn why_not(tree: &FakeSystem) -> String {
 }
 
 /// Returns the first usable port of this machine, or `None`, and prints why, if there is none.
-pub(super) fn place() -> Option<QueuePairConfig> {
+pub(super) fn config() -> Option<QueuePairConfig> {
     let inventory = Inventory::read(&Roots::default());
     let candidate = match DeviceChoice::default().candidates(&inventory) {
         Ok(mut candidates) => candidates.remove(0),

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 /// A posted work request. Work requests are posted in the order in which they are made.
 pub(crate) struct WorkRequest<T>(RequestState<T>);
 
-/// A future of the crate, which completes with its work request.
+/// A future of async-rdma, which completes with its work request.
 type Operation<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 enum RequestState<T> {

@@ -27,7 +27,7 @@ pub(crate) struct StreamInfo {
     /// The number of slots of this end's pool.
     pub(crate) depth: usize,
     /// The reason why the pool is smaller than requested.
-    pub(crate) smaller: Option<String>,
+    pub(crate) smaller_pool_reason: Option<String>,
 }
 
 /// The methods that a stream and its halves have in common, for a type with `info(&self) -> &StreamInfo`.
@@ -102,7 +102,7 @@ macro_rules! stream_accessors {
             /// [`chunk_bytes`](Self::chunk_bytes) and [`depth`](Self::depth) in a message.
             #[must_use]
             pub fn smaller_pool_reason(&self) -> Option<&str> {
-                self.info().smaller.as_deref()
+                self.info().smaller_pool_reason.as_deref()
             }
 
             /// Returns the counts of both directions so far.

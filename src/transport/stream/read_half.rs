@@ -26,8 +26,9 @@ use crate::{
 /// The half of a [`Stream`](crate::Stream) that reads, from
 /// [`Stream::into_split`](crate::Stream::into_split).
 ///
-/// Dropping it before the end of the stream aborts both directions. Call [`stop`](Self::stop) first to discard the rest
-/// without an abort.
+/// Dropping it before the end of the stream tells the peer to stop sending: the stream takes at most 64 KiB more, for at
+/// most two seconds, and the other half goes on. In a stream that only receives, and in a panic, a drop aborts the stream,
+/// as [`OnDrop`](crate::OnDrop) says. Call [`stop`](Self::stop) first to discard the rest without an abort.
 pub struct ReadHalf {
     half: RecvEither,
     info: Arc<StreamInfo>,
@@ -52,7 +53,7 @@ impl ReadHalf {
     /// Returns the unread rest of the next chunk, as bytes that own their slot; `None` at the end of the stream. The
     /// slot is not copied. Its credit returns to the peer when the last clone of the bytes is dropped.
     ///
-    /// The bytes may be kept for ever, and dropped on any thread, even after the stream. At least two slots of
+    /// The bytes may be kept forever, and dropped on any thread, even after the stream. At least two slots of
     /// the pool are never lent: a chunk in one of those is copied, as is a rest of up to 4 KiB. After the stream
     /// has ended or, over RDMA, has replaced its link, the memory of kept bytes adds to that of the pools.
     ///

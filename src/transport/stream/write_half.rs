@@ -30,7 +30,8 @@ use crate::{
 /// The half of a [`Stream`](crate::Stream) that writes, from
 /// [`Stream::into_split`](crate::Stream::into_split).
 ///
-/// Dropping it without [`shutdown`](tokio::io::AsyncWriteExt::shutdown) aborts both directions.
+/// Dropping it without [`shutdown`](tokio::io::AsyncWriteExt::shutdown) aborts both directions, unless
+/// [`OnDrop::Fin`](crate::OnDrop::Fin) is set.
 pub struct WriteHalf {
     half: SendEither,
     info: Arc<StreamInfo>,

@@ -133,21 +133,21 @@ fn a_terminal_is_an_input_like_any_other() {
 
 #[test]
 fn a_one_way_transfer_leaves_the_unused_stdin_unread() {
-    for (listening, dialling, sender_listens) in [
+    for (listening, dialing, sender_listens) in [
         ("--send", "", true),
         ("--recv", "", false),
         ("", "--send", false),
         ("", "--recv", true),
         ("--send", "--recv", true),
     ] {
-        let [a, b] = pair(listening, dialling);
+        let [a, b] = pair(listening, dialing);
         let (mut from, mut to) = if sender_listens { (a, b) } else { (b, a) };
         let mut unread = to.stdin();
         let _ = unread.write_all(b"for another shell");
         let waiting = write(from.stdin(), 4, 3_000_001);
         assert_eq!(check(to.take_stdout(), 4).join().unwrap(), 3_000_001);
         waiting.join().unwrap();
-        assert_eq!(held_bytes(&unread), 17, "{listening} {dialling}");
+        assert_eq!(held_bytes(&unread), 17, "{listening} {dialing}");
         from.end().exits(0);
         to.end().exits(0);
     }

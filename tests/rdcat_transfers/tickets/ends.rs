@@ -63,7 +63,7 @@ fn a_closed_stdout_ends_both_ends() {
         );
         let text = other.end();
         assert!(
-            text.exits(141).contains("wanted no more after byte "),
+            text.exits(141).contains("stopped reading after byte "),
             "{text:?}"
         );
         writing.join().unwrap();

@@ -19,7 +19,7 @@ fn two_ends_that_only_send_or_only_receive_are_refused() {
         for end in ends {
             let text = end.exits(255);
             assert!(
-                text.contains(&format!("both ends want to {what}")),
+                text.contains(&format!("both ends are set to {what}")),
                 "{text}"
             );
         }

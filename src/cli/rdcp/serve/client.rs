@@ -11,7 +11,7 @@ use super::{outcome::ClientOutcome, served_copies::ServedSide, shared::ServerSha
 use crate::{
     Stream,
     ssh::{
-        agent::{entrance::SharedEntrance, served::ClientSession},
+        agent::{acceptance::SharedListener, served::ClientSession},
         protocol::Order,
         sealed::{self, SealedSession},
     },
@@ -45,7 +45,7 @@ pub(super) async fn serve(server: Arc<ServerShared>, stream: Stream) {
     match &outcome.failure {
         None => server
             .console
-            .note(&format!("{shown}: {}", outcome.words(seconds))),
+            .note(&format!("{shown}: {}", outcome.text(seconds))),
         Some(why) => server
             .console
             .error(&format!("{shown}: {}", shortened(why))),
@@ -70,7 +70,7 @@ async fn copy(
 ) -> ClientOutcome {
     let tally = Arc::clone(&server.tally);
     let client_session = ClientSession {
-        entrance: Arc::new(SharedEntrance {
+        acceptance: Arc::new(SharedListener {
             listener: Arc::clone(&server.listener),
             one_way: server.pools.lane.clone(),
             two_way: server.pools.control.clone(),

@@ -13,7 +13,7 @@ pub(super) struct ClientOutcome {
     pub(super) side: ServedSide,
     /// What the copy did, if it began.
     pub(super) report: Option<CopyReport>,
-    /// Why not everything was copied.
+    /// The reason why not everything was copied.
     pub(super) failure: Option<String>,
 }
 
@@ -48,7 +48,7 @@ impl ClientOutcome {
     }
 
     /// Returns what was copied, in words.
-    pub(super) fn words(&self, seconds: f64) -> String {
+    pub(super) fn text(&self, seconds: f64) -> String {
         let done = self.report.clone().unwrap_or_default();
         let what = match self.side {
             ServedSide::Source => "sent",

@@ -16,7 +16,7 @@ use super::{
     client,
     figures::{
         metrics::{metrics_text, write_metrics},
-        rates::TransferRates,
+        rates::RateSampler,
         server_totals::ServerTotals,
         tally::ServerTally,
     },
@@ -91,7 +91,7 @@ fn serve(args: &RdcpArgs, console: &Console) -> anyhow::Result<Exit> {
         .context("cannot start the runtime")?;
     let exit = runtime.block_on(async {
         let server = Arc::new(Server::start(args, console).await?);
-        Ok(server.attend(signal).await)
+        Ok(server.serve_clients(signal).await)
     });
     // A thread that hangs in a file must not keep the process from exiting.
     runtime.shutdown_background();
@@ -152,14 +152,14 @@ impl Server {
     }
 
     /// Serves until a signal comes, then finishes what runs.
-    async fn attend(self: Arc<Self>, signal: oneshot::Receiver<Caught>) -> Exit {
+    async fn serve_clients(self: Arc<Self>, signal: oneshot::Receiver<Caught>) -> Exit {
         let accepting = tokio::spawn(Arc::clone(&self).accept_all());
-        let housekeeping = Arc::clone(&self).keep_house();
-        let housekeeping = tokio::spawn(async move {
+        let periodic_work = Arc::clone(&self).run_periodic_work();
+        let periodic_work = tokio::spawn(async move {
             // A thread of its own, because it reads and writes files.
-            match CarryThread::start("house") {
-                Ok(thread) => thread.run(housekeeping).await,
-                Err(_) => housekeeping.await,
+            match CarryThread::start("periodic") {
+                Ok(thread) => thread.run(periodic_work).await,
+                Err(_) => periodic_work.await,
             }
         });
         let exit = match signal.await {
@@ -169,10 +169,10 @@ impl Server {
         };
         accepting.abort();
         self.ended.cancel();
-        let _ = housekeeping.await;
+        let _ = periodic_work.await;
         let done = self.totals().since_start();
         self.shared.console.note(&format!("ended after {done}"));
-        self.write_metrics(&TransferRates::default());
+        self.write_metrics(&RateSampler::default());
         exit
     }
 
@@ -218,8 +218,8 @@ impl Server {
     }
 
     /// Reads the key file again when it changes, and writes log and metrics.
-    async fn keep_house(self: Arc<Self>) {
-        let mut rates = TransferRates::default();
+    async fn run_periodic_work(self: Arc<Self>) {
+        let mut rates = RateSampler::default();
         let mut last = ServerTotals::default();
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -268,7 +268,7 @@ impl Server {
         self.shared.tally.totals(refused)
     }
 
-    fn write_metrics(&self, rates: &TransferRates) {
+    fn write_metrics(&self, rates: &RateSampler) {
         let Some(path) = &self.metrics else { return };
         let text = metrics_text(&self.totals(), &rates.rates());
         if let Err(error) = write_metrics(path, &text) {

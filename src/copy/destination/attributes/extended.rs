@@ -8,7 +8,7 @@ use rustix::{
 };
 
 use super::entry_handle::EntryHandle;
-use crate::copy::destination::fault_text::words;
+use crate::copy::destination::fault_text::errno_text;
 
 /// The largest list of attribute names: the limit of Linux.
 const MAX_LIST_BYTES: usize = 64 << 10;
@@ -31,7 +31,7 @@ pub(super) fn set_attributes(
         let result = result.and_then(|name| entry.set_attribute(&name, value));
         if let Err(errno) = result {
             let kind = kind_of_attribute(name);
-            note(format!("some {kind} were not kept: {}", words(errno)));
+            note(format!("some {kind} were not kept: {}", errno_text(errno)));
         }
     }
 }

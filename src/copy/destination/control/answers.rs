@@ -21,7 +21,7 @@ use crate::copy::destination::{
     tree::beneath::open_directory,
 };
 use crate::copy::{
-    context::CopyTrouble,
+    context::CopyFailure,
     metadata::{EntryKind, Timestamp},
     order::ExistingFiles,
     path::{EntryName, RelativePath},
@@ -46,7 +46,7 @@ pub(super) fn answer(
     shared: &DestinationShared,
     wire: &RelativePath,
     entries: &[AskedEntry],
-) -> Result<Vec<AnswerKind>, CopyTrouble> {
+) -> Result<Vec<AnswerKind>, CopyFailure> {
     if entries.len() > MAX_ENTRIES {
         return Err(broken("too many entries in one question"));
     }
@@ -69,7 +69,7 @@ struct AskedFolder {
 }
 
 impl AskedFolder {
-    fn find(state: &DestinationState, wire: &RelativePath) -> Result<Self, CopyTrouble> {
+    fn find(state: &DestinationState, wire: &RelativePath) -> Result<Self, CopyFailure> {
         let placed = state.placement.folder(wire).map_err(broken)?;
         let directory = open_directory(state.placement.root(), &placed.path).ok();
         Ok(Self { placed, directory })

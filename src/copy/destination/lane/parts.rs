@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::LaneWriter;
 use crate::copy::{
-    context::CopyTrouble,
+    context::CopyFailure,
     destination::{
         large::{FoundFile, MAX_OPEN, target::LargeTarget},
         reader::broken,
@@ -21,7 +21,7 @@ const MAPPED_BYTES: u64 = 8 << 20;
 
 impl LaneWriter {
     /// Keeps the announcement of a file until its first part.
-    pub(super) fn announce(&mut self, mut file: LargeFile) -> Result<(), CopyTrouble> {
+    pub(super) fn announce(&mut self, mut file: LargeFile) -> Result<(), CopyFailure> {
         self.adopt(&mut file.metadata);
         if self.announced.len() >= MAX_OPEN {
             let large = &self.shared.large;
@@ -36,7 +36,7 @@ impl LaneWriter {
     }
 
     /// Returns the file with a number; none if it could not be written.
-    fn large_target(&mut self, id: u64) -> Result<Option<Arc<LargeTarget>>, CopyTrouble> {
+    fn large_target(&mut self, id: u64) -> Result<Option<Arc<LargeTarget>>, CopyFailure> {
         match self.shared.large.find(id) {
             FoundFile::Open(target) => return Ok(Some(target)),
             FoundFile::Abandoned => return Ok(None),
@@ -62,7 +62,7 @@ impl LaneWriter {
     }
 
     /// Writes the contents that follow as a part of a file.
-    pub(super) async fn write_part(&mut self, id: u64, offset: u64) -> Result<(), CopyTrouble> {
+    pub(super) async fn write_part(&mut self, id: u64, offset: u64) -> Result<(), CopyFailure> {
         let length = self.reader.contents_left() as u64;
         let Some(end) = offset.checked_add(length) else {
             return Err(broken("a part behind the end of every file"));
@@ -97,7 +97,7 @@ impl LaneWriter {
         &mut self,
         id: u64,
         content_bytes: Option<u64>,
-    ) -> Result<(), CopyTrouble> {
+    ) -> Result<(), CopyFailure> {
         let target = self.large_target(id)?;
         self.announced.remove(&id);
         let Some(target) = target else {
@@ -117,7 +117,7 @@ impl LaneWriter {
         Ok(())
     }
 
-    fn commit(&mut self, target: &Arc<LargeTarget>) -> Result<(), CopyTrouble> {
+    fn commit(&mut self, target: &Arc<LargeTarget>) -> Result<(), CopyFailure> {
         let is_own = |(last, _): &mut (_, _)| Arc::ptr_eq(last, target);
         self.unmapped.take_if(is_own);
         let result = target.commit(&self.shared.state);
@@ -130,7 +130,7 @@ impl LaneWriter {
     }
 
     /// Reports that a file could not be written, and drops its parts from now on.
-    fn fail_large(&mut self, id: u64, wire: RelativePath, why: String) -> Result<(), CopyTrouble> {
+    fn fail_large(&mut self, id: u64, wire: RelativePath, why: String) -> Result<(), CopyFailure> {
         let local = self.local_path(&wire);
         if self.drop_large(id, wire)? {
             self.shared.state.fail(&local, why);
@@ -139,7 +139,7 @@ impl LaneWriter {
     }
 
     /// Drops the parts of a file from now on. Returns false if they are dropped already.
-    fn drop_large(&mut self, id: u64, wire: RelativePath) -> Result<bool, CopyTrouble> {
+    fn drop_large(&mut self, id: u64, wire: RelativePath) -> Result<bool, CopyFailure> {
         let found = self.shared.large.find(id);
         if !self.shared.large.abandon(id)? {
             return Ok(false);

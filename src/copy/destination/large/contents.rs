@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::{Errno, pread, retry_on_intr};
 
-use crate::copy::destination::{fault_text::words, state::DestinationState};
+use crate::copy::destination::{fault_text::errno_text, state::DestinationState};
 
 /// The bytes that are read at a time.
 const READ_BYTES: usize = 1 << 20;
@@ -34,7 +34,12 @@ pub(in crate::copy::destination) fn read_range(
                 take(&buffer[..count]);
                 offset += count as u64;
             }
-            Err(errno) => return Err(format!("cannot read it again: {}", words::<Errno>(errno))),
+            Err(errno) => {
+                return Err(format!(
+                    "cannot read it again: {}",
+                    errno_text::<Errno>(errno)
+                ));
+            }
         }
     }
     Ok(())

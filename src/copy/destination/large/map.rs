@@ -130,7 +130,7 @@ pub(in crate::copy::destination) fn parse(
 /// Returns a number for this start of the machine.
 pub(in crate::copy::destination) fn this_boot() -> u64 {
     let id = fs::read("/proc/sys/kernel/random/boot_id");
-    // Without an id, no range is ever of this start, and each is digested anew.
+    // Without an id, no range is ever of this start, and each is digested again.
     let id = id.unwrap_or_else(|_| std::process::id().to_le_bytes().to_vec());
     XxHash3_64::oneshot(&id)
 }

@@ -18,7 +18,7 @@ use twox_hash::XxHash3_64;
 
 use super::map::{MAX_MAP_BYTES, MapWriter, MappedRanges, SourceVersion, parse, this_boot};
 use crate::copy::{
-    destination::{attributes::PRIVATE_MODE, fault_text::words},
+    destination::{attributes::PRIVATE_MODE, fault_text::errno_text},
     path::{EntryName, MAX_NAME_BYTES},
 };
 
@@ -91,7 +91,7 @@ pub(in crate::copy::destination) fn open_part(
     folder: BorrowedFd<'_>,
     name: &[u8],
 ) -> Result<OwnedFd, String> {
-    let cannot = |errno| format!("cannot create: {}", words::<Errno>(errno));
+    let cannot = |errno| format!("cannot create: {}", errno_text::<Errno>(errno));
     let base = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     for _ in 0..OPEN_TRIES {
         let mode = Mode::from_raw_mode(PRIVATE_MODE);

@@ -20,7 +20,7 @@ use crate::{
         destination::{
             attributes::{FreshEntry, entry_handle::EntryHandle},
             entry::{digest_of, rename_over, replaced_file},
-            fault_text::words,
+            fault_text::errno_text,
             mutex::lock,
             state::{DestinationState, add},
             tree::folders::FolderTable,
@@ -95,11 +95,11 @@ impl LargeTarget {
                 return Err("what an earlier run had left of it has changed".to_owned());
             }
         } else {
-            ftruncate(&fd, 0).map_err(words)?;
+            ftruncate(&fd, 0).map_err(errno_text)?;
             let _ = unlinkat(&folder.fd, &names.map[..], AtFlags::empty());
         }
         ftruncate(&fd, file.size)
-            .map_err(|errno| format!("cannot make a file of this size: {}", words(errno)))?;
+            .map_err(|errno| format!("cannot make a file of this size: {}", errno_text(errno)))?;
         let digest = digest_of(state);
         let progress = PartProgress {
             digested: (!file.resumed).then_some(0),
@@ -137,7 +137,7 @@ impl LargeTarget {
                     bytes = &bytes[count..];
                     offset += count as u64;
                 }
-                Err(errno) => return Err(format!("cannot write: {}", words(errno))),
+                Err(errno) => return Err(format!("cannot write: {}", errno_text(errno))),
             }
         }
         Ok(())
@@ -182,7 +182,7 @@ impl LargeTarget {
         state: &DestinationState,
     ) -> Result<(), String> {
         let digest = self.final_digest(state)?;
-        let stat = fstat(&self.fd).map_err(words)?;
+        let stat = fstat(&self.fd).map_err(errno_text)?;
         let fresh = FreshEntry::of(&stat, state.keeper.has_default_acl(self.folder.as_fd()));
         let note = |text| state.note(text);
         let metadata = &self.file.metadata;
@@ -194,14 +194,15 @@ impl LargeTarget {
             .keeper
             .apply(EntryHandle::Open(self.fd.as_fd()), plan, metadata, &note);
         if state.options.fsync {
-            sync(self.fd.as_fd()).map_err(|error| format!("cannot fsync: {}", words(error)))?;
+            sync(self.fd.as_fd())
+                .map_err(|error| format!("cannot fsync: {}", errno_text(error)))?;
         }
         // Each close(2) reports what NFS could not write. The file stays open in the lanes that have written it.
-        let duplicate = self.fd.try_clone().map_err(words)?;
-        close(duplicate).map_err(|error| format!("cannot write: {}", words(error)))?;
+        let duplicate = self.fd.try_clone().map_err(errno_text)?;
+        close(duplicate).map_err(|error| format!("cannot write: {}", errno_text(error)))?;
         let folder = self.folder.as_fd();
         let named = statat(folder, &self.names.part[..], AtFlags::SYMLINK_NOFOLLOW);
-        let named = named.map_err(words)?;
+        let named = named.map_err(errno_text)?;
         if (named.st_dev, named.st_ino) != (stat.st_dev, stat.st_ino) {
             return Err("another process has replaced its temporary file".to_owned());
         }

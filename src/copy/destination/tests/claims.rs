@@ -14,7 +14,7 @@ struct Server {
 
 /// A copy that has written some entries and has not ended.
 struct HeldCopy {
-    running: JoinHandle<(CopyReport, Option<CopyTrouble>)>,
+    running: JoinHandle<(CopyReport, Option<CopyFailure>)>,
     control: Stream,
     lanes: Vec<Stream>,
     messages: Arc<Mutex<Vec<FromCopy>>>,
@@ -104,11 +104,11 @@ impl HeldCopy {
         let ending = send_end(&mut self.control, &mut self.lanes, &mut answers);
         ending.await.unwrap();
         drop((self.control, self.lanes));
-        let (report, trouble) = self.running.await.unwrap();
+        let (report, failure) = self.running.await.unwrap();
         let messages = std::mem::take(&mut *self.messages.lock().unwrap());
         CopyEnd {
             report,
-            trouble,
+            failure,
             messages,
             answers,
         }
@@ -318,8 +318,8 @@ async fn a_copy_that_was_dropped_claims_nothing() {
     let server = Server::new();
     let first = server.hold("/", &archive(), tree("first")).await;
     drop((first.control, first.lanes));
-    let (report, trouble) = first.running.await.unwrap();
-    assert!(!report.complete && trouble.is_some());
+    let (report, failure) = first.running.await.unwrap();
+    assert!(!report.complete && failure.is_some());
     let second = server.copy("bob", "/", &archive(), tree("second")).await;
     second.assert_whole();
 }

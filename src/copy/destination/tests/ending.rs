@@ -9,12 +9,12 @@ const SIZE: u64 = 8 << 20;
 /// The time within which a copy that was cancelled ends, several times the second that is promised.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Sends a part of a large file and half of a small file, and then ends the copy as `end` does. Returns the trouble, and
+/// Sends a part of a large file and half of a small file, and then ends the copy as `end` does. Returns the failure, and
 /// the error that the source sees.
 async fn end_in_the_middle(
     dest: &Path,
     end: impl FnOnce(&CancellationToken, &mut Vec<Stream>),
-) -> (CopyTrouble, Option<std::io::Error>) {
+) -> (CopyFailure, Option<std::io::Error>) {
     let typed = dest.to_str().unwrap().as_bytes().to_vec();
     let engine = DestinationEngine::prepare(
         &BaseDirectory::Working,
@@ -64,12 +64,12 @@ async fn end_in_the_middle(
         };
         (started, seen)
     };
-    let ((report, trouble), (started, seen)) = tokio::join!(engine.run(streams, context), breaking);
+    let ((report, failure), (started, seen)) = tokio::join!(engine.run(streams, context), breaking);
     assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
     assert!(!report.complete);
     let left = names_in(&dest.join("top"));
     assert_eq!(left, [".big.rdcp-map", ".big.rdcp-part"]);
-    (trouble.unwrap(), seen)
+    (failure.unwrap(), seen)
 }
 
 fn names_in_if_any(folder: &Path) -> Vec<String> {
@@ -84,8 +84,8 @@ fn names_in_if_any(folder: &Path) -> Vec<String> {
 async fn a_cancelled_copy_leaves_only_what_can_be_resumed() {
     let (_scratch, dest) = scratch();
     fs::create_dir(&dest).unwrap();
-    let (trouble, seen) = end_in_the_middle(&dest, |cancelled, _| cancelled.cancel()).await;
-    assert!(matches!(trouble, CopyTrouble::Cancelled), "{trouble:?}");
+    let (failure, seen) = end_in_the_middle(&dest, |cancelled, _| cancelled.cancel()).await;
+    assert!(matches!(failure, CopyFailure::Cancelled), "{failure:?}");
     let seen = seen.unwrap().to_string();
     assert!(seen.contains("enough"), "{seen}");
 }
@@ -94,6 +94,6 @@ async fn a_cancelled_copy_leaves_only_what_can_be_resumed() {
 async fn a_lane_that_breaks_ends_the_copy() {
     let (_scratch, dest) = scratch();
     fs::create_dir(&dest).unwrap();
-    let (trouble, _) = end_in_the_middle(&dest, |_, lanes| lanes.clear()).await;
-    assert!(matches!(trouble, CopyTrouble::Stream(_)), "{trouble:?}");
+    let (failure, _) = end_in_the_middle(&dest, |_, lanes| lanes.clear()).await;
+    assert!(matches!(failure, CopyFailure::Stream(_)), "{failure:?}");
 }

@@ -31,7 +31,7 @@ async fn records_that_make_no_sense_end_the_copy() {
         let (_scratch, dest) = scratch();
         fs::create_dir(&dest).unwrap();
         let end = copy(&dest, &archive(), steps).await;
-        assert!(end.broken().contains(expected), "{:?}", end.trouble);
+        assert!(end.broken().contains(expected), "{:?}", end.failure);
         assert!(!end.report.complete);
         assert_eq!(names_in(&dest), [""; 0]);
     }

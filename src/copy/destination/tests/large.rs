@@ -60,7 +60,7 @@ async fn a_file_that_the_source_cannot_read_gets_no_name() {
         part(1, 1, 3, b"def"),
     ];
     let end = copy(&dest, &archive(), steps).await;
-    assert!(end.trouble.is_none());
+    assert!(end.failure.is_none());
     assert_eq!(names_in(&dest), [""; 0]);
 }
 

@@ -27,7 +27,7 @@ use crate::{
     connect,
     copy::{
         base::BaseDirectory,
-        context::{CopyContext, CopyStreams, CopyTrouble},
+        context::{CopyContext, CopyFailure, CopyStreams},
         metadata::{EntryKind, Metadata, Timestamp},
         operand::CopiedSources,
         order::{CopyNews, CopyOptions, CopyReport, FromCopy},
@@ -48,7 +48,7 @@ enum Step {
 /// What became of a copy.
 struct CopyEnd {
     report: CopyReport,
-    trouble: Option<CopyTrouble>,
+    failure: Option<CopyFailure>,
     messages: Vec<FromCopy>,
     answers: Vec<FromDestination>,
 }
@@ -76,7 +76,7 @@ impl CopyEnd {
 
     /// Fails the test unless everything was copied.
     fn assert_whole(&self) {
-        assert!(self.trouble.is_none(), "{:?}", self.trouble);
+        assert!(self.failure.is_none(), "{:?}", self.failure);
         assert_eq!(self.failures(), []);
         assert!(self.report.complete);
         assert_eq!(self.answers.last(), Some(&FromDestination::Done));
@@ -84,8 +84,8 @@ impl CopyEnd {
 
     /// Returns what broke the protocol.
     fn broken(&self) -> String {
-        match &self.trouble {
-            Some(CopyTrouble::Local(why)) => why.clone(),
+        match &self.failure {
+            Some(CopyFailure::Local(why)) => why.clone(),
             other => panic!("{other:?}, {:?}", self.messages),
         }
     }
@@ -126,11 +126,11 @@ async fn run(engine: DestinationEngine, steps: Vec<Step>) -> CopyEnd {
         reason: Arc::new(|| "a test".to_owned()),
     };
     let running = engine.run(streams, context);
-    let ((report, trouble), answers) = tokio::join!(running, send(steps, far_control, far_lanes));
+    let ((report, failure), answers) = tokio::join!(running, send(steps, far_control, far_lanes));
     let messages = std::mem::take(&mut *messages.lock().unwrap());
     CopyEnd {
         report,
-        trouble,
+        failure,
         messages,
         answers,
     }

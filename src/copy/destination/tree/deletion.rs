@@ -10,7 +10,7 @@ use rustix::{
 use super::beneath::{open_again, open_child};
 use crate::copy::{
     destination::{
-        fault_text::words,
+        fault_text::errno_text,
         state::{DestinationState, add},
     },
     path::{EntryName, RelativePath},
@@ -74,7 +74,7 @@ impl<'a> Deletion<'a> {
         local: &RelativePath,
         depth: usize,
     ) -> Result<(), String> {
-        let cannot = |errno| format!("cannot remove: {}", words::<Errno>(errno));
+        let cannot = |errno| format!("cannot remove: {}", errno_text::<Errno>(errno));
         if self.state.options.dry_run {
             self.note_removed(local);
             return Ok(());

@@ -14,12 +14,12 @@ use rustix::{
 
 use super::beneath::{open_child, open_directory, proc_path};
 use crate::copy::destination::{
-    fault_text::words,
+    fault_text::errno_text,
     mutex::lock,
     state::{DestinationState, add},
 };
 use crate::{
-    copy::{context::CopyTrouble, metadata::Metadata, path::RelativePath},
+    copy::{context::CopyFailure, metadata::Metadata, path::RelativePath},
     fd::sync,
 };
 
@@ -76,13 +76,13 @@ impl FolderTable {
         metadata: Option<Metadata>,
     ) -> Result<OpenFolder, String> {
         if local.as_bytes().len() > MAX_PATH_BYTES {
-            return Err(words(Errno::NAMETOOLONG));
+            return Err(errno_text(Errno::NAMETOOLONG));
         }
         let root = state.placement.root();
         let fd = match open_directory(root, local) {
             Ok(fd) => fd,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => self.make(state, local)?,
-            Err(errno) => return Err(format!("cannot open the directory: {}", words(errno))),
+            Err(errno) => return Err(format!("cannot open the directory: {}", errno_text(errno))),
         };
         let keeps_metadata = metadata.is_some();
         let is_made = self.record(state, local, metadata);
@@ -104,7 +104,7 @@ impl FolderTable {
     pub(in crate::copy::destination) async fn finish(
         &self,
         state: &DestinationState,
-    ) -> Result<(), CopyTrouble> {
+    ) -> Result<(), CopyFailure> {
         let records = mem::take(&mut lock(&self.0).records);
         // A folder is a prefix of what is in it, so it comes later in the reversed order of the paths.
         for (index, (local, record)) in records.into_iter().rev().enumerate() {
@@ -112,7 +112,7 @@ impl FolderTable {
                 tokio::task::yield_now().await;
             }
             if state.halt.is_cancelled() {
-                return Err(CopyTrouble::Cancelled);
+                return Err(CopyFailure::Cancelled);
             }
             if let Err(why) = finish_folder(state, &local, &record) {
                 state.fail(&local, format!("cannot finish the directory: {why}"));
@@ -152,7 +152,7 @@ impl FolderTable {
     fn make(&self, state: &DestinationState, local: &RelativePath) -> Result<OwnedFd, String> {
         let root = state.placement.root();
         let mut above = RelativePath::default();
-        let mut directory = open_directory(root, &above).map_err(words)?;
+        let mut directory = open_directory(root, &above).map_err(errno_text)?;
         for name in local.names() {
             let own = name.to_vec().try_into();
             above = above.join(&own.map_err(|error| format!("{error}"))?);
@@ -167,11 +167,15 @@ impl FolderTable {
                         Ok(()) => add(&state.counts.removed, 1),
                         // Another lane has made room, and maybe the folder.
                         Err(Errno::NOENT | Errno::ISDIR) => {}
-                        Err(errno) => return Err(format!("cannot make room: {}", words(errno))),
+                        Err(errno) => {
+                            return Err(format!("cannot make room: {}", errno_text(errno)));
+                        }
                     }
                     self.make_child(state, &directory, name, &above)?
                 }
-                Err(errno) => return Err(format!("cannot open the directory: {}", words(errno))),
+                Err(errno) => {
+                    return Err(format!("cannot open the directory: {}", errno_text(errno)));
+                }
             };
         }
         Ok(directory)
@@ -184,7 +188,7 @@ impl FolderTable {
         name: &[u8],
         local: &RelativePath,
     ) -> Result<OwnedFd, String> {
-        let cannot = |errno| format!("cannot make the directory: {}", words::<Errno>(errno));
+        let cannot = |errno| format!("cannot make the directory: {}", errno_text::<Errno>(errno));
         match mkdirat(directory, name, Mode::from_raw_mode(OWNER_BITS)) {
             Ok(()) => {
                 add(&state.counts.directories, 1);
@@ -217,8 +221,8 @@ fn finish_folder(
     if !record.is_made && !is_kept && !state.options.fsync {
         return Ok(());
     }
-    let folder = open_directory(state.placement.root(), local).map_err(words)?;
-    let stat = fstat(&folder).map_err(words)?;
+    let folder = open_directory(state.placement.root(), local).map_err(errno_text)?;
+    let stat = fstat(&folder).map_err(errno_text)?;
     match &record.metadata {
         Some(metadata) if is_kept || record.is_made => {
             let note = |text| state.note(text);
@@ -226,12 +230,12 @@ fn finish_folder(
             state.keeper.apply_to_folder(folder, &stat, metadata, &note);
         }
         None if record.is_made => {
-            fchmod(&folder, state.keeper.mode_of_folder()).map_err(words)?;
+            fchmod(&folder, state.keeper.mode_of_folder()).map_err(errno_text)?;
         }
         _ => {}
     }
     if state.options.fsync {
-        sync(folder.as_fd()).map_err(words)?;
+        sync(folder.as_fd()).map_err(errno_text)?;
     }
     Ok(())
 }

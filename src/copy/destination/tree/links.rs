@@ -17,7 +17,7 @@ use rustix::{
 use super::{beneath::open_directory, folders::FolderTable};
 use crate::copy::destination::{
     entry::rename_over,
-    fault_text::words,
+    fault_text::errno_text,
     mutex::lock,
     state::{DestinationState, add},
     temporary_name::TemporaryName,
@@ -98,7 +98,7 @@ impl HardLinkSpool {
         link: &RelativePath,
         target: &RelativePath,
     ) -> Result<(), String> {
-        let cannot = |errno| format!("cannot make the hard link: {}", words::<Errno>(errno));
+        let cannot = |errno| format!("cannot make the hard link: {}", errno_text::<Errno>(errno));
         if lock(&self.failed).contains(&self.keys.hash_one(target.as_bytes())) {
             return Err("cannot make the hard link: its file was not written".to_owned());
         }

@@ -17,10 +17,10 @@ use super::{
     deletion::{Deletion, names_in},
 };
 use crate::copy::{
-    context::CopyTrouble,
+    context::CopyFailure,
     destination::{
-        fault_text::words, large::part::name_of_part, reader::broken, shared::DestinationShared,
-        state::DestinationState, temporary_name::TEMPORARY_PREFIX,
+        fault_text::errno_text, large::part::name_of_part, reader::broken,
+        shared::DestinationShared, state::DestinationState, temporary_name::TEMPORARY_PREFIX,
     },
     metadata::EntryKind,
     path::{EntryName, RelativePath},
@@ -56,7 +56,7 @@ impl MirroredFolder {
         folder: &RelativePath,
         names: &[EntryName],
         last: bool,
-    ) -> Result<(), CopyTrouble> {
+    ) -> Result<(), CopyFailure> {
         if !shared.state.options.delete {
             return Err(broken("names that were not asked for"));
         }
@@ -81,7 +81,7 @@ impl MirroredFolder {
         &self,
         shared: &DestinationShared,
         wire: &RelativePath,
-    ) -> Result<(), CopyTrouble> {
+    ) -> Result<(), CopyFailure> {
         let state = &shared.state;
         if wire.is_empty() {
             state.placement.check_contents().map_err(broken)?;
@@ -94,7 +94,7 @@ impl MirroredFolder {
             Err(errno) => {
                 state.fail(
                     &local,
-                    format!("cannot look for what to remove: {}", words(errno)),
+                    format!("cannot look for what to remove: {}", errno_text(errno)),
                 );
                 return Ok(());
             }
@@ -123,7 +123,7 @@ impl MirroredFolder {
             Err(errno) => {
                 state.fail(
                     &local,
-                    format!("cannot look for what to remove: {}", words(errno)),
+                    format!("cannot look for what to remove: {}", errno_text(errno)),
                 );
             }
         }

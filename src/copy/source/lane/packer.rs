@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt;
 use crate::{
     SendBuffer, Stream,
     copy::{
-        context::CopyTrouble,
+        context::CopyFailure,
         record::{LaneRecord, RecordError, encode, set_content_length},
         source::{rate_limit::RateLimit, shared::SourceShared},
     },
@@ -53,7 +53,7 @@ impl LanePacker {
     /// # Errors
     ///
     /// Fails if the stream broke.
-    pub(crate) async fn reserve(&mut self, bytes: usize) -> Result<bool, CopyTrouble> {
+    pub(crate) async fn reserve(&mut self, bytes: usize) -> Result<bool, CopyFailure> {
         for _ in 0..2 {
             let room = self.room().await?;
             if bytes <= room.len() {
@@ -102,7 +102,7 @@ impl LanePacker {
     pub(crate) async fn put(
         &mut self,
         record: &LaneRecord,
-    ) -> Result<Result<(), RecordError>, CopyTrouble> {
+    ) -> Result<Result<(), RecordError>, CopyFailure> {
         if let Err(error) = self.encode(record) {
             return Ok(Err(error));
         }
@@ -127,14 +127,14 @@ impl LanePacker {
     /// # Errors
     ///
     /// Fails if the stream broke.
-    pub(crate) async fn push(&mut self) -> Result<(), CopyTrouble> {
+    pub(crate) async fn push(&mut self) -> Result<(), CopyFailure> {
         let Some(buffer) = self.buffer.take_if(|buffer| !buffer.is_empty()) else {
             return Ok(());
         };
         let bytes = buffer.len();
         self.stream
             .send(buffer)
-            .map_err(|error| CopyTrouble::of_stream(&error))?;
+            .map_err(|error| CopyFailure::of_stream(&error))?;
         if let Some(limit) = &self.shared.limit {
             tokio::time::sleep(limit.count(bytes)).await;
         }
@@ -148,10 +148,10 @@ impl LanePacker {
     /// # Errors
     ///
     /// Fails if the stream broke.
-    pub(crate) async fn flush(&mut self) -> Result<(), CopyTrouble> {
+    pub(crate) async fn flush(&mut self) -> Result<(), CopyFailure> {
         self.push().await?;
         let flushed = self.stream.flush().await;
-        flushed.map_err(|error| CopyTrouble::of_stream(&error))
+        flushed.map_err(|error| CopyFailure::of_stream(&error))
     }
 
     /// Ends the stream, and waits until the destination has confirmed it.
@@ -159,9 +159,9 @@ impl LanePacker {
     /// # Errors
     ///
     /// Fails if the stream broke.
-    pub(crate) async fn finish(&mut self) -> Result<(), CopyTrouble> {
+    pub(crate) async fn finish(&mut self) -> Result<(), CopyFailure> {
         self.buffer = None;
-        self.stream.finish().await.map_err(CopyTrouble::Stream)
+        self.stream.finish().await.map_err(CopyFailure::Stream)
     }
 
     /// Returns the stream, without what was not sent.
@@ -170,13 +170,13 @@ impl LanePacker {
     }
 
     /// Returns the free bytes of a buffer.
-    async fn room(&mut self) -> Result<&mut [u8], CopyTrouble> {
+    async fn room(&mut self) -> Result<&mut [u8], CopyFailure> {
         let most = self.most_bytes();
         let buffer = match &mut self.buffer {
             Some(buffer) => buffer,
             empty => {
                 let lent = self.stream.send_buffer().await;
-                empty.insert(lent.map_err(|error| CopyTrouble::of_stream(&error))?)
+                empty.insert(lent.map_err(|error| CopyFailure::of_stream(&error))?)
             }
         };
         let filled = buffer.len();

@@ -7,7 +7,7 @@ use twox_hash::XxHash3_64;
 
 use super::{LaneSender, opened_file::OpenedFile};
 use crate::copy::{
-    context::CopyTrouble,
+    context::CopyFailure,
     metadata::Metadata,
     path::EntryName,
     question::{AnswerKind, ByteRange},
@@ -36,7 +36,7 @@ impl LaneSender {
         metadata: Metadata,
         opened: OpenedFile,
         answer: &AnswerKind,
-    ) -> Result<Result<(), String>, CopyTrouble> {
+    ) -> Result<Result<(), String>, CopyFailure> {
         let size = size(&opened.stat);
         let present = match answer {
             AnswerKind::Send | AnswerKind::Skip => Vec::new(),
@@ -84,7 +84,7 @@ impl LaneSender {
         &mut self,
         file: &LargeSource,
         range: ByteRange,
-    ) -> Result<(), CopyTrouble> {
+    ) -> Result<(), CopyFailure> {
         if self.announced.insert(file.announcement.id) {
             let record = LaneRecord::LargeFile(file.announcement.clone());
             self.put(&record).await?;
@@ -104,7 +104,7 @@ impl LaneSender {
         &mut self,
         file: &LargeSource,
         range: ByteRange,
-    ) -> Result<(), CopyTrouble> {
+    ) -> Result<(), CopyFailure> {
         let mut offset = range.start;
         while offset < range.end {
             let record = LaneRecord::Part {
@@ -138,13 +138,13 @@ impl LaneSender {
         Ok(())
     }
 
-    fn encode_part(&mut self, record: &LaneRecord) -> Result<usize, CopyTrouble> {
+    fn encode_part(&mut self, record: &LaneRecord) -> Result<usize, CopyFailure> {
         let encoded = self.packer.encode(record);
-        encoded.map_err(|error| CopyTrouble::Local(error.to_string()))
+        encoded.map_err(|error| CopyFailure::Local(error.to_string()))
     }
 
     /// Ends the part of this lane. The last lane ends the file.
-    async fn leave(&mut self, file: &LargeSource) -> Result<(), CopyTrouble> {
+    async fn leave(&mut self, file: &LargeSource) -> Result<(), CopyFailure> {
         if !file.leave() {
             return Ok(());
         }

@@ -31,7 +31,7 @@ async fn copy_served(place: &Path, typed: &str, options: CopyOptions) -> Outcome
     let base = BaseDirectory::root(&place.join("root")).unwrap();
     let paths = vec![typed.as_bytes().to_vec()];
     let outcome = copy_from(base, paths, options, Behaviour::default()).await;
-    assert!(outcome.trouble.is_none(), "{:?}", outcome.trouble);
+    assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
     outcome
 }
 

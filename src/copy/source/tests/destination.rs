@@ -18,7 +18,7 @@ use crate::{
     connect,
     copy::{
         base::BaseDirectory,
-        context::{CopyContext, CopyStreams, CopyTrouble},
+        context::{CopyContext, CopyFailure, CopyStreams},
         order::{CopyNews, CopyOptions, CopyReport, FromCopy},
         path::RelativePath,
         question::{AnswerKind, AskedEntry, FromDestination, FromSource, MAX_QUESTION_BYTES},
@@ -56,7 +56,7 @@ pub(super) struct Outcome {
     pub(super) questions: Vec<FromSource>,
     pub(super) messages: Vec<FromCopy>,
     pub(super) report: CopyReport,
-    pub(super) trouble: Option<CopyTrouble>,
+    pub(super) failure: Option<CopyFailure>,
 }
 
 impl Outcome {
@@ -143,7 +143,7 @@ pub(super) async fn copy_from(
         .map(|lane| tokio::spawn(receive(lane)));
     let lanes: Vec<_> = lanes.collect();
     let control = tokio::spawn(answer(far_control, lanes, behaviour));
-    let (report, trouble) = engine.run(streams, context).await;
+    let (report, failure) = engine.run(streams, context).await;
     let (questions, lanes) = control.await.unwrap();
     let messages = std::mem::take(&mut *messages.lock().unwrap());
     Outcome {
@@ -151,7 +151,7 @@ pub(super) async fn copy_from(
         questions,
         messages,
         report,
-        trouble,
+        failure,
     }
 }
 

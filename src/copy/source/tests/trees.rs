@@ -73,7 +73,7 @@ async fn nasty_tree_arrives(chunk_bytes: usize) {
         ..Behaviour::default()
     };
     let outcome = copy(vec![bytes(&top)], archive(), behaviour).await;
-    assert!(outcome.trouble.is_none(), "{:?}", outcome.trouble);
+    assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
     assert!(outcome.failures().is_empty(), "{:?}", outcome.failures());
     let files = outcome.files();
     // One of the two names is a link.

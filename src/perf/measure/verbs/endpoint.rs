@@ -87,7 +87,7 @@ pub(super) struct VerbsEndpoint {
     pair: QueuePair,
     sends: Arc<CompletionQueue>,
     receives: Arc<CompletionQueue>,
-    place: QueuePairConfig,
+    config: QueuePairConfig,
     plan: EndpointPlan,
     /// Where the second half of the memory begins.
     half: usize,
@@ -124,9 +124,9 @@ impl VerbsEndpoint {
                 .map_err(failed("make a completion queue on"))
         };
         let (send_queue, receive_queue) = (queue(sends)?, queue(receives)?);
-        let place = place(&plan);
+        let config = config(&plan);
         let queues = [&send_queue, &receive_queue];
-        let pair = QueuePair::exact(queues, memory, &place, plan.sizes);
+        let pair = QueuePair::exact(queues, memory, &config, plan.sizes);
         let pair = pair.map_err(|fault| match fault {
             PairFault::Inline { most } => format!(
                 "a work request of {device} carries at most {most} bytes inline, not {}",
@@ -144,7 +144,7 @@ impl VerbsEndpoint {
             pair,
             sends: send_queue,
             receives: receive_queue,
-            place,
+            config,
             half,
             peer: region,
             posted: 0,
@@ -171,8 +171,8 @@ impl VerbsEndpoint {
             format!("cannot read the address of {device} port {port}, GID {gid_index}: {error}")
         };
         Ok(EndpointFacts {
-            address: self.pair.address(&self.place).map_err(failed)?,
-            psn: self.place.send_psn,
+            address: self.pair.address(&self.config).map_err(failed)?,
+            psn: self.config.send_psn,
             region: self.pair.remote(),
             answered_reads: self.pair.read_depths().map_err(failed)?.answered,
         })
@@ -195,11 +195,11 @@ impl VerbsEndpoint {
     ///
     /// The two ends do not match.
     pub(super) fn connect(&mut self, theirs: &EndpointFacts) -> Result<(), String> {
-        self.place.receive_psn = theirs.psn;
+        self.config.receive_psn = theirs.psn;
         self.peer = theirs.region;
         let connected =
             self.pair
-                .connect_for_reads(&self.place, theirs.address, theirs.answered_reads);
+                .connect_for_reads(&self.config, theirs.address, theirs.answered_reads);
         connected.map_err(|error| {
             let VerbsPort { device, port, .. } = &self.plan.port;
             format!("cannot connect the queue pair of {device} port {port}: {error}")
@@ -414,7 +414,7 @@ impl VerbsEndpoint {
     }
 }
 
-fn place(plan: &EndpointPlan) -> QueuePairConfig {
+fn config(plan: &EndpointPlan) -> QueuePairConfig {
     QueuePairConfig {
         device: plan.port.device.clone(),
         port: plan.port.port,

@@ -21,7 +21,7 @@ pub(super) const STEP_LIMIT: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 ///
-/// Why this end has failed, why the other end has failed, or a fault of the connection.
+/// The reason why this end has failed, why the other end has failed, or a fault of the connection.
 ///
 /// # Cancel safety
 ///

@@ -72,7 +72,7 @@ impl Append {
 }
 
 /// Opens the file without waiting. Returns `None` for a FIFO without a reader: waiting for one in open(2) would block a
-/// thread for ever.
+/// thread forever.
 fn try_open(path: &Path) -> io::Result<Option<File>> {
     let flags = OFlags::WRONLY
         | OFlags::APPEND

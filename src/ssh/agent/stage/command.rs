@@ -13,7 +13,7 @@ use crate::{
     fd::{Sink, Source},
     ssh::{
         agent::{
-            connected_edge::{ConnectedEdge, Trouble},
+            connected_edge::{ConnectedEdge, EarlyEnd},
             job::PlacedEdge,
             process::reaper::{is_broken_pipe, signal_in},
         },
@@ -28,7 +28,7 @@ use crate::{
 pub(super) async fn run(stage: &StageContext, command: &[u8], ends: StageEdges) -> Option<Status> {
     let StageEdges { input, output } = ends;
     let (tree, pipes) = match ProcessTree::spawn(command, input.is_some(), output.is_some()) {
-        Ok(grown) => grown,
+        Ok(spawned) => spawned,
         Err(text) => {
             stage.context.fail_local(&text);
             close(input).await;
@@ -36,17 +36,19 @@ pub(super) async fn run(stage: &StageContext, command: &[u8], ends: StageEdges) 
             return None;
         }
     };
-    let dead = CancellationToken::new();
-    let (good, is_good) = oneshot::channel();
-    let supervising = supervise(stage, tree, good, dead.clone());
+    let tree_ended = CancellationToken::new();
+    let (output_complete, when_complete) = oneshot::channel();
+    let supervising = supervise(stage, tree, output_complete, tree_ended.clone());
     let feeding = async {
         if let (Some((thread, edge)), Some(stdin)) = (input, pipes.stdin) {
-            thread.run(feed_stdin(edge, stdin, dead.clone())).await;
+            thread
+                .run(feed_stdin(edge, stdin, tree_ended.clone()))
+                .await;
         }
     };
     let sending = async {
         if let (Some((thread, edge)), Some(stdout)) = (output, pipes.stdout) {
-            thread.run(send_stdout(edge, stdout, is_good)).await;
+            thread.run(send_stdout(edge, stdout, when_complete)).await;
         }
     };
     tokio::join!(supervising, feeding, sending).0
@@ -58,13 +60,13 @@ async fn close(end: Option<PlacedEdge>) {
     }
 }
 
-/// Waits until the command and all its descendants have ended, and kills them if the order fails. Sends `good` if the
-/// bytes that the command wrote are all of its output. Cancels `dead` at the end.
+/// Waits until the command and all its descendants have ended, and kills them if the order fails. Sends `output_complete` if the
+/// bytes that the command wrote are all of its output. Cancels `tree_ended` at the end.
 async fn supervise(
     stage: &StageContext,
     mut tree: ProcessTree,
-    good: oneshot::Sender<()>,
-    dead: CancellationToken,
+    output_complete: oneshot::Sender<()>,
+    tree_ended: CancellationToken,
 ) -> Option<Status> {
     let cause = &stage.context.cause;
     let mut is_killed = false;
@@ -94,18 +96,18 @@ async fn supervise(
             stage.send(&FromStage::Ended(status));
         }
         if !cause.has_failed() {
-            let _ = good.send(());
+            let _ = output_complete.send(());
         }
     }
-    dead.cancel();
+    tree_ended.cancel();
     status
 }
 
 /// Fails the order if the command was killed: its output is incomplete, so no end of file may follow it. A death by
 /// SIGPIPE after the next stage has stopped reading is not a failure.
 fn give_up_if_killed(stage: &StageContext, status: Status) {
-    let is_forgiven = is_broken_pipe(status) && stage.context.cause.output_stopped.is_set();
-    if let (Some(number), false) = (signal_in(status), is_forgiven) {
+    let is_expected_sigpipe = is_broken_pipe(status) && stage.context.cause.output_stopped.is_set();
+    if let (Some(number), false) = (signal_in(status), is_expected_sigpipe) {
         let signal = explain::signal(number);
         let reason = format!("{}: its command was killed by {signal}", stage.context.name);
         stage.context.cause.give_up(reason);
@@ -113,12 +115,12 @@ fn give_up_if_killed(stage: &StageContext, status: Status) {
 }
 
 /// Writes the input to the command's stdin. Closes stdin after a verified end of the input, or when the command is
-/// dead: a pipe cannot report a failure, and `cat > copy` must not succeed with half its input.
-async fn feed_stdin(mut edge: ConnectedEdge, stdin: Stdin, dead: CancellationToken) {
+/// tree_ended: a pipe cannot report a failure, and `cat > copy` must not succeed with half its input.
+async fn feed_stdin(mut edge: ConnectedEdge, stdin: Stdin, tree_ended: CancellationToken) {
     let Stdin { pipe, hold } = stdin;
     let sink = match Sink::new(pipe, "the command's input") {
         Ok(mut sink) => {
-            write_input(&mut edge, &mut sink, &dead).await;
+            write_input(&mut edge, &mut sink, &tree_ended).await;
             Some(sink)
         }
         Err(error) => {
@@ -128,7 +130,7 @@ async fn feed_stdin(mut edge: ConnectedEdge, stdin: Stdin, dead: CancellationTok
     };
     if edge.cause.has_failed() {
         edge.abort_if_failed();
-        dead.cancelled().await;
+        tree_ended.cancelled().await;
         drop(sink);
     } else {
         drop(sink);
@@ -143,22 +145,22 @@ async fn feed_stdin(mut edge: ConnectedEdge, stdin: Stdin, dead: CancellationTok
     edge.close().await;
 }
 
-async fn write_input(edge: &mut ConnectedEdge, sink: &mut Sink, dead: &CancellationToken) {
+async fn write_input(edge: &mut ConnectedEdge, sink: &mut Sink, tree_ended: &CancellationToken) {
     let drained = tokio::select! {
         biased;
         drained = edge.drain(sink) => Some(drained),
-        () = dead.cancelled() => None,
+        () = tree_ended.cancelled() => None,
     };
     match drained {
-        Some(Ok(()) | Err(Trouble::Elsewhere | Trouble::Stopped)) => {}
-        Some(Err(Trouble::Stream(error))) => edge.broken(error),
-        Some(Err(Trouble::Local(error, offset))) if error.kind() != io::ErrorKind::BrokenPipe => {
+        Some(Ok(()) | Err(EarlyEnd::Elsewhere | EarlyEnd::Stopped)) => {}
+        Some(Err(EarlyEnd::Stream(error))) => edge.broken(error),
+        Some(Err(EarlyEnd::Local(error, offset))) if error.kind() != io::ErrorKind::BrokenPipe => {
             edge.fail_local(format!(
                 "cannot write to the command at byte {offset}: {error}"
             ));
         }
         // The command closed its stdin early, or ended before it had read all of its input.
-        Some(Err(Trouble::Local(..))) | None => {
+        Some(Err(EarlyEnd::Local(..))) | None => {
             if !edge.cause.has_failed() {
                 edge.cause.input_stopped.set();
                 edge.stream.stop();
@@ -167,13 +169,17 @@ async fn write_input(edge: &mut ConnectedEdge, sink: &mut Sink, dead: &Cancellat
     }
 }
 
-/// Sends the command's stdout, and a FIN after `good` has arrived.
-async fn send_stdout(mut edge: ConnectedEdge, stdout: OwnedFd, good: oneshot::Receiver<()>) {
-    match read_output(&mut edge, stdout, good).await {
-        Ok(()) | Err(Trouble::Elsewhere) => {}
-        Err(Trouble::Stopped) => edge.cause.output_stopped.set(),
-        Err(Trouble::Stream(error)) => edge.broken(error),
-        Err(Trouble::Local(error, offset)) => {
+/// Sends the command's stdout, and a FIN after `output_complete` has arrived.
+async fn send_stdout(
+    mut edge: ConnectedEdge,
+    stdout: OwnedFd,
+    output_complete: oneshot::Receiver<()>,
+) {
+    match read_output(&mut edge, stdout, output_complete).await {
+        Ok(()) | Err(EarlyEnd::Elsewhere) => {}
+        Err(EarlyEnd::Stopped) => edge.cause.output_stopped.set(),
+        Err(EarlyEnd::Stream(error)) => edge.broken(error),
+        Err(EarlyEnd::Local(error, offset)) => {
             edge.fail_local(format!(
                 "cannot read from the command at byte {offset}: {error}"
             ));
@@ -185,18 +191,18 @@ async fn send_stdout(mut edge: ConnectedEdge, stdout: OwnedFd, good: oneshot::Re
 async fn read_output(
     edge: &mut ConnectedEdge,
     stdout: OwnedFd,
-    good: oneshot::Receiver<()>,
-) -> Result<(), Trouble> {
-    let mut source = Source::new(stdout).map_err(|error| Trouble::Local(error, 0))?;
+    output_complete: oneshot::Receiver<()>,
+) -> Result<(), EarlyEnd> {
+    let mut source = Source::new(stdout).map_err(|error| EarlyEnd::Local(error, 0))?;
     let filled = edge.fill(&mut source).await;
-    if let Err(Trouble::Stopped) = filled {
+    if let Err(EarlyEnd::Stopped) = filled {
         // The flag is set before the pipe is closed: the death by SIGPIPE that follows is then forgiven.
         edge.cause.output_stopped.set();
     }
     drop(source);
     filled?;
-    match edge.until(good).await? {
+    match edge.until(output_complete).await? {
         Ok(()) => edge.finish().await,
-        Err(_) => Err(Trouble::Elsewhere),
+        Err(_) => Err(EarlyEnd::Elsewhere),
     }
 }

@@ -6,7 +6,7 @@ use super::{StageContext, StageEdges, path, read};
 use crate::{
     fd::Source,
     ssh::{
-        agent::connected_edge::{ConnectedEdge, Trouble},
+        agent::connected_edge::{ConnectedEdge, EarlyEnd},
         stage::{FromStage, Status},
     },
 };
@@ -44,13 +44,13 @@ async fn send(stage: StageContext, mut edge: ConnectedEdge, paths: Vec<Vec<u8>>)
 async fn send_one(
     edge: &mut ConnectedEdge,
     path: &std::path::Path,
-) -> Result<io::Result<()>, Trouble> {
+) -> Result<io::Result<()>, EarlyEnd> {
     let mut source = match Source::open(path) {
         Ok(source) => source,
         Err(error) => return Ok(Err(error)),
     };
     match edge.fill(&mut source).await {
-        Err(Trouble::Local(error, 0)) => Ok(Err(error)),
+        Err(EarlyEnd::Local(error, 0)) => Ok(Err(error)),
         filled => filled.map(Ok),
     }
 }

@@ -8,7 +8,7 @@ use super::{StageContext, StageEdges};
 use crate::{
     fd::Source,
     ssh::{
-        agent::connected_edge::{ConnectedEdge, Trouble},
+        agent::connected_edge::{ConnectedEdge, EarlyEnd},
         stage::{FromStage, Status},
     },
 };
@@ -44,9 +44,9 @@ async fn discard(mut edge: ConnectedEdge) {
         Ok(()) => {
             let _ = edge.stream.confirm();
         }
-        Err(Trouble::Stream(error)) => edge.broken(error),
-        Err(Trouble::Local(error, _)) => edge.fail_local(error.to_string()),
-        Err(Trouble::Stopped | Trouble::Elsewhere) => {}
+        Err(EarlyEnd::Stream(error)) => edge.broken(error),
+        Err(EarlyEnd::Local(error, _)) => edge.fail_local(error.to_string()),
+        Err(EarlyEnd::Stopped | EarlyEnd::Elsewhere) => {}
     }
     edge.close().await;
 }
@@ -69,7 +69,7 @@ pub(super) async fn conclude(
     stage: &StageContext,
     mut edge: ConnectedEdge,
     path: &Path,
-    sent: Result<Status, Trouble>,
+    sent: Result<Status, EarlyEnd>,
 ) -> Status {
     let mut status = Status::Exited(0);
     match sent {
@@ -77,20 +77,20 @@ pub(super) async fn conclude(
             status = sent;
             stage.send(&FromStage::Ended(status));
         }
-        Err(Trouble::Stopped) => {
+        Err(EarlyEnd::Stopped) => {
             edge.cause.output_stopped.set();
             stage.send(&FromStage::Ended(status));
         }
-        Err(trouble) => {
+        Err(end) => {
             status = Status::Exited(1);
-            tell(&edge, path, trouble);
+            tell(&edge, path, end);
         }
     }
     if sent_all(&edge) {
         match edge.finish().await {
-            Ok(()) | Err(Trouble::Elsewhere) => {}
-            Err(Trouble::Stopped) => edge.cause.output_stopped.set(),
-            Err(trouble) => tell(&edge, path, trouble),
+            Ok(()) | Err(EarlyEnd::Elsewhere) => {}
+            Err(EarlyEnd::Stopped) => edge.cause.output_stopped.set(),
+            Err(end) => tell(&edge, path, end),
         }
     }
     edge.close().await;
@@ -105,20 +105,20 @@ async fn send_from(
     edge: &mut ConnectedEdge,
     path: &Path,
     start: &CancellationToken,
-) -> Result<(), Trouble> {
+) -> Result<(), EarlyEnd> {
     edge.until(start.cancelled()).await?;
-    let mut source = Source::open(path).map_err(|error| Trouble::Local(error, 0))?;
+    let mut source = Source::open(path).map_err(|error| EarlyEnd::Local(error, 0))?;
     edge.fill(&mut source).await
 }
 
-fn tell(edge: &ConnectedEdge, path: &Path, trouble: Trouble) {
+fn tell(edge: &ConnectedEdge, path: &Path, end: EarlyEnd) {
     let path = path.display();
-    match trouble {
-        Trouble::Stream(error) => edge.broken(error),
-        Trouble::Local(error, 0) => edge.fail_local(format!("cannot read {path}: {error}")),
-        Trouble::Local(error, offset) => {
+    match end {
+        EarlyEnd::Stream(error) => edge.broken(error),
+        EarlyEnd::Local(error, 0) => edge.fail_local(format!("cannot read {path}: {error}")),
+        EarlyEnd::Local(error, offset) => {
             edge.fail_local(format!("cannot read {path} at byte {offset}: {error}"));
         }
-        Trouble::Stopped | Trouble::Elsewhere => {}
+        EarlyEnd::Stopped | EarlyEnd::Elsewhere => {}
     }
 }

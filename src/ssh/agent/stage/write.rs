@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{StageContext, StageEdges, output_file::OutputFile};
 use crate::ssh::{
-    agent::connected_edge::{ConnectedEdge, Trouble},
+    agent::connected_edge::{ConnectedEdge, EarlyEnd},
     protocol::FromAgent,
     stage::{FromStage, Status},
 };
@@ -71,7 +71,7 @@ async fn create(stage: &StageContext, path: &Path, append: bool) -> bool {
 async fn store(stage: StageContext, mut edge: ConnectedEdge, path: PathBuf, append: bool) -> bool {
     let stored = match open(&edge, &path, append).await {
         Ok(file) => store_into(&stage, &mut edge, file).await,
-        Err(trouble) => Err(("cannot open", trouble, String::new())),
+        Err(end) => Err(("cannot open", end, String::new())),
     };
     let is_stored = stored.is_ok();
     match stored {
@@ -80,15 +80,15 @@ async fn store(stage: StageContext, mut edge: ConnectedEdge, path: PathBuf, appe
             // This fails only if the peer is gone, and all its bytes have arrived.
             let _ = edge.stream.confirm();
         }
-        Err((what, trouble, before)) => tell(&stage, &edge, &path, what, trouble, &before),
+        Err((what, end, before)) => tell(&stage, &edge, &path, what, end, &before),
     }
     edge.close().await;
     is_stored
 }
 
-async fn open(edge: &ConnectedEdge, path: &Path, append: bool) -> Result<OutputFile, Trouble> {
+async fn open(edge: &ConnectedEdge, path: &Path, append: bool) -> Result<OutputFile, EarlyEnd> {
     let opened = edge.until(OutputFile::open(path, append)).await?;
-    opened.map_err(|error| Trouble::Local(error, 0))
+    opened.map_err(|error| EarlyEnd::Local(error, 0))
 }
 
 /// Writes the input to the opened file and commits it. An error has the step that failed, and the earlier state of the
@@ -97,16 +97,16 @@ async fn store_into(
     stage: &StageContext,
     edge: &mut ConnectedEdge,
     mut file: OutputFile,
-) -> Result<(), (&'static str, Trouble, String)> {
+) -> Result<(), (&'static str, EarlyEnd, String)> {
     let before = file.before();
-    let failed = |what| move |trouble| (what, trouble, before.clone());
+    let failed = |what| move |end| (what, end, before.clone());
     let drained = edge.drain(file.sink()).await;
     drained.map_err(failed.clone()("cannot write"))?;
     stage.send(&FromStage::InputComplete);
     let proceeding = edge.until(stage.proceed.cancelled()).await;
     proceeding.map_err(failed.clone()("cannot write"))?;
     let committed = file.commit(stage.fsync).await;
-    committed.map_err(|error| failed("cannot finish")(Trouble::Local(error, 0)))
+    committed.map_err(|error| failed("cannot finish")(EarlyEnd::Local(error, 0)))
 }
 
 fn tell(
@@ -114,19 +114,19 @@ fn tell(
     edge: &ConnectedEdge,
     path: &Path,
     what: &str,
-    trouble: Trouble,
+    end: EarlyEnd,
     before: &str,
 ) {
     let path = path.display();
-    match trouble {
-        Trouble::Local(error, 0) => {
+    match end {
+        EarlyEnd::Local(error, 0) => {
             return edge.fail_local(format!("{what} {path}: {error}{before}"));
         }
-        Trouble::Local(error, offset) => {
+        EarlyEnd::Local(error, offset) => {
             return edge.fail_local(format!("{what} {path} at byte {offset}: {error}{before}"));
         }
-        Trouble::Stream(error) => edge.broken(error),
-        Trouble::Stopped | Trouble::Elsewhere => {}
+        EarlyEnd::Stream(error) => edge.broken(error),
+        EarlyEnd::Stopped | EarlyEnd::Elsewhere => {}
     }
     if let Some(before) = before.strip_prefix("; it") {
         stage
@@ -140,12 +140,12 @@ fn tell(
 async fn send_nothing(mut edge: ConnectedEdge, committed: CancellationToken) {
     let sent = match edge.until(committed.cancelled()).await {
         Ok(()) => edge.finish().await,
-        Err(trouble) => Err(trouble),
+        Err(end) => Err(end),
     };
     match sent {
-        Err(Trouble::Stopped) => edge.cause.output_stopped.set(),
-        Err(Trouble::Stream(error)) => edge.broken(error),
-        Ok(()) | Err(Trouble::Local(..) | Trouble::Elsewhere) => {}
+        Err(EarlyEnd::Stopped) => edge.cause.output_stopped.set(),
+        Err(EarlyEnd::Stream(error)) => edge.broken(error),
+        Ok(()) | Err(EarlyEnd::Local(..) | EarlyEnd::Elsewhere) => {}
     }
     edge.close().await;
 }

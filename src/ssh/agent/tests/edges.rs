@@ -18,10 +18,10 @@ use crate::{
     Direction, GeneratedKey, Key, Stream,
     ssh::{
         agent::{
+            acceptance::EdgeAcceptance,
             addresses,
             connected_edge::ConnectedEdge,
             control,
-            entrance::EdgeEntrance,
             job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},
             order_run::OrderRun,
         },
@@ -138,7 +138,7 @@ async fn serve(stream: DuplexStream) {
     };
     let run = OrderRun {
         context: context.clone(),
-        entrance: EdgeEntrance::Own,
+        acceptance: EdgeAcceptance::OwnListeners,
         connect_limit: None,
         exit: Arc::default(),
     };

@@ -145,25 +145,25 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
         }
     }
 
-    /// Requests that the edge be dialled, if both agents have sent their hello and one end listens.
+    /// Requests that the edge be dialed, if both agents have sent their hello and one end listens.
     fn dial(&mut self, edge: usize) {
         let Some(setup) = &mut self.edges[edge] else {
             return;
         };
-        let (dialler, listener) = (setup.dialler(), setup.listener());
+        let (dialer, listener) = (setup.dialer(), setup.listener());
         let is_there = |node| match node {
             Node::Controller => true,
             Node::Agent(agent) => self.agents[agent].hello.is_some(),
         };
-        if self.phase != Phase::Connecting || !is_there(dialler) {
+        if self.phase != Phase::Connecting || !is_there(dialer) {
             return;
         }
         let Some(port) = setup.take_port() else {
             return;
         };
-        let addresses = self.addresses(dialler, listener);
+        let addresses = self.addresses(dialer, listener);
         let edge = EdgeId::of_index(edge);
-        match dialler {
+        match dialer {
             Node::Agent(agent) => {
                 let dial = ToAgent::Dial {
                     edge,
@@ -180,8 +180,8 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
         }
     }
 
-    /// Returns the addresses at which `dialler` can reach `listener`, the best first.
-    fn addresses(&self, dialler: Node, listener: Node) -> Vec<String> {
+    /// Returns the addresses at which `dialer` can reach `listener`, the best first.
+    fn addresses(&self, dialer: Node, listener: Node) -> Vec<String> {
         let Node::Agent(agent) = listener else {
             return Vec::new();
         };
@@ -193,7 +193,7 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
         .addresses(
             self.work.places()[agent],
             self.agents[agent].hello.as_ref(),
-            there.is_some() && there == self.machine(dialler),
+            there.is_some() && there == self.machine(dialer),
         )
     }
 
@@ -243,9 +243,9 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
                 .iter()
                 .map(|(address, what)| format!("{address}: {what}"))
                 .collect();
-            let (dialler, listener) = (name(attempt.dialler), name(attempt.listener));
+            let (dialer, listener) = (name(attempt.dialer), name(attempt.listener));
             let port = attempt.port;
-            let _ = write!(text, "; from {dialler} to {listener}, port {port}: ");
+            let _ = write!(text, "; from {dialer} to {listener}, port {port}: ");
             text += &tried.join(", ");
         }
         text + " (-p PORT-PORT sets the ports to open in a firewall, --addr HOST=ADDR sets the address of a host)"

@@ -75,9 +75,9 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
         match fault {
             Some(fault) => {
                 let is_connecting = self.phase == Phase::Connecting;
-                let is_trouble = self.work.is_trouble(agent, &fault, is_connecting);
+                let is_infrastructure = self.work.is_infrastructure(agent, &fault, is_connecting);
                 let WorkFault { kind, text } = fault;
-                self.fail(now, site, kind, text, is_trouble);
+                self.fail(now, site, kind, text, is_infrastructure);
             }
             None if self.phase == Phase::Connecting => {
                 let text = format!("it ended before the {} began", W::NOUN);

@@ -4,7 +4,7 @@ use std::{net::IpAddr, time::Duration};
 
 use super::{
     super::{Action, Event, Notice, Settings},
-    OK, Rig, dialled, edge, killed, link, report, send, stage_report,
+    OK, Rig, dialed, edge, killed, link, report, send, stage_report,
 };
 use crate::ssh::{
     local_edge::LocalEdgeEvent,
@@ -66,13 +66,13 @@ fn a_sender_dials_once_both_agents_have_said_hello() {
     };
     assert_eq!(rig.says(1, listening), []);
     let actions = rig.hello(0, "m1");
-    assert_eq!(dialled(&actions), (vec!["10.0.0.1", "b"], 4711));
+    assert_eq!(dialed(&actions), (vec!["10.0.0.1", "b"], 4711));
     let output = FromAgent::Listening {
         edge: edge(2),
         port: 5,
     };
     let actions = rig.says(1, output);
-    assert_eq!(dialled(&actions), (vec!["10.0.0.1", "b"], 5));
+    assert_eq!(dialed(&actions), (vec!["10.0.0.1", "b"], 5));
     assert!(matches!(
         actions[0],
         Action::Dial {
@@ -90,7 +90,7 @@ fn a_host_is_dialled_at_its_own_addresses_or_at_those_that_the_user_gave() {
         rig.hello(1, machine);
         let edge = edge(1);
         let actions = rig.says(1, FromAgent::Listening { edge, port: 1 });
-        let (addresses, _) = dialled(&actions);
+        let (addresses, _) = dialed(&actions);
         addresses.join(" ")
     };
     let nothing: fn(&mut Settings) = |_| {};
@@ -131,7 +131,7 @@ fn a_hostile_agent_cannot_make_other_hosts_connect_to_any_number_of_addresses() 
     let edge = edge(1);
     let listening = |port| FromAgent::Listening { edge, port };
     let actions = rig.says(1, listening(1));
-    let (addresses, _) = dialled(&actions);
+    let (addresses, _) = dialed(&actions);
     assert_eq!(addresses.len(), 17, "16 and the name of the host");
     assert_eq!((addresses[0], addresses[16]), ("10.0.0.0", "b"));
     // A second port, or a second list of addresses, connects to nothing more.
@@ -259,5 +259,5 @@ fn messages_about_the_edges_of_another_agent_are_ignored() {
         port,
     };
     assert_eq!(rig.says(0, listening.clone()), []);
-    assert_eq!(dialled(&rig.says(2, listening)).1, port);
+    assert_eq!(dialed(&rig.says(2, listening)).1, port);
 }

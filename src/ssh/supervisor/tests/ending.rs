@@ -116,7 +116,7 @@ fn a_session_that_cannot_be_opened_ends_the_pipeline() {
     let actions = rig.closed(1);
     assert_eq!(killed(&actions), [0]);
     assert!(
-        actions.contains(&Action::Kill(2)),
+        actions.contains(&Action::CutSession(2)),
         "it has not even begun: {actions:?}"
     );
     for edge in [edge(0), edge(3)] {
@@ -150,7 +150,7 @@ fn agents_that_do_not_end_are_cut_after_five_seconds() {
     assert_eq!(rig.machine.deadline(), Some(Duration::from_secs(5)));
     rig.now = Duration::from_secs(5);
     let actions = rig.event(Event::Tick);
-    assert!(actions.contains(&Action::Kill(1)), "{actions:?}");
+    assert!(actions.contains(&Action::CutSession(1)), "{actions:?}");
     rig.now = Duration::from_secs(6);
     assert_eq!(rig.event(Event::Tick), [Action::Done], "whatever is left");
 }
@@ -163,7 +163,7 @@ fn a_session_that_stays_after_its_report_is_cut() {
     rig.local_ended(edge(1));
     let deadline = rig.machine.deadline().unwrap();
     rig.now = deadline;
-    assert_eq!(rig.event(Event::Tick)[0], Action::Kill(0));
+    assert_eq!(rig.event(Event::Tick)[0], Action::CutSession(0));
     assert_eq!(rig.closed(0), [Action::Done]);
     assert_eq!(rig.exit(), 0);
 }
@@ -208,7 +208,7 @@ fn the_message_names_the_signal_that_killed_a_guard() {
 }
 
 #[test]
-fn a_fault_before_all_edges_are_connected_counts_as_trouble() {
+fn a_fault_before_all_edges_are_connected_counts_as_infrastructure() {
     let mut rig = Rig::new(&["a:> f"], false);
     rig.hello(0, "m1");
     rig.faulty(0, FaultKind::Local, "cannot listen");

@@ -13,10 +13,9 @@ use crate::{
     transport::{
         connect::{
             data_proof::LABEL_BYTES,
-            preamble::{PREAMBLE_BYTES, Preamble, PreambleKind},
+            preamble::{PREAMBLE_BYTES, PROTOCOL_VERSION, Preamble, PreambleKind},
         },
         control::noise::HANDSHAKE_BYTES,
-        data::frame::PROTOCOL_VERSION,
     },
 };
 

@@ -20,24 +20,24 @@ pub(crate) const PUSHED_OUT: &str = "newer connections have pushed it out";
 /// The strangers of one listener.
 pub(crate) struct Strangers {
     most: usize,
-    crowd: Mutex<Crowd>,
+    queue: Mutex<StrangerQueue>,
 }
 
 impl Strangers {
     /// Keeps at most `most` strangers.
     pub(crate) fn new(most: usize) -> Arc<Self> {
-        let crowd = Mutex::default();
-        Arc::new(Self { most, crowd })
+        let queue = Mutex::default();
+        Arc::new(Self { most, queue })
     }
 
     /// Adds a connection from `address`, and pushes one out if there are too many.
     pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> StrangerPlace {
-        let mut crowd = self.lock();
-        let (number, pushed_out) = crowd.enter(network(address));
-        if crowd.strangers.len() > self.most {
-            crowd.push_out(random());
+        let mut queue = self.lock();
+        let (number, pushed_out) = queue.enter(network(address));
+        if queue.strangers.len() > self.most {
+            queue.push_out(random());
         }
-        drop(crowd);
+        drop(queue);
         StrangerPlace {
             strangers: Arc::clone(self),
             number,
@@ -47,14 +47,14 @@ impl Strangers {
 
     /// Pushes out half of the strangers, to free their descriptors.
     pub(crate) fn push_out_half(&self) {
-        let mut crowd = self.lock();
-        for _ in 0..crowd.strangers.len().div_ceil(2) {
-            crowd.push_out(random());
+        let mut queue = self.lock();
+        for _ in 0..queue.strangers.len().div_ceil(2) {
+            queue.push_out(random());
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Crowd> {
-        self.crowd.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, StrangerQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -82,14 +82,14 @@ impl StrangerPlace {
 
 impl Drop for StrangerPlace {
     fn drop(&mut self) {
-        let mut crowd = self.strangers.lock();
-        crowd.strangers.retain(|one| one.number != self.number);
+        let mut queue = self.strangers.lock();
+        queue.strangers.retain(|one| one.number != self.number);
     }
 }
 
 /// The strangers, the oldest first.
 #[derive(Default)]
-struct Crowd {
+struct StrangerQueue {
     entered: u64,
     strangers: VecDeque<Stranger>,
 }
@@ -101,7 +101,7 @@ struct Stranger {
     _stay: oneshot::Sender<Infallible>,
 }
 
-impl Crowd {
+impl StrangerQueue {
     fn enter(&mut self, network: IpAddr) -> (u64, oneshot::Receiver<Infallible>) {
         let (stay, pushed_out) = oneshot::channel();
         self.entered += 1;

@@ -32,10 +32,9 @@ use crate::{
             },
             handshake::{self, Authenticated, closed},
             negotiate,
-            preamble::PreambleKind,
+            preamble::{PROTOCOL_VERSION, PreambleKind},
         },
         control::noise,
-        data::frame::PROTOCOL_VERSION,
         stream::stream::Stream,
     },
 };
@@ -126,13 +125,13 @@ impl Acceptor {
             let turn = Arc::clone(&self.new).acquire_owned().await;
             match socket.accept().await {
                 Ok((socket, address)) => {
-                    let visitor = Visitor {
+                    let peer = UnauthenticatedPeer {
                         strangers: Arc::clone(&self.strangers),
                         address,
                         turn: turn.ok(),
                         place: None,
                     };
-                    self.admit(socket, visitor);
+                    self.admit(socket, peer);
                 }
                 Err(error) => {
                     self.counters.count_error();
@@ -144,11 +143,11 @@ impl Acceptor {
         }
     }
 
-    fn admit(self: &Arc<Self>, socket: TcpStream, visitor: Visitor) {
+    fn admit(self: &Arc<Self>, socket: TcpStream, peer: UnauthenticatedPeer) {
         let acceptor = Arc::clone(self);
-        let address = visitor.address;
+        let address = peer.address;
         let serving = async move {
-            if let Err(fault) = acceptor.serve(socket, visitor).await {
+            if let Err(fault) = acceptor.serve(socket, peer).await {
                 acceptor.counters.count_fault(&fault);
                 tracing::debug!(%address, %fault, "a connection that is no stream");
             }
@@ -160,10 +159,10 @@ impl Acceptor {
     async fn serve(
         self: &Arc<Self>,
         socket: TcpStream,
-        visitor: Visitor,
+        peer: UnauthenticatedPeer,
     ) -> Result<(), HandshakeFault> {
         let limit = self.config.handshake_timeout;
-        let authenticated = timeout(limit, self.authenticate(socket, visitor)).await;
+        let authenticated = timeout(limit, self.authenticate(socket, peer)).await;
         match authenticated.map_err(|_| HandshakeFault::Timeout(limit))?? {
             // Boxed like the steps before: a silent connection costs a socket and a few hundred bytes, and not the
             // memory of a whole handshake.
@@ -177,27 +176,27 @@ impl Acceptor {
     async fn authenticate(
         &self,
         mut socket: TcpStream,
-        mut visitor: Visitor,
+        mut peer: UnauthenticatedPeer,
     ) -> Result<Option<(Authenticated, ProvingPlace)>, HandshakeFault> {
         socket.set_nodelay(true)?;
         let mut opening = Opening::new();
         if !opening.read_arrived(&socket)? {
-            visitor.wait(opening.read(&mut socket)).await??;
+            peer.wait(opening.read(&mut socket)).await??;
         }
         match opening.kind() {
             OpeningKind::Control(opening) => {
-                let proving = self.prove_key(socket, opening, visitor);
+                let proving = self.prove_key(socket, opening, peer);
                 Box::pin(proving).await.map(Some)
             }
             OpeningKind::Data(label) => {
                 let candidate = self.expected.candidate(label)?;
-                drop(visitor);
+                drop(peer);
                 Box::pin(candidate.prove(socket)).await?;
                 Ok(None)
             }
             OpeningKind::OtherVersion(theirs) => {
                 let refusal = handshake::refuse(socket, PreambleKind::WrongVersion);
-                visitor.wait(Box::pin(refusal)).await?;
+                peer.wait(Box::pin(refusal)).await?;
                 Err(HandshakeFault::Version {
                     ours: PROTOCOL_VERSION,
                     theirs,
@@ -218,23 +217,23 @@ impl Acceptor {
         &self,
         socket: TcpStream,
         opening: ControlOpening,
-        mut visitor: Visitor,
+        mut peer: UnauthenticatedPeer,
     ) -> Result<(Authenticated, ProvingPlace), HandshakeFault> {
         let ControlOpening { prologue, first } = &opening;
         let key_id = opening.key_id();
         let key = self.keys.key_or_decoy(key_id);
         let Ok(responder) = noise::respond(&key, prologue, first) else {
             let refusal = handshake::refuse(socket, PreambleKind::WrongKey);
-            visitor.wait(Box::pin(refusal)).await?;
+            peer.wait(Box::pin(refusal)).await?;
             return Err(HandshakeFault::Key);
         };
         let entering = self.proving.enter(*first);
         let mut entering = pin!(entering.ok_or(HandshakeFault::Protocol("a recorded message"))?);
         let place = match poll!(entering.as_mut()) {
             Poll::Ready(place) => place,
-            Poll::Pending => visitor.wait(entering).await?,
+            Poll::Pending => peer.wait(entering).await?,
         };
-        drop(visitor);
+        drop(peer);
         let peer = handshake::answer(socket, responder, key_id).await?;
         Ok((peer, place))
     }
@@ -289,7 +288,7 @@ impl Acceptor {
     }
 }
 
-/// Returns true for an error that every further attempt of the peer would meet too, until a program is started anew with
+/// Returns true for an error that every further attempt of the peer would meet too, until a program is restarted with
 /// other settings. Any other failure ends one connection, and its dialer tries again or reports it.
 fn concerns_the_program(error: &Error) -> bool {
     let Error::Handshake { fault, .. } = error else {
@@ -302,7 +301,7 @@ fn concerns_the_program(error: &Error) -> bool {
 }
 
 /// A connection that has not shown that it has the key.
-struct Visitor {
+struct UnauthenticatedPeer {
     strangers: Arc<Strangers>,
     address: SocketAddr,
     /// Its place among the new connections, until it has to wait.
@@ -311,7 +310,7 @@ struct Visitor {
     place: Option<StrangerPlace>,
 }
 
-impl Visitor {
+impl UnauthenticatedPeer {
     /// Runs what takes time, as a stranger, which may be pushed out.
     async fn wait<T>(&mut self, work: impl Future<Output = T>) -> Result<T, HandshakeFault> {
         let ip = self.address.ip();

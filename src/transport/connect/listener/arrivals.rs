@@ -28,7 +28,7 @@ pub(super) struct ArrivalQueue {
 #[derive(Default)]
 struct Inner {
     waiting: VecDeque<Arrival>,
-    /// The last task that polled in vain.
+    /// The last task that polled and got no stream.
     poller: Option<Waker>,
     has_ended: bool,
     is_end_told: bool,

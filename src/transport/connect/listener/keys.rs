@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::reception::{KeyRoute, KeyRoutes};
+use super::key_acceptor::{KeyRoute, KeyRoutes};
 use crate::{Key, key::KeyId};
 
 /// Finds the key of a peer by its id.

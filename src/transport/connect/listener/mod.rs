@@ -7,15 +7,15 @@
 //! | [`arrivals`] | the streams that wait for the program |
 //! | [`incoming`] | the streams as a `futures::Stream` |
 //! | [`live`] | the streams that have not ended |
-//! | [`reception`] | the streams of keys that a part of the program expects |
+//! | [`key_acceptor`] | the streams of keys that a part of the program expects |
 //! | [`stats`] | counts of what became of the connections |
 
 mod acceptor;
 mod arrivals;
 mod incoming;
+mod key_acceptor;
 mod keys;
 mod live;
-mod reception;
 mod stats;
 
 use std::{
@@ -30,11 +30,11 @@ use std::{
 use acceptor::{Acceptor, ListenerShared};
 use arrivals::ArrivalQueue;
 pub use incoming::Incoming;
+#[cfg(feature = "cli")]
+pub(crate) use key_acceptor::KeyAcceptor;
+use key_acceptor::KeyRoutes;
 use keys::ListenerKeys;
 pub use live::LiveStreams;
-use reception::KeyRoutes;
-#[cfg(feature = "cli")]
-pub(crate) use reception::Reception;
 pub use stats::ListenerStats;
 use tokio::{
     net::{TcpListener, ToSocketAddrs, lookup_host},
@@ -231,13 +231,13 @@ impl Listener {
     /// dropped. The streams belong to `runtime`, and do not go to [`accept`](Self::accept). Returns none if the key is
     /// expected already.
     #[cfg(feature = "cli")]
-    pub(crate) fn expect(
+    pub(crate) fn accept_key(
         &self,
         key: Key,
         config: StreamConfig,
         runtime: Handle,
-    ) -> Option<Reception> {
-        Reception::new(&self.routes, key, config, runtime)
+    ) -> Option<KeyAcceptor> {
+        KeyAcceptor::new(&self.routes, key, config, runtime)
     }
 
     /// Returns the address of the listener.

@@ -18,6 +18,7 @@ use crate::{
         control::{
             codec::Control,
             message::{Hello, Message, Token, Welcome},
+            role::Role,
             terms::{self, Agreement},
         },
     },
@@ -83,10 +84,10 @@ async fn negotiate_data<F>(
 where
     F: Future<Output = Option<TcpStream>>,
 {
-    let (terms, means) = (terms::local_terms(config), LocalTransports::detect(config));
+    let (terms, transports) = (terms::local_terms(config), LocalTransports::detect(config));
     let agreement = terms::agree(&terms, &hello.terms)?;
-    let way = means.propose(&terms.host, hello);
-    if let Err(reason) = &way {
+    let proposal = transports.propose(&terms.host, hello);
+    if let Err(reason) = &proposal {
         fall_back(config.transport, hello.transport, reason.clone())?;
     }
     let token = Token(data_proof::random());
@@ -94,16 +95,19 @@ where
     let answer = Welcome {
         terms,
         transport: config.transport.into(),
-        rdma: way.clone(),
+        rdma: proposal.clone(),
         token,
     };
     control.send(Message::Welcome(answer)).await?;
-    match means.establish(control, way, false, &agreement).await? {
-        Ok(ends) => Ok((DataCarrier::Rdma(Box::new(ends)), agreement)),
+    match transports
+        .establish(control, proposal, Role::Acceptor, &agreement)
+        .await?
+    {
+        Ok(established) => Ok((DataCarrier::Rdma(Box::new(established)), agreement)),
         Err(reason) => {
             let reason = fall_back(config.transport, hello.transport, reason)?;
             let socket = bring_data(control, data).await?;
-            Ok((means.tcp(socket, reason), agreement))
+            Ok((transports.tcp(socket, reason), agreement))
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::{
         control::{
             codec::Control,
             message::{Hello, Message, Token},
+            role::Role,
             terms,
         },
     },
@@ -44,11 +45,11 @@ where
 {
     let key_id = first.key_id;
     let (mut control, seeds) = handshake::initiate(socket, first).await?;
-    let (ours, means) = (terms::local_terms(config), LocalTransports::detect(config));
+    let (ours, transports) = (terms::local_terms(config), LocalTransports::detect(config));
     let hello = Hello {
         terms: ours.clone(),
         transport: config.transport.into(),
-        rdma: means.offer(),
+        rdma: transports.offer(),
     };
     control.send(Message::Hello(hello)).await?;
     let welcome = match control.next().await.ok_or_else(closed)?? {
@@ -57,13 +58,16 @@ where
         _ => return Err(HandshakeFault::Protocol("neither a welcome nor a refusal")),
     };
     let agreement = terms::agree(&ours, &welcome.terms)?;
-    let way = welcome.rdma;
-    let data = match means.establish(&mut control, way, true, &agreement).await? {
-        Ok(ends) => DataCarrier::Rdma(Box::new(ends)),
+    let proposal = welcome.rdma;
+    let data = match transports
+        .establish(&mut control, proposal, Role::Dialer, &agreement)
+        .await?
+    {
+        Ok(established) => DataCarrier::Rdma(Box::new(established)),
         Err(reason) => {
             let reason = fall_back(config.transport, welcome.transport, reason)?;
             match dial_data(&mut control, open, &welcome.token, config).await {
-                Ok(socket) => means.tcp(socket, reason),
+                Ok(socket) => transports.tcp(socket, reason),
                 Err(fault) => {
                     abort_negotiation(control, &fault).await;
                     return Err(fault);

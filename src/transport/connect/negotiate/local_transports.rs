@@ -6,7 +6,7 @@ use super::DataCarrier;
 use crate::{
     HandshakeFault, StreamConfig, TransportPolicy,
     transport::{
-        control::{codec::Control, message::Hello, terms::Agreement},
+        control::{codec::Control, message::Hello, role::Role, terms::Agreement},
         rdma,
     },
 };
@@ -31,7 +31,7 @@ impl LocalTransports {
     }
 
     pub(super) fn offer(&self) -> Result<Vec<u8>, String> {
-        let reason = |none: &rdma::Unavailable| none.reason.clone();
+        let reason = |absent: &rdma::Unavailable| absent.reason.clone();
         self.rdma
             .as_ref()
             .map(rdma::LocalPorts::offer)
@@ -53,17 +53,19 @@ impl LocalTransports {
     pub(super) async fn establish(
         &self,
         control: &mut Control,
-        way: Result<Vec<u8>, String>,
-        dialer: bool,
+        proposal: Result<Vec<u8>, String>,
+        role: Role,
         agreement: &Agreement,
     ) -> Result<Result<rdma::Established, String>, HandshakeFault> {
-        match (&self.rdma, way) {
+        match (&self.rdma, proposal) {
             (_, Err(reason)) => Ok(Err(reason)),
-            (Ok(ours), Ok(way)) => {
+            (Ok(ours), Ok(proposal)) => {
                 // Boxed: the steps are rare, and would make every connection's future large.
-                Box::pin(ours.establish(control, &way, dialer, agreement)).await
+                Box::pin(ours.establish(control, &proposal, role, agreement)).await
             }
-            (Err(_), Ok(_)) => Err(HandshakeFault::Protocol("a way that was not offered")),
+            (Err(_), Ok(_)) => Err(HandshakeFault::Protocol(
+                "a proposal of RDMA ports, although none were offered",
+            )),
         }
     }
 

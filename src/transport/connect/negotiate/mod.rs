@@ -37,7 +37,7 @@ use crate::{
         control::{
             LINGER,
             codec::Control,
-            message::{Message, Policy},
+            message::{Message, WireTransportPolicy},
             task,
             terms::Agreement,
         },
@@ -88,10 +88,10 @@ async fn abort_negotiation(mut control: Control, fault: &HandshakeFault) {
 /// Falls back to TCP for this reason, unless the policy of an end requires RDMA.
 fn fall_back(
     ours: TransportPolicy,
-    theirs: Policy,
+    theirs: WireTransportPolicy,
     reason: String,
 ) -> Result<String, HandshakeFault> {
-    if ours == TransportPolicy::Rdma || theirs == Policy::Rdma {
+    if ours == TransportPolicy::Rdma || theirs == WireTransportPolicy::Rdma {
         return Err(HandshakeFault::Transport(reason));
     }
     Ok(reason)

@@ -129,7 +129,7 @@ fn an_idle_data_path_is_no_stall() {
     watched.note(Duration::ZERO);
     assert_eq!(watched.watch.deadline(), None);
     assert!(watched.check(100 * LIMIT).is_empty());
-    // The clock starts anew for later bytes.
+    // The clock starts again for later bytes.
     watched.state.data.set_peer(101, 0);
     watched.note(100 * LIMIT);
     assert!(watched.check(100 * LIMIT + SILENCE).is_empty());

@@ -50,7 +50,7 @@ impl Credits {
     /// The rule that the peer broke. The credits before the wrong one are added.
     pub(super) fn add(&mut self, slots: Vec<u32>) -> Result<bool, &'static str> {
         for slot in slots {
-            let queued = self.queued.get_mut(slot as usize).ok_or(NO_SLOT)?;
+            let queued = self.queued.get_mut(slot as usize).ok_or(UNKNOWN_SLOT)?;
             if mem::replace(queued, true) {
                 return Err(GRANTED_TWICE);
             }
@@ -60,5 +60,5 @@ impl Credits {
     }
 }
 
-const NO_SLOT: &str = "a credit for a slot that its pool does not have";
+const UNKNOWN_SLOT: &str = "a credit for a slot that its pool does not have";
 const GRANTED_TWICE: &str = "a credit for a slot that is granted already";

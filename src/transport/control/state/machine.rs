@@ -77,7 +77,7 @@ pub(super) struct StreamMachine {
     /// FIN follows the last byte: the user has called `shutdown`, or dropped a stream that ends with FIN.
     pub(super) fin_due: bool,
     /// The halves that the user still holds, and what the endpoint does after the user has left.
-    pub(super) departure: DroppedHalves,
+    pub(super) dropped: DroppedHalves,
     /// The peer has sent Bye.
     pub(super) peer_left: bool,
     /// There was a failure or a STOP, which interrupts every wait.
@@ -110,7 +110,7 @@ impl StreamMachine {
             steward_waker: None,
             to_wake: [false; 2],
             fin_due: false,
-            departure: DroppedHalves::new(halves),
+            dropped: DroppedHalves::new(halves),
             peer_left: false,
             interrupted: false,
         }

@@ -7,13 +7,13 @@
 //! | file | what it has |
 //! |---|---|
 //! | `sending`, `receiving` | what each half asks and tells |
-//! | `departure` | what the endpoint does after the user has dropped the halves; `dropped_halves` the record of it |
+//! | `after_drop` | what the endpoint does after the user has dropped the halves; `dropped_halves` the record of it |
 //! | `renewal` | what the renewal of a link asks and tells |
 //! | `machine` | the states of both directions, and what each message does to them |
 //! | `credits` | the slots of the peer that may be written |
 
+mod after_drop;
 mod credits;
-mod departure;
 mod dropped_halves;
 mod machine;
 mod receiving;
@@ -100,14 +100,6 @@ impl State {
         }
     }
 
-    /// Counts completions of the data path that a timer found.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn count_late_completions(&self, count: u64) {
-        if count > 0 {
-            self.lock().stats.late_completions += count;
-        }
-    }
-
     /// Returns true if this end sends.
     pub(crate) fn sends(&self) -> bool {
         self.lock().sending != Sending::Absent
@@ -165,7 +157,7 @@ impl State {
     /// Takes the messages out of the outbox.
     pub(crate) fn outgoing(&self) -> Outgoing {
         let mut inner = self.lock();
-        let last = inner.departure.has_said_bye() || inner.failure.is_some();
+        let last = inner.dropped.has_said_bye() || inner.failure.is_some();
         inner.unsent_credits = 0;
         Outgoing {
             messages: std::mem::take(&mut inner.outbox),
@@ -177,7 +169,7 @@ impl State {
     /// failure: no message can be sent or received any more.
     pub(crate) fn control_task_ended(&self) {
         let mut inner = self.lock();
-        if inner.departure.is_held() && !inner.peer_left {
+        if inner.dropped.is_held() && !inner.peer_left {
             inner.fail(Failure::Fault(Fault::ControlTask));
         }
         self.trace_end(&inner);

@@ -1,7 +1,9 @@
-//! What the renewal of a link asks of the stream's state and tells it.
+//! What a link over RDMA and its renewal ask of the stream's state and tell it.
+
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::{State, credits::Credits};
-use crate::transport::control::message::Message;
+use crate::transport::control::{data_progress::DataProgress, message::Message};
 
 impl State {
     /// Drops all credits, and stops [`take_credit`](Self::take_credit) until [`resume`](Self::resume): their slots are
@@ -32,11 +34,41 @@ impl State {
         inner.failure.is_none() && !inner.done()
     }
 
+    /// Counts completions of the data path that a timer found.
+    pub(crate) fn count_late_completions(&self, count: u64) {
+        if count > 0 {
+            self.lock().stats.late_completions += count;
+        }
+    }
+
     /// Wakes both users and the steward.
     pub(crate) fn wake_all(&self) {
         let mut inner = self.lock();
         inner.wake(true, true);
         self.finish_update(inner);
+    }
+}
+
+impl DataProgress {
+    /// Records that at least `bytes` in all have been sent: of two ways to the peer one may be ahead.
+    pub(crate) fn raise_sent(&self, bytes: u64) {
+        self.sent.fetch_max(bytes, Relaxed);
+    }
+
+    /// Returns the number of bytes that have been sent.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.load(Relaxed)
+    }
+
+    /// Returns the number of bytes that have been received.
+    pub(crate) fn received(&self) -> u64 {
+        self.received.load(Relaxed)
+    }
+
+    /// Returns the number of bytes that have arrived at this end and, as far as is known, at the peer.
+    pub(crate) fn arrived_at_both(&self) -> u64 {
+        let there = self.peer_received.load(Relaxed);
+        self.received().saturating_add(there)
     }
 }
 

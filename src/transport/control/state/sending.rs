@@ -71,7 +71,7 @@ impl State {
         let mut inner = self.lock();
         if inner.sending == Sending::Open {
             inner.sending = Sending::Fin;
-            inner.departure.all_was_sent = true;
+            inner.dropped.all_was_sent = true;
             inner.outbox.push(Message::Fin { bytes, digest });
             self.to_control.notify_one();
         }

@@ -1,7 +1,7 @@
 //! The trait through which slots are filled in place.
 //!
-//! The loop that carries bytes uses a stream only through this trait. The sending half implements it, and the public
-//! types forward to the sending half.
+//! The loop of `carry` and the tunnels of rdforward send through it. The sending half implements it, and the public types
+//! forward to the sending half.
 
 use std::{
     io,

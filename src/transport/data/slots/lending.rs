@@ -1,6 +1,6 @@
 //! Received chunks that the user keeps, and their return to the pool.
 //!
-//! A lent chunk keeps its slot, for ever if the user wants. So of `depth` slots at most `depth - 2` are lent. The other
+//! A lent chunk keeps its slot, forever if the user wants. So of `depth` slots at most `depth - 2` are lent. The other
 //! two circulate between sender and reader, one being filled while the other is read; a chunk in one of these is
 //! copied when the user wants to keep it. So the stream never waits for a lent chunk. A chunk of the express lane is always
 //! copied: its memory is needed for the next one.
@@ -21,11 +21,11 @@ use super::readable::Readable;
 use crate::transport::data::path::{NO_SLOT, Slot};
 
 /// The number of slots that are never lent.
-const CIRCULATING: usize = 2;
+const SLOTS_NEVER_LENT: usize = 2;
 
 /// The payload up to which a chunk is copied instead of lent, in bytes: a page. To copy it takes less time than to return
 /// a slot, and a slot is much memory for a few bytes.
-const SMALL: usize = 4096;
+const COPIED_BYTES: usize = 4096;
 
 /// Lends the chunks of one receive pool.
 pub(crate) struct ChunkLender<S> {
@@ -70,8 +70,8 @@ impl<S: Slot> ChunkLender<S> {
 
     /// Returns the unread rest of `chunk` as bytes to keep: the slot itself, or a copy and the chunk.
     pub(crate) fn lend(&mut self, chunk: Readable<S>) -> (Bytes, Option<Readable<S>>) {
-        let is_small = chunk.rest().len() <= SMALL || chunk.slot.index() == NO_SLOT;
-        if is_small || self.lent + CIRCULATING >= self.depth {
+        let is_small = chunk.rest().len() <= COPIED_BYTES || chunk.slot.index() == NO_SLOT;
+        if is_small || self.lent + SLOTS_NEVER_LENT >= self.depth {
             return (Bytes::copy_from_slice(chunk.rest()), Some(chunk));
         }
         self.lent += 1;
@@ -152,8 +152,8 @@ mod tests {
             let mut kept = Vec::new();
             let mut copied = 0;
             for index in 0..depth {
-                let (bytes, back) = lender.lend(chunk(index, SMALL + 1));
-                assert_eq!(bytes, vec![7; SMALL + 1]);
+                let (bytes, back) = lender.lend(chunk(index, COPIED_BYTES + 1));
+                assert_eq!(bytes, vec![7; COPIED_BYTES + 1]);
                 kept.push(bytes);
                 copied += u32::from(back.is_some());
             }
@@ -168,8 +168,8 @@ mod tests {
     #[test]
     fn what_is_small_is_copied() {
         let mut lender = ChunkLender::new(16);
-        assert!(lender.lend(chunk(0, SMALL)).1.is_some());
-        assert!(lender.lend(chunk(0, SMALL + 1)).1.is_none());
+        assert!(lender.lend(chunk(0, COPIED_BYTES)).1.is_some());
+        assert!(lender.lend(chunk(0, COPIED_BYTES + 1)).1.is_none());
     }
 
     #[test]

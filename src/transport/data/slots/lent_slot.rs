@@ -4,8 +4,8 @@ use std::sync::{Arc, Weak};
 
 use crate::transport::data::{
     path::{DataPath, SendPath},
-    send_lane::Filling,
     shared::Shared,
+    slots::filling_slot::FillingSlot,
 };
 
 /// A slot of the sending pool that the user holds. Dropping it returns the slot to its pool.
@@ -16,7 +16,7 @@ pub(crate) struct LentSlot<D: DataPath> {
     shared: Weak<Shared<D>>,
 }
 
-type FillingOf<D> = Filling<<<D as DataPath>::Send as SendPath>::Slot>;
+type FillingOf<D> = FillingSlot<<<D as DataPath>::Send as SendPath>::Slot>;
 
 impl<D: DataPath> LentSlot<D> {
     /// Wraps a slot that the send lane of `shared` has lent.

@@ -10,7 +10,7 @@ use crate::transport::{
         link_setup::{ConnectedLink, LinkPlan, LiveLink},
         nudge::Nudge,
         receive_path::{self, RdmaReceive},
-        renewal::{driver::Renewer, link_stalls::LinkStalls, request::Renewal},
+        renewal::{link_stalls::LinkStalls, renewer::Renewer, shared::RenewalShared},
         send_path::{self, RdmaSend},
     },
 };
@@ -23,19 +23,19 @@ pub(crate) struct Established {
     receive: Option<receive_path::ReceiveLink>,
     nudge: Option<Nudge>,
     plan: LinkPlan,
-    renewal: Option<Arc<Renewal>>,
+    renewal: Option<Arc<RenewalShared>>,
     name: String,
-    smaller: Option<String>,
+    smaller_pool_reason: Option<String>,
 }
 
 impl Established {
-    /// Wraps a proved link. `better` is the reason why the pair of ports that was tried first does not work, if another one
-    /// is used. `smaller` is the reason why the pool is smaller than requested, if it is.
+    /// Wraps a proved link. `first_failure` is the reason why the pair of ports that was tried first does not work, if another one
+    /// is used. `smaller_pool_reason` is the reason why the pool is smaller than requested, if it is.
     pub(super) fn new(
         plan: LinkPlan,
         connected: ConnectedLink,
-        better: Option<&String>,
-        smaller: Option<String>,
+        first_failure: Option<&String>,
+        smaller_pool_reason: Option<String>,
     ) -> Self {
         let LiveLink {
             nudge,
@@ -43,7 +43,7 @@ impl Established {
             receive,
         } = connected.into_live();
         let mut name = plan.name.clone();
-        if let Some(reason) = better {
+        if let Some(reason) = first_failure {
             name = format!("{name}; first tried: {reason}");
         }
         Self {
@@ -53,7 +53,7 @@ impl Established {
             plan,
             renewal: None,
             name,
-            smaller,
+            smaller_pool_reason,
         }
     }
 
@@ -63,8 +63,8 @@ impl Established {
     }
 
     /// Returns the reason why the pool is smaller than requested, if it is.
-    pub(crate) fn smaller(&self) -> Option<String> {
-        self.smaller.clone()
+    pub(crate) fn smaller_pool_reason(&self) -> Option<String> {
+        self.smaller_pool_reason.clone()
     }
 
     /// Returns the payload of a chunk, in bytes.
@@ -95,9 +95,9 @@ impl Established {
         (send, receive.map(|live| RdmaReceive::new(live, renewal)))
     }
 
-    fn renewal(&mut self, state: &Arc<State>) -> Arc<Renewal> {
+    fn renewal(&mut self, state: &Arc<State>) -> Arc<RenewalShared> {
         let limit = self.plan.renew_after;
-        let fresh = || Arc::new(Renewal::new(Arc::clone(state), limit));
+        let fresh = || Arc::new(RenewalShared::new(Arc::clone(state), limit));
         Arc::clone(self.renewal.get_or_insert_with(fresh))
     }
 

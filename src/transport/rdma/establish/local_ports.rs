@@ -14,10 +14,10 @@ use crate::{
     RdmaConfig, StreamConfig, TransportPolicy,
     faults::{self, Faults},
     transport::{
-        control::{codec::Control, terms::Agreement},
+        control::{codec::Control, role::Role, terms::Agreement},
         rdma::{
             express::ring::RingLayout,
-            link::{Posting, QueuePairConfig},
+            link::Posting,
             link_setup::LinkPlan,
             memlock::{Memlock, fit, why_smaller},
             ports::{
@@ -30,7 +30,7 @@ use crate::{
             },
             steps::{decode, encode},
             unavailable::Unavailable,
-            verbs::place::random_psn,
+            verbs::queue_pair_config::{QueuePairConfig, random_psn},
         },
     },
 };
@@ -47,8 +47,9 @@ pub(crate) struct LocalPorts {
     chunk_bytes: usize,
     depth: usize,
     /// The reason why the pool is smaller than requested, if it is.
-    smaller: Option<String>,
-    marks: RdmaConfig,
+    smaller_pool_reason: Option<String>,
+    /// What the user has set.
+    config: RdmaConfig,
     /// Received chunks are copied to memory that the peer cannot write.
     copies: bool,
     /// The number of small frames that may be under way; 0 without an express lane.
@@ -69,22 +70,22 @@ impl LocalPorts {
     /// Takes the ports from `inventory`, in place of those of this host.
     pub(crate) fn among(inventory: &Inventory, config: &StreamConfig) -> Result<Self, Unavailable> {
         let hardware = inventory.ports().next().is_some();
-        let no_way = |reason: String| Unavailable { reason, hardware };
+        let unavailable = |reason: String| Unavailable { reason, hardware };
         let candidates = DeviceChoice::from(&config.rdma).candidates(inventory);
-        let candidates = candidates.map_err(|none| no_way(none.to_string()))?;
+        let candidates = candidates.map_err(|none| unavailable(none.to_string()))?;
         let (chunk_bytes, depth) = wanted_pool(config);
         let mut memlock = Memlock::now();
         let small_frames = config.rdma.small_frames.min(MAX_SMALL_FRAMES);
         let has_lane = small_frames > 0 && memlock.reserve_lane(lane_bytes(small_frames));
-        let smaller = why_smaller(chunk_bytes, depth, config.direction, &memlock);
+        let smaller_pool_reason = why_smaller(chunk_bytes, depth, config.direction, &memlock);
         let fitting = fit(chunk_bytes, depth, config.direction, &memlock);
-        let (chunk_bytes, depth) = fitting.map_err(|small| no_way(small.to_string()))?;
+        let (chunk_bytes, depth) = fitting.map_err(|small| unavailable(small.to_string()))?;
         Ok(Self {
             candidates,
             chunk_bytes,
             depth,
-            smaller,
-            marks: config.rdma.clone(),
+            smaller_pool_reason,
+            config: config.rdma.clone(),
             copies: config.copy_received,
             small_frames: if has_lane { small_frames } else { 0 },
             faults: faults::of(config),
@@ -161,16 +162,15 @@ impl LocalPorts {
         &self,
         control: &mut Control,
         proposal: &[u8],
-        dialer: bool,
+        role: Role,
         agreement: &Agreement,
     ) -> Result<Result<Established, String>, HandshakeFault> {
         let malformed = |_| HandshakeFault::Protocol("a choice of ports that cannot be decoded");
         let proposal: Proposal = decode(proposal).map_err(malformed)?;
-        let work = Box::pin(self.try_pairs(control, &proposal, dialer, agreement));
-        if dialer {
-            work.await
-        } else {
-            in_turn(work).await
+        let work = Box::pin(self.try_pairs(control, &proposal, role, agreement));
+        match role {
+            Role::Dialer => work.await,
+            Role::Acceptor => in_turn(work).await,
         }
     }
 
@@ -178,20 +178,25 @@ impl LocalPorts {
         &self,
         control: &mut Control,
         proposal: &Proposal,
-        dialer: bool,
+        role: Role,
         agreement: &Agreement,
     ) -> Result<Result<Established, String>, HandshakeFault> {
         let mut budget = ProofBudget::new();
         let mut reasons = Vec::new();
         for (pair, left) in proposal.pairs.iter().zip((1..=proposal.pairs.len()).rev()) {
             budget.share = u32::try_from(left).unwrap_or(u32::MAX);
-            let plan = self.plan(pair, dialer, agreement);
+            let plan = self.plan(pair, role, agreement);
             let attempt = attempt(control, plan, &mut budget);
             match attempt.await? {
                 Ok((plan, connected)) => {
-                    let smaller = self.smaller.clone();
-                    let better = reasons.first();
-                    return Ok(Ok(Established::new(plan, connected, better, smaller)));
+                    let first_failure = reasons.first();
+                    let established = Established::new(
+                        plan,
+                        connected,
+                        first_failure,
+                        self.smaller_pool_reason.clone(),
+                    );
+                    return Ok(Ok(established));
                 }
                 Err(reason) => reasons.push(reason),
             }
@@ -203,20 +208,21 @@ impl LocalPorts {
     pub(in crate::transport::rdma) fn plan(
         &self,
         pair: &PortPair,
-        dialer: bool,
+        role: Role,
         agreement: &Agreement,
     ) -> Result<LinkPlan, String> {
-        let number = if dialer { pair.dialer } else { pair.acceptor };
+        let (number, send_psn, receive_psn) = match role {
+            Role::Dialer => (pair.dialer, pair.dialer_psn, pair.acceptor_psn),
+            Role::Acceptor => (pair.acceptor, pair.acceptor_psn, pair.dialer_psn),
+        };
         let candidate = self.candidates.get(usize::from(number));
         let candidate = candidate.ok_or("a port that was not offered")?;
         let chunk_bytes = (pair.chunk_bytes as usize).min(self.chunk_bytes);
         if chunk_bytes < MIN_CHUNK_BYTES {
             return Err("a chunk size below the least".to_owned());
         }
-        let psns = (pair.dialer_psn, pair.acceptor_psn);
-        let (send_psn, receive_psn) = if dialer { psns } else { (psns.1, psns.0) };
         let depth = u32::try_from(self.depth).map_err(|error| error.to_string())?;
-        let place = QueuePairConfig {
+        let queue_pair = QueuePairConfig {
             device: candidate.device.clone(),
             port: candidate.port,
             gid_index: usize::from(candidate.gid_index),
@@ -224,24 +230,24 @@ impl LocalPorts {
             send_psn,
             receive_psn,
             depth,
-            traffic_class: self.marks.traffic_class,
-            service_level: self.marks.service_level,
-            pkey_index: self.marks.pkey_index,
+            traffic_class: self.config.traffic_class,
+            service_level: self.config.service_level,
+            pkey_index: self.config.pkey_index,
         };
         Ok(LinkPlan {
             remedy: remedy(candidate.offer.kind),
             name: format!("{candidate}, MTU {}", pair.mtu),
-            place,
+            queue_pair,
             direction: agreement.direction,
             chunk_bytes,
             depth,
-            renew_after: self.marks.renew_after,
+            renew_after: self.config.renew_after,
             copies: self.copies,
             ring: (self.small_frames > 0).then(|| {
                 let direction = agreement.direction;
                 RingLayout::new(self.small_frames, direction.sends(), direction.receives())
             }),
-            busy_poll: self.marks.busy_poll,
+            busy_poll: self.config.busy_poll,
             faults: self.faults,
             posting: posting(agreement.direction, candidate.offer.software),
         })

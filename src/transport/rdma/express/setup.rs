@@ -12,7 +12,7 @@ use super::{
 use crate::{
     faults::Faults,
     transport::rdma::{
-        link::QueuePairConfig,
+        verbs::queue_pair_config::QueuePairConfig,
         verbs::{
             completions::CompletionQueue,
             device::ProtectionDomain,
@@ -34,7 +34,7 @@ pub(in crate::transport::rdma) struct ExpressOffer {
 pub(in crate::transport::rdma) struct UnconnectedLane {
     pair: QueuePair,
     completions: Arc<CompletionQueue>,
-    place: QueuePairConfig,
+    config: QueuePairConfig,
     ring: RingLayout,
     offer: ExpressOffer,
 }
@@ -46,22 +46,22 @@ impl UnconnectedLane {
     ///
     /// Those of the device, or the memory cannot be pinned.
     pub(in crate::transport::rdma) fn open(
-        place: &QueuePairConfig,
+        config: &QueuePairConfig,
         ring: RingLayout,
     ) -> io::Result<Self> {
-        let domain = Arc::new(ProtectionDomain::open(&place.device)?);
+        let domain = Arc::new(ProtectionDomain::open(&config.device)?);
         let memory = MemoryRegion::register(&domain, ring.bytes())?;
         let sizes = queue_sizes(ring);
         let completions = Arc::new(CompletionQueue::new(&domain, sizes.sends + sizes.receives)?);
-        let mut pair = QueuePair::new(&completions, memory, place, sizes)?;
+        let mut pair = QueuePair::new(&completions, memory, config, sizes)?;
         for index in 0..ring.posted_receives() {
             pair.post_receive(u64::from(index), &ring.receive(index))?;
         }
-        let address = pair.address(place)?;
+        let address = pair.address(config)?;
         Ok(Self {
             pair,
             completions,
-            place: place.clone(),
+            config: config.clone(),
             ring,
             offer: ExpressOffer {
                 address,
@@ -93,7 +93,7 @@ impl UnconnectedLane {
         if (self.ring.sends > 0) != (theirs.windows.receives > 0) {
             return Err(io::Error::other("the other end receives no small frames"));
         }
-        self.pair.connect(&self.place, theirs.address)?;
+        self.pair.connect(&self.config, theirs.address)?;
         let queue = ExpressQueue::new(self.pair, self.ring, theirs.windows, generation, faults);
         ExpressLane::new(queue, &self.completions, busy_poll)
     }

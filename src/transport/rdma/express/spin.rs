@@ -22,15 +22,15 @@ const WAKEUPS: u32 = 4;
 const MOST_BY_DEFAULT: Duration = Duration::from_millis(1);
 
 /// The most unsuccessful polls, one after the other.
-const MAX_VAIN_POLLS: u32 = 64;
+const MAX_FAILED_POLLS: u32 = 64;
 
 /// The number of unsuccessful polls that one successful poll pays for.
-const VAIN_POLLS_PER_HIT: u32 = 8;
+const FAILED_POLLS_PER_HIT: u32 = 8;
 
 /// The number of waits for which polling is tried again after it was given up.
 const TRIAL_WAITS: u64 = 64;
 
-/// The number of frames after which polling is tried again: at first, and after trials in vain. All are powers of two, and the
+/// The number of frames after which polling is tried again: at first, and after trials without success. All are powers of two, and the
 /// trials begin at multiples of them, so both ends of a conversation try at the same time: it takes both to make it fast.
 const FIRST_PERIOD: u64 = 512;
 const LONGEST_PERIOD: u64 = 65_536;
@@ -48,12 +48,12 @@ pub(super) struct Spin {
 
 #[derive(Debug)]
 struct Adaptive {
-    /// The waits that may still poll in vain.
+    /// The waits that may still poll without success.
     credit: u32,
     /// The number of frames between the beginnings of two trials.
     period: u64,
-    /// The trial that has ended last in vain, as the number of the frame at its beginning.
-    vain_trial: Option<u64>,
+    /// The last trial that ended without success, as the number of the frame at its beginning.
+    failed_trial: Option<u64>,
 }
 
 /// The number of waits in a row, with no wait of another lane on the same thread, after which a lane is alone there.
@@ -68,9 +68,9 @@ impl Spin {
     /// Polls for the time that the user has chosen, in every wait; if the user has not chosen, as long as it finds frames.
     pub(super) fn new(chosen: Option<Duration>) -> Self {
         let adaptive = Adaptive {
-            credit: MAX_VAIN_POLLS,
+            credit: MAX_FAILED_POLLS,
             period: FIRST_PERIOD,
-            vain_trial: None,
+            failed_trial: None,
         };
         Self {
             chosen,
@@ -117,7 +117,7 @@ impl Spin {
             return;
         };
         if has_found {
-            adaptive.credit = (adaptive.credit + VAIN_POLLS_PER_HIT).min(MAX_VAIN_POLLS);
+            adaptive.credit = (adaptive.credit + FAILED_POLLS_PER_HIT).min(MAX_FAILED_POLLS);
             adaptive.period = FIRST_PERIOD;
             return;
         }
@@ -125,8 +125,8 @@ impl Spin {
         let waits = arrived % adaptive.period;
         let trial = arrived - waits;
         let is_over = (TRIAL_WAITS / 2..TRIAL_WAITS).contains(&waits);
-        if adaptive.credit == 0 && is_over && adaptive.vain_trial != Some(trial) {
-            adaptive.vain_trial = Some(trial);
+        if adaptive.credit == 0 && is_over && adaptive.failed_trial != Some(trial) {
+            adaptive.failed_trial = Some(trial);
             adaptive.period = (adaptive.period * 2).min(LONGEST_PERIOD);
         }
     }
@@ -171,7 +171,7 @@ mod tests {
         let mut vain = spin(None, 2);
         assert_eq!(
             waits(&mut vain, 2, 0, 512, |_| false),
-            u64::from(MAX_VAIN_POLLS)
+            u64::from(MAX_FAILED_POLLS)
         );
         let tried = waits(&mut vain, 2, 512, 1 << 20, |_| false);
         assert!((1_000..3_000).contains(&tried), "{tried}");

@@ -13,7 +13,7 @@ use crate::{
     faults::Faults,
     transport::{
         data::{frame::Chain, path::NO_SLOT},
-        rdma::{link::QueuePairConfig, tests::place},
+        rdma::{tests::config, verbs::queue_pair_config::QueuePairConfig},
     },
 };
 
@@ -22,8 +22,8 @@ const MESSAGE: [u8; 16] = [7; 16];
 /// Answers that take so long do not come.
 const HANGS: Duration = Duration::from_secs(300);
 
-fn opened(place: &QueuePairConfig) -> UnconnectedLane {
-    UnconnectedLane::open(place, RingLayout::new(4, true, true)).unwrap()
+fn opened(config: &QueuePairConfig) -> UnconnectedLane {
+    UnconnectedLane::open(config, RingLayout::new(4, true, true)).unwrap()
 }
 
 fn connected(lane: UnconnectedLane, theirs: ExpressOffer) -> ExpressLane {
@@ -65,8 +65,8 @@ async fn talk(lane: &ExpressLane, begins: bool, rounds: u64) {
 
 /// Returns how many waits of a server polled that answers `rounds` messages on each of `count` lanes, all of them on its one
 /// thread.
-async fn polls_of_a_server(place: &QueuePairConfig, count: usize, rounds: u64) -> u64 {
-    let ends = |_| (opened(place), opened(place));
+async fn polls_of_a_server(config: &QueuePairConfig, count: usize, rounds: u64) -> u64 {
+    let ends = |_| (opened(config), opened(config));
     let (servers, clients): (Vec<_>, Vec<_>) = (0..count).map(ends).unzip();
     let offers: Vec<_> = servers.iter().map(UnconnectedLane::offer).collect();
     let servers = servers.into_iter().zip(&clients);
@@ -95,13 +95,13 @@ async fn polls_of_a_server(place: &QueuePairConfig, count: usize, rounds: u64) -
 /// A poll holds up the thread, so a server with many streams on one thread must answer all of them without polling.
 #[tokio::test]
 async fn a_thread_with_a_hundred_lanes_does_not_poll() {
-    let Some(place) = place() else { return };
+    let Some(config) = config() else { return };
     let (lanes, rounds) = (100, 20);
-    let polls = polls_of_a_server(&place, lanes, rounds).await;
+    let polls = polls_of_a_server(&config, lanes, rounds).await;
     let waits = rounds * lanes as u64;
     assert!(polls < waits / 20, "{polls} of {waits} waits polled");
     assert!(
-        polls_of_a_server(&place, 1, 2_000).await > 0,
+        polls_of_a_server(&config, 1, 2_000).await > 0,
         "a single lane polls, or the test measures nothing"
     );
 }

@@ -5,9 +5,12 @@ use serde::{Deserialize, Serialize};
 use super::{
     explain::networks_differ,
     offer::{Candidate, Offers},
-    rank::{Role, rank, share_network, to_try},
+    rank::{rank, share_network, to_try},
 };
-use crate::{host::host_name, transport::control::message::printable};
+use crate::{
+    host::host_name,
+    transport::control::{message::printable, role::Role},
+};
 
 /// The most pairs of ports that are tried: the two ports of a card, each with its peer, and one more. With more pairs, the
 /// time for each would be shorter than the recovery from the loss of one packet.

@@ -15,18 +15,7 @@ use super::{
     network::same_network,
     offer::{Candidate, MAX_OFFERS, Offer},
 };
-
-/// The role of this end on the control connection. Two ends on one host have the same list, so that only the role
-/// distinguishes (first, second) from (second, first).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
-    #[cfg_attr(
-        not(any(test, feature = "cli")),
-        allow(dead_code, reason = "the acceptor proposes")
-    )]
-    Dialer,
-    Acceptor,
-}
+use crate::transport::control::role::Role;
 
 /// Returns the pairs (ours, theirs) by their positions in the two lists, the best first. Pairs that cannot work are left
 /// out, and so are offers beyond [`MAX_OFFERS`].

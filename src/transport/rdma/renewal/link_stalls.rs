@@ -2,18 +2,18 @@
 
 use std::sync::{Arc, Weak};
 
-use super::request::Renewal;
+use super::shared::RenewalShared;
 use crate::{
     Fault,
     transport::control::data_progress::{Stall, StalledPath},
 };
 
 /// The link of a stream, as the watch over the data path asks it about counts that stand still.
-pub(crate) struct LinkStalls(Weak<Renewal>);
+pub(crate) struct LinkStalls(Weak<RenewalShared>);
 
 impl LinkStalls {
     /// Answers for the link that `renewal` replaces.
-    pub(crate) fn new(renewal: &Arc<Renewal>) -> Self {
+    pub(crate) fn new(renewal: &Arc<RenewalShared>) -> Self {
         Self(Arc::downgrade(renewal))
     }
 }

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// How late a completion may be: longer than the time for which [`link`](crate::transport::rdma::link) may miss one.
-const LATE: Duration = COMPLETION_LIMIT.saturating_add(Duration::from_secs(1));
+const COMPLETION_DELAY_LIMIT: Duration = COMPLETION_LIMIT.saturating_add(Duration::from_secs(1));
 
 /// A link whose counts stand still, and the count that stood still when that was noticed.
 #[derive(Clone, Copy)]
@@ -39,8 +39,8 @@ impl SilentLink {
         // A wait that took longer was blocked as well, and its timer may run before the completions are polled.
         loop {
             let began = Instant::now();
-            sleep(LATE).await;
-            if began.elapsed() < LATE + LATE / 4 {
+            sleep(COMPLETION_DELAY_LIMIT).await;
+            if began.elapsed() < COMPLETION_DELAY_LIMIT + COMPLETION_DELAY_LIMIT / 4 {
                 break;
             }
         }

@@ -1,6 +1,7 @@
 //! What is found, and in which order it is offered.
 
 use super::*;
+use crate::transport::control::role::Role;
 
 #[test]
 fn each_port_gives_its_best_address_before_any_gives_its_second() {

@@ -20,14 +20,12 @@ use crate::{
             recv_lane::SharedRecvLane,
         },
         rdma::{
-            link::{
-                Link, MemoryAccess, Posting, QueuePairConfig, Region, SlotToken,
-                UnconnectedQueuePair,
-            },
+            link::{Link, MemoryAccess, Posting, Region, SlotToken, UnconnectedQueuePair},
             link_setup::{LinkOffer, LinkPlan},
             pool,
             receive_path::RdmaReceive,
-            renewal::request::Renewal,
+            renewal::shared::RenewalShared,
+            verbs::queue_pair_config::QueuePairConfig,
         },
     },
 };
@@ -55,10 +53,10 @@ fn assert_pinned(expected: u64) {
 
 #[tokio::test]
 async fn no_memory_is_freed_before_its_queue_pair() {
-    let Some(place) = place() else { return };
+    let Some(config) = config() else { return };
     let _alone = ALONE.lock().await;
     let before = process::pinned_bytes();
-    let pair = UnconnectedQueuePair::build(&place, Posting::Inline).unwrap();
+    let pair = UnconnectedQueuePair::build(&config, Posting::Inline).unwrap();
     let mut slots = pool::register(&pair, MemoryAccess::Remote, 0, CHUNK, DEPTH, false).unwrap();
     let all = process::pinned_bytes();
     let least = before + u64::from(DEPTH) * CHUNK as u64;
@@ -102,11 +100,11 @@ fn frame(pair: &UnconnectedQueuePair, value: u8) -> Region {
 }
 
 /// Returns a chunk of ones that was verified and lent to the user, after the peer has overwritten its slot with twos.
-async fn rewritten(place: QueuePairConfig, copies: bool) -> Bytes {
+async fn rewritten(config: QueuePairConfig, copies: bool) -> Bytes {
     let plan = LinkPlan {
         name: String::new(),
         remedy: "",
-        place: place.clone(),
+        queue_pair: config.clone(),
         direction: Direction::Receive,
         chunk_bytes: CHUNK,
         depth: DEPTH,
@@ -118,7 +116,7 @@ async fn rewritten(place: QueuePairConfig, copies: bool) -> Bytes {
         copies,
     };
     let ours = plan.open(0, true).unwrap();
-    let pair = UnconnectedQueuePair::build(&place, Posting::Inline).unwrap();
+    let pair = UnconnectedQueuePair::build(&config, Posting::Inline).unwrap();
     let [ones, twos] = [1, 2].map(|value| frame(&pair, value));
     let LinkOffer {
         endpoint,
@@ -137,7 +135,7 @@ async fn rewritten(place: QueuePairConfig, copies: bool) -> Bytes {
     let peer = HostilePeer { link, slots };
 
     let state = State::new("hostB".to_owned(), Direction::Receive, 2);
-    let renewal = Arc::new(Renewal::new(Arc::clone(&state), u64::MAX));
+    let renewal = Arc::new(RenewalShared::new(Arc::clone(&state), u64::MAX));
     let path = RdmaReceive::new(receive.unwrap(), renewal);
     let lane = SharedRecvLane::new(path, DEPTH, SEED, Faults::default());
     lane.grant_all(&state);
@@ -154,13 +152,13 @@ async fn rewritten(place: QueuePairConfig, copies: bool) -> Bytes {
 
 #[tokio::test]
 async fn a_peer_cannot_change_a_chunk_that_was_copied() {
-    let Some(place) = place() else { return };
+    let Some(config) = config() else { return };
     let _alone = ALONE.lock().await;
-    let lent = rewritten(place.clone(), false).await;
+    let lent = rewritten(config.clone(), false).await;
     assert!(
         lent == vec![2; CHUNK],
         "the peer did not rewrite the slot, so the test measures nothing"
     );
-    let copied = rewritten(place, true).await;
+    let copied = rewritten(config, true).await;
     assert!(copied == vec![1; CHUNK], "the peer changed the copy");
 }

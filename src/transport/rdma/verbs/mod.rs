@@ -9,7 +9,7 @@
 //! | [`completions`] | a completion queue and its completion channel |
 //! | `debug` | `Debug` for these types |
 //! | [`event_wait`] | a thread that waits for a completion |
-//! | [`place`] | the port of a queue pair, chosen from those of this host |
+//! | [`queue_pair_config`] | the port and the parameters of a queue pair, and the choice of a port |
 //! | [`create`] | what is checked before a device makes a queue pair |
 //! | [`sizes`] | what a queue pair may have under way at once |
 //! | [`queue_pair`] | a queue pair with its memory: connect, send, receive |
@@ -35,8 +35,8 @@ pub(super) mod device;
 mod event_wait;
 pub(super) mod memory;
 pub(super) mod operation;
-pub(super) mod place;
 pub(super) mod queue_pair;
+pub(super) mod queue_pair_config;
 pub(super) mod remote_region;
 pub(super) mod sizes;
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::{
     remote_region::RemoteRegion,
     sizes::{QueueSizes, ReadDepths},
 };
-use crate::transport::rdma::link::QueuePairConfig;
+use crate::transport::rdma::verbs::queue_pair_config::QueuePairConfig;
 
 /// What an operation does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct VerbsOperation {
     pub is_inline: bool,
 }
 
-/// Why a queue pair was not made.
+/// The reason why a queue pair was not made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PairFault {
@@ -127,7 +127,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The two ends do not match, for instance for want of a route.
+    /// The two ends do not match, for instance because there is no route.
     pub fn connect_for_reads(
         &mut self,
         config: &QueuePairConfig,
@@ -182,7 +182,7 @@ impl QueuePair {
     /// operation is complete, unless the work request carries them: the peer would get some old and some new bytes.
     ///
     /// An operation that makes no completion keeps its place in the queue until a later one is complete, so a queue of sends
-    /// without any signalled operation fills up for ever.
+    /// without any signalled operation fills up forever.
     ///
     /// # Errors
     ///

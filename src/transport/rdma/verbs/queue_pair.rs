@@ -13,8 +13,9 @@ use super::{
     sizes::{QueueSizes, ReadDepths},
 };
 use crate::transport::rdma::{
-    link::{ACK_TIMEOUT, QueuePairConfig, RETRIES, RNR_RETRIES},
+    link::{ACK_TIMEOUT, RETRIES, RNR_RETRIES},
     ports::gid::Gid,
+    verbs::queue_pair_config::QueuePairConfig,
 };
 
 /// How long a sender waits before it tries again, when a receiver has posted no receive: the shortest time, 0.01 ms.
@@ -171,7 +172,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The two ends do not match, for instance for want of a route.
+    /// The two ends do not match, for instance because there is no route.
     pub fn connect(&mut self, config: &QueuePairConfig, peer: QueuePairAddress) -> io::Result<()> {
         self.connect_with_depths(config, peer, ReadDepths::default())
     }
@@ -181,7 +182,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The two ends do not match, for instance for want of a route.
+    /// The two ends do not match, for instance because there is no route.
     pub(super) fn connect_with_depths(
         &mut self,
         config: &QueuePairConfig,

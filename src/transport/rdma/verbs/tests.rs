@@ -13,7 +13,7 @@ use super::{
     queue_pair::QueuePair,
     sizes::QueueSizes,
 };
-use crate::transport::rdma::{link::QueuePairConfig, tests::place};
+use crate::transport::rdma::{tests::config, verbs::queue_pair_config::QueuePairConfig};
 
 const SIZES: QueueSizes = QueueSizes {
     sends: 8,
@@ -27,18 +27,18 @@ const HANGS: Duration = Duration::from_secs(300);
 /// The bytes of the memory of each end.
 const BYTES: usize = 20_000;
 
-fn end(place: &QueuePairConfig) -> QueuePair {
-    let domain = Arc::new(ProtectionDomain::open(&place.device).unwrap());
+fn end(config: &QueuePairConfig) -> QueuePair {
+    let domain = Arc::new(ProtectionDomain::open(&config.device).unwrap());
     let memory = MemoryRegion::register(&domain, BYTES).unwrap();
     let completions = Arc::new(CompletionQueue::new(&domain, 32).unwrap());
-    QueuePair::new(&completions, memory, place, SIZES).unwrap()
+    QueuePair::new(&completions, memory, config, SIZES).unwrap()
 }
 
-fn connected(place: &QueuePairConfig) -> [QueuePair; 2] {
-    let (mut one, mut two) = (end(place), end(place));
-    let addresses = [one.address(place).unwrap(), two.address(place).unwrap()];
-    one.connect(place, addresses[1]).unwrap();
-    two.connect(place, addresses[0]).unwrap();
+fn connected(config: &QueuePairConfig) -> [QueuePair; 2] {
+    let (mut one, mut two) = (end(config), end(config));
+    let addresses = [one.address(config).unwrap(), two.address(config).unwrap()];
+    one.connect(config, addresses[1]).unwrap();
+    two.connect(config, addresses[0]).unwrap();
     [one, two]
 }
 
@@ -72,21 +72,21 @@ async fn next(pair: &QueuePair) -> Completion {
 
 #[tokio::test]
 async fn sends_of_every_size_arrive() {
-    let Some(place) = place() else { return };
-    let [mut one, mut two] = connected(&place);
+    let Some(config) = config() else { return };
+    let [mut one, mut two] = connected(&config);
     for (id, length) in (0..).zip([1, 32, 64, 65, 1024, 4096, BYTES]) {
         let bytes: Vec<u8> = (0..=250).cycle().take(length).collect();
-        let place: Range<usize> = BYTES - length..BYTES;
-        two.post_receive(id, &place).unwrap();
-        one.write(place.start, &bytes);
-        one.post_send(id, &place, false).unwrap();
+        let range: Range<usize> = BYTES - length..BYTES;
+        two.post_receive(id, &range).unwrap();
+        one.write(range.start, &bytes);
+        one.post_send(id, &range, false).unwrap();
         let Completion {
             id: receive,
             result,
         } = next(&two).await;
         assert_eq!((receive, result.unwrap()), (id, length));
         let mut arrived = vec![0; length];
-        two.read(place.start, &mut arrived);
+        two.read(range.start, &mut arrived);
         assert!(arrived == bytes, "{length} bytes");
     }
     assert!(one.completions().poll_one().unwrap().is_none());
@@ -94,8 +94,8 @@ async fn sends_of_every_size_arrive() {
 
 #[tokio::test]
 async fn a_signalled_send_completes() {
-    let Some(place) = place() else { return };
-    let [mut one, mut two] = connected(&place);
+    let Some(config) = config() else { return };
+    let [mut one, mut two] = connected(&config);
     two.post_receive(7, &(0..100)).unwrap();
     one.post_send(9, &(0..100), true).unwrap();
     assert!(matches!(
@@ -110,8 +110,8 @@ async fn a_signalled_send_completes() {
 /// Every work request that is posted completes with an error.
 #[tokio::test]
 async fn a_broken_queue_pair_fails_its_work_requests() {
-    let Some(place) = place() else { return };
-    let [mut one, mut two] = connected(&place);
+    let Some(config) = config() else { return };
+    let [mut one, mut two] = connected(&config);
     one.post_receive(1, &(0..100)).unwrap();
     two.post_receive(2, &(0..10)).unwrap();
     // The frame is longer than the receive, which breaks both ends.
@@ -126,12 +126,12 @@ async fn a_broken_queue_pair_fails_its_work_requests() {
 
 #[test]
 fn a_device_that_does_not_exist_is_an_error() {
-    let Some(place) = place() else { return };
+    let Some(config) = config() else { return };
     let error = ProtectionDomain::open("no_such")
         .err()
         .map(|error| error.kind());
     assert_eq!(error, Some(io::ErrorKind::NotFound));
-    let domain = ProtectionDomain::open(&place.device).unwrap();
-    assert!(domain.gid(place.port, 60_000).is_err());
-    assert_eq!(domain.lid(place.port).ok(), Some(0), "RoCE has none");
+    let domain = ProtectionDomain::open(&config.device).unwrap();
+    assert!(domain.gid(config.port, 60_000).is_err());
+    assert_eq!(domain.lid(config.port).ok(), Some(0), "RoCE has none");
 }

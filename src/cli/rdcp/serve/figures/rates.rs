@@ -25,12 +25,12 @@ pub(in crate::cli::rdcp::serve) struct RatesNow {
 ///
 /// Keeps the last sample of each second of the longest window: 302 samples at most, however often they are added.
 #[derive(Debug, Default)]
-pub(in crate::cli::rdcp::serve) struct TransferRates {
+pub(in crate::cli::rdcp::serve) struct RateSampler {
     /// In the order of time; the first is at or before the begin of the longest window, unless the server is younger.
     samples: VecDeque<RateSample>,
 }
 
-impl TransferRates {
+impl RateSampler {
     /// Adds the totals at the time `now`, counted from any fixed moment. Returns the rates up to then.
     ///
     /// The first sample is the begin, from which the rates of a young server are counted. A sample that is older than the
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn each_window_has_its_own_rate() {
-        let mut rates = TransferRates::default();
+        let mut rates = RateSampler::default();
         // 5 minutes with 100 B/s in, then a minute with 700, of which the last 10 s stand still.
         let mut total = 0;
         for second in 0..=360 {
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_young_server_counts_from_its_begin() {
-        let mut rates = TransferRates::default();
+        let mut rates = RateSampler::default();
         assert_eq!(rates.rates(), RatesNow::default());
         assert_eq!(rates.add_sample(seconds(7), 0, 0), RatesNow::default());
         let found = rates.add_sample(seconds(9), 1000, 500);
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_gap_between_samples_counts_as_even() {
-        let mut rates = TransferRates::default();
+        let mut rates = RateSampler::default();
         rates.add_sample(seconds(0), 0, 0);
         rates.add_sample(seconds(5), 0, 0);
         let found = rates.add_sample(seconds(25), 2000, 0);
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn clocks_and_totals_that_go_back_are_harmless() {
-        let mut rates = TransferRates::default();
+        let mut rates = RateSampler::default();
         rates.add_sample(seconds(10), 1000, 0);
         rates.add_sample(seconds(11), 2000, 0);
         let before = rates.rates();
@@ -200,7 +200,7 @@ mod tests {
             flow in 0_u64..1 << 40,
             gaps in prop::collection::vec(1_u64..20_000, 1..400),
         ) {
-            let mut rates = TransferRates::default();
+            let mut rates = RateSampler::default();
             let mut at = Duration::from_millis(gaps[0]);
             rates.add_sample(at, 0, 0);
             let begin = at;
@@ -222,7 +222,7 @@ mod tests {
         fn memory_is_bounded_and_rates_are_finite(
             samples in prop::collection::vec((0_u64..3_000, any::<u64>(), any::<u64>()), 1..2000),
         ) {
-            let mut rates = TransferRates::default();
+            let mut rates = RateSampler::default();
             let mut at = Duration::ZERO;
             for (gap, received, sent) in samples {
                 at += Duration::from_millis(gap);
@@ -237,7 +237,7 @@ mod tests {
         fn a_window_has_the_bytes_of_its_samples(
             steps in prop::collection::vec((1_u64..9, 0_u64..1 << 30), 2..300),
         ) {
-            let mut rates = TransferRates::default();
+            let mut rates = RateSampler::default();
             let (mut at, mut total) = (0, 0);
             let mut history = vec![(0, 0)];
             rates.add_sample(seconds(0), 0, 0);

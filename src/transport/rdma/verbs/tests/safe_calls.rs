@@ -6,9 +6,9 @@ use super::*;
 use crate::transport::rdma::verbs::operation::{PairFault, VerbsOperation};
 
 /// Two connected queue pairs, of which the second has memory that the first may write and read.
-fn sharing(place: &QueuePairConfig) -> [QueuePair; 2] {
+fn sharing(config: &QueuePairConfig) -> [QueuePair; 2] {
     let end = |is_shared: bool| {
-        let domain = Arc::new(ProtectionDomain::open(&place.device).unwrap());
+        let domain = Arc::new(ProtectionDomain::open(&config.device).unwrap());
         let memory = if is_shared {
             MemoryRegion::register_shared(&domain, BYTES)
         } else {
@@ -16,22 +16,22 @@ fn sharing(place: &QueuePairConfig) -> [QueuePair; 2] {
         };
         let completions = Arc::new(CompletionQueue::new(&domain, 16).unwrap());
         let queues = [&completions, &completions];
-        QueuePair::exact(queues, memory.unwrap(), place, SIZES).unwrap()
+        QueuePair::exact(queues, memory.unwrap(), config, SIZES).unwrap()
     };
     let (mut one, mut two) = (end(false), end(true));
-    let addresses = [one.address(place).unwrap(), two.address(place).unwrap()];
+    let addresses = [one.address(config).unwrap(), two.address(config).unwrap()];
     let answered = [&one, &two].map(|pair| pair.read_depths().unwrap().answered);
-    one.connect_for_reads(place, addresses[1], answered[1])
+    one.connect_for_reads(config, addresses[1], answered[1])
         .unwrap();
-    two.connect_for_reads(place, addresses[0], answered[0])
+    two.connect_for_reads(config, addresses[0], answered[0])
         .unwrap();
     [one, two]
 }
 
 #[tokio::test]
 async fn a_write_is_read_back_and_seen_without_a_receive() {
-    let Some(place) = place() else { return };
-    let [mut one, mut two] = sharing(&place);
+    let Some(config) = config() else { return };
+    let [mut one, mut two] = sharing(&config);
     let region = two.remote();
     assert!((BYTES as u64..2 * BYTES as u64).contains(&region.bytes()));
     one.write(0, b"over there");
@@ -59,8 +59,8 @@ async fn a_write_is_read_back_and_seen_without_a_receive() {
 
 #[tokio::test]
 async fn memory_without_rights_for_a_peer_cannot_be_written() {
-    let Some(place) = place() else { return };
-    let [one, mut two] = sharing(&place);
+    let Some(config) = config() else { return };
+    let [one, mut two] = sharing(&config);
     let region = one.remote();
     two.write(0, &[7; 10]);
     two.post(&VerbsOperation::write(1, 0..10, 0), Some(&region))
@@ -73,8 +73,8 @@ async fn memory_without_rights_for_a_peer_cannot_be_written() {
 
 #[test]
 fn work_requests_that_cannot_be_are_errors() {
-    let Some(place) = place() else { return };
-    let [mut one, two] = sharing(&place);
+    let Some(config) = config() else { return };
+    let [mut one, two] = sharing(&config);
     let region = two.remote();
     let kind = |error: io::Result<()>| error.unwrap_err().kind();
     let write = VerbsOperation::write(1, 0..10, 0);
@@ -95,11 +95,11 @@ fn work_requests_that_cannot_be_are_errors() {
         let posted = one.post(&inline, Some(&region));
         assert_eq!(kind(posted), io::ErrorKind::InvalidInput);
     }
-    let mut alone = end(&place);
+    let mut alone = end(&config);
     let posted = alone.post(&VerbsOperation::send(1, 0..10), None);
     assert_eq!(kind(posted), io::ErrorKind::NotConnected);
     // Such a READ would never complete on soft-RoCE.
-    let [mut without_reads, _peer] = connected(&place);
+    let [mut without_reads, _peer] = connected(&config);
     let posted = without_reads.post(&VerbsOperation::read(1, 0..10, 0), Some(&region));
     assert_eq!(kind(posted), io::ErrorKind::Unsupported);
 }
@@ -107,8 +107,8 @@ fn work_requests_that_cannot_be_are_errors() {
 /// A queue of unsignalled sends fills up, although each of them is complete.
 #[test]
 fn a_full_queue_is_an_error() {
-    let Some(place) = place() else { return };
-    let [mut one, two] = sharing(&place);
+    let Some(config) = config() else { return };
+    let [mut one, two] = sharing(&config);
     let region = two.remote();
     let write = VerbsOperation {
         is_signalled: false,
@@ -123,8 +123,8 @@ fn a_full_queue_is_an_error() {
 
 #[test]
 fn places_outside_the_memory_panic() {
-    let Some(place) = place() else { return };
-    let [mut one, _two] = sharing(&place);
+    let Some(config) = config() else { return };
+    let [mut one, _two] = sharing(&config);
     let mut panics = |call: &mut dyn FnMut(&mut QueuePair)| {
         let call = AssertUnwindSafe(|| call(&mut one));
         assert!(catch_unwind(call).is_err());
@@ -144,12 +144,12 @@ fn places_outside_the_memory_panic() {
 
 #[test]
 fn a_completion_queue_has_room_for_all_of_its_queue_pairs() {
-    let Some(place) = place() else { return };
-    let domain = Arc::new(ProtectionDomain::open(&place.device).unwrap());
+    let Some(config) = config() else { return };
+    let domain = Arc::new(ProtectionDomain::open(&config.device).unwrap());
     let completions = Arc::new(CompletionQueue::new(&domain, 32).unwrap());
     let make = |sizes: QueueSizes| {
         let memory = MemoryRegion::register(&domain, 1).unwrap();
-        QueuePair::new(&completions, memory, &place, sizes)
+        QueuePair::new(&completions, memory, &config, sizes)
     };
     let refusal = |sizes| make(sizes).err().map(|error| error.kind());
     let first = make(SIZES).unwrap();
@@ -171,8 +171,8 @@ fn a_completion_queue_has_room_for_all_of_its_queue_pairs() {
 
 #[test]
 fn too_many_bytes_inline_are_refused_or_become_fewer() {
-    let Some(place) = place() else { return };
-    let domain = Arc::new(ProtectionDomain::open(&place.device).unwrap());
+    let Some(config) = config() else { return };
+    let domain = Arc::new(ProtectionDomain::open(&config.device).unwrap());
     let completions = Arc::new(CompletionQueue::new(&domain, 32).unwrap());
     let memory = || MemoryRegion::register(&domain, 1).unwrap();
     let sizes = QueueSizes {
@@ -180,25 +180,25 @@ fn too_many_bytes_inline_are_refused_or_become_fewer() {
         ..SIZES
     };
     let queues = [&completions, &completions];
-    let fault = QueuePair::exact(queues, memory(), &place, sizes).err();
+    let fault = QueuePair::exact(queues, memory(), &config, sizes).err();
     assert!(
         matches!(fault, Some(PairFault::Inline { most }) if (1..1 << 16).contains(&most)),
         "{fault:?}"
     );
-    let fewer = QueuePair::new(&completions, memory(), &place, sizes).unwrap();
+    let fewer = QueuePair::new(&completions, memory(), &config, sizes).unwrap();
     assert!(fewer.inline_bytes() < 1 << 16);
 }
 
 #[test]
 fn two_protection_domains_panic_before_a_device_sees_them() {
-    let Some(place) = place() else { return };
-    let domain = || Arc::new(ProtectionDomain::open(&place.device).unwrap());
+    let Some(config) = config() else { return };
+    let domain = || Arc::new(ProtectionDomain::open(&config.device).unwrap());
     let (one, two) = (domain(), domain());
     let queue = |domain| Arc::new(CompletionQueue::new(domain, 32).unwrap());
     let (of_one, of_two) = (queue(&one), queue(&two));
     for queues in [[&of_one, &of_two], [&of_two, &of_one], [&of_two, &of_two]] {
         let memory = MemoryRegion::register(&one, 1).unwrap();
-        let make = || QueuePair::exact(queues, memory, &place, SIZES).is_ok();
+        let make = || QueuePair::exact(queues, memory, &config, SIZES).is_ok();
         assert!(catch_unwind(AssertUnwindSafe(make)).is_err());
     }
 }
@@ -206,8 +206,8 @@ fn two_protection_domains_panic_before_a_device_sees_them() {
 /// A wait ends at its limit, and an endless limit is none too long for the kernel.
 #[tokio::test]
 async fn an_event_is_waited_for_with_any_limit() {
-    let Some(place) = place() else { return };
-    let [mut one, two] = sharing(&place);
+    let Some(config) = config() else { return };
+    let [mut one, two] = sharing(&config);
     let completions = Arc::clone(one.completions());
     completions.arm().unwrap();
     assert!(!completions.wait_event(Duration::ZERO).unwrap());

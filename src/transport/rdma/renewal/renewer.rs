@@ -29,7 +29,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
-use super::request::{Renewal, RenewalReason};
+use super::shared::{RenewalReason, RenewalShared};
 use crate::{
     Fault,
     transport::{
@@ -71,7 +71,7 @@ enum RenewalStep {
 /// Renews the link of one stream while the stream lasts.
 pub(crate) struct Renewer {
     shared: Arc<Shared<Rdma>>,
-    renewal: Arc<Renewal>,
+    renewal: Arc<RenewalShared>,
     plan: LinkPlan,
     /// How long the stream may be without a working link.
     patience: Duration,
@@ -86,7 +86,7 @@ impl Renewer {
     /// A task that has not renewed a link yet.
     pub(crate) fn new(
         shared: Arc<Shared<Rdma>>,
-        renewal: Arc<Renewal>,
+        renewal: Arc<RenewalShared>,
         plan: LinkPlan,
         patience: Duration,
     ) -> Self {
@@ -125,7 +125,7 @@ impl Renewer {
         loop {
             let state = &self.shared.state;
             tokio::select! {
-                () = self.renewal.wanted.notified() => {}
+                () = self.renewal.requested.notified() => {}
                 () = state.stepped.notified() => {}
             }
             let theirs = state.take_step();
@@ -174,7 +174,9 @@ impl Renewer {
     fn note_progress(&mut self, reason: Option<RenewalReason>) -> Result<(), Fault> {
         let arrived = self.renewal.data().arrived_at_both();
         let has_moved = std::mem::replace(&mut self.arrived, arrived) < arrived;
-        self.renewal.used.store(0, Ordering::Relaxed);
+        self.renewal
+            .completions_with_nudges
+            .store(0, Ordering::Relaxed);
         let progress = self.renewal.completions.swap(0, Ordering::Relaxed) > 0 || has_moved;
         let error = match reason {
             Some(RenewalReason::Lost(error)) => error,
@@ -209,7 +211,7 @@ impl Renewer {
         if let Some(send_lane) = send_lane {
             self.wait_until_quiet(send_lane).await?;
             state.wake_sender();
-            frames = send_lane.lock().path_and_kept().0.written();
+            frames = send_lane.lock().path().written();
         }
         // After this step the peer may destroy its queue pair, and a nudge would break this one.
         self.renewal.nudges.set(None);
@@ -227,7 +229,7 @@ impl Renewer {
             // be the user's.
             self.renewal.progress.register(cx.waker());
             let mut lane = send_lane.lock();
-            let (path, _) = lane.path_and_kept();
+            let path = lane.path();
             if path.poll_quiet(cx).is_ready() {
                 return Poll::Ready(Ok(()));
             }
@@ -278,7 +280,7 @@ impl Renewer {
                 // The reader has stopped.
                 return Poll::Ready(Ok(()));
             }
-            let (path, _) = lane.path_and_kept();
+            let path = lane.path();
             if path.arrived() != seen {
                 seen = path.arrived();
                 timer
@@ -290,7 +292,7 @@ impl Renewer {
                 path.assume_arrived(frames);
                 lane.take_unreported(state, cx);
             }
-            let (path, _) = lane.path_and_kept();
+            let path = lane.path();
             Poll::Ready(if path.arrived() >= frames {
                 Ok(())
             } else {
@@ -311,7 +313,7 @@ impl Renewer {
             ..
         } = &*self.shared;
         if let Some(send_lane) = send_lane {
-            send_lane.lock().path_and_kept().0.take_down();
+            send_lane.lock().path().take_down();
         }
         if let Some(recv_lane) = recv_lane {
             let mut lane = recv_lane.lock();
@@ -348,15 +350,15 @@ impl Renewer {
     }
 
     /// Returns true unless one express lane after the other carried nothing for this end.
-    fn trusts_lanes(&self) -> bool {
+    fn trusts_express(&self) -> bool {
         let send_lane = self.shared.send_lane.as_ref();
-        send_lane.is_none_or(|send_lane| send_lane.lock().path_and_kept().0.trusts_lanes())
+        send_lane.is_none_or(|send_lane| send_lane.lock().path().trusts_express())
     }
 
     /// Tries once to make the new link. Both ends know the inner error.
     async fn connect_once(&self) -> Result<Result<(LiveLink, u64), String>, Fault> {
         let state = &self.shared.state;
-        let opening = self.plan.open(self.generation, self.trusts_lanes());
+        let opening = self.plan.open(self.generation, self.trusts_express());
         let verified = self.verified_here();
         let step = |opening: &UnconnectedLink| {
             let part = opening.part();
@@ -394,14 +396,12 @@ impl Renewer {
         self.renewal.nudges.set(Some(live.nudge));
         if let (Some(send_lane), Some(live)) = (send_lane, live.send) {
             let mut lane = send_lane.lock();
-            lane.path_and_kept()
-                .0
-                .install(live, self.generation, verified);
+            lane.path().install(live, self.generation, verified);
         }
         if let (Some(recv_lane), Some(live)) = (recv_lane, live.receive) {
             let mut lane = recv_lane.lock();
-            let has_lost_lane = lane.path_and_kept().0.install(live, self.generation);
-            lane.restart(state, has_lost_lane);
+            let has_lost_express = lane.path().install(live, self.generation);
+            lane.restart(state, has_lost_express);
             // Under the lock: the restart grants the slots that were released before; later releases grant their own.
             self.renewal.is_underway.store(false, Ordering::Release);
         }
@@ -409,7 +409,7 @@ impl Renewer {
         self.renewal.is_underway.store(false, Ordering::Release);
         if let Some(send_lane) = send_lane {
             // While the renewal was underway a failure of the new lane requested nothing.
-            if send_lane.lock().path_and_kept().0.has_lost_lane() {
+            if send_lane.lock().path().has_lost_express() {
                 self.renewal
                     .request(Some(io::Error::other("the new express lane failed")));
             }

@@ -41,12 +41,12 @@ fn a_peer_that_does_not_end_is_told_to_stop() {
     machine.release_sender(true, false, Instant::now());
     drop_reader(&mut machine);
     let limit = Duration::from_secs(3600);
-    let due = machine.departure_deadline(limit).unwrap();
-    machine.check_departure(limit, due.checked_sub(Duration::from_millis(1)).unwrap());
+    let due = machine.dropped_deadline(limit).unwrap();
+    machine.check_dropped(limit, due.checked_sub(Duration::from_millis(1)).unwrap());
     assert!(machine.outbox.is_empty());
-    machine.check_departure(limit, due);
+    machine.check_dropped(limit, due);
     assert_eq!(machine.outbox, [Message::Stop { offset: 7 }, Message::Bye]);
-    assert_eq!(machine.departure_deadline(limit), None);
+    assert_eq!(machine.dropped_deadline(limit), None);
 }
 
 #[test]
@@ -82,11 +82,11 @@ fn a_receiver_that_leaves_early_is_an_abort() {
 fn a_panic_is_an_abort_in_every_state() {
     for on_drop in [OnDrop::Abort, OnDrop::Fin] {
         let mut reader = acknowledged();
-        reader.departure.on_drop = on_drop;
+        reader.dropped.on_drop = on_drop;
         reader.release_receiver(0, false, true, Instant::now());
         assert!(is_aborted(&reader));
         let mut writer = StreamMachine::new(Direction::Both, 2);
-        writer.departure.on_drop = on_drop;
+        writer.dropped.on_drop = on_drop;
         writer.release_sender(true, true, Instant::now());
         assert!(is_aborted(&writer));
     }
@@ -95,16 +95,16 @@ fn a_panic_is_an_abort_in_every_state() {
 #[test]
 fn with_fin_the_last_bytes_follow_the_user_for_a_limited_time() {
     let mut machine = StreamMachine::new(Direction::Both, 2);
-    machine.departure.on_drop = OnDrop::Fin;
+    machine.dropped.on_drop = OnDrop::Fin;
     let now = Instant::now();
     machine.release_sender(true, false, now);
     assert!(machine.fin_due && machine.failure.is_none());
     let limit = Duration::from_millis(500);
-    assert_eq!(machine.departure_deadline(limit), None, "one half is held");
+    assert_eq!(machine.dropped_deadline(limit), None, "one half is held");
     machine.receiving = Receiving::AtEnd;
     machine.release_receiver(0, false, false, now);
-    assert_eq!(machine.departure_deadline(limit), Some(now + limit));
-    machine.check_departure(limit, now + limit);
+    assert_eq!(machine.dropped_deadline(limit), Some(now + limit));
+    machine.check_dropped(limit, now + limit);
     assert!(is_aborted(&machine));
 }
 
@@ -118,7 +118,7 @@ fn a_stop_after_the_last_byte_is_no_error_of_a_writer_that_has_left() {
         (true, true, 8),
     ] {
         let mut machine = StreamMachine::new(Direction::Both, 2);
-        machine.departure.on_drop = OnDrop::Fin;
+        machine.dropped.on_drop = OnDrop::Fin;
         machine.stats.bytes_sent = 9;
         if left {
             machine.release_sender(sent, false, Instant::now());

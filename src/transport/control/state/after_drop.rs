@@ -4,7 +4,7 @@
 //! |---|---|
 //! | the reader, with nothing unread before the end | nothing |
 //! | the reader, before the end, and this end sends too | takes up to [`EXCESS_BYTES`] more for [`LINGER`], then sends Stop |
-//! | the reader, in the same state, of a stream that only receives | sends Abort |
+//! | the reader, in the same state, of a stream that only receives | sends Abort; with [`OnDrop::Fin`] as the row above |
 //! | the writer, after FIN was acknowledged, or after the peer has taken every byte and stopped | nothing |
 //! | the writer, earlier | sends Abort; with [`OnDrop::Fin`] sends the remaining bytes and FIN |
 //! | any of them before its end, by a panic | sends Abort |
@@ -35,11 +35,11 @@ const EXCESS_BYTES: u64 = 64 << 10;
 impl StreamMachine {
     /// The user has dropped the sending half, after the data path got all its bytes (`all_was_sent`) or earlier.
     pub(super) fn release_sender(&mut self, all_was_sent: bool, is_panicking: bool, now: Instant) {
-        self.departure.release(now);
-        self.departure.writer_left = !is_panicking;
-        self.departure.all_was_sent |= all_was_sent;
+        self.dropped.release(now);
+        self.dropped.writer_left = !is_panicking;
+        self.dropped.all_was_sent |= all_was_sent;
         if !self.send_done() {
-            if self.departure.on_drop == OnDrop::Fin && !is_panicking {
+            if self.dropped.on_drop == OnDrop::Fin && !is_panicking {
                 self.fin_due = true;
                 self.wake(true, false);
             } else {
@@ -57,12 +57,12 @@ impl StreamMachine {
         is_panicking: bool,
         now: Instant,
     ) {
-        self.departure.release(now);
+        self.dropped.release(now);
         if !self.receive_done(unread) {
             let ends_with_fin =
-                self.sending != Sending::Absent || self.departure.on_drop == OnDrop::Fin;
+                self.sending != Sending::Absent || self.dropped.on_drop == OnDrop::Fin;
             if ends_with_fin && !is_panicking {
-                self.departure.reader = Some(DroppedReader {
+                self.dropped.reader = Some(DroppedReader {
                     since: now,
                     received: self.stats.bytes_received,
                     taken,
@@ -76,7 +76,7 @@ impl StreamMachine {
 
     /// Returns true if the user has dropped the writer, and the peer's reader stopped after it had taken every byte.
     pub(super) fn has_left_after_all_was_taken(&self) -> bool {
-        let left = self.departure.writer_left && self.departure.all_was_sent;
+        let left = self.dropped.writer_left && self.dropped.all_was_sent;
         matches!(self.sending, Sending::Stopped(taken) if left && taken >= self.stats.bytes_sent)
     }
 
@@ -87,9 +87,9 @@ impl StreamMachine {
 
     /// Says Bye if the user has left and both directions have ended. Returns true if it did.
     pub(super) fn leave_if_done(&mut self) -> bool {
-        let is_due = !self.departure.is_held() && !self.departure.has_said_bye && self.done();
+        let is_due = !self.dropped.is_held() && !self.dropped.has_said_bye && self.done();
         if is_due && self.failure.is_none() {
-            self.departure.has_said_bye = true;
+            self.dropped.has_said_bye = true;
             self.outbox.push(Message::Bye);
             return true;
         }
@@ -113,7 +113,7 @@ impl StreamMachine {
     /// Sends Stop if more has arrived after the reader was dropped than protocols send at their end. Returns true if it did.
     pub(super) fn stop_after_excess(&mut self) -> bool {
         let received = self.stats.bytes_received;
-        match &self.departure.reader {
+        match &self.dropped.reader {
             Some(reader) if received - reader.received > EXCESS_BYTES => self.stop(reader.taken),
             _ => false,
         }
@@ -122,17 +122,17 @@ impl StreamMachine {
     /// Returns the time until which the peer may end its direction after the reader was dropped.
     fn reader_deadline(&self) -> Option<Instant> {
         let is_open = matches!(self.receiving, Receiving::Open | Receiving::Fin(..));
-        let reader = self.departure.reader.as_ref().filter(|_| is_open)?;
+        let reader = self.dropped.reader.as_ref().filter(|_| is_open)?;
         Some(reader.since + LINGER)
     }
 
     /// Returns the time until which the peer has to take the last bytes after the user has left: `limit` later.
     fn writer_deadline(&self, limit: Duration) -> Option<Instant> {
-        let since = self.departure.since.filter(|_| !self.send_done())?;
+        let since = self.dropped.since.filter(|_| !self.send_done())?;
         Some(since + limit)
     }
 
-    fn departure_deadline(&self, limit: Duration) -> Option<Instant> {
+    fn dropped_deadline(&self, limit: Duration) -> Option<Instant> {
         if self.failure.is_some() {
             return None;
         }
@@ -141,9 +141,9 @@ impl StreamMachine {
     }
 
     /// Ends what the peer has not ended in time.
-    fn check_departure(&mut self, limit: Duration, now: Instant) {
+    fn check_dropped(&mut self, limit: Duration, now: Instant) {
         if self.reader_deadline().is_some_and(|due| due <= now) {
-            let taken = self.departure.reader.as_ref().map_or(0, |it| it.taken);
+            let taken = self.dropped.reader.as_ref().map_or(0, |it| it.taken);
             self.stop(taken);
         }
         if self.writer_deadline(limit).is_some_and(|due| due <= now) {
@@ -158,7 +158,7 @@ impl StreamMachine {
 impl State {
     /// Sets what a drop of the sending half does before its end.
     pub(crate) fn set_on_drop(&self, on_drop: OnDrop) {
-        self.lock().departure.on_drop = on_drop;
+        self.lock().dropped.on_drop = on_drop;
     }
 
     /// Records that the user dropped the sending half, after the data path got all its bytes (`all_was_sent`) or earlier.
@@ -177,16 +177,16 @@ impl State {
         self.finish_update(inner);
     }
 
-    /// Returns the time of the next [`check_departure`](Self::check_departure), if one is due. The peer has `limit` to
+    /// Returns the time of the next [`check_dropped`](Self::check_dropped), if one is due. The peer has `limit` to
     /// take the last bytes.
-    pub(crate) fn departure_deadline(&self, limit: Duration) -> Option<Instant> {
-        self.lock().departure_deadline(limit)
+    pub(crate) fn dropped_deadline(&self, limit: Duration) -> Option<Instant> {
+        self.lock().dropped_deadline(limit)
     }
 
     /// Ends what the peer has not ended in time after the user has dropped a half.
-    pub(crate) fn check_departure(&self, limit: Duration) {
+    pub(crate) fn check_dropped(&self, limit: Duration) {
         let mut inner = self.lock();
-        inner.check_departure(limit, Instant::now());
+        inner.check_dropped(limit, Instant::now());
         self.finish_update(inner);
     }
 }

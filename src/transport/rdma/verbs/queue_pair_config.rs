@@ -1,14 +1,36 @@
-//! The port of a queue pair, chosen from those of this host.
+//! The port and the parameters of a queue pair, and the choice of a port among those of this host.
 
 use std::io;
 
 use crate::{
     config::RdmaConfig,
-    transport::rdma::{
-        link::QueuePairConfig,
-        ports::{choice::DeviceChoice, recent::inventory},
-    },
+    transport::rdma::ports::{choice::DeviceChoice, recent::inventory},
 };
+
+/// The port and the parameters of a queue pair. Both ends agree on the MTU and on the packet sequence numbers before they connect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueuePairConfig {
+    /// The name of the device.
+    pub device: String,
+    /// The number of the port, from 1.
+    pub port: u8,
+    /// The index in the GID table of the port.
+    pub gid_index: usize,
+    /// The path MTU in bytes: 256, 512, 1024, 2048 or 4096, the smaller of both ends. Other values are rounded down.
+    pub mtu: u32,
+    /// The first packet sequence number of this end. Only its lowest 24 bits are used.
+    pub send_psn: u32,
+    /// The first packet sequence number of the peer, 24 bits: the peer's `send_psn`.
+    pub receive_psn: u32,
+    /// The most work requests of each kind at once, of a link. Other queue pairs have sizes of their own.
+    pub(crate) depth: u32,
+    /// The traffic class of each packet.
+    pub traffic_class: u8,
+    /// The service level, 0 to 15.
+    pub service_level: u8,
+    /// The index in the partition key table.
+    pub pkey_index: u16,
+}
 
 impl QueuePairConfig {
     /// Chooses the port that a stream would offer first: of the usable ports, the fastest hardware, with the best address of its

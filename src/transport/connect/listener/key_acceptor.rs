@@ -25,7 +25,7 @@ pub(super) struct KeyRoute {
 impl KeyRoute {
     /// Passes on a stream, or the reason why a peer with the key gets none.
     pub(super) fn push(&self, outcome: Result<Stream, Error>) {
-        // If the reception has been dropped, the stream is dropped here, which aborts it.
+        // If the acceptor has been dropped, the stream is dropped here, which aborts it.
         let _ = self.arrivals.send(outcome);
     }
 }
@@ -43,14 +43,14 @@ impl KeyRoutes {
 
 /// Accepts the streams of one key on a listener that others use too. Dropping it makes the key unknown again.
 #[cfg(feature = "cli")]
-pub(crate) struct Reception {
+pub(crate) struct KeyAcceptor {
     id: KeyId,
     routes: Arc<KeyRoutes>,
     arrivals: mpsc::UnboundedReceiver<Result<Stream, Error>>,
 }
 
 #[cfg(feature = "cli")]
-impl Reception {
+impl KeyAcceptor {
     /// Expects streams of `key`, which `config` sets up and which belong to `runtime`. Returns none if the key is expected
     /// already.
     pub(super) fn new(
@@ -95,7 +95,7 @@ impl Reception {
 }
 
 #[cfg(feature = "cli")]
-impl Drop for Reception {
+impl Drop for KeyAcceptor {
     fn drop(&mut self) {
         self.routes.lock().remove(&self.id);
     }

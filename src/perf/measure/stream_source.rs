@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
 
 use crate::{
-    Direction, Error, Key, Listener, Reception, Stream, StreamConfig,
+    Direction, Error, Key, KeyAcceptor, Listener, Stream, StreamConfig,
     carry::thread::CarryThread,
     perf::messages::{TaskFault, UsedTransport},
     ssh::edge::{EdgePlan, about_peer, describe_link},
@@ -18,13 +18,13 @@ pub(super) type PlacedStream = (CarryThread, Stream);
 
 /// The streams of a task before they are connected, at one of its ends. Each has a key of its own, so that all of them use
 /// one port, and each end knows which stream is which.
-pub(super) enum Meeting {
+pub(super) enum StreamSource {
     /// This end listens.
     Listen {
         /// Listens for all streams.
         listener: Arc<Listener>,
         /// Accepts each of the streams.
-        doors: Vec<StreamDoor>,
+        acceptors: Vec<StreamAcceptor>,
         /// The name of the other end in messages.
         peer: String,
     },
@@ -37,9 +37,9 @@ pub(super) enum Meeting {
 }
 
 /// Accepts one stream of a task. Its thread owns the stream.
-pub(super) struct StreamDoor {
+pub(super) struct StreamAcceptor {
     thread: CarryThread,
-    reception: Reception,
+    key_acceptor: KeyAcceptor,
 }
 
 /// What both ends of a task know about its streams.
@@ -72,34 +72,41 @@ impl StreamTerms {
     /// # Cancel safety
     ///
     /// Safe: dropping the future closes the port.
-    pub(super) async fn listen(&self) -> Result<Meeting, TaskFault> {
+    pub(super) async fn listen(&self) -> Result<StreamSource, TaskFault> {
         // The streams have other keys: the listener's own key opens nothing.
         let unused = EdgePlan {
             key: derived_key(&self.key, usize::MAX),
             ..self.plan(0)
         };
         let listener = Arc::new(unused.listen().await?);
-        let mut doors = Vec::with_capacity(self.count);
+        let mut acceptors = Vec::with_capacity(self.count);
         for index in 0..self.count {
             let thread = start_thread()?;
             let EdgePlan { key, config, .. } = self.plan(index);
             let of = Arc::clone(&listener);
-            let expecting = async move { of.expect(key, config, Handle::current()) };
-            let reception = thread.run(expecting).await;
-            let reception = reception.ok_or_else(|| "a key was made twice".to_owned())?;
-            doors.push(StreamDoor { thread, reception });
+            let expecting = async move { of.accept_key(key, config, Handle::current()) };
+            let key_acceptor = thread.run(expecting).await;
+            let key_acceptor = key_acceptor.ok_or_else(|| "a key was made twice".to_owned())?;
+            acceptors.push(StreamAcceptor {
+                thread,
+                key_acceptor,
+            });
         }
-        Ok(Meeting::Listen {
+        Ok(StreamSource::Listen {
             listener,
-            doors,
+            acceptors,
             peer: self.peer.clone(),
         })
     }
 
     /// Returns the end that dials.
-    pub(super) fn dial(&self, addresses: Vec<String>, port: u16) -> Result<Meeting, TaskFault> {
+    pub(super) fn dial(
+        &self,
+        addresses: Vec<String>,
+        port: u16,
+    ) -> Result<StreamSource, TaskFault> {
         let streams = (0..self.count).map(|index| Ok((start_thread()?, self.plan(index))));
-        Ok(Meeting::Dial {
+        Ok(StreamSource::Dial {
             streams: streams.collect::<Result<_, TaskFault>>()?,
             addresses,
             port,
@@ -107,7 +114,7 @@ impl StreamTerms {
     }
 }
 
-impl Meeting {
+impl StreamSource {
     /// Returns the port for the other end, if this end listens.
     pub(super) fn port(&self) -> Option<u16> {
         match self {
@@ -123,8 +130,10 @@ impl Meeting {
     /// Dropping the future closes the streams that it has connected.
     pub(super) async fn connect(&mut self) -> Result<Vec<PlacedStream>, TaskFault> {
         match self {
-            Self::Listen { doors, peer, .. } => {
-                let accepting = doors.iter_mut().map(|door| door.accept(peer));
+            Self::Listen {
+                acceptors, peer, ..
+            } => {
+                let accepting = acceptors.iter_mut().map(|acceptor| acceptor.accept(peer));
                 try_join_all(accepting).await
             }
             Self::Dial {
@@ -149,9 +158,9 @@ impl Meeting {
     }
 }
 
-impl StreamDoor {
+impl StreamAcceptor {
     async fn accept(&mut self, peer: &str) -> Result<PlacedStream, TaskFault> {
-        let accepted = self.reception.accept().await;
+        let accepted = self.key_acceptor.accept().await;
         let stream = accepted.map_err(|error| about_peer(error, peer).to_string())?;
         Ok((self.thread.clone(), stream))
     }

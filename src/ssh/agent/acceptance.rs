@@ -1,11 +1,11 @@
 //! How an agent accepts its edges: each at a listener of its own, or all at the listener of a server.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
 use crate::{
-    Direction, Error, Listener, RdmaConfig, Reception, Stream, StreamConfig, TransportPolicy,
+    Direction, Error, KeyAcceptor, Listener, Stream, StreamConfig, TransportPolicy,
     ssh::{
         edge::EdgePlan,
         protocol::{EdgeDirection, StreamOrder},
@@ -14,15 +14,15 @@ use crate::{
 
 /// How an agent accepts its edges.
 #[derive(Clone)]
-pub(crate) enum EdgeEntrance {
+pub(crate) enum EdgeAcceptance {
     /// Each edge has a listener of its own, on a port that the order allows.
-    Own,
+    OwnListeners,
     /// All edges of all orders come to one listener. The agent dials no address that a controller gives to it.
-    Shared(Arc<SharedEntrance>),
+    SharedListener(Arc<SharedListener>),
 }
 
-/// The entrance of a server.
-pub(crate) struct SharedEntrance {
+/// The listener of a server, for the edges of all its clients.
+pub(crate) struct SharedListener {
     /// The listener that all clients know.
     pub(crate) listener: Arc<Listener>,
     /// The settings of every edge in one direction. An order may choose a shorter timeout, and exclude a transport.
@@ -33,7 +33,7 @@ pub(crate) struct SharedEntrance {
     pub(crate) connected: Box<dyn Fn(&Stream) + Send + Sync>,
 }
 
-impl EdgeEntrance {
+impl EdgeAcceptance {
     /// Returns the settings for an edge of an order.
     pub(super) fn config(
         &self,
@@ -43,11 +43,11 @@ impl EdgeEntrance {
     ) -> StreamConfig {
         let ordered = StreamConfig {
             control_runtime: Some(control_runtime.clone()),
-            ..ordered_config(order, direction)
+            ..order.config(direction)
         };
         match self {
-            Self::Own => ordered,
-            Self::Shared(shared) => {
+            Self::OwnListeners => ordered,
+            Self::SharedListener(shared) => {
                 let own = match ordered.direction {
                     Direction::Both => &shared.two_way,
                     Direction::Send | Direction::Receive => &shared.one_way,
@@ -68,14 +68,14 @@ impl EdgeEntrance {
     /// # Errors
     ///
     /// One sentence for the user.
-    pub(super) async fn open(&self, plan: &EdgePlan) -> Result<EdgeDoor, String> {
+    pub(super) async fn open(&self, plan: &EdgePlan) -> Result<EdgeAcceptor, String> {
         match self {
-            Self::Own => Ok(EdgeDoor::Own(plan.listen().await?)),
-            Self::Shared(shared) => {
+            Self::OwnListeners => Ok(EdgeAcceptor::Own(plan.listen().await?)),
+            Self::SharedListener(shared) => {
                 let (key, config) = (plan.key.clone(), plan.config.clone());
-                let reception = shared.listener.expect(key, config, Handle::current());
-                let reception = reception.ok_or("the key of an edge is in use already")?;
-                Ok(EdgeDoor::Shared(reception, Arc::clone(shared)))
+                let key_acceptor = shared.listener.accept_key(key, config, Handle::current());
+                let key_acceptor = key_acceptor.ok_or("the key of an edge is in use already")?;
+                Ok(EdgeAcceptor::Shared(key_acceptor, Arc::clone(shared)))
             }
         }
     }
@@ -87,40 +87,9 @@ impl EdgeEntrance {
     /// One sentence for the user.
     pub(super) fn check_dial(&self) -> Result<(), String> {
         match self {
-            Self::Own => Ok(()),
-            Self::Shared(_) => Err("a server does not connect to its clients".to_owned()),
+            Self::OwnListeners => Ok(()),
+            Self::SharedListener(_) => Err("a server does not connect to its clients".to_owned()),
         }
-    }
-}
-
-/// Returns the settings that an order gives for an edge, with the current runtime.
-pub(crate) fn ordered_config(order: &StreamOrder, direction: EdgeDirection) -> StreamConfig {
-    let default = StreamConfig::default();
-    let chunk_bytes = order
-        .chunk_bytes
-        .and_then(|bytes| usize::try_from(bytes).ok());
-    let depth = order.depth.and_then(|depth| usize::try_from(depth).ok());
-    StreamConfig {
-        chunk_bytes: chunk_bytes.unwrap_or(default.chunk_bytes),
-        depth: depth.unwrap_or(default.depth),
-        timeout: Duration::from_millis(order.timeout_ms),
-        transport: order.transport.into(),
-        rdma: RdmaConfig {
-            chunk_bytes: chunk_bytes.unwrap_or(default.rdma.chunk_bytes),
-            depth: depth.unwrap_or(default.rdma.depth),
-            device: order.device.clone(),
-            port: order.ib_port,
-            gid_index: order.gid_index,
-            traffic_class: order.traffic_class,
-            service_level: order.service_level,
-            pkey_index: order.pkey_index,
-            busy_poll: order
-                .busy_poll_us
-                .map(|time| Duration::from_micros(time.into())),
-            ..default.rdma
-        },
-        direction: direction.into(),
-        ..default
     }
 }
 
@@ -133,12 +102,12 @@ fn common(server: TransportPolicy, ordered: TransportPolicy) -> TransportPolicy 
 }
 
 /// Where one edge is accepted.
-pub(super) enum EdgeDoor {
+pub(super) enum EdgeAcceptor {
     Own(Listener),
-    Shared(Reception, Arc<SharedEntrance>),
+    Shared(KeyAcceptor, Arc<SharedListener>),
 }
 
-impl EdgeDoor {
+impl EdgeAcceptor {
     /// Returns the port for the other end.
     pub(super) fn port(&self) -> u16 {
         match self {
@@ -155,8 +124,8 @@ impl EdgeDoor {
     pub(super) async fn accept(&mut self) -> Result<Stream, Error> {
         match self {
             Self::Own(listener) => listener.accept_or_mismatch().await,
-            Self::Shared(reception, shared) => {
-                let stream = reception.accept().await?;
+            Self::Shared(key_acceptor, shared) => {
+                let stream = key_acceptor.accept().await?;
                 (shared.connected)(&stream);
                 Ok(stream)
             }

@@ -26,16 +26,16 @@ use crate::{
 };
 
 /// What both sides of the data path share with the task that renews the link.
-pub(crate) struct Renewal {
+pub(crate) struct RenewalShared {
     state: Arc<State>,
     /// The number of chunks that have completed on this link.
     pub(super) completions: AtomicU64,
     /// The number of completions of this link, those of nudges included.
-    pub(super) used: AtomicU64,
+    pub(super) completions_with_nudges: AtomicU64,
     /// The number of completions after which the link is replaced.
     limit: u64,
     pub(super) is_underway: AtomicBool,
-    pub(super) wanted: Notify,
+    pub(super) requested: Notify,
     /// Wakes the renewal after a completion, whichever task polled it.
     pub(super) progress: AtomicWaker,
     /// Finds completions that were missed.
@@ -53,16 +53,16 @@ pub(super) enum RenewalReason {
     Silent(SilentLink),
 }
 
-impl Renewal {
+impl RenewalShared {
     /// Requests a new link after `limit` completions.
     pub(crate) fn new(state: Arc<State>, limit: u64) -> Self {
         Self {
             state,
             completions: AtomicU64::new(0),
-            used: AtomicU64::new(0),
+            completions_with_nudges: AtomicU64::new(0),
             limit,
             is_underway: AtomicBool::new(false),
-            wanted: Notify::new(),
+            requested: Notify::new(),
             progress: AtomicWaker::new(),
             nudges: Nudges::default(),
             reason: Mutex::new(None),
@@ -77,7 +77,7 @@ impl Renewal {
     }
 
     fn count_used(&self) {
-        if self.used.fetch_add(1, Ordering::Relaxed) + 1 == self.limit {
+        if self.completions_with_nudges.fetch_add(1, Ordering::Relaxed) + 1 == self.limit {
             self.request(None);
         }
     }
@@ -112,11 +112,11 @@ impl Renewal {
             (_, Some(error)) => *reason = Some(RenewalReason::Lost(error)),
             (None, None) => *reason = Some(RenewalReason::Used),
         }
-        self.wanted.notify_one();
+        self.requested.notify_one();
     }
 
     /// Handles a failure of the express lane: a broken rule ends the stream, and any other failure requests a new link.
-    pub(crate) fn note_lane(&self, result: io::Result<()>) {
+    pub(crate) fn note_express_result(&self, result: io::Result<()>) {
         let Err(error) = result else { return };
         let violation = error
             .get_ref()
@@ -133,7 +133,7 @@ impl Renewal {
         let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         if let None | Some(RenewalReason::Used) = *reason {
             *reason = Some(RenewalReason::Silent(SilentLink::new(stall, self.data())));
-            self.wanted.notify_one();
+            self.requested.notify_one();
         }
     }
 
