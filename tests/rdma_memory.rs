@@ -215,7 +215,7 @@ async fn a_dialer_that_falls_silent_leaves_no_memory_pinned() -> Result<()> {
                 connection: Connection::Control,
                 towards: Towards::Dialer,
                 at: 60,
-                act: Act::Silence,
+                act: Act::SilenceAll,
             }),
         );
         // The dialer waits for longer, so that only the acceptor's limit can end the negotiation.

@@ -5,6 +5,7 @@
 //! terminals, sockets, the opening of a FIFO) and slow system calls (`fsync`, `close`) do not block
 //! that thread.
 
+mod in_place;
 mod replacement;
 mod sink;
 mod source;
@@ -13,6 +14,7 @@ mod temporary;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use in_place::open_in_place;
 pub(crate) use replacement::replace_file;
 pub(crate) use sink::Sink;
 pub(crate) use source::Source;

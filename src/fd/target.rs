@@ -8,24 +8,20 @@ use std::{
         unix::ffi::OsStrExt,
     },
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use rustix::{
     fs::{
         AtFlags, CWD, FileType, Mode, OFlags, Stat, StatxAttributes, StatxFlags, fchmod, fchown,
-        fcntl_getfl, fcntl_setfl, flistxattr, flistxattr_query, fstat, ftruncate, lstat, openat,
-        stat, statfs, statx,
+        flistxattr, flistxattr_query, fstat, ftruncate, lstat, openat, statfs, statx,
     },
     io::{Errno, retry_on_intr},
     process::{Gid, Uid, geteuid},
 };
 
-use super::{Sink, blocking, close, file_type, sync, temporary::TemporaryFile};
-
-/// The time between two attempts to open a FIFO that has no reader yet. A twentieth of a second is
-/// too short for a user to see, and twenty calls a second cost nothing.
-const FIFO_INTERVAL: Duration = Duration::from_millis(50);
+use super::{
+    Sink, blocking, close, file_type, in_place::open_in_place, sync, temporary::TemporaryFile,
+};
 
 /// The most symbolic links that are followed to the target: the kernel's own limit.
 const MAX_LINKS: usize = 40;
@@ -73,7 +69,7 @@ impl OutputTarget {
         let (fd, pending) = match blocking(move || prepare(&path)).await? {
             PreparedTarget::Beside(fd, pending) => (fd, Some(pending)),
             PreparedTarget::InPlace(fd) => (fd, None),
-            PreparedTarget::Special(path) => (open_special(path).await?, None),
+            PreparedTarget::Special(path) => (open_in_place(&path, OFlags::TRUNC).await?, None),
         };
         let sink = Sink::new(fd, name)?;
         Ok(Self { sink, pending })
@@ -247,40 +243,6 @@ fn parent(path: &Path) -> &Path {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     }
-}
-
-/// Opens a device, a FIFO, or the file behind a link in `/proc`.
-///
-/// A FIFO without a reader is tried again and again: an open that waits would block a thread, and
-/// could not be cancelled.
-async fn open_special(path: PathBuf) -> io::Result<OwnedFd> {
-    loop {
-        let path = path.clone();
-        if let Some(fd) = blocking(move || try_open_special(&path)).await? {
-            return Ok(fd);
-        }
-        tokio::time::sleep(FIFO_INTERVAL).await;
-    }
-}
-
-/// Opens a special file without waiting. Returns `None` for a FIFO that has no reader.
-pub(super) fn try_open_special(path: &Path) -> io::Result<Option<OwnedFd>> {
-    let flags =
-        OFlags::WRONLY | OFlags::TRUNC | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let fd = match retry_on_intr(|| openat(CWD, path, flags, Mode::empty())) {
-        Ok(fd) => fd,
-        Err(Errno::NXIO) if is_fifo(path)? => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    if file_type(fd.as_fd())? != FileType::Fifo {
-        // The write to a device that cannot be polled must wait, and not fail with EAGAIN.
-        fcntl_setfl(&fd, fcntl_getfl(&fd)? - OFlags::NONBLOCK)?;
-    }
-    Ok(Some(fd))
-}
-
-fn is_fifo(path: &Path) -> io::Result<bool> {
-    Ok(FileType::from_raw_mode(stat(path)?.st_mode) == FileType::Fifo)
 }
 
 /// The way to write a target that exists.

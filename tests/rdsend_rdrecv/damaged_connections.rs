@@ -117,7 +117,7 @@ fn an_unplugged_cable_fails_both_ends() {
         connection,
         towards,
         at: 1_000_000,
-        act: Act::Silence,
+        act: Act::SilenceAll,
     };
     let timeout = short_timeout();
     let silence = format!("received nothing from the other end for {timeout:.1?}");

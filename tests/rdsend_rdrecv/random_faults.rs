@@ -75,7 +75,7 @@ impl RandomFault {
                 "flip",
                 Harm::Flip(u8::try_from(random.within(0..8)).expect("it is small")),
             ),
-            5 => ("silence", Harm::Silence),
+            5 => ("silence", Harm::Block),
             6 => ("stall", Harm::Stall(timeout() / 4)),
             _ => ("kill", Harm::Nothing),
         };
@@ -146,7 +146,7 @@ impl RandomFault {
         }
         let ends = end_both(sender, receiver);
         self.check(&place, data, &ends);
-        proxy.has_struck()
+        proxy.has_acted()
     }
 
     /// Checks the ends of the sender and the receiver, and the file.

@@ -29,7 +29,7 @@ pub(crate) enum Harm {
     /// One bit, 0 to 7, of the next byte of this direction is another.
     Flip(u8),
     /// No byte passes in this direction any more. The connection stays open.
-    Silence,
+    Block,
     /// No byte passes in this direction for so long.
     Stall(Duration),
     /// Nothing happens to the network: the test kills a program.
@@ -101,8 +101,8 @@ impl FaultProxy {
 
     /// Returns true if the harm has been done. `Duplicate`, `Flip` and `Stall` act on a byte that passes after the
     /// moment; the other kinds act at the moment.
-    pub(crate) fn has_struck(&self) -> bool {
-        let is_lasting = matches!(self.shared.fault.harm, Harm::Silence | Harm::HalfClose);
+    pub(crate) fn has_acted(&self) -> bool {
+        let is_lasting = matches!(self.shared.fault.harm, Harm::Block | Harm::HalfClose);
         match self.shared.state().moment {
             Moment::Ahead => false,
             Moment::Here => is_lasting,
@@ -160,7 +160,7 @@ impl Shared {
             if let Some(before) = is_clock.then(|| self.count_data(count)).flatten() {
                 to.write_all(&bytes[..before])?;
                 bytes = &mut bytes[before..];
-                self.strike();
+                self.start_fault();
             }
             if count == 0 {
                 return Ok(());
@@ -190,7 +190,7 @@ impl Shared {
     }
 
     /// The moment has come: harms the connection as a whole at once, and leaves the rest to the direction.
-    fn strike(&self) {
+    fn start_fault(&self) {
         let PlannedFault {
             harm,
             connection,
@@ -245,7 +245,7 @@ impl Shared {
                 to.write_all(&bytes[..count])?;
             }
             Harm::Flip(bit) => bytes[0] ^= 1 << bit,
-            Harm::Silence => self.wait_for_end(None),
+            Harm::Block => self.wait_for_end(None),
             Harm::Stall(pause) => self.wait_for_end(Some(pause)),
             Harm::Cut | Harm::Reset | Harm::HalfClose | Harm::Nothing => {}
         }

@@ -24,7 +24,7 @@ pub(crate) enum Act {
     /// This bit, 0 to 7, of one byte is another.
     Flip(u8),
     /// Nothing more passes, on either connection, and both stay open: the cable is out.
-    Silence,
+    SilenceAll,
     /// This number of bytes vanishes, and those after them pass.
     Lose(u64),
     /// All further bytes of this direction of this connection vanish: a box in the middle takes them and delivers none.
@@ -83,12 +83,12 @@ struct Carried {
     /// The first bytes that the dialer sent.
     tape: Vec<u8>,
     /// What has been done to each direction.
-    harm: [Harm; 2],
+    harm: [LastingHarm; 2],
 }
 
 /// What was done to one direction of one connection, and lasts.
 #[derive(Default)]
-struct Harm {
+struct LastingHarm {
     /// The number of bytes that vanish next.
     to_lose: u64,
     is_blocked: bool,
@@ -183,7 +183,7 @@ impl Shared {
                 connection,
                 forwarded: [0; 2],
                 tape: Vec::new(),
-                harm: <[Harm; 2]>::default(),
+                harm: <[LastingHarm; 2]>::default(),
             });
             state.connections.len() - 1
         };
@@ -225,7 +225,7 @@ impl Direction {
                 drop(self.shared.wait_while_silent(self.shared.state()));
                 return Ok(());
             }
-            let (bytes, is_cut) = self.meddle(&mut buffer[..count]);
+            let (bytes, is_cut) = self.apply_plan(&mut buffer[..count]);
             to.write_all(bytes)?;
             if let Some(pause) = self.pause(bytes.len()) {
                 thread::sleep(pause);
@@ -245,7 +245,7 @@ impl Direction {
 
     /// Does the planned harm if its byte has come, and counts the bytes. Returns the bytes to forward, and `true` if nothing
     /// is forwarded after them.
-    fn meddle<'b>(&self, bytes: &'b mut [u8]) -> (&'b [u8], bool) {
+    fn apply_plan<'b>(&self, bytes: &'b mut [u8]) -> (&'b [u8], bool) {
         let mut state = self.shared.state();
         let carried = &state.connections[self.number];
         let (connection, before) = (carried.connection, carried.forwarded[self.towards as usize]);
@@ -266,7 +266,7 @@ impl Direction {
                 Act::Swallow => harm.to_lose = u64::MAX,
                 Act::Block => harm.is_blocked = true,
                 Act::Slow(rate) => harm.rate = Some(rate),
-                Act::Silence => state.is_silent = true,
+                Act::SilenceAll => state.is_silent = true,
             }
             state.has_acted = true;
         }

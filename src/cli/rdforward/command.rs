@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    mem,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     os::unix::process::ExitStatusExt,
     process::ExitStatus,
@@ -10,7 +11,7 @@ use std::{
 };
 
 use anyhow::Context;
-use futures::FutureExt;
+use futures::{FutureExt, future::BoxFuture};
 use rustix::{
     io::Errno,
     process::{Pid, Signal, kill_process},
@@ -27,7 +28,7 @@ use crate::{
     cli::shared::{
         exit::Exit,
         message::{Console, sentence},
-        signals::EndingSignals,
+        signals::{Caught, EndingSignals},
     },
     forward::{
         redirect::{Destinations, RedirectedCommand, StartError},
@@ -59,6 +60,7 @@ fn carry_out(
     command: &[OsString],
     console: &Console,
 ) -> anyhow::Result<Exit> {
+    let (program, arguments) = command.split_first().context("there is no command")?;
     let side = NearSide::start(&args.peer, console)?;
     let nothing = ForwardOptions {
         local: Vec::new(),
@@ -66,8 +68,14 @@ fn carry_out(
         dynamic: Vec::new(),
     };
     let tunnel = side.tunnel(&nothing)?;
-    let handle = tunnel.handle();
-    let mut known = known_addresses(args, &peer);
+    let run = CommandRun {
+        program: program.clone(),
+        arguments: arguments.to_vec(),
+        known: known_addresses(args, &peer),
+        limit: args.peer.stream.config(Direction::Both).timeout,
+        handle: tunnel.handle(),
+        console: console.clone(),
+    };
     let (connected, connecting) = oneshot::channel();
     let (interrupt, interrupted) = oneshot::channel();
     let signal = interrupted.map(Result::ok).boxed().shared();
@@ -75,12 +83,32 @@ fn carry_out(
         // The receiver has gone if a signal came first.
         let _ = connected.send(address);
     })?;
-    let (program, arguments) = command.split_first().context("there is no command")?;
-    let (program, arguments) = (program.clone(), arguments.to_vec());
-    let limit = args.peer.stream.config(Direction::Both).timeout;
-    let console = console.clone();
-    let work = async move {
-        let mut running = running;
+    let work = run.carry_out(running, connecting, interrupt);
+    let ended = futures::executor::block_on(side.control.spawn(work))??;
+    Ok(ended.exit(side.console()))
+}
+
+/// A command, and what it needs of the tunnel that carries its connections.
+struct CommandRun {
+    program: OsString,
+    arguments: Vec<OsString>,
+    /// The addresses by which the command names the other host.
+    known: Vec<IpAddr>,
+    /// How long a connection may take to be made.
+    limit: Duration,
+    handle: TunnelHandle,
+    console: Console,
+}
+
+impl CommandRun {
+    /// Runs the command once the tunnel is connected. `running` is the tunnel until it ends, `connecting` the address of the
+    /// other host, and `interrupt` takes a signal that ends the tunnel before.
+    async fn carry_out(
+        mut self,
+        mut running: BoxFuture<'static, TunnelEnding>,
+        connecting: oneshot::Receiver<IpAddr>,
+        interrupt: oneshot::Sender<Caught>,
+    ) -> anyhow::Result<RunEnding> {
         let mut signals = EndingSignals::catch().context("cannot catch signals")?;
         let address = tokio::select! {
             Ok(address) = connecting => address,
@@ -90,50 +118,56 @@ fn carry_out(
                 return Ok(RunEnding::Tunnel(running.await));
             }
         };
-        known.push(address.to_canonical());
+        self.known.push(address.to_canonical());
         let destinations = HostPorts {
-            addresses: known.into(),
-            handle: handle.clone(),
-            limit,
+            addresses: mem::take(&mut self.known).into(),
+            handle: self.handle.clone(),
+            limit: self.limit,
         };
-        let mut command = match RedirectedCommand::start(&program, &arguments, destinations) {
-            Ok(command) => command,
+        match RedirectedCommand::start(&self.program, &self.arguments, destinations) {
+            Ok(command) => self.supervise(command, running, signals).await,
             Err(error) => {
-                handle.close();
+                self.handle.close();
                 running.await;
-                return Ok(RunEnding::NotStarted(error));
+                Ok(RunEnding::NotStarted(error))
             }
-        };
-        let mut tunnel = None;
+        }
+    }
+
+    /// Waits until the command and then the tunnel have ended. Signals go to the command while it runs.
+    async fn supervise(
+        &self,
+        mut command: RedirectedCommand,
+        mut running: BoxFuture<'static, TunnelEnding>,
+        mut signals: EndingSignals,
+    ) -> anyhow::Result<RunEnding> {
+        let mut was_broken = false;
         let status = loop {
             tokio::select! {
                 status = command.wait() => break status.context("cannot wait for the command")?,
-                ending = &mut running, if tunnel.is_none() => {
+                ending = &mut running, if !was_broken => {
                     // The command finds its connections reset, and decides itself whether it goes on.
-                    ending.print(&console);
-                    tunnel = Some(ending);
+                    ending.print(&self.console);
+                    was_broken = true;
                 }
                 caught = signals.next() => pass_on(command.pid(), caught.number),
             }
         };
-        let mut was_broken = tunnel.is_some();
-        if tunnel.is_none() {
+        if !was_broken {
             // The last bytes of the command may be under way, and its children may go on.
-            handle.close();
+            self.handle.close();
             tokio::select! {
                 ending = running => {
                     was_broken = ending.exit != Exit::Ok;
-                    ending.print(&console);
+                    ending.print(&self.console);
                 }
                 caught = signals.next() => {
                     return Ok(RunEnding::Tunnel(TunnelEnding::interrupted(caught.number)));
                 }
             }
         }
-        Ok::<_, anyhow::Error>(RunEnding::Ended { status, was_broken })
-    };
-    let ended = futures::executor::block_on(side.control.spawn(work))??;
-    Ok(ended.exit(side.console()))
+        Ok(RunEnding::Ended { status, was_broken })
+    }
 }
 
 /// How a run has ended.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr},
+    fs::{CWD, FileType, Mode, OFlags, XattrFlags, mknodat, setxattr},
     io::Errno,
     process::{Uid, geteuid},
 };
@@ -21,7 +21,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::{names, os_error, poll_once};
 use crate::fd::{
     OutputTarget, Source,
-    target::{TargetFacts, WriteMethod, try_open_special, write_method},
+    in_place::try_open_in_place,
+    target::{TargetFacts, WriteMethod, write_method},
     temporary::{TemporaryFile, umask_in},
 };
 
@@ -195,7 +196,7 @@ async fn waits_for_the_reader_of_a_fifo() {
     let path = directory.path().join("fifo");
     mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
     assert!(
-        try_open_special(&path).unwrap().is_none(),
+        try_open_in_place(&path, OFlags::TRUNC).unwrap().is_none(),
         "the FIFO has no reader"
     );
     let mut creating = Box::pin(OutputTarget::create(&path));

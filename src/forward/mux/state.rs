@@ -192,66 +192,24 @@ impl Mux {
                 window,
                 target,
             } => self.receive_open(flow, window, target),
-            FramePiece::Opened { flow: id, window } => {
-                let Some(flow) = self.asked(id)? else {
-                    return Ok(MuxEvent::None);
-                };
-                if !flow.add_window(window) {
-                    return Err(MuxFault::Unexpected);
-                }
-                flow.sending = FlowSending::Open;
-                Ok(MuxEvent::Opened(id))
-            }
-            FramePiece::Refused { flow: id, reason } => {
-                if self.asked(id)?.is_none() {
+            FramePiece::Opened { flow, window } => self.receive_opened(flow, window),
+            FramePiece::Refused { flow, reason } => {
+                if self.asked(flow)?.is_none() {
                     return Ok(MuxEvent::None);
                 }
-                self.remove(id);
-                Ok(MuxEvent::Refused(id, reason))
+                self.remove(flow);
+                Ok(MuxEvent::Refused(flow, reason))
             }
-            FramePiece::Data { flow: id, bytes } => {
-                let Some(flow) = self.live(id)? else {
-                    return Ok(MuxEvent::None);
-                };
-                if flow.has_received_fin || flow.sending == FlowSending::Opening {
-                    return Err(MuxFault::Unexpected);
-                }
-                flow.window.receive(bytes.len())?;
-                Ok(MuxEvent::Data(id, bytes))
-            }
-            FramePiece::Fin(id) => {
-                let Some(flow) = self.live(id)? else {
-                    return Ok(MuxEvent::None);
-                };
-                if flow.has_received_fin || flow.sending == FlowSending::Opening {
-                    return Err(MuxFault::Unexpected);
-                }
-                flow.has_received_fin = true;
-                self.remove_if_over(id);
-                Ok(MuxEvent::Fin(id))
-            }
-            FramePiece::Reset(id) => {
-                if self.live(id)?.is_none() {
+            FramePiece::Data { flow, bytes } => self.receive_data(flow, bytes),
+            FramePiece::Fin(flow) => self.receive_fin(flow),
+            FramePiece::Reset(flow) => {
+                if self.live(flow)?.is_none() {
                     return Ok(MuxEvent::None);
                 }
-                self.remove(id);
-                Ok(MuxEvent::Reset(id))
+                self.remove(flow);
+                Ok(MuxEvent::Reset(flow))
             }
-            FramePiece::Window { flow: id, more } => {
-                let Some(flow) = self.live(id)? else {
-                    return Ok(MuxEvent::None);
-                };
-                let was_empty = flow.sendable() == 0;
-                if !flow.add_window(more) {
-                    return Err(MuxFault::Unexpected);
-                }
-                let is_writable = was_empty && flow.sendable() > 0;
-                Ok(if is_writable {
-                    MuxEvent::Writable(id)
-                } else {
-                    MuxEvent::None
-                })
-            }
+            FramePiece::Window { flow, more } => self.receive_window(flow, more),
         }
     }
 
@@ -313,6 +271,60 @@ impl Mux {
         };
         self.flows.insert(id, Flow::new(own, window));
         Ok(MuxEvent::Open(id, target))
+    }
+
+    fn receive_opened(&mut self, id: FlowId, window: u32) -> Result<MuxEvent<'static>, MuxFault> {
+        let Some(flow) = self.asked(id)? else {
+            return Ok(MuxEvent::None);
+        };
+        if !flow.add_window(window) {
+            return Err(MuxFault::Unexpected);
+        }
+        flow.sending = FlowSending::Open;
+        Ok(MuxEvent::Opened(id))
+    }
+
+    fn receive_data<'a>(&mut self, id: FlowId, bytes: &'a [u8]) -> Result<MuxEvent<'a>, MuxFault> {
+        let Some(flow) = self.receiving(id)? else {
+            return Ok(MuxEvent::None);
+        };
+        flow.window.receive(bytes.len())?;
+        Ok(MuxEvent::Data(id, bytes))
+    }
+
+    fn receive_fin(&mut self, id: FlowId) -> Result<MuxEvent<'static>, MuxFault> {
+        let Some(flow) = self.receiving(id)? else {
+            return Ok(MuxEvent::None);
+        };
+        flow.has_received_fin = true;
+        self.remove_if_over(id);
+        Ok(MuxEvent::Fin(id))
+    }
+
+    fn receive_window(&mut self, id: FlowId, more: u32) -> Result<MuxEvent<'static>, MuxFault> {
+        let Some(flow) = self.live(id)? else {
+            return Ok(MuxEvent::None);
+        };
+        let was_empty = flow.sendable() == 0;
+        if !flow.add_window(more) {
+            return Err(MuxFault::Unexpected);
+        }
+        let is_writable = was_empty && flow.sendable() > 0;
+        Ok(if is_writable {
+            MuxEvent::Writable(id)
+        } else {
+            MuxEvent::None
+        })
+    }
+
+    /// Returns the connection as [`live`](Self::live) does. Fails also if the peer may not send on it now.
+    fn receiving(&mut self, id: FlowId) -> Result<Option<&mut Flow>, MuxFault> {
+        let flow = self.live(id)?;
+        let is_closed = |flow: &Flow| flow.has_received_fin || flow.sending == FlowSending::Opening;
+        if flow.as_deref().is_some_and(is_closed) {
+            return Err(MuxFault::Unexpected);
+        }
+        Ok(flow)
     }
 
     /// Returns the connection; none if it has ended, because its last frames may cross a reset. Fails if there was none.

@@ -23,7 +23,7 @@ use crate::{
     HandshakeFault, Key,
     key::KeyId,
     transport::control::{
-        codec::{Codec, Control, ControlError},
+        codec::{Codec, Control, ControlError, closed},
         message::{Hello, Message},
         noise::{self, HANDSHAKE_BYTES, Initiator, Responder},
         task,
@@ -43,11 +43,6 @@ impl From<io::Error> for HandshakeFault {
     fn from(error: io::Error) -> Self {
         Self::Broken(Arc::new(error))
     }
-}
-
-/// Returns the fault of a connection that ends where a message is due.
-pub(super) fn closed() -> HandshakeFault {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "closed by the other end").into()
 }
 
 /// A dialer's first message, made before it connects: the message follows the connection at once, so that the acceptor

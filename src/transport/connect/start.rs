@@ -30,10 +30,14 @@ use crate::{
             steward,
             tcp::{Tcp, TcpArrivals, TcpReceive, TcpSend},
         },
-        rdma::Rdma,
+        rdma::{self, Rdma},
         stream::{
-            either::Either, info::StreamInfo, read_half::ReadHalf, stream::Stream,
-            transport::Transport, write_half::WriteHalf,
+            either::Either,
+            info::StreamInfo,
+            read_half::{ReadHalf, RecvEither},
+            stream::Stream,
+            transport::Transport,
+            write_half::{SendEither, WriteHalf},
         },
     },
 };
@@ -68,6 +72,13 @@ impl Stream {
         let control = move_control(control, &control_runtime).map_err(io_failed)?;
         let state = State::new(peer.clone(), agreement.direction, 2);
         state.set_on_drop(config.on_drop);
+        let span = tracing::debug_span!(
+            "stream",
+            peer = %state.peer(),
+            addr = %peer_addr,
+            key = %key_id,
+            transport = tracing::field::Empty,
+        );
         let mut info = StreamInfo {
             state: Arc::clone(&state),
             local_addr,
@@ -81,13 +92,6 @@ impl Stream {
             depth: agreement.depth as usize,
             smaller_pool_reason: None,
         };
-        let span = tracing::debug_span!(
-            "stream",
-            peer = %info.state.peer(),
-            addr = %peer_addr,
-            key = %key_id,
-            transport = tracing::field::Empty,
-        );
         let (send, recv) = match data {
             DataCarrier::Tcp {
                 socket,
@@ -95,23 +99,11 @@ impl Stream {
                 is_fallback,
             } => {
                 (info.reason, info.is_fallback) = (reason, is_fallback);
-                let paths = tcp_paths(socket, &agreement, &state).map_err(io_failed)?;
-                state.set_peer_slots(agreement.peer_depth as usize);
-                let shared = share::<Tcp>(&state, paths, agreement.depth, seeds, config);
-                let (send, recv) = halves(shared, &span);
-                (Either::Tcp(send), Either::Tcp(recv))
+                start_tcp(socket, &agreement, &state, seeds, config, &span).map_err(io_failed)?
             }
-            DataCarrier::Rdma(mut ends) => {
-                (info.transport, info.reason) = (Transport::Rdma, ends.name());
-                info.smaller_pool_reason = ends.smaller_pool_reason();
-                (info.chunk_bytes, info.depth) = (ends.chunk_bytes(), ends.depth() as usize);
-                state.set_peer_slots(ends.peer_slots());
-                let (paths, depth) = (ends.paths(&state), ends.depth());
-                let shared = share::<Rdma>(&state, paths, depth, seeds, config);
-                let renewing = ends.renew(Arc::clone(&shared), timeout);
-                tokio::spawn(renewing.instrument(span.clone()));
-                let (send, recv) = halves(shared, &span);
-                (Either::Rdma(send), Either::Rdma(recv))
+            DataCarrier::Rdma(established) => {
+                info.describe_rdma(&established);
+                start_rdma(*established, &state, seeds, config, &span)
             }
         };
         span.record("transport", tracing::field::display(info.transport));
@@ -127,6 +119,49 @@ impl Stream {
         let info = Arc::new(info);
         let recv = ReadHalf::new(recv, Arc::clone(&info));
         Ok(Self::of(recv, WriteHalf::new(send, info)))
+    }
+}
+
+/// Makes the halves of a stream over TCP.
+fn start_tcp(
+    socket: TcpStream,
+    agreement: &Agreement,
+    state: &Arc<State>,
+    seeds: [u64; 2],
+    config: &StreamConfig,
+    span: &Span,
+) -> io::Result<(SendEither, RecvEither)> {
+    let paths = tcp_paths(socket, agreement, state)?;
+    state.set_peer_slots(agreement.peer_depth as usize);
+    let shared = share::<Tcp>(state, paths, agreement.depth, seeds, config);
+    let (send, recv) = halves(shared, span);
+    Ok((Either::Tcp(send), Either::Tcp(recv)))
+}
+
+/// Makes the halves of a stream over RDMA, and starts the task that renews its link.
+fn start_rdma(
+    mut established: rdma::Established,
+    state: &Arc<State>,
+    seeds: [u64; 2],
+    config: &StreamConfig,
+    span: &Span,
+) -> (SendEither, RecvEither) {
+    state.set_peer_slots(established.peer_slots());
+    let (paths, depth) = (established.paths(state), established.depth());
+    let shared = share::<Rdma>(state, paths, depth, seeds, config);
+    let patience = config.timeout.min(LONGEST_LIMIT);
+    let renewing = established.renew(Arc::clone(&shared), patience);
+    tokio::spawn(renewing.instrument(span.clone()));
+    let (send, recv) = halves(shared, span);
+    (Either::Rdma(send), Either::Rdma(recv))
+}
+
+impl StreamInfo {
+    /// Records what an RDMA link says of itself.
+    fn describe_rdma(&mut self, established: &rdma::Established) {
+        (self.transport, self.reason) = (Transport::Rdma, established.name());
+        self.smaller_pool_reason = established.smaller_pool_reason();
+        (self.chunk_bytes, self.depth) = (established.chunk_bytes(), established.depth() as usize);
     }
 }
 

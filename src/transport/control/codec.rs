@@ -40,6 +40,11 @@ impl From<ControlError> for io::Error {
     }
 }
 
+/// Returns the error of a connection that ends where a message is due.
+pub(crate) fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "closed by the other end")
+}
+
 impl Decoder for Codec {
     type Item = Message;
     type Error = ControlError;

@@ -138,7 +138,13 @@ pub(crate) trait DataPath: Send + Sync + 'static {
 /// The rule that the peer broke on the data path, as the source of an [`io::Error`].
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Violation(pub(crate) &'static str);
+struct Violation(&'static str);
+
+/// Returns the rule that the peer broke, if that is the error of a data path.
+pub(crate) fn violation(error: &io::Error) -> Option<&'static str> {
+    let inner = error.get_ref()?.downcast_ref::<Violation>()?;
+    Some(inner.0)
+}
 
 /// Returns a broken rule as the error of a data path.
 pub(crate) fn invalid(what: &'static str) -> io::Error {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use super::{
     frame::{Chain, Damage, Header, credit_batch},
-    path::{NO_SLOT, ReceivePath, Slot, Violation},
+    path::{NO_SLOT, ReceivePath, Slot, violation},
     slots::{
         lending::{ChunkLender, ReturnedChunks},
         readable::Readable,
@@ -297,11 +297,8 @@ impl<P: ReceivePath> RecvLane<P> {
 /// Records the loss of the data connection. A broken rule is a fault of its own; any other error may be the consequence
 /// of a cause that the control connection tells.
 fn connection_lost(state: &State, error: io::Error) {
-    match error
-        .get_ref()
-        .and_then(|inner| inner.downcast_ref::<Violation>())
-    {
-        Some(violation) => state.fail(Failure::Fault(Fault::Corrupt(violation.0))),
+    match violation(&error) {
+        Some(rule) => state.fail(Failure::Fault(Fault::Corrupt(rule))),
         None => state.suspect(Fault::Data(Arc::new(error))),
     }
 }

@@ -34,7 +34,7 @@ pub struct ReadHalf {
     info: Arc<StreamInfo>,
 }
 
-pub(super) type RecvEither = Either<RecvHalf<Tcp>, RecvHalf<Rdma>>;
+pub(in crate::transport) type RecvEither = Either<RecvHalf<Tcp>, RecvHalf<Rdma>>;
 
 impl ReadHalf {
     pub(crate) fn new(half: RecvEither, info: Arc<StreamInfo>) -> Self {

@@ -37,7 +37,7 @@ pub struct WriteHalf {
     info: Arc<StreamInfo>,
 }
 
-pub(super) type SendEither = Either<SendHalf<Tcp>, SendHalf<Rdma>>;
+pub(in crate::transport) type SendEither = Either<SendHalf<Tcp>, SendHalf<Rdma>>;
 
 impl WriteHalf {
     pub(crate) fn new(half: SendEither, info: Arc<StreamInfo>) -> Self {

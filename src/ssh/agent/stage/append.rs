@@ -1,16 +1,10 @@
 //! The file of `>>`: bytes are written in place, after the end of the file.
 
-use std::{fs::File, io, os::unix::fs::FileTypeExt, path::Path, time::Duration};
+use std::{fs::File, io, path::Path};
 
-use rustix::{
-    fs::{CWD, Mode, OFlags, fcntl_getfl, fcntl_setfl, openat},
-    io::{Errno, retry_on_intr},
-};
+use rustix::fs::OFlags;
 
-use crate::fd::Sink;
-
-/// The pause between two attempts to open a FIFO that has no reader yet. It is the same as for `>`.
-const FIFO_INTERVAL: Duration = Duration::from_millis(50);
+use crate::fd::{Sink, open_in_place};
 
 /// A file that is being appended to.
 pub(super) struct Append {
@@ -30,14 +24,7 @@ impl Append {
     ///
     /// Dropping the future may leave an empty file behind.
     pub(super) async fn open(path: &Path) -> io::Result<Self> {
-        let file = loop {
-            let path = path.to_owned();
-            let opening = tokio::task::spawn_blocking(move || try_open(&path));
-            if let Some(file) = opening.await.map_err(io::Error::other)?? {
-                break file;
-            }
-            tokio::time::sleep(FIFO_INTERVAL).await;
-        };
+        let file = File::from(open_in_place(path, OFlags::APPEND | OFlags::CREATE).await?);
         let metadata = file.metadata()?;
         let length = metadata.is_file().then_some(metadata.len());
         let sink = Sink::new(file.into(), path.display().to_string())?;
@@ -69,25 +56,4 @@ impl Append {
     pub(super) async fn commit(self, fsync: bool) -> io::Result<()> {
         self.sink.close(fsync).await
     }
-}
-
-/// Opens the file without waiting. Returns `None` for a FIFO without a reader: waiting for one in open(2) would block a
-/// thread forever.
-fn try_open(path: &Path) -> io::Result<Option<File>> {
-    let flags = OFlags::WRONLY
-        | OFlags::APPEND
-        | OFlags::CREATE
-        | OFlags::NONBLOCK
-        | OFlags::NOCTTY
-        | OFlags::CLOEXEC;
-    let opened = retry_on_intr(|| openat(CWD, path, flags, Mode::from_raw_mode(0o666)));
-    let file = match opened {
-        Err(Errno::NXIO) if path.metadata()?.file_type().is_fifo() => return Ok(None),
-        opened => File::from(opened?),
-    };
-    if !file.metadata()?.file_type().is_fifo() {
-        // A write to a device that cannot be polled must block: with O_NONBLOCK it would fail with EAGAIN.
-        fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
-    }
-    Ok(Some(file))
 }

@@ -30,11 +30,11 @@ use crate::{
                 proving::{Proving, ProvingPlace},
                 strangers::{PUSHED_OUT, StrangerPlace, Strangers},
             },
-            handshake::{self, Authenticated, closed},
+            handshake::{self, Authenticated},
             negotiate,
             preamble::{PROTOCOL_VERSION, PreambleKind},
         },
-        control::noise,
+        control::{codec::closed, noise},
         stream::stream::Stream,
     },
 };
@@ -250,7 +250,7 @@ impl Acceptor {
             biased;
             place = waiting => place.map_err(|_| HandshakeFault::Timeout(limit))?,
             // The dialer has nothing to send before its answer: it has given up.
-            _ = peer.control.next() => return Err(closed()),
+            _ = peer.control.next() => return Err(closed().into()),
         };
         drop(proving);
         let acceptor = Arc::clone(self);

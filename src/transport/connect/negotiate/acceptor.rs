@@ -11,12 +11,9 @@ use super::{
 use crate::{
     Error, HandshakeFault, StreamConfig,
     transport::{
-        connect::{
-            data_proof,
-            handshake::{Authenticated, closed},
-        },
+        connect::{data_proof, handshake::Authenticated},
         control::{
-            codec::Control,
+            codec::{Control, closed},
             message::{Hello, Message, Token, Welcome},
             role::Role,
             terms::{self, Agreement},

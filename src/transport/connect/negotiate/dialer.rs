@@ -19,11 +19,11 @@ use crate::{
         connect::{
             data_proof::{self, CHALLENGE_BYTES},
             dial::PAUSE,
-            handshake::{self, FirstMessage, closed},
+            handshake::{self, FirstMessage},
             preamble::{Preamble, PreambleKind},
         },
         control::{
-            codec::Control,
+            codec::{Control, closed},
             message::{Hello, Message, Token},
             role::Role,
             terms,

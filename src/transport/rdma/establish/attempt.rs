@@ -1,9 +1,6 @@
 //! One attempt to connect a queue pair over one pair of ports, in steps with the peer.
 
-use std::{
-    io,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use futures::{SinkExt, StreamExt};
 
@@ -12,7 +9,10 @@ use crate::{
     host::host_name,
     running_time::within_running_time,
     transport::{
-        control::{codec::Control, message::Message},
+        control::{
+            codec::{Control, closed},
+            message::Message,
+        },
         rdma::{
             link_setup::{ConnectedLink, LinkOffer, LinkPlan},
             steps::{decode, encode},
@@ -103,7 +103,6 @@ async fn exchange(
     ours: Result<Vec<u8>, String>,
 ) -> Result<Result<Vec<u8>, String>, HandshakeFault> {
     control.send(Message::Step(ours)).await?;
-    let closed = || io::Error::new(io::ErrorKind::UnexpectedEof, "closed by the other end");
     match control.next().await.ok_or_else(closed)?? {
         Message::Step(theirs) => Ok(theirs),
         Message::Abort { reason, .. } => Err(HandshakeFault::Refused(reason)),

@@ -20,7 +20,7 @@ use crate::{
             data_progress::{DataProgress, Stall},
             state::{Failure, State},
         },
-        data::path::Violation,
+        data::path::violation,
         rdma::nudge::Nudges,
     },
 };
@@ -118,11 +118,8 @@ impl RenewalShared {
     /// Handles a failure of the express lane: a broken rule ends the stream, and any other failure requests a new link.
     pub(crate) fn note_express_result(&self, result: io::Result<()>) {
         let Err(error) = result else { return };
-        let violation = error
-            .get_ref()
-            .and_then(|inner| inner.downcast_ref::<Violation>());
-        match violation {
-            Some(violation) => self.state.fail(Failure::Fault(Fault::Corrupt(violation.0))),
+        match violation(&error) {
+            Some(rule) => self.state.fail(Failure::Fault(Fault::Corrupt(rule))),
             None if self.is_underway() => {}
             None => self.request(Some(error)),
         }
