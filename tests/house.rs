@@ -17,6 +17,9 @@ const SAME_NAME: &[(&str, &str)] = &[];
 /// Most `.rs` files in a folder beside `mod.rs`: a reader sees them all at once.
 const MAX_FILES: usize = 14;
 
+/// The number of files from which on the module of a folder has a table of them.
+const LARGE_FOLDER: usize = 5;
+
 /// Most lines of a program's `main.rs`, which parses and dispatches.
 const MAX_BIN_LINES: usize = 60;
 
@@ -117,6 +120,26 @@ fn a_folder_shows_at_most_fourteen_files() {
     }
     let full = folders.iter().filter(|(_, files)| **files > MAX_FILES);
     broken(full.map(|(folder, files)| format!("src/{}: {files} files", folder.display())));
+}
+
+#[test]
+fn a_large_folder_says_what_each_file_has() {
+    let sources = sources();
+    broken(sources.iter().flat_map(|source| {
+        let mut before = "";
+        let mut files = Vec::new();
+        for line in source.code.lines() {
+            let is_for_tests = before.contains("test") || before.contains("fuzzing");
+            files.extend(declared_module(line).filter(|_| !is_for_tests));
+            before = line;
+        }
+        let lines = source.text.lines();
+        let table: String = lines.filter(|line| line.starts_with("//! |")).collect();
+        let is_large = files.len() >= LARGE_FOLDER && source.name != "lib.rs";
+        files.retain(|file| is_large && !table.contains(&format!("`{file}`")));
+        let missing = files.into_iter();
+        missing.map(|file| format!("the table of src/{} lacks {file}", source.name))
+    }));
 }
 
 #[test]
@@ -381,6 +404,15 @@ fn declared_type(line: &str) -> Option<&str> {
     let name = words.next()?;
     let end = name.find(|c: char| !c.is_alphanumeric());
     Some(&name[..end.unwrap_or(name.len())])
+}
+
+/// The module that a line at the left margin declares, and that has a file of its own.
+fn declared_module(line: &str) -> Option<&str> {
+    let declaration = match line.strip_prefix("pub(") {
+        Some(visibility) => visibility.split_once(')')?.1.trim_start(),
+        None => line.strip_prefix("pub ").unwrap_or(line),
+    };
+    declaration.strip_prefix("mod ")?.strip_suffix(';')
 }
 
 /// Whether a line of the library names an option, like ` --timeout`.

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`path`], [`metadata`] | names, relative paths, what an entry has beside its contents | none |
 //! | [`messages`] | what rdcp, its two agents and their lanes send each other: [`order`], [`record`], [`question`] | none |
+//! | [`operand`] | the paths that the user named | none |
 //! | [`filter`] | which entries are left out | none |
 //! | [`digest`] | the digests of files | none |
 //! | [`owners`] | the numbers that users and groups have here | the user database |

@@ -4,6 +4,15 @@
 //! costs more than the copy of one chunk. Operations that depend on another process (pipes,
 //! terminals, sockets, the opening of a FIFO) and slow system calls (`fsync`, `close`) do not block
 //! that thread.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `source` | a file descriptor to read from |
+//! | `sink` | a file descriptor to write to |
+//! | `target` | the output file of `>`: all of it or nothing, where the file system allows that |
+//! | `temporary` | a file with no name or a temporary one, until it replaces its target |
+//! | `in_place` | a file, a device or a FIFO that is written in place |
+//! | `replacement` | small files that are replaced as a whole |
 
 mod in_place;
 mod replacement;

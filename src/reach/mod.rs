@@ -1,5 +1,13 @@
 //! The addresses of this host, and how to listen on them and connect to a peer that has several. Used for the
 //! edges of pipelines and for rdcat's tickets.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `addresses` | the addresses of this host |
+//! | `listen` | opens a listener on a range of ports |
+//! | `dial` | connects to a peer that has several addresses |
+//! | `probes` | finds out which of several addresses answer |
+//! | `ticket` | the addresses, port and key of a listener in one word |
 
 mod addresses;
 mod dial;

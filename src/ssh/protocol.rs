@@ -7,6 +7,13 @@
 //!
 //! The envelope connects the edges, starts the work and ends it. The messages of the work itself travel inside
 //! the envelope as a [`Payload`], which the application's own module encodes and decodes.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `greeting_scan` | finds the greeting of an agent in the output of a login shell |
+//! | `frames` | the frames that separate the messages of a session |
+//! | `order` | the order that an agent receives: its work, and the edges that the work uses |
+//! | `payload` | the message of an application, as it travels inside the envelope |
 
 pub(crate) mod frames;
 pub(crate) mod greeting_scan;

@@ -1,4 +1,12 @@
 //! The controller's session with one agent: the process that leads to it (ssh, say), and the messages both ways.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `process` | the process that leads to an agent: its start and its end |
+//! | `writing` | writes the messages to an agent, and wipes their memory |
+//! | `lines` | cuts what a process writes into lines |
+//! | `pace` | how fast stderr is read: no faster than the user reads the messages |
+//! | `failure` | the reason why a session ends before the agent has closed it |
 
 mod failure;
 mod lines;

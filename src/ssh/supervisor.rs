@@ -3,6 +3,15 @@
 //! The [`machine`] makes every decision that is the same for all [`work`]: it receives events and returns actions, without
 //! I/O. The [`driver`] carries the actions out. The work of rdpipe and rdcat is a [`pipeline`]; that of other programs is
 //! above this module.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `work` | what the machine asks of its work: hosts, edges, orders, messages, the outcome |
+//! | `machine` | every decision that is the same for all work: events in, actions out |
+//! | `edge_setup` | which end of an edge listens and which dials, and how they swap if that fails |
+//! | `address_book` | the addresses at which hosts reach each other |
+//! | `pipeline` | a pipeline as such work |
+//! | `driver` | carries the actions out: sessions, own edges, deadlines, notices |
 
 pub(crate) mod address_book;
 pub(crate) mod driver;

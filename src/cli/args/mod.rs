@@ -1,4 +1,16 @@
 //! The command lines of all programs.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `stream` | the options that set up a stream |
+//! | `rdma` | the options that choose among RDMA devices and mark their packets |
+//! | `hosts` | the options of programs that run on several hosts |
+//! | `key` | the sources of the key |
+//! | `ticket` | the sources of the ticket |
+//! | `parse` | parsers of sizes, times, hosts and addresses |
+//! | `help` | the parts of `--help` beside the options |
+//! | `exit_codes` | the table of the exit codes of all programs |
+//! | `options` | the table of the options of all programs, for tests |
 
 mod exit_codes;
 pub(super) mod help;

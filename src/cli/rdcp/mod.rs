@@ -1,4 +1,18 @@
 //! The program rdcp: copies files and directories from one host to another.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `args` | the command line |
+//! | `transfer` | what a command line asks for: copies, or a pipeline for a standard stream |
+//! | `copies` | runs the copies, one after the other, and prints how they went |
+//! | `pipe` | runs the pipeline of a command line with `-` |
+//! | `observer` | passes what the agents report on to the user |
+//! | `listing` | what a copy writes to stdout while it runs: digests, and the paths of a dry run |
+//! | `names` | paths as they are printed |
+//! | `totals` | what all copies of a run have done together |
+//! | `report` | the report of `--json` |
+//! | `serve` | a server that accepts copies from many clients |
+//! | `server_key` | the key of a client for the servers that its command line names |
 
 pub(super) mod args;
 mod copies;

@@ -20,6 +20,19 @@
 //!                                              └── attach ──► far end
 //! ```
 //!
+//! | file | what it has |
+//! |---|---|
+//! | `command` | starts COMMAND with the filter, and waits for its end |
+//! | `filter` | the seccomp filter: `connect()` is reported, and every other system call is allowed |
+//! | `handover` | the socket pair through which the new process passes its listener to this process |
+//! | `notification` | receives the calls of `connect()`, and sends the answers |
+//! | `supervisor` | decides about each call, and carries out those that are redirected |
+//! | `caller` | the thread that calls `connect()`: reads its memory and takes its sockets |
+//! | `remote_socket` | a socket of COMMAND, which this process has duplicated |
+//! | `entrance` | the local listeners at which redirected sockets arrive |
+//! | `support` | finds out whether connections can be redirected on this host |
+//! | `system` | the system calls for which there is no safe function |
+//!
 //! # What a program can notice
 //!
 //! - `connect()` returns only after the far end has answered, also on a non-blocking socket. The send timeout

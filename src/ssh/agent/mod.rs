@@ -8,6 +8,23 @@
 //!
 //! The worker has one main thread for all control, and one thread for each edge, which moves the bytes of
 //! the edge. So a relay uses two processors, and a disk that stalls delays only its own edge.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `worker` | a worker: carries out one order of the controller, from the greeting to the report |
+//! | `served` | the same for one client of a server |
+//! | `order_run` | one order, from its edges to its report |
+//! | `control` | the session with the controller: greeting, order, messages both ways, keepalive |
+//! | `edges` | connects the edges of an order, each on a thread of its own |
+//! | `edge` | connects one edge: listens, or dials the end that listens |
+//! | `acceptance` | how edges are accepted: each at a listener of its own, or all at that of a server |
+//! | `addresses` | the name, the addresses and the identity of this host |
+//! | `connected_edge` | one end of a connected edge: moves the bytes of its stage |
+//! | `meter` | counts the bytes of an edge, and the time for which its stage waited for the edge |
+//! | `job` | the interface of an application of the agent |
+//! | `stage` | the application of rdpipe and rdcat |
+//! | `cause` | the first failure of an order, shared by all tasks that work on it |
+//! | `process` | the guard, and the processes below the worker: killing and reaping |
 
 pub(crate) mod acceptance;
 mod addresses;

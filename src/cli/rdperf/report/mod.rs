@@ -1,4 +1,14 @@
 //! What a run has found, for people and for programs.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `outcome` | what a run has found, and how it is printed |
+//! | `table` | the report as tables for people |
+//! | `sweep_table` | the tables of a sweep |
+//! | `text_table` | a table as text |
+//! | `verdict` | the last line of every run: what limits these hosts |
+//! | `sweep_verdict` | which curve of a sweep is the best one, and where that changes |
+//! | `page` | the report as one HTML page |
 
 pub(super) mod outcome;
 pub(super) mod page;

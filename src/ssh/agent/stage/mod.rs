@@ -1,4 +1,16 @@
 //! The application *stage*: runs a command, or reads or writes files, between connected edges.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `job` | the stage as an application of the agent: its order, its messages, its report |
+//! | `command` | a stage that runs a command |
+//! | `process_tree` | a command in the login shell of the user, with all processes that it starts |
+//! | `read` | a stage that reads a file: `< path` |
+//! | `files` | the stage of rdcat: several files, one after the other |
+//! | `write` | a stage that writes a file: `> path` and `>> path` |
+//! | `output_file` | the output file of a stage, of either kind |
+//! | `append` | the file of `>>`: written in place, after its end |
+//! | `path` | expands a path that the user typed |
 
 mod append;
 mod command;
