@@ -18,7 +18,7 @@ pub(crate) struct NearEnd {
 /// Called when connections can be made. The value that it returns is dropped when the tunnel ends.
 pub(crate) type OnConnected = Box<dyn FnOnce(&Stream) -> Box<dyn Send> + Send>;
 
-/// What broke at the near end of a tunnel; the text for the user has lost what kind of fault it was.
+/// The fault of the near end of a tunnel: `EdgeFailure` carries only its text.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NearFault(Arc<Mutex<Option<TunnelFault>>>);
 
