@@ -346,7 +346,7 @@ fn a_delay_is_a_change_and_a_repetition_is_none() {
     on(
         &network,
         "h2",
-        "modprobe sch_netem && tc qdisc add dev eth0 root netem delay 1ms",
+        "modprobe sch_netem && tc qdisc add dev eth0 root netem delay 50ms",
     );
     compares(&network, &old, 1);
 }
