@@ -115,7 +115,7 @@ fn give_up_if_killed(stage: &StageContext, status: Status) {
 }
 
 /// Writes the input to the command's stdin. Closes stdin after a verified end of the input, or when the command is
-/// tree_ended: a pipe cannot report a failure, and `cat > copy` must not succeed with half its input.
+/// dead: a pipe cannot report a failure, and `cat > copy` must not succeed with half its input.
 async fn feed_stdin(mut edge: ConnectedEdge, stdin: Stdin, tree_ended: CancellationToken) {
     let Stdin { pipe, hold } = stdin;
     let sink = match Sink::new(pipe, "the command's input") {
