@@ -80,7 +80,11 @@ pub fn install(source: &Path, target: &Path) {
         .args(["-m", "755"])
         .args([source, target])
         .status();
-    assert!(copied.expect("install runs").success(), "{target:?}");
+    assert!(
+        copied.expect("install runs").success(),
+        "{}",
+        target.display()
+    );
 }
 
 /// The content of the file `old`.
