@@ -25,6 +25,7 @@ use crate::{
     transport::{
         control::{
             message::Message,
+            role::Role,
             terms::{Agreement, agree, local_terms},
         },
         data::shared::Shared,
@@ -65,8 +66,8 @@ pub(crate) fn proposal(data: &[u8]) {
         return;
     };
     for pair in &proposal.pairs {
-        for is_dialer in [true, false] {
-            if let Ok(plan) = ports.plan(pair, is_dialer, &agreement) {
+        for role in [Role::Dialer, Role::Acceptor] {
+            if let Ok(plan) = ports.plan(pair, role, &agreement) {
                 assert!((MIN_CHUNK_BYTES..=CHUNK).contains(&plan.chunk_bytes));
                 assert!(plan.depth as usize <= DEPTH);
             }
