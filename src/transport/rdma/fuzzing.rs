@@ -99,7 +99,9 @@ pub(crate) fn renewal(shared: &Arc<Shared<Rdma>>, script: &mut FuzzScript<'_>) {
         dialer_psn: 1,
         acceptor_psn: 2,
     };
-    let plan = ports.plan(&pair, true, &agreement).expect("it was offered");
+    let plan = ports
+        .plan(&pair, Role::Dialer, &agreement)
+        .expect("it was offered");
     let state = &shared.state;
     let renewal = Arc::new(RenewalShared::new(Arc::clone(state), 2));
     let renewer = Renewer::new(
