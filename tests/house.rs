@@ -129,7 +129,8 @@ fn a_large_folder_says_what_each_file_has() {
         let mut before = "";
         let mut files = Vec::new();
         for line in source.code.lines() {
-            let is_for_tests = before.contains("test") || before.contains("fuzzing");
+            let condition = before.strip_prefix("#[cfg(").unwrap_or_default();
+            let is_for_tests = condition.contains("test") || condition.contains("fuzzing");
             files.extend(declared_module(line).filter(|_| !is_for_tests));
             before = line;
         }
@@ -394,11 +395,7 @@ fn declared_type(line: &str) -> Option<&str> {
     if !line.starts_with(|c: char| c.is_alphabetic()) {
         return None;
     }
-    let declaration = match line.strip_prefix("pub(") {
-        Some(visibility) => visibility.split_once(')')?.1,
-        None => line.strip_prefix("pub ").unwrap_or(line),
-    };
-    let mut words = declaration.split_whitespace();
+    let mut words = without_visibility(line).split_whitespace();
     let is_type = |word: &str| ["struct", "enum", "trait", "type", "union"].contains(&word);
     words.next().filter(|word| is_type(word))?;
     let name = words.next()?;
@@ -408,11 +405,20 @@ fn declared_type(line: &str) -> Option<&str> {
 
 /// The module that a line at the left margin declares, and that has a file of its own.
 fn declared_module(line: &str) -> Option<&str> {
-    let declaration = match line.strip_prefix("pub(") {
-        Some(visibility) => visibility.split_once(')')?.1.trim_start(),
+    without_visibility(line)
+        .strip_prefix("mod ")?
+        .strip_suffix(';')
+}
+
+/// A declaration without `pub` or `pub(...)` before it.
+fn without_visibility(line: &str) -> &str {
+    let restricted = line
+        .strip_prefix("pub(")
+        .and_then(|rest| rest.split_once(") "));
+    match restricted {
+        Some((_, declaration)) => declaration,
         None => line.strip_prefix("pub ").unwrap_or(line),
-    };
-    declaration.strip_prefix("mod ")?.strip_suffix(';')
+    }
 }
 
 /// Whether a line of the library names an option, like ` --timeout`.

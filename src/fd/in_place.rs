@@ -1,6 +1,11 @@
 //! Opens a file, a device or a FIFO that is written in place.
 
-use std::{io, os::fd::AsFd, os::fd::OwnedFd, path::Path, time::Duration};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    time::Duration,
+};
 
 use rustix::{
     fs::{CWD, FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, openat, stat},

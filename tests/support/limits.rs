@@ -78,10 +78,10 @@ fn slowness(emulated: f64) -> f64 {
 /// if they are more. Other work may have begun a moment ago.
 fn load() -> f64 {
     let averages = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let mut fields = averages.split([' ', '/']);
-    let mut next = |skipped| fields.nth(skipped).and_then(|text| text.parse().ok());
-    let (minute, now): (Option<f64>, Option<f64>) = (next(0), next(2));
-    let tasks = minute.unwrap_or(0.0).max(now.unwrap_or(0.0));
+    // Three averages, the first of them over a minute; then the tasks that run, and all tasks: "0.20 0.18 0.12 1/80 ...".
+    let fields: Vec<&str> = averages.split([' ', '/']).collect();
+    let number = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok());
+    let tasks = number(0).unwrap_or(0.0).max(number(3).unwrap_or(0.0));
     let processors = thread::available_parallelism().map_or(1, usize::from);
     tasks / u32::try_from(processors).map_or(1.0, f64::from)
 }

@@ -102,7 +102,7 @@ async fn serve(options: ListenOptions, console: Console) -> anyhow::Result<()> {
     console.detail(&format!("{} connected", stream.peer_addr()));
     let session = sealed::of_acceptor(stream, &key).await?;
     let client = ClientSession {
-        acceptance: Arc::new(SharedListener {
+        listener: Arc::new(SharedListener {
             listener: Arc::clone(&listener),
             one_way: config.clone(),
             two_way: config,

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{
     clock::MeasureClock,
-    stream_source::{StreamSource, broken, used_transport},
+    pending_streams::{PendingStreams, broken, used_transport},
 };
 use crate::{
     Stream,
@@ -27,7 +27,7 @@ const LAST: u8 = 0;
 
 /// Makes one connection after the other, at one end.
 pub(super) async fn measure(
-    source: &mut StreamSource,
+    pending: &mut PendingStreams,
     end: TaskEnd,
     time: Duration,
     peer: &str,
@@ -38,7 +38,7 @@ pub(super) async fn measure(
     let mut is_last = false;
     while !is_last {
         let begun = Instant::now();
-        let (thread, stream) = source.connect_one().await?;
+        let (thread, stream) = pending.connect_one().await?;
         transport.get_or_insert_with(|| used_transport(&stream));
         is_last = match end {
             TaskEnd::Dialer => {

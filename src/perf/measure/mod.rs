@@ -3,7 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`task`] | one end of a task, from its order to its result |
-//! | [`stream_source`] | how the two ends of a task connect the streams of the task |
+//! | [`pending_streams`] | how the two ends of a task connect the streams of the task |
 //! | [`clock`] | the time, the processor time and the network's counters of a measurement |
 //! | [`round_trips`] | the times of messages there and back |
 //! | [`counters`] | counters of the kernel that show lost packets |
@@ -17,6 +17,7 @@ mod clock;
 mod connects;
 pub(crate) mod counters;
 pub(crate) mod path;
+mod pending_streams;
 mod round_trips;
 mod socket_bandwidth;
 mod socket_latency;
@@ -24,6 +25,5 @@ mod sockets;
 pub(crate) mod storage;
 mod stream_bandwidth;
 mod stream_latency;
-mod stream_source;
 pub(crate) mod task;
 pub(crate) mod verbs;

@@ -10,7 +10,7 @@ use std::{
 use super::{
     clock::MeasureClock,
     counters,
-    sockets::{SocketSource, SocketTerms},
+    sockets::{PendingSockets, SocketTerms},
     stream_bandwidth::direction,
 };
 use crate::{
@@ -23,12 +23,12 @@ const BLOCK_BYTES: usize = 128 << 10;
 
 /// Sends and receives as fast as the sockets can, at one end. Blocks.
 pub(super) fn measure(
-    source: &SocketSource,
+    pending: &PendingSockets,
     end: TaskEnd,
     task: BandwidthTask,
     terms: &SocketTerms,
 ) -> Result<TaskResult, TaskFault> {
-    let sockets = source.connect(terms)?;
+    let sockets = pending.connect(terms)?;
     let direction = direction(task.traffic, end);
     let time = Duration::from_millis(task.millis.into());
     let before = counters::snapshot();

@@ -8,18 +8,18 @@ use std::{
 
 use super::{
     round_trips::RoundTrips,
-    sockets::{SocketSource, SocketTerms},
+    sockets::{PendingSockets, SocketTerms},
 };
 use crate::perf::messages::{LatencyResult, LatencyTask, TaskEnd, TaskFault, TaskResult, WaitMode};
 
 /// Sends messages there and back, at one end. Blocks.
 pub(super) fn measure(
-    source: &SocketSource,
+    pending: &PendingSockets,
     end: TaskEnd,
     task: LatencyTask,
     terms: &SocketTerms,
 ) -> Result<TaskResult, TaskFault> {
-    let sockets = source.connect(terms)?;
+    let sockets = pending.connect(terms)?;
     let Some(socket) = sockets.into_iter().next() else {
         return Err("the task has no connection".to_owned().into());
     };

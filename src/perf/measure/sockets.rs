@@ -29,7 +29,7 @@ const PROOF_BYTES: usize = 32;
 const BACKLOG: i32 = 128;
 
 /// The sockets of a task before they are connected, at one of its ends.
-pub(super) enum SocketSource {
+pub(super) enum PendingSockets {
     /// This end listens.
     Listen(TcpListener),
     /// This end dials.
@@ -55,7 +55,7 @@ pub(super) struct SocketTerms {
 /// # Errors
 ///
 /// One sentence for the user.
-pub(super) fn listen(ports: Option<(u16, u16)>) -> Result<SocketSource, TaskFault> {
+pub(super) fn listen(ports: Option<(u16, u16)>) -> Result<PendingSockets, TaskFault> {
     let (first, last) = ports.unwrap_or((0, 0));
     let mut opened = listen_on(first);
     for port in first..last {
@@ -65,7 +65,7 @@ pub(super) fn listen(ports: Option<(u16, u16)>) -> Result<SocketSource, TaskFaul
         opened = listen_on(port + 1);
     }
     match opened {
-        Ok(listener) => Ok(SocketSource::Listen(listener)),
+        Ok(listener) => Ok(PendingSockets::Listen(listener)),
         Err(error) => Err(format!("cannot listen: {error}; see -p").into()),
     }
 }
@@ -90,7 +90,7 @@ fn listen_on(port: u16) -> io::Result<TcpListener> {
     }
 }
 
-impl SocketSource {
+impl PendingSockets {
     /// Returns the port for the other end, if this end listens.
     pub(super) fn port(&self) -> Option<u16> {
         match self {

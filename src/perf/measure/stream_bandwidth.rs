@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use super::{
     clock::MeasureClock,
     counters,
-    stream_source::{PlacedStream, StreamSource, broken, start_thread, used_transport},
+    pending_streams::{PendingStreams, PlacedStream, broken, start_thread, used_transport},
 };
 use crate::{
     Direction, ReadHalf, Stream, WriteHalf,
@@ -39,12 +39,12 @@ pub(super) fn direction(traffic: Traffic, end: TaskEnd) -> Direction {
 /// Sends and receives as fast as the streams can, at one end. An end that sends measures the time up to the moment when the other
 /// end has confirmed the last byte.
 pub(super) async fn measure(
-    source: &mut StreamSource,
+    pending: &mut PendingStreams,
     end: TaskEnd,
     task: BandwidthTask,
     peer: &str,
 ) -> Result<TaskResult, TaskFault> {
-    let streams = source.connect().await?;
+    let streams = pending.connect().await?;
     let direction = direction(task.traffic, end);
     let transport = streams.first().map(|(_, stream)| used_transport(stream));
     let before = counters::snapshot();

@@ -5,8 +5,8 @@ use std::{io, time::Duration};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{
+    pending_streams::{PendingStreams, broken, used_transport},
     round_trips::RoundTrips,
-    stream_source::{StreamSource, broken, used_transport},
 };
 use crate::{
     Stream, StreamConfig,
@@ -31,12 +31,12 @@ pub(super) fn settings(config: StreamConfig, wait: WaitMode) -> StreamConfig {
 
 /// Sends messages there and back, at one end.
 pub(super) async fn measure(
-    source: &mut StreamSource,
+    pending: &mut PendingStreams,
     end: TaskEnd,
     task: LatencyTask,
     peer: &str,
 ) -> Result<TaskResult, TaskFault> {
-    let (thread, stream) = source.connect_one().await?;
+    let (thread, stream) = pending.connect_one().await?;
     let transport = used_transport(&stream);
     let measured = match end {
         TaskEnd::Dialer => thread.run(ping(stream, task)).await,

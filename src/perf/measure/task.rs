@@ -6,11 +6,11 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    connects, path, socket_bandwidth, socket_latency,
-    sockets::{self, SocketSource, SocketTerms},
-    stream_bandwidth, stream_latency,
-    stream_source::{StreamSource, StreamTerms, broken, control_settings},
-    verbs,
+    connects, path,
+    pending_streams::{PendingStreams, StreamTerms, broken, control_settings},
+    socket_bandwidth, socket_latency,
+    sockets::{self, PendingSockets, SocketTerms},
+    stream_bandwidth, stream_latency, verbs,
 };
 use crate::{
     Direction, Key, Stream, StreamConfig,
@@ -32,12 +32,12 @@ pub(crate) struct OpenTask {
     end: TaskEnd,
     order: TaskOrder,
     rdma: crate::RdmaConfig,
-    source: TaskSource,
+    pending: PendingConnections,
 }
 
-enum TaskSource {
-    Streams(StreamSource),
-    Sockets(SocketSource, SocketTerms),
+enum PendingConnections {
+    Streams(PendingStreams),
+    Sockets(PendingSockets, SocketTerms),
 }
 
 /// Where the end of a task is that listens.
@@ -69,7 +69,7 @@ impl OpenTask {
         let config = config(&order, end, settings);
         let rdma = config.rdma.clone();
         let peer = order.peer.clone();
-        let source = match streams(&order.kind) {
+        let pending = match streams(&order.kind) {
             None => {
                 let terms = SocketTerms {
                     key,
@@ -78,11 +78,13 @@ impl OpenTask {
                     count: sockets(&order.kind),
                     cancelled,
                 };
-                let source = match target {
-                    Some(TaskTarget { addresses, port }) => SocketSource::Dial { addresses, port },
+                let pending = match target {
+                    Some(TaskTarget { addresses, port }) => {
+                        PendingSockets::Dial { addresses, port }
+                    }
                     None => sockets::listen(settings.stream.ports)?,
                 };
-                TaskSource::Sockets(source, terms)
+                PendingConnections::Sockets(pending, terms)
             }
             Some(count) => {
                 let terms = StreamTerms {
@@ -92,7 +94,7 @@ impl OpenTask {
                     ports: settings.stream.ports,
                     count,
                 };
-                TaskSource::Streams(match target {
+                PendingConnections::Streams(match target {
                     Some(TaskTarget { addresses, port }) => terms.dial(addresses, port)?,
                     None => terms.listen().await?,
                 })
@@ -102,15 +104,15 @@ impl OpenTask {
             end,
             order,
             rdma,
-            source,
+            pending,
         })
     }
 
     /// Returns the port for the other end, if this end listens.
     pub(crate) fn port(&self) -> Option<u16> {
-        match &self.source {
-            TaskSource::Streams(source) => source.port(),
-            TaskSource::Sockets(source, _) => source.port(),
+        match &self.pending {
+            PendingConnections::Streams(pending) => pending.port(),
+            PendingConnections::Sockets(pending, _) => pending.port(),
         }
     }
 
@@ -124,32 +126,32 @@ impl OpenTask {
             end,
             mut order,
             rdma,
-            source,
+            pending,
         } = self;
         let peer = std::mem::take(&mut order.peer);
-        let mut source = match source {
-            TaskSource::Streams(source) => source,
-            TaskSource::Sockets(source, terms) => {
+        let mut pending = match pending {
+            PendingConnections::Streams(pending) => pending,
+            PendingConnections::Sockets(pending, terms) => {
                 let kind = order.kind.clone();
-                let measuring = move || measure_sockets(&source, end, &kind, &terms);
+                let measuring = move || measure_sockets(&pending, end, &kind, &terms);
                 let measured = tokio::task::spawn_blocking(measuring).await;
                 return measured.unwrap_or_else(|error| Err(error.to_string().into()));
             }
         };
         match &order.kind {
             TaskKind::Bandwidth(task) => {
-                stream_bandwidth::measure(&mut source, end, *task, &peer).await
+                stream_bandwidth::measure(&mut pending, end, *task, &peer).await
             }
             TaskKind::Latency(task) => {
-                stream_latency::measure(&mut source, end, *task, &peer).await
+                stream_latency::measure(&mut pending, end, *task, &peer).await
             }
             TaskKind::Connect { millis } => {
                 let time = Duration::from_millis((*millis).into());
-                connects::measure(&mut source, end, time, &peer).await
+                connects::measure(&mut pending, end, time, &peer).await
             }
             TaskKind::Reach | TaskKind::Path | TaskKind::Ports | TaskKind::Verbs(_) => {
                 let kind = order.kind.clone();
-                let (thread, stream) = source.connect_one().await?;
+                let (thread, stream) = pending.connect_one().await?;
                 thread
                     .run(beside_control(stream, end, kind, rdma, peer))
                     .await
@@ -195,14 +197,14 @@ async fn beside_control(
 }
 
 fn measure_sockets(
-    source: &SocketSource,
+    pending: &PendingSockets,
     end: TaskEnd,
     kind: &TaskKind,
     terms: &SocketTerms,
 ) -> Result<TaskResult, TaskFault> {
     match kind {
-        TaskKind::Bandwidth(task) => socket_bandwidth::measure(source, end, *task, terms),
-        TaskKind::Latency(task) => socket_latency::measure(source, end, *task, terms),
+        TaskKind::Bandwidth(task) => socket_bandwidth::measure(pending, end, *task, terms),
+        TaskKind::Latency(task) => socket_latency::measure(pending, end, *task, terms),
         _ => Err("this measurement needs streams".to_owned().into()),
     }
 }

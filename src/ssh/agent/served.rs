@@ -22,8 +22,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 
 /// A session with a client, before its order.
 pub(crate) struct ClientSession {
-    /// How the edges of the order are accepted.
-    pub(crate) acceptance: Arc<SharedListener>,
+    /// The listener for the edges of the order.
+    pub(crate) listener: Arc<SharedListener>,
     /// Ends the session early.
     pub(crate) end: SessionKill,
 }
@@ -78,7 +78,7 @@ impl ClientSession {
                 Some(place) => {
                     let run = OrderRun {
                         context: context.clone(),
-                        acceptance: EdgeAcceptance::SharedListener(self.acceptance),
+                        acceptance: EdgeAcceptance::SharedListener(self.listener),
                         connect_limit: Some(CONNECT_LIMIT),
                         exit: Arc::default(),
                     };

@@ -13,8 +13,7 @@ use super::{
     path::{DataPath, SendPath},
     send_lane::SharedSendLane,
     shared::{Attendance, Shared},
-    slots::filling_slot::FillingSlot,
-    slots::{fill_slots::FillSlots, lent_slot::LentSlot},
+    slots::{fill_slots::FillSlots, filling_slot::FillingSlot, lent_slot::LentSlot},
 };
 use crate::{Error, faults, transport::control::state::State};
 

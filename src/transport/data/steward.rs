@@ -111,16 +111,12 @@ impl<D: DataPath> Steward<'_, D> {
             recv_lane,
             ..
         } = self.shared;
-        if let (Some(send_lane), true) = (
-            send_lane,
-            self.is_unattended[0] && now[0] == self.polls_at_last_tick[0],
-        ) {
+        let is_due =
+            |half: usize| self.is_unattended[half] && now[half] == self.polls_at_last_tick[half];
+        if let Some(send_lane) = send_lane.as_ref().filter(|_| is_due(0)) {
             send_lane.drive_unattended(state, cx);
         }
-        if let (Some(recv_lane), true) = (
-            recv_lane,
-            self.is_unattended[1] && now[1] == self.polls_at_last_tick[1],
-        ) {
+        if let Some(recv_lane) = recv_lane.as_ref().filter(|_| is_due(1)) {
             recv_lane.drive_unattended(state, cx);
         }
     }

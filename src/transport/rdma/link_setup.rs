@@ -43,8 +43,8 @@ pub(crate) struct LinkPlan {
 }
 
 impl LinkPlan {
-    /// Makes a queue pair and registers its pools. `generation` counts the links of the stream. With `has_express` it makes the
-    /// express lane as well, if that is possible.
+    /// Makes a queue pair and registers its pools. `generation` counts the links of the stream. With `has_express` it makes
+    /// the express lane as well, if that is possible.
     pub(super) fn open(
         &self,
         generation: u32,

@@ -26,9 +26,10 @@ use crate::{
 /// The half of a [`Stream`](crate::Stream) that reads, from
 /// [`Stream::into_split`](crate::Stream::into_split).
 ///
-/// Dropping it before the end of the stream tells the peer to stop sending: the stream takes at most 64 KiB more, for at
-/// most two seconds, and the other half goes on. In a stream that only receives, and in a panic, a drop aborts the stream,
-/// as [`OnDrop`](crate::OnDrop) says. Call [`stop`](Self::stop) first to discard the rest without an abort.
+/// Dropping it before the end of the stream does not end the other half: the stream takes up to 64 KiB more for two
+/// seconds, and then tells the peer to stop sending. A stream that only receives is aborted by the drop, unless
+/// [`OnDrop::Fin`](crate::OnDrop::Fin) is set, and a panic aborts every stream. Call [`stop`](Self::stop) first to discard the
+/// rest without an abort.
 pub struct ReadHalf {
     half: RecvEither,
     info: Arc<StreamInfo>,

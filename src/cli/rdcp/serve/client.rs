@@ -70,7 +70,7 @@ async fn copy(
 ) -> ClientOutcome {
     let tally = Arc::clone(&server.tally);
     let client_session = ClientSession {
-        acceptance: Arc::new(SharedListener {
+        listener: Arc::new(SharedListener {
             listener: Arc::clone(&server.listener),
             one_way: server.pools.lane.clone(),
             two_way: server.pools.control.clone(),

@@ -60,8 +60,8 @@ async fn close(end: Option<PlacedEdge>) {
     }
 }
 
-/// Waits until the command and all its descendants have ended, and kills them if the order fails. Sends `output_complete` if the
-/// bytes that the command wrote are all of its output. Cancels `tree_ended` at the end.
+/// Waits until the command and all its descendants have ended, and kills them if the order fails. Sends
+/// `output_complete` if the bytes that the command wrote are all of its output. Cancels `tree_ended` at the end.
 async fn supervise(
     stage: &StageContext,
     mut tree: ProcessTree,

@@ -29,8 +29,8 @@ pub(crate) struct Established {
 }
 
 impl Established {
-    /// Wraps a proved link. `first_failure` is the reason why the pair of ports that was tried first does not work, if another one
-    /// is used. `smaller_pool_reason` is the reason why the pool is smaller than requested, if it is.
+    /// Wraps a proved link. `first_failure` is the reason why the pair of ports that was tried first does not work, if
+    /// another one is used. `smaller_pool_reason` is the reason why the pool is smaller than requested, if it is.
     pub(super) fn new(
         plan: LinkPlan,
         connected: ConnectedLink,

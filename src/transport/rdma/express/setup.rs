@@ -11,14 +11,12 @@ use super::{
 };
 use crate::{
     faults::Faults,
-    transport::rdma::{
-        verbs::queue_pair_config::QueuePairConfig,
-        verbs::{
-            completions::CompletionQueue,
-            device::ProtectionDomain,
-            memory::MemoryRegion,
-            queue_pair::{QueuePair, QueuePairAddress},
-        },
+    transport::rdma::verbs::{
+        completions::CompletionQueue,
+        device::ProtectionDomain,
+        memory::MemoryRegion,
+        queue_pair::{QueuePair, QueuePairAddress},
+        queue_pair_config::QueuePairConfig,
     },
 };
 

@@ -30,8 +30,9 @@ const FAILED_POLLS_PER_HIT: u32 = 8;
 /// The number of waits for which polling is tried again after it was given up.
 const TRIAL_WAITS: u64 = 64;
 
-/// The number of frames after which polling is tried again: at first, and after trials without success. All are powers of two, and the
-/// trials begin at multiples of them, so both ends of a conversation try at the same time: it takes both to make it fast.
+/// The number of frames after which polling is tried again: at first, and after trials without success. All are powers of
+/// two, and the trials begin at multiples of them, so both ends of a conversation try at the same time: it takes both to
+/// make it fast.
 const FIRST_PERIOD: u64 = 512;
 const LONGEST_PERIOD: u64 = 65_536;
 
@@ -167,16 +168,16 @@ mod tests {
     }
 
     #[test]
-    fn polling_in_vain_ends_and_is_tried_again() {
-        let mut vain = spin(None, 2);
+    fn polling_without_success_ends_and_is_tried_again() {
+        let mut idle = spin(None, 2);
         assert_eq!(
-            waits(&mut vain, 2, 0, 512, |_| false),
+            waits(&mut idle, 2, 0, 512, |_| false),
             u64::from(MAX_FAILED_POLLS)
         );
-        let tried = waits(&mut vain, 2, 512, 1 << 20, |_| false);
+        let tried = waits(&mut idle, 2, 512, 1 << 20, |_| false);
         assert!((1_000..3_000).contains(&tried), "{tried}");
         let from = (1 << 20) + 512;
-        let after = waits(&mut vain, 2, from, 1 << 17, |_| true);
+        let after = waits(&mut idle, 2, from, 1 << 17, |_| true);
         assert!(after > 1 << 16, "{after}");
     }
 

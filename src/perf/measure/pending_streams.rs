@@ -18,7 +18,7 @@ pub(super) type PlacedStream = (CarryThread, Stream);
 
 /// The streams of a task before they are connected, at one of its ends. Each has a key of its own, so that all of them use
 /// one port, and each end knows which stream is which.
-pub(super) enum StreamSource {
+pub(super) enum PendingStreams {
     /// This end listens.
     Listen {
         /// Listens for all streams.
@@ -72,7 +72,7 @@ impl StreamTerms {
     /// # Cancel safety
     ///
     /// Safe: dropping the future closes the port.
-    pub(super) async fn listen(&self) -> Result<StreamSource, TaskFault> {
+    pub(super) async fn listen(&self) -> Result<PendingStreams, TaskFault> {
         // The streams have other keys: the listener's own key opens nothing.
         let unused = EdgePlan {
             key: derived_key(&self.key, usize::MAX),
@@ -92,7 +92,7 @@ impl StreamTerms {
                 key_acceptor,
             });
         }
-        Ok(StreamSource::Listen {
+        Ok(PendingStreams::Listen {
             listener,
             acceptors,
             peer: self.peer.clone(),
@@ -104,9 +104,9 @@ impl StreamTerms {
         &self,
         addresses: Vec<String>,
         port: u16,
-    ) -> Result<StreamSource, TaskFault> {
+    ) -> Result<PendingStreams, TaskFault> {
         let streams = (0..self.count).map(|index| Ok((start_thread()?, self.plan(index))));
-        Ok(StreamSource::Dial {
+        Ok(PendingStreams::Dial {
             streams: streams.collect::<Result<_, TaskFault>>()?,
             addresses,
             port,
@@ -114,7 +114,7 @@ impl StreamTerms {
     }
 }
 
-impl StreamSource {
+impl PendingStreams {
     /// Returns the port for the other end, if this end listens.
     pub(super) fn port(&self) -> Option<u16> {
         match self {
