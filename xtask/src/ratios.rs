@@ -3,8 +3,11 @@
 //! Each input line is one figure, of four fields separated by tabs: what is measured, which values are better (`more` or
 //! `less`), which program (`old` or `new`), and the value. The n-th figures of `old` and `new` belong to one pair of
 //! runs. A line of two fields is what was left out, and why.
+//!
+//! What a shared machine can do drifts within minutes. Two runs of one pair have most of that drift in common, so the
+//! ratio of a row is the median of the ratios of its pairs, not the ratio of the two medians.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, ops::RangeInclusive};
 
 use crate::figures::median;
 
@@ -41,7 +44,7 @@ pub(crate) fn table(figures: &str) -> String {
         }
     }
     let mut table = format!(
-        "{:<46} {:>9} {:>9} {:>6}   each pair\n",
+        "{:<46} {:>9} {:>9} {:>6}   within\n",
         "", "old", "new", "ratio"
     );
     for (what, row) in &rows {
@@ -52,11 +55,12 @@ pub(crate) fn table(figures: &str) -> String {
             }
             Row::Measured(more, old, new) => {
                 let pairs = old.iter().zip(new);
-                let pairs: Vec<f64> = pairs.map(|(old, new)| ratio(*more, *old, *new)).collect();
-                let least = pairs.iter().copied().fold(f64::INFINITY, f64::min);
-                let most = pairs.iter().copied().fold(0.0, f64::max);
-                let (old, new) = (median(old), median(new));
-                let ratio = ratio(*more, old, new);
+                let mut pairs: Vec<f64> =
+                    pairs.map(|(old, new)| ratio(*more, *old, *new)).collect();
+                pairs.sort_by(f64::total_cmp);
+                let ends = median_interval(pairs.len());
+                let (least, most) = (pairs[*ends.start()], pairs[*ends.end()]);
+                let (old, new, ratio) = (median(old), median(new), median(&pairs));
                 let mark = if ratio < WANTED { "   BELOW 0.97" } else { "" };
                 writeln!(
                     table,
@@ -74,12 +78,35 @@ fn ratio(more: bool, old: f64, new: f64) -> f64 {
     if worse > 0.0 { better / worse } else { 1.0 }
 }
 
+/// Returns which of `count` values in order are the ends of the 95% confidence interval of their median; all of them if
+/// there are fewer than six. It holds for any distribution: each value is below the true median with a probability of
+/// one half, so the number of those below it is binomial.
+fn median_interval(count: usize) -> RangeInclusive<usize> {
+    /// The probability that the true median is below the interval, and that it is above.
+    const TAIL: f64 = 0.025;
+    let values = f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+    let mut below = 0.0;
+    let mut exactly = 0.5_f64.powf(values);
+    let mut at_most = exactly;
+    let mut first = 0;
+    while first < count / 2 {
+        exactly *= (values - below) / (below + 1.0);
+        below += 1.0;
+        at_most += exactly;
+        if at_most > TAIL {
+            break;
+        }
+        first += 1;
+    }
+    first..=count - 1 - first
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn medians_are_compared_and_bad_ratios_marked() {
+    fn pairs_are_compared_and_bad_ratios_marked() {
         let figures = "\
 speed\tmore\told\t1\nspeed\tmore\tnew\t2\nspeed\tmore\told\t3\nspeed\tmore\tnew\t2
 calls\tless\told\t30\ncalls\tless\tnew\t40
@@ -90,7 +117,7 @@ rig\tSKIPPED: RIG names no command
         let rows: Vec<&str> = table.lines().collect();
         let row = |what: &str, rest: &str| format!("{what:<46} {rest}");
         let expected = [
-            row("speed", "    2.000     2.000  1.000   0.67-2.00"),
+            row("speed", "    2.000     2.000  1.333   0.67-2.00"),
             row(
                 "calls",
                 "   30.000    40.000  0.750   0.75-0.75   BELOW 0.97",
@@ -99,6 +126,23 @@ rig\tSKIPPED: RIG names no command
             row("rig", "SKIPPED: RIG names no command"),
         ];
         assert_eq!(rows[1..], expected);
+    }
+
+    #[test]
+    fn the_interval_of_a_median_has_the_ends_of_the_binomial_table() {
+        // The ranks of the sign test at 95%, counted from 1 in the tables.
+        for (count, first) in [
+            (1, 1),
+            (5, 1),
+            (6, 1),
+            (8, 1),
+            (9, 2),
+            (15, 4),
+            (21, 6),
+            (41, 14),
+        ] {
+            assert_eq!(median_interval(count), first - 1..=count - first, "{count}");
+        }
     }
 
     #[test]
