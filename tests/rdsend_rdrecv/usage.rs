@@ -281,10 +281,10 @@ fn a_second_sender_is_refused() {
     first.said("that it is connected", |text| {
         text.contains("connected to").then_some(())
     });
-    sender(port, "--connect-timeout 0.3")
+    sender(port, "--connect-timeout 1")
         .start()
         .end()
-        .exits(255);
+        .fails(255, &["Connection refused"]);
     drop(input);
     first.end().exits(0);
     receiver.end().exits(0);

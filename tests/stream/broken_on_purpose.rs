@@ -1,7 +1,7 @@
 //! The tests of the promises can fail: if a rule of the protocol is broken on purpose, the promise that rests on it
 //! fails.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use rdpipe::{Faults, StreamConfig};
@@ -14,8 +14,11 @@ use crate::{
     },
 };
 
-/// The time after which a promise that is expected to hang counts as hanging.
+/// The least time after which a promise that is expected to hang counts as hanging.
 const HANG: Duration = Duration::from_secs(5);
+
+/// How many times as long as the healthy promise a broken one takes at least before it counts as hanging.
+const TIMES_HEALTHY: u32 = 10;
 
 fn with(fault: impl FnOnce(&mut Faults)) -> StreamConfig {
     let mut config = StreamConfig::default();
@@ -38,8 +41,10 @@ fn red(outcome: Result<()>, cause: &str) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_skipped_credit_fails_a_promise() -> Result<()> {
+    let started = Instant::now();
     let healthy = order::bytes_of_every_size_arrive_in_order(DataPath::Tcp, with(|_| {}));
     within(generous(), "bytes_of_every_size_arrive_in_order", healthy).await?;
+    let hang = HANG + TIMES_HEALTHY * started.elapsed();
     let body = order::bytes_of_every_size_arrive_in_order(
         DataPath::Tcp,
         with(|faults| {
@@ -47,7 +52,7 @@ async fn a_skipped_credit_fails_a_promise() -> Result<()> {
         }),
     );
     red(
-        within(HANG, "bytes_of_every_size_arrive_in_order", body).await,
+        within(hang, "bytes_of_every_size_arrive_in_order", body).await,
         "hangs",
     )
 }
