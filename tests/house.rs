@@ -143,6 +143,19 @@ fn a_large_folder_says_what_each_file_has() {
     }));
 }
 
+/// A folder beside a file of the same name holds parts of that file, and needs no line of its own.
+#[test]
+fn the_architecture_names_every_folder() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let document = fs::read_to_string(root.join("docs/architecture.md")).unwrap();
+    let sources = sources();
+    let folders = sources
+        .iter()
+        .filter_map(|source| source.name.strip_suffix("/mod.rs"))
+        .filter(|folder| !document.contains(&format!("`{folder}/`")));
+    broken(folders.map(|folder| format!("docs/architecture.md does not name src/{folder}/")));
+}
+
 #[test]
 fn a_program_only_parses_and_dispatches() {
     let sources = sources();
