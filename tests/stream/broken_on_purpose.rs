@@ -14,10 +14,10 @@ use crate::{
     },
 };
 
-/// The least time after which a promise that is expected to hang counts as hanging.
+/// A promise that is expected to hang counts as hanging after this time and [`TIMES_HEALTHY`] times that of the healthy one.
 const HANG: Duration = Duration::from_secs(5);
 
-/// How many times as long as the healthy promise a broken one takes at least before it counts as hanging.
+/// See [`HANG`].
 const TIMES_HEALTHY: u32 = 10;
 
 fn with(fault: impl FnOnce(&mut Faults)) -> StreamConfig {
