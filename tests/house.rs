@@ -1,5 +1,4 @@
-//! The rules of the house that no compiler checks: names, sizes of folders, what may use what, and what the library
-//! depends on. Each test reads the sources, and fails with the places that break its rule.
+//! The rules of the house that no compiler checks: what may use what, and what the library depends on. Each test reads the sources, and fails with the places that break its rule.
 
 use std::{
     collections::BTreeMap,
@@ -7,18 +6,6 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
 };
-
-/// Files that stand in for others in a build without RDMA, and so declare the same names.
-const STAND_INS: &[&str] = &["transport/rdma/absent.rs"];
-
-/// Type names that stand twice, and why that is right.
-const SAME_NAME: &[(&str, &str)] = &[];
-
-/// Most `.rs` files in a folder beside `mod.rs`: a reader sees them all at once.
-const MAX_FILES: usize = 14;
-
-/// The number of files from which on the module of a folder has a table of them.
-const LARGE_FOLDER: usize = 5;
 
 /// Most lines of a program's `main.rs`, which parses and dispatches.
 const MAX_BIN_LINES: usize = 60;
@@ -85,76 +72,6 @@ const PROGRAMS: &[&str] = &[
     "sha2",
     "shlex",
 ];
-
-#[test]
-fn a_type_name_stands_once() {
-    let mut places: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    let sources = sources();
-    for source in &sources {
-        if STAND_INS.contains(&source.name.as_str()) {
-            continue;
-        }
-        for name in source.code.lines().filter_map(declared_type) {
-            let files = places.entry(name.to_owned()).or_default();
-            // Twice in one file, it stands for two builds.
-            if files.last() != Some(&source.name.as_str()) {
-                files.push(&source.name);
-            }
-        }
-    }
-    let allowed = |name: &str| SAME_NAME.iter().any(|(allowed, _)| *allowed == name);
-    let twice = places
-        .iter()
-        .filter(|(name, files)| files.len() > 1 && !allowed(name));
-    broken(twice.map(|(name, files)| format!("{name}: {}", files.join(", "))));
-}
-
-#[test]
-fn a_folder_shows_at_most_fourteen_files() {
-    let mut folders: BTreeMap<&Path, usize> = BTreeMap::new();
-    let sources = sources();
-    for source in &sources {
-        let path = Path::new(&source.name);
-        let files = folders.entry(path.parent().unwrap()).or_default();
-        *files += usize::from(!path.ends_with("mod.rs"));
-    }
-    let full = folders.iter().filter(|(_, files)| **files > MAX_FILES);
-    broken(full.map(|(folder, files)| format!("src/{}: {files} files", folder.display())));
-}
-
-#[test]
-fn a_large_folder_says_what_each_file_has() {
-    let sources = sources();
-    broken(sources.iter().flat_map(|source| {
-        let mut before = "";
-        let mut files = Vec::new();
-        for line in source.code.lines() {
-            let condition = before.strip_prefix("#[cfg(").unwrap_or_default();
-            let is_for_tests = condition.contains("test") || condition.contains("fuzzing");
-            files.extend(declared_module(line).filter(|_| !is_for_tests));
-            before = line;
-        }
-        let lines = source.text.lines();
-        let table: String = lines.filter(|line| line.starts_with("//! |")).collect();
-        let is_large = files.len() >= LARGE_FOLDER && source.name != "lib.rs";
-        files.retain(|file| is_large && !table.contains(&format!("`{file}`")));
-        let missing = files.into_iter();
-        missing.map(|file| format!("the table of src/{} lacks {file}", source.name))
-    }));
-}
-
-/// A folder beside a file of the same name holds parts of that file, and needs no line of its own.
-#[test]
-fn the_architecture_names_every_folder() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let document = fs::read_to_string(root.join("docs/architecture.md")).unwrap();
-    let sources = sources();
-    let folders = sources
-        .iter()
-        .filter_map(|source| source.name.strip_suffix("/mod.rs"))
-        .filter(|folder| !document.contains(&format!("`{folder}/`")));
-    broken(folders.map(|folder| format!("docs/architecture.md does not name src/{folder}/")));
-}
 
 #[test]
 fn a_program_only_parses_and_dispatches() {
@@ -401,37 +318,6 @@ fn expand<'a>(base: &[String], text: &'a str, paths: &mut Vec<Vec<String>>) -> &
 /// The row of the layers in which a top module stands; none for the library's.
 fn rank(top: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| layer.contains(&top))
-}
-
-/// The type that a line at the left margin declares.
-fn declared_type(line: &str) -> Option<&str> {
-    if !line.starts_with(|c: char| c.is_alphabetic()) {
-        return None;
-    }
-    let mut words = without_visibility(line).split_whitespace();
-    let is_type = |word: &str| ["struct", "enum", "trait", "type", "union"].contains(&word);
-    words.next().filter(|word| is_type(word))?;
-    let name = words.next()?;
-    let end = name.find(|c: char| !c.is_alphanumeric());
-    Some(&name[..end.unwrap_or(name.len())])
-}
-
-/// The module that a line at the left margin declares, and that has a file of its own.
-fn declared_module(line: &str) -> Option<&str> {
-    without_visibility(line)
-        .strip_prefix("mod ")?
-        .strip_suffix(';')
-}
-
-/// A declaration without `pub` or `pub(...)` before it.
-fn without_visibility(line: &str) -> &str {
-    let restricted = line
-        .strip_prefix("pub(")
-        .and_then(|rest| rest.split_once(") "));
-    match restricted {
-        Some((_, declaration)) => declaration,
-        None => line.strip_prefix("pub ").unwrap_or(line),
-    }
 }
 
 /// Whether a line of the library names an option, like ` --timeout`.
