@@ -1,7 +1,6 @@
 //! The rules of the house that no compiler checks: what may use what, and what the library depends on. Each test reads the sources, and fails with the places that break its rule.
 
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::Command,
