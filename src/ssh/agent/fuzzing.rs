@@ -1,24 +1,16 @@
 //! The entry points of the fuzz targets of the agent: what it reads from the controller, and from `/proc`. They are
 //! compiled only for fuzzing, and no other module uses them.
 
-use std::{sync::OnceLock, time::Duration};
+use std::time::Duration;
 
-use tokio::{
-    runtime::{Builder, Runtime},
-    time::timeout,
-};
+use tokio::time::timeout;
 
 use super::{control, process::descendants};
-use crate::ssh::protocol::AgentHello;
+use crate::{ssh::protocol::AgentHello, transport::fuzzing::runtime::run};
 
 /// Reads `data` as everything that a controller writes, up to the first error: its end is one. Panics if reading waits
 /// for more.
 pub fn controller(data: &[u8]) {
-    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    let runtime = RUNTIME.get_or_init(|| {
-        let runtime = Builder::new_current_thread().enable_time().build();
-        runtime.expect("a runtime")
-    });
     let hello = AgentHello {
         host: "h".to_owned(),
         machine: "m".to_owned(),
@@ -34,7 +26,7 @@ pub fn controller(data: &[u8]) {
         drop((inbox, outbox));
         writer.finish().await;
     };
-    let in_time = runtime.block_on(async { timeout(limit / 3, reading).await });
+    let in_time = run(async { timeout(limit / 3, reading).await });
     in_time.expect("reading waits for more");
 }
 

@@ -12,13 +12,9 @@ use std::{
 
 use bytes::{Buf, Bytes, BytesMut};
 use socket2::SockRef;
-use tokio::{
-    net::TcpStream,
-    runtime::{Builder, Runtime},
-    task::yield_now,
-};
+use tokio::{net::TcpStream, task::yield_now};
 
-use super::script::FuzzScript;
+use super::{runtime::run, script::FuzzScript};
 use crate::{
     MIN_CHUNK_BYTES, StreamConfig,
     transport::{
@@ -55,14 +51,10 @@ const SEEDS: [u64; 2] = [1, 2];
 /// written into a slot that was not granted, a byte is delivered that was not sent, an end comes that was not announced,
 /// or a confirmation that was not sent is reported.
 pub fn stream(data: &[u8]) {
-    static RUNTIME: OnceLock<(Runtime, TcpListener)> = OnceLock::new();
-    let (runtime, listener) = RUNTIME.get_or_init(|| {
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let listener = TcpListener::bind("127.0.0.1:0");
-        (runtime.expect("a runtime"), listener.expect("a free port"))
-    });
+    static LISTENER: OnceLock<TcpListener> = OnceLock::new();
+    let listener = LISTENER.get_or_init(|| TcpListener::bind("127.0.0.1:0").expect("a free port"));
     let mut script = FuzzScript::new(data);
-    runtime.block_on(async {
+    run(async {
         let mut play = StreamPlay::start(listener);
         while let Some(kind) = script.byte() {
             play.step(kind, &mut script).await;
