@@ -79,6 +79,12 @@ impl RelativePath {
         Self(parts.join(&b'/'))
     }
 
+    /// Returns the path without as many first names as `above` has: relative to `above`, if the path is below it.
+    pub(crate) fn without_names_of(&self, above: &Self) -> Self {
+        let parts: Vec<&[u8]> = self.names().skip(above.names().count()).collect();
+        Self(parts.join(&b'/'))
+    }
+
     /// Returns the names of the path, from the top.
     pub(crate) fn names(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
         self.0

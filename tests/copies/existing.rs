@@ -149,6 +149,35 @@ fn a_mirror_replaces_what_has_another_kind() {
 }
 
 #[test]
+fn a_mirror_removes_nothing_beside_the_copied_directories() {
+    let hosts = Hosts::new("");
+    hosts.file("h1", "file", b"source");
+    hosts.file("h1", "tree/file", b"source");
+    hosts.file("h1", "directory/file", b"source");
+    hosts.file("h2", "file/precious", b"old");
+    hosts.file("h2", "directory", b"old");
+    let arguments = [
+        "-a",
+        "--delete",
+        "h1:file",
+        "h1:tree",
+        "h1:directory",
+        "h2:",
+    ];
+    let end = hosts.rdcp(&arguments).start().end();
+    end.tells(
+        1,
+        &[
+            "file: cannot replace a directory",
+            "directory: a directory cannot replace something else",
+        ],
+    );
+    assert_eq!(hosts.read("h2", "file/precious"), b"old");
+    assert_eq!(hosts.read("h2", "directory"), b"old");
+    assert_eq!(hosts.read("h2", "tree/file"), b"source");
+}
+
+#[test]
 fn nothing_is_deleted_for_a_folder_that_was_not_copied() {
     let hosts = Hosts::new("");
     hosts.file("h1", "tree/kept", b"source");

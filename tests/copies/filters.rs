@@ -65,6 +65,27 @@ fn the_last_pattern_that_matches_decides() {
 }
 
 #[test]
+fn a_pattern_protects_at_the_destination_what_it_leaves_out_at_the_source() {
+    for arguments in [
+        &["h1:tree", "h2:"][..],
+        &["-T", "h1:tree", "h2:tree"],
+        &["h1:tree/.", "h2:tree"],
+    ] {
+        let hosts = Hosts::new("");
+        hosts.file("h1", "tree/x/file", b"source");
+        for name in ["y", "x/y", "x/file", "gone/y", "gone/kept.log"] {
+            hosts.file("h2", &format!("tree/{name}"), b"old");
+        }
+        let options = ["-a", "--delete", "--exclude=/y", "--exclude=*.log"];
+        let end = hosts.rdcp(&[&options, arguments].concat()).start().end();
+        end.tells(0, &["2 removed"]);
+        let left = Tree::read(&hosts.path("h2", "tree"));
+        let left: Vec<_> = left.0.keys().map(|path| path.to_str().unwrap()).collect();
+        assert_eq!(left, ["", "gone", "gone/kept.log", "x", "x/file", "y"]);
+    }
+}
+
+#[test]
 fn a_wrong_pattern_is_wrong_use() {
     let hosts = Hosts::new("");
     hosts.file("h1", "tree/file", b"content");

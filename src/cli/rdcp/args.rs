@@ -223,6 +223,7 @@ impl RdcpArgs {
                 _ => ExistingFiles::Replace,
             },
             delete: copy.delete,
+            max_delete: None,
             resume: copy.resume,
             remove_source_files: copy.remove_source_files,
             dry_run: copy.dry_run,

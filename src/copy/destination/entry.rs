@@ -259,14 +259,28 @@ pub(super) fn rename_over(
     match rename() {
         Ok(()) => Ok(()),
         Err(Errno::ISDIR) => {
-            if !state.options.delete || state.placement.is_named_by_user(local) {
-                return Err("cannot replace a directory".to_owned());
-            }
-            Deletion::new(state).remove(folder, name.as_bytes(), local)?;
+            make_room(state, folder, name, local)?;
             rename().map_err(|errno| format!("cannot rename: {}", errno_text(errno)))
         }
         Err(errno) => Err(format!("cannot rename: {}", errno_text(errno))),
     }
+}
+
+/// Removes the directory `name`, which is in the way of an entry, if the user has asked to mirror.
+///
+/// # Errors
+///
+/// Fails with the reason for the user if the directory stays.
+pub(super) fn make_room(
+    state: &DestinationState,
+    folder: BorrowedFd<'_>,
+    name: &EntryName,
+    local: &RelativePath,
+) -> Result<(), String> {
+    if !state.may_replace(local) {
+        return Err("cannot replace a directory".to_owned());
+    }
+    Deletion::new(state).make_room(folder, name.as_bytes(), local)
 }
 
 fn create_file(folder: BorrowedFd<'_>, name: &[u8], mode: u32) -> rustix::io::Result<OwnedFd> {

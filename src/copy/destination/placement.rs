@@ -258,11 +258,19 @@ impl Placement {
         }
     }
 
-    /// Returns true if a local path is the copy that the user named: what is there is never removed to make room.
-    pub(super) fn is_named_by_user(&self, local: &RelativePath) -> bool {
+    /// Returns true if a local path is in a directory that receives what a directory of the source has. What the user
+    /// named, and what is above it, is in none: it is beside the copied directories.
+    pub(super) fn is_in_copied_directory(&self, local: &RelativePath) -> bool {
+        !self.below_source(local).is_empty()
+    }
+
+    /// Returns a local path relative to the copy of the directory that the user named. Empty for that copy itself, for
+    /// other copies that the user named, and for what is above them.
+    pub(super) fn below_source(&self, local: &RelativePath) -> RelativePath {
         match &self.top {
-            TopName::Kept | TopName::Dropped => local.is_empty(),
-            TopName::Replaced { path, .. } => path.as_bytes().starts_with(local.as_bytes()),
+            TopName::Kept if self.sources != CopiedSources::Contents => local.without_first(),
+            TopName::Kept | TopName::Dropped => local.clone(),
+            TopName::Replaced { path, .. } => local.without_names_of(path),
         }
     }
 

@@ -34,6 +34,8 @@ pub(super) struct DestinationState {
     pub(super) keeper: MetadataKeeper,
     /// What was done so far.
     pub(super) counts: CopyCounts,
+    /// What may still be removed.
+    pub(super) removals: RemovalBudget,
     /// Cancelled when the work ends early, here or elsewhere.
     pub(super) halt: CancellationToken,
     context: CopyContext,
@@ -70,6 +72,7 @@ impl DestinationState {
         Self {
             keeper: MetadataKeeper::of_process(options.archive, is_served),
             counts: CopyCounts::default(),
+            removals: RemovalBudget::new(options.max_delete),
             filter,
             halt: context.cancelled.child_token(),
             first: Mutex::default(),
@@ -105,6 +108,22 @@ impl DestinationState {
             Some(CopyFailure::Local(why)) => why,
             Some(CopyFailure::Cancelled) | None => (self.context.reason)(),
         }
+    }
+
+    /// Returns true if what is at a local path may be removed to make room for an entry of another kind: the user has
+    /// asked to mirror, and it is in a directory that is copied.
+    pub(super) fn may_replace(&self, local: &RelativePath) -> bool {
+        self.options.delete && self.placement.is_in_copied_directory(local)
+    }
+
+    /// Returns true if the filters would leave the entry at a local path out of the copy, if the source had it: it is
+    /// not removed.
+    pub(super) fn protects(&self, local: &RelativePath, is_directory: bool) -> bool {
+        if self.filter.is_empty() {
+            return false;
+        }
+        let below = self.placement.below_source(local);
+        !below.is_empty() && self.filter.excludes(below.as_bytes(), is_directory)
     }
 
     /// Reports that the entry at a local path was not copied, or not removed.
@@ -178,6 +197,51 @@ impl DestinationState {
             removed: count(&self.counts.removed),
             complete,
         }
+    }
+}
+
+/// The entries that `--delete` may remove, and those that it has left because they are more.
+#[derive(Debug)]
+pub(super) struct RemovalBudget {
+    most: Option<u64>,
+    taken: AtomicU64,
+    left: AtomicU64,
+}
+
+impl RemovalBudget {
+    /// Returns the budget of a run that removes at most `most` entries.
+    pub(super) fn new(most: Option<u64>) -> Self {
+        Self {
+            most,
+            taken: AtomicU64::new(0),
+            left: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes one removal. Returns false if there is none left.
+    pub(super) fn take(&self) -> bool {
+        let Some(most) = self.most else { return true };
+        let next = |taken| (taken < most).then_some(taken + 1);
+        let (set, read) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.taken.fetch_update(set, read, next).is_ok()
+    }
+
+    /// Gives back a removal that has failed.
+    pub(super) fn give_back(&self) {
+        if self.most.is_some() {
+            self.taken.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts an entry that stays because there was no removal left.
+    pub(super) fn note_left(&self) {
+        add(&self.left, 1);
+    }
+
+    /// Returns the reason for the user if an entry stays because there was no removal left.
+    pub(super) fn limit_text(&self) -> String {
+        let most = self.most.unwrap_or(u64::MAX);
+        format!("--max-delete {most} is reached")
     }
 }
 

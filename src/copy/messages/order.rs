@@ -56,6 +56,9 @@ pub(crate) struct CopyOptions {
     pub(crate) existing: ExistingFiles,
     /// `--delete`: remove what the destination's directories have and the source's have not.
     pub(crate) delete: bool,
+    /// `--max-delete`: the most entries that `delete` removes. None also says that an empty directory of the source removes
+    /// nothing.
+    pub(crate) max_delete: Option<u64>,
     /// `--resume`: continue files that an earlier run has left unfinished.
     pub(crate) resume: bool,
     /// `--remove-source-files`: remove each source file after the destination has confirmed it.

@@ -137,9 +137,12 @@ async fn a_directory_is_replaced_only_to_mirror() {
         delete: true,
         ..archive()
     };
-    copy(&dest, &options, vec![place(), file("f", "x")])
-        .await
-        .assert_whole();
+    // A file that the user named is in no directory that is copied.
+    let end = copy(&dest, &options, vec![place(), file("f", "x")]).await;
+    assert_eq!(end.failures()[0].1, "cannot replace a directory");
+    let end = copy(&dest, &options, vec![folder("", 0o755), file("f", "x")]).await;
+    end.assert_whole();
+    assert_eq!(end.report.removed, 2);
     assert_eq!(fs::read(dest.join("f")).unwrap(), b"x");
 }
 

@@ -1,6 +1,8 @@
 //! What is kept, skipped and removed.
 
-use std::os::unix::fs::symlink;
+use std::{collections::BTreeMap, os::unix::fs::symlink};
+
+use rustix::fs::{IFlags, ioctl_setflags};
 
 use super::*;
 use crate::copy::order::ExistingFiles;
@@ -39,16 +41,114 @@ async fn what_the_source_has_not_is_removed() {
     };
     let steps = || vec![names("top", &["a"], false), names("top", &["b"], true)];
     let end = copy(&dest, &dry, steps()).await;
-    assert_eq!(end.report.removed, 2);
+    assert_eq!(end.report.removed, 5);
+    let listed = removed(&end);
     assert!(dest.join("top/old/deep/f").exists());
     let end = copy(&dest, &options, steps()).await;
     end.assert_whole();
     assert_eq!(end.report.removed, 5);
+    assert_eq!(removed(&end), listed);
     assert_eq!(
         names_in(&dest.join("top")),
         [".big.rdcp-part", ".rdcp-01234567", "a", "b"]
     );
     assert_eq!(names_in(&dest), ["beside", "top"]);
+}
+
+/// The paths that were listed as removed.
+fn removed(end: &CopyEnd) -> Vec<String> {
+    let paths = end.messages.iter().filter_map(|message| match message {
+        FromCopy::News(CopyNews::Removed(paths)) => Some(paths),
+        _ => None,
+    });
+    let paths = paths.flatten();
+    paths
+        .map(|path| String::from_utf8_lossy(path).into_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn an_entry_that_stays_is_named_with_the_reason_of_the_system_and_keeps_no_other() {
+    let (_scratch, dest) = scratch();
+    fs::create_dir_all(dest.join("top/old/deep")).unwrap();
+    let kept = ["top/kept", "top/old/deep/kept"].map(|name| dest.join(name));
+    let files = kept.each_ref().map(|path| fs::File::create(path).unwrap());
+    for name in ["top/other", "top/old/deep/other", "top/old/other"] {
+        fs::write(dest.join(name), "").unwrap();
+    }
+    let set_flags = |flags| {
+        let set = files.iter().map(|file| ioctl_setflags(file, flags));
+        set.collect::<rustix::io::Result<Vec<()>>>()
+    };
+    if let Err(errno) = set_flags(IFlags::IMMUTABLE) {
+        eprintln!("SKIPPED: no immutable files here ({errno})");
+        return;
+    }
+    let options = CopyOptions {
+        delete: true,
+        ..archive()
+    };
+    let end = copy(&dest, &options, vec![names("top", &["a"], true)]).await;
+    set_flags(IFlags::empty()).unwrap();
+    let failures: BTreeMap<_, _> = end.failures().into_iter().collect();
+    let why = "cannot remove: Operation not permitted".to_owned();
+    let expected = kept.map(|path| (path.to_str().unwrap().to_owned(), why.clone()));
+    assert_eq!(failures, BTreeMap::from(expected));
+    assert_eq!((end.report.failed, end.report.removed), (2, 3));
+    assert_eq!(names_in(&dest.join("top")), ["kept", "old"]);
+    assert_eq!(names_in(&dest.join("top/old/deep")), ["kept"]);
+}
+
+#[tokio::test]
+async fn what_the_user_named_replaces_no_entry_of_another_kind() {
+    let (_scratch, dest) = scratch();
+    let options = CopyOptions {
+        delete: true,
+        ..archive()
+    };
+    let link = LaneRecord::HardLink {
+        name: name("link"),
+        target: path("top/f"),
+    };
+    for named in ["f", "large", "link", "fifo"] {
+        fs::create_dir_all(dest.join(named).join("precious")).unwrap();
+    }
+    fs::write(dest.join("top"), "precious").unwrap();
+    let fifo = LaneRecord::Special {
+        name: name("fifo"),
+        kind: EntryKind::Fifo,
+        target: Vec::new(),
+        metadata: metadata(0o600, 1),
+    };
+    let base = BaseDirectory::Working;
+    let typed = dest.to_str().unwrap().as_bytes();
+    let sources = CopiedSources::Many;
+    let engine = DestinationEngine::prepare(&base, typed, sources, options).unwrap();
+    let steps = vec![
+        place(),
+        file("f", "x"),
+        Step::Record(0, fifo, Vec::new()),
+        large(0, 1, "large", 3),
+        part(0, 1, 0, b"abc"),
+        large_end(0, 1, Some(3)),
+        file("written", "y"),
+        Step::Record(0, link, Vec::new()),
+        folder("top", 0o755),
+        file("in it", "z"),
+        names("top", &["in it"], true),
+    ];
+    let end = run(engine, steps).await;
+    assert_eq!(
+        (end.report.removed, end.report.failed),
+        (0, 5),
+        "{:?}",
+        end.failures()
+    );
+    for named in ["f", "large", "link", "fifo"] {
+        assert_eq!(names_in(&dest.join(named)), ["precious"]);
+    }
+    assert_eq!(fs::read(dest.join("top")).unwrap(), b"precious");
+    assert_eq!(fs::read(dest.join("written")).unwrap(), b"y");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ mod large;
 mod limits;
 mod mirror;
 mod places;
+mod protected;
 
 use std::{
     fs,

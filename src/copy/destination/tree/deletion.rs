@@ -1,13 +1,19 @@
 //! Removes entries, with everything in them. Every removal is relative to an open directory and follows no link.
+//!
+//! A dry run takes the same way and makes the same decisions. It only leaves out the system calls that change
+//! something.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::{
-    fs::{AtFlags, Dir, unlinkat},
+    fs::{AtFlags, Dir, FileType, statat, unlinkat},
     io::Errno,
 };
 
-use super::beneath::{open_again, open_child};
+use super::{
+    beneath::{open_again, open_child},
+    folders::{make_writable, set_mode},
+};
 use crate::copy::{
     destination::{
         fault_text::errno_text,
@@ -25,6 +31,19 @@ pub(in crate::copy::destination) struct Deletion<'a> {
     removed: Vec<Vec<u8>>,
 }
 
+/// The reason why an entry stays. If there are several, the last one of this list counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stay {
+    /// The filters leave it, or something in it, out of the copy.
+    Protected,
+    /// The run has removed as many entries as it may.
+    Limit,
+    /// It cannot be removed, which is reported.
+    Failed,
+    /// The copy was ended.
+    Ended,
+}
+
 impl<'a> Deletion<'a> {
     /// Returns a deletion that has removed nothing.
     pub(in crate::copy::destination) fn new(state: &'a DestinationState) -> Self {
@@ -34,18 +53,42 @@ impl<'a> Deletion<'a> {
         }
     }
 
-    /// Removes the entry `name` of `directory`, with everything in it. `local` is the entry's path.
+    /// Removes the directory `name` of `directory` with everything in it, because another entry takes its place.
+    /// `local` is the directory's path.
     ///
     /// # Errors
     ///
-    /// Fails with the reason for the user. A part may be removed then.
-    pub(in crate::copy::destination) fn remove(
+    /// Fails with the reason for the user if the directory stays. A part of what is in it may be removed then.
+    pub(in crate::copy::destination) fn make_room(
         &mut self,
         directory: BorrowedFd<'_>,
         name: &[u8],
         local: &RelativePath,
     ) -> Result<(), String> {
         self.remove_to_depth(directory, name, local, MAX_DEPTH)
+            .map_err(|stay| format!("cannot replace a directory: {}", self.why(stay)))
+    }
+
+    /// Removes the entry `name` of `directory`, which is not a directory, because a directory takes its place.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason for the user if the entry stays.
+    pub(super) fn make_room_for_directory(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        name: &[u8],
+        local: &RelativePath,
+    ) -> Result<(), String> {
+        let cannot = |why: &str| format!("a directory cannot replace something else: {why}");
+        if self.state.protects(local, false) {
+            return Err(cannot(&self.why(Stay::Protected)));
+        }
+        match self.try_unlink(directory, name, local, AtFlags::empty()) {
+            Ok(()) => Ok(()),
+            Err(None) => Err(cannot(&self.why(Stay::Limit))),
+            Err(Some(errno)) => Err(cannot(&errno_text(errno))),
+        }
     }
 
     /// Removes an entry of the folder `parent`. A failure is reported.
@@ -55,16 +98,11 @@ impl<'a> Deletion<'a> {
         name: &[u8],
         parent: &RelativePath,
     ) {
-        if self.state.halt.is_cancelled() {
-            return;
-        }
         let Ok(entry) = EntryName::try_from(name.to_vec()) else {
             return;
         };
-        let local = parent.join(&entry);
-        if let Err(why) = self.remove(directory, name, &local) {
-            self.state.fail(&local, why);
-        }
+        // What stays is reported, or is not of this deletion.
+        let _ = self.remove_to_depth(directory, name, &parent.join(&entry), MAX_DEPTH);
     }
 
     fn remove_to_depth(
@@ -73,36 +111,120 @@ impl<'a> Deletion<'a> {
         name: &[u8],
         local: &RelativePath,
         depth: usize,
-    ) -> Result<(), String> {
-        let cannot = |errno| format!("cannot remove: {}", errno_text::<Errno>(errno));
-        if self.state.options.dry_run {
-            self.note_removed(local);
-            return Ok(());
+    ) -> Result<(), Stay> {
+        if self.state.halt.is_cancelled() {
+            return Err(Stay::Ended);
         }
-        match unlinkat(directory, name, AtFlags::empty()) {
-            Ok(()) => {
-                self.note_removed(local);
-                return Ok(());
-            }
-            // Some file systems say EPERM for a directory, as POSIX allows.
-            Err(Errno::ISDIR | Errno::PERM) => {}
-            Err(errno) => return Err(cannot(errno)),
+        let is_directory = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => FileType::from_raw_mode(stat.st_mode) == FileType::Directory,
+            // Another process has removed it.
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(self.fail(local, errno)),
+        };
+        if self.state.protects(local, is_directory) {
+            return Err(Stay::Protected);
+        }
+        if !is_directory {
+            return self.unlink(directory, name, local, AtFlags::empty());
         }
         let Some(depth) = depth.checked_sub(1) else {
-            return Err("cannot remove: the directories in it are too deep".to_owned());
+            let why = "cannot remove: the directories in it are too deep";
+            self.state.fail(local, why);
+            return Err(Stay::Failed);
         };
-        let child = open_child(directory, name).map_err(cannot)?;
-        for name in names_in(child.as_fd()).map_err(cannot)? {
-            if self.state.halt.is_cancelled() {
-                return Err("the copy was ended".to_owned());
-            }
-            let entry = EntryName::try_from(name.clone()).map_err(|error| error.to_string())?;
-            self.remove_to_depth(child.as_fd(), &name, &local.join(&entry), depth)?;
+        let emptied = match open_child(directory, name) {
+            Ok(child) => self.empty(&child, local, depth),
+            Err(errno) => Err(self.fail(local, errno)),
+        };
+        if emptied == Err(Stay::Limit) {
+            self.state.removals.note_left();
         }
-        drop(child);
-        unlinkat(directory, name, AtFlags::REMOVEDIR).map_err(cannot)?;
-        self.note_removed(local);
+        emptied?;
+        self.unlink(directory, name, local, AtFlags::REMOVEDIR)
+    }
+
+    /// Removes what is in a directory. An entry that stays does not keep the others.
+    fn empty(
+        &mut self,
+        directory: &OwnedFd,
+        local: &RelativePath,
+        depth: usize,
+    ) -> Result<(), Stay> {
+        let may_change = !self.state.options.dry_run && !self.state.keeper.is_root();
+        let mode = may_change
+            .then(|| make_writable(directory.as_fd()))
+            .flatten();
+        let names = names_in(directory.as_fd()).map_err(|errno| self.fail(local, errno))?;
+        let mut stay = None;
+        for name in names {
+            let Ok(entry) = EntryName::try_from(name.clone()) else {
+                continue;
+            };
+            let local = local.join(&entry);
+            let removed = self.remove_to_depth(directory.as_fd(), &name, &local, depth);
+            stay = stay.max(removed.err());
+        }
+        let Some(stay) = stay else { return Ok(()) };
+        if let Some(mode) = mode {
+            set_mode(directory.as_fd(), mode);
+        }
+        Err(stay)
+    }
+
+    fn unlink(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        name: &[u8],
+        local: &RelativePath,
+        flags: AtFlags,
+    ) -> Result<(), Stay> {
+        let removed = self.try_unlink(directory, name, local, flags);
+        removed.map_err(|errno| errno.map_or(Stay::Limit, |errno| self.fail(local, errno)))
+    }
+
+    /// Removes an entry that has nothing in it. Fails without an error of the system if the run may remove no more.
+    fn try_unlink(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        name: &[u8],
+        local: &RelativePath,
+        flags: AtFlags,
+    ) -> Result<(), Option<Errno>> {
+        if !self.state.removals.take() {
+            self.state.removals.note_left();
+            return Err(None);
+        }
+        let removed = if self.state.options.dry_run {
+            Ok(())
+        } else {
+            unlinkat(directory, name, flags)
+        };
+        match removed {
+            Ok(()) => self.note_removed(local),
+            Err(errno) => {
+                self.state.removals.give_back();
+                // Another process has removed it.
+                if errno != Errno::NOENT {
+                    return Err(Some(errno));
+                }
+            }
+        }
         Ok(())
+    }
+
+    fn fail(&self, local: &RelativePath, errno: Errno) -> Stay {
+        let why = format!("cannot remove: {}", errno_text(errno));
+        self.state.fail(local, why);
+        Stay::Failed
+    }
+
+    fn why(&self, stay: Stay) -> String {
+        match stay {
+            Stay::Protected => "--exclude protects what is there".to_owned(),
+            Stay::Limit => self.state.removals.limit_text(),
+            Stay::Failed => "not everything in it could be removed".to_owned(),
+            Stay::Ended => "the copy was ended".to_owned(),
+        }
     }
 
     fn note_removed(&mut self, local: &RelativePath) {

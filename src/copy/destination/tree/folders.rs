@@ -8,11 +8,14 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, Mode, chmodat, fchmod, fstat, mkdirat, unlinkat},
+    fs::{AtFlags, CWD, FileType, Mode, chmodat, fchmod, fstat, mkdirat, statat},
     io::Errno,
 };
 
-use super::beneath::{open_child, open_directory, proc_path};
+use super::{
+    beneath::{open_child, open_directory, proc_path},
+    deletion::Deletion,
+};
 use crate::copy::destination::{
     fault_text::errno_text,
     mutex::lock,
@@ -38,7 +41,11 @@ const OWNER_BITS: u32 = 0o700;
 
 /// The folders that the source has named, by their local paths.
 #[derive(Debug, Default)]
-pub(in crate::copy::destination) struct FolderTable(Mutex<FolderRecords>);
+pub(in crate::copy::destination) struct FolderTable {
+    records: Mutex<FolderRecords>,
+    /// Locked while something that is not a folder is removed, to make room for one.
+    room: Mutex<()>,
+}
 
 #[derive(Debug, Default)]
 struct FolderRecords {
@@ -105,7 +112,7 @@ impl FolderTable {
         &self,
         state: &DestinationState,
     ) -> Result<(), CopyFailure> {
-        let records = mem::take(&mut lock(&self.0).records);
+        let records = mem::take(&mut lock(&self.records).records);
         // A folder is a prefix of what is in it, so it comes later in the reversed order of the paths.
         for (index, (local, record)) in records.into_iter().rev().enumerate() {
             if index % FOLDERS_PER_TURN == 0 {
@@ -128,7 +135,7 @@ impl FolderTable {
         local: &RelativePath,
         metadata: Option<Metadata>,
     ) -> bool {
-        let mut table = lock(&self.0);
+        let mut table = lock(&self.records);
         let mut metadata = metadata;
         if let Some(metadata) = &mut metadata {
             let sizes = metadata.attributes.iter();
@@ -160,17 +167,7 @@ impl FolderTable {
                 Ok(fd) => fd,
                 Err(Errno::NOENT) => self.make_child(state, &directory, name, &above)?,
                 Err(Errno::NOTDIR | Errno::LOOP) => {
-                    if !state.options.delete || state.placement.is_named_by_user(&above) {
-                        return Err("a directory cannot replace something else".to_owned());
-                    }
-                    match unlinkat(&directory, name, AtFlags::empty()) {
-                        Ok(()) => add(&state.counts.removed, 1),
-                        // Another lane has made room, and maybe the folder.
-                        Err(Errno::NOENT | Errno::ISDIR) => {}
-                        Err(errno) => {
-                            return Err(format!("cannot make room: {}", errno_text(errno)));
-                        }
-                    }
+                    self.make_room(state, &directory, name, &above)?;
                     self.make_child(state, &directory, name, &above)?
                 }
                 Err(errno) => {
@@ -179,6 +176,25 @@ impl FolderTable {
             };
         }
         Ok(directory)
+    }
+
+    /// Removes the entry `name`, which is in the way of a folder, unless another lane has done so. One lane at a time
+    /// makes room, so that an entry counts once.
+    fn make_room(
+        &self,
+        state: &DestinationState,
+        directory: &OwnedFd,
+        name: &[u8],
+        local: &RelativePath,
+    ) -> Result<(), String> {
+        if !state.may_replace(local) {
+            return Err("a directory cannot replace something else".to_owned());
+        }
+        let _one_at_a_time = lock(&self.room);
+        match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => Ok(()),
+            _ => Deletion::new(state).make_room_for_directory(directory.as_fd(), name, local),
+        }
     }
 
     fn make_child(
@@ -192,7 +208,7 @@ impl FolderTable {
         match mkdirat(directory, name, Mode::from_raw_mode(OWNER_BITS)) {
             Ok(()) => {
                 add(&state.counts.directories, 1);
-                let mut table = lock(&self.0);
+                let mut table = lock(&self.records);
                 table.records.entry(local.clone()).or_default().is_made = true;
             }
             // Another lane has made it.
@@ -203,13 +219,19 @@ impl FolderTable {
     }
 }
 
-/// Gives its owner the right to write in a folder, which gets its own mode again at the end.
-fn make_writable(folder: BorrowedFd<'_>) {
-    let Ok(stat) = fstat(folder) else { return };
-    if stat.st_mode & OWNER_BITS != OWNER_BITS {
-        let mode = Mode::from_raw_mode((stat.st_mode & 0o7777) | OWNER_BITS);
-        let _ = chmodat(CWD, proc_path(folder), mode, AtFlags::empty());
+/// Gives its owner the right to read and write in a folder. Returns the mode that it had, if that was another.
+pub(super) fn make_writable(folder: BorrowedFd<'_>) -> Option<Mode> {
+    let mode = fstat(folder).ok()?.st_mode & 0o7777;
+    if mode & OWNER_BITS == OWNER_BITS {
+        return None;
     }
+    set_mode(folder, Mode::from_raw_mode(mode | OWNER_BITS));
+    Some(Mode::from_raw_mode(mode))
+}
+
+/// Gives a folder a mode, if this process may do so.
+pub(super) fn set_mode(folder: BorrowedFd<'_>, mode: Mode) {
+    let _ = chmodat(CWD, proc_path(folder), mode, AtFlags::empty());
 }
 
 fn finish_folder(

@@ -15,14 +15,14 @@ use rustix::{
 use super::{
     beneath::open_directory,
     deletion::{Deletion, names_in},
+    folders::make_writable,
 };
 use crate::copy::{
     context::CopyFailure,
     destination::{
         fault_text::errno_text, large::part::name_of_part, reader::broken,
-        shared::DestinationShared, state::DestinationState, temporary_name::TEMPORARY_PREFIX,
+        shared::DestinationShared, temporary_name::TEMPORARY_PREFIX,
     },
-    metadata::EntryKind,
     path::{EntryName, RelativePath},
 };
 
@@ -110,49 +110,28 @@ impl MirroredFolder {
                 || part_of.is_some_and(is_at_source)
                 || is_temporary && !is_stale(directory.as_fd(), name)
         };
-        let mut deletion = Deletion::new(state);
-        match names_in(directory.as_fd()) {
-            Ok(names) => {
-                for name in names.into_iter().filter(|name| !keeps(name)) {
-                    if is_filtered(state, directory.as_fd(), wire, &name) {
-                        continue;
-                    }
-                    deletion.remove_or_report(directory.as_fd(), &name, &local);
-                }
-            }
+        let may_change = !state.options.dry_run && !state.keeper.is_root();
+        if may_change && state.keeper.keeps_all() {
+            // The folder gets the mode of the source's folder at the end.
+            make_writable(directory.as_fd());
+        }
+        let others = match names_in(directory.as_fd()) {
+            Ok(names) => names
+                .into_iter()
+                .filter(|name| !keeps(name))
+                .collect::<Vec<_>>(),
             Err(errno) => {
-                state.fail(
-                    &local,
-                    format!("cannot look for what to remove: {}", errno_text(errno)),
-                );
+                let why = format!("cannot look for what to remove: {}", errno_text(errno));
+                state.fail(&local, why);
+                return Ok(());
             }
+        };
+        let mut deletion = Deletion::new(state);
+        for name in others {
+            deletion.remove_or_report(directory.as_fd(), &name, &local);
         }
         Ok(())
     }
-}
-
-/// Returns true if the filters would leave the entry out of the source: `--delete` leaves it alone. The filters are
-/// relative to the directory that the user named, which is the first name of a path, or no part of it.
-fn is_filtered(
-    state: &DestinationState,
-    directory: BorrowedFd<'_>,
-    wire: &RelativePath,
-    name: &[u8],
-) -> bool {
-    if state.filter.is_empty() {
-        return false;
-    }
-    let Ok(entry) = EntryName::try_from(name.to_vec()) else {
-        return false;
-    };
-    let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
-    let is_directory = stat.is_ok_and(|stat| EntryKind::of(&stat) == Some(EntryKind::Directory));
-    let path = wire.join(&entry);
-    let below = path.without_first();
-    let excludes = |path: &RelativePath| {
-        !path.is_empty() && state.filter.excludes(path.as_bytes(), is_directory)
-    };
-    excludes(&path) || excludes(&below)
 }
 
 /// Returns true if no copy has changed this temporary file for [`STALE_AGE`].
