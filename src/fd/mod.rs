@@ -119,18 +119,24 @@ fn is_ready(fd: BorrowedFd<'_>, events: PollFlags) -> rustix::io::Result<bool> {
 ///
 /// # Errors
 ///
-/// Fails if the stream is closed, or open only in the direction `wrong`; the message says which.
-fn duplicate(fd: BorrowedFd<'_>, name: &str, wrong: OFlags) -> io::Result<OwnedFd> {
-    let own = fd.try_clone_to_owned().map_err(|error| {
-        if Errno::from_io_error(&error) == Some(Errno::BADF) {
-            io::Error::new(io::ErrorKind::NotConnected, format!("{name} is closed"))
+/// Fails if the stream is closed, or open only in the direction `wrong`. A stream that was closed when the program started
+/// is open in that direction, see [`keep_unusable`](crate::process::standard::keep_unusable).
+fn duplicate(fd: BorrowedFd<'_>, wrong: OFlags) -> io::Result<OwnedFd> {
+    let unusable = || {
+        let purpose = if wrong == OFlags::WRONLY {
+            "reading"
         } else {
-            error
-        }
-    })?;
+            "writing"
+        };
+        let message = format!("it is closed, or not open for {purpose}");
+        io::Error::new(io::ErrorKind::NotConnected, message)
+    };
+    let own = match fd.try_clone_to_owned() {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::BADF) => return Err(unusable()),
+        own => own?,
+    };
     if fcntl_getfl(&own)? & OFlags::ACCMODE == wrong {
-        let message = format!("{name} is not open in the direction it is used");
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+        return Err(unusable());
     }
     Ok(own)
 }

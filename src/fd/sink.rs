@@ -52,8 +52,7 @@ impl Sink {
     ///
     /// # Errors
     ///
-    /// Fails if standard output is closed, or not open for writing. (If it is closed when the program
-    /// starts, std opens `/dev/null` in its place.)
+    /// Fails if standard output is closed, or not open for writing.
     ///
     /// # Panics
     ///
@@ -61,7 +60,7 @@ impl Sink {
     pub(crate) fn stdout() -> io::Result<Self> {
         let name = "standard output";
         // RDONLY is the number 0.
-        let fd = duplicate(io::stdout().as_fd(), name, OFlags::RDONLY)?;
+        let fd = duplicate(io::stdout().as_fd(), OFlags::RDONLY)?;
         Self::new(fd, name)
     }
 

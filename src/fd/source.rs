@@ -44,15 +44,14 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// Fails if standard input is closed, or not open for reading. (If it is closed when the program
-    /// starts, std opens `/dev/null` in its place, which is an empty input.)
+    /// Fails if standard input is closed, or not open for reading.
     ///
     /// # Panics
     ///
     /// Panics outside a tokio runtime.
     pub(crate) fn stdin() -> io::Result<Self> {
         let name = "standard input";
-        let fd = duplicate(io::stdin().as_fd(), name, OFlags::WRONLY)?;
+        let fd = duplicate(io::stdin().as_fd(), OFlags::WRONLY)?;
         Self::with_name(fd, name.into())
     }
 

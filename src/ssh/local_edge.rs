@@ -1,8 +1,14 @@
 //! The controller's own edges: its standard input to the first stage, the last stage's output to its
 //! standard output, or what another program carries over an edge.
 
-use std::{future::pending, io};
+use std::{
+    future::pending,
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
 
+use tokio::io::AsyncWrite;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{
@@ -283,9 +289,10 @@ async fn send_stdin(stream: &mut Stream) -> Result<(), EdgeFailure> {
 
 /// Writes the output of the last stage to standard output, up to a verified FIN.
 async fn write_stdout(stream: &mut Stream, reader_left: &mut bool) -> Result<(), EdgeFailure> {
-    let cannot =
-        |error: io::Error| EdgeFailure::Local(format!("cannot write standard output: {error}"));
-    let mut sink = Sink::stdout().map_err(cannot)?;
+    let mut sink = match Sink::stdout() {
+        Ok(sink) => sink,
+        Err(error) => return receive_nothing(stream, &error).await,
+    };
     let name = sink.describe().to_owned();
     match carry::receive_all(stream, &mut sink).await {
         Ok(_) => {}
@@ -303,4 +310,34 @@ async fn write_stdout(stream: &mut Stream, reader_left: &mut bool) -> Result<(),
     // All bytes are written. If the confirmation does not reach the stage, the stage reports the failure itself.
     let _ = stream.confirm();
     Ok(())
+}
+
+/// Receives the output of the last stage where standard output cannot be used, for the reason `error`. An empty output is
+/// complete: that of a pipeline whose last stage writes a file, for example.
+async fn receive_nothing(stream: &mut Stream, error: &io::Error) -> Result<(), EdgeFailure> {
+    let cannot = || EdgeFailure::Local(format!("cannot write standard output: {error}"));
+    let received = carry::receive_all(stream, &mut Refusing).await;
+    received.map_err(|failed| match failed {
+        CarryError::Stream(error) => EdgeFailure::Stream(error),
+        CarryError::Sink { .. } | CarryError::Source { .. } => cannot(),
+    })?;
+    let _ = stream.confirm();
+    Ok(())
+}
+
+/// An output that refuses every byte.
+struct Refusing;
+
+impl AsyncWrite for Refusing {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
 }

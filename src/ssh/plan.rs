@@ -22,6 +22,17 @@ pub(crate) struct Plan {
     pub(crate) has_input: bool,
 }
 
+/// The standard input of rdpipe, for the first stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PlanInput {
+    /// The first stage reads it.
+    Standard,
+    /// There is none: the first stage has an empty input.
+    Nothing,
+    /// It is closed: every read of it fails.
+    Closed,
+}
+
 /// A stage as one segment of the command line describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PlannedStage {
@@ -55,22 +66,32 @@ pub(crate) enum StageHost {
 }
 
 impl Plan {
-    /// Parses the segments of a command line. `input` is true if rdpipe has an input to pass on. A pipeline that
-    /// begins with `<` does not read it.
+    /// Parses the segments of a command line. A pipeline that begins with `<` does not read `input`.
     ///
     /// # Errors
     ///
     /// The first segment that is invalid, and why.
-    pub(crate) fn parse(segments: &[OsString], input: bool) -> Result<Self, PlanError> {
+    pub(crate) fn parse(segments: &[OsString], input: PlanInput) -> Result<Self, PlanError> {
         let stage = |segment: &OsString| {
             PlannedStage::parse(segment.as_bytes()).map_err(|fault| PlanError {
                 segment: segment.to_string_lossy().into_owned(),
                 fault,
             })
         };
-        let stages: Vec<_> = segments.iter().map(stage).collect::<Result<_, _>>()?;
+        let mut stages: Vec<_> = segments.iter().map(stage).collect::<Result<_, _>>()?;
         let reads_file = |stage: &PlannedStage| matches!(stage.work, StageWork::Read(_));
-        let has_input = input && !stages.first().is_some_and(reads_file);
+        // A stage that writes a file has no use for a closed stdin. The edge of the input fails, and says so.
+        let writes_file = |stage: &PlannedStage| matches!(stage.work, StageWork::Write { .. });
+        let has_input = match input {
+            PlanInput::Standard => !stages.first().is_some_and(reads_file),
+            PlanInput::Closed => stages.first().is_some_and(writes_file),
+            PlanInput::Nothing => false,
+        };
+        if let (PlanInput::Closed, Some(first)) = (input, stages.first_mut()) {
+            if let StageWork::Command(command) = &mut first.work {
+                first.work = StageWork::CommandWithoutStdin(std::mem::take(command));
+            }
+        }
         Ok(Self { stages, has_input })
     }
 
@@ -131,7 +152,8 @@ impl PlannedStage {
 
     /// Returns true if the stage reads or writes files and runs no command.
     pub(crate) fn is_file(&self) -> bool {
-        !matches!(self.work, StageWork::Command(_))
+        use StageWork::{Command, CommandWithoutStdin};
+        !matches!(self.work, Command(_) | CommandWithoutStdin(_))
     }
 }
 

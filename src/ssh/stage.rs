@@ -37,6 +37,8 @@ pub(crate) enum StageWork {
     /// The files of rdcat: sends one after the other. A file that cannot be opened is left out and reported
     /// in [`FromStage::Unreadable`].
     Files(Vec<Vec<u8>>),
+    /// Runs this command in the user's login shell, with a stdin whose reads fail: that of rdpipe is closed.
+    CommandWithoutStdin(Vec<u8>),
 }
 
 /// A message from the controller to a stage. The order of the variants is the wire format.

@@ -1,6 +1,7 @@
 //! Pipelines of rdpipe, on this machine and over hosts that are network namespaces with an sshd each.
 #![cfg(feature = "cli")]
 
+mod closed_streams;
 mod errors;
 mod failures;
 mod held_back;

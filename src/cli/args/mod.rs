@@ -25,9 +25,18 @@ mod stream;
 mod tests;
 mod ticket;
 
-use std::{ffi::OsStr, path::Path};
+use std::{
+    ffi::OsStr,
+    io::{self, Write},
+    path::Path,
+};
 
 use clap::Args;
+
+use super::shared::{
+    message::Console,
+    stdout::{require, unwritten},
+};
 
 pub(crate) use super::{
     rdcat::args::RdcatArgs, rdcp::args::RdcpArgs, rdforward::args::RdforwardArgs,
@@ -41,6 +50,23 @@ pub(crate) use key::{KeyOptions, KeySource, Secret, take_variable};
 pub(crate) use rdma::RdmaOptions;
 pub(crate) use stream::{StreamOptions, TransportChoice};
 pub(crate) use ticket::TicketSource;
+
+/// Returns the parsed command line of `program`. If there is nothing to run, prints the help, the version or the usage
+/// error, and exits.
+pub(crate) fn or_exit<T>(program: &'static str, parsed: Result<T, clap::Error>) -> T {
+    let error = match parsed {
+        Ok(args) => return args,
+        Err(error) if error.use_stderr() => error.exit(),
+        Err(help) => help,
+    };
+    let console = Console::new(program, MessageOptions::default());
+    let written = require(&console).and_then(|()| {
+        let printed = error.print().and_then(|()| io::stdout().flush());
+        printed.map_err(|error| unwritten(&error, &console))
+    });
+    console.finish();
+    std::process::exit(written.err().unwrap_or_default().code().into())
+}
 
 /// Returns `path`, or `None` if it is absent or `-`, which stands for stdin or stdout.
 pub(crate) fn file(path: Option<&Path>) -> Option<&Path> {

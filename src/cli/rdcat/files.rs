@@ -28,6 +28,7 @@ use crate::{
             report::Report,
             run,
             signals::{self, Caught},
+            stdout,
             supervision::Supervision,
         },
     },
@@ -36,6 +37,9 @@ use crate::{
 
 /// Writes the files of all plans to stdout, and prints how the run went.
 pub(super) fn main(args: &RdcatArgs, plans: &[Plan], console: &Console) -> ExitCode {
+    if let Err(exit) = stdout::require(console) {
+        return exit.into();
+    }
     let started = Instant::now();
     let bytes = Arc::default();
     let exit = write(args, plans, console, &bytes).unwrap_or_else(|error| {

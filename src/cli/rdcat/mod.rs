@@ -11,7 +11,7 @@ use clap::{CommandFactory, Parser, error::ErrorKind};
 
 use self::join::TicketRole;
 use super::{
-    args::{RdcatArgs, TicketSource},
+    args::{RdcatArgs, TicketSource, or_exit},
     shared::{
         agent,
         exit::Exit,
@@ -29,7 +29,7 @@ const TICKET_VARIABLE: &str = "RDCAT_TICKET";
 #[must_use]
 pub fn main() -> ExitCode {
     process::prepare();
-    let mut args = RdcatArgs::parse();
+    let mut args = or_exit("rdcat", RdcatArgs::try_parse());
     if let Some(process) = args.agent {
         return agent::main(process);
     }

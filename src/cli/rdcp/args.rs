@@ -6,7 +6,7 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, ValueEnum, 
 
 use super::serve::args::ServeArgs;
 use crate::{
-    cli::args::{Agent, HostOptions, MessageOptions, StreamOptions, help, parse},
+    cli::args::{Agent, HostOptions, MessageOptions, StreamOptions, help, or_exit, parse},
     copy::{
         filter::NameFilter,
         order::{CopyOptions, DigestKind, ExistingFiles, FilterRule},
@@ -179,8 +179,11 @@ pub(crate) enum DigestChoice {
 impl RdcpArgs {
     /// Parses the command line of this process. Prints a wrong use and exits.
     pub(crate) fn of_process() -> Self {
-        let parsed = Self::of_matches(&Self::command().get_matches());
-        parsed.unwrap_or_else(|error| error.exit())
+        let matches = Self::command().try_get_matches();
+        or_exit(
+            "rdcp",
+            matches.and_then(|matches| Self::of_matches(&matches)),
+        )
     }
 
     fn of_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {

@@ -23,6 +23,7 @@ use crate::{
         supervision::{OwnEdges, Supervision, host_of, keys},
     },
     copy::supervised::{CopyOutcome, CopyPlan, CopyVerdict, CopyWork, DESTINATION, SOURCE},
+    process::stdout::Stdout,
     ssh::{
         explain,
         outcome::{RunFault, Site, ranked},
@@ -44,6 +45,11 @@ pub(super) fn run(
     plans: &[CopyPlan],
     console: &Console,
 ) -> Exit {
+    if args.report.json || has_listing(args) {
+        if let Err(exit) = stdout::require(console) {
+            return exit;
+        }
+    }
     let started = Instant::now();
     let shared = SharedProgress::default();
     let mut totals = CopyTotals::default();
@@ -118,9 +124,13 @@ fn run_all(
 
 /// Starts the list on stdout, if the options ask for one.
 fn listing(args: &RdcpArgs) -> anyhow::Result<Option<(Listing, ListingWriter)>> {
-    let is_wanted = args.copy.checksum.is_some() || (args.copy.dry_run && !args.report.json);
-    let start = || Listing::start(io::stdout()).context("cannot start a thread");
-    is_wanted.then(start).transpose()
+    let start = || Listing::start(Stdout).context("cannot start a thread");
+    has_listing(args).then(start).transpose()
+}
+
+/// Returns true if the options ask for a list on stdout.
+fn has_listing(args: &RdcpArgs) -> bool {
+    args.copy.checksum.is_some() || (args.copy.dry_run && !args.report.json)
 }
 
 /// What all copies of a run share.

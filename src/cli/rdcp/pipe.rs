@@ -10,12 +10,18 @@ use crate::{
         message::{Console, sentence},
         pipeline::{exit_of, run_alone, tell},
         progress::is_on_terminal,
+        stdout,
     },
     ssh::plan::Plan,
 };
 
 /// Runs the pipeline, and prints how it went. Returns how it ended.
 pub(super) fn run(args: &RdcpArgs, plan: &Plan, console: &Console) -> Exit {
+    if !plan.has_input {
+        if let Err(exit) = stdout::require(console) {
+            return exit;
+        }
+    }
     run_plan(args, plan, console).unwrap_or_else(|error| {
         console.error(&sentence(&error));
         Exit::from(&error)

@@ -12,7 +12,7 @@ use clap::{
 };
 
 use crate::{
-    cli::args::{Agent, HostOptions, MessageOptions, Secret, StreamOptions, help},
+    cli::args::{Agent, HostOptions, MessageOptions, Secret, StreamOptions, help, or_exit},
     forward::{
         policy::{AllowedPorts, ForwardPolicy},
         specs::{ForwardSpec, ListenAt},
@@ -211,7 +211,7 @@ impl RdforwardArgs {
     /// Parses the command line of this process. Prints a wrong use and exits.
     pub(crate) fn of_process() -> Self {
         let words: Vec<OsString> = std::env::args_os().collect();
-        Self::of_words(&words).unwrap_or_else(|error| error.exit())
+        or_exit("rdforward", Self::of_words(&words))
     }
 
     /// Parses a command line that begins with the name of the program.

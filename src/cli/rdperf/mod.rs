@@ -31,7 +31,7 @@ use clap::{CommandFactory, Parser, error::ErrorKind};
 
 use self::args::Request;
 use super::{
-    args::{RdperfArgs, TicketSource},
+    args::{RdperfArgs, TicketSource, or_exit},
     shared::{
         agent,
         exit::Exit,
@@ -47,7 +47,7 @@ const TICKET_VARIABLE: &str = "RDPERF_TICKET";
 #[must_use]
 pub fn main() -> ExitCode {
     process::prepare();
-    let mut args = RdperfArgs::parse();
+    let mut args = or_exit("rdperf", RdperfArgs::try_parse());
     if let Some(process) = args.agent {
         return agent::main(process);
     }

@@ -25,7 +25,7 @@ use crate::{
             message::{Console, sentence},
             progress::RunProgress,
             run::control_runtime,
-            signals,
+            signals, stdout,
             supervision::Supervision,
         },
     },
@@ -72,6 +72,9 @@ pub(super) fn run(
         Ok(paths) => paths,
         Err(error) => super::usage(error),
     };
+    if let Err(exit) = stdout::require(console) {
+        return exit;
+    }
     let ended = run_hosts(args, places, &paths, key, console);
     ended.unwrap_or_else(|error| {
         console.error(&sentence(&error));

@@ -1,28 +1,23 @@
 //! The dry run, `-n`: prints what rdpipe would do.
 
-use std::{
-    env,
-    io::{self, Write},
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{env, path::PathBuf};
 
 use crate::{
-    cli::args::RdpipeArgs,
+    cli::{
+        args::RdpipeArgs,
+        shared::{exit::Exit, message::Console, stdout},
+    },
     ssh::{
         plan::{Plan, StageHost},
         stage::StageWork,
     },
 };
 
-/// Prints the stages and edges of the plan to stdout.
-pub(super) fn print(plan: &Plan, args: &RdpipeArgs) -> ExitCode {
+/// Prints the stages and edges of the plan to stdout. Returns how the program ends.
+pub(super) fn print(plan: &Plan, args: &RdpipeArgs, console: &Console) -> Exit {
     let mut text = stages(plan, args);
     text += &edges(plan, args);
-    match io::stdout().write_all(text.as_bytes()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::from(super::FAILED_HERE),
-    }
+    stdout::print(&text, console).err().unwrap_or_default()
 }
 
 fn stages(plan: &Plan, args: &RdpipeArgs) -> String {
@@ -31,7 +26,7 @@ fn stages(plan: &Plan, args: &RdpipeArgs) -> String {
     let stage = |(number, stage): (usize, &crate::ssh::plan::PlannedStage)| {
         let name = plan.name(number);
         let work = match &stage.work {
-            StageWork::Command(command) => {
+            StageWork::Command(command) | StageWork::CommandWithoutStdin(command) => {
                 format!("runs, in the login shell: {}", lossy(command))
             }
             StageWork::Read(path) => format!("reads the file {}", lossy(path)),

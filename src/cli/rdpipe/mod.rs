@@ -14,36 +14,52 @@ use std::{
 use clap::{CommandFactory, Parser, error::ErrorKind};
 
 use super::{
-    args::RdpipeArgs,
+    args::{RdpipeArgs, or_exit},
     shared::{agent, message::Console, pipeline::run_alone, progress::is_on_terminal},
 };
-use crate::{process, ssh::plan::Plan};
+use crate::{
+    process::{self, standard::is_stdin_closed},
+    ssh::plan::{Plan, PlanInput},
+};
 
 /// Parses the command line, runs the pipeline, and prints how the run went. Returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     process::prepare();
-    let args = RdpipeArgs::parse();
+    let args = or_exit("rdpipe", RdpipeArgs::try_parse());
     if let Some(process) = args.agent {
         return agent::main(process);
     }
-    // rdpipe does not read a terminal: a pipeline in the background would be stopped by reading it.
-    let plan = match Plan::parse(&args.segments, !io::stdin().is_terminal()) {
+    let plan = match Plan::parse(&args.segments, input()) {
         Ok(plan) => plan,
         Err(error) => RdpipeArgs::command()
             .error(ErrorKind::ValueValidation, error)
             .exit(),
     };
-    if args.dry_run {
-        return dry_run::print(&plan, &args);
-    }
     let console = Console::new("rdpipe", args.messages());
+    if args.dry_run {
+        let exit = dry_run::print(&plan, &args, &console);
+        console.finish();
+        return exit.into();
+    }
     let code = run(&args, &plan, &console).unwrap_or_else(|error| {
         console.error(&crate::cli::shared::message::sentence(&error));
         FAILED_HERE
     });
     console.finish();
     ExitCode::from(code)
+}
+
+/// Returns what the first stage reads. rdpipe does not read a terminal: a pipeline in the background would be stopped by
+/// reading it.
+fn input() -> PlanInput {
+    if is_stdin_closed() {
+        PlanInput::Closed
+    } else if io::stdin().is_terminal() {
+        PlanInput::Nothing
+    } else {
+        PlanInput::Standard
+    }
 }
 
 /// The exit code after a failure of rdpipe's own: that of [`Exit::Local`](crate::cli::shared::exit::Exit::Local).

@@ -259,6 +259,7 @@ mod tests {
 
     use super::*;
     use crate::ssh::outcome::PipelineOutcome;
+    use crate::ssh::plan::PlanInput;
 
     fn table() -> Table {
         let segments = [
@@ -266,7 +267,7 @@ mod tests {
             ":tr a-z A-Z | a very long command\nof two lines",
         ];
         let segments: Vec<_> = segments.iter().map(OsString::from).collect();
-        let plan = Plan::parse(&segments, true).unwrap();
+        let plan = Plan::parse(&segments, PlanInput::Standard).unwrap();
         let report = |status, bytes_in, bytes_out| StageReport {
             status: Some(status),
             output_stopped: false,

@@ -10,7 +10,7 @@ use clap::Parser;
 
 use self::output::Output;
 use super::{
-    args::{KeySource, RdrecvArgs},
+    args::{KeySource, RdrecvArgs, or_exit},
     shared::{
         message::Console,
         progress::is_on_terminal,
@@ -24,7 +24,7 @@ use crate::{Key, Stream, carry, process, reach};
 #[must_use]
 pub fn main() -> ExitCode {
     process::prepare();
-    let mut args = RdrecvArgs::parse();
+    let mut args = or_exit("rdrecv", RdrecvArgs::try_parse());
     let (key, hidden) = args.key.take();
     let console = Console::new("rdrecv", args.messages);
     run::main(&console, hidden, |run| receive(args, key, run))

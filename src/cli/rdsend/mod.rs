@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::Parser;
 
 use super::{
-    args::{KeySource, RdsendArgs},
+    args::{KeySource, RdsendArgs, or_exit},
     shared::{
         message::Console,
         progress::is_on_terminal,
@@ -22,7 +22,7 @@ use crate::{KeyError, Stream, carry, connect, fd::Source, process};
 #[must_use]
 pub fn main() -> ExitCode {
     process::prepare();
-    let mut args = RdsendArgs::parse();
+    let mut args = or_exit("rdsend", RdsendArgs::try_parse());
     let (key, hidden) = args.key.take();
     let console = Console::new("rdsend", args.messages);
     run::main(&console, hidden, |run| send(args, key, run))

@@ -3,6 +3,20 @@
 use std::io::{self, Write};
 
 use super::{exit::Exit, message::Console};
+use crate::process::{standard, stdout::Stdout};
+
+/// Fails if stdout was closed when the program started, before work is done whose result would be lost.
+///
+/// # Errors
+///
+/// The exit code, after the error was printed.
+pub(crate) fn require(console: &Console) -> Result<(), Exit> {
+    if standard::is_stdout_closed() {
+        console.error("cannot write standard output: it is closed");
+        return Err(Exit::Local);
+    }
+    Ok(())
+}
 
 /// Writes a text to stdout.
 ///
@@ -10,9 +24,7 @@ use super::{exit::Exit, message::Console};
 ///
 /// The exit code of a text that was not written, after the error was printed.
 pub(crate) fn print(text: &str, console: &Console) -> Result<(), Exit> {
-    let mut stdout = io::stdout();
-    let written = stdout.write_all(text.as_bytes());
-    let written = written.and_then(|()| stdout.flush());
+    let written = Stdout.write_all(text.as_bytes());
     written.map_err(|error| unwritten(&error, console))
 }
 

@@ -5,7 +5,7 @@ use std::{ffi::OsString, time::Duration};
 use crate::{
     ssh::{
         local_edge::{LocalEdgeEnd, LocalEdgeEvent},
-        plan::Plan,
+        plan::{Plan, PlanInput},
         protocol::{
             AgentHello, AgentReport, EdgeId, EdgeLink, FaultKind, FromAgent, Payload, StreamOrder,
             ToAgent, TransportOrder, WorkFault, decode,
@@ -31,9 +31,13 @@ const MOST_CAUSES: usize = 8;
 /// takes a lost agent for a success, or does not end.
 pub fn pipeline(data: &[u8]) {
     let mut script = FuzzScript::new(data);
-    let has_input = script.flag();
+    let input = if script.flag() {
+        PlanInput::Standard
+    } else {
+        PlanInput::Nothing
+    };
     let segments: Vec<_> = SEGMENTS.iter().map(OsString::from).collect();
-    let plan = Plan::parse(&segments, has_input).expect("the segments are valid");
+    let plan = Plan::parse(&segments, input).expect("the segments are valid");
     let count = plan.stages.len();
     let keys = (0..=count)
         .map(|edge| format!("key {edge}").into())

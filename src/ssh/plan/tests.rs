@@ -5,7 +5,7 @@ use crate::ssh::quote;
 
 fn plan(segments: &[&str]) -> Result<Plan, PlanError> {
     let segments: Vec<OsString> = segments.iter().map(OsString::from).collect();
-    Plan::parse(&segments, true)
+    Plan::parse(&segments, PlanInput::Standard)
 }
 
 fn one(segment: &str) -> PlannedStage {
@@ -83,7 +83,13 @@ fn a_pipeline_that_begins_with_a_file_reads_no_input() {
     assert!(!plan(&["a:< f", "b:cat"]).unwrap().has_input);
     assert!(plan(&["a:cat", "b:< f"]).unwrap().has_input);
     assert!(plan(&["a:> f"]).unwrap().has_input);
-    assert!(!Plan::parse(&["a:cat".into()], false).unwrap().has_input);
+    let with = |segment: &str, input| Plan::parse(&[segment.into()], input).unwrap();
+    assert!(!with("a:cat", PlanInput::Nothing).has_input);
+    let closed = with("a:cat", PlanInput::Closed);
+    assert!(!closed.has_input);
+    let work = StageWork::CommandWithoutStdin(b"cat".to_vec());
+    assert_eq!(closed.stages[0].work, work);
+    assert!(with("a:> f", PlanInput::Closed).has_input, "its edge fails");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::ssh::{
     local_edge::{LocalEdgeEnd, LocalEdgeEvent},
-    plan::Plan,
+    plan::{Plan, PlanInput},
     protocol::{
         AgentHello, AgentReport, EdgeId, EdgeLink, FaultKind, FromAgent, Payload, StreamOrder,
         ToAgent, TransportOrder, WorkFault,
@@ -37,6 +37,11 @@ impl Rig {
 
     fn with(segments: &[&str], input: bool, change: impl FnOnce(&mut Settings)) -> Self {
         let segments: Vec<_> = segments.iter().map(OsString::from).collect();
+        let input = if input {
+            PlanInput::Standard
+        } else {
+            PlanInput::Nothing
+        };
         Self::of(Plan::parse(&segments, input).unwrap(), change)
     }
 

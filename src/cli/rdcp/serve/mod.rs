@@ -24,14 +24,12 @@ mod served_copies;
 pub(super) mod server;
 mod shared;
 
-use std::io::{self, Write};
-
 use crate::cli::{
     keys::key_lines::new_client_line,
     shared::{
         exit::Exit,
         message::{Console, sentence},
-        stdout::unwritten,
+        stdout::print,
     },
 };
 
@@ -44,10 +42,6 @@ pub(super) fn new_key(name: &str, console: &Console) -> Exit {
             return Exit::Usage;
         }
     };
-    let mut stdout = io::stdout();
-    let written = stdout.write_all(line.as_bytes());
-    match written.and_then(|()| stdout.write_all(b"\n")) {
-        Ok(()) => Exit::Ok,
-        Err(error) => unwritten(&error, console),
-    }
+    let printed = print(&line, console).and_then(|()| print("\n", console));
+    printed.err().unwrap_or_default()
 }

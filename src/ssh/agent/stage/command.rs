@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     StageContext, StageEdges,
-    process_tree::{ProcessEnding, ProcessTree, Stdin},
+    process_tree::{EmptyStdin, ProcessEnding, ProcessTree, Stdin},
 };
 use crate::{
     fd::{Sink, Source},
@@ -23,11 +23,17 @@ use crate::{
     },
 };
 
-/// Runs the command between its edges. Returns the status of the stage, or none if the command could not be started or
+/// Runs the command between its edges, with the stdin `empty` if it has no input edge. Returns the status of the stage, or none if the command could not be started or
 /// killed.
-pub(super) async fn run(stage: &StageContext, command: &[u8], ends: StageEdges) -> Option<Status> {
+pub(super) async fn run(
+    stage: &StageContext,
+    command: &[u8],
+    empty: EmptyStdin,
+    ends: StageEdges,
+) -> Option<Status> {
     let StageEdges { input, output } = ends;
-    let (tree, pipes) = match ProcessTree::spawn(command, input.is_some(), output.is_some()) {
+    let stdin = input.is_none().then_some(empty);
+    let (tree, pipes) = match ProcessTree::spawn(command, stdin, output.is_some()) {
         Ok(spawned) => spawned,
         Err(text) => {
             stage.context.fail_local(&text);

@@ -25,6 +25,7 @@ mod write;
 use tokio_util::sync::CancellationToken;
 
 pub(super) use self::job::StageJob;
+use self::process_tree::EmptyStdin;
 use super::job::{JobContext, PlacedEdge};
 use crate::ssh::{
     protocol::{FromAgent, Payload},
@@ -52,7 +53,12 @@ impl StageContext {
     /// closed. The status is none if the work never began.
     pub(super) async fn run(&self, work: StageWork, ends: StageEdges) -> Option<Status> {
         match work {
-            StageWork::Command(command) => command::run(self, &command, ends).await,
+            StageWork::Command(command) => {
+                command::run(self, &command, EmptyStdin::Readable, ends).await
+            }
+            StageWork::CommandWithoutStdin(command) => {
+                command::run(self, &command, EmptyStdin::Unreadable, ends).await
+            }
             StageWork::Files(paths) => files::run(self, paths, ends).await,
             StageWork::Read(path) => read::run(self, path::resolve(path), ends).await,
             StageWork::Write { path, append } => {

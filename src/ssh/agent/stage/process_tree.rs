@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use crate::{
-    process::core_dumps,
+    process::{core_dumps, standard},
     ssh::{
         agent::process::{
             descendants,
@@ -39,6 +39,15 @@ pub(super) enum ProcessEnding {
     Command(Status),
     /// The last process has ended. The status is that of the stage.
     All(Status),
+}
+
+/// The stdin of a command that has no input.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum EmptyStdin {
+    /// A read returns the end of file.
+    Readable,
+    /// A read fails, as that of a closed descriptor does.
+    Unreadable,
 }
 
 /// A running command and all its descendants.
@@ -63,22 +72,23 @@ pub(super) struct Stdin {
 }
 
 impl ProcessTree {
-    /// Runs `command` in the user's login shell, in a process group of its own. It inherits this process's stderr.
+    /// Runs `command` in the user's login shell, in a process group of its own. It inherits this process's stderr. Its
+    /// stdin is a pipe, or as `empty` says.
     ///
     /// # Errors
     ///
     /// A sentence for the user, if the shell cannot be started.
     pub(super) fn spawn(
         command: &[u8],
-        has_input: bool,
+        empty: Option<EmptyStdin>,
         has_output: bool,
     ) -> Result<(Self, Pipes), String> {
         let shell = PathBuf::from(shell(env::var_os("SHELL")));
         let spawning = || {
-            let (reader, stdin) = if has_input {
-                stdin()?
-            } else {
-                (Stdio::null(), None)
+            let (reader, stdin) = match empty {
+                None => stdin()?,
+                Some(EmptyStdin::Readable) => (Stdio::null(), None),
+                Some(EmptyStdin::Unreadable) => (standard::unreadable()?.into(), None),
             };
             let mut starting = Command::new(&shell);
             starting
