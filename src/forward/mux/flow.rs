@@ -17,6 +17,8 @@ pub(super) struct Flow {
     pub(super) due: FlowDue,
     /// The flow is in the queue of those with frames to send.
     pub(super) is_queued: bool,
+    /// The peer has reset the connection. Only bytes that it sent before are left.
+    pub(super) is_reset_by_peer: bool,
 }
 
 /// What this end may send.
@@ -43,7 +45,7 @@ pub(super) struct FlowDue {
     pub(super) window: u32,
     /// No more bytes follow.
     pub(super) fin: bool,
-    /// The connection was reset: nothing else is sent.
+    /// The connection was reset: nothing else is sent, but an end that stands before the reset.
     pub(super) reset: bool,
 }
 
@@ -57,6 +59,7 @@ impl Flow {
             has_received_fin: false,
             due: FlowDue::default(),
             is_queued: false,
+            is_reset_by_peer: false,
         }
     }
 
@@ -75,6 +78,14 @@ impl Flow {
     pub(super) fn add_window(&mut self, more: u32) -> bool {
         self.send_window += u64::from(more);
         self.send_window <= MOST_GRANTED
+    }
+
+    /// Records that the peer has reset the connection: nothing is sent and nothing else is received.
+    pub(super) fn reset_by_peer(&mut self) {
+        self.sending = FlowSending::Finished;
+        self.has_received_fin = true;
+        self.due = FlowDue::default();
+        self.is_reset_by_peer = true;
     }
 
     /// Returns true if both directions have ended and nothing is left to send or to consume.

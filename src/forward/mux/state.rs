@@ -36,7 +36,8 @@ pub(crate) enum MuxEvent<'a> {
     Data(FlowId, &'a [u8]),
     /// The peer sends no more bytes of a connection.
     Fin(FlowId),
-    /// The peer has reset a connection, which has ended.
+    /// The peer has reset a connection. It has ended, unless bytes wait that the peer sent before: then it ends when they are
+    /// [consumed](Mux::consume).
     Reset(FlowId),
     /// Bytes of a connection may be sent, after none could be.
     Writable(FlowId),
@@ -85,7 +86,7 @@ impl Mux {
         self.flows.len()
     }
 
-    /// Returns true if the connection has not ended.
+    /// Returns true if the connection has not ended. A connection that the peer has reset ends when its bytes are consumed.
     pub(crate) fn is_live(&self, id: FlowId) -> bool {
         self.flows
             .get(&id)
@@ -156,9 +157,12 @@ impl Mux {
         }
     }
 
-    /// Ends a connection by a reset.
+    /// Ends a connection by a reset. The peer is told, unless it has reset the connection itself.
     pub(crate) fn reset(&mut self, id: FlowId) {
         if let Some(flow) = self.flows.get_mut(&id) {
+            if flow.is_reset_by_peer {
+                return self.remove(id);
+            }
             flow.sending = FlowSending::Finished;
             flow.due.reset = true;
             self.queue(id);
@@ -202,12 +206,13 @@ impl Mux {
             }
             FramePiece::Data { flow, bytes } => self.receive_data(flow, bytes),
             FramePiece::Fin(flow) => self.receive_fin(flow),
-            FramePiece::Reset(flow) => {
-                if self.live(flow)?.is_none() {
+            FramePiece::Reset(id) => {
+                let Some(flow) = self.live(id)? else {
                     return Ok(MuxEvent::None);
-                }
-                self.remove(flow);
-                Ok(MuxEvent::Reset(flow))
+                };
+                flow.reset_by_peer();
+                self.remove_if_over(id);
+                Ok(MuxEvent::Reset(id))
             }
             FramePiece::Window { flow, more } => self.receive_window(flow, more),
         }
@@ -337,9 +342,11 @@ impl Mux {
         if !was_opened {
             return Err(MuxFault::Number);
         }
-        // After a reset of this end the connection takes no more frames.
+        // After a reset the connection takes no more frames.
         let flow = self.flows.get_mut(&id);
-        Ok(flow.filter(|flow| !flow.due.reset && flow.due.refused.is_none()))
+        let has_ended =
+            |flow: &Flow| flow.due.reset || flow.due.refused.is_some() || flow.is_reset_by_peer;
+        Ok(flow.filter(|flow| !has_ended(flow)))
     }
 
     /// Returns the connection that the peer answers; none if it has ended. Fails if the peer was not asked for it.
@@ -435,7 +442,8 @@ impl FrameWriter<'_> {
             flow: id,
             value,
         };
-        if due.reset {
+        // An end stands before a reset, so that the program there knows that it has all bytes.
+        if due.reset && !due.fin {
             return self.write(bare(FrameKind::Reset, 0), &[], 0);
         }
         if let Some(reason) = &due.refused {
@@ -460,6 +468,6 @@ impl FrameWriter<'_> {
             }
             due.fin = false;
         }
-        true
+        !due.reset || self.write(bare(FrameKind::Reset, 0), &[], 0)
     }
 }

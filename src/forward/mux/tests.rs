@@ -157,6 +157,37 @@ fn a_refusal_and_a_reset_end_a_connection() {
 }
 
 #[test]
+fn bytes_before_a_reset_keep_their_memory_until_they_are_consumed() {
+    let (mut a, mut b) = ends();
+    let id = opened(&mut a, &mut b);
+    assert_eq!(b.send(id, 1000, &mut a), 1000);
+    b.mux.reset(id);
+    b.flush(&mut a);
+    a.receive(usize::MAX).unwrap();
+    assert_eq!(b.mux.count(), 0);
+    assert!(a.mux.is_live(id) && a.mux.free() < BUDGET_BYTES);
+    a.consume(id, 1000);
+    assert_eq!((a.mux.count(), a.mux.free()), (0, BUDGET_BYTES));
+    assert!(!a.mux.has_control(), "the peer needs no answer");
+}
+
+#[test]
+fn an_end_before_a_reset_is_sent() {
+    let (mut a, mut b) = ends();
+    let id = opened(&mut a, &mut b);
+    b.mux.finish(id);
+    b.mux.reset(id);
+    let mut room = [0; 64];
+    let count = b.mux.write_control(&mut room);
+    let (mut decoder, mut bytes) = (FrameDecoder::default(), &room[..count]);
+    let mut pieces = Vec::new();
+    while let Some(piece) = decoder.next(&mut bytes).unwrap() {
+        pieces.push(piece);
+    }
+    assert_eq!(pieces, [FramePiece::Fin(id), FramePiece::Reset(id)]);
+}
+
+#[test]
 fn a_connection_that_is_given_up_at_once_leaves_no_gap_in_the_numbers() {
     let (mut a, mut b) = ends();
     let id = a.mux.open(b"target".to_vec()).unwrap();

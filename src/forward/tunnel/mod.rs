@@ -3,7 +3,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | [`messages`] | what the two ends say about the tunnel and about connections |
-//! | [`socket`] | the two directions of a local socket |
+//! | [`socket`], [`unsent`] | the two directions of a local socket |
 //! | [`ready`] | which connections can go on |
 //! | [`shared`] | what all tasks share: the state of the connections |
 //! | [`sender`] | from local sockets into the stream |
@@ -32,6 +32,7 @@ pub(crate) mod shared;
 pub(crate) mod socket;
 #[cfg(test)]
 mod tests;
+mod unsent;
 
 use std::{io, sync::Arc};
 

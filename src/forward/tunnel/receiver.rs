@@ -2,30 +2,41 @@
 //!
 //! Bytes are written from the slot itself. What a socket does not take is copied, and waits in memory that the connection's
 //! window bounds; so a program that does not read holds up its own connection only.
+//!
+//! If a program takes no more bytes, those for it are dropped, and the sending side sends what the program wrote before. If the
+//! peer resets a connection, the program gets the bytes before the reset.
 
 use std::{
     collections::HashMap,
     future::poll_fn,
+    io,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::{Buf, BytesMut};
-use tokio::io::AsyncBufRead;
+use tokio::{
+    io::AsyncBufRead,
+    time::{Instant, Interval, MissedTickBehavior, interval},
+};
 
 use super::{
     TunnelFault,
     messages::{ForwardRefusal, TUNNEL_VERSION, TunnelMessage, decode},
     peer::TunnelPeer,
     ready::FlowReadiness,
-    shared::{TunnelShared, TunnelState},
+    shared::{RESET_PATIENCE, RestEnd, TunnelShared},
     socket::SocketWriter,
 };
 use crate::forward::mux::{MuxEvent, decoder::FrameDecoder, frame::FlowId};
 
 /// A queue that has grown beyond this is freed when it is empty.
 const KEPT_QUEUE_BYTES: usize = 16 << 10;
+
+/// The time between two looks at the connections that are to be reset.
+const RESET_TICK: Duration = Duration::from_millis(20);
 
 /// The receiving side.
 pub(super) struct TunnelReceiver<'a, S> {
@@ -38,6 +49,9 @@ struct TunnelSink {
     shared: Arc<TunnelShared>,
     decoder: FrameDecoder,
     writers: HashMap<FlowId, QueuedWriter>,
+    /// The connections that the peer has reset, and whose programs have not taken all bytes.
+    resetting: HashMap<FlowId, ResetProgress>,
+    reset_ticks: Interval,
     peer: TunnelPeer,
     /// Room for the connections that wake-ups name: it is empty between two polls.
     ready: Vec<FlowId>,
@@ -49,11 +63,21 @@ struct TunnelSink {
 /// A socket, and the bytes that it has not taken.
 #[derive(Default)]
 struct QueuedWriter {
-    /// None while the connection is being opened.
+    /// None while the connection is being opened, and after a write has failed.
     socket: Option<(SocketWriter, FlowReadiness)>,
     queue: BytesMut,
     /// No more bytes follow.
     is_finished: bool,
+    /// The program takes no more bytes.
+    has_failed: bool,
+}
+
+/// How far the bytes before a reset have come.
+struct ResetProgress {
+    /// The bytes that the program's socket, and then its kernel, have not taken.
+    left: (usize, usize),
+    /// The time at which there were more.
+    since: Instant,
 }
 
 /// What became of a connection after a write.
@@ -62,16 +86,20 @@ enum WriteOutcome {
     Open,
     /// The local program has read its end.
     Ended,
-    /// The local program has reset it.
-    Broken,
+    /// The local program takes no more bytes.
+    Failed(RestEnd),
 }
 
 impl<'a, S: AsyncBufRead + Unpin> TunnelReceiver<'a, S> {
     pub(super) fn new(stream: &'a mut S, shared: Arc<TunnelShared>, peer: TunnelPeer) -> Self {
+        let mut reset_ticks = interval(RESET_TICK);
+        reset_ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let sink = TunnelSink {
             shared,
             decoder: FrameDecoder::default(),
             writers: HashMap::new(),
+            resetting: HashMap::new(),
+            reset_ticks,
             peer,
             ready: Vec::new(),
             has_greeted: false,
@@ -107,13 +135,15 @@ impl<'a, S: AsyncBufRead + Unpin> TunnelReceiver<'a, S> {
             sink.handle(bytes)?;
             Pin::new(&mut **stream).consume(count);
         }
+        // After the frames, among which there may be resets.
+        sink.look_at_resetting(cx);
         let state = sink.shared.lock();
         let (has_control, count) = (state.mux.has_control(), state.mux.count());
         drop(state);
         if has_control || sink.has_ended {
             sink.shared.readable.wake();
         }
-        if sink.has_ended && count == 0 {
+        if sink.has_ended && count == 0 && sink.resetting.is_empty() {
             return Poll::Ready(Ok(()));
         }
         Poll::Pending
@@ -137,6 +167,23 @@ impl TunnelSink {
         }
         for id in cut {
             self.writers.remove(&id);
+            self.resetting.remove(&id);
+        }
+    }
+
+    /// Resets the connections whose programs have taken the bytes before the reset, or take none.
+    fn look_at_resetting(&mut self, cx: &mut Context<'_>) {
+        while !self.resetting.is_empty() && self.reset_ticks.poll_tick(cx).is_ready() {
+            let (writers, now) = (&self.writers, Instant::now());
+            let is_due = |(id, progress): (&FlowId, &mut ResetProgress)| {
+                let left = writers.get(id).map_or((0, 0), QueuedWriter::left);
+                let is_due = left == (0, 0) || progress.is_stuck(left, now);
+                is_due.then_some(*id)
+            };
+            let due: Vec<_> = self.resetting.iter_mut().filter_map(is_due).collect();
+            for id in due {
+                self.end_reset(id);
+            }
         }
     }
 
@@ -230,6 +277,9 @@ impl TunnelSink {
     /// Handles bytes of a connection.
     fn data(&mut self, id: FlowId, bytes: &[u8]) {
         let writer = self.writers.entry(id).or_default();
+        if writer.has_failed {
+            return self.shared.lock().mux.consume(id, bytes.len());
+        }
         let mut taken = 0;
         if writer.queue.is_empty() {
             if let Some((socket, readiness)) = &mut writer.socket {
@@ -238,7 +288,11 @@ impl TunnelSink {
                     match socket.poll_write(&mut cx, &bytes[taken..]) {
                         Poll::Ready(Ok(count)) if count > 0 => taken += count,
                         Poll::Pending => break,
-                        Poll::Ready(_) => return self.broken(id),
+                        Poll::Ready(failed) => {
+                            writer.queue.extend_from_slice(&bytes[taken..]);
+                            self.consumed(id, taken);
+                            return self.failed(id, rest_end(&failed));
+                        }
                     }
                 }
             }
@@ -256,6 +310,7 @@ impl TunnelSink {
         self.consumed(id, taken);
         match outcome {
             WriteOutcome::Open => {}
+            WriteOutcome::Failed(_) if self.resetting.contains_key(&id) => self.end_reset(id),
             WriteOutcome::Ended => {
                 let writer = self.writers.remove(&id);
                 if let Some((socket, _)) = writer.and_then(|writer| writer.socket) {
@@ -264,7 +319,7 @@ impl TunnelSink {
                 let mut state = self.shared.lock();
                 self.shared.direction_ended(&mut state, id);
             }
-            WriteOutcome::Broken => self.broken(id),
+            WriteOutcome::Failed(end) => self.failed(id, end),
         }
     }
 
@@ -280,32 +335,80 @@ impl TunnelSink {
         received.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Ends a connection whose local program has reset it.
-    fn broken(&mut self, id: FlowId) {
-        self.writers.remove(&id);
+    /// Drops the bytes for a local program that takes no more. The sending side ends the connection after the bytes of the program.
+    fn failed(&mut self, id: FlowId, end: RestEnd) {
+        let Some(writer) = self.writers.get_mut(&id) else {
+            return;
+        };
+        writer.socket = None;
+        writer.has_failed = true;
+        let dropped = std::mem::take(&mut writer.queue).len();
         let mut state = self.shared.lock();
-        state.mux.reset(id);
-        self.cut_reader(&mut state, id);
+        state.mux.consume(id, dropped);
+        state.failed_writers.push((id, end));
+        drop(state);
+        self.shared.readable.wake();
     }
 
-    /// Ends a connection that the peer has reset.
+    /// Handles a reset of the peer. The local program sees it after the bytes before it.
     fn reset(&mut self, id: FlowId) {
-        self.writers.remove(&id);
+        let left = self.writers.get(&id).map_or((0, 0), QueuedWriter::left);
         let mut state = self.shared.lock();
         // A task that waits for the answer finds that there is none.
         state.asked.remove(&id);
         state.connecting.remove(&id);
-        self.cut_reader(&mut state, id);
+        if left == (0, 0) {
+            drop(state);
+            return self.end_reset(id);
+        }
+        // Its bytes are not sent any more.
+        state.cut_readers.push(id);
+        drop(state);
+        self.shared.readable.wake();
+        let since = Instant::now();
+        self.resetting.insert(id, ResetProgress { left, since });
     }
 
-    fn cut_reader(&self, state: &mut TunnelState, id: FlowId) {
+    /// Resets the socket of a connection that the peer has reset.
+    fn end_reset(&mut self, id: FlowId) {
+        self.resetting.remove(&id);
+        self.writers.remove(&id);
+        let mut state = self.shared.lock();
+        state.mux.reset(id);
         state.cut_readers.push(id);
-        self.shared.flow_ended(state, id, true);
+        self.shared.flow_ended(&mut state, id, true);
+        drop(state);
         self.shared.readable.wake();
     }
 }
 
+impl ResetProgress {
+    /// Records what is left now. Returns true if nothing was taken for too long.
+    fn is_stuck(&mut self, left: (usize, usize), now: Instant) -> bool {
+        if left != self.left {
+            *self = Self { left, since: now };
+        }
+        now - self.since >= RESET_PATIENCE
+    }
+}
+
+/// Returns how the bytes of a program end whose socket takes no more.
+fn rest_end(failed: &io::Result<usize>) -> RestEnd {
+    match failed {
+        // The program has closed its socket in order, before a byte arrived that it did not expect.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => RestEnd::Fin,
+        _ => RestEnd::Reset,
+    }
+}
+
 impl QueuedWriter {
+    /// Returns the bytes that the socket, and then the program's kernel, have not taken.
+    fn left(&self) -> (usize, usize) {
+        let socket = self.socket.as_ref();
+        let unsent = socket.map_or(0, |(socket, _)| socket.unsent());
+        (self.queue.len(), unsent)
+    }
+
     /// Writes the queue, as much as the socket takes.
     fn flush(&mut self) -> (usize, WriteOutcome) {
         let Some((socket, readiness)) = &mut self.socket else {
@@ -320,7 +423,7 @@ impl QueuedWriter {
                     taken += count;
                 }
                 Poll::Pending => return (taken, WriteOutcome::Open),
-                Poll::Ready(_) => return (taken, WriteOutcome::Broken),
+                Poll::Ready(failed) => return (taken, WriteOutcome::Failed(rest_end(&failed))),
             }
         }
         if self.queue.capacity() > KEPT_QUEUE_BYTES {

@@ -7,6 +7,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use tokio::sync::oneshot;
@@ -100,6 +101,8 @@ pub(super) struct TunnelState {
     pub(super) cut_readers: Vec<FlowId>,
     /// Connections that the receiving task must drop.
     pub(super) cut_writers: Vec<FlowId>,
+    /// Connections to whose programs nothing can be written any more: the sending task sends what the programs wrote before.
+    pub(super) failed_writers: Vec<(FlowId, RestEnd)>,
     /// Connections that may send again.
     pub(super) unblocked: Vec<FlowId>,
     /// No more connections are made, and the tunnel ends with the last one.
@@ -116,6 +119,20 @@ struct FlowRecord {
     directions: u8,
     _place: Option<TakenPlace>,
 }
+
+/// How the bytes end that a program wrote before its connection failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RestEnd {
+    /// By a reset.
+    Reset,
+    /// By an end, which the program sent before it refused more bytes. A reset follows.
+    Fin,
+}
+
+/// The time without progress after which bytes that a program does not take no longer delay a reset. As long as the program
+/// reads now and then, all of them reach it, as they would from the buffers of its own kernel. A program that does not read may wait
+/// for the reset, in a `write` for example.
+pub(super) const RESET_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The end that has asked for a connection.
 #[derive(Debug)]
@@ -142,6 +159,7 @@ impl TunnelShared {
             new_writers: Vec::new(),
             cut_readers: Vec::new(),
             cut_writers: Vec::new(),
+            failed_writers: Vec::new(),
             unblocked: Vec::new(),
             is_closing: false,
             flows: HashMap::new(),

@@ -2,6 +2,8 @@
 //!
 //! A socket is reset unless both of its directions have ended in order, also if this process is killed: the
 //! programs at its other end never take a broken tunnel for an end of file. UNIX sockets have no reset.
+//!
+//! A reset drops the bytes that the kernel of the program has not acknowledged, so both directions tell whether there are any.
 
 use std::{
     io,
@@ -19,6 +21,8 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream, tcp, unix},
 };
+
+use super::unsent::unsent;
 
 /// A local socket that was accepted or connected.
 #[derive(Debug)]
@@ -124,6 +128,21 @@ impl SocketReader {
         !matches!(error, Ok(None))
     }
 
+    /// Returns true if a reset would be too early: the other direction has bytes for the program, or the program's kernel has not
+    /// acknowledged all of them.
+    pub(super) fn is_awaited(&self) -> bool {
+        // The other direction holds its share until it is dropped or has ended.
+        Arc::strong_count(&self.ends) > 1 || self.unsent() > 0
+    }
+
+    /// Returns the number of bytes that the program's kernel has not acknowledged.
+    pub(super) fn unsent(&self) -> usize {
+        match &self.half {
+            ReadSide::Tcp(half) => unsent(half.as_ref()),
+            ReadSide::Unix(_) => 0,
+        }
+    }
+
     /// Ends the direction in order, after [`poll_read`](Self::poll_read) has returned no bytes.
     pub(super) fn finish(self) {
         if let (true, ReadSide::Tcp(half)) = (self.ends.end(), &self.half) {
@@ -143,6 +162,15 @@ impl SocketWriter {
             Some(WriteSide::Tcp(half)) => Pin::new(half).poll_write(cx, bytes),
             Some(WriteSide::Unix(half)) => Pin::new(half).poll_write(cx, bytes),
             None => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+        }
+    }
+
+    /// Returns the number of bytes that the program's kernel has not acknowledged. What a UNIX socket has taken, the program can
+    /// read.
+    pub(super) fn unsent(&self) -> usize {
+        match &self.half {
+            Some(WriteSide::Tcp(half)) => unsent(half.as_ref()),
+            Some(WriteSide::Unix(_)) | None => 0,
         }
     }
 
