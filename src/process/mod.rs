@@ -15,4 +15,5 @@ pub(crate) fn prepare() {
     let _ = standard::keep_unusable();
     // An error means that no runtime can be made. The program then fails for that reason, with a message.
     let _ = signals::keep_child_statuses();
+    let _ = signals::survive_file_limit();
 }

@@ -2,7 +2,7 @@
 
 use std::{fs, io};
 
-use rustix::process::Signal;
+use rustix::process::{Resource, Signal, getrlimit};
 use tokio::{
     runtime::Builder,
     signal::unix::{SignalKind, signal},
@@ -31,8 +31,27 @@ pub(crate) fn keep_child_statuses() -> io::Result<()> {
     if !u8::try_from(child).is_ok_and(is_ignored) {
         return Ok(());
     }
-    // A handler that does nothing replaces the ignoring. It stays when the runtime is dropped.
+    handle_without_effect(Signal::CHILD)
+}
+
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) fail with EFBIG, which concerns one file. Without a handler,
+/// SIGXFSZ kills the process. A program that this process starts gets the default for SIGXFSZ.
+///
+/// # Errors
+///
+/// Fails if there is a limit and no runtime can be made.
+pub(crate) fn survive_file_limit() -> io::Result<()> {
+    let is_ignored = u8::try_from(Signal::XFSZ.as_raw()).is_ok_and(is_ignored);
+    if getrlimit(Resource::Fsize).current.is_none() || is_ignored {
+        return Ok(());
+    }
+    handle_without_effect(Signal::XFSZ)
+}
+
+/// Handles a signal by doing nothing, to the end of the process. Programs that it starts get the default.
+fn handle_without_effect(handled: Signal) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_io().build()?;
     let _context = runtime.enter();
-    signal(SignalKind::from_raw(child)).map(drop)
+    // The handler stays when the runtime is dropped.
+    signal(SignalKind::from_raw(handled.as_raw())).map(drop)
 }
