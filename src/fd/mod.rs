@@ -27,7 +27,7 @@ pub(crate) use in_place::open_in_place;
 pub(crate) use replacement::replace_file;
 pub(crate) use sink::Sink;
 pub(crate) use source::Source;
-pub(crate) use target::OutputTarget;
+pub(crate) use target::{OutputTarget, special_path};
 pub(crate) use temporary::umask;
 
 use std::{

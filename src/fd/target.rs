@@ -34,10 +34,12 @@ const MAX_LINKS: usize = 40;
 ///
 /// This holds for a target that does not exist, and for a regular file that a new file can replace
 /// without a difference. Other targets are opened and truncated in place, as by a shell's `>`:
-/// devices, FIFOs, files with several names or extended attributes, and files whose owner cannot be
-/// kept.
+/// devices, FIFOs, files with several names or extended attributes, files whose owner cannot be
+/// kept, and files in directories where nothing can be made or renamed.
 pub(crate) struct OutputTarget {
     sink: Sink,
+    /// True for a regular file that is written in place, so that a failure leaves a part of the bytes.
+    is_plain_in_place: bool,
     /// The rename at the commit; `None` for a file that is written in place.
     pending: Option<PendingCommit>,
 }
@@ -71,8 +73,25 @@ impl OutputTarget {
             PreparedTarget::InPlace(fd) => (fd, None),
             PreparedTarget::Special(path) => (open_in_place(&path, OFlags::TRUNC).await?, None),
         };
+        let is_plain_in_place =
+            pending.is_none() && file_type(fd.as_fd())? == FileType::RegularFile;
         let sink = Sink::new(fd, name)?;
-        Ok(Self { sink, pending })
+        Ok(Self {
+            sink,
+            is_plain_in_place,
+            pending,
+        })
+    }
+
+    /// Returns the state that a failure leaves the file in, in words that follow the reason. Returns an empty text if the
+    /// target is then unchanged, or is no file.
+    pub(crate) fn left(&self) -> String {
+        let text = "; it is written in place, because it cannot be replaced, and has only the bytes that had arrived";
+        if self.is_plain_in_place {
+            text.to_owned()
+        } else {
+            String::new()
+        }
     }
 
     /// Returns the sink that takes the bytes.
@@ -165,7 +184,7 @@ fn prepare_plain(path: &Path) -> io::Result<PreparedTarget> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = retry_on_intr(|| openat(CWD, path, flags, Mode::from_raw_mode(0o666)))?;
     let stat = fstat(&file)?;
-    if write_method(&facts(file.as_fd(), &stat)?, geteuid()) == WriteMethod::Beside {
+    if write_method(&facts(path, file.as_fd(), &stat)?, geteuid()) == WriteMethod::Beside {
         match create_beside(path, Some(Mode::RUSR | Mode::WUSR)) {
             Ok((fd, pending)) if adopt(fd.as_fd(), &stat)? => {
                 return Ok(PreparedTarget::Beside(fd, pending));
@@ -234,6 +253,15 @@ fn resolve(path: &Path) -> io::Result<ResolvedPath> {
     Err(Errno::LOOP.into())
 }
 
+/// Returns the path without symbolic links of what `path` leads to, if that is a device, a FIFO or a socket, or named by a
+/// link of `/proc` such as `/dev/stdout`; none for everything else.
+pub(crate) fn special_path(path: &Path) -> Option<PathBuf> {
+    match resolve(path) {
+        Ok(ResolvedPath::Special(path)) => Some(path),
+        _ => None,
+    }
+}
+
 fn is_in_proc(path: &Path) -> io::Result<bool> {
     Ok(statfs(parent(path))?.f_type == rustix::fs::PROC_SUPER_MAGIC)
 }
@@ -266,6 +294,8 @@ pub(super) struct TargetFacts {
     pub(super) attributes: Vec<u8>,
     /// True for a mount point (a container's `/etc/hosts`), where rename(2) fails with EBUSY.
     pub(super) is_mounted: bool,
+    /// True if names in the directory can be neither changed nor removed (`chattr +a`).
+    pub(super) is_append_only: bool,
 }
 
 /// Decides whether a new file can replace the file that `facts` describe without a difference.
@@ -282,7 +312,8 @@ pub(super) fn write_method(facts: &TargetFacts, caller: Uid) -> WriteMethod {
         && (caller.is_root() || caller == facts.owner)
         // SELinux labels new files itself, by the rules of the directory.
         && attributes.all(|name| name.is_empty() || name == b"security.selinux")
-        && !facts.is_mounted;
+        && !facts.is_mounted
+        && !facts.is_append_only;
     if replaceable {
         WriteMethod::Beside
     } else {
@@ -290,7 +321,7 @@ pub(super) fn write_method(facts: &TargetFacts, caller: Uid) -> WriteMethod {
     }
 }
 
-fn facts(file: BorrowedFd<'_>, stat: &Stat) -> io::Result<TargetFacts> {
+fn facts(path: &Path, file: BorrowedFd<'_>, stat: &Stat) -> io::Result<TargetFacts> {
     Ok(TargetFacts {
         file_type: FileType::from_raw_mode(stat.st_mode),
         #[allow(
@@ -302,6 +333,7 @@ fn facts(file: BorrowedFd<'_>, stat: &Stat) -> io::Result<TargetFacts> {
         owner: Uid::from_raw(stat.st_uid),
         attributes: attributes(file)?,
         is_mounted: is_mounted(file),
+        is_append_only: is_append_only(parent(path)),
     })
 }
 
@@ -317,6 +349,12 @@ fn attributes(file: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
         names.truncate(filled);
     }
     Ok(names)
+}
+
+/// Returns true if names in the directory can be neither changed nor removed.
+pub(super) fn is_append_only(directory: &Path) -> bool {
+    statx(CWD, directory, AtFlags::empty(), StatxFlags::empty())
+        .is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::APPEND))
 }
 
 /// Returns true if the file is a mount point. Kernels before 5.8 do not report it; there the rename

@@ -10,6 +10,7 @@ mod existing;
 mod filters;
 mod full_disk;
 mod hostile;
+mod in_place;
 mod listings;
 mod metadata;
 mod moments;

@@ -15,7 +15,7 @@ use crate::support::programs::install;
 use crate::support::programs::local_hosts::Hosts;
 
 /// Makes a network with rdpipe where the user `guest` may run it.
-fn with_guests(count: usize) -> Option<Network> {
+pub(super) fn with_guests(count: usize) -> Option<Network> {
     let network = Network::new(count)?;
     for host in network.hosts() {
         let own = network.own(&format!("{host}/bin/rdpipe"));

@@ -32,7 +32,13 @@ impl Transfer {
         let mut operands: Vec<_> = operands
             .collect::<Result<_, _>>()
             .map_err(|error| error.to_string())?;
-        let destination = operands.pop().ok_or(EXPECTED)?;
+        let destination = standard_or(operands.pop().ok_or(EXPECTED)?, OUTPUT_NAMES);
+        if !args.options().recursive {
+            operands = operands
+                .into_iter()
+                .map(|operand| standard_or(operand, INPUT_NAMES))
+                .collect();
+        }
         if operands.is_empty() {
             return Err(match destination {
                 Operand::Standard => EXPECTED.to_owned(),
@@ -51,6 +57,23 @@ impl Transfer {
 }
 
 const EXPECTED: &str = "give SOURCE... and DESTINATION, each a PATH, [user@]HOST:PATH, HOST:PORT:PATH of a server, or - for stdin or stdout";
+
+/// The names of stdin on this machine. The process that reads files is another one, with a stdin of its own.
+const INPUT_NAMES: [&[u8]; 3] = [b"/dev/stdin", b"/dev/fd/0", b"/proc/self/fd/0"];
+
+/// The names of stdout on this machine.
+const OUTPUT_NAMES: [&[u8]; 3] = [b"/dev/stdout", b"/dev/fd/1", b"/proc/self/fd/1"];
+
+/// Returns an operand, or `-` in place of one of these names of a file of this machine.
+fn standard_or(operand: Operand, names: [&[u8]; 3]) -> Operand {
+    match operand {
+        Operand::Path(HostPath {
+            place: StageHost::Here,
+            path,
+        }) if names.contains(&&path[..]) => Operand::Standard,
+        operand => operand,
+    }
+}
 
 /// Returns true if the place is a server.
 fn is_server(place: &StageHost) -> bool {

@@ -108,6 +108,11 @@ impl MetadataKeeper {
         self.archive
     }
 
+    /// Returns true if a server writes for its clients.
+    pub(super) fn is_served(&self) -> bool {
+        self.is_served
+    }
+
     /// Returns true if device nodes are made.
     pub(super) fn makes_devices(&self) -> bool {
         !self.is_served

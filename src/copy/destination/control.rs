@@ -196,7 +196,8 @@ impl DestinationControl {
     async fn finish_files(&mut self) -> Result<(), CopyFailure> {
         for target in self.shared.large.clear() {
             target.give_up();
-            let why = "the source has not sent all of it";
+            let why = "the source has not sent all of it".to_owned();
+            let why = why + &target.left().unwrap_or_default();
             self.shared.state.fail(&target.local, why);
             self.tell_unwritten(target.file.path.clone()).await?;
         }

@@ -14,7 +14,8 @@ use super::{
         FreshEntry, MetadataKeeper, MetadataPlan, PRIVATE_MODE, entry_handle::EntryHandle,
     },
     fault_text::errno_text,
-    placement::EntryNames,
+    in_place::{PlacingFault, copy_into_place, left_in_place, open_existing, plan_in_place},
+    placement::{EntryNames, EntryNaming},
     state::DestinationState,
     temporary_name::TemporaryName,
     tree::deletion::Deletion,
@@ -47,6 +48,10 @@ pub(super) struct CurrentFolder {
     pub(super) has_acl: bool,
     /// What the system gives to new entries, once an entry was made.
     pub(super) fresh: Option<FreshEntry>,
+    /// How the entries got their names.
+    pub(super) naming: EntryNaming,
+    /// True if entries can be made but neither renamed nor removed, so that they get their names at once.
+    pub(super) is_append_only: bool,
 }
 
 /// A file that a lane writes.
@@ -54,24 +59,39 @@ pub(super) struct CurrentFolder {
 pub(super) struct NewFile {
     fd: OwnedFd,
     plan: MetadataPlan,
+    /// True if the file has its final name already.
+    is_in_place: bool,
 }
 
 impl NewFile {
     /// Writes `bytes` at the end.
-    pub(super) fn write(&self, mut bytes: &[u8]) -> Result<(), String> {
-        while !bytes.is_empty() {
-            match retry_on_intr(|| write(&self.fd, bytes)) {
-                Ok(0) => return Err("cannot write: the system takes no more bytes".to_owned()),
-                Ok(count) => bytes = &bytes[count..],
-                Err(errno) => return Err(format!("cannot write: {}", errno_text(errno))),
-            }
-        }
-        Ok(())
+    pub(super) fn write(&self, bytes: &[u8]) -> Result<(), String> {
+        write_all(&self.fd, bytes)
+    }
+
+    /// Returns what a failure leaves of the file under its final name, in words that follow the reason; none if that has
+    /// not changed.
+    pub(super) fn left(&self, size: u64) -> Option<String> {
+        let written = || fstat(&self.fd).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
+        self.is_in_place.then(|| left_in_place(written(), size))
     }
 }
 
+/// Writes all `bytes` at the position of a file.
+pub(super) fn write_all(fd: &OwnedFd, mut bytes: &[u8]) -> Result<(), String> {
+    while !bytes.is_empty() {
+        match retry_on_intr(|| write(fd, bytes)) {
+            Ok(0) => return Err("cannot write: the system takes no more bytes".to_owned()),
+            Ok(count) => bytes = &bytes[count..],
+            Err(errno) => return Err(format!("cannot write: {}", errno_text(errno))),
+        }
+    }
+    Ok(())
+}
+
 impl CurrentFolder {
-    /// Creates a file under a temporary name.
+    /// Creates a file under a temporary name. Where that is not possible, opens the file that has the name, to write it in
+    /// place.
     ///
     /// # Errors
     ///
@@ -83,17 +103,52 @@ impl CurrentFolder {
         name: &EntryName,
         metadata: &Metadata,
     ) -> Result<NewFile, String> {
+        let errno = match self.create(state, temporary, name, metadata) {
+            Ok(file) => return Ok(file),
+            Err(errno) => errno,
+        };
+        let fault = match PlacingFault::new("cannot create", errno) {
+            PlacingFault::Other(why) if !self.is_append_only => return Err(why),
+            fault => fault.into_text(),
+        };
+        let existing = open_existing(state, self.fd.as_fd(), name, self.naming);
+        let fd = existing.map_err(|_| fault)?;
+        let stat = fstat(&fd).map_err(errno_text)?;
+        let plan = plan_in_place(state, &stat, metadata);
+        Ok(NewFile {
+            fd,
+            plan,
+            is_in_place: true,
+        })
+    }
+
+    /// Creates a file under a temporary name, or under its own where it could not be renamed.
+    fn create(
+        &mut self,
+        state: &DestinationState,
+        temporary: &mut TemporaryName,
+        name: &EntryName,
+        metadata: &Metadata,
+    ) -> rustix::io::Result<NewFile> {
         let replaced = replaced_file(state, self.fd.as_fd(), name, self.is_made);
         let note = |text| state.note(text);
         let fd = self.fd.as_fd();
+        let is_in_place = self.is_append_only;
         let mut create = |mode| {
-            let made = temporary.make(|name| create_file(fd, name, mode));
-            made.map_err(|errno| format!("cannot create: {}", errno_text(errno)))
+            if is_in_place {
+                create_file(fd, name.as_bytes(), mode)
+            } else {
+                temporary.make(|name| create_file(fd, name, mode))
+            }
+        };
+        let new = |fd, plan| NewFile {
+            fd,
+            plan,
+            is_in_place,
         };
         if !state.keeper.keeps_all() && replaced.is_none() {
             let plan = MetadataKeeper::plain(metadata);
-            let fd = create(plan.create_mode)?;
-            return Ok(NewFile { fd, plan });
+            return Ok(new(create(plan.create_mode)?, plan));
         }
         let plan = |fresh: FreshEntry| {
             let replaced = replaced.as_ref();
@@ -101,14 +156,13 @@ impl CurrentFolder {
         };
         if let Some(fresh) = self.fresh {
             let plan = plan(fresh);
-            let fd = create(plan.create_mode)?;
-            return Ok(NewFile { fd, plan });
+            return Ok(new(create(plan.create_mode)?, plan));
         }
         let fd = create(PRIVATE_MODE)?;
-        let stat = fstat(&fd).map_err(errno_text)?;
+        let stat = fstat(&fd)?;
         let fresh = *self.fresh.insert(FreshEntry::of(&stat, self.has_acl));
         let plan = plan(fresh).after_private_creation();
-        Ok(NewFile { fd, plan })
+        Ok(new(fd, plan))
     }
 
     /// Gives a file that is written its metadata and its name.
@@ -117,7 +171,7 @@ impl CurrentFolder {
     ///
     /// Fails with the reason for the user.
     pub(super) fn finish_file(
-        &self,
+        &mut self,
         state: &DestinationState,
         temporary: &mut TemporaryName,
         file: NewFile,
@@ -132,7 +186,34 @@ impl CurrentFolder {
                 .map_err(|error| format!("cannot fsync: {}", errno_text(error)))?;
         }
         close(file.fd).map_err(|error| format!("cannot write: {}", errno_text(error)))?;
-        self.rename(state, temporary, name)
+        if file.is_in_place {
+            return Ok(());
+        }
+        let why = match self.rename(state, temporary, name) {
+            Err(PlacingFault::Denied(why)) => why,
+            result => return result.map_err(PlacingFault::into_text),
+        };
+        let target = (name, self.naming);
+        let from = temporary.as_bytes();
+        let copied = copy_into_place(state, self.fd.as_fd(), from, target, metadata);
+        copied.map_err(|other| other.unwrap_or(why))?;
+        if let Some(left) = self.remove_temporary(temporary) {
+            state.fail(&self.local, left);
+        }
+        Ok(())
+    }
+
+    /// Removes the temporary file of a lane. If that is not possible, returns what to tell the user, and gives later entries
+    /// their names at once.
+    pub(super) fn remove_temporary(&mut self, temporary: &mut TemporaryName) -> Option<String> {
+        if temporary.remove(self.fd.as_fd()) {
+            return None;
+        }
+        self.is_append_only = true;
+        let name = String::from_utf8_lossy(temporary.as_bytes());
+        Some(format!(
+            "has the temporary file {name} left, which cannot be removed"
+        ))
     }
 
     /// Makes an entry that has no contents.
@@ -154,15 +235,27 @@ impl CurrentFolder {
             special.metadata.mode & 0o777
         };
         let fd = self.fd.as_fd();
-        let result = temporary.make(|name| special.make(fd, name, mode));
+        let result = if self.is_append_only {
+            special.make(fd, name.as_bytes(), mode)
+        } else {
+            temporary.make(|name| special.make(fd, name, mode))
+        };
         result.map_err(|errno| format!("cannot make: {}", errno_text(errno)))?;
         if keeps_all {
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let entry =
-                openat(fd, temporary.as_bytes(), flags, Mode::empty()).map_err(errno_text)?;
+            let made = if self.is_append_only {
+                name.as_bytes()
+            } else {
+                temporary.as_bytes()
+            };
+            let entry = openat(fd, made, flags, Mode::empty()).map_err(errno_text)?;
             special.finish(state, &entry, self.has_acl)?;
         }
-        self.rename(state, temporary, name)
+        if self.is_append_only {
+            return Ok(());
+        }
+        let renamed = self.rename(state, temporary, name);
+        renamed.map_err(PlacingFault::into_text)
     }
 
     /// Gives the entry that has the temporary name its own name.
@@ -171,7 +264,7 @@ impl CurrentFolder {
         state: &DestinationState,
         temporary: &mut TemporaryName,
         name: &EntryName,
-    ) -> Result<(), String> {
+    ) -> Result<(), PlacingFault> {
         let local = self.local.join(name);
         rename_over(state, self.fd.as_fd(), temporary.as_bytes(), name, &local)?;
         temporary.note_renamed();
@@ -254,15 +347,15 @@ pub(super) fn rename_over(
     from: &[u8],
     name: &EntryName,
     local: &RelativePath,
-) -> Result<(), String> {
+) -> Result<(), PlacingFault> {
     let rename = || renameat(folder, from, folder, name.as_bytes());
     match rename() {
         Ok(()) => Ok(()),
         Err(Errno::ISDIR) => {
-            make_room(state, folder, name, local)?;
-            rename().map_err(|errno| format!("cannot rename: {}", errno_text(errno)))
+            make_room(state, folder, name, local).map_err(PlacingFault::Other)?;
+            rename().map_err(|errno| PlacingFault::new("cannot rename", errno))
         }
-        Err(errno) => Err(format!("cannot rename: {}", errno_text(errno))),
+        Err(errno) => Err(PlacingFault::new("cannot rename", errno)),
     }
 }
 
@@ -283,7 +376,12 @@ pub(super) fn make_room(
     Deletion::new(state).make_room(folder, name.as_bytes(), local)
 }
 
-fn create_file(folder: BorrowedFd<'_>, name: &[u8], mode: u32) -> rustix::io::Result<OwnedFd> {
+/// Creates a file that does not exist.
+pub(super) fn create_file(
+    folder: BorrowedFd<'_>,
+    name: &[u8],
+    mode: u32,
+) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     retry_on_intr(|| openat(folder, name, flags, Mode::from_raw_mode(mode)))
 }

@@ -8,6 +8,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::{
     entry::{CurrentFolder, SpecialEntry, digest_of},
+    in_place::{SpecialTarget, is_append_only},
     large::target::LargeTarget,
     placement::{EntryNames, PlacedFolder},
     reader::{RecordReader, broken},
@@ -85,8 +86,10 @@ impl LaneWriter {
     /// Not cancel safe: a dropped future leaves a temporary file behind.
     pub(super) async fn run(mut self) -> Result<Stream, CopyFailure> {
         let result = self.write_all().await;
-        if let LaneFolder::Open(folder) = &self.folder {
-            self.temporary.remove(folder.fd.as_fd());
+        if let LaneFolder::Open(folder) = &mut self.folder {
+            if let Some(left) = folder.remove_temporary(&mut self.temporary) {
+                self.shared.state.fail(&folder.local, left);
+            }
         }
         self.map_written();
         let mut stream = self.reader.into_stream();
@@ -140,7 +143,10 @@ impl LaneWriter {
             LaneRecord::HardLink { name, target } => self.keep_link(name, &target),
             LaneRecord::LargeFile(file) => self.announce(file),
             LaneRecord::Part { id, offset } => self.write_part(id, offset).await,
-            LaneRecord::LargeFileEnd { id, content_bytes } => self.end_large(id, content_bytes),
+            LaneRecord::LargeFileEnd { id, content_bytes } => {
+                self.end_large(id, content_bytes).await
+            }
+            LaneRecord::Hole { id, start, end } => self.write_hole(id, start, end).await,
             LaneRecord::Owner { user, group } => {
                 let users = user.is_none_or(|(id, name)| self.owners.add_user(id, &name));
                 let groups = group.is_none_or(|(id, name)| self.owners.add_group(id, &name));
@@ -194,17 +200,20 @@ impl LaneWriter {
         metadata: Option<Metadata>,
     ) -> LaneFolder {
         let (shared, state) = (&*self.shared, &self.shared.state);
+        let naming = state.placement.naming(&placed);
         match shared.folders.open(state, &placed.path, metadata) {
             Ok(_) if !shared.may_write_in(&placed.path) => LaneFolder::Broken(wire),
             Ok(folder) => LaneFolder::Open(Box::new(CurrentFolder {
                 wire,
                 has_targets: shared.has_targets_in(&placed.path),
                 has_acl: state.keeper.has_default_acl(folder.fd.as_fd()),
+                is_append_only: is_append_only(folder.fd.as_fd()),
                 local: placed.path,
                 entries: placed.entries,
                 fd: folder.fd,
                 is_made: folder.is_made,
                 fresh: None,
+                naming,
             })),
             Err(why) => {
                 let why = format!("{why}; nothing in it was written");
@@ -227,10 +236,27 @@ impl LaneWriter {
         };
         let state = &self.shared.state;
         let bytes = self.reader.contents_left() as u64;
+        match SpecialTarget::find(state, folder.fd.as_fd(), &local, folder.naming) {
+            Ok(None) => {}
+            Ok(Some(target)) => return self.write_special(&target, wire, &local).await,
+            Err(why) => {
+                self.fail_entry(wire, &local, why);
+                return Ok(());
+            }
+        }
         let mut file = folder.begin_file(state, &mut self.temporary, &local, metadata);
         let mut digest = digest_of(state);
         while let Ok(new) = &file {
-            let piece = self.reader.piece().await?;
+            let piece = match self.reader.piece().await {
+                Ok(piece) => piece,
+                Err(failure) => {
+                    if let Some(left) = new.left(bytes) {
+                        let why = format!("was not copied to its end{left}");
+                        state.fail(&folder.local.join(&local), why);
+                    }
+                    return Err(failure);
+                }
+            };
             let count = piece.len();
             if count == 0 {
                 break;
@@ -239,7 +265,7 @@ impl LaneWriter {
                 digest.update(piece);
             }
             if let Err(why) = new.write(piece) {
-                file = Err(why);
+                file = Err(why + &new.left(bytes).unwrap_or_default());
             }
             self.reader.consume(count);
         }
@@ -254,6 +280,43 @@ impl LaneWriter {
                 }
             }
             Err(why) => self.fail_entry(wire, &local, why),
+        }
+        Ok(())
+    }
+
+    /// Writes the contents that follow to a device or a FIFO.
+    async fn write_special(
+        &mut self,
+        target: &SpecialTarget,
+        wire: RelativePath,
+        local: &EntryName,
+    ) -> Result<(), CopyFailure> {
+        let bytes = self.reader.contents_left() as u64;
+        let mut digest = digest_of(&self.shared.state);
+        let mut written = 0;
+        while written < bytes {
+            let piece = self.reader.piece().await?;
+            let count = piece.len();
+            if let Some(digest) = &mut digest {
+                digest.update(piece);
+            }
+            if let Err(why) = target.write(piece, written).await {
+                self.fail_entry(wire, local, why);
+                return Ok(());
+            }
+            self.reader.consume(count);
+            written += count as u64;
+        }
+        let state = &self.shared.state;
+        match target.finish(bytes, state.options.fsync).await {
+            Ok(()) => {
+                add(&state.counts.files, 1);
+                add(&state.counts.bytes, bytes);
+                if let Some(digest) = digest {
+                    state.add_digest(digest.finish(), &wire);
+                }
+            }
+            Err(why) => self.fail_entry(wire, local, why),
         }
         Ok(())
     }
@@ -321,9 +384,11 @@ impl LaneWriter {
 
     /// Reports that an entry of the current folder was not written, and removes its temporary file.
     fn fail_entry(&mut self, wire: RelativePath, name: &EntryName, why: String) {
-        if let LaneFolder::Open(folder) = &self.folder {
-            self.temporary.remove(folder.fd.as_fd());
+        if let LaneFolder::Open(folder) = &mut self.folder {
             self.shared.state.fail(&folder.local.join(name), why);
+            if let Some(left) = folder.remove_temporary(&mut self.temporary) {
+                self.shared.state.fail(&folder.local, left);
+            }
         }
         self.keep_unwritten(wire);
     }

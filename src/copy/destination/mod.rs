@@ -7,6 +7,7 @@
 //! | `control` | the two-way stream: questions and the end; `control/answers` what is wanted, and what an earlier run has left of it |
 //! | `lane` | the writer of one lane; `lane/parts` its large files |
 //! | `reader` | the records of a lane |
+//! | `in_place` | devices, FIFOs, and files that cannot be replaced |
 //! | `entry` | small entries: files, links, special files; `temporary_name` the names under which they are written |
 //! | `large` | files that arrive in parts; `large/part` their temporary files, `large/map` their maps |
 //! | `attributes` | owners, modes, times; `attributes/extended` extended attributes and ACLs |
@@ -27,6 +28,7 @@ mod claims;
 mod control;
 mod entry;
 mod fault_text;
+mod in_place;
 mod lane;
 mod large;
 mod mutex;
@@ -133,6 +135,10 @@ impl DestinationEngine {
         let failure = failure.map(|last| shared.state.first_failure().unwrap_or(last));
         for target in shared.large.clear() {
             target.give_up();
+            if let Some(left) = target.left() {
+                let why = format!("was not copied to its end{left}");
+                shared.state.fail(&target.local, why);
+            }
         }
         shared.release_claims();
         (shared.state.report(failure.is_none()), failure)

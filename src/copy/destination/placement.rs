@@ -72,6 +72,17 @@ pub(super) enum EntryNames {
     Refused(&'static str),
 }
 
+/// How an entry got its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EntryNaming {
+    /// The user typed it as the destination.
+    Destination,
+    /// It is the name of a source, in the directory that the user typed as the destination.
+    Source,
+    /// It is in a tree that is copied.
+    Tree,
+}
+
 impl Placement {
     /// Finds the place for `typed`, the destination that the user typed, relative to `base`. Makes nothing.
     ///
@@ -255,6 +266,16 @@ impl Placement {
                 Ok(own.clone())
             }
             EntryNames::Refused(why) => Err((*why).to_owned()),
+        }
+    }
+
+    /// Returns how the entries of a folder got their names.
+    pub(super) fn naming(&self, folder: &PlacedFolder) -> EntryNaming {
+        let receives_sources = self.sources != CopiedSources::Contents && folder.path.is_empty();
+        match (&self.top, &folder.entries) {
+            (_, EntryNames::Renamed(_)) => EntryNaming::Destination,
+            (TopName::Kept, EntryNames::Own) if receives_sources => EntryNaming::Source,
+            _ => EntryNaming::Tree,
         }
     }
 

@@ -57,12 +57,10 @@ impl TemporaryName {
         Err(Errno::EXIST)
     }
 
-    /// Removes the entry that has the name, if there is one.
-    pub(super) fn remove(&mut self, folder: BorrowedFd<'_>) {
-        if self.is_used {
-            let _ = unlinkat(folder, &self.name[..], AtFlags::empty());
-            self.is_used = false;
-        }
+    /// Removes the entry that has the name, if there is one. Returns false if it cannot be removed.
+    pub(super) fn remove(&mut self, folder: BorrowedFd<'_>) -> bool {
+        let is_used = std::mem::take(&mut self.is_used);
+        !is_used || unlinkat(folder, &self.name[..], AtFlags::empty()).is_ok()
     }
 
     /// Notes that the entry that had the name has its own.

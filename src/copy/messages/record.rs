@@ -99,6 +99,16 @@ pub(crate) enum LaneRecord {
     },
     /// The last record of a lane.
     End,
+    /// A hole of a large file: no part of any lane is in it. Sent before the part behind it. A destination that cannot
+    /// seek, such as a FIFO, receives zeros.
+    Hole {
+        /// The number of the file.
+        id: u64,
+        /// The offset of the first byte.
+        start: u64,
+        /// The offset behind the last byte.
+        end: u64,
+    },
 }
 
 /// A file that is sent in parts.

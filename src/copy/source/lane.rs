@@ -12,7 +12,7 @@ use rustix::{
 };
 
 use self::{
-    opened_file::{OpenedFile, ReadFault},
+    opened_file::{OpenedFile, ReadFault, WholeRead},
     packer::LanePacker,
 };
 use super::{
@@ -193,23 +193,34 @@ impl LaneSender {
                 .send_large(folder, name, metadata, opened, answer)
                 .await;
         }
-        Ok(self.append_file(folder, &name, &opened))
+        if let Some(appended) = self.append_file(folder, &name, &opened) {
+            return Ok(appended);
+        }
+        match opened.read_to_end().await {
+            Ok(kept) => self.send_large(folder, name, metadata, kept, answer).await,
+            Err(why) => Ok(Err(why)),
+        }
     }
 
-    /// Reads a small file into the buffer.
+    /// Reads a small file into the buffer. Returns none if the file has more bytes than its size tells and than there is
+    /// room for.
     fn append_file(
         &mut self,
         folder: &SourceFolder,
         name: &EntryName,
         opened: &OpenedFile,
-    ) -> Result<(), String> {
+    ) -> Option<Result<(), String>> {
         let mut is_longer = false;
-        let read = |room: &mut [u8]| {
-            let (count, longer) = opened.read_whole(room)?;
-            is_longer = longer;
-            Ok(count)
+        let read = |room: &mut [u8]| match opened.read_whole(room) {
+            Ok(WholeRead::All(count)) => Ok(count),
+            Ok(WholeRead::Longer(count)) => {
+                is_longer = true;
+                Ok(count)
+            }
+            Ok(WholeRead::Unsized) => Err(None),
+            Err(fault) => Err(Some(fault)),
         };
-        match self.packer.append(read) {
+        Some(match self.packer.append(read) {
             Ok(_) if is_longer => {
                 self.shared.sent(folder, name, &opened.stat, false);
                 Err("became longer while it was copied; the copy ends where it ended".to_owned())
@@ -218,11 +229,12 @@ impl LaneSender {
                 self.shared.sent(folder, name, &opened.stat, true);
                 Ok(())
             }
-            Err(ReadFault::Shorter) => {
+            Err(None) => return None,
+            Err(Some(ReadFault::Shorter)) => {
                 Err("became shorter while it was copied, and was left out".to_owned())
             }
-            Err(ReadFault::Failed(error)) => Err(unreadable(error)),
-        }
+            Err(Some(ReadFault::Failed(error))) => Err(unreadable(error)),
+        })
     }
 
     /// Sends an entry that has no contents.

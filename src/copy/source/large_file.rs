@@ -35,8 +35,20 @@ pub(crate) struct LargeSource {
     state: Mutex<LargeState>,
 }
 
+/// A range that a lane sends, and the hole in front of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NextRange {
+    /// The offset where the hole begins; that of the range itself if there is none.
+    pub(crate) hole_start: u64,
+    /// The range.
+    pub(crate) range: ByteRange,
+}
+
 struct LargeState {
     extents: Extents,
+    /// The offset behind the last range. What is between it and the next range is a hole, unless an earlier run has sent
+    /// something of the file.
+    reached: u64,
     /// The number of lanes that have a range.
     workers: usize,
     /// The bytes of all parts.
@@ -67,6 +79,7 @@ impl LargeSource {
     ) -> Self {
         let state = LargeState {
             extents: Extents::new(announcement.size, present),
+            reached: 0,
             workers: 0,
             sent: 0,
             is_exhausted: false,
@@ -83,7 +96,7 @@ impl LargeSource {
     }
 
     /// Makes the caller one of those who send the file, and returns its first range; none if no range is left.
-    pub(crate) fn join(&self) -> Option<ByteRange> {
+    pub(crate) fn join(&self) -> Option<NextRange> {
         let mut state = self.state();
         let range = state.next(&self.fd)?;
         state.workers += 1;
@@ -96,7 +109,7 @@ impl LargeSource {
     }
 
     /// Returns the next range.
-    pub(crate) fn next(&self) -> Option<ByteRange> {
+    pub(crate) fn next(&self) -> Option<NextRange> {
         self.state().next(&self.fd)
     }
 
@@ -105,11 +118,12 @@ impl LargeSource {
         self.state().sent += bytes;
     }
 
-    /// Notes that the file cannot be read.
-    pub(crate) fn fail(&self, why: String) {
+    /// Notes that the file cannot be read. Returns true if other lanes still send ranges of it.
+    pub(crate) fn fail(&self, why: String) -> bool {
         let mut state = self.state();
         state.is_exhausted = true;
         state.broken.get_or_insert(why);
+        state.workers > 1
     }
 
     /// Ends the caller's part. Returns true if it was the last one: then no range is left.
@@ -136,13 +150,16 @@ impl LargeSource {
 }
 
 impl LargeState {
-    fn next(&mut self, file: impl AsFd) -> Option<ByteRange> {
+    fn next(&mut self, file: impl AsFd) -> Option<NextRange> {
         if self.is_exhausted {
             return None;
         }
         let range = self.extents.next(file);
         match range {
-            Ok(Some(range)) => Some(range),
+            Ok(Some(range)) => {
+                let hole_start = std::mem::replace(&mut self.reached, range.end);
+                Some(NextRange { hole_start, range })
+            }
             Ok(None) => {
                 self.is_exhausted = true;
                 None
@@ -156,7 +173,8 @@ impl LargeState {
     }
 }
 
-fn is_same(one: &Stat, other: &Stat) -> bool {
+/// Returns true if a file has not changed between two calls of fstat(2), as far as they tell.
+pub(crate) fn is_same(one: &Stat, other: &Stat) -> bool {
     one.st_size == other.st_size
         && one.st_mtime == other.st_mtime
         && one.st_mtime_nsec == other.st_mtime_nsec

@@ -76,14 +76,11 @@ impl SentSpool {
     ///
     /// Fails if the system gives no temporary file.
     pub(crate) fn new(base: BaseDirectory) -> io::Result<Self> {
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let made = openat(CWD, env::temp_dir(), flags, Mode::RUSR | Mode::WUSR);
-        // Some file systems have only files with names.
-        let file = made.or_else(|_| memfd_create(c"rdcp-sent", MemfdFlags::CLOEXEC))?;
+        let file = nameless_file()?;
         Ok(Self {
             base,
             writer: Mutex::new(SpoolWriter {
-                file: BufWriter::new(File::from(file)),
+                file: BufWriter::new(file),
                 folder: None,
                 failure: None,
             }),
@@ -267,4 +264,12 @@ impl OpenedFolder {
         }
         unlinkat(fd, &name, AtFlags::empty()).map_err(|error| error.to_string())
     }
+}
+/// Returns a file without a name in the directory for temporary files, or in memory if that has no such files.
+pub(crate) fn nameless_file() -> io::Result<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let made = openat(CWD, env::temp_dir(), flags, Mode::RUSR | Mode::WUSR);
+    // Some file systems have only files with names.
+    let file = made.or_else(|_| memfd_create(c"rdcp-source", MemfdFlags::CLOEXEC))?;
+    Ok(File::from(file))
 }

@@ -7,8 +7,10 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::{large_file::LargeSource, walk::folder::FolderJob};
-use crate::copy::question::ByteRange;
+use super::{
+    large_file::{LargeSource, NextRange},
+    walk::folder::FolderJob,
+};
 
 /// The most jobs that wait for a lane: enough that no lane waits for the walk, few enough that their open folders are
 /// far from the limit of descriptors.
@@ -42,7 +44,7 @@ pub(crate) enum LaneWork {
     /// All entries of a job. The lane calls [`WorkBoard::finished`] afterwards.
     Job(FolderJob),
     /// A range of a large file that another lane has shared, and then further ranges of the same file.
-    Range(Arc<LargeSource>, ByteRange),
+    Range(Arc<LargeSource>, NextRange),
 }
 
 /// The run has ended before the walk: the walk stops.

@@ -281,6 +281,7 @@ fn how_an_existing_target_is_written() {
         owner: us,
         attributes: Vec::new(),
         is_mounted: false,
+        is_append_only: false,
     };
     let but = |change: fn(&mut TargetFacts)| {
         let mut facts = plain.clone();
@@ -323,6 +324,11 @@ fn how_an_existing_target_is_written() {
         ),
         (
             but(|f| f.is_mounted = true),
+            Uid::ROOT,
+            WriteMethod::InPlace,
+        ),
+        (
+            but(|f| f.is_append_only = true),
             Uid::ROOT,
             WriteMethod::InPlace,
         ),

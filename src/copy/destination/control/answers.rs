@@ -14,7 +14,7 @@ use crate::copy::destination::{
         map::SourceVersion,
         part::{MIN_KEPT_BYTES, PartNames, find_promise},
     },
-    placement::PlacedFolder,
+    placement::{EntryNaming, PlacedFolder},
     reader::broken,
     shared::DestinationShared,
     state::{DestinationState, add},
@@ -95,7 +95,12 @@ impl AskedFolder {
                 return AnswerKind::Skip;
             }
         }
-        if state.options.resume && entry.kind == EntryKind::File && entry.size >= MIN_KEPT_BYTES {
+        // What the user named may lead to a device, which receives the whole file.
+        let is_plain = found.is_ok_and(|found| EntryKind::of(&found) == Some(EntryKind::File))
+            || found.is_err()
+            || state.placement.naming(&self.placed) == EntryNaming::Tree;
+        let may_resume = state.options.resume && entry.kind == EntryKind::File && is_plain;
+        if may_resume && entry.size >= MIN_KEPT_BYTES {
             if let Some(answer) = self.resume(shared, directory, &name, entry, room) {
                 return answer;
             }

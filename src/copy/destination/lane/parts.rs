@@ -78,7 +78,7 @@ impl LaneWriter {
         while at < end {
             let piece = self.reader.piece().await?;
             let count = piece.len();
-            if let Err(why) = target.write_at(piece, at) {
+            if let Err(why) = target.write_at(piece, at).await {
                 return self.fail_large(id, target.file.path.clone(), why);
             }
             self.reader.consume(count);
@@ -87,13 +87,32 @@ impl LaneWriter {
         add(&self.shared.state.counts.bytes, length);
         self.note_written(&target, ByteRange { start: offset, end });
         if target.add_written(length) {
-            self.commit(&target)?;
+            self.commit(&target).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes a hole as zeros, if the file needs them.
+    pub(super) async fn write_hole(
+        &mut self,
+        id: u64,
+        start: u64,
+        end: u64,
+    ) -> Result<(), CopyFailure> {
+        let Some(target) = self.large_target(id)? else {
+            return Ok(());
+        };
+        if start > end || end > target.file.size {
+            return Err(broken("a hole behind the end of its file"));
+        }
+        if let Err(why) = target.write_hole(start, end).await {
+            return self.fail_large(id, target.file.path.clone(), why);
         }
         Ok(())
     }
 
     /// Notes how many bytes all parts of a file have, or that the source could not read it.
-    pub(super) fn end_large(
+    pub(super) async fn end_large(
         &mut self,
         id: u64,
         content_bytes: Option<u64>,
@@ -108,19 +127,23 @@ impl LaneWriter {
             self.shared.large.abandon(id)?;
             self.map_written();
             target.give_up();
+            if let Some(left) = target.left() {
+                let why = format!("was not copied to its end{left}");
+                self.shared.state.fail(&target.local, why);
+            }
             self.keep_unwritten(target.file.path.clone());
             return Ok(());
         };
         if target.expect(bytes) {
-            self.commit(&target)?;
+            self.commit(&target).await?;
         }
         Ok(())
     }
 
-    fn commit(&mut self, target: &Arc<LargeTarget>) -> Result<(), CopyFailure> {
+    async fn commit(&mut self, target: &Arc<LargeTarget>) -> Result<(), CopyFailure> {
         let is_own = |(last, _): &mut (_, _)| Arc::ptr_eq(last, target);
         self.unmapped.take_if(is_own);
-        let result = target.commit(&self.shared.state);
+        let result = target.commit(&self.shared.state).await;
         if let Err(why) = result {
             return self.fail_large(target.file.id, target.file.path.clone(), why);
         }
@@ -132,7 +155,12 @@ impl LaneWriter {
     /// Reports that a file could not be written, and drops its parts from now on.
     fn fail_large(&mut self, id: u64, wire: RelativePath, why: String) -> Result<(), CopyFailure> {
         let local = self.local_path(&wire);
+        let left = match self.shared.large.find(id) {
+            FoundFile::Open(target) => target.left(),
+            FoundFile::Abandoned | FoundFile::Unknown => None,
+        };
         if self.drop_large(id, wire)? {
+            let why = why + &left.unwrap_or_default();
             self.shared.state.fail(&local, why);
         }
         Ok(())

@@ -18,7 +18,7 @@ use twox_hash::XxHash3_64;
 
 use super::map::{MAX_MAP_BYTES, MapWriter, MappedRanges, SourceVersion, parse, this_boot};
 use crate::copy::{
-    destination::{attributes::PRIVATE_MODE, fault_text::errno_text},
+    destination::{attributes::PRIVATE_MODE, in_place::PlacingFault},
     path::{EntryName, MAX_NAME_BYTES},
 };
 
@@ -90,8 +90,8 @@ pub(in crate::copy::destination) fn name_of_part(name: &[u8]) -> Option<&[u8]> {
 pub(in crate::copy::destination) fn open_part(
     folder: BorrowedFd<'_>,
     name: &[u8],
-) -> Result<OwnedFd, String> {
-    let cannot = |errno| format!("cannot create: {}", errno_text::<Errno>(errno));
+) -> Result<OwnedFd, PlacingFault> {
+    let cannot = |errno| PlacingFault::new("cannot create", errno);
     let base = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     for _ in 0..OPEN_TRIES {
         let mode = Mode::from_raw_mode(PRIVATE_MODE);
@@ -106,7 +106,7 @@ pub(in crate::copy::destination) fn open_part(
         // Another error comes from a file system without locks.
         let locked = flock(&fd, FlockOperation::NonBlockingLockExclusive);
         if locked == Err(Errno::WOULDBLOCK) {
-            return Err("another copy writes it".to_owned());
+            return Err(PlacingFault::Other("another copy writes it".to_owned()));
         }
         let stat = fstat(&fd).map_err(cannot)?;
         if !is_own_file(&stat) {
@@ -115,7 +115,8 @@ pub(in crate::copy::destination) fn open_part(
             return Ok(fd);
         }
     }
-    Err("cannot create: another process takes its temporary name".to_owned())
+    let why = "cannot create: another process takes its temporary name";
+    Err(PlacingFault::Other(why.to_owned()))
 }
 
 /// Opens the map of a file to append, and begins it if it is not there.
@@ -220,7 +221,7 @@ mod tests {
         let first = open_part(root.as_fd(), b".a.rdcp-part").unwrap();
         assert!(fs::symlink_metadata(&part).unwrap().is_file());
         let second = open_part(root.as_fd(), b".a.rdcp-part").unwrap_err();
-        assert_eq!(second, "another copy writes it");
+        assert_eq!(second.into_text(), "another copy writes it");
         drop(first);
         fs::remove_file(&part).unwrap();
         let twice = folder.path().join("twice");

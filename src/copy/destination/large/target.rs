@@ -1,13 +1,13 @@
 //! A file that arrives in parts.
 
 use std::{
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Mutex,
 };
 
 use rustix::{
     fs::{AtFlags, Stat, fstat, ftruncate, statat, unlinkat},
-    io::{pwrite, retry_on_intr},
+    io::{Errno, pwrite, retry_on_intr},
 };
 
 use super::{
@@ -18,10 +18,15 @@ use super::{
 use crate::{
     copy::{
         destination::{
-            attributes::{FreshEntry, entry_handle::EntryHandle},
-            entry::{digest_of, rename_over, replaced_file},
+            attributes::{FreshEntry, PRIVATE_MODE, entry_handle::EntryHandle},
+            entry::{create_file, digest_of, rename_over, replaced_file},
             fault_text::errno_text,
+            in_place::{
+                PlacingFault, SpecialTarget, copy_into_place, is_append_only, left_in_place,
+                open_existing, plan_in_place,
+            },
             mutex::lock,
+            placement::EntryNaming,
             state::{DestinationState, add},
             tree::folders::FolderTable,
         },
@@ -41,12 +46,83 @@ pub(in crate::copy::destination) struct LargeTarget {
     /// The path at the destination.
     pub(in crate::copy::destination) local: RelativePath,
     name: EntryName,
+    naming: EntryNaming,
     names: PartNames,
     folder: OwnedFd,
-    fd: OwnedFd,
+    contents: LargeContents,
     replaced: Option<Stat>,
     map: Mutex<Option<MapWriter>>,
     progress: Mutex<PartProgress>,
+}
+
+/// Where the contents of a file are written.
+#[derive(Debug)]
+enum LargeContents {
+    /// In the temporary file, which gets the name of the file at the end.
+    Beside(OwnedFd),
+    /// In the file that has the name.
+    InPlace(OwnedFd),
+    /// In a device or a FIFO.
+    Special(SpecialTarget),
+}
+
+impl LargeContents {
+    /// Opens the temporary file. Where there can be none, opens the file that has the name.
+    fn open(
+        state: &DestinationState,
+        file: &LargeFile,
+        (folder, name, naming): (BorrowedFd<'_>, &EntryName, EntryNaming),
+        names: &PartNames,
+        promise: Option<PartPromise>,
+    ) -> Result<Self, String> {
+        let existing = || open_existing(state, folder, name, naming);
+        let contents = if is_append_only(folder) && !file.resumed {
+            let mode = PRIVATE_MODE;
+            let made = match create_file(folder, name.as_bytes(), mode) {
+                Err(Errno::EXIST) => existing(),
+                result => result,
+            };
+            Self::InPlace(made.map_err(|errno| format!("cannot create: {}", errno_text(errno)))?)
+        } else {
+            match open_part(folder, &names.part) {
+                Ok(fd) => Self::Beside(fd),
+                Err(PlacingFault::Denied(why)) if !file.resumed => {
+                    Self::InPlace(existing().map_err(|_| why)?)
+                }
+                Err(fault) => return Err(fault.into_text()),
+            }
+        };
+        contents.size(file, folder, names, promise)?;
+        Ok(contents)
+    }
+
+    /// Gives the contents their size. A temporary file that is not continued becomes empty first.
+    fn size(
+        &self,
+        file: &LargeFile,
+        folder: BorrowedFd<'_>,
+        names: &PartNames,
+        promise: Option<PartPromise>,
+    ) -> Result<(), String> {
+        let (Self::Beside(fd) | Self::InPlace(fd)) = self else {
+            return Ok(());
+        };
+        if file.resumed {
+            let found = find_promise(folder, names, version_of(file));
+            if promise.is_none() || found.map(|(_, promise)| promise) != promise {
+                return Err("what an earlier run had left of it has changed".to_owned());
+            }
+        } else if matches!(self, Self::Beside(_)) {
+            ftruncate(fd, 0).map_err(errno_text)?;
+            let _ = unlinkat(folder, &names.map[..], AtFlags::empty());
+        }
+        ftruncate(fd, file.size).map_err(|errno| {
+            if matches!(self, Self::Beside(_)) && !file.resumed {
+                let _ = unlinkat(folder, &names.part[..], AtFlags::empty());
+            }
+            format!("cannot make a file of this size: {}", errno_text(errno))
+        })
+    }
 }
 
 /// How much of a file has arrived.
@@ -81,39 +157,35 @@ impl LargeTarget {
         file: &LargeFile,
         promise: impl FnOnce(&RelativePath) -> Option<PartPromise>,
     ) -> Result<Self, String> {
-        let (folder_path, name) = state.placement.entry(&file.path)?;
-        let local = folder_path.join(&name);
-        let folder = folders.open(state, &folder_path, None)?;
-        let replaced = replaced_file(state, folder.fd.as_fd(), &name, folder.is_made);
+        let Some((above, name)) = file.path.split_last() else {
+            return Err("the place itself is a directory".to_owned());
+        };
+        let placed = state.placement.folder(&above)?;
+        let name = state.placement.entry_name(&placed.entries, name)?;
+        let naming = state.placement.naming(&placed);
+        let local = placed.path.join(&name);
+        let folder = folders.open(state, &placed.path, None)?;
         let names = PartNames::of(&name);
         let promise = promise(&local);
-        let fd = open_part(folder.fd.as_fd(), &names.part)?;
-        if file.resumed {
-            let version = version_of(file);
-            let found = find_promise(folder.fd.as_fd(), &names, version);
-            if promise.is_none() || found.map(|(_, promise)| promise) != promise {
-                return Err("what an earlier run had left of it has changed".to_owned());
-            }
-        } else {
-            ftruncate(&fd, 0).map_err(errno_text)?;
-            let _ = unlinkat(&folder.fd, &names.map[..], AtFlags::empty());
-        }
-        ftruncate(&fd, file.size)
-            .map_err(|errno| format!("cannot make a file of this size: {}", errno_text(errno)))?;
-        let digest = digest_of(state);
+        let place = (folder.fd.as_fd(), &name, naming);
+        let contents = match SpecialTarget::find(state, place.0, &name, naming)? {
+            Some(special) => LargeContents::Special(special),
+            None => LargeContents::open(state, file, place, &names, promise)?,
+        };
         let progress = PartProgress {
             digested: (!file.resumed).then_some(0),
-            digest,
+            digest: digest_of(state),
             ..PartProgress::default()
         };
         Ok(Self {
             file: file.clone(),
+            replaced: replaced_file(state, place.0, &name, folder.is_made),
             local,
             name,
+            naming,
             names,
             folder: folder.fd,
-            fd,
-            replaced,
+            contents,
             map: Mutex::default(),
             progress: Mutex::new(progress),
         })
@@ -124,14 +196,26 @@ impl LargeTarget {
     /// # Errors
     ///
     /// Fails with the reason for the user.
-    pub(in crate::copy::destination) fn write_at(
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: some of the bytes may be written.
+    pub(in crate::copy::destination) async fn write_at(
         &self,
         mut bytes: &[u8],
         mut offset: u64,
     ) -> Result<(), String> {
+        let fd = match &self.contents {
+            LargeContents::Beside(fd) | LargeContents::InPlace(fd) => fd,
+            LargeContents::Special(special) => {
+                special.write(bytes, offset).await?;
+                self.digest(bytes, offset);
+                return Ok(());
+            }
+        };
         self.digest(bytes, offset);
         while !bytes.is_empty() {
-            match retry_on_intr(|| pwrite(&self.fd, bytes, offset)) {
+            match retry_on_intr(|| pwrite(fd, bytes, offset)) {
                 Ok(0) => return Err("cannot write: the system takes no more bytes".to_owned()),
                 Ok(count) => {
                     bytes = &bytes[count..];
@@ -143,10 +227,31 @@ impl LargeTarget {
         Ok(())
     }
 
+    /// Writes zeros for a hole, if the target is not a file.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason for the user.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: some of the zeros may be written.
+    pub(in crate::copy::destination) async fn write_hole(
+        &self,
+        start: u64,
+        end: u64,
+    ) -> Result<(), String> {
+        match &self.contents {
+            LargeContents::Special(special) => special.write_hole(start, end).await,
+            LargeContents::Beside(_) | LargeContents::InPlace(_) => Ok(()),
+        }
+    }
+
     /// Notes in the map that a range is written. A map that cannot be written costs a later run some time only.
     pub(in crate::copy::destination) fn map_range(&self, range: ByteRange) {
         let is_complete = lock(&self.progress).is_complete;
-        if is_complete || self.file.size < MIN_KEPT_BYTES {
+        let is_kept = self.is_beside() && self.file.size >= MIN_KEPT_BYTES;
+        if is_complete || !is_kept {
             return;
         }
         let mut map = lock(&self.map);
@@ -177,38 +282,26 @@ impl LargeTarget {
     /// # Errors
     ///
     /// Fails with the reason for the user.
-    pub(in crate::copy::destination) fn commit(
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: the file may have its name or not.
+    pub(in crate::copy::destination) async fn commit(
         &self,
         state: &DestinationState,
     ) -> Result<(), String> {
         let digest = self.final_digest(state)?;
-        let stat = fstat(&self.fd).map_err(errno_text)?;
-        let fresh = FreshEntry::of(&stat, state.keeper.has_default_acl(self.folder.as_fd()));
-        let note = |text| state.note(text);
-        let metadata = &self.file.metadata;
-        let plan = state
-            .keeper
-            .plan(metadata, &fresh, self.replaced.as_ref(), &note)
-            .after_private_creation();
-        state
-            .keeper
-            .apply(EntryHandle::Open(self.fd.as_fd()), plan, metadata, &note);
-        if state.options.fsync {
-            sync(self.fd.as_fd())
-                .map_err(|error| format!("cannot fsync: {}", errno_text(error)))?;
-        }
-        // Each close(2) reports what NFS could not write. The file stays open in the lanes that have written it.
-        let duplicate = self.fd.try_clone().map_err(errno_text)?;
-        close(duplicate).map_err(|error| format!("cannot write: {}", errno_text(error)))?;
-        let folder = self.folder.as_fd();
-        let named = statat(folder, &self.names.part[..], AtFlags::SYMLINK_NOFOLLOW);
-        let named = named.map_err(errno_text)?;
-        if (named.st_dev, named.st_ino) != (stat.st_dev, stat.st_ino) {
-            return Err("another process has replaced its temporary file".to_owned());
-        }
-        rename_over(state, folder, &self.names.part, &self.name, &self.local)?;
-        if self.file.size >= MIN_KEPT_BYTES {
-            let _ = unlinkat(folder, &self.names.map[..], AtFlags::empty());
+        match &self.contents {
+            LargeContents::Special(special) => {
+                special.finish(self.file.size, state.options.fsync).await?;
+            }
+            LargeContents::InPlace(fd) => {
+                self.finish_contents(state, fd)?;
+            }
+            LargeContents::Beside(fd) => {
+                let stat = self.finish_contents(state, fd)?;
+                self.name(state, &stat)?;
+            }
         }
         add(&state.counts.files, 1);
         if let Some(digest) = digest {
@@ -217,11 +310,78 @@ impl LargeTarget {
         Ok(())
     }
 
+    /// Gives the contents their metadata, and closes them. Returns what they were before.
+    fn finish_contents(&self, state: &DestinationState, fd: &OwnedFd) -> Result<Stat, String> {
+        let stat = fstat(fd).map_err(errno_text)?;
+        let note = |text| state.note(text);
+        let metadata = &self.file.metadata;
+        let plan = if self.is_beside() {
+            let fresh = FreshEntry::of(&stat, state.keeper.has_default_acl(self.folder.as_fd()));
+            let replaced = self.replaced.as_ref();
+            let plan = state.keeper.plan(metadata, &fresh, replaced, &note);
+            plan.after_private_creation()
+        } else {
+            plan_in_place(state, &stat, metadata)
+        };
+        let handle = EntryHandle::Open(fd.as_fd());
+        state.keeper.apply(handle, plan, metadata, &note);
+        if state.options.fsync {
+            sync(fd.as_fd()).map_err(|error| format!("cannot fsync: {}", errno_text(error)))?;
+        }
+        // Each close(2) reports what NFS could not write. The file stays open in the lanes that have written it.
+        let duplicate = fd.try_clone().map_err(errno_text)?;
+        close(duplicate).map_err(|error| format!("cannot write: {}", errno_text(error)))?;
+        Ok(stat)
+    }
+
+    /// Gives the temporary file, which `stat` is of, the name of the file.
+    fn name(&self, state: &DestinationState, stat: &Stat) -> Result<(), String> {
+        let folder = self.folder.as_fd();
+        let named = statat(folder, &self.names.part[..], AtFlags::SYMLINK_NOFOLLOW);
+        let named = named.map_err(errno_text)?;
+        if (named.st_dev, named.st_ino) != (stat.st_dev, stat.st_ino) {
+            return Err("another process has replaced its temporary file".to_owned());
+        }
+        let renamed = rename_over(state, folder, &self.names.part, &self.name, &self.local);
+        match renamed {
+            Ok(()) => {}
+            Err(PlacingFault::Denied(why)) => {
+                let (from, target) = (&self.names.part, (&self.name, self.naming));
+                let copied = copy_into_place(state, folder, from, target, &self.file.metadata);
+                copied.map_err(|other| other.unwrap_or(why))?;
+                unlinkat(folder, &self.names.part[..], AtFlags::empty()).map_err(|errno| {
+                    let why = errno_text(errno);
+                    format!("was copied, but its temporary file cannot be removed: {why}")
+                })?;
+            }
+            Err(fault) => return Err(fault.into_text()),
+        }
+        if self.file.size >= MIN_KEPT_BYTES {
+            let _ = unlinkat(folder, &self.names.map[..], AtFlags::empty());
+        }
+        Ok(())
+    }
+
     /// Removes a file that is not complete, unless a later run may continue it.
     pub(in crate::copy::destination) fn give_up(&self) {
-        if self.file.size < MIN_KEPT_BYTES {
-            let _ = unlinkat(&self.folder, &self.names.part[..], AtFlags::empty());
+        match &self.contents {
+            LargeContents::Special(special) => special.give_up(),
+            LargeContents::Beside(_) if self.file.size < MIN_KEPT_BYTES => {
+                let _ = unlinkat(&self.folder, &self.names.part[..], AtFlags::empty());
+            }
+            LargeContents::Beside(_) | LargeContents::InPlace(_) => {}
         }
+    }
+
+    /// Returns what a failure leaves of the file under its final name, in words that follow the reason; none if that has
+    /// not changed.
+    pub(in crate::copy::destination) fn left(&self) -> Option<String> {
+        let is_in_place = matches!(self.contents, LargeContents::InPlace(_));
+        is_in_place.then(|| left_in_place(lock(&self.progress).bytes, self.file.size))
+    }
+
+    fn is_beside(&self) -> bool {
+        matches!(self.contents, LargeContents::Beside(_))
     }
 
     fn digest(&self, bytes: &[u8], offset: u64) {
@@ -258,9 +418,11 @@ impl LargeTarget {
         let Some(mut digest) = digest_of(state) else {
             return Ok(None);
         };
-        read_range(state, &self.fd, 0, self.file.size, |bytes| {
-            digest.update(bytes);
-        })?;
+        if let LargeContents::Beside(fd) = &self.contents {
+            read_range(state, fd, 0, self.file.size, |bytes| digest.update(bytes))?;
+        } else {
+            return Err("its parts did not come in their order".to_owned());
+        }
         Ok(Some(digest.finish()))
     }
 }

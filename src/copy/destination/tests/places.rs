@@ -1,6 +1,11 @@
 //! Where things go: the cases of cp.
 
-use std::os::unix::fs::symlink;
+use std::{
+    os::unix::fs::{FileTypeExt, symlink},
+    thread::{self, JoinHandle},
+};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::*;
 
@@ -160,4 +165,124 @@ async fn a_link_at_the_target_is_replaced() {
         .assert_whole();
     assert!(fs::symlink_metadata(dest.join("f")).unwrap().is_file());
     assert_eq!(fs::read(&outside).unwrap(), b"outside");
+}
+
+fn make_fifo(path: &Path) {
+    mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+}
+
+/// Makes a FIFO, and returns what a reader gets from it.
+fn read_fifo(path: &Path) -> JoinHandle<Vec<u8>> {
+    make_fifo(path);
+    let path = path.to_owned();
+    thread::spawn(move || fs::read(path).unwrap())
+}
+
+fn is_fifo(path: &Path) -> bool {
+    fs::symlink_metadata(path).unwrap().file_type().is_fifo()
+}
+
+#[tokio::test]
+async fn a_fifo_that_the_user_named_is_written() {
+    let (_scratch, dest) = scratch();
+    let reader = read_fifo(&dest);
+    let end = copy(&dest, &archive(), vec![place(), file("f", "contents")]).await;
+    end.assert_whole();
+    assert_eq!(reader.join().unwrap(), b"contents");
+    assert!(is_fifo(&dest));
+    // Through a link, and in the directory that receives the source.
+    let (_scratch, dest) = scratch();
+    fs::create_dir(&dest).unwrap();
+    let reader = read_fifo(&dest.join("fifo"));
+    symlink("fifo", dest.join("f")).unwrap();
+    copy(&dest, &archive(), vec![place(), file("f", "linked")])
+        .await
+        .assert_whole();
+    assert_eq!(reader.join().unwrap(), b"linked");
+    assert!(dest.join("f").is_symlink());
+}
+
+#[tokio::test]
+async fn a_fifo_in_a_tree_is_replaced() {
+    let (_scratch, dest) = scratch();
+    fs::create_dir(&dest).unwrap();
+    make_fifo(&dest.join("a"));
+    let options = CopyOptions {
+        no_target_directory: true,
+        ..archive()
+    };
+    copy(&dest, &options, tree("top")).await.assert_whole();
+    assert_eq!(fs::read(dest.join("a")).unwrap(), b"one");
+}
+
+#[tokio::test]
+async fn the_parts_of_two_lanes_reach_a_fifo_in_their_order() {
+    let (_scratch, dest) = scratch();
+    let reader = read_fifo(&dest);
+    let (start, end) = (6, 9);
+    let hole = LaneRecord::Hole { id: 1, start, end };
+    let steps = vec![
+        large(0, 1, "f", 16),
+        large(1, 1, "f", 16),
+        Step::Record(1, hole, Vec::new()),
+        part(1, 1, 9, b"three"),
+        large_end(1, 1, Some(11)),
+        part(0, 1, 0, b"one"),
+        part(0, 1, 3, b"two"),
+    ];
+    let end = copy(&dest, &CopyOptions::default(), steps).await;
+    end.assert_whole();
+    assert_eq!(reader.join().unwrap(), b"onetwo\0\0\0three\0\0");
+    assert!(is_fifo(&dest));
+}
+
+#[tokio::test]
+async fn a_file_that_the_source_cannot_read_ends_the_wait_for_its_parts() {
+    let (_scratch, dest) = scratch();
+    let reader = read_fifo(&dest);
+    let steps = vec![
+        large(0, 1, "f", 16),
+        large(1, 1, "f", 16),
+        part(0, 1, 0, b"one"),
+        part(1, 1, 8, b"three"),
+        large_end(0, 1, None),
+        large_end(1, 1, None),
+    ];
+    let end = copy(&dest, &CopyOptions::default(), steps).await;
+    assert!(end.failure.is_none());
+    assert_eq!(reader.join().unwrap(), b"one");
+}
+
+#[tokio::test]
+async fn a_full_device_fails_the_file() {
+    let device = Path::new("/dev/full");
+    let end = copy(device, &archive(), vec![place(), file("f", "x")]).await;
+    let failures = end.failures();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert!(failures[0].1.contains("No space left"), "{failures:?}");
+    let end = copy(
+        device,
+        &archive(),
+        vec![
+            large(0, 1, "f", 3),
+            part(0, 1, 0, b"abc"),
+            large_end(0, 1, Some(3)),
+        ],
+    )
+    .await;
+    let failures = end.failures();
+    assert!(failures[0].1.contains("No space left"), "{failures:?}");
+}
+
+#[tokio::test]
+async fn a_server_writes_to_no_fifo() {
+    let (scratch, dest) = scratch();
+    make_fifo(&dest);
+    let base = BaseDirectory::root(scratch.path()).unwrap();
+    let steps = vec![place(), file("f", "x")];
+    let sources = sources_of(&steps);
+    let engine = DestinationEngine::prepare(&base, b"dest", sources, archive()).unwrap();
+    let end = run(engine, steps).await;
+    assert!(end.failures()[0].1.contains("a server does not write to"));
+    assert!(is_fifo(&dest));
 }

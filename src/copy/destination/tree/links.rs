@@ -18,6 +18,7 @@ use super::{beneath::open_directory, folders::FolderTable};
 use crate::copy::destination::{
     entry::rename_over,
     fault_text::errno_text,
+    in_place::{PlacingFault, is_append_only},
     mutex::lock,
     state::{DestinationState, add},
     temporary_name::TemporaryName,
@@ -108,18 +109,23 @@ impl HardLinkSpool {
         let target_folder =
             open_directory(state.placement.root(), &target_folder).map_err(cannot)?;
         let folder = folders.open(state, &folder, None)?.fd;
-        let made = temporary.make(|temporary| {
+        let make = |name: &[u8]| {
             let (from, flags) = (target_name.as_bytes(), AtFlags::empty());
-            linkat(&target_folder, from, &folder, temporary, flags)
-        });
-        made.map_err(cannot)?;
+            linkat(&target_folder, from, &folder, name, flags)
+        };
+        if is_append_only(folder.as_fd()) {
+            make(name.as_bytes()).map_err(cannot)?;
+            add(&state.counts.files, 1);
+            return Ok(());
+        }
+        temporary.make(make).map_err(cannot)?;
         let result = rename_over(state, folder.as_fd(), temporary.as_bytes(), &name, &local);
         // If both names are of one file already, rename(2) does nothing, and the temporary name stays.
         temporary.remove(folder.as_fd());
         if result.is_ok() {
             add(&state.counts.files, 1);
         }
-        result
+        result.map_err(PlacingFault::into_text)
     }
 }
 

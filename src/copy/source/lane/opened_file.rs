@@ -1,6 +1,6 @@
 //! A file that is open for sending.
 
-use std::{ffi::CStr, os::fd::OwnedFd};
+use std::{ffi::CStr, io::Write, os::fd::OwnedFd};
 
 use rustix::{
     fs::{FileType, Mode, OFlags, SeekFrom, Stat, fstat, openat, seek},
@@ -10,11 +10,16 @@ use rustix::{
 use crate::copy::source::{
     attributes::{content_size, size},
     fault_text::unreadable,
+    large_file::is_same,
+    removal::nameless_file,
     walk::folder::SourceFolder,
 };
 
 /// A file with fewer bytes in holes is sent as if it had none: a file system that counts blocks of 4 KiB shows no less.
 const MIN_HOLE: u64 = 4096;
+
+/// The bytes that are read at a time from a file whose size is not known.
+const SPOOLED_BYTES: usize = 256 << 10;
 
 /// An open file.
 pub(crate) struct OpenedFile {
@@ -24,7 +29,19 @@ pub(crate) struct OpenedFile {
     pub(crate) stat: Stat,
 }
 
-/// How the reading of a small file ended.
+/// What was read of a file of which no more bytes than its size were expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WholeRead {
+    /// This many bytes, up to the end of the file.
+    All(usize),
+    /// This many bytes: those that the file had when it was opened. It has become longer.
+    Longer(usize),
+    /// The size that the system tells is not the number of bytes that the file has: files of `/proc` have size 0, files of
+    /// `/sys` that of a page. There was no room for all bytes.
+    Unsized,
+}
+
+/// Why a small file could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ReadFault {
     /// The file became shorter: its contents are not whole.
@@ -73,21 +90,23 @@ impl OpenedFile {
     /// Returns true if the file has a hole that is worth keeping.
     pub(crate) fn is_sparse(&self) -> bool {
         let size = size(&self.stat);
-        // Compressed files have few blocks as well.
-        size - content_size(&self.stat) >= MIN_HOLE
-            && seek(&self.fd, SeekFrom::Hole(0)).is_ok_and(|hole| hole < size)
-            && seek(&self.fd, SeekFrom::Start(0)).is_ok()
+        if size - content_size(&self.stat) < MIN_HOLE {
+            return false;
+        }
+        // Compressed files have few blocks as well, and files of `/sys` none.
+        let has_hole = seek(&self.fd, SeekFrom::Hole(0)).is_ok_and(|hole| hole < size);
+        // The search for a hole has moved the position, from which a small file is read.
+        seek(&self.fd, SeekFrom::Start(0)).is_ok() && has_hole
     }
 
-    /// Reads the whole file into `room`, which has one byte more than the file. Returns the number of bytes, and true
-    /// if the file has become longer.
+    /// Reads the whole file into `room`, which has one byte more than the file.
     ///
     /// A read that is shorter than the room is the end of a plain file, so one call suffices.
     ///
     /// # Errors
     ///
     /// Fails if the file cannot be read to the size that it had.
-    pub(crate) fn read_whole(&self, room: &mut [u8]) -> Result<(usize, bool), ReadFault> {
+    pub(crate) fn read_whole(&self, room: &mut [u8]) -> Result<WholeRead, ReadFault> {
         let expected = usize::try_from(size(&self.stat)).unwrap_or(usize::MAX);
         // A file of 0 bytes in /proc has contents.
         let most = match expected {
@@ -103,11 +122,46 @@ impl OpenedFile {
                 break;
             }
         }
-        match expected {
-            0 => Ok((filled, filled > 0 && filled == most)),
-            expected if filled < expected => Err(ReadFault::Shorter),
-            expected => Ok((expected, filled > expected)),
+        if filled == expected || (expected == 0 && filled < most) {
+            return Ok(WholeRead::All(filled));
         }
+        // A file that the kernel makes up has no blocks.
+        let is_made_up = content_size(&self.stat) == 0
+            && fstat(&self.fd).is_ok_and(|stat| is_same(&stat, &self.stat));
+        match (filled < expected, is_made_up) {
+            (true, false) => Err(ReadFault::Shorter),
+            (true, true) => Ok(WholeRead::All(filled)),
+            (false, false) if expected > 0 => Ok(WholeRead::Longer(expected)),
+            (false, _) => Ok(WholeRead::Unsized),
+        }
+    }
+
+    /// Reads a file to its end, whatever its size is said to be, and returns its contents as a file without a name.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for the user.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: the contents are dropped.
+    pub(crate) async fn read_to_end(&self) -> Result<Self, String> {
+        let cannot_keep =
+            |error: std::io::Error| format!("cannot be kept until it is sent: {error}");
+        let mut kept = nameless_file().map_err(cannot_keep)?;
+        let mut buffer = vec![0; SPOOLED_BYTES];
+        seek(&self.fd, SeekFrom::Start(0)).map_err(unreadable)?;
+        loop {
+            let count = retry_on_intr(|| read(&self.fd, &mut buffer[..])).map_err(unreadable)?;
+            if count == 0 {
+                break;
+            }
+            kept.write_all(&buffer[..count]).map_err(cannot_keep)?;
+            tokio::task::yield_now().await;
+        }
+        let fd = OwnedFd::from(kept);
+        let stat = fstat(&fd).map_err(unreadable)?;
+        Ok(Self { fd, stat })
     }
 }
 
@@ -154,15 +208,38 @@ mod tests {
         let folder = folder(place.path());
         let open = || OpenedFile::open(&folder, c"file", &mut true).unwrap();
         let mut room = [0; 5000];
-        assert_eq!(open().read_whole(&mut room), Ok((1000, false)));
+        assert_eq!(open().read_whole(&mut room), Ok(WholeRead::All(1000)));
         let opened = open();
         fs::write(&path, [7; 2000]).unwrap();
-        assert_eq!(opened.read_whole(&mut room), Ok((1000, true)));
+        assert_eq!(opened.read_whole(&mut room), Ok(WholeRead::Longer(1000)));
         let opened = open();
         fs::write(&path, [7; 10]).unwrap();
         assert_eq!(opened.read_whole(&mut room), Err(ReadFault::Shorter));
         assert!(!open().is_sparse());
         fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
         assert!(open().is_sparse());
+    }
+
+    #[test]
+    fn a_file_that_the_kernel_makes_up_has_the_bytes_that_can_be_read() {
+        // Its size is that of a page.
+        let path = Path::new("/sys/kernel/mm/transparent_hugepage/enabled");
+        if path.exists() {
+            let folder = folder(path.parent().unwrap());
+            let opened = OpenedFile::open(&folder, c"enabled", &mut true).unwrap();
+            assert!(!opened.is_sparse());
+            let contents = fs::read(path).unwrap();
+            let mut room = [0; 5000];
+            let read = opened.read_whole(&mut room);
+            assert_eq!(read, Ok(WholeRead::All(contents.len())));
+            assert_eq!(room[..contents.len()], contents);
+        }
+        // Its size is 0, and it has more bytes than the room.
+        let folder = folder(Path::new("/proc/self"));
+        let opened = OpenedFile::open(&folder, c"status", &mut true).unwrap();
+        assert_eq!(opened.read_whole(&mut [0; 10]), Ok(WholeRead::Unsized));
+        let kept = futures::executor::block_on(opened.read_to_end());
+        let kept = kept.unwrap_or_else(|why| panic!("{why}"));
+        assert!(size(&kept.stat) > 100);
     }
 }

@@ -15,7 +15,7 @@ use crate::copy::{
     source::{
         attributes::{content_size, size},
         fault_text::{too_long, unreadable},
-        large_file::{LargeSource, ReadOutcome, SHARED_BYTES},
+        large_file::{LargeSource, NextRange, ReadOutcome, SHARED_BYTES},
         walk::folder::SourceFolder,
     },
 };
@@ -83,7 +83,7 @@ impl LaneSender {
     pub(super) async fn help(
         &mut self,
         file: &LargeSource,
-        range: ByteRange,
+        range: NextRange,
     ) -> Result<(), CopyFailure> {
         if self.announced.insert(file.announcement.id) {
             let record = LaneRecord::LargeFile(file.announcement.clone());
@@ -103,8 +103,13 @@ impl LaneSender {
     async fn send_range(
         &mut self,
         file: &LargeSource,
-        range: ByteRange,
+        NextRange { hole_start, range }: NextRange,
     ) -> Result<(), CopyFailure> {
+        let id = file.announcement.id;
+        if hole_start < range.start && !file.announcement.resumed {
+            let (start, end) = (hole_start, range.start);
+            self.put(&LaneRecord::Hole { id, start, end }).await?;
+        }
         let mut offset = range.start;
         while offset < range.end {
             let record = LaneRecord::Part {
@@ -130,7 +135,12 @@ impl LaneSender {
                     offset += count as u64;
                 }
                 Err(error) => {
-                    file.fail(cut_sentence(error));
+                    if file.fail(cut_sentence(error)) {
+                        // Parts of other lanes may wait for this range at the destination.
+                        let content_bytes = None;
+                        self.put(&LaneRecord::LargeFileEnd { id, content_bytes })
+                            .await?;
+                    }
                     return Ok(());
                 }
             }

@@ -38,11 +38,11 @@ impl OutputFile {
         }
     }
 
-    /// Returns the state of the file before it was opened, in words that follow a failure. Returns an empty text if a
-    /// failure leaves the old file unchanged.
+    /// Returns the state that a failure leaves the file in, in words that follow the reason. Returns an empty text if the
+    /// old file is then unchanged.
     pub(super) fn before(&self) -> String {
         match self {
-            Self::Target(_) => String::new(),
+            Self::Target(target) => target.left(),
             Self::Append(append) => append.before(),
         }
     }

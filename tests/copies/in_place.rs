@@ -1,0 +1,136 @@
+//! Destinations that no new file replaces, sources whose size says nothing, and the limit of file sizes.
+
+use std::{fs, path::Path};
+
+use super::metadata::with_guests;
+use super::trees::large;
+use crate::support::programs::hosts::Outcome;
+use crate::support::programs::local_hosts::Hosts;
+use crate::support::programs::skip;
+
+/// Makes what cannot be replaced: a device, a link to it, a mount point, and files in directories that cannot be written.
+const MAKE: &str = "
+mknod device c 1 3; ln -s device link; echo old >real; echo mounted >point; mount --bind real point
+mkdir closed; echo old >closed/small; cp closed/small closed/big; chmod 666 closed/*; chmod 555 closed
+";
+
+#[test]
+fn what_cannot_be_replaced_is_written_in_place() {
+    let Some(network) = with_guests(2) else {
+        return;
+    };
+    fs::write(network.file("h1", "small"), b"new").unwrap();
+    large(&network.file("h1", "big"), 5 << 20);
+    network.on("h1", "chmod 644 small big");
+    network.on("h2", MAKE);
+    for options in [&["-q"][..], &["-qa"]] {
+        for target in ["device", "link", "point"] {
+            for source in ["h1:small", "h1:big"] {
+                let to = format!("h2:{target}");
+                let words = [options, &[source, &to]].concat();
+                network.rdcp(&words).start().end().exits(0);
+            }
+        }
+    }
+    let found = network.on(
+        "h2",
+        "stat -c %F device link; ls -A | grep rdcp; cmp point real",
+    );
+    assert_eq!(found, "character special file\nsymbolic link\n");
+    let original = network.file("h1", "big");
+    network.on(
+        "h2",
+        &format!("cmp point {}; umount point", original.display()),
+    );
+    // The user may write the files, and make none beside them.
+    for source in ["small", "big"] {
+        let to = format!(
+            "guest@h2:{}",
+            network.file("h2", "closed").join(source).display()
+        );
+        let from = network.file("h1", source);
+        let from = format!("guest@h1:{}", from.display());
+        network.rdcp(["-q", &from, &to]).start().end().exits(0);
+    }
+    let same = "cmp closed/small ../h1/small && cmp closed/big ../h1/big && ls -A closed";
+    assert_eq!(network.on("h2", same), "big\nsmall\n");
+}
+
+#[test]
+fn nothing_stays_behind_in_a_directory_to_which_names_can_only_be_added() {
+    let Some(network) = with_guests(2) else {
+        return;
+    };
+    network.on("h1", "mkdir -p tree/sub; for i in 1 2 3; do echo $i >tree/$i; done; ln -s 1 tree/link; ln tree/1 tree/twice");
+    large(&network.file("h1", "tree/big"), 5 << 20);
+    network.on("h2", "mkdir log; echo old >log/2");
+    let added = network.on("h2", "chattr +a log 2>/dev/null && echo added || true");
+    if added.is_empty() {
+        return skip("no append-only directories on this file system");
+    }
+    let copied = network.rdcp(["-qaT", "h1:tree", "h2:log"]).start().end();
+    let again = network.rdcp(["-q", "h1:tree/3", "h2:log/2"]).start().end();
+    let written = network.rdpipe([":echo piped", "h2:> log/3"]).start().end();
+    network.on("h2", "chattr -a log");
+    copied.exits(0);
+    again.exits(0);
+    written.exits(0);
+    let found = network.on(
+        "h2",
+        "ls -A log; cat log/1 log/2 log/3; cmp log/big ../h1/tree/big",
+    );
+    assert_eq!(found, "1\n2\n3\nbig\nlink\nsub\ntwice\n1\n3\npiped\n");
+}
+
+#[test]
+fn stdout_has_its_name_among_the_devices() {
+    let hosts = Hosts::new("");
+    hosts.file("h", "file", b"contents");
+    for name in ["/dev/stdout", "/dev/fd/1"] {
+        let end = hosts.rdcp(&["-q", "h:file", name]).start().end();
+        end.is("contents");
+    }
+    // The stdout of the process on another host is no output of the user.
+    let end = hosts.rdcp(&["h:file", "g:/dev/stdout"]).start().end();
+    end.tells(1, &["give - as the destination"]);
+}
+
+#[test]
+fn files_that_the_kernel_makes_up_are_copied_to_their_end() {
+    let hosts = Hosts::new("");
+    let page = "/sys/kernel/mm/transparent_hugepage/enabled";
+    for path in ["/proc/version", "/proc/kallsyms", page] {
+        if !Path::new(path).exists() {
+            continue;
+        }
+        let from = format!("h:{path}");
+        hosts.rdcp(&["-q", &from, "g:copy"]).start().end().exits(0);
+        assert!(hosts.read("g", "copy") == fs::read(path).unwrap(), "{path}");
+        let end = hosts.rdcat(&[&from]).start().end();
+        assert!(end.stdout == fs::read(path).unwrap(), "{path}");
+    }
+}
+
+#[test]
+fn the_limit_of_file_sizes_fails_the_files_beyond_it() {
+    let hosts = Hosts::new("ulimit -f 100");
+    hosts.file("h", "tree/a", b"small");
+    large(&hosts.path("h", "tree/b"), 150 << 10);
+    large(&hosts.path("h", "tree/c"), 5 << 20);
+    hosts.file("h", "tree/d", b"small");
+    let end = hosts.rdcp(&["-rT", "h:tree", "g:tree"]).start().end();
+    end.tells(1, &["tree/b", "tree/c", "File too large"]);
+    let names = fs::read_dir(hosts.path("g", "tree")).unwrap();
+    let mut names: Vec<_> = names.map(|name| name.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["a", "d"]);
+    let end = hosts.run(&["h:< tree/b", "g:> copy"]);
+    end.tells(1, &["cannot write", "copy", "File too large"]);
+    assert!(!hosts.has("g", "copy"));
+    // A command of a stage dies as without rdpipe.
+    let end = hosts.run(&["h:grep SigCgt /proc/self/status"]);
+    let caught = String::from_utf8_lossy(&end.stdout).into_owned();
+    let caught = caught.trim().rsplit('\t').next().unwrap().to_owned();
+    let caught = u64::from_str_radix(&caught, 16).unwrap();
+    assert_eq!(caught & (1 << 24), 0);
+}
