@@ -57,6 +57,14 @@ pub(crate) enum EntryKind {
 }
 
 impl EntryKind {
+    /// Returns true if the entry is a device node.
+    pub(crate) fn is_device(self) -> bool {
+        matches!(
+            self,
+            Self::CharacterDevice { .. } | Self::BlockDevice { .. }
+        )
+    }
+
     /// Returns what kind of entry `stat` describes; none for a type that this program does not know.
     pub(crate) fn of(stat: &Stat) -> Option<Self> {
         let device = stat.st_rdev;

@@ -164,17 +164,49 @@ fn a_mirror_removes_nothing_beside_the_copied_directories() {
         "h1:directory",
         "h2:",
     ];
-    let end = hosts.rdcp(&arguments).start().end();
-    end.tells(
-        1,
-        &[
-            "file: cannot replace a directory",
-            "directory: a directory cannot replace something else",
-        ],
-    );
-    assert_eq!(hosts.read("h2", "file/precious"), b"old");
-    assert_eq!(hosts.read("h2", "directory"), b"old");
-    assert_eq!(hosts.read("h2", "tree/file"), b"source");
+    for options in [&["-n"][..], &[]] {
+        let end = hosts.rdcp(&[options, &arguments].concat()).start().end();
+        end.tells(
+            1,
+            &[
+                "file: cannot replace a directory",
+                "directory: a directory cannot replace something else",
+            ],
+        );
+        assert!(!String::from_utf8_lossy(&end.stdout).contains("copy file"));
+        assert_eq!(hosts.read("h2", "file/precious"), b"old");
+        assert_eq!(hosts.read("h2", "directory"), b"old");
+        assert_eq!(hosts.has("h2", "tree/file"), options.is_empty());
+    }
+}
+
+#[test]
+fn an_empty_source_removes_nothing_unless_the_user_says_how_much() {
+    let hosts = Hosts::new("");
+    for host in ["h1", "h2"] {
+        fs::create_dir_all(hosts.path(host, "tree/sub")).unwrap();
+    }
+    fs::remove_dir(hosts.path("h1", "tree/sub")).unwrap();
+    for name in ["tree/sub/a", "tree/sub/b", "tree/c"] {
+        hosts.file("h2", name, b"old");
+    }
+    for line in [
+        &["-aT", "--delete", "h1:tree", "h2:tree"][..],
+        &["-aT", "--delete", "-n", "h1:tree", "h2:tree"],
+        &["-a", "--delete", "h1:tree", "h2:"],
+        &["-a", "--delete", "h1:tree/.", "h2:tree"],
+    ] {
+        let end = hosts.rdcp(line).start().end();
+        end.tells(1, &["is empty", "--max-delete N"]);
+        assert!(hosts.has("h2", "tree/sub/a") && hosts.has("h2", "tree/c"));
+    }
+    let some = ["-aT", "--delete", "--max-delete", "1", "h1:tree", "h2:tree"];
+    let end = hosts.rdcp(&some).start().end();
+    end.tells(1, &["3 more entries were not removed: --max-delete 1"]);
+    let all = ["-aT", "--delete", "--max-delete=3", "h1:tree", "h2:tree"];
+    let end = hosts.rdcp(&all).start().end();
+    end.tells(0, &["3 removed"]);
+    assert!(!hosts.has("h2", "tree/sub") && !hosts.has("h2", "tree/c"));
 }
 
 #[test]

@@ -184,6 +184,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "Serve at most this many copies at a time",
     ),
     row(
+        "max-delete",
+        None,
+        Some("N"),
+        "Remove at most N entries with --delete",
+    ),
+    row(
         "measure",
         None,
         Some("bandwidth,latency,connect"),

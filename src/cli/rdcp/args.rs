@@ -136,6 +136,11 @@ pub(crate) struct CopyArgs {
     #[arg(long)]
     pub(crate) delete: bool,
 
+    /// Remove at most N entries with --delete, and name how many more there are; also removes for a source directory
+    /// that is empty
+    #[arg(long, value_name = "N", requires = "delete")]
+    pub(crate) max_delete: Option<u64>,
+
     /// Leave out what matches this pattern, by the rules of gitignore; may be given several times
     #[arg(long, value_name = "PATTERN", allow_hyphen_values = true)]
     pub(crate) exclude: Vec<String>,
@@ -226,7 +231,7 @@ impl RdcpArgs {
                 _ => ExistingFiles::Replace,
             },
             delete: copy.delete,
-            max_delete: None,
+            max_delete: copy.max_delete,
             resume: copy.resume,
             remove_source_files: copy.remove_source_files,
             dry_run: copy.dry_run,
@@ -309,6 +314,7 @@ pub(super) mod tests {
         let line = [
             "-r",
             "--delete",
+            "--max-delete=7",
             "--resume",
             "--remove-source-files",
             "--fsync",
@@ -319,6 +325,7 @@ pub(super) mod tests {
         let options = parse(&line).unwrap().options();
         assert!(options.delete && options.resume && options.remove_source_files && options.fsync);
         assert_eq!(options.bytes_per_second, Some(2 << 20));
+        assert_eq!(options.max_delete, Some(7));
         for (word, kind) in [
             ("--checksum", DigestKind::Xxh64),
             ("--checksum=sha256", DigestKind::Sha256),
@@ -368,6 +375,8 @@ pub(super) mod tests {
             &["--json", "--checksum", "a", "b"],
             &["--checksum=md5", "a", "b"],
             &["--bwlimit", "0", "a", "b"],
+            &["-r", "--max-delete=7", "a", "b"],
+            &["-r", "--delete", "--max-delete=-1", "a", "b"],
             &["--bwlimit", "1KB", "a", "b"],
         ] {
             assert_eq!(parse(words).unwrap_err().exit_code(), 2, "{words:?}");

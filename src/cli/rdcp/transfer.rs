@@ -210,6 +210,7 @@ fn of_trees(args: &RdcpArgs) -> Option<&'static str> {
         (copy.update, "--update"),
         (copy.skip_same, "--skip-same"),
         (copy.delete, "--delete"),
+        (copy.max_delete.is_some(), "--max-delete"),
         (!copy.filters.is_empty(), "--exclude or --include"),
         (copy.resume, "--resume"),
         (copy.checksum.is_some(), "--checksum"),

@@ -141,6 +141,10 @@ impl DestinationControl {
         self.finish_files().await?;
         self.finish_links().await?;
         self.shared.folders.finish(&self.shared.state).await?;
+        let state = &self.shared.state;
+        if let Some(why) = state.removals.failure() {
+            state.fail(&state.placement.base(), why);
+        }
         self.send(&FromDestination::Done).await?;
         let shutdown = self.answers.get_mut().shutdown();
         tokio::select! {

@@ -28,6 +28,9 @@ use crate::{
     },
 };
 
+/// The note for the user if a device of the source has no copy.
+pub(super) const NO_DEVICES: &str = "device nodes were not made: a server makes none";
+
 /// Writes what one lane carries.
 pub(super) struct LaneWriter {
     shared: Arc<DestinationShared>,
@@ -328,9 +331,8 @@ impl LaneWriter {
         let Some((wire, local)) = self.place_entry(name)? else {
             return Ok(());
         };
-        if is_device(special.kind) && !self.shared.state.keeper.makes_devices() {
-            let text = "device nodes were not made: a server makes none";
-            self.shared.state.note(text.to_owned());
+        if special.kind.is_device() && !self.shared.state.keeper.makes_devices() {
+            self.shared.state.note(NO_DEVICES.to_owned());
             self.keep_unwritten(wire);
             return Ok(());
         }
@@ -412,11 +414,4 @@ impl LaneWriter {
             CopyFailure::Local(format!("cannot keep a list of hard links: {error}"))
         })
     }
-}
-
-fn is_device(kind: EntryKind) -> bool {
-    matches!(
-        kind,
-        EntryKind::CharacterDevice { .. } | EntryKind::BlockDevice { .. }
-    )
 }

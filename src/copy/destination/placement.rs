@@ -347,7 +347,7 @@ impl Placement {
     }
 
     /// Returns the local path that the copy of the only source has, or the root.
-    fn base(&self) -> RelativePath {
+    pub(super) fn base(&self) -> RelativePath {
         match &self.top {
             TopName::Replaced { path, .. } => path.clone(),
             TopName::Kept | TopName::Dropped => RelativePath::default(),

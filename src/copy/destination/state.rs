@@ -238,6 +238,22 @@ impl RemovalBudget {
         add(&self.left, 1);
     }
 
+    /// Returns the failure for the user if entries stay because there was no removal left.
+    pub(super) fn failure(&self) -> Option<String> {
+        let left = self.left.load(Ordering::Relaxed);
+        let (entries, were) = if left == 1 {
+            ("entry", "was")
+        } else {
+            ("entries", "were")
+        };
+        (left > 0).then(|| {
+            format!(
+                "{left} more {entries} {were} not removed: {}",
+                self.limit_text()
+            )
+        })
+    }
+
     /// Returns the reason for the user if an entry stays because there was no removal left.
     pub(super) fn limit_text(&self) -> String {
         let most = self.most.unwrap_or(u64::MAX);

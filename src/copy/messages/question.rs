@@ -79,6 +79,9 @@ pub(crate) enum AnswerKind {
     /// With `--resume`: the rest of a file. The machine of the destination was restarted since the ranges were written,
     /// so each has a digest (XXH3-64) of what is there now. The source sends the ranges whose own digest differs.
     Compare(Vec<(ByteRange, u64)>),
+    /// With `--dry-run`: nothing, because the destination could not write the entry, or makes none of its kind. The
+    /// destination has reported that.
+    Leave,
 }
 
 /// A range of the bytes of a file.

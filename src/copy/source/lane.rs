@@ -98,7 +98,7 @@ impl LaneSender {
         self.enter(&job.folder).await?;
         for (index, (name, kind)) in job.entries.iter().enumerate() {
             let answer = job.answers.get(index).unwrap_or(&AnswerKind::Send);
-            if *answer == AnswerKind::Skip {
+            if matches!(answer, AnswerKind::Skip | AnswerKind::Leave) {
                 continue;
             }
             let sent = if kind == FileType::RegularFile {

@@ -198,7 +198,10 @@ impl Questions {
     fn list(&self, job: &FolderJob) {
         let tally = &self.shared.tally;
         for (((name, _), stat), answer) in job.entries.iter().zip(&job.stats).zip(&job.answers) {
-            let Some(name) = entry_name(name).filter(|_| *answer != AnswerKind::Skip) else {
+            if matches!(answer, AnswerKind::Skip | AnswerKind::Leave) {
+                continue;
+            }
+            let Some(name) = entry_name(name) else {
                 continue;
             };
             tally.sent();

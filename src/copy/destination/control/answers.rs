@@ -9,6 +9,8 @@ use rustix::fs::{AtFlags, FileType, Stat, statat};
 use twox_hash::XxHash3_64;
 
 use crate::copy::destination::{
+    entry::make_room,
+    lane::NO_DEVICES,
     large::{
         contents::read_range,
         map::SourceVersion,
@@ -52,8 +54,16 @@ pub(super) fn answer(
     }
     let mut room = MAX_RANGES;
     let folder = AskedFolder::find(&shared.state, wire)?;
+    let dry_run = shared.state.options.dry_run;
+    if dry_run && !shared.folders.foresee(&shared.state, &folder.placed.path) {
+        return Ok(vec![AnswerKind::Leave; entries.len()]);
+    }
     let answers = entries.iter().map(|entry| {
-        let answer = folder.answer(shared, entry, &mut room);
+        let answer = match folder.answer(shared, entry, &mut room) {
+            AnswerKind::Skip => AnswerKind::Skip,
+            _ if dry_run && !folder.foresee(&shared.state, entry) => AnswerKind::Leave,
+            answer => answer,
+        };
         if answer == AnswerKind::Skip {
             add(&shared.state.counts.skipped, 1);
         }
@@ -106,6 +116,40 @@ impl AskedFolder {
             }
         }
         AnswerKind::Send
+    }
+
+    /// Returns true if the entry could be written. Reports what keeps it from that, and what would be removed for it.
+    fn foresee(&self, state: &DestinationState, entry: &AskedEntry) -> bool {
+        let name = state
+            .placement
+            .entry_name(&self.placed.entries, entry.name.clone());
+        let name = match name {
+            Ok(name) => name,
+            Err(why) => {
+                state.fail(&self.placed.path, why);
+                return false;
+            }
+        };
+        if entry.kind.is_device() && !state.keeper.makes_devices() {
+            state.note(NO_DEVICES.to_owned());
+            return false;
+        }
+        let Some(directory) = &self.directory else {
+            return true;
+        };
+        let local = self.placed.path.join(&name);
+        let found = statat(directory, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
+        let is_directory =
+            found.is_ok_and(|stat| EntryKind::of(&stat) == Some(EntryKind::Directory));
+        let room = if is_directory {
+            make_room(state, directory.as_fd(), &name, &local)
+        } else {
+            Ok(())
+        };
+        if let Err(why) = &room {
+            state.fail(&local, why.as_str());
+        }
+        room.is_ok()
     }
 
     /// Returns the answer that continues what an earlier run has left, if it has.

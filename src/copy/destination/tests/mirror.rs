@@ -232,3 +232,120 @@ async fn a_dry_run_changes_nothing() {
     assert_eq!(end.kinds(), [AnswerKind::Send]);
     assert!(!dest.exists());
 }
+
+#[tokio::test]
+async fn at_most_so_many_entries_are_removed_and_the_others_are_counted() {
+    for most in 0..=7 {
+        let (_scratch, dest) = scratch();
+        for folder in ["top/old/deep", "top/f/in"] {
+            fs::create_dir_all(dest.join(folder)).unwrap();
+        }
+        for file in ["a", "b", "old/deep/c", "old/d"] {
+            fs::write(dest.join("top").join(file), "").unwrap();
+        }
+        let mut options = CopyOptions {
+            delete: true,
+            max_delete: Some(most),
+            dry_run: true,
+            ..archive()
+        };
+        let steps = || vec![names("top", &["f"], true)];
+        let dry = copy(&dest, &options, steps()).await;
+        options.dry_run = false;
+        let end = copy(&dest, &options, steps()).await;
+        assert_eq!(
+            (end.report.removed, dry.report.removed),
+            (most.min(6), most.min(6))
+        );
+        let left = 6 - most.min(6);
+        let expected = match left {
+            0 => None,
+            1 => Some(format!(
+                "1 more entry was not removed: --max-delete {most} is reached"
+            )),
+            left => Some(format!(
+                "{left} more entries were not removed: --max-delete {most} is reached"
+            )),
+        };
+        for end in [dry, end] {
+            assert_eq!(end.failures().pop().map(|failure| failure.1), expected);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_dry_run_foresees_what_is_in_the_way() {
+    let (_scratch, dest) = scratch();
+    let mut options = CopyOptions {
+        delete: true,
+        dry_run: true,
+        list: true,
+        ..archive()
+    };
+    fs::create_dir_all(dest.join("top/file/was/a directory")).unwrap();
+    fs::create_dir_all(dest.join("top/folder")).unwrap();
+    fs::write(dest.join("top/folder/in"), "was a file").unwrap();
+    let asked = || {
+        vec![
+            ask("top", &[("file", 1, 2)]),
+            ask("top/folder/in", &[("a", 1, 2)]),
+            ask("top/folder/in/deeper", &[]),
+        ]
+    };
+    let end = copy(&dest, &options, asked()).await;
+    end.assert_whole();
+    assert_eq!(end.kinds(), [AnswerKind::Send, AnswerKind::Send]);
+    let listed = removed(&end);
+    assert_eq!(listed.len(), 4, "{listed:?}");
+    assert!(listed[3].ends_with("folder/in"), "{listed:?}");
+    options.delete = false;
+    let end = copy(&dest, &options, asked()).await;
+    assert_eq!(end.kinds(), [AnswerKind::Leave, AnswerKind::Leave]);
+    let failures: Vec<_> = end
+        .failures()
+        .into_iter()
+        .map(|failure| failure.1)
+        .collect();
+    let expected = [
+        "cannot replace a directory",
+        "a directory cannot replace something else; nothing in it would be written",
+    ];
+    assert_eq!(failures, expected);
+    assert_eq!(fs::read(dest.join("top/folder/in")).unwrap(), b"was a file");
+}
+
+#[tokio::test]
+async fn a_dry_run_lists_no_device_that_a_server_does_not_make() {
+    let (_scratch, dest) = scratch();
+    fs::create_dir(&dest).unwrap();
+    let options = CopyOptions {
+        dry_run: true,
+        ..archive()
+    };
+    let entry = |text: &str, kind| AskedEntry {
+        name: name(text),
+        kind,
+        size: 0,
+        modified: metadata(0, 1).modified,
+    };
+    let entries = vec![
+        entry("null", EntryKind::CharacterDevice { device: 259 }),
+        entry("disk", EntryKind::BlockDevice { device: 259 }),
+        entry("fifo", EntryKind::Fifo),
+    ];
+    let ask = Step::Say(FromSource::Ask {
+        folder: path("top"),
+        entries,
+    });
+    let base = BaseDirectory::root(&dest).unwrap();
+    let engine = DestinationEngine::prepare(&base, b"new", CopiedSources::One, options).unwrap();
+    let end = run(engine, vec![ask]).await;
+    end.assert_whole();
+    let (leave, send) = (AnswerKind::Leave, AnswerKind::Send);
+    assert_eq!(end.kinds(), [leave.clone(), leave, send]);
+    assert_eq!(
+        end.notes(),
+        ["device nodes were not made: a server makes none"]
+    );
+    assert_eq!(end.report.skipped, 0);
+}

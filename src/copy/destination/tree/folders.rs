@@ -1,7 +1,7 @@
 //! The folders of a copy: opens them, makes those that are missing, and gives them their metadata at the end.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     mem,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Mutex,
@@ -22,7 +22,11 @@ use crate::copy::destination::{
     state::{DestinationState, add},
 };
 use crate::{
-    copy::{context::CopyFailure, metadata::Metadata, path::RelativePath},
+    copy::{
+        context::CopyFailure,
+        metadata::Metadata,
+        path::{EntryName, RelativePath},
+    },
     fd::sync,
 };
 
@@ -45,6 +49,8 @@ pub(in crate::copy::destination) struct FolderTable {
     records: Mutex<FolderRecords>,
     /// Locked while something that is not a folder is removed, to make room for one.
     room: Mutex<()>,
+    /// In a dry run: what is in the way of folders, and true if it would be removed.
+    foreseen: Mutex<HashMap<RelativePath, bool>>,
 }
 
 #[derive(Debug, Default)]
@@ -97,6 +103,56 @@ impl FolderTable {
             make_writable(fd.as_fd());
         }
         Ok(OpenFolder { fd, is_made })
+    }
+
+    /// Returns true if [`open`](Self::open) could open or make the folder at a local path. Reports once what is in the
+    /// way, as a failure or as removed. For a dry run: changes nothing.
+    pub(in crate::copy::destination) fn foresee(
+        &self,
+        state: &DestinationState,
+        local: &RelativePath,
+    ) -> bool {
+        let root = state.placement.root();
+        let Ok(mut directory) = open_directory(root, &RelativePath::default()) else {
+            return true;
+        };
+        let mut above = RelativePath::default();
+        for name in local.names() {
+            let Ok(own) = EntryName::try_from(name.to_vec()) else {
+                return false;
+            };
+            above = above.join(&own);
+            directory = match open_child(directory.as_fd(), name) {
+                Ok(child) => child,
+                Err(Errno::NOENT) => return true,
+                Err(errno) => return self.foresee_room(state, &directory, &own, &above, errno),
+            };
+        }
+        true
+    }
+
+    fn foresee_room(
+        &self,
+        state: &DestinationState,
+        directory: &OwnedFd,
+        name: &EntryName,
+        local: &RelativePath,
+        errno: Errno,
+    ) -> bool {
+        let mut foreseen = lock(&self.foreseen);
+        if let Some(&is_made) = foreseen.get(local) {
+            return is_made;
+        }
+        let made = match errno {
+            Errno::NOTDIR | Errno::LOOP => self.make_room(state, directory, name.as_bytes(), local),
+            errno => Err(format!("cannot open the directory: {}", errno_text(errno))),
+        };
+        let is_made = made.is_ok();
+        if let Err(why) = made {
+            state.fail(local, format!("{why}; nothing in it would be written"));
+        }
+        foreseen.insert(local.clone(), is_made);
+        is_made
     }
 
     /// Gives the folders their metadata, the deepest first.

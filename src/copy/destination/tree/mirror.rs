@@ -33,6 +33,9 @@ pub(in crate::copy::destination) const STALE_AGE: Duration = Duration::from_secs
 /// The most names of one folder: the memory for them is 8 bytes each and some more for the table.
 const MAX_NAMES: usize = 64 << 20;
 
+/// The reason for the user if nothing is removed, because the source's directory is empty.
+const EMPTY_SOURCE: &str = "its source directory is empty, maybe because a file system is not mounted, so nothing was removed; if that is meant, give --max-delete N, the most entries to remove";
+
 /// The names that the source has in the folder that it tells of at the moment.
 ///
 /// A name is kept as a hash with a random key. Two names with one hash, which practically does not happen, would leave an
@@ -126,6 +129,12 @@ impl MirroredFolder {
                 return Ok(());
             }
         };
+        let is_empty_source =
+            self.names.is_empty() && state.placement.below_source(&local).is_empty();
+        if is_empty_source && state.options.max_delete.is_none() && !others.is_empty() {
+            state.fail(&local, EMPTY_SOURCE);
+            return Ok(());
+        }
         let mut deletion = Deletion::new(state);
         for name in others {
             deletion.remove_or_report(directory.as_fd(), &name, &local);

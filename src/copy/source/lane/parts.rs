@@ -39,7 +39,7 @@ impl LaneSender {
     ) -> Result<Result<(), String>, CopyFailure> {
         let size = size(&opened.stat);
         let present = match answer {
-            AnswerKind::Send | AnswerKind::Skip => Vec::new(),
+            AnswerKind::Send | AnswerKind::Skip | AnswerKind::Leave => Vec::new(),
             AnswerKind::Resume(ranges) => ranges.clone(),
             AnswerKind::Compare(digests) => unchanged(&opened, digests).await,
         };

@@ -57,12 +57,11 @@ impl WalkOutlet {
     ) -> Result<(), WalkStopped> {
         self.shared.tally.found(entries.len());
         let mut job = FolderJob::new(Arc::clone(folder), entries);
-        if self.shared.asks() && !job.entries.is_empty() {
+        // A dry run asks for each folder, because something may be in its way.
+        let dry_run = self.shared.options.dry_run;
+        if self.shared.asks() && (dry_run || !job.entries.is_empty()) {
             self.look_at(&mut job);
             return self.command(ControlCommand::Ask(job));
-        }
-        if self.shared.options.dry_run {
-            return Ok(());
         }
         if self.shared.board.is_full() && self.started.elapsed() > SIZES_AFTER {
             self.count_sizes(&mut job);
