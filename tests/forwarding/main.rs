@@ -2,6 +2,7 @@
 #![cfg(feature = "cli")]
 
 mod commands;
+mod conversations;
 mod crowds;
 mod deaths;
 mod ends;
