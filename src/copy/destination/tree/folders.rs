@@ -249,6 +249,8 @@ impl FolderTable {
         let _one_at_a_time = lock(&self.room);
         match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => Ok(()),
+            // Another lane has made room, and not yet the folder.
+            Err(Errno::NOENT) => Ok(()),
             _ => Deletion::new(state).make_room_for_directory(directory.as_fd(), name, local),
         }
     }
