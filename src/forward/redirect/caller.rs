@@ -16,7 +16,7 @@ use rustix::{
     process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open},
 };
 
-use super::notification::ConnectCall;
+use super::{notification::SuspendedCall, system};
 
 /// The size of the C structure `sockaddr_in`.
 const V4_BYTES: usize = 16;
@@ -26,21 +26,46 @@ const V6_BYTES_WITHOUT_SCOPE: usize = 24;
 /// The size of the C structure `sockaddr_storage`: the kernel accepts no longer address.
 const MAX_BYTES: usize = 128;
 
-/// Reads the address of a call from the memory of its thread. Returns none if it is not an IP address that the kernel
-/// accepts.
+/// Reads the address of a `connect()` from the memory of the calling thread. Returns none if it is not an IP address that
+/// the kernel accepts.
 ///
 /// # Errors
 ///
 /// Fails if the memory cannot be read: the thread has ended, the pointer is wrong, or this process has no permission.
-pub(super) fn address(call: &ConnectCall) -> io::Result<Option<SocketAddr>> {
-    if call.length > MAX_BYTES {
+pub(super) fn address(thread: Pid, address: u64, length: usize) -> io::Result<Option<SocketAddr>> {
+    if length > MAX_BYTES {
         return Ok(None);
     }
     let mut bytes = [0; V6_BYTES];
-    let bytes = &mut bytes[..call.length.min(V6_BYTES)];
-    let memory = File::open(format!("/proc/{}/mem", call.thread.as_raw_nonzero()))?;
-    memory.read_exact_at(bytes, call.address)?;
+    let bytes = &mut bytes[..length.min(V6_BYTES)];
+    read(thread, address, bytes)?;
     Ok(parse(bytes))
+}
+
+/// Writes the value of a socket option to the memory of the calling thread, as `getsockopt()` does.
+///
+/// # Errors
+///
+/// Fails as `getsockopt()` does: the length is negative, or a pointer is wrong.
+pub(super) fn write_option(
+    call: &SuspendedCall,
+    place: u64,
+    length: u64,
+    value: i32,
+) -> Result<(), Errno> {
+    let mut room = [0; 4];
+    read(call.thread, length, &mut room).map_err(|_| Errno::FAULT)?;
+    let room = usize::try_from(i32::from_ne_bytes(room)).map_err(|_| Errno::INVAL)?;
+    let value = value.to_ne_bytes();
+    let written = room.min(value.len());
+    system::write_memory(call.thread, place, &value[..written])?;
+    let written = i32::try_from(written).unwrap_or(0);
+    system::write_memory(call.thread, length, &written.to_ne_bytes())
+}
+
+fn read(thread: Pid, address: u64, bytes: &mut [u8]) -> io::Result<()> {
+    let memory = File::open(format!("/proc/{}/mem", thread.as_raw_nonzero()))?;
+    memory.read_exact_at(bytes, address)
 }
 
 /// Returns a descriptor of a thread, which becomes readable when the thread ends.

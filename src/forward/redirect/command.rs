@@ -13,11 +13,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     Destinations,
-    entrance::Entrance,
     filter::connect_filter,
     handover::{Handed, handover},
     notification::Notifications,
-    supervisor::Supervisor,
+    supervisor::{self, Entering, Supervisor},
     support, system,
 };
 
@@ -26,6 +25,7 @@ use super::{
 #[derive(Debug)]
 pub(crate) struct RedirectedCommand {
     child: Child,
+    entering: Entering,
     _supervisor: AbortOnDropHandle<()>,
 }
 
@@ -74,7 +74,6 @@ impl RedirectedCommand {
         }
         let filter = connect_filter();
         let filter = filter.map_err(|error| StartError::Unusable(error.to_string()))?;
-        let entrance = Entrance::bind().map_err(StartError::Prepare)?;
         let (handover, takeover) = handover().map_err(|errno| StartError::Prepare(errno.into()))?;
 
         let mut command = Command::new(program);
@@ -102,14 +101,12 @@ impl RedirectedCommand {
             Ok(notifications) => notifications,
             Err(error) => return Err(StartError::Prepare(killed(child, error))),
         };
-        let supervisor = Arc::new(Supervisor {
-            notifications,
-            entrance,
-            destinations,
-        });
-        let supervisor = tokio::spawn(supervisor.run());
+        let entering = Arc::default();
+        let supervisor = Supervisor::new(notifications, destinations, Arc::clone(&entering));
+        let supervisor = tokio::spawn(Arc::new(supervisor).run());
         Ok(Self {
             child,
+            entering,
             _supervisor: AbortOnDropHandle::new(supervisor),
         })
     }
@@ -131,7 +128,9 @@ impl RedirectedCommand {
     ///
     /// Fails if the kernel has discarded the status, because SIGCHLD is ignored.
     pub(crate) async fn wait(&mut self) -> io::Result<ExitStatus> {
-        self.child.wait().await
+        let status = self.child.wait().await;
+        supervisor::settle(&self.entering).await;
+        status
     }
 }
 

@@ -1,175 +1,170 @@
-//! The local listeners at which redirected sockets arrive, and the pairing of both ends of each connection.
+//! The local addresses at which redirected sockets arrive, and the pairing of both ends of each connection.
+//!
+//! A socket of COMMAND is connected to a *door*: a listener on the loopback interface that drops every packet. So the
+//! kernel keeps the socket connecting, as it does while a real host does not answer. When the far end is open, a second
+//! socket of this process, with the address of the door, connects to the socket of COMMAND. Two sockets that connect to
+//! each other become one connection (RFC 9293, simultaneous open), and only then is the program's socket writable.
 
 use std::{
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
 use rustix::io::Errno;
-use socket2::SockRef;
-use tokio::{
-    net::{TcpListener, TcpSocket, TcpStream},
-    sync::oneshot,
-    task::spawn_blocking,
-    time::{sleep, timeout},
-};
-use tokio_util::task::AbortOnDropHandle;
+use socket2::{Domain, SockFilter, Socket, Type};
+use tokio::{net::TcpStream, time::timeout};
 
-use super::remote_socket::{EntranceAddresses, RemoteSocket, canonical};
-
-/// The most connections that wait to be accepted. The kernel lowers it to `net.core.somaxconn`, which is 4096 by default.
-/// A full queue delays a connection by a second, until TCP tries again.
-const BACKLOG: u32 = 4096;
+use super::{caller::errno_of, remote_socket::ConnectingSocket};
 
 /// The time within which a connection over the loopback interface arrives. It takes microseconds; only a packet filter
 /// on the loopback interface can keep a connection from arriving.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(10);
 
-/// The pause after an accept that has failed because this process has no descriptors left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-
-/// The local listeners. A connection whose other end is not a redirected socket is closed at once.
-#[derive(Debug)]
+/// The doors, one for each host that COMMAND connects to.
+#[derive(Debug, Default)]
 pub(super) struct Entrance {
-    addresses: EntranceAddresses,
-    expected: Arc<Mutex<Vec<Expected>>>,
-    _accepting: Vec<AbortOnDropHandle<()>>,
+    doors: Mutex<Doors>,
 }
 
-/// A socket that is being connected to a listener.
+#[derive(Debug, Default)]
+struct Doors {
+    v4: HashMap<IpAddr, Door>,
+    v6: Option<Door>,
+}
+
 #[derive(Debug)]
-struct Expected {
-    socket: Arc<RemoteSocket>,
-    arrived: oneshot::Sender<TcpStream>,
+struct Door {
+    address: SocketAddr,
+    /// It is never accepted from. Without it the kernel would refuse the sockets that connect.
+    _listener: Socket,
 }
 
 impl Entrance {
-    /// Binds the listeners: 127.0.0.1, and `::1` if that address exists. The kernel chooses the ports.
+    /// Returns the IPv4 address at which sockets that connect to `host` arrive. Each host has an address of its own, so
+    /// that [`host_at`](Self::host_at) finds the host again.
     ///
     /// # Errors
     ///
-    /// Fails if 127.0.0.1 cannot be bound.
-    pub(super) fn bind() -> io::Result<Self> {
-        let v4 = listen(TcpSocket::new_v4()?, Ipv4Addr::LOCALHOST.into())?;
-        let v6 = TcpSocket::new_v6().and_then(|socket| listen(socket, Ipv6Addr::LOCALHOST.into()));
-        Self::new(v4, v6.ok())
+    /// Fails if this process may not open or bind another socket.
+    pub(super) fn v4_door(&self, host: IpAddr) -> io::Result<SocketAddr> {
+        let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(door) = doors.v4.get(&host) {
+            return Ok(door.address);
+        }
+        // Where the loopback interface has not all of 127.0.0.0/8, the hosts share its usual address.
+        let door = Door::open(own_loopback_address(host).into())
+            .or_else(|_| Door::open(Ipv4Addr::LOCALHOST.into()))?;
+        let address = door.address;
+        doors.v4.insert(host, door);
+        Ok(address)
     }
 
-    /// Accepts connections from both listeners.
-    pub(super) fn new(v4: TcpListener, v6: Option<TcpListener>) -> io::Result<Self> {
-        let addresses = EntranceAddresses {
-            v4: v4.local_addr()?,
-            v6: v6.as_ref().map(TcpListener::local_addr).transpose()?,
-        };
-        let expected = Arc::default();
-        let accepting = [Some(v4), v6].into_iter().flatten();
-        let accepting = accepting.map(|listener| {
-            let task = tokio::spawn(accept(listener, Arc::clone(&expected)));
-            AbortOnDropHandle::new(task)
-        });
-        Ok(Self {
-            addresses,
-            _accepting: accepting.collect(),
-            expected,
-        })
+    /// Returns the IPv6 address at which sockets arrive.
+    ///
+    /// # Errors
+    ///
+    /// Fails where the loopback interface has no IPv6 address, or if this process may not open another socket.
+    pub(super) fn v6_door(&self) -> io::Result<SocketAddr> {
+        let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
+        if doors.v6.is_none() {
+            doors.v6 = Some(Door::open(Ipv6Addr::LOCALHOST.into())?);
+        }
+        let door = doors.v6.as_ref().map(|door| door.address);
+        door.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
-    /// The addresses of the listeners.
-    #[cfg(test)]
-    pub(super) fn addresses(&self) -> EntranceAddresses {
-        self.addresses
+    /// Returns the host whose door has this address. A program that asks for the address of its peer, and connects to
+    /// another port of it, reaches the same host: FTP clients do so.
+    pub(super) fn host_at(&self, address: IpAddr) -> Option<IpAddr> {
+        if !address.is_loopback() || address == Ipv4Addr::LOCALHOST {
+            return None;
+        }
+        let doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut doors = doors.v4.iter();
+        let found = doors.find(|(_, door)| door.address.ip() == address);
+        found.map(|(host, _)| *host)
     }
 
-    /// Connects a socket to the listener. Returns the other end of the connection, and what the kernel has returned for
-    /// the socket: nothing, or `EINPROGRESS`. The duplicate of the socket is closed.
+    /// Connects a socket of COMMAND that waits at its door, and returns the other end of the connection.
     ///
     /// # Cancel safety
     ///
-    /// The socket may become connected although the future is dropped. It is then reset.
+    /// If the future is dropped, the socket may have been connected. It is then reset.
     ///
     /// # Errors
     ///
-    /// Fails if the socket cannot be connected to the listener, for example because it is bound to another interface.
-    pub(super) async fn enter(
-        &self,
-        socket: RemoteSocket,
-    ) -> Result<(TcpStream, Result<(), Errno>), Errno> {
-        let socket = Arc::new(socket);
-        let mut expectation = self.expect(Arc::clone(&socket));
-        let addresses = self.addresses;
-        let connected = spawn_blocking(move || socket.connect(addresses)).await;
-        let connected = match connected.unwrap_or(Err(Errno::IO)) {
-            Err(errno) if errno != Errno::INPROGRESS => return Err(errno),
-            other => other,
+    /// Fails if the socket does not connect any more.
+    pub(super) async fn enter(&self, socket: &ConnectingSocket) -> Result<TcpStream, Errno> {
+        let door = socket.door();
+        let program = socket.local_addr().ok_or(Errno::CONNABORTED)?;
+        let stream = connect(door, program).map_err(|error| errno_of(&error))?;
+        let arrival = async {
+            stream.writable().await?;
+            socket.settled().await;
+            io::Result::Ok(())
         };
-        match timeout(ARRIVAL_LIMIT, &mut expectation.arrival).await {
-            Ok(Ok(stream)) => Ok((stream, connected)),
-            Ok(Err(_)) | Err(_) => Err(Errno::TIMEDOUT),
+        let arrived = timeout(ARRIVAL_LIMIT, arrival).await;
+        arrived
+            .map_err(|_| Errno::TIMEDOUT)?
+            .map_err(|error| errno_of(&error))?;
+        if let Some(error) = stream.take_error().map_err(|error| errno_of(&error))? {
+            return Err(errno_of(&error));
         }
-    }
-
-    /// Adds a socket to those that are expected, until the value that is returned is dropped.
-    fn expect(&self, socket: Arc<RemoteSocket>) -> ExpectedArrival<'_> {
-        let (arrived, arrival) = oneshot::channel();
-        lock(&self.expected).push(Expected { socket, arrived });
-        ExpectedArrival {
-            expected: &self.expected,
-            arrival,
+        // The program may have given its socket up, and another one may have got the number of its port.
+        if socket.peer_addr() != Some(door) {
+            return Err(Errno::CONNABORTED);
         }
+        Ok(stream)
     }
 }
 
-/// The arrival of a socket. Dropping it forgets the socket.
-struct ExpectedArrival<'a> {
-    expected: &'a Mutex<Vec<Expected>>,
-    arrival: oneshot::Receiver<TcpStream>,
-}
-
-impl Drop for ExpectedArrival<'_> {
-    fn drop(&mut self) {
-        self.arrival.close();
-        lock(self.expected).retain(|expected| !expected.arrived.is_closed());
+impl Door {
+    fn open(ip: IpAddr) -> io::Result<Self> {
+        /// The instruction `BPF_RET | BPF_K`: the filter returns how many bytes of a packet are kept.
+        const RETURN: u16 = 6;
+        let listener = bound(SocketAddr::new(ip, 0))?;
+        listener.attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)])?;
+        listener.listen(1)?;
+        let address = listener.local_addr()?.as_socket();
+        let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Self {
+            address,
+            _listener: listener,
+        })
     }
 }
 
-/// Accepts connections forever, and gives each to the call that expects it.
-async fn accept(listener: TcpListener, expected: Arc<Mutex<Vec<Expected>>>) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, peer)) => {
-                // Until the tunnel has taken it over, its end is a reset too.
-                let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
-                if let Some(arrived) = claim(&expected, canonical(peer)) {
-                    // If the call has been given up, the stream is dropped.
-                    drop(arrived.send(stream));
-                } else {
-                    tracing::debug!("closed a connection from {peer}, which is not redirected");
-                }
-            }
-            Err(error) => {
-                tracing::warn!("cannot accept a redirected connection: {error}");
-                sleep(ACCEPT_PAUSE).await;
-            }
-        }
+/// Connects a new socket, with the address of a door, to a socket of COMMAND.
+fn connect(door: SocketAddr, program: SocketAddr) -> io::Result<TcpStream> {
+    let socket = bound(door)?;
+    // Until the tunnel has taken it over, its end is a reset.
+    socket.set_linger(Some(Duration::ZERO))?;
+    match socket.connect(&program.into()) {
+        Err(error) if Errno::from_io_error(&error) != Some(Errno::INPROGRESS) => Err(error),
+        _ => TcpStream::from_std(socket.into()),
     }
 }
 
-/// Removes the socket with this local address from those that are expected. The kernel has chosen the address before the
-/// first packet of the connection, so no connection arrives whose address is not yet known.
-fn claim(expected: &Mutex<Vec<Expected>>, peer: SocketAddr) -> Option<oneshot::Sender<TcpStream>> {
-    let mut expected = lock(expected);
-    let mut sockets = expected.iter();
-    let index = sockets.position(|expected| expected.socket.local_addr() == Some(peer))?;
-    Some(expected.swap_remove(index).arrived)
+/// Returns a non-blocking socket that shares its address with the others of the same door.
+fn bound(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM.nonblocking(),
+        None,
+    )?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
 }
 
-fn listen(socket: TcpSocket, ip: IpAddr) -> io::Result<TcpListener> {
-    socket.bind(SocketAddr::new(ip, 0))?;
-    socket.listen(BACKLOG)
-}
-
-fn lock(expected: &Mutex<Vec<Expected>>) -> MutexGuard<'_, Vec<Expected>> {
-    expected.lock().unwrap_or_else(PoisonError::into_inner)
+/// Returns an address in 127.64.0.0/10, which few programs use, for the door of a host.
+fn own_loopback_address(host: IpAddr) -> Ipv4Addr {
+    const NETWORK: u32 = 0x7f40_0000;
+    const HOSTS: u64 = 0x003f_ffff;
+    let number = RandomState::new().hash_one(host) & HOSTS;
+    Ipv4Addr::from(NETWORK | u32::try_from(number).unwrap_or(1))
 }

@@ -7,39 +7,31 @@
 //!    out the call as if there were no filter.
 //! 2. takes the caller's socket with `pidfd_getfd`. It is the same open description, so all options and epoll
 //!    registrations that the program has set stay in force.
-//! 3. opens the connection at the far end. If that fails, the caller receives its errno.
-//! 4. connects the socket to a listener on the loopback interface, accepts the connection there, and gives the accepted
-//!    socket to [`Destinations::attach`].
-//! 5. answers the caller with what the kernel has returned for the socket: success, or `EINPROGRESS` for a non-blocking
-//!    socket.
+//! 3. connects the socket to a *door*, a listener on the loopback interface that drops every packet. The kernel then
+//!    keeps the socket connecting. A non-blocking `connect()` returns `EINPROGRESS` here.
+//! 4. opens the connection at the far end. If that fails, the socket is disconnected: a caller that waits receives the
+//!    errno, and a program with a non-blocking socket finds it as `SO_ERROR`, which the filter reports as well.
+//! 5. connects a second socket, with the address of the door, to the socket of COMMAND, and gives it to
+//!    [`Destinations::attach`]. Both sockets become one connection, and the program's socket becomes writable.
+//! 6. lets the callers that wait return.
 //!
 //! ```text
 //!  COMMAND ── connect(fd, 192.0.2.1:5432) ──► seccomp ──► Notifications ──► supervisor ── open ──► far end
 //!     │                                                                        │
-//!     └── the socket of fd ═══ loopback ═══ Entrance ◄── connects a duplicate ─┘
-//!                                              └── attach ──► far end
+//!     └── the socket of fd ── connecting ──► door ◄── connects a duplicate ────┤
+//!                 ▲                                                            │
+//!                 └════════ loopback ════════ second socket ◄── Entrance ◄─────┘
+//!                                                 └── attach ──► far end
 //! ```
-//!
-//! | file | what it has |
-//! |---|---|
-//! | `command` | starts COMMAND with the filter, and waits for its end |
-//! | `filter` | the seccomp filter: `connect()` is reported, and every other system call is allowed |
-//! | `handover` | the socket pair through which the new process passes its listener to this process |
-//! | `notification` | receives the calls of `connect()`, and sends the answers |
-//! | `supervisor` | decides about each call, and carries out those that are redirected |
-//! | `caller` | the thread that calls `connect()`: reads its memory and takes its sockets |
-//! | `remote_socket` | a socket of COMMAND, which this process has duplicated |
-//! | `entrance` | the local listeners at which redirected sockets arrive |
-//! | `support` | finds out whether connections can be redirected on this host |
-//! | `system` | the system calls for which there is no safe function |
 //!
 //! # What a program can notice
 //!
-//! - `connect()` returns only after the far end has answered, also on a non-blocking socket. The send timeout
-//!   (`SO_SNDTIMEO`) of a blocking socket is respected.
-//! - A signal that the program handles is delivered after `connect()` has returned. A signal that ends the program ends it
-//!   at once. (Before Linux 5.19, a signal interrupts the call, and the program must call `connect()` again.)
-//! - `getpeername()` and `getsockname()` return loopback addresses.
+//! - A signal interrupts a `connect()` that waits, as it does without the filter; the connection is then made in the
+//!   background. With a send timeout (`SO_SNDTIMEO`) the kernel without the filter does not repeat the call itself.
+//! - A socket that was closed while it connected may still reach its target, where it is closed at once.
+//! - Where a connection fails, `read()` and `write()` of a non-blocking socket return `ECONNRESET`, whatever the reason.
+//! - `getpeername()` and `getsockname()` return loopback addresses. With IPv4, each host has a peer address of its own,
+//!   which leads to that host on every port.
 //! - `no_new_privs` is set, so set-user-ID programs and file capabilities have no effect in COMMAND.
 //! - After the redirection has ended, every `connect()` of a process that still lives fails with `ENOSYS`.
 //!

@@ -1,30 +1,40 @@
 //! A socket of the COMMAND, which this process has duplicated.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    io,
+    net::{IpAddr, SocketAddr},
     os::fd::{AsFd, OwnedFd},
     time::Duration,
 };
 
 use rustix::{
-    fs::{OFlags, fcntl_getfl},
+    fs::{OFlags, fcntl_getfl, fcntl_setfl},
     io::{Errno, retry_on_intr},
     net::{
-        AddressFamily, SocketType, connect, getpeername, getsockname, ipproto,
+        AddressFamily, SocketType, connect, connect_unspec, getpeername, getsockname, ipproto,
         sockopt::{
-            Timeout, ipv6_v6only, socket_domain, socket_protocol, socket_timeout, socket_type,
+            Timeout, ipv6_v6only, socket_cookie, socket_domain, socket_error, socket_protocol,
+            socket_timeout, socket_type,
         },
     },
 };
+use tokio::io::{Interest, unix::AsyncFd};
 
-use super::system;
+use super::{caller::errno_of, entrance::Entrance, system};
 
-/// A TCP socket of the COMMAND that is not connected. It is the same open description as in COMMAND, so it must be
-/// dropped before the caller goes on: the connection ends only when all its descriptors are closed.
+/// A TCP socket of the COMMAND that is not connected. It is the same open description as in COMMAND.
 #[derive(Debug)]
 pub(super) struct RemoteSocket {
     fd: OwnedFd,
     family: Family,
+}
+
+/// A TCP socket of the COMMAND that connects to a door of the [`Entrance`]. The connection ends only when all its
+/// descriptors are closed, so this one must be dropped before a caller that waits in `connect()` goes on.
+#[derive(Debug)]
+pub(super) struct ConnectingSocket {
+    fd: AsyncFd<OwnedFd>,
+    door: SocketAddr,
 }
 
 /// The address family of a socket, and that of the address to which the program connects it.
@@ -39,13 +49,6 @@ enum Family {
         /// The socket cannot be connected to an IPv4 address.
         only: bool,
     },
-}
-
-/// The addresses of the local listeners. The listener for IPv6 is missing where there is no loopback address.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct EntranceAddresses {
-    pub(super) v4: SocketAddr,
-    pub(super) v6: Option<SocketAddr>,
 }
 
 impl RemoteSocket {
@@ -77,37 +80,126 @@ impl RemoteSocket {
         Some(Self { fd, family })
     }
 
-    /// The time after which `connect()` gives up, if the program has set one: the send timeout of a blocking socket.
-    pub(super) fn time_limit(&self) -> Option<Duration> {
-        let is_blocking = !fcntl_getfl(&self.fd).ok()?.contains(OFlags::NONBLOCK);
-        let limit = socket_timeout(&self.fd, Timeout::Send).ok()?;
-        limit.filter(|_| is_blocking)
-    }
-
-    /// Connects the socket to the listener for its family. Blocks if the socket does; on the loopback interface that is
-    /// short.
+    /// The kernel's number of the socket, which no other socket gets.
     ///
     /// # Errors
     ///
-    /// Fails with what the kernel reports: `EINPROGRESS` for a non-blocking socket.
-    pub(super) fn connect(&self, entrances: EntranceAddresses) -> Result<(), Errno> {
-        let mapped = IpAddr::V6(Ipv4Addr::LOCALHOST.to_ipv6_mapped());
-        let mapped = SocketAddr::new(mapped, entrances.v4.port());
-        let entrance = match (self.family, entrances.v6) {
-            (Family::V4, _) => entrances.v4,
-            (Family::V6 { .. }, Some(v6)) => v6,
-            (Family::Mapped | Family::V6 { only: false }, _) => mapped,
-            (Family::V6 { only: true }, None) => return Err(Errno::NETUNREACH),
-        };
-        system::connect_at_once(self.fd.as_fd());
-        retry_on_intr(|| connect(&self.fd, &entrance))
+    /// Fails on a kernel older than Linux 4.12.
+    pub(super) fn cookie(&self) -> Result<u64, Errno> {
+        socket_cookie(&self.fd)
     }
 
-    /// The local address of the socket, IPv4 where it is mapped into IPv6. Returns none before the kernel has chosen it.
-    pub(super) fn local_addr(&self) -> Option<SocketAddr> {
-        let address = SocketAddr::try_from(getsockname(&self.fd).ok()?).ok()?;
-        (address.port() != 0).then(|| canonical(address))
+    /// Returns true if `connect()` waits until the socket is connected.
+    pub(super) fn is_blocking(&self) -> bool {
+        fcntl_getfl(&self.fd).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
     }
+
+    /// The time after which a blocking `connect()` gives up, if the program has set one: the send timeout.
+    pub(super) fn time_limit(&self) -> Option<Duration> {
+        socket_timeout(&self.fd, Timeout::Send).ok()?
+    }
+
+    /// Discards the error that the kernel has recorded for the socket.
+    pub(super) fn clear_error(&self) {
+        let _ = socket_error(&self.fd);
+    }
+
+    /// Begins to connect the socket to the door for `host`. The socket then connects until it is accepted at the door, or
+    /// until it is given up.
+    ///
+    /// # Errors
+    ///
+    /// Fails with what the kernel reports.
+    pub(super) fn begin(
+        self,
+        entrance: &Entrance,
+        host: IpAddr,
+    ) -> Result<ConnectingSocket, Errno> {
+        let (door, address) = self
+            .door(entrance, host)
+            .map_err(|error| errno_of(&error))?;
+        system::connect_at_once(self.fd.as_fd());
+        match without_waiting(&self.fd, || connect(&self.fd, &address)) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(errno) => return Err(errno),
+        }
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let fd = system::watch(self.fd, interest).map_err(|error| errno_of(&error))?;
+        Ok(ConnectingSocket { fd, door })
+    }
+
+    /// Returns the address of a door, and the same address as this socket needs it.
+    fn door(&self, entrance: &Entrance, host: IpAddr) -> io::Result<(SocketAddr, SocketAddr)> {
+        if let Family::V6 { only } = self.family {
+            match entrance.v6_door() {
+                Ok(door) => return Ok((door, door)),
+                Err(_) if !only => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let door = entrance.v4_door(host)?;
+        let address = match (self.family, door.ip()) {
+            (Family::V4, _) => door,
+            (_, IpAddr::V4(ip)) => SocketAddr::new(ip.to_ipv6_mapped().into(), door.port()),
+            (_, IpAddr::V6(_)) => door,
+        };
+        Ok((door, address))
+    }
+}
+
+impl ConnectingSocket {
+    /// The address of the door.
+    pub(super) fn door(&self) -> SocketAddr {
+        self.door
+    }
+
+    /// The local address of the socket, IPv4 where it is mapped into IPv6. Returns none for a socket that does not connect
+    /// any more.
+    pub(super) fn local_addr(&self) -> Option<SocketAddr> {
+        let address = SocketAddr::try_from(getsockname(self.fd.get_ref()).ok()?).ok()?;
+        (address.port() != 0 && !address.ip().is_unspecified()).then(|| canonical(address))
+    }
+
+    /// The address that the socket is connected to, IPv4 where it is mapped into IPv6.
+    pub(super) fn peer_addr(&self) -> Option<SocketAddr> {
+        let address = getpeername(self.fd.get_ref()).ok()??;
+        SocketAddr::try_from(address).ok().map(canonical)
+    }
+
+    /// Waits until the socket does not connect any more: it is connected, the kernel has given up, or the program has.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe.
+    pub(super) async fn settled(&self) {
+        let ready = self.fd.ready(Interest::READABLE | Interest::WRITABLE).await;
+        if ready.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Ends the attempt to connect. The kernel records an error for the socket if it still was connecting.
+    pub(super) fn give_up(&self) {
+        let _ = connect_unspec(self.fd.get_ref());
+    }
+
+    /// Takes the error that the kernel has recorded for the socket.
+    pub(super) fn take_error(&self) -> Option<Errno> {
+        socket_error(self.fd.get_ref()).ok()?.err()
+    }
+}
+
+/// Makes a call that does not wait, although the socket may be a blocking one. The descriptors of a socket share whether
+/// it is; its program waits in `connect()` meanwhile.
+fn without_waiting(fd: &OwnedFd, call: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    let flags = fcntl_getfl(fd)?;
+    if flags.contains(OFlags::NONBLOCK) {
+        return retry_on_intr(call);
+    }
+    fcntl_setfl(fd, flags | OFlags::NONBLOCK)?;
+    let result = retry_on_intr(call);
+    fcntl_setfl(fd, flags)?;
+    result
 }
 
 /// Returns an IPv4 address that is mapped into IPv6 as IPv4, and every other address unchanged.

@@ -14,6 +14,7 @@ use std::{
 use rustix::{
     io::Errno,
     ioctl::{Opcode, Setter, Updater, ioctl, opcode},
+    process::Pid,
 };
 use seccompiler::{BpfProgram, sock_filter};
 use tokio::io::{Interest, unix::AsyncFd};
@@ -49,13 +50,8 @@ pub(super) fn install_before_exec(command: &mut Command, filter: BpfProgram, han
 /// Sets `no_new_privs`, installs the filter in this thread, and returns the listener. Async-signal-safe.
 fn install(filter: &[sock_filter]) -> Result<OwnedFd, (SetupStep, Errno)> {
     rustix::thread::set_no_new_privs(true).map_err(|errno| (SetupStep::NoNewPrivileges, errno))?;
-    // With the second flag, a handled signal does not interrupt a call that has been received. Linux 5.19 has it.
-    let plain = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-    let killable = plain | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
-    let installed = match set_filter(filter, killable) {
-        Err(Errno::INVAL) => set_filter(filter, plain),
-        other => other,
-    };
+    // Without `WAIT_KILLABLE_RECV`: a signal interrupts a call that waits for its answer, as it interrupts a `connect()`.
+    let installed = set_filter(filter, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER);
     installed.map_err(|errno| (SetupStep::Filter, errno))
 }
 
@@ -80,15 +76,15 @@ fn set_filter(filter: &[sock_filter], flags: libc::c_ulong) -> Result<OwnedFd, E
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Registers a descriptor with the runtime, to wait until it is readable.
+/// Registers a descriptor with the runtime, to wait until it is ready.
 ///
 /// # Errors
 ///
 /// Fails if this process may not watch more descriptors.
-pub(super) fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+pub(super) fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` is open as long as it lives and always has the same number, and the `AsyncFd` owns it.
     // The users of the `AsyncFd` never reach it mutably.
-    let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+    let registered = unsafe { AsyncFd::register_with_interest(fd, interest) };
     Ok(registered?)
 }
 
@@ -173,6 +169,38 @@ pub(super) fn send(
 pub(super) fn is_valid(listener: BorrowedFd<'_>, id: u64) -> bool {
     // SAFETY: the opcode is that of `SECCOMP_IOCTL_NOTIF_ID_VALID`, for which the kernel reads one `u64`.
     unsafe { ioctl(listener, Setter::<ID_VALID, u64>::new(id)) }.is_ok()
+}
+
+/// Writes bytes to the memory of another process, where that process could write itself.
+///
+/// # Errors
+///
+/// Fails if the memory cannot be written: the pointer is wrong, the thread has ended, or this process has no permission.
+pub(super) fn write_memory(thread: Pid, place: u64, bytes: &[u8]) -> Result<(), Errno> {
+    let local = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: ptr::without_provenance_mut(usize::try_from(place).map_err(|_| Errno::FAULT)?),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: the kernel reads `bytes`, which live during the call, and writes to no memory of this process.
+    let written = unsafe {
+        libc::process_vm_writev(
+            thread.as_raw_nonzero().get(),
+            ptr::from_ref(&local),
+            1,
+            ptr::from_ref(&remote),
+            1,
+            0,
+        )
+    };
+    match usize::try_from(written) {
+        Err(_) => Err(last_errno()),
+        Ok(written) if written < bytes.len() => Err(Errno::FAULT),
+        Ok(_) => Ok(()),
+    }
 }
 
 /// Switches off the option `TCP_FASTOPEN_CONNECT`, with which `connect()` does not connect before the first byte is

@@ -1,7 +1,7 @@
-//! The local listeners.
+//! The doors, and the sockets that connect to them.
 
 use std::{
-    io::{ErrorKind, Read},
+    io::{Read, Write},
     net::{SocketAddr, TcpStream},
 };
 
@@ -9,98 +9,84 @@ use rustix::{
     io::Errno,
     net::{AddressFamily, SocketFlags, SocketType, getpeername, socket_with},
 };
-use tokio::{net::TcpListener, task::spawn_blocking};
 
-use crate::forward::redirect::{entrance::Entrance, remote_socket::RemoteSocket};
-
-#[tokio::test]
-async fn a_stranger_is_closed_at_once() {
-    let entrance = Entrance::bind().unwrap();
-    let addresses = entrance.addresses();
-    for address in [Some(addresses.v4), addresses.v6].into_iter().flatten() {
-        let stranger = TcpStream::connect(address).unwrap();
-        assert_closed(stranger).await;
-    }
-    // The entrance still works.
-    assert_enters(
-        &entrance,
-        AddressFamily::INET,
-        "192.0.2.1:80",
-        SocketFlags::empty(),
-    )
-    .await;
-}
+use crate::forward::redirect::{
+    entrance::Entrance,
+    remote_socket::{ConnectingSocket, RemoteSocket},
+};
 
 #[tokio::test]
-async fn strangers_do_not_take_the_place_of_a_socket() {
-    let entrance = Entrance::bind().unwrap();
-    let address = entrance.addresses().v4;
-    let strangers: Vec<TcpStream> = (0..100)
-        .map(|_| TcpStream::connect(address).unwrap())
-        .collect();
-    assert_enters(
-        &entrance,
-        AddressFamily::INET,
-        "192.0.2.1:80",
-        SocketFlags::empty(),
-    )
-    .await;
-    for stranger in strangers {
-        assert_closed(stranger).await;
+async fn sockets_of_all_families_enter() {
+    let entrance = Entrance::default();
+    for (family, destination) in [
+        (AddressFamily::INET, "192.0.2.1:80"),
+        (AddressFamily::INET6, "[2001:db8::1]:80"),
+        (AddressFamily::INET6, "[::ffff:192.0.2.1]:80"),
+    ] {
+        let (socket, connecting) = begin(&entrance, family, destination);
+        let mut far = entrance
+            .enter(&connecting)
+            .await
+            .unwrap()
+            .into_std()
+            .unwrap();
+        far.set_nonblocking(false).unwrap();
+        let peer = SocketAddr::try_from(getpeername(&socket).unwrap().unwrap()).unwrap();
+        assert_eq!(peer.port(), far.local_addr().unwrap().port());
+        let mut near = TcpStream::from(socket);
+        near.write_all(b"there").unwrap();
+        far.write_all(b"back").unwrap();
+        drop(connecting);
+        let mut received = [0; 5];
+        far.read_exact(&mut received).unwrap();
+        near.read_exact(&mut received[..4]).unwrap();
+        assert_eq!(&received, b"backe");
     }
 }
 
 #[tokio::test]
-async fn a_non_blocking_socket_is_in_progress() {
-    let entrance = Entrance::bind().unwrap();
-    let flags = SocketFlags::NONBLOCK;
-    let result = enter(&entrance, AddressFamily::INET, "192.0.2.1:80", flags).await;
-    assert_eq!(result, Err(Errno::INPROGRESS));
+async fn a_socket_connects_until_it_is_accepted() {
+    let entrance = Entrance::default();
+    let (socket, connecting) = begin(&entrance, AddressFamily::INET, "192.0.2.1:80");
+    assert_eq!(getpeername(&socket).unwrap_err(), Errno::NOTCONN);
+    assert!(futures::FutureExt::now_or_never(connecting.settled()).is_none());
+    let _far = entrance.enter(&connecting).await.unwrap();
+    connecting.settled().await;
+    assert!(getpeername(&socket).is_ok());
 }
 
 #[tokio::test]
-async fn ipv6_sockets_enter_where_there_is_no_ipv6_listener() {
-    let v4 = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let entrance = Entrance::new(v4, None).unwrap();
-    let flags = SocketFlags::empty();
-    assert_enters(&entrance, AddressFamily::INET6, "[2001:db8::1]:80", flags).await;
-    let mapped = "[::ffff:192.0.2.1]:80";
-    assert_enters(&entrance, AddressFamily::INET6, mapped, flags).await;
+async fn a_socket_that_was_given_up_does_not_enter() {
+    let entrance = Entrance::default();
+    let (_socket, connecting) = begin(&entrance, AddressFamily::INET, "192.0.2.1:80");
+    connecting.give_up();
+    connecting.settled().await;
+    assert!(entrance.enter(&connecting).await.is_err());
 }
 
-async fn assert_enters(
+#[tokio::test]
+async fn the_address_of_a_door_names_its_host() {
+    let entrance = Entrance::default();
+    let hosts = ["192.0.2.1", "192.0.2.2", "2001:db8::1"].map(|host| host.parse().unwrap());
+    for host in hosts {
+        let door = entrance.v4_door(host).unwrap();
+        assert_eq!(entrance.v4_door(host).unwrap(), door);
+        assert_eq!(entrance.host_at(door.ip()), Some(host));
+    }
+    for other in ["127.0.0.1", "127.9.9.9", "::1", "192.0.2.1"] {
+        assert_eq!(entrance.host_at(other.parse().unwrap()), None);
+    }
+}
+
+/// Returns a new socket and its way to the door for a destination.
+fn begin(
     entrance: &Entrance,
     family: AddressFamily,
     destination: &str,
-    flags: SocketFlags,
-) {
-    assert_eq!(enter(entrance, family, destination, flags).await, Ok(()));
-}
-
-/// Makes a new socket enter, and compares both ends of the connection.
-async fn enter(
-    entrance: &Entrance,
-    family: AddressFamily,
-    destination: &str,
-    flags: SocketFlags,
-) -> Result<(), Errno> {
-    let socket = socket_with(family, SocketType::STREAM, flags, None).unwrap();
+) -> (std::os::fd::OwnedFd, ConnectingSocket) {
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::empty(), None).unwrap();
     let destination: SocketAddr = destination.parse().unwrap();
     let remote = RemoteSocket::new(socket.try_clone().unwrap(), destination).expect("a socket");
-    let (stream, result) = entrance.enter(remote).await.expect("a connection");
-    let peer = getpeername(&socket).unwrap().expect("an address");
-    let peer = SocketAddr::try_from(peer).unwrap();
-    assert_eq!(peer.port(), stream.local_addr().unwrap().port());
-    result
-}
-
-async fn assert_closed(mut stranger: TcpStream) {
-    let read = spawn_blocking(move || stranger.read(&mut [0]))
-        .await
-        .unwrap();
-    match read {
-        Ok(0) => {}
-        Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
-        other => panic!("a stranger is not closed: {other:?}"),
-    }
+    let connecting = remote.begin(entrance, destination.ip().to_canonical());
+    (socket, connecting.unwrap())
 }

@@ -24,6 +24,8 @@ pub(super) const ECHO: &str = "192.0.2.1";
 pub(super) const ECHO_V6: &str = "2001:db8::1";
 /// Refuses connections.
 pub(super) const REFUSES: &str = "192.0.2.2";
+/// Cannot be reached.
+pub(super) const UNREACHABLE: &str = "192.0.2.5";
 /// Opens a connection when the test calls [`Fake::release`].
 pub(super) const WAITS: &str = "192.0.2.3";
 /// Opens connections when as many are being opened as the test has said.
@@ -189,7 +191,7 @@ impl Destinations for Fake {
 
     fn covers(&self, address: SocketAddr) -> bool {
         let ip = address.ip().to_string();
-        [ECHO, ECHO_V6, REFUSES, WAITS, TOGETHER, LOCAL].contains(&ip.as_str())
+        [ECHO, ECHO_V6, REFUSES, UNREACHABLE, WAITS, TOGETHER, LOCAL].contains(&ip.as_str())
     }
 
     async fn open(&self, address: SocketAddr) -> Result<Counted, Errno> {
@@ -203,6 +205,7 @@ impl Destinations for Fake {
         });
         match address.ip().to_string().as_str() {
             REFUSES => return Err(Errno::CONNREFUSED),
+            UNREACHABLE => return Err(Errno::HOSTUNREACH),
             WAITS => self.state.released.acquire().await.unwrap().forget(),
             TOGETHER => {
                 self.state.together.wait().await;

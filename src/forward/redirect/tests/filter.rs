@@ -28,6 +28,24 @@ fn only_connect_is_reported() {
 }
 
 #[test]
+fn of_the_socket_options_only_the_error_is_reported() {
+    let filter = connect_filter().unwrap();
+    let number = u32::try_from(libc::SYS_getsockopt).unwrap();
+    let action = |level: i32, option: i32| {
+        let arguments = [3, level.unsigned_abs(), option.unsigned_abs()];
+        run_with(&filter, NATIVE, number, arguments)
+    };
+    let reported = action(libc::SOL_SOCKET, libc::SO_ERROR);
+    assert_eq!(reported, libc::SECCOMP_RET_USER_NOTIF);
+    for (level, option) in [
+        (libc::SOL_SOCKET, libc::SO_TYPE),
+        (libc::IPPROTO_TCP, libc::SO_ERROR),
+    ] {
+        assert_eq!(action(level, option), libc::SECCOMP_RET_ALLOW);
+    }
+}
+
+#[test]
 fn other_architectures_are_allowed() {
     let filter = connect_filter().unwrap();
     for architecture in [I386, ARM, 0] {
@@ -46,8 +64,13 @@ fn the_x32_calls_are_allowed() {
     assert_eq!(action, libc::SECCOMP_RET_ALLOW);
 }
 
-/// Runs a program of loads, jumps and returns, and gives the value that it returns.
+/// Runs a program with arguments of zero.
 fn run(program: &BpfProgram, architecture: u32, number: u32) -> u32 {
+    run_with(program, architecture, number, [0; 3])
+}
+
+/// Runs a program of loads, jumps and returns, and gives the value that it returns.
+fn run_with(program: &BpfProgram, architecture: u32, number: u32, arguments: [u32; 3]) -> u32 {
     let mut accumulator = 0;
     let mut at = 0;
     loop {
@@ -59,6 +82,9 @@ fn run(program: &BpfProgram, architecture: u32, number: u32) -> u32 {
                 accumulator = match instruction.k {
                     0 => number,
                     4 => architecture,
+                    16 => arguments[0],
+                    24 => arguments[1],
+                    32 => arguments[2],
                     other => panic!("loads {other}"),
                 }
             }

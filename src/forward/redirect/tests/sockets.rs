@@ -8,12 +8,88 @@ use super::fake::{Fake, end};
 async fn a_refused_connection_has_its_errno() {
     let fake = Fake::new();
     fake.python(
-        "for blocking in (True, False):
-    s = socket(AF_INET, SOCK_STREAM); s.setblocking(blocking)
-    assert error_of(s.connect, ('192.0.2.2', 80)) == 'ECONNREFUSED'
-    s.setblocking(True); s.connect(('192.0.2.1', 80)); echoes(s)",
+        "s = socket(AF_INET, SOCK_STREAM)
+assert error_of(s.connect, ('192.0.2.2', 80)) == 'ECONNREFUSED'
+assert s.getsockopt(SOL_SOCKET, SO_ERROR) == 0
+s.connect(('192.0.2.1', 80)); echoes(s)",
     )
     .await;
+    fake.until_live(0).await;
+}
+
+#[tokio::test]
+async fn a_non_blocking_socket_finds_the_errno_as_its_error() {
+    let fake = Fake::new();
+    fake.python(
+        "for address, name in (('192.0.2.2', 'ECONNREFUSED'), ('192.0.2.5', 'EHOSTUNREACH')) * 50:
+    s = socket(AF_INET, SOCK_STREAM); s.setblocking(False)
+    assert error_of(s.connect, (address, 80)) == 'EINPROGRESS'
+    assert select.select([], [s], [], 60)[1]
+    assert errno.errorcode[s.getsockopt(SOL_SOCKET, SO_ERROR)] == name
+    assert s.getsockopt(SOL_SOCKET, SO_ERROR) == 0
+s.setblocking(True); s.connect(('192.0.2.1', 80)); echoes(s)
+s = socket(AF_INET, SOCK_STREAM); s.setblocking(False)
+assert error_of(s.connect, ('192.0.2.2', 80)) == 'EINPROGRESS'
+select.select([], [s], [], 60)
+assert error_of(s.connect, ('192.0.2.2', 80)) == 'ECONNREFUSED'",
+    )
+    .await;
+    fake.until_live(0).await;
+}
+
+#[tokio::test]
+async fn a_non_blocking_connect_returns_at_once() {
+    let fake = Fake::new();
+    let code = "s = socket(AF_INET, SOCK_STREAM); s.setblocking(False)
+assert error_of(s.connect, ('192.0.2.3', 80)) == 'EINPROGRESS'
+assert error_of(s.connect, ('192.0.2.3', 80)) == 'EALREADY'
+assert not select.select([s], [s], [s], 0)[1]
+assert s.getsockopt(SOL_SOCKET, SO_ERROR) == 0
+assert error_of(s.getpeername) == 'ENOTCONN'
+for _ in range(3):
+    t = socket(AF_INET, SOCK_STREAM); t.connect(('192.0.2.1', 80)); echoes(t); t.close()
+closed = socket(AF_INET, SOCK_STREAM); closed.setblocking(False)
+assert error_of(closed.connect, ('192.0.2.3', 81)) == 'EINPROGRESS'
+closed.close()
+t = socket(AF_INET, SOCK_STREAM); t.connect(('192.0.2.1', 81)); echoes(t)
+assert select.select([], [s], [], 60)[1]
+assert s.getsockopt(SOL_SOCKET, SO_ERROR) == 0
+echoes(s)";
+    let Some(command) = fake.start_python(code) else {
+        return;
+    };
+    // The program has gone on although two connections are being opened.
+    fake.until(|seen| seen.attached.len() == 4).await;
+    fake.release();
+    assert!(end(command).await.success());
+}
+
+#[tokio::test]
+async fn a_connection_that_is_made_at_once_loses_no_byte() {
+    let fake = Fake::new();
+    fake.python(
+        "for _ in range(200):
+    s = socket(AF_INET, SOCK_STREAM); s.setblocking(False)
+    assert error_of(s.connect, ('192.0.2.1', 80)) == 'EINPROGRESS'
+    if os.fork() == 0:
+        select.select([], [s], [], 60); s.send(b'x'); os._exit(0)
+    os.wait()
+    s.setblocking(True); assert s.recv(1) == b'x'",
+    )
+    .await;
+    fake.until_live(0).await;
+}
+
+#[tokio::test]
+async fn the_address_of_the_peer_leads_to_the_same_host() {
+    let fake = Fake::new();
+    fake.python(
+        "control = socket(AF_INET, SOCK_STREAM); control.connect(('192.0.2.1', 21))
+data = socket(AF_INET, SOCK_STREAM); data.connect((control.getpeername()[0], 5000))
+echoes(data); echoes(control)",
+    )
+    .await;
+    assert_eq!(fake.attached(), ["192.0.2.1:21", "192.0.2.1:5000"]);
     fake.until_live(0).await;
 }
 
@@ -171,18 +247,37 @@ thread.join(); echoes(waiting)";
 }
 
 #[tokio::test]
-async fn a_handled_signal_does_not_disturb_connect() {
+async fn a_signal_interrupts_connect_and_the_connection_goes_on() {
     let fake = Fake::new();
+    // Without `SA_RESTART`, which `siginterrupt` switches, the call fails; with it the call waits again.
     let code = "handled = []
+libc = ctypes.CDLL(None, use_errno=True)
+address = struct.pack('=H', AF_INET) + struct.pack('>H', 80) + inet_aton('192.0.2.3') + bytes(8)
 signal.signal(signal.SIGUSR1, lambda *_: handled.append(1))
-s = socket(AF_INET, SOCK_STREAM); s.connect(('192.0.2.3', 80)); echoes(s)
-assert handled";
+signal.siginterrupt(signal.SIGUSR1, True)
+s = socket(AF_INET, SOCK_STREAM)
+assert libc.connect(s.fileno(), address, 16) == -1 and ctypes.get_errno() == errno.EINTR
+assert handled
+signal.siginterrupt(signal.SIGUSR1, False)
+t = socket(AF_INET, SOCK_STREAM); t.connect(('192.0.2.1', 80)); t.close()
+assert libc.connect(s.fileno(), address, 16) == 0
+echoes(s)";
     let Some(command) = fake.start_python(code) else {
         return;
     };
     fake.until_live(1).await;
-    kill_process(command.pid().unwrap(), Signal::USR1).unwrap();
+    let pid = command.pid().unwrap();
+    // The program may not have reached the call's wait, so the signal is sent until it has an effect.
+    while fake.attached().is_empty() {
+        kill_process(pid, Signal::USR1).unwrap();
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..100 {
+        kill_process(pid, Signal::USR1).unwrap();
+        tokio::task::yield_now().await;
+    }
     fake.release();
     assert!(end(command).await.success());
-    assert_eq!(fake.attached().len(), 1);
+    assert_eq!(fake.attached().last().unwrap(), "192.0.2.3:80");
+    assert_eq!(fake.opened(), 2);
 }
