@@ -1,5 +1,9 @@
 //! `rdforward run`: a command whose connections go through the tunnel.
 
+use std::io::{BufRead, BufReader, Write};
+
+use rustix::process::Signal;
+
 use super::tunnel::echo;
 use crate::support::programs::{Setup, local_hosts::Hosts};
 
@@ -46,4 +50,89 @@ fn a_command_that_cannot_be_started_has_the_status_of_a_shell() {
             .end();
         assert!(end.exits(status).contains(command));
     }
+}
+
+#[test]
+fn a_command_gets_the_limits_and_the_environment_of_rdforward() {
+    let hosts = Hosts::new("");
+    let script = "ulimit -Sn; ulimit -Sc; cat /proc/self/coredump_filter; echo $RDPIPE_KEY";
+    let setup = |line: &str, arguments: &[&str]| {
+        let key = "a-key-of-the-user-1234567890";
+        hosts
+            .rdforward_run_after(line, arguments)
+            .env("RDPIPE_KEY", key)
+    };
+    let arguments = ["--transport", "tcp", "h1", "--", "bash", "-c", script];
+    let line = "ulimit -Sn 200; ulimit -Sc 0; echo 0x31 >/proc/self/coredump_filter";
+    let end = setup(line, &arguments).start().end();
+    end.exits(0);
+    assert_eq!(
+        String::from_utf8_lossy(&end.stdout),
+        "200\n0\n00000031\na-key-of-the-user-1234567890\n"
+    );
+}
+
+#[test]
+fn signals_reach_the_command() {
+    let hosts = Hosts::new("");
+    let script = "for s in INT QUIT USR1 USR2 HUP TERM; do trap \"echo got $s; exit 7\" $s; done
+        echo ready; while :; do sleep 0.05; done";
+    let arguments = ["--transport", "tcp", "h1", "--", "bash", "-c", script];
+    for (signal, name) in [
+        (Signal::INT, "INT"),
+        (Signal::QUIT, "QUIT"),
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+        (Signal::HUP, "HUP"),
+        (Signal::TERM, "TERM"),
+    ] {
+        let mut running = hosts.rdforward_run_after("true", &arguments).start_raw();
+        let mut lines = BufReader::new(running.take_stdout()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        running.signal(signal);
+        assert_eq!(lines.next().unwrap().unwrap(), format!("got {name}"));
+        running.end().exits(7);
+    }
+}
+
+#[test]
+fn a_command_dies_with_rdforward() {
+    let hosts = Hosts::new("");
+    let arguments = [
+        "--transport",
+        "tcp",
+        "h1",
+        "--",
+        "bash",
+        "-c",
+        "echo ready; exec sleep 1000",
+    ];
+    let mut running = hosts.rdforward_run_after("true", &arguments).start_raw();
+    let mut lines = BufReader::new(running.take_stdout()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    running.signal(Signal::KILL);
+    // The command has the other end of the pipe.
+    assert!(lines.next().is_none());
+}
+
+#[test]
+fn processes_that_the_command_leaves_behind_keep_the_tunnel() {
+    let hosts = Hosts::new("");
+    let talk = format!(
+        "exec 3<>/dev/tcp/{ADDRESS}/{} && echo hello >&3 && read x <&3 && echo $x",
+        echo()
+    );
+    let script = format!("(trap '' HUP; read line; {talk}) <&4 & exit 3");
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let running = run(&hosts, &format!("exec 4<&0; {script}"))
+        .stdin(reader)
+        .start();
+    running.said("that the tunnel stays", |said| {
+        said.contains("the tunnel stays for the processes")
+            .then_some(())
+    });
+    writer.write_all(b"go\n").unwrap();
+    let end = running.end();
+    end.exits(3);
+    assert_eq!(String::from_utf8_lossy(&end.stdout), "hello\n");
 }

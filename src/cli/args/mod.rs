@@ -46,7 +46,7 @@ pub(crate) use super::{
 #[cfg(doc)]
 pub(crate) use exit_codes::EXIT_CODES;
 pub(crate) use hosts::{Agent, HostOptions};
-pub(crate) use key::{KeyOptions, KeySource, Secret, take_variable};
+pub(crate) use key::{KEY_VARIABLE, KeyOptions, KeySource, Secret, take_variable};
 pub(crate) use rdma::RdmaOptions;
 pub(crate) use stream::{StreamOptions, TransportChoice};
 pub(crate) use ticket::TicketSource;

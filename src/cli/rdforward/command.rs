@@ -1,12 +1,14 @@
 //! Runs a command whose connections to the other host go through the tunnel.
 
 use std::{
-    ffi::OsString,
-    mem,
+    fs, io, mem,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     os::unix::process::ExitStatusExt,
-    process::ExitStatus,
-    sync::Arc,
+    process::{Command, ExitStatus},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -31,7 +33,7 @@ use crate::{
         signals::{Caught, EndingSignals},
     },
     forward::{
-        redirect::{Destinations, RedirectedCommand, StartError},
+        redirect::{Destinations, RedirectedCommand, StartError, sent_by_terminal},
         tunnel::{
             handle::{OpenedFlow, TunnelHandle},
             messages::{OpenTarget, RefusalKind},
@@ -41,11 +43,11 @@ use crate::{
     },
 };
 
-/// Runs the command, its program first, until it ends. Returns how the program ends.
+/// Runs the command until it and its child processes have ended. Returns how the program ends.
 pub(super) fn run(
     args: &ForwardRunArgs,
     peer: ForwardPeer,
-    command: &[OsString],
+    command: Command,
     console: &Console,
 ) -> Exit {
     carry_out(args, peer, command, console).unwrap_or_else(|error| {
@@ -57,10 +59,9 @@ pub(super) fn run(
 fn carry_out(
     args: &ForwardRunArgs,
     peer: ForwardPeer,
-    command: &[OsString],
+    command: Command,
     console: &Console,
 ) -> anyhow::Result<Exit> {
-    let (program, arguments) = command.split_first().context("there is no command")?;
     let side = NearSide::start(&args.peer, console)?;
     let nothing = ForwardOptions {
         local: Vec::new(),
@@ -69,8 +70,7 @@ fn carry_out(
     };
     let tunnel = side.tunnel(&nothing)?;
     let run = CommandRun {
-        program: program.clone(),
-        arguments: arguments.to_vec(),
+        command,
         known: known_addresses(args, &peer),
         limit: args.peer.stream.config(Direction::Both).timeout,
         handle: tunnel.handle(),
@@ -90,8 +90,7 @@ fn carry_out(
 
 /// A command, and what it needs of the tunnel that carries its connections.
 struct CommandRun {
-    program: OsString,
-    arguments: Vec<OsString>,
+    command: Command,
     /// The addresses by which the command names the other host.
     known: Vec<IpAddr>,
     /// How long a connection may take to be made.
@@ -109,11 +108,11 @@ impl CommandRun {
         connecting: oneshot::Receiver<IpAddr>,
         interrupt: oneshot::Sender<Caught>,
     ) -> anyhow::Result<RunEnding> {
-        let mut signals = EndingSignals::catch().context("cannot catch signals")?;
+        let mut signals = CommandSignals::catch().context("cannot catch signals")?;
         let address = tokio::select! {
             Ok(address) = connecting => address,
             ending = &mut running => return Ok(RunEnding::Tunnel(ending)),
-            caught = signals.next() => {
+            caught = signals.all.next() => {
                 let _ = interrupt.send(caught);
                 return Ok(RunEnding::Tunnel(running.await));
             }
@@ -123,8 +122,10 @@ impl CommandRun {
             addresses: mem::take(&mut self.known).into(),
             handle: self.handle.clone(),
             limit: self.limit,
+            console: self.console.clone(),
         };
-        match RedirectedCommand::start(&self.program, &self.arguments, destinations) {
+        let command = mem::replace(&mut self.command, Command::new(""));
+        match RedirectedCommand::start(command, destinations) {
             Ok(command) => self.supervise(command, running, signals).await,
             Err(error) => {
                 self.handle.close();
@@ -134,39 +135,95 @@ impl CommandRun {
         }
     }
 
-    /// Waits until the command and then the tunnel have ended. Signals go to the command while it runs.
+    /// Waits until the command, all processes that it has started, and then the tunnel have ended. Signals go to the
+    /// command while it runs.
     async fn supervise(
         &self,
         mut command: RedirectedCommand,
         mut running: BoxFuture<'static, TunnelEnding>,
-        mut signals: EndingSignals,
+        mut signals: CommandSignals,
     ) -> anyhow::Result<RunEnding> {
+        let pid = command.pid();
+        let ended = command.ended();
+        let mut ended = std::pin::pin!(ended);
         let mut was_broken = false;
-        let status = loop {
+        let mut status = None;
+        while status.is_none() || !was_broken {
             tokio::select! {
-                status = command.wait() => break status.context("cannot wait for the command")?,
+                exited = command.wait(), if status.is_none() => {
+                    status = Some(exited.context("cannot wait for the command")?);
+                    self.note_children(ended.as_mut()).await;
+                }
+                () = &mut ended, if status.is_some() => break,
                 ending = &mut running, if !was_broken => {
                     // The command finds its connections reset, and decides itself whether it goes on.
                     ending.print(&self.console);
                     was_broken = true;
                 }
-                caught = signals.next() => pass_on(command.pid(), caught.number),
+                caught = signals.all.next() => match pid.filter(|_| status.is_none()) {
+                    Some(pid) => signals.pass_on(pid, caught.number),
+                    None => return Ok(RunEnding::Tunnel(TunnelEnding::interrupted(caught.number))),
+                },
             }
-        };
+        }
+        let status = status.context("the command has no status")?;
         if !was_broken {
-            // The last bytes of the command may be under way, and its children may go on.
+            // The last bytes of the command may be under way.
             self.handle.close();
             tokio::select! {
                 ending = running => {
                     was_broken = ending.exit != Exit::Ok;
                     ending.print(&self.console);
                 }
-                caught = signals.next() => {
+                caught = signals.all.next() => {
                     return Ok(RunEnding::Tunnel(TunnelEnding::interrupted(caught.number)));
                 }
             }
         }
         Ok(RunEnding::Ended { status, was_broken })
+    }
+
+    /// Says that the run goes on, if the command has left processes behind.
+    async fn note_children(&self, ended: impl Future<Output = ()>) {
+        if timeout(CHILDREN_END, ended).await.is_err() {
+            self.console.note(
+                "the command has ended, and the tunnel stays for the processes that it has left running; \
+                 interrupt rdforward (^C) to end the tunnel, after which they can make no connection",
+            );
+        }
+    }
+}
+
+/// How long the end of the last child process of a command may take before the user is told that the run goes on.
+const CHILDREN_END: Duration = Duration::from_millis(500);
+
+/// The signals of a run. They are passed on to the command.
+struct CommandSignals {
+    all: EndingSignals,
+    /// Whether a terminal has sent the last SIGINT, and the last SIGQUIT.
+    by_terminal: [(Signal, Arc<AtomicBool>); 2],
+}
+
+impl CommandSignals {
+    fn catch() -> io::Result<Self> {
+        let all = EndingSignals::catch_for_command()?;
+        let by_terminal = [
+            (Signal::INT, sent_by_terminal(Signal::INT.as_raw())?),
+            (Signal::QUIT, sent_by_terminal(Signal::QUIT.as_raw())?),
+        ];
+        Ok(Self { all, by_terminal })
+    }
+
+    /// Passes a signal on to the command. A terminal sends its signals to the command itself.
+    fn pass_on(&self, command: Pid, number: u8) {
+        let Some(signal) = Signal::from_named_raw(number.into()) else {
+            return;
+        };
+        let mut origins = self.by_terminal.iter();
+        let origin = origins.find(|(kind, _)| *kind == signal);
+        if origin.is_none_or(|(_, by_terminal)| !by_terminal.load(Ordering::Relaxed)) {
+            let _ = kill_process(command, signal);
+        }
     }
 }
 
@@ -245,6 +302,7 @@ struct HostPorts {
     addresses: Arc<[IpAddr]>,
     handle: TunnelHandle,
     limit: Duration,
+    console: Console,
 }
 
 impl Destinations for HostPorts {
@@ -272,6 +330,17 @@ impl Destinations for HostPorts {
     fn attach(&self, opened: OpenedFlow, socket: TcpStream) {
         opened.attach(LocalSocket::from(socket));
     }
+
+    fn bypassed(&self, thread: Pid) {
+        let number = thread.as_raw_nonzero();
+        let name = fs::read_to_string(format!("/proc/{number}/comm")).unwrap_or_default();
+        let name = name.trim();
+        self.console.notice(|console| {
+            console.warn(&format!(
+                "process {number} ({name}) connects directly and not through the tunnel, because it forbids access to its memory"
+            ));
+        });
+    }
 }
 
 /// Returns the error that a program receives for a connection that cannot be made.
@@ -281,20 +350,5 @@ fn errno(kind: RefusalKind) -> Errno {
         RefusalKind::Unreachable | RefusalKind::Unknown => Errno::HOSTUNREACH,
         RefusalKind::Forbidden => Errno::ACCESS,
         RefusalKind::TimedOut => Errno::TIMEDOUT,
-    }
-}
-
-/// The number of SIGINT.
-const INTERRUPT: u8 = 2;
-
-/// Passes a signal on to the command. A terminal sends SIGINT to the command itself.
-fn pass_on(command: Option<Pid>, number: u8) {
-    let signal = match number {
-        INTERRUPT => return,
-        1 => Signal::HUP,
-        _ => Signal::TERM,
-    };
-    if let Some(pid) = command {
-        let _ = kill_process(pid, signal);
     }
 }

@@ -22,7 +22,13 @@ mod peer;
 mod reports;
 mod serve;
 
-use std::{fmt::Display, io, process::ExitCode};
+use std::{
+    env,
+    ffi::OsString,
+    fmt::Display,
+    io,
+    process::{Command, ExitCode},
+};
 
 use clap::{CommandFactory, error::ErrorKind};
 
@@ -31,7 +37,7 @@ use self::{
     peer::{ForwardPeer, NamedPeer},
 };
 use super::{
-    args::{RdforwardArgs, Secret, TicketSource, take_variable},
+    args::{KEY_VARIABLE, RdforwardArgs, Secret, TicketSource, take_variable},
     shared::{
         agent,
         exit::Exit,
@@ -52,6 +58,11 @@ pub fn main() -> ExitCode {
         return agent::main(process);
     }
     let messages = args.messages();
+    // A command gets the variables as they were.
+    let environment = [KEY_VARIABLE, TICKET_VARIABLE].map(|name| {
+        let value = env::var_os(name).map(Secret::new);
+        (name, value)
+    });
     // The secrets are hidden before other threads start.
     let (key, key_hidden) = take_variable();
     let (operation, ticket_hidden) = ForwardOperation::take(&mut args);
@@ -63,7 +74,7 @@ pub fn main() -> ExitCode {
             console.flush();
         }
     }
-    let exit = operation.run(&args, key.as_ref(), &console);
+    let exit = operation.run(&args, key.as_ref(), &environment, &console);
     console.finish();
     exit.into()
 }
@@ -77,7 +88,7 @@ enum ForwardOperation {
         run: Box<ForwardRunArgs>,
         host: Vec<Secret>,
         ticket: TicketSource,
-        command: Vec<std::ffi::OsString>,
+        command: Vec<OsString>,
     },
     /// Serve clients.
     Serve(Box<args::ForwardServeArgs>),
@@ -121,7 +132,14 @@ impl ForwardOperation {
         }
     }
 
-    fn run(self, args: &RdforwardArgs, key: Option<&Secret>, console: &Console) -> Exit {
+    /// Runs the operation. `environment` has the variables that have been hidden.
+    fn run(
+        self,
+        args: &RdforwardArgs,
+        key: Option<&Secret>,
+        environment: &[(&str, Option<Secret>)],
+        console: &Console,
+    ) -> Exit {
         match self {
             Self::Listen => listen::run(args, console),
             Self::Serve(serve) => serve::run(&serve, console),
@@ -136,22 +154,32 @@ impl ForwardOperation {
                 ticket,
                 command,
             } => {
-                let named = NamedPeer::of(&host, ticket)
+                let (named, command) = NamedPeer::of(&host, ticket)
                     .and_then(|named| {
-                        if command.is_empty() {
-                            Err(NO_COMMAND.to_owned())
-                        } else {
-                            Ok(named)
-                        }
+                        let command = program(&command, environment).ok_or(NO_COMMAND)?;
+                        Ok((named, command))
                     })
                     .unwrap_or_else(|error| usage(Some("run"), error));
                 let peer = named.load(run.peer.key_file.as_deref(), key, console);
                 with_peer(peer, console, |peer| {
-                    command::run(&run, peer, &command, console)
+                    command::run(&run, peer, command, console)
                 })
             }
         }
     }
+}
+
+/// Returns the command with these words, in the environment that this program was started with.
+fn program(words: &[OsString], environment: &[(&str, Option<Secret>)]) -> Option<Command> {
+    let (program, args) = words.split_first()?;
+    let mut command = Command::new(program);
+    command.args(args);
+    for (name, value) in environment {
+        if let Some(value) = value {
+            command.env(name, value.text());
+        }
+    }
+    Some(command)
 }
 
 const NO_COMMAND: &str =

@@ -35,6 +35,9 @@ fn print(console: &Console, event: &TunnelEvent, remote: &[ForwardSpec]) {
         TunnelEvent::Refused(label, refusal) => {
             console.warn(&format!("{}: {refusal}", ends(label)));
         }
+        TunnelEvent::NoRequest { from, reason } => {
+            console.detail(&format!("{from}: no request of SOCKS5: {reason}"));
+        }
         TunnelEvent::Closed {
             label,
             sent,
@@ -68,6 +71,9 @@ fn as_json(event: &TunnelEvent) -> Value {
         }
         TunnelEvent::Refused(FlowLabel { from, to }, refusal) => {
             json!({ "event": "refused", "from": from, "to": to, "reason": refusal.to_string() })
+        }
+        TunnelEvent::NoRequest { from, reason } => {
+            json!({ "event": "no_request", "from": from, "reason": reason })
         }
         TunnelEvent::Closed {
             label: FlowLabel { from, to },

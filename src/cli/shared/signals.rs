@@ -18,6 +18,9 @@ use crate::process::signals::is_ignored;
 /// The number and name of each signal: from ^C, from `kill`, and from a terminal that was closed.
 const SIGNALS: [(u8, &str); 3] = [(2, "SIGINT"), (15, "SIGTERM"), (1, "SIGHUP")];
 
+/// The signals that a program passes on to its command, beside [`SIGNALS`].
+const PASSED_ON: [(u8, &str); 3] = [(3, "SIGQUIT"), (10, "SIGUSR1"), (12, "SIGUSR2")];
+
 /// A signal that the process received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Caught {
@@ -69,8 +72,22 @@ impl EndingSignals {
     ///
     /// Fails if no handler can be installed.
     pub(crate) fn catch() -> io::Result<Self> {
+        Self::catch_all(SIGNALS.into_iter())
+    }
+
+    /// Begins to catch the signals that a program passes on to its command, apart from those that are ignored. Must be
+    /// called within a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// Fails if no handler can be installed.
+    pub(crate) fn catch_for_command() -> io::Result<Self> {
+        Self::catch_all(SIGNALS.into_iter().chain(PASSED_ON))
+    }
+
+    fn catch_all(all: impl Iterator<Item = (u8, &'static str)>) -> io::Result<Self> {
         let mut signals = Vec::new();
-        for (number, name) in SIGNALS {
+        for (number, name) in all {
             if !is_ignored(number) {
                 let kind = SignalKind::from_raw(number.into());
                 signals.push((signal(kind)?, Caught { number, name }));

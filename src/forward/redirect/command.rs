@@ -1,7 +1,7 @@
 //! The COMMAND: starts it with the filter, and waits for its end.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     io,
     process::{Command, ExitStatus},
     sync::Arc,
@@ -9,7 +9,10 @@ use std::{
 
 use rustix::process::Pid;
 use tokio::process::Child;
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::{
+    sync::{CancellationToken, WaitForCancellationFutureOwned},
+    task::AbortOnDropHandle,
+};
 
 use super::{
     Destinations,
@@ -19,13 +22,15 @@ use super::{
     supervisor::{self, Entering, Supervisor},
     support, system,
 };
+use crate::process::core_dumps;
 
 /// A running program whose connections are redirected, as are those of its child processes. The redirection ends when
-/// the value is dropped; the program goes on.
+/// the value is dropped; the processes go on.
 #[derive(Debug)]
 pub(crate) struct RedirectedCommand {
     child: Child,
     entering: Entering,
+    over: CancellationToken,
     _supervisor: AbortOnDropHandle<()>,
 }
 
@@ -57,16 +62,15 @@ pub(crate) enum StartError {
 }
 
 impl RedirectedCommand {
-    /// Starts a program. It inherits the standard streams, the environment, the working directory and the process group
-    /// of this process. A name without a slash is looked up in `PATH`. Blocks until the program has been executed. Must
-    /// be called within a tokio runtime.
+    /// Starts a program. It inherits the standard streams, the working directory, the process group, and the limits that
+    /// this process was started with. A name without a slash is looked up in `PATH`. Blocks until the program has been
+    /// executed. Must be called within a tokio runtime. The program is killed when the calling thread ends.
     ///
     /// # Errors
     ///
     /// Fails if the program cannot be executed, or if connections cannot be redirected here. No process is left then.
     pub(crate) fn start<D: Destinations>(
-        program: &OsStr,
-        args: &[OsString],
+        mut command: Command,
         destinations: D,
     ) -> Result<Self, StartError> {
         if let Some(reason) = support::obstacle() {
@@ -76,11 +80,10 @@ impl RedirectedCommand {
         let filter = filter.map_err(|error| StartError::Unusable(error.to_string()))?;
         let (handover, takeover) = handover().map_err(|errno| StartError::Prepare(errno.into()))?;
 
-        let mut command = Command::new(program);
-        command.args(args);
+        let program = command.get_program().to_owned();
         system::install_before_exec(&mut command, filter, handover);
         let mut command = tokio::process::Command::from(command);
-        let spawned = command.spawn();
+        let spawned = core_dumps::restored_for(|| command.spawn());
         // Closes the new process's end of the socket pair here.
         drop(command);
 
@@ -90,7 +93,7 @@ impl RedirectedCommand {
             (Err(_), Ok(Handed::Failed(step, errno))) => {
                 return Err(StartError::Unusable(support::explain(*step, *errno)));
             }
-            (Err(error), _) => return Err(not_executed(program, error)),
+            (Err(error), _) => return Err(not_executed(&program, error)),
         };
         let notifications = match handed {
             Ok(Handed::Listener(listener)) => Notifications::new(listener),
@@ -103,10 +106,16 @@ impl RedirectedCommand {
         };
         let entering = Arc::default();
         let supervisor = Supervisor::new(notifications, destinations, Arc::clone(&entering));
-        let supervisor = tokio::spawn(Arc::new(supervisor).run());
+        let over = CancellationToken::new();
+        let ended = over.clone();
+        let supervisor = tokio::spawn(async move {
+            Arc::new(supervisor).run().await;
+            ended.cancel();
+        });
         Ok(Self {
             child,
             entering,
+            over,
             _supervisor: AbortOnDropHandle::new(supervisor),
         })
     }
@@ -131,6 +140,15 @@ impl RedirectedCommand {
         let status = self.child.wait().await;
         supervisor::settle(&self.entering).await;
         status
+    }
+
+    /// Returns a future that completes when the program and all processes that it has started have ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe.
+    pub(crate) fn ended(&self) -> WaitForCancellationFutureOwned {
+        self.over.clone().cancelled_owned()
     }
 }
 

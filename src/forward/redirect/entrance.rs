@@ -15,14 +15,20 @@ use std::{
 };
 
 use rustix::io::Errno;
-use socket2::{Domain, SockFilter, Socket, Type};
-use tokio::{net::TcpStream, time::timeout};
+use socket2::{Domain, SockFilter, SockRef, Socket, Type};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
 
 use super::{caller::errno_of, remote_socket::ConnectingSocket};
 
 /// The time within which a connection over the loopback interface arrives. It takes microseconds; only a packet filter
 /// on the loopback interface can keep a connection from arriving.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(10);
+
+/// The time within which the kernel repeats the first packet of a connection, which a door has dropped.
+const REPEAT_LIMIT: Duration = Duration::from_secs(60);
 
 /// The doors, one for each host that COMMAND connects to.
 #[derive(Debug, Default)]
@@ -36,11 +42,11 @@ struct Doors {
     v6: Option<Door>,
 }
 
+/// A listener that drops every packet. Without it the kernel would refuse the sockets that connect.
 #[derive(Debug)]
-struct Door {
-    address: SocketAddr,
-    /// It is never accepted from. Without it the kernel would refuse the sockets that connect.
-    _listener: Socket,
+pub(super) struct Door {
+    pub(super) address: SocketAddr,
+    listener: Socket,
 }
 
 impl Entrance {
@@ -101,6 +107,11 @@ impl Entrance {
     pub(super) async fn enter(&self, socket: &ConnectingSocket) -> Result<TcpStream, Errno> {
         let door = socket.door();
         let program = socket.local_addr().ok_or(Errno::CONNABORTED)?;
+        if let Some(own) = socket.own_door() {
+            let accepted = timeout(REPEAT_LIMIT, own.accept(program)).await;
+            let accepted = accepted.map_err(|_| Errno::TIMEDOUT)?;
+            return accepted.map_err(|error| errno_of(&error));
+        }
         let stream = connect(door, program).map_err(|error| errno_of(&error))?;
         let arrival = async {
             stream.writable().await?;
@@ -123,7 +134,12 @@ impl Entrance {
 }
 
 impl Door {
-    fn open(ip: IpAddr) -> io::Result<Self> {
+    /// Opens a door at an address of the loopback interface.
+    ///
+    /// # Errors
+    ///
+    /// Fails if this process may not open or bind another socket.
+    pub(super) fn open(ip: IpAddr) -> io::Result<Self> {
         /// The instruction `BPF_RET | BPF_K`: the filter returns how many bytes of a packet are kept.
         const RETURN: u16 = 6;
         let listener = bound(SocketAddr::new(ip, 0))?;
@@ -131,10 +147,21 @@ impl Door {
         listener.listen(1)?;
         let address = listener.local_addr()?.as_socket();
         let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Ok(Self {
-            address,
-            _listener: listener,
-        })
+        Ok(Self { address, listener })
+    }
+
+    /// Accepts the socket with the address `program`: drops packets no more, and waits until the kernel repeats the first
+    /// packet of the connection. That takes a second.
+    async fn accept(&self, program: SocketAddr) -> io::Result<TcpStream> {
+        self.listener.detach_filter()?;
+        let listener = TcpListener::from_std(self.listener.try_clone()?.into())?;
+        loop {
+            let (stream, peer) = listener.accept().await?;
+            let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+            if peer == program {
+                return Ok(stream);
+            }
+        }
     }
 }
 

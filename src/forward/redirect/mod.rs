@@ -70,10 +70,11 @@ mod tests;
 
 use std::net::SocketAddr;
 
-use rustix::io::Errno;
+use rustix::{io::Errno, process::Pid};
 use tokio::net::TcpStream;
 
 pub(crate) use command::{RedirectedCommand, StartError};
+pub(crate) use system::sent_by_terminal;
 
 /// The addresses whose connections are redirected, and the way that carries each connection.
 pub(crate) trait Destinations: Clone + Send + Sync + 'static {
@@ -96,4 +97,8 @@ pub(crate) trait Destinations: Clone + Send + Sync + 'static {
     /// Connects an opened connection with its local socket. Called before `connect()` returns in the program. Must not
     /// block.
     fn attach(&self, opened: Self::Opened, socket: TcpStream);
+
+    /// Receives the thread of a process that forbids access to its memory, whose connections are therefore not redirected.
+    /// Must return fast.
+    fn bypassed(&self, thread: Pid);
 }

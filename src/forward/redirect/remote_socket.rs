@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::{AsFd, OwnedFd},
     time::Duration,
 };
@@ -20,13 +20,18 @@ use rustix::{
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
-use super::{caller::errno_of, entrance::Entrance, system};
+use super::{
+    caller::errno_of,
+    entrance::{Door, Entrance},
+    system,
+};
 
 /// A TCP socket of the COMMAND that is not connected. It is the same open description as in COMMAND.
 #[derive(Debug)]
 pub(super) struct RemoteSocket {
     fd: OwnedFd,
     family: Family,
+    is_multipath: bool,
 }
 
 /// A TCP socket of the COMMAND that connects to a door of the [`Entrance`]. The connection ends only when all its
@@ -35,6 +40,7 @@ pub(super) struct RemoteSocket {
 pub(super) struct ConnectingSocket {
     fd: AsyncFd<OwnedFd>,
     door: SocketAddr,
+    own: Option<Door>,
 }
 
 /// The address family of a socket, and that of the address to which the program connects it.
@@ -77,7 +83,11 @@ impl RemoteSocket {
         if getpeername(&fd).is_ok() {
             return None;
         }
-        Some(Self { fd, family })
+        Some(Self {
+            fd,
+            family,
+            is_multipath: protocol == ipproto::MPTCP,
+        })
     }
 
     /// The kernel's number of the socket, which no other socket gets.
@@ -115,9 +125,14 @@ impl RemoteSocket {
         entrance: &Entrance,
         host: IpAddr,
     ) -> Result<ConnectingSocket, Errno> {
-        let (door, address) = self
-            .door(entrance, host)
-            .map_err(|error| errno_of(&error))?;
+        // The kernel makes no simultaneous open of a socket of Multipath TCP, which therefore has a door of its own.
+        let own = self.is_multipath.then(|| self.own_door()).transpose();
+        let own = own.map_err(|error| errno_of(&error))?;
+        let found = match &own {
+            Some(own) => Ok((own.address, self.address_of(own.address))),
+            None => self.door(entrance, host),
+        };
+        let (door, address) = found.map_err(|error| errno_of(&error))?;
         system::connect_at_once(self.fd.as_fd());
         match without_waiting(&self.fd, || connect(&self.fd, &address)) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
@@ -125,7 +140,7 @@ impl RemoteSocket {
         }
         let interest = Interest::READABLE | Interest::WRITABLE;
         let fd = system::watch(self.fd, interest).map_err(|error| errno_of(&error))?;
-        Ok(ConnectingSocket { fd, door })
+        Ok(ConnectingSocket { fd, door, own })
     }
 
     /// Returns the address of a door, and the same address as this socket needs it.
@@ -138,12 +153,24 @@ impl RemoteSocket {
             }
         }
         let door = entrance.v4_door(host)?;
-        let address = match (self.family, door.ip()) {
-            (Family::V4, _) => door,
-            (_, IpAddr::V4(ip)) => SocketAddr::new(ip.to_ipv6_mapped().into(), door.port()),
-            (_, IpAddr::V6(_)) => door,
-        };
-        Ok((door, address))
+        Ok((door, self.address_of(door)))
+    }
+
+    fn own_door(&self) -> io::Result<Door> {
+        match self.family {
+            Family::V6 { only: true } => Door::open(Ipv6Addr::LOCALHOST.into()),
+            _ => Door::open(Ipv4Addr::LOCALHOST.into()),
+        }
+    }
+
+    /// Returns the address of a door as this socket needs it.
+    fn address_of(&self, door: SocketAddr) -> SocketAddr {
+        match (self.family, door.ip()) {
+            (Family::V6 { .. } | Family::Mapped, IpAddr::V4(ip)) => {
+                SocketAddr::new(ip.to_ipv6_mapped().into(), door.port())
+            }
+            _ => door,
+        }
     }
 }
 
@@ -151,6 +178,11 @@ impl ConnectingSocket {
     /// The address of the door.
     pub(super) fn door(&self) -> SocketAddr {
         self.door
+    }
+
+    /// The door that only this socket has.
+    pub(super) fn own_door(&self) -> Option<&Door> {
+        self.own.as_ref()
     }
 
     /// The local address of the socket, IPv4 where it is mapped into IPv6. Returns none for a socket that does not connect

@@ -105,7 +105,7 @@ impl<D: Destinations> Supervisor<D> {
         match call.request {
             Request::SocketError { value, length } => Some(
                 self.socket_error(&call, value, length)
-                    .unwrap_or_else(without_access),
+                    .unwrap_or_else(|errno| self.without_access(&call, errno)),
             ),
             Request::Connect { address, length } => match self.decide(call, address, length) {
                 Ok(redirected) => self.begin(redirected, tasks),
@@ -123,7 +123,7 @@ impl<D: Destinations> Supervisor<D> {
     ) -> Result<Redirected, Answer> {
         let address = match caller::address(call.thread, address, length) {
             Ok(address) => address.ok_or(Answer::FromKernel)?,
-            Err(error) => return Err(without_access(errno_of(&error))),
+            Err(error) => return Err(self.without_access(&call, errno_of(&error))),
         };
         let mut destination = canonical(address);
         if let Some(host) = self.entrance.host_at(destination.ip()) {
@@ -132,8 +132,9 @@ impl<D: Destinations> Supervisor<D> {
         if !self.destinations.covers(destination) {
             return Err(Answer::FromKernel);
         }
-        let fd = duplicate(&call).map_err(without_access)?;
-        let process = caller::open_process(call.thread).map_err(without_access)?;
+        let refuse = |errno| self.without_access(&call, errno);
+        let fd = duplicate(&call).map_err(refuse)?;
+        let process = caller::open_process(call.thread).map_err(refuse)?;
         // All that was read belongs to the caller if the caller still waits: its number has not been used again.
         if !self.notifications.is_valid(&call) {
             return Err(Answer::FromKernel);
@@ -299,6 +300,20 @@ impl<D: Destinations> Supervisor<D> {
         Ok(written.map_or_else(Answer::Failed, |()| Answer::Done))
     }
 
+    /// The answer to a call whose caller cannot be examined. Without descriptors or memory the address is unknown, and
+    /// connecting directly could be wrong, so the call fails. All other reasons are the caller's: it has ended, its pointer
+    /// or its descriptor is wrong, or it does not allow access.
+    fn without_access(&self, call: &SuspendedCall, errno: Errno) -> Answer {
+        match errno {
+            Errno::MFILE | Errno::NFILE | Errno::NOMEM => Answer::Failed(errno),
+            Errno::ACCESS | Errno::PERM => {
+                self.destinations.bypassed(call.thread);
+                Answer::FromKernel
+            }
+            _ => Answer::FromKernel,
+        }
+    }
+
     fn connects(&self) -> MutexGuard<'_, Connects> {
         self.connects.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -330,20 +345,6 @@ impl Connects {
 fn duplicate(call: &SuspendedCall) -> Result<OwnedFd, Errno> {
     let thread = caller::open_thread(call.thread)?;
     caller::duplicate(thread, call.descriptor)
-}
-
-/// The answer to a call whose caller cannot be examined. Without descriptors or memory the address is unknown, and
-/// connecting directly could be wrong, so the call fails. All other reasons are the caller's: it has ended, its pointer
-/// or its descriptor is wrong, or it does not allow access.
-fn without_access(errno: Errno) -> Answer {
-    match errno {
-        Errno::MFILE | Errno::NFILE | Errno::NOMEM => Answer::Failed(errno),
-        Errno::ACCESS | Errno::PERM => {
-            tracing::warn!("a process forbids access to its memory and connects directly: {errno}");
-            Answer::FromKernel
-        }
-        _ => Answer::FromKernel,
-    }
 }
 
 /// Completes when a process has ended, or never if the runtime cannot watch it.

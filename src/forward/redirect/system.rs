@@ -9,17 +9,22 @@ use std::{
     },
     process::Command,
     ptr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use rustix::{
     io::Errno,
     ioctl::{Opcode, Setter, Updater, ioctl, opcode},
-    process::Pid,
+    process::{Pid, Resource, Signal, set_parent_process_death_signal, setrlimit},
 };
 use seccompiler::{BpfProgram, sock_filter};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::handover::{Handover, SetupStep};
+use crate::process::descriptors::inherited_descriptor_limit;
 
 const RECEIVE: Opcode = opcode::read_write::<libc::seccomp_notif>(MAGIC, 0);
 const SEND: Opcode = opcode::read_write::<libc::seccomp_notif_resp>(MAGIC, 1);
@@ -28,9 +33,16 @@ const ID_VALID: Opcode = opcode::write::<u64>(MAGIC, 2);
 const MAGIC: u8 = b'!';
 
 /// Makes a command install the filter in its new process, and pass the listener through `handover`, before it becomes
-/// the program.
+/// the program. The process gets the limit of open files that this process was started with, and is killed when the
+/// thread that has started it ends.
 pub(super) fn install_before_exec(command: &mut Command, filter: BpfProgram, handover: Handover) {
+    let limit = inherited_descriptor_limit();
     let hook = move || {
+        if let Some(limit) = limit {
+            // A program with another limit is better than none.
+            let _ = setrlimit(Resource::Nofile, limit);
+        }
+        set_parent_process_death_signal(Some(Signal::KILL))?;
         let done = install(&filter).and_then(|listener| {
             let passed = handover.pass(&listener);
             passed.map_err(|errno| (SetupStep::Pass, errno))
@@ -218,6 +230,24 @@ pub(super) fn connect_at_once(socket: BorrowedFd<'_>) {
             length,
         );
     }
+}
+
+/// Returns a flag that tells whether a terminal has sent the last signal with this number. A terminal sends its signals to
+/// all programs of its foreground group.
+///
+/// # Errors
+///
+/// Fails if no handler can be installed.
+pub(crate) fn sent_by_terminal(signal: libc::c_int) -> io::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let shared = Arc::clone(&flag);
+    let action = move |info: &libc::siginfo_t| {
+        // A process that sends a signal has another code.
+        shared.store(info.si_code == libc::SI_KERNEL, Ordering::Relaxed);
+    };
+    // SAFETY: the action is async-signal-safe: it stores to an atomic, and neither allocates nor takes a lock.
+    unsafe { signal_hook_registry::register_sigaction(signal, action)? };
+    Ok(flag)
 }
 
 fn last_errno() -> Errno {

@@ -12,7 +12,7 @@ use super::{
     handle::TunnelHandle,
     listener::ForwardListener,
     messages::{OpenTarget, RefusalKind},
-    shared::FlowLabel,
+    shared::{FlowLabel, TunnelEvent},
     socket::{LocalSocket, close_in_order},
 };
 use crate::forward::{
@@ -84,9 +84,16 @@ async fn pass_socks(socket: LocalSocket, from: String, handle: TunnelHandle) {
         return;
     };
     let asking = timeout(SOCKS_LIMIT, asked_target(&mut socket));
-    let Ok(Ok(target)) = asking.await else {
-        tracing::debug!(from, "a program sent no request of SOCKS 5");
-        return;
+    let asked = asking
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let target = match asked {
+        Ok(target) => target,
+        Err(error) => {
+            let reason = error.to_string();
+            (handle.shared.observer)(TunnelEvent::NoRequest { from, reason });
+            return;
+        }
     };
     let label = FlowLabel {
         from,

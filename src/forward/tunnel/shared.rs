@@ -31,6 +31,13 @@ pub(crate) enum TunnelEvent {
     Connected(FlowLabel),
     /// A connection could not be made.
     Refused(FlowLabel, ForwardRefusal),
+    /// A client of `-D` has sent no request that can be carried out.
+    NoRequest {
+        /// The client.
+        from: String,
+        /// The reason.
+        reason: String,
+    },
     /// A connection has ended.
     Closed {
         /// Its ends.

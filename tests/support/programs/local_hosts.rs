@@ -93,6 +93,15 @@ impl Hosts {
         setup.args(self.options()).args(arguments)
     }
 
+    /// Returns `rdforward run` with these arguments and the options to reach these hosts. A shell runs `line` first, and no
+    /// signal is ignored.
+    pub fn rdforward_run_after(&self, line: &str, arguments: &[&str]) -> Setup {
+        let script = format!("{line}; exec \"$0\" run \"$@\"");
+        let setup = program("env", "rdforward").args(["--default-signal", "bash", "-c", &script]);
+        let setup = setup.arg(env!("CARGO_BIN_EXE_rdforward"));
+        setup.args(self.options()).args(arguments)
+    }
+
     /// Returns the options by which rdpipe, rdcat, rdcp, rdforward and rdperf reach these hosts.
     fn options(&self) -> [String; 4] {
         let rsh = self.place.path("rsh").display().to_string();

@@ -91,6 +91,7 @@ async fn a_child_that_outlives_the_program_is_still_redirected() {
     fake.until_live(1).await;
     fake.release();
     fake.until(|seen| seen.attached.len() == 2).await;
+    command.ended().await;
     fake.until_live(0).await;
 }
 
@@ -167,5 +168,5 @@ async fn a_32_bit_program_runs() {
 }
 
 fn start_error(program: &str) -> StartError {
-    RedirectedCommand::start(program.as_ref(), &[], Fake::new()).expect_err("no such program")
+    RedirectedCommand::start(Command::new(program), Fake::new()).expect_err("no such program")
 }

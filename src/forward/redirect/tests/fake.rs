@@ -1,14 +1,13 @@
 //! Destinations that need no network, and programs that connect to them.
 
 use std::{
-    ffi::OsString,
     net::SocketAddr,
     process::{Command, ExitStatus},
     sync::Arc,
     time::Duration,
 };
 
-use rustix::io::Errno;
+use rustix::{io::Errno, process::Pid};
 use tokio::{
     io::copy,
     net::TcpStream,
@@ -58,6 +57,8 @@ pub(super) struct Seen {
     pub(super) live: usize,
     /// The destinations that have been attached, in order.
     pub(super) attached: Vec<SocketAddr>,
+    /// How many calls of processes that forbid access have not been redirected.
+    pub(super) bypassed: usize,
 }
 
 /// A connection that is counted until it is dropped.
@@ -111,8 +112,9 @@ impl Fake {
     }
 
     pub(super) fn start(&self, program: &str, args: &[&str]) -> RedirectedCommand {
-        let args: Vec<OsString> = args.iter().map(OsString::from).collect();
-        RedirectedCommand::start(program.as_ref(), &args, self.clone()).expect("a program")
+        let mut command = Command::new(program);
+        command.args(args);
+        RedirectedCommand::start(command, self.clone()).expect("a program")
     }
 
     /// Runs a program to its end.
@@ -226,6 +228,10 @@ impl Destinations for Fake {
             let _ = copy(&mut reader, &mut writer).await;
             drop(opened);
         });
+    }
+
+    fn bypassed(&self, _thread: Pid) {
+        self.state.seen.send_modify(|seen| seen.bypassed += 1);
     }
 }
 
