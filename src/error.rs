@@ -112,6 +112,9 @@ pub enum Error {
     Misuse(&'static str),
 }
 
+/// The misuse for which sockets have an error of their own, `EPIPE`.
+pub(crate) const WRITTEN_AFTER_SHUTDOWN: &str = "written after shutdown";
+
 /// The reason why this host cannot use RDMA, or cannot use the device that the configuration names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -223,6 +226,7 @@ impl Error {
             Self::PeerAborted { .. } | Self::Aborted { .. } => Kind::ConnectionAborted,
             Self::Stopped { .. } => Kind::BrokenPipe,
             Self::Device { .. } => Kind::Unsupported,
+            Self::Misuse(WRITTEN_AFTER_SHUTDOWN) => Kind::BrokenPipe,
             Self::Misuse(_) => Kind::InvalidInput,
         }
     }
@@ -231,5 +235,20 @@ impl Error {
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         Self::new(error.kind(), error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_after_shutdown_is_a_broken_pipe() {
+        let kind = |what| io::Error::from(Error::Misuse(what)).kind();
+        assert_eq!(kind(WRITTEN_AFTER_SHUTDOWN), io::ErrorKind::BrokenPipe);
+        assert_eq!(
+            kind("this stream only receives"),
+            io::ErrorKind::InvalidInput
+        );
     }
 }

@@ -347,7 +347,8 @@ impl Destinations for HostPorts {
 fn errno(kind: RefusalKind) -> Errno {
     match kind {
         RefusalKind::Refused | RefusalKind::Full | RefusalKind::Other => Errno::CONNREFUSED,
-        RefusalKind::Unreachable | RefusalKind::Unknown => Errno::HOSTUNREACH,
+        RefusalKind::Unreachable => Errno::NETUNREACH,
+        RefusalKind::HostUnreachable | RefusalKind::Unknown => Errno::HOSTUNREACH,
         RefusalKind::Forbidden => Errno::ACCESS,
         RefusalKind::TimedOut => Errno::TIMEDOUT,
     }

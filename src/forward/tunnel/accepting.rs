@@ -145,8 +145,24 @@ fn socks_reply(kind: RefusalKind) -> SocksReply {
     match kind {
         RefusalKind::Refused => SocksReply::Refused,
         RefusalKind::Unreachable => SocksReply::NetworkUnreachable,
-        RefusalKind::Unknown | RefusalKind::TimedOut => SocksReply::HostUnreachable,
+        RefusalKind::HostUnreachable | RefusalKind::Unknown | RefusalKind::TimedOut => {
+            SocksReply::HostUnreachable
+        }
         RefusalKind::Forbidden => SocksReply::NotAllowed,
         RefusalKind::Full | RefusalKind::Other => SocksReply::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::messages::ForwardRefusal, *};
+
+    #[test]
+    fn a_socks_client_gets_the_number_of_the_reason() {
+        let reply = |kind: io::ErrorKind| socks_reply(ForwardRefusal::of(&kind.into()).kind) as u8;
+        assert_eq!(reply(io::ErrorKind::NetworkUnreachable), 3);
+        assert_eq!(reply(io::ErrorKind::HostUnreachable), 4);
+        assert_eq!(reply(io::ErrorKind::TimedOut), 4);
+        assert_eq!(reply(io::ErrorKind::ConnectionRefused), 5);
     }
 }

@@ -105,7 +105,7 @@ impl Drop for OpenedFlow {
 
 fn over() -> ForwardRefusal {
     ForwardRefusal {
-        kind: RefusalKind::Unreachable,
+        kind: RefusalKind::HostUnreachable,
         text: "the tunnel has ended".to_owned(),
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::forward::{mux::frame::MAX_CONTROL_BYTES, specs::ListenAt, target::ForwardTarget};
 
 /// The version of the frames and of these messages.
-pub(super) const TUNNEL_VERSION: u32 = 1;
+pub(super) const TUNNEL_VERSION: u32 = 2;
 
 /// A message about the tunnel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,7 +77,7 @@ pub(crate) struct ForwardRefusal {
 pub(crate) enum RefusalKind {
     /// The target refuses connections.
     Refused,
-    /// No way leads to the target.
+    /// No way leads to the network of the target.
     Unreachable,
     /// The name has no address.
     Unknown,
@@ -89,6 +89,8 @@ pub(crate) enum RefusalKind {
     TimedOut,
     /// Another error.
     Other,
+    /// The network of the target does not find its host.
+    HostUnreachable,
 }
 
 impl ForwardRefusal {
@@ -96,9 +98,8 @@ impl ForwardRefusal {
     pub(crate) fn of(error: &io::Error) -> Self {
         let kind = match error.kind() {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => RefusalKind::Refused,
-            io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
-                RefusalKind::Unreachable
-            }
+            io::ErrorKind::NetworkUnreachable => RefusalKind::Unreachable,
+            io::ErrorKind::HostUnreachable => RefusalKind::HostUnreachable,
             io::ErrorKind::TimedOut => RefusalKind::TimedOut,
             io::ErrorKind::PermissionDenied => RefusalKind::Forbidden,
             _ if is_full(error) => RefusalKind::Full,

@@ -156,6 +156,20 @@ async fn a_connection_that_is_given_up_is_not_made() {
 }
 
 #[tokio::test]
+async fn an_address_without_an_answer_does_not_hold_up_the_next_one() {
+    let (target, _unanswering) = unanswering_port().await;
+    let ForwardTarget::Tcp { port, .. } = target else {
+        unreachable!()
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let addresses = [SocketAddr::from(([127, 0, 0, 1], port)), at];
+    // The kernel would try the first address for two minutes.
+    let connected = timeout(LIMIT, connect_first(&addresses)).await.unwrap();
+    assert_eq!(connected.unwrap().peer_addr().unwrap(), at);
+}
+
+#[tokio::test]
 async fn connections_beyond_the_places_of_a_peer_are_refused_until_one_ends() {
     let (all, own) = (Arc::new(Semaphore::new(3)), Arc::new(Semaphore::new(2)));
     let places = ConnectionPlaces::new(Arc::clone(&all), Arc::clone(&own));

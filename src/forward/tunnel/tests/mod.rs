@@ -23,7 +23,7 @@ use tokio::{
 use super::{
     Tunnel, TunnelFault, TunnelRole,
     accepting::ListenRoute,
-    connect::connect,
+    connect::{connect, connect_first},
     handle::TunnelHandle,
     listener::ForwardListener,
     messages::{OpenTarget, RefusalKind},

@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 
 use super::{State, machine::Sending, register};
-use crate::{Error, Fault, transport::control::message::Message};
+use crate::{Error, Fault, error::WRITTEN_AFTER_SHUTDOWN, transport::control::message::Message};
 
 impl State {
     /// Returns an error unless more bytes may be written.
@@ -19,7 +19,7 @@ impl State {
         match inner.sending {
             Sending::Open if !inner.fin_due => Ok(()),
             Sending::Absent => Err(Error::Misuse("this stream only receives")),
-            _ => Err(Error::Misuse("written after shutdown")),
+            _ => Err(Error::Misuse(WRITTEN_AFTER_SHUTDOWN)),
         }
     }
 
