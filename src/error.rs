@@ -224,9 +224,8 @@ impl Error {
                 Fault::ControlTask => Kind::Other,
             },
             Self::PeerAborted { .. } | Self::Aborted { .. } => Kind::ConnectionAborted,
-            Self::Stopped { .. } => Kind::BrokenPipe,
             Self::Device { .. } => Kind::Unsupported,
-            Self::Misuse(WRITTEN_AFTER_SHUTDOWN) => Kind::BrokenPipe,
+            Self::Stopped { .. } | Self::Misuse(WRITTEN_AFTER_SHUTDOWN) => Kind::BrokenPipe,
             Self::Misuse(_) => Kind::InvalidInput,
         }
     }

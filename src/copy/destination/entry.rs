@@ -31,6 +31,10 @@ use crate::{
 
 /// The folder that a lane writes in.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact about the folder of its own"
+)]
 pub(super) struct CurrentFolder {
     /// The path at the source.
     pub(super) wire: RelativePath,
@@ -243,12 +247,12 @@ impl CurrentFolder {
         result.map_err(|errno| format!("cannot make: {}", errno_text(errno)))?;
         if keeps_all {
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let made = if self.is_append_only {
+            let entry_name = if self.is_append_only {
                 name.as_bytes()
             } else {
                 temporary.as_bytes()
             };
-            let entry = openat(fd, made, flags, Mode::empty()).map_err(errno_text)?;
+            let entry = openat(fd, entry_name, flags, Mode::empty()).map_err(errno_text)?;
             special.finish(state, &entry, self.has_acl)?;
         }
         if self.is_append_only {

@@ -38,7 +38,7 @@ use crate::{
 };
 
 /// The zeros that are written at a time for a hole.
-const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The position of a target that is not written any more.
 const ABANDONED: u64 = u64::MAX;

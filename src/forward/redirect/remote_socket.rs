@@ -206,7 +206,7 @@ impl ConnectingSocket {
     pub(super) async fn settled(&self) {
         let ready = self.fd.ready(Interest::READABLE | Interest::WRITABLE).await;
         if ready.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 

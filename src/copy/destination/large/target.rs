@@ -78,11 +78,11 @@ impl LargeContents {
         let existing = || open_existing(state, folder, name, naming);
         let contents = if is_append_only(folder) && !file.resumed {
             let mode = PRIVATE_MODE;
-            let made = match create_file(folder, name.as_bytes(), mode) {
+            let created = match create_file(folder, name.as_bytes(), mode) {
                 Err(Errno::EXIST) => existing(),
                 result => result,
             };
-            Self::InPlace(made.map_err(|errno| format!("cannot create: {}", errno_text(errno)))?)
+            Self::InPlace(created.map_err(|errno| format!("cannot create: {}", errno_text(errno)))?)
         } else {
             match open_part(folder, &names.part) {
                 Ok(fd) => Self::Beside(fd),
@@ -92,7 +92,7 @@ impl LargeContents {
                 Err(fault) => return Err(fault.into_text()),
             }
         };
-        contents.size(file, folder, names, promise)?;
+        contents.size(file, folder, names, promise.as_ref())?;
         Ok(contents)
     }
 
@@ -102,14 +102,14 @@ impl LargeContents {
         file: &LargeFile,
         folder: BorrowedFd<'_>,
         names: &PartNames,
-        promise: Option<PartPromise>,
+        promise: Option<&PartPromise>,
     ) -> Result<(), String> {
         let (Self::Beside(fd) | Self::InPlace(fd)) = self else {
             return Ok(());
         };
         if file.resumed {
             let found = find_promise(folder, names, version_of(file));
-            if promise.is_none() || found.map(|(_, promise)| promise) != promise {
+            if promise.is_none() || found.map(|(_, promise)| promise).as_ref() != promise {
                 return Err("what an earlier run had left of it has changed".to_owned());
             }
         } else if matches!(self, Self::Beside(_)) {
