@@ -226,6 +226,7 @@ mod running_time;
 #[cfg(feature = "cli")]
 mod ssh;
 mod stats;
+mod threads;
 mod transport;
 #[cfg(feature = "rdma")]
 pub mod verbs;

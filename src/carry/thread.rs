@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc, thread};
 
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// A thread with a tokio runtime of its own, on which bytes are carried.
@@ -18,6 +18,18 @@ pub(crate) struct CarryThread {
     in_use: Arc<DropGuard>,
 }
 
+/// The runtime of a thread. If the thread cannot be started, it is dropped inside another runtime, where the drop of a
+/// [`Runtime`] panics.
+struct OwnRuntime(Option<Runtime>);
+
+impl Drop for OwnRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
 impl CarryThread {
     /// Starts a thread called `name`.
     ///
@@ -27,9 +39,16 @@ impl CarryThread {
     pub(crate) fn start(name: &str) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
+        let mut runtime = OwnRuntime(Some(runtime));
         let unused = CancellationToken::new();
         let in_use = Arc::new(unused.clone().drop_guard());
-        let run = move || runtime.block_on(unused.cancelled());
+        let run = move || {
+            // All of `runtime` moves to the thread.
+            let runtime = &mut runtime;
+            if let Some(runtime) = &runtime.0 {
+                runtime.block_on(unused.cancelled());
+            }
+        };
         thread::Builder::new().name(name.to_owned()).spawn(run)?;
         Ok(Self {
             runtime: handle,

@@ -34,7 +34,6 @@ use std::{
     ffi::c_int,
     io,
     os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd},
-    panic::resume_unwind,
 };
 
 use rustix::{
@@ -47,6 +46,8 @@ use tokio::io::{
     Interest,
     unix::{AsyncFd, AsyncFdRegisterError},
 };
+
+use crate::threads;
 
 /// The capacity in bytes that pipes are enlarged to: the most that `/proc/sys/fs/pipe-max-size`
 /// grants an ordinary user by default, and two chunks of the default size over TCP.
@@ -153,7 +154,7 @@ fn enlarge_pipe(fd: BorrowedFd<'_>) {
 ///
 /// # Errors
 ///
-/// Fails if `work` does, or if the runtime is shutting down.
+/// Fails if `work` does, or if the system cannot start a thread.
 ///
 /// # Cancel safety
 ///
@@ -161,13 +162,7 @@ fn enlarge_pipe(fd: BorrowedFd<'_>) {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => resume_unwind(panic),
-            Err(_) => Err(io::Error::other("the runtime is shutting down")),
-        },
-    }
+    threads::blocking(work).await?
 }
 
 /// Calls fsync(2), and succeeds for files that do not support it.

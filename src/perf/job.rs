@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use tokio::{runtime::Handle, task::spawn_blocking};
+use tokio::runtime::Handle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
@@ -25,6 +25,7 @@ use crate::{
         },
         protocol::{FromAgent, Payload},
     },
+    threads,
 };
 
 /// An agent of rdperf.
@@ -79,10 +80,12 @@ impl PerfJob {
     /// Reports the facts about the host, and carries out tasks until no more can follow.
     async fn serve(&self, mut messages: Messages) {
         let order = self.order.clone();
-        let Ok(facts) = spawn_blocking(move || facts::collect(&order, hello())).await else {
-            return self
-                .context
-                .fail_local("cannot find out what this host has");
+        let facts = match threads::blocking(move || facts::collect(&order, hello())).await {
+            Ok(facts) => facts,
+            Err(error) => {
+                let text = format!("cannot find out what this host has: {error}");
+                return self.context.fail_local(&text);
+            }
         };
         send(&self.context, &FromPerf::Host(Box::new(facts)));
         let mut running = RunningTask::None;
@@ -152,7 +155,7 @@ impl PerfJob {
         tokio::spawn(async move {
             let stop = Arc::new(AtomicBool::new(false));
             let stopping = Arc::clone(&stop);
-            let measuring = spawn_blocking(move || storage::measure_storage(&task, &stopping));
+            let measuring = threads::blocking(move || storage::measure_storage(&task, &stopping));
             let result = tokio::select! {
                 measured = measuring => match measured {
                     Ok(measured) => measured.map_err(TaskFault::from),

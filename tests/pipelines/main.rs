@@ -4,6 +4,7 @@
 mod closed_streams;
 mod errors;
 mod failures;
+mod few_threads;
 mod held_back;
 mod hosts;
 mod inherited;

@@ -10,7 +10,6 @@ use anyhow::Context;
 use tokio::{
     runtime::Builder,
     sync::Semaphore,
-    task::spawn_blocking,
     time::{MissedTickBehavior, interval, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -33,6 +32,7 @@ use crate::{
         tunnel::{ConnectionPlaces, TunnelRole},
     },
     process::descriptors::raise_descriptor_limit,
+    threads,
 };
 
 /// The tunnels that the server has at a time. Each holds at most 64 MiB of bytes that programs have not read.
@@ -64,7 +64,11 @@ pub(super) fn run(args: &ForwardServeArgs, console: &Console) -> Exit {
 fn serve(args: &ForwardServeArgs, console: &Console) -> anyhow::Result<Exit> {
     let places = places_of(raise_descriptor_limit());
     let signal = signals::watch(&control_runtime()?, console).context("cannot catch signals")?;
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    // The runtime panics if it gets no thread.
+    threads::require(workers + 1).context("cannot start the runtime")?;
     let runtime = Builder::new_multi_thread()
+        .worker_threads(workers)
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
@@ -254,7 +258,7 @@ impl ForwardServer {
         loop {
             ticks.tick().await;
             let keys = self.keys.clone();
-            match spawn_blocking(move || keys.reload_if_changed()).await {
+            match threads::blocking(move || keys.reload_if_changed()).await {
                 Ok(Ok(None)) | Err(_) => {}
                 Ok(Ok(Some(changes))) => {
                     self.console.note(&changes.to_string());

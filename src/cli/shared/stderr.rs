@@ -75,7 +75,7 @@ enum WriterState {
     Waiting,
     /// The thread writes or draws.
     Writing,
-    /// The thread could not be started, or panicked: all messages are dropped.
+    /// The thread panicked: all messages are dropped.
     Dead,
 }
 
@@ -186,10 +186,25 @@ impl StderrQueue {
                 output,
                 due: None,
             };
-            // If no thread can be started, the writer is dropped, and the run continues without messages.
-            let _ = thread::Builder::new()
-                .name("stderr".to_owned())
-                .spawn(move || writer.run());
+            // If no thread can be started, this thread writes the messages, and the next one tries again.
+            let waiting = Arc::new(Mutex::new(Some(writer)));
+            let writer = Arc::clone(&waiting);
+            let run = move || {
+                let writer = writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+                if let Some(writer) = writer {
+                    writer.run();
+                }
+            };
+            let started = thread::Builder::new().name("stderr".to_owned()).spawn(run);
+            if started.is_err() {
+                let writer = waiting
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .take();
+                if let Some(writer) = writer {
+                    writer.write_queued();
+                }
+            }
         }
     }
 }
@@ -247,6 +262,10 @@ struct QueueWriter {
 impl Drop for QueueWriter {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
+        if state.output.is_some() {
+            // The output was given back.
+            return;
+        }
         state.writer = WriterState::Dead;
         state.is_bar_drawn = false;
         state.forget();
@@ -333,6 +352,21 @@ impl QueueWriter {
         self.shared.changed.notify_all();
         if has_room {
             self.shared.room.notify_waiters();
+        }
+    }
+
+    /// Writes the messages that are queued, without a bar, and gives the output back to the queue.
+    fn write_queued(mut self) {
+        loop {
+            let mut state = self.shared.lock();
+            state.bar = None;
+            let Some(message) = state.messages.pop_front() else {
+                state.output = self.output.take();
+                break;
+            };
+            state.bytes -= message.len();
+            drop(state);
+            self.write(&message);
         }
     }
 

@@ -24,6 +24,7 @@ use crate::{
         path::RelativePath,
         question::{FromDestination, FromSource, codec, decode, encode},
     },
+    threads,
 };
 
 /// The time between two progress messages: five a second look alive, and cost nothing.
@@ -266,11 +267,6 @@ async fn report_progress(shared: Arc<DestinationShared>) {
 async fn elsewhere<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, CopyFailure> + Send + 'static,
 ) -> Result<T, CopyFailure> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(CopyFailure::Cancelled),
-        },
-    }
+    let worked = threads::blocking(work).await;
+    worked.map_err(|error| CopyFailure::Local(error.to_string()))?
 }

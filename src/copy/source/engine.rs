@@ -31,6 +31,7 @@ use crate::{
         order::{CopyOptions, CopyReport},
         path::RelativePath,
     },
+    threads,
 };
 
 /// The most messages from the walk that wait for the control stream.
@@ -272,7 +273,7 @@ impl SourceRun {
         }
         let shared = Arc::clone(&self.shared);
         let cancelled = self.context.cancelled.clone();
-        let removing = tokio::task::spawn_blocking(move || {
+        let removing = threads::blocking(move || {
             let spool = shared.spool.as_ref();
             let is_stopped = || cancelled.is_cancelled();
             spool.map(|spool| spool.remove_all(&not_written, &shared.tally, is_stopped))
@@ -283,7 +284,7 @@ impl SourceRun {
             }
             Ok(_) if self.context.cancelled.is_cancelled() => CopyFailure::Cancelled,
             Ok(_) => return true,
-            Err(_) => CopyFailure::Local("the removal of the source files failed".to_owned()),
+            Err(error) => CopyFailure::Local(format!("cannot remove the source files: {error}")),
         };
         self.fail(failure);
         false

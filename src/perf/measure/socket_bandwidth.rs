@@ -36,9 +36,14 @@ pub(super) fn measure(
     let moved = thread::scope(|scope| {
         let threads: Vec<_> = sockets
             .iter()
-            .map(|socket| scope.spawn(move || carry(socket, direction, time)))
+            .map(|socket| {
+                let carrying = move || carry(socket, direction, time);
+                let started = thread::Builder::new().spawn_scoped(scope, carrying);
+                // The threads that have started end with their sockets.
+                started.inspect_err(|_| shut_down(&sockets))
+            })
             .collect();
-        let ended = threads.into_iter().map(|thread| match thread.join() {
+        let ended = threads.into_iter().map(|thread| match thread?.join() {
             Ok(moved) => moved,
             Err(panic) => std::panic::resume_unwind(panic),
         });
@@ -57,6 +62,13 @@ pub(super) fn measure(
     }))
 }
 
+/// Ends both directions of all sockets.
+fn shut_down(sockets: &[TcpStream]) {
+    for socket in sockets {
+        let _ = socket.shutdown(Shutdown::Both);
+    }
+}
+
 /// Carries the bytes of one socket. Returns the bytes sent and the bytes received.
 fn carry(socket: &TcpStream, direction: Direction, time: Duration) -> io::Result<(u64, u64)> {
     match direction {
@@ -71,7 +83,7 @@ fn carry(socket: &TcpStream, direction: Direction, time: Duration) -> io::Result
             Ok((0, received))
         }
         Direction::Both => thread::scope(|scope| {
-            let sending = scope.spawn(|| send(socket, time));
+            let sending = thread::Builder::new().spawn_scoped(scope, || send(socket, time))?;
             let received = receive(socket)?;
             match sending.join() {
                 Ok(sent) => Ok((sent?, received)),

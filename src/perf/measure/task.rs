@@ -134,7 +134,7 @@ impl OpenTask {
             PendingConnections::Sockets(pending, terms) => {
                 let kind = order.kind.clone();
                 let measuring = move || measure_sockets(&pending, end, &kind, &terms);
-                let measured = tokio::task::spawn_blocking(measuring).await;
+                let measured = crate::threads::blocking(measuring).await;
                 return measured.unwrap_or_else(|error| Err(error.to_string().into()));
             }
         };

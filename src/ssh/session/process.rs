@@ -15,7 +15,6 @@ use rustix::{
 };
 use tokio::{
     process::{Child, Command},
-    task::spawn_blocking,
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
@@ -26,6 +25,7 @@ use crate::{
         plan::launch::{Launch, LaunchKind},
         stage::Status,
     },
+    threads,
 };
 
 /// How long the process may still run after it has closed its stdout. Then it is killed.
@@ -89,7 +89,8 @@ async fn end_group(group: Pid, kind: LaunchKind) {
                 thread::sleep(TERM_LIMIT.try_into().unwrap_or_default());
             }
         };
-        let _ = spawn_blocking(exits).await;
+        // Without a thread for the wait, SIGKILL follows at once.
+        let _ = threads::blocking(exits).await;
     }
     let _ = kill_process_group(group, Signal::KILL);
 }

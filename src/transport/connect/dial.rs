@@ -3,7 +3,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use tokio::{
-    net::{TcpStream, lookup_host},
+    net::TcpStream,
     time::{Instant, sleep, timeout, timeout_at},
 };
 
@@ -15,6 +15,7 @@ use super::{
 use crate::{
     Error, HandshakeFault, Key, StreamConfig,
     config::LONGEST_LIMIT,
+    threads::lookup_host,
     transport::{rdma, stream::stream::Stream},
 };
 
@@ -119,10 +120,8 @@ where
 }
 
 async fn resolve(peer: &PeerAddress) -> Result<Vec<std::net::SocketAddr>, Error> {
-    let looked_up = lookup_host((peer.host(), peer.port())).await;
-    let addresses: Vec<_> = looked_up
-        .map_err(|source| unresolved(peer, source))?
-        .collect();
+    let looked_up = lookup_host(peer.host(), peer.port()).await;
+    let addresses = looked_up.map_err(|source| unresolved(peer, source))?;
     if addresses.is_empty() {
         let none = io::Error::new(io::ErrorKind::NotFound, "it has no address");
         return Err(unresolved(peer, none));

@@ -42,6 +42,7 @@ use crate::{
     copy::{base::BaseDirectory, destination::DestinationClaims},
     process::descriptors::raise_descriptor_limit,
     ssh::route::session_config,
+    threads,
 };
 
 /// The time between two looks at the key file and two samples of the rates.
@@ -84,6 +85,8 @@ fn serve(args: &RdcpArgs, console: &Console) -> anyhow::Result<Exit> {
     // Each copy needs some twenty descriptors.
     raise_descriptor_limit();
     let signal = signals::watch(&control_runtime()?, console).context("cannot catch signals")?;
+    // The runtime panics if it gets no thread.
+    threads::require(WORKERS + 1).context("cannot start the runtime")?;
     let runtime = Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()

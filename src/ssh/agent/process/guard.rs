@@ -42,14 +42,19 @@ fn watch(worker: &mut Command) -> io::Result<Status> {
     // A descendant that loses its parent becomes a child of this process, even if it has left group and session.
     set_child_subreaper(Some(rustix::process::getpid()))?;
     let keeper = Keeper::prepare(worker)?;
-    let child = core_dumps::restored_for(|| worker.spawn())?;
+    let mut child = core_dumps::restored_for(|| worker.spawn())?;
     // Only the worker must hold the session's pipes: the controller then sees the end of the session when the worker
     // closes them.
     let null = File::options().read(true).write(true).open("/dev/null")?;
     dup2_stdin(&null)?;
     dup2_stdout(&null)?;
     let worker = Pid::from_child(&child);
-    keeper.serve(worker);
+    if let Err(error) = keeper.serve(worker) {
+        // A worker whose guard is gone may look at its new parent, so it ends first.
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(error);
+    }
     let status = loop {
         match retry_on_intr(|| wait(WaitOptions::empty()))? {
             Some((pid, status)) if pid == worker => {
@@ -79,10 +84,14 @@ fn has_children() -> bool {
 
 fn end_all() {
     let (ended, is_over) = mpsc::channel();
-    thread::spawn(move || {
+    // While the sender is there, the processes count as not ended.
+    let unended = ended.clone();
+    let reaping = thread::Builder::new().spawn(move || {
         let _ = reaper::reap_all(|_, _| {});
         drop(ended);
     });
+    // Without the thread, the processes are killed after the full time, and no one knows whether they have ended.
+    let _unended = reaping.is_err().then_some(unended);
     if let Err(left) = descendants::end_all(&is_over) {
         let left = left.join(", ");
         let _ = writeln!(io::stderr(), "rdpipe: cannot kill {left}");

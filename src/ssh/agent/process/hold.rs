@@ -52,8 +52,12 @@ impl Keeper {
     }
 
     /// Carries out the worker's requests on a thread of its own, until this process exits.
-    pub(in crate::ssh::agent) fn serve(mut self, worker: Pid) {
-        thread::spawn(move || {
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system cannot start a thread.
+    pub(in crate::ssh::agent) fn serve(mut self, worker: Pid) -> io::Result<()> {
+        let serve = move || {
             // All of `self` moves to this thread, with the ends that the worker has not opened yet.
             let keeper = &mut self;
             let mut held = None;
@@ -70,7 +74,9 @@ impl Keeper {
             }
             // The loop ends only if the pipes fail. The descriptor is held until then.
             drop(held);
-        });
+        };
+        let thread = thread::Builder::new().name("hold".to_owned());
+        thread.spawn(serve).map(drop)
     }
 }
 

@@ -30,6 +30,7 @@ use crate::{
         },
         stage::Status,
     },
+    threads,
 };
 
 /// An event of a process tree: a process has ended.
@@ -164,10 +165,9 @@ impl ProcessTree {
         let Some(ended) = self.ended.take() else {
             return Ok(());
         };
-        let killing = tokio::task::spawn_blocking(move || descendants::end_all(&ended));
-        killing
-            .await
-            .unwrap_or_else(|error| Err(vec![error.to_string()]))
+        let killing = threads::blocking(move || descendants::end_all(&ended));
+        let unkilled = |error| Err(vec![format!("the processes of the command: {error}")]);
+        killing.await.unwrap_or_else(unkilled)
     }
 }
 
