@@ -73,7 +73,7 @@ impl LargeContents {
         file: &LargeFile,
         (folder, name, naming): (BorrowedFd<'_>, &EntryName, EntryNaming),
         names: &PartNames,
-        promise: Option<PartPromise>,
+        promise: Option<&PartPromise>,
     ) -> Result<Self, String> {
         let existing = || open_existing(state, folder, name, naming);
         let contents = if is_append_only(folder) && !file.resumed {
@@ -92,7 +92,7 @@ impl LargeContents {
                 Err(fault) => return Err(fault.into_text()),
             }
         };
-        contents.size(file, folder, names, promise.as_ref())?;
+        contents.size(file, folder, names, promise)?;
         Ok(contents)
     }
 
@@ -170,7 +170,7 @@ impl LargeTarget {
         let place = (folder.fd.as_fd(), &name, naming);
         let contents = match SpecialTarget::find(state, place.0, &name, naming)? {
             Some(special) => LargeContents::Special(special),
-            None => LargeContents::open(state, file, place, &names, promise)?,
+            None => LargeContents::open(state, file, place, &names, promise.as_ref())?,
         };
         let progress = PartProgress {
             digested: (!file.resumed).then_some(0),
