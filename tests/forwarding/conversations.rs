@@ -80,7 +80,7 @@ impl Conversation {
         let mut random = Random::new(0x0C_0000_0000 + number);
         let kind = KINDS[usize::try_from(number % 6).expect("it is small")];
         let mut bytes = || {
-            let most = [1, 2000, 200_000, MOST_BYTES][random.within(0..4) as usize];
+            let most = pick(&mut random, [1, 2000, 200_000, MOST_BYTES]);
             let count = random.within(0..most + 1);
             random.bytes(usize::try_from(count).expect("it is small"))
         };
@@ -94,8 +94,8 @@ impl Conversation {
             kind,
             client_is_first: random.within(0..2) == 0,
             sent,
-            piece: [1 << 10, 16 << 10, 200 << 10][random.within(0..3) as usize],
-            pause: Duration::from_micros([0, 0, 2000][random.within(0..3) as usize]),
+            piece: pick(&mut random, [1 << 10, 16 << 10, 200 << 10]),
+            pause: Duration::from_micros(pick(&mut random, [0, 0, 2000])),
         }
     }
 
@@ -115,6 +115,10 @@ impl Conversation {
         })
     }
 
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "the socket is closed at the end"
+    )]
     fn first(&self, socket: Socket, both: &Barrier) -> String {
         let [ours, theirs] = &self.sent;
         match self.kind {
@@ -140,6 +144,10 @@ impl Conversation {
         }
     }
 
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "the socket is closed at the end"
+    )]
     fn second(&self, socket: Socket, both: &Barrier) -> String {
         let [theirs, ours] = &self.sent;
         match self.kind {
@@ -216,6 +224,12 @@ impl Conversation {
         }
         (all, "all".to_owned())
     }
+}
+
+/// Returns one of several choices.
+fn pick<T: Copy, const N: usize>(random: &mut Random, choices: [T; N]) -> T {
+    let index = random.within(0..N as u64);
+    choices[usize::try_from(index).expect("it is small")]
 }
 
 /// Describes bytes that arrived by those that were sent.
@@ -383,16 +397,12 @@ impl Ways {
     fn compare(&self, number: u64) -> Result<(), String> {
         let way = &self.tunnels[usize::try_from(number / 6 % 5).expect("it is small")];
         let conversation = Conversation::new(number);
-        let mut direct = conversation.hold(&self.direct);
+        let mut both = [conversation.hold(&self.direct), conversation.hold(way)];
         if way.name.contains("UNIX") {
             // A UNIX socket cannot be reset.
-            direct = direct.map(|text| text.replace("ConnectionReset", "the end"));
+            both = both.map(|ends| ends.map(|text| text.replace("ConnectionReset", "the end")));
         }
-        let through = conversation.hold(way);
-        let through = match way.name.contains("UNIX") {
-            true => through.map(|text| text.replace("ConnectionReset", "the end")),
-            false => through,
-        };
+        let [direct, through] = both;
         if direct == through {
             return Ok(());
         }
