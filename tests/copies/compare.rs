@@ -112,21 +112,21 @@ pub(crate) struct Tree(pub(crate) BTreeMap<PathBuf, Entry>);
 /// What a tree has at one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
-    kind: &'static str,
-    mode: u32,
-    owners: (u32, u32),
-    modified: (i64, i64),
+    pub(crate) kind: &'static str,
+    pub(crate) mode: u32,
+    pub(crate) owners: (u32, u32),
+    pub(crate) modified: (i64, i64),
     /// The number of a device.
-    device: u64,
+    pub(crate) device: u64,
     /// The size of a file.
-    size: u64,
+    pub(crate) size: u64,
     /// The digest of a file, or the target of a link.
-    content: OsString,
+    pub(crate) content: OsString,
     /// The first path in the tree that names the same file, if there is an earlier one.
-    first_name: Option<PathBuf>,
-    attributes: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub(crate) first_name: Option<PathBuf>,
+    pub(crate) attributes: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The bytes that the file takes on the disk.
-    allocated: u64,
+    pub(crate) allocated: u64,
 }
 
 impl Tree {
@@ -165,6 +165,16 @@ impl Tree {
 }
 
 impl Entry {
+    pub(crate) fn is_directory(&self) -> bool {
+        self.kind == "directory"
+    }
+
+    /// Returns true if two entries have the same kind and contents, whatever their metadata are.
+    pub(crate) fn has_contents_of(&self, other: &Self) -> bool {
+        let contents = |entry: &Self| (entry.kind, entry.size, entry.device, entry.content.clone());
+        contents(self) == contents(other)
+    }
+
     fn read(at: &Path, info: &Metadata) -> Self {
         let kind = info.file_type();
         let kinds = [

@@ -15,6 +15,7 @@ mod listings;
 mod metadata;
 mod moments;
 mod pipes;
+mod random;
 mod resume;
 mod statuses;
 #[path = "../support/mod.rs"]

@@ -1,0 +1,420 @@
+//! Random copies, compared with those of `cp` and rsync: random trees, options, destinations and users.
+//!
+//! A trial has a number, which gives its scene and its command. A few trials run everywhere, and ten minutes of them, with
+//! other numbers each time, with `RDPIPE_FULL=1`. A trial that fails prints the shell commands that repeat it, as few as
+//! the test finds in a short time. `RDPIPE_COPY_TRIAL=17` repeats one alone, `RDPIPE_TEST_SEED` chooses others, and
+//! `RDPIPE_COPY_SECONDS=60` gives another time than ten minutes.
+//!
+//! rdcp itself runs, without hosts: both agents are on this machine. Some first runs are cut at a random moment, and a
+//! second one completes the copy; it must then be that of the peer, without any temporary file.
+
+mod command;
+mod judge;
+mod scene;
+mod steps;
+
+use std::{
+    env,
+    fmt::Write,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Command, Output, Stdio},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+        mpsc::channel,
+    },
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use self::{
+    command::{Existing, Operands, Peer, Run},
+    judge::{Facts, Fault},
+    scene::{Maker, Traits, USER},
+    steps::Step,
+};
+use super::{compare::Tree, trees::is_root};
+use crate::support::{
+    is_full,
+    limits::limit,
+    programs::{Random, eventually},
+    random::seed,
+    skip,
+};
+
+/// A scene and a command.
+#[derive(Clone)]
+struct Trial {
+    steps: Vec<Step>,
+    run: Run,
+    /// The moment at which a first run is killed, and the signal. A second run then completes the copy.
+    cut: Option<(Duration, Signal)>,
+}
+
+impl Trial {
+    /// Returns the trial with this number.
+    fn new(number: u64) -> Self {
+        let mut random = Random::new(0xC0_0000_0000 ^ number);
+        let run = Run::new(&mut random);
+        let traits = Traits {
+            has_owners: run.is_root || random.within(0..4) == 0,
+            // rsync leaves out a device without a word, and rdcp names it.
+            has_devices: run.is_root,
+            has_locks: run.is_root && random.within(0..2) == 0,
+            has_hard_links: !run.resumes && run.existing == Existing::Replace,
+        };
+        let mut maker = Maker::new(&mut random, traits);
+        let [source, destination] = ["s/T", "d/T"].map(Path::new);
+        maker.tree(source);
+        if run.operands == Operands::Several {
+            maker.tree(Path::new("s/U"));
+        }
+        match maker.within(0..10) {
+            0 => {}
+            1..=4 => maker.tree(destination),
+            _ => maker.older_copy(source, destination),
+        }
+        let mut steps = maker.steps();
+        if !run.is_root {
+            steps = owned(steps);
+        }
+        let cut = (random.within(0..5) == 0).then(|| {
+            let moment = Duration::from_micros(random.within(0..40_000));
+            let signals = [Signal::KILL, Signal::INT];
+            (moment, signals[usize::from(random.within(0..2) == 0)])
+        });
+        Self { steps, run, cut }
+    }
+
+    /// Plays the trial.
+    fn play(&self) -> Result<(), Fault> {
+        let [mine, peers] = [(); 2].map(|()| self.make_scene());
+        let read = |top: &TempDir, name: &str| Tree::read(&top.path().join(name));
+        let (source, before) = (read(&mine, "s"), read(&mine, "d"));
+        let rdcp = self.run.rdcp(Path::new(env!("CARGO_BIN_EXE_rdcp")));
+        if let Some((moment, signal)) = self.cut {
+            cut(&mine, &rdcp, moment, signal);
+        }
+        let end = bash(&mine, &rdcp, limit(HANG))?;
+        let after = read(&mine, "d");
+        if self.run.peer == Peer::Cp {
+            prepare_for_cp(&peers.path().join("s"), &peers.path().join("d"), &self.run);
+        }
+        // rsync itself does not end in some scenes.
+        let Ok(peer_end) = bash(&peers, &self.run.peers(), limit(PEERS_HANG)) else {
+            return Ok(());
+        };
+        let facts = Facts {
+            run: &self.run,
+            source,
+            before,
+            after,
+            peers: read(&peers, "d"),
+            status: end.status.code().unwrap_or(-1),
+            peer_status: peer_end.status.code().unwrap_or(-1),
+            stderr: String::from_utf8_lossy(&end.stderr).into_owned(),
+            was_cut: self.cut.is_some(),
+        };
+        facts.judge().map_err(|mut fault| {
+            let said = String::from_utf8_lossy(&peer_end.stderr);
+            let (status, stderr) = (facts.status, &facts.stderr);
+            let peer_status = facts.peer_status;
+            let _ = write!(
+                fault.text,
+                "\n  rdcp: {status} {stderr}\n  peer: {peer_status} {said}"
+            );
+            fault
+        })
+    }
+
+    /// Returns the steps of the scene, with those that make its two directories.
+    fn all_steps(&self) -> Vec<Step> {
+        let mut all = Vec::new();
+        for top in ["s", "d"] {
+            all.push(Step::Directory(top.into()));
+            if !self.run.is_root {
+                all.push(Step::Owners(top.into(), USER, USER));
+            }
+        }
+        all.extend(self.steps.iter().cloned());
+        all
+    }
+
+    /// Makes the scene in a directory of its own.
+    fn make_scene(&self) -> TempDir {
+        let top = tempfile::tempdir().expect("a directory");
+        fs::set_permissions(top.path(), Permissions::from_mode(0o755)).expect("our directory");
+        for step in self.all_steps() {
+            step.apply(top.path());
+        }
+        top
+    }
+
+    /// Returns a trial that fails in the same way with fewer steps and options, if one is found in a short time.
+    fn shortened(mut self, fault: &mut Fault) -> Self {
+        let limit = Instant::now() + SHORTEN_FOR;
+        let mut fails = |trial: &Self| {
+            let found = trial.play().err().filter(|found| found.kind == fault.kind);
+            let fails = found.is_some();
+            if let Some(found) = found {
+                *fault = found;
+            }
+            fails && Instant::now() < limit
+        };
+        let mut is_shorter = true;
+        while is_shorter && Instant::now() < limit {
+            is_shorter = false;
+            for run in self.run.shorter() {
+                let steps = self.steps.clone();
+                let trial = Self {
+                    steps,
+                    run,
+                    cut: self.cut,
+                };
+                if fails(&trial) {
+                    self = trial;
+                    is_shorter = true;
+                    break;
+                }
+            }
+            let mut count = self.steps.len() / 2;
+            while count > 0 {
+                let mut at = 0;
+                while at < self.steps.len() && Instant::now() < limit {
+                    let mut trial = self.clone();
+                    let end = (at + count).min(trial.steps.len());
+                    trial.steps.drain(at..end);
+                    if !trial.has_sources() {
+                        at += count;
+                        continue;
+                    }
+                    if fails(&trial) {
+                        self = trial;
+                        is_shorter = true;
+                    } else {
+                        at += count;
+                    }
+                }
+                count /= 2;
+            }
+        }
+        self
+    }
+
+    /// Returns true if the operands of the source are there.
+    fn has_sources(&self) -> bool {
+        let is_made = |at: &Path| {
+            let mut steps = self.steps.iter();
+            steps.any(|step| matches!(step, Step::Directory(made) if made == at))
+        };
+        let tops = self.run.tops();
+        let mut sources = tops.iter().map(|(source, _)| Path::new("s").join(source));
+        sources.all(|source| is_made(&source))
+    }
+
+    /// Returns the shell commands that repeat the trial.
+    fn commands(&self) -> String {
+        let mut lines: Vec<_> = self.all_steps().iter().map(Step::to_string).collect();
+        if let Some((moment, signal)) = self.cut {
+            lines.push(format!(
+                "# first cut with {signal:?} after {moment:?}, then:"
+            ));
+        }
+        lines.push(format!("HOME=$PWD; {}", self.run.rdcp(Path::new("rdcp"))));
+        lines.push(format!(
+            "# peer, in a scene of its own: {}",
+            self.run.peers()
+        ));
+        lines.join("\n")
+    }
+}
+
+/// Makes all entries those of the normal user, except those that the scene gives to others.
+fn owned(steps: Vec<Step>) -> Vec<Step> {
+    let made = |step: &Step| match step {
+        Step::Directory(at)
+        | Step::File(at, ..)
+        | Step::Hole(at, _)
+        | Step::Symlink(at, _)
+        | Step::Fifo(at)
+        | Step::Socket(at)
+        | Step::Device(at, _) => Some(Step::Owners(at.clone(), USER, USER)),
+        _ => None,
+    };
+    steps
+        .into_iter()
+        .flat_map(|step| {
+            let owners = made(&step);
+            [Some(step), owners].into_iter().flatten()
+        })
+        .collect()
+}
+
+/// Removes what `cp` would write through: it follows a link and keeps the other names of a file, where rdcp makes a new
+/// file.
+fn prepare_for_cp(source: &Path, destination: &Path, run: &Run) {
+    for (from, to) in run.tops() {
+        prepare_below(&source.join(from), &destination.join(to));
+    }
+}
+
+/// Prepares one entry of the destination, and what is below it.
+fn prepare_below(source: &Path, destination: &Path) {
+    let Ok(old) = fs::symlink_metadata(destination) else {
+        return;
+    };
+    let Ok(new) = fs::symlink_metadata(source) else {
+        return;
+    };
+    match (new.is_dir(), old.is_dir()) {
+        (true, true) => {
+            for entry in fs::read_dir(source).expect("a directory").flatten() {
+                let name = entry.file_name();
+                prepare_below(&source.join(&name), &destination.join(&name));
+            }
+        }
+        (false, false) if old.is_file() => {
+            let lone = destination.with_file_name(".lone");
+            let copied = Command::new("cp")
+                .arg("-a")
+                .args([destination, &*lone])
+                .status();
+            assert!(copied.expect("cp").success());
+            fs::rename(lone, destination).expect("our file");
+        }
+        (false, false) => fs::remove_file(destination).expect("our file"),
+        _ => {}
+    }
+}
+
+/// Runs a command line in a scene. What does not end in time is a fault.
+fn bash(top: &TempDir, line: &str, limit: Duration) -> Result<Output, Fault> {
+    let mut bash = Command::new("bash");
+    bash.args(["-c", line]).current_dir(top.path());
+    bash.env("HOME", top.path()).env("LC_ALL", "C.UTF-8");
+    bash.stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = bash.spawn().expect("bash");
+    let id = child.id();
+    let (sender, ended) = channel();
+    thread::spawn(move || sender.send(child.wait_with_output()));
+    if let Ok(output) = ended.recv_timeout(limit) {
+        return Ok(output.expect("a child"));
+    }
+    let _ = Command::new("kill").args(["-9", &id.to_string()]).status();
+    Err(Fault::new("a hang", line))
+}
+
+/// Starts a command line, sends a signal to it, and waits until all its processes have ended.
+fn cut(top: &TempDir, line: &str, moment: Duration, signal: Signal) {
+    let mut bash = Command::new("bash");
+    bash.args(["-c", line]).current_dir(top.path());
+    bash.env("HOME", top.path()).stdin(Stdio::null());
+    bash.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = bash.spawn().expect("bash");
+    thread::sleep(moment);
+    let _ = kill_process(Pid::from_child(&child), signal);
+    child.wait().expect("a child");
+    // All processes of the copy have the home directory of the scene.
+    let home = format!("HOME={}", top.path().display());
+    let is_of_scene = |process: &Path| {
+        let environment = fs::read(process.join("environ")).unwrap_or_default();
+        environment
+            .split(|byte| *byte == 0)
+            .any(|entry| entry == home.as_bytes())
+    };
+    eventually("the ends of all processes", || {
+        let processes = fs::read_dir("/proc").expect("processes").flatten();
+        let mut paths = processes.map(|entry| entry.path());
+        (!paths.any(|process| is_of_scene(&process))).then_some(())
+    });
+}
+
+/// The time after which a copy of a small tree hangs.
+const HANG: Duration = Duration::from_secs(20);
+
+/// The time after which a peer hangs.
+const PEERS_HANG: Duration = Duration::from_secs(5);
+
+/// The trials that run everywhere.
+const TRIALS: u64 = 40;
+
+/// The time of the trials with `RDPIPE_FULL=1`.
+const FULL: Duration = Duration::from_secs(600);
+
+/// The time for the search of a shorter trial.
+const SHORTEN_FOR: Duration = Duration::from_secs(8);
+
+/// The threads that play trials.
+const THREADS: usize = 2;
+
+#[test]
+fn random_copies_are_those_of_cp_and_rsync() {
+    if !is_root() {
+        skip("only root can make devices and the files of other users");
+        return;
+    }
+    let only = number("RDPIPE_COPY_TRIAL");
+    let epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    let first = match only {
+        Some(only) => only,
+        None if is_full() => epoch.expect("a clock").as_secs() << 20,
+        None => 0,
+    };
+    let full = number("RDPIPE_COPY_SECONDS").map_or(FULL, Duration::from_secs);
+    println!("RDPIPE_TEST_SEED={}, from trial {first}", seed());
+    let begun = Instant::now();
+    let next = AtomicU64::new(first);
+    let faults = Mutex::new(Vec::new());
+    let is_over = |trial| match only {
+        Some(only) => trial > only,
+        None if is_full() => begun.elapsed() > full,
+        None => trial >= TRIALS,
+    };
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if is_over(number) {
+                        return;
+                    }
+                    if let Err(kind) = try_trial(number) {
+                        faults.lock().unwrap().push((number, kind));
+                    }
+                }
+            });
+        }
+    });
+    let count = next.into_inner() - first - THREADS as u64;
+    println!("{count} trials in {:?}", begun.elapsed());
+    let faults = faults.into_inner().unwrap();
+    assert!(
+        faults.is_empty(),
+        "RDPIPE_TEST_SEED={} and RDPIPE_COPY_TRIAL: {faults:?}",
+        seed()
+    );
+}
+
+/// Plays a trial. Prints how to repeat it if it fails, and returns the kind of its fault.
+fn try_trial(number: u64) -> Result<(), &'static str> {
+    let trial = Trial::new(number);
+    trial.play().map_err(|mut fault| {
+        let trial = trial.shortened(&mut fault);
+        let (kind, text) = (fault.kind, &fault.text);
+        println!("=== trial {number}: {kind}: {text}\n{}\n", trial.commands());
+        kind
+    })
+}
+
+/// Returns the number in a variable of the environment.
+fn number(variable: &str) -> Option<u64> {
+    let text = env::var(variable).ok()?;
+    Some(text.parse().expect(variable))
+}

@@ -1,0 +1,259 @@
+//! Random scenes: a tree to copy, and what is at its destination before.
+
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use super::steps::{Step, within};
+use crate::support::random::Random;
+
+/// The user and group of the trials without root.
+pub(super) const USER: u32 = 65_534;
+
+/// Names, so few that two trees have many in common.
+const NAMES: [&[u8]; 13] = [
+    b"a",
+    b"b",
+    b"c",
+    b"d.o",
+    b"e.o",
+    b".hidden",
+    b"-n",
+    b"sp ace",
+    b"new\nline",
+    b"\xff\xfe",
+    b".rdcp-0123abcd",
+    b".a.rdcp-par",
+    b"*",
+];
+
+/// Sizes of files, on both sides of those at which a copy changes its method.
+const SIZES: [usize; 9] = [0, 1, 5, 6, 4096, 70_000, 262_143, 262_144, 262_145];
+
+/// What a scene may have. ACLs have tests of their own: rsync and cp keep them in different ways.
+#[derive(Debug, Clone, Copy)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each of them is independent of the others"
+)]
+pub(super) struct Traits {
+    /// Entries have other owners than [`USER`].
+    pub(super) has_owners: bool,
+    pub(super) has_devices: bool,
+    /// Some entries forbid reading or writing.
+    pub(super) has_locks: bool,
+    pub(super) has_hard_links: bool,
+}
+
+/// Makes the steps of scenes.
+pub(super) struct Maker<'a> {
+    random: &'a mut Random,
+    traits: Traits,
+    steps: Vec<Step>,
+    /// Modes and times of directories, which come after what is in them.
+    last: Vec<Step>,
+    /// The files so far, for hard links.
+    files: Vec<PathBuf>,
+}
+
+impl<'a> Maker<'a> {
+    pub(super) fn new(random: &'a mut Random, traits: Traits) -> Self {
+        Self {
+            random,
+            traits,
+            steps: Vec::new(),
+            last: Vec::new(),
+            files: Vec::new(),
+        }
+    }
+
+    /// Returns the steps: those of directories last, and deep directories before their parents.
+    pub(super) fn steps(mut self) -> Vec<Step> {
+        self.finish_directories();
+        self.steps
+    }
+
+    fn finish_directories(&mut self) {
+        self.steps.extend(self.last.drain(..).rev());
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.random.within(0..100) < percent
+    }
+
+    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        let at = self.random.within(0..all.len() as u64);
+        all[usize::try_from(at).expect("it is small")]
+    }
+
+    /// Returns a random number.
+    pub(super) fn within(&mut self, range: Range<u64>) -> u64 {
+        self.random.within(range)
+    }
+
+    /// Adds a directory.
+    pub(super) fn directory(&mut self, at: &Path) {
+        self.steps.push(Step::Directory(at.to_owned()));
+        self.metadata(at, true);
+    }
+
+    /// Adds a directory with a random tree in it.
+    pub(super) fn tree(&mut self, at: &Path) {
+        self.files.clear();
+        self.directory(at);
+        self.entries(at, 3);
+    }
+
+    /// Adds random entries to a directory.
+    fn entries(&mut self, at: &Path, levels: u32) {
+        for name in NAMES {
+            if self.chance(35) {
+                self.entry(&within(at, name), levels);
+            }
+        }
+    }
+
+    /// Adds one entry of a random kind.
+    pub(super) fn entry(&mut self, at: &Path, levels: u32) {
+        match self.random.within(0..20) {
+            8..=12 if levels > 0 => {
+                self.directory(at);
+                self.entries(at, levels - 1);
+            }
+            13 | 14 => {
+                let targets = ["a", "b", "nowhere", "/nowhere/x", "..", "c/a"];
+                let target = self.one_of(&targets);
+                self.steps.push(Step::Symlink(at.to_owned(), target.into()));
+                self.metadata(at, false);
+            }
+            15 | 16 if self.traits.has_hard_links && !self.files.is_empty() => {
+                let files = self.files.len() as u64;
+                let old = usize::try_from(self.random.within(0..files)).expect("it is small");
+                let old = self.files[old].clone();
+                self.steps.push(Step::HardLink(at.to_owned(), old));
+            }
+            17 => {
+                self.steps.push(Step::Fifo(at.to_owned()));
+                self.metadata(at, false);
+            }
+            18 if self.traits.has_devices => {
+                let minor = self.one_of(&[3, 5]);
+                self.steps.push(Step::Device(at.to_owned(), minor));
+                self.metadata(at, false);
+            }
+            19 => {
+                self.steps.push(Step::Socket(at.to_owned()));
+                self.metadata(at, false);
+            }
+            _ => self.file(at),
+        }
+    }
+
+    fn file(&mut self, at: &Path) {
+        if self.chance(4) {
+            let bytes = self.one_of(&[1, 300_000, 5 << 20]);
+            self.steps.push(Step::Hole(at.to_owned(), bytes));
+        } else {
+            let bytes = match self.random.within(0..100) {
+                0 | 1 => (4 << 20) + 3,
+                2..=4 => 1 << 20,
+                _ => self.one_of(&SIZES),
+            };
+            let letter = self.one_of(&['x', 'y', 'z']);
+            self.steps.push(Step::File(at.to_owned(), bytes, letter));
+        }
+        self.files.push(at.to_owned());
+        self.metadata(at, false);
+    }
+
+    /// Adds the owners, the mode, the attributes, the ACL and the times of an entry.
+    fn metadata(&mut self, at: &Path, is_directory: bool) {
+        let mut steps = Vec::new();
+        let path = at.to_owned();
+        if self.traits.has_owners && self.chance(40) {
+            let (user, group) = (self.one_of(&[0, 1, USER]), self.one_of(&[0, 2, USER]));
+            steps.push(Step::Owners(path.clone(), user, group));
+        }
+        if self.chance(if is_directory { 40 } else { 60 }) {
+            let mode = self.mode(is_directory);
+            steps.push(Step::Mode(path.clone(), mode));
+        }
+        if self.chance(10) {
+            let name = self.one_of(&["user.one", "user.two"]);
+            let value = self.one_of(&["v", "w"]).to_owned();
+            steps.push(Step::Attribute(path.clone(), name, value));
+        }
+        let seconds = self.one_of(&[1_000_000_000, 1_500_000_000, 1_500_000_001, -86_400]);
+        let nanoseconds = self.one_of(&[0, 1, 999_999_999]);
+        steps.push(Step::Times(path, seconds, nanoseconds));
+        if is_directory {
+            // Their order is reversed once more when the directories are finished.
+            self.last.extend(steps.into_iter().rev());
+        } else {
+            self.steps.extend(steps);
+        }
+    }
+
+    fn mode(&mut self, is_directory: bool) -> u32 {
+        let is_locked = self.traits.has_locks && self.chance(25);
+        match (is_directory, is_locked) {
+            (true, true) => self.one_of(&[0o000, 0o555, 0o333, 0o400, 0o600]),
+            (true, false) => self.one_of(&[0o755, 0o700, 0o2775, 0o1777, 0o2750, 0o775]),
+            (false, true) => self.one_of(&[0o000, 0o222, 0o444, 0o400, 0o4555]),
+            (false, false) => {
+                self.one_of(&[0o644, 0o600, 0o755, 0o4755, 0o2755, 0o6711, 0o666, 0o664])
+            }
+        }
+    }
+
+    /// Makes the destination an older copy of the source: a copy with random changes.
+    pub(super) fn older_copy(&mut self, source: &Path, at: &Path) {
+        self.finish_directories();
+        let made = self.steps.clone();
+        self.steps
+            .push(Step::Copy(source.to_owned(), at.to_owned()));
+        self.files.clear();
+        for step in made {
+            let (Step::Directory(path)
+            | Step::File(path, ..)
+            | Step::Symlink(path, _)
+            | Step::HardLink(path, _)
+            | Step::Fifo(path)
+            | Step::Socket(path)) = &step
+            else {
+                continue;
+            };
+            let Ok(below) = path.strip_prefix(source) else {
+                continue;
+            };
+            if below.as_os_str().is_empty() {
+                continue;
+            }
+            let path = at.join(below);
+            let is_directory = matches!(step, Step::Directory(_));
+            match self.random.within(0..20) {
+                0 | 1 => self.steps.push(Step::Remove(path)),
+                2 => {
+                    self.steps.push(Step::Remove(path.clone()));
+                    self.entry(&path, 1);
+                    self.finish_directories();
+                }
+                3 | 4 => {
+                    self.metadata(&path, is_directory);
+                    self.finish_directories();
+                }
+                5 if is_directory => {
+                    self.entry(&within(&path, b"only here"), 1);
+                    self.finish_directories();
+                }
+                5 | 6 if matches!(step, Step::File(..)) => {
+                    let letter = self.one_of(&['x', 'y']);
+                    self.steps.push(Step::File(path.clone(), 5, letter));
+                    self.metadata(&path, false);
+                }
+                _ => {}
+            }
+        }
+    }
+}
