@@ -1,6 +1,7 @@
 //! Forwards between this host and another end: an agent over ssh, a server, or the host that made a ticket.
 
 use anyhow::Context;
+use futures::FutureExt;
 
 use super::{args::RdforwardArgs, near::NearSide, peer::ForwardPeer};
 use crate::cli::shared::{
@@ -22,7 +23,11 @@ fn forward(args: &RdforwardArgs, peer: ForwardPeer, console: &Console) -> anyhow
     let signal = signals::watch(&side.control, console).context("cannot catch signals")?;
     // Before the other end is reached: a port that is taken is known at once.
     let tunnel = side.tunnel(&args.forwards)?;
-    let running = side.connect(tunnel, peer, signals::shared(signal), true, |_| ())?;
+    let _ending = tunnel.end_guard();
+    let handle = tunnel.handle();
+    // A second signal ends the process at once.
+    let signal = signals::shared(signal).inspect(move |_| handle.remove_paths());
+    let running = side.connect(tunnel, peer, signal.boxed().shared(), true, |_| ())?;
     let ending = futures::executor::block_on(running);
     ending.print(console);
     Ok(ending.exit)

@@ -38,7 +38,8 @@ pub(crate) enum ListenRoute {
 }
 
 /// Accepts connections until the tunnel has ended.
-pub(super) fn start(listener: ForwardListener, route: ListenRoute, handle: &TunnelHandle) {
+pub(super) fn start(mut listener: ForwardListener, route: ListenRoute, handle: &TunnelHandle) {
+    handle.shared.own_path(&mut listener);
     let over = handle.shared.over.clone();
     let handle = handle.clone();
     let accepting = async move {

@@ -61,6 +61,11 @@ impl TunnelHandle {
         })
     }
 
+    /// Removes the paths of the UNIX sockets at which this end listens.
+    pub(crate) fn remove_paths(&self) {
+        self.shared.lock().paths.clear();
+    }
+
     /// Makes no more connections. The tunnel ends in order when the last one has ended.
     pub(crate) fn close(&self) {
         self.shared.close();

@@ -22,18 +22,20 @@ const BACKLOG: i32 = 4096;
 /// Accepts connections of local programs.
 #[derive(Debug)]
 pub(crate) struct ForwardListener {
+    /// The path of a UNIX socket. It is removed before the socket is closed: no other program finds a path that refuses it.
+    path: Option<SocketPath>,
     sockets: Vec<ListenSocket>,
 }
 
 #[derive(Debug)]
 enum ListenSocket {
     Tcp(TcpListener),
-    Unix(UnixListener, SocketPath),
+    Unix(UnixListener, PathBuf),
 }
 
-/// The path of a UNIX socket that this process has made. It is removed with the listener.
+/// The path of a UNIX socket that this process has made. It is removed when this value is dropped.
 #[derive(Debug)]
-struct SocketPath(PathBuf);
+pub(super) struct SocketPath(PathBuf);
 
 impl Drop for SocketPath {
     fn drop(&mut self) {
@@ -52,12 +54,22 @@ impl ForwardListener {
     ///
     /// Dropping the future closes what it has opened.
     pub(crate) async fn bind(at: &ListenAt) -> Result<Self, String> {
-        let sockets = match at {
-            ListenAt::Tcp { bind, port } => bind_tcp(bind, *port).await,
+        let listener = match at {
+            ListenAt::Tcp { bind, port } => {
+                let sockets = bind_tcp(bind, *port).await;
+                sockets.map(|sockets| Self {
+                    path: None,
+                    sockets,
+                })
+            }
             ListenAt::Unix(path) => bind_unix(Path::new(OsStr::from_bytes(path))),
         };
-        let sockets = sockets.map_err(|error| format!("cannot listen at {at}: {error}"))?;
-        Ok(Self { sockets })
+        listener.map_err(|error| format!("cannot listen at {at}: {error}"))
+    }
+
+    /// Takes the path of a UNIX socket, which is otherwise removed with the listener.
+    pub(super) fn take_path(&mut self) -> Option<SocketPath> {
+        self.path.take()
     }
 
     /// Returns the port of TCP.
@@ -90,7 +102,7 @@ impl ForwardListener {
                 }
                 ListenSocket::Unix(listener, path) => {
                     if let Poll::Ready(accepted) = listener.poll_accept(cx) {
-                        let from = path.0.display().to_string();
+                        let from = path.display().to_string();
                         return Poll::Ready(
                             accepted.map(|(socket, _)| (LocalSocket::Unix(socket), from)),
                         );
@@ -159,7 +171,7 @@ fn listen(address: SocketAddr) -> io::Result<ListenSocket> {
 }
 
 /// Listens at a path. A socket that a process has left behind there is replaced; nothing else is.
-fn bind_unix(path: &Path) -> io::Result<Vec<ListenSocket>> {
+fn bind_unix(path: &Path) -> io::Result<ForwardListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     // Linux gives the file this mode: only its owner can connect, from the first moment on.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
@@ -171,11 +183,14 @@ fn bind_unix(path: &Path) -> io::Result<Vec<ListenSocket>> {
         }
         bound => bound?,
     }
-    let made = SocketPath(path.to_owned());
+    let made = Some(SocketPath(path.to_owned()));
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
     let listener = UnixListener::from_std(socket.into())?;
-    Ok(vec![ListenSocket::Unix(listener, made)])
+    Ok(ForwardListener {
+        path: made,
+        sockets: vec![ListenSocket::Unix(listener, path.to_owned())],
+    })
 }
 
 /// Returns true if the path is a socket at which no process listens.

@@ -46,7 +46,7 @@ use self::{
     peer::TunnelPeer,
     receiver::TunnelReceiver,
     sender::TunnelSender,
-    shared::{TunnelCounts, TunnelObserver, TunnelShared},
+    shared::{EndGuard, TunnelCounts, TunnelObserver, TunnelShared},
 };
 use crate::{
     Error, Stream, carry,
@@ -113,13 +113,19 @@ impl Tunnel {
     }
 
     /// Adds a listener, whose connections are accepted when the tunnel runs.
-    pub(crate) fn add_listener(&mut self, listener: ForwardListener, route: ListenRoute) {
+    pub(crate) fn add_listener(&mut self, mut listener: ForwardListener, route: ListenRoute) {
+        self.shared.own_path(&mut listener);
         self.listeners.push((listener, route));
     }
 
     /// Returns what makes connections through the tunnel.
     pub(crate) fn handle(&self) -> TunnelHandle {
         TunnelHandle::new(Arc::clone(&self.shared))
+    }
+
+    /// Returns a guard for the program to drop before it exits. The tunnel has ended then, even if it never ran.
+    pub(crate) fn end_guard(&self) -> EndGuard {
+        EndGuard(Arc::clone(&self.shared))
     }
 
     /// Returns the counts of the tunnel.
@@ -143,7 +149,7 @@ impl Tunnel {
             role,
             listeners,
         } = self;
-        let _ending = shared.over.clone().drop_guard();
+        let _ending = EndGuard(Arc::clone(&shared));
         for (id, spec) in (0..).zip(&role.remote) {
             let at = spec.listen.clone();
             shared.tell(&TunnelMessage::Listen { id, at });

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    listener::{ForwardListener, SocketPath},
     messages::{ForwardRefusal, OpenTarget, TUNNEL_VERSION, TunnelMessage, encode},
     places::TakenPlace,
     ready::ReadyQueue,
@@ -115,6 +116,20 @@ pub(super) struct TunnelState {
     /// No more connections are made, and the tunnel ends with the last one.
     pub(super) is_closing: bool,
     flows: HashMap<FlowId, FlowRecord>,
+    /// The paths of the UNIX sockets at which this end listens.
+    pub(super) paths: Vec<SocketPath>,
+}
+
+/// Ends a tunnel when it is dropped: its tasks end, and the paths of its UNIX sockets are removed at once. The tasks cannot
+/// do that, because the process may exit before they run again.
+pub(crate) struct EndGuard(pub(super) Arc<TunnelShared>);
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        self.0.over.cancel();
+        state.paths.clear();
+    }
 }
 
 /// A connection whose sockets are open.
@@ -170,6 +185,7 @@ impl TunnelShared {
             unblocked: Vec::new(),
             is_closing: false,
             flows: HashMap::new(),
+            paths: Vec::new(),
         };
         Self {
             state: Mutex::new(state),
@@ -278,6 +294,15 @@ impl TunnelShared {
         (self.observer)(TunnelEvent::Connected(label));
         self.readable.wake();
         self.writable.wake();
+    }
+
+    /// Takes over the path of a listener, to remove it when the tunnel ends. It is removed at once if the tunnel has ended.
+    pub(super) fn own_path(&self, listener: &mut ForwardListener) {
+        let mut state = self.lock();
+        let path = listener.take_path();
+        if !self.over.is_cancelled() {
+            state.paths.extend(path);
+        }
     }
 
     /// Makes no more connections, and ends the tunnel with the last one.
