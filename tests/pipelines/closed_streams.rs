@@ -21,6 +21,25 @@ fn run(place: &Place, redirection: &str, path: &str, arguments: &[&str]) -> End 
 }
 
 #[test]
+fn a_standard_stream_of_the_agent_is_no_file_of_a_stage() {
+    let place = Place::new();
+    place.file("f", b"data\n");
+    for segments in [
+        &[":cat f", ":> /dev/stdout"][..],
+        &[":cat f", ":>> /dev/fd/1"],
+        &[":< /dev/stdin", ":> to"],
+    ] {
+        let end = run(&place, "", RDPIPE, segments);
+        assert_ne!(end.code(), 0, "{segments:?}: {end:?}");
+        assert!(
+            format!("{end:?}").contains("descriptor of the agent"),
+            "{end:?}"
+        );
+    }
+    assert_eq!(place.names(), ["f", "old"]);
+}
+
+#[test]
 fn output_to_a_closed_stdout_is_an_error() {
     let place = Place::new();
     place.file("f", b"data\n");

@@ -1,6 +1,9 @@
 //! The stage of rdcat: sends several files, one after the other.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use super::{StageContext, StageEdges, path, read};
 use crate::{
@@ -41,11 +44,9 @@ async fn send(stage: StageContext, mut edge: ConnectedEdge, paths: Vec<Vec<u8>>)
 
 /// Sends one file. The inner error is that of a file none of whose bytes were sent: the next file may follow. A file
 /// that fails after its first byte ends the output, because the next file would look like the rest of this one.
-async fn send_one(
-    edge: &mut ConnectedEdge,
-    path: &std::path::Path,
-) -> Result<io::Result<()>, EarlyEnd> {
-    let mut source = match Source::open(path) {
+async fn send_one(edge: &mut ConnectedEdge, path: &Path) -> Result<io::Result<()>, EarlyEnd> {
+    let opened = path::refuse_own_descriptor(path).and_then(|()| Source::open(path));
+    let mut source = match opened {
         Ok(source) => source,
         Err(error) => return Ok(Err(error)),
     };

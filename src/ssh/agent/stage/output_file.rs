@@ -2,7 +2,7 @@
 
 use std::{io, path::Path};
 
-use super::append::Append;
+use super::{append::Append, path::refuse_own_descriptor};
 use crate::fd::{OutputTarget, Sink};
 
 /// An output file while it is written.
@@ -18,12 +18,13 @@ impl OutputFile {
     ///
     /// # Errors
     ///
-    /// Those of open(2).
+    /// Those of open(2), and that of [`refuse_own_descriptor`].
     ///
     /// # Cancel safety
     ///
     /// That of [`OutputTarget::create`]. For `>>`, dropping the future may leave an empty file behind.
     pub(super) async fn open(path: &Path, append: bool) -> io::Result<Self> {
+        refuse_own_descriptor(path)?;
         if append {
             Append::open(path).await.map(Self::Append)
         } else {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{StageContext, StageEdges};
+use super::{StageContext, StageEdges, path::refuse_own_descriptor};
 use crate::{
     fd::Source,
     ssh::{
@@ -107,7 +107,8 @@ async fn send_from(
     start: &CancellationToken,
 ) -> Result<(), EarlyEnd> {
     edge.until(start.cancelled()).await?;
-    let mut source = Source::open(path).map_err(|error| EarlyEnd::Local(error, 0))?;
+    let opened = refuse_own_descriptor(path).and_then(|()| Source::open(path));
+    let mut source = opened.map_err(|error| EarlyEnd::Local(error, 0))?;
     edge.fill(&mut source).await
 }
 
