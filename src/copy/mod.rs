@@ -7,6 +7,7 @@
 //! | [`operand`] | the paths that the user named | none |
 //! | [`filter`] | which entries are left out | none |
 //! | [`digest`] | the digests of files | none |
+//! | [`extended_attributes`] | the extended attributes of an entry | files |
 //! | [`owners`] | the numbers that users and groups have here | the user database |
 //! | [`base`] | the directory that the paths of an order are relative to, and that a server confines them to | directories |
 //! | [`context`] | what an engine shares with its agent | none |
@@ -18,6 +19,7 @@ pub(crate) mod base;
 pub(crate) mod context;
 pub(crate) mod destination;
 pub(crate) mod digest;
+mod extended_attributes;
 pub(crate) mod filter;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;

@@ -202,3 +202,145 @@ fn a_copy_to_this_machine_keeps_everything_too() {
         .exits(0);
     assert_rsync_finds_nothing(&hosts.path("h1", "tree"), &copy);
 }
+
+/// Returns an ACL with the rights of the owner, of the user 1, of the group, of the mask and of others.
+fn acl(rights: [u8; 5]) -> Vec<u8> {
+    let tags = [1, 2, 4, 0x10, 0x20];
+    let entries = tags.into_iter().zip(rights).flat_map(|(tag, rights)| {
+        let id = if tag == 2 { 1 } else { u32::MAX };
+        [&[tag, 0, rights, 0][..], &id.to_le_bytes()].concat()
+    });
+    [2, 0, 0, 0].into_iter().chain(entries).collect()
+}
+
+fn set_attribute(path: &Path, name: &str, value: &[u8]) {
+    rustix::fs::lsetxattr(path, name, value, rustix::fs::XattrFlags::empty()).unwrap();
+}
+
+fn attribute(path: &Path, name: &str) -> Option<Vec<u8>> {
+    let mut value = [0; 200];
+    let count = rustix::fs::lgetxattr(path, name, &mut value[..]).ok()?;
+    Some(value[..count].to_vec())
+}
+
+const ACCESS: &str = "system.posix_acl_access";
+const DEFAULT: &str = "system.posix_acl_default";
+
+#[test]
+fn a_file_that_is_skipped_gets_the_metadata_that_have_changed() {
+    for options in [&["--skip-same"][..], &["--update"], &["--resume"]] {
+        let hosts = Hosts::new("");
+        let [original, copy] = ["h1", "h2"].map(|host| hosts.path(host, "tree"));
+        for name in ["moved", "marked", "shared", "same"] {
+            hosts.file("h1", &format!("tree/{name}"), b"content");
+            mode(&original.join(name), 0o644);
+            stamp(&original.join(name), 1_234_567_890, 5);
+        }
+        set_attribute(&original.join("marked"), "user.old", b"old");
+        let run = || {
+            let arguments = [options, &["-aT", "h1:tree", "h2:tree"]].concat();
+            hosts.rdcp(&arguments).start().end().exits(0);
+        };
+        run();
+        let before = ["moved", "marked", "shared", "same"].map(|name| info(copy.join(name)));
+        mode(&original.join("moved"), 0o400);
+        let is_root = rustix::process::geteuid().is_root();
+        if is_root {
+            chown(original.join("moved"), Some(1), Some(2)).unwrap();
+        }
+        rustix::fs::lremovexattr(original.join("marked"), "user.old").unwrap();
+        set_attribute(&original.join("marked"), "user.new", b"new");
+        let rights = acl([6, 6, 0, 6, 0]);
+        set_attribute(&original.join("shared"), ACCESS, &rights);
+        run();
+        let after = ["moved", "marked", "shared", "same"].map(|name| info(copy.join(name)));
+        let inodes = |all: &[fs::Metadata; 4]| all.each_ref().map(MetadataExt::ino);
+        assert_eq!(
+            inodes(&before),
+            inodes(&after),
+            "sent again with {options:?}"
+        );
+        assert_eq!(after[0].mode() & 0o7777, 0o400, "{options:?}");
+        if is_root {
+            assert_eq!((after[0].uid(), after[0].gid()), (1, 2), "{options:?}");
+        }
+        let marked = copy.join("marked");
+        assert_eq!(attribute(&marked, "user.new").as_deref(), Some(&b"new"[..]));
+        assert_eq!(attribute(&marked, "user.old"), None);
+        assert_eq!(attribute(&copy.join("shared"), ACCESS), Some(rights));
+        assert_eq!(
+            before[3].ctime_nsec(),
+            after[3].ctime_nsec(),
+            "changed without need"
+        );
+    }
+}
+
+#[test]
+fn a_default_acl_gives_files_of_every_size_the_same_mode() {
+    let hosts = Hosts::new("umask 022");
+    let folder = hosts.path("h2", "shared");
+    hosts.file("h2", "shared/old", b"old");
+    mode(&folder.join("old"), 0o640);
+    set_attribute(&folder, DEFAULT, &acl([7, 7, 7, 7, 5]));
+    for (name, bytes) in [
+        ("small", 1000),
+        ("large", 600 << 10),
+        ("huge", 5 << 20),
+        ("old", 9),
+    ] {
+        hosts.file("h1", name, &vec![b'x'; bytes]);
+        mode(&hosts.path("h1", name), 0o664);
+        hosts
+            .rdcp(&[&format!("h1:{name}"), "h2:shared/"])
+            .start()
+            .end()
+            .exits(0);
+        let bits = info(folder.join(name)).mode() & 0o7777;
+        assert_eq!(bits, if name == "old" { 0o640 } else { 0o664 }, "{name}");
+        let acl = attribute(&folder.join(name), ACCESS);
+        assert_eq!(
+            acl.is_some(),
+            name != "old",
+            "{name} gives rights by an ACL"
+        );
+    }
+    // With -a, entries have what the source's have: also those that are not opened.
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        hosts.path("h1", "fifo"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o640),
+        0,
+    )
+    .unwrap();
+    mode(&hosts.path("h1", "fifo"), 0o640);
+    hosts
+        .rdcp(&["-a", "h1:fifo", "h2:shared/"])
+        .start()
+        .end()
+        .exits(0);
+    assert_eq!(info(folder.join("fifo")).mode() & 0o7777, 0o640);
+    assert_eq!(attribute(&folder.join("fifo"), ACCESS), None);
+}
+
+#[test]
+fn a_file_that_replaces_another_keeps_its_acl() {
+    let hosts = Hosts::new("");
+    for bytes in [10, 600 << 10] {
+        hosts.file("h1", "new", &vec![b'x'; bytes]);
+        hosts.file("h2", "file", b"old");
+        let target = hosts.path("h2", "file");
+        let rights = acl([6, 6, 0, 6, 0]);
+        set_attribute(&target, ACCESS, &rights);
+        set_attribute(&target, "user.text", b"text");
+        hosts.rdcp(&["h1:new", "h2:file"]).start().end().exits(0);
+        assert_eq!(hosts.read("h2", "file").len(), bytes);
+        assert_eq!(attribute(&target, ACCESS), Some(rights), "{bytes} bytes");
+        assert_eq!(
+            attribute(&target, "user.text").as_deref(),
+            Some(&b"text"[..])
+        );
+        fs::remove_file(&target).unwrap();
+    }
+}

@@ -1,22 +1,28 @@
 //! Gives entries their metadata: owner, extended attributes, mode and times.
 
+mod acl;
 pub(super) mod entry_handle;
 mod extended;
 
 use std::os::fd::BorrowedFd;
 
 use rustix::{
-    fs::{Gid, Mode, Stat, fgetxattr_query},
+    fs::{Gid, Mode, Stat, getxattr},
+    io::Errno,
     process::{getegid, geteuid, getgroups},
 };
 
 use self::{
+    acl::{ACCESS_ACL, AclRights, DEFAULT_ACL},
     entry_handle::EntryHandle,
-    extended::{remove_other_attributes, set_attributes},
+    extended::{have_differences, is_acl, is_of_replaced, remove_other_attributes, set_attributes},
 };
-use super::fault_text::errno_text;
+use super::{fault_text::errno_text, tree::beneath::proc_path};
 use crate::{
-    copy::metadata::{Metadata, Timestamp},
+    copy::{
+        extended_attributes::Attribute,
+        metadata::{Metadata, Timestamp},
+    },
     fd::umask,
 };
 
@@ -31,6 +37,12 @@ const SET_GROUP: u32 = 0o2000;
 
 /// The bits of a mode that chmod(2) sets.
 const MODE_BITS: u32 = 0o7777;
+
+/// The bytes that suffice for most ACLs: 31 entries.
+const USUAL_ACL_BYTES: usize = 256;
+
+/// The most bytes of an ACL, as of any attribute of Linux.
+const MAX_ACL_BYTES: usize = 64 << 10;
 
 /// The mode of a new entry whose mode, owner or attributes are set after its contents.
 pub(super) const PRIVATE_MODE: u32 = 0o600;
@@ -51,8 +63,22 @@ pub(super) struct MetadataKeeper {
 pub(super) struct FreshEntry {
     uid: u32,
     gid: u32,
-    /// True if the folder has a default ACL, which new entries inherit.
-    has_acl: bool,
+    /// The default ACL of the folder, which new entries inherit.
+    acl: Option<InheritedAcl>,
+}
+
+/// What the default ACL of a folder gives to new entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct InheritedAcl {
+    /// The bits that the mode of a new entry can have.
+    mode_bits: u32,
+}
+
+/// A file whose name a new one takes, and which gives its mode, owner and attributes to the new one.
+#[derive(Debug)]
+pub(super) struct ReplacedFile {
+    stat: Stat,
+    attributes: Vec<Attribute>,
 }
 
 /// What must be done to a new entry after its contents are written.
@@ -64,22 +90,39 @@ pub(super) struct MetadataPlan {
     mode: Option<u32>,
     owner: (Option<u32>, Option<u32>),
     times: Option<(Timestamp, Timestamp)>,
-    /// True if attributes that the source's entry has not are removed.
+    /// The attributes of the file that the entry replaces, in place of those of the source.
+    replaced: Option<Vec<Attribute>>,
+    /// True if attributes that are not wanted are removed.
     is_exact: bool,
+    /// A mode with which the owner may set attributes, if the entry may have another one.
+    unlocked_mode: Option<u32>,
 }
 
 impl FreshEntry {
     /// Returns what `stat` tells of an entry that was just created in a folder.
-    pub(super) fn of(stat: &Stat, has_acl: bool) -> Self {
+    pub(super) fn of(stat: &Stat, acl: Option<InheritedAcl>) -> Self {
         Self {
             uid: stat.st_uid,
             gid: stat.st_gid,
-            has_acl,
+            acl,
         }
     }
 }
 
+impl ReplacedFile {
+    /// Returns a file that is replaced, and has these attributes.
+    pub(super) fn new(stat: Stat, attributes: Vec<Attribute>) -> Self {
+        Self { stat, attributes }
+    }
+}
+
 impl MetadataPlan {
+    /// Returns the attributes that the entry gets; none if it keeps those that it has from its creation.
+    fn attributes<'a>(&'a self, archive: bool, metadata: &'a Metadata) -> Option<&'a [Attribute]> {
+        let replaced = self.replaced.as_deref();
+        replaced.or(archive.then_some(&metadata.attributes[..]))
+    }
+
     /// Sets mode and owner after the creation, because the entry was created with [`PRIVATE_MODE`].
     pub(super) fn after_private_creation(mut self) -> Self {
         self.mode.get_or_insert(self.create_mode);
@@ -123,9 +166,21 @@ impl MetadataKeeper {
         self.uid == 0
     }
 
-    /// Returns true if the folder gives an ACL to its new entries, and that must be undone.
-    pub(super) fn has_default_acl(&self, folder: BorrowedFd<'_>) -> bool {
-        self.archive && fgetxattr_query(folder, "system.posix_acl_default").is_ok()
+    /// Returns the ACL that the folder gives to its new entries.
+    pub(super) fn inherited_acl(&self, folder: BorrowedFd<'_>) -> Option<InheritedAcl> {
+        let mut value = [0; USUAL_ACL_BYTES];
+        // The folder may be open as a place only.
+        let mode_bits = match getxattr(proc_path(folder), DEFAULT_ACL, &mut value) {
+            Ok(count) => AclRights::parse(&value[..count]).map(AclRights::inherited_bits),
+            Err(Errno::RANGE) => {
+                let mut value = vec![0; MAX_ACL_BYTES];
+                let count = getxattr(proc_path(folder), DEFAULT_ACL, &mut value).ok()?;
+                AclRights::parse(&value[..count]).map(AclRights::inherited_bits)
+            }
+            Err(_) => return None,
+        };
+        let mode_bits = mode_bits.unwrap_or(0o777 & !self.umask);
+        Some(InheritedAcl { mode_bits })
     }
 
     /// Returns the plan for a new entry that needs nothing but its mode: all metadata of the source are dropped, and no
@@ -143,37 +198,87 @@ impl MetadataKeeper {
         &self,
         metadata: &Metadata,
         fresh: &FreshEntry,
-        replaced: Option<&Stat>,
+        replaced: Option<&ReplacedFile>,
         note: &dyn Fn(String),
     ) -> MetadataPlan {
         let mut plan = if self.archive {
-            let times = Some((metadata.accessed, metadata.modified));
             let mode = self.kept_mode(metadata.mode, note);
             let mut plan = self.with_owner(mode, (metadata.uid, metadata.gid), fresh, note);
-            plan.times = times;
+            plan.times = Some((metadata.accessed, metadata.modified));
             plan
-        } else if let Some(stat) = replaced {
-            let mode = stat.st_mode & 0o777;
-            if self.is_root() {
-                self.with_owner(mode, (stat.st_uid, stat.st_gid), fresh, note)
-            } else {
-                self.with_owner(mode, (fresh.uid, fresh.gid), fresh, note)
-            }
+        } else if let Some(replaced) = replaced {
+            self.as_replaced(replaced, fresh, note)
         } else {
-            let mode = metadata.mode & 0o777 & !self.umask;
-            self.with_owner(mode, (fresh.uid, fresh.gid), fresh, note)
+            let own_bits = 0o777 & !self.umask;
+            let bits = fresh.acl.map_or(own_bits, |acl| acl.mode_bits);
+            self.with_owner(metadata.mode & bits, (fresh.uid, fresh.gid), fresh, note)
         };
-        plan.is_exact = self.archive && fresh.has_acl;
+        let attributes = plan.attributes(self.archive, metadata);
+        let has_attributes = attributes.is_some_and(|attributes| !attributes.is_empty());
+        plan.is_exact = fresh.acl.is_some() && attributes.is_some();
+        plan.unlocked_mode = plan.is_exact.then_some(PRIVATE_MODE);
         let mode = plan.create_mode;
         let is_late = plan.owner != (None, None)
             || mode & (self.umask | SPECIAL_BITS) != 0
-            || (self.archive && !metadata.attributes.is_empty())
-            || fresh.has_acl;
+            || has_attributes
+            || fresh.acl.is_some();
         if is_late {
             plan.mode = Some(mode);
             plan.create_mode = PRIVATE_MODE;
         }
         plan
+    }
+
+    /// Returns the plan for a new file that gets what the file has that it replaces, as far as this process may set it.
+    fn as_replaced(
+        &self,
+        replaced: &ReplacedFile,
+        fresh: &FreshEntry,
+        note: &dyn Fn(String),
+    ) -> MetadataPlan {
+        let ReplacedFile { stat, attributes } = replaced;
+        let uid = if self.is_root() {
+            stat.st_uid
+        } else {
+            fresh.uid
+        };
+        let mode = stat.st_mode & 0o777;
+        let mut plan = self.with_owner(mode, (uid, stat.st_gid), fresh, note);
+        if stat.st_gid != fresh.gid && plan.owner.1.is_none() {
+            // Another group has no more rights than all others.
+            plan.create_mode &= !0o070 | mode << 3;
+        }
+        plan.replaced = Some(attributes.clone());
+        plan
+    }
+
+    /// Returns the plan for an entry that the destination has already with the contents of the source's. `found` and `own`
+    /// are what the entry has. None if nothing is to be changed.
+    pub(super) fn plan_for_kept(
+        &self,
+        metadata: &Metadata,
+        found: &Stat,
+        own: &[Attribute],
+        note: &dyn Fn(String),
+    ) -> Option<MetadataPlan> {
+        let mut plan = self.plan(metadata, &FreshEntry::of(found, None), None, note);
+        let mode = plan.mode.unwrap_or(plan.create_mode);
+        let old_mode = found.st_mode & MODE_BITS;
+        let has_differences = have_differences(own, &metadata.attributes, !self.is_served);
+        if plan.owner == (None, None) && mode == old_mode && !has_differences {
+            return None;
+        }
+        plan.mode = Some(mode);
+        plan.times = None;
+        plan.is_exact = true;
+        plan.unlocked_mode = (has_differences && old_mode & PRIVATE_MODE != PRIVATE_MODE)
+            .then_some(old_mode | PRIVATE_MODE);
+        Some(plan)
+    }
+
+    /// Returns true for an attribute of a file that the file which replaces it gets.
+    pub(super) fn keeps_of_replaced(&self, name: &[u8]) -> bool {
+        is_of_replaced(name, !self.is_served)
     }
 
     /// Returns a mode without the bits that are never kept.
@@ -233,11 +338,14 @@ impl MetadataKeeper {
                 note(format!("some owners were not kept: {}", errno_text(errno)));
             }
         }
-        if self.archive {
-            set_attributes(entry, &metadata.attributes, !self.is_served, note);
-        }
-        if plan.is_exact {
-            remove_other_attributes(entry, &metadata.attributes, !self.is_served);
+        if let Some(attributes) = plan.attributes(self.archive, metadata) {
+            if !self.apply_attributes(entry, &plan, attributes, note) {
+                // The bits of the group are those of the mask of an ACL that the entry has not.
+                let acl = attributes.iter().find(|(name, _)| name == ACCESS_ACL);
+                let rights = acl.and_then(|(_, value)| AclRights::parse(value));
+                let bits = rights.map_or(0, AclRights::group_bits);
+                plan.mode = plan.mode.map(|mode| mode & (!0o070 | bits));
+            }
         }
         if let Some(mode) = plan.mode {
             if let Err(errno) = entry.change_mode(mode) {
@@ -251,6 +359,26 @@ impl MetadataKeeper {
         }
     }
 
+    /// Gives an entry its attributes. Returns false if its ACL is not kept.
+    fn apply_attributes(
+        &self,
+        entry: EntryHandle<'_>,
+        plan: &MetadataPlan,
+        attributes: &[Attribute],
+        note: &dyn Fn(String),
+    ) -> bool {
+        let keeps_privileged = !self.is_served;
+        if plan.is_exact {
+            remove_other_attributes(entry, attributes, keeps_privileged, note);
+        }
+        let has_others = attributes.iter().any(|(name, _)| !is_acl(name));
+        if let Some(mode) = plan.unlocked_mode.filter(|_| has_others && !self.is_root()) {
+            // The mode is set last. A failure shows when the attributes are set.
+            let _ = entry.change_mode(mode);
+        }
+        set_attributes(entry, attributes, keeps_privileged, note)
+    }
+
     /// Gives a folder its metadata, when everything in it is written. `stat` is what the folder has now.
     pub(super) fn apply_to_folder(
         &self,
@@ -259,8 +387,9 @@ impl MetadataKeeper {
         metadata: &Metadata,
         note: &dyn Fn(String),
     ) {
-        let fresh = FreshEntry::of(stat, self.archive);
+        let fresh = FreshEntry::of(stat, None);
         let mut plan = self.plan(metadata, &fresh, None, note);
+        plan.is_exact = self.archive;
         let mode = plan.mode.unwrap_or(plan.create_mode);
         let keeps_mode = stat.st_mode & MODE_BITS == mode
             && plan.owner == (None, None)

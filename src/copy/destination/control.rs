@@ -1,6 +1,7 @@
 //! The two-way stream to the source: questions and answers, and the end of the work.
 
 pub(super) mod answers;
+mod kept_entry;
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,6 +22,7 @@ use crate::{
     ReadHalf, Stream, WriteHalf,
     copy::{
         context::CopyFailure,
+        owners::LocalOwners,
         path::RelativePath,
         question::{FromDestination, FromSource, codec, decode, encode},
     },
@@ -39,6 +41,8 @@ pub(super) struct DestinationControl {
     questions: FramedRead<ReadHalf, LengthDelimitedCodec>,
     answers: FramedWrite<WriteHalf, LengthDelimitedCodec>,
     mirrored: MirroredFolder,
+    /// The owners of the entries that the source asks for.
+    owners: Arc<LocalOwners>,
     /// The paths of entries that a lane could not write.
     unwritten: Receiver<RelativePath>,
 }
@@ -56,6 +60,7 @@ impl DestinationControl {
             questions: FramedRead::new(read, codec()),
             answers: FramedWrite::new(write, codec()),
             mirrored: MirroredFolder::default(),
+            owners: Arc::default(),
             unwritten,
         }
     }
@@ -172,10 +177,12 @@ impl DestinationControl {
             FromSource::Ask { folder, entries } => {
                 let shared = Arc::clone(&self.shared);
                 // To look for what an earlier run has left may take long: files are digested.
-                let answers = if shared.state.options.resume {
-                    elsewhere(move || answer(&shared, &folder, &entries)).await?
+                let owners = Arc::clone(&self.owners);
+                let answers = move || answer(&shared, &folder, &entries, &owners);
+                let answers = if self.shared.state.options.resume {
+                    elsewhere(answers).await?
                 } else {
-                    answer(&shared, &folder, &entries)?
+                    answers()?
                 };
                 self.send(&FromDestination::Answers(answers)).await?;
             }
@@ -191,6 +198,12 @@ impl DestinationControl {
                     Ok(mirrored)
                 })
                 .await?;
+            }
+            FromSource::Owner { user, group } => {
+                let owners = Arc::make_mut(&mut self.owners);
+                if !owners.add_names(user, group) {
+                    return Err(broken("too many owners"));
+                }
             }
             FromSource::Finished => return Ok(true),
         }

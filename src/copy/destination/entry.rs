@@ -1,17 +1,19 @@
 //! Writes the small entries of a folder: whole files and what is not a file.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::{
+    ffi::CString,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
 
 use rustix::{
-    fs::{
-        AtFlags, FileType, Mode, OFlags, Stat, fstat, mknodat, openat, renameat, statat, symlinkat,
-    },
+    fs::{AtFlags, FileType, Mode, OFlags, fstat, mknodat, openat, renameat, statat, symlinkat},
     io::{Errno, retry_on_intr, write},
 };
 
 use super::{
     attributes::{
-        FreshEntry, MetadataKeeper, MetadataPlan, PRIVATE_MODE, entry_handle::EntryHandle,
+        FreshEntry, InheritedAcl, MetadataKeeper, MetadataPlan, PRIVATE_MODE, ReplacedFile,
+        entry_handle::EntryHandle,
     },
     fault_text::errno_text,
     in_place::{PlacingFault, copy_into_place, left_in_place, open_existing, plan_in_place},
@@ -23,6 +25,7 @@ use super::{
 use crate::{
     copy::{
         digest::FileDigest,
+        extended_attributes::attributes_at,
         metadata::{EntryKind, Metadata},
         path::{EntryName, RelativePath},
     },
@@ -31,10 +34,6 @@ use crate::{
 
 /// The folder that a lane writes in.
 #[derive(Debug)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a fact about the folder of its own"
-)]
 pub(super) struct CurrentFolder {
     /// The path at the source.
     pub(super) wire: RelativePath,
@@ -48,8 +47,8 @@ pub(super) struct CurrentFolder {
     pub(super) is_made: bool,
     /// True if each entry is claimed on its own, because the folder is not the copy's.
     pub(super) has_targets: bool,
-    /// True if entries inherit an ACL.
-    pub(super) has_acl: bool,
+    /// The ACL that entries inherit.
+    pub(super) acl: Option<InheritedAcl>,
     /// What the system gives to new entries, once an entry was made.
     pub(super) fresh: Option<FreshEntry>,
     /// How the entries got their names.
@@ -164,7 +163,7 @@ impl CurrentFolder {
         }
         let fd = create(PRIVATE_MODE)?;
         let stat = fstat(&fd)?;
-        let fresh = *self.fresh.insert(FreshEntry::of(&stat, self.has_acl));
+        let fresh = *self.fresh.insert(FreshEntry::of(&stat, self.acl));
         let plan = plan(fresh).after_private_creation();
         Ok(new(fd, plan))
     }
@@ -253,7 +252,7 @@ impl CurrentFolder {
                 temporary.as_bytes()
             };
             let entry = openat(fd, entry_name, flags, Mode::empty()).map_err(errno_text)?;
-            special.finish(state, &entry, self.has_acl)?;
+            special.finish(state, &entry, self.acl)?;
         }
         if self.is_append_only {
             return Ok(());
@@ -305,7 +304,7 @@ impl SpecialEntry {
         &self,
         state: &DestinationState,
         entry: &OwnedFd,
-        has_acl: bool,
+        acl: Option<InheritedAcl>,
     ) -> Result<(), String> {
         let stat = fstat(entry).map_err(errno_text)?;
         if EntryKind::of(&stat) != Some(self.kind) {
@@ -316,7 +315,7 @@ impl SpecialEntry {
             _ => EntryHandle::Place(entry.as_fd()),
         };
         let note = |text| state.note(text);
-        let fresh = FreshEntry::of(&stat, has_acl);
+        let fresh = FreshEntry::of(&stat, acl);
         let plan = state.keeper.plan(&self.metadata, &fresh, None, &note);
         let plan = plan.after_private_creation();
         state.keeper.apply(handle, plan, &self.metadata, &note);
@@ -324,19 +323,27 @@ impl SpecialEntry {
     }
 }
 
-/// Returns the file that a new one replaces, if the new one takes its mode and owner.
+/// Returns the file that a new one replaces, if the new one takes its mode, owner and attributes.
 pub(super) fn replaced_file(
     state: &DestinationState,
     folder: BorrowedFd<'_>,
     name: &EntryName,
     is_made: bool,
-) -> Option<Stat> {
+) -> Option<ReplacedFile> {
     if state.keeper.keeps_all() || is_made {
         return None;
     }
     let stat = statat(folder, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    is_file.then_some(stat)
+    if !is_file {
+        return None;
+    }
+    let mut attributes = CString::new(name.as_bytes())
+        .ok()
+        .and_then(|name| attributes_at(folder, &name).ok())
+        .unwrap_or_default();
+    attributes.retain(|(name, _)| state.keeper.keeps_of_replaced(name));
+    Some(ReplacedFile::new(stat, attributes))
 }
 
 /// Gives the entry `from` the name `name` in its folder. A directory of that name is removed, if the user has asked to

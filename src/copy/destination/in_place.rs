@@ -296,7 +296,7 @@ pub(super) fn plan_in_place(
     if !state.keeper.keeps_all() {
         return MetadataPlan::default();
     }
-    let fresh = FreshEntry::of(stat, false);
+    let fresh = FreshEntry::of(stat, None);
     let note = |text| state.note(text);
     let plan = state.keeper.plan(metadata, &fresh, None, &note);
     plan.after_private_creation()
@@ -357,7 +357,7 @@ fn copy_and_finish(
         let stat = fstat(&to).map_err(errno_text)?;
         let note = |text| state.note(text);
         let plan = if is_new {
-            let fresh = FreshEntry::of(&stat, false);
+            let fresh = FreshEntry::of(&stat, None);
             let plan = state.keeper.plan(metadata, &fresh, None, &note);
             plan.after_private_creation()
         } else {

@@ -151,9 +151,7 @@ impl LaneWriter {
             }
             LaneRecord::Hole { id, start, end } => self.write_hole(id, start, end).await,
             LaneRecord::Owner { user, group } => {
-                let users = user.is_none_or(|(id, name)| self.owners.add_user(id, &name));
-                let groups = group.is_none_or(|(id, name)| self.owners.add_group(id, &name));
-                let few = users && groups;
+                let few = self.owners.add_names(user, group);
                 few.then_some(()).ok_or_else(|| broken("too many owners"))
             }
             LaneRecord::End => Ok(()),
@@ -209,7 +207,7 @@ impl LaneWriter {
             Ok(folder) => LaneFolder::Open(Box::new(CurrentFolder {
                 wire,
                 has_targets: shared.has_targets_in(&placed.path),
-                has_acl: state.keeper.has_default_acl(folder.fd.as_fd()),
+                acl: state.keeper.inherited_acl(folder.fd.as_fd()),
                 is_append_only: is_append_only(folder.fd.as_fd()),
                 local: placed.path,
                 entries: placed.entries,

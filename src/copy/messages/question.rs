@@ -17,6 +17,9 @@ pub(crate) const MAX_QUESTION_BYTES: usize = 4 << 20;
 /// The most entries in one [`FromSource::Ask`] or [`FromSource::Names`].
 pub(crate) const MAX_ENTRIES: usize = 512;
 
+/// The most bytes of extended attributes in one [`FromSource::Ask`] without its last entry, and of one entry.
+pub(crate) const MAX_ASKED_ATTRIBUTE_BYTES: usize = 1 << 20;
+
 /// A message from the source. The order of the variants is the wire format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FromSource {
@@ -40,6 +43,13 @@ pub(crate) enum FromSource {
     },
     /// The last message: the walk is complete, and every lane carries all of its records.
     Finished,
+    /// Names the numbers of owners. Sent before a number is used in [`AskedMetadata`], if owners are kept by name.
+    Owner {
+        /// The number of a user, and its name.
+        user: Option<(u32, String)>,
+        /// The number of a group, and its name.
+        group: Option<(u32, String)>,
+    },
 }
 
 /// An entry that the source could send.
@@ -53,6 +63,21 @@ pub(crate) struct AskedEntry {
     pub(crate) size: u64,
     /// The time of the last modification.
     pub(crate) modified: Timestamp,
+    /// With `-a`: what an entry gets whose contents the destination has already. None if no option skips such entries.
+    pub(crate) metadata: Option<AskedMetadata>,
+}
+
+/// The metadata of an entry, without its times.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AskedMetadata {
+    /// The permission bits, with set-user-ID, set-group-ID and the sticky bit (0o7777).
+    pub(crate) mode: u32,
+    /// The number of the owner at the source.
+    pub(crate) uid: u32,
+    /// The number of the group at the source.
+    pub(crate) gid: u32,
+    /// Extended attributes, ACLs among them: name and value. None if the source could not read them.
+    pub(crate) attributes: Option<Vec<(Vec<u8>, Vec<u8>)>>,
 }
 
 /// A message from the destination. The order of the variants is the wire format.
@@ -71,7 +96,8 @@ pub(crate) enum FromDestination {
 pub(crate) enum AnswerKind {
     /// All of it.
     Send,
-    /// Nothing: the destination keeps what it has.
+    /// Nothing: the destination keeps what it has. If that has the same contents, it has the metadata of
+    /// [`AskedEntry::metadata`] now.
     Skip,
     /// With `--resume`: the rest of a file. The destination has these ranges of the contents, verified by the run that
     /// wrote them, since the last start of the machine.

@@ -1,25 +1,10 @@
 //! Reads the metadata of entries.
 
-use std::{collections::HashSet, ffi::CStr, fmt::Write as _, os::fd::AsFd};
+use std::collections::HashSet;
 
-use rustix::{
-    fs::{Stat, fgetxattr, flistxattr, lgetxattr, llistxattr},
-    io::Errno,
-};
+use rustix::fs::Stat;
 
-use crate::copy::{
-    metadata::{Metadata, Timestamp},
-    record::LaneRecord,
-};
-
-/// An extended attribute: name and value.
-pub(crate) type Attribute = (Vec<u8>, Vec<u8>);
-
-/// The most bytes of an attribute's value, and of the list of names, on Linux.
-const MAX_ATTRIBUTE_BYTES: usize = 64 << 10;
-
-/// The bytes that suffice for the names of most files.
-const USUAL_BYTES: usize = 256;
+use crate::copy::metadata::{Metadata, Timestamp};
 
 /// Returns the metadata in `stat`, without extended attributes.
 pub(crate) fn metadata_of(stat: &Stat) -> Metadata {
@@ -65,78 +50,7 @@ pub(crate) fn link_count(stat: &Stat) -> u64 {
     u64::from(stat.st_nlink).max(1)
 }
 
-/// Reads the extended attributes of an open file.
-///
-/// # Errors
-///
-/// Those of flistxattr(2) and fgetxattr(2).
-pub(crate) fn attributes_of(file: impl AsFd) -> Result<Vec<Attribute>, Errno> {
-    let file = file.as_fd();
-    attributes(
-        |buffer| flistxattr(file, buffer),
-        |name, buffer| fgetxattr(file, name, buffer),
-    )
-}
-
-/// Reads the extended attributes of an entry that is not opened: a link, a FIFO, a socket or a device.
-///
-/// # Errors
-///
-/// Those of llistxattr(2) and lgetxattr(2).
-pub(crate) fn attributes_at(folder: impl AsFd, name: &CStr) -> Result<Vec<Attribute>, Errno> {
-    use std::os::fd::AsRawFd;
-    // Before Linux 6.13 there is no call that takes a folder and a name.
-    let mut path = String::from("/proc/self/fd/");
-    let _ = write!(path, "{}/", folder.as_fd().as_raw_fd());
-    let mut path = path.into_bytes();
-    path.extend_from_slice(name.to_bytes());
-    attributes(
-        |buffer| llistxattr(&path[..], buffer),
-        |name, buffer| lgetxattr(&path[..], name, buffer),
-    )
-}
-
-fn attributes(
-    list: impl Fn(&mut [u8]) -> Result<usize, Errno>,
-    get: impl Fn(&CStr, &mut [u8]) -> Result<usize, Errno>,
-) -> Result<Vec<Attribute>, Errno> {
-    let names = match growing(list) {
-        Ok(names) if names.is_empty() => return Ok(Vec::new()),
-        Ok(names) => names,
-        Err(Errno::NOTSUP) => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let mut attributes = Vec::new();
-    for name in names.split_inclusive(|&byte| byte == 0) {
-        let Ok(name) = CStr::from_bytes_with_nul(name) else {
-            continue;
-        };
-        match growing(|buffer| get(name, buffer)) {
-            Ok(value) => attributes.push((name.to_bytes().to_vec(), value)),
-            // Removed meanwhile, or listed by a file system that has no value for it.
-            Err(Errno::NODATA | Errno::NOTSUP) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(attributes)
-}
-
-/// Calls with a small buffer, and with the largest if that is too small.
-fn growing(call: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
-    let mut usual = [0; USUAL_BYTES];
-    match call(&mut usual) {
-        Ok(count) => Ok(usual[..count].to_vec()),
-        Err(Errno::RANGE) => {
-            let mut buffer = vec![0; MAX_ATTRIBUTE_BYTES];
-            let count = call(&mut buffer)?;
-            buffer.truncate(count);
-            Ok(buffer)
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// The names of owners that a lane has sent.
+/// The names of owners that a stream has sent.
 #[derive(Default)]
 pub(crate) struct OwnerNames {
     users: HashSet<u32>,
@@ -144,9 +58,12 @@ pub(crate) struct OwnerNames {
     last: Option<(u32, u32)>,
 }
 
+/// The numbers and the names of owners: of a user, of a group.
+pub(crate) type NamedOwners = (Option<(u32, String)>, Option<(u32, String)>);
+
 impl OwnerNames {
-    /// Returns the record that names the owners of an entry, if one of them was not named before.
-    pub(crate) fn record(&mut self, uid: u32, gid: u32) -> Option<LaneRecord> {
+    /// Returns the names of the owners of an entry, if one of them was not named before.
+    pub(crate) fn names(&mut self, uid: u32, gid: u32) -> Option<NamedOwners> {
         if self.last.replace((uid, gid)) == Some((uid, gid)) {
             return None;
         }
@@ -161,7 +78,7 @@ impl OwnerNames {
         });
         let (user, group) = (user.flatten(), group.flatten());
         let is_named = user.is_some() || group.is_some();
-        is_named.then_some(LaneRecord::Owner { user, group })
+        is_named.then_some((user, group))
     }
 }
 
@@ -172,13 +89,13 @@ mod tests {
     #[test]
     fn owners_are_named_once() {
         let mut names = OwnerNames::default();
-        let Some(LaneRecord::Owner { user, group }) = names.record(0, 0) else {
+        let Some((user, group)) = names.names(0, 0) else {
             panic!("root has no name");
         };
         assert_eq!(user, Some((0, "root".to_owned())));
         assert!(group.is_some());
-        assert_eq!(names.record(0, 0), None);
-        assert_eq!(names.record(3_999_999_999, 0), None);
-        assert_eq!(names.record(0, 0), None);
+        assert_eq!(names.names(0, 0), None);
+        assert_eq!(names.names(3_999_999_999, 0), None);
+        assert_eq!(names.names(0, 0), None);
     }
 }

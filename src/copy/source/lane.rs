@@ -16,9 +16,7 @@ use self::{
     packer::LanePacker,
 };
 use super::{
-    attributes::{
-        OwnerNames, attributes_at, attributes_of, content_size, link_count, metadata_of, size,
-    },
+    attributes::{OwnerNames, content_size, link_count, metadata_of, size},
     fault_text::{too_long, unreadable},
     shared::SourceShared,
     walk::{
@@ -29,6 +27,7 @@ use super::{
 };
 use crate::copy::{
     context::CopyFailure,
+    extended_attributes::{Attribute, attributes_at, attributes_of},
     metadata::{EntryKind, Metadata},
     path::EntryName,
     question::AnswerKind,
@@ -283,7 +282,7 @@ impl LaneSender {
         &self,
         folder: &SourceFolder,
         name: &CStr,
-    ) -> Result<Vec<super::attributes::Attribute>, Errno> {
+    ) -> Result<Vec<Attribute>, Errno> {
         match attributes_at(&folder.fd, name) {
             Err(Errno::NOENT) => {
                 let tally = &self.shared.tally;
@@ -315,7 +314,7 @@ impl LaneSender {
         &self,
         name: &CStr,
         stat: &Stat,
-        attributes: impl FnOnce() -> Result<Vec<super::attributes::Attribute>, Errno>,
+        attributes: impl FnOnce() -> Result<Vec<Attribute>, Errno>,
     ) -> Result<(EntryName, Metadata), String> {
         let name = entry_name(name).ok_or("has a name that cannot be sent")?;
         let mut metadata = metadata_of(stat);
@@ -344,8 +343,8 @@ impl LaneSender {
         if !self.shared.options.archive {
             return Ok(());
         }
-        match self.owners.record(metadata.uid, metadata.gid) {
-            Some(record) => self.put(&record).await,
+        match self.owners.names(metadata.uid, metadata.gid) {
+            Some((user, group)) => self.put(&LaneRecord::Owner { user, group }).await,
             None => Ok(()),
         }
     }

@@ -18,7 +18,7 @@ use tokio_util::{
 };
 
 use super::{
-    attributes::{content_size, link_count, modified, size},
+    attributes::{OwnerNames, content_size, link_count, modified, size},
     shared::SourceShared,
     walk::folder::{FolderJob, entry_name},
 };
@@ -29,7 +29,10 @@ use crate::{
         metadata::EntryKind,
         order::ExistingFiles,
         path::RelativePath,
-        question::{AnswerKind, AskedEntry, FromDestination, FromSource, codec, decode, encode},
+        question::{
+            AnswerKind, AskedEntry, AskedMetadata, FromDestination, FromSource, codec, decode,
+            encode,
+        },
     },
 };
 
@@ -108,6 +111,7 @@ impl Questions {
         lanes_sent: &CancellationToken,
     ) -> Result<(), CopyFailure> {
         let mut frames = FramedWrite::new(stream, codec());
+        let mut owners = OwnerNames::default();
         loop {
             let command = if let Ok(command) = commands.try_recv() {
                 Some(command)
@@ -116,12 +120,15 @@ impl Questions {
                 commands.recv().await
             };
             match command {
-                Some(ControlCommand::Ask(job)) => {
+                Some(ControlCommand::Ask(mut job)) => {
                     if self.free.available_permits() == 0 {
                         flush(&mut frames).await?;
                     }
                     let turn = Arc::clone(&self.free).acquire_owned().await;
-                    let question = question(&job)?;
+                    if self.shared.asks_with_metadata() {
+                        name_owners(&mut frames, &mut owners, &job).await?;
+                    }
+                    let question = question(&mut job)?;
                     self.wait_for_answer(FolderJob {
                         turn: turn.ok(),
                         ..job
@@ -247,10 +254,33 @@ async fn end(stream: &mut Stream) -> Result<(), CopyFailure> {
     Ok(())
 }
 
-fn question(job: &FolderJob) -> Result<FromSource, CopyFailure> {
+/// Names the owners of the entries of a job that were not named before.
+async fn name_owners(
+    frames: &mut QuestionFrames<'_>,
+    owners: &mut OwnerNames,
+    job: &FolderJob,
+) -> Result<(), CopyFailure> {
+    for stat in &job.stats {
+        if let Some((user, group)) = owners.names(stat.st_uid, stat.st_gid) {
+            send(frames, &FromSource::Owner { user, group }).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the question for a job, which gives its attributes to it.
+fn question(job: &mut FolderJob) -> Result<FromSource, CopyFailure> {
+    let mut attributes = std::mem::take(&mut job.attributes).into_iter();
     let entries = job.entries.iter().zip(&job.stats);
     let asked = entries.map(|((name, _), stat)| {
+        let metadata = attributes.next().map(|attributes| AskedMetadata {
+            mode: stat.st_mode & 0o7777,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            attributes,
+        });
         Some(AskedEntry {
+            metadata,
             name: entry_name(name)?,
             kind: EntryKind::of(stat)?,
             size: size(stat),

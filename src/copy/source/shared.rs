@@ -67,6 +67,17 @@ impl SourceShared {
         options.existing != ExistingFiles::Replace || options.resume || options.dry_run
     }
 
+    /// Returns true if the destination is asked with the metadata of every entry: those that it skips get them.
+    pub(crate) fn asks_with_metadata(&self) -> bool {
+        let options = &self.options;
+        let may_skip_same = match options.existing {
+            ExistingFiles::Keep => false,
+            ExistingFiles::ReplaceOlder | ExistingFiles::ReplaceDifferent => true,
+            ExistingFiles::Replace => options.resume,
+        };
+        options.archive && may_skip_same && !options.dry_run
+    }
+
     /// Returns a number for a large file.
     pub(crate) fn next_large_id(&self) -> u64 {
         self.large_files.fetch_add(1, Ordering::Relaxed)

@@ -4,10 +4,14 @@ use std::{ffi::CString, os::fd::BorrowedFd};
 
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod,
-    fchown, fsetxattr, futimens, setxattr, utimensat,
+    fchown, fremovexattr, fsetxattr, futimens, removexattr, setxattr, utimensat,
 };
 
-use crate::copy::{destination::tree::beneath::proc_path, metadata::Timestamp};
+use crate::copy::{
+    destination::tree::beneath::proc_path,
+    extended_attributes::{Attribute, attributes_of, attributes_of_place},
+    metadata::Timestamp,
+};
 
 /// An entry whose metadata are set.
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +58,20 @@ impl EntryHandle<'_> {
             Self::Place(fd) | Self::Link(fd) => {
                 utimensat(CWD, proc_path(fd), &times, AtFlags::empty())
             }
+        }
+    }
+
+    pub(super) fn attributes(self) -> rustix::io::Result<Vec<Attribute>> {
+        match self {
+            Self::Open(fd) => attributes_of(fd),
+            Self::Place(fd) | Self::Link(fd) => attributes_of_place(fd),
+        }
+    }
+
+    pub(super) fn remove_attribute(self, name: &CString) -> rustix::io::Result<()> {
+        match self {
+            Self::Open(fd) => fremovexattr(fd, name),
+            Self::Place(fd) | Self::Link(fd) => removexattr(proc_path(fd), name),
         }
     }
 

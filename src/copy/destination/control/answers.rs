@@ -8,6 +8,7 @@ use std::{
 use rustix::fs::{AtFlags, FileType, Stat, statat};
 use twox_hash::XxHash3_64;
 
+use super::kept_entry::KeptEntry;
 use crate::copy::destination::{
     entry::make_room,
     lane::NO_DEVICES,
@@ -26,6 +27,7 @@ use crate::copy::{
     context::CopyFailure,
     metadata::{EntryKind, Timestamp},
     order::ExistingFiles,
+    owners::LocalOwners,
     path::{EntryName, RelativePath},
     question::{AnswerKind, AskedEntry, ByteRange, MAX_ENTRIES},
 };
@@ -39,7 +41,8 @@ pub(in crate::copy::destination) const COMPARED_BYTES: u64 = 16 << 20;
 /// The most digests of one file. The blocks of larger files are larger.
 const MAX_DIGESTS: u64 = 50_000;
 
-/// Returns an answer for each entry of a folder, in their order.
+/// Returns an answer for each entry of a folder, in their order. Entries that are kept and have the source's contents get
+/// the source's metadata.
 ///
 /// # Errors
 ///
@@ -48,6 +51,7 @@ pub(super) fn answer(
     shared: &DestinationShared,
     wire: &RelativePath,
     entries: &[AskedEntry],
+    owners: &LocalOwners,
 ) -> Result<Vec<AnswerKind>, CopyFailure> {
     if entries.len() > MAX_ENTRIES {
         return Err(broken("too many entries in one question"));
@@ -59,7 +63,7 @@ pub(super) fn answer(
         return Ok(vec![AnswerKind::Leave; entries.len()]);
     }
     let answers = entries.iter().map(|entry| {
-        let answer = match folder.answer(shared, entry, &mut room) {
+        let answer = match folder.answer(shared, entry, owners, &mut room) {
             AnswerKind::Skip => AnswerKind::Skip,
             _ if dry_run && !folder.foresee(&shared.state, entry) => AnswerKind::Leave,
             answer => answer,
@@ -89,6 +93,7 @@ impl AskedFolder {
         &self,
         shared: &DestinationShared,
         entry: &AskedEntry,
+        owners: &LocalOwners,
         room: &mut usize,
     ) -> AnswerKind {
         let state = &shared.state;
@@ -102,6 +107,18 @@ impl AskedFolder {
         let found = statat(directory, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
         if let Ok(found) = found {
             if is_kept(state, entry, &found) {
+                let asked = entry.metadata.as_ref();
+                let asked = asked.filter(|_| state.keeper.keeps_all() && !state.options.dry_run);
+                if let Some(metadata) = asked.filter(|_| is_same(entry, &found)) {
+                    let folder = &self.placed.path;
+                    let kept = KeptEntry {
+                        directory,
+                        folder,
+                        name: &name,
+                        found,
+                    };
+                    kept.take_over(shared, metadata, owners);
+                }
                 return AnswerKind::Skip;
             }
         }
@@ -193,23 +210,27 @@ impl AskedFolder {
 
 /// Returns true if the options say that what the destination has is kept.
 fn is_kept(state: &DestinationState, entry: &AskedEntry, found: &Stat) -> bool {
-    let modified = Timestamp {
-        seconds: found.st_mtime,
-        nanoseconds: u32::try_from(found.st_mtime_nsec).unwrap_or(0),
-    };
-    let is_same = || {
-        let is_size =
-            entry.kind != EntryKind::File || u64::try_from(found.st_size) == Ok(entry.size);
-        EntryKind::of(found) == Some(entry.kind) && is_size && modified == entry.modified
-    };
     let is_directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
     match state.options.existing {
         ExistingFiles::Keep => true,
         _ if is_directory => false,
-        ExistingFiles::ReplaceOlder => modified >= entry.modified,
-        ExistingFiles::ReplaceDifferent => is_same(),
+        ExistingFiles::ReplaceOlder => modified(found) >= entry.modified,
+        ExistingFiles::ReplaceDifferent => is_same(entry, found),
         // A run that continues another does not send again what that has finished.
-        ExistingFiles::Replace => state.options.resume && is_same(),
+        ExistingFiles::Replace => state.options.resume && is_same(entry, found),
+    }
+}
+
+/// Returns true if the destination has an entry of the same kind, size and time of modification.
+fn is_same(entry: &AskedEntry, found: &Stat) -> bool {
+    let is_size = entry.kind != EntryKind::File || u64::try_from(found.st_size) == Ok(entry.size);
+    EntryKind::of(found) == Some(entry.kind) && is_size && modified(found) == entry.modified
+}
+
+fn modified(found: &Stat) -> Timestamp {
+    Timestamp {
+        seconds: found.st_mtime,
+        nanoseconds: u32::try_from(found.st_mtime_nsec).unwrap_or(0),
     }
 }
 

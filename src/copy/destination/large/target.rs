@@ -18,7 +18,7 @@ use super::{
 use crate::{
     copy::{
         destination::{
-            attributes::{FreshEntry, PRIVATE_MODE, entry_handle::EntryHandle},
+            attributes::{FreshEntry, PRIVATE_MODE, ReplacedFile, entry_handle::EntryHandle},
             entry::{create_file, digest_of, rename_over, replaced_file},
             fault_text::errno_text,
             in_place::{
@@ -50,7 +50,7 @@ pub(in crate::copy::destination) struct LargeTarget {
     names: PartNames,
     folder: OwnedFd,
     contents: LargeContents,
-    replaced: Option<Stat>,
+    replaced: Option<ReplacedFile>,
     map: Mutex<Option<MapWriter>>,
     progress: Mutex<PartProgress>,
 }
@@ -316,7 +316,7 @@ impl LargeTarget {
         let note = |text| state.note(text);
         let metadata = &self.file.metadata;
         let plan = if self.is_beside() {
-            let fresh = FreshEntry::of(&stat, state.keeper.has_default_acl(self.folder.as_fd()));
+            let fresh = FreshEntry::of(&stat, state.keeper.inherited_acl(self.folder.as_fd()));
             let replaced = self.replaced.as_ref();
             let plan = state.keeper.plan(metadata, &fresh, replaced, &note);
             plan.after_private_creation()

@@ -343,6 +343,7 @@ fn ask(text: &str, entries: &[(&str, u64, i64)]) -> Step {
         kind: EntryKind::File,
         size,
         modified: metadata(0, seconds).modified,
+        metadata: None,
     });
     Step::Say(FromSource::Ask {
         folder: path(text),

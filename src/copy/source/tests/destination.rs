@@ -250,7 +250,7 @@ async fn answer(
                 let given = postcard::to_stdvec(&FromDestination::Answers(given)).unwrap();
                 answers.send(bytes::Bytes::from(given)).await.unwrap();
             }
-            FromSource::Names { .. } => {}
+            FromSource::Names { .. } | FromSource::Owner { .. } => {}
             FromSource::Finished => break,
         }
     }

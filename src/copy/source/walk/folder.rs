@@ -13,6 +13,7 @@ use rustix::fs::{FileType, Stat};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::copy::{
+    extended_attributes::Attribute,
     metadata::Metadata,
     path::{EntryName, RelativePath},
     question::AnswerKind,
@@ -151,6 +152,9 @@ pub(crate) struct FolderJob {
     pub(crate) entries: EntryList,
     /// What stat(2) said of each entry, if the destination is asked for them.
     pub(crate) stats: Vec<Stat>,
+    /// The extended attributes of each entry, if the destination is asked with them; none for an entry whose attributes
+    /// cannot be read.
+    pub(crate) attributes: Vec<Option<Vec<Attribute>>>,
     /// What the destination wants of each entry. Empty if it wants all.
     pub(crate) answers: Vec<AnswerKind>,
     /// The permit to ask for the entries. It is dropped when a lane takes the job.
@@ -166,6 +170,7 @@ impl FolderJob {
             folder,
             entries,
             stats: Vec::new(),
+            attributes: Vec::new(),
             answers: Vec::new(),
             turn: None,
             is_counted: false,

@@ -14,9 +14,10 @@ use tokio::sync::mpsc;
 
 use super::folder::{EntryList, FolderJob, SourceFolder, entry_name};
 use crate::copy::{
+    extended_attributes::{Attribute, attributes_at},
     metadata::EntryKind,
     path::{EntryName, RelativePath},
-    question::{FromSource, MAX_ENTRIES},
+    question::{FromSource, MAX_ASKED_ATTRIBUTE_BYTES, MAX_ENTRIES},
     source::{
         attributes::content_size, fault_text::unreadable, questions::ControlCommand,
         shared::SourceShared, work_board::WalkStopped,
@@ -56,13 +57,12 @@ impl WalkOutlet {
         entries: EntryList,
     ) -> Result<(), WalkStopped> {
         self.shared.tally.found(entries.len());
-        let mut job = FolderJob::new(Arc::clone(folder), entries);
         // A dry run asks for each folder, because something may be in its way.
         let dry_run = self.shared.options.dry_run;
-        if self.shared.asks() && (dry_run || !job.entries.is_empty()) {
-            self.look_at(&mut job);
-            return self.command(ControlCommand::Ask(job));
+        if self.shared.asks() && (dry_run || !entries.is_empty()) {
+            return self.ask(folder, &entries);
         }
+        let mut job = FolderJob::new(Arc::clone(folder), entries);
         if self.shared.board.is_full() && self.started.elapsed() > SIZES_AFTER {
             self.count_sizes(&mut job);
         }
@@ -126,32 +126,48 @@ impl WalkOutlet {
         self.control.blocking_send(command).map_err(|_| WalkStopped)
     }
 
-    /// Reads what the destination is asked with. Entries that are gone are left out.
-    fn look_at(&self, job: &mut FolderJob) {
-        let entries = std::mem::take(&mut job.entries);
-        let mut bytes = 0;
+    /// Passes on entries that the destination is asked for, with what it is asked with. Entries that are gone are left
+    /// out.
+    fn ask(&self, folder: &Arc<SourceFolder>, entries: &EntryList) -> Result<(), WalkStopped> {
+        let new_job = || FolderJob::new(Arc::clone(folder), EntryList::default());
+        let has_metadata = self.shared.asks_with_metadata();
+        let mut job = new_job();
+        let mut attribute_bytes = 0;
         for (name, _) in entries.iter() {
-            match stat_entry(&job.folder, name) {
+            if attribute_bytes > MAX_ASKED_ATTRIBUTE_BYTES {
+                attribute_bytes = 0;
+                self.ask_job(std::mem::replace(&mut job, new_job()))?;
+            }
+            match stat_entry(folder, name) {
                 Ok(stat) if is_strange(&stat) => {
                     let why = "was replaced by something else before it was copied".to_owned();
-                    self.fail(job.folder.shown(name.to_bytes()), why);
+                    self.fail(folder.shown(name.to_bytes()), why);
                 }
                 Ok(stat) => {
-                    let kind = FileType::from_raw_mode(stat.st_mode);
-                    if kind == FileType::RegularFile {
-                        bytes += content_size(&stat);
-                    }
-                    job.entries.push(name, kind);
+                    job.entries
+                        .push(name, FileType::from_raw_mode(stat.st_mode));
                     job.stats.push(stat);
+                    if has_metadata {
+                        let attributes = asked_attributes(folder, name);
+                        attribute_bytes += attributes.as_deref().map_or(0, byte_count);
+                        job.attributes.push(attributes);
+                    }
                 }
                 Err(error) => {
                     let why = unreadable(error);
-                    self.fail(job.folder.shown(name.to_bytes()), why);
+                    self.fail(folder.shown(name.to_bytes()), why);
                 }
             }
         }
-        self.shared.tally.found_bytes(bytes);
+        self.ask_job(job)
+    }
+
+    fn ask_job(&self, mut job: FolderJob) -> Result<(), WalkStopped> {
+        let is_file = |stat: &&Stat| EntryKind::of(stat) == Some(EntryKind::File);
+        let sizes = job.stats.iter().filter(is_file).map(content_size);
+        self.shared.tally.found_bytes(sizes.sum());
         job.is_counted = true;
+        self.command(ControlCommand::Ask(job))
     }
 
     fn count_sizes(&self, job: &mut FolderJob) {
@@ -170,6 +186,17 @@ impl WalkOutlet {
 /// Returns true for what was no directory when the folder was listed, and is one now, and for unknown types.
 fn is_strange(stat: &Stat) -> bool {
     matches!(EntryKind::of(stat), None | Some(EntryKind::Directory))
+}
+
+/// Returns the extended attributes of an entry for a question; none if they cannot be read or are too long.
+fn asked_attributes(folder: &SourceFolder, name: &CStr) -> Option<Vec<Attribute>> {
+    let attributes = attributes_at(&folder.fd, name).ok();
+    attributes.filter(|attributes| byte_count(attributes) <= MAX_ASKED_ATTRIBUTE_BYTES)
+}
+
+fn byte_count(attributes: &[Attribute]) -> usize {
+    let sizes = attributes.iter();
+    sizes.map(|(name, value)| name.len() + value.len()).sum()
 }
 
 /// Calls stat(2) for an entry of a folder, as the lanes will open it.

@@ -20,16 +20,13 @@ use super::{
 };
 use crate::copy::{
     base::BaseDirectory,
+    extended_attributes::attributes_of,
     filter::NameFilter,
     metadata::Metadata,
     operand::{last_name, top_name, typed_folder},
     order::CopyOptions,
     path::{EntryName, RelativePath},
-    source::{
-        attributes::{attributes_of, metadata_of},
-        fault_text::unreadable,
-        work_board::WalkStopped,
-    },
+    source::{attributes::metadata_of, fault_text::unreadable, work_board::WalkStopped},
 };
 
 /// The bytes for one call of getdents64(2): some hundred entries.
