@@ -10,6 +10,7 @@ use super::{
     destination::{CopyClaims, DestinationEngine},
     order::{CopyEnd, CopyOptions, CopyOrder, CopyRole, FromCopy},
     source::SourceEngine,
+    written::WrittenPart,
 };
 use crate::ssh::{
     agent::{
@@ -26,6 +27,8 @@ pub(crate) struct CopyJob {
     lanes: Vec<EdgeId>,
     /// The engine, until it runs.
     engine: Option<CopyEngine>,
+    /// True if earlier copies of the run may have written entries.
+    has_earlier: bool,
     end: CopyEnd,
 }
 
@@ -45,10 +48,8 @@ impl Job for CopyJob {
     }
 
     async fn run(&mut self, mut edges: ConnectedEdges, messages: Messages) {
-        // The controller sends no messages to a copy.
-        drop(messages);
         let peer = edges.peer(self.control);
-        let Some((engine, streams)) = self.engine.take().zip(self.streams(&mut edges)) else {
+        let Some((mut engine, streams)) = self.engine.take().zip(self.streams(&mut edges)) else {
             self.context.fail_local("an edge of the copy is missing");
             return edges.close().await;
         };
@@ -61,6 +62,9 @@ impl Job for CopyJob {
             std::future::pending::<()>().await;
         };
         let working = async {
+            if let (CopyEngine::Destination(engine), true) = (&mut engine, self.has_earlier) {
+                ask_written(engine, &context, messages).await;
+            }
             match engine {
                 CopyEngine::Source(engine) => engine.run(streams, context).await,
                 CopyEngine::Destination(engine) => engine.run(streams, context).await,
@@ -110,6 +114,7 @@ impl CopyJob {
         } = order
             .decode()
             .map_err(|error| format!("received an invalid order ({error})"))?;
+        let has_earlier = matches!(&role, CopyRole::Destination { part, .. } if part.has_earlier);
         let direction = match role {
             CopyRole::Source(_) => EdgeDirection::Send,
             CopyRole::Destination { .. } => EdgeDirection::Receive,
@@ -128,6 +133,7 @@ impl CopyJob {
             control,
             lanes,
             engine: Some(engine),
+            has_earlier,
             end: CopyEnd::default(),
         })
     }
@@ -185,14 +191,39 @@ impl CopyEngine {
                 let engine = SourceEngine::prepare(base.clone(), paths, options)?;
                 Ok(Self::Source(engine))
             }
-            CopyRole::Destination { path, sources } => {
+            CopyRole::Destination {
+                path,
+                sources,
+                part,
+            } => {
                 let path = resolved(path);
-                let mut engine = DestinationEngine::prepare(base, &path, sources, options)?;
+                let engine = DestinationEngine::prepare(base, &path, sources, options)?;
+                let mut engine = engine.with_part(part);
                 if let Some(claims) = claims {
                     engine = engine.with_claims(claims);
                 }
                 Ok(Self::Destination(Box::new(engine)))
             }
+        }
+    }
+}
+
+/// Asks the controller what earlier copies of the run have written. The session ends the work if no answer comes.
+async fn ask_written(
+    engine: &mut DestinationEngine,
+    context: &CopyContext,
+    mut messages: Messages,
+) {
+    (context.report)(FromCopy::AskWritten);
+    let mut is_last = false;
+    while !is_last {
+        let Some(message) = messages.recv().await else {
+            // The session is lost, which ends the work.
+            return std::future::pending().await;
+        };
+        if let Ok(part) = message.decode::<WrittenPart>() {
+            is_last = part.is_last;
+            engine.add_earlier(part);
         }
     }
 }

@@ -13,6 +13,7 @@
 //! | [`context`] | what an engine shares with its agent | none |
 //! | [`source`], [`destination`] | the engines: one reads and sends, the other writes | files, streams |
 //! | [`job`] | an engine as an application of the agent | none |
+//! | [`written`] | the set of entries that a run has written, which its copies pass on | none |
 //! | [`supervised`] | a copy as the controller's supervisor sees it | none |
 
 pub(crate) mod base;
@@ -31,5 +32,6 @@ pub(crate) mod owners;
 pub(crate) mod path;
 pub(crate) mod source;
 pub(crate) mod supervised;
+pub(crate) mod written;
 
 pub(crate) use messages::{order, question, record};

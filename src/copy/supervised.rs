@@ -5,12 +5,13 @@ mod tests;
 
 use super::{
     operand::CopiedSources,
-    order::{CopyEnd, CopyNews, CopyOptions, CopyOrder, CopyReport, CopyRole, FromCopy},
+    order::{CopyEnd, CopyNews, CopyOptions, CopyOrder, CopyReport, CopyRole, FromCopy, RunPart},
+    written::WrittenEntries,
 };
 use crate::ssh::{
     outcome::RunFault,
     plan::StageHost,
-    protocol::{EdgeId, EdgeOrder, FaultKind, Payload, PayloadError, Work, WorkFault},
+    protocol::{EdgeId, EdgeOrder, FaultKind, Payload, PayloadError, ToAgent, Work, WorkFault},
     supervisor::{
         Action,
         edge_setup::{EdgeSetup, Node},
@@ -40,6 +41,8 @@ pub(crate) struct CopyPlan {
     pub(crate) path: Vec<u8>,
     /// What is copied to this destination, by this plan and others together.
     pub(crate) sources: CopiedSources,
+    /// Which part of the run this copy is.
+    pub(crate) part: RunPart,
     /// The number of lanes, at least one.
     pub(crate) lanes: usize,
     /// How files are copied.
@@ -60,6 +63,8 @@ pub(crate) struct CopyWork {
     news: Vec<(usize, CopyNews)>,
     failed: u64,
     ends: [Option<CopyEnd>; 2],
+    /// What this copy and earlier ones of the run have written.
+    written: WrittenEntries,
 }
 
 /// How far a copy is.
@@ -92,6 +97,8 @@ pub(crate) struct CopyOutcome {
     pub(crate) causes: Vec<RunFault>,
     /// The signal that ended the run.
     pub(crate) signal: Option<u8>,
+    /// What this copy and earlier ones of the run have written, for later copies.
+    pub(crate) written: WrittenEntries,
 }
 
 /// How a copy counts for the exit status.
@@ -108,14 +115,15 @@ pub(crate) enum CopyVerdict {
 }
 
 impl CopyWork {
-    /// Returns a copy before its first message.
-    pub(crate) fn new(plan: CopyPlan) -> Self {
+    /// Returns a copy before its first message. `written` is what earlier copies of the run have written.
+    pub(crate) fn new(plan: CopyPlan, written: WrittenEntries) -> Self {
         Self {
             plan,
             state: CopyState::default(),
             news: Vec::new(),
             failed: 0,
             ends: [None, None],
+            written,
         }
     }
 
@@ -127,6 +135,16 @@ impl CopyWork {
     /// Returns what the agents have reported for the user since the last call, each with the index of its agent.
     pub(crate) fn take_news(&mut self) -> Vec<(usize, CopyNews)> {
         std::mem::take(&mut self.news)
+    }
+
+    /// Returns the messages that tell an agent what earlier copies of the run have written.
+    fn written_parts(&self, agent: usize) -> Result<Vec<Action>, PayloadError> {
+        let parts = self.written.parts().into_iter();
+        let sent = parts.map(|part| {
+            let message = ToAgent::Application(Payload::encode(&part)?);
+            Ok(Action::Send(agent, message))
+        });
+        sent.collect()
     }
 }
 
@@ -181,6 +199,7 @@ impl SupervisedWork for CopyWork {
                 CopyRole::Destination {
                     path: plan.path.clone(),
                     sources: plan.sources,
+                    part: plan.part,
                 }
             },
             control: EdgeId::of_index(CONTROL_EDGE),
@@ -213,6 +232,13 @@ impl SupervisedWork for CopyWork {
                 return Ok(Vec::new());
             }
             FromCopy::News(news) => news,
+            FromCopy::AskWritten => return self.written_parts(agent),
+            FromCopy::Written(part) => {
+                if agent == DESTINATION {
+                    self.written.add(part);
+                }
+                return Ok(Vec::new());
+            }
         };
         if matches!(news, CopyNews::Failed { .. }) {
             self.failed += 1;
@@ -251,6 +277,7 @@ impl SupervisedWork for CopyWork {
             destination,
             causes: run.causes,
             signal: run.signal,
+            written: self.written.clone(),
         }
     }
 }

@@ -12,6 +12,7 @@ mod full_disk;
 mod hostile;
 mod in_place;
 mod listings;
+mod merging;
 mod metadata;
 mod moments;
 mod pipes;

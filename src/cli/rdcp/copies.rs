@@ -1,6 +1,6 @@
 //! Runs the copies of a command line, one after the other, and prints how they went.
 
-use std::{io, time::Instant};
+use std::{io, mem, time::Instant};
 
 use anyhow::Context;
 
@@ -22,7 +22,10 @@ use crate::{
         stdout,
         supervision::{OwnEdges, Supervision, host_of, keys},
     },
-    copy::supervised::{CopyOutcome, CopyPlan, CopyVerdict, CopyWork, DESTINATION, SOURCE},
+    copy::{
+        supervised::{CopyOutcome, CopyPlan, CopyVerdict, CopyWork, DESTINATION, SOURCE},
+        written::WrittenEntries,
+    },
     process::stdout::Stdout,
     ssh::{
         explain,
@@ -100,8 +103,10 @@ fn run_all(
         signal,
     };
     let mut exit = Exit::Ok;
+    let mut written = WrittenEntries::default();
     for plan in plans {
-        let summary = run.copy(plan)?;
+        let mut summary = run.copy(plan, mem::take(&mut written))?;
+        written = mem::take(&mut summary.outcome.written);
         let state = shared.end_copy();
         if args.copy.dry_run {
             totals.add_dry(&summary.outcome);
@@ -142,9 +147,14 @@ struct CopyRun<'a> {
 }
 
 impl CopyRun<'_> {
-    fn copy(&self, plan: &CopyPlan) -> anyhow::Result<Summary<CopyOutcome>> {
+    /// Runs a copy after others, which have written some entries.
+    fn copy(
+        &self,
+        plan: &CopyPlan,
+        written: WrittenEntries,
+    ) -> anyhow::Result<Summary<CopyOutcome>> {
         let console = self.supervision.console;
-        let work = CopyWork::new(plan.clone());
+        let work = CopyWork::new(plan.clone(), written);
         let keys = keys(plan.edges())?;
         let (events, queue) = event_queue();
         let own = OwnEdges {
@@ -216,7 +226,10 @@ fn is_of_files(cause: &RunFault) -> bool {
 fn text(plan: &CopyPlan, cause: &RunFault) -> String {
     let text = &cause.fault.text;
     match cause.site {
-        Site::Agent(agent) => format!("{}: {text}", CopyWork::new(plan.clone()).site(agent)),
+        Site::Agent(agent) => format!(
+            "{}: {text}",
+            CopyWork::new(plan.clone(), WrittenEntries::default()).site(agent)
+        ),
         Site::Input | Site::Output | Site::Edge(_) => text.clone(),
     }
 }
@@ -276,6 +289,7 @@ mod tests {
             failed,
             causes: causes.iter().map(cause).collect(),
             signal: None,
+            written: WrittenEntries::default(),
         }
     }
 

@@ -144,7 +144,10 @@ impl<'a> CopyDocument<'a> {
 mod tests {
     use super::*;
     use crate::{
-        copy::{operand::CopiedSources, order::CopyOptions},
+        copy::{
+            operand::CopiedSources,
+            order::{CopyOptions, RunPart},
+        },
         ssh::protocol::EdgeLink,
     };
 
@@ -164,6 +167,7 @@ mod tests {
             },
             path: b"y".to_vec(),
             sources: CopiedSources::One,
+            part: RunPart::default(),
             lanes: 1,
             options: CopyOptions::default(),
         };

@@ -1,8 +1,14 @@
 //! What a command line asks for: copies, or a pipeline for a standard stream. Pure, no I/O.
 
+use std::collections::HashSet;
+
 use super::{args::RdcpArgs, names::shown};
 use crate::{
-    copy::{operand::CopiedSources, supervised::CopyPlan},
+    copy::{
+        operand::{CopiedSources, top_name},
+        order::RunPart,
+        supervised::CopyPlan,
+    },
     ssh::{
         plan::{
             Plan, PlannedStage, StageHost, has_room,
@@ -100,6 +106,7 @@ fn copies(
         place: to,
         path: into,
     } = destination;
+    let merges = may_merge(sources.iter().map(|source| &source.path[..]));
     let mut plans: Vec<CopyPlan> = Vec::new();
     for HostPath { place, path } in sources {
         if is_server(&place) && is_server(&to) {
@@ -124,6 +131,7 @@ fn copies(
                 to: to.clone(),
                 path: into.clone(),
                 sources: copied,
+                part: RunPart::default(),
                 lanes: args.lanes(),
                 options: options.clone(),
             }),
@@ -136,7 +144,29 @@ fn copies(
                 .to_owned(),
         );
     }
+    let last = plans.len() - 1;
+    for (index, plan) in plans.iter_mut().enumerate() {
+        plan.part = RunPart {
+            merges,
+            has_earlier: merges && index > 0,
+            has_later: merges && index < last,
+        };
+    }
     Ok(Transfer::Copies(plans))
+}
+
+/// Returns true if two sources may have entries that get one name: their own names are equal but for the case, or the contents
+/// of a directory arrive beside others. A file system may also take names for the same that have letters beyond ASCII.
+fn may_merge<'a>(sources: impl ExactSizeIterator<Item = &'a [u8]>) -> bool {
+    let is_only = sources.len() < 2;
+    let mut names = HashSet::new();
+    let is_taken = |path: &[u8]| {
+        top_name(path).is_none_or(|name| {
+            let name = name.as_bytes();
+            !name.is_ascii() || !names.insert(name.to_ascii_lowercase())
+        })
+    };
+    !is_only && sources.into_iter().any(is_taken)
 }
 
 /// Returns true if `into` is the directory `path` or is in it, as far as the texts of the paths tell: they do not tell where

@@ -6,7 +6,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, FileType, Mode, OFlags, fstat, mknodat, openat, renameat, statat, symlinkat},
+    fs::{AtFlags, FileType, Mode, OFlags, fstat, mknodat, openat, statat, symlinkat},
     io::{Errno, retry_on_intr, write},
 };
 
@@ -21,6 +21,7 @@ use super::{
     state::DestinationState,
     temporary_name::TemporaryName,
     tree::deletion::Deletion,
+    written::{RenameFault, TargetFolder},
 };
 use crate::{
     copy::{
@@ -28,12 +29,17 @@ use crate::{
         extended_attributes::attributes_at,
         metadata::{EntryKind, Metadata},
         path::{EntryName, RelativePath},
+        written::EntryId,
     },
     fd::{close, sync},
 };
 
 /// The folder that a lane writes in.
 #[derive(Debug)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact about the folder, independent of the others"
+)]
 pub(super) struct CurrentFolder {
     /// The path at the source.
     pub(super) wire: RelativePath,
@@ -45,6 +51,10 @@ pub(super) struct CurrentFolder {
     pub(super) fd: OwnedFd,
     /// True if this run has made the folder.
     pub(super) is_made: bool,
+    /// The device and the inode of the folder.
+    pub(super) id: EntryId,
+    /// True if this copy or an earlier one of the run has made the folder.
+    pub(super) is_of_run: bool,
     /// True if each entry is claimed on its own, because the folder is not the copy's.
     pub(super) has_targets: bool,
     /// The ACL that entries inherit.
@@ -269,7 +279,12 @@ impl CurrentFolder {
         name: &EntryName,
     ) -> Result<(), PlacingFault> {
         let local = self.local.join(name);
-        rename_over(state, self.fd.as_fd(), temporary.as_bytes(), name, &local)?;
+        let target = TargetFolder {
+            fd: self.fd.as_fd(),
+            id: self.id,
+            is_of_run: self.is_of_run,
+        };
+        rename_over(state, target, temporary.as_bytes(), name, &local)?;
         temporary.note_renamed();
         Ok(())
     }
@@ -346,27 +361,31 @@ pub(super) fn replaced_file(
     Some(ReplacedFile::new(stat, attributes))
 }
 
-/// Gives the entry `from` the name `name` in its folder. A directory of that name is removed, if the user has asked to
-/// mirror.
+/// Gives the entry `from` the name `name` in its folder. What has the name is replaced, unless the run has written it. A
+/// directory of that name is removed, if the user has asked to mirror.
 ///
 /// # Errors
 ///
 /// Fails with the reason for the user.
 pub(super) fn rename_over(
     state: &DestinationState,
-    folder: BorrowedFd<'_>,
+    folder: TargetFolder<'_>,
     from: &[u8],
     name: &EntryName,
     local: &RelativePath,
 ) -> Result<(), PlacingFault> {
-    let rename = || renameat(folder, from, folder, name.as_bytes());
+    let rename = || state.written.rename(folder, from, name.as_bytes());
+    let cannot = |fault| match fault {
+        RenameFault::Taken(why) => PlacingFault::Other(why.to_owned()),
+        RenameFault::System(errno) => PlacingFault::new("cannot rename", errno),
+    };
     match rename() {
         Ok(()) => Ok(()),
-        Err(Errno::ISDIR) => {
-            make_room(state, folder, name, local).map_err(PlacingFault::Other)?;
-            rename().map_err(|errno| PlacingFault::new("cannot rename", errno))
+        Err(RenameFault::System(Errno::ISDIR)) => {
+            make_room(state, folder.fd, name, local).map_err(PlacingFault::Other)?;
+            rename().map_err(cannot)
         }
-        Err(errno) => Err(PlacingFault::new("cannot rename", errno)),
+        Err(fault) => Err(cannot(fault)),
     }
 }
 

@@ -283,7 +283,12 @@ pub(super) fn open_existing(
     if !is_file || (state.keeper.is_served() && stat.st_nlink != 1) {
         return Err(Errno::EXIST);
     }
+    // Another source of the run has brought it.
+    if state.written.contains(&stat) {
+        return Err(Errno::EXIST);
+    }
     retry_on_intr(|| ftruncate(&fd, 0))?;
+    state.written.note(&stat);
     Ok(fd)
 }
 

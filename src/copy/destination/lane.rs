@@ -213,6 +213,8 @@ impl LaneWriter {
                 entries: placed.entries,
                 fd: folder.fd,
                 is_made: folder.is_made,
+                id: folder.id,
+                is_of_run: folder.is_of_run,
                 fresh: None,
                 naming,
             })),

@@ -13,6 +13,7 @@
 //! | `attributes` | owners, modes, times; `attributes/extended` extended attributes and ACLs |
 //! | `tree` | directories: `beneath` opens them below the place and nowhere else, `folders` makes them, `mirror` removes what the source has not by `deletion`, `links` makes the hard links at the end |
 //! | `shared` | what lanes and control share: the tables, the claims, and `state`: options, counts, the way to the controller |
+//! | `written` | what the run has written, and the renames that overwrite none of it |
 //! | `mutex`, `fault_text` | locks, failures of system calls as text |
 //!
 //! Every lane is written on its own thread, with blocking system calls. A small file costs an open, a write, a rename and
@@ -40,6 +41,7 @@ mod temporary_name;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod written;
 
 pub(crate) use claims::CopyClaims;
 pub(crate) use claims::DestinationClaims;
@@ -53,14 +55,15 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::{
     control::DestinationControl, lane::LaneWriter, placement::Placement, shared::DestinationShared,
-    state::DestinationState,
+    state::DestinationState, written::WrittenGuard,
 };
 use super::{
     base::BaseDirectory,
     context::{CopyContext, CopyFailure, CopyStreams},
     filter::NameFilter,
     operand::CopiedSources,
-    order::{CopyOptions, CopyReport},
+    order::{CopyOptions, CopyReport, FromCopy, RunPart},
+    written::{WrittenEntries, WrittenPart},
 };
 use crate::{Stream, carry::thread::CarryThread};
 
@@ -76,6 +79,9 @@ pub(crate) struct DestinationEngine {
     /// True if a server writes for a client.
     is_served: bool,
     claims: Option<CopyClaims>,
+    part: RunPart,
+    /// What earlier copies of the run have written.
+    earlier: WrittenEntries,
 }
 
 /// A lane whose records are all written.
@@ -103,7 +109,20 @@ impl DestinationEngine {
             options,
             is_served: base.is_confined(),
             claims: None,
+            part: RunPart::default(),
+            earlier: WrittenEntries::default(),
         })
+    }
+
+    /// Overwrites nothing that another source of its run has brought.
+    pub(crate) fn with_part(mut self, part: RunPart) -> Self {
+        self.part = part;
+        self
+    }
+
+    /// Adds entries that earlier copies of the run have written.
+    pub(crate) fn add_earlier(&mut self, part: WrittenPart) {
+        self.earlier.add(part);
     }
 
     /// Writes nothing that another copy with the same claims writes at the time.
@@ -128,8 +147,12 @@ impl DestinationEngine {
             options,
             is_served,
             claims,
+            part,
+            earlier,
         } = self;
-        let state = DestinationState::new(placement, filter, options, is_served, context);
+        let written = WrittenGuard::new(part, earlier);
+        let report = Arc::clone(&context.report);
+        let state = DestinationState::new(placement, filter, options, is_served, written, context);
         let shared = Arc::new(DestinationShared::new(state, claims));
         let failure = write_all(&shared, streams).await.err();
         let failure = failure.map(|last| shared.state.first_failure().unwrap_or(last));
@@ -141,6 +164,9 @@ impl DestinationEngine {
             }
         }
         shared.release_claims();
+        for part in shared.state.written.for_later() {
+            report(FromCopy::Written(part));
+        }
         (shared.state.report(failure.is_none()), failure)
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::{attributes::MetadataKeeper, mutex::lock, placement::Placement};
+use super::{attributes::MetadataKeeper, mutex::lock, placement::Placement, written::WrittenGuard};
 use crate::copy::{
     context::{CopyContext, CopyFailure},
     filter::NameFilter,
@@ -30,6 +30,8 @@ pub(super) struct DestinationState {
     pub(super) placement: Placement,
     /// What `--delete` leaves alone: what the filters leave out of the source.
     pub(super) filter: NameFilter,
+    /// Gives entries their names, and knows what the run has written.
+    pub(super) written: WrittenGuard,
     /// Gives entries their metadata.
     pub(super) keeper: MetadataKeeper,
     /// What was done so far.
@@ -67,9 +69,11 @@ impl DestinationState {
         filter: NameFilter,
         options: CopyOptions,
         is_served: bool,
+        written: WrittenGuard,
         context: CopyContext,
     ) -> Self {
         Self {
+            written,
             keeper: MetadataKeeper::of_process(options.archive, is_served),
             counts: CopyCounts::default(),
             removals: RemovalBudget::new(options.max_delete),

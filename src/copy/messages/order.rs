@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    copy::operand::CopiedSources,
+    copy::{operand::CopiedSources, written::WrittenPart},
     ssh::protocol::{EdgeId, Payload},
 };
 
@@ -34,7 +34,20 @@ pub(crate) enum CopyRole {
         path: Vec<u8>,
         /// What arrives there, from this source and others together.
         sources: CopiedSources,
+        /// Which part of the run this copy is.
+        part: RunPart,
     },
+}
+
+/// The part of a run that one copy is: sources of several hosts are copied one after the other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RunPart {
+    /// True if sources of the run may have entries of one name.
+    pub(crate) merges: bool,
+    /// True if the destination asks what earlier copies of the run have written ([`FromCopy::AskWritten`]).
+    pub(crate) has_earlier: bool,
+    /// True if the destination reports at its end what the run has written ([`FromCopy::Written`]).
+    pub(crate) has_later: bool,
 }
 
 /// How files are copied.
@@ -135,6 +148,11 @@ pub(crate) enum FromCopy {
     },
     /// From either agent: something for the user.
     News(CopyNews),
+    /// From the destination, with [`RunPart::has_earlier`]: what have earlier copies written? The controller answers with
+    /// every [`WrittenPart`] of the set.
+    AskWritten,
+    /// From the destination, with [`RunPart::has_later`]: what the run has written so far.
+    Written(WrittenPart),
 }
 
 /// What an agent of a copy has for the user. The order of the variants is the wire format.
@@ -224,7 +242,7 @@ impl FromCopy {
                 return Self::News(CopyNews::Failed { path, why });
             }
             Self::Progress { current, .. } => current.truncate(MAX_SHOWN_BYTES),
-            Self::Walked { .. } => {}
+            Self::Walked { .. } | Self::AskWritten | Self::Written(_) => {}
         }
         self
     }

@@ -32,6 +32,7 @@ fn plan(lanes: usize) -> CopyPlan {
         to: host("b"),
         path: b"z".to_vec(),
         sources: CopiedSources::Many,
+        part: RunPart::default(),
         lanes,
         options: CopyOptions::default(),
     }
@@ -58,7 +59,11 @@ impl CopyRig {
         let keys = (0..plan.edges()).map(|edge| format!("key {edge}").into());
         let keys = keys.collect();
         Self {
-            machine: SupervisorMachine::new(CopyWork::new(plan), settings, keys),
+            machine: SupervisorMachine::new(
+                CopyWork::new(plan, WrittenEntries::default()),
+                settings,
+                keys,
+            ),
             now: Duration::ZERO,
         }
     }
@@ -165,7 +170,12 @@ fn the_two_agents_receive_orders_that_fit_together() {
     );
     let path = b"z".to_vec();
     let sources = CopiedSources::Many;
-    let expected = CopyRole::Destination { path, sources };
+    let part = RunPart::default();
+    let expected = CopyRole::Destination {
+        path,
+        sources,
+        part,
+    };
     assert_eq!(destination.role, expected);
     assert_eq!(source.control, EdgeId(0));
     assert_eq!(source.lanes, [1, 2, 3].map(EdgeId));

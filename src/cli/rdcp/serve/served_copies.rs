@@ -108,7 +108,10 @@ impl ServedCopies {
 mod tests {
     use super::*;
     use crate::{
-        copy::{operand::CopiedSources, order::CopyOptions},
+        copy::{
+            operand::CopiedSources,
+            order::{CopyOptions, RunPart},
+        },
         ssh::protocol::{EdgeDirection, EdgeId, EdgeOrder, StreamOrder, TransportOrder},
     };
 
@@ -129,6 +132,7 @@ mod tests {
         CopyRole::Destination {
             path: b"a".to_vec(),
             sources: CopiedSources::One,
+            part: RunPart::default(),
         }
     }
 

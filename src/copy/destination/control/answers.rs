@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-use rustix::fs::{AtFlags, FileType, Stat, statat};
+use rustix::fs::{AtFlags, FileType, Stat, fstat, statat};
 use twox_hash::XxHash3_64;
 
 use super::kept_entry::KeptEntry;
@@ -80,13 +80,20 @@ pub(super) fn answer(
 struct AskedFolder {
     placed: PlacedFolder,
     directory: Option<OwnedFd>,
+    /// True if the run has made the folder.
+    is_of_run: bool,
 }
 
 impl AskedFolder {
     fn find(state: &DestinationState, wire: &RelativePath) -> Result<Self, CopyFailure> {
         let placed = state.placement.folder(wire).map_err(broken)?;
         let directory = open_directory(state.placement.root(), &placed.path).ok();
-        Ok(Self { placed, directory })
+        let stat = directory.as_ref().and_then(|fd| fstat(fd).ok());
+        Ok(Self {
+            placed,
+            directory,
+            is_of_run: stat.is_some_and(|stat| state.written.contains(&stat)),
+        })
     }
 
     fn answer(
@@ -106,7 +113,19 @@ impl AskedFolder {
         };
         let found = statat(directory, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
         if let Ok(found) = found {
+            if self.is_of_run || state.written.contains(&found) {
+                // Another source has brought it. The lane refuses this one, and names it.
+                return AnswerKind::Send;
+            }
             if is_kept(state, entry, &found) {
+                // Another source would replace it. Another name of the same file may be replaced.
+                let is_compared = !matches!(
+                    state.options.existing,
+                    ExistingFiles::Keep | ExistingFiles::ReplaceOlder
+                );
+                if is_compared && found.st_nlink == 1 && is_same(entry, &found) {
+                    state.written.note(&found);
+                }
                 let asked = entry.metadata.as_ref();
                 let asked = asked.filter(|_| state.keeper.keeps_all() && !state.options.dry_run);
                 if let Some(metadata) = asked.filter(|_| is_same(entry, &found)) {

@@ -28,7 +28,7 @@ use crate::{
             mutex::lock,
             placement::EntryNaming,
             state::{DestinationState, add},
-            tree::folders::FolderTable,
+            tree::folders::{FolderTable, OpenFolder},
         },
         digest::FileDigest,
         path::{EntryName, RelativePath},
@@ -48,7 +48,7 @@ pub(in crate::copy::destination) struct LargeTarget {
     name: EntryName,
     naming: EntryNaming,
     names: PartNames,
-    folder: OwnedFd,
+    folder: OpenFolder,
     contents: LargeContents,
     replaced: Option<ReplacedFile>,
     map: Mutex<Option<MapWriter>>,
@@ -165,6 +165,9 @@ impl LargeTarget {
         let naming = state.placement.naming(&placed);
         let local = placed.path.join(&name);
         let folder = folders.open(state, &placed.path, None)?;
+        if let Some(why) = state.written.refusal(folder.target(), name.as_bytes()) {
+            return Err(why.to_owned());
+        }
         let names = PartNames::of(&name);
         let promise = promise(&local);
         let place = (folder.fd.as_fd(), &name, naming);
@@ -184,7 +187,7 @@ impl LargeTarget {
             name,
             naming,
             names,
-            folder: folder.fd,
+            folder,
             contents,
             map: Mutex::default(),
             progress: Mutex::new(progress),
@@ -256,7 +259,12 @@ impl LargeTarget {
         }
         let mut map = lock(&self.map);
         if map.is_none() {
-            *map = open_map(self.folder.as_fd(), &self.names.map, version_of(&self.file)).ok();
+            *map = open_map(
+                self.folder.fd.as_fd(),
+                &self.names.map,
+                version_of(&self.file),
+            )
+            .ok();
         }
         if let Some(map) = &*map {
             let _ = map.append(range);
@@ -316,7 +324,7 @@ impl LargeTarget {
         let note = |text| state.note(text);
         let metadata = &self.file.metadata;
         let plan = if self.is_beside() {
-            let fresh = FreshEntry::of(&stat, state.keeper.inherited_acl(self.folder.as_fd()));
+            let fresh = FreshEntry::of(&stat, state.keeper.inherited_acl(self.folder.fd.as_fd()));
             let replaced = self.replaced.as_ref();
             let plan = state.keeper.plan(metadata, &fresh, replaced, &note);
             plan.after_private_creation()
@@ -336,13 +344,19 @@ impl LargeTarget {
 
     /// Gives the temporary file, which `stat` is of, the name of the file.
     fn name(&self, state: &DestinationState, stat: &Stat) -> Result<(), String> {
-        let folder = self.folder.as_fd();
+        let folder = self.folder.fd.as_fd();
         let named = statat(folder, &self.names.part[..], AtFlags::SYMLINK_NOFOLLOW);
         let named = named.map_err(errno_text)?;
         if (named.st_dev, named.st_ino) != (stat.st_dev, stat.st_ino) {
             return Err("another process has replaced its temporary file".to_owned());
         }
-        let renamed = rename_over(state, folder, &self.names.part, &self.name, &self.local);
+        let renamed = rename_over(
+            state,
+            self.folder.target(),
+            &self.names.part,
+            &self.name,
+            &self.local,
+        );
         match renamed {
             Ok(()) => {}
             Err(PlacingFault::Denied(why)) => {
@@ -367,7 +381,7 @@ impl LargeTarget {
         match &self.contents {
             LargeContents::Special(special) => special.give_up(),
             LargeContents::Beside(_) if self.file.size < MIN_KEPT_BYTES => {
-                let _ = unlinkat(&self.folder, &self.names.part[..], AtFlags::empty());
+                let _ = unlinkat(&self.folder.fd, &self.names.part[..], AtFlags::empty());
             }
             LargeContents::Beside(_) | LargeContents::InPlace(_) => {}
         }

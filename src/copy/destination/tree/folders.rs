@@ -20,12 +20,14 @@ use crate::copy::destination::{
     fault_text::errno_text,
     mutex::lock,
     state::{DestinationState, add},
+    written::{TargetFolder, id_of},
 };
 use crate::{
     copy::{
         context::CopyFailure,
         metadata::Metadata,
         path::{EntryName, RelativePath},
+        written::EntryId,
     },
     fd::sync,
 };
@@ -74,6 +76,21 @@ pub(in crate::copy::destination) struct OpenFolder {
     pub(in crate::copy::destination) fd: OwnedFd,
     /// True if this run has made the folder, so that everything in it is of this run.
     pub(in crate::copy::destination) is_made: bool,
+    /// The device and the inode of the folder.
+    pub(in crate::copy::destination) id: EntryId,
+    /// True if this copy or an earlier one of the run has made the folder.
+    pub(in crate::copy::destination) is_of_run: bool,
+}
+
+impl OpenFolder {
+    /// Returns the folder as the place of entries.
+    pub(in crate::copy::destination) fn target(&self) -> TargetFolder<'_> {
+        TargetFolder {
+            fd: self.fd.as_fd(),
+            id: self.id,
+            is_of_run: self.is_of_run,
+        }
+    }
 }
 
 impl FolderTable {
@@ -102,7 +119,13 @@ impl FolderTable {
         if keeps_metadata && !is_made && state.keeper.keeps_all() && !state.keeper.is_root() {
             make_writable(fd.as_fd());
         }
-        Ok(OpenFolder { fd, is_made })
+        let stat = fstat(&fd).map_err(errno_text)?;
+        Ok(OpenFolder {
+            fd,
+            is_made,
+            id: id_of(&stat),
+            is_of_run: is_made || state.written.contains(&stat),
+        })
     }
 
     /// Returns true if [`open`](Self::open) could open or make the folder at a local path. Reports once what is in the
@@ -251,7 +274,12 @@ impl FolderTable {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => Ok(()),
             // Another lane has made room, and not yet the folder.
             Err(Errno::NOENT) => Ok(()),
-            _ => Deletion::new(state).make_room_for_directory(directory.as_fd(), name, local),
+            _ => match written_before(state, directory, name) {
+                Some(why) => Err(why.to_owned()),
+                None => {
+                    Deletion::new(state).make_room_for_directory(directory.as_fd(), name, local)
+                }
+            },
         }
     }
 
@@ -263,18 +291,38 @@ impl FolderTable {
         local: &RelativePath,
     ) -> Result<OwnedFd, String> {
         let cannot = |errno| format!("cannot make the directory: {}", errno_text::<Errno>(errno));
-        match mkdirat(directory, name, Mode::from_raw_mode(OWNER_BITS)) {
+        let is_new = match mkdirat(directory, name, Mode::from_raw_mode(OWNER_BITS)) {
             Ok(()) => {
                 add(&state.counts.directories, 1);
                 let mut table = lock(&self.records);
                 table.records.entry(local.clone()).or_default().is_made = true;
+                true
             }
             // Another lane has made it.
-            Err(Errno::EXIST) => {}
+            Err(Errno::EXIST) => false,
             Err(errno) => return Err(cannot(errno)),
+        };
+        let folder = open_child(directory.as_fd(), name).map_err(cannot)?;
+        if is_new {
+            state.written.note(&fstat(&folder).map_err(cannot)?);
         }
-        open_child(directory.as_fd(), name).map_err(cannot)
+        Ok(folder)
     }
+}
+
+/// Returns why the entry `name` is not removed to make room for a folder, if the run has written it.
+fn written_before(
+    state: &DestinationState,
+    directory: &OwnedFd,
+    name: &[u8],
+) -> Option<&'static str> {
+    let stat = fstat(directory).ok()?;
+    let target = TargetFolder {
+        fd: directory.as_fd(),
+        id: id_of(&stat),
+        is_of_run: state.written.contains(&stat),
+    };
+    state.written.refusal(target, name)
 }
 
 /// Gives its owner the right to read and write in a folder. Returns the mode that it had, if that was another.

@@ -108,20 +108,20 @@ impl HardLinkSpool {
         let (target_folder, target_name) = state.placement.entry(target)?;
         let target_folder =
             open_directory(state.placement.root(), &target_folder).map_err(cannot)?;
-        let folder = folders.open(state, &folder, None)?.fd;
+        let folder = folders.open(state, &folder, None)?;
         let make = |name: &[u8]| {
             let (from, flags) = (target_name.as_bytes(), AtFlags::empty());
-            linkat(&target_folder, from, &folder, name, flags)
+            linkat(&target_folder, from, &folder.fd, name, flags)
         };
-        if is_append_only(folder.as_fd()) {
+        if is_append_only(folder.fd.as_fd()) {
             make(name.as_bytes()).map_err(cannot)?;
             add(&state.counts.files, 1);
             return Ok(());
         }
         temporary.make(make).map_err(cannot)?;
-        let result = rename_over(state, folder.as_fd(), temporary.as_bytes(), &name, &local);
+        let result = rename_over(state, folder.target(), temporary.as_bytes(), &name, &local);
         // If both names are of one file already, rename(2) does nothing, and the temporary name stays.
-        temporary.remove(folder.as_fd());
+        temporary.remove(folder.fd.as_fd());
         if result.is_ok() {
             add(&state.counts.files, 1);
         }
