@@ -23,7 +23,7 @@ fn in_home(path: Vec<u8>, home: Option<OsString>) -> PathBuf {
     }
 }
 
-/// The number of links after which the kernel gives up as well (path_resolution(7)).
+/// The number of links after which the kernel gives up as well (`path_resolution(7)`).
 const MOST_LINKS: usize = 40;
 
 /// Fails if `path` leads to a descriptor of this agent, as `/dev/stdout` does. The agent's standard streams are its
