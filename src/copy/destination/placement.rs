@@ -14,7 +14,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::fault_text::errno_text;
+use super::{fault_text::errno_text, large::part::name_of_part};
 use crate::copy::{
     base::BaseDirectory,
     operand::CopiedSources,
@@ -253,20 +253,29 @@ impl Placement {
     ///
     /// # Errors
     ///
-    /// Fails if the entry is a second source where the place receives one only, or may not be written.
+    /// Fails if the entry is a second source where the place receives one only, if it may not be written, or if its name
+    /// is one of those that unfinished files have: it would be taken for a part of another file, and removed with it.
     pub(super) fn entry_name(
         &self,
         entries: &EntryNames,
         name: EntryName,
     ) -> Result<EntryName, String> {
-        match entries {
-            EntryNames::Own => Ok(name),
+        let local = match entries {
+            EntryNames::Own => name,
             EntryNames::Renamed(own) => {
                 self.check_source(name.as_bytes())?;
-                Ok(own.clone())
+                own.clone()
             }
-            EntryNames::Refused(why) => Err((*why).to_owned()),
+            EntryNames::Refused(why) => return Err((*why).to_owned()),
+        };
+        if name_of_part(local.as_bytes()).is_some() {
+            let shown = String::from_utf8_lossy(local.as_bytes()).into_owned();
+            return Err(format!(
+                "{shown} has a name that rdcp gives to unfinished files: finish that copy with --resume, remove it, or \
+                 rename it"
+            ));
         }
+        Ok(local)
     }
 
     /// Returns how the entries of a folder got their names.

@@ -20,6 +20,34 @@ fn tree(top: &str) -> Vec<Step> {
 }
 
 #[tokio::test]
+async fn an_entry_with_the_name_of_an_unfinished_file_is_named_and_disturbs_none() {
+    for others_first in [false, true] {
+        let (_scratch, dest) = scratch();
+        let others = [file(".big.rdcp-part", "x"), file(".big.rdcp-map", "y")];
+        let big = [
+            large(0, 1, "top/big", 3),
+            part(0, 1, 0, b"abc"),
+            large_end(0, 1, Some(3)),
+        ];
+        let mut steps = vec![folder("top", 0o755)];
+        if others_first {
+            steps.extend(others.into_iter().chain(big));
+        } else {
+            steps.extend(big.into_iter().chain(others));
+        }
+        let end = copy(&dest, &archive(), steps).await;
+        let failures = end.failures();
+        assert_eq!(failures.len(), 2, "{failures:?}");
+        assert!(
+            failures[0].1.contains(".big.rdcp-part has a name"),
+            "{failures:?}"
+        );
+        assert_eq!(names_in(&dest), ["big"]);
+        assert_eq!(fs::read(dest.join("big")).unwrap(), b"abc");
+    }
+}
+
+#[tokio::test]
 async fn an_existing_directory_receives_the_source_under_its_name() {
     let (_scratch, dest) = scratch();
     fs::create_dir(&dest).unwrap();
