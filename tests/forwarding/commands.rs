@@ -32,6 +32,16 @@ fn a_command_and_its_children_reach_the_host_and_its_status_is_kept() {
 }
 
 #[test]
+fn a_run_that_redirects_nothing_says_so() {
+    let end = run(&Hosts::new(""), "exit 3").start().end();
+    let said = end.exits(3);
+    assert!(
+        said.contains("no connection of the command went through the tunnel"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_refused_connection_is_refused_in_the_command() {
     let hosts = Hosts::new("");
     let script = format!("exec 3<>/dev/tcp/{ADDRESS}/1 || exit 9");

@@ -75,6 +75,7 @@ fn carry_out(
         limit: args.peer.stream.config(Direction::Both).timeout,
         handle: tunnel.handle(),
         console: console.clone(),
+        was_used: Arc::default(),
     };
     let (connected, connecting) = oneshot::channel();
     let (interrupt, interrupted) = oneshot::channel();
@@ -97,6 +98,8 @@ struct CommandRun {
     limit: Duration,
     handle: TunnelHandle,
     console: Console,
+    /// True once a connection of the command was redirected.
+    was_used: Arc<AtomicBool>,
 }
 
 impl CommandRun {
@@ -123,6 +126,7 @@ impl CommandRun {
             handle: self.handle.clone(),
             limit: self.limit,
             console: self.console.clone(),
+            was_used: Arc::clone(&self.was_used),
         };
         let command = mem::replace(&mut self.command, Command::new(""));
         match RedirectedCommand::start(command, destinations) {
@@ -167,6 +171,12 @@ impl CommandRun {
             }
         }
         let status = status.context("the command has no status")?;
+        if !self.was_used.load(Ordering::Relaxed) {
+            self.console.note(
+                "no connection of the command went through the tunnel, because it made none to an address of the other \
+                 host; --addr HOST=ADDRESS names one more",
+            );
+        }
         if !was_broken {
             // The last bytes of the command may be under way.
             self.handle.close();
@@ -303,6 +313,7 @@ struct HostPorts {
     handle: TunnelHandle,
     limit: Duration,
     console: Console,
+    was_used: Arc<AtomicBool>,
 }
 
 impl Destinations for HostPorts {
@@ -313,6 +324,7 @@ impl Destinations for HostPorts {
     }
 
     async fn open(&self, address: SocketAddr) -> Result<OpenedFlow, Errno> {
+        self.was_used.store(true, Ordering::Relaxed);
         let target = OpenTarget::OwnPort {
             address: address.ip(),
             port: address.port(),
