@@ -134,6 +134,29 @@ fn a_file_that_changed_since_is_copied_anew() {
 }
 
 #[test]
+fn a_file_that_changed_and_kept_its_size_and_time_is_compared() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    let bytes = 64 << 20;
+    cut_at(&network, bytes, 60, &["--bwlimit", "100M"]);
+    let file = network.file("h1", "big");
+    let time = fs::metadata(&file).unwrap().modified().unwrap();
+    let big = File::options().write(true).open(&file).unwrap();
+    big.write_all_at(b"other contents", 100).unwrap();
+    big.set_modified(time).unwrap();
+    drop(big);
+    let arguments = ["-a", "--resume", "h1:big", "h2:there/big"];
+    let before = received(&network, "h2");
+    network.rdcp(arguments).start().end().exits(0);
+    let sent = received(&network, "h2") - before;
+    println!("{sent} of {bytes} sent");
+    assert!(sent < bytes * 9 / 10, "{sent} bytes sent");
+    assert_same(&file, &network.file("h2", "there/big"));
+    assert_eq!(temporary(&network.file("h2", "there")), [] as [PathBuf; 0]);
+}
+
+#[test]
 fn without_resume_a_run_begins_anew_and_leaves_nothing() {
     let Some(network) = Network::new(2) else {
         return;

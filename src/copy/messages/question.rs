@@ -63,6 +63,8 @@ pub(crate) struct AskedEntry {
     pub(crate) size: u64,
     /// The time of the last modification.
     pub(crate) modified: Timestamp,
+    /// The time of the last change, which no program can set.
+    pub(crate) changed: Timestamp,
     /// With `-a`: what an entry gets whose contents the destination has already. None if no option skips such entries.
     pub(crate) metadata: Option<AskedMetadata>,
 }
@@ -100,10 +102,11 @@ pub(crate) enum AnswerKind {
     /// [`AskedEntry::metadata`] now.
     Skip,
     /// With `--resume`: the rest of a file. The destination has these ranges of the contents, verified by the run that
-    /// wrote them, since the last start of the machine.
+    /// wrote them, since the last start of the machine and the last change of the source's file.
     Resume(Vec<ByteRange>),
-    /// With `--resume`: the rest of a file. The machine of the destination was restarted since the ranges were written,
-    /// so each has a digest (XXH3-64) of what is there now. The source sends the ranges whose own digest differs.
+    /// With `--resume`: the rest of a file. Since the ranges were written, the machine of the destination was restarted or
+    /// something of the source's file has changed, so each has a digest (XXH3-64) of what is there now. The source sends
+    /// the ranges whose own digest differs.
     Compare(Vec<(ByteRange, u64)>),
     /// With `--dry-run`: nothing, because the destination could not write the entry, or makes none of its kind. The
     /// destination has reported that.

@@ -17,7 +17,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::copy::{
-    metadata::{EntryKind, Metadata},
+    metadata::{EntryKind, Metadata, Timestamp},
     path::{EntryName, RelativePath},
 };
 
@@ -120,6 +120,8 @@ pub(crate) struct LargeFile {
     pub(crate) path: RelativePath,
     /// The size, holes included.
     pub(crate) size: u64,
+    /// The time of the last change, which no program can set.
+    pub(crate) changed: Timestamp,
     /// The metadata.
     pub(crate) metadata: Metadata,
     /// True if the parts continue what an earlier run has left ([`AnswerKind::Resume`](super::question::AnswerKind)).

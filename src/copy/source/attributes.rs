@@ -23,6 +23,11 @@ pub(crate) fn modified(stat: &Stat) -> Timestamp {
     timestamp(stat.st_mtime, stat.st_mtime_nsec)
 }
 
+/// Returns the time of the last change, which no program can set.
+pub(crate) fn changed(stat: &Stat) -> Timestamp {
+    timestamp(stat.st_ctime, stat.st_ctime_nsec)
+}
+
 fn timestamp(seconds: i64, nanoseconds: impl TryInto<u32>) -> Timestamp {
     Timestamp {
         seconds,

@@ -18,7 +18,7 @@ use tokio_util::{
 };
 
 use super::{
-    attributes::{OwnerNames, content_size, link_count, modified, size},
+    attributes::{OwnerNames, changed, content_size, link_count, modified, size},
     shared::SourceShared,
     walk::folder::{FolderJob, entry_name},
 };
@@ -285,6 +285,7 @@ fn question(job: &mut FolderJob) -> Result<FromSource, CopyFailure> {
             kind: EntryKind::of(stat)?,
             size: size(stat),
             modified: modified(stat),
+            changed: changed(stat),
         })
     });
     let entries = asked.collect::<Option<Vec<AskedEntry>>>();

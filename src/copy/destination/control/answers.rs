@@ -35,7 +35,7 @@ use crate::copy::{
 /// The most ranges in all answers of one message. Each needs at most 30 bytes, and a message may have 4 MiB.
 const MAX_RANGES: usize = 100_000;
 
-/// The bytes that have one digest, after the machine was restarted: so much is sent again if one byte differs.
+/// The bytes that have one digest, if ranges are compared: so much is sent again if one byte differs.
 pub(in crate::copy::destination) const COMPARED_BYTES: u64 = 16 << 20;
 
 /// The most digests of one file. The blocks of larger files are larger.
@@ -201,6 +201,7 @@ impl AskedFolder {
         let version = SourceVersion {
             size: entry.size,
             modified: entry.modified,
+            changed: entry.changed,
         };
         let names = PartNames::of(name);
         let (part, promise) = find_promise(directory.as_fd(), &names, version)?;
@@ -208,13 +209,13 @@ impl AskedFolder {
         if ranges.is_empty() {
             return None;
         }
-        let blocks = if promise.ranges.is_of_this_boot {
+        let blocks = if promise.ranges.is_current {
             ranges.clone()
         } else {
             blocks(ranges, entry.size)
         };
         *room = room.checked_sub(blocks.len())?;
-        let answer = if promise.ranges.is_of_this_boot {
+        let answer = if promise.ranges.is_current {
             let bytes = blocks.iter().map(|range| range.end - range.start).sum();
             add(&state.counts.resumed_bytes, bytes);
             AnswerKind::Resume(blocks)

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! header  magic 8 | size u64 | seconds i64 | nanoseconds u32 | 0 u32 | check u64
-//! record  start u64 | end u64 | boot u64 | check u64
+//! record  start u64 | end u64 | origin u64 | check u64
 //! ```
 //!
 //! All numbers are little-endian. A check is the XXH3-64 of the bytes before it; that of a record is seeded with the check
-//! of the header. `boot` stands for one start of the machine: after a power failure, a range may be in the map though its
-//! contents did not reach the disk.
+//! of the header. `origin` stands for one start of the machine and one time of change of the source's file: after a power
+//! failure, a range may be in the map though its contents did not reach the disk; and a program may change a file and
+//! set its time of modification back, but not its time of change.
 
 use std::{fs, os::fd::OwnedFd};
 
@@ -27,13 +28,16 @@ pub(in crate::copy::destination) const MAX_MAP_BYTES: usize = 32 << 20;
 
 const MAGIC: &[u8; 8] = b"rdcpmap1";
 
-/// What a source's file was when the map was begun. The map of another version is not used.
+/// What a source's file was when a run began to send it. The map of a file of another size or time of modification is not
+/// used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::copy::destination) struct SourceVersion {
     /// The size.
     pub(in crate::copy::destination) size: u64,
     /// The time of the last modification.
     pub(in crate::copy::destination) modified: Timestamp,
+    /// The time of the last change, which no program can set. It changes without the contents too, as by a new mode.
+    pub(in crate::copy::destination) changed: Timestamp,
 }
 
 /// The ranges of a map.
@@ -41,8 +45,8 @@ pub(in crate::copy::destination) struct SourceVersion {
 pub(in crate::copy::destination) struct MappedRanges {
     /// The ranges, in order, without overlaps.
     pub(in crate::copy::destination) ranges: Vec<ByteRange>,
-    /// True if every range was written since the machine was started.
-    pub(in crate::copy::destination) is_of_this_boot: bool,
+    /// True if every range was written since the machine was started and since the source's file was changed.
+    pub(in crate::copy::destination) is_current: bool,
 }
 
 /// Appends to a map.
@@ -50,7 +54,7 @@ pub(in crate::copy::destination) struct MappedRanges {
 pub(in crate::copy::destination) struct MapWriter {
     file: OwnedFd,
     seed: u64,
-    boot: u64,
+    origin: u64,
 }
 
 impl MapWriter {
@@ -68,7 +72,7 @@ impl MapWriter {
         let writer = Self {
             file,
             seed,
-            boot: this_boot(),
+            origin: origin_of(version),
         };
         if is_empty {
             writer.write(&header)?;
@@ -82,7 +86,7 @@ impl MapWriter {
     ///
     /// Fails as write(2) does.
     pub(in crate::copy::destination) fn append(&self, range: ByteRange) -> Result<(), Errno> {
-        self.write(&record(range, self.boot, self.seed))
+        self.write(&record(range, self.origin, self.seed))
     }
 
     fn write(&self, bytes: &[u8]) -> Result<(), Errno> {
@@ -97,12 +101,12 @@ impl MapWriter {
 pub(in crate::copy::destination) fn parse(
     bytes: &[u8],
     version: SourceVersion,
-    boot: u64,
+    origin: u64,
 ) -> Option<MappedRanges> {
     let (expected, seed) = header(version);
     let records = bytes.strip_prefix(&expected[..])?;
     let mut ranges = Vec::new();
-    let mut is_of_this_boot = true;
+    let mut is_current = true;
     for bytes in records.chunks_exact(RECORD_BYTES) {
         let number = |index: usize| {
             let bytes = bytes[8 * index..][..8].try_into();
@@ -118,21 +122,25 @@ pub(in crate::copy::destination) fn parse(
         {
             break;
         }
-        is_of_this_boot &= number(2) == boot;
+        is_current &= number(2) == origin;
         ranges.push(range);
     }
     Some(MappedRanges {
         ranges: union(ranges),
-        is_of_this_boot,
+        is_current,
     })
 }
 
-/// Returns a number for this start of the machine.
-pub(in crate::copy::destination) fn this_boot() -> u64 {
+/// Returns a number for this start of the machine and the time of change of the source's file.
+pub(in crate::copy::destination) fn origin_of(version: SourceVersion) -> u64 {
     let id = fs::read("/proc/sys/kernel/random/boot_id");
     // Without an id, no range is ever of this start, and each is digested again.
     let id = id.unwrap_or_else(|_| std::process::id().to_le_bytes().to_vec());
-    XxHash3_64::oneshot(&id)
+    let Timestamp {
+        seconds,
+        nanoseconds,
+    } = version.changed;
+    XxHash3_64::oneshot(&[&id, &seconds.to_le_bytes()[..], &nanoseconds.to_le_bytes()].concat())
 }
 
 /// Entry point of the fuzz target: any bytes are a map of a file of 1 GiB. Panics if a range is outside the file.
@@ -141,6 +149,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let version = SourceVersion {
         size: 1 << 30,
         modified: Timestamp::default(),
+        changed: Timestamp::default(),
     };
     if let Some(found) = parse(bytes, version, 0) {
         let is_inside = |range: &ByteRange| range.start < range.end && range.end <= version.size;
@@ -186,11 +195,11 @@ fn header(version: SourceVersion) -> ([u8; HEADER_BYTES], u64) {
     (bytes, check)
 }
 
-fn record(range: ByteRange, boot: u64, seed: u64) -> [u8; RECORD_BYTES] {
+fn record(range: ByteRange, origin: u64, seed: u64) -> [u8; RECORD_BYTES] {
     let mut bytes = [0; RECORD_BYTES];
     bytes[..8].copy_from_slice(&range.start.to_le_bytes());
     bytes[8..16].copy_from_slice(&range.end.to_le_bytes());
-    bytes[16..24].copy_from_slice(&boot.to_le_bytes());
+    bytes[16..24].copy_from_slice(&origin.to_le_bytes());
     let check = XxHash3_64::oneshot_with_seed(seed, &bytes[..24]);
     bytes[24..].copy_from_slice(&check.to_le_bytes());
     bytes
@@ -211,6 +220,10 @@ mod tests {
                 seconds: -5,
                 nanoseconds: 7,
             },
+            changed: Timestamp {
+                seconds: 100,
+                nanoseconds: 8,
+            },
         }
     }
 
@@ -222,22 +235,22 @@ mod tests {
         let (header, seed) = header(version());
         let records = ranges
             .iter()
-            .map(|&(range, boot)| record(range, boot, seed));
+            .map(|&(range, origin)| record(range, origin, seed));
         records.fold(header.to_vec(), |map, record| {
             [map, record.to_vec()].concat()
         })
     }
 
     #[test]
-    fn ranges_are_joined_and_remember_the_boot() {
+    fn ranges_are_joined_and_remember_their_origin() {
         let bytes = map(&[(range(10, 20), 1), (range(30, 40), 1), (range(20, 30), 1)]);
         let found = parse(&bytes, version(), 1).unwrap();
         assert_eq!(found.ranges, [range(10, 40)]);
-        assert!(found.is_of_this_boot);
+        assert!(found.is_current);
         let bytes = map(&[(range(10, 20), 1), (range(30, 40), 2)]);
         let found = parse(&bytes, version(), 2).unwrap();
         assert_eq!(found.ranges, [range(10, 20), range(30, 40)]);
-        assert!(!found.is_of_this_boot);
+        assert!(!found.is_current);
     }
 
     #[test]
@@ -249,6 +262,14 @@ mod tests {
         };
         assert_eq!(parse(&bytes, other, 1), None);
         assert_eq!(parse(&bytes[..HEADER_BYTES - 1], version(), 1), None);
+    }
+
+    #[test]
+    fn a_file_that_was_changed_has_another_origin() {
+        let mut other = version();
+        other.changed.nanoseconds += 1;
+        assert_eq!(origin_of(version()), origin_of(version()));
+        assert_ne!(origin_of(version()), origin_of(other));
     }
 
     #[test]

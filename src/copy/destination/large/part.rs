@@ -16,7 +16,7 @@ use rustix::{
 };
 use twox_hash::XxHash3_64;
 
-use super::map::{MAX_MAP_BYTES, MapWriter, MappedRanges, SourceVersion, parse, this_boot};
+use super::map::{MAX_MAP_BYTES, MapWriter, MappedRanges, SourceVersion, origin_of, parse};
 use crate::copy::{
     destination::{attributes::PRIVATE_MODE, in_place::PlacingFault},
     path::{EntryName, MAX_NAME_BYTES},
@@ -157,7 +157,7 @@ pub(in crate::copy::destination) fn find_promise(
     let mut bytes = Vec::with_capacity(length);
     let limit = MAX_MAP_BYTES as u64;
     File::from(map).take(limit).read_to_end(&mut bytes).ok()?;
-    let ranges = parse(&bytes, version, this_boot())?;
+    let ranges = parse(&bytes, version, origin_of(version))?;
     let promise = PartPromise {
         device: stat.st_dev,
         inode: stat.st_ino,

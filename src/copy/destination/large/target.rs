@@ -454,5 +454,6 @@ pub(in crate::copy::destination) fn version_of(file: &LargeFile) -> SourceVersio
     SourceVersion {
         size: file.size,
         modified: file.metadata.modified,
+        changed: file.changed,
     }
 }

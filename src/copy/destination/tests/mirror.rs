@@ -327,6 +327,7 @@ async fn a_dry_run_lists_no_device_that_a_server_does_not_make() {
         kind,
         size: 0,
         modified: metadata(0, 1).modified,
+        changed: metadata(0, 1).modified,
         metadata: None,
     };
     let entries = vec![

@@ -321,6 +321,7 @@ fn large(lane: usize, id: u64, text: &str, size: u64) -> Step {
         id,
         path: path(text),
         size,
+        changed: metadata(0, 3_000).modified,
         metadata: metadata(0o640, 3_000),
         resumed: false,
     };
@@ -343,6 +344,7 @@ fn ask(text: &str, entries: &[(&str, u64, i64)]) -> Step {
         kind: EntryKind::File,
         size,
         modified: metadata(0, seconds).modified,
+        changed: metadata(0, seconds).modified,
         metadata: None,
     });
     Step::Say(FromSource::Ask {

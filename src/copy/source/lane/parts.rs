@@ -13,7 +13,7 @@ use crate::copy::{
     question::{AnswerKind, ByteRange},
     record::{LaneRecord, LargeFile},
     source::{
-        attributes::{content_size, size},
+        attributes::{changed, content_size, size},
         fault_text::{too_long, unreadable},
         large_file::{LargeSource, NextRange, ReadOutcome, SHARED_BYTES},
         walk::folder::SourceFolder,
@@ -53,6 +53,7 @@ impl LaneSender {
             id: self.shared.next_large_id(),
             path: folder.path.join(&name),
             size,
+            changed: changed(&opened.stat),
             metadata,
             resumed: *answer != AnswerKind::Send,
         };
