@@ -2,12 +2,13 @@
 
 use std::{
     fs,
-    os::unix::fs::{MetadataExt, symlink},
+    os::unix::fs::{MetadataExt, chown, symlink},
     path::Path,
 };
 
 use super::{
     compare::assert_same,
+    metadata::with_guests,
     trees::{mode, small, stamp},
 };
 use crate::support::programs::hosts::Outcome;
@@ -74,12 +75,85 @@ fn a_kept_file_may_be_a_link_a_directory_or_dangling() {
     symlink("directory/inside", hosts.path("h2", "tree/link")).unwrap();
     symlink("nowhere", hosts.path("h2", "tree/dangling")).unwrap();
     let arguments = ["-aT", "--no-clobber", "h1:tree", "h2:tree"];
-    hosts.rdcp(&arguments).start().end();
+    let end = hosts.rdcp(&arguments).start().end();
+    end.tells(1, &["tree/directory: cannot replace a directory"]);
     assert_eq!(hosts.read("h2", "tree/link"), b"kept");
     assert!(fs::read_link(hosts.path("h2", "tree/dangling")).is_ok());
     assert!(!hosts.has("h2", "tree/nowhere"));
     assert_eq!(hosts.read("h2", "tree/directory/inside"), b"kept");
     assert_eq!(hosts.read("h2", "tree/fifo"), b"source");
+}
+
+#[test]
+fn a_kept_file_is_not_replaced_by_a_directory_and_the_directory_is_named() {
+    let hosts = Hosts::new("");
+    hosts.file("h1", "tree/name/inside", b"source");
+    hosts.file("h1", "tree/other", b"source");
+    hosts.file("h1", "tree/taken", b"source");
+    hosts.file("h2", "tree/name", b"kept");
+    hosts.file("h2", "tree/taken/inside", b"kept");
+    let arguments = ["-rT", "--no-clobber", "h1:tree", "h2:tree"];
+    for options in [&["--delete", "-n"][..], &["--delete"], &[]] {
+        let end = hosts.rdcp(&[options, &arguments].concat()).start().end();
+        end.tells(
+            1,
+            &[
+                "tree/name: a directory cannot replace something else; nothing in it",
+                "tree/taken: cannot replace a directory",
+            ],
+        );
+        assert_eq!(hosts.read("h2", "tree/name"), b"kept");
+        assert_eq!(hosts.read("h2", "tree/taken/inside"), b"kept");
+    }
+    assert_eq!(hosts.read("h2", "tree/other"), b"source");
+}
+
+#[test]
+fn nothing_is_overwritten_where_a_normal_user_cannot_look() {
+    let Some(network) = with_guests(2) else {
+        return;
+    };
+    let guest = Some(65_534);
+    for host in ["h1", "h2"] {
+        let tree = network.file(host, "tree");
+        fs::create_dir_all(tree.join("shut/deep")).unwrap();
+        for name in ["shut/file", "shut/deep/file"] {
+            fs::write(tree.join(name), host).unwrap();
+            let seconds = if host == "h1" { 1_000 } else { 2_000 };
+            stamp(&tree.join(name), seconds, 0);
+        }
+        for name in ["", "shut", "shut/deep", "shut/file", "shut/deep/file"] {
+            chown(tree.join(name), guest, guest).unwrap();
+        }
+    }
+    let tree = network.file("h2", "tree");
+    let run = |options: &[&str]| {
+        fs::write(network.file("h1", "tree/shut/deep/new"), "h1").unwrap();
+        let _ = fs::remove_file(tree.join("shut/deep/new"));
+        for name in ["shut/deep", "shut"] {
+            mode(&tree.join(name), 0);
+        }
+        let arguments = [options, &["-T", "h1:tree", "guest@h2:tree"]].concat();
+        let end = network.rdcp(arguments).start().end();
+        for name in ["shut/file", "shut/deep/file"] {
+            assert_eq!(fs::read(tree.join(name)).unwrap(), b"h2", "{options:?}");
+        }
+        end
+    };
+    for option in ["--no-clobber", "--update"] {
+        // With -a, the directories get the modes of the source.
+        run(&["-a", option]).exits(0);
+        assert_eq!(fs::read(tree.join("shut/deep/new")).unwrap(), b"h1");
+        let end = run(&["-r", option]);
+        end.tells(1, &["shut/file", "shut/deep", "Permission denied"]);
+        let deep = |line: &&str| line.contains("shut/deep");
+        assert_eq!(end.stderr.lines().filter(deep).count(), 1, "{}", end.stderr);
+    }
+    // The owner of the directory is another user, so it stays as it is.
+    for name in ["shut", "shut/deep"] {
+        chown(tree.join(name), Some(0), Some(0)).unwrap();
+    }
+    run(&["-a", "--update"]).tells(1, &["shut/file", "shut/deep", "Permission denied"]);
 }
 
 #[test]

@@ -219,8 +219,7 @@ impl LaneWriter {
                 naming,
             })),
             Err(why) => {
-                let why = format!("{why}; nothing in it was written");
-                state.fail(&placed.path, why);
+                shared.folders.fail(state, &placed.path, &why);
                 LaneFolder::Broken(wire)
             }
         }

@@ -15,7 +15,7 @@ use super::{attributes::MetadataKeeper, mutex::lock, placement::Placement, writt
 use crate::copy::{
     context::{CopyContext, CopyFailure},
     filter::NameFilter,
-    order::{CopyNews, CopyOptions, CopyReport, FromCopy},
+    order::{CopyNews, CopyOptions, CopyReport, ExistingFiles, FromCopy},
     path::RelativePath,
 };
 
@@ -115,9 +115,10 @@ impl DestinationState {
     }
 
     /// Returns true if what is at a local path may be removed to make room for an entry of another kind: the user has
-    /// asked to mirror, and it is in a directory that is copied.
+    /// asked to mirror and not to keep what is there, and it is in a directory that is copied.
     pub(super) fn may_replace(&self, local: &RelativePath) -> bool {
-        self.options.delete && self.placement.is_in_copied_directory(local)
+        let is_asked = self.options.delete && self.options.existing != ExistingFiles::Keep;
+        is_asked && self.placement.is_in_copied_directory(local)
     }
 
     /// Returns true if the filters would leave the entry at a local path out of the copy, if the source had it: it is

@@ -108,8 +108,8 @@ pub(crate) enum AnswerKind {
     /// something of the source's file has changed, so each has a digest (XXH3-64) of what is there now. The source sends
     /// the ranges whose own digest differs.
     Compare(Vec<(ByteRange, u64)>),
-    /// With `--dry-run`: nothing, because the destination could not write the entry, or makes none of its kind. The
-    /// destination has reported that.
+    /// Nothing, because the destination could not write the entry or makes none of its kind (`--dry-run`), or cannot look
+    /// at what it would keep (`--no-clobber`, `--update`). The destination has reported that.
     Leave,
 }
 

@@ -85,7 +85,10 @@ impl Facts<'_> {
             }
         }
         let peer_changes_modes = !self.run.is_root && self.run.keeps == Keeps::Little;
-        let may_fail = self.peer_status != 0 || peer_changes_modes || !conflicts.is_empty();
+        let may_fail = self.peer_status != 0
+            || peer_changes_modes
+            || !conflicts.is_empty()
+            || self.keeps_another_kind();
         if self.status == 1 && !may_fail {
             return Err(Fault::new(
                 "rdcp fails where its peer does not",
@@ -93,6 +96,16 @@ impl Facts<'_> {
             ));
         }
         Ok(())
+    }
+
+    /// Returns true if `--no-clobber` keeps a directory where the source has something else, or the reverse. rdcp names
+    /// it, as cp does; rsync is silent.
+    fn keeps_another_kind(&self) -> bool {
+        let differs = |(path, old): (&PathBuf, &Entry)| {
+            let new = self.source_of(path);
+            new.is_some_and(|new| old.is_directory() != new.is_directory())
+        };
+        self.run.existing == Existing::NoClobber && self.before.0.iter().any(differs)
     }
 
     /// Returns the paths at which a directory would have to replace something else, or something else a directory.

@@ -5,12 +5,16 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-use rustix::fs::{AtFlags, FileType, Stat, fstat, statat};
+use rustix::{
+    fs::{AtFlags, FileType, Stat, fstat, statat},
+    io::Errno,
+};
 use twox_hash::XxHash3_64;
 
 use super::kept_entry::KeptEntry;
 use crate::copy::destination::{
     entry::make_room,
+    fault_text::errno_text,
     lane::NO_DEVICES,
     large::{
         contents::read_range,
@@ -21,7 +25,7 @@ use crate::copy::destination::{
     reader::broken,
     shared::DestinationShared,
     state::{DestinationState, add},
-    tree::beneath::open_directory,
+    tree::folders::look_into,
 };
 use crate::copy::{
     context::CopyFailure,
@@ -57,14 +61,17 @@ pub(super) fn answer(
         return Err(broken("too many entries in one question"));
     }
     let mut room = MAX_RANGES;
-    let folder = AskedFolder::find(&shared.state, wire)?;
+    let folder = AskedFolder::find(shared, wire)?;
     let dry_run = shared.state.options.dry_run;
     if dry_run && !shared.folders.foresee(&shared.state, &folder.placed.path) {
         return Ok(vec![AnswerKind::Leave; entries.len()]);
     }
+    if !folder.may_be_answered(shared) {
+        return Ok(vec![AnswerKind::Leave; entries.len()]);
+    }
     let answers = entries.iter().map(|entry| {
         let answer = match folder.answer(shared, entry, owners, &mut room) {
-            AnswerKind::Skip => AnswerKind::Skip,
+            answer @ (AnswerKind::Skip | AnswerKind::Leave) => answer,
             _ if dry_run && !folder.foresee(&shared.state, entry) => AnswerKind::Leave,
             answer => answer,
         };
@@ -79,21 +86,37 @@ pub(super) fn answer(
 /// The folder of a question, and the folder itself if the destination has it.
 struct AskedFolder {
     placed: PlacedFolder,
-    directory: Option<OwnedFd>,
+    /// None if the destination has no directory there.
+    directory: Result<Option<OwnedFd>, Errno>,
     /// True if the run has made the folder.
     is_of_run: bool,
 }
 
 impl AskedFolder {
-    fn find(state: &DestinationState, wire: &RelativePath) -> Result<Self, CopyFailure> {
+    fn find(shared: &DestinationShared, wire: &RelativePath) -> Result<Self, CopyFailure> {
+        let state = &shared.state;
         let placed = state.placement.folder(wire).map_err(broken)?;
-        let directory = open_directory(state.placement.root(), &placed.path).ok();
-        let stat = directory.as_ref().and_then(|fd| fstat(fd).ok());
+        let directory = look_into(shared, &placed);
+        let opened = directory.as_ref().ok().and_then(Option::as_ref);
+        let stat = opened.and_then(|fd| fstat(fd).ok());
         Ok(Self {
             placed,
             directory,
             is_of_run: stat.is_some_and(|stat| state.written.contains(&stat)),
         })
+    }
+
+    /// Returns false if entries may be kept and the folder cannot be opened to look for them. Reports that once.
+    fn may_be_answered(&self, shared: &DestinationShared) -> bool {
+        let state = &shared.state;
+        match &self.directory {
+            Err(errno) if keeps_existing(state) => {
+                let why = format!("cannot open the directory: {}", errno_text(*errno));
+                shared.folders.fail(state, &self.placed.path, &why);
+                false
+            }
+            _ => true,
+        }
     }
 
     fn answer(
@@ -108,10 +131,17 @@ impl AskedFolder {
             .placement
             .entry_name(&self.placed.entries, entry.name.clone());
         // Without a folder or a name of its own, the entry is not there: sending it shows what is wrong.
-        let (Ok(name), Some(directory)) = (name, &self.directory) else {
+        let (Ok(name), Ok(Some(directory))) = (name, &self.directory) else {
             return AnswerKind::Send;
         };
         let found = statat(directory, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
+        if let Some(errno) = found.err().filter(|errno| *errno != Errno::NOENT) {
+            if keeps_existing(state) {
+                let why = format!("cannot look at what is there: {}", errno_text(errno));
+                state.fail(&self.placed.path.join(&name), why);
+                return AnswerKind::Leave;
+            }
+        }
         if let Ok(found) = found {
             if self.is_of_run || state.written.contains(&found) {
                 // Another source has brought it. The lane refuses this one, and names it.
@@ -119,11 +149,7 @@ impl AskedFolder {
             }
             if is_kept(state, entry, &found) {
                 // Another source would replace it. Another name of the same file may be replaced.
-                let is_compared = !matches!(
-                    state.options.existing,
-                    ExistingFiles::Keep | ExistingFiles::ReplaceOlder
-                );
-                if is_compared && found.st_nlink == 1 && is_same(entry, &found) {
+                if !keeps_existing(state) && found.st_nlink == 1 && is_same(entry, &found) {
                     state.written.note(&found);
                 }
                 let asked = entry.metadata.as_ref();
@@ -170,7 +196,7 @@ impl AskedFolder {
             state.note(NO_DEVICES.to_owned());
             return false;
         }
-        let Some(directory) = &self.directory else {
+        let Ok(Some(directory)) = &self.directory else {
             return true;
         };
         let local = self.placed.path.join(&name);
@@ -228,12 +254,22 @@ impl AskedFolder {
     }
 }
 
-/// Returns true if the options say that what the destination has is kept.
+/// Returns true if what the destination has may be kept although the source has other contents. What cannot be looked
+/// at is then not sent: it could replace what is to be kept.
+fn keeps_existing(state: &DestinationState) -> bool {
+    matches!(
+        state.options.existing,
+        ExistingFiles::Keep | ExistingFiles::ReplaceOlder
+    )
+}
+
+/// Returns true if the options say that what the destination has is kept. A directory is never kept instead of a file:
+/// the lane names it.
 fn is_kept(state: &DestinationState, entry: &AskedEntry, found: &Stat) -> bool {
     let is_directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
     match state.options.existing {
-        ExistingFiles::Keep => true,
         _ if is_directory => false,
+        ExistingFiles::Keep => true,
         ExistingFiles::ReplaceOlder => modified(found) >= entry.modified,
         ExistingFiles::ReplaceDifferent => is_same(entry, found),
         // A run that continues another does not send again what that has finished.

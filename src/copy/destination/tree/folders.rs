@@ -1,7 +1,7 @@
 //! The folders of a copy: opens them, makes those that are missing, and gives them their metadata at the end.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     mem,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Mutex,
@@ -19,6 +19,8 @@ use super::{
 use crate::copy::destination::{
     fault_text::errno_text,
     mutex::lock,
+    placement::{EntryNames, PlacedFolder},
+    shared::DestinationShared,
     state::{DestinationState, add},
     written::{TargetFolder, id_of},
 };
@@ -53,6 +55,8 @@ pub(in crate::copy::destination) struct FolderTable {
     room: Mutex<()>,
     /// In a dry run: what is in the way of folders, and true if it would be removed.
     foreseen: Mutex<HashMap<RelativePath, bool>>,
+    /// Folders that were reported because they cannot be written.
+    failed: Mutex<HashSet<RelativePath>>,
 }
 
 #[derive(Debug, Default)]
@@ -176,6 +180,18 @@ impl FolderTable {
         }
         foreseen.insert(local.clone(), is_made);
         is_made
+    }
+
+    /// Reports once that nothing was written in the folder at a local path.
+    pub(in crate::copy::destination) fn fail(
+        &self,
+        state: &DestinationState,
+        local: &RelativePath,
+        why: &str,
+    ) {
+        if lock(&self.failed).insert(local.clone()) {
+            state.fail(local, format!("{why}; nothing in it was written"));
+        }
     }
 
     /// Gives the folders their metadata, the deepest first.
@@ -308,6 +324,55 @@ impl FolderTable {
         }
         Ok(folder)
     }
+}
+
+/// Opens a folder to look at what is in it. Returns none if there is no directory. With `-a`, what a normal user cannot
+/// search becomes writable first, as for the lanes: copied folders get the mode of the source's folders at the end.
+///
+/// # Errors
+///
+/// Fails as openat(2) does.
+pub(in crate::copy::destination) fn look_into(
+    shared: &DestinationShared,
+    placed: &PlacedFolder,
+) -> rustix::io::Result<Option<OwnedFd>> {
+    let (state, local) = (&shared.state, &placed.path);
+    let may_change = state.keeper.keeps_all() && !state.keeper.is_root() && !state.options.dry_run;
+    let is_copied = !matches!(placed.entries, EntryNames::Refused(_))
+        && state.placement.target_of(local).is_some();
+    let opened = if may_change && is_copied && shared.may_write(local) {
+        open_unlocked(state, local)
+    } else {
+        open_directory(state.placement.root(), local)
+    };
+    match opened {
+        Ok(directory) => Ok(Some(directory)),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Opens a folder of the copy, and makes writable what its owner cannot search, from the top of the copy on.
+fn open_unlocked(state: &DestinationState, local: &RelativePath) -> rustix::io::Result<OwnedFd> {
+    let root = state.placement.root();
+    let opened = open_directory(root, local);
+    if !matches!(opened, Err(Errno::ACCESS)) {
+        if let Ok(directory) = &opened {
+            make_writable(directory.as_fd());
+        }
+        return opened;
+    }
+    let mut above = RelativePath::default();
+    let mut directory = open_directory(root, &above)?;
+    for name in local.names() {
+        if state.placement.target_of(&above).is_some() {
+            make_writable(directory.as_fd());
+        }
+        directory = open_child(directory.as_fd(), name)?;
+        above = above.join(&EntryName::try_from(name.to_vec()).map_err(|_| Errno::INVAL)?);
+    }
+    make_writable(directory.as_fd());
+    Ok(directory)
 }
 
 /// Returns why the entry `name` is not removed to make room for a folder, if the run has written it.
