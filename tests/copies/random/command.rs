@@ -187,12 +187,17 @@ impl Run {
         }
     }
 
-    fn cp(&self) -> String {
-        let mut line = String::new();
-        if self.operands == Operands::Parents {
-            let _ = write!(line, "{}mkdir -p d/p/q && ", self.user(""));
+    /// Returns the beginning of the line of a peer. No peer has the option `-P`, so the parents are made before.
+    fn peer_start(&self) -> String {
+        let exec = self.user("exec ");
+        match self.operands {
+            Operands::Parents => format!("{}mkdir -p d/p/q && {exec}", self.user("")),
+            _ => exec,
         }
-        line += &self.user("exec ");
+    }
+
+    fn cp(&self) -> String {
+        let mut line = self.peer_start();
         line += match self.keeps {
             Keeps::Little => "cp -r",
             Keeps::All => "cp -a",
@@ -209,11 +214,7 @@ impl Run {
     }
 
     fn rsync(&self) -> String {
-        let mut line = String::new();
-        if self.operands == Operands::Parents {
-            let _ = write!(line, "{}mkdir -p d/p/q && ", self.user(""));
-        }
-        line += &self.user("exec ");
+        let mut line = self.peer_start();
         line += match self.keeps {
             Keeps::Little => "rsync -rlD",
             Keeps::All => "rsync -aHAX --numeric-ids",
