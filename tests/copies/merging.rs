@@ -138,3 +138,30 @@ fn the_contents_of_two_directories_of_one_host_are_merged_likewise() {
         assert_eq!(named, 2, "{entry}: {}", end.stderr);
     }
 }
+
+#[test]
+fn two_directories_of_one_name_are_merged_also_of_one_host() {
+    let hosts = Hosts::new("");
+    hosts.file("h1", "one/tree/first", b"1");
+    hosts.file("h1", "one/tree/both", b"1");
+    hosts.file("h1", "two/tree/second", b"2");
+    hosts.file("h1", "two/tree/both", b"2");
+    fs::create_dir_all(hosts.path("here", "out")).unwrap();
+    let out = hosts.path("here", "out").display().to_string();
+    let end = hosts.rdcp(&["-a", "h1:one/tree", "h1:two/tree", "h1:one/tree", &out]);
+    let end = end.start().end();
+    end.exits(1);
+    assert!(hosts.has("here", "out/tree/first") && hosts.has("here", "out/tree/second"));
+    for named in [
+        "out/tree/both: has the same name",
+        "one/tree: is given twice",
+    ] {
+        assert_eq!(end.stderr.matches(named).count(), 1, "{}", end.stderr);
+    }
+    // What the second directory brings is not at the first one.
+    let end = hosts.rdcp(&["-a", "--delete", "h1:one/tree", "h1:two/tree", &out]);
+    let end = end.start().end();
+    end.exits(1);
+    let refused = "two/tree: has the same name";
+    assert!(end.stderr.contains(refused), "{}", end.stderr);
+}

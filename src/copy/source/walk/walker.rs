@@ -1,7 +1,7 @@
 //! The walk through the operands and their trees.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     ffi::{CStr, CString},
     mem::MaybeUninit,
     os::fd::{AsFd, OwnedFd},
@@ -27,6 +27,7 @@ use crate::copy::{
     order::CopyOptions,
     path::{EntryName, RelativePath},
     source::{attributes::metadata_of, fault_text::unreadable, work_board::WalkStopped},
+    written::EntryId,
 };
 
 /// The bytes for one call of getdents64(2): some hundred entries.
@@ -38,8 +39,8 @@ pub(crate) struct Walker {
     options: CopyOptions,
     filter: NameFilter,
     outlet: WalkOutlet,
-    /// Names under which operands arrive.
-    tops: HashSet<Vec<u8>>,
+    /// The names under which operands arrive; a directory with its device and inode.
+    tops: HashMap<Vec<u8>, Option<EntryId>>,
     /// Operands in one folder that are not walked themselves.
     named: Option<NamedEntries>,
     list: Vec<MaybeUninit<u8>>,
@@ -71,7 +72,7 @@ impl Walker {
             options,
             filter,
             outlet,
-            tops: HashSet::new(),
+            tops: HashMap::new(),
             named: None,
             list: vec![MaybeUninit::uninit(); LIST_BYTES],
         }
@@ -125,7 +126,7 @@ impl Walker {
     /// Adds an operand that is not a directory.
     fn name_entry(&mut self, typed: Vec<u8>, kind: FileType) -> Result<(), WalkStopped> {
         let name = last_name(&typed);
-        if self.filter.excludes(name, false) || !self.is_new_top(name, &typed) {
+        if self.filter.excludes(name, false) || !self.is_new_top(name, None, &typed) {
             return Ok(());
         }
         let Ok(name) = CString::new(name) else {
@@ -187,24 +188,25 @@ impl Walker {
         self.outlet.fail(typed, why);
     }
 
-    fn is_new_top(&mut self, name: &[u8], typed: &[u8]) -> bool {
-        let is_new = self.tops.insert(name.to_vec());
-        if !is_new {
-            let why = "has the same name as another source, and would replace it";
-            self.outlet.fail(typed.to_vec(), why.to_owned());
-        }
-        is_new
+    /// Returns true if an operand may be copied to this name, and reports it otherwise. Directories of one name are
+    /// merged, but not with `--delete`, which would remove what the others bring; `directory` is the id of a directory.
+    fn is_new_top(&mut self, name: &[u8], directory: Option<EntryId>, typed: &[u8]) -> bool {
+        let why = match (self.tops.get(name), directory) {
+            (None, _) => {
+                self.tops.insert(name.to_vec(), directory);
+                return true;
+            }
+            (Some(Some(other)), Some(own)) if *other == own => "is given twice",
+            (Some(Some(_)), Some(_)) if !self.options.delete => return true,
+            _ => "has the same name as another source, and would replace it",
+        };
+        self.outlet.fail(typed.to_vec(), why.to_owned());
+        false
     }
 
     /// Walks through a directory and all below it. Only paths of directories wait on the stack, not descriptors, so
     /// that a tree may be deep and wide.
     fn walk_tree(&mut self, typed: Vec<u8>) -> Result<(), WalkStopped> {
-        let top = top_name(&typed);
-        if let Some(name) = &top {
-            if !self.is_new_top(name.as_bytes(), &typed) {
-                return Ok(());
-            }
-        }
         let flags = DIRECTORY_FLAGS | OFlags::NOFOLLOW;
         let opened = self.base.open(&typed, flags);
         let opened = opened.and_then(|fd| fstat(&fd).map(|stat| (fd, stat)));
@@ -215,6 +217,13 @@ impl Walker {
                 return Ok(());
             }
         };
+        let top = top_name(&typed);
+        if let Some(name) = &top {
+            let id = (stat.st_dev, stat.st_ino);
+            if !self.is_new_top(name.as_bytes(), Some(id), &typed) {
+                return Ok(());
+            }
+        }
         let tree = Tree {
             fd,
             root: root(&typed, &stat),
