@@ -1,4 +1,18 @@
 //! How a pipeline ended: the statuses of its stages, the first cause, the exit status. Pure, no I/O.
+//!
+//! - A stage's status is its command's if that is not 0; else that of the first adopted descendant that failed
+//!   (`tee >(exit 3)` is 3), where a death by SIGPIPE or a 141 is no failure; else 0. A stage of files has the status 0,
+//!   or 1 if one of them failed.
+//! - A stage that ended by SIGPIPE or with 141 is *forgiven* if the next stage sent Stop and is fine itself. This is
+//!   decided from right to left; rdpipe's own output counts as the last stage.
+//! - rdpipe exits with the first of these that applies: 128+n after a signal; 255 after trouble: a session, an agent,
+//!   or an edge that broke by itself; the status of the rightmost stage that failed; 1 if its own input or output
+//!   failed; 255 if only consequences are known; 141 if the reader of its output left; else 0.
+//!
+//! Each stage keeps its first failure and sends the reason to its peers. A peer passes on the reason that it received,
+//! so all stages name the same one. The controller ranks the faults by kind, then by the order in which it received
+//! them. An `Edge` is shown if it is the first; `PeerAborted` and `Ordered` are shown with `-v`, or if there is no
+//! better one. A status other than 0 without a fault is shown as it is: `stage 2 (h2) exited with 3`.
 
 #[cfg(test)]
 mod tests;

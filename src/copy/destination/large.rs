@@ -1,4 +1,13 @@
 //! The table of the files that arrive in parts, through any lane.
+//!
+//! The parts are written to `.NAME.rdcp-part`, from all lanes, with `pwrite`. After a range is written it is appended
+//! to the map `.NAME.rdcp-map`. When all parts have been counted the file gets its metadata, is synchronised if the
+//! user asked for that, and gets its name; the map is removed.
+//!
+//! With `--resume` the destination answers with the ranges of the map. If the machine was restarted since, a range may
+//! be in the map though its contents never reached the disk; if the source's file was changed since, a range may have
+//! its old contents. So each block of 16 MiB has a digest of what is there now, and the source sends the blocks that
+//! differ. A lock on the part file keeps a second run away.
 
 pub(super) mod contents;
 pub(super) mod map;

@@ -12,6 +12,12 @@
 //! | [`verbs`] | RDMA without a stream |
 //! | [`path`] | the largest packets that arrive |
 //! | [`storage`] | files of one host |
+//!
+//! A task makes its own streams: their number, direction and transport are what is measured. Each task has a fresh key,
+//! from which each of its streams has one of its own (SHA-256), so all streams of a task share one port. Sockets
+//! without the protocol begin with a proof of the task's key in both directions. Verbs use threads that poll, beside a
+//! control connection over TCP that is idle while they run. The peer's key to write or read memory is given out only
+//! here: it belongs to a region that has nothing but the measurement's bytes.
 
 mod clock;
 mod connects;

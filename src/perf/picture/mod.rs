@@ -10,6 +10,9 @@
 //! | [`scale`] | values on an axis, and its ticks |
 //! | [`labels`] | labels that do not overlap |
 //! | [`ink`] | lines, texts, colours and markers |
+//!
+//! The crate `svg` writes the text, and escapes all of it. Scales, ticks and labels are ours: plotters writes each dash
+//! of a line as a line of its own, and places no labels at the ends of curves.
 
 mod bar_drawing;
 pub(crate) mod chart;

@@ -1,4 +1,21 @@
 //! How one edge is connected: which end listens, which end dials, and how they swap if that fails. No I/O.
+//!
+//! The reader listens and the writer dials, except on the last edge: the controller never listens, since it may sit
+//! behind NAT. The dialer gets these addresses, without repetition:
+//!
+//! 1. the addresses of `--addr` for that host, if there are any, and no others; else
+//! 2. 127.0.0.1, if both are on one machine;
+//! 3. for a `:` stage, the address of `-H`;
+//! 4. the addresses in the listener's Hello: first the one at which ssh reached the host, then IPv4, then IPv6; at most
+//!    16, and no loopback or link-local addresses. The controller filters them again, takes one Hello from each agent
+//!    and one port for each attempt, because a hostile host could make all others connect to any number of addresses;
+//! 5. the host's name as it was typed (not for `:`).
+//!
+//! The dialer probes all addresses at once, with bare TCP connections (`reach::probes`), and makes the handshake where
+//! one answers: it proves that this is the peer and not another host with the same private address. A wrong version, a
+//! refused direction or a refused transport is final. If no address has the peer, the two ends swap once. If that fails
+//! too, or if the controller was the dialer, the run fails, and the message names both hosts, both ports and every
+//! address.
 
 use crate::ssh::protocol::{EdgeDirection, EdgeLink};
 

@@ -1,4 +1,34 @@
 //! The watch that detects that the data path of a stream gets no further, by the counts of both ends.
+//!
+//! A middlebox can lose a data connection without closing it, and pass the control connection on. The writer's kernel
+//! then accepts bytes that never arrive, and no connection ever ends.
+//!
+//! # Over TCP the receiver judges
+//!
+//! Only the receiver can tell bytes that have not arrived from bytes that it has not read; a writer that judged would
+//! fail whenever a reader's disk is blocked. If the peer has sent more than was read, and not one byte was read for
+//! `timeout` and one second, the receiver asks the kernel whether the socket is empty. If it is, nothing has arrived in
+//! all that time: a byte that arrived would have been read, which starts the clock again, or would still be there. So
+//! the answer is right whatever was blocked or stopped meanwhile: a reader that pauses, a thread that waits for a disk,
+//! or a process after SIGSTOP has its bytes in the socket. The socket cannot be empty because of missing credits: the
+//! peer counts what it has written, and it writes only what was granted. A slow network delivers something in each such
+//! time. The task that stands in for a blocked control task reports counts and never judges.
+//!
+//! The receiver learns of the bytes within a quarter of `timeout`, and its Abort reaches the writer over the control
+//! connection, which works; if it does not, `PeerSilent` ends the writer. Together that is at most 1.25 × `timeout` + 2
+//! s from the first lost byte.
+//!
+//! # Over RDMA
+//!
+//! The device itself reports a write that does not arrive, after some 4 s. What remains is a completion that never
+//! comes.
+//!
+//! - *Of a frame that has arrived:* the receiver requests a renewal of the link. The renewal runs where the completions
+//!   are polled, so it first waits three seconds, and three more each time that it was blocked itself meanwhile. Then
+//!   it takes the frames that the peer's device has acknowledged out of their slots, whose order is known, and verifies
+//!   them as always. If that happens again before any completion has come, the stream fails.
+//! - *Of a write:* the peer has received it, the own device does not complete it. The memory of the write belongs to
+//!   the device, so no renewal can free it, and the stream fails.
 
 use std::time::Duration;
 

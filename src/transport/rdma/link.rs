@@ -12,6 +12,20 @@
 //! - The immediate value of a receive is not reliable, so it is not used.
 //! - Everything registered here uses async-rdma's raw strategy: its allocator keeps devices and
 //!   memory for the life of the process.
+//! - The connection modes of the crate mean an agent, a sleep of one second, and 512 bytes a message; so endpoints are
+//!   exchanged on the control connection.
+//! - A waiting receive does not notice that its peer died. The control connection does.
+//! - Path MTU, GID index and numbers of work requests are all set, because the defaults are poor. Packet sequence
+//!   numbers are random, so a late packet of a dead connection fits no new one.
+//!
+//! # Teardown
+//!
+//! The order is: operations, then the queue pair, then the memory. [`QueuePairOwner`] holds all memory that was
+//! registered with its queue pair, and drops the memory after it: a slot that is dropped earlier, by a reader, by an
+//! error or by a renewal, frees nothing while the peer could still write it. Each write owns the region that it is made
+//! from and a reference to its queue pair. A write that the posting thread has not posted yet is dropped by that
+//! thread, which ends with the link. A region that outlives its queue pair does no harm; lent slots do so, for as long
+//! as their holder keeps them.
 
 use std::{
     alloc::Layout,

@@ -23,6 +23,13 @@
 //! completion says that the frame has arrived. Slots are used in the order in which they are granted, so
 //! the receiver finds the frame in the next granted slot. Small frames cross a second queue pair, the express lane, without slots; the
 //! receiver takes the frames of both in the order of their offsets. Credits and all messages travel on the control connection.
+//!
+//! A receive is posted before its slot is granted, so every write finds a receive. A reliable connection completes in
+//! order, so the sender only looks at its oldest write. The header is copied before it is checked, once, because the
+//! peer can rewrite it: all that follows uses the copy. A peer that writes into a slot that it was not granted damages
+//! its own stream only: the receiver verifies the bytes that are there. A peer that breaks the protocol can rewrite a
+//! chunk while the user reads it; with `StreamConfig::copy_received` a frame is copied to memory of its own before it
+//! is verified. The sending pool is registered for local use only, and a one-way stream has one pool.
 
 mod establish;
 mod express;

@@ -1,4 +1,9 @@
 //! Finds all descendants of this process through `/proc`, and kills them.
+//!
+//! A process gets its signal through a pidfd, after `/proc` has shown that it still has the start and the parent that
+//! were listed, so a reused number is never hit. The process groups that own children lead are signalled as a whole,
+//! while the reaper pauses: a leader that is not reaped keeps its number. The command's stdin stays open until the
+//! command is dead.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -1,4 +1,9 @@
 //! The guard: the process above the worker, which kills what a dead worker left behind.
+//!
+//! A SIGKILL cannot be caught, so another process must kill what a killed worker has started. The guard uses no runtime
+//! and no protocol, and next to nothing that could fail. Its second thread serves the hold on stdin, a third reaps
+//! while it kills. It exits with the worker's status, or with 128+n if signal n killed the worker: so ssh reports a
+//! SIGKILL on a host.
 
 use std::{
     fs::File,

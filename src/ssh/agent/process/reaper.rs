@@ -1,4 +1,8 @@
 //! Reaps every child of this process, adopted ones included, and merges their statuses into that of the stage.
+//!
+//! One thread reaps every child, the command included. The command is started by tokio's `Command`, whose `Child` is
+//! kept and never polled: two threads that wait would take each other's statuses. No other part of a worker may start a
+//! process.
 
 use std::{
     io,

@@ -16,6 +16,19 @@
 //!
 //! No class waits for a connection of a class before it: connections are always accepted, so the data connection of a
 //! negotiating stream arrives also while thousands wait.
+//!
+//! - *A peer is hardly ever a stranger.* A dialer makes its first message before it connects, so the message and the
+//!   end of TCP's handshake arrive together, however far away the peer is. The acceptor asks the socket for it at once
+//!   (`Opening::read_arrived`), before the runtime reports that it is readable.
+//! - *Who was pushed out tries again*: `connect` for `retry_for`, with a new control connection, or only a new data
+//!   connection if the control connection stands.
+//! - *What it costs.* To verify a first message is hashing. The answer costs two multiplications on the curve, and only
+//!   a peer with the key or a recording gets it; a recording takes one place, because each place needs another first
+//!   message. Argon2id runs once for each key, not for each connection.
+//! - *A stream that waits for `accept` is running*: its control task sends and receives keepalives, so that its dialer,
+//!   whose `connect` has returned, does not take it for dead. Its slots are granted when it is accepted, so no data
+//!   arrives before. Over RDMA its pools are registered already.
+//! - If the system has no descriptor left, half of the strangers are closed.
 
 pub(super) mod data;
 pub(super) mod opening;

@@ -11,6 +11,14 @@
 //!
 //! When both are dropped and both directions have ended, it says Bye.
 //!
+//! # Why a dropped reader lingers
+//!
+//! Frameworks drop what they own: a client of HTTP has its answer and drops the stream, while the server still sends
+//! what its protocol says at the end (an acknowledgement of settings, GOAWAY) and shuts down. A Stop at once would make
+//! these writes fail, and the server would report a failure after each complete answer. No credits are granted
+//! meanwhile, so a pool bounds what arrives. The sending half is dropped first: if it aborts, the reader does not
+//! linger.
+//!
 //! [`LINGER`]: crate::transport::control::LINGER
 
 use std::{

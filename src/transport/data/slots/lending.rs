@@ -8,6 +8,11 @@
 //! A lent chunk may be dropped on any thread, also one without a runtime, while returning a slot to its pool may post a
 //! work request. So the drop only puts the chunk on a list. The steward returns it to the pool, or the reader if it
 //! comes first.
+//!
+//! Chunks of up to a page are always copied: a slot of 2 MiB is too large to keep for so few bytes. If the stream is
+//! gone, so is the list: the slot is freed where it is dropped, with its memory region, and no queue pair is left that
+//! could write to it. Across a renewal a lent slot stays pinned beside the new pool, and as many slots of the new pool
+//! stay empty: both pools together never lend more than `depth - 2`.
 
 use std::{
     mem,

@@ -19,6 +19,17 @@
 //!
 //! Either end may send, in place of a step, the reason why it cannot continue. Then both ends try the next pair that was
 //! proposed, from its first step. After the last pair both use TCP, or both fail.
+//!
+//! # The proof
+//!
+//! A queue pair connects without sending a packet, so a connected queue pair proves nothing about VLANs, firewalls or
+//! switches. Before either end trusts it, one frame of one byte crosses it in each direction that will carry data. Its
+//! receive is posted before either end has said `connected`. All pairs together have one limit of time, shared evenly:
+//! a user who falls back to TCP would notice more.
+//!
+//! Two rules keep a busy host from looking like a broken network. The limit counts the time in which the process runs:
+//! a step that ends late counts as one, and after a pause of half the limit it begins again. And an acceptor proves a
+//! few streams at a time, each for a limited time before the next may begin.
 
 mod attempt;
 mod established;

@@ -15,6 +15,13 @@
 //! ```
 //!
 //! No step waits for a user: a reader that does not read, or a writer that does not write, does not delay a renewal.
+//!
+//! Each end takes as many frames off the old link as the peer says it has written: what a device has acknowledged is
+//! there. Chunks that the reader has not taken move to ordinary memory, and as many slots of the new pool are withheld
+//! until they have been read, so the number of unread bytes never grows. A slot of an old pool is never used with a new
+//! link: each slot carries the generation of its pool. The operations of a link wake the task that polled them last,
+//! which may be the user's or the steward's; so each completion also wakes the renewal's own task (`Renewal::notify`).
+//! While no path works, `Open` is repeated until nothing has crossed for the stream's `timeout`.
 
 use std::{
     convert::Infallible,
