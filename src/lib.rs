@@ -146,7 +146,8 @@
 //!
 //! A program that uses only streams sets `default-features = false, features = ["rdma"]`, or no features for TCP only.
 //!
-//! `docs/architecture.md` describes the path of a byte, the wire format and the states of a stream.
+//! `docs/architecture.md` follows the path of a byte, and `docs/wire-format.md` has the wire format and the states of a
+//! stream.
 //!
 //! [`write`]: tokio::io::AsyncWriteExt::write
 //! [`write_vectored`]: tokio::io::AsyncWriteExt::write_vectored

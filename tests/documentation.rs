@@ -1,5 +1,5 @@
-//! README, CONTRIBUTING, SECURITY and the pages of `docs/`: every link leads somewhere, and every command in them is one
-//! that the programs accept.
+//! README, CONTRIBUTING, SECURITY, the pages of `docs/` and that of `tests/`: every link leads somewhere, every command in
+//! them is one that the programs accept, and their lines are short.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,10 +11,41 @@ use std::{
 /// The most lines of README: a user in a hurry reads it in two minutes.
 const MAX_README_LINES: usize = 200;
 
+/// The most lines of docs/architecture.md: who carries on the work reads it in half an hour.
+const MAX_ARCHITECTURE_LINES: usize = 400;
+
+/// The most bytes of CONTRIBUTING: it is for the first day.
+const MAX_CONTRIBUTING_BYTES: usize = 12 << 10;
+
+/// The most characters of a line of prose, as of a line of a comment.
+const MAX_LINE_CHARS: usize = 120;
+
 #[test]
-fn the_front_page_is_short() {
-    let lines = page("README.md").text.lines().count();
-    assert!(lines <= MAX_README_LINES, "README.md has {lines} lines");
+fn the_first_pages_are_short() {
+    let lines = |name: &str| page(name).text.lines().count();
+    let (readme, architecture) = (lines("README.md"), lines("docs/architecture.md"));
+    assert!(readme <= MAX_README_LINES, "README.md: {readme} lines");
+    assert!(
+        architecture <= MAX_ARCHITECTURE_LINES,
+        "docs/architecture.md: {architecture} lines"
+    );
+    let bytes = page("CONTRIBUTING.md").text.len();
+    assert!(bytes <= MAX_CONTRIBUTING_BYTES, "CONTRIBUTING.md: {bytes} bytes");
+}
+
+/// Rows of tables, code, HTML and pictures may be longer.
+#[test]
+fn lines_of_prose_are_short() {
+    let mut long = Vec::new();
+    for page in pages() {
+        let is_prose = |line: &&str| !["|", "<", "!["].iter().any(|mark| line.starts_with(mark));
+        for line in page.prose().filter(|line| is_prose(&line.trim_start())) {
+            if line.chars().count() > MAX_LINE_CHARS {
+                long.push(format!("{}: {line}", page.name));
+            }
+        }
+    }
+    none(&long);
 }
 
 #[test]
@@ -151,7 +182,7 @@ fn every_command_in_a_help_text_parses() {
 
 #[test]
 fn every_test_that_holds_a_promise_exists() {
-    let page = page("CONTRIBUTING.md");
+    let page = page("tests/README.md");
     let table = page.text.split("| promise | tests |").nth(1);
     let rows = table.expect("the table").lines().skip(2);
     let rows: Vec<&str> = rows.take_while(|line| line.starts_with('|')).collect();
@@ -280,7 +311,13 @@ fn pages() -> Vec<Page> {
     let is_page = |name: &String| Path::new(name).extension().is_some_and(|end| end == "md");
     let docs = docs.filter(is_page);
     let mut names: Vec<String> = docs.map(|name| format!("docs/{name}")).collect();
-    names.extend(["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(str::to_owned));
+    let others = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "tests/README.md",
+    ];
+    names.extend(others.map(str::to_owned));
     names.sort();
     names.iter().map(|name| page(name)).collect()
 }

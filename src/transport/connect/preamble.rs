@@ -103,8 +103,8 @@ mod tests {
     }
 
     #[test]
-    fn the_architecture_draws_this_version() {
-        let page = include_str!("../../../docs/architecture.md");
+    fn the_page_of_the_wire_format_draws_this_version() {
+        let page = include_str!("../../../docs/wire-format.md");
         let drawn: Vec<&str> = page.split("\"RDPIPE\" ").skip(1).collect();
         assert!(!drawn.is_empty());
         for drawn in drawn {

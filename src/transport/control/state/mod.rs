@@ -2,7 +2,7 @@
 //!
 //! There is no I/O here, and the lock is held for a few instructions only. Messages to the peer go into an outbox, which
 //! the control task empties; messages of the peer arrive through [`State::receive`]. The table of states is in
-//! docs/architecture.md.
+//! docs/wire-format.md.
 //!
 //! | file | what it has |
 //! |---|---|
