@@ -33,7 +33,7 @@ pub(crate) use self::{
 };
 
 /// The version of the protocol. It changes with every change to the envelope or to an application's messages.
-pub(crate) const VERSION: u32 = 11;
+pub(crate) const VERSION: u32 = 12;
 
 /// The most bytes of one encoded message: a [`Payload`] of the largest size, and 64 KiB for the rest, which is
 /// enough for an order with some hundred edges.

@@ -6,6 +6,7 @@ mod compare;
 mod cuts;
 mod deaths;
 mod destinations;
+mod directories;
 mod existing;
 mod filters;
 mod full_disk;

@@ -24,7 +24,7 @@ pub(super) fn with_guests(count: usize) -> Option<Network> {
     Some(network)
 }
 
-fn info(path: impl AsRef<Path>) -> fs::Metadata {
+pub(super) fn info(path: impl AsRef<Path>) -> fs::Metadata {
     let path = path.as_ref();
     fs::symlink_metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -204,7 +204,7 @@ fn a_copy_to_this_machine_keeps_everything_too() {
 }
 
 /// Returns an ACL with the rights of the owner, of the user 1, of the group, of the mask and of others.
-fn acl(rights: [u8; 5]) -> Vec<u8> {
+pub(super) fn acl(rights: [u8; 5]) -> Vec<u8> {
     let tags = [1, 2, 4, 0x10, 0x20];
     let entries = tags.into_iter().zip(rights).flat_map(|(tag, rights)| {
         let id = if tag == 2 { 1 } else { u32::MAX };
@@ -213,18 +213,18 @@ fn acl(rights: [u8; 5]) -> Vec<u8> {
     [2, 0, 0, 0].into_iter().chain(entries).collect()
 }
 
-fn set_attribute(path: &Path, name: &str, value: &[u8]) {
+pub(super) fn set_attribute(path: &Path, name: &str, value: &[u8]) {
     rustix::fs::lsetxattr(path, name, value, rustix::fs::XattrFlags::empty()).unwrap();
 }
 
-fn attribute(path: &Path, name: &str) -> Option<Vec<u8>> {
+pub(super) fn attribute(path: &Path, name: &str) -> Option<Vec<u8>> {
     let mut value = [0; 200];
     let count = rustix::fs::lgetxattr(path, name, &mut value[..]).ok()?;
     Some(value[..count].to_vec())
 }
 
-const ACCESS: &str = "system.posix_acl_access";
-const DEFAULT: &str = "system.posix_acl_default";
+pub(super) const ACCESS: &str = "system.posix_acl_access";
+pub(super) const DEFAULT: &str = "system.posix_acl_default";
 
 #[test]
 fn a_file_that_is_skipped_gets_the_metadata_that_have_changed() {

@@ -7,7 +7,7 @@ mod extended;
 use std::os::fd::BorrowedFd;
 
 use rustix::{
-    fs::{Gid, Mode, Stat, getxattr},
+    fs::{Gid, Stat, getxattr},
     io::Errno,
     process::{getegid, geteuid, getgroups},
 };
@@ -34,6 +34,9 @@ const SET_USER: u32 = 0o4000;
 
 /// The set-group-ID bit.
 const SET_GROUP: u32 = 0o2000;
+
+/// The sticky bit.
+const STICKY: u32 = 0o1000;
 
 /// The bits of a mode that chmod(2) sets.
 const MODE_BITS: u32 = 0o7777;
@@ -379,7 +382,7 @@ impl MetadataKeeper {
         set_attributes(entry, attributes, keeps_privileged, note)
     }
 
-    /// Gives a folder its metadata, when everything in it is written. `stat` is what the folder has now.
+    /// Gives a folder all its metadata, when everything in it is written. `stat` is what the folder has now.
     pub(super) fn apply_to_folder(
         &self,
         folder: BorrowedFd<'_>,
@@ -389,7 +392,7 @@ impl MetadataKeeper {
     ) {
         let fresh = FreshEntry::of(stat, None);
         let mut plan = self.plan(metadata, &fresh, None, note);
-        plan.is_exact = self.archive;
+        plan.is_exact = true;
         let mode = plan.mode.unwrap_or(plan.create_mode);
         let keeps_mode = stat.st_mode & MODE_BITS == mode
             && plan.owner == (None, None)
@@ -398,8 +401,23 @@ impl MetadataKeeper {
         self.apply(EntryHandle::Open(folder), plan, metadata, note);
     }
 
-    /// Returns the mode of a folder that was made on the way to another, as mkdir(1) gives it.
-    pub(super) fn mode_of_folder(&self) -> Mode {
-        Mode::from_raw_mode(0o777 & !self.umask)
+    /// Returns the bits that a new folder of the copy is made with, if the source's has this mode. The system takes the
+    /// bits of the umask or of a default ACL. If all metadata are kept, there are no bits: until the folder has its owner
+    /// and its ACL, they could be those of other users.
+    pub(super) fn bits_of_new_folder(&self, mode: u32) -> u32 {
+        if self.archive {
+            return 0;
+        }
+        // Under a default ACL, cp too takes the bits of the umask from those that let others write.
+        mode & (0o777 | STICKY) & !(self.umask & 0o022)
+    }
+
+    /// Returns true if the system gives these bits to new folders of a folder.
+    pub(super) fn gives_new_folders(&self, folder: BorrowedFd<'_>, bits: u32) -> bool {
+        let given = match self.inherited_acl(folder) {
+            Some(acl) => acl.mode_bits,
+            None => !self.umask,
+        };
+        given & bits == bits
     }
 }

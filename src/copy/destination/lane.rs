@@ -124,7 +124,11 @@ impl LaneWriter {
 
     async fn write(&mut self, record: LaneRecord) -> Result<(), CopyFailure> {
         match record {
-            LaneRecord::Folder { path, metadata } => self.enter(path, metadata),
+            LaneRecord::Folder {
+                path,
+                metadata,
+                above,
+            } => self.enter(path, metadata, &above),
             LaneRecord::File { name, mut metadata } => {
                 self.adopt(&mut metadata);
                 self.write_file(name, &metadata).await
@@ -168,6 +172,7 @@ impl LaneWriter {
         &mut self,
         wire: RelativePath,
         mut metadata: Option<Metadata>,
+        above: &[u32],
     ) -> Result<(), CopyFailure> {
         if wire.is_empty() && metadata.is_some() {
             self.shared
@@ -187,7 +192,7 @@ impl LaneWriter {
             return Ok(());
         }
         self.folder = if self.shared.may_write(&placed.path) {
-            self.open_folder(wire, placed, metadata)
+            self.open_folder(wire, placed, metadata, above)
         } else {
             LaneFolder::Broken(wire)
         };
@@ -199,10 +204,11 @@ impl LaneWriter {
         wire: RelativePath,
         placed: PlacedFolder,
         metadata: Option<Metadata>,
+        above: &[u32],
     ) -> LaneFolder {
         let (shared, state) = (&*self.shared, &self.shared.state);
         let naming = state.placement.naming(&placed);
-        match shared.folders.open(state, &placed.path, metadata) {
+        match shared.folders.open(state, &placed.path, metadata, above) {
             Ok(_) if !shared.may_write_in(&placed.path) => LaneFolder::Broken(wire),
             Ok(folder) => LaneFolder::Open(Box::new(CurrentFolder {
                 wire,

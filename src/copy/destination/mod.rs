@@ -163,6 +163,7 @@ impl DestinationEngine {
                 shared.state.fail(&target.local, why);
             }
         }
+        shared.folders.lock_again(&shared.state);
         shared.release_claims();
         for part in shared.state.written.for_later() {
             report(FromCopy::Written(part));

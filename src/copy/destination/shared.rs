@@ -103,7 +103,7 @@ impl DestinationShared {
             let folder = target.split_last().map(|(folder, _)| folder);
             let opened = self
                 .folders
-                .open(&self.state, &folder.unwrap_or_default(), None);
+                .open(&self.state, &folder.unwrap_or_default(), None, &[]);
             opened.map(|folder| folder.fd)
         };
         self.has_claim(target, claims.claim(target, open_place))

@@ -46,6 +46,9 @@ pub(crate) enum LaneRecord {
         /// The metadata; none for a folder that is not itself copied (the place itself, or the folder of a file that
         /// the user named).
         metadata: Option<Metadata>,
+        /// The modes of the directories above that are copied too, the nearest first: another lane may not have named
+        /// them yet. Empty if all metadata are kept, because modes are then set at the end.
+        above: Vec<u32>,
     },
     /// A whole file, whose contents follow.
     File {

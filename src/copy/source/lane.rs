@@ -114,7 +114,7 @@ impl LaneSender {
     }
 
     /// Sends the record of a folder, unless the last records were of this folder.
-    async fn enter(&mut self, folder: &Arc<SourceFolder>) -> Result<(), CopyFailure> {
+    pub(super) async fn enter(&mut self, folder: &Arc<SourceFolder>) -> Result<(), CopyFailure> {
         if self
             .folder
             .as_ref()
@@ -126,9 +126,14 @@ impl LaneSender {
         if let Some(metadata) = &folder.metadata {
             self.name_owners(metadata).await?;
         }
+        let above = match &folder.modes[..] {
+            [_, above @ ..] if !self.shared.options.archive => above.to_vec(),
+            _ => Vec::new(),
+        };
         let mut record = LaneRecord::Folder {
             path: folder.path.clone(),
             metadata: folder.metadata.clone(),
+            above,
         };
         if self.packer.put(&record).await?.is_err() {
             // Without its metadata, the folder still has its entries.
@@ -137,6 +142,7 @@ impl LaneSender {
             record = LaneRecord::Folder {
                 path: folder.path.clone(),
                 metadata: None,
+                above: Vec::new(),
             };
             self.put(&record).await?;
         } else if folder.metadata.is_some() && folder.claim_count() {

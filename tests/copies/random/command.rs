@@ -173,9 +173,10 @@ impl Run {
             Operands::IntoWithSlash => " s/T/ d",
             Operands::Contents => " s/T/. d/T",
             Operands::Exact => " -T s/T d/T",
-            Operands::New => " s/T d/new",
+            // With -T, so that a run after a cut one copies to the same place.
+            Operands::New => " -T s/T d/new",
             Operands::Several => " s/T s/U d/",
-            Operands::Parents => " -P s/T d/p/q/new",
+            Operands::Parents => " -PT s/T d/p/q/new",
         }
     }
 

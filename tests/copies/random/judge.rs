@@ -172,10 +172,9 @@ impl Facts<'_> {
             // The time of a directory in which something has changed.
             entry.modified = (0, 0);
         }
-        // A run that was cut leaves new directories to their owner alone.
-        let is_settled = is_of_source && self.run.keeps == Keeps::All;
-        if self.was_cut && entry.is_directory() && !is_settled {
-            entry.mode = 0;
+        // In directories that a run has made, their owner may write until the run ends. The next one does not know them.
+        if self.was_cut && entry.is_directory() && self.run.keeps == Keeps::Little {
+            entry.mode |= 0o700;
         }
         if self.run.keeps == Keeps::Little && is_of_source {
             // Only -a keeps these bits. A directory may inherit the set-group-ID bit, which other tests look at.

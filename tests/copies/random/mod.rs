@@ -83,10 +83,8 @@ impl Trial {
         if !run.is_root {
             steps = owned(steps);
         }
-        // How far a run comes until a moment depends on the machine, so only the long run cuts. The parents that `-P` made
-        // keep the mode 0700 after a cut.
-        let may_cut = is_full() && run.operands != Operands::Parents;
-        let cut = (random.within(0..5) == 0 && may_cut).then(|| {
+        // How far a run comes until a moment depends on the machine, so only the long run cuts.
+        let cut = (random.within(0..5) == 0 && is_full()).then(|| {
             let moment = Duration::from_micros(random.within(0..40_000));
             let signals = [Signal::KILL, Signal::INT];
             (moment, signals[usize::from(random.within(0..2) == 0)])

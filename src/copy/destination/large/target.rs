@@ -164,7 +164,7 @@ impl LargeTarget {
         let name = state.placement.entry_name(&placed.entries, name)?;
         let naming = state.placement.naming(&placed);
         let local = placed.path.join(&name);
-        let folder = folders.open(state, &placed.path, None)?;
+        let folder = folders.open(state, &placed.path, None, &[])?;
         if let Some(why) = state.written.refusal(folder.target(), name.as_bytes()) {
             return Err(why.to_owned());
         }

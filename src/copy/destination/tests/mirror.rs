@@ -165,7 +165,12 @@ async fn two_lanes_make_room_for_the_same_folders() {
         for lane in 0..2 {
             let path = path(&format!("top/{number}/of {lane}"));
             let metadata = Some(Metadata::default());
-            let record = LaneRecord::Folder { path, metadata };
+            let above = Vec::new();
+            let record = LaneRecord::Folder {
+                path,
+                metadata,
+                above,
+            };
             steps.push(Step::Record(lane, record, Vec::new()));
         }
     }

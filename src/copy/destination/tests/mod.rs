@@ -141,7 +141,7 @@ async fn run(engine: DestinationEngine, steps: Vec<Step>) -> CopyEnd {
 /// source.
 fn sources_of(steps: &[Step]) -> CopiedSources {
     let is_place = |step: &Step| match step {
-        Step::Record(_, LaneRecord::Folder { path, metadata }, _) => {
+        Step::Record(_, LaneRecord::Folder { path, metadata, .. }, _) => {
             path.is_empty() && metadata.is_some()
         }
         Step::Say(FromSource::Names { folder, .. }) => folder.is_empty(),
@@ -300,13 +300,25 @@ fn archive() -> CopyOptions {
 fn place() -> Step {
     let metadata = None;
     let path = path("");
-    Step::Record(0, LaneRecord::Folder { path, metadata }, Vec::new())
+    let above = Vec::new();
+    let record = LaneRecord::Folder {
+        path,
+        metadata,
+        above,
+    };
+    Step::Record(0, record, Vec::new())
 }
 
 fn folder(text: &str, mode: u32) -> Step {
     let metadata = Some(metadata(mode, 1_000));
     let path = path(text);
-    Step::Record(0, LaneRecord::Folder { path, metadata }, Vec::new())
+    let above = Vec::new();
+    let record = LaneRecord::Folder {
+        path,
+        metadata,
+        above,
+    };
+    Step::Record(0, record, Vec::new())
 }
 
 fn file(text: &str, contents: &str) -> Step {

@@ -91,6 +91,7 @@ async fn contents_have_their_places_in_whatever_order_the_lanes_bring_them() {
     let inner = LaneRecord::Folder {
         path: path("inner"),
         metadata: Some(metadata(0o700, 0)),
+        above: Vec::new(),
     };
     let b = LaneRecord::File {
         name: name("b"),

@@ -47,6 +47,9 @@ const FOLDERS_PER_TURN: usize = 64;
 /// The bits that the owner of a folder needs to write in it.
 const OWNER_BITS: u32 = 0o700;
 
+/// The bits of a folder that `-P` makes, as with `mkdir -p`: the system takes those of the umask or of a default ACL.
+const NEW_PARENT_BITS: u32 = 0o777;
+
 /// The folders that the source has named, by their local paths.
 #[derive(Debug, Default)]
 pub(in crate::copy::destination) struct FolderTable {
@@ -71,6 +74,20 @@ struct FolderRecord {
     metadata: Option<Metadata>,
     /// True if this run has made the folder.
     is_made: bool,
+    /// The bits of the owner that the system gave to the folder when it was made.
+    owner_bits: u32,
+    /// The mode before this run gave the owner the right to write in the folder.
+    locked: Option<Mode>,
+}
+
+impl FolderRecord {
+    /// Returns the bits of the owner that a folder which does not keep all metadata has at the end, if it may have others
+    /// until then.
+    fn final_owner_bits(&self) -> Option<u32> {
+        let metadata = self.metadata.as_ref().filter(|_| self.is_made)?;
+        let bits = metadata.mode & self.owner_bits;
+        (bits != OWNER_BITS).then_some(bits & OWNER_BITS)
+    }
 }
 
 /// A folder that is open.
@@ -98,7 +115,9 @@ impl OpenFolder {
 }
 
 impl FolderTable {
-    /// Opens the folder at a local path, makes what is missing, and keeps the metadata for the end.
+    /// Opens the folder at a local path, makes what is missing, and keeps the metadata for the end. `above` are the
+    /// modes of the folders above that are copied too, the nearest first. With `-a`, a normal user gets the right to
+    /// write in folders of the copy.
     ///
     /// # Errors
     ///
@@ -108,6 +127,7 @@ impl FolderTable {
         state: &DestinationState,
         local: &RelativePath,
         metadata: Option<Metadata>,
+        above: &[u32],
     ) -> Result<OpenFolder, String> {
         if local.as_bytes().len() > MAX_PATH_BYTES {
             return Err(errno_text(Errno::NAMETOOLONG));
@@ -115,13 +135,17 @@ impl FolderTable {
         let root = state.placement.root();
         let fd = match open_directory(root, local) {
             Ok(fd) => fd,
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => self.make(state, local)?,
-            Err(errno) => return Err(format!("cannot open the directory: {}", errno_text(errno))),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => {
+                let own = metadata.as_ref().map(|metadata| metadata.mode);
+                let modes: Vec<u32> = own.into_iter().chain(above.iter().copied()).collect();
+                self.make(state, local, &modes)?
+            }
+            Err(errno) => return Err(cannot_open(errno)),
         };
-        let keeps_metadata = metadata.is_some();
+        let is_copied = metadata.is_some();
         let is_made = self.record(state, local, metadata);
-        if keeps_metadata && !is_made && state.keeper.keeps_all() && !state.keeper.is_root() {
-            make_writable(fd.as_fd());
+        if is_copied || state.placement.target_of(local).is_some() {
+            self.unlock(state, local, fd.as_fd());
         }
         let stat = fstat(&fd).map_err(errno_text)?;
         Ok(OpenFolder {
@@ -172,7 +196,7 @@ impl FolderTable {
         }
         let made = match errno {
             Errno::NOTDIR | Errno::LOOP => self.make_room(state, directory, name.as_bytes(), local),
-            errno => Err(format!("cannot open the directory: {}", errno_text(errno))),
+            errno => Err(cannot_open(errno)),
         };
         let is_made = made.is_ok();
         if let Err(why) = made {
@@ -207,20 +231,47 @@ impl FolderTable {
         &self,
         state: &DestinationState,
     ) -> Result<(), CopyFailure> {
-        let records = mem::take(&mut lock(&self.records).records);
-        // A folder is a prefix of what is in it, so it comes later in the reversed order of the paths.
-        for (index, (local, record)) in records.into_iter().rev().enumerate() {
+        for index in 0.. {
             if index % FOLDERS_PER_TURN == 0 {
                 tokio::task::yield_now().await;
             }
             if state.halt.is_cancelled() {
                 return Err(CopyFailure::Cancelled);
             }
+            // A folder is a prefix of what is in it, so it comes later in the reversed order of the paths.
+            let Some((local, record)) = lock(&self.records).records.pop_last() else {
+                break;
+            };
             if let Err(why) = finish_folder(state, &local, &record) {
                 state.fail(&local, format!("cannot finish the directory: {why}"));
             }
         }
         Ok(())
+    }
+
+    /// Gives the folders that were not finished the modes that they had before a normal user got the right to write in
+    /// them.
+    pub(in crate::copy::destination) fn lock_again(&self, state: &DestinationState) {
+        let records = mem::take(&mut lock(&self.records).records);
+        for (local, record) in records.into_iter().rev() {
+            if let Some(mode) = record.locked {
+                if let Ok(folder) = open_directory(state.placement.root(), &local) {
+                    set_mode(folder.as_fd(), mode);
+                }
+            }
+        }
+    }
+
+    /// With `-a`, gives a normal user the right to write in a folder of the copy. Keeps the mode that the folder had.
+    fn unlock(&self, state: &DestinationState, local: &RelativePath, folder: BorrowedFd<'_>) {
+        if !state.keeper.keeps_all() || state.keeper.is_root() {
+            return;
+        }
+        if let Some(mode) = make_writable(folder) {
+            let mut table = lock(&self.records);
+            let record = table.records.entry(local.clone()).or_default();
+            record.locked.get_or_insert(mode);
+        }
     }
 
     /// Notes a folder. Returns true if this run has made it.
@@ -231,43 +282,55 @@ impl FolderTable {
         metadata: Option<Metadata>,
     ) -> bool {
         let mut table = lock(&self.records);
-        let mut metadata = metadata;
-        if let Some(metadata) = &mut metadata {
-            let sizes = metadata.attributes.iter();
-            let bytes: usize = sizes.map(|(name, value)| name.len() + value.len()).sum();
-            if table.attribute_bytes + bytes > MAX_ATTRIBUTE_BYTES {
+        let FolderRecords {
+            records,
+            attribute_bytes,
+        } = &mut *table;
+        let record = records.entry(local.clone()).or_default();
+        if let Some(mut metadata) = metadata {
+            // Several lanes may name the folder.
+            *attribute_bytes -= record.metadata.as_ref().map_or(0, bytes_of_attributes);
+            let bytes = bytes_of_attributes(&metadata);
+            if *attribute_bytes + bytes > MAX_ATTRIBUTE_BYTES {
                 metadata.attributes.clear();
                 state.note("attributes of some directories were not kept: too many".to_owned());
             } else {
-                table.attribute_bytes += bytes;
+                *attribute_bytes += bytes;
             }
-        }
-        let record = table.records.entry(local.clone()).or_default();
-        if metadata.is_some() {
-            record.metadata = metadata;
+            record.metadata = Some(metadata);
         }
         record.is_made
     }
 
-    /// Makes the folder at a local path, and those above it that are missing. With the option to delete, whatever is not a
-    /// folder on the way is removed.
-    fn make(&self, state: &DestinationState, local: &RelativePath) -> Result<OwnedFd, String> {
+    /// Makes the folder at a local path, and those above it that are missing. With the option to delete, whatever is not
+    /// a folder on the way is removed. `modes` are those of the folder and of the folders above that are copied too, the
+    /// nearest first.
+    fn make(
+        &self,
+        state: &DestinationState,
+        local: &RelativePath,
+        modes: &[u32],
+    ) -> Result<OwnedFd, String> {
         let root = state.placement.root();
         let mut above = RelativePath::default();
-        let mut directory = open_directory(root, &above).map_err(errno_text)?;
+        let mut directory = open_directory(root, &above).map_err(cannot_open)?;
+        let mut left = local.names().count();
         for name in local.names() {
+            if state.placement.target_of(&above).is_some() {
+                self.unlock(state, &above, directory.as_fd());
+            }
             let own = name.to_vec().try_into();
             above = above.join(&own.map_err(|error| format!("{error}"))?);
+            left -= 1;
+            let make = || self.make_child(state, &directory, name, &above, modes.get(left));
             directory = match open_child(directory.as_fd(), name) {
                 Ok(fd) => fd,
-                Err(Errno::NOENT) => self.make_child(state, &directory, name, &above)?,
+                Err(Errno::NOENT) => make()?,
                 Err(Errno::NOTDIR | Errno::LOOP) => {
                     self.make_room(state, &directory, name, &above)?;
-                    self.make_child(state, &directory, name, &above)?
+                    make()?
                 }
-                Err(errno) => {
-                    return Err(format!("cannot open the directory: {}", errno_text(errno)));
-                }
+                Err(errno) => return Err(cannot_open(errno)),
             };
         }
         Ok(directory)
@@ -299,31 +362,81 @@ impl FolderTable {
         }
     }
 
+    /// Makes a folder with the mode that it keeps, as far as it is known, and with all rights of the owner.
     fn make_child(
         &self,
         state: &DestinationState,
         directory: &OwnedFd,
         name: &[u8],
         local: &RelativePath,
+        mode: Option<&u32>,
     ) -> Result<OwnedFd, String> {
         let cannot = |errno| format!("cannot make the directory: {}", errno_text::<Errno>(errno));
-        let is_new = match mkdirat(directory, name, Mode::from_raw_mode(OWNER_BITS)) {
-            Ok(()) => {
-                add(&state.counts.directories, 1);
-                let mut table = lock(&self.records);
-                table.records.entry(local.clone()).or_default().is_made = true;
-                true
-            }
-            // Another lane has made it.
-            Err(Errno::EXIST) => false,
-            Err(errno) => return Err(cannot(errno)),
+        let keeper = &state.keeper;
+        let mode = if state.placement.target_of(local).is_none() {
+            NEW_PARENT_BITS
+        } else {
+            mode.map_or(0, |&mode| keeper.bits_of_new_folder(mode))
         };
-        let folder = open_child(directory.as_fd(), name).map_err(cannot)?;
-        if is_new {
-            state.written.note(&fstat(&folder).map_err(cannot)?);
+        // No other lane opens the folder before the owner has all rights.
+        let gives_all = keeper.is_root() || keeper.gives_new_folders(directory.as_fd(), OWNER_BITS);
+        let table = (!gives_all).then(|| lock(&self.records));
+        match mkdirat(directory, name, Mode::from_raw_mode(mode | OWNER_BITS)) {
+            Ok(()) => {}
+            // Another lane has made it.
+            Err(Errno::EXIST) => return open_child(directory.as_fd(), name).map_err(cannot),
+            Err(errno) => return Err(cannot(errno)),
         }
+        add(&state.counts.directories, 1);
+        let folder = open_child(directory.as_fd(), name).map_err(cannot)?;
+        let stat = fstat(&folder).map_err(cannot)?;
+        if !gives_all {
+            make_writable(folder.as_fd());
+        }
+        let mut table = table.unwrap_or_else(|| lock(&self.records));
+        let record = table.records.entry(local.clone()).or_default();
+        record.is_made = true;
+        record.owner_bits = stat.st_mode & OWNER_BITS;
+        drop(table);
+        state.written.note(&stat);
         Ok(folder)
     }
+
+    /// Opens a folder of the copy, and makes writable what its owner cannot search, from the top of the copy on.
+    fn open_unlocked(
+        &self,
+        state: &DestinationState,
+        local: &RelativePath,
+    ) -> rustix::io::Result<OwnedFd> {
+        let root = state.placement.root();
+        let opened = open_directory(root, local);
+        if !matches!(opened, Err(Errno::ACCESS)) {
+            if let Ok(directory) = &opened {
+                self.unlock(state, local, directory.as_fd());
+            }
+            return opened;
+        }
+        let mut above = RelativePath::default();
+        let mut directory = open_directory(root, &above)?;
+        for name in local.names() {
+            if state.placement.target_of(&above).is_some() {
+                self.unlock(state, &above, directory.as_fd());
+            }
+            directory = open_child(directory.as_fd(), name)?;
+            above = above.join(&EntryName::try_from(name.to_vec()).map_err(|_| Errno::INVAL)?);
+        }
+        self.unlock(state, local, directory.as_fd());
+        Ok(directory)
+    }
+}
+
+fn bytes_of_attributes(metadata: &Metadata) -> usize {
+    let sizes = metadata.attributes.iter();
+    sizes.map(|(name, value)| name.len() + value.len()).sum()
+}
+
+fn cannot_open(errno: Errno) -> String {
+    format!("cannot open the directory: {}", errno_text(errno))
 }
 
 /// Opens a folder to look at what is in it. Returns none if there is no directory. With `-a`, what a normal user cannot
@@ -341,7 +454,7 @@ pub(in crate::copy::destination) fn look_into(
     let is_copied = !matches!(placed.entries, EntryNames::Refused(_))
         && state.placement.target_of(local).is_some();
     let opened = if may_change && is_copied && shared.may_write(local) {
-        open_unlocked(state, local)
+        shared.folders.open_unlocked(state, local)
     } else {
         open_directory(state.placement.root(), local)
     };
@@ -350,29 +463,6 @@ pub(in crate::copy::destination) fn look_into(
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
         Err(errno) => Err(errno),
     }
-}
-
-/// Opens a folder of the copy, and makes writable what its owner cannot search, from the top of the copy on.
-fn open_unlocked(state: &DestinationState, local: &RelativePath) -> rustix::io::Result<OwnedFd> {
-    let root = state.placement.root();
-    let opened = open_directory(root, local);
-    if !matches!(opened, Err(Errno::ACCESS)) {
-        if let Ok(directory) = &opened {
-            make_writable(directory.as_fd());
-        }
-        return opened;
-    }
-    let mut above = RelativePath::default();
-    let mut directory = open_directory(root, &above)?;
-    for name in local.names() {
-        if state.placement.target_of(&above).is_some() {
-            make_writable(directory.as_fd());
-        }
-        directory = open_child(directory.as_fd(), name)?;
-        above = above.join(&EntryName::try_from(name.to_vec()).map_err(|_| Errno::INVAL)?);
-    }
-    make_writable(directory.as_fd());
-    Ok(directory)
 }
 
 /// Returns why the entry `name` is not removed to make room for a folder, if the run has written it.
@@ -410,22 +500,26 @@ fn finish_folder(
     local: &RelativePath,
     record: &FolderRecord,
 ) -> Result<(), String> {
-    let is_kept = state.keeper.keeps_all() && record.metadata.is_some();
-    if !record.is_made && !is_kept && !state.options.fsync {
+    let keeps_all = state.keeper.keeps_all();
+    let owner_bits = record.final_owner_bits().filter(|_| !keeps_all);
+    let kept = record.metadata.as_ref().filter(|_| keeps_all);
+    let is_changed = kept.is_some() || owner_bits.is_some() || record.locked.is_some();
+    if !is_changed && !state.options.fsync {
         return Ok(());
     }
     let folder = open_directory(state.placement.root(), local).map_err(errno_text)?;
-    let stat = fstat(&folder).map_err(errno_text)?;
-    match &record.metadata {
-        Some(metadata) if is_kept || record.is_made => {
-            let note = |text| state.note(text);
-            let folder = folder.as_fd();
-            state.keeper.apply_to_folder(folder, &stat, metadata, &note);
-        }
-        None if record.is_made => {
-            fchmod(&folder, state.keeper.mode_of_folder()).map_err(errno_text)?;
-        }
-        _ => {}
+    if let Some(metadata) = kept {
+        let stat = fstat(&folder).map_err(errno_text)?;
+        let note = |text| state.note(text);
+        let keeper = &state.keeper;
+        keeper.apply_to_folder(folder.as_fd(), &stat, metadata, &note);
+    } else if let Some(bits) = owner_bits {
+        // All other bits are those that the system gave to the folder. With an ACL, they stand for its mask.
+        let mode = fstat(&folder).map_err(errno_text)?.st_mode & 0o7777;
+        let mode = Mode::from_raw_mode(mode & !OWNER_BITS | bits);
+        fchmod(&folder, mode).map_err(errno_text)?;
+    } else if let Some(mode) = record.locked {
+        set_mode(folder.as_fd(), mode);
     }
     if state.options.fsync {
         sync(folder.as_fd()).map_err(errno_text)?;

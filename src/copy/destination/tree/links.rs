@@ -108,7 +108,7 @@ impl HardLinkSpool {
         let (target_folder, target_name) = state.placement.entry(target)?;
         let target_folder =
             open_directory(state.placement.root(), &target_folder).map_err(cannot)?;
-        let folder = folders.open(state, &folder, None)?;
+        let folder = folders.open(state, &folder, None, &[])?;
         let make = |name: &[u8]| {
             let (from, flags) = (target_name.as_bytes(), AtFlags::empty());
             linkat(&target_folder, from, &folder.fd, name, flags)

@@ -7,15 +7,11 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use rustix::{
-    fs::{AtFlags, statat},
-    io::Errno,
-};
+use rustix::fs::{AtFlags, statat};
 
 use super::{
-    beneath::open_directory,
     deletion::{Deletion, names_in},
-    folders::make_writable,
+    folders::look_into,
 };
 use crate::copy::{
     context::CopyFailure,
@@ -89,19 +85,18 @@ impl MirroredFolder {
         if wire.is_empty() {
             state.placement.check_contents().map_err(broken)?;
         }
-        let local = state.placement.folder(wire).map_err(broken)?.path;
-        let directory = match open_directory(state.placement.root(), &local) {
-            Ok(directory) => directory,
+        let placed = state.placement.folder(wire).map_err(broken)?;
+        let directory = match look_into(shared, &placed) {
+            Ok(Some(directory)) => directory,
             // The folder will be made, or it cannot be.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+            Ok(None) => return Ok(()),
             Err(errno) => {
-                state.fail(
-                    &local,
-                    format!("cannot look for what to remove: {}", errno_text(errno)),
-                );
+                let why = format!("cannot look for what to remove: {}", errno_text(errno));
+                state.fail(&placed.path, why);
                 return Ok(());
             }
         };
+        let local = placed.path;
         if !state.options.dry_run && !shared.may_mirror(&local) {
             return Ok(());
         }
@@ -113,11 +108,6 @@ impl MirroredFolder {
                 || part_of.is_some_and(is_at_source)
                 || is_temporary && !is_stale(directory.as_fd(), name)
         };
-        let may_change = !state.options.dry_run && !state.keeper.is_root();
-        if may_change && state.keeper.keeps_all() {
-            // The folder gets the mode of the source's folder at the end.
-            make_writable(directory.as_fd());
-        }
         let others = match names_in(directory.as_fd()) {
             Ok(names) => names
                 .into_iter()

@@ -87,6 +87,10 @@ impl LaneSender {
         range: NextRange,
     ) -> Result<(), CopyFailure> {
         if self.announced.insert(file.announcement.id) {
+            if file.folder.metadata.is_some() {
+                // This lane may be the first one whose part arrives, and the folder has to be made.
+                self.enter(&file.folder).await?;
+            }
             let record = LaneRecord::LargeFile(file.announcement.clone());
             self.put(&record).await?;
         }

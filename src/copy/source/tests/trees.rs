@@ -85,7 +85,7 @@ async fn nasty_tree_arrives(chunk_bytes: usize) {
     let mut folders: Vec<&[u8]> = outcome
         .records()
         .filter_map(|record| match record {
-            LaneRecord::Folder { path, metadata } => metadata.as_ref().map(|_| path.as_bytes()),
+            LaneRecord::Folder { path, metadata, .. } => metadata.as_ref().map(|_| path.as_bytes()),
             _ => None,
         })
         .collect();

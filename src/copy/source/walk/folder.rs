@@ -45,6 +45,9 @@ pub(crate) struct SourceFolder {
     pub(crate) shown: Vec<u8>,
     /// The metadata; none if only entries of the folder were named.
     pub(crate) metadata: Option<Metadata>,
+    /// The modes of the folder and of the directories above it up to the operand, the nearest first. Empty if only
+    /// entries of the folder were named.
+    pub(crate) modes: Arc<[u32]>,
     /// True if links among the entries are followed: the user named them, without asking for links.
     pub(crate) follow: bool,
     /// The lane that sends the entries, or [`NO_LANE`].
@@ -64,6 +67,7 @@ impl SourceFolder {
             path: RelativePath::default(),
             shown,
             metadata: None,
+            modes: Arc::default(),
             follow: false,
             lane: AtomicUsize::new(NO_LANE),
             is_counted: AtomicBool::new(false),

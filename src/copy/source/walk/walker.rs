@@ -51,6 +51,14 @@ struct NamedEntries {
     entries: EntryList,
 }
 
+/// A directory that is still to be read.
+struct WaitingFolder {
+    /// The path from the operand.
+    below: RelativePath,
+    /// The modes of the directories above, up to the operand, the nearest first.
+    above: Arc<[u32]>,
+}
+
 /// An operand that is a directory.
 struct Tree {
     fd: OwnedFd,
@@ -230,12 +238,15 @@ impl Walker {
             typed,
             top,
         };
-        let mut waiting = vec![RelativePath::default()];
-        while let Some(below) = waiting.pop() {
+        let mut waiting = vec![WaitingFolder {
+            below: RelativePath::default(),
+            above: Arc::default(),
+        }];
+        while let Some(next) = waiting.pop() {
             if self.outlet.is_stopped() {
                 return Err(WalkStopped);
             }
-            self.walk_folder(&tree, &below, &mut waiting)?;
+            self.walk_folder(&tree, &next, &mut waiting)?;
         }
         Ok(())
     }
@@ -243,13 +254,13 @@ impl Walker {
     fn walk_folder(
         &mut self,
         tree: &Tree,
-        below: &RelativePath,
-        waiting: &mut Vec<RelativePath>,
+        next: &WaitingFolder,
+        waiting: &mut Vec<WaitingFolder>,
     ) -> Result<(), WalkStopped> {
-        let folder = match self.open_folder(tree, below) {
+        let folder = match self.open_folder(tree, next) {
             Ok(folder) => Arc::new(folder),
             Err(error) => {
-                let shown = join_shown(&tree.typed, below.as_bytes());
+                let shown = join_shown(&tree.typed, next.below.as_bytes());
                 self.outlet.fail(shown, unreadable(error));
                 return Ok(());
             }
@@ -260,7 +271,8 @@ impl Walker {
         read
     }
 
-    fn open_folder(&self, tree: &Tree, below: &RelativePath) -> Result<SourceFolder, Errno> {
+    fn open_folder(&self, tree: &Tree, next: &WaitingFolder) -> Result<SourceFolder, Errno> {
+        let WaitingFolder { below, above } = next;
         let fd = open_below(tree.fd.as_fd(), below)?;
         let metadata = self.folder_metadata(&fd)?;
         let shown = join_shown(&tree.typed, below.as_bytes());
@@ -278,6 +290,10 @@ impl Walker {
             None => below.clone(),
         };
         folder.below = below.clone();
+        folder.modes = [metadata.mode]
+            .into_iter()
+            .chain(above.iter().copied())
+            .collect();
         folder.metadata = Some(metadata);
         Ok(folder)
     }
@@ -294,7 +310,7 @@ impl Walker {
         &mut self,
         folder: &Arc<SourceFolder>,
         list: &mut [MaybeUninit<u8>],
-        waiting: &mut Vec<RelativePath>,
+        waiting: &mut Vec<WaitingFolder>,
     ) -> Result<(), WalkStopped> {
         let mut found = FoundEntries::default();
         let mut is_whole = true;
@@ -331,7 +347,7 @@ impl Walker {
         folder: &Arc<SourceFolder>,
         name: &CStr,
         kind: FileType,
-        waiting: &mut Vec<RelativePath>,
+        waiting: &mut Vec<WaitingFolder>,
         found: &mut FoundEntries,
     ) -> Result<(), WalkStopped> {
         if self.options.delete {
@@ -360,7 +376,8 @@ impl Walker {
                 return Ok(());
             }
             if is_directory {
-                waiting.push(below);
+                let above = Arc::clone(&folder.modes);
+                waiting.push(WaitingFolder { below, above });
                 return Ok(());
             }
         }
