@@ -30,7 +30,10 @@ fn the_first_pages_are_short() {
         "docs/architecture.md: {architecture} lines"
     );
     let bytes = page("CONTRIBUTING.md").text.len();
-    assert!(bytes <= MAX_CONTRIBUTING_BYTES, "CONTRIBUTING.md: {bytes} bytes");
+    assert!(
+        bytes <= MAX_CONTRIBUTING_BYTES,
+        "CONTRIBUTING.md: {bytes} bytes"
+    );
 }
 
 /// Rows of tables, code, HTML and pictures may be longer.
