@@ -13,7 +13,7 @@ use std::{
 use rustix::{
     fs::{
         AtFlags, CWD, FileType, Mode, OFlags, Stat, StatxAttributes, StatxFlags, fchmod, fchown,
-        flistxattr, flistxattr_query, fstat, ftruncate, lstat, openat, statfs, statx,
+        flistxattr, flistxattr_query, fremovexattr, fstat, ftruncate, lstat, openat, statfs, statx,
     },
     io::{Errno, retry_on_intr},
     process::{Gid, Uid, geteuid},
@@ -209,16 +209,26 @@ pub(super) fn create_beside(
     Ok((fd, PendingCommit { temporary, target }))
 }
 
-/// Gives `file` the owner, group and mode of the file that it is to replace. Returns false if one of
-/// them could not be set.
+/// Gives `file` the owner, group and mode of the file that it is to replace, which has no ACL. Returns false if one
+/// of them could not be set.
 fn adopt(file: BorrowedFd<'_>, old: &Stat) -> io::Result<bool> {
     let (owner, group) = (Uid::from_raw(old.st_uid), Gid::from_raw(old.st_gid));
     let adopted = fchown(file, Some(owner), Some(group))
+        .and_then(|()| remove_acl(file))
         .and_then(|()| fchmod(file, Mode::from_raw_mode(old.st_mode)));
     // Some file systems refuse; some report success and change nothing (vfat, NFS with squashed ids).
     let new = fstat(file)?;
     let same = (new.st_uid, new.st_gid, new.st_mode) == (old.st_uid, old.st_gid, old.st_mode);
     Ok(adopted.is_ok() && same)
+}
+
+/// Removes the ACL that a file has inherited from its directory: the mode would become its mask.
+fn remove_acl(file: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    match fremovexattr(file, "system.posix_acl_access") {
+        // There is none, or the file system has none.
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        result => result,
+    }
 }
 
 /// A path without symbolic links, and what is there.

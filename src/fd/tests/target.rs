@@ -12,7 +12,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{CWD, FileType, Mode, OFlags, XattrFlags, mknodat, setxattr},
+    fs::{CWD, FileType, Mode, OFlags, XattrFlags, getxattr, mknodat, setxattr},
     io::Errno,
     process::{Uid, geteuid},
 };
@@ -65,6 +65,33 @@ async fn replaces_a_file_and_keeps_its_mode() {
     assert_eq!((after.mode(), after.uid()), (before.mode(), before.uid()));
     assert_ne!(after.ino(), before.ino(), "it is another file");
     assert_eq!(names(directory.path()), ["old"]);
+}
+
+#[tokio::test]
+async fn a_replaced_file_does_not_get_the_acl_of_its_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("old");
+    fs::write(&path, "old contents").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o664)).unwrap();
+    // All rights for the owner, user 1, the group, the mask and others.
+    let entries = [
+        (1_u8, u32::MAX),
+        (2, 1),
+        (4, u32::MAX),
+        (0x10, u32::MAX),
+        (0x20, u32::MAX),
+    ];
+    let entries = entries.map(|(tag, id)| [&[tag, 0, 7, 0][..], &id.to_le_bytes()].concat());
+    let acl = [&[2, 0, 0, 0][..], &entries.concat()].concat();
+    let default = "system.posix_acl_default";
+    if setxattr(directory.path(), default, &acl, XattrFlags::empty()).is_err() {
+        eprintln!("SKIPPED: no ACLs on this file system");
+        return;
+    }
+    assert!(write(&path, b"new").await);
+    let found = getxattr(&path, "system.posix_acl_access", &mut [0; 100][..]);
+    assert_eq!(found, Err(Errno::NODATA));
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o664);
 }
 
 #[tokio::test]
