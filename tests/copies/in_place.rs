@@ -1,8 +1,8 @@
 //! Destinations that no new file replaces, sources whose size says nothing, and the limit of file sizes.
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
-use super::metadata::with_guests;
+use super::metadata::{ACCESS, DEFAULT, acl, attribute, info, set_attribute, with_guests};
 use super::trees::large;
 use crate::support::programs::hosts::Outcome;
 use crate::support::programs::local_hosts::Hosts;
@@ -64,23 +64,45 @@ fn nothing_stays_behind_in_a_directory_to_which_names_can_only_be_added() {
     };
     network.on("h1", "mkdir -p tree/sub; for i in 1 2 3; do echo $i >tree/$i; done; ln -s 1 tree/link; ln tree/1 tree/twice");
     large(&network.file("h1", "tree/big"), 5 << 20);
+    network.on("h1", "chmod 640 tree/*; mkfifo -m 640 tree/fifo");
     network.on("h2", "mkdir log; echo old >log/2");
+    // Neither a new file nor one that is written keeps an ACL that the source's has not.
+    let rights = acl([7, 7, 7, 7, 5]);
+    set_attribute(&network.file("h2", "log"), DEFAULT, &rights);
+    set_attribute(&network.file("h2", "log/2"), ACCESS, &rights);
     let added = network.on("h2", "chattr +a log 2>/dev/null && echo added || true");
     if added.is_empty() {
         return skip("no append-only directories on this file system");
     }
     let copied = network.rdcp(["-qaT", "h1:tree", "h2:log"]).start().end();
     let again = network.rdcp(["-q", "h1:tree/3", "h2:log/2"]).start().end();
+    let plain = network
+        .rdcp(["-q", "h1:tree/big", "h2:log/plain"])
+        .start()
+        .end();
     let written = network.rdpipe([":echo piped", "h2:> log/3"]).start().end();
     network.on("h2", "chattr -a log");
     copied.exits(0);
     again.exits(0);
+    plain.exits(0);
     written.exits(0);
     let found = network.on(
         "h2",
         "ls -A log; cat log/1 log/2 log/3; cmp log/big ../../h1/home/tree/big",
     );
-    assert_eq!(found, "1\n2\n3\nbig\nlink\nsub\ntwice\n1\n3\npiped\n");
+    assert_eq!(
+        found,
+        "1\n2\n3\nbig\nfifo\nlink\nplain\nsub\ntwice\n1\n3\npiped\n"
+    );
+    for name in ["1", "2", "big", "fifo", "plain"] {
+        let entry = network.file("h2", "log").join(name);
+        assert_eq!(info(&entry).mode() & 0o7777, 0o640, "{name}");
+        assert_eq!(
+            attribute(&entry, ACCESS).is_some(),
+            name == "plain",
+            "{name}"
+        );
+    }
 }
 
 #[test]

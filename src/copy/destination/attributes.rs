@@ -255,6 +255,21 @@ impl MetadataKeeper {
         plan
     }
 
+    /// Returns the plan for an entry that exists, and gets all metadata of the source's and no other attributes. `found` is
+    /// what the entry has.
+    pub(super) fn plan_for_existing(
+        &self,
+        metadata: &Metadata,
+        found: &Stat,
+        note: &dyn Fn(String),
+    ) -> MetadataPlan {
+        let plan = self.plan(metadata, &FreshEntry::of(found, None), None, note);
+        MetadataPlan {
+            is_exact: true,
+            ..plan.after_private_creation()
+        }
+    }
+
     /// Returns the plan for an entry that the destination has already with the contents of the source's. `found` and `own`
     /// are what the entry has. None if nothing is to be changed.
     pub(super) fn plan_for_kept(
@@ -264,16 +279,13 @@ impl MetadataKeeper {
         own: &[Attribute],
         note: &dyn Fn(String),
     ) -> Option<MetadataPlan> {
-        let mut plan = self.plan(metadata, &FreshEntry::of(found, None), None, note);
-        let mode = plan.mode.unwrap_or(plan.create_mode);
+        let mut plan = self.plan_for_existing(metadata, found, note);
         let old_mode = found.st_mode & MODE_BITS;
         let has_differences = have_differences(own, &metadata.attributes, !self.is_served);
-        if plan.owner == (None, None) && mode == old_mode && !has_differences {
+        if plan.owner == (None, None) && plan.mode == Some(old_mode) && !has_differences {
             return None;
         }
-        plan.mode = Some(mode);
         plan.times = None;
-        plan.is_exact = true;
         plan.unlocked_mode = (has_differences && old_mode & PRIVATE_MODE != PRIVATE_MODE)
             .then_some(old_mode | PRIVATE_MODE);
         Some(plan)
@@ -390,14 +402,13 @@ impl MetadataKeeper {
         metadata: &Metadata,
         note: &dyn Fn(String),
     ) {
-        let fresh = FreshEntry::of(stat, None);
-        let mut plan = self.plan(metadata, &fresh, None, note);
-        plan.is_exact = true;
-        let mode = plan.mode.unwrap_or(plan.create_mode);
-        let keeps_mode = stat.st_mode & MODE_BITS == mode
+        let mut plan = self.plan_for_existing(metadata, stat, note);
+        let keeps_mode = plan.mode == Some(stat.st_mode & MODE_BITS)
             && plan.owner == (None, None)
             && metadata.attributes.is_empty();
-        plan.mode = (!keeps_mode).then_some(mode);
+        if keeps_mode {
+            plan.mode = None;
+        }
         self.apply(EntryHandle::Open(folder), plan, metadata, note);
     }
 

@@ -24,7 +24,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    attributes::{FreshEntry, MetadataPlan, PRIVATE_MODE, entry_handle::EntryHandle},
+    attributes::{MetadataPlan, PRIVATE_MODE, entry_handle::EntryHandle},
     entry::{create_file, write_all},
     fault_text::errno_text,
     large::contents::read_range,
@@ -298,7 +298,17 @@ pub(super) fn open_existing(
     Ok(fd)
 }
 
-/// Returns the plan for a file that exists and is written in place: without `-a` it keeps what it has.
+/// Returns the mode to create a file with that has its name at once. Its plan is that of a file that exists.
+pub(super) fn mode_in_place(state: &DestinationState, metadata: &Metadata) -> u32 {
+    if state.keeper.keeps_all() {
+        PRIVATE_MODE
+    } else {
+        metadata.mode & 0o777
+    }
+}
+
+/// Returns the plan for a file that exists and is written in place: without `-a` it keeps what it has, with `-a` it gets
+/// what the source's has and nothing else.
 pub(super) fn plan_in_place(
     state: &DestinationState,
     stat: &Stat,
@@ -307,10 +317,8 @@ pub(super) fn plan_in_place(
     if !state.keeper.keeps_all() {
         return MetadataPlan::default();
     }
-    let fresh = FreshEntry::of(stat, None);
     let note = |text| state.note(text);
-    let plan = state.keeper.plan(metadata, &fresh, None, &note);
-    plan.after_private_creation()
+    state.keeper.plan_for_existing(metadata, stat, &note)
 }
 
 /// Returns what a file that was written in place has after a failure, in words that follow the reason.
@@ -336,12 +344,15 @@ pub(super) fn copy_into_place(
     let from = openat(folder, from, flags, Mode::empty()).map_err(|_| None)?;
     let size = fstat(&from).map_err(|_| None)?.st_size;
     let size = u64::try_from(size).unwrap_or(0);
-    let (to, is_new) = match open_existing(state, folder, name, naming) {
-        Err(Errno::NOENT) => (create_file(folder, name.as_bytes(), PRIVATE_MODE), true),
-        result => (result, false),
+    let to = match open_existing(state, folder, name, naming) {
+        Err(Errno::NOENT) => {
+            let mode = mode_in_place(state, metadata);
+            create_file(folder, name.as_bytes(), mode)
+        }
+        result => result,
     };
     let to = to.map_err(|_| None)?;
-    let copied = copy_and_finish(state, (&from, size), to, metadata, is_new);
+    let copied = copy_and_finish(state, (&from, size), to, metadata);
     copied.map_err(|(why, written)| Some(why + &left_in_place(written, size)))
 }
 
@@ -351,7 +362,6 @@ fn copy_and_finish(
     (from, size): (&OwnedFd, u64),
     to: OwnedFd,
     metadata: &Metadata,
-    is_new: bool,
 ) -> Result<(), (String, u64)> {
     let mut written = 0;
     let mut failed = None;
@@ -367,13 +377,7 @@ fn copy_and_finish(
     let finished = || {
         let stat = fstat(&to).map_err(errno_text)?;
         let note = |text| state.note(text);
-        let plan = if is_new {
-            let fresh = FreshEntry::of(&stat, None);
-            let plan = state.keeper.plan(metadata, &fresh, None, &note);
-            plan.after_private_creation()
-        } else {
-            plan_in_place(state, &stat, metadata)
-        };
+        let plan = plan_in_place(state, &stat, metadata);
         let handle = EntryHandle::Open(to.as_fd());
         state.keeper.apply(handle, plan, metadata, &note);
         if state.options.fsync {

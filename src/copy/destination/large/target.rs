@@ -18,12 +18,12 @@ use super::{
 use crate::{
     copy::{
         destination::{
-            attributes::{FreshEntry, PRIVATE_MODE, ReplacedFile, entry_handle::EntryHandle},
+            attributes::{FreshEntry, ReplacedFile, entry_handle::EntryHandle},
             entry::{create_file, digest_of, rename_over, replaced_file},
             fault_text::errno_text,
             in_place::{
                 PlacingFault, SpecialTarget, copy_into_place, is_append_only, left_in_place,
-                open_existing, plan_in_place,
+                mode_in_place, open_existing, plan_in_place,
             },
             mutex::lock,
             placement::EntryNaming,
@@ -77,7 +77,7 @@ impl LargeContents {
     ) -> Result<Self, String> {
         let existing = || open_existing(state, folder, name, naming);
         let contents = if is_append_only(folder) && !file.resumed {
-            let mode = PRIVATE_MODE;
+            let mode = mode_in_place(state, &file.metadata);
             let created = match create_file(folder, name.as_bytes(), mode) {
                 Err(Errno::EXIST) => existing(),
                 result => result,
