@@ -1,7 +1,7 @@
 //! Where things go: the cases of cp.
 
 use std::{
-    os::unix::fs::{FileTypeExt, symlink},
+    os::unix::fs::{FileTypeExt, MetadataExt, symlink},
     thread::{self, JoinHandle},
 };
 
@@ -314,4 +314,34 @@ async fn a_server_writes_to_no_fifo() {
     let end = run(engine, steps).await;
     assert!(end.failures()[0].1.contains("a server does not write to"));
     assert!(is_fifo(&dest));
+}
+
+#[tokio::test]
+async fn folders_above_have_their_modes_before_the_source_has_named_them() {
+    let (_scratch, dest) = scratch();
+    let deep = LaneRecord::Folder {
+        path: path("top/a/b"),
+        metadata: Some(metadata(0o555, 0)),
+        above: vec![0o2770, 0o1755],
+    };
+    let options = CopyOptions {
+        parents: true,
+        ..CopyOptions::default()
+    };
+    let place = dest.join("parent/copy");
+    // A part of no file ends the run.
+    let steps = vec![Step::Record(0, deep, Vec::new()), part(0, 1, 0, b"x")];
+    copy(&place, &options, steps).await.broken();
+    let mode = |name: &str| fs::metadata(dest.join(name)).unwrap().mode() & 0o7777;
+    let umask = crate::fd::umask().as_raw_mode();
+    let found = [
+        "",
+        "parent",
+        "parent/copy",
+        "parent/copy/a",
+        "parent/copy/a/b",
+    ]
+    .map(mode);
+    let wanted = [0o777, 0o777, 0o1755, 0o770, 0o755];
+    assert_eq!(found, wanted.map(|mode| mode & !umask | 0o700));
 }
