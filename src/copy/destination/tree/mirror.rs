@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use rustix::fs::{AtFlags, statat};
+use rustix::fs::{AtFlags, FileType, statat};
 
 use super::{
     deletion::{Deletion, names_in},
@@ -17,7 +17,7 @@ use crate::copy::{
     context::CopyFailure,
     destination::{
         fault_text::errno_text, large::part::name_of_part, reader::broken,
-        shared::DestinationShared, temporary_name::TEMPORARY_PREFIX,
+        shared::DestinationShared, temporary_name::is_temporary_name,
     },
     path::{EntryName, RelativePath},
 };
@@ -102,11 +102,7 @@ impl MirroredFolder {
         }
         let is_at_source = |name: &[u8]| self.names.contains(&self.keys.hash_one(name));
         let keeps = |name: &[u8]| {
-            let part_of = name_of_part(name);
-            let is_temporary = part_of.is_some() || name.starts_with(TEMPORARY_PREFIX);
-            is_at_source(name)
-                || part_of.is_some_and(is_at_source)
-                || is_temporary && !is_stale(directory.as_fd(), name)
+            is_at_source(name) || is_unfinished(directory.as_fd(), name, is_at_source)
         };
         let others = match names_in(directory.as_fd()) {
             Ok(names) => names
@@ -133,10 +129,22 @@ impl MirroredFolder {
     }
 }
 
-/// Returns true if no copy has changed this temporary file for [`STALE_AGE`].
-fn is_stale(directory: BorrowedFd<'_>, name: &[u8]) -> bool {
-    let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
-    stat.is_ok_and(|stat| is_long_ago(stat.st_ctime, SystemTime::now()))
+/// Returns true if an entry is what a copy writes or has left unfinished: it has such a name, is no directory, and the
+/// source has the file that it is for, or it was changed within [`STALE_AGE`].
+fn is_unfinished(
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+    is_at_source: impl Fn(&[u8]) -> bool,
+) -> bool {
+    let part_of = name_of_part(name);
+    if part_of.is_none() && !is_temporary_name(name) {
+        return false;
+    }
+    let Ok(stat) = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else {
+        return true;
+    };
+    FileType::from_raw_mode(stat.st_mode) != FileType::Directory
+        && (part_of.is_some_and(is_at_source) || !is_long_ago(stat.st_ctime, SystemTime::now()))
 }
 
 fn is_long_ago(seconds: i64, now: SystemTime) -> bool {
