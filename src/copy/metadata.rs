@@ -31,6 +31,31 @@ pub(crate) struct Timestamp {
     pub(crate) nanoseconds: u32,
 }
 
+impl Timestamp {
+    /// Returns the date and the time of day in UTC, as `2038-01-19 03:14:07 UTC`.
+    pub(crate) fn utc_text(self) -> String {
+        let (days, second) = (
+            self.seconds.div_euclid(86_400),
+            self.seconds.rem_euclid(86_400),
+        );
+        // A year that begins in March ends with the leap day. 400 of them have 146,097 days; day 0 is 0000-03-01.
+        let day = days + 719_468;
+        let (era, day) = (day.div_euclid(146_097), day.rem_euclid(146_097));
+        let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+        let day = day - (365 * year + year / 4 - year / 100);
+        let month = (5 * day + 2) / 153;
+        let day = day - (153 * month + 2) / 5 + 1;
+        let (month, is_next) = if month < 10 {
+            (month + 3, 0)
+        } else {
+            (month - 9, 1)
+        };
+        let year = era * 400 + year + is_next;
+        let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+        format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+    }
+}
+
 /// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum EntryKind {
@@ -77,6 +102,38 @@ impl EntryKind {
             FileType::CharacterDevice => Some(Self::CharacterDevice { device }),
             FileType::BlockDevice => Some(Self::BlockDevice { device }),
             FileType::Unknown => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_shown_as_dates() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (-1, "1969-12-31 23:59:59 UTC"),
+            (951_825_600, "2000-02-29 12:00:00 UTC"),
+            (951_868_800, "2000-03-01 00:00:00 UTC"),
+            (2_147_483_647, "2038-01-19 03:14:07 UTC"),
+            (4_107_542_399, "2100-02-28 23:59:59 UTC"),
+            (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+            (-11_644_473_600, "1601-01-01 00:00:00 UTC"),
+        ] {
+            let time = Timestamp {
+                seconds,
+                nanoseconds: 1,
+            };
+            assert_eq!(time.utc_text(), text);
+        }
+        for seconds in [i64::MIN, i64::MAX] {
+            let time = Timestamp {
+                seconds,
+                nanoseconds: 0,
+            };
+            assert!(time.utc_text().ends_with(" UTC"));
         }
     }
 }

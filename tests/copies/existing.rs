@@ -313,3 +313,81 @@ fn extra(at: &Path) {
     mode(&at.join("extra/read-only"), 0o400);
     symlink("/nowhere", at.join("extra/link")).unwrap();
 }
+
+#[test]
+fn names_of_one_file_are_links_also_if_the_destination_has_some_of_them() {
+    for option in ["--skip-same", "--update", "--resume"] {
+        let hosts = Hosts::new("");
+        for name in ["first", "alone/second", "third"] {
+            let name = format!("tree/{name}");
+            if name.ends_with("first") {
+                hosts.file("h1", &name, b"content");
+                stamp(&hosts.path("h1", &name), 1_000, 7);
+            } else {
+                fs::create_dir_all(hosts.path("h1", &name).parent().unwrap()).unwrap();
+                fs::hard_link(hosts.path("h1", "tree/first"), hosts.path("h1", &name)).unwrap();
+            }
+        }
+        // The destination has two of the names, each as a file of its own.
+        for name in ["first", "alone/second"] {
+            let name = format!("tree/{name}");
+            hosts.file("h2", &name, b"content");
+            stamp(&hosts.path("h2", &name), 1_000, 7);
+        }
+        let arguments = ["-aT", option, "h1:tree", "h2:tree"];
+        hosts.rdcp(&arguments).start().end().exits(0);
+        assert_same(&hosts.path("h1", "tree"), &hosts.path("h2", "tree"));
+        // Nothing is left to do.
+        let of = |name| fs::metadata(hosts.path("h2", name)).unwrap();
+        let before = of("tree/third");
+        assert_eq!(before.nlink(), 3, "{option}");
+        let end = hosts.rdcp(&arguments).start().end();
+        end.exits(0);
+        assert!(end.stderr.contains(" 0 files"), "{option}: {}", end.stderr);
+        assert_eq!(
+            of("tree/third").ctime_nsec(),
+            before.ctime_nsec(),
+            "{option}"
+        );
+    }
+}
+
+#[test]
+fn another_name_of_a_file_that_the_destination_keeps_is_no_link_to_what_differs() {
+    let hosts = Hosts::new("");
+    hosts.file("h1", "tree/first", b"source");
+    stamp(&hosts.path("h1", "tree/first"), 1_000, 7);
+    fs::hard_link(
+        hosts.path("h1", "tree/first"),
+        hosts.path("h1", "tree/second"),
+    )
+    .unwrap();
+    for option in ["--update", "--no-clobber"] {
+        hosts.file("h2", "tree/first", b"newer");
+        stamp(&hosts.path("h2", "tree/first"), 2_000, 7);
+        let arguments = ["-aT", option, "h1:tree", "h2:tree"];
+        hosts.rdcp(&arguments).start().end().exits(0);
+        assert_eq!(hosts.read("h2", "tree/first"), b"newer", "{option}");
+        assert_eq!(hosts.read("h2", "tree/second"), b"source", "{option}");
+        fs::remove_file(hosts.path("h2", "tree/second")).unwrap();
+    }
+}
+
+#[test]
+fn a_link_with_another_target_is_not_the_same() {
+    let hosts = Hosts::new("");
+    for (host, target) in [("h1", "one"), ("h2", "two")] {
+        fs::create_dir_all(hosts.path(host, "tree")).unwrap();
+        let link = hosts.path(host, "tree/link");
+        symlink(target, &link).unwrap();
+        stamp(&link, 1_000, 7);
+    }
+    for files in [" 1 file,", " 0 files"] {
+        let arguments = ["-aT", "--skip-same", "h1:tree", "h2:tree"];
+        let end = hosts.rdcp(&arguments).start().end();
+        end.exits(0);
+        assert!(end.stderr.contains(files), "{}", end.stderr);
+        let target = fs::read_link(hosts.path("h2", "tree/link")).unwrap();
+        assert_eq!(target, Path::new("one"));
+    }
+}

@@ -22,6 +22,7 @@ mod resume;
 mod statuses;
 #[path = "../support/mod.rs"]
 mod support;
+mod times;
 mod trees;
 mod tuning;
 mod ways;

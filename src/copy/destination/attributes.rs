@@ -4,7 +4,7 @@ mod acl;
 pub(super) mod entry_handle;
 mod extended;
 
-use std::os::fd::BorrowedFd;
+use std::{os::fd::BorrowedFd, sync::OnceLock};
 
 use rustix::{
     fs::{Gid, Stat, getxattr},
@@ -17,7 +17,11 @@ use self::{
     entry_handle::EntryHandle,
     extended::{have_differences, is_acl, is_of_replaced, remove_other_attributes, set_attributes},
 };
-use super::{fault_text::errno_text, tree::beneath::proc_path};
+use super::{
+    fault_text::errno_text,
+    stored_times::{accessed, is_access_clamped, is_clamped, may_be_out_of_range, modified},
+    tree::beneath::proc_path,
+};
 use crate::{
     copy::{
         extended_attributes::Attribute,
@@ -59,6 +63,8 @@ pub(super) struct MetadataKeeper {
     umask: u32,
     uid: u32,
     groups: Vec<u32>,
+    /// The first time that the file system has replaced by another year's, in words for the user.
+    clamped: OnceLock<String>,
 }
 
 /// The owner that new entries of a folder get from the system, and what else the folder gives them.
@@ -146,6 +152,7 @@ impl MetadataKeeper {
             umask: umask().as_raw_mode(),
             uid: geteuid().as_raw(),
             groups,
+            clamped: OnceLock::new(),
         }
     }
 
@@ -368,9 +375,39 @@ impl MetadataKeeper {
             }
         }
         if let Some(times) = plan.times {
-            if let Err(errno) = entry.change_times(times) {
-                note(format!("some times were not kept: {}", errno_text(errno)));
+            match entry.change_times(times) {
+                Ok(()) => self.note_clamped(entry, times, note),
+                Err(errno) => note(format!("some times were not kept: {}", errno_text(errno))),
             }
+        }
+    }
+
+    /// Reports a time that the file system has replaced by another year's, once for all entries.
+    fn note_clamped(
+        &self,
+        entry: EntryHandle<'_>,
+        (atime, mtime): (Timestamp, Timestamp),
+        note: &dyn Fn(String),
+    ) {
+        if !may_be_out_of_range(atime) && !may_be_out_of_range(mtime) {
+            return;
+        }
+        let Ok(stat) = entry.stat() else { return };
+        let (modified, accessed) = (modified(&stat), accessed(&stat));
+        let clamped = if is_clamped(mtime, modified) {
+            Some((mtime, modified))
+        } else {
+            is_access_clamped(atime, accessed).then_some((atime, accessed))
+        };
+        if let Some((set, stored)) = clamped {
+            let text = self.clamped.get_or_init(|| {
+                format!(
+                    "some times were not kept: the file system has no such years, {} became {}",
+                    set.utc_text(),
+                    stored.utc_text()
+                )
+            });
+            note(text.clone());
         }
     }
 

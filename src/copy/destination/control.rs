@@ -15,8 +15,8 @@ use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
 use self::answers::answer;
 use super::{
-    reader::broken, shared::DestinationShared, temporary_name::TemporaryName,
-    tree::mirror::MirroredFolder,
+    large::target::PartUse, reader::broken, shared::DestinationShared,
+    temporary_name::TemporaryName, tree::mirror::MirroredFolder,
 };
 use crate::{
     ReadHalf, Stream, WriteHalf,
@@ -213,7 +213,7 @@ impl DestinationControl {
     /// Reports the files of which the source has not sent all parts.
     async fn finish_files(&mut self) -> Result<(), CopyFailure> {
         for target in self.shared.large.clear() {
-            target.give_up();
+            target.give_up(PartUse::Continuable);
             let why = "the source has not sent all of it".to_owned();
             let why = why + &target.left().unwrap_or_default();
             self.shared.state.fail(&target.local, why);
@@ -230,7 +230,7 @@ impl DestinationControl {
         };
         let mut temporary = TemporaryName::random();
         let mut count = 0;
-        while let Some((link, target)) = links.next().map_err(local)? {
+        while let Some(link) = links.next().map_err(local)? {
             count += 1;
             if count % LINKS_PER_TURN == 0 {
                 tokio::task::yield_now().await;
@@ -238,12 +238,13 @@ impl DestinationControl {
             if self.shared.state.halt.is_cancelled() {
                 return Err(CopyFailure::Cancelled);
             }
-            if let Err(why) = self.shared.make_link(&mut temporary, &link, &target) {
-                let entry = self.shared.state.placement.entry(&link);
+            if let Err(why) = self.shared.make_link(&mut temporary, &link) {
+                let path = link.path;
+                let entry = self.shared.state.placement.entry(&path);
                 let local =
-                    entry.map_or_else(|_| link.clone(), |(folder, name)| folder.join(&name));
+                    entry.map_or_else(|_| path.clone(), |(folder, name)| folder.join(&name));
                 self.shared.state.fail(&local, why);
-                self.tell_unwritten(link).await?;
+                self.tell_unwritten(path).await?;
             }
         }
         Ok(())

@@ -31,7 +31,6 @@ use super::{
     placement::EntryNaming,
     state::DestinationState,
     tree::beneath::proc_path,
-    written::TargetFolder,
 };
 use crate::{
     copy::{metadata::Metadata, path::EntryName},
@@ -61,18 +60,16 @@ impl SpecialTarget {
     ///
     /// # Errors
     ///
-    /// Fails with the reason for the user if the target is of that kind and must not be written, or if another source of
-    /// the run has brought the entry.
+    /// Fails with the reason for the user if the target is of that kind and must not be written.
     pub(super) fn find(
         state: &DestinationState,
-        target: TargetFolder<'_>,
+        folder: BorrowedFd<'_>,
         name: &EntryName,
         naming: EntryNaming,
     ) -> Result<Option<Self>, String> {
         if naming == EntryNaming::Tree {
             return Ok(None);
         }
-        let folder = target.fd;
         if state.keeper.is_served() {
             let found = statat(folder, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
             return match found {
@@ -86,9 +83,6 @@ impl SpecialTarget {
         let Some(path) = special_path(&path) else {
             return Ok(None);
         };
-        if let Some(why) = state.written.refusal(target, name.as_bytes()) {
-            return Err(why.to_owned());
-        }
         if is_own_descriptor(&path) {
             let why = "is not a stream of your rdcp; give - as the destination for its stdout";
             return Err(why.to_owned());

@@ -9,12 +9,13 @@ use tokio::sync::mpsc::Sender;
 use super::{
     entry::{CurrentFolder, SpecialEntry, digest_of},
     in_place::{SpecialTarget, is_append_only},
-    large::target::LargeTarget,
+    large::target::{LargeTarget, PartUse},
     placement::{EntryNames, PlacedFolder},
     reader::{RecordReader, broken},
     shared::DestinationShared,
     state::add,
     temporary_name::TemporaryName,
+    tree::links::SpooledLink,
 };
 use crate::{
     Stream,
@@ -147,12 +148,19 @@ impl LaneWriter {
                 };
                 self.make_special(name, &special)
             }
-            LaneRecord::HardLink { name, target } => self.keep_link(name, &target),
+            LaneRecord::HardLink { name, target } => self.keep_link(name, target, false),
+            LaneRecord::KeptLink { name, target } => self.keep_link(name, target, true),
             LaneRecord::LargeFile(file) => self.announce(file),
             LaneRecord::Part { id, offset } => self.write_part(id, offset).await,
-            LaneRecord::LargeFileEnd { id, content_bytes } => {
-                self.end_large(id, content_bytes).await
-            }
+            LaneRecord::LargeFileEnd {
+                id,
+                content_bytes: Some(bytes),
+            } => self.end_large(id, bytes).await,
+            LaneRecord::LargeFileEnd {
+                id,
+                content_bytes: None,
+            } => self.drop_broken(id, PartUse::Continuable),
+            LaneRecord::LargeFileChanged { id } => self.drop_broken(id, PartUse::None),
             LaneRecord::Hole { id, start, end } => self.write_hole(id, start, end).await,
             LaneRecord::Owner { user, group } => {
                 let few = self.owners.add_names(user, group);
@@ -244,7 +252,7 @@ impl LaneWriter {
         };
         let state = &self.shared.state;
         let bytes = self.reader.contents_left() as u64;
-        match SpecialTarget::find(state, folder.target(), &local, folder.naming) {
+        match SpecialTarget::find(state, folder.fd.as_fd(), &local, folder.naming) {
             Ok(None) => {}
             Ok(Some(target)) => return self.write_special(&target, wire, &local).await,
             Err(why) => {
@@ -410,11 +418,21 @@ impl LaneWriter {
         }
     }
 
-    fn keep_link(&mut self, name: EntryName, target: &RelativePath) -> Result<(), CopyFailure> {
-        let Some((wire, _)) = self.place_entry(name)? else {
+    fn keep_link(
+        &mut self,
+        name: EntryName,
+        target: RelativePath,
+        is_kept: bool,
+    ) -> Result<(), CopyFailure> {
+        let Some((path, _)) = self.place_entry(name)? else {
             return Ok(());
         };
-        let kept = self.shared.links.push(&self.shared.state, &wire, target);
+        let link = SpooledLink {
+            path,
+            target,
+            is_kept,
+        };
+        let kept = self.shared.links.push(&self.shared.state, &link);
         kept.map_err(|error| {
             CopyFailure::Local(format!("cannot keep a list of hard links: {error}"))
         })

@@ -37,6 +37,7 @@ mod placement;
 mod reader;
 mod shared;
 mod state;
+mod stored_times;
 mod temporary_name;
 #[cfg(test)]
 mod tests;
@@ -54,15 +55,15 @@ use futures::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 
 use self::{
-    control::DestinationControl, lane::LaneWriter, placement::Placement, shared::DestinationShared,
-    state::DestinationState, written::WrittenGuard,
+    control::DestinationControl, lane::LaneWriter, large::target::PartUse, placement::Placement,
+    shared::DestinationShared, state::DestinationState, written::WrittenGuard,
 };
 use super::{
     base::BaseDirectory,
     context::{CopyContext, CopyFailure, CopyStreams},
     filter::NameFilter,
     operand::CopiedSources,
-    order::{CopyOptions, CopyReport, FromCopy, RunPart},
+    order::{CopyOptions, CopyReport, ExistingFiles, FromCopy, RunPart},
     written::{WrittenEntries, WrittenPart},
 };
 use crate::{Stream, carry::thread::CarryThread};
@@ -150,14 +151,15 @@ impl DestinationEngine {
             part,
             earlier,
         } = self;
-        let written = WrittenGuard::new(part, earlier);
+        let keeps_existing = options.existing == ExistingFiles::Keep;
+        let written = WrittenGuard::new(part, earlier, keeps_existing);
         let report = Arc::clone(&context.report);
         let state = DestinationState::new(placement, filter, options, is_served, written, context);
         let shared = Arc::new(DestinationShared::new(state, claims));
         let failure = write_all(&shared, streams).await.err();
         let failure = failure.map(|last| shared.state.first_failure().unwrap_or(last));
         for target in shared.large.clear() {
-            target.give_up();
+            target.give_up(PartUse::Continuable);
             if let Some(left) = target.left() {
                 let why = format!("was not copied to its end{left}");
                 shared.state.fail(&target.local, why);

@@ -7,7 +7,10 @@ use super::{
     large::{LargeTable, target::LargeTarget},
     state::DestinationState,
     temporary_name::TemporaryName,
-    tree::{folders::FolderTable, links::HardLinkSpool},
+    tree::{
+        folders::FolderTable,
+        links::{HardLinkSpool, SpooledLink},
+    },
 };
 use crate::copy::{context::CopyFailure, path::RelativePath, record::LargeFile};
 
@@ -49,11 +52,10 @@ impl DestinationShared {
     pub(super) fn make_link(
         &self,
         temporary: &mut TemporaryName,
-        link: &RelativePath,
-        target: &RelativePath,
+        link: &SpooledLink,
     ) -> Result<(), String> {
         let links = &self.links;
-        links.make(&self.state, &self.folders, temporary, link, target)
+        links.make(&self.state, &self.folders, temporary, link)
     }
 
     /// Returns true if a local path may be written, which a copy of a server claims. If another copy writes the target that

@@ -12,7 +12,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, RenameFlags, Stat, renameat, renameat_with, statat},
+    fs::{AtFlags, FileType, RenameFlags, Stat, renameat, renameat_with, statat},
     io::Errno,
 };
 
@@ -28,6 +28,10 @@ const LOCKS: usize = 32;
 /// How often a rename is tried again, because another process makes or removes an entry of the name meanwhile.
 const TRIES: usize = 8;
 
+/// The reason for the user if `--no-clobber` keeps what was not there when the source asked.
+const APPEARED: &str =
+    "another program has made an entry of this name meanwhile, which --no-clobber keeps";
+
 /// What the run has written so far.
 #[derive(Debug, Default)]
 pub(super) struct WrittenGuard {
@@ -36,6 +40,8 @@ pub(super) struct WrittenGuard {
     replacing: [Mutex<()>; LOCKS],
     /// Set if the file system has no rename that replaces nothing.
     has_plain_rename: AtomicBool,
+    /// True if nothing but what the run has made is replaced (`--no-clobber`).
+    keeps_existing: bool,
     part: RunPart,
 }
 
@@ -66,10 +72,11 @@ impl From<Errno> for RenameFault {
 }
 
 impl WrittenGuard {
-    /// Returns the guard of a copy, which is this part of its run.
-    pub(super) fn new(part: RunPart, earlier: WrittenEntries) -> Self {
+    /// Returns the guard of a copy, which is this part of its run. `keeps_existing` is true if it replaces no entry.
+    pub(super) fn new(part: RunPart, earlier: WrittenEntries, keeps_existing: bool) -> Self {
         Self {
             entries: Mutex::new(earlier),
+            keeps_existing,
             part,
             ..Self::default()
         }
@@ -133,8 +140,11 @@ impl WrittenGuard {
         let shard = usize::try_from(folder.id.1 % LOCKS as u64).unwrap_or(0);
         let _replacing = lock(&self.replacing[shard]);
         let plain = || renameat(folder.fd, from, folder.fd, name).map_err(RenameFault::from);
-        let found = match statat(folder.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) => id_of(&found),
+        let (found, is_directory) = match statat(folder.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => (
+                id_of(&found),
+                FileType::from_raw_mode(found.st_mode) == FileType::Directory,
+            ),
             Err(Errno::NOENT) if self.has_plain_rename.load(Ordering::Relaxed) => {
                 return Some(plain());
             }
@@ -148,6 +158,8 @@ impl WrittenGuard {
         }
         Some(match self.reason_to_keep(folder.is_of_run, found) {
             Some(why) => Err(RenameFault::Taken(why)),
+            // rename(2) replaces no directory by something else.
+            None if self.keeps_existing && !is_directory => Err(RenameFault::Taken(APPEARED)),
             None => plain(),
         })
     }
@@ -183,6 +195,11 @@ impl WrittenGuard {
     /// Notes an entry that the run has written, or has found there as one of its sources has it.
     pub(super) fn note(&self, entry: &Stat) {
         lock(&self.entries).insert(id_of(entry));
+    }
+
+    /// Lets an entry that was noted be replaced.
+    pub(super) fn forget(&self, entry: &Stat) {
+        lock(&self.entries).remove(id_of(entry));
     }
 
     /// Returns what later copies of the run must not replace; nothing if there are none.

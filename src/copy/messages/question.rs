@@ -5,6 +5,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio_util::codec::LengthDelimitedCodec;
+use twox_hash::XxHash3_64;
 
 use crate::copy::{
     metadata::{EntryKind, Timestamp},
@@ -67,6 +68,8 @@ pub(crate) struct AskedEntry {
     pub(crate) changed: Timestamp,
     /// With `-a`: what an entry gets whose contents the destination has already. None if no option skips such entries.
     pub(crate) metadata: Option<AskedMetadata>,
+    /// The digest (XXH3-64) of the target of a symbolic link. None for other entries, and if the link cannot be read.
+    pub(crate) target: Option<u64>,
 }
 
 /// The metadata of an entry, without its times.
@@ -98,8 +101,7 @@ pub(crate) enum FromDestination {
 pub(crate) enum AnswerKind {
     /// All of it.
     Send,
-    /// Nothing: the destination keeps what it has. If that has the same contents, it has the metadata of
-    /// [`AskedEntry::metadata`] now.
+    /// Nothing: the destination has the same, with the metadata of [`AskedEntry::metadata`].
     Skip,
     /// With `--resume`: the rest of a file. The destination has these ranges of the contents, verified by the run that
     /// wrote them, since the last start of the machine and the last change of the source's file.
@@ -111,6 +113,15 @@ pub(crate) enum AnswerKind {
     /// Nothing, because the destination could not write the entry or makes none of its kind (`--dry-run`), or cannot look
     /// at what it would keep (`--no-clobber`, `--update`). The destination has reported that.
     Leave,
+    /// Nothing: the destination keeps what it has, which may be something else (`--no-clobber`, `--update`).
+    Keep,
+}
+
+impl AnswerKind {
+    /// Returns true if nothing of the entry is sent.
+    pub(crate) fn is_nothing(&self) -> bool {
+        matches!(self, Self::Skip | Self::Leave | Self::Keep)
+    }
 }
 
 /// A range of the bytes of a file.
@@ -120,6 +131,11 @@ pub(crate) struct ByteRange {
     pub(crate) start: u64,
     /// The offset behind the last byte.
     pub(crate) end: u64,
+}
+
+/// Returns the digest of the target of a symbolic link.
+pub(crate) fn target_digest(target: &[u8]) -> u64 {
+    XxHash3_64::oneshot(target)
 }
 
 /// Returns the codec for the frames of the messages.

@@ -112,6 +112,20 @@ pub(crate) enum LaneRecord {
         /// The offset behind the last byte.
         end: u64,
     },
+    /// One more name of a file, under which the destination has the same already. It becomes a hard link when everything
+    /// has been written, unless it is one.
+    KeptLink {
+        /// The name in the current folder.
+        name: EntryName,
+        /// The first name of the file, which is sent or kept.
+        target: RelativePath,
+    },
+    /// Stands for [`LargeFileEnd`](Self::LargeFileEnd) without bytes, if the source's file has changed since it was
+    /// announced: no later run can continue what has arrived of it.
+    LargeFileChanged {
+        /// The number of the file.
+        id: u64,
+    },
 }
 
 /// A file that is sent in parts.

@@ -95,9 +95,15 @@ impl LaneSender {
 
     async fn send_job(&mut self, job: &FolderJob) -> Result<(), CopyFailure> {
         self.enter(&job.folder).await?;
+        for (index, target) in &job.kept_links {
+            if let Some(name) = entry_name(job.entries.entry(*index).0) {
+                let target = target.clone();
+                self.put(&LaneRecord::KeptLink { name, target }).await?;
+            }
+        }
         for (index, (name, kind)) in job.entries.iter().enumerate() {
             let answer = job.answers.get(index).unwrap_or(&AnswerKind::Send);
-            if matches!(answer, AnswerKind::Skip | AnswerKind::Leave) {
+            if answer.is_nothing() {
                 continue;
             }
             let sent = if kind == FileType::RegularFile {

@@ -11,7 +11,11 @@ use rustix::{
 };
 
 use super::walk::folder::SourceFolder;
-use crate::copy::{path::EntryName, question::ByteRange, record::LargeFile};
+use crate::copy::{
+    path::EntryName,
+    question::ByteRange,
+    record::{LaneRecord, LargeFile},
+};
 
 /// The bytes of a range that a lane takes at a time: enough that taking one costs nothing, few enough that the lanes
 /// end at the same time.
@@ -124,6 +128,17 @@ impl LargeSource {
         state.is_exhausted = true;
         state.broken.get_or_insert(why);
         state.workers > 1
+    }
+
+    /// Returns the record for the destination if the file cannot be read.
+    pub(crate) fn broken_end(&self) -> LaneRecord {
+        let id = self.announcement.id;
+        if fstat(&self.fd).is_ok_and(|stat| is_same(&stat, &self.stat)) {
+            let content_bytes = None;
+            LaneRecord::LargeFileEnd { id, content_bytes }
+        } else {
+            LaneRecord::LargeFileChanged { id }
+        }
     }
 
     /// Ends the caller's part. Returns true if it was the last one: then no range is left.

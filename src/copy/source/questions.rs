@@ -175,7 +175,7 @@ impl Questions {
             return Err(broken("gave answers to no question"));
         };
         job.answers = answers;
-        self.note_kept(&job);
+        self.note_kept(&mut job);
         if self.shared.options.dry_run {
             self.list(&job);
         } else if self.shared.board.push_asked(job).is_err() {
@@ -185,19 +185,29 @@ impl Questions {
         Ok(())
     }
 
-    /// Counts what the destination keeps. A kept file can be the first name of a hard link, if it is the same file.
-    fn note_kept(&self, job: &FolderJob) {
+    /// Counts what the destination keeps. What it has as the source has it can be a name of a file with several names.
+    fn note_kept(&self, job: &mut FolderJob) {
         let options = &self.shared.options;
-        let is_same = options.archive && options.existing == ExistingFiles::ReplaceDifferent;
-        for (((name, _), stat), answer) in job.entries.iter().zip(&job.stats).zip(&job.answers) {
-            if *answer != AnswerKind::Skip {
+        // Then what is there stays as it is.
+        let may_link = options.existing != ExistingFiles::Keep;
+        let entries = job.entries.iter().zip(&job.stats).zip(&job.answers);
+        for (index, (((name, _), stat), answer)) in entries.enumerate() {
+            let is_same = match answer {
+                AnswerKind::Skip => true,
+                AnswerKind::Keep => false,
+                _ => continue,
+            };
+            self.shared.tally.skipped();
+            if !is_same || !options.archive || link_count(stat) < 2 {
                 continue;
             }
-            self.shared.tally.skipped();
-            if let Some(name) = entry_name(name).filter(|_| is_same && link_count(stat) > 1) {
-                let path = job.folder.path.join(&name);
-                self.shared.links.first_name(stat, &path);
-            }
+            let Some(name) = entry_name(name) else {
+                continue;
+            };
+            let path = job.folder.path.join(&name);
+            let first = self.shared.links.first_name(stat, &path);
+            job.kept_links
+                .extend(first.filter(|_| may_link).map(|first| (index, first)));
         }
     }
 
@@ -205,7 +215,7 @@ impl Questions {
     fn list(&self, job: &FolderJob) {
         let tally = &self.shared.tally;
         for (((name, _), stat), answer) in job.entries.iter().zip(&job.stats).zip(&job.answers) {
-            if matches!(answer, AnswerKind::Skip | AnswerKind::Leave) {
+            if answer.is_nothing() {
                 continue;
             }
             let Some(name) = entry_name(name) else {
@@ -271,8 +281,9 @@ async fn name_owners(
 /// Returns the question for a job, which gives its attributes to it.
 fn question(job: &mut FolderJob) -> Result<FromSource, CopyFailure> {
     let mut attributes = std::mem::take(&mut job.attributes).into_iter();
-    let entries = job.entries.iter().zip(&job.stats);
-    let asked = entries.map(|((name, _), stat)| {
+    let targets = std::mem::take(&mut job.targets);
+    let entries = job.entries.iter().zip(&job.stats).zip(targets);
+    let asked = entries.map(|(((name, _), stat), target)| {
         let metadata = attributes.next().map(|attributes| AskedMetadata {
             mode: stat.st_mode & 0o7777,
             uid: stat.st_uid,
@@ -281,6 +292,7 @@ fn question(job: &mut FolderJob) -> Result<FromSource, CopyFailure> {
         });
         Some(AskedEntry {
             metadata,
+            target,
             name: entry_name(name)?,
             kind: EntryKind::of(stat)?,
             size: size(stat),

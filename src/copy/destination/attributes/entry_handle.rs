@@ -3,12 +3,12 @@
 use std::{ffi::CString, os::fd::BorrowedFd};
 
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod,
-    fchown, fremovexattr, fsetxattr, futimens, removexattr, setxattr, utimensat,
+    AtFlags, CWD, Gid, Mode, Stat, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod, fchown,
+    fremovexattr, fsetxattr, fstat, futimens, removexattr, setxattr, utimensat,
 };
 
 use crate::copy::{
-    destination::tree::beneath::proc_path,
+    destination::{stored_times::timespec, tree::beneath::proc_path},
     extended_attributes::{Attribute, attributes_of, attributes_of_place},
     metadata::Timestamp,
 };
@@ -61,6 +61,12 @@ impl EntryHandle<'_> {
         }
     }
 
+    pub(super) fn stat(self) -> rustix::io::Result<Stat> {
+        match self {
+            Self::Open(fd) | Self::Place(fd) | Self::Link(fd) => fstat(fd),
+        }
+    }
+
     pub(super) fn attributes(self) -> rustix::io::Result<Vec<Attribute>> {
         match self {
             Self::Open(fd) => attributes_of(fd),
@@ -82,13 +88,5 @@ impl EntryHandle<'_> {
                 setxattr(proc_path(fd), name, value, XattrFlags::empty())
             }
         }
-    }
-}
-
-/// Returns a time as the system takes it: a number of nanoseconds that is none must not be taken for `UTIME_NOW`.
-fn timespec(time: Timestamp) -> Timespec {
-    Timespec {
-        tv_sec: time.seconds,
-        tv_nsec: time.nanoseconds.min(999_999_999).into(),
     }
 }

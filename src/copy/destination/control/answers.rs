@@ -6,7 +6,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, FileType, Stat, fstat, statat},
+    fs::{AtFlags, FileType, Stat, fstat, readlinkat, statat},
     io::Errno,
 };
 use twox_hash::XxHash3_64;
@@ -25,15 +25,16 @@ use crate::copy::destination::{
     reader::broken,
     shared::DestinationShared,
     state::{DestinationState, add},
+    stored_times::{TimeProbe, modified},
     tree::folders::look_into,
 };
 use crate::copy::{
     context::CopyFailure,
-    metadata::{EntryKind, Timestamp},
+    metadata::EntryKind,
     order::ExistingFiles,
     owners::LocalOwners,
     path::{EntryName, RelativePath},
-    question::{AnswerKind, AskedEntry, ByteRange, MAX_ENTRIES},
+    question::{AnswerKind, AskedEntry, ByteRange, MAX_ENTRIES, target_digest},
 };
 
 /// The most ranges in all answers of one message. Each needs at most 30 bytes, and a message may have 4 MiB.
@@ -60,7 +61,6 @@ pub(super) fn answer(
     if entries.len() > MAX_ENTRIES {
         return Err(broken("too many entries in one question"));
     }
-    let mut room = MAX_RANGES;
     let folder = AskedFolder::find(shared, wire)?;
     let dry_run = shared.state.options.dry_run;
     if dry_run && !shared.folders.foresee(&shared.state, &folder.placed.path) {
@@ -69,18 +69,33 @@ pub(super) fn answer(
     if !folder.may_be_answered(shared) {
         return Ok(vec![AnswerKind::Leave; entries.len()]);
     }
+    let directory = folder.directory.as_ref().ok().and_then(Option::as_ref);
+    let mut tools = AnswerTools {
+        owners,
+        room: MAX_RANGES,
+        probe: directory.map(|fd| TimeProbe::new(fd.as_fd(), !dry_run)),
+    };
     let answers = entries.iter().map(|entry| {
-        let answer = match folder.answer(shared, entry, owners, &mut room) {
-            answer @ (AnswerKind::Skip | AnswerKind::Leave) => answer,
-            _ if dry_run && !folder.foresee(&shared.state, entry) => AnswerKind::Leave,
-            answer => answer,
-        };
-        if answer == AnswerKind::Skip {
+        let answer = folder.answer(shared, entry, &mut tools);
+        if matches!(answer, AnswerKind::Skip | AnswerKind::Keep) {
             add(&shared.state.counts.skipped, 1);
+        }
+        if dry_run && !answer.is_nothing() && !folder.foresee(&shared.state, entry) {
+            return AnswerKind::Leave;
         }
         answer
     });
     Ok(answers.collect())
+}
+
+/// What the answers to one question share.
+struct AnswerTools<'a> {
+    /// The owners that the source has named.
+    owners: &'a LocalOwners,
+    /// The ranges that the answers may still have.
+    room: usize,
+    /// Tells which times the folder stores; none if there is no folder.
+    probe: Option<TimeProbe<'a>>,
 }
 
 /// The folder of a question, and the folder itself if the destination has it.
@@ -123,8 +138,7 @@ impl AskedFolder {
         &self,
         shared: &DestinationShared,
         entry: &AskedEntry,
-        owners: &LocalOwners,
-        room: &mut usize,
+        tools: &mut AnswerTools<'_>,
     ) -> AnswerKind {
         let state = &shared.state;
         let name = state
@@ -147,24 +161,8 @@ impl AskedFolder {
                 // Another source has brought it. The lane refuses this one, and names it.
                 return AnswerKind::Send;
             }
-            if is_kept(state, entry, &found) {
-                // Another source would replace it. Another name of the same file may be replaced.
-                if !keeps_existing(state) && found.st_nlink == 1 && is_same(entry, &found) {
-                    state.written.note(&found);
-                }
-                let asked = entry.metadata.as_ref();
-                let asked = asked.filter(|_| state.keeper.keeps_all() && !state.options.dry_run);
-                if let Some(metadata) = asked.filter(|_| is_same(entry, &found)) {
-                    let folder = &self.placed.path;
-                    let kept = KeptEntry {
-                        directory,
-                        folder,
-                        name: &name,
-                        found,
-                    };
-                    kept.take_over(shared, metadata, owners);
-                }
-                return AnswerKind::Skip;
+            if let Some(answer) = self.keep(shared, directory, (&name, &found), entry, tools) {
+                return answer;
             }
         }
         // What the user named may lead to a device, which receives the whole file.
@@ -173,11 +171,51 @@ impl AskedFolder {
             || state.placement.naming(&self.placed) == EntryNaming::Tree;
         let may_resume = state.options.resume && entry.kind == EntryKind::File && is_plain;
         if may_resume && entry.size >= MIN_KEPT_BYTES {
-            if let Some(answer) = self.resume(shared, directory, &name, entry, room) {
+            if let Some(answer) = self.resume(shared, directory, &name, entry, &mut tools.room) {
                 return answer;
             }
         }
         AnswerKind::Send
+    }
+
+    /// Returns the answer for an entry that the options keep; none if they do not. If it is the same at both ends, it gets
+    /// the source's metadata.
+    fn keep(
+        &self,
+        shared: &DestinationShared,
+        directory: &OwnedFd,
+        (name, found): (&EntryName, &Stat),
+        entry: &AskedEntry,
+        tools: &mut AnswerTools<'_>,
+    ) -> Option<AnswerKind> {
+        let state = &shared.state;
+        let is_same = has_same_contents(entry, directory, name, found)
+            && tools
+                .probe
+                .as_mut()
+                .is_some_and(|probe| probe.stores_as(entry.modified, found));
+        if !is_kept(state, entry, found, is_same) {
+            return None;
+        }
+        if !is_same {
+            return Some(AnswerKind::Keep);
+        }
+        // Another source would replace it. Another name of the same file may be replaced.
+        if !keeps_existing(state) && found.st_nlink == 1 {
+            state.written.note(found);
+        }
+        let asked = entry.metadata.as_ref();
+        let asked = asked.filter(|_| state.keeper.keeps_all() && !state.options.dry_run);
+        if let Some(metadata) = asked {
+            let kept = KeptEntry {
+                directory,
+                folder: &self.placed.path,
+                name,
+                found: *found,
+            };
+            kept.take_over(shared, metadata, tools.owners);
+        }
+        Some(AnswerKind::Skip)
     }
 
     /// Returns true if the entry could be written. Reports what keeps it from that, and what would be removed for it.
@@ -265,28 +303,37 @@ fn keeps_existing(state: &DestinationState) -> bool {
 
 /// Returns true if the options say that what the destination has is kept. A directory is never kept instead of a file:
 /// the lane names it.
-fn is_kept(state: &DestinationState, entry: &AskedEntry, found: &Stat) -> bool {
+fn is_kept(state: &DestinationState, entry: &AskedEntry, found: &Stat, is_same: bool) -> bool {
     let is_directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
     match state.options.existing {
         _ if is_directory => false,
         ExistingFiles::Keep => true,
-        ExistingFiles::ReplaceOlder => modified(found) >= entry.modified,
-        ExistingFiles::ReplaceDifferent => is_same(entry, found),
+        ExistingFiles::ReplaceOlder => is_same || modified(found) >= entry.modified,
+        ExistingFiles::ReplaceDifferent => is_same,
         // A run that continues another does not send again what that has finished.
-        ExistingFiles::Replace => state.options.resume && is_same(entry, found),
+        ExistingFiles::Replace => state.options.resume && is_same,
     }
 }
 
-/// Returns true if the destination has an entry of the same kind, size and time of modification.
-fn is_same(entry: &AskedEntry, found: &Stat) -> bool {
-    let is_size = entry.kind != EntryKind::File || u64::try_from(found.st_size) == Ok(entry.size);
-    EntryKind::of(found) == Some(entry.kind) && is_size && modified(found) == entry.modified
-}
-
-fn modified(found: &Stat) -> Timestamp {
-    Timestamp {
-        seconds: found.st_mtime,
-        nanoseconds: u32::try_from(found.st_mtime_nsec).unwrap_or(0),
+/// Returns true if the destination has an entry of the same kind, which has the same size as a file, or the same target as
+/// a symbolic link.
+fn has_same_contents(
+    entry: &AskedEntry,
+    directory: &OwnedFd,
+    name: &EntryName,
+    found: &Stat,
+) -> bool {
+    if EntryKind::of(found) != Some(entry.kind) {
+        return false;
+    }
+    match entry.kind {
+        EntryKind::File => u64::try_from(found.st_size) == Ok(entry.size),
+        EntryKind::Symlink => {
+            let target = readlinkat(directory, name.as_bytes(), Vec::new());
+            let digest = target.map(|target| target_digest(target.as_bytes()));
+            entry.target.is_some() && entry.target == digest.ok()
+        }
+        _ => true,
     }
 }
 

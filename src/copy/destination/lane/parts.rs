@@ -6,7 +6,10 @@ use super::LaneWriter;
 use crate::copy::{
     context::CopyFailure,
     destination::{
-        large::{FoundFile, MAX_OPEN, target::LargeTarget},
+        large::{
+            FoundFile, MAX_OPEN,
+            target::{LargeTarget, PartUse},
+        },
         reader::broken,
         state::add,
     },
@@ -48,15 +51,15 @@ impl LaneWriter {
         let wire = file.path.clone();
         let local = self.local_path(&wire);
         if !self.shared.may_write(&local) {
-            self.drop_large(id, wire)?;
+            self.drop_large(id, wire, PartUse::None)?;
             return Ok(None);
         }
         match self.shared.open_large(file)? {
             Ok(target) if self.shared.may_write_in(&local) => return Ok(Some(target)),
             Ok(_) => {
-                self.drop_large(id, wire)?;
+                self.drop_large(id, wire, PartUse::Continuable)?;
             }
-            Err(why) => self.fail_large(id, wire, why)?,
+            Err(why) => self.fail_large(id, wire, why, PartUse::None)?,
         }
         Ok(None)
     }
@@ -79,7 +82,7 @@ impl LaneWriter {
             let piece = self.reader.piece().await?;
             let count = piece.len();
             if let Err(why) = target.write_at(piece, at).await {
-                return self.fail_large(id, target.file.path.clone(), why);
+                return self.fail_large(id, target.file.path.clone(), why, PartUse::Continuable);
             }
             self.reader.consume(count);
             at += count as u64;
@@ -106,36 +109,32 @@ impl LaneWriter {
             return Err(broken("a hole behind the end of its file"));
         }
         if let Err(why) = target.write_hole(start, end).await {
-            return self.fail_large(id, target.file.path.clone(), why);
+            return self.fail_large(id, target.file.path.clone(), why, PartUse::Continuable);
         }
         Ok(())
     }
 
-    /// Notes how many bytes all parts of a file have, or that the source could not read it.
-    pub(super) async fn end_large(
-        &mut self,
-        id: u64,
-        content_bytes: Option<u64>,
-    ) -> Result<(), CopyFailure> {
+    /// Notes how many bytes all parts of a file have.
+    pub(super) async fn end_large(&mut self, id: u64, bytes: u64) -> Result<(), CopyFailure> {
+        let target = self.large_target(id)?;
+        self.announced.remove(&id);
+        match target {
+            Some(target) if target.expect(bytes) => self.commit(&target).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Drops a file that the source could not read, and has reported.
+    pub(super) fn drop_broken(&mut self, id: u64, part: PartUse) -> Result<(), CopyFailure> {
         let target = self.large_target(id)?;
         self.announced.remove(&id);
         let Some(target) = target else {
             return Ok(());
         };
-        let Some(bytes) = content_bytes else {
-            // The source has reported why.
-            self.shared.large.abandon(id)?;
-            self.map_written();
-            target.give_up();
-            if let Some(left) = target.left() {
-                let why = format!("was not copied to its end{left}");
-                self.shared.state.fail(&target.local, why);
-            }
-            self.keep_unwritten(target.file.path.clone());
-            return Ok(());
-        };
-        if target.expect(bytes) {
-            self.commit(&target).await?;
+        self.drop_large(id, target.file.path.clone(), part)?;
+        if let Some(left) = target.left() {
+            let why = format!("was not copied to its end{left}");
+            self.shared.state.fail(&target.local, why);
         }
         Ok(())
     }
@@ -145,7 +144,8 @@ impl LaneWriter {
         self.unmapped.take_if(is_own);
         let result = target.commit(&self.shared.state).await;
         if let Err(why) = result {
-            return self.fail_large(target.file.id, target.file.path.clone(), why);
+            let wire = target.file.path.clone();
+            return self.fail_large(target.file.id, wire, why, PartUse::None);
         }
         self.announced.remove(&target.file.id);
         self.shared.large.remove(target.file.id);
@@ -153,13 +153,19 @@ impl LaneWriter {
     }
 
     /// Reports that a file could not be written, and drops its parts from now on.
-    fn fail_large(&mut self, id: u64, wire: RelativePath, why: String) -> Result<(), CopyFailure> {
+    fn fail_large(
+        &mut self,
+        id: u64,
+        wire: RelativePath,
+        why: String,
+        part: PartUse,
+    ) -> Result<(), CopyFailure> {
         let local = self.local_path(&wire);
         let left = match self.shared.large.find(id) {
             FoundFile::Open(target) => target.left(),
             FoundFile::Abandoned | FoundFile::Unknown => None,
         };
-        if self.drop_large(id, wire)? {
+        if self.drop_large(id, wire, part)? {
             let why = why + &left.unwrap_or_default();
             self.shared.state.fail(&local, why);
         }
@@ -167,14 +173,19 @@ impl LaneWriter {
     }
 
     /// Drops the parts of a file from now on. Returns false if they are dropped already.
-    fn drop_large(&mut self, id: u64, wire: RelativePath) -> Result<bool, CopyFailure> {
+    fn drop_large(
+        &mut self,
+        id: u64,
+        wire: RelativePath,
+        part: PartUse,
+    ) -> Result<bool, CopyFailure> {
         let found = self.shared.large.find(id);
         if !self.shared.large.abandon(id)? {
             return Ok(false);
         }
         self.map_written();
         if let FoundFile::Open(target) = found {
-            target.give_up();
+            target.give_up(part);
         }
         self.keep_unwritten(wire);
         Ok(true)

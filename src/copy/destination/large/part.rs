@@ -180,7 +180,12 @@ fn is_own_file(stat: &Stat) -> bool {
         && stat.st_uid == geteuid().as_raw()
 }
 
-fn has_name(folder: BorrowedFd<'_>, name: &[u8], stat: &Stat) -> bool {
+/// Returns true if `name` is a name of the file that `stat` is of.
+pub(in crate::copy::destination) fn has_name(
+    folder: BorrowedFd<'_>,
+    name: &[u8],
+    stat: &Stat,
+) -> bool {
     let named = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
     named.is_ok_and(|named| (named.st_dev, named.st_ino) == (stat.st_dev, stat.st_ino))
 }

@@ -13,7 +13,7 @@ use rustix::{
 use super::{
     contents::read_range,
     map::{MapWriter, SourceVersion},
-    part::{MIN_KEPT_BYTES, PartNames, PartPromise, find_promise, open_map, open_part},
+    part::{MIN_KEPT_BYTES, PartNames, PartPromise, find_promise, has_name, open_map, open_part},
 };
 use crate::{
     copy::{
@@ -53,6 +53,15 @@ pub(in crate::copy::destination) struct LargeTarget {
     replaced: Option<ReplacedFile>,
     map: Mutex<Option<MapWriter>>,
     progress: Mutex<PartProgress>,
+}
+
+/// What a file that is not complete is good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::copy::destination) enum PartUse {
+    /// A later run can continue it.
+    Continuable,
+    /// Nothing: the source's file is another one now, or the file cannot get its name.
+    None,
 }
 
 /// Where the contents of a file are written.
@@ -171,7 +180,7 @@ impl LargeTarget {
         let names = PartNames::of(&name);
         let promise = promise(&local);
         let place = (folder.fd.as_fd(), &name, naming);
-        let contents = match SpecialTarget::find(state, folder.target(), &name, naming)? {
+        let contents = match SpecialTarget::find(state, place.0, &name, naming)? {
             Some(special) => LargeContents::Special(special),
             None => LargeContents::open(state, file, place, &names, promise.as_ref())?,
         };
@@ -376,14 +385,24 @@ impl LargeTarget {
         Ok(())
     }
 
-    /// Removes a file that is not complete, unless a later run may continue it.
-    pub(in crate::copy::destination) fn give_up(&self) {
-        match &self.contents {
-            LargeContents::Special(special) => special.give_up(),
-            LargeContents::Beside(_) if self.file.size < MIN_KEPT_BYTES => {
-                let _ = unlinkat(&self.folder.fd, &self.names.part[..], AtFlags::empty());
+    /// Closes a file that does not get its name. Its temporary file and the map stay only if a later run can continue
+    /// them.
+    pub(in crate::copy::destination) fn give_up(&self, part: PartUse) {
+        let fd = match &self.contents {
+            LargeContents::Special(special) => return special.give_up(),
+            LargeContents::InPlace(_) => return,
+            LargeContents::Beside(fd) => fd,
+        };
+        let has_map = self.file.resumed || lock(&self.map).is_some();
+        if part == PartUse::Continuable && has_map {
+            return;
+        }
+        let folder = self.folder.fd.as_fd();
+        // Another process may have replaced it.
+        if fstat(fd).is_ok_and(|stat| has_name(folder, &self.names.part, &stat)) {
+            for name in [&self.names.part, &self.names.map] {
+                let _ = unlinkat(folder, &name[..], AtFlags::empty());
             }
-            LargeContents::Beside(_) | LargeContents::InPlace(_) => {}
         }
     }
 

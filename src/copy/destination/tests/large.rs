@@ -65,6 +65,34 @@ async fn a_file_that_the_source_cannot_read_gets_no_name() {
 }
 
 #[tokio::test]
+async fn nothing_stays_of_a_file_that_no_later_run_can_continue() {
+    let (_scratch, dest) = scratch();
+    fs::create_dir_all(dest.join("taken")).unwrap();
+    let changed = LaneRecord::LargeFileChanged { id: 2 };
+    let steps = vec![
+        // A directory has its name.
+        large(0, 1, "taken", SIZE),
+        part(0, 1, 0, &bytes(1, MIB)),
+        large_end(0, 1, Some(MIB)),
+        large(0, 2, "changed", SIZE),
+        part(0, 2, 0, &bytes(2, MIB)),
+        Step::Record(0, changed, Vec::new()),
+        large(0, 3, "unreadable", SIZE),
+        part(0, 3, 0, &bytes(3, MIB)),
+        large_end(0, 3, None),
+    ];
+    let end = copy(&dest, &archive(), steps).await;
+    assert!(end.failure.is_none());
+    let failures = end.failures();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert_eq!(failures[0].1, "cannot replace a directory");
+    assert_eq!(
+        names_in(&dest),
+        [".unreadable.rdcp-map", ".unreadable.rdcp-part", "taken"]
+    );
+}
+
+#[tokio::test]
 async fn a_later_run_continues() {
     let (_scratch, dest) = scratch();
     fs::create_dir(&dest).unwrap();

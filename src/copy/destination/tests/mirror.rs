@@ -26,8 +26,13 @@ async fn what_the_source_has_not_is_removed() {
         "old/deep/f",
         ".big.rdcp-part",
         ".rdcp-01234567",
+        ".rdcp-notes",
     ] {
         fs::write(dest.join("top").join(file), "").unwrap();
+    }
+    // A copy makes no directories of such names.
+    for directory in [".rdcp-0123abcd", ".a.rdcp-part"] {
+        fs::create_dir(dest.join("top").join(directory)).unwrap();
     }
     fs::write(dest.join("beside"), "").unwrap();
     let options = CopyOptions {
@@ -41,12 +46,12 @@ async fn what_the_source_has_not_is_removed() {
     };
     let steps = || vec![names("top", &["a"], false), names("top", &["b"], true)];
     let end = copy(&dest, &dry, steps()).await;
-    assert_eq!(end.report.removed, 5);
+    assert_eq!(end.report.removed, 8);
     let listed = removed(&end);
     assert!(dest.join("top/old/deep/f").exists());
     let end = copy(&dest, &options, steps()).await;
     end.assert_whole();
-    assert_eq!(end.report.removed, 5);
+    assert_eq!(end.report.removed, 8);
     assert_eq!(removed(&end), listed);
     assert_eq!(
         names_in(&dest.join("top")),
@@ -193,13 +198,13 @@ async fn the_options_decide_what_is_skipped() {
         ("f", 4, 2_000),
         ("g", 5, 1),
     ];
-    let (send, skip) = (AnswerKind::Send, AnswerKind::Skip);
+    let (send, skip, keep) = (AnswerKind::Send, AnswerKind::Skip, AnswerKind::Keep);
     let cases = [
         (ExistingFiles::Replace, [&send, &send, &send, &send, &send]),
-        (ExistingFiles::Keep, [&skip, &skip, &skip, &skip, &send]),
+        (ExistingFiles::Keep, [&skip, &keep, &keep, &keep, &send]),
         (
             ExistingFiles::ReplaceOlder,
-            [&skip, &skip, &send, &skip, &send],
+            [&skip, &keep, &send, &keep, &send],
         ),
         (
             ExistingFiles::ReplaceDifferent,
@@ -334,6 +339,7 @@ async fn a_dry_run_lists_no_device_that_a_server_does_not_make() {
         modified: metadata(0, 1).modified,
         changed: metadata(0, 1).modified,
         metadata: None,
+        target: None,
     };
     let entries = vec![
         entry("null", EntryKind::CharacterDevice { device: 259 }),
@@ -355,4 +361,24 @@ async fn a_dry_run_lists_no_device_that_a_server_does_not_make() {
         ["device nodes were not made: a server makes none"]
     );
     assert_eq!(end.report.skipped, 0);
+}
+
+#[tokio::test]
+async fn what_appears_after_the_question_is_not_replaced_either() {
+    let (_scratch, dest) = scratch();
+    fs::create_dir(&dest).unwrap();
+    fs::write(dest.join("f"), "of another program").unwrap();
+    let options = CopyOptions {
+        existing: ExistingFiles::Keep,
+        ..archive()
+    };
+    let steps = vec![place(), file("f", "of the source"), file("g", "new")];
+    let end = copy(&dest, &options, steps).await;
+    let failures = end.failures();
+    assert!(
+        failures[0].1.contains("which --no-clobber keeps"),
+        "{failures:?}"
+    );
+    assert_eq!(fs::read(dest.join("f")).unwrap(), b"of another program");
+    assert_eq!(names_in(&dest), ["f", "g"]);
 }

@@ -358,6 +358,7 @@ fn ask(text: &str, entries: &[(&str, u64, i64)]) -> Step {
         modified: metadata(0, seconds).modified,
         changed: metadata(0, seconds).modified,
         metadata: None,
+        target: None,
     });
     Step::Say(FromSource::Ask {
         folder: path(text),

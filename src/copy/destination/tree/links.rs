@@ -10,7 +10,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, MemfdFlags, Mode, OFlags, linkat, memfd_create, openat},
+    fs::{AtFlags, MemfdFlags, Mode, OFlags, linkat, memfd_create, openat, statat},
     io::Errno,
 };
 
@@ -22,6 +22,7 @@ use crate::copy::destination::{
     mutex::lock,
     state::{DestinationState, add},
     temporary_name::TemporaryName,
+    written::id_of,
 };
 use crate::copy::path::RelativePath;
 
@@ -37,8 +38,19 @@ pub(in crate::copy::destination) struct HardLinkSpool {
     keys: RandomState,
 }
 
+/// A hard link that is to be made. Both paths are those of the source.
+#[derive(Debug)]
+pub(in crate::copy::destination) struct SpooledLink {
+    /// The path that becomes a link.
+    pub(in crate::copy::destination) path: RelativePath,
+    /// The first name of the file.
+    pub(in crate::copy::destination) target: RelativePath,
+    /// True if the destination has the same file under `path` already, maybe as this link.
+    pub(in crate::copy::destination) is_kept: bool,
+}
+
 impl HardLinkSpool {
-    /// Keeps a link for the end. Both paths are those of the source.
+    /// Keeps a link for the end.
     ///
     /// # Errors
     ///
@@ -46,15 +58,15 @@ impl HardLinkSpool {
     pub(in crate::copy::destination) fn push(
         &self,
         state: &DestinationState,
-        link: &RelativePath,
-        target: &RelativePath,
+        link: &SpooledLink,
     ) -> io::Result<()> {
         let mut file = lock(&self.file);
         let file = match &mut *file {
             Some(file) => file,
             empty => empty.insert(BufWriter::new(nameless_file(state)?)),
         };
-        for path in [link, target] {
+        file.write_all(&[u8::from(link.is_kept)])?;
+        for path in [&link.path, &link.target] {
             let length = u32::try_from(path.as_bytes().len()).map_err(io::Error::other)?;
             file.write_all(&length.to_le_bytes())?;
             file.write_all(path.as_bytes())?;
@@ -96,19 +108,36 @@ impl HardLinkSpool {
         state: &DestinationState,
         folders: &FolderTable,
         temporary: &mut TemporaryName,
-        link: &RelativePath,
-        target: &RelativePath,
+        link: &SpooledLink,
     ) -> Result<(), String> {
+        let SpooledLink {
+            path,
+            target,
+            is_kept,
+        } = link;
         let cannot = |errno| format!("cannot make the hard link: {}", errno_text::<Errno>(errno));
         if lock(&self.failed).contains(&self.keys.hash_one(target.as_bytes())) {
             return Err("cannot make the hard link: its file was not written".to_owned());
         }
-        let (folder, name) = state.placement.entry(link)?;
+        let (folder, name) = state.placement.entry(path)?;
         let local = folder.join(&name);
         let (target_folder, target_name) = state.placement.entry(target)?;
         let target_folder =
             open_directory(state.placement.root(), &target_folder).map_err(cannot)?;
         let folder = folders.open(state, &folder, None, &[])?;
+        if *is_kept {
+            let [found, first] = [
+                (folder.fd.as_fd(), &name),
+                (target_folder.as_fd(), &target_name),
+            ]
+            .map(|(folder, name)| statat(folder, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW));
+            let (found, first) = (found.map_err(cannot)?, first.map_err(cannot)?);
+            if id_of(&found) == id_of(&first) {
+                return Ok(());
+            }
+            // It was kept for this source, which replaces it now by the same.
+            state.written.forget(&found);
+        }
         let make = |name: &[u8]| {
             let (from, flags) = (target_name.as_bytes(), AtFlags::empty());
             linkat(&target_folder, from, &folder.fd, name, flags)
@@ -134,31 +163,31 @@ impl HardLinkSpool {
 pub(in crate::copy::destination) struct LinkReader(BufReader<File>);
 
 impl LinkReader {
-    /// Returns the next link and the first name of its file; none after the last link.
+    /// Returns the next link; none after the last one.
     ///
     /// # Errors
     ///
     /// Fails if the list cannot be read.
-    pub(in crate::copy::destination) fn next(
-        &mut self,
-    ) -> io::Result<Option<(RelativePath, RelativePath)>> {
-        let Some(link) = self.path()? else {
-            return Ok(None);
-        };
-        let target = self.path()?;
-        Ok(target.map(|target| (link, target)))
-    }
-
-    fn path(&mut self) -> io::Result<Option<RelativePath>> {
-        let mut length = [0; 4];
-        match self.0.read_exact(&mut length) {
+    pub(in crate::copy::destination) fn next(&mut self) -> io::Result<Option<SpooledLink>> {
+        let mut is_kept = [0];
+        match self.0.read_exact(&mut is_kept) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             result => result?,
         }
+        Ok(Some(SpooledLink {
+            path: self.path()?,
+            target: self.path()?,
+            is_kept: is_kept != [0],
+        }))
+    }
+
+    fn path(&mut self) -> io::Result<RelativePath> {
+        let mut length = [0; 4];
+        self.0.read_exact(&mut length)?;
         let length = usize::try_from(u32::from_le_bytes(length)).map_err(io::Error::other)?;
         let mut path = vec![0; length];
         self.0.read_exact(&mut path)?;
-        path.try_into().map(Some).map_err(io::Error::other)
+        path.try_into().map_err(io::Error::other)
     }
 }
 

@@ -39,9 +39,9 @@ impl LaneSender {
     ) -> Result<Result<(), String>, CopyFailure> {
         let size = size(&opened.stat);
         let present = match answer {
-            AnswerKind::Send | AnswerKind::Skip | AnswerKind::Leave => Vec::new(),
             AnswerKind::Resume(ranges) => ranges.clone(),
             AnswerKind::Compare(digests) => unchanged(&opened, digests).await,
+            _ => Vec::new(),
         };
         let present: Vec<ByteRange> = present
             .into_iter()
@@ -142,9 +142,7 @@ impl LaneSender {
                 Err(error) => {
                     if file.fail(cut_sentence(error)) {
                         // Parts of other lanes may wait for this range at the destination.
-                        let content_bytes = None;
-                        self.put(&LaneRecord::LargeFileEnd { id, content_bytes })
-                            .await?;
+                        self.put(&file.broken_end()).await?;
                     }
                     return Ok(());
                 }
@@ -164,9 +162,12 @@ impl LaneSender {
             return Ok(());
         }
         let (bytes, outcome) = file.outcome();
-        let record = LaneRecord::LargeFileEnd {
-            id: file.announcement.id,
-            content_bytes: (!matches!(outcome, ReadOutcome::Broken(_))).then_some(bytes),
+        let record = match outcome {
+            ReadOutcome::Broken(_) => file.broken_end(),
+            ReadOutcome::Whole | ReadOutcome::Changed => LaneRecord::LargeFileEnd {
+                id: file.announcement.id,
+                content_bytes: Some(bytes),
+            },
         };
         self.put(&record).await?;
         let shared = &self.shared;

@@ -104,6 +104,9 @@ impl Outcome {
                     LaneRecord::LargeFileEnd { id, content_bytes } => {
                         assert_eq!(ends.insert(*id, *content_bytes), None);
                     }
+                    LaneRecord::LargeFileChanged { id } => {
+                        assert_eq!(ends.insert(*id, None), None);
+                    }
                     _ => assert!(contents.is_empty()),
                 }
             }

@@ -159,8 +159,12 @@ pub(crate) struct FolderJob {
     /// The extended attributes of each entry, if the destination is asked with them; none for an entry whose attributes
     /// cannot be read.
     pub(crate) attributes: Vec<Option<Vec<Attribute>>>,
+    /// The digest of the target of each symbolic link, if the destination is asked for the entries; none for others.
+    pub(crate) targets: Vec<Option<u64>>,
     /// What the destination wants of each entry. Empty if it wants all.
     pub(crate) answers: Vec<AnswerKind>,
+    /// Entries that the destination keeps and that are further names of a file: the number of each, and the first name.
+    pub(crate) kept_links: Vec<(usize, RelativePath)>,
     /// The permit to ask for the entries. It is dropped when a lane takes the job.
     pub(crate) turn: Option<OwnedSemaphorePermit>,
     /// True if the sizes of the entries were added to what the walk has found.
@@ -175,7 +179,9 @@ impl FolderJob {
             entries,
             stats: Vec::new(),
             attributes: Vec::new(),
+            targets: Vec::new(),
             answers: Vec::new(),
+            kept_links: Vec::new(),
             turn: None,
             is_counted: false,
         }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, FileType, Stat, statat},
+    fs::{AtFlags, FileType, Stat, readlinkat, statat},
     io::Errno,
 };
 use tokio::sync::mpsc;
@@ -17,7 +17,7 @@ use crate::copy::{
     extended_attributes::{Attribute, attributes_at},
     metadata::EntryKind,
     path::{EntryName, RelativePath},
-    question::{FromSource, MAX_ASKED_ATTRIBUTE_BYTES, MAX_ENTRIES},
+    question::{FromSource, MAX_ASKED_ATTRIBUTE_BYTES, MAX_ENTRIES, target_digest},
     source::{
         attributes::content_size, fault_text::unreadable, questions::ControlCommand,
         shared::SourceShared, work_board::WalkStopped,
@@ -146,6 +146,7 @@ impl WalkOutlet {
                 Ok(stat) => {
                     job.entries
                         .push(name, FileType::from_raw_mode(stat.st_mode));
+                    job.targets.push(asked_target(folder, name, &stat));
                     job.stats.push(stat);
                     if has_metadata {
                         let attributes = asked_attributes(folder, name);
@@ -192,6 +193,13 @@ fn is_strange(stat: &Stat) -> bool {
 fn asked_attributes(folder: &SourceFolder, name: &CStr) -> Option<Vec<Attribute>> {
     let attributes = attributes_at(&folder.fd, name).ok();
     attributes.filter(|attributes| byte_count(attributes) <= MAX_ASKED_ATTRIBUTE_BYTES)
+}
+
+/// Returns the digest of the target of a symbolic link for a question.
+fn asked_target(folder: &SourceFolder, name: &CStr, stat: &Stat) -> Option<u64> {
+    let is_link = EntryKind::of(stat) == Some(EntryKind::Symlink);
+    let target = is_link.then(|| readlinkat(&folder.fd, name, Vec::new()));
+    Some(target_digest(target?.ok()?.as_bytes()))
 }
 
 fn byte_count(attributes: &[Attribute]) -> usize {
