@@ -7,6 +7,7 @@ mod crowds;
 mod deaths;
 mod ends;
 mod listeners;
+mod slow_links;
 #[path = "../support/mod.rs"]
 mod support;
 mod tunnel;

@@ -21,6 +21,7 @@ use crate::{
             terms::Agreement,
         },
         data::{
+            pace::Pace,
             path::DataPath,
             recv_half::RecvHalf,
             recv_lane::SharedRecvLane,
@@ -187,10 +188,22 @@ fn tcp_paths(
         direction,
         chunk_bytes,
         depth,
+        peer_depth,
         ..
     } = *agreement;
     let (socket, progress) = (|| Arc::clone(&socket), || Arc::clone(&state.data));
-    let sender = || TcpSend::new(socket(), chunk_bytes, depth, progress());
+    let sender = || {
+        // A stream in one direction has no small messages that wait behind bulk data.
+        let is_paced = direction == crate::Direction::Both;
+        let pace = || Pace::new(chunk_bytes, peer_depth as usize);
+        TcpSend::new(
+            socket(),
+            chunk_bytes,
+            depth,
+            progress(),
+            is_paced.then(pace),
+        )
+    };
     let receiver = || TcpReceive::new(socket(), chunk_bytes, depth, progress());
     Ok((
         direction.sends().then(sender),

@@ -8,6 +8,7 @@
 //! | [`frame`] | the header of a frame, the chain of digests, the rule of credits |
 //! | [`path`] | the traits that a data path implements, which moves frames between slots |
 //! | [`tcp`] | the data path over a TCP connection |
+//! | [`pace`] | how much is queued on a slow link |
 //! | [`recv_lane`] | the queue from frames that arrive to verified chunks, and the credits for their slots |
 //! | [`recv_half`] | reads: what the program asks of the receiving direction |
 //! | [`shared`] | what both halves and the tasks of a stream hold together |
@@ -15,6 +16,7 @@
 //! | `renewal` | what the renewal of an RDMA link asks of the lanes |
 
 pub(crate) mod frame;
+pub(crate) mod pace;
 pub(crate) mod path;
 #[cfg(fuzzing)]
 mod queues;

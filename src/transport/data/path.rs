@@ -49,6 +49,12 @@ pub(crate) trait SendPath: Send + Unpin + 'static {
     /// Takes a free slot; `None` while all are in flight. An empty pool is the backpressure.
     fn acquire(&mut self) -> Option<Self::Slot>;
 
+    /// Takes a free slot that writes fill. A path may return one with less room than a chunk has, so that bulk data does not
+    /// delay a small message. `credits` returns the number of credits that are left.
+    fn acquire_to_fill(&mut self, _credits: impl FnOnce() -> usize) -> Option<Self::Slot> {
+        self.acquire()
+    }
+
     /// Takes a free slot that the user may keep for long.
     fn acquire_to_lend(&mut self) -> Option<Self::Slot>;
 

@@ -234,12 +234,11 @@ impl<P: SendPath> SendLane<P> {
         if self.filling.as_ref().is_some_and(full) || self.is_behind() {
             return Poll::Pending;
         }
-        match self
-            .filling
-            .take()
-            .or_else(|| self.path.acquire().map(FillingSlot::new))
-        {
-            Some(filling) => Poll::Ready(Ok(filling)),
+        if let Some(filling) = self.filling.take() {
+            return Poll::Ready(Ok(filling));
+        }
+        match self.path.acquire_to_fill(|| state.credits_left()) {
+            Some(slot) => Poll::Ready(Ok(FillingSlot::new(slot))),
             None => Poll::Pending,
         }
     }

@@ -9,16 +9,19 @@ use std::{
     io::{self, IoSliceMut},
     sync::{Arc, Weak},
     task::{Context, Poll, ready},
+    time::Instant,
 };
 
 use rustix::{
     io::Errno,
     net::{RecvFlags, recv},
 };
+use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use super::{
     frame::{HEADER_BYTES, Header},
+    pace::Pace,
     path::{DataPath, ReceivePath, SendPath, Slot, invalid},
 };
 use crate::{
@@ -41,14 +44,18 @@ const SEND_SLOTS: usize = 2;
 /// A slot in heap memory.
 pub(crate) struct TcpSlot {
     index: u32,
+    /// The part of the memory that is used.
+    len: usize,
     memory: Box<[u8]>,
 }
 
 impl TcpSlot {
     fn new(index: u32, chunk_bytes: usize) -> Self {
+        let len = HEADER_BYTES + chunk_bytes;
         Self {
             index,
-            memory: vec![0; HEADER_BYTES + chunk_bytes].into_boxed_slice(),
+            len,
+            memory: vec![0; len].into_boxed_slice(),
         }
     }
 }
@@ -59,11 +66,11 @@ impl Slot for TcpSlot {
     }
 
     fn bytes(&self) -> &[u8] {
-        &self.memory
+        &self.memory[..self.len]
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.memory
+        &mut self.memory[..self.len]
     }
 }
 
@@ -79,6 +86,8 @@ pub(crate) struct TcpSend {
     /// The number of bytes that the socket has accepted.
     written: u64,
     progress: Arc<DataProgress>,
+    /// Limits what is queued, if small messages may follow bulk data.
+    pace: Option<Pace>,
 }
 
 struct OutgoingFrame {
@@ -87,13 +96,21 @@ struct OutgoingFrame {
     sent: usize,
 }
 
+impl OutgoingFrame {
+    fn is_sent(&self) -> bool {
+        self.sent == self.frame_bytes
+    }
+}
+
 impl TcpSend {
-    /// Sends chunks of `chunk_bytes` over `socket`, from at most `depth` slots.
+    /// Sends chunks of `chunk_bytes` over `socket`, from at most `depth` slots. With a pace, chunks are smaller on a slow
+    /// link.
     pub(crate) fn new(
         socket: Arc<TcpStream>,
         chunk_bytes: usize,
         depth: u32,
         progress: Arc<DataProgress>,
+        pace: Option<Pace>,
     ) -> Self {
         let free = (0..SEND_SLOTS)
             .map(|_| TcpSlot::new(0, chunk_bytes))
@@ -107,15 +124,40 @@ impl TcpSend {
             queue: VecDeque::with_capacity(SEND_SLOTS),
             written: 0,
             progress,
+            pace,
         }
     }
+
+    /// Takes a free slot with room for `room` bytes of payload.
+    fn take(&mut self, room: usize) -> Option<TcpSlot> {
+        let mut slot = self.free.pop()?;
+        slot.len = HEADER_BYTES + room;
+        Some(slot)
+    }
+
+    /// Has the kernel hold no more bytes that it has not sent than the pace allows.
+    fn limit_unsent(&self) {
+        let limit = self.pace.as_ref().and_then(Pace::limit);
+        let limit = limit.and_then(|limit| u32::try_from(limit).ok());
+        // Without the limit small messages are late, and arrive.
+        let _ = SockRef::from(&*self.socket).set_tcp_notsent_lowat(limit.unwrap_or(SYSTEM_DEFAULT));
+    }
 }
+
+/// The limit of unsent bytes that stands for the one of the system, which has none unless it was configured.
+const SYSTEM_DEFAULT: u32 = 0;
 
 impl SendPath for TcpSend {
     type Slot = TcpSlot;
 
     fn acquire(&mut self) -> Option<TcpSlot> {
-        self.free.pop()
+        self.take(self.chunk_bytes)
+    }
+
+    fn acquire_to_fill(&mut self, credits: impl FnOnce() -> usize) -> Option<TcpSlot> {
+        let pace = self.pace.as_mut();
+        let room = pace.map_or(self.chunk_bytes, |pace| pace.room(credits));
+        self.take(room)
     }
 
     /// Allocates a slot if writes need the free ones, so that lent slots do not slow writes down.
@@ -124,7 +166,7 @@ impl SendPath for TcpSend {
             self.slots += 1;
             return Some(TcpSlot::new(0, self.chunk_bytes));
         }
-        self.free.pop()
+        self.acquire()
     }
 
     fn release(&mut self, slot: TcpSlot) {
@@ -136,6 +178,9 @@ impl SendPath for TcpSend {
     }
 
     fn post(&mut self, slot: TcpSlot, frame_bytes: usize, _target: u32) {
+        if let Some(pace) = &mut self.pace {
+            pace.posted(frame_bytes);
+        }
         self.queue.push_back(OutgoingFrame {
             slot,
             frame_bytes,
@@ -167,14 +212,22 @@ impl SendPath for TcpSend {
                     front.sent += count;
                     self.written += count as u64;
                     self.progress.set_sent(self.written);
+                    let pace = self.pace.as_mut();
+                    if pace.is_some_and(|pace| pace.accepted(count, Instant::now())) {
+                        self.limit_unsent();
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let pace = self.pace.as_mut();
+                    if pace.is_some_and(|pace| pace.blocked(Instant::now())) {
+                        self.limit_unsent();
+                    }
                     ready!(self.socket.poll_write_ready(cx))?;
                     continue;
                 }
                 Err(error) => return Poll::Ready(Err(error)),
             }
-            if front.sent == front.frame_bytes {
+            if self.queue.front().is_some_and(OutgoingFrame::is_sent) {
                 let done = self.queue.pop_front().expect("it was looked at just now");
                 self.free.push(done.slot);
             }

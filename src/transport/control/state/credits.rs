@@ -29,6 +29,11 @@ impl Credits {
         self.slots.iter().copied()
     }
 
+    /// Returns the number of credits that wait.
+    pub(super) fn left(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Takes the oldest credit.
     pub(super) fn take(&mut self) -> Option<u32> {
         let slot = if self.paused {

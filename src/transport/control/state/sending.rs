@@ -34,6 +34,11 @@ impl State {
         self.lock().credits.take()
     }
 
+    /// Returns the number of credits that are left.
+    pub(crate) fn credits_left(&self) -> usize {
+        self.lock().credits.left()
+    }
+
     /// Counts one chunk of `bytes` that was given to the data path.
     pub(crate) fn count_sent(&self, bytes: u64) {
         let stats = &mut self.lock().stats;
