@@ -65,6 +65,26 @@ fn for_key(error: &KeyError) -> &'static str {
     }
 }
 
+/// Returns the advice for a message about a limit of the system, on this host or on another one.
+pub(crate) fn for_limit(message: &str) -> &'static str {
+    let is = |error: &str| message.contains(error);
+    let starts = [
+        "cannot start a thread",
+        "cannot start the agent",
+        "cannot run ",
+        "cannot execute ",
+    ];
+    if is("(os error 24)") && !is("ulimit -n") {
+        "; raise the limit of open files (`ulimit -n`)"
+    } else if is("(os error 23)") && !is("fs.file-max") {
+        "; raise the limit of open files of the whole host (`sysctl fs.file-max`)"
+    } else if is("(os error 11)") && starts.into_iter().any(is) && !is("ulimit -u") {
+        "; raise the limits of processes (`ulimit -u`) and of memory (`ulimit -v`)"
+    } else {
+        ""
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -105,6 +125,18 @@ mod tests {
             Advised(Error::Handshake { peer, fault }).to_string(),
             "b: no RDMA, and one end does not allow TCP: a: no RDMA device; --transport auto allows it"
         );
+    }
+
+    #[test]
+    fn a_limit_of_open_files_is_named_once() {
+        let text = io::Error::from_raw_os_error(24).to_string();
+        let advised = text.clone() + for_limit(&text);
+        assert_eq!(
+            advised,
+            "Too many open files (os error 24); raise the limit of open files (`ulimit -n`)"
+        );
+        assert_eq!(for_limit(&advised), "");
+        assert_eq!(for_limit("No such file or directory (os error 2)"), "");
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! Threads for work that blocks. Where the system starts no more threads, the work fails with an error: tokio's
-//! `spawn_blocking`, `lookup_host` and runtimes of several threads panic there.
+//! Threads for work that blocks, and runtimes of one thread. Where the system starts no more threads, or opens no more
+//! descriptors, the work fails with an error: tokio's `spawn_blocking`, `lookup_host`, its runtimes of several threads and
+//! the first runtime of a process panic there.
 
 use std::{
     io,
@@ -56,6 +57,24 @@ pub(crate) async fn lookup_host(host: &str, port: u16) -> io::Result<Vec<SocketA
     let host = host.to_owned();
     let lookup = move || (host.as_str(), port).to_socket_addrs();
     Ok(blocking(lookup).await??.collect())
+}
+
+/// Returns a runtime of one thread. Waking it costs one write to an eventfd; a pool of workers adds a futex call on both
+/// sides (measured: a third of all system calls at full speed).
+///
+/// # Errors
+///
+/// Fails if the system does not open the descriptors of the runtime.
+#[cfg(feature = "cli")]
+pub(crate) fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    /// As many pairs as a runtime opens descriptors: six.
+    const PAIRS: usize = 3;
+    // The first runtime of a process makes a pair of sockets for the signals, and panics if it gets none.
+    let spare = (0..PAIRS).map(|_| std::os::unix::net::UnixStream::pair());
+    drop(spare.collect::<io::Result<Vec<_>>>()?);
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
 }
 
 /// Fails if the system does not start `count` threads at once. A runtime that needs so many can then be made.

@@ -2,8 +2,10 @@
 
 use std::{io, sync::Arc, thread};
 
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Handle, Runtime};
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::threads;
 
 /// A thread with a tokio runtime of its own, on which bytes are carried.
 ///
@@ -37,7 +39,7 @@ impl CarryThread {
     ///
     /// Fails if the system cannot start a thread or give the runtime its descriptors.
     pub(crate) fn start(name: &str) -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let runtime = threads::runtime()?;
         let handle = runtime.handle().clone();
         let mut runtime = OwnRuntime(Some(runtime));
         let unused = CancellationToken::new();

@@ -11,7 +11,7 @@ pub use id::KeyId;
 
 use std::{fmt, io, ops::Deref, path::PathBuf};
 
-use argon2::{Algorithm, Argon2, Params, Version};
+use argon2::{Algorithm, Argon2, Block, Params, Version};
 use data_encoding::BASE32_NOPAD;
 use twox_hash::XxHash3_64;
 use zeroize::{Zeroize, Zeroizing};
@@ -251,9 +251,18 @@ fn stretch(text: &[u8]) -> Result<Key, KeyError> {
         Some(SECRET_BYTES),
     )
     .map_err(unusable)?;
+    let mut memory = Vec::new();
+    let count = params.block_count();
+    memory.try_reserve_exact(count).map_err(|_| {
+        KeyError::Stretch(format!(
+            "stretching it takes {} MiB of memory, which the system does not give (see `ulimit -v`)",
+            STRETCH_KIB / 1024
+        ))
+    })?;
+    memory.resize(count, Block::default());
     let mut key = Key([0; SECRET_BYTES]);
     Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
-        .hash_password_into(text, SALT, &mut key.0)
+        .hash_password_into_with_memory(text, SALT, &mut key.0, &mut memory)
         .map_err(unusable)?;
     Ok(key)
 }

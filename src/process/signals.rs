@@ -3,10 +3,9 @@
 use std::{fs, io};
 
 use rustix::process::{Resource, Signal, getrlimit};
-use tokio::{
-    runtime::Builder,
-    signal::unix::{SignalKind, signal},
-};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::threads;
 
 /// Returns true if this process ignores the signal with this number: `nohup` ignores SIGHUP, and a shell without job
 /// control ignores SIGINT in a command with `&`. Returns false if `/proc` does not tell.
@@ -50,7 +49,7 @@ pub(crate) fn survive_file_limit() -> io::Result<()> {
 
 /// Handles a signal by doing nothing, to the end of the process. Programs that it starts get the default.
 fn handle_without_effect(handled: Signal) -> io::Result<()> {
-    let runtime = Builder::new_current_thread().enable_io().build()?;
+    let runtime = threads::runtime()?;
     let _context = runtime.enter();
     // The handler stays when the runtime is dropped.
     signal(SignalKind::from_raw(handled.as_raw())).map(drop)

@@ -5,6 +5,8 @@ use std::{io, time::Duration};
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use tokio::{net::TcpStream, time::timeout};
 
+use crate::threads;
+
 /// The time limit for an answer from one address. TCP repeats a lost SYN after one second.
 const PROBE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -26,7 +28,10 @@ impl<'a> Probes<'a> {
     pub(super) fn start(addresses: &'a [String], port: u16) -> Self {
         let probe = |(rank, address): (usize, &'a String)| {
             async move {
-                let connecting = TcpStream::connect((address.as_str(), port));
+                let connecting = async {
+                    let addresses = threads::lookup_host(address, port).await?;
+                    TcpStream::connect(&*addresses).await
+                };
                 let answer = timeout(PROBE_LIMIT, connecting).await;
                 let answer = answer.unwrap_or_else(|_| Err(no_answer()));
                 (rank, answer.map(drop))

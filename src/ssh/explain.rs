@@ -102,6 +102,9 @@ fn unopened(launch: &Launch, evidence: &Evidence<'_>) -> String {
         return format!("cannot reach {host}{last}{advice}");
     }
     let said_not_found = evidence.stderr_lines.iter().any(|line| {
+        if line.starts_with(UNSTARTED_AGENT) {
+            return false;
+        }
         let line = line.to_lowercase();
         line.contains("not found")
             || line.contains("no such file")
@@ -128,6 +131,9 @@ fn unopened(launch: &Launch, evidence: &Evidence<'_>) -> String {
         _ => format!("cannot start rdpipe on {host}: status {status}{last}"),
     }
 }
+
+/// The beginning of the line in which rdpipe says why its agent cannot start.
+pub(super) const UNSTARTED_AGENT: &str = "rdpipe: cannot start the agent";
 
 /// Texts in the messages of ssh, and the advice for each.
 const SSH_FAILURES: [(&[&str], &str); 6] = [
@@ -315,6 +321,16 @@ mod tests {
         assert!(profile.contains("does a profile"), "{profile}");
         let denied = before(&["sh: rdpipe: Permission denied"], Status::Exited(126));
         assert!(denied.contains("cannot be run"), "{denied}");
+        let surroundings = before(
+            &[
+                "rdpipe: cannot start the agent: cannot open /dev/null: No such file or directory (os error 2)",
+            ],
+            Status::Exited(1),
+        );
+        assert!(
+            surroundings.starts_with("cannot start rdpipe on fs1: status 1"),
+            "{surroundings}"
+        );
         let killed = before(&[], Status::Signaled(9));
         assert_eq!(
             killed,

@@ -10,6 +10,7 @@ mod hosts;
 mod inherited;
 mod local;
 mod orphans;
+mod poor_surroundings;
 mod secrets;
 mod slurm;
 mod start;

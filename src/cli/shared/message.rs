@@ -5,7 +5,12 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::stderr::{ShownBar, StderrQueue};
-use crate::{advice::advice, cli::args::MessageOptions, host::host_name, process::stdout};
+use crate::{
+    advice::{advice, for_limit},
+    cli::args::MessageOptions,
+    host::host_name,
+    process::stdout,
+};
 
 /// Writes the messages of a program to stderr, through a queue: no method waits until a message is read, except
 /// [`flush`](Self::flush) and [`room`](Self::room). Clones share the queue.
@@ -158,13 +163,14 @@ impl Console {
         if !self.wants(level) {
             return;
         }
+        let text = text.trim_end().to_owned() + for_limit(text);
         if self.json {
             self.event(&MessageEvent {
                 event: level,
-                message: text,
+                message: &text,
             });
         } else {
-            self.write(self.line(level, text));
+            self.write(self.line(level, &text));
         }
     }
 

@@ -4,7 +4,7 @@ use std::{future::Future, panic, process::ExitCode, thread, time::Instant};
 
 use anyhow::Context;
 use tokio::{
-    runtime::{Builder, Handle, Runtime},
+    runtime::{Handle, Runtime},
     sync::oneshot,
 };
 
@@ -23,6 +23,7 @@ use crate::{
         self, FailedAddress, Unreached,
         ticket::{NoListener, Ticket},
     },
+    threads,
 };
 
 /// A run of a program, with its runtimes and its report.
@@ -79,13 +80,9 @@ where
     Ok(report)
 }
 
-/// Returns a runtime of one thread. Waking it costs one write to an eventfd; a pool of workers adds a futex call on
-/// both sides (measured: a third of all system calls at full speed).
+/// Returns a runtime of one thread.
 pub(crate) fn runtime() -> anyhow::Result<Runtime> {
-    Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")
+    threads::runtime().context("cannot start the runtime")
 }
 
 /// Starts a thread with a runtime, which runs as long as the process, and returns its handle.

@@ -19,7 +19,7 @@ use super::{
     messages::{ForwardRefusal, RefusalKind},
     socket::LocalSocket,
 };
-use crate::forward::target::ForwardTarget;
+use crate::{forward::target::ForwardTarget, threads};
 
 /// The time after which the next address of a name is tried, while the addresses before it have not answered: the value of RFC 8305.
 const STAGGER: Duration = Duration::from_millis(250);
@@ -36,8 +36,8 @@ const STAGGER: Duration = Duration::from_millis(250);
 pub(super) async fn connect(target: &ForwardTarget) -> Result<LocalSocket, ForwardRefusal> {
     match target {
         ForwardTarget::Tcp { host, port } => {
-            let addresses = tokio::net::lookup_host((host.as_str(), *port)).await;
-            let addresses: Vec<_> = addresses.map_err(|error| unknown(host, &error))?.collect();
+            let addresses = threads::lookup_host(host, *port).await;
+            let addresses = addresses.map_err(|error| unknown(host, &error))?;
             let connected = connect_first(&addresses).await;
             connected.map(LocalSocket::from)
         }

@@ -11,10 +11,13 @@ use std::{
 
 use rustix::fs::Mode;
 use socket2::{Domain, SockAddr, Socket, Type};
-use tokio::net::{TcpListener, UnixListener, lookup_host};
+use tokio::net::{TcpListener, UnixListener};
 
 use super::socket::LocalSocket;
-use crate::forward::specs::{BindAddress, ListenAt};
+use crate::{
+    forward::specs::{BindAddress, ListenAt},
+    threads,
+};
 
 /// The number of connections that wait to be accepted. The kernel reduces it to its own limit.
 const BACKLOG: i32 = 4096;
@@ -123,8 +126,8 @@ async fn bind_tcp(bind: &BindAddress, port: u16) -> io::Result<Vec<ListenSocket>
             return Ok(vec![listen(SocketAddr::new(*address, port))?]);
         }
         BindAddress::Name(name) => {
-            let addresses = lookup_host((name.as_str(), port)).await?;
-            return addresses.map(listen).collect();
+            let addresses = threads::lookup_host(name, port).await?;
+            return addresses.into_iter().map(listen).collect();
         }
     };
     let v4 = SocketAddr::new(IpAddr::V4(v4), port);

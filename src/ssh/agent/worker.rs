@@ -3,19 +3,15 @@
 mod signals;
 
 use std::{
-    fs::File,
     io::{self, Write},
     process::ExitCode,
     sync::{Arc, atomic::Ordering},
 };
 
 use rustix::process::{
-    Signal, getpgid, getpgrp, getpid, getppid, set_child_subreaper, set_parent_process_death_signal,
+    Signal, getpid, getppid, set_child_subreaper, set_parent_process_death_signal,
 };
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    runtime::Builder,
-};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
     acceptance::EdgeAcceptance,
@@ -24,11 +20,13 @@ use super::{
     control,
     job::{Applications, Job, JobContext},
     order_run::{OrderRun, SharedExitCode},
+    process::{guard, hold},
     stage::StageJob,
 };
 use crate::{
     fd::{Sink, Source},
     ssh::protocol::{FromAgent, Work},
+    threads,
 };
 
 /// Runs the worker: `rdpipe --agent=worker`, a child of the guard. `A` has the applications beside the stages.
@@ -48,7 +46,7 @@ pub(super) fn run<A: Applications>() -> u8 {
 fn work<A: Applications>() -> Result<u8, control::ControllerError> {
     set_child_subreaper(Some(getpid())).map_err(io::Error::from)?;
     die_with_parent()?;
-    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let runtime = threads::runtime()?;
     let exit = runtime.block_on(async {
         let (input, output) = (Source::stdin()?, Sink::stdout()?);
         let cause = Arc::default();
@@ -65,18 +63,17 @@ fn work<A: Applications>() -> Result<u8, control::ControllerError> {
 /// clean up.
 fn die_with_parent() -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
-    // If the guard died before the call, the parent is now another process, in another process group.
-    let is_child = getppid().is_some_and(|parent| getpgid(Some(parent)) == Ok(getpgrp()));
-    if is_child {
-        Ok(())
-    } else {
-        Err(io::Error::other("the guard of the agent is gone"))
+    // If the guard died before the call, the parent is now another process.
+    let guard = hold::guard();
+    if guard.is_some() && getppid() != guard {
+        return Err(io::Error::other("the guard of the agent is gone"));
     }
+    Ok(())
 }
 
 /// Points stdin and stdout at `/dev/null`. The session uses other descriptors, so a stray print cannot write into it.
 fn hide_stdio() -> io::Result<()> {
-    let null = File::options().read(true).write(true).open("/dev/null")?;
+    let null = guard::null()?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     Ok(())

@@ -15,6 +15,7 @@ use crate::{
         protocol::Order,
         sealed::{self, SealedSession},
     },
+    threads,
 };
 
 /// The time for a client to begin its session after it has connected.
@@ -85,6 +86,8 @@ async fn copy(
         Ok(())
     };
     let prepare = |context: &_, order: &_, edges: &_| {
+        // `block_in_place` needs a thread, and panics if it gets none.
+        threads::require(1).map_err(|error| error.to_string())?;
         // Opens files.
         block_in_place(|| copies.prepare(name, context, order, edges))
     };

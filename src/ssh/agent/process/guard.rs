@@ -21,7 +21,10 @@ use rustix::{
 };
 
 use super::{descendants, hold::Keeper, reaper};
-use crate::{process::core_dumps, ssh::stage::Status};
+use crate::{
+    process::core_dumps,
+    ssh::{explain::UNSTARTED_AGENT, stage::Status},
+};
 
 /// Runs the guard: `rdpipe --agent`.
 pub(crate) fn main() -> ExitCode {
@@ -37,7 +40,7 @@ pub(in crate::ssh::agent) fn guard(worker: &mut Command) -> u8 {
         Ok(Status::Exited(code)) => code,
         Ok(Status::Signaled(number)) => number.saturating_add(128),
         Err(error) => {
-            let _ = writeln!(io::stderr(), "rdpipe: cannot start the agent: {error}");
+            let _ = writeln!(io::stderr(), "{UNSTARTED_AGENT}: {error}");
             1
         }
     }
@@ -47,10 +50,11 @@ fn watch(worker: &mut Command) -> io::Result<Status> {
     // A descendant that loses its parent becomes a child of this process, even if it has left group and session.
     set_child_subreaper(Some(rustix::process::getpid()))?;
     let keeper = Keeper::prepare(worker)?;
-    let mut child = core_dumps::restored_for(|| worker.spawn())?;
+    let null = null()?;
+    let child = core_dumps::restored_for(|| worker.spawn());
+    let mut child = child.map_err(|error| unstarted(worker, &error))?;
     // Only the worker must hold the session's pipes: the controller then sees the end of the session when the worker
     // closes them.
-    let null = File::options().read(true).write(true).open("/dev/null")?;
     dup2_stdin(&null)?;
     dup2_stdout(&null)?;
     let worker = Pid::from_child(&child);
@@ -74,6 +78,28 @@ fn watch(worker: &mut Command) -> io::Result<Status> {
         end_all();
     }
     Ok(status)
+}
+
+/// Opens `/dev/null`.
+///
+/// # Errors
+///
+/// Fails with the name of the file.
+pub(in crate::ssh::agent) fn null() -> io::Result<File> {
+    let null = File::options().read(true).write(true).open("/dev/null");
+    null.map_err(|error| io::Error::new(error.kind(), format!("cannot open /dev/null: {error}")))
+}
+
+fn unstarted(worker: &Command, error: &io::Error) -> io::Error {
+    let program = worker.get_program().display();
+    let advice = match error.kind() {
+        io::ErrorKind::NotFound => "; is /proc mounted?",
+        _ => "",
+    };
+    io::Error::new(
+        error.kind(),
+        format!("cannot run {program}: {error}{advice}"),
+    )
 }
 
 /// Reaps the children that have exited. Returns true if a child is left that still runs.

@@ -20,10 +20,10 @@ use std::{
 
 use rustix::{
     pipe::{PipeFlags, pipe_with},
-    process::{Pid, getppid},
+    process::{Pid, getpid},
 };
 
-/// The environment variable with the numbers of the two pipes, for the worker. It is removed for commands.
+/// The environment variable with the process of the guard and the numbers of the two pipes, for the worker. It is removed for commands.
 pub(in crate::ssh::agent) const VARIABLE: &str = "RDPIPE_GUARD";
 
 /// The message of the worker that the input has ended. Every other message is the number of a descriptor to hold.
@@ -38,12 +38,12 @@ pub(in crate::ssh::agent) struct Keeper {
 }
 
 impl Keeper {
-    /// Makes the two pipes, and puts their numbers into the environment of `worker`.
+    /// Makes the two pipes, and puts their numbers and this process into the environment of `worker`.
     pub(in crate::ssh::agent) fn prepare(worker: &mut Command) -> io::Result<Self> {
         let (requests, to_guard) = pipe_with(PipeFlags::CLOEXEC)?;
         let (from_guard, answers) = pipe_with(PipeFlags::CLOEXEC)?;
-        let numbers = format!("{} {}", to_guard.as_raw_fd(), from_guard.as_raw_fd());
-        worker.env(VARIABLE, numbers);
+        let (to, from) = (to_guard.as_raw_fd(), from_guard.as_raw_fd());
+        worker.env(VARIABLE, format!("{} {to} {from}", getpid()));
         Ok(Self {
             requests: requests.into(),
             answers: answers.into(),
@@ -89,21 +89,9 @@ impl Hold {
     /// Makes the guard keep `pipe` open for writing, and waits until it does. Call this before the command is started.
     /// Returns none if there is no guard, or if the guard cannot open the pipe.
     pub(in crate::ssh::agent) fn on(pipe: impl AsFd) -> Option<Self> {
-        let numbers = env::var(VARIABLE).ok()?;
-        let (to_guard, from_guard) = numbers.split_once(' ')?;
-        let guard = getppid()?;
-        let mut to_guard = open(
-            guard,
-            to_guard.parse().ok()?,
-            OpenOptions::new().write(true),
-        )
-        .ok()?;
-        let mut from_guard = open(
-            guard,
-            from_guard.parse().ok()?,
-            OpenOptions::new().read(true),
-        )
-        .ok()?;
+        let (guard, to_guard, from_guard) = announced()?;
+        let mut to_guard = open(guard, to_guard, OpenOptions::new().write(true)).ok()?;
+        let mut from_guard = open(guard, from_guard, OpenOptions::new().read(true)).ok()?;
         to_guard
             .write_all(&pipe.as_fd().as_raw_fd().to_ne_bytes())
             .ok()?;
@@ -117,6 +105,19 @@ impl Hold {
         // If the guard is gone, so is its descriptor.
         let _ = self.to_guard.write_all(&RELEASE.to_ne_bytes());
     }
+}
+
+/// Returns the process of the guard, for the worker. Returns none if this process has no guard.
+pub(in crate::ssh::agent) fn guard() -> Option<Pid> {
+    announced().map(|(guard, _, _)| guard)
+}
+
+/// Returns the process of the guard and its two descriptors, from the environment.
+fn announced() -> Option<(Pid, i32, i32)> {
+    let numbers = env::var(VARIABLE).ok()?;
+    let mut numbers = numbers.split(' ').map(|number| number.parse().ok());
+    let mut next = || numbers.next().flatten();
+    Some((Pid::from_raw(next()?)?, next()?, next()?))
 }
 
 /// Opens a pipe of another process through `/proc`.
