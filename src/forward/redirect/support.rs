@@ -1,6 +1,6 @@
 //! Finds out whether connections can be redirected on this host.
 
-use std::{fs, os::fd::AsFd};
+use std::{fs, io, net::Ipv4Addr, os::fd::AsFd};
 
 use rustix::{
     io::Errno,
@@ -8,12 +8,14 @@ use rustix::{
     thread::{CapabilitySet, capabilities},
 };
 
-use super::{caller, handover::SetupStep, system};
+use super::{caller, entrance::Door, handover::SetupStep, system};
 
 /// Returns the reason why connections cannot be redirected on this host, if there is one.
 pub(super) fn obstacle() -> Option<String> {
     seccomp()
         .or_else(pidfd_getfd)
+        .or_else(proc)
+        .or_else(door)
         .or_else(|| yama(&fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?))
 }
 
@@ -36,9 +38,30 @@ fn pidfd_getfd() -> Option<String> {
         caller::duplicate(&this, number)
     };
     let errno = duplicate().err()?;
-    Some(format!(
+    // A limit of this process is no property of the host: it is named by what fails next.
+    let is_limit = matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM);
+    (!is_limit).then(|| format!(
         "pidfd_getfd is not available ({errno}): it needs Linux 5.6, and a container must allow the system call"
     ))
+}
+
+/// Looks for this process in `/proc`, where the addresses are read that programs connect to.
+fn proc() -> Option<String> {
+    let this = getpid().as_raw_nonzero().to_string();
+    let shown = fs::read_link("/proc/self");
+    let is_shown = shown.is_ok_and(|shown| shown.as_os_str() == this.as_str());
+    (!is_shown).then(|| "/proc does not show this process: mount it".to_owned())
+}
+
+/// Opens a door, as for a host that the program connects to.
+fn door() -> Option<String> {
+    let error = Door::open(Ipv4Addr::LOCALHOST.into()).err()?;
+    let is_forbidden = error.kind() == io::ErrorKind::PermissionDenied;
+    is_forbidden.then(|| {
+        format!(
+            "this user may not attach a filter to a socket ({error}): allow the socket option SO_ATTACH_FILTER, or run rdforward as root"
+        )
+    })
 }
 
 /// Returns the obstacle that a value of `kernel.yama.ptrace_scope` is.
