@@ -17,7 +17,7 @@ use super::{
     moments::arrives,
     trees::{is_root, large, mode},
 };
-use crate::support::programs::{Place, Setup, local_hosts::Hosts, program};
+use crate::support::programs::{Place, Setup, local_hosts::Hosts, program, skip};
 
 /// The directories of a tree by their paths, without their times.
 type Directories = BTreeMap<PathBuf, Entry>;
@@ -208,4 +208,24 @@ fn a_normal_users_directories_get_their_modes_back_after_a_cut() {
     for (name, _) in locked {
         mode(&top.join(name), 0o755);
     }
+}
+
+#[test]
+fn a_directory_that_a_normal_user_cannot_remove_keeps_its_mode() {
+    if !is_root() {
+        skip("only root can make a directory of another user");
+        return;
+    }
+    let place = Place::new();
+    let top = place.directory();
+    for name in ["s/T/kept", "d/T/kept", "d/T/stays"] {
+        fs::create_dir_all(top.join(name)).unwrap();
+    }
+    let stays = top.join("d/T/stays");
+    mode(&stays, 0o333);
+    let [from, to] = ["s/T", "d"].map(|name| top.join(name).display().to_string());
+    let setup = of_user(top, &["-r", "--delete", &from, &to]);
+    chown(top.join("d/T"), Some(0), Some(0)).unwrap();
+    setup.start().end().exits(1);
+    assert_eq!(info(&stays).mode() & 0o7777, 0o333);
 }

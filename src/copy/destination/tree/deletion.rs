@@ -132,15 +132,19 @@ impl<'a> Deletion<'a> {
             self.state.fail(local, why);
             return Err(Stay::Failed);
         };
-        let emptied = match open_child(directory, name) {
-            Ok(child) => self.empty(&child, local, depth),
-            Err(errno) => Err(self.fail(local, errno)),
-        };
+        let child = open_child(directory, name).map_err(|errno| self.fail(local, errno))?;
+        let may_change = !self.state.options.dry_run && !self.state.keeper.is_root();
+        let mode = may_change.then(|| make_writable(child.as_fd())).flatten();
+        let emptied = self.empty(&child, local, depth);
         if emptied == Err(Stay::Limit) {
             self.state.removals.note_left();
         }
-        emptied?;
-        self.unlink(directory, name, local, AtFlags::REMOVEDIR)
+        let removed =
+            emptied.and_then(|()| self.unlink(directory, name, local, AtFlags::REMOVEDIR));
+        if let (Err(_), Some(mode)) = (removed, mode) {
+            set_mode(child.as_fd(), mode);
+        }
+        removed
     }
 
     /// Removes what is in a directory. An entry that stays does not keep the others.
@@ -150,10 +154,6 @@ impl<'a> Deletion<'a> {
         local: &RelativePath,
         depth: usize,
     ) -> Result<(), Stay> {
-        let may_change = !self.state.options.dry_run && !self.state.keeper.is_root();
-        let mode = may_change
-            .then(|| make_writable(directory.as_fd()))
-            .flatten();
         let names = names_in(directory.as_fd()).map_err(|errno| self.fail(local, errno))?;
         let mut stay = None;
         for name in names {
@@ -164,11 +164,7 @@ impl<'a> Deletion<'a> {
             let removed = self.remove_to_depth(directory.as_fd(), &name, &local, depth);
             stay = stay.max(removed.err());
         }
-        let Some(stay) = stay else { return Ok(()) };
-        if let Some(mode) = mode {
-            set_mode(directory.as_fd(), mode);
-        }
-        Err(stay)
+        stay.map_or(Ok(()), Err)
     }
 
     fn unlink(
