@@ -8,6 +8,8 @@ use crate::support::random::Random;
 /// Which metadata rdcp keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keeps {
+    /// Neither `-r` nor `-a`.
+    Contents,
     /// `-r`
     Little,
     /// `-a`
@@ -23,7 +25,7 @@ pub(super) enum Existing {
     SkipSame,
 }
 
-/// How SOURCE and DESTINATION are written.
+/// How SOURCE and DESTINATION are written. The paths of sources are below `s`, those of destinations below `d`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operands {
     /// `s/T d/`
@@ -34,12 +36,76 @@ pub(super) enum Operands {
     Contents,
     /// `-T s/T d/T`
     Exact,
-    /// `s/T d/new`
+    /// `-T s/T d/new`
     New,
     /// `s/T s/U d/`
     Several,
-    /// `-P s/T d/p/q/new`
+    /// `-PT s/T d/p/q/new`
     Parents,
+    /// `s/T s/V/T d/`
+    SameName,
+    /// `s/T/. s/U/. d/T`
+    Merged,
+    /// `s/f d/`
+    File,
+    /// `s/f d/g`
+    FileNamed,
+    /// `-T s/f d/g`
+    FileExact,
+    /// `s/f s/T s/g d/`
+    Files,
+}
+
+impl Operands {
+    const OF_TREES: [Self; 9] = [
+        Self::Into,
+        Self::IntoWithSlash,
+        Self::Contents,
+        Self::Exact,
+        Self::New,
+        Self::Several,
+        Self::Parents,
+        Self::SameName,
+        Self::Merged,
+    ];
+
+    const OF_FILES: [Self; 4] = [Self::File, Self::FileNamed, Self::FileExact, Self::Files];
+
+    /// Returns the option, the sources and the destination.
+    fn words(self) -> (&'static str, &'static [&'static str], &'static str) {
+        match self {
+            Self::Into => ("", &["T"], "/"),
+            Self::IntoWithSlash => ("", &["T/"], ""),
+            Self::Contents => ("", &["T/."], "/T"),
+            Self::Exact => (" -T", &["T"], "/T"),
+            // With -T, so that a run after a cut one copies to the same place.
+            Self::New => (" -T", &["T"], "/new"),
+            Self::Several => ("", &["T", "U"], "/"),
+            Self::Parents => (" -PT", &["T"], "/p/q/new"),
+            Self::SameName => ("", &["T", "V/T"], "/"),
+            Self::Merged => ("", &["T/.", "U/."], "/T"),
+            Self::File => ("", &["f"], "/"),
+            Self::FileNamed => ("", &["f"], "/g"),
+            Self::FileExact => (" -T", &["f"], "/g"),
+            Self::Files => ("", &["f", "T", "g"], "/"),
+        }
+    }
+
+    /// Returns true if two sources may have entries of one name.
+    pub(super) fn may_overlap(self) -> bool {
+        matches!(self, Self::SameName | Self::Merged)
+    }
+}
+
+/// How the bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Both agents are on this machine.
+    Here,
+    /// `rdcp --serve` has the destination.
+    ToServer,
+    /// `rdcp --serve` has the source.
+    FromServer,
 }
 
 /// The program that does the same.
@@ -55,6 +121,7 @@ pub(super) struct Run {
     pub(super) keeps: Keeps,
     pub(super) existing: Existing,
     pub(super) operands: Operands,
+    pub(super) way: Way,
     pub(super) peer: Peer,
     pub(super) deletes: bool,
     pub(super) resumes: bool,
@@ -88,60 +155,83 @@ impl Run {
         } else {
             all[one_of(random, all.len())]
         };
-        let all = [
-            Operands::Into,
-            Operands::Into,
-            Operands::IntoWithSlash,
-            Operands::Contents,
-            Operands::Exact,
-            Operands::New,
-            Operands::Several,
-            Operands::Parents,
-        ];
+        let is_of_files = one_of(random, 5) == 0;
+        let all: &[Operands] = if is_of_files {
+            &Operands::OF_FILES
+        } else {
+            &Operands::OF_TREES
+        };
         let operands = all[one_of(random, all.len())];
+        let is_bare = is_of_files && keeps == Keeps::Little && one_of(random, 2) == 0;
+        let keeps = if is_bare { Keeps::Contents } else { keeps };
+        let deletes = deletes && !is_of_files;
+        let all = [Way::Here, Way::Here, Way::ToServer, Way::FromServer];
+        let way = all[one_of(random, all.len())];
+        // A server has two lanes.
+        let lanes = lanes.filter(|_| way == Way::Here);
         let all = ["*.o", "a", "/a", "b/", "/c/", "new*", "sp ace", "/c/a"];
         let mut patterns = Vec::new();
-        if has_patterns {
+        if has_patterns && !is_of_files && !operands.may_overlap() {
             for _ in 0..=one_of(random, 3) {
                 patterns.push((one_of(random, 3) > 0, all[one_of(random, all.len())]));
             }
         }
-        let is_for_rsync = deletes || existing != Existing::Replace || !patterns.is_empty();
-        let peer = if is_for_rsync || (keeps == Keeps::All && one_of(random, 3) > 0) {
-            Peer::Rsync
-        } else {
-            Peer::Cp
-        };
-        let umask = [0o022, 0o000, 0o077, 0o027][one_of(random, 4)];
-        Self {
+        let is_for_rsync =
+            deletes || existing == Existing::SkipSame || resumes || !patterns.is_empty();
+        let is_for_cp = keeps == Keeps::Contents || is_of_files || operands.may_overlap();
+        let mut run = Self {
             keeps,
             existing,
             operands,
-            peer,
+            way,
+            peer: Peer::Cp,
             deletes,
             resumes,
             patterns,
-            umask,
+            umask: 0,
             is_root,
             lanes,
+        };
+        if is_for_cp {
+            // rsync has no command with the same meaning, and cp none with these options.
+            run.deletes = false;
+            run.resumes = false;
+            if run.existing == Existing::SkipSame {
+                run.existing = Existing::NoClobber;
+            }
+        } else if is_for_rsync || one_of(random, 2) == 0 {
+            run.peer = Peer::Rsync;
         }
+        run.umask = [0o022, 0o000, 0o077, 0o027][one_of(random, 4)];
+        run
     }
 
-    /// Returns pairs of a top of the source and of the destination.
+    /// Returns true if patterns leave something out.
+    pub(super) fn has_excludes(&self) -> bool {
+        self.patterns.iter().any(|(is_exclude, _)| *is_exclude)
+    }
+
+    /// Returns pairs of a top of the source and of the destination. Of two sources with one name, the first one has it.
     pub(super) fn tops(&self) -> Vec<(&'static str, &'static str)> {
         match self.operands {
             Operands::New => vec![("T", "new")],
             Operands::Parents => vec![("T", "p/q/new")],
             Operands::Several => vec![("T", "T"), ("U", "U")],
+            Operands::SameName => vec![("T", "T"), ("V/T", "T")],
+            Operands::Merged => vec![("T", "T"), ("U", "T")],
+            Operands::File => vec![("f", "f")],
+            Operands::FileNamed | Operands::FileExact => vec![("f", "g")],
+            Operands::Files => vec![("f", "f"), ("T", "T"), ("g", "g")],
             _ => vec![("T", "T")],
         }
     }
 
-    /// Returns the command line of rdcp, for bash.
+    /// Returns the command line of rdcp, for bash. The variable `PORT` has the port of a server.
     pub(super) fn rdcp(&self, rdcp: &Path) -> String {
         let mut line = self.user("exec ");
         line += &quoted(rdcp);
         line += match self.keeps {
+            Keeps::Contents => " -q",
             Keeps::Little => " -q -r",
             Keeps::All => " -q -a",
         };
@@ -152,7 +242,8 @@ impl Run {
             Existing::SkipSame => " --skip-same",
         };
         if self.deletes {
-            line += " --delete";
+            // An empty source removes nothing without a number.
+            line += " --delete --max-delete 9999";
         }
         if self.resumes {
             line += " --resume";
@@ -168,16 +259,34 @@ impl Run {
             };
             let _ = write!(line, " {option} '{pattern}'");
         }
-        line + match self.operands {
-            Operands::Into => " s/T d/",
-            Operands::IntoWithSlash => " s/T/ d",
-            Operands::Contents => " s/T/. d/T",
-            Operands::Exact => " -T s/T d/T",
-            // With -T, so that a run after a cut one copies to the same place.
-            Operands::New => " -T s/T d/new",
-            Operands::Several => " s/T s/U d/",
-            Operands::Parents => " -PT s/T d/p/q/new",
+        if self.way != Way::Here {
+            line += " --key-file key";
         }
+        let server = "127.0.0.1:$PORT:";
+        let (option, sources, destination) = self.operands.words();
+        line += option;
+        for source in sources {
+            let _ = match self.way {
+                Way::FromServer => write!(line, " {server}/{source}"),
+                _ => write!(line, " s/{source}"),
+            };
+        }
+        line + &match self.way {
+            Way::ToServer if destination.is_empty() => format!(" {server}/"),
+            Way::ToServer => format!(" {server}{destination}"),
+            _ => format!(" d{destination}"),
+        }
+    }
+
+    /// Returns the command line of the server, for bash.
+    pub(super) fn server(&self, rdcp: &Path) -> Option<String> {
+        let root = match self.way {
+            Way::Here => return None,
+            Way::ToServer => "d",
+            Way::FromServer => "s",
+        };
+        let line = self.user("exec ") + &quoted(rdcp);
+        Some(line + &format!(" --serve --root {root} --key-file keys --listen-port 0"))
     }
 
     /// Returns the command line of the peer, for bash.
@@ -200,29 +309,34 @@ impl Run {
     fn cp(&self) -> String {
         let mut line = self.peer_start();
         line += match self.keeps {
+            Keeps::Contents => "cp",
             Keeps::Little => "cp -r",
             Keeps::All => "cp -a",
         };
-        line + match self.operands {
-            Operands::Into => " s/T d/",
-            Operands::IntoWithSlash => " s/T/ d",
-            Operands::Contents => " s/T/. d/T",
-            Operands::Exact => " -T s/T d/T",
-            Operands::New => " s/T d/new",
-            Operands::Several => " s/T s/U d/",
-            Operands::Parents => " s/T d/p/q/new",
+        line += match self.existing {
+            Existing::NoClobber => " -n",
+            Existing::Update => " -u",
+            Existing::Replace | Existing::SkipSame => "",
+        };
+        let (option, sources, destination) = self.operands.words();
+        line += &option.replace('P', "");
+        for source in sources {
+            let _ = write!(line, " s/{source}");
         }
+        line + " d" + destination
     }
 
     fn rsync(&self) -> String {
         let mut line = self.peer_start();
         line += match self.keeps {
-            Keeps::Little => "rsync -rlD",
+            Keeps::Contents | Keeps::Little => "rsync -rlD",
             Keeps::All => "rsync -aHAX --numeric-ids",
         };
         // Nanoseconds count.
         line += " --modify-window=-1";
         line += match self.existing {
+            // What is the same is not sent again, so that a run continues another.
+            Existing::Replace if self.resumes => "",
             Existing::Replace => " -I",
             Existing::NoClobber => " -I --ignore-existing",
             Existing::Update => " -I --update",
@@ -244,11 +358,11 @@ impl Run {
             }
         }
         line + match self.operands {
-            Operands::Into | Operands::IntoWithSlash => " s/T d/",
             Operands::Contents | Operands::Exact => " s/T/ d/T/",
             Operands::New => " s/T/ d/new/",
             Operands::Several => " s/T s/U d/",
             Operands::Parents => " s/T/ d/p/q/new/",
+            _ => " s/T d/",
         }
     }
 
@@ -280,6 +394,7 @@ impl Run {
         add(&|run| run.patterns.truncate(1));
         add(&|run| run.umask = 0o022);
         add(&|run| run.operands = Operands::Into);
+        add(&|run| run.way = Way::Here);
         all.retain(|run| run.rdcp(Path::new("")) != self.rdcp(Path::new("")));
         all
     }

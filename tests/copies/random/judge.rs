@@ -5,7 +5,7 @@
 )]
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fmt::Write,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -13,7 +13,8 @@ use std::{
 
 use super::{
     super::compare::{Entry, Tree, is_temporary},
-    command::{Existing, Keeps, Peer, Run},
+    command::{Existing, Keeps, Peer, Run, Way},
+    scene::USER,
 };
 
 /// What a run was given, and what it has made.
@@ -75,7 +76,12 @@ impl Facts<'_> {
             if expected == found {
                 continue;
             }
-            if !self.is_explained(path, expected.as_ref(), found.as_ref()) {
+            let is_explained = if self.is_below_two(path) {
+                self.is_of_one_source(path, found.as_ref())
+            } else {
+                self.is_explained(path, expected.as_ref(), found.as_ref())
+            };
+            if !is_explained {
                 let source = self.source_of(path).map(|entry| self.seen(path, entry));
                 let before = self.before.0.get(path).map(|entry| self.seen(path, entry));
                 let text = format!(
@@ -84,11 +90,12 @@ impl Facts<'_> {
                 return Err(Fault::new(kind_of(expected.as_ref(), found.as_ref()), text));
             }
         }
-        let peer_changes_modes = !self.run.is_root && self.run.keeps == Keeps::Little;
         let may_fail = self.peer_status != 0
-            || peer_changes_modes
+            || self.peer_changes_modes()
             || !conflicts.is_empty()
-            || self.keeps_another_kind();
+            || self.keeps_another_kind()
+            || self.may_refuse()
+            || self.source_has_two();
         if self.status == 1 && !may_fail {
             return Err(Fault::new(
                 "rdcp fails where its peer does not",
@@ -98,14 +105,30 @@ impl Facts<'_> {
         Ok(())
     }
 
-    /// Returns true if `--no-clobber` keeps a directory where the source has something else, or the reverse. rdcp names
-    /// it, as cp does; rsync is silent.
+    /// Returns true if rdcp names a reason that its peer does not have, and that the documentation names.
+    fn may_refuse(&self) -> bool {
+        let reasons = [
+            "--exclude protects",
+            "cannot make the hard link: its file was not written",
+            "is a symbolic link, which a server does not follow",
+        ];
+        reasons.iter().any(|why| self.stderr.contains(why))
+    }
+
+    /// Returns true if a directory is kept where the source has something else, or the reverse, which rdcp names and a peer
+    /// does not.
     fn keeps_another_kind(&self) -> bool {
         let differs = |(path, old): (&PathBuf, &Entry)| {
-            let new = self.source_of(path);
-            new.is_some_and(|new| old.is_directory() != new.is_directory())
+            let mut new = self.sources_of(path).into_iter();
+            new.any(|new| old.is_directory() != new.is_directory())
         };
-        self.run.existing == Existing::NoClobber && self.before.0.iter().any(differs)
+        let is_silent = match self.run.existing {
+            Existing::NoClobber => true,
+            // cp looks at the times first.
+            Existing::Update => self.run.peer == Peer::Cp,
+            Existing::Replace | Existing::SkipSame => false,
+        };
+        is_silent && self.before.0.iter().any(differs)
     }
 
     /// Returns the paths at which a directory would have to replace something else, or something else a directory.
@@ -114,6 +137,7 @@ impl Facts<'_> {
     fn conflicts(&self) -> BTreeSet<PathBuf> {
         let mut conflicts = BTreeSet::new();
         if self.run.deletes || self.run.peer == Peer::Cp {
+            // cp names them as rdcp does.
             return conflicts;
         }
         for (path, old) in &self.before.0 {
@@ -139,9 +163,6 @@ impl Facts<'_> {
             return Err(Fault::new("a conflict changes something", text));
         }
         if conflicts.contains(path) && (self.status == 0 || !self.is_named(path)) {
-            if self.run.existing == Existing::NoClobber {
-                return Ok(());
-            }
             return Err(Fault::new(
                 "a conflict is not named",
                 format!("{path:?}\n{}", self.stderr),
@@ -150,9 +171,9 @@ impl Facts<'_> {
         Ok(())
     }
 
-    /// Returns the entry of the source that belongs to a path of the destination.
-    fn source_of(&self, path: &Path) -> Option<&Entry> {
-        self.run.tops().iter().find_map(|(source, destination)| {
+    /// Returns the entries of the source that belong to a path of the destination.
+    fn sources_of(&self, path: &Path) -> Vec<&Entry> {
+        let find = |(source, destination): (&str, &str)| {
             let below = path.strip_prefix(destination).ok()?;
             let at = if below.as_os_str().is_empty() {
                 PathBuf::from(source)
@@ -160,6 +181,52 @@ impl Facts<'_> {
                 Path::new(source).join(below)
             };
             self.source.0.get(&at)
+        };
+        self.run.tops().into_iter().filter_map(find).collect()
+    }
+
+    /// Returns true if two sources have an entry for a path of the destination.
+    fn is_of_two(&self, path: &Path) -> bool {
+        self.run.operands.may_overlap() && self.sources_of(path).len() > 1
+    }
+
+    /// Returns true if two sources have an entry for one path, of which one at most is a directory.
+    fn source_has_two(&self) -> bool {
+        let is_overlapping = self.run.operands.may_overlap();
+        is_overlapping && self.after.0.keys().any(|path| self.is_below_two(path))
+    }
+
+    /// Returns true if a path or a directory above it is in two sources, one of which has no directory there.
+    fn is_below_two(&self, path: &Path) -> bool {
+        path.ancestors().any(|at| {
+            let mut sources = self.sources_of(at).into_iter();
+            self.is_of_two(at) && !sources.all(Entry::is_directory)
+        })
+    }
+
+    /// Returns true if an entry that two sources have is that of one of them, and the other one is named. The lanes decide
+    /// which one is first.
+    fn is_of_one_source(&self, path: &Path, found: Option<&Entry>) -> bool {
+        if self.status != 1 || !self.is_named(path) {
+            return false;
+        }
+        let before = self.before.0.get(path).map(|entry| self.seen(path, entry));
+        let Some(found) = found else {
+            return true;
+        };
+        let mut sources = self.sources_of(path).into_iter();
+        before.as_ref() == Some(found) || sources.any(|source| source.has_contents_of(found))
+    }
+
+    /// Returns the entry of the source that belongs to a path of the destination: of two, that of the first source.
+    fn source_of(&self, path: &Path) -> Option<&Entry> {
+        let found = self.sources_of(path).first().copied();
+        // Without -r and -a, a link is the file that it leads to.
+        found.and_then(|entry| match entry.kind {
+            "link" if self.run.keeps == Keeps::Contents => {
+                self.source.0.get(Path::new(&entry.content))
+            }
+            _ => Some(entry),
         })
     }
 
@@ -168,25 +235,44 @@ impl Facts<'_> {
         let mut entry = entry.clone();
         entry.allocated = 0;
         let is_of_source = self.source_of(path).is_some();
-        if entry.is_directory() && !is_of_source {
+        let is_directory = entry.is_directory();
+        if is_directory && !is_of_source {
             // The time of a directory in which something has changed.
             entry.modified = (0, 0);
         }
+        let keeps_all = self.run.keeps == Keeps::All;
         // In directories that a run has made, their owner may write until the run ends. The next one does not know them.
-        if self.was_cut && entry.is_directory() && self.run.keeps == Keeps::Little {
+        if (self.was_cut || self.peer_changes_modes()) && is_directory && !keeps_all {
             entry.mode |= 0o700;
         }
-        if self.run.keeps == Keeps::Little && is_of_source {
-            // Only -a keeps these bits. A directory may inherit the set-group-ID bit, which other tests look at.
-            if entry.kind != "file" {
-                entry.mode &= 0o777;
-            }
+        if self.run.way == Way::ToServer && is_of_source {
+            entry.mode &= 0o1777;
+        }
+        if is_directory && self.is_of_two(path) {
+            // Each source gives a directory its metadata. The peers take those of the first or of the last one.
+            return Entry {
+                mode: 0,
+                owners: (0, 0),
+                modified: (0, 0),
+                attributes: BTreeMap::new(),
+                ..entry
+            };
+        }
+        if !keeps_all && is_of_source {
             entry.modified = (0, 0);
             entry.first_name = None;
-            entry
-                .attributes
-                .retain(|name, _| name.starts_with(b"system."));
-            if !self.run.is_root || self.run.peer == Peer::Rsync {
+            if !is_directory && entry.kind != "file" {
+                // cp makes FIFOs with these bits, and rdcp gives what replaces a link the owners of that.
+                entry.mode &= 0o777;
+                entry.owners = (0, 0);
+            }
+            if self.run.peer == Peer::Rsync {
+                // Of what it replaces, it keeps the permission bits alone.
+                entry.attributes.clear();
+                entry.owners = (0, 0);
+                entry.mode &= if is_directory { 0o777 } else { 0o7777 };
+            } else if !self.run.is_root {
+                // cp writes into another user's file.
                 entry.owners = (0, 0);
             }
         }
@@ -195,7 +281,6 @@ impl Facts<'_> {
 
     /// Returns true if the documentation names a difference, or if rdcp was more successful than its peer.
     fn is_explained(&self, path: &Path, expected: Option<&Entry>, found: Option<&Entry>) -> bool {
-        let run = self.run;
         let before = self.before.0.get(path).map(|e| self.seen(path, e));
         let is_untouched = found == before.as_ref();
         let Some(source) = self.source_of(path) else {
@@ -204,107 +289,160 @@ impl Facts<'_> {
                 ..entry.clone()
             };
             let is_untouched = found.map(bare) == before.as_ref().map(bare);
-            // rsync makes room in directories for what it cannot write then, and changes modes before it removes a file.
-            // What other runs of rdcp have left stays for a day.
-            if is_temporary(path) && self.status == 1 && !run.deletes {
+            // Nothing is made for a source that cannot be read.
+            let is_above = |(_, top): &(&str, &str)| {
+                Path::new(top).starts_with(path) && self.is_named(Path::new(top))
+            };
+            if found.is_none() && self.status == 1 && self.run.tops().iter().any(is_above) {
                 return true;
             }
-            return is_untouched && (!run.deletes || path.ancestors().any(is_temporary));
+            // A peer without root fails below a directory that its owner cannot search.
+            let is_mirror = self.run.deletes && !self.run.has_excludes();
+            if found.is_none() && is_mirror && self.peer_status != 0 {
+                return true;
+            }
+            // What other runs of rdcp have left stays for a day. What could not be read at the source, or be removed, stays.
+            let may_stay = path.ancestors().any(is_temporary);
+            let is_refused = self.peer_status != 0 && self.status == 1 && self.is_named(path);
+            return is_untouched && (may_stay || is_refused);
         };
-        // rsync changes the mode of a directory that forbids writing also if it does not keep modes. cp does not.
-        let peer_changes_modes =
-            !run.is_root && run.keeps == Keeps::Little && run.peer == Peer::Rsync;
-        let may_fail = self.peer_status != 0 || peer_changes_modes;
         // A directory that could not be removed has another time, because some of its entries could.
         let is_left = found.is_some_and(Entry::is_directory) && !source.is_directory();
         let is_refused = is_untouched || found.is_none() || is_left;
+        let may_fail = self.peer_status != 0 || self.peer_changes_modes() || self.may_refuse();
         if may_fail && self.status == 1 && self.is_named(path) && is_refused {
             return true;
         }
         let Some(found) = found else {
             return false;
         };
-        if self.peer_status != 0 && source.has_contents_of(found) {
-            return true;
-        }
         let source = self.seen(path, source);
-        // rsync and cp do not keep some combinations of modes and ACLs.
-        if run.keeps == Keeps::All
-            && *found == source
-            && expected.is_some_and(|expected| expected.has_contents_of(&source))
-        {
+        if self.run.keeps == Keeps::All && self.has_all_of(found, &source, expected) {
             return true;
         }
-        // Without root, bits for a user or group that could not be kept are left out.
-        if !run.is_root && found.mode == source.mode & !0o6000 && found.owners != source.owners {
-            return expected.is_some_and(|expected| expected.has_contents_of(found));
+        if self.run.keeps != Keeps::All && self.peer_status != 0 && source.has_contents_of(found) {
+            return true;
         }
-        if before.is_none() {
+        before
+            .is_some_and(|before| self.is_older_explained(path, &source, &before, expected, found))
+    }
+
+    /// rsync changes the mode of a directory that forbids writing also if it does not keep modes. cp does not.
+    fn peer_changes_modes(&self) -> bool {
+        let run = self.run;
+        !run.is_root && run.keeps != Keeps::All && run.peer == Peer::Rsync
+    }
+
+    /// Returns true if an entry has everything of its source, and the peer has its contents or failed.
+    ///
+    /// The peers do not keep some combinations of modes and ACLs.
+    fn has_all_of(&self, found: &Entry, source: &Entry, expected: Option<&Entry>) -> bool {
+        let is_expected = expected.is_some_and(|expected| expected.has_contents_of(source));
+        if !is_expected && self.peer_status == 0 {
             return false;
         }
-        // The two scenes are not made at the same time, so directories that are left out differ in theirs.
-        if !run.patterns.is_empty() && is_untouched && found.is_directory() {
-            return expected.is_some_and(Entry::is_directory);
+        let mut source = source.clone();
+        source.first_name.clone_from(&found.first_name);
+        if !self.run.is_root && found.owners != source.owners {
+            // The owners that a normal user cannot give, and the bits that mean them.
+            if found.owners.0 != source.owners.0 {
+                source.mode &= !0o4000;
+            }
+            if found.owners.1 != source.owners.1 {
+                source.mode &= !0o2000;
+            }
+            source.owners = found.owners;
         }
-        // rsync gives a FIFO, a socket or a device the mode of what it replaces.
-        if run.keeps == Keeps::Little
-            && !matches!(found.kind, "file" | "directory")
-            && source.has_contents_of(found)
-        {
+        *found == source
+    }
+
+    /// Returns true if the documentation names a difference of an entry that was there before.
+    fn is_older_explained(
+        &self,
+        path: &Path,
+        source: &Entry,
+        before: &Entry,
+        expected: Option<&Entry>,
+        found: &Entry,
+    ) -> bool {
+        let run = self.run;
+        let is_untouched = found == before;
+        if run.existing == Existing::NoClobber && is_untouched && !found.is_directory() {
             return true;
         }
-        // A file that is replaced loses its set-user-ID and set-group-ID bits, which cp and rsync leave on the new contents.
-        if run.keeps == Keeps::Little
-            && expected.is_some_and(|expected| {
+        // A normal user gives another user's directory no time, but changes entries in it.
+        let is_of_other = !run.is_root && before.owners.0 != USER;
+        if is_of_other && found.is_directory() {
+            let later = |entry: &Entry| Entry {
+                modified: (0, 0),
+                ..entry.clone()
+            };
+            return expected.is_some_and(|expected| later(expected) == later(found));
+        }
+        if !run.patterns.is_empty() && is_untouched {
+            let Some(expected) = expected else {
+                // A pattern for directories protects all that has the name of a directory of the source.
+                return true;
+            };
+            // The two scenes are not made at the same time, so directories that are left out differ in theirs.
+            let is_later = Entry {
+                modified: found.modified,
+                ..expected.clone()
+            };
+            if found.is_directory() && is_later == *found {
+                return true;
+            }
+        }
+        if run.keeps != Keeps::All && source.has_contents_of(found) {
+            let is_special = !matches!(found.kind, "file" | "directory");
+            // rsync gives a FIFO, a socket or a device the mode of what it replaces.
+            if is_special && run.peer == Peer::Rsync {
+                return true;
+            }
+            // A file that is replaced loses its set-user-ID and set-group-ID bits, which cp and rsync leave on the new
+            // contents.
+            let is_bare = expected.is_some_and(|expected| {
                 let mode = expected.mode & !0o6000;
                 *found
                     == Entry {
                         mode,
                         ..expected.clone()
                     }
-            })
-        {
-            return true;
-        }
-        // A pattern for directories protects all that has the name of a directory of the source.
-        if !run.patterns.is_empty() && expected.is_none() {
-            return is_untouched;
-        }
-        match run.existing {
-            // rsync compares whole seconds, with one of them to spare, and only those of two files.
-            Existing::Update => {
-                let original = self.before.0.get(path).expect("it was there");
-                let new = self.source_of(path).expect("it is there");
-                let is_close = original.modified.0.abs_diff(new.modified.0) < 2
-                    || original.kind != "file"
-                    || new.kind != "file";
-                if is_close && new.modified > original.modified {
-                    source.has_contents_of(found)
-                } else {
-                    is_close && is_untouched
-                }
+            });
+            if found.kind == "file" && is_bare {
+                return true;
             }
-            // Tests of their own look at the metadata of what is skipped.
-            Existing::SkipSame => is_untouched && source.has_contents_of(found),
-            _ => false,
+        }
+        if run.existing != Existing::Update {
+            return false;
+        }
+        // rsync compares whole seconds, with one of them to spare, and only those of two files; cp compares what a link
+        // leads to, and links further names of a file whatever their times are.
+        let original = self.before.0.get(path).expect("it was there");
+        let new = self.source_of(path).expect("it is there");
+        if new.modified > original.modified {
+            source.has_contents_of(found)
+        } else {
+            is_untouched
         }
     }
 
     /// Returns true if a message names the path or a directory above it.
     fn is_named(&self, path: &Path) -> bool {
+        let stderr = self.stderr.replace("/./", "/").replace("/: ", ": ");
         let mut above = path.ancestors().filter(|at| !at.as_os_str().is_empty());
         above.any(|at| {
-            let mut names = vec![Path::new("d").join(at)];
+            let mut names = vec![Path::new("d").join(at), Path::new("/").join(at)];
             for (source, destination) in self.run.tops() {
                 if let Ok(below) = at.strip_prefix(destination) {
                     names.push(Path::new("s").join(source).join(below));
+                    names.push(Path::new("/").join(source).join(below));
                 }
             }
             names.iter().any(|name| {
                 let name = shown(name);
                 let name = name.trim_end_matches('/');
-                self.stderr.contains(&format!("{name}: "))
-                    || self.stderr.contains(&format!("{name}\n"))
+                stderr.contains(&format!("{name}: ")) || stderr.contains(&format!("{name}\n"))
             })
         })
     }

@@ -5,19 +5,20 @@
 //! the test finds in a short time. `RDPIPE_COPY_TRIAL=17` repeats one alone, `RDPIPE_TEST_SEED` chooses others, and
 //! `RDPIPE_COPY_SECONDS=60` gives another time than ten minutes.
 //!
-//! rdcp itself runs, without hosts: both agents are on this machine. With `RDPIPE_FULL=1`, some first runs are cut at a
+//! rdcp itself runs, without hosts: both agents are on this machine, or one of them is `rdcp --serve`. With `RDPIPE_FULL=1`, some first runs are cut at a
 //! random moment, and a second one completes the copy; it must then be that of the peer, without any temporary file.
 
 mod command;
 mod judge;
 mod scene;
+mod server;
 mod steps;
 
 use std::{
     env,
     fmt::Write,
     fs::{self, Permissions},
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
     process::{Command, Output, Stdio},
     sync::{
@@ -33,9 +34,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use self::{
-    command::{Existing, Operands, Peer, Run},
+    command::{Existing, Keeps, Operands, Peer, Run, Way},
     judge::{Facts, Fault},
     scene::{Maker, Traits, USER},
+    server::{Server, make_keys},
     steps::Step,
 };
 use super::{compare::Tree, trees::is_root};
@@ -64,27 +66,24 @@ impl Trial {
         let traits = Traits {
             has_owners: run.is_root || random.within(0..4) == 0,
             // rsync leaves out a device without a word, and rdcp names it.
-            has_devices: run.is_root,
-            has_locks: run.is_root && random.within(0..2) == 0,
-            has_hard_links: !run.resumes && run.existing == Existing::Replace,
+            has_devices: run.is_root && run.way != Way::ToServer,
+            has_fifos: true,
+            has_locks: random.within(0..2) == 0,
+            has_hard_links: random.within(0..2) == 0,
+            // rsync without -A keeps no ACL of what it replaces.
+            has_acls: (run.keeps == Keeps::All || run.peer == Peer::Cp) && random.within(0..2) == 0,
         };
         let mut maker = Maker::new(&mut random, traits);
-        let [source, destination] = ["s/T", "d/T"].map(Path::new);
-        maker.tree(source);
-        if run.operands == Operands::Several {
-            maker.tree(Path::new("s/U"));
-        }
-        match maker.within(0..10) {
-            0 => {}
-            1..=4 => maker.tree(destination),
-            _ => maker.older_copy(source, destination),
-        }
+        add_sources(&mut maker, &run);
+        add_destinations(&mut maker, &run);
         let mut steps = maker.steps();
         if !run.is_root {
             steps = owned(steps);
         }
         // How far a run comes until a moment depends on the machine, so only the long run cuts.
-        let cut = (random.within(0..5) == 0 && is_full()).then(|| {
+        // What a cut run has brought of one source is not what a second run has brought.
+        let may_cut = is_full() && !run.operands.may_overlap();
+        let cut = (random.within(0..5) == 0 && may_cut).then(|| {
             let moment = Duration::from_micros(random.within(0..40_000));
             let signals = [Signal::KILL, Signal::INT];
             (moment, signals[usize::from(random.within(0..2) == 0)])
@@ -97,11 +96,21 @@ impl Trial {
         let [mine, peers] = [(); 2].map(|()| self.make_scene());
         let read = |top: &TempDir, name: &str| Tree::read(&top.path().join(name));
         let (source, before) = (read(&mine, "s"), read(&mine, "d"));
-        let rdcp = self.run.rdcp(Path::new(env!("CARGO_BIN_EXE_rdcp")));
+        let program = Path::new(env!("CARGO_BIN_EXE_rdcp"));
+        let rdcp = self.run.rdcp(program);
+        let serve = self.run.server(program);
+        let server = || {
+            let server = serve.as_ref().map(|line| Server::start(mine.path(), line));
+            let port = server.as_ref().map_or(0, Server::port);
+            (server, format!("PORT={port}; {rdcp}"))
+        };
         if let Some((moment, signal)) = self.cut {
-            cut(&mine, &rdcp, moment, signal);
+            let (_server, line) = server();
+            cut(&mine, &line, moment, signal);
         }
-        let end = bash(&mine, &rdcp, limit(HANG))?;
+        let (server, line) = server();
+        let end = bash(&mine, &line, limit(HANG))?;
+        drop(server);
         let after = read(&mine, "d");
         if self.run.peer == Peer::Cp {
             prepare_for_cp(&peers.path().join("s"), &peers.path().join("d"), &self.run);
@@ -153,6 +162,9 @@ impl Trial {
         for step in self.all_steps() {
             step.apply(top.path());
         }
+        if self.run.way != Way::Here {
+            make_keys(top.path(), (!self.run.is_root).then_some(USER));
+        }
         top
     }
 
@@ -177,7 +189,7 @@ impl Trial {
                     run,
                     cut: self.cut,
                 };
-                if fails(&trial) {
+                if trial.has_sources() && fails(&trial) {
                     self = trial;
                     is_shorter = true;
                     break;
@@ -209,10 +221,7 @@ impl Trial {
 
     /// Returns true if the operands of the source are there.
     fn has_sources(&self) -> bool {
-        let is_made = |at: &Path| {
-            let mut steps = self.steps.iter();
-            steps.any(|step| matches!(step, Step::Directory(made) if made == at))
-        };
+        let is_made = |at: &Path| self.steps.iter().any(|step| step.made() == Some(at));
         let tops = self.run.tops();
         let mut sources = tops.iter().map(|(source, _)| Path::new("s").join(source));
         sources.all(|source| is_made(&source))
@@ -226,6 +235,13 @@ impl Trial {
                 "# first cut with {signal:?} after {moment:?}, then:"
             ));
         }
+        if let Some(line) = self.run.server(Path::new("rdcp")) {
+            lines.push(
+                "umask 077; rdcp --new-key k | tee keys >key; chown --reference=s keys key"
+                    .to_owned(),
+            );
+            lines.push(format!("# beside it, its port is PORT: {line}"));
+        }
         lines.push(format!("HOME=$PWD; {}", self.run.rdcp(Path::new("rdcp"))));
         lines.push(format!(
             "# peer, in a scene of its own: {}",
@@ -235,17 +251,57 @@ impl Trial {
     }
 }
 
+/// Adds what the command names as its sources.
+fn add_sources(maker: &mut Maker, run: &Run) {
+    // A link may lead to it.
+    maker.file(Path::new("s/g"));
+    if run.operands == Operands::SameName {
+        maker.directory(Path::new("s/V"));
+    }
+    for (source, _) in run.tops() {
+        match source {
+            "g" => {}
+            "f" => maker.named_source(Path::new("s/f")),
+            tree => maker.tree(&Path::new("s").join(tree)),
+        }
+    }
+}
+
+/// Adds what is at the destination before.
+fn add_destinations(maker: &mut Maker, run: &Run) {
+    let is_merged = run.operands == Operands::Merged;
+    if is_merged {
+        // A file would be written into a FIFO, and wait for its reader.
+        maker.leave_out_special();
+    }
+    for (source, destination) in run.tops() {
+        let [from, to] =
+            [("s", source), ("d", destination)].map(|(top, at)| Path::new(top).join(at));
+        match (source, run.operands) {
+            (_, Operands::New | Operands::Parents) => {}
+            ("f" | "g", operands) => match maker.within(0..3) {
+                0 => maker.named_destination(&to, operands != Operands::FileNamed),
+                1 if from.ends_with("g") => maker.older_copy(&from, &to),
+                _ => {}
+            },
+            ("U" | "V/T", Operands::Merged | Operands::SameName) => {}
+            _ => match maker.within(0..10) {
+                0 => {}
+                1..=4 => maker.tree(&to),
+                _ if is_merged => {}
+                _ => maker.older_copy(&from, &to),
+            },
+        }
+    }
+}
+
 /// Makes all entries those of the normal user, except those that the scene gives to others.
 fn owned(steps: Vec<Step>) -> Vec<Step> {
     let made = |step: &Step| match step {
-        Step::Directory(at)
-        | Step::File(at, ..)
-        | Step::Hole(at, _)
-        | Step::Symlink(at, _)
-        | Step::Fifo(at)
-        | Step::Socket(at)
-        | Step::Device(at, _) => Some(Step::Owners(at.clone(), USER, USER)),
-        _ => None,
+        Step::HardLink(..) => None,
+        step => step
+            .made()
+            .map(|at| Step::Owners(at.to_owned(), USER, USER)),
     };
     steps
         .into_iter()
@@ -260,26 +316,31 @@ fn owned(steps: Vec<Step>) -> Vec<Step> {
 /// file.
 fn prepare_for_cp(source: &Path, destination: &Path, run: &Run) {
     for (from, to) in run.tops() {
-        prepare_below(&source.join(from), &destination.join(to));
+        prepare_below(&source.join(from), &destination.join(to), run);
     }
 }
 
 /// Prepares one entry of the destination, and what is below it.
-fn prepare_below(source: &Path, destination: &Path) {
+fn prepare_below(source: &Path, destination: &Path, run: &Run) {
     let Ok(old) = fs::symlink_metadata(destination) else {
         return;
     };
     let Ok(new) = fs::symlink_metadata(source) else {
         return;
     };
+    let is_replaced = match run.existing {
+        Existing::NoClobber => false,
+        Existing::Update => (new.mtime(), new.mtime_nsec()) > (old.mtime(), old.mtime_nsec()),
+        Existing::Replace | Existing::SkipSame => true,
+    };
     match (new.is_dir(), old.is_dir()) {
         (true, true) => {
             for entry in fs::read_dir(source).expect("a directory").flatten() {
                 let name = entry.file_name();
-                prepare_below(&source.join(&name), &destination.join(&name));
+                prepare_below(&source.join(&name), &destination.join(&name), run);
             }
         }
-        (false, false) if old.is_file() => {
+        (false, false) if is_replaced && old.is_file() => {
             let lone = destination.with_file_name(".lone");
             let copied = Command::new("cp")
                 .arg("-a")
@@ -288,7 +349,7 @@ fn prepare_below(source: &Path, destination: &Path) {
             assert!(copied.expect("cp").success());
             fs::rename(lone, destination).expect("our file");
         }
-        (false, false) => fs::remove_file(destination).expect("our file"),
+        (false, false) if is_replaced => fs::remove_file(destination).expect("our file"),
         _ => {}
     }
 }
@@ -309,7 +370,7 @@ fn bash(top: &TempDir, line: &str, limit: Duration) -> Result<Output, Fault> {
         return Ok(output.expect("a child"));
     }
     let _ = Command::new("kill").args(["-9", &id.to_string()]).status();
-    Err(Fault::new("a hang", line))
+    Err(Fault::new(HUNG, line))
 }
 
 /// Starts a command line, sends a signal to it, and waits until all its processes have ended.
@@ -336,6 +397,9 @@ fn cut(top: &TempDir, line: &str, moment: Duration, signal: Signal) {
         (!paths.any(|process| is_of_scene(&process))).then_some(())
     });
 }
+
+/// The kind of fault of a copy that does not end.
+const HUNG: &str = "a hang";
 
 /// The time after which a copy of a small tree hangs.
 const HANG: Duration = Duration::from_secs(20);
@@ -407,7 +471,12 @@ fn random_copies_are_those_of_cp_and_rsync() {
 fn try_trial(number: u64) -> Result<(), &'static str> {
     let trial = Trial::new(number);
     trial.play().map_err(|mut fault| {
-        let trial = trial.shortened(&mut fault);
+        // Each try of a hang would take its time limit.
+        let trial = if fault.kind == HUNG {
+            trial
+        } else {
+            trial.shortened(&mut fault)
+        };
         let (kind, text) = (fault.kind, &fault.text);
         println!("=== trial {number}: {kind}: {text}\n{}\n", trial.commands());
         kind

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::steps::{Step, within};
+use super::steps::{ACL, DEFAULT_ACL, Step, acl, within};
 use crate::support::random::Random;
 
 /// The user and group of the trials without root.
@@ -31,7 +31,7 @@ const NAMES: [&[u8]; 13] = [
 /// Sizes of files, on both sides of those at which a copy changes its method.
 const SIZES: [usize; 9] = [0, 1, 5, 6, 4096, 70_000, 262_143, 262_144, 262_145];
 
-/// What a scene may have. ACLs have tests of their own: rsync and cp keep them in different ways.
+/// What a scene may have.
 #[derive(Debug, Clone, Copy)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -41,9 +41,11 @@ pub(super) struct Traits {
     /// Entries have other owners than [`USER`].
     pub(super) has_owners: bool,
     pub(super) has_devices: bool,
+    pub(super) has_fifos: bool,
     /// Some entries forbid reading or writing.
     pub(super) has_locks: bool,
     pub(super) has_hard_links: bool,
+    pub(super) has_acls: bool,
 }
 
 /// Makes the steps of scenes.
@@ -78,6 +80,12 @@ impl<'a> Maker<'a> {
         self.steps.extend(self.last.drain(..).rev());
     }
 
+    /// Adds no FIFOs and devices from now on.
+    pub(super) fn leave_out_special(&mut self) {
+        self.traits.has_fifos = false;
+        self.traits.has_devices = false;
+    }
+
     fn chance(&mut self, percent: u64) -> bool {
         self.random.within(0..100) < percent
     }
@@ -100,9 +108,28 @@ impl<'a> Maker<'a> {
 
     /// Adds a directory with a random tree in it.
     pub(super) fn tree(&mut self, at: &Path) {
-        self.files.clear();
+        self.files
+            .retain(|file| file.starts_with("s") == at.starts_with("s"));
         self.directory(at);
         self.entries(at, 3);
+    }
+
+    /// Adds the file that a command names as a source: a file, mostly, or a link to one.
+    pub(super) fn named_source(&mut self, at: &Path) {
+        match self.within(0..6) {
+            0 => self.symlink(at, Path::new("g")),
+            1 if self.traits.has_hard_links && !self.files.is_empty() => self.hard_link(at),
+            _ => self.file(at),
+        }
+    }
+
+    /// Adds what has the name of a copy: what rdcp replaces, and does not write in place or copy into.
+    pub(super) fn named_destination(&mut self, at: &Path, may_be_directory: bool) {
+        match self.within(0..6) {
+            0 => self.symlink(at, Path::new("nowhere")),
+            1 if may_be_directory => self.directory(at),
+            _ => self.file(at),
+        }
     }
 
     /// Adds random entries to a directory.
@@ -124,16 +151,10 @@ impl<'a> Maker<'a> {
             13 | 14 => {
                 let targets = ["a", "b", "nowhere", "/nowhere/x", "..", "c/a"];
                 let target = self.one_of(&targets);
-                self.steps.push(Step::Symlink(at.to_owned(), target.into()));
-                self.metadata(at, false);
+                self.symlink(at, Path::new(target));
             }
-            15 | 16 if self.traits.has_hard_links && !self.files.is_empty() => {
-                let files = self.files.len() as u64;
-                let old = usize::try_from(self.random.within(0..files)).expect("it is small");
-                let old = self.files[old].clone();
-                self.steps.push(Step::HardLink(at.to_owned(), old));
-            }
-            17 => {
+            15 | 16 if self.traits.has_hard_links && !self.files.is_empty() => self.hard_link(at),
+            17 if self.traits.has_fifos => {
                 self.steps.push(Step::Fifo(at.to_owned()));
                 self.metadata(at, false);
             }
@@ -150,7 +171,21 @@ impl<'a> Maker<'a> {
         }
     }
 
-    fn file(&mut self, at: &Path) {
+    fn symlink(&mut self, at: &Path, target: &Path) {
+        self.steps
+            .push(Step::Symlink(at.to_owned(), target.to_owned()));
+        self.metadata(at, false);
+    }
+
+    /// Adds a further name of one of the files so far.
+    fn hard_link(&mut self, at: &Path) {
+        let files = self.files.len() as u64;
+        let old = usize::try_from(self.random.within(0..files)).expect("it is small");
+        let old = self.files[old].clone();
+        self.steps.push(Step::HardLink(at.to_owned(), old));
+    }
+
+    pub(super) fn file(&mut self, at: &Path) {
         if self.chance(4) {
             let bytes = self.one_of(&[1, 300_000, 5 << 20]);
             self.steps.push(Step::Hole(at.to_owned(), bytes));
@@ -184,6 +219,12 @@ impl<'a> Maker<'a> {
             let value = self.one_of(&["v", "w"]).to_owned();
             steps.push(Step::Attribute(path.clone(), name, value));
         }
+        if self.traits.has_acls && self.chance(10) {
+            steps.push(self.acl(at, ACL));
+        }
+        if self.traits.has_acls && is_directory && self.chance(10) {
+            steps.push(self.acl(at, DEFAULT_ACL));
+        }
         let seconds = self.one_of(&[1_000_000_000, 1_500_000_000, 1_500_000_001, -86_400]);
         let nanoseconds = self.one_of(&[0, 1, 999_999_999]);
         steps.push(Step::Times(path, seconds, nanoseconds));
@@ -193,6 +234,16 @@ impl<'a> Maker<'a> {
         } else {
             self.steps.extend(steps);
         }
+    }
+
+    fn acl(&mut self, at: &Path, name: &'static str) -> Step {
+        let user = self.one_of(&[1, 7]);
+        // The owner keeps all rights: what it may not do is the matter of modes.
+        let mut rights = [7; 5];
+        for right in &mut rights[1..] {
+            *right = self.one_of(&[0, 4, 5, 6, 7]);
+        }
+        acl(at, name, user, rights)
     }
 
     fn mode(&mut self, is_directory: bool) -> u32 {
@@ -214,14 +265,8 @@ impl<'a> Maker<'a> {
         self.steps
             .push(Step::Copy(source.to_owned(), at.to_owned()));
         self.files.clear();
-        for step in made {
-            let (Step::Directory(path)
-            | Step::File(path, ..)
-            | Step::Symlink(path, _)
-            | Step::HardLink(path, _)
-            | Step::Fifo(path)
-            | Step::Socket(path)) = &step
-            else {
+        for step in &made {
+            let Some(path) = step.made() else {
                 continue;
             };
             let Ok(below) = path.strip_prefix(source) else {
@@ -230,6 +275,12 @@ impl<'a> Maker<'a> {
             if below.as_os_str().is_empty() {
                 continue;
             }
+            let times = made.iter().find_map(|step| match step {
+                Step::Times(of, seconds, nanoseconds) if of == path => {
+                    Some((*seconds, *nanoseconds))
+                }
+                _ => None,
+            });
             let path = at.join(below);
             let is_directory = matches!(step, Step::Directory(_));
             match self.random.within(0..20) {
@@ -246,6 +297,13 @@ impl<'a> Maker<'a> {
                 5 if is_directory => {
                     self.entry(&within(&path, b"only here"), 1);
                     self.finish_directories();
+                }
+                // Another target with the time of the old one.
+                5..=8 if matches!(step, Step::Symlink(..)) => {
+                    self.steps.push(Step::Remove(path.clone()));
+                    self.steps.push(Step::Symlink(path.clone(), "b".into()));
+                    let (seconds, nanoseconds) = times.unwrap_or((0, 0));
+                    self.steps.push(Step::Times(path, seconds, nanoseconds));
                 }
                 5 | 6 if matches!(step, Step::File(..)) => {
                     let letter = self.one_of(&['x', 'y']);

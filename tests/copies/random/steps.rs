@@ -38,12 +38,29 @@ pub(super) enum Step {
     Owners(PathBuf, u32, u32),
     Times(PathBuf, i64, u32),
     Attribute(PathBuf, &'static str, String),
+    /// The ACL of an entry, or the default one of a directory, as the kernel stores it, and as `setfacl` takes it.
+    Acl(PathBuf, &'static str, Vec<u8>, String),
     Remove(PathBuf),
     /// `cp -a` of one directory to a new name.
     Copy(PathBuf, PathBuf),
 }
 
 impl Step {
+    /// Returns the path of the entry that the step makes.
+    pub(super) fn made(&self) -> Option<&Path> {
+        match self {
+            Self::Directory(at)
+            | Self::File(at, ..)
+            | Self::Hole(at, _)
+            | Self::Symlink(at, _)
+            | Self::HardLink(at, _)
+            | Self::Fifo(at)
+            | Self::Socket(at)
+            | Self::Device(at, _) => Some(at),
+            _ => None,
+        }
+    }
+
     /// Applies the step below `top`. A step that cannot be applied is left out, as in a shell script: its file may have
     /// been removed by an earlier step.
     pub(super) fn apply(&self, top: &Path) {
@@ -86,6 +103,11 @@ impl Step {
             Self::Attribute(path, name, value) => {
                 lsetxattr(at(path), *name, value.as_bytes(), XattrFlags::empty())?;
             }
+            Self::Acl(path, name, value, _) => {
+                if !at(path).is_symlink() {
+                    lsetxattr(at(path), *name, value, XattrFlags::empty())?;
+                }
+            }
             Self::Remove(path) => run(Command::new("rm").arg("-rf").arg(at(path)))?,
             Self::Copy(from, to) => run(Command::new("cp").arg("-a").args([at(from), at(to)]))?,
         }
@@ -127,10 +149,38 @@ impl fmt::Display for Step {
             Self::Attribute(path, name, value) => {
                 write!(f, "setfattr -h -n {name} -v {value} {}", quoted(path))
             }
+            Self::Acl(path, name, _, text) => {
+                let default = if *name == DEFAULT_ACL { "-d " } else { "" };
+                let path = quoted(path);
+                write!(f, "test -L {path} || setfacl {default}--set {text} {path}")
+            }
             Self::Remove(path) => write!(f, "rm -rf {}", quoted(path)),
             Self::Copy(from, to) => write!(f, "cp -a {} {}", quoted(from), quoted(to)),
         }
     }
+}
+
+/// The extended attribute that has the ACL of an entry.
+pub(super) const ACL: &str = "system.posix_acl_access";
+
+/// The extended attribute that has the ACL which new entries of a directory inherit.
+pub(super) const DEFAULT_ACL: &str = "system.posix_acl_default";
+
+/// Returns a step that gives an entry an ACL: the rights of its owner, of one more user, of its group, the mask and the
+/// rights of all others.
+pub(super) fn acl(at: &Path, name: &'static str, user: u32, rights: [u16; 5]) -> Step {
+    // The kernel's format: a version, then entries of a tag, rights and a number (linux/posix_acl_xattr.h).
+    const TAGS: [u16; 5] = [0x01, 0x02, 0x04, 0x10, 0x20];
+    let mut value = 2_u32.to_le_bytes().to_vec();
+    for (tag, right) in TAGS.into_iter().zip(rights) {
+        let number = if tag == TAGS[1] { user } else { u32::MAX };
+        value.extend(tag.to_le_bytes());
+        value.extend(right.to_le_bytes());
+        value.extend(number.to_le_bytes());
+    }
+    let [owner, one, group, mask, other] = rights;
+    let text = format!("u::{owner},u:{user}:{one},g::{group},m::{mask},o::{other}");
+    Step::Acl(at.to_owned(), name, value, text)
 }
 
 fn node(at: &Path, kind: FileType, device: u64) -> io::Result<()> {
