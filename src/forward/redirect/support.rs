@@ -59,7 +59,8 @@ fn door() -> Option<String> {
     let is_forbidden = error.kind() == io::ErrorKind::PermissionDenied;
     is_forbidden.then(|| {
         format!(
-            "this user may not attach a filter to a socket ({error}): allow the socket option SO_ATTACH_FILTER, or run rdforward as root"
+            "this user may not attach a filter to a socket ({error}): allow the socket option SO_ATTACH_FILTER, \
+             or run rdforward as root"
         )
     })
 }
