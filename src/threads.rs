@@ -1,6 +1,6 @@
 //! Threads for work that blocks, and runtimes of one thread. Where the system starts no more threads, or opens no more
-//! descriptors, the work fails with an error: tokio's `spawn_blocking`, `lookup_host`, its runtimes of several threads and
-//! the first runtime of a process panic there.
+//! descriptors, the work fails with an error: tokio's `spawn_blocking`, `lookup_host`, its runtimes of several threads
+//! and the first runtime of a process panic there.
 
 use std::{
     io,

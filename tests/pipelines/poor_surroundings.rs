@@ -1,5 +1,5 @@
-//! Surroundings that lack what programs take for granted: descriptors, memory, `/dev/null`, `/proc`. Each program then does
-//! its work, or ends with a sentence that names what is missing.
+//! Surroundings that lack what programs take for granted: descriptors, memory, `/dev/null`, `/proc`. Each program then
+//! does its work, or ends with a sentence that names what is missing.
 
 use std::{fs, process::Command};
 
@@ -41,7 +41,8 @@ const ALONE: [Line; 4] = [
     &[RDFORWARD, "serve", "--allow", "1", "--key-file", "missing"],
 ];
 
-/// Makes a directory with the file that the lines copy, and a program that starts the agents of other hosts on this machine.
+/// Makes a directory with the file that the lines copy, and a program that starts the agents of other hosts on this
+/// machine.
 fn place() -> Place {
     let place = Place::new();
     place.file("f", b"data\n");
