@@ -18,6 +18,7 @@ use rustix::{
         },
     },
 };
+use socket2::SockRef;
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::{
@@ -56,6 +57,9 @@ enum Family {
         only: bool,
     },
 }
+
+/// The device of the doors.
+const LOOPBACK: &[u8] = b"lo";
 
 impl RemoteSocket {
     /// Takes a descriptor of which the program wants to connect the socket to `address`. Returns none if the kernel must
@@ -134,6 +138,7 @@ impl RemoteSocket {
         };
         let (door, address) = found.map_err(|error| errno_of(&error))?;
         system::connect_at_once(self.fd.as_fd());
+        self.leave_device().map_err(|error| errno_of(&error))?;
         match without_waiting(&self.fd, || connect(&self.fd, &address)) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(errno) => return Err(errno),
@@ -141,6 +146,21 @@ impl RemoteSocket {
         let interest = Interest::READABLE | Interest::WRITABLE;
         let fd = system::watch(self.fd, interest).map_err(|error| errno_of(&error))?;
         Ok(ConnectingSocket { fd, door, own })
+    }
+
+    /// Frees a socket that is bound to a device (`SO_BINDTODEVICE`): from there it does not reach a door. The tunnel has its
+    /// own way to the target, so the device would have no meaning.
+    ///
+    /// # Errors
+    ///
+    /// `EPERM` without `CAP_NET_RAW`: the kernel lets only a privileged process take a socket off its device.
+    fn leave_device(&self) -> io::Result<()> {
+        let socket = SockRef::from(&self.fd);
+        let device = socket.device()?;
+        if device.is_none_or(|device| device == LOOPBACK) {
+            return Ok(());
+        }
+        socket.bind_device(None)
     }
 
     /// Returns the address of a door, and the same address as this socket needs it.

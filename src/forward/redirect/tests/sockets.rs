@@ -17,6 +17,22 @@ s.connect(('192.0.2.1', 80)); echoes(s)",
     fake.until_live(0).await;
 }
 
+/// Before, the connection failed after some seconds: no door can be reached from another device.
+#[tokio::test]
+async fn a_socket_that_is_bound_to_a_device_is_redirected_or_refused_at_once() {
+    let fake = Fake::new();
+    fake.python(
+        "for _, device in [(0, 'lo')] + if_nameindex():
+    s = socket(AF_INET, SOCK_STREAM)
+    try: s.setsockopt(SOL_SOCKET, SO_BINDTODEVICE, device.encode())
+    except OSError: continue
+    try: s.connect(('192.0.2.1', 80)); echoes(s)
+    except PermissionError: assert device != 'lo' and os.geteuid() != 0",
+    )
+    .await;
+    fake.until_live(0).await;
+}
+
 #[tokio::test]
 async fn a_non_blocking_socket_finds_the_errno_as_its_error() {
     let fake = Fake::new();
