@@ -252,7 +252,18 @@ fn a_file_that_is_skipped_gets_the_metadata_that_have_changed() {
         set_attribute(&original.join("marked"), "user.new", b"new");
         let rights = acl([6, 6, 0, 6, 0]);
         set_attribute(&original.join("shared"), ACCESS, &rights);
+        let foresee = || {
+            let arguments = [options, &["-naT", "h1:tree", "h2:tree"]].concat();
+            let end = hosts.rdcp(&arguments).start().end();
+            let listed = String::from_utf8(end.stdout).unwrap();
+            let mut lines: Vec<_> = listed.lines().map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        let expected = ["marked", "moved", "shared"].map(|name| format!("change {name}"));
+        assert_eq!(foresee(), expected, "{options:?}");
         run();
+        assert_eq!(foresee(), [] as [&str; 0], "{options:?}");
         let after = ["moved", "marked", "shared", "same"].map(|name| info(copy.join(name)));
         let inodes = |all: &[fs::Metadata; 4]| all.each_ref().map(MetadataExt::ino);
         assert_eq!(

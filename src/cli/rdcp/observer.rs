@@ -99,6 +99,7 @@ impl CopyObserver {
             }
             CopyNews::Sent(paths) => self.list("copy ", "", &paths),
             CopyNews::Removed(paths) => self.list("remove ", "removed ", &paths),
+            CopyNews::Changed(paths) => self.list("change ", "changed ", &paths),
             CopyNews::Digests(digests) => {
                 let mut lines = Vec::new();
                 for (digest, path) in digests {

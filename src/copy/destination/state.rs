@@ -158,6 +158,14 @@ impl DestinationState {
         }
     }
 
+    /// Reports paths of entries whose metadata were changed, or would be in a dry run.
+    pub(super) fn report_changed(&self, paths: Vec<Vec<u8>>) {
+        let is_wanted = self.options.list || self.options.dry_run;
+        if is_wanted && !paths.is_empty() {
+            (self.context.report)(FromCopy::News(CopyNews::Changed(paths)));
+        }
+    }
+
     /// Keeps the digest of a file for the next report.
     pub(super) fn add_digest(&self, digest: String, path: &RelativePath) {
         let mut digests = lock(&self.digests);

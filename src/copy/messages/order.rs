@@ -174,6 +174,9 @@ pub(crate) enum CopyNews {
     Removed(Vec<Vec<u8>>),
     /// From the destination, with [`CopyOptions::digest`]: digests in hexadecimal digits, and the paths of the files.
     Digests(Vec<(String, Vec<u8>)>),
+    /// From the destination, with [`CopyOptions::list`] or [`CopyOptions::dry_run`]: the metadata of these were changed,
+    /// or would be, and their contents stay.
+    Changed(Vec<Vec<u8>>),
 }
 
 /// The most bytes of a path or a sentence in a message. Linux takes paths of 4 KiB in one call; a tree can be deeper.
@@ -211,6 +214,10 @@ impl FromCopy {
                 let (first, second) = split(paths);
                 (CopyNews::Removed(first), CopyNews::Removed(second))
             }
+            Self::News(CopyNews::Changed(paths)) if paths.len() > 1 => {
+                let (first, second) = split(paths);
+                (CopyNews::Changed(first), CopyNews::Changed(second))
+            }
             Self::News(CopyNews::Digests(digests)) if digests.len() > 1 => {
                 let (first, second) = split(digests);
                 (CopyNews::Digests(first), CopyNews::Digests(second))
@@ -223,7 +230,9 @@ impl FromCopy {
     /// Cuts what is too long in a message with one path or sentence. A digest needs its whole path, so it becomes a failure.
     fn shortened(mut self) -> Self {
         match &mut self {
-            Self::News(CopyNews::Sent(paths) | CopyNews::Removed(paths)) => {
+            Self::News(
+                CopyNews::Sent(paths) | CopyNews::Removed(paths) | CopyNews::Changed(paths),
+            ) => {
                 for path in paths {
                     path.truncate(MAX_SHOWN_BYTES);
                 }

@@ -67,7 +67,8 @@ impl SourceShared {
         options.existing != ExistingFiles::Replace || options.resume || options.dry_run
     }
 
-    /// Returns true if the destination is asked with the metadata of every entry: those that it skips get them.
+    /// Returns true if the destination is asked with the metadata of every entry: those that it skips get them, or would in a dry
+    /// run.
     pub(crate) fn asks_with_metadata(&self) -> bool {
         let options = &self.options;
         let may_skip_same = match options.existing {
@@ -75,7 +76,7 @@ impl SourceShared {
             ExistingFiles::ReplaceOlder | ExistingFiles::ReplaceDifferent => true,
             ExistingFiles::Replace => options.resume,
         };
-        options.archive && may_skip_same && !options.dry_run
+        options.archive && may_skip_same
     }
 
     /// Returns a number for a large file.

@@ -74,18 +74,23 @@ pub(super) fn answer(
         owners,
         room: MAX_RANGES,
         probe: directory.map(|fd| TimeProbe::new(fd.as_fd(), !dry_run)),
+        changed: Vec::new(),
     };
-    let answers = entries.iter().map(|entry| {
-        let answer = folder.answer(shared, entry, &mut tools);
-        if matches!(answer, AnswerKind::Skip | AnswerKind::Keep) {
-            add(&shared.state.counts.skipped, 1);
-        }
-        if dry_run && !answer.is_nothing() && !folder.foresee(&shared.state, entry) {
-            return AnswerKind::Leave;
-        }
-        answer
-    });
-    Ok(answers.collect())
+    let answers: Vec<AnswerKind> = entries
+        .iter()
+        .map(|entry| {
+            let answer = folder.answer(shared, entry, &mut tools);
+            if matches!(answer, AnswerKind::Skip | AnswerKind::Keep) {
+                add(&shared.state.counts.skipped, 1);
+            }
+            if dry_run && !answer.is_nothing() && !folder.foresee(&shared.state, entry) {
+                return AnswerKind::Leave;
+            }
+            answer
+        })
+        .collect();
+    shared.state.report_changed(tools.changed);
+    Ok(answers)
 }
 
 /// What the answers to one question share.
@@ -96,6 +101,8 @@ struct AnswerTools<'a> {
     room: usize,
     /// Tells which times the folder stores; none if there is no folder.
     probe: Option<TimeProbe<'a>>,
+    /// The local paths of entries whose metadata were changed, or would be in a dry run.
+    changed: Vec<Vec<u8>>,
 }
 
 /// The folder of a question, and the folder itself if the destination has it.
@@ -205,15 +212,16 @@ impl AskedFolder {
             state.written.note(found);
         }
         let asked = entry.metadata.as_ref();
-        let asked = asked.filter(|_| state.keeper.keeps_all() && !state.options.dry_run);
-        if let Some(metadata) = asked {
+        if let Some(metadata) = asked.filter(|_| state.keeper.keeps_all()) {
             let kept = KeptEntry {
                 directory,
                 folder: &self.placed.path,
                 name,
                 found: *found,
             };
-            kept.take_over(shared, metadata, tools.owners);
+            if kept.take_over(shared, metadata, tools.owners) {
+                tools.changed.push(self.placed.path.join(name).into());
+            }
         }
         Some(AnswerKind::Skip)
     }

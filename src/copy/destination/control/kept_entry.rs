@@ -35,13 +35,13 @@ pub(super) struct KeptEntry<'a> {
 
 impl KeptEntry<'_> {
     /// Gives the entry the mode, the owners and the attributes of the source's entry, as far as they differ. What cannot be
-    /// kept is reported as for a new entry.
+    /// kept is reported as for a new entry. Returns true if something was changed, or would be in a dry run.
     pub(super) fn take_over(
         &self,
         shared: &DestinationShared,
         asked: &AskedMetadata,
         owners: &LocalOwners,
-    ) {
+    ) -> bool {
         let state = &shared.state;
         let note = |text| state.note(text);
         let own = CString::new(self.name.as_bytes()).map_err(|_| Errno::INVAL);
@@ -57,9 +57,12 @@ impl KeptEntry<'_> {
         let plan = state
             .keeper
             .plan_for_kept(&metadata, &self.found, &own, &note);
-        let Some(plan) = plan else { return };
+        let Some(plan) = plan else { return false };
+        if state.options.dry_run {
+            return true;
+        }
         if !shared.may_write(&self.folder.join(self.name)) {
-            return;
+            return false;
         }
         match self.open() {
             Ok(place) => {
@@ -68,10 +71,12 @@ impl KeptEntry<'_> {
                     _ => EntryHandle::Place(place.as_fd()),
                 };
                 state.keeper.apply(handle, plan, &metadata, &note);
+                true
             }
             Err(errno) => {
                 let why = errno_text(errno);
                 note(format!("metadata of some entries were not kept: {why}"));
+                false
             }
         }
     }
