@@ -11,7 +11,7 @@ use super::{
     metadata::with_guests,
     trees::{mode, small, stamp},
 };
-use crate::support::programs::hosts::Outcome;
+use crate::support::programs::hosts::{Network, Outcome};
 use crate::support::programs::local_hosts::Hosts;
 
 /// A file that both ends have: its name, the time of the source's and of the destination's file, and both contents.
@@ -390,4 +390,29 @@ fn a_link_with_another_target_is_not_the_same() {
         let target = fs::read_link(hosts.path("h2", "tree/link")).unwrap();
         assert_eq!(target, Path::new("one"));
     }
+}
+
+#[test]
+fn of_two_directories_that_are_one_at_the_destination_neither_removes_what_the_other_has() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    for (name, directory) in [("first", "Directory"), ("second", "directory")] {
+        let directory = network.file("h1", &format!("tree/{directory}"));
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join(name), name).unwrap();
+    }
+    // As on a file system that ignores the case of names.
+    network.on(
+        "h2",
+        "mkdir -p tree/Directory tree/directory && mount --bind tree/Directory tree/directory && \
+         touch tree/Directory/other",
+    );
+    let arguments = ["-aT", "--delete", "h1:tree", "h2:tree"];
+    let end = network.rdcp(arguments).start().end();
+    end.tells(
+        1,
+        &["takes its name for that of another directory of the source, so nothing was removed"],
+    );
+    assert_eq!(network.on("h2", "ls tree/Directory"), "first\nsecond\n");
 }

@@ -107,16 +107,11 @@ fn what_a_run_found_equal_is_not_overwritten_by_another_source() {
     ];
     hosts.rdcp(&first).start().end().exits(0);
     let out = first[2];
-    let line = [
-        "-a",
-        "--skip-same",
-        "h1:tree/.",
-        "h2:tree/.",
-        "h3:tree/.",
-        out,
-    ];
-    hosts.rdcp(&line).start().end().exits(1);
-    assert_first_tree(&hosts, "out", &line);
+    for option in ["--skip-same", "--update", "--resume"] {
+        let line = ["-a", option, "h1:tree/.", "h2:tree/.", "h3:tree/.", out];
+        hosts.rdcp(&line).start().end().exits(1);
+        assert_first_tree(&hosts, "out", &line);
+    }
 }
 
 #[test]

@@ -208,7 +208,7 @@ impl AskedFolder {
             return Some(AnswerKind::Keep);
         }
         // Another source would replace it. Another name of the same file may be replaced.
-        if !keeps_existing(state) && found.st_nlink == 1 {
+        if state.options.existing != ExistingFiles::Keep && found.st_nlink == 1 {
             state.written.note(found);
         }
         let asked = entry.metadata.as_ref();

@@ -192,23 +192,24 @@ async fn the_options_decide_what_is_skipped() {
         .await
         .assert_whole();
     let questions = [
-        ("f", 5, 2_000),
         ("f", 5, 1_999),
         ("f", 5, 2_001),
         ("f", 4, 2_000),
         ("g", 5, 1),
+        // After it, another source has nothing for this name.
+        ("f", 5, 2_000),
     ];
     let (send, skip, keep) = (AnswerKind::Send, AnswerKind::Skip, AnswerKind::Keep);
     let cases = [
         (ExistingFiles::Replace, [&send, &send, &send, &send, &send]),
-        (ExistingFiles::Keep, [&skip, &keep, &keep, &keep, &send]),
+        (ExistingFiles::Keep, [&keep, &keep, &keep, &send, &skip]),
         (
             ExistingFiles::ReplaceOlder,
-            [&skip, &keep, &send, &keep, &send],
+            [&keep, &send, &keep, &send, &skip],
         ),
         (
             ExistingFiles::ReplaceDifferent,
-            [&skip, &send, &send, &send, &send],
+            [&send, &send, &send, &send, &skip],
         ),
     ];
     for (existing, expected) in cases {

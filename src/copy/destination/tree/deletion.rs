@@ -36,6 +36,8 @@ pub(in crate::copy::destination) struct Deletion<'a> {
 enum Stay {
     /// The filters leave it, or something in it, out of the copy.
     Protected,
+    /// The run has written it, or something in it. The file system takes its name for another one's.
+    Written,
     /// The run has removed as many entries as it may.
     Limit,
     /// It cannot be removed, which is reported.
@@ -115,14 +117,18 @@ impl<'a> Deletion<'a> {
         if self.state.halt.is_cancelled() {
             return Err(Stay::Ended);
         }
-        let is_directory = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => FileType::from_raw_mode(stat.st_mode) == FileType::Directory,
+        let stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
             // Another process has removed it.
             Err(Errno::NOENT) => return Ok(()),
             Err(errno) => return Err(self.fail(local, errno)),
         };
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         if self.state.protects(local, is_directory) {
             return Err(Stay::Protected);
+        }
+        if self.state.written.contains(&stat) {
+            return Err(Stay::Written);
         }
         if !is_directory {
             return self.unlink(directory, name, local, AtFlags::empty());
@@ -217,6 +223,7 @@ impl<'a> Deletion<'a> {
     fn why(&self, stay: Stay) -> String {
         match stay {
             Stay::Protected => "--exclude protects what is there".to_owned(),
+            Stay::Written => "the run has written it, or something in it".to_owned(),
             Stay::Limit => self.state.removals.limit_text(),
             Stay::Failed => "not everything in it could be removed".to_owned(),
             Stay::Ended => "the copy was ended".to_owned(),

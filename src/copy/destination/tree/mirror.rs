@@ -3,11 +3,11 @@
 use std::{
     collections::HashSet,
     hash::{BuildHasher, RandomState},
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use rustix::fs::{AtFlags, FileType, statat};
+use rustix::fs::{AtFlags, FileType, fstat, statat};
 
 use super::{
     deletion::{Deletion, names_in},
@@ -17,9 +17,11 @@ use crate::copy::{
     context::CopyFailure,
     destination::{
         fault_text::errno_text, large::part::name_of_part, reader::broken,
-        shared::DestinationShared, temporary_name::is_temporary_name,
+        shared::DestinationShared, state::DestinationState, temporary_name::is_temporary_name,
+        written::id_of,
     },
     path::{EntryName, RelativePath},
+    written::WrittenEntries,
 };
 
 /// The time after the last change of a temporary file from which it is taken for one that a copy has left when it was
@@ -32,6 +34,9 @@ const MAX_NAMES: usize = 64 << 20;
 /// The reason for the user if nothing is removed, because the source's directory is empty.
 const EMPTY_SOURCE: &str = "its source directory is empty, maybe because a file system is not mounted, so nothing was removed; if that is meant, give --max-delete N, the most entries to remove";
 
+/// The reason for the user if nothing is removed, because another directory of the source is the same one here.
+const MIRRORED_BEFORE: &str = "the file system takes its name for that of another directory of the source, so nothing was removed in it";
+
 /// The names that the source has in the folder that it tells of at the moment.
 ///
 /// A name is kept as a hash with a random key. Two names with one hash, which practically does not happen, would leave an
@@ -41,6 +46,8 @@ pub(in crate::copy::destination) struct MirroredFolder {
     folder: Option<RelativePath>,
     names: HashSet<u64>,
     keys: RandomState,
+    /// The directories of the destination that were mirrored.
+    mirrored: WrittenEntries,
 }
 
 impl MirroredFolder {
@@ -77,7 +84,7 @@ impl MirroredFolder {
     }
 
     fn remove_others(
-        &self,
+        &mut self,
         shared: &DestinationShared,
         wire: &RelativePath,
     ) -> Result<(), CopyFailure> {
@@ -98,6 +105,12 @@ impl MirroredFolder {
         };
         let local = placed.path;
         if !state.options.dry_run && !shared.may_mirror(&local) {
+            return Ok(());
+        }
+        if let Err(why) = self.begin(state, &directory) {
+            if let Some(why) = why {
+                state.fail(&local, why);
+            }
             return Ok(());
         }
         let is_at_source = |name: &[u8]| self.names.contains(&self.keys.hash_one(name));
@@ -124,6 +137,30 @@ impl MirroredFolder {
         let mut deletion = Deletion::new(state);
         for name in others {
             deletion.remove_or_report(directory.as_fd(), &name, &local);
+        }
+        Ok(())
+    }
+
+    /// Notes a directory of the destination that is mirrored.
+    ///
+    /// # Errors
+    ///
+    /// Fails if nothing is removed in it: without a reason if the run has made it, so that nothing else is in it, and
+    /// with a reason for the user if it was mirrored before, as another directory of the source.
+    fn begin(
+        &mut self,
+        state: &DestinationState,
+        directory: &OwnedFd,
+    ) -> Result<(), Option<&'static str>> {
+        let Ok(stat) = fstat(directory) else {
+            return Ok(());
+        };
+        if self.mirrored.contains(id_of(&stat)) {
+            return Err(Some(MIRRORED_BEFORE));
+        }
+        self.mirrored.insert(id_of(&stat));
+        if state.written.contains(&stat) {
+            return Err(None);
         }
         Ok(())
     }
