@@ -127,10 +127,10 @@ impl<'a> TimeProbe<'a> {
             return Some(file);
         }
         let folder = self.may_name.then_some(self.folder)?;
-        let made = self
+        let named = self
             .temporary
             .make(|name| create_file(folder, name, mode.as_raw_mode()));
-        made.ok()
+        named.ok()
     }
 }
 
