@@ -171,18 +171,40 @@ impl Facts<'_> {
         Ok(())
     }
 
-    /// Returns the entries of the source that belong to a path of the destination.
-    fn sources_of(&self, path: &Path) -> Vec<&Entry> {
+    /// Returns the paths of the source that belong to a path of the destination.
+    fn source_paths(&self, path: &Path) -> Vec<PathBuf> {
         let find = |(source, destination): (&str, &str)| {
             let below = path.strip_prefix(destination).ok()?;
-            let at = if below.as_os_str().is_empty() {
+            Some(if below.as_os_str().is_empty() {
                 PathBuf::from(source)
             } else {
                 Path::new(source).join(below)
-            };
-            self.source.0.get(&at)
+            })
         };
         self.run.tops().into_iter().filter_map(find).collect()
+    }
+
+    /// Returns the entries of the source that belong to a path of the destination.
+    fn sources_of(&self, path: &Path) -> Vec<&Entry> {
+        let paths = self.source_paths(path);
+        paths
+            .iter()
+            .filter_map(|at| self.source.0.get(at))
+            .collect()
+    }
+
+    /// Returns true if two entries of the destination are of one file of the source.
+    fn are_links_at_source(&self, one: &Path, two: &Path) -> bool {
+        let files = |path: &Path| -> Vec<PathBuf> {
+            let paths = self.source_paths(path).into_iter();
+            let first = |path| {
+                let entry: &Entry = self.source.0.get(&path)?;
+                Some(entry.first_name.clone().unwrap_or(path))
+            };
+            paths.filter_map(first).collect()
+        };
+        let (one, two) = (files(one), files(two));
+        one.iter().any(|file| two.contains(file))
     }
 
     /// Returns true if two sources have an entry for a path of the destination.
@@ -303,7 +325,8 @@ impl Facts<'_> {
             }
             // What other runs of rdcp have left stays for a day. What could not be read at the source, or be removed, stays.
             let may_stay = path.ancestors().any(is_temporary);
-            let is_refused = self.peer_status != 0 && self.status == 1 && self.is_named(path);
+            let may_fail = self.peer_status != 0 || self.may_refuse();
+            let is_refused = may_fail && self.status == 1 && self.is_named(path);
             return is_untouched && (may_stay || is_refused);
         };
         // A directory that could not be removed has another time, because some of its entries could.
@@ -316,6 +339,16 @@ impl Facts<'_> {
         let Some(found) = found else {
             return false;
         };
+        // Names of one file become links also if the destination has one of them, which a peer makes only if it writes it.
+        if let (Some(first), Some(expected)) = (&found.first_name, expected) {
+            let linked = Entry {
+                first_name: found.first_name.clone(),
+                ..expected.clone()
+            };
+            if linked == *found && self.are_links_at_source(path, first) {
+                return true;
+            }
+        }
         let source = self.seen(path, source);
         if self.run.keeps == Keeps::All && self.has_all_of(found, &source, expected) {
             return true;
@@ -421,10 +454,20 @@ impl Facts<'_> {
         let original = self.before.0.get(path).expect("it was there");
         let new = self.source_of(path).expect("it is there");
         if new.modified > original.modified {
-            source.has_contents_of(found)
-        } else {
-            is_untouched
+            return source.has_contents_of(found);
         }
+        // What has the same size and time is taken for the same file, and gets the metadata of the source.
+        let is_same =
+            (new.kind, new.size, new.modified) == (original.kind, original.size, original.modified);
+        let alike = Entry {
+            content: source.content.clone(),
+            ..found.clone()
+        };
+        let gets_metadata = is_same
+            && run.keeps == Keeps::All
+            && before.has_contents_of(found)
+            && self.has_all_of(&alike, source, Some(source));
+        is_untouched || gets_metadata
     }
 
     /// Returns true if a message names the path or a directory above it.
