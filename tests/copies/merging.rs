@@ -1,6 +1,6 @@
 //! Sources of one run that have entries of one name: the first one arrives, and each other one is named and kept.
 
-use std::{fs, os::unix::fs::symlink};
+use std::{fs, os::unix::fs::symlink, process::Command};
 
 use crate::support::programs::local_hosts::Hosts;
 
@@ -159,4 +159,25 @@ fn two_directories_of_one_name_are_merged_also_of_one_host() {
     end.exits(1);
     let refused = "two/tree: has the same name";
     assert!(end.stderr.contains(refused), "{}", end.stderr);
+}
+
+#[test]
+fn what_one_source_has_brought_is_not_written_in_place_by_another() {
+    let hosts = Hosts::new("");
+    fs::create_dir_all(hosts.path("h1", "first")).unwrap();
+    let mut mkfifo = Command::new("mkfifo");
+    mkfifo.arg(hosts.path("h1", "first/fifo"));
+    assert!(mkfifo.status().expect("mkfifo").success());
+    symlink("/dev/null", hosts.path("h1", "first/link")).unwrap();
+    hosts.file("h2", "second/fifo", b"bytes");
+    hosts.file("h2", "second/link", b"bytes");
+    fs::create_dir_all(hosts.path("here", "out")).unwrap();
+    let out = hosts.path("here", "out").display().to_string();
+    let end = hosts.rdcp(&["-a", "h1:first/.", "h2:second/.", &out]);
+    let end = end.start().end();
+    end.exits(1);
+    for name in ["fifo", "link"] {
+        let named = format!("out/{name}: has the same name");
+        assert!(end.stderr.contains(&named), "{}", end.stderr);
+    }
 }

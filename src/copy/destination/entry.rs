@@ -271,6 +271,15 @@ impl CurrentFolder {
         renamed.map_err(PlacingFault::into_text)
     }
 
+    /// Returns the folder as the place of entries.
+    pub(super) fn target(&self) -> TargetFolder<'_> {
+        TargetFolder {
+            fd: self.fd.as_fd(),
+            id: self.id,
+            is_of_run: self.is_of_run,
+        }
+    }
+
     /// Gives the entry that has the temporary name its own name.
     fn rename(
         &self,
@@ -279,12 +288,7 @@ impl CurrentFolder {
         name: &EntryName,
     ) -> Result<(), PlacingFault> {
         let local = self.local.join(name);
-        let target = TargetFolder {
-            fd: self.fd.as_fd(),
-            id: self.id,
-            is_of_run: self.is_of_run,
-        };
-        rename_over(state, target, temporary.as_bytes(), name, &local)?;
+        rename_over(state, self.target(), temporary.as_bytes(), name, &local)?;
         temporary.note_renamed();
         Ok(())
     }

@@ -31,6 +31,7 @@ use super::{
     placement::EntryNaming,
     state::DestinationState,
     tree::beneath::proc_path,
+    written::TargetFolder,
 };
 use crate::{
     copy::{metadata::Metadata, path::EntryName},
@@ -60,16 +61,18 @@ impl SpecialTarget {
     ///
     /// # Errors
     ///
-    /// Fails with the reason for the user if the target is of that kind and must not be written.
+    /// Fails with the reason for the user if the target is of that kind and must not be written, or if another source of
+    /// the run has brought the entry.
     pub(super) fn find(
         state: &DestinationState,
-        folder: BorrowedFd<'_>,
+        target: TargetFolder<'_>,
         name: &EntryName,
         naming: EntryNaming,
     ) -> Result<Option<Self>, String> {
         if naming == EntryNaming::Tree {
             return Ok(None);
         }
+        let folder = target.fd;
         if state.keeper.is_served() {
             let found = statat(folder, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
             return match found {
@@ -83,6 +86,9 @@ impl SpecialTarget {
         let Some(path) = special_path(&path) else {
             return Ok(None);
         };
+        if let Some(why) = state.written.refusal(target, name.as_bytes()) {
+            return Err(why.to_owned());
+        }
         if is_own_descriptor(&path) {
             let why = "is not a stream of your rdcp; give - as the destination for its stdout";
             return Err(why.to_owned());

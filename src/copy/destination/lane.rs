@@ -252,7 +252,7 @@ impl LaneWriter {
         };
         let state = &self.shared.state;
         let bytes = self.reader.contents_left() as u64;
-        match SpecialTarget::find(state, folder.fd.as_fd(), &local, folder.naming) {
+        match SpecialTarget::find(state, folder.target(), &local, folder.naming) {
             Ok(None) => {}
             Ok(Some(target)) => return self.write_special(&target, wire, &local).await,
             Err(why) => {

@@ -180,7 +180,7 @@ impl LargeTarget {
         let names = PartNames::of(&name);
         let promise = promise(&local);
         let place = (folder.fd.as_fd(), &name, naming);
-        let contents = match SpecialTarget::find(state, place.0, &name, naming)? {
+        let contents = match SpecialTarget::find(state, folder.target(), &name, naming)? {
             Some(special) => LargeContents::Special(special),
             None => LargeContents::open(state, file, place, &names, promise.as_ref())?,
         };
