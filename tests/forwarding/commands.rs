@@ -125,6 +125,25 @@ fn a_command_dies_with_rdforward() {
     assert!(lines.next().is_none());
 }
 
+/// The children of a command outlive a killed rdforward. They get an error from `connect()`, and do not wait for ever.
+#[test]
+fn a_child_of_the_command_cannot_connect_after_rdforward_was_killed() {
+    let hosts = Hosts::new("");
+    let connect = format!("read line; LC_ALL=C; exec 3<>/dev/tcp/{ADDRESS}/{}", echo());
+    let script = format!("exec 4<&0; ({connect}) <&4 2>&1 & echo ready; exec sleep 1000");
+    let arguments = ["--transport", "tcp", "h1", "--", "bash", "-c", &script];
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let run = hosts.rdforward_run_after("true", &arguments);
+    let mut running = run.stdin(reader).start_raw();
+    let mut lines = BufReader::new(running.take_stdout()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    running.signal(Signal::KILL);
+    drop(running.end());
+    writer.write_all(b"go\n").unwrap();
+    let said = lines.next().unwrap().unwrap();
+    assert!(said.contains("Function not implemented"), "{said}");
+}
+
 #[test]
 fn processes_that_the_command_leaves_behind_keep_the_tunnel() {
     let hosts = Hosts::new("");
