@@ -340,7 +340,7 @@ mod tests {
             assert!((pace.limit.unwrap()..=CHUNK).contains(&room));
             pace.posted(room);
             credits -= 1;
-            let time = Duration::from_secs_f64(room as f64 / SLOW as f64);
+            let time = Duration::from_nanos(room as u64 * 1_000_000_000 / SLOW);
             carried += time;
             now += time;
             under_way.push_back(now + round_trip);
