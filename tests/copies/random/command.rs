@@ -286,7 +286,7 @@ impl Run {
             Way::FromServer => "s",
         };
         let line = self.user("exec ") + &quoted(rdcp);
-        Some(line + &format!(" --serve --root {root} --key-file keys --listen-port 0"))
+        Some(line + &format!(" --serve --root {root} --key-file keys --listen-port 0 --grace 9"))
     }
 
     /// Returns the command line of the peer, for bash.

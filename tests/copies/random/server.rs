@@ -9,7 +9,9 @@ use std::{
     sync::OnceLock,
 };
 
-/// A server, which is killed when it is dropped.
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A server, which ends when it is dropped.
 pub(super) struct Server {
     child: Child,
     port: u16,
@@ -49,7 +51,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        // A server that is killed may leave temporary files.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let _ = self.child.wait();
     }
 }
