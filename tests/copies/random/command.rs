@@ -206,11 +206,6 @@ impl Run {
         run
     }
 
-    /// Returns true if patterns leave something out.
-    pub(super) fn has_excludes(&self) -> bool {
-        self.patterns.iter().any(|(is_exclude, _)| *is_exclude)
-    }
-
     /// Returns pairs of a top of the source and of the destination. Of two sources with one name, the first one has it.
     pub(super) fn tops(&self) -> Vec<(&'static str, &'static str)> {
         match self.operands {

@@ -115,6 +115,14 @@ impl Facts<'_> {
         reasons.iter().any(|why| self.stderr.contains(why))
     }
 
+    /// Returns true if a directory of the destination that was at this path, above or below it lacked rights of its owner.
+    fn was_locked(&self, path: &Path) -> bool {
+        self.before.0.iter().any(|(at, entry)| {
+            let is_near = at.starts_with(path) || path.starts_with(at);
+            is_near && entry.is_directory() && entry.mode & 0o700 != 0o700
+        })
+    }
+
     /// Returns true if a directory is kept where the source has something else, or the reverse, which rdcp names and a peer
     /// does not.
     fn keeps_another_kind(&self) -> bool {
@@ -226,9 +234,32 @@ impl Facts<'_> {
         })
     }
 
+    /// Returns true if `--update` leaves one source of a path at most, so that none has to be named, and the entry is that
+    /// of this source or what was there.
+    fn is_older_kept(&self, path: &Path, found: Option<&Entry>) -> bool {
+        let (Some(before), Some(found)) = (self.before.0.get(path), found) else {
+            return false;
+        };
+        let sources = self.sources_of(path);
+        let newer: Vec<_> = sources
+            .into_iter()
+            .filter(|source| source.modified > before.modified)
+            .collect();
+        let is_update = self.run.existing == Existing::Update && !before.is_directory();
+        is_update
+            && match &newer[..] {
+                [] => *found == self.seen(path, before),
+                [one] => one.has_contents_of(found),
+                _ => false,
+            }
+    }
+
     /// Returns true if an entry that two sources have is that of one of them, and the other one is named. The lanes decide
     /// which one is first.
     fn is_of_one_source(&self, path: &Path, found: Option<&Entry>) -> bool {
+        if self.is_older_kept(path, found) {
+            return true;
+        }
         if self.status != 1 || !self.is_named(path) {
             return false;
         }
@@ -318,9 +349,9 @@ impl Facts<'_> {
             if found.is_none() && self.status == 1 && self.run.tops().iter().any(is_above) {
                 return true;
             }
-            // A peer without root fails below a directory that its owner cannot search.
-            let is_mirror = self.run.deletes && !self.run.has_excludes();
-            if found.is_none() && is_mirror && self.peer_status != 0 {
+            // A peer without root removes nothing in a directory that forbids it to its owner.
+            let is_mirror = self.run.deletes && !self.run.is_root;
+            if found.is_none() && is_mirror && self.peer_status != 0 && self.was_locked(path) {
                 return true;
             }
             // What other runs of rdcp have left stays for a day. What could not be read at the source, or be removed, stays.
@@ -434,14 +465,14 @@ impl Facts<'_> {
             }
             // A file that is replaced loses its set-user-ID and set-group-ID bits, which cp and rsync leave on the new
             // contents.
-            let is_bare = expected.is_some_and(|expected| {
-                let mode = expected.mode & !0o6000;
-                *found
-                    == Entry {
-                        mode,
-                        ..expected.clone()
-                    }
+            let bare = Entry {
+                mode: before.mode & !0o6000,
+                ..found.clone()
+            };
+            let has_others = expected.is_some_and(|expected| {
+                (&expected.attributes, expected.owners) == (&found.attributes, found.owners)
             });
+            let is_bare = *found == bare && before.mode & 0o6000 != 0 && has_others;
             if found.kind == "file" && is_bare {
                 return true;
             }
