@@ -420,6 +420,15 @@ impl Facts<'_> {
             }
             source.owners = found.owners;
         }
+        // A normal user may write another user's file in place, and changes nothing else of it.
+        if !self.run.is_root && found.owners.0 != USER {
+            source = Entry {
+                content: source.content,
+                size: source.size,
+                kind: source.kind,
+                ..found.clone()
+            };
+        }
         // The system takes the bit from files whose group the user is not a member of.
         if !self.run.is_root && found.owners.1 != USER && found.mode & 0o2000 == 0 {
             source.mode &= !0o2000;
