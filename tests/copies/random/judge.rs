@@ -298,6 +298,10 @@ impl Facts<'_> {
         if (self.was_cut || self.peer_changes_modes()) && is_directory && !keeps_all {
             entry.mode |= 0o700;
         }
+        if self.peer_changes_modes() && entry.kind == "file" {
+            // rsync gives its owner the right to write what replaces a file.
+            entry.mode |= 0o200;
+        }
         if self.run.way == Way::ToServer && is_of_source {
             entry.mode &= 0o1777;
         }
@@ -384,7 +388,14 @@ impl Facts<'_> {
             }
         }
         let source = self.seen(path, source);
-        if self.run.keeps == Keeps::All && self.has_all_of(found, &source, expected) {
+        // Where nothing was before, cp makes links to what it keeps of other contents.
+        let is_new_link = before.is_none() && self.run.existing != Existing::Replace;
+        let expected_contents = if is_new_link && expected.is_some() {
+            Some(&source)
+        } else {
+            expected
+        };
+        if self.run.keeps == Keeps::All && self.has_all_of(found, &source, expected_contents) {
             return true;
         }
         if self.run.keeps != Keeps::All && self.peer_status != 0 && source.has_contents_of(found) {
