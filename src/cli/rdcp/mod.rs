@@ -50,7 +50,7 @@ pub fn main() -> ExitCode {
         return agent::main(process);
     }
     let (variable, hidden) = take_variable();
-    let console = Console::new("rdcp", args.messages());
+    let console = Console::of_program("rdcp", args.messages());
     if let Err(error) = hidden {
         console.warn(&format!("cannot hide the key from ps: {error}"));
     }

@@ -66,7 +66,7 @@ pub fn main() -> ExitCode {
     // The secrets are hidden before other threads start.
     let (key, key_hidden) = take_variable();
     let (operation, ticket_hidden) = ForwardOperation::take(&mut args);
-    let console = Console::new("rdforward", messages);
+    let console = Console::of_program("rdforward", messages);
     for (secret, hidden) in [("key", key_hidden), ("ticket", ticket_hidden)] {
         if let Err(error) = hidden {
             console.warn(&format!("cannot hide the {secret} from ps: {error}"));

@@ -57,7 +57,7 @@ pub fn main() -> ExitCode {
     let file = args.ticket_file.take();
     let (ticket, hidden) =
         TicketSource::take(&mut args.operands, file, args.listen, TICKET_VARIABLE);
-    let console = Console::new("rdperf", args.messages());
+    let console = Console::of_program("rdperf", args.messages());
     if let Err(error) = hidden {
         console.warn(&format!("cannot hide the ticket from ps: {error}"));
         // A usage error exits at once.

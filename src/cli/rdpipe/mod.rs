@@ -36,7 +36,7 @@ pub fn main() -> ExitCode {
             .error(ErrorKind::ValueValidation, error)
             .exit(),
     };
-    let console = Console::new("rdpipe", args.messages());
+    let console = Console::of_program("rdpipe", args.messages());
     if args.dry_run {
         let exit = dry_run::print(&plan, &args, &console);
         console.finish();

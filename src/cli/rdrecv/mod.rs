@@ -26,7 +26,7 @@ pub fn main() -> ExitCode {
     process::prepare();
     let mut args = or_exit("rdrecv", RdrecvArgs::try_parse());
     let (key, hidden) = args.key.take();
-    let console = Console::new("rdrecv", args.messages);
+    let console = Console::of_program("rdrecv", args.messages);
     run::main(&console, hidden, |run| receive(args, key, run))
 }
 

@@ -24,7 +24,7 @@ pub fn main() -> ExitCode {
     process::prepare();
     let mut args = or_exit("rdsend", RdsendArgs::try_parse());
     let (key, hidden) = args.key.take();
-    let console = Console::new("rdsend", args.messages);
+    let console = Console::of_program("rdsend", args.messages);
     run::main(&console, hidden, |run| send(args, key, run))
 }
 

@@ -38,6 +38,14 @@ impl Console {
         }
     }
 
+    /// Returns the console of a program, which also shows the events that the library traces.
+    #[must_use]
+    pub(crate) fn of_program(program: &'static str, options: MessageOptions) -> Self {
+        let console = Self::new(program, options);
+        super::events::show_on(&console);
+        console
+    }
+
     /// Prints an error.
     pub(crate) fn error(&self, text: &str) {
         self.say(Level::Error, text);

@@ -9,6 +9,7 @@
 //! | `signals` | the signals after which a program ends its run and reports it |
 //! | `exit` | the exit codes of the programs |
 //! | `message` | messages on stderr: one sentence after the names of program and host |
+//! | `events` | shows warnings that the library traces |
 //! | `stderr` | writes messages to stderr on a thread of its own |
 //! | `stdout` | what a program writes to stdout itself |
 //! | `progress` | the progress bar of a run |
@@ -18,6 +19,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod amounts;
+mod events;
 pub(crate) mod exit;
 pub(crate) mod message;
 pub(crate) mod pipeline;

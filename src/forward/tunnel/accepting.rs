@@ -51,7 +51,7 @@ pub(super) fn start(mut listener: ForwardListener, route: ListenRoute, handle: &
                     tokio::spawn(over.run_until_cancelled_owned(work));
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "cannot accept a connection");
+                    tracing::warn!(%error, "cannot accept a connection");
                     sleep(ACCEPT_PAUSE).await;
                 }
             }

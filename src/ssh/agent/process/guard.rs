@@ -91,7 +91,7 @@ pub(in crate::ssh::agent) fn null() -> io::Result<File> {
 }
 
 fn unstarted(worker: &Command, error: &io::Error) -> io::Error {
-    let program = worker.get_program().display();
+    let program = worker.get_program().to_string_lossy();
     let advice = match error.kind() {
         io::ErrorKind::NotFound => "; is /proc mounted?",
         _ => "",
