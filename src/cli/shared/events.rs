@@ -15,7 +15,7 @@ use tracing::{
 
 use super::message::Console;
 
-/// An event with the same words is not shown again within this time: a listener without descriptors has one in each pause.
+/// A warning with the same words is not shown again within this time: a listener without descriptors has one in each pause.
 const SAME_EVENT_PAUSE: Duration = Duration::from_secs(60);
 
 /// The modules whose events of less importance are details for the user, which `-v` shows.
@@ -41,7 +41,7 @@ pub(super) fn show_on(console: &Console) {
 /// Shows events on a console.
 struct ShownEvents {
     console: Console,
-    /// The last event, and when it was shown.
+    /// The last warning, and when it was shown.
     last: Mutex<Option<(String, Instant)>>,
 }
 
@@ -73,15 +73,15 @@ impl Subscriber for ShownEvents {
         let mut text = EventText::default();
         event.record(&mut text);
         let text = text.0;
-        if !self.is_new(&text) {
+        let level = *event.metadata().level();
+        if level <= Level::WARN && !self.is_new(&text) {
             return;
         }
-        self.console
-            .notice(|console| match *event.metadata().level() {
-                Level::ERROR => console.error(&text),
-                Level::WARN => console.warn(&text),
-                _ => console.detail(&text),
-            });
+        self.console.notice(|console| match level {
+            Level::ERROR => console.error(&text),
+            Level::WARN => console.warn(&text),
+            _ => console.detail(&text),
+        });
     }
 
     // No span is enabled that would need more.
