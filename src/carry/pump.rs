@@ -183,4 +183,364 @@ impl<W: AsyncWrite + Unpin> AsyncWrite for ObservedSink<'_, W> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::{
+        collections::VecDeque,
+        io,
+        pin::Pin,
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
+        task::{Context, Poll, Wake, Waker},
+    };
+
+    use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
+
+    use super::{CarryError, FillSlots, TURN_BYTES, drain, fill};
+
+    const SLOT_BYTES: usize = 8;
+
+    /// One answer of a fake; after the last one it is at its end.
+    enum Step {
+        Give(&'static [u8]),
+        Stall,
+        Fail(io::ErrorKind),
+    }
+
+    #[derive(Default)]
+    struct FakeSource(VecDeque<Step>);
+
+    impl FakeSource {
+        fn new(steps: impl IntoIterator<Item = Step>) -> Self {
+            Self(steps.into_iter().collect())
+        }
+
+        fn poll_step(&mut self, most: usize) -> Poll<io::Result<&'static [u8]>> {
+            match self.0.pop_front() {
+                None => Poll::Ready(Ok(&[])),
+                Some(Step::Stall) => Poll::Pending,
+                Some(Step::Fail(kind)) => Poll::Ready(Err(kind.into())),
+                Some(Step::Give(bytes)) => {
+                    let (now, later) = bytes.split_at(bytes.len().min(most));
+                    if !later.is_empty() {
+                        self.0.push_front(Step::Give(later));
+                    }
+                    Poll::Ready(Ok(now))
+                }
+            }
+        }
+    }
+
+    impl AsyncRead for FakeSource {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buf: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            self.poll_step(buf.remaining())
+                .map_ok(|bytes| buf.put_slice(bytes))
+        }
+    }
+
+    /// The other direction: gives what its steps say, and is asked to forget what was consumed.
+    struct FakeReceiver {
+        steps: FakeSource,
+        current: &'static [u8],
+    }
+
+    impl FakeReceiver {
+        fn new(steps: impl IntoIterator<Item = Step>) -> Self {
+            Self {
+                steps: FakeSource::new(steps),
+                current: &[],
+            }
+        }
+    }
+
+    impl AsyncRead for FakeReceiver {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            unreachable!("the pump reads through the buffer")
+        }
+    }
+
+    impl AsyncBufRead for FakeReceiver {
+        fn poll_fill_buf(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+            let me = self.get_mut();
+            if me.current.is_empty() {
+                match me.steps.poll_step(usize::MAX) {
+                    Poll::Ready(Ok(bytes)) => me.current = bytes,
+                    other => return other,
+                }
+            }
+            Poll::Ready(Ok(me.current))
+        }
+
+        fn consume(mut self: Pin<&mut Self>, count: usize) {
+            self.current = &self.current[count..];
+        }
+    }
+
+    /// A stream that keeps what was posted, slot by slot.
+    #[derive(Default)]
+    struct FakeStream {
+        slot: [u8; SLOT_BYTES],
+        filled: usize,
+        posted: Vec<Vec<u8>>,
+        /// Fails once this many slots were posted.
+        fails_after: Option<usize>,
+        /// Calls of `post` that succeed before one fails.
+        posts_until_failure: Option<usize>,
+        /// Calls of `poll_slot` that find every slot in flight.
+        stalls: usize,
+    }
+
+    impl FakeStream {
+        fn check(&self) -> io::Result<()> {
+            match self.fails_after {
+                Some(limit) if self.posted.len() >= limit => {
+                    Err(io::ErrorKind::ConnectionReset.into())
+                }
+                _ => Ok(()),
+            }
+        }
+
+        fn flush(&mut self) {
+            if self.filled > 0 {
+                self.posted.push(self.slot[..self.filled].to_vec());
+                self.filled = 0;
+            }
+        }
+    }
+
+    impl FillSlots for FakeStream {
+        fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut [u8]>> {
+            self.check()?;
+            if self.stalls > 0 {
+                self.stalls -= 1;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(&mut self.slot[self.filled..]))
+        }
+
+        fn advance(&mut self, count: usize) {
+            self.filled += count;
+            if self.filled == SLOT_BYTES {
+                self.flush();
+            }
+        }
+
+        fn post(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            match &mut self.posts_until_failure {
+                Some(0) => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+                Some(left) => *left -= 1,
+                None => {}
+            }
+            self.flush();
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// Takes at most `most` bytes a call, and fails once it holds `limit`.
+    struct FakeSink {
+        taken: Vec<u8>,
+        most: usize,
+        limit: usize,
+        flush_fails: bool,
+    }
+
+    impl FakeSink {
+        fn new(most: usize, limit: usize) -> Self {
+            Self {
+                taken: Vec::new(),
+                most,
+                limit,
+                flush_fails: false,
+            }
+        }
+    }
+
+    impl AsyncWrite for FakeSink {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buf: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            if self.taken.len() >= self.limit {
+                return Poll::Ready(Err(io::ErrorKind::StorageFull.into()));
+            }
+            let count = buf.len().min(self.most);
+            self.taken.extend_from_slice(&buf[..count]);
+            Poll::Ready(Ok(count))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(if self.flush_fails {
+                Err(io::ErrorKind::StorageFull.into())
+            } else {
+                Ok(())
+            })
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Polls `future` to its end, whether or not it was woken; counts the polls and the wakes.
+    fn run<T>(future: impl Future<Output = T>) -> (T, usize, usize) {
+        let count = Arc::new(Wakes::default());
+        let waker = Waker::from(count.clone());
+        let mut future = std::pin::pin!(future);
+        for polls in 1.. {
+            if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return (result, polls, count.0.load(Ordering::Relaxed));
+            }
+        }
+        unreachable!("the loop does not end")
+    }
+
+    #[test]
+    fn short_reads_fill_whole_slots() {
+        let mut source = FakeSource::new([
+            Step::Give(b"abc"),
+            Step::Give(b"defghijklm"),
+            Step::Give(b"n"),
+        ]);
+        let mut stream = FakeStream::default();
+        let (result, polls, _) = run(fill(&mut source, &mut stream));
+        assert_eq!((result.unwrap(), polls), (14, 1));
+        assert_eq!(stream.posted, [b"abcdefgh"]);
+        assert_eq!(
+            &stream.slot[..stream.filled],
+            b"ijklmn",
+            "the last slot is the shutdown's to post"
+        );
+    }
+
+    #[test]
+    fn a_stalled_source_posts_what_it_gave() {
+        let mut source = FakeSource::new([
+            Step::Stall,
+            Step::Give(b"abc"),
+            Step::Stall,
+            Step::Stall,
+            Step::Give(b"d"),
+        ]);
+        let mut stream = FakeStream::default();
+        let (result, polls, _) = run(fill(&mut source, &mut stream));
+        assert_eq!((result.unwrap(), polls), (4, 4));
+        assert_eq!(stream.posted, [b"abc"]);
+    }
+
+    #[test]
+    fn an_ended_source_moves_nothing() {
+        let mut stream = FakeStream::default();
+        let (result, ..) = run(fill(&mut FakeSource::default(), &mut stream));
+        assert_eq!(result.unwrap(), 0);
+        assert!(stream.posted.is_empty());
+    }
+
+    #[test]
+    fn a_failing_source_is_blamed() {
+        let mut source = FakeSource::new([Step::Give(b"abc"), Step::Fail(io::ErrorKind::Other)]);
+        let (result, ..) = run(fill(&mut source, &mut FakeStream::default()));
+        assert!(
+            matches!(result, Err(CarryError::Source { offset: 3, .. })),
+            "{result:?}"
+        );
+    }
+
+    #[test]
+    fn a_failing_stream_is_blamed() {
+        let mut source = FakeSource::new([Step::Give(b"abcdefghijkl")]);
+        let mut stream = FakeStream {
+            fails_after: Some(1),
+            ..FakeStream::default()
+        };
+        let (result, ..) = run(fill(&mut source, &mut stream));
+        assert!(matches!(result, Err(CarryError::Stream(_))), "{result:?}");
+    }
+
+    /// A peer that dies while standard input is a silent terminal must not go unnoticed.
+    #[test]
+    fn a_stream_that_fails_while_the_source_is_idle_is_noticed() {
+        let mut source = FakeSource::new([Step::Stall, Step::Stall, Step::Give(b"never read")]);
+        let mut stream = FakeStream {
+            stalls: 1,
+            posts_until_failure: Some(1),
+            ..FakeStream::default()
+        };
+        let (result, polls, _) = run(fill(&mut source, &mut stream));
+        assert!(matches!(result, Err(CarryError::Stream(_))), "{result:?}");
+        assert_eq!(polls, 3, "no slot, an idle source, and then the failure");
+    }
+
+    #[test]
+    fn both_pumps_yield_once_a_turn() {
+        static BYTES: [u8; 3 * TURN_BYTES + 1] = [7; 3 * TURN_BYTES + 1];
+        let mut source = FakeSource::new([Step::Give(&BYTES)]);
+        let mut stream = FakeStream::default();
+        let (result, polls, wakes) = run(fill(&mut source, &mut stream));
+        assert_eq!(result.unwrap(), BYTES.len() as u64);
+        assert_eq!((polls, wakes), (4, 3), "each Pending comes with a wake");
+
+        let mut receiver = FakeReceiver::new([Step::Give(&BYTES)]);
+        let mut sink = FakeSink::new(TURN_BYTES / 4, usize::MAX);
+        let (result, polls, wakes) = run(drain(&mut receiver, &mut sink));
+        assert_eq!(result.unwrap(), BYTES.len() as u64);
+        assert_eq!((polls, wakes), (4, 3));
+    }
+
+    #[test]
+    fn short_writes_lose_nothing() {
+        let mut receiver =
+            FakeReceiver::new([Step::Give(b"abcdef"), Step::Stall, Step::Give(b"g")]);
+        let mut sink = FakeSink::new(4, usize::MAX);
+        let (result, ..) = run(drain(&mut receiver, &mut sink));
+        assert_eq!(result.unwrap(), 7);
+        assert_eq!(sink.taken, b"abcdefg");
+    }
+
+    #[test]
+    fn drain_tells_whose_failure_it_was() {
+        let broken = [Step::Give(b"abc"), Step::Fail(io::ErrorKind::TimedOut)];
+        let (result, ..) = run(drain(
+            &mut FakeReceiver::new(broken),
+            &mut FakeSink::new(9, 9),
+        ));
+        assert!(matches!(result, Err(CarryError::Stream(_))), "{result:?}");
+
+        for (most, limit, flush_fails, taken) in
+            [(2, 2, false, 2), (0, 9, false, 0), (9, 9, true, 3)]
+        {
+            let mut sink = FakeSink::new(most, limit);
+            sink.flush_fails = flush_fails;
+            let mut receiver = FakeReceiver::new([Step::Give(b"abc")]);
+            let (result, ..) = run(drain(&mut receiver, &mut sink));
+            let blamed = matches!(result, Err(CarryError::Sink { offset: at, .. }) if at == taken);
+            assert!(blamed, "{result:?}");
+        }
+    }
+
+    /// The argument for the number of bytes in a turn.
+    #[test]
+    fn a_turn_is_half_of_a_default_pool() {
+        let default = crate::StreamConfig::default();
+        assert_eq!(2 * TURN_BYTES, default.chunk_bytes * default.depth);
+    }
+}

@@ -8,7 +8,7 @@ use std::{
 
 use rustix::pipe::pipe;
 
-use super::{CarryError, Watched, receive_all, send::SETTLE_DELAY, send_all, send_all_and_finish};
+use super::{CarryError, SETTLE_DELAY, Watched, receive_all, send_all, send_all_and_finish};
 use crate::{
     Error, Key, Listener, Stream, StreamConfig, TransportPolicy, connect,
     fd::{Sink, Source},

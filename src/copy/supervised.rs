@@ -4,8 +4,8 @@
 mod tests;
 
 use super::{
-    operand::CopiedSources,
     order::{CopyEnd, CopyNews, CopyOptions, CopyOrder, CopyReport, CopyRole, FromCopy, RunPart},
+    path::CopiedSources,
     written::WrittenEntries,
 };
 use crate::ssh::{
@@ -13,9 +13,8 @@ use crate::ssh::{
     plan::StageHost,
     protocol::{EdgeId, EdgeOrder, FaultKind, Payload, PayloadError, ToAgent, Work, WorkFault},
     supervisor::{
-        Action,
+        Action, RunEnd, SupervisedWork,
         edge_setup::{EdgeSetup, Node},
-        work::{RunEnd, SupervisedWork},
     },
 };
 

@@ -11,11 +11,7 @@
 //! | `sink` | a file descriptor to write to |
 //! | `target` | the output file of `>`: all of it or nothing, where the file system allows that |
 //! | `temporary` | a file with no name or a temporary one, until it replaces its target |
-//! | `in_place` | a file, a device or a FIFO that is written in place |
-//! | `replacement` | small files that are replaced as a whole |
 
-mod in_place;
-mod replacement;
 mod sink;
 mod source;
 mod target;
@@ -23,8 +19,8 @@ mod temporary;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use in_place::open_in_place;
-pub(crate) use replacement::replace_file;
+pub(crate) use self::target::open_in_place;
+pub(crate) use self::temporary::replace_file;
 pub(crate) use sink::Sink;
 pub(crate) use source::Source;
 pub(crate) use target::{OutputTarget, special_path};
@@ -121,7 +117,7 @@ fn is_ready(fd: BorrowedFd<'_>, events: PollFlags) -> rustix::io::Result<bool> {
 /// # Errors
 ///
 /// Fails if the stream is closed, or open only in the direction `wrong`. A stream that was closed when the program started
-/// is open in that direction, see [`keep_unusable`](crate::process::standard::keep_unusable).
+/// is open in that direction, see [`keep_unusable`](crate::process::keep_unusable).
 fn duplicate(fd: BorrowedFd<'_>, wrong: OFlags) -> io::Result<OwnedFd> {
     let unusable = || {
         let purpose = if wrong == OFlags::WRONLY {

@@ -1,8 +1,9 @@
-//! A file with no name or a temporary one, until it replaces its target.
+//! Files with no name or a temporary one, until they replace their target, and small files that are replaced as a whole.
 
 use std::{
     ffi::{OsStr, OsString},
-    fs, io,
+    fs::{self, File},
+    io::{self, Write},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::ffi::{OsStrExt, OsStringExt},
@@ -13,13 +14,13 @@ use std::{
 use data_encoding::HEXLOWER;
 use rustix::{
     fs::{
-        AtFlags, CWD, FileType, Mode, OFlags, getxattr_query, linkat, openat, renameat, statat,
-        unlinkat,
+        AtFlags, CWD, FileType, Mode, OFlags, fchmod, getxattr_query, linkat, openat, renameat,
+        statat, unlinkat,
     },
     io::{Errno, retry_on_intr},
 };
 
-use super::sync;
+use super::{sync, target::create_beside};
 
 /// The most bytes of the target's name in a temporary name. With the 17 bytes around them, the name
 /// stays below the system's limit of 255 bytes.
@@ -241,4 +242,20 @@ pub(super) fn umask_in(status: &str) -> Option<Mode> {
     let umask = lines.find_map(|line| line.strip_prefix("Umask:"))?;
     let umask = u32::from_str_radix(umask.trim(), 8).ok()?;
     Some(Mode::from_raw_mode(umask))
+}
+
+/// Replaces the file at `path` with a file that has this content and this mode, whatever the umask is. A reader finds
+/// either the old file or the new one. The file may be lost by a power failure. Blocks.
+///
+/// # Errors
+///
+/// Fails if the directory cannot be written, or if `path` is something other than a regular file. The old file is then
+/// unchanged, and no other file is left behind.
+pub(crate) fn replace_file(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let mode = Mode::from_raw_mode(mode);
+    let (fd, pending) = create_beside(path, Some(mode))?;
+    fchmod(&fd, mode)?;
+    let mut file = File::from(fd);
+    file.write_all(content)?;
+    pending.commit(OwnedFd::from(file), false)
 }

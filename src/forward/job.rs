@@ -1,6 +1,6 @@
-//! An agent of rdforward: the far end of a tunnel.
+//! A tunnel as the supervisor runs it: the far end as an agent, and the near end as one of the edges of the controller.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -9,10 +9,20 @@ use super::{
     tunnel::{Tunnel, TunnelFault, TunnelRole},
 };
 use crate::{
-    process::descriptors::raise_descriptor_limit,
+    Stream,
+    process::raise_descriptor_limit,
     ssh::{
         agent::job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},
-        protocol::{EdgeDirection, EdgeId, FaultKind, Payload},
+        local_edge::{EdgeFailure, LocalWork},
+        outcome::RunFault,
+        plan::StageHost,
+        protocol::{
+            EdgeDirection, EdgeId, EdgeOrder, FaultKind, Payload, PayloadError, Work, WorkFault,
+        },
+        supervisor::{
+            Action, RunEnd, SupervisedWork,
+            edge_setup::{EdgeSetup, Node},
+        },
     },
 };
 
@@ -86,5 +96,130 @@ impl Job for ForwardJob {
 
     fn report(&self) -> Option<Payload> {
         None
+    }
+}
+
+/// The index of the only edge.
+pub(crate) const TUNNEL_EDGE: usize = 0;
+
+/// A tunnel to one host.
+pub(crate) struct ForwardWork {
+    place: StageHost,
+}
+
+/// How the run of a tunnel ended.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ForwardEnd {
+    /// Every fault, in the order in which the controller received them.
+    pub(crate) causes: Vec<RunFault>,
+    /// The signal that ended the run.
+    pub(crate) signal: Option<u8>,
+}
+
+impl ForwardWork {
+    /// Returns a tunnel before its first message.
+    pub(crate) fn new(place: StageHost) -> Self {
+        Self { place }
+    }
+}
+
+impl SupervisedWork for ForwardWork {
+    type Outcome = ForwardEnd;
+
+    const NOUN: &'static str = "tunnel";
+
+    fn places(&self) -> Vec<&StageHost> {
+        vec![&self.place]
+    }
+
+    fn edges(&self) -> Vec<Option<EdgeSetup>> {
+        vec![Some(EdgeSetup::two_way(Node::Agent(0), Node::Controller))]
+    }
+
+    fn site(&self, _: usize) -> String {
+        self.place.to_string()
+    }
+
+    fn program(&self) -> &'static str {
+        "rdforward"
+    }
+
+    fn order(&self, _: usize, _: &[EdgeOrder]) -> Result<Work, PayloadError> {
+        let order = ForwardOrder {
+            edge: EdgeId::of_index(TUNNEL_EDGE),
+        };
+        Payload::encode(&order).map(Work::Forward)
+    }
+
+    fn handle(&mut self, _: usize, message: &Payload) -> Result<Vec<Action>, PayloadError> {
+        // An agent of a tunnel sends no messages of its own.
+        message.decode::<()>()?;
+        Ok(Vec::new())
+    }
+
+    fn is_infrastructure(&self, _: usize, _: &WorkFault, _: bool) -> bool {
+        true
+    }
+
+    fn outcome(&self, run: RunEnd) -> ForwardEnd {
+        ForwardEnd {
+            causes: run.causes,
+            signal: run.signal,
+        }
+    }
+}
+
+/// The near end of a tunnel.
+pub(crate) struct NearEnd {
+    /// The tunnel and what is called when connections can be made, until then.
+    begin: Option<(Tunnel, OnConnected)>,
+    fault: NearFault,
+}
+
+/// Called when connections can be made. The value that it returns is dropped when the tunnel ends.
+pub(crate) type OnConnected = Box<dyn FnOnce(&Stream) -> Box<dyn Send> + Send>;
+
+/// The fault of the near end of a tunnel: `EdgeFailure` carries only its text.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NearFault(Arc<Mutex<Option<TunnelFault>>>);
+
+impl NearFault {
+    /// Returns the fault, if there was one.
+    pub(crate) fn take(&self) -> Option<TunnelFault> {
+        let mut fault = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        fault.take()
+    }
+
+    fn set(&self, fault: TunnelFault) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+    }
+}
+
+impl NearEnd {
+    /// Returns the near end of `tunnel`, and what will break there.
+    pub(crate) fn new(tunnel: Tunnel, on_connected: OnConnected) -> (Self, NearFault) {
+        let fault = NearFault::default();
+        let end = Self {
+            begin: Some((tunnel, on_connected)),
+            fault: fault.clone(),
+        };
+        (end, fault)
+    }
+}
+
+impl LocalWork for NearEnd {
+    async fn carry(&mut self, stream: &mut Stream) -> Result<(), EdgeFailure> {
+        let Some((tunnel, on_connected)) = self.begin.take() else {
+            return Ok(());
+        };
+        let _while_connected = on_connected(stream);
+        match tunnel.run(stream).await {
+            Ok(()) => Ok(()),
+            Err(TunnelFault::Stream(error)) => Err(EdgeFailure::Stream(error)),
+            Err(fault) => {
+                self.fault.set(fault.clone());
+                Err(EdgeFailure::Local(fault.to_string()))
+            }
+        }
     }
 }

@@ -2,20 +2,17 @@
 //!
 //! | module | what it holds | I/O |
 //! |---|---|---|
-//! | [`specs`], [`target`], [`policy`] | where to listen, what to connect to, and what is allowed | none |
+//! | [`specs`], [`policy`] | where to listen, what to connect to, and what is allowed | none |
 //! | [`socks`] | the messages of SOCKS 5 | none |
 //! | [`mux`] | many connections over one stream: frames, windows, states | none |
 //! | [`tunnel`] | one end of a tunnel: local sockets, and a stream | tokio |
 //! | [`redirect`] | a command whose connections are redirected | seccomp, tokio |
-//! | [`job`], [`supervised`], [`near_end`] | the far end as an agent, and what the controller needs for it | as `ssh` |
+//! | [`job`] | the far end as an agent, and what the controller needs for it | as `ssh` |
 
 pub(crate) mod job;
 pub(crate) mod mux;
-pub(crate) mod near_end;
 pub(crate) mod policy;
 pub(crate) mod redirect;
 pub(crate) mod socks;
 pub(crate) mod specs;
-pub(crate) mod supervised;
-pub(crate) mod target;
 pub(crate) mod tunnel;

@@ -10,7 +10,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::target::ForwardTarget;
+use super::policy::ForwardTarget;
 
 /// The answer to a greeting: the version, and the method 0, no authentication.
 pub(crate) const NO_AUTHENTICATION: [u8; 2] = [VERSION, 0];

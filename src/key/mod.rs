@@ -1,20 +1,20 @@
 //! The key that two ends share: made by rdpipe, or stretched from any text that the user chose.
 
-pub(crate) mod digest;
 mod file;
-mod id;
-
-#[cfg(feature = "cli")]
-pub(crate) use file::{MAX_LINE_BYTES, first_line, open_key_file, protection, unreadable};
-pub(crate) use id::KEY_ID_BYTES;
-pub use id::KeyId;
 
 use std::{fmt, io, ops::Deref, path::PathBuf};
 
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use data_encoding::BASE32_NOPAD;
+use snow::{
+    params::HashChoice,
+    resolvers::{CryptoResolver, DefaultResolver},
+};
 use twox_hash::XxHash3_64;
 use zeroize::{Zeroize, Zeroizing};
+
+#[cfg(feature = "cli")]
+pub(crate) use file::{MAX_LINE_BYTES, first_line, open_key_file, protection, unreadable};
 
 /// The secret that two ends share: 32 bytes, wiped from memory when dropped.
 ///
@@ -297,6 +297,74 @@ fn checksum(secret: &[u8; SECRET_BYTES]) -> [u8; CHECKSUM_BYTES] {
     [hash[0], hash[1], hash[2]]
 }
 
+/// The size of a [`keyed_digest`].
+pub(crate) const DIGEST_BYTES: usize = 32;
+
+/// Returns the HMAC-BLAKE2s of `data` under `secret`, which only an end that has `secret` can compute.
+pub(crate) fn keyed_digest(secret: &[u8; 32], data: &[u8]) -> [u8; DIGEST_BYTES] {
+    let hash = DefaultResolver.resolve_hash(&HashChoice::Blake2s);
+    let mut digest = [0; DIGEST_BYTES];
+    hash.expect("the pattern of the handshake has the same hash")
+        .hmac(secret, data, &mut digest);
+    digest
+}
+
+/// The size of a [`KeyId`]: 128 bits, so that two keys do not share one.
+pub(crate) const KEY_ID_BYTES: usize = 16;
+
+/// The name of a key, by which a [`Listener`](crate::Listener) with many keys finds the one that a peer uses:
+/// [`Listener::bind_with`](crate::Listener::bind_with).
+///
+/// It follows from the key, and the key does not follow from it. A peer sends it in the clear, so an observer of the
+/// network can see that two connections use the same key, and nothing else of the key. `Display` prints 32 hexadecimal
+/// digits.
+///
+/// ```
+/// use rdpipe::Key;
+///
+/// # fn main() -> Result<(), rdpipe::KeyError> {
+/// let key = Key::generate()?;
+/// assert_eq!(key.id(), Key::parse(key.text().as_str())?.id());
+/// assert_eq!(key.id().to_string().len(), 32);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyId([u8; KEY_ID_BYTES]);
+
+impl KeyId {
+    /// Returns the id that a peer has sent.
+    pub(crate) fn from_bytes(bytes: [u8; KEY_ID_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// Returns the id as it is sent.
+    pub(crate) fn to_bytes(self) -> [u8; KEY_ID_BYTES] {
+        self.0
+    }
+}
+
+impl Key {
+    /// Returns the name of the key.
+    #[must_use]
+    pub fn id(&self) -> KeyId {
+        let digest = keyed_digest(self.secret(), b"rdpipe key id");
+        KeyId(std::array::from_fn(|at| digest[at]))
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&data_encoding::HEXLOWER.encode(&self.0))
+    }
+}
+
+impl fmt::Debug for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyId({self})")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -414,5 +482,14 @@ mod tests {
                 Ok(other) => prop_assert_ne!(other.secret(), &secret),
             }
         }
+    }
+
+    /// Python's `hmac` with `hashlib.blake2s` returns the same bytes.
+    #[test]
+    fn a_keyed_digest_is_hmac_blake2s() {
+        let secret = std::array::from_fn(|at| u8::try_from(at).unwrap());
+        let digest = keyed_digest(&secret, b"data");
+        let expected = "45d04ca12cc44ade40f47bbdd8afb903809f5495b3fa3b3576c93588fba314ce";
+        assert_eq!(data_encoding::HEXLOWER.encode(&digest), expected);
     }
 }

@@ -4,7 +4,6 @@
 //! |---|---|---|
 //! | [`messages`] | what rdperf and its agents send each other: tasks, results, facts about a host | none |
 //! | [`histogram`] | how often each latency occurred | none |
-//! | [`median`] | the middle of several values | none |
 //! | [`facts`] | what an agent finds out about its host | files of the kernel |
 //! | [`measure`] | the measurements, each with two ends | streams, sockets, verbs, files |
 //! | [`job`] | the agent: carries out tasks | messages |
@@ -20,7 +19,6 @@ pub(crate) mod fuzzing;
 pub(crate) mod histogram;
 pub(crate) mod job;
 pub(crate) mod measure;
-pub(crate) mod median;
 pub(crate) mod messages;
 pub(crate) mod picture;
 pub(crate) mod report;

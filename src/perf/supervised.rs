@@ -7,11 +7,7 @@ use crate::ssh::{
     outcome::RunFault,
     plan::StageHost,
     protocol::{EdgeOrder, Payload, PayloadError, Work, WorkFault},
-    supervisor::{
-        Action,
-        edge_setup::EdgeSetup,
-        work::{RunEnd, SupervisedWork},
-    },
+    supervisor::{Action, RunEnd, SupervisedWork, edge_setup::EdgeSetup},
 };
 
 /// The index of the only agent of a run.

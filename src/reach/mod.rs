@@ -3,18 +3,14 @@
 //!
 //! | file | what it has |
 //! |---|---|
-//! | `addresses` | the addresses of this host |
 //! | `listen` | opens a listener on a range of ports |
 //! | `dial` | connects to a peer that has several addresses |
-//! | `probes` | finds out which of several addresses answer |
 //! | `ticket` | the addresses, port and key of a listener in one word |
 
-mod addresses;
 mod dial;
 mod listen;
-mod probes;
 pub(crate) mod ticket;
 
-pub(crate) use addresses::{addresses, ticket_addresses, usable};
+pub(crate) use self::listen::{addresses, ticket_addresses, usable};
 pub(crate) use dial::{FailedAddress, Unreached, dial, first_answering, is_final};
 pub(crate) use listen::listen;

@@ -1,6 +1,5 @@
 //! Parses the arguments of rdpipe and rdcat into stages and edges, and the operands of rdcp. Pure, no I/O.
 
-mod files;
 pub(crate) mod launch;
 pub(crate) mod operands;
 #[cfg(test)]
@@ -8,7 +7,7 @@ mod tests;
 
 use std::{ffi::OsString, fmt, os::unix::ffi::OsStrExt};
 
-pub(crate) use self::files::has_room;
+pub(crate) use self::operands::has_room;
 use super::stage::StageWork;
 
 /// A pipeline: what runs on which host, in order. The stages determine the edges: edge `k` is the input of stage `k`

@@ -10,26 +10,19 @@
 //!
 //! | file | what it has |
 //! |---|---|
-//! | `greeting_scan` | finds the greeting of an agent in the output of a login shell |
 //! | `frames` | the frames that separate the messages of a session |
 //! | `order` | the order that an agent receives: its work, and the edges that the work uses |
-//! | `payload` | the message of an application, as it travels inside the envelope |
 
 pub(crate) mod frames;
-pub(crate) mod greeting_scan;
 mod order;
-mod payload;
-#[cfg(test)]
-mod tests;
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
-pub(crate) use self::{
-    order::{EdgeDirection, EdgeId, EdgeOrder, Order, StreamOrder, TransportOrder, Work},
-    payload::{MAX_PAYLOAD_BYTES, Payload, PayloadError},
+pub(crate) use self::order::{
+    EdgeDirection, EdgeId, EdgeOrder, Order, StreamOrder, TransportOrder, Work,
 };
 
 /// The version of the protocol. It changes with every change to the envelope or to an application's messages.
@@ -252,4 +245,204 @@ pub(crate) enum MessageError {
     /// The application's message inside the envelope is too long.
     #[error(transparent)]
     Payload(#[from] PayloadError),
+}
+
+/// The most bytes of an application's message: the longest command that Linux accepts as an argument (128 KiB),
+/// and as much again for the rest.
+pub(crate) const MAX_PAYLOAD_BYTES: usize = 256 << 10;
+
+/// An application's message in its encoded form: opaque to the envelope, at most [`MAX_PAYLOAD_BYTES`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Payload(Vec<u8>);
+
+/// The reason why an application's message could not be encoded or decoded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PayloadError {
+    /// The message is longer than [`MAX_PAYLOAD_BYTES`].
+    #[error(
+        "an application's message has {bytes} bytes, more than the limit of {MAX_PAYLOAD_BYTES}"
+    )]
+    TooLong {
+        /// The length of the message.
+        bytes: usize,
+    },
+    /// The bytes are not the encoding of the application's message.
+    #[error("not a message of this application")]
+    Malformed(#[from] postcard::Error),
+}
+
+impl Payload {
+    /// Encodes an application's message.
+    ///
+    /// # Errors
+    ///
+    /// [`PayloadError::TooLong`] when the encoding is longer than [`MAX_PAYLOAD_BYTES`].
+    pub(crate) fn encode(message: &impl Serialize) -> Result<Self, PayloadError> {
+        let payload = Self(postcard::to_stdvec(message)?);
+        payload.check()?;
+        Ok(payload)
+    }
+
+    /// Decodes the application's message.
+    ///
+    /// # Errors
+    ///
+    /// [`PayloadError::Malformed`] if the bytes are not exactly one `T`.
+    pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, PayloadError> {
+        match postcard::take_from_bytes(&self.0)? {
+            (message, []) => Ok(message),
+            _ => Err(postcard::Error::DeserializeBadEncoding.into()),
+        }
+    }
+
+    /// Checks the length of a payload that came from a peer.
+    fn check(&self) -> Result<(), PayloadError> {
+        let bytes = self.0.len();
+        if bytes > MAX_PAYLOAD_BYTES {
+            return Err(PayloadError::TooLong { bytes });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn edge(id: u32, direction: EdgeDirection) -> EdgeOrder {
+        EdgeOrder {
+            id: EdgeId(id),
+            direction,
+            peer: format!("peer {id}"),
+            key: format!("key {id}"),
+            listens: id % 2 == 0,
+        }
+    }
+
+    fn order(edges: Vec<EdgeOrder>, work: Payload) -> ToAgent {
+        ToAgent::Order(Box::new(Order {
+            name: "stage 2 (fs2)".to_owned(),
+            work: Work::Stage(work),
+            edges,
+            stream: StreamOrder {
+                chunk_bytes: Some(1 << 20),
+                ports: Some((7000, 7010)),
+                ..StreamOrder::over(TransportOrder::Auto)
+            },
+        }))
+    }
+
+    /// Returns a payload of exactly so many bytes: a list, whose encoding begins with its length in three bytes.
+    fn payload_of(bytes: usize) -> Result<Payload, PayloadError> {
+        Payload::encode(&vec![7_u8; bytes - 3])
+    }
+
+    fn direction() -> impl Strategy<Value = EdgeDirection> {
+        prop_oneof![
+            Just(EdgeDirection::Send),
+            Just(EdgeDirection::Receive),
+            Just(EdgeDirection::Both),
+        ]
+    }
+
+    #[test]
+    fn an_order_can_have_any_number_of_edges() {
+        for count in [0, 1, 2, 5, 100] {
+            let directions = [
+                EdgeDirection::Both,
+                EdgeDirection::Send,
+                EdgeDirection::Receive,
+            ];
+            let edges = (0..count).zip(directions.into_iter().cycle());
+            let edges = edges.map(|(id, direction)| edge(id, direction)).collect();
+            let order = order(edges, payload_of(MAX_PAYLOAD_BYTES).unwrap());
+            let bytes = encode(&order).unwrap();
+            assert!(bytes.len() <= MAX_MESSAGE_BYTES, "{count} edges");
+            assert_eq!(decode(&bytes), Ok(order));
+        }
+    }
+
+    #[test]
+    fn an_applications_message_that_is_too_long_cannot_be_encoded() {
+        assert!(payload_of(MAX_PAYLOAD_BYTES).is_ok());
+        let bytes = MAX_PAYLOAD_BYTES + 1;
+        let error = payload_of(bytes).unwrap_err();
+        assert_eq!(error, PayloadError::TooLong { bytes });
+        assert_eq!(
+            error.to_string(),
+            "an application's message has 262145 bytes, more than the limit of 262144"
+        );
+    }
+
+    #[test]
+    fn an_applications_message_that_is_too_long_cannot_be_decoded() {
+        // The frames of a peer that exceeds the limit: one for each variant with a payload.
+        let bytes = MAX_PAYLOAD_BYTES + 1;
+        let long = vec![7_u8; bytes];
+        let frames = [
+            postcard::to_stdvec(&(4_u8, &long)).unwrap(),
+            postcard::to_stdvec(&(6_u8, None::<u8>, Some(&long))).unwrap(),
+        ];
+        for frame in frames {
+            let error = decode::<FromAgent>(&frame).unwrap_err();
+            assert_eq!(error, PayloadError::TooLong { bytes }.into());
+        }
+        let frame = postcard::to_stdvec(&(4_u8, &long)).unwrap();
+        let error = decode::<ToAgent>(&frame).unwrap_err();
+        assert_eq!(error, PayloadError::TooLong { bytes }.into());
+    }
+
+    #[test]
+    fn a_message_with_bytes_after_it_is_refused() {
+        let mut bytes = encode(&ToAgent::Go).unwrap();
+        bytes.push(0);
+        assert!(matches!(
+            decode::<ToAgent>(&bytes),
+            Err(MessageError::Malformed(_))
+        ));
+        let payload = Payload::encode(&(1_u8, 2_u8)).unwrap();
+        assert!(matches!(
+            payload.decode::<u8>(),
+            Err(PayloadError::Malformed(_))
+        ));
+    }
+
+    #[test]
+    fn keys_are_not_printed() {
+        let text = format!("{:?}", edge(3, EdgeDirection::Both));
+        assert!(
+            text.contains("EdgeId(3)") && !text.contains("key 3"),
+            "{text}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn every_order_arrives_as_it_was_sent(
+            edges in prop::collection::vec((any::<u32>(), direction()), 0..6),
+            work: Vec<u8>,
+        ) {
+            let edges = edges.into_iter().map(|(id, direction)| edge(id, direction)).collect();
+            let order = order(edges, Payload::encode(&work).unwrap());
+            prop_assert_eq!(decode(&encode(&order).unwrap()), Ok(order));
+        }
+
+        #[test]
+        fn every_applications_message_arrives_as_it_was_sent(text: String, edge: u32, port: u16) {
+            let payload = Payload::encode(&text).unwrap();
+            let message = FromAgent::Application(payload.clone());
+            prop_assert_eq!(decode(&encode(&message).unwrap()), Ok(message));
+            prop_assert_eq!(payload.decode::<String>(), Ok(text));
+            let message = FromAgent::Listening { edge: EdgeId(edge), port };
+            prop_assert_eq!(decode(&encode(&message).unwrap()), Ok(message));
+        }
+
+        #[test]
+        fn no_bytes_make_decoding_panic(bytes: Vec<u8>) {
+            let _ = decode::<ToAgent>(&bytes);
+            let _ = decode::<FromAgent>(&bytes);
+        }
+    }
 }

@@ -17,9 +17,9 @@ use tokio_util::{
 
 use crate::{
     Key, Stream,
-    transport::{
-        control::codec::{next_sealed, put_sealed},
-        control::noise::{HANDSHAKE_BYTES, Initiator, MAX_PLAIN_BYTES, Session, respond},
+    transport::control::{
+        connection::{next_sealed, put_sealed},
+        noise::{HANDSHAKE_BYTES, Initiator, MAX_PLAIN_BYTES, Session, respond},
     },
 };
 

@@ -3,16 +3,8 @@
 //! | file | what it has |
 //! |---|---|
 //! | `process` | the process that leads to an agent: its start and its end |
-//! | `writing` | writes the messages to an agent, and wipes their memory |
-//! | `lines` | cuts what a process writes into lines |
-//! | `pace` | how fast stderr is read: no faster than the user reads the messages |
-//! | `failure` | the reason why a session ends before the agent has closed it |
 
-mod failure;
-mod lines;
-mod pace;
 mod process;
-mod writing;
 
 use std::{
     collections::VecDeque,
@@ -21,34 +13,34 @@ use std::{
     time::Duration,
 };
 
-use futures::StreamExt;
+use bytes::{Bytes, BytesMut};
+use futures::{SinkExt, StreamExt};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     process::Child,
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
-    time::timeout,
+    time::{MissedTickBehavior, interval, timeout},
 };
-use tokio_util::{codec::FramedRead, sync::CancellationToken};
+use tokio_util::{
+    codec::{FramedRead, FramedWrite},
+    sync::CancellationToken,
+};
+use zeroize::Zeroize;
 
-pub(crate) use self::pace::Room;
-use self::{
-    failure::{SessionFailure, WrongGreeting},
-    lines::Lines,
-    pace::StderrPace,
-    writing::write_messages,
-};
+use self::process::{Lines, StderrPace};
 use super::{
     explain::{self, Evidence, explain},
     plan::launch::Launch,
     protocol::{
         self, FromAgent, ToAgent, VERSION,
-        frames::codec,
-        greeting_scan::{Found, Greeting},
+        frames::{Found, Greeting, codec},
     },
     route::{AgentRoute, ServerRoute},
     stage::Status,
 };
-use crate::running_time::within_running_time;
+use crate::{running_time::within_running_time, ssh::protocol::greeting};
+
+pub(crate) use self::process::Room;
 
 /// The time that an agent always has until its greeting, however short `--timeout` is: 10 s for ssh to connect, and
 /// the rest for a slow login.
@@ -369,4 +361,126 @@ fn keep(
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The reason why no more messages of the agent are read.
+enum SessionFailure {
+    /// The process closed its stdout; its exit status says why.
+    Closed,
+    /// The session was cut.
+    Cut,
+    /// No greeting arrived within this time.
+    Unanswered(Duration),
+    /// Nothing arrived for this time, after which an agent counts as lost; true if there was a message before.
+    Silent(bool, Duration),
+    /// A message cannot be decoded.
+    Invalid,
+    /// The other end begins with something else than the greeting of this version.
+    Greeting(WrongGreeting),
+}
+
+/// What the other end sent in place of a greeting of this version.
+enum WrongGreeting {
+    /// The version of the protocol, and of the program.
+    Version(u32, String),
+    /// More than any login prints.
+    Endless,
+}
+
+impl SessionFailure {
+    /// Returns the text of the failure, for a session with an agent on `host`.
+    fn text(&self, host: &str) -> String {
+        match self {
+            Self::Closed => format!("{host} ended the session"),
+            Self::Cut => "its session was cut".to_owned(),
+            Self::Unanswered(limit) | Self::Silent(_, limit) => {
+                format!("{host} sent nothing for {limit:.0?}")
+            }
+            Self::Invalid => {
+                format!("the agent on {host} sent a message that this version cannot decode")
+            }
+            Self::Greeting(WrongGreeting::Version(version, program)) => {
+                let ours = env!("CARGO_PKG_VERSION");
+                format!(
+                    "rdpipe {program} on {host} speaks version {version} of the pipelines' protocol, rdpipe {ours} here version {VERSION}; install the same rdpipe on both"
+                )
+            }
+            Self::Greeting(WrongGreeting::Endless) => format!(
+                "the login shell on {host} prints without end, so rdpipe cannot start there; check its profile"
+            ),
+        }
+    }
+}
+
+/// Writes the greeting, then the messages in the queue, and a ping after every `pause` without a message.
+async fn write_messages(
+    mut output: impl AsyncWrite + Unpin,
+    mut queue: UnboundedReceiver<ToAgent>,
+    pause: Duration,
+) {
+    if output
+        .write_all(greeting("controller").as_bytes())
+        .await
+        .is_err()
+    {
+        return;
+    }
+    let mut frames = FramedWrite::new(output, codec());
+    let mut pings = interval(pause.max(Duration::from_millis(10)));
+    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // The first message to an agent must be its order: no ping before it.
+    let mut ordered = false;
+    loop {
+        let message = tokio::select! {
+            message = queue.recv() => message,
+            _ = pings.tick(), if ordered => Some(ToAgent::Ping),
+        };
+        let Some(message) = message else { return };
+        ordered = true;
+        let Ok(bytes) = protocol::encode(&message) else {
+            return;
+        };
+        let length = bytes.len();
+        if frames.send(Bytes::from_owner(bytes)).await.is_err() {
+            return;
+        }
+        wipe_sent(frames.write_buffer_mut(), length);
+    }
+}
+
+/// Wipes the bytes of a frame from the buffer from which it was sent. `length` is the length of the message in the frame.
+///
+/// The buffer is empty by then, but its memory still holds the frame: the part before the place of the next byte.
+fn wipe_sent(buffer: &mut BytesMut, length: usize) {
+    if buffer.is_empty() {
+        // Asking for more than lies behind the next byte moves that place back to the start.
+        let _ = buffer.try_reclaim(buffer.capacity() + length);
+        buffer.spare_capacity_mut().zeroize();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::{Buf, BufMut};
+
+    use super::*;
+
+    /// Checks which memory [`wipe_sent`] wipes. The wiped bytes are not read: spare capacity counts as uninitialized.
+    #[test]
+    fn the_spare_capacity_begins_at_the_sent_frame() {
+        let mut buffer = BytesMut::with_capacity(8192);
+        let start = buffer.as_ptr();
+        let frame = b"\0\0\0\x04key!\n";
+        buffer.put_slice(frame);
+        buffer.advance(3);
+        buffer.advance(frame.len() - 3);
+        wipe_sent(&mut buffer, 4);
+        assert_eq!((buffer.as_ptr(), buffer.capacity()), (start, 8192));
+        // The next frame is written over the old one.
+        assert!(buffer.is_empty());
+        // A frame that has not been sent stays.
+        buffer.put_slice(frame);
+        wipe_sent(&mut buffer, 4);
+        assert_eq!(&buffer[..], frame);
+    }
 }

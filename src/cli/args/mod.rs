@@ -3,10 +3,8 @@
 //! | file | what it has |
 //! |---|---|
 //! | `stream` | the options that set up a stream |
-//! | `rdma` | the options that choose among RDMA devices and mark their packets |
 //! | `hosts` | the options of programs that run on several hosts |
 //! | `key` | the sources of the key |
-//! | `ticket` | the sources of the ticket |
 //! | `parse` | parsers of sizes, times, hosts and addresses |
 //! | `help` | the parts of `--help` beside the options |
 //! | `exit_codes` | the table of the exit codes of all programs |
@@ -19,11 +17,9 @@ mod key;
 #[cfg(test)]
 mod options;
 pub(super) mod parse;
-mod rdma;
 mod stream;
 #[cfg(test)]
 mod tests;
-mod ticket;
 
 use std::{
     ffi::OsStr,
@@ -38,18 +34,16 @@ use super::shared::{
     stdout::{require, unwritten},
 };
 
+pub(crate) use self::key::TicketSource;
 pub(crate) use super::{
     rdcat::args::RdcatArgs, rdcp::args::RdcpArgs, rdforward::args::RdforwardArgs,
-    rdperf::args::RdperfArgs, rdpipe::args::RdpipeArgs, rdrecv::args::RdrecvArgs,
-    rdsend::args::RdsendArgs,
+    rdperf::args::RdperfArgs, rdpipe::args::RdpipeArgs, rdrecv::RdrecvArgs, rdsend::RdsendArgs,
 };
 #[cfg(doc)]
 pub(crate) use exit_codes::EXIT_CODES;
 pub(crate) use hosts::{Agent, HostOptions};
 pub(crate) use key::{KEY_VARIABLE, KeyOptions, KeySource, Secret, take_variable};
-pub(crate) use rdma::RdmaOptions;
 pub(crate) use stream::{StreamOptions, TransportChoice};
-pub(crate) use ticket::TicketSource;
 
 /// Returns the parsed command line of `program`. If there is nothing to run, prints the help, the version or the usage
 /// error, and exits.

@@ -1,6 +1,10 @@
-//! Reads files with the keys of clients: the file of the server, and the file of one client.
+//! The files with the keys of clients: the file of the server, the file of one client, and the format of their lines.
+//!
+//! A line is `NAME KEY`, separated by white space. Empty lines and lines that begin with `#` are skipped. No error contains
+//! text of the file: a user who swaps name and key must not find the key in a log.
 
 use std::{
+    collections::HashMap,
     fs::{File, Metadata},
     io::{self, Read},
     os::unix::fs::MetadataExt,
@@ -10,10 +14,9 @@ use std::{
 
 use zeroize::Zeroizing;
 
-use super::key_lines::{LineError, LineFault, key_of_client_line};
 use crate::{
     Key, KeyError,
-    key::{first_line, open_key_file, unreadable},
+    key::{MAX_LINE_BYTES, first_line, open_key_file, resembles_ours, unreadable},
 };
 
 /// The largest key file, in bytes: the lines of some 50 000 clients. A larger file is most likely not a key file.
@@ -159,9 +162,187 @@ fn read_to_end(file: &mut File) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     Ok(None)
 }
 
+/// The longest name of a client, in bytes: host names and user names fit, and a table of the clients stays readable.
+pub(in crate::cli) const MAX_NAME_BYTES: usize = 64;
+
+/// A line of the key file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::cli) struct ClientLine<'a> {
+    /// The number of the line, from 1.
+    pub(in crate::cli) number: usize,
+    /// The name of the client.
+    pub(in crate::cli) name: &'a str,
+    /// The text of the client's key, as it is in the file.
+    pub(in crate::cli) key: &'a [u8],
+}
+
+/// The error in a line of the key file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {fault}")]
+pub(in crate::cli) struct LineError {
+    /// The number of the line, from 1.
+    pub(in crate::cli) line: usize,
+    /// What is wrong with the line.
+    pub(in crate::cli) fault: LineFault,
+}
+
+/// What is wrong with a line of the key file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(in crate::cli) enum LineFault {
+    /// The line has more bytes than a name and a key need.
+    #[error("longer than {MAX_LINE_BYTES} bytes; is it the right file?")]
+    TooLong,
+    /// The first word is not a name.
+    #[error("{0}")]
+    Name(#[from] NameFault),
+    /// The line has no key.
+    #[error("no key; write NAME KEY")]
+    NoKey,
+    /// The line has more than two words.
+    #[error("more than a name and a key; a key here has no white space")]
+    TooManyWords,
+    /// The name is that of an earlier line.
+    #[error("the same name as in line {0}; each client needs its own")]
+    NameTwice(usize),
+    /// The key is that of an earlier line, so the server could not tell the two clients apart.
+    #[error("the same key as in line {0}; each client needs its own")]
+    KeyTwice(usize),
+}
+
+/// What is wrong with the name of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(in crate::cli) enum NameFault {
+    /// The name is empty, too long, or has characters that are not allowed.
+    #[error("a name has 1 to {MAX_NAME_BYTES} printable ASCII characters without white space")]
+    Characters,
+    /// The name looks like a comment of the key file.
+    #[error("a name does not begin with #")]
+    Comment,
+    /// The name looks like a generated key.
+    #[error("there is a key in place of the name; write NAME KEY")]
+    Key,
+}
+
+/// Parses the text of a key file. Returns its clients in the order of the file. The keys are not decoded.
+///
+/// # Errors
+///
+/// Fails at the first line that is wrong.
+pub(in crate::cli) fn parse(text: &[u8]) -> Result<Vec<ClientLine<'_>>, LineError> {
+    let mut clients = Vec::new();
+    let mut names = HashMap::new();
+    let mut keys = HashMap::new();
+    for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {
+        let failed = |fault| LineError {
+            line: number,
+            fault,
+        };
+        let Some((name, key)) = parse_line(line).map_err(failed)? else {
+            continue;
+        };
+        if let Some(earlier) = names.insert(name, number) {
+            return Err(failed(LineFault::NameTwice(earlier)));
+        }
+        if let Some(earlier) = keys.insert(key, number) {
+            return Err(failed(LineFault::KeyTwice(earlier)));
+        }
+        clients.push(ClientLine { number, name, key });
+    }
+    Ok(clients)
+}
+
+/// Returns the name and the key of a line, or `None` for a line that is skipped.
+fn parse_line(line: &[u8]) -> Result<Option<(&str, &[u8])>, LineFault> {
+    if line.len() > MAX_LINE_BYTES {
+        return Err(LineFault::TooLong);
+    }
+    if line.starts_with(b"#") {
+        return Ok(None);
+    }
+    let mut words = words(line);
+    let Some(name) = words.next() else {
+        return Ok(None);
+    };
+    let name = check_name(name)?;
+    let key = words.next().ok_or(LineFault::NoKey)?;
+    match words.next() {
+        None => Ok(Some((name, key))),
+        Some(_) => Err(LineFault::TooManyWords),
+    }
+}
+
+/// Returns the text of the key in the first line of a client's own file: `KEY` or `NAME KEY`.
+///
+/// # Errors
+///
+/// Fails if the line is neither.
+pub(in crate::cli) fn key_of_client_line(line: &[u8]) -> Result<&[u8], LineFault> {
+    let mut words = words(line);
+    let first = words.next().ok_or(LineFault::NoKey)?;
+    match (words.next(), words.next()) {
+        (None, _) => Ok(first),
+        (Some(key), None) => check_name(first).map(|_| key).map_err(LineFault::Name),
+        (Some(_), Some(_)) => Err(LineFault::TooManyWords),
+    }
+}
+
+/// Returns the name as text if a client may have it.
+///
+/// # Errors
+///
+/// The reason why not, without the name.
+pub(in crate::cli) fn check_name(name: &[u8]) -> Result<&str, NameFault> {
+    let is_printable = name.iter().all(u8::is_ascii_graphic);
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !is_printable {
+        return Err(NameFault::Characters);
+    }
+    if name.starts_with(b"#") {
+        return Err(NameFault::Comment);
+    }
+    if resembles_ours(name) {
+        return Err(NameFault::Key);
+    }
+    std::str::from_utf8(name).map_err(|_| NameFault::Characters)
+}
+
+/// Makes a key for a new client, and returns its line for the key file, without a line end.
+///
+/// # Errors
+///
+/// Fails if no client may have this name, or if the system returns no random bytes.
+pub(in crate::cli) fn new_client_line(name: &str) -> Result<Zeroizing<String>, NewClientError> {
+    let name = check_name(name.as_bytes())?;
+    let key = Key::generate()?.text();
+    // The string has its full capacity from the start: growing it would leave copies of the key in memory.
+    let mut line = Zeroizing::new(String::with_capacity(name.len() + 1 + key.len()));
+    line.push_str(name);
+    line.push(' ');
+    line.push_str(&key);
+    Ok(line)
+}
+
+/// The reason why there is no line for a new client.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::cli) enum NewClientError {
+    /// The name is not allowed.
+    #[error(transparent)]
+    Name(#[from] NameFault),
+    /// No key could be made.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
+
+/// Returns the words of a line.
+fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
+
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -237,5 +418,139 @@ mod tests {
         fs::write(file.path(), b"keys").unwrap();
         let metadata = file.path().metadata().unwrap();
         assert_ne!(FileStamp::of(&metadata, later), stamp);
+    }
+
+    fn fault(text: &str) -> (usize, LineFault) {
+        let error = parse(text.as_bytes()).err().expect(text);
+        (error.line, error.fault)
+    }
+
+    #[test]
+    fn a_line_has_a_name_and_a_key() {
+        let text =
+            "# clients of the DAQ\n\nhallb  secret\r\n\t hall-d:2 \t s3#cret \n \n#old key\nc k";
+        let clients = parse(text.as_bytes()).ok().unwrap();
+        let found: Vec<_> = clients.iter().map(|c| (c.number, c.name, c.key)).collect();
+        assert_eq!(
+            found,
+            [
+                (3, "hallb", &b"secret"[..]),
+                (4, "hall-d:2", b"s3#cret"),
+                (7, "c", b"k")
+            ]
+        );
+        assert!(parse(b"").ok().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_wrong_line_is_an_error_with_its_number() {
+        let long_name = format!("{} key", "n".repeat(65));
+        let long_line = format!("a {}", "k".repeat(4096));
+        let swapped = format!("{} alice", Key::generate().unwrap().text().as_str());
+        for (text, expected) in [
+            ("a k\nb\n", (2, LineFault::NoKey)),
+            (&*long_name, (1, LineFault::Name(NameFault::Characters))),
+            (
+                "\nn\u{e4}me key",
+                (2, LineFault::Name(NameFault::Characters)),
+            ),
+            ("a\x07b key", (1, LineFault::Name(NameFault::Characters))),
+            (" #a key", (1, LineFault::Name(NameFault::Comment))),
+            (&swapped, (1, LineFault::Name(NameFault::Key))),
+            ("a pass phrase", (1, LineFault::TooManyWords)),
+            ("a 1\n\na 2", (3, LineFault::NameTwice(1))),
+            ("#\na 1\nb 2\nc 1", (4, LineFault::KeyTwice(2))),
+            (&long_line, (1, LineFault::TooLong)),
+        ] {
+            assert_eq!(fault(text), expected, "{text}");
+        }
+        let name = "n".repeat(64);
+        assert!(parse(format!("{name} key").as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn an_error_is_a_sentence_without_the_text_of_the_line() {
+        let texts = [
+            "hunter2 a\nhunter2 b",
+            "a hunter2\nb hunter2",
+            "a hunter2 b",
+            "hunter2",
+        ];
+        for text in texts {
+            let error = parse(text.as_bytes()).err().unwrap().to_string();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+        let error = parse(b"a k\nb k").err().unwrap().to_string();
+        assert_eq!(
+            error,
+            "line 2: the same key as in line 1; each client needs its own"
+        );
+    }
+
+    #[test]
+    fn a_client_takes_a_key_or_a_line_of_the_server() {
+        for line in [
+            "secret",
+            "secret\r",
+            " secret ",
+            "alice secret",
+            "alice\tsecret ",
+        ] {
+            assert_eq!(
+                key_of_client_line(line.as_bytes()),
+                Ok(&b"secret"[..]),
+                "{line}"
+            );
+        }
+        for (line, expected) in [
+            ("", LineFault::NoKey),
+            (" ", LineFault::NoKey),
+            ("# clients", LineFault::Name(NameFault::Comment)),
+            ("a pass phrase", LineFault::TooManyWords),
+        ] {
+            assert_eq!(key_of_client_line(line.as_bytes()), Err(expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_new_line_can_be_parsed_and_has_a_new_key() {
+        let line = new_client_line("alice").unwrap();
+        let clients = parse(line.as_bytes()).ok().unwrap();
+        assert_eq!(clients[0].name, "alice");
+        assert!(Key::parse(clients[0].key).is_ok());
+        assert_eq!(key_of_client_line(line.as_bytes()), Ok(clients[0].key));
+        assert_ne!(*line, *new_client_line("alice").unwrap());
+        for name in ["", "a b", "#a", "rdk1", "RDK1abc", "\u{e4}", "a\n"] {
+            assert!(new_client_line(name).is_err(), "{name:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_breaks_the_parser(
+            text in prop::collection::vec(prop::sample::select(&b"ab# \t\r\n\x00\xff"[..]), 0..60),
+        ) {
+            let _ = key_of_client_line(&text);
+            if let Ok(clients) = parse(&text) {
+                let lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
+                for client in clients {
+                    prop_assert_eq!(check_name(client.name.as_bytes()), Ok(client.name));
+                    let line = lines[client.number - 1];
+                    prop_assert_eq!(key_of_client_line(line), Ok(client.key));
+                }
+            }
+        }
+
+        #[test]
+        fn lines_come_back(clients in prop::collection::btree_map("[!-\"$-Z]{1,64}", "[!-~]{1,90}", 0..9)) {
+            let keys: std::collections::HashSet<_> = clients.values().collect();
+            prop_assume!(keys.len() == clients.len());
+            let lines: Vec<_> = clients.iter().map(|(name, key)| format!("{name} {key}")).collect();
+            let text = lines.join("\n");
+            let parsed = parse(text.as_bytes());
+            let parsed: Vec<_> = parsed.ok().unwrap().iter().map(|c| (c.name.to_owned(), c.key.to_owned())).collect();
+            let given: Vec<_> = clients.into_iter().map(|(name, key)| (name, key.into_bytes())).collect();
+            prop_assert_eq!(parsed, given);
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! The program rdcat: prints files of other hosts, or joins stdin and stdout of two hosts.
 
 pub(super) mod args;
-mod carry;
 mod files;
 mod join;
 
@@ -13,11 +12,10 @@ use self::join::TicketRole;
 use super::{
     args::{RdcatArgs, TicketSource, or_exit},
     shared::{
-        agent,
         exit::Exit,
         message::{Console, sentence},
         report::Report,
-        run,
+        run, supervision,
     },
 };
 use crate::{process, ssh::plan::Plan};
@@ -31,7 +29,7 @@ pub fn main() -> ExitCode {
     process::prepare();
     let mut args = or_exit("rdcat", RdcatArgs::try_parse());
     if let Some(process) = args.agent {
-        return agent::main(process);
+        return supervision::main(process);
     }
     let file = args.ticket_file.take();
     let (ticket, hidden) =

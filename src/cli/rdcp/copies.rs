@@ -8,8 +8,7 @@ use super::{
     args::RdcpArgs,
     listing::{Listing, ListingWriter},
     observer::{CopyObserver, SharedProgress},
-    report::CopyDocument,
-    totals::CopyTotals,
+    report::{CopyDocument, CopyTotals},
 };
 use crate::{
     Key,
@@ -26,16 +25,15 @@ use crate::{
         supervised::{CopyOutcome, CopyPlan, CopyVerdict, CopyWork, DESTINATION, SOURCE},
         written::WrittenEntries,
     },
-    process::stdout::Stdout,
+    process::Stdout,
     ssh::{
         explain,
         outcome::{RunFault, Site, ranked},
         protocol::FaultKind,
         route::ServerKind,
         supervisor::{
-            Summary,
+            Summary, SupervisedWork,
             driver::{LocalEdges, event_queue},
-            work::SupervisedWork,
         },
     },
 };

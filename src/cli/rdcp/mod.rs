@@ -5,25 +5,17 @@
 //! | `args` | the command line |
 //! | `transfer` | what a command line asks for: copies, or a pipeline for a standard stream |
 //! | `copies` | runs the copies, one after the other, and prints how they went |
-//! | `pipe` | runs the pipeline of a command line with `-` |
 //! | `observer` | passes what the agents report on to the user |
 //! | `listing` | what a copy writes to stdout while it runs: digests, and the paths of a dry run |
-//! | `names` | paths as they are printed |
-//! | `totals` | what all copies of a run have done together |
 //! | `report` | the report of `--json` |
 //! | `serve` | a server that accepts copies from many clients |
-//! | `server_key` | the key of a client for the servers that its command line names |
 
 pub(super) mod args;
 mod copies;
 mod listing;
-mod names;
 mod observer;
-mod pipe;
 mod report;
 mod serve;
-mod server_key;
-mod totals;
 mod transfer;
 
 use std::process::ExitCode;
@@ -34,9 +26,9 @@ use self::transfer::Transfer;
 use super::{
     args::{RdcpArgs, Secret, take_variable},
     shared::{
-        agent,
         exit::Exit,
         message::{Console, sentence},
+        supervision,
     },
 };
 use crate::process;
@@ -47,7 +39,7 @@ pub fn main() -> ExitCode {
     process::prepare();
     let args = RdcpArgs::of_process();
     if let Some(process) = args.agent {
-        return agent::main(process);
+        return supervision::main(process);
     }
     let (variable, hidden) = take_variable();
     let console = Console::of_program("rdcp", args.messages());
@@ -74,7 +66,7 @@ fn copy(args: &RdcpArgs, variable: Option<&Secret>, console: &Console) -> Exit {
     });
     match transfer {
         Transfer::Copies(plans) => {
-            let key = server_key::load(args, variable, &plans, console);
+            let key = transfer::load(args, variable, &plans, console);
             match key {
                 Ok(key) => copies::run(args, key.as_ref(), &plans, console),
                 Err(error) => {
@@ -83,6 +75,6 @@ fn copy(args: &RdcpArgs, variable: Option<&Secret>, console: &Console) -> Exit {
                 }
             }
         }
-        Transfer::Pipe(plan) => pipe::run(args, &plan, console),
+        Transfer::Pipe(plan) => transfer::run(args, &plan, console),
     }
 }

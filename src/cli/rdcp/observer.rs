@@ -3,8 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{
-    listing::Listing,
-    names::{push_digest_line, shown},
+    listing::{Listing, push_digest_line, shown},
     report::CopyLog,
 };
 use crate::{

@@ -1,12 +1,25 @@
-//! What a command line asks for: copies, or a pipeline for a standard stream. Pure, no I/O.
+//! What a command line asks for: copies, or a pipeline for a standard stream.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, io, time::Instant};
 
-use super::{args::RdcpArgs, names::shown};
+use super::{args::RdcpArgs, listing::shown};
 use crate::{
+    Key,
+    cli::{
+        args::Secret,
+        keys::key_file::client_key,
+        shared::{
+            exit::Exit,
+            message::{Console, sentence},
+            pipeline::{exit_of, run_alone, tell},
+            progress::is_on_terminal,
+            report::{amount, decimal, rate},
+            stdout,
+        },
+    },
     copy::{
-        operand::{CopiedSources, top_name},
         order::RunPart,
+        path::{CopiedSources, top_name},
         supervised::CopyPlan,
     },
     ssh::{
@@ -253,6 +266,72 @@ fn of_trees(args: &RdcpArgs) -> Option<&'static str> {
         .iter()
         .find(|(is_given, _)| *is_given)
         .map(|row| row.1)
+}
+
+/// Reads the key for servers from `--key-file` or, without it, from the environment. Returns none if no copy has a server.
+///
+/// # Errors
+///
+/// Fails if there is no key, or if it cannot be used.
+pub(super) fn load(
+    args: &RdcpArgs,
+    variable: Option<&Secret>,
+    plans: &[CopyPlan],
+    console: &Console,
+) -> anyhow::Result<Option<Key>> {
+    let is_server = |place: &StageHost| matches!(place, StageHost::Server { .. });
+    let places = plans.iter().flat_map(|plan| [&plan.from, &plan.to]);
+    let Some(server) = places.into_iter().find(|place| is_server(place)) else {
+        return Ok(None);
+    };
+    match (&args.key_file, variable) {
+        (Some(path), _) => {
+            let (key, warning) = client_key(path)?;
+            if let Some(warning) = warning {
+                console.warn(&warning);
+            }
+            Ok(Some(key))
+        }
+        (None, Some(text)) => Ok(Some(Key::parse(text.text().as_encoded_bytes())?)),
+        (None, None) => anyhow::bail!(
+            "the server on {server} needs a key; give --key-file FILE with the line of this client in the server's key file, or set RDPIPE_KEY"
+        ),
+    }
+}
+
+/// Runs the pipeline, and prints how it went. Returns how it ended.
+pub(super) fn run(args: &RdcpArgs, plan: &Plan, console: &Console) -> Exit {
+    if !plan.has_input {
+        if let Err(exit) = stdout::require(console) {
+            return exit;
+        }
+    }
+    run_plan(args, plan, console).unwrap_or_else(|error| {
+        console.error(&sentence(&error));
+        Exit::from(&error)
+    })
+}
+
+fn run_plan(args: &RdcpArgs, plan: &Plan, console: &Console) -> anyhow::Result<Exit> {
+    let started = Instant::now();
+    let options = (&args.hosts, &args.stream);
+    let on_terminal = if plan.has_input {
+        is_on_terminal(&io::stdin(), false)
+    } else {
+        is_on_terminal(&io::stdout(), false)
+    };
+    let (summary, bytes) = run_alone(plan, options, args.fsync, on_terminal, console)?;
+    tell(plan, &summary.outcome, console);
+    let exit = exit_of(&summary.outcome);
+    if exit == Exit::Ok {
+        let seconds = started.elapsed().as_secs_f64();
+        console.note(&format!(
+            "{} in {seconds:.1} s ({}/s)",
+            amount(bytes),
+            decimal(rate(bytes, seconds))
+        ));
+    }
+    Ok(exit)
 }
 
 #[cfg(test)]

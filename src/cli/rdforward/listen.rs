@@ -7,7 +7,7 @@ use futures::FutureExt;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::{args::RdforwardArgs, far};
+use super::{args::RdforwardArgs, peer};
 use crate::{
     Direction, Key, Listener, StreamConfig,
     carry::thread::CarryThread,
@@ -18,7 +18,7 @@ use crate::{
         signals::{self, Caught},
     },
     forward::{policy::ForwardPolicy, tunnel::TunnelRole},
-    process::descriptors::raise_descriptor_limit,
+    process::raise_descriptor_limit,
     reach::{self, ticket::Ticket},
 };
 
@@ -120,7 +120,7 @@ impl TicketHolder {
             policy: Some(self.policy),
             ..TunnelRole::default()
         };
-        let carrying = far::carry(stream, role, console, cut);
+        let carrying = peer::carry(stream, role, console, cut);
         tokio::select! {
             ended = carrying => ended.map_err(anyhow::Error::msg),
             () = turn_away(&listener) => anyhow::bail!("the listener has ended"),

@@ -5,8 +5,6 @@
 //! | `args` | what the command line asks for |
 //! | `peer` | the other end, as the command line names it |
 //! | `near` | the end where the user typed: its listeners, and the way to the other end |
-//! | `over_ssh` | `-L`, `-R` and `-D` |
-//! | `far` | the other end, where this program has accepted the stream |
 //! | `reports` | what is printed about connections |
 //! | `command` | `rdforward run`: a command whose connections go through the tunnel |
 //! | `listen` | `rdforward --listen`: the other end for one peer with a ticket |
@@ -14,10 +12,8 @@
 
 pub(super) mod args;
 mod command;
-mod far;
 mod listen;
 mod near;
-mod over_ssh;
 mod peer;
 mod reports;
 mod serve;
@@ -39,9 +35,9 @@ use self::{
 use super::{
     args::{KEY_VARIABLE, RdforwardArgs, Secret, TicketSource, take_variable},
     shared::{
-        agent,
         exit::Exit,
         message::{Console, sentence},
+        supervision,
     },
 };
 use crate::process;
@@ -55,7 +51,7 @@ pub fn main() -> ExitCode {
     process::prepare();
     let mut args = RdforwardArgs::of_process();
     if let Some(process) = args.agent {
-        return agent::main(process);
+        return supervision::main(process);
     }
     let messages = args.messages();
     // A command gets the variables as they were.
@@ -146,7 +142,7 @@ impl ForwardOperation {
             Self::Forward(ticket) => {
                 let named = named(args, ticket).unwrap_or_else(|error| usage(None, error));
                 let peer = named.load(args.peer.key_file.as_deref(), key, console);
-                with_peer(peer, console, |peer| over_ssh::run(args, peer, console))
+                with_peer(peer, console, |peer| peer::run(args, peer, console))
             }
             Self::Run {
                 run,

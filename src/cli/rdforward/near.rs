@@ -20,11 +20,10 @@ use crate::{
     },
     connect,
     forward::{
-        near_end::{NearEnd, NearFault},
-        supervised::{ForwardEnd, ForwardWork, TUNNEL_EDGE},
+        job::{ForwardEnd, ForwardWork, NearEnd, NearFault, TUNNEL_EDGE},
         tunnel::{ListenRoute, Tunnel, TunnelFault, TunnelRole, listener::ForwardListener},
     },
-    process::descriptors::raise_descriptor_limit,
+    process::raise_descriptor_limit,
     ssh::{
         explain,
         local_edge::{EdgeFailure, LocalEdge, LocalWork},

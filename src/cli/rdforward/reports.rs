@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use crate::{
     cli::shared::{
-        amounts::{amount, counted},
         message::Console,
         progress::RunProgress,
+        report::{amount, counted},
     },
     forward::{
         specs::{ForwardSpec, ListenAt},

@@ -14,15 +14,15 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{args::ForwardServeArgs, far};
+use super::{args::ForwardServeArgs, peer};
 use crate::{
     Direction, Listener, Stream,
     cli::{
         keys::client_keys::ClientKeys,
         shared::{
-            amounts::counted,
             exit::Exit,
             message::{Console, sentence},
+            report::counted,
             run::control_runtime,
             signals,
         },
@@ -31,7 +31,7 @@ use crate::{
         policy::ForwardPolicy,
         tunnel::{ConnectionPlaces, TunnelRole},
     },
-    process::descriptors::raise_descriptor_limit,
+    process::raise_descriptor_limit,
     threads,
 };
 
@@ -194,7 +194,7 @@ impl ForwardServer {
             places: Some(places),
             ..TunnelRole::default()
         };
-        let ended = far::carry(stream, role, &self.console, cut).await;
+        let ended = peer::carry(stream, role, &self.console, cut).await;
         self.leave(&name);
         self.console.notice(|console| match ended {
             Ok(()) => console.note(&format!("{shown}: disconnected")),

@@ -1,8 +1,8 @@
 //! The checks of a run: every host alone, and every pair of hosts.
 
 use super::{
-    context::RunContext,
     coordinator::{Coordinator, PairTask, TaskFailure},
+    hosts::RunContext,
     measuring::MeasuredPair,
 };
 use crate::{

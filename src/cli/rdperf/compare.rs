@@ -4,17 +4,14 @@ use std::{fs, path::Path};
 
 use anyhow::Context;
 
-use super::report::text_table::{TextTable, digits};
+use super::report::table::{TextTable, digits};
 use crate::{
     cli::shared::{
         exit::Exit,
         message::{Console, sentence},
         stdout::print,
     },
-    perf::report::{
-        diff::{Change, ChangeKind, changes},
-        document::{DOCUMENT_VERSION, PerfDocument},
-    },
+    perf::report::document::{Change, ChangeKind, DOCUMENT_VERSION, PerfDocument, changes},
 };
 
 /// Prints how the measurements of two reports differ. Returns [`Exit::Local`] if one is worse.

@@ -20,7 +20,7 @@ use crate::{
     reach::{self, ticket::Ticket},
     ssh::{
         agent::{
-            acceptance::SharedListener,
+            edges::SharedListener,
             served::{ClientSession, SessionKill},
         },
         protocol::{Order, Work},

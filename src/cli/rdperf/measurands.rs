@@ -2,8 +2,8 @@
 
 use super::args::{MeasureArgs, MeasureChoice};
 use crate::perf::report::{
+    host_summary::WaitName,
     measurand::{Carrier, Measurand, Medium, TrafficName},
-    wait_name::WaitName,
 };
 
 /// The size of an operation of raw verbs: that of a chunk, and that of `ib_write_bw` with its default is a part of it.

@@ -1,8 +1,8 @@
 //! The measurements of a run: TCP beside RDMA, in alternating runs.
 
 use super::{
-    context::RunContext,
     coordinator::{Coordinator, PairTask, TaskFailure},
+    hosts::RunContext,
     measurands::{Depth, measurands},
     sweep::{Sweep, planned},
 };
@@ -10,7 +10,7 @@ use crate::{
     perf::{
         messages::{PortPairProof, StorageTask},
         report::{
-            diff::name,
+            document::name,
             measurand::{Measurand, Medium},
             operations::{FigureName, Operations},
             sample::Sample,

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `args`, `places`, `measurands`, `sweep` | what the command line asks for |
 //! | `hosts`, `coordinator` | agents on the hosts, and the tasks that they carry out |
-//! | `checks`, `measuring`, `pingpong`, `context` | the parts of a run, and what they share |
+//! | `checks`, `measuring`, `pingpong` | the parts of a run, and what they share |
 //! | `run`, `listen`, `compare` | the forms of the program: with hosts, with a ticket, and with two reports |
 //! | `pictures` | the files of `--plot` and `--report`, and the form of the program that draws a saved report |
 //! | `report` | the report for people and for programs |
@@ -12,7 +12,6 @@
 pub(super) mod args;
 mod checks;
 mod compare;
-mod context;
 mod coordinator;
 mod hosts;
 mod listen;
@@ -33,9 +32,9 @@ use self::args::Request;
 use super::{
     args::{RdperfArgs, TicketSource, or_exit},
     shared::{
-        agent,
         exit::Exit,
         message::{Console, sentence},
+        supervision,
     },
 };
 use crate::process;
@@ -49,7 +48,7 @@ pub fn main() -> ExitCode {
     process::prepare();
     let mut args = or_exit("rdperf", RdperfArgs::try_parse());
     if let Some(process) = args.agent {
-        return agent::main(process);
+        return supervision::main(process);
     }
     if let Err(error) = args.choose_transport() {
         usage(error);

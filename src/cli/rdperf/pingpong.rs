@@ -1,19 +1,19 @@
 //! The table of round trips per second: over TCP and RDMA, on this machine and over the network.
 
 use super::{
-    context::RunContext,
     coordinator::{Coordinator, PairTask, TaskFailure},
+    hosts::RunContext,
     places::NamedPlace,
-    report::text_table::TextTable,
+    report::table::TextTable,
 };
 use crate::{
     perf::{
-        median::median,
         messages::{PortPairProof, TaskKind, TaskResult},
         report::{
+            host_summary::WaitName,
             measurand::{Carrier, Measurand, Medium},
             sample::Sample,
-            wait_name::WaitName,
+            series::median,
         },
     },
     ssh::protocol::TransportOrder,

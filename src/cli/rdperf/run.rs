@@ -7,9 +7,8 @@ use futures::executor::block_on;
 
 use super::{
     checks::{self, Checked, CheckedPair},
-    context::{RunContext, SharedSteps},
     coordinator::Coordinator,
-    hosts::PerfHosts,
+    hosts::{PerfHosts, RunContext, SharedSteps},
     measuring::{MeasuredPath, measure},
     pictures::PictureFiles,
     pingpong,

@@ -1,7 +1,6 @@
 //! The program rdpipe: runs commands on several hosts, and sends the data from one host to the next.
 
 pub(super) mod args;
-mod dry_run;
 mod ending;
 mod table;
 
@@ -15,10 +14,10 @@ use clap::{CommandFactory, Parser, error::ErrorKind};
 
 use super::{
     args::{RdpipeArgs, or_exit},
-    shared::{agent, message::Console, pipeline::run_alone, progress::is_on_terminal},
+    shared::{message::Console, pipeline::run_alone, progress::is_on_terminal, supervision},
 };
 use crate::{
-    process::{self, standard::is_stdin_closed},
+    process::{self, is_stdin_closed},
     ssh::plan::{Plan, PlanInput},
 };
 
@@ -28,7 +27,7 @@ pub fn main() -> ExitCode {
     process::prepare();
     let args = or_exit("rdpipe", RdpipeArgs::try_parse());
     if let Some(process) = args.agent {
-        return agent::main(process);
+        return supervision::main(process);
     }
     let plan = match Plan::parse(&args.segments, input()) {
         Ok(plan) => plan,
@@ -38,7 +37,7 @@ pub fn main() -> ExitCode {
     };
     let console = Console::of_program("rdpipe", args.messages());
     if args.dry_run {
-        let exit = dry_run::print(&plan, &args, &console);
+        let exit = ending::print(&plan, &args, &console);
         console.finish();
         return exit.into();
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::{
-    cli::shared::amounts::{amount, decimal, rate},
+    cli::shared::report::{amount, decimal, rate},
     ssh::{
         outcome::{Site, StageOutcome, Verdict},
         plan::Plan,

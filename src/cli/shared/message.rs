@@ -9,7 +9,7 @@ use crate::{
     advice::{advice, for_limit},
     cli::args::MessageOptions,
     host::host_name,
-    process::stdout,
+    process,
 };
 
 /// Writes the messages of a program to stderr, through a queue: no method waits until a message is read, except
@@ -152,7 +152,7 @@ impl Console {
     /// does not delay the end of file of the program that reads the output.
     pub(crate) fn finish(&self) {
         // Nothing more is written to stdout.
-        let _ = stdout::close();
+        let _ = process::close();
         self.flush();
     }
 

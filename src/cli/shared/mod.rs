@@ -5,7 +5,6 @@
 //! | `run` | a run of rdsend, rdrecv, or rdcat with a ticket: runtimes, signals, the report at the end |
 //! | `pipeline` | runs a pipeline, for rdpipe, for the files of rdcat, and for the standard streams of rdcp |
 //! | `supervision` | runs work on other hosts: starts the supervisor, and prints its notices |
-//! | `agent` | the agent that every program which uses other hosts can run as |
 //! | `signals` | the signals after which a program ends its run and reports it |
 //! | `exit` | the exit codes of the programs |
 //! | `message` | messages on stderr: one sentence after the names of program and host |
@@ -14,11 +13,8 @@
 //! | `stdout` | what a program writes to stdout itself |
 //! | `progress` | the progress bar of a run |
 //! | `report` | the messages at the start of a run, and the report at its end |
-//! | `amounts` | amounts and rates as text |
 //! | `secret` | hides secrets in the arguments and the environment from `ps` |
 
-pub(crate) mod agent;
-pub(crate) mod amounts;
 mod events;
 pub(crate) mod exit;
 pub(crate) mod message;

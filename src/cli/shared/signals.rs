@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::message::Console;
-use crate::process::signals::is_ignored;
+use crate::process::is_ignored;
 
 /// The number and name of each signal: from ^C, from `kill`, and from a terminal that was closed.
 const SIGNALS: [(u8, &str); 3] = [(2, "SIGINT"), (15, "SIGTERM"), (1, "SIGHUP")];

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::{exit::Exit, message::Console};
-use crate::process::{standard, stdout::Stdout};
+use crate::process::{self, Stdout};
 
 /// Fails if stdout was closed when the program started, before work is done whose result would be lost.
 ///
@@ -11,7 +11,7 @@ use crate::process::{standard, stdout::Stdout};
 ///
 /// The exit code, after the error was printed.
 pub(crate) fn require(console: &Console) -> Result<(), Exit> {
-    if standard::is_stdout_closed() {
+    if process::is_stdout_closed() {
         console.error("cannot write standard output: it is closed");
         return Err(Exit::Local);
     }

@@ -1,6 +1,6 @@
-//! Runs work on other hosts: starts the supervisor, and prints what it has to say.
+//! Runs work on other hosts: starts the supervisor, and prints what it has to say; the agent that every such program can run as.
 
-use std::{env, sync::Arc, time::Duration};
+use std::{env, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use futures::FutureExt;
@@ -10,17 +10,19 @@ use zeroize::Zeroizing;
 use super::{message::Console, signals::Caught};
 use crate::{
     Direction, GeneratedKey, Key,
-    cli::args::{HostOptions, StreamOptions},
+    cli::args::{Agent, HostOptions, StreamOptions},
+    copy::job::CopyJob,
+    forward::job::ForwardJob,
+    perf::job::PerfJob,
     ssh::{
-        agent,
+        agent::{self, guard_main, job::Applications, worker_main},
         plan::StageHost,
         route::{AgentRoute, ServerKind, ServerRoute},
         session::Room,
         supervisor::{
-            Notice, Settings, Summary,
+            Notice, Settings, Summary, SupervisedWork,
             driver::{Driver, EventQueue, EventSender, LocalEdges, NoticeSink, Observer},
             machine::SupervisorMachine,
-            work::SupervisedWork,
         },
     },
 };
@@ -197,4 +199,22 @@ pub(crate) fn host_of(place: &StageHost, console: &Console) -> String {
 pub(crate) fn keys(count: usize) -> anyhow::Result<Vec<GeneratedKey>> {
     let keys: Result<_, _> = (0..count).map(|_| Key::generate()).collect();
     Ok(keys?)
+}
+
+/// The applications of the agents, beside the stages.
+struct ProgramApplications;
+
+impl Applications for ProgramApplications {
+    type Copy = CopyJob;
+    type Measure = PerfJob;
+    type Forward = ForwardJob;
+}
+
+/// Runs a process of an agent to its end, and returns the exit code. The agent of every program carries out the orders
+/// of every program.
+pub(crate) fn main(agent: Agent) -> ExitCode {
+    match agent {
+        Agent::Guard => guard_main(),
+        Agent::Worker => worker_main::<ProgramApplications>(),
+    }
 }

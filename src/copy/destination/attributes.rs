@@ -1,31 +1,32 @@
 //! Gives entries their metadata: owner, extended attributes, mode and times.
 
-mod acl;
-pub(super) mod entry_handle;
 mod extended;
 
-use std::{os::fd::BorrowedFd, sync::OnceLock};
+use std::{ffi::CString, os::fd::BorrowedFd, sync::OnceLock};
 
 use rustix::{
-    fs::{Gid, Stat, getxattr},
+    fs::{
+        AtFlags, CWD, Gid, Mode, Stat, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod,
+        fchown, fremovexattr, fsetxattr, fstat, futimens, getxattr, removexattr, setxattr,
+        utimensat,
+    },
     io::Errno,
     process::{getegid, geteuid, getgroups},
 };
 
-use self::{
-    acl::{ACCESS_ACL, AclRights, DEFAULT_ACL},
-    entry_handle::EntryHandle,
-    extended::{have_differences, is_acl, is_of_replaced, remove_other_attributes, set_attributes},
+use self::extended::{
+    ACCESS_ACL, AclRights, DEFAULT_ACL, have_differences, is_acl, is_of_replaced,
+    remove_other_attributes, set_attributes,
 };
 use super::{
-    fault_text::errno_text,
+    state::errno_text,
     stored_times::{accessed, is_access_clamped, is_clamped, may_be_out_of_range, modified},
     tree::beneath::proc_path,
 };
 use crate::{
     copy::{
-        extended_attributes::Attribute,
-        metadata::{Metadata, Timestamp},
+        destination::stored_times::timespec,
+        metadata::{Attribute, Metadata, Timestamp, attributes_of, attributes_of_place},
     },
     fd::umask,
 };
@@ -467,5 +468,77 @@ impl MetadataKeeper {
             None => !self.umask,
         };
         given & bits == bits
+    }
+}
+
+/// An entry whose metadata are set.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::copy::destination) enum EntryHandle<'a> {
+    /// A file or directory that is open.
+    Open(BorrowedFd<'a>),
+    /// An entry that is open as a place only (`O_PATH`), and is not a symbolic link.
+    Place(BorrowedFd<'a>),
+    /// A symbolic link that is open as a place only. A link has no mode.
+    Link(BorrowedFd<'a>),
+}
+
+impl EntryHandle<'_> {
+    fn change_owner(self, (uid, gid): (Option<u32>, Option<u32>)) -> rustix::io::Result<()> {
+        let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+        match self {
+            Self::Open(fd) => fchown(fd, uid, gid),
+            Self::Place(fd) | Self::Link(fd) => chownat(fd, "", uid, gid, AtFlags::EMPTY_PATH),
+        }
+    }
+
+    fn change_mode(self, mode: u32) -> rustix::io::Result<()> {
+        let mode = Mode::from_raw_mode(mode);
+        match self {
+            Self::Open(fd) => fchmod(fd, mode),
+            Self::Place(fd) => chmodat(CWD, proc_path(fd), mode, AtFlags::empty()),
+            Self::Link(_) => Ok(()),
+        }
+    }
+
+    fn change_times(self, (accessed, modified): (Timestamp, Timestamp)) -> rustix::io::Result<()> {
+        let times = Timestamps {
+            last_access: timespec(accessed),
+            last_modification: timespec(modified),
+        };
+        match self {
+            Self::Open(fd) => futimens(fd, &times),
+            Self::Place(fd) | Self::Link(fd) => {
+                utimensat(CWD, proc_path(fd), &times, AtFlags::empty())
+            }
+        }
+    }
+
+    fn stat(self) -> rustix::io::Result<Stat> {
+        match self {
+            Self::Open(fd) | Self::Place(fd) | Self::Link(fd) => fstat(fd),
+        }
+    }
+
+    fn attributes(self) -> rustix::io::Result<Vec<Attribute>> {
+        match self {
+            Self::Open(fd) => attributes_of(fd),
+            Self::Place(fd) | Self::Link(fd) => attributes_of_place(fd),
+        }
+    }
+
+    fn remove_attribute(self, name: &CString) -> rustix::io::Result<()> {
+        match self {
+            Self::Open(fd) => fremovexattr(fd, name),
+            Self::Place(fd) | Self::Link(fd) => removexattr(proc_path(fd), name),
+        }
+    }
+
+    fn set_attribute(self, name: &CString, value: &[u8]) -> rustix::io::Result<()> {
+        match self {
+            Self::Open(fd) => fsetxattr(fd, name, value, XattrFlags::empty()),
+            Self::Place(fd) | Self::Link(fd) => {
+                setxattr(proc_path(fd), name, value, XattrFlags::empty())
+            }
+        }
     }
 }

@@ -21,7 +21,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{fault_text::errno_text, mutex::lock};
+use super::state::{errno_text, lock};
 use crate::copy::path::{EntryName, RelativePath};
 
 /// The most targets of one copy: more than a command line holds, and some 30 MiB for a client that makes up names.

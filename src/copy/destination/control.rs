@@ -1,7 +1,6 @@
 //! The two-way stream to the source: questions and answers, and the end of the work.
 
 pub(super) mod answers;
-mod kept_entry;
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,14 +14,14 @@ use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
 use self::answers::answer;
 use super::{
-    large::target::PartUse, reader::broken, shared::DestinationShared,
-    temporary_name::TemporaryName, tree::mirror::MirroredFolder,
+    entry::TemporaryName, large::target::PartUse, reader::broken, state::DestinationShared,
+    tree::mirror::MirroredFolder,
 };
 use crate::{
     ReadHalf, Stream, WriteHalf,
     copy::{
-        context::CopyFailure,
-        owners::LocalOwners,
+        job::CopyFailure,
+        metadata::LocalOwners,
         path::RelativePath,
         question::{FromDestination, FromSource, codec, decode, encode},
     },

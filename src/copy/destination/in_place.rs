@@ -24,12 +24,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    attributes::{MetadataPlan, PRIVATE_MODE, entry_handle::EntryHandle},
+    attributes::{EntryHandle, MetadataPlan, PRIVATE_MODE},
     entry::{create_file, write_all},
-    fault_text::errno_text,
-    large::contents::read_range,
+    large::part::read_range,
     placement::EntryNaming,
-    state::DestinationState,
+    state::{DestinationState, errno_text},
     tree::beneath::proc_path,
     written::TargetFolder,
 };

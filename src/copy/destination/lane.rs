@@ -7,22 +7,19 @@ use std::{collections::HashMap, mem, os::fd::AsFd, sync::Arc};
 use tokio::sync::mpsc::Sender;
 
 use super::{
-    entry::{CurrentFolder, SpecialEntry, digest_of},
+    entry::{CurrentFolder, SpecialEntry, TemporaryName, digest_of},
     in_place::{SpecialTarget, is_append_only},
     large::target::{LargeTarget, PartUse},
     placement::{EntryNames, PlacedFolder},
     reader::{RecordReader, broken},
-    shared::DestinationShared,
-    state::add,
-    temporary_name::TemporaryName,
+    state::{DestinationShared, add},
     tree::links::SpooledLink,
 };
 use crate::{
     Stream,
     copy::{
-        context::CopyFailure,
-        metadata::{EntryKind, Metadata},
-        owners::LocalOwners,
+        job::CopyFailure,
+        metadata::{EntryKind, LocalOwners, Metadata},
         path::{EntryName, RelativePath},
         question::ByteRange,
         record::{LaneRecord, LargeFile},

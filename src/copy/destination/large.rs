@@ -9,7 +9,6 @@
 //! its old contents. So each block of 16 MiB has a digest of what is there now, and the source sends the blocks that
 //! differ. A lock on the part file keeps a second run away.
 
-pub(super) mod contents;
 pub(super) mod map;
 pub(super) mod part;
 pub(super) mod target;
@@ -23,8 +22,12 @@ use self::{
     part::{MAX_PROMISES, PartPromise},
     target::LargeTarget,
 };
-use super::{mutex::lock, reader::broken, state::DestinationState, tree::folders::FolderTable};
-use crate::copy::{context::CopyFailure, path::RelativePath, record::LargeFile};
+use super::{
+    reader::broken,
+    state::{DestinationState, lock},
+    tree::folders::FolderTable,
+};
+use crate::copy::{job::CopyFailure, path::RelativePath, record::LargeFile};
 
 /// The most files that are open at a time: each needs three descriptors, of the 1,024 that a process usually has.
 pub(super) const MAX_OPEN: usize = 64;

@@ -12,9 +12,7 @@
 //! | `large` | files that arrive in parts; `large/part` their temporary files, `large/map` their maps |
 //! | `attributes` | owners, modes, times; `attributes/extended` extended attributes and ACLs |
 //! | `tree` | directories: `beneath` opens them below the place and nowhere else, `folders` makes them, `mirror` removes what the source has not by `deletion`, `links` makes the hard links at the end |
-//! | `shared` | what lanes and control share: the tables, the claims, and `state`: options, counts, the way to the controller |
 //! | `written` | what the run has written, and the renames that overwrite none of it |
-//! | `mutex`, `fault_text` | locks, failures of system calls as text |
 //!
 //! Every lane is written on its own thread, with blocking system calls. A small file costs an open, a write, a rename and
 //! a close, and with all metadata the times; further calls only if the mode or the owner of a new file is not the wanted
@@ -28,17 +26,13 @@ mod attributes;
 mod claims;
 mod control;
 mod entry;
-mod fault_text;
 mod in_place;
 mod lane;
 mod large;
-mod mutex;
 mod placement;
 mod reader;
-mod shared;
 mod state;
 mod stored_times;
-mod temporary_name;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -55,15 +49,19 @@ use futures::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 
 use self::{
-    control::DestinationControl, lane::LaneWriter, large::target::PartUse, placement::Placement,
-    shared::DestinationShared, state::DestinationState, written::WrittenGuard,
+    control::DestinationControl,
+    lane::LaneWriter,
+    large::target::PartUse,
+    placement::Placement,
+    state::{DestinationShared, DestinationState},
+    written::WrittenGuard,
 };
 use super::{
     base::BaseDirectory,
-    context::{CopyContext, CopyFailure, CopyStreams},
     filter::NameFilter,
-    operand::CopiedSources,
+    job::{CopyContext, CopyFailure, CopyStreams},
     order::{CopyOptions, CopyReport, ExistingFiles, FromCopy, RunPart},
+    path::CopiedSources,
     written::{WrittenEntries, WrittenPart},
 };
 use crate::{Stream, carry::thread::CarryThread};

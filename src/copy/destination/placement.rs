@@ -14,12 +14,11 @@ use rustix::{
     io::Errno,
 };
 
-use super::{fault_text::errno_text, large::part::name_of_part};
+use super::{large::part::name_of_part, state::errno_text};
 use crate::copy::{
     base::BaseDirectory,
-    operand::CopiedSources,
     order::CopyOptions,
-    path::{EntryName, RelativePath},
+    path::{CopiedSources, EntryName, RelativePath},
 };
 
 /// The place that receives a copy: an open directory, and what becomes of the first name of each path.

@@ -8,7 +8,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use crate::{
     Stream,
     copy::{
-        context::CopyFailure,
+        job::CopyFailure,
         record::{LaneRecord, PREFIX_BYTES, RecordPrefix, decode},
     },
 };

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, Stat, Timespec, Timestamps, fstat, futimens, openat};
 
-use super::{entry::create_file, temporary_name::TemporaryName};
+use super::entry::{TemporaryName, create_file};
 use crate::copy::metadata::Timestamp;
 
 /// The seconds since 1970 that every file system can store: from FAT's first day in every time zone to the last second

@@ -16,7 +16,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::mutex::lock;
+use super::state::lock;
 use crate::copy::{
     order::RunPart,
     written::{EntryId, WrittenEntries, WrittenPart},

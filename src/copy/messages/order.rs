@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    copy::{operand::CopiedSources, written::WrittenPart},
+    copy::{path::CopiedSources, written::WrittenPart},
     ssh::protocol::{EdgeId, Payload},
 };
 

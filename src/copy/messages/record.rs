@@ -38,7 +38,7 @@ pub(crate) enum LaneRecord {
     /// when everything has been written.
     ///
     /// The empty path with metadata is the place itself, if the contents of the source go straight there, as for `DIR/.`
-    /// ([`CopiedSources`](crate::copy::operand::CopiedSources)). The empty path without metadata is the folder of a file that
+    /// ([`CopiedSources`](crate::copy::path::CopiedSources)). The empty path without metadata is the folder of a file that
     /// the user named.
     Folder {
         /// The folder; the empty path is the place that receives the copy.

@@ -25,11 +25,10 @@ use crate::{
     Stream,
     copy::{
         base::BaseDirectory,
-        context::{CopyContext, CopyFailure, CopyStreams},
         filter::NameFilter,
-        operand::top_name,
+        job::{CopyContext, CopyFailure, CopyStreams},
         order::{CopyOptions, CopyReport},
-        path::RelativePath,
+        path::{RelativePath, top_name},
     },
     threads,
 };

@@ -17,18 +17,13 @@ use self::{
 };
 use super::{
     attributes::{OwnerNames, content_size, link_count, metadata_of, size},
-    fault_text::{too_long, unreadable},
-    shared::SourceShared,
-    walk::{
-        folder::{FolderJob, SourceFolder, entry_name},
-        outlet::stat_entry,
-    },
+    shared::{SourceShared, too_long, unreadable},
+    walk::outlet::{FolderJob, SourceFolder, entry_name, stat_entry},
     work_board::{LaneWork, NextWork},
 };
 use crate::copy::{
-    context::CopyFailure,
-    extended_attributes::{Attribute, attributes_at, attributes_of},
-    metadata::{EntryKind, Metadata},
+    job::CopyFailure,
+    metadata::{Attribute, EntryKind, Metadata, attributes_at, attributes_of},
     path::EntryName,
     question::AnswerKind,
     record::LaneRecord,

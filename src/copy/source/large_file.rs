@@ -10,7 +10,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::walk::folder::SourceFolder;
+use super::walk::outlet::SourceFolder;
 use crate::copy::{
     path::EntryName,
     question::ByteRange,

@@ -14,19 +14,16 @@
 //! | [`work_board`] | the bounded queue of jobs, and large files that several lanes send | shared |
 //! | [`lane`], [`large_file`] | read files straight into registered buffers | the threads of the lanes |
 //! | [`shared`] | what the threads share: [`hard_links`], [`rate_limit`], [`tally`], [`removal`], the board | shared |
-//! | [`attributes`], [`fault_text`] | facts and sentences about entries | any |
+//! | [`attributes`] | facts and sentences about entries | any |
 //!
 //! Memory does not depend on the number of files: every queue is bounded. The walker keeps the paths of directories that
 //! it has not read yet, and the table of hard links keeps files with a name that was not seen yet.
 
 mod attributes;
 mod engine;
-mod fault_text;
-mod hard_links;
 mod lane;
 mod large_file;
 mod questions;
-mod rate_limit;
 mod removal;
 mod shared;
 mod tally;

@@ -20,12 +20,12 @@ use tokio_util::{
 use super::{
     attributes::{OwnerNames, changed, content_size, link_count, modified, size},
     shared::SourceShared,
-    walk::folder::{FolderJob, entry_name},
+    walk::outlet::{FolderJob, entry_name},
 };
 use crate::{
     ReadHalf, Stream, WriteHalf,
     copy::{
-        context::CopyFailure,
+        job::CopyFailure,
         metadata::EntryKind,
         order::ExistingFiles,
         path::RelativePath,

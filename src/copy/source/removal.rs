@@ -23,7 +23,7 @@ use super::{
     tally::Tally,
     walk::{
         directory::open_below,
-        folder::{SourceFolder, SourceRoot, join_shown},
+        outlet::{SourceFolder, SourceRoot, join_shown},
     },
 };
 use crate::copy::{

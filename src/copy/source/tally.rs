@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::copy::{
-    context::ReportSink,
+    job::ReportSink,
     order::{CopyNews, CopyReport, FromCopy},
 };
 

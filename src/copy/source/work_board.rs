@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::{
     large_file::{LargeSource, NextRange},
-    walk::folder::FolderJob,
+    walk::outlet::FolderJob,
 };
 
 /// The most jobs that wait for a lane: enough that no lane waits for the walk, few enough that their open folders are

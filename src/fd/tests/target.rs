@@ -21,8 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::{names, os_error, poll_once};
 use crate::fd::{
     OutputTarget, Source,
-    in_place::try_open_in_place,
-    target::{TargetFacts, WriteMethod, write_method},
+    target::{TargetFacts, WriteMethod, try_open_in_place, write_method},
     temporary::{TemporaryFile, umask_in},
 };
 

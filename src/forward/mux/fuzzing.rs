@@ -1,6 +1,6 @@
 //! The entry point of the fuzz target of frames.
 
-use super::{Mux, MuxEnd, MuxEvent, decoder::FrameDecoder, window::BUDGET_BYTES};
+use super::{Mux, MuxEnd, MuxEvent, frame::FrameDecoder, window::BUDGET_BYTES};
 
 /// Handles `data` as what a peer sends, in two parts, and answers each connection. The memory stays within the budget, and all of
 /// it is free again after every connection was reset.

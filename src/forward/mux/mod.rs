@@ -3,17 +3,13 @@
 //! | file | what it holds |
 //! |---|---|
 //! | [`frame`] | the header of a frame |
-//! | [`decoder`] | cuts received bytes into frames |
 //! | [`window`] | what the peer may send, and the memory of all connections |
-//! | [`flow`] | one connection |
 //! | [`state`] | all connections of one end |
 //!
 //! The state holds no bytes of connections. What is sent goes from a socket straight into the stream, as much as the peer
 //! accepts; what is received and cannot be written to a socket at once is held by the program, and never exceeds the window
 //! that this end granted.
 
-pub(crate) mod decoder;
-mod flow;
 pub(crate) mod frame;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;

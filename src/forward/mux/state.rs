@@ -4,10 +4,8 @@ use std::collections::{HashMap, VecDeque};
 
 use super::{
     MuxFault,
-    decoder::FramePiece,
-    flow::{Flow, FlowSending},
-    frame::{FRAME_HEADER_BYTES, FlowId, FrameHead, FrameKind, MAX_CONTROL_BYTES},
-    window::WindowBudget,
+    frame::{FRAME_HEADER_BYTES, FlowId, FrameHead, FrameKind, FramePiece, MAX_CONTROL_BYTES},
+    window::{Flow, FlowSending, WindowBudget},
 };
 
 /// Which numbers an end gives to the connections that it opens.

@@ -6,8 +6,9 @@ use proptest::prelude::*;
 
 use super::{
     Mux, MuxEnd, MuxEvent, MuxFault,
-    decoder::{FrameDecoder, FramePiece},
-    frame::{FRAME_HEADER_BYTES, FlowId, FrameHead, FrameKind, MAX_DATA_BYTES},
+    frame::{
+        FRAME_HEADER_BYTES, FlowId, FrameDecoder, FrameHead, FrameKind, FramePiece, MAX_DATA_BYTES,
+    },
     window::{BUDGET_BYTES, MAX_WINDOW, MIN_WINDOW},
 };
 

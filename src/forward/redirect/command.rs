@@ -16,13 +16,12 @@ use tokio_util::{
 
 use super::{
     Destinations,
-    filter::connect_filter,
-    handover::{Handed, handover},
+    filter::{self, Handed, connect_filter, handover},
     notification::Notifications,
     supervisor::{self, Entering, Supervisor},
-    support, system,
+    system,
 };
-use crate::process::core_dumps;
+use crate::process;
 
 /// A running program whose connections are redirected, as are those of its child processes. The redirection ends when
 /// the value is dropped; the processes go on.
@@ -73,7 +72,7 @@ impl RedirectedCommand {
         mut command: Command,
         destinations: D,
     ) -> Result<Self, StartError> {
-        if let Some(reason) = support::obstacle() {
+        if let Some(reason) = filter::obstacle() {
             return Err(StartError::Unusable(reason));
         }
         let filter = connect_filter();
@@ -83,7 +82,7 @@ impl RedirectedCommand {
         let program = command.get_program().to_owned();
         system::install_before_exec(&mut command, filter, handover);
         let mut command = tokio::process::Command::from(command);
-        let spawned = core_dumps::restored_for(|| command.spawn());
+        let spawned = process::restored_for(|| command.spawn());
         // Closes the new process's end of the socket pair here.
         drop(command);
 
@@ -91,7 +90,7 @@ impl RedirectedCommand {
         let child = match (spawned, &handed) {
             (Ok(child), _) => child,
             (Err(_), Ok(Handed::Failed(step, errno))) => {
-                return Err(StartError::Unusable(support::explain(*step, *errno)));
+                return Err(StartError::Unusable(filter::explain(*step, *errno)));
             }
             (Err(error), _) => return Err(not_executed(&program, error)),
         };

@@ -21,7 +21,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{caller::errno_of, remote_socket::ConnectingSocket};
+use super::{notification::errno_of, remote_socket::ConnectingSocket};
 
 /// The time within which a connection over the loopback interface arrives. It takes microseconds; only a packet filter
 /// on the loopback interface can keep a connection from arriving.

@@ -55,15 +55,12 @@
 //! the capability `CAP_SYS_PTRACE` with 2). A process can have one seccomp listener, so a redirected COMMAND cannot start
 //! another redirection.
 
-mod caller;
 mod command;
 mod entrance;
 mod filter;
-mod handover;
 mod notification;
 mod remote_socket;
 mod supervisor;
-mod support;
 mod system;
 #[cfg(test)]
 mod tests;

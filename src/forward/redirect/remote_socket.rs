@@ -22,8 +22,8 @@ use socket2::SockRef;
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::{
-    caller::errno_of,
     entrance::{Door, Entrance},
+    notification::errno_of,
     system,
 };
 

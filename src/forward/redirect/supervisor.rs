@@ -13,9 +13,8 @@ use tokio::{io::Interest, sync::RwLock, task::JoinSet, time::sleep};
 
 use super::{
     Destinations,
-    caller::{self, errno_of},
     entrance::Entrance,
-    notification::{Answer, Notifications, Request, SuspendedCall},
+    notification::{self, Answer, Notifications, Request, SuspendedCall, errno_of},
     remote_socket::{ConnectingSocket, RemoteSocket, canonical},
     system,
 };
@@ -121,7 +120,7 @@ impl<D: Destinations> Supervisor<D> {
         address: u64,
         length: usize,
     ) -> Result<Redirected, Answer> {
-        let address = match caller::address(call.thread, address, length) {
+        let address = match notification::address(call.thread, address, length) {
             Ok(address) => address.ok_or(Answer::FromKernel)?,
             Err(error) => return Err(self.without_access(&call, errno_of(&error))),
         };
@@ -134,7 +133,7 @@ impl<D: Destinations> Supervisor<D> {
         }
         let refuse = |errno| self.without_access(&call, errno);
         let fd = duplicate(&call).map_err(refuse)?;
-        let process = caller::open_process(call.thread).map_err(refuse)?;
+        let process = notification::open_process(call.thread).map_err(refuse)?;
         // All that was read belongs to the caller if the caller still waits: its number has not been used again.
         if !self.notifications.is_valid(&call) {
             return Err(Answer::FromKernel);
@@ -296,7 +295,7 @@ impl<D: Destinations> Supervisor<D> {
             return Ok(Answer::FromKernel);
         };
         let _ = rustix::net::sockopt::socket_error(&socket);
-        let written = caller::write_option(call, value, length, errno.raw_os_error());
+        let written = notification::write_option(call, value, length, errno.raw_os_error());
         Ok(written.map_or_else(Answer::Failed, |()| Answer::Done))
     }
 
@@ -343,8 +342,8 @@ impl Connects {
 
 /// Returns a duplicate of the caller's descriptor.
 fn duplicate(call: &SuspendedCall) -> Result<OwnedFd, Errno> {
-    let thread = caller::open_thread(call.thread)?;
-    caller::duplicate(thread, call.descriptor)
+    let thread = notification::open_thread(call.thread)?;
+    notification::duplicate(thread, call.descriptor)
 }
 
 /// Completes when a process has ended, or never if the runtime cannot watch it.

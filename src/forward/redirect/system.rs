@@ -23,8 +23,8 @@ use rustix::{
 use seccompiler::{BpfProgram, sock_filter};
 use tokio::io::{Interest, unix::AsyncFd};
 
-use super::handover::{Handover, SetupStep};
-use crate::process::descriptors::inherited_descriptor_limit;
+use super::filter::{Handover, SetupStep};
+use crate::process::inherited_descriptor_limit;
 
 const RECEIVE: Opcode = opcode::read_write::<libc::seccomp_notif>(MAGIC, 0);
 const SEND: Opcode = opcode::read_write::<libc::seccomp_notif_resp>(MAGIC, 1);

@@ -19,7 +19,7 @@ use super::{
     messages::{ForwardRefusal, RefusalKind},
     socket::LocalSocket,
 };
-use crate::{forward::target::ForwardTarget, threads};
+use crate::{forward::policy::ForwardTarget, threads};
 
 /// The time after which the next address of a name is tried, while the addresses before it have not answered: the value of RFC 8305.
 const STAGGER: Duration = Duration::from_millis(250);

@@ -4,7 +4,7 @@ use std::{fmt, io, net::IpAddr};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::forward::{mux::frame::MAX_CONTROL_BYTES, specs::ListenAt, target::ForwardTarget};
+use crate::forward::{mux::frame::MAX_CONTROL_BYTES, policy::ForwardTarget, specs::ListenAt};
 
 /// The version of the frames and of these messages.
 pub(super) const TUNNEL_VERSION: u32 = 2;

@@ -3,28 +3,24 @@
 //! | file | what it does |
 //! |---|---|
 //! | [`messages`] | what the two ends say about the tunnel and about connections |
-//! | [`socket`], [`unsent`] | the two directions of a local socket |
+//! | [`socket`] | the two directions of a local socket |
 //! | [`ready`] | which connections can go on |
 //! | [`shared`] | what all tasks share: the state of the connections |
 //! | [`sender`] | from local sockets into the stream |
 //! | [`receiver`] | from the stream into local sockets |
 //! | [`peer`] | what the other end may ask for |
-//! | [`places`] | how many connections it may have |
 //! | [`handle`] | makes connections through the tunnel |
 //! | [`connect`] | connects to targets |
 //! | [`listener`] | listens for local programs |
-//! | [`accepting`] | passes accepted connections into the tunnel |
 //!
 //! Two futures do all the work of a tunnel, on the thread of its stream: one sends and one receives. Each runs only when
 //! something is ready for it, so that a poll of the stream's other direction, which may spin over RDMA, costs neither.
 
-mod accepting;
 mod connect;
 pub(crate) mod handle;
 pub(crate) mod listener;
 pub(crate) mod messages;
 mod peer;
-mod places;
 mod ready;
 mod receiver;
 mod sender;
@@ -32,13 +28,11 @@ pub(crate) mod shared;
 pub(crate) mod socket;
 #[cfg(test)]
 mod tests;
-mod unsent;
 
 use std::{io, sync::Arc};
 
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 
-pub(crate) use self::{accepting::ListenRoute, peer::TunnelRole, places::ConnectionPlaces};
 use self::{
     handle::TunnelHandle,
     listener::ForwardListener,
@@ -47,6 +41,10 @@ use self::{
     receiver::TunnelReceiver,
     sender::TunnelSender,
     shared::{EndGuard, TunnelCounts, TunnelObserver, TunnelShared},
+};
+pub(crate) use self::{
+    listener::ListenRoute,
+    peer::{ConnectionPlaces, TunnelRole},
 };
 use crate::{
     Error, Stream, carry,
@@ -155,7 +153,7 @@ impl Tunnel {
             shared.tell(&TunnelMessage::Listen { id, at });
         }
         for (listener, route) in listeners {
-            accepting::start(listener, route, &TunnelHandle::new(Arc::clone(&shared)));
+            listener::start(listener, route, &TunnelHandle::new(Arc::clone(&shared)));
         }
         let (read, write) = stream.split();
         let sending = TunnelSender::new(write, Arc::clone(&shared)).run();

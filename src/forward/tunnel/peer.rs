@@ -1,22 +1,24 @@
-//! What the other end of a tunnel may ask for, and how it is answered.
+//! What the other end of a tunnel may ask for, how it is answered, and how many connections an end opens for it at a time.
 
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
 use super::{
     TunnelFault,
-    accepting::{self, ListenRoute},
     connect::{connect, connect_own},
     handle::TunnelHandle,
-    listener::ForwardListener,
+    listener::{self, ForwardListener, ListenRoute},
     messages::{ForwardRefusal, OpenTarget, RefusalKind, TunnelMessage},
-    places::ConnectionPlaces,
     shared::{AskingEnd, FlowLabel, TunnelEvent, TunnelShared},
 };
 use crate::forward::{
-    mux::frame::FlowId, policy::ForwardPolicy, specs::ForwardSpec, target::ForwardTarget,
+    mux::frame::FlowId,
+    policy::{ForwardPolicy, ForwardTarget},
+    specs::ForwardSpec,
 };
 
 /// The most listeners that a peer may ask for.
@@ -73,7 +75,7 @@ impl TunnelPeer {
                             let port = listener.port();
                             shared.tell(&TunnelMessage::Listening { id, port });
                             let handle = TunnelHandle::new(shared);
-                            accepting::start(listener, ListenRoute::Remote(id), &handle);
+                            listener::start(listener, ListenRoute::Remote(id), &handle);
                         }
                         Err(text) => shared.tell(&TunnelMessage::CannotListen { id, text }),
                     }
@@ -180,4 +182,35 @@ struct Resolved {
 enum Way {
     To(ForwardTarget),
     Own(IpAddr, u16),
+}
+
+/// The places for connections that one peer has, among those of all peers.
+#[derive(Debug, Clone)]
+pub(crate) struct ConnectionPlaces {
+    of_all: Arc<Semaphore>,
+    of_peer: Arc<Semaphore>,
+}
+
+/// The place of one connection, free again when it is dropped.
+#[derive(Debug)]
+pub(super) struct TakenPlace {
+    _of_all: OwnedSemaphorePermit,
+    _of_peer: OwnedSemaphorePermit,
+}
+
+impl ConnectionPlaces {
+    /// Returns the places of a peer: those of `of_peer` that are places of `of_all` too.
+    pub(crate) fn new(of_all: Arc<Semaphore>, of_peer: Arc<Semaphore>) -> Self {
+        Self { of_all, of_peer }
+    }
+
+    /// Takes a place; none if all are taken.
+    pub(super) fn take(&self) -> Option<TakenPlace> {
+        let of_peer = Arc::clone(&self.of_peer).try_acquire_owned().ok()?;
+        let of_all = Arc::clone(&self.of_all).try_acquire_owned().ok()?;
+        Some(TakenPlace {
+            _of_all: of_all,
+            _of_peer: of_peer,
+        })
+    }
 }

@@ -30,7 +30,10 @@ use super::{
     shared::{RESET_PATIENCE, RestEnd, TunnelShared},
     socket::SocketWriter,
 };
-use crate::forward::mux::{MuxEvent, decoder::FrameDecoder, frame::FlowId};
+use crate::forward::mux::{
+    MuxEvent,
+    frame::{FlowId, FrameDecoder},
+};
 
 /// A queue that has grown beyond this is freed when it is empty.
 const KEPT_QUEUE_BYTES: usize = 16 << 10;

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     listener::{ForwardListener, SocketPath},
     messages::{ForwardRefusal, OpenTarget, TUNNEL_VERSION, TunnelMessage, encode},
-    places::TakenPlace,
+    peer::TakenPlace,
     ready::ReadyQueue,
     socket::{LocalSocket, SocketReader, SocketWriter},
 };

@@ -5,8 +5,11 @@
 //!
 //! A reset drops the bytes that the kernel of the program has not acknowledged, so both directions tell whether there are any.
 
+#![allow(unsafe_code)]
+
 use std::{
     io,
+    os::fd::AsFd,
     pin::Pin,
     sync::{
         Arc,
@@ -16,13 +19,12 @@ use std::{
     time::Duration,
 };
 
+use rustix::ioctl::{Getter, Opcode, ioctl};
 use socket2::SockRef;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream, tcp, unix},
 };
-
-use super::unsent::unsent;
 
 /// A local socket that was accepted or connected.
 #[derive(Debug)]
@@ -200,4 +202,19 @@ impl Drop for SocketWriter {
 /// Lets the kernel deliver what it has when the socket is closed.
 pub(super) fn close_in_order(socket: &TcpStream) {
     let _ = SockRef::from(socket).set_linger(None);
+}
+
+/// `SIOCOUTQ`, which has the number of `TIOCOUTQ`.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the type of the constant depends on the C library"
+)]
+const UNSENT: Opcode = libc::TIOCOUTQ as Opcode;
+
+/// Returns the number of bytes that were written to a TCP socket and that its other end has not acknowledged.
+pub(super) fn unsent(socket: impl AsFd) -> usize {
+    // SAFETY: the opcode is that of `SIOCOUTQ`, for which the kernel writes one `int`.
+    let unsent = unsafe { ioctl(socket, Getter::<UNSENT, libc::c_int>::new()) };
+    unsent.map_or(0, |unsent| usize::try_from(unsent).unwrap_or(0))
 }

@@ -3,7 +3,7 @@
 use super::{
     Finding,
     amounts::memory,
-    remedies::{RAISE_MEMLOCK, device_rights, soft_roce},
+    finding::{RAISE_MEMLOCK, device_rights, soft_roce},
 };
 use crate::perf::messages::{DeviceFacts, HostFacts, PortFacts};
 

@@ -13,26 +13,27 @@
 //! The invitation and the counts travel over the control stream. Packets are sent with "don't fragment" set, and the kernel is
 //! told to ignore what it knows about the path. A size arrives if one of its packets does, so that random losses do not matter.
 
-mod control_frame;
-mod packet;
-mod path_socket;
 mod sizes;
 #[cfg(test)]
 mod tests;
 
-use std::{net::IpAddr, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
-use serde::{Deserialize, Serialize};
+use rustix::net::sockopt::{
+    Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::UdpSocket,
     time::{Instant, timeout_at},
 };
 
-use self::{
-    control_frame::{receive, send},
-    packet::ProbePacket,
-    path_socket::PathSocket,
-};
 use crate::perf::{
     facts::{
         host_roots::HostRoots,
@@ -254,4 +255,134 @@ async fn count_round(
         }
     }
     arrived
+}
+
+/// The size of the receive buffer that is asked for: all packets of a round. The kernel grants less without further notice.
+const RECEIVE_BYTES: usize = 4 << 20;
+
+/// A UDP socket on an address of this host.
+struct PathSocket(UdpSocket);
+
+impl PathSocket {
+    /// Opens a socket on any port of `local`.
+    fn bind(local: IpAddr) -> io::Result<Self> {
+        let address = SocketAddr::new(local, 0);
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::DGRAM.nonblocking().cloexec(),
+            Some(Protocol::UDP),
+        )?;
+        // "Probe" sets "don't fragment", and ignores sizes that the kernel remembers for the path.
+        if local.is_ipv4() {
+            set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE)?;
+        } else {
+            set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::PROBE)?;
+        }
+        let _ = socket.set_recv_buffer_size(RECEIVE_BYTES);
+        socket.bind(&address.into())?;
+        Ok(Self(UdpSocket::from_std(socket.into())?))
+    }
+
+    /// Returns the port.
+    fn port(&self) -> io::Result<u16> {
+        Ok(self.0.local_addr()?.port())
+    }
+
+    /// Sends a packet.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: the packet is sent whole or not at all.
+    async fn send(&self, payload: &[u8], peer: IpAddr, port: u16) -> io::Result<()> {
+        self.0.send_to(payload, (peer, port)).await.map(drop)
+    }
+
+    /// Receives a datagram. Returns none if it is no packet of `peer`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: no datagram is lost.
+    async fn receive(&self, buffer: &mut [u8], peer: IpAddr) -> Option<ProbePacket> {
+        match self.0.recv_from(buffer).await {
+            Ok((bytes, from)) if from.ip().to_canonical() == peer => {
+                ProbePacket::decode(&buffer[..bytes])
+            }
+            // An unconnected socket receives no errors of the network.
+            Ok(_) | Err(_) => None,
+        }
+    }
+}
+
+/// What a packet says about itself, in its first bytes. The rest of it is zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ProbePacket {
+    /// The number of the task, which only its two ends know.
+    token: u64,
+    /// The number of the round.
+    round: u32,
+    /// The position of the packet's size in the sizes of the round.
+    index: u8,
+}
+
+/// The bytes that have a meaning.
+const HEAD_BYTES: usize = 13;
+
+impl ProbePacket {
+    /// Returns the payload of `bytes` bytes; of at least as many as the packet needs.
+    fn encode(self, bytes: usize) -> Vec<u8> {
+        let mut payload = self.token.to_le_bytes().to_vec();
+        payload.extend(self.round.to_le_bytes());
+        payload.push(self.index);
+        payload.resize(bytes.max(HEAD_BYTES), 0);
+        payload
+    }
+
+    /// Reads the beginning of a payload. Returns none if it is too short.
+    fn decode(payload: &[u8]) -> Option<Self> {
+        let (token, rest) = payload.split_first_chunk()?;
+        let (round, rest) = rest.split_first_chunk()?;
+        Some(Self {
+            token: u64::from_le_bytes(*token),
+            round: u32::from_le_bytes(*round),
+            index: *rest.first()?,
+        })
+    }
+}
+
+/// The most bytes of a message. The largest one has 64 sizes.
+const MAX_FRAME_BYTES: usize = 4096;
+
+/// Sends a message.
+async fn send(
+    control: &mut (impl AsyncWrite + Unpin),
+    message: &impl Serialize,
+) -> Result<(), String> {
+    let bytes = postcard::to_stdvec(message).map_err(|error| error.to_string())?;
+    let length = u32::try_from(bytes.len()).map_err(|error| error.to_string())?;
+    let mut frame = length.to_le_bytes().to_vec();
+    frame.extend_from_slice(&bytes);
+    let sent = async {
+        control.write_all(&frame).await?;
+        control.flush().await
+    };
+    let error = |error| format!("cannot send counts of packets to the other end: {error}");
+    sent.await.map_err(error)
+}
+
+/// Receives a message.
+async fn receive<T: DeserializeOwned>(control: &mut (impl AsyncRead + Unpin)) -> Result<T, String> {
+    let mut length = [0; 4];
+    let error = |error| format!("cannot receive counts of packets from the other end: {error}");
+    control.read_exact(&mut length).await.map_err(error)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > MAX_FRAME_BYTES {
+        return Err(malformed());
+    }
+    let mut bytes = vec![0; length];
+    control.read_exact(&mut bytes).await.map_err(error)?;
+    postcard::from_bytes(&bytes).map_err(|_| malformed())
+}
+
+fn malformed() -> String {
+    "the other end has sent something that is no count of packets".to_owned()
 }

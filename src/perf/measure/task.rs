@@ -6,11 +6,11 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    connects, path,
+    connects, latency, path,
     pending_streams::{PendingStreams, StreamTerms, broken, control_settings},
-    socket_bandwidth, socket_latency,
+    socket_bandwidth,
     sockets::{self, PendingSockets, SocketTerms},
-    stream_bandwidth, stream_latency, verbs,
+    stream_bandwidth, verbs,
 };
 use crate::{
     Direction, Key, Stream, StreamConfig,
@@ -143,7 +143,7 @@ impl OpenTask {
                 stream_bandwidth::measure(&mut pending, end, *task, &peer).await
             }
             TaskKind::Latency(task) => {
-                stream_latency::measure(&mut pending, end, *task, &peer).await
+                latency::measure_streams(&mut pending, end, *task, &peer).await
             }
             TaskKind::Connect { millis } => {
                 let time = Duration::from_millis((*millis).into());
@@ -204,7 +204,7 @@ fn measure_sockets(
 ) -> Result<TaskResult, TaskFault> {
     match kind {
         TaskKind::Bandwidth(task) => socket_bandwidth::measure(pending, end, *task, terms),
-        TaskKind::Latency(task) => socket_latency::measure(pending, end, *task, terms),
+        TaskKind::Latency(task) => latency::measure_sockets(pending, end, *task, terms),
         _ => Err("this measurement needs streams".to_owned().into()),
     }
 }
@@ -242,7 +242,7 @@ fn config(order: &TaskOrder, end: TaskEnd, settings: &TaskSettings) -> StreamCon
             direction: stream_bandwidth::direction(task.traffic, end),
             ..config
         },
-        TaskKind::Latency(task) => stream_latency::settings(config, task.wait),
+        TaskKind::Latency(task) => latency::settings(config, task.wait),
         TaskKind::Connect { .. } => StreamConfig {
             direction: Direction::Both,
             ..config

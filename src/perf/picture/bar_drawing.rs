@@ -3,10 +3,9 @@
 use svg::node::element::Group;
 
 use super::{
-    chart::BarChart,
-    chart_frame::ChartFrame,
+    chart::{BarChart, shortened, width},
+    drawing::ChartFrame,
     ink::{Anchor, FONT_SIZE, axis, bold, rectangle, text},
-    labels::{shortened, width},
     scale::Scale,
 };
 

@@ -3,10 +3,9 @@
 use svg::node::element::Group;
 
 use super::{
-    chart::{AxisUnit, Curve, CurveChart},
-    chart_frame::ChartFrame,
+    chart::{AxisUnit, Curve, CurveChart, apart, width},
+    drawing::ChartFrame,
     ink::{Anchor, CurveInk, FONT_SIZE, axis, bold, grid, text},
-    labels::{apart, width},
     scale::Scale,
 };
 

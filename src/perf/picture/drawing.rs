@@ -4,11 +4,9 @@ use svg::{Document, node::element::Group};
 
 use super::{
     bar_drawing,
-    chart::{Chart, Picture},
-    chart_frame::ChartFrame,
+    chart::{Chart, Picture, shortened},
     curve_drawing,
     ink::{Anchor, FONT_SIZE, bold, paper, rectangle, text},
-    labels::shortened,
 };
 
 /// The width of a picture in pixels: half of a wide screen, and a page when printed.
@@ -64,4 +62,13 @@ fn finished(group: Group, height: f64) -> String {
         .add(rectangle((0.0, 0.0), (WIDTH, height), "#ffffff"))
         .add(group);
     format!("{document}\n")
+}
+
+/// The place of a chart in its picture, in pixels.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ChartFrame {
+    pub(super) left: f64,
+    pub(super) right: f64,
+    pub(super) top: f64,
+    pub(super) bottom: f64,
 }

@@ -6,9 +6,7 @@
 //! | [`of_report`] | the charts of a report |
 //! | [`drawing`] | a picture as SVG |
 //! | [`curve_drawing`], [`bar_drawing`] | the two kinds of charts |
-//! | [`chart_frame`] | the place of a chart |
 //! | [`scale`] | values on an axis, and its ticks |
-//! | [`labels`] | labels that do not overlap |
 //! | [`ink`] | lines, texts, colours and markers |
 //!
 //! The crate `svg` writes the text, and escapes all of it. Scales, ticks and labels are ours: plotters writes each dash
@@ -16,11 +14,9 @@
 
 mod bar_drawing;
 pub(crate) mod chart;
-mod chart_frame;
 mod curve_drawing;
 mod drawing;
 mod ink;
-mod labels;
 mod of_report;
 mod scale;
 #[cfg(test)]

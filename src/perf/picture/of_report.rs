@@ -4,13 +4,12 @@ use super::chart::{
     AxisUnit, Bar, BarChart, Chart, Curve, CurveChart, CurvePoint, PERCENTILES, Picture,
 };
 use crate::perf::report::{
-    curves::{SweepCurve, curves},
     document::PerfDocument,
+    host_summary::SizeText,
     measurand::{Measurand, Medium},
     operations::{FigureName, SMALL_OPERATION},
     sample::micros,
-    series::Series,
-    size_text::SizeText,
+    series::{Series, SweepCurve, curves},
 };
 
 /// The percentiles of a chart over sizes.

@@ -8,13 +8,12 @@ use super::{picture, svg};
 use crate::perf::{
     histogram::LatencyHistogram,
     report::{
-        curves::tests::point,
         document::PerfDocument,
+        host_summary::WaitName,
         measurand::{Carrier, Measurand, Medium, TrafficName},
         operations::{FigureName, InlineName, Operations, tests::send_of_64},
         sample::Sample,
-        series::Series,
-        wait_name::WaitName,
+        series::{Series, tests::point},
     },
 };
 

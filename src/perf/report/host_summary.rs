@@ -1,10 +1,12 @@
 //! A host in a report: what its agent has found out, for the user.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::perf::{
     check::amounts::memory,
-    messages::{AddressFacts, DeviceFacts, HostFacts, MemlockFacts, PortFacts},
+    messages::{AddressFacts, DeviceFacts, HostFacts, MemlockFacts, PortFacts, WaitMode},
 };
 
 /// A host in a report.
@@ -153,4 +155,37 @@ fn port_text(device: &DeviceFacts, port: &PortFacts) -> String {
 
 fn gigabits(mbps: u32) -> String {
     format!("{} Gb/s", f64::from(mbps) / 1000.0)
+}
+
+/// [`WaitMode`] in a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum WaitName {
+    Adaptive,
+    Event,
+    Busy,
+}
+
+impl From<WaitName> for WaitMode {
+    fn from(name: WaitName) -> Self {
+        match name {
+            WaitName::Adaptive => Self::Adaptive,
+            WaitName::Event => Self::Event,
+            WaitName::Busy => Self::Busy,
+        }
+    }
+}
+
+/// A size in powers of 1024 where that is exact: `64 B`, `4 KiB`.
+pub(crate) struct SizeText(pub(crate) u32);
+
+impl fmt::Display for SizeText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            bytes if bytes >= 1 << 30 && bytes % (1 << 30) == 0 => write!(f, "{} GiB", bytes >> 30),
+            bytes if bytes >= 1 << 20 && bytes % (1 << 20) == 0 => write!(f, "{} MiB", bytes >> 20),
+            bytes if bytes >= 1 << 10 && bytes % (1 << 10) == 0 => write!(f, "{} KiB", bytes >> 10),
+            bytes => write!(f, "{bytes} B"),
+        }
+    }
 }

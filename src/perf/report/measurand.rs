@@ -5,9 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    host_summary::{SizeText, WaitName},
     operations::{FigureName, Operations},
-    size_text::SizeText,
-    wait_name::WaitName,
 };
 use crate::perf::messages::{
     BandwidthTask, LatencyTask, Layer, PortPairProof, TaskKind, Traffic, Verb, VerbsTask, WaitMode,

@@ -4,21 +4,14 @@
 //! |---|---|
 //! | [`measurand`] | what is measured, and the task that measures it |
 //! | [`operations`] | operations of RDMA with all of their settings: a point of a sweep |
-//! | [`curves`] | the curves of a sweep |
 //! | [`sample`] | what one run of a measurement has shown |
 //! | [`series`] | the runs of one measurement: median and spread |
 //! | [`host_summary`] | a host |
 //! | [`document`] | the whole report, as JSON and as CSV |
-//! | [`wait_name`], [`size_text`] | how an end waits, and sizes, as names and text |
-//! | [`diff`] | how two reports differ |
 
-pub(crate) mod curves;
-pub(crate) mod diff;
 pub(crate) mod document;
 pub(crate) mod host_summary;
 pub(crate) mod measurand;
 pub(crate) mod operations;
 pub(crate) mod sample;
 pub(crate) mod series;
-pub(crate) mod size_text;
-pub(crate) mod wait_name;

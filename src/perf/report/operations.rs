@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{size_text::SizeText, wait_name::WaitName};
+use super::host_summary::{SizeText, WaitName};
 use crate::perf::messages::{PortPairProof, Verb, VerbsTask};
 
 /// Of operations below this size in bytes, that of a packet, operations per second say more than bytes per second.

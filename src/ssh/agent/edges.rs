@@ -1,23 +1,23 @@
-//! Connects the edges of an order: any number, each on a thread of its own.
+//! Connects the edges of an order: any number, each on a thread of its own, at a listener of its own or at the listener of a server.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, future::pending, sync::Arc};
 
 use tokio::{runtime::Handle, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::connected_edge::Meter;
+use super::control::Outbox;
 use crate::{
-    Key, StreamConfig,
+    Direction, Error, Key, KeyAcceptor, Listener, Stream, StreamConfig, TransportPolicy,
     carry::thread::CarryThread,
+    reach,
     ssh::{
         agent::{
-            acceptance::EdgeAcceptance,
             connected_edge::{ConnectedEdge, EarlyEnd},
-            edge::{self, EdgeRequest},
             job::{ConnectedEdges, JobContext, OrderedEdges, PlacedEdge},
-            meter::Meter,
         },
         edge::{EdgePlan, describe_link},
-        protocol::{EdgeDirection, EdgeId, EdgeOrder, FaultKind, FromAgent, Order},
+        protocol::{EdgeDirection, EdgeId, EdgeOrder, FaultKind, FromAgent, Order, StreamOrder},
     },
 };
 
@@ -160,8 +160,7 @@ impl PendingEdge {
     ) -> Option<PlacedEdge> {
         let peer = self.plan.peer.clone();
         let outbox = context.outbox.clone();
-        let establishing =
-            edge::establish(id, self.plan, self.requests, outbox, acceptance.clone());
+        let establishing = establish(id, self.plan, self.requests, outbox, acceptance.clone());
         match self.thread.run(establishing).await {
             Ok(stream) => {
                 let link = describe_link(&stream);
@@ -212,5 +211,193 @@ pub(super) async fn wait_for(
 async fn until_broken(edge: &ConnectedEdge) {
     if let Err(EarlyEnd::Stream(error)) = edge.until(std::future::pending::<()>()).await {
         edge.broken(error);
+    }
+}
+
+/// A request of the controller about an edge that is not connected yet.
+#[derive(Debug)]
+pub(super) enum EdgeRequest {
+    /// Listen, and report the port.
+    Listen,
+    /// Connect to the other end, which listens.
+    Dial {
+        /// Where the other end may be reached.
+        addresses: Vec<String>,
+        /// The port of the other end.
+        port: u16,
+    },
+}
+
+/// Carries out the controller's requests until the edge is connected. The stream belongs to the current runtime.
+///
+/// The caller reports the connection, when it has the stream: what the controller sends after that report finds it.
+///
+/// # Errors
+///
+/// One sentence for the user. If no address can be reached, this reports that to the controller and waits for its
+/// next request.
+///
+/// # Cancel safety
+///
+/// Dropping the future closes what it has opened.
+pub(super) async fn establish(
+    id: EdgeId,
+    plan: EdgePlan,
+    mut requests: mpsc::UnboundedReceiver<EdgeRequest>,
+    outbox: Outbox,
+    acceptance: EdgeAcceptance,
+) -> Result<Stream, String> {
+    let mut acceptor = None;
+    loop {
+        tokio::select! {
+            Some(request) = requests.recv() => match request {
+                EdgeRequest::Listen => {
+                    let opened = acceptance.open(&plan).await?;
+                    let port = opened.port();
+                    outbox.send(FromAgent::Listening { edge: id, port });
+                    acceptor = Some(opened);
+                }
+                EdgeRequest::Dial { addresses, port } => {
+                    acceptance.check_dial()?;
+                    match plan.dial(&addresses, port).await? {
+                        Ok(stream) => return Ok(stream),
+                        Err(tried) => outbox.send(FromAgent::Unreachable { edge: id, tried }),
+                    }
+                }
+            },
+            accepted = accept(acceptor.as_mut()) => match accepted {
+                Ok(stream) => return Ok(stream),
+                Err(error) if reach::is_final(&error) => return Err(plan.unconnected(error)),
+                Err(error) => tracing::debug!(%error, "a connection ended before it was a stream"),
+            },
+        }
+    }
+}
+
+async fn accept(acceptor: Option<&mut EdgeAcceptor>) -> Result<Stream, Error> {
+    match acceptor {
+        Some(acceptor) => acceptor.accept().await,
+        None => pending().await,
+    }
+}
+
+/// How an agent accepts its edges.
+#[derive(Clone)]
+pub(crate) enum EdgeAcceptance {
+    /// Each edge has a listener of its own, on a port that the order allows.
+    OwnListeners,
+    /// All edges of all orders come to one listener. The agent dials no address that a controller gives to it.
+    SharedListener(Arc<SharedListener>),
+}
+
+/// The listener of a server, for the edges of all its clients.
+pub(crate) struct SharedListener {
+    /// The listener that all clients know.
+    pub(crate) listener: Arc<Listener>,
+    /// The settings of every edge in one direction. An order may choose a shorter timeout, and exclude a transport.
+    pub(crate) one_way: StreamConfig,
+    /// The settings of every edge in both directions.
+    pub(crate) two_way: StreamConfig,
+    /// Receives each edge when it is connected.
+    pub(crate) connected: Box<dyn Fn(&Stream) + Send + Sync>,
+}
+
+impl EdgeAcceptance {
+    /// Returns the settings for an edge of an order.
+    pub(super) fn config(
+        &self,
+        order: &StreamOrder,
+        direction: EdgeDirection,
+        control_runtime: &Handle,
+    ) -> StreamConfig {
+        let ordered = StreamConfig {
+            control_runtime: Some(control_runtime.clone()),
+            ..order.config(direction)
+        };
+        match self {
+            Self::OwnListeners => ordered,
+            Self::SharedListener(shared) => {
+                let own = match ordered.direction {
+                    Direction::Both => &shared.two_way,
+                    Direction::Send | Direction::Receive => &shared.one_way,
+                };
+                StreamConfig {
+                    direction: ordered.direction,
+                    control_runtime: ordered.control_runtime,
+                    timeout: ordered.timeout.min(own.timeout),
+                    transport: common(own.transport, ordered.transport),
+                    ..own.clone()
+                }
+            }
+        }
+    }
+
+    /// Starts to listen for an edge.
+    ///
+    /// # Errors
+    ///
+    /// One sentence for the user.
+    pub(super) async fn open(&self, plan: &EdgePlan) -> Result<EdgeAcceptor, String> {
+        match self {
+            Self::OwnListeners => Ok(EdgeAcceptor::Own(plan.listen().await?)),
+            Self::SharedListener(shared) => {
+                let (key, config) = (plan.key.clone(), plan.config.clone());
+                let key_acceptor = shared.listener.accept_key(key, config, Handle::current());
+                let key_acceptor = key_acceptor.ok_or("the key of an edge is in use already")?;
+                Ok(EdgeAcceptor::Shared(key_acceptor, Arc::clone(shared)))
+            }
+        }
+    }
+
+    /// Checks that the agent may connect to an address that the controller gives to it.
+    ///
+    /// # Errors
+    ///
+    /// One sentence for the user.
+    pub(super) fn check_dial(&self) -> Result<(), String> {
+        match self {
+            Self::OwnListeners => Ok(()),
+            Self::SharedListener(_) => Err("a server does not connect to its clients".to_owned()),
+        }
+    }
+}
+
+/// Returns the transports that both policies allow. If they exclude each other, the handshake of the edge says so.
+fn common(server: TransportPolicy, ordered: TransportPolicy) -> TransportPolicy {
+    match server {
+        TransportPolicy::Auto => ordered,
+        chosen => chosen,
+    }
+}
+
+/// Where one edge is accepted.
+pub(super) enum EdgeAcceptor {
+    Own(Listener),
+    Shared(KeyAcceptor, Arc<SharedListener>),
+}
+
+impl EdgeAcceptor {
+    /// Returns the port for the other end.
+    pub(super) fn port(&self) -> u16 {
+        match self {
+            Self::Own(listener) => listener.local_addr().port(),
+            Self::Shared(_, shared) => shared.listener.local_addr().port(),
+        }
+    }
+
+    /// Accepts the edge.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a stream that was not returned is returned by the next call.
+    pub(super) async fn accept(&mut self) -> Result<Stream, Error> {
+        match self {
+            Self::Own(listener) => listener.accept_or_mismatch().await,
+            Self::Shared(key_acceptor, shared) => {
+                let stream = key_acceptor.accept().await?;
+                (shared.connected)(&stream);
+                Ok(stream)
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::{control, process::descendants};
-use crate::{ssh::protocol::AgentHello, transport::fuzzing::runtime::run};
+use crate::{ssh::protocol::AgentHello, transport::fuzzing::run};
 
 /// Reads `data` as everything that a controller writes, up to the first error: its end is one. Panics if reading waits
 /// for more.

@@ -4,7 +4,11 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::sync::mpsc;
 
-use super::{cause::FirstCause, connected_edge::ConnectedEdge, control::Outbox, meter::Meter};
+use super::{
+    cause::FirstCause,
+    connected_edge::{ConnectedEdge, Meter},
+    control::Outbox,
+};
 use crate::{
     Error,
     carry::thread::CarryThread,

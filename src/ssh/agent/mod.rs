@@ -16,27 +16,21 @@
 //! | `order_run` | one order, from its edges to its report |
 //! | `control` | the session with the controller: greeting, order, messages both ways, keepalive |
 //! | `edges` | connects the edges of an order, each on a thread of its own |
-//! | `edge` | connects one edge: listens, or dials the end that listens |
-//! | `acceptance` | how edges are accepted: each at a listener of its own, or all at that of a server |
 //! | `addresses` | the name, the addresses and the identity of this host |
 //! | `connected_edge` | one end of a connected edge: moves the bytes of its stage |
-//! | `meter` | counts the bytes of an edge, and the time for which its stage waited for the edge |
 //! | `job` | the interface of an application of the agent |
 //! | `stage` | the application of rdpipe and rdcat |
 //! | `cause` | the first failure of an order, shared by all tasks that work on it |
 //! | `process` | the guard, and the processes below the worker: killing and reaping |
 
-pub(crate) mod acceptance;
 mod addresses;
 mod cause;
 mod connected_edge;
 mod control;
-mod edge;
-mod edges;
+pub(crate) mod edges;
 #[cfg(fuzzing)]
 pub(in crate::ssh) mod fuzzing;
 pub(crate) mod job;
-mod meter;
 mod order_run;
 mod process;
 pub(crate) mod served;

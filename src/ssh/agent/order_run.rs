@@ -18,11 +18,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    acceptance::EdgeAcceptance,
     cause::FirstCause,
     control::ControlReader,
-    edge::EdgeRequest,
-    edges::{self, EdgeRoutes, PendingEdges},
+    edges::{self, EdgeAcceptance, EdgeRequest, EdgeRoutes, PendingEdges},
     job::{Job, JobContext, OrderedEdges},
 };
 use crate::ssh::protocol::{AgentReport, FaultKind, Order, Payload, ToAgent};

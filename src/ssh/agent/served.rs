@@ -5,10 +5,10 @@ use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 use tokio::io::AsyncRead;
 
 use super::{
-    acceptance::{EdgeAcceptance, SharedListener},
     addresses,
     cause::FirstCause,
     control::{self, ControlReader, Outbox},
+    edges::{EdgeAcceptance, SharedListener},
     job::{Job, JobContext, OrderedEdges},
     order_run::OrderRun,
 };

@@ -1,7 +1,5 @@
 //! The worker: carries out one order of the controller, from the greeting to the report.
 
-mod signals;
-
 use std::{
     io::{self, Write},
     process::ExitCode,
@@ -11,21 +9,28 @@ use std::{
 use rustix::process::{
     Signal, getpid, getppid, set_child_subreaper, set_parent_process_death_signal,
 };
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    signal::unix::{SignalKind, signal},
+};
 
 use super::{
-    acceptance::EdgeAcceptance,
     addresses,
     cause::FirstCause,
     control,
+    edges::EdgeAcceptance,
     job::{Applications, Job, JobContext},
     order_run::{OrderRun, SharedExitCode},
-    process::{guard, hold},
+    process::guard,
     stage::StageJob,
 };
 use crate::{
     fd::{Sink, Source},
-    ssh::protocol::{FromAgent, Work},
+    process::is_ignored,
+    ssh::{
+        explain,
+        protocol::{FaultKind, FromAgent, Work},
+    },
     threads,
 };
 
@@ -50,7 +55,7 @@ fn work<A: Applications>() -> Result<u8, control::ControllerError> {
     let exit = runtime.block_on(async {
         let (input, output) = (Source::stdin()?, Sink::stdout()?);
         let cause = Arc::default();
-        let exit = signals::watch(&cause)?;
+        let exit = watch(&cause)?;
         hide_stdio()?;
         exchange_messages::<A, _, _>(input, output, cause, exit).await
     });
@@ -64,7 +69,7 @@ fn work<A: Applications>() -> Result<u8, control::ControllerError> {
 fn die_with_parent() -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
     // If the guard died before the call, the parent is now another process.
-    let guard = hold::guard();
+    let guard = guard::guard_process();
     if guard.is_some() && getppid() != guard {
         return Err(io::Error::other("the guard of the agent is gone"));
     }
@@ -118,4 +123,38 @@ where
     drop(context);
     writer.finish().await;
     Ok(exit.load(Ordering::Relaxed))
+}
+
+/// The signals that end the worker: SIGINT (^C), SIGTERM (kill, or the death of the guard) and SIGHUP (a closed
+/// terminal).
+const SIGNALS: [u8; 3] = [2, SIGTERM, 1];
+
+/// The signal that the kernel sends when the guard dies: it ends the worker even if its parent ignored it.
+const SIGTERM: u8 = 15;
+
+/// Starts tasks that fail `cause` at the first signal. Returns the exit status, which such a signal sets.
+///
+/// SIGINT and SIGHUP stay ignored if they were ignored at the start, for the worker and for its command: `nohup` and a
+/// shell's `&` ignore them, and a handler would give the command their default.
+///
+/// # Errors
+///
+/// When no handler can be installed.
+fn watch(cause: &Arc<FirstCause>) -> io::Result<SharedExitCode> {
+    let exit = SharedExitCode::default();
+    for number in SIGNALS {
+        if number != SIGTERM && is_ignored(number) {
+            continue;
+        }
+        let mut signals = signal(SignalKind::from_raw(number.into()))?;
+        let (cause, exit) = (Arc::clone(cause), Arc::clone(&exit));
+        tokio::spawn(async move {
+            if signals.recv().await.is_some() {
+                exit.store(128 + number, Ordering::Relaxed);
+                let text = format!("the agent was ended by {}", explain::signal(number));
+                cause.fail(FaultKind::Local, text.clone(), text);
+            }
+        });
+    }
+    Ok(exit)
 }

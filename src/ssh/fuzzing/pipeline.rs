@@ -17,7 +17,7 @@ use crate::{
             pipeline::{PipelineMachine, PipelineWork},
         },
     },
-    transport::fuzzing::script::FuzzScript,
+    transport::fuzzing::FuzzScript,
 };
 
 /// The stages of the pipeline that is run: commands here and there, and files that wait for the earlier stages.

@@ -1,13 +1,16 @@
-//! The process that leads to an agent: its start and its end.
+//! The process that leads to an agent: its start, its end, and its stderr, cut into lines and read no faster than the user reads the
+//! messages.
 
 use std::{
     io,
     os::unix::process::ExitStatusExt,
     process::{ExitStatus, Stdio},
+    sync::{Arc, Mutex, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use futures::future::{BoxFuture, poll_immediate};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::retry_on_intr,
@@ -20,7 +23,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    process::core_dumps,
+    process,
     ssh::{
         plan::launch::{Launch, LaunchKind},
         stage::Status,
@@ -73,7 +76,7 @@ pub(super) fn spawn(launch: &Launch) -> io::Result<Child> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0);
-    core_dumps::restored_for(|| command.spawn())
+    process::restored_for(|| command.spawn())
 }
 
 /// Ends a process group whose first process has not been waited for, so that its number cannot belong to another group
@@ -100,5 +103,139 @@ fn status(status: ExitStatus) -> Status {
     match (status.code(), status.signal()) {
         (Some(code), _) => Status::Exited(small(code)),
         (None, signal) => Status::Signaled(small(signal.unwrap_or(0))),
+    }
+}
+
+/// The most bytes of a line. A longer one is shown in pieces.
+const MAX_LINE_BYTES: usize = 4096;
+
+/// Cuts bytes into lines. A line ends at `\n`, and also at `\r`, which programs print to redraw a progress line. Empty
+/// lines are left out.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    unfinished: Vec<u8>,
+}
+
+impl Lines {
+    /// Adds bytes, and returns the lines that they complete.
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> Vec<String> {
+        let mut lines = Vec::new();
+        for &byte in bytes {
+            let ends = matches!(byte, b'\n' | b'\r');
+            if !ends {
+                self.unfinished.push(byte);
+            }
+            if ends || self.unfinished.len() >= MAX_LINE_BYTES {
+                lines.extend(self.finish());
+            }
+        }
+        lines
+    }
+
+    /// Returns the unfinished last line, if there is one.
+    pub(super) fn finish(&mut self) -> Option<String> {
+        let line = std::mem::take(&mut self.unfinished);
+        (!line.is_empty()).then(|| String::from_utf8_lossy(&line).into_owned())
+    }
+}
+
+/// Returns a future that waits until there is room for more lines of stderr.
+pub(crate) type Room = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// The most bytes of stderr that are read without room when the stage has ended: more than all buffers between the
+/// command and this process hold, so that the last lines of every command are shown.
+const LAST_BYTES: usize = 8 << 20;
+
+/// Decides when the stderr of a session is read again.
+///
+/// While the user does not read the messages, stderr is left unread, and the command waits in a write as it would in a
+/// shell. ssh and other programs stop passing on the agent's messages as well when their buffers are full of stderr, so
+/// the agent is not taken for dead meanwhile.
+pub(super) struct StderrPace {
+    room: Room,
+    /// Cancelled when the stage has ended, or is told to end: what it has written is then read without room.
+    ended: CancellationToken,
+    held: Mutex<Holding>,
+}
+
+/// Whether stderr is left unread.
+enum Holding {
+    Never,
+    Now,
+    Until(Instant),
+}
+
+impl StderrPace {
+    pub(super) fn new(room: Room) -> Self {
+        Self {
+            room,
+            ended: CancellationToken::new(),
+            held: Mutex::new(Holding::Never),
+        }
+    }
+
+    /// Waits until stderr may be read. `last_bytes` is the number of bytes that were read since the stage has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Do not drop the future: stderr would count as unread forever.
+    pub(super) async fn wait(&self, last_bytes: usize) {
+        let mut room = (self.room)();
+        let may_end = last_bytes < LAST_BYTES;
+        if poll_immediate(&mut room).await.is_some() || (may_end && self.ended.is_cancelled()) {
+            return;
+        }
+        self.set(Holding::Now);
+        tokio::select! {
+            () = room => {}
+            () = self.ended.cancelled(), if may_end => {}
+        }
+        self.set(Holding::Until(Instant::now()));
+    }
+
+    /// Lets stderr be read to its end without room: the stage has ended, or is told to end.
+    pub(super) fn end(&self) {
+        self.ended.cancel();
+    }
+
+    /// Returns true if the stage has ended, or was told to end.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.is_cancelled()
+    }
+
+    /// Returns true if stderr was left unread at any time since `ago`.
+    pub(super) fn was_held(&self, ago: Duration) -> bool {
+        match *self.held.lock().unwrap_or_else(PoisonError::into_inner) {
+            Holding::Never => false,
+            Holding::Now => true,
+            Holding::Until(end) => end.elapsed() < ago,
+        }
+    }
+
+    fn set(&self, hold: Holding) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = hold;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_end_at_newlines_and_at_carriage_returns() {
+        let mut lines = Lines::default();
+        assert_eq!(lines.feed(b"a\r\nb\rc\n\nd"), ["a", "b", "c"]);
+        assert_eq!(lines.feed(b"e\n"), ["de"]);
+        assert_eq!(lines.finish(), None);
+        assert!(lines.feed(b"rest").is_empty());
+        assert_eq!(lines.finish().as_deref(), Some("rest"));
+    }
+
+    #[test]
+    fn a_long_line_is_cut_into_pieces() {
+        let mut lines = Lines::default();
+        let long = lines.feed(&vec![b'x'; 3 * MAX_LINE_BYTES + 1]);
+        assert_eq!(long.len(), 3);
+        assert_eq!(lines.unfinished.len(), 1);
     }
 }

@@ -16,7 +16,7 @@ use tokio::{
     time::sleep_until,
 };
 
-use super::{Action, Event, Notice, Summary, machine::SupervisorMachine, work::SupervisedWork};
+use super::{Action, Event, Notice, Summary, SupervisedWork, machine::SupervisorMachine};
 use crate::ssh::{
     local_edge::{LocalEdgeCommand, LocalEdgeEvent},
     protocol::{EdgeId, Payload},

@@ -1,17 +1,14 @@
-//! A pipeline, as the supervisor runs it: one agent for each stage. Pure, no I/O.
-
-mod answer;
+//! A pipeline, as the supervisor runs it: one agent for each stage, and the stages that may commit or open their file. Pure, no I/O.
 
 use super::{
-    Action, Notice,
+    Action, Notice, RunEnd, SupervisedWork,
     edge_setup::{EdgeSetup, Node},
-    work::{RunEnd, SupervisedWork},
 };
 use crate::ssh::{
-    outcome::{PipelineOutcome, StageOutcome},
+    outcome::{PipelineOutcome, SIGPIPE_STATUS, StageOutcome, describe, shell_status},
     plan::{Plan, StageHost},
-    protocol::{EdgeId, EdgeOrder, FaultKind, Payload, PayloadError, Work, WorkFault},
-    stage::{FromStage, StageOrder, StageReport, Status},
+    protocol::{EdgeId, EdgeOrder, FaultKind, Payload, PayloadError, ToAgent, Work, WorkFault},
+    stage::{FromStage, StageOrder, StageReport, Status, ToStage},
 };
 
 /// The machine of a pipeline.
@@ -177,5 +174,49 @@ impl SupervisedWork for PipelineWork {
             reader_left: run.reader_left,
             signal: run.signal,
         }
+    }
+}
+
+impl PipelineWork {
+    /// Returns the answers to the stages that wait for the earlier stages and whose results are known: Proceed or Kill.
+    fn answers(&mut self) -> Vec<Action> {
+        let mut answers = Vec::new();
+        for stage in 0..self.stages.len() {
+            if self.stages[stage].turn != ProceedState::Waits {
+                continue;
+            }
+            let message = match self.before(stage) {
+                None => continue,
+                Some(Ok(())) => Payload::encode(&ToStage::Proceed)
+                    .ok()
+                    .map(ToAgent::Application),
+                Some(Err(reason)) => Some(ToAgent::Kill { reason }),
+            };
+            self.stages[stage].turn = ProceedState::Answered;
+            answers.extend(message.map(|message| Action::Send(stage, message)));
+        }
+        answers
+    }
+
+    /// Returns `Ok` if every earlier stage has succeeded, and the failure if one has not. Returns none while the
+    /// result of one is still unknown.
+    fn before(&self, stage: usize) -> Option<Result<(), String>> {
+        let mut successor_is_fine = true;
+        let mut failure = None;
+        for index in (0..stage).rev() {
+            let StageState { ended, report, .. } = &self.stages[index];
+            let status = (*ended)?;
+            let is_fine = match shell_status(status) {
+                0 => true,
+                SIGPIPE_STATUS => report.as_ref()?.output_stopped && successor_is_fine,
+                _ => false,
+            };
+            if !is_fine {
+                let site = self.plan.site(index);
+                failure = Some(format!("{site} {}", describe(status)));
+            }
+            successor_is_fine = is_fine;
+        }
+        Some(failure.map_or(Ok(()), Err))
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     HandshakeFault, Key,
     key::KeyId,
     transport::control::{
-        codec::{Codec, Control, ControlError, closed},
+        connection::{Codec, Control, ControlError, closed},
         message::{Hello, Message},
         noise::{self, HANDSHAKE_BYTES, Initiator, Responder},
         task,

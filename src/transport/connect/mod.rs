@@ -8,13 +8,11 @@
 //! | [`admission`] | which connections a listener keeps before they are streams |
 //! | [`preamble`] | the first eight bytes of every connection |
 //! | [`handshake`] | makes a fresh connection the authenticated control connection |
-//! | [`data_proof`] | how a data connection proves that it belongs to a stream |
 //! | [`negotiate`] | agrees on what carries the data: a queue pair, or a second TCP connection |
 //! | [`start`] | makes the halves and starts the tasks of the stream |
 //! | `rdma_stream` | the same entry points for [`RdmaStream`](crate::RdmaStream) |
 
 mod admission;
-mod data_proof;
 pub(crate) mod dial;
 pub(crate) mod handshake;
 pub(crate) mod listener;

@@ -15,7 +15,7 @@ use crate::{
     faults,
     transport::{
         control::{
-            codec::Control,
+            connection::Control,
             state::State,
             task::{self, Timing},
             terms::Agreement,
@@ -33,11 +33,9 @@ use crate::{
         },
         rdma::{self, Rdma},
         stream::{
-            either::Either,
-            info::StreamInfo,
+            info::{Either, StreamInfo, Transport},
             read_half::{ReadHalf, RecvEither},
             stream::Stream,
-            transport::Transport,
             write_half::{SendEither, WriteHalf},
         },
     },

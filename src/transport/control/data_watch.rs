@@ -29,15 +29,35 @@
 //!   them as always. If that happens again before any completion has come, the stream fails.
 //! - *Of a write:* the peer has received it, the own device does not complete it. The memory of the write belongs to
 //!   the device, so no renewal can free it, and the stream fails.
+//!
+//! Each ping says how many bytes its sender has sent on the data path, and how many it has received. So an end knows of
+//! bytes that are on their way to it. If none of them arrives for a long time, although the control connection works, the
+//! data path is dead.
+//!
+//! | data path | `sent` | `received` |
+//! |---|---|---|
+//! | TCP | bytes that the socket has accepted, headers included | bytes that were read from the socket |
+//! | RDMA | the offset up to which writes have completed | the offset up to which frames have arrived |
+//!
+//! The receiving end judges: only it can distinguish bytes that have not arrived from bytes that it has not read. The
+//! [watch](super::data_watch) only detects that the counts stand still; the [data path](StalledPath) says whether that is a fault.
 
-use std::time::Duration;
+use std::{
+    io,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
 use super::{
-    data_progress::{DataProgress, Stall},
+    message::Message,
     state::{Failure, State},
 };
+use crate::Fault;
 
 /// The time by which the data path may be silent for longer than the control connection. If the host or its network is
 /// down, both are silent, and the control connection is the one to report it.
@@ -157,5 +177,304 @@ impl StallClock {
     }
 }
 
+/// The counts of both ends. The lanes store the counts of this end, and pings bring those of the peer.
+#[derive(Default)]
+pub(crate) struct DataProgress {
+    pub(super) sent: AtomicU64,
+    pub(super) received: AtomicU64,
+    peer_sent: AtomicU64,
+    pub(super) peer_received: AtomicU64,
+    path: OnceLock<Box<dyn StalledPath>>,
+}
+
+/// A data path whose counts stand still.
+pub(crate) trait StalledPath: Send + Sync {
+    /// Handles a stall: returns `Ok` if the bytes have arrived and only were not read, or if the data path repairs itself.
+    ///
+    /// # Errors
+    ///
+    /// The fault that ends the stream.
+    fn stalled(&self, stall: Stall) -> Result<(), Fault>;
+}
+
+/// Counts of the data path that stand still. Displayed, a stall is the reason why the data connection counts as broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Stall {
+    /// The peer has sent more than has arrived here.
+    #[error("none of the {bytes} bytes that were sent on it arrived for {silence:.1?}")]
+    Arrivals {
+        /// The number of bytes that are missing.
+        bytes: u64,
+        /// The time for which none has arrived.
+        silence: Duration,
+    },
+    /// The peer has received more than this end knows to be delivered.
+    #[error(
+        "this end's device has not completed the writes of {bytes} bytes for {silence:.1?}, and they have arrived"
+    )]
+    Completions {
+        /// The number of bytes whose writes have not completed.
+        bytes: u64,
+        /// The time for which none has completed.
+        silence: Duration,
+    },
+}
+
+impl From<Stall> for io::Error {
+    fn from(stall: Stall) -> Self {
+        Self::new(io::ErrorKind::TimedOut, stall)
+    }
+}
+
+impl From<Stall> for Fault {
+    fn from(stall: Stall) -> Self {
+        Self::Data(Arc::new(stall.into()))
+    }
+}
+
+impl DataProgress {
+    /// Records that `bytes` in all have been sent.
+    pub(crate) fn set_sent(&self, bytes: u64) {
+        self.sent.store(bytes, Relaxed);
+    }
+
+    /// Records that `bytes` in all have been received.
+    pub(crate) fn set_received(&self, bytes: u64) {
+        self.received.store(bytes, Relaxed);
+    }
+
+    /// Sets the data path that handles stalls, once.
+    pub(crate) fn set_path(&self, path: impl StalledPath + 'static) {
+        let _ = self.path.set(Box::new(path));
+    }
+
+    /// Returns the data path, if it has been set.
+    pub(super) fn path(&self) -> Option<&dyn StalledPath> {
+        self.path.get().map(Box::as_ref)
+    }
+
+    /// Returns how many bytes the peer has sent, and how many of them have arrived.
+    pub(super) fn arrivals(&self) -> (u64, u64) {
+        (self.peer_sent.load(Relaxed), self.received.load(Relaxed))
+    }
+
+    /// Returns how many bytes the peer has received, and how many this end knows to be delivered.
+    pub(super) fn completions(&self) -> (u64, u64) {
+        (self.peer_received.load(Relaxed), self.sent.load(Relaxed))
+    }
+
+    /// Records the counts of the peer.
+    pub(super) fn set_peer(&self, sent: u64, received: u64) {
+        self.peer_sent.store(sent, Relaxed);
+        self.peer_received.store(received, Relaxed);
+    }
+
+    /// Returns a ping with the counts of this end.
+    pub(super) fn ping(&self) -> Message {
+        Message::Ping {
+            sent: self.sent.load(Relaxed),
+            received: self.received.load(Relaxed),
+        }
+    }
+}
+
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::{StalledPath, *};
+    use crate::{Direction, Fault};
+
+    const SILENCE: Duration = Duration::from_secs(3);
+    const LIMIT: Duration = Duration::from_secs(4);
+
+    /// A data path that records its stalls, and fails the stream unless bytes wait unread.
+    struct FakePath {
+        has_unread: bool,
+        stalls: Arc<Mutex<Vec<Stall>>>,
+    }
+
+    impl StalledPath for FakePath {
+        fn stalled(&self, stall: Stall) -> Result<(), Fault> {
+            self.stalls.lock().unwrap().push(stall);
+            if self.has_unread {
+                Ok(())
+            } else {
+                Err(stall.into())
+            }
+        }
+    }
+
+    struct Watched {
+        state: Arc<State>,
+        watch: DataWatch,
+        stalls: Arc<Mutex<Vec<Stall>>>,
+        start: Instant,
+    }
+
+    impl Watched {
+        fn new(has_unread: bool) -> Self {
+            let state = State::new("hostB".to_owned(), Direction::Both, 2);
+            let stalls = Arc::default();
+            state.data.set_path(FakePath {
+                has_unread,
+                stalls: Arc::clone(&stalls),
+            });
+            Self {
+                state,
+                watch: DataWatch::new(SILENCE),
+                stalls,
+                start: Instant::now(),
+            }
+        }
+
+        fn at(&self, after: Duration) -> Instant {
+            self.start + after
+        }
+
+        fn note(&mut self, after: Duration) {
+            let now = self.at(after);
+            self.watch.note(&self.state.data, now);
+        }
+
+        /// Checks at this time, and returns the stalls that were found.
+        fn check(&mut self, after: Duration) -> Vec<Stall> {
+            let now = self.at(after);
+            self.watch.check(&self.state, now);
+            std::mem::take(&mut *self.stalls.lock().unwrap())
+        }
+    }
+
+    fn arrivals(bytes: u64) -> Vec<Stall> {
+        vec![Stall::Arrivals {
+            bytes,
+            silence: LIMIT,
+        }]
+    }
+
+    #[test]
+    fn bytes_that_never_arrive_fail_the_stream() {
+        let mut watched = Watched::new(false);
+        watched.state.data.set_peer(100, 0);
+        watched.note(SILENCE);
+        assert_eq!(
+            watched.watch.deadline(),
+            Some(watched.at(SILENCE + LIMIT)),
+            "the clock starts with the ping"
+        );
+        assert!(watched.check(LIMIT).is_empty());
+        assert_eq!(watched.check(SILENCE + LIMIT), arrivals(100));
+        assert!(!watched.state.failed());
+        let again = SILENCE + LIMIT + SECOND_LOOK;
+        assert_eq!(watched.watch.deadline(), Some(watched.at(again)));
+        assert_eq!(watched.check(again), arrivals(100));
+        let error = watched.state.receive_error().unwrap().to_string();
+        assert!(error.contains("the data connection broke"), "{error}");
+        assert!(error.contains("none of the 100 bytes"), "{error}");
+    }
+
+    #[test]
+    fn each_byte_starts_the_clock_again() {
+        let mut watched = Watched::new(false);
+        watched.state.data.set_peer(100, 0);
+        for received in 0..50 {
+            watched.state.data.set_received(received);
+            let time = u32::try_from(received).unwrap() * SILENCE;
+            assert!(watched.check(time).is_empty(), "{received}");
+        }
+        assert_eq!(watched.check(49 * SILENCE + LIMIT), arrivals(51));
+    }
+
+    #[test]
+    fn a_byte_that_is_counted_late_is_no_fault() {
+        let mut watched = Watched::new(false);
+        watched.state.data.set_peer(100, 0);
+        watched.note(Duration::ZERO);
+        assert_eq!(watched.check(LIMIT), arrivals(100));
+        watched.state.data.set_received(1);
+        assert!(watched.check(LIMIT + SECOND_LOOK).is_empty());
+        // The next stall gets a second look too.
+        assert_eq!(watched.check(2 * LIMIT + SECOND_LOOK), arrivals(99));
+        assert!(!watched.state.failed());
+        assert_eq!(watched.check(2 * LIMIT + 2 * SECOND_LOOK), arrivals(99));
+        assert!(watched.state.failed());
+    }
+
+    #[test]
+    fn an_idle_data_path_is_no_stall() {
+        let mut watched = Watched::new(false);
+        watched.state.data.set_peer(100, 0);
+        watched.note(Duration::ZERO);
+        watched.state.data.set_received(100);
+        watched.note(Duration::ZERO);
+        assert_eq!(watched.watch.deadline(), None);
+        assert!(watched.check(100 * LIMIT).is_empty());
+        // The clock starts again for later bytes.
+        watched.state.data.set_peer(101, 0);
+        watched.note(100 * LIMIT);
+        assert!(watched.check(100 * LIMIT + SILENCE).is_empty());
+        assert_eq!(watched.check(101 * LIMIT), arrivals(1));
+    }
+
+    #[test]
+    fn unread_bytes_are_no_fault() {
+        let mut watched = Watched::new(true);
+        watched.state.data.set_peer(100, 0);
+        watched.note(Duration::ZERO);
+        for round in 1..10 {
+            assert_eq!(watched.check(round * LIMIT), arrivals(100));
+            assert_eq!(
+                watched.watch.deadline(),
+                Some(watched.at((round + 1) * LIMIT))
+            );
+        }
+        assert!(!watched.state.failed());
+    }
+
+    #[test]
+    fn a_stopped_process_reads_before_it_judges() {
+        let mut watched = Watched::new(false);
+        watched.state.data.set_peer(100, 0);
+        watched.note(Duration::ZERO);
+        watched.watch.restart();
+        assert!(watched.check(10 * LIMIT).is_empty());
+        assert_eq!(
+            watched.watch.deadline(),
+            Some(watched.at(11 * LIMIT)),
+            "the clock starts when the process continues"
+        );
+    }
+
+    #[test]
+    fn a_reader_that_has_stopped_misses_nothing() {
+        let mut watched = Watched::new(false);
+        watched.state.data.set_peer(100, 0);
+        watched.note(Duration::ZERO);
+        watched.state.stop(0);
+        assert!(watched.check(LIMIT).is_empty());
+        assert!(!watched.state.failed());
+    }
+
+    #[test]
+    fn writes_that_never_complete_are_noticed_when_they_have_arrived() {
+        let mut watched = Watched::new(true);
+        watched.state.data.set_sent(10);
+        watched.state.data.set_peer(0, 30);
+        watched.note(Duration::ZERO);
+        let stall = Stall::Completions {
+            bytes: 20,
+            silence: LIMIT,
+        };
+        assert_eq!(watched.check(LIMIT), [stall]);
+    }
+
+    #[test]
+    fn a_time_limit_of_any_length_does_not_overflow() {
+        let mut watched = Watched::new(false);
+        watched.watch = DataWatch::new(Duration::MAX);
+        watched.state.data.set_peer(100, 0);
+        watched.note(Duration::ZERO);
+        assert_eq!(watched.watch.deadline(), None);
+        assert!(watched.check(LIMIT).is_empty());
+    }
+}

@@ -44,7 +44,7 @@ pub(crate) enum Message {
         /// What failed, for the user.
         reason: String,
     },
-    /// A keepalive, and how far the data path has got: see [`data_progress`](super::data_progress).
+    /// A keepalive, and how far the data path has got: see [`data_progress`](super::data_watch).
     Ping {
         /// The number of bytes that the end which sends this message has sent on the data path.
         sent: u64,

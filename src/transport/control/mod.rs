@@ -5,21 +5,15 @@
 //! | [`state`] | the state of a stream, shared by its halves and tasks: what to send, what was received |
 //! | [`task`] | the task that sends and receives the messages, and detects a dead peer |
 //! | [`connection`] | the connection of a running stream, also used by a keepalive task on another runtime |
-//! | [`data_progress`] | how far the data path has got |
 //! | [`data_watch`] | the watch that detects that the data path gets no further |
 //! | [`message`] | the messages |
-//! | [`codec`] | the messages as encrypted records on the TCP connection |
 //! | [`noise`] | the Noise handshake, and the keys of a connection |
-//! | [`role`] | which end of the control connection this is |
 //! | [`terms`] | what each end brings to the handshake, and what follows from both |
 
-pub(crate) mod codec;
-mod connection;
-pub(crate) mod data_progress;
-mod data_watch;
+pub(crate) mod connection;
+pub(crate) mod data_watch;
 pub(crate) mod message;
 pub(crate) mod noise;
-pub(crate) mod role;
 pub(crate) mod state;
 pub(crate) mod task;
 pub(crate) mod terms;

@@ -15,7 +15,7 @@ use super::{
     path::{DataPath, ReceivePath},
     recv_lane::SharedRecvLane,
     shared::{Attendance, Shared},
-    slots::readable::Readable,
+    slots::Readable,
 };
 use crate::{Error, faults};
 

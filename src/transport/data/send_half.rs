@@ -13,7 +13,7 @@ use super::{
     path::{DataPath, SendPath},
     send_lane::SharedSendLane,
     shared::{Attendance, Shared},
-    slots::{fill_slots::FillSlots, filling_slot::FillingSlot, lent_slot::LentSlot},
+    slots::{FillSlots, FillingSlot, LentSlot},
 };
 use crate::{Error, faults, transport::control::state::State};
 

@@ -12,7 +12,7 @@ use std::{
 use super::{
     frame::{Chain, HEADER_BYTES},
     path::{NO_SLOT, SendPath, Slot, SmallFrame},
-    slots::filling_slot::FillingSlot,
+    slots::FillingSlot,
 };
 use crate::{Error, Fault, faults, transport::control::state::State};
 

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     Fault,
-    transport::control::data_progress::{DataProgress, Stall, StalledPath},
+    transport::control::data_watch::{DataProgress, Stall, StalledPath},
 };
 
 /// The TCP data path.

@@ -14,7 +14,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use socket2::SockRef;
 use tokio::{net::TcpStream, task::yield_now};
 
-use super::{runtime::run, script::FuzzScript};
+use super::{FuzzScript, run};
 use crate::{
     MIN_CHUNK_BYTES, StreamConfig,
     transport::{
@@ -28,7 +28,7 @@ use crate::{
             recv_half::RecvHalf,
             send_half::SendHalf,
             shared::Shared,
-            slots::lent_slot::LentSlot,
+            slots::LentSlot,
             tcp::Tcp,
         },
     },

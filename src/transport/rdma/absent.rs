@@ -13,7 +13,7 @@ use std::{
 pub(crate) use unavailable::Unavailable;
 
 use super::{
-    control::{codec::Control, role::Role, state::State, terms::Agreement},
+    control::{connection::Control, noise::Role, state::State, terms::Agreement},
     data::{
         frame::Header,
         path::{DataPath, ReceivePath, SendPath, Slot},

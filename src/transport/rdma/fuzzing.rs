@@ -11,25 +11,24 @@ use std::{
 use super::{
     Rdma,
     establish::LocalPorts,
-    link_setup::LinkOffer,
+    link_setup::{LinkOffer, decode, encode},
     ports::{
         device::{Device, GidEntry, Inventory, Port},
         gid::{Gid, GidKind, LinkLayer},
         proposal::{PortPair, Proposal},
     },
-    renewal::{renewer::Renewer, shared::RenewalShared},
-    steps::{decode, encode},
+    renewal::{RenewalShared, renewer::Renewer},
 };
 use crate::{
     MIN_CHUNK_BYTES, StreamConfig,
     transport::{
         control::{
             message::Message,
-            role::Role,
+            noise::Role,
             terms::{Agreement, agree, local_terms},
         },
         data::shared::Shared,
-        fuzzing::script::FuzzScript,
+        fuzzing::FuzzScript,
     },
 };
 

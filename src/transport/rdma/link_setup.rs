@@ -2,23 +2,21 @@
 
 use std::{future::poll_fn, io, sync::Arc, time::Duration};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
     express::{
-        lane::ExpressLane,
-        ring::RingLayout,
-        setup::{ExpressOffer, UnconnectedLane},
+        lane::{ExpressLane, ExpressOffer, UnconnectedLane},
+        queue::RingLayout,
     },
     link::{
         Endpoint, Link, MemoryAccess, Posting, Region, SlotToken, UnconnectedQueuePair,
-        WriteCompletion,
+        WorkRequest, WriteCompletion,
     },
     nudge::Nudge,
     pool::{self, RdmaSlot},
     receive_path, send_path,
-    verbs::queue_pair_config::QueuePairConfig,
-    work_request::WorkRequest,
+    verbs::queue_pair::QueuePairConfig,
 };
 use crate::{Direction, faults::Faults, transport::data::path::Slot};
 
@@ -252,4 +250,15 @@ pub(super) struct LiveLink {
     pub(super) send: Option<send_path::SendLink>,
     /// `None` in a stream that only sends.
     pub(super) receive: Option<receive_path::ReceiveLink>,
+}
+
+/// Encodes a step.
+pub(super) fn encode(value: &impl Serialize) -> Vec<u8> {
+    postcard::to_stdvec(value).expect("plain data, and memory does not fail")
+}
+
+/// Decodes a step of the peer.
+pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    postcard::from_bytes(bytes)
+        .map_err(|_| "the RDMA offer of the other end cannot be decoded".to_owned())
 }

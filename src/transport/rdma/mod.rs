@@ -6,10 +6,8 @@
 //! | [`memlock`] | how much memory may be pinned, and the pool that fits |
 //! | [`establish`] | from two ends' ports to a queue pair that a frame has crossed |
 //! | [`link_setup`] | a queue pair and its pools while they are being set up |
-//! | [`steps`] | the encoding of the steps on the control connection |
 //! | [`send_path`], [`receive_path`] | frames out of and into registered slots |
 //! | [`pool`] | registered slots |
-//! | [`work_request`] | posted work requests, and the thread that can post them |
 //! | [`link`] | one queue pair: the only file that names async-rdma |
 //! | [`nudge`] | finds completions that async-rdma has missed |
 //! | [`express`] | the lane for small frames, beside the link |
@@ -44,12 +42,10 @@ mod ports;
 mod receive_path;
 mod renewal;
 mod send_path;
-mod steps;
 #[cfg(test)]
 mod tests;
 mod unavailable;
 mod verbs;
-mod work_request;
 
 pub(crate) use establish::{Established, LocalPorts};
 #[cfg(feature = "cli")]
@@ -64,27 +60,22 @@ pub(crate) use unavailable::Unavailable;
 /// What measurements use below the data path: queue pairs, and the ports that they are made on.
 #[cfg(feature = "cli")]
 pub(crate) mod raw {
-    pub(crate) use crate::transport::control::role::Role;
+    pub(crate) use crate::transport::control::noise::Role;
 
     pub(crate) use super::{
         ports::{
-            choice::DeviceChoice,
-            device::MTUS,
-            explain::networks_differ,
+            choice::{DeviceChoice, networks_differ},
+            device::{MTUS, inventory},
             gid::GidKind,
             offer::{Candidate, MAX_OFFERS, Offers},
-            rank::{rank, share_network, to_try},
-            recent::inventory,
+            proposal::{rank, share_network, to_try},
         },
         verbs::{
             completions::{Completion, CompletionQueue},
             device::ProtectionDomain,
-            memory::MemoryRegion,
+            memory::{MemoryRegion, RemoteRegion},
             operation::{OperationKind, PairFault, VerbsOperation, most_inline},
-            queue_pair::{QueuePair, QueuePairAddress},
-            queue_pair_config::{QueuePairConfig, random_psn},
-            remote_region::RemoteRegion,
-            sizes::QueueSizes,
+            queue_pair::{QueuePair, QueuePairAddress, QueuePairConfig, QueueSizes, random_psn},
         },
     };
 }
@@ -94,12 +85,9 @@ pub(crate) mod open {
     pub use super::verbs::{
         completions::{Completion, CompletionQueue},
         device::ProtectionDomain,
-        memory::MemoryRegion,
+        memory::{MemoryRegion, RemoteRegion},
         operation::{OperationKind, PairFault, VerbsOperation},
-        queue_pair::{QueuePair, QueuePairAddress},
-        queue_pair_config::QueuePairConfig,
-        remote_region::RemoteRegion,
-        sizes::{QueueSizes, ReadDepths},
+        queue_pair::{QueuePair, QueuePairAddress, QueuePairConfig, QueueSizes, ReadDepths},
     };
 }
 

@@ -22,10 +22,7 @@ use std::{
 use futures::task::AtomicWaker;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{
-    link::{Link, MOST_NUDGES, Region, SlotToken},
-    work_request::WorkRequest,
-};
+use super::link::{Link, MOST_NUDGES, Region, SlotToken, WorkRequest};
 
 /// The time without a completion before the first nudge, if the link was idle before. Also the time after a nudge within
 /// which completions count as found by it.

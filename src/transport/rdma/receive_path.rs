@@ -8,8 +8,10 @@ use std::{
 };
 
 use super::{
-    express::lane::ExpressLane, link::Link, pool::RdmaSlot, renewal::shared::RenewalShared,
-    work_request::WorkRequest,
+    express::lane::ExpressLane,
+    link::{Link, WorkRequest},
+    pool::RdmaSlot,
+    renewal::RenewalShared,
 };
 use crate::transport::data::{
     frame::{Damage, Header},

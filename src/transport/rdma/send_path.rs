@@ -9,10 +9,9 @@ use std::{
 
 use super::{
     express::{header::EXPRESS_PAYLOAD_BYTES, lane::ExpressLane},
-    link::{Link, SlotToken, WriteCompletion},
+    link::{Link, SlotToken, WorkRequest, WriteCompletion},
     pool::RdmaSlot,
-    renewal::shared::RenewalShared,
-    work_request::WorkRequest,
+    renewal::RenewalShared,
 };
 use crate::{
     faults::Faults,

@@ -1,9 +1,11 @@
-//! What was agreed on for a stream, and the methods of the public types that report it.
+//! What was agreed on for a stream, the methods of the public types that report it, and what stands for either data path.
+//!
+//! The public types hold an [`Either`], and forward every call through one `match`. So no call on the data path goes
+//! through a table of functions.
 
 use std::{net::SocketAddr, sync::Arc};
 
-use super::transport::Transport;
-use crate::{Direction, key::KeyId, transport::control::state::State};
+use crate::{Direction, Error, Stats, key::KeyId, transport::control::state::State};
 
 /// What was agreed on for a stream. It does not change.
 pub(crate) struct StreamInfo {
@@ -114,7 +116,7 @@ macro_rules! stream_accessors {
             /// Returns a view of the stream that can be used while its halves are in use.
             #[must_use]
             pub fn watch(&self) -> $crate::Watch {
-                $crate::transport::stream::watch::Watch(std::sync::Arc::clone(&self.info().state))
+                $crate::transport::stream::info::Watch(std::sync::Arc::clone(&self.info().state))
             }
 
             /// Ends the stream in both directions as a failure. The peer's reads and writes fail with
@@ -142,3 +144,78 @@ macro_rules! stream_accessors {
 }
 
 pub(crate) use stream_accessors;
+
+/// A value over one of the two data paths.
+pub(crate) enum Either<T, R> {
+    /// Over TCP.
+    Tcp(T),
+    /// Over RDMA. In a build without RDMA no value of this kind is ever made.
+    Rdma(R),
+}
+
+/// Runs one expression on the value of an [`Either`], whichever data path it is over.
+macro_rules! either {
+    ($either:expr, $inner:ident => $call:expr) => {
+        match $either {
+            $crate::transport::stream::info::Either::Tcp($inner) => $call,
+            $crate::transport::stream::info::Either::Rdma($inner) => $call,
+        }
+    };
+}
+
+pub(super) use either;
+
+/// The transport that carries the data of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Transport {
+    /// A TCP connection beside the control connection.
+    Tcp,
+    /// A queue pair: the RDMA device of each end writes into the memory of the other.
+    Rdma,
+}
+
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp => f.write_str("TCP"),
+            Self::Rdma => f.write_str("RDMA"),
+        }
+    }
+}
+
+/// A view of a stream, for use while its halves are in use elsewhere.
+#[derive(Clone)]
+pub struct Watch(pub(super) Arc<State>);
+
+impl Watch {
+    /// Waits until the stream has failed or the peer has stopped reading, and returns the error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a repeated call continues to wait.
+    pub async fn interrupted(&self) -> Error {
+        self.0.interrupted().await;
+        let cause = if self.0.sends() {
+            self.0.send_error()
+        } else {
+            self.0.receive_error()
+        };
+        cause.unwrap_or(Error::Misuse("interrupted without a cause"))
+    }
+
+    /// Returns the error that ended the stream, if it ended with one.
+    ///
+    /// While the writer is in use, this includes [`Error::Stopped`], with which its writes fail. It is no error any more
+    /// when the writer is dropped and the peer had taken every byte.
+    #[must_use]
+    pub fn error(&self) -> Option<Error> {
+        self.0.end_error()
+    }
+
+    /// Returns the counts of both directions so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.0.stats()
+    }
+}

@@ -11,12 +11,10 @@ use bytes::Bytes;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
-    info::{StreamInfo, stream_accessors},
+    info::{StreamInfo, Transport, stream_accessors},
     read_half::ReadHalf,
-    send_buffer::SendBuffer,
     stream::Stream,
-    transport::Transport,
-    write_half::WriteHalf,
+    write_half::{SendBuffer, WriteHalf},
 };
 use crate::{Error, HandshakeFault};
 

@@ -11,10 +11,7 @@ use std::{
 use bytes::Bytes;
 use tokio::io::{AsyncBufRead, AsyncRead, ReadBuf};
 
-use super::{
-    either::{Either, either},
-    info::{StreamInfo, stream_accessors},
-};
+use super::info::{Either, StreamInfo, either, stream_accessors};
 use crate::{
     Error,
     transport::{

@@ -13,10 +13,9 @@ use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 use super::{
     info::{StreamInfo, stream_accessors},
     read_half::ReadHalf,
-    send_buffer::SendBuffer,
-    write_half::WriteHalf,
+    write_half::{SendBuffer, WriteHalf},
 };
-use crate::{Error, transport::data::slots::fill_slots::FillSlots};
+use crate::{Error, transport::data::slots::FillSlots};
 
 /// One authenticated, checked stream to another process: [`AsyncRead`], [`AsyncBufRead`] and
 /// [`AsyncWrite`] over slots of fixed size.

@@ -1,18 +1,38 @@
-//! One client of a server, from its session to the end of its copy.
+//! One client of a server, from its session to the end of its copy, and what all sessions share.
 
 use std::{
-    sync::Arc,
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use tokio::{sync::OwnedSemaphorePermit, task::block_in_place, time::timeout};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::block_in_place,
+    time::timeout,
+};
 
-use super::{outcome::ClientOutcome, served_copies::ServedSide, shared::ServerShared};
+use super::{
+    figures::server_totals::ServerTally,
+    memory::CopyPools,
+    served_copies::{ServedCopies, ServedSide},
+};
 use crate::{
-    Stream,
+    Listener, Stream,
+    cli::{
+        keys::client_keys::ClientKeys,
+        shared::{
+            message::Console,
+            report::{amount, counted, decimal, rate},
+        },
+    },
+    copy::order::{CopyEnd, CopyReport},
     ssh::{
-        agent::{acceptance::SharedListener, served::ClientSession},
-        protocol::Order,
+        agent::{
+            edges::SharedListener,
+            served::{ClientSession, SessionKill},
+        },
+        protocol::{AgentReport, Order},
         sealed::{self, SealedSession},
     },
     threads,
@@ -100,4 +120,105 @@ async fn copy(
 async fn place(server: &ServerShared) -> Result<OwnedSemaphorePermit, String> {
     let place = Arc::clone(&server.places).acquire_owned().await;
     place.map_err(|_| "the server is shutting down".to_owned())
+}
+
+/// The sessions that are under way, by the number of the client.
+#[derive(Default)]
+pub(super) struct SessionKills(Mutex<HashMap<u64, SessionKill>>);
+
+impl SessionKills {
+    /// Adds a session that begins. Returns what ends it.
+    pub(super) fn add(&self, client: u64) -> SessionKill {
+        let kill = SessionKill::default();
+        self.lock().insert(client, kill.clone());
+        kill
+    }
+
+    /// Removes a session that has ended.
+    pub(super) fn remove(&self, client: u64) {
+        self.lock().remove(&client);
+    }
+
+    /// Ends all sessions, and returns how many there were.
+    pub(super) fn end_all(&self, reason: &str) -> usize {
+        let kills = self.lock();
+        for kill in kills.values() {
+            kill.end(reason);
+        }
+        kills.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, SessionKill>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the sessions of a server share.
+pub(super) struct ServerShared {
+    pub(super) copies: ServedCopies,
+    pub(super) keys: ClientKeys,
+    pub(super) listener: Arc<Listener>,
+    /// The settings of the streams of every copy.
+    pub(super) pools: CopyPools,
+    /// The places of copies that run.
+    pub(super) places: Arc<Semaphore>,
+    pub(super) tally: Arc<ServerTally>,
+    pub(super) kills: SessionKills,
+    pub(super) console: Console,
+}
+
+/// How the session of a client ended.
+pub(super) struct ClientOutcome {
+    /// The side of the copy that the server was.
+    pub(super) side: ServedSide,
+    /// What the copy did, if it began.
+    pub(super) report: Option<CopyReport>,
+    /// The reason why not everything was copied.
+    pub(super) failure: Option<String>,
+}
+
+impl ClientOutcome {
+    pub(super) fn of(result: Result<AgentReport, String>, side: ServedSide) -> Self {
+        let report = match result {
+            Ok(report) => report,
+            Err(why) => {
+                return Self {
+                    side,
+                    report: None,
+                    failure: Some(why),
+                };
+            }
+        };
+        let end: Option<CopyEnd> = report.result.and_then(|end| end.decode().ok());
+        let done = end.map(|end| end.report);
+        let failure = match (report.fault, &done) {
+            (Some(fault), _) => Some(fault.text),
+            (None, Some(done)) if done.failed > 0 => Some(format!(
+                "{} not copied",
+                counted(done.failed, "file was", "files were")
+            )),
+            (None, Some(done)) if done.complete => None,
+            (None, _) => Some("the copy ended early".to_owned()),
+        };
+        Self {
+            side,
+            report: done,
+            failure,
+        }
+    }
+
+    /// Returns what was copied, in words.
+    pub(super) fn text(&self, seconds: f64) -> String {
+        let done = self.report.clone().unwrap_or_default();
+        let what = match self.side {
+            ServedSide::Source => "sent",
+            ServedSide::Destination => "received",
+        };
+        format!(
+            "{what} {}, {} in {seconds:.1} s ({}/s)",
+            counted(done.files, "file", "files"),
+            amount(done.bytes),
+            decimal(rate(done.bytes, seconds)),
+        )
+    }
 }

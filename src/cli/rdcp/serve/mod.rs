@@ -2,15 +2,11 @@
 //!
 //! | file | what it has |
 //! |---|---|
-//! | [`allocator`] | the allocator gives large blocks back to the system |
 //! | [`args`] | the options of a server |
 //! | [`server`] | the server: accepts clients, keeps its tables, and ends |
 //! | [`client`] | one client, from its session to the end of its copy |
 //! | [`served_copies`] | what the clients may do |
-//! | [`kills`] | the sessions that can be ended |
 //! | [`memory`] | how the memory is divided between copies |
-//! | [`outcome`] | how the session of a client ended |
-//! | [`shared`] | what the sessions share |
 //! | [`figures`] | what the server counts and reports |
 //!
 //! - *Keys.* The client's key opens the session, and the order inside the session brings fresh keys for the edges, as
@@ -30,19 +26,15 @@
 //! - *The same destination.* A copy claims each of its top entries while it runs. The second copy is refused that
 //!   entry.
 
-mod allocator;
 pub(super) mod args;
 mod client;
 mod figures;
-mod kills;
 mod memory;
-mod outcome;
 mod served_copies;
 pub(super) mod server;
-mod shared;
 
 use crate::cli::{
-    keys::key_lines::new_client_line,
+    keys::key_file::new_client_line,
     shared::{
         exit::Exit,
         message::{Console, sentence},

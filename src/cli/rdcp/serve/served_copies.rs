@@ -109,8 +109,8 @@ mod tests {
     use super::*;
     use crate::{
         copy::{
-            operand::CopiedSources,
             order::{CopyOptions, RunPart},
+            path::CopiedSources,
         },
         ssh::protocol::{EdgeDirection, EdgeId, EdgeOrder, StreamOrder, TransportOrder},
     };

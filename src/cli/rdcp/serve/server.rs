@@ -11,19 +11,15 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    allocator::return_large_blocks,
     args::{DEFAULT_CLIENTS, DEFAULT_GRACE, DEFAULT_MEMORY, DEFAULT_PORT},
-    client,
+    client::{self, ServerShared, SessionKills},
     figures::{
         metrics::{metrics_text, write_metrics},
         rates::RateSampler,
-        server_totals::ServerTotals,
-        tally::ServerTally,
+        server_totals::{ServerTally, ServerTotals},
     },
-    kills::SessionKills,
-    memory::CopyPools,
+    memory::{CopyPools, return_large_blocks},
     served_copies::{ServedAccess, ServedCopies},
-    shared::ServerShared,
 };
 use crate::{
     Direction,
@@ -32,15 +28,15 @@ use crate::{
         args::RdcpArgs,
         keys::client_keys::ClientKeys,
         shared::{
-            amounts::{amount, counted},
             exit::Exit,
             message::{Console, sentence},
+            report::{amount, counted},
             run::control_runtime,
             signals::{self, Caught},
         },
     },
     copy::{base::BaseDirectory, destination::DestinationClaims},
-    process::descriptors::raise_descriptor_limit,
+    process::raise_descriptor_limit,
     ssh::route::session_config,
     threads,
 };

@@ -9,8 +9,8 @@ use crate::{
     cli::{
         rdperf::{
             checks::CheckedPair,
-            context::RunContext,
             coordinator::Coordinator,
+            hosts::RunContext,
             measuring::MeasuredPair,
             pictures::PictureFiles,
             pingpong::{self, PingPongRow},

@@ -3,10 +3,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use time::OffsetDateTime;
 
-use super::{
-    table::{pair, tables},
-    text_table::TextTable,
-};
+use super::table::{TextTable, pair, tables};
 use crate::perf::{
     check::{Finding, Severity},
     picture::{picture, svg},
@@ -158,8 +155,8 @@ fn date(seconds: u64) -> String {
 mod tests {
     use super::*;
     use crate::perf::report::{
-        curves::tests::point,
         operations::{FigureName, Operations, tests::send_of_64},
+        series::tests::point,
     };
 
     #[test]

@@ -1,15 +1,17 @@
 //! What limits these hosts: the last line of every run. Pure, no I/O.
 
-use super::{sweep_verdict::sweep_verdict, table::ends, text_table::digits};
+use super::{
+    sweep_verdict::sweep_verdict,
+    table::{digits, ends},
+};
 use crate::perf::{
     check::{Finding, PairRate, TransferRates, limit, lossy, slow_pairs},
-    median::median,
     messages::NetworkCounters,
     report::{
         document::PerfDocument,
         measurand::{Carrier, Measurand, Medium, TrafficName},
         sample::sum,
-        series::Series,
+        series::{Series, median},
     },
 };
 

@@ -2,16 +2,10 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`choice`] | the values that a sweep measures |
 //! | [`spec`] | the text of `--sweep` |
-//! | [`presets`] | the sweeps that have names |
-//! | [`values`] | the values of a setting: a list, or a range |
 //! | [`points`] | what is measured, and what these devices leave out |
 
-mod choice;
 mod points;
-mod presets;
 mod spec;
-mod values;
 
-pub(super) use self::{choice::Sweep, points::planned};
+pub(super) use self::{points::planned, spec::Sweep};

@@ -1,40 +1,38 @@
-//! Answers what the source asks: which entries are wanted, and what an earlier run has left of them.
+//! Answers what the source asks: which entries are wanted, and what an earlier run has left. With `-a`, entries that are kept because they
+//! have their contents get their metadata.
 
 use std::{
+    ffi::CString,
     hash::Hasher,
     os::fd::{AsFd, OwnedFd},
 };
 
 use rustix::{
-    fs::{AtFlags, FileType, Stat, fstat, readlinkat, statat},
+    fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat},
     io::Errno,
 };
 use twox_hash::XxHash3_64;
 
-use super::kept_entry::KeptEntry;
-use crate::copy::destination::{
-    entry::make_room,
-    fault_text::errno_text,
-    lane::NO_DEVICES,
-    large::{
-        contents::read_range,
-        map::SourceVersion,
-        part::{MIN_KEPT_BYTES, PartNames, find_promise},
-    },
-    placement::{EntryNaming, PlacedFolder},
-    reader::broken,
-    shared::DestinationShared,
-    state::{DestinationState, add},
-    stored_times::{TimeProbe, modified},
-    tree::folders::look_into,
-};
 use crate::copy::{
-    context::CopyFailure,
-    metadata::EntryKind,
+    destination::{
+        attributes::EntryHandle,
+        entry::make_room,
+        lane::NO_DEVICES,
+        large::{
+            map::SourceVersion,
+            part::{MIN_KEPT_BYTES, PartNames, find_promise, read_range},
+        },
+        placement::{EntryNaming, PlacedFolder},
+        reader::broken,
+        state::{DestinationShared, DestinationState, add, errno_text},
+        stored_times::{TimeProbe, modified},
+        tree::folders::look_into,
+    },
+    job::CopyFailure,
+    metadata::{EntryKind, LocalOwners, Metadata, attributes_at},
     order::ExistingFiles,
-    owners::LocalOwners,
     path::{EntryName, RelativePath},
-    question::{AnswerKind, AskedEntry, ByteRange, MAX_ENTRIES, target_digest},
+    question::{AnswerKind, AskedEntry, AskedMetadata, ByteRange, MAX_ENTRIES, target_digest},
 };
 
 /// The most ranges in all answers of one message. Each needs at most 30 bytes, and a message may have 4 MiB.
@@ -372,4 +370,75 @@ fn digests(
         Some((block, digest.finish()))
     });
     digests.collect()
+}
+
+/// An entry that the destination keeps.
+pub(super) struct KeptEntry<'a> {
+    /// The folder of the entry.
+    pub(super) directory: &'a OwnedFd,
+    /// The local path of the folder.
+    pub(super) folder: &'a RelativePath,
+    /// The local name.
+    pub(super) name: &'a EntryName,
+    /// What the entry has.
+    pub(super) found: Stat,
+}
+
+impl KeptEntry<'_> {
+    /// Gives the entry the mode, the owners and the attributes of the source's entry, as far as they differ. What cannot be
+    /// kept is reported as for a new entry. Returns true if something was changed, or would be in a dry run.
+    pub(super) fn take_over(
+        &self,
+        shared: &DestinationShared,
+        asked: &AskedMetadata,
+        owners: &LocalOwners,
+    ) -> bool {
+        let state = &shared.state;
+        let note = |text| state.note(text);
+        let own = CString::new(self.name.as_bytes()).map_err(|_| Errno::INVAL);
+        let own = own.and_then(|name| attributes_at(self.directory, &name));
+        let own = own.unwrap_or_default();
+        let metadata = Metadata {
+            mode: asked.mode,
+            uid: owners.user(asked.uid),
+            gid: owners.group(asked.gid),
+            attributes: asked.attributes.clone().unwrap_or_else(|| own.clone()),
+            ..Metadata::default()
+        };
+        let plan = state
+            .keeper
+            .plan_for_kept(&metadata, &self.found, &own, &note);
+        let Some(plan) = plan else { return false };
+        if state.options.dry_run {
+            return true;
+        }
+        if !shared.may_write(&self.folder.join(self.name)) {
+            return false;
+        }
+        match self.open() {
+            Ok(place) => {
+                let handle = match EntryKind::of(&self.found) {
+                    Some(EntryKind::Symlink) => EntryHandle::Link(place.as_fd()),
+                    _ => EntryHandle::Place(place.as_fd()),
+                };
+                state.keeper.apply(handle, plan, &metadata, &note);
+                true
+            }
+            Err(errno) => {
+                let why = errno_text(errno);
+                note(format!("metadata of some entries were not kept: {why}"));
+                false
+            }
+        }
+    }
+
+    /// Opens the entry as a place only.
+    fn open(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let place = openat(self.directory, self.name.as_bytes(), flags, Mode::empty())?;
+        let stat = fstat(&place)?;
+        // Another process may have replaced the entry.
+        let is_same = (stat.st_dev, stat.st_ino) == (self.found.st_dev, self.found.st_ino);
+        is_same.then_some(place).ok_or(Errno::STALE)
+    }
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::LaneWriter;
 use crate::copy::{
-    context::CopyFailure,
     destination::{
         large::{
             FoundFile, MAX_OPEN,
@@ -13,6 +12,7 @@ use crate::copy::{
         reader::broken,
         state::add,
     },
+    job::CopyFailure,
     path::RelativePath,
     question::ByteRange,
     record::LargeFile,

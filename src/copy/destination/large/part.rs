@@ -11,14 +11,18 @@ use rustix::{
         AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, openat, statat,
         unlinkat,
     },
-    io::{Errno, retry_on_intr},
+    io::{Errno, pread, retry_on_intr},
     process::geteuid,
 };
 use twox_hash::XxHash3_64;
 
 use super::map::{MAX_MAP_BYTES, MapWriter, MappedRanges, SourceVersion, origin_of, parse};
 use crate::copy::{
-    destination::{attributes::PRIVATE_MODE, in_place::PlacingFault},
+    destination::{
+        attributes::PRIVATE_MODE,
+        in_place::PlacingFault,
+        state::{DestinationState, errno_text},
+    },
     path::{EntryName, MAX_NAME_BYTES},
 };
 
@@ -188,6 +192,45 @@ pub(in crate::copy::destination) fn has_name(
 ) -> bool {
     let named = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
     named.is_ok_and(|named| (named.st_dev, named.st_ino) == (stat.st_dev, stat.st_ino))
+}
+
+/// The bytes that are read at a time.
+const READ_BYTES: usize = 1 << 20;
+
+/// Reads a range of a file.
+///
+/// # Errors
+///
+/// Fails if the file cannot be read or is shorter, or the work is cancelled.
+pub(in crate::copy::destination) fn read_range(
+    state: &DestinationState,
+    fd: &OwnedFd,
+    start: u64,
+    end: u64,
+    mut take: impl FnMut(&[u8]),
+) -> Result<(), String> {
+    let mut buffer = vec![0; READ_BYTES];
+    let mut offset = start;
+    while offset < end {
+        if state.halt.is_cancelled() {
+            return Err("the copy was ended".to_owned());
+        }
+        let length = usize::try_from(end - offset).map_or(READ_BYTES, |left| left.min(READ_BYTES));
+        match retry_on_intr(|| pread(fd, &mut buffer[..length], offset)) {
+            Ok(0) => return Err("cannot read it again: the file is shorter".to_owned()),
+            Ok(count) => {
+                take(&buffer[..count]);
+                offset += count as u64;
+            }
+            Err(errno) => {
+                return Err(format!(
+                    "cannot read it again: {}",
+                    errno_text::<Errno>(errno)
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

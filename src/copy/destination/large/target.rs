@@ -11,23 +11,23 @@ use rustix::{
 };
 
 use super::{
-    contents::read_range,
     map::{MapWriter, SourceVersion},
-    part::{MIN_KEPT_BYTES, PartNames, PartPromise, find_promise, has_name, open_map, open_part},
+    part::{
+        MIN_KEPT_BYTES, PartNames, PartPromise, find_promise, has_name, open_map, open_part,
+        read_range,
+    },
 };
 use crate::{
     copy::{
         destination::{
-            attributes::{FreshEntry, ReplacedFile, entry_handle::EntryHandle},
+            attributes::{EntryHandle, FreshEntry, ReplacedFile},
             entry::{create_file, digest_of, rename_over, replaced_file},
-            fault_text::errno_text,
             in_place::{
                 PlacingFault, SpecialTarget, copy_into_place, is_append_only, left_in_place,
                 mode_in_place, open_existing, plan_in_place,
             },
-            mutex::lock,
             placement::EntryNaming,
-            state::{DestinationState, add},
+            state::{DestinationState, add, errno_text, lock},
             tree::folders::{FolderTable, OpenFolder},
         },
         digest::FileDigest,

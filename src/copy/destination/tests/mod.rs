@@ -4,17 +4,15 @@ mod claims;
 mod confined;
 mod ending;
 mod entries;
-mod hostile;
 mod large;
-mod limits;
 mod mirror;
 mod places;
-mod protected;
 
 use std::{
     fs,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use tempfile::TempDir;
@@ -28,11 +26,15 @@ use crate::{
     connect,
     copy::{
         base::BaseDirectory,
-        context::{CopyContext, CopyFailure, CopyStreams},
+        destination::{
+            control::answers::COMPARED_BYTES,
+            large::part::MIN_KEPT_BYTES,
+            tree::mirror::{MAX_DEPTH, STALE_AGE},
+        },
+        job::{CopyContext, CopyFailure, CopyStreams},
         metadata::{EntryKind, Metadata, Timestamp},
-        operand::CopiedSources,
         order::{CopyNews, CopyOptions, CopyReport, FromCopy},
-        path::{EntryName, RelativePath},
+        path::{CopiedSources, EntryName, RelativePath},
         question::{AnswerKind, AskedEntry, FromDestination, FromSource},
         record::{LaneRecord, LargeFile, encode, set_content_length},
     },
@@ -380,4 +382,21 @@ fn scratch() -> (TempDir, PathBuf) {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("dest");
     (scratch, path)
+}
+
+#[track_caller]
+fn assert_quotes(text: &str) {
+    let page = include_str!("../../../../docs/copy.md");
+    assert!(page.contains(text), "the page does not say: {text}");
+}
+
+#[test]
+fn the_docs_quote_the_limits_of_copies() {
+    let kept = MIN_KEPT_BYTES >> 20;
+    assert_quotes(&format!("| of {kept} MiB and more |"));
+    let block = COMPARED_BYTES >> 20;
+    assert_quotes(&format!("sends the blocks of {block} MiB that differ"));
+    assert_quotes(&format!("at most {MAX_DEPTH} levels below it"));
+    assert_eq!(STALE_AGE, Duration::from_secs(24 * 60 * 60));
+    assert_quotes("`--delete` removes it after a day");
 }

@@ -14,19 +14,16 @@ use rustix::{
 
 use super::{
     beneath::{open_child, open_directory, proc_path},
-    deletion::Deletion,
+    mirror::Deletion,
 };
 use crate::copy::destination::{
-    fault_text::errno_text,
-    mutex::lock,
     placement::{EntryNames, PlacedFolder},
-    shared::DestinationShared,
-    state::{DestinationState, add},
+    state::{DestinationShared, DestinationState, add, errno_text, lock},
     written::{TargetFolder, id_of},
 };
 use crate::{
     copy::{
-        context::CopyFailure,
+        job::CopyFailure,
         metadata::Metadata,
         path::{EntryName, RelativePath},
         written::EntryId,

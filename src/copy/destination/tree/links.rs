@@ -16,12 +16,9 @@ use rustix::{
 
 use super::{beneath::open_directory, folders::FolderTable};
 use crate::copy::destination::{
-    entry::rename_over,
-    fault_text::errno_text,
+    entry::{TemporaryName, rename_over},
     in_place::{PlacingFault, is_append_only},
-    mutex::lock,
-    state::{DestinationState, add},
-    temporary_name::TemporaryName,
+    state::{DestinationState, add, errno_text, lock},
     written::id_of,
 };
 use crate::copy::path::RelativePath;

@@ -5,11 +5,9 @@
 //! | `beneath` | opens what is below a directory, and nothing else |
 //! | `folders` | opens the folders, makes those that are missing, and gives them their metadata at the end |
 //! | `links` | the hard links, which are made when all files have their names |
-//! | `deletion` | removes entries, with everything in them |
 //! | `mirror` | removes what the source has not (`--delete`) |
 
 pub(super) mod beneath;
-pub(super) mod deletion;
 pub(super) mod folders;
 pub(super) mod links;
 pub(super) mod mirror;

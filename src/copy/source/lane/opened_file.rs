@@ -9,10 +9,10 @@ use rustix::{
 
 use crate::copy::source::{
     attributes::{content_size, size},
-    fault_text::unreadable,
     large_file::is_same,
     removal::nameless_file,
-    walk::folder::SourceFolder,
+    shared::unreadable,
+    walk::outlet::SourceFolder,
 };
 
 /// A file with fewer bytes in holes is sent as if it had none: a file system that counts blocks of 4 KiB shows no less.
@@ -172,7 +172,7 @@ mod tests {
     use rustix::fs::{CWD, mknodat};
 
     use super::*;
-    use crate::copy::source::walk::{directory::DIRECTORY_FLAGS, folder::SourceRoot};
+    use crate::copy::source::walk::{directory::DIRECTORY_FLAGS, outlet::SourceRoot};
 
     fn folder(path: &Path) -> SourceFolder {
         let root = SourceRoot {

@@ -7,9 +7,9 @@ use tokio::io::AsyncWriteExt;
 use crate::{
     SendBuffer, Stream,
     copy::{
-        context::CopyFailure,
+        job::CopyFailure,
         record::{LaneRecord, RecordError, encode, set_content_length},
-        source::{rate_limit::RateLimit, shared::SourceShared},
+        source::shared::{RateLimit, SourceShared},
     },
 };
 

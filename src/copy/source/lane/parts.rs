@@ -7,16 +7,16 @@ use twox_hash::XxHash3_64;
 
 use super::{LaneSender, opened_file::OpenedFile};
 use crate::copy::{
-    context::CopyFailure,
+    job::CopyFailure,
     metadata::Metadata,
     path::EntryName,
     question::{AnswerKind, ByteRange},
     record::{LaneRecord, LargeFile},
     source::{
         attributes::{changed, content_size, size},
-        fault_text::{too_long, unreadable},
         large_file::{LargeSource, NextRange, ReadOutcome, SHARED_BYTES},
-        walk::folder::SourceFolder,
+        shared::{too_long, unreadable},
+        walk::outlet::SourceFolder,
     },
 };
 

@@ -18,7 +18,7 @@ use crate::{
     connect,
     copy::{
         base::BaseDirectory,
-        context::{CopyContext, CopyFailure, CopyStreams},
+        job::{CopyContext, CopyFailure, CopyStreams},
         order::{CopyNews, CopyOptions, CopyReport, FromCopy},
         path::RelativePath,
         question::{AnswerKind, AskedEntry, FromDestination, FromSource, MAX_QUESTION_BYTES},

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::copy::{
     base::BaseDirectory,
-    context::CopyFailure,
+    job::CopyFailure,
     order::{CopyNews, CopyOptions, ExistingFiles, FromCopy},
     question::{AnswerKind, ByteRange, FromSource},
     record::LaneRecord,

@@ -1,6 +1,5 @@
 //! Finds what is to be copied, and packs it into jobs for the lanes.
 
 pub(super) mod directory;
-pub(super) mod folder;
 pub(super) mod outlet;
 pub(super) mod walker;

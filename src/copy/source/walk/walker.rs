@@ -15,18 +15,18 @@ use rustix::{
 
 use super::{
     directory::{DIRECTORY_FLAGS, open_below},
-    folder::{EntryList, JOB_ENTRIES, SourceFolder, SourceRoot, join_shown},
-    outlet::{WalkOutlet, keep_name, stat_entry},
+    outlet::{
+        EntryList, JOB_ENTRIES, SourceFolder, SourceRoot, WalkOutlet, join_shown, keep_name,
+        stat_entry,
+    },
 };
 use crate::copy::{
     base::BaseDirectory,
-    extended_attributes::attributes_of,
     filter::NameFilter,
-    metadata::Metadata,
-    operand::{last_name, top_name, typed_folder},
+    metadata::{Metadata, attributes_of},
     order::CopyOptions,
-    path::{EntryName, RelativePath},
-    source::{attributes::metadata_of, fault_text::unreadable, work_board::WalkStopped},
+    path::{EntryName, RelativePath, last_name, top_name, typed_folder},
+    source::{attributes::metadata_of, shared::unreadable, work_board::WalkStopped},
     written::EntryId,
 };
 

@@ -22,20 +22,18 @@ use tokio::{
 
 use super::{
     Tunnel, TunnelFault, TunnelRole,
-    accepting::ListenRoute,
     connect::{connect, connect_first},
     handle::TunnelHandle,
-    listener::ForwardListener,
+    listener::{ForwardListener, ListenRoute},
     messages::{OpenTarget, RefusalKind},
-    places::ConnectionPlaces,
+    peer::ConnectionPlaces,
     shared::{FlowLabel, TunnelCounts, TunnelEvent},
 };
 use crate::{
     Key, Stream,
     forward::{
-        policy::ForwardPolicy,
+        policy::{ForwardPolicy, ForwardTarget},
         specs::{BindAddress, ForwardSpec, ListenAt},
-        target::ForwardTarget,
     },
 };
 

@@ -2,7 +2,7 @@
 
 use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
 
-use super::{packet::ProbePacket, *};
+use super::{ProbePacket, *};
 
 fn localhost(text: &str) -> IpAddr {
     text.parse().unwrap()

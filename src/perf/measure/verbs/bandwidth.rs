@@ -6,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{
     endpoint::{CompletionSide, VerbsEndpoint},
-    patience::{Patience, RunSignal, SILENCE},
+    run::{Patience, RunSignal, SILENCE},
 };
 use crate::perf::messages::{BandwidthResult, NetworkCounters, Verb, VerbsTask};
 

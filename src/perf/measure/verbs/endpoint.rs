@@ -12,7 +12,7 @@ use std::{io, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::patience::Patience;
+use super::run::Patience;
 use crate::{
     perf::messages::{TaskEnd, Verb, VerbsPort, WaitMode},
     transport::raw::{

@@ -11,7 +11,6 @@
 //! | `pingpong` | one operation there, and one back |
 //! | `run` | the steps of all measurements: connect, measure, exchange what was counted |
 //! | `endpoint` | a queue pair, its memory and its counts |
-//! | `patience` | when a wait ends without what it waits for |
 //! | `exchange` | the messages of the control connection |
 //! | `absent` | stands in for all of them in a build without RDMA |
 
@@ -23,8 +22,6 @@ mod bandwidth;
 mod endpoint;
 #[cfg(feature = "rdma")]
 mod exchange;
-#[cfg(feature = "rdma")]
-mod patience;
 #[cfg(feature = "rdma")]
 mod pingpong;
 #[cfg(feature = "rdma")]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::{
     bandwidth::Stopwatch,
     endpoint::{CompletionSide, VerbsEndpoint},
-    patience::{Patience, RunSignal, SILENCE},
+    run::{Patience, RunSignal, SILENCE},
 };
 use crate::perf::{
     histogram::LatencyHistogram,

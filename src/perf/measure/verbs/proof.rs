@@ -12,8 +12,7 @@ use super::{
     bandwidth::nanos,
     endpoint::{CompletionSide, EndpointLimits, EndpointPlan, PacketMarks, VerbsEndpoint},
     exchange::{exchange, swap},
-    patience::{Patience, RunSignal},
-    run::{connect, panicked, run},
+    run::{Patience, RunSignal, connect, panicked, run},
 };
 use crate::{
     RdmaConfig,

@@ -2,5 +2,4 @@
 
 pub(super) mod descendants;
 pub(super) mod guard;
-pub(super) mod hold;
 pub(super) mod reaper;

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use super::{StageContext, StageEdges};
 use crate::ssh::{
     agent::{
+        connected_edge::Meter,
         job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},
-        meter::Meter,
     },
     protocol::{EdgeDirection, EdgeId, FaultKind, Payload},
     stage::{FromStage, StageOrder, StageReport, Status, ToStage},

@@ -4,28 +4,20 @@
 //! |---|---|
 //! | `job` | the stage as an application of the agent: its order, its messages, its report |
 //! | `command` | a stage that runs a command |
-//! | `process_tree` | a command in the login shell of the user, with all processes that it starts |
 //! | `read` | a stage that reads a file: `< path` |
-//! | `files` | the stage of rdcat: several files, one after the other |
 //! | `write` | a stage that writes a file: `> path` and `>> path` |
-//! | `output_file` | the output file of a stage, of either kind |
-//! | `append` | the file of `>>`: written in place, after its end |
 //! | `path` | expands a path that the user typed |
 
-mod append;
 mod command;
-mod files;
 mod job;
-mod output_file;
 pub(super) mod path;
-mod process_tree;
 mod read;
 mod write;
 
 use tokio_util::sync::CancellationToken;
 
+use self::command::EmptyStdin;
 pub(super) use self::job::StageJob;
-use self::process_tree::EmptyStdin;
 use super::job::{JobContext, PlacedEdge};
 use crate::ssh::{
     protocol::{FromAgent, Payload},
@@ -59,7 +51,7 @@ impl StageContext {
             StageWork::CommandWithoutStdin(command) => {
                 command::run(self, &command, EmptyStdin::Unreadable, ends).await
             }
-            StageWork::Files(paths) => files::run(self, paths, ends).await,
+            StageWork::Files(paths) => read::run_files(self, paths, ends).await,
             StageWork::Read(path) => read::run(self, path::resolve(path), ends).await,
             StageWork::Write { path, append } => {
                 write::run(self, path::resolve(path), append, ends).await

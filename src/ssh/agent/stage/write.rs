@@ -1,17 +1,22 @@
-//! A stage that writes a file: `> path` and `>> path`.
+//! A stage that writes a file: `> path`, all of it or nothing, and `>> path`, in place after the end of the file.
 
 use std::{
+    fs::File,
     io,
     path::{Path, PathBuf},
 };
 
+use rustix::fs::OFlags;
 use tokio_util::sync::CancellationToken;
 
-use super::{StageContext, StageEdges, output_file::OutputFile};
-use crate::ssh::{
-    agent::connected_edge::{ConnectedEdge, EarlyEnd},
-    protocol::FromAgent,
-    stage::{FromStage, Status},
+use super::{StageContext, StageEdges, path::refuse_own_descriptor};
+use crate::{
+    fd::{OutputTarget, Sink, open_in_place},
+    ssh::{
+        agent::connected_edge::{ConnectedEdge, EarlyEnd},
+        protocol::FromAgent,
+        stage::{FromStage, Status},
+    },
 };
 
 /// Writes the input to the file, commits the file when all earlier stages have succeeded, and then sends an empty
@@ -148,4 +153,116 @@ async fn send_nothing(mut edge: ConnectedEdge, committed: CancellationToken) {
         Ok(()) | Err(EarlyEnd::Local(..) | EarlyEnd::Elsewhere) => {}
     }
     edge.close().await;
+}
+
+/// A file that is being appended to.
+pub(super) struct Append {
+    sink: Sink,
+    /// The length of the file before it was opened; none if it is not a regular file.
+    length: Option<u64>,
+}
+
+impl Append {
+    /// Opens the file, and creates it if it is missing. For a FIFO, waits until it has a reader.
+    ///
+    /// # Errors
+    ///
+    /// Those of open(2).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave an empty file behind.
+    pub(super) async fn open(path: &Path) -> io::Result<Self> {
+        let file = File::from(open_in_place(path, OFlags::APPEND | OFlags::CREATE).await?);
+        let metadata = file.metadata()?;
+        let length = metadata.is_file().then_some(metadata.len());
+        let sink = Sink::new(file.into(), path.display().to_string())?;
+        Ok(Self { sink, length })
+    }
+
+    pub(super) fn sink(&mut self) -> &mut Sink {
+        &mut self.sink
+    }
+
+    /// Returns the length of the file before it was opened, in words that follow a failure. Returns an empty text if
+    /// it is not a regular file.
+    pub(super) fn before(&self) -> String {
+        let before = |length| {
+            format!("; it had {length} bytes before, and the bytes after those are incomplete")
+        };
+        self.length.map(before).unwrap_or_default()
+    }
+
+    /// Closes the file, after an fsync if requested.
+    ///
+    /// # Errors
+    ///
+    /// Those of fsync(2) and close(2).
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: after the future is dropped the close goes on, and its result is lost.
+    pub(super) async fn commit(self, fsync: bool) -> io::Result<()> {
+        self.sink.close(fsync).await
+    }
+}
+
+/// An output file while it is written.
+pub(super) enum OutputFile {
+    /// The file of `>`: it gets its name at the commit.
+    Target(OutputTarget),
+    /// The file of `>>`: it is written in place, after its end.
+    Append(Append),
+}
+
+impl OutputFile {
+    /// Opens the file: for `>>` if `append` is true, else for `>`.
+    ///
+    /// # Errors
+    ///
+    /// Those of open(2), and that of [`refuse_own_descriptor`].
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`OutputTarget::create`]. For `>>`, dropping the future may leave an empty file behind.
+    pub(super) async fn open(path: &Path, append: bool) -> io::Result<Self> {
+        refuse_own_descriptor(path)?;
+        if append {
+            Append::open(path).await.map(Self::Append)
+        } else {
+            OutputTarget::create(path).await.map(Self::Target)
+        }
+    }
+
+    pub(super) fn sink(&mut self) -> &mut Sink {
+        match self {
+            Self::Target(target) => target.sink(),
+            Self::Append(append) => append.sink(),
+        }
+    }
+
+    /// Returns the state that a failure leaves the file in, in words that follow the reason. Returns an empty text if the
+    /// old file is then unchanged.
+    pub(super) fn before(&self) -> String {
+        match self {
+            Self::Target(target) => target.left(),
+            Self::Append(append) => append.before(),
+        }
+    }
+
+    /// Closes the file, and gives it its name.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`OutputTarget::commit`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: after the future is dropped the commit goes on, and its result is lost.
+    pub(super) async fn commit(self, fsync: bool) -> io::Result<()> {
+        match self {
+            Self::Target(target) => target.commit(fsync).await,
+            Self::Append(append) => append.commit(fsync).await,
+        }
+    }
 }

@@ -18,10 +18,10 @@ use crate::{
     Direction, GeneratedKey, Key, Stream,
     ssh::{
         agent::{
-            acceptance::EdgeAcceptance,
             addresses,
             connected_edge::ConnectedEdge,
             control,
+            edges::EdgeAcceptance,
             job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},
             order_run::OrderRun,
         },

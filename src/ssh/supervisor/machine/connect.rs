@@ -13,10 +13,8 @@ use crate::{
             AgentHello, EdgeId, EdgeLink, EdgeOrder, FaultKind, Order, PayloadError, ToAgent,
         },
         supervisor::{
-            Action, Notice,
-            address_book::AddressBook,
-            edge_setup::{EdgeSetup, Next, Node},
-            work::SupervisedWork,
+            Action, Notice, SupervisedWork,
+            edge_setup::{AddressBook, EdgeSetup, Next, Node},
         },
     },
 };

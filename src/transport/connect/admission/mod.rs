@@ -30,12 +30,28 @@
 //!   arrives before. Over RDMA its pools are registered already.
 //! - If the system has no descriptor left, half of the strangers are closed.
 
-pub(super) mod data;
 pub(super) mod opening;
-pub(super) mod proving;
 pub(super) mod strangers;
 
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
 use rustix::process::{Resource, getrlimit};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
+};
+
+use crate::{
+    HandshakeFault,
+    transport::{
+        connect::preamble::{LABEL_BYTES, PROOF_BYTES, is_proof, label, random},
+        control::{message::Token, noise::HANDSHAKE_BYTES},
+    },
+};
 
 /// The most connections that were accepted and whose first bytes have not been looked at. A look costs some 20 µs, so
 /// this many keep every processor busy. The next ones wait in the kernel's queue: what has arrived of them in the
@@ -79,8 +95,190 @@ impl Limits {
     }
 }
 
+/// The most connections that show the label of one stream at the same time. A dialer uses one at a time; an attacker
+/// on the path that has read the label may add others.
+const MAX_CANDIDATES: usize = 4;
+
+/// The streams that wait for their data connection, by their label.
+#[derive(Default)]
+pub(crate) struct ExpectedStreams(Mutex<HashMap<[u8; LABEL_BYTES], ExpectedStream>>);
+
+struct ExpectedStream {
+    token: Token,
+    /// The number of connections that showed the label and have not proved that they belong to the stream.
+    candidates: usize,
+    arrived: oneshot::Sender<TcpStream>,
+}
+
+impl ExpectedStreams {
+    /// Waits for the data connection of the stream with this token. A token is good for one connection.
+    pub(crate) fn expect(&self, token: Token) -> impl Future<Output = Option<TcpStream>> + use<'_> {
+        let (arrived, data) = oneshot::channel();
+        let label = label(&token);
+        let stream = ExpectedStream {
+            token,
+            candidates: 0,
+            arrived,
+        };
+        self.lock().insert(label, stream);
+        let expectation = Expectation {
+            streams: self,
+            label,
+        };
+        async move {
+            let data = data.await.ok();
+            drop(expectation);
+            data
+        }
+    }
+
+    /// Takes a connection that showed `label`: its chance to prove that it belongs to the stream.
+    ///
+    /// # Errors
+    ///
+    /// If no stream with this label waits for a data connection, or too many connections show this label.
+    pub(crate) fn candidate(
+        &self,
+        label: [u8; LABEL_BYTES],
+    ) -> Result<DataCandidate<'_>, HandshakeFault> {
+        let mut streams = self.lock();
+        let stream = streams.get_mut(&label);
+        let stream = stream.ok_or(HandshakeFault::Protocol("the label of no stream"))?;
+        if stream.candidates == MAX_CANDIDATES {
+            return Err(HandshakeFault::Protocol("a label that others show too"));
+        }
+        stream.candidates += 1;
+        Ok(DataCandidate {
+            token: stream.token.clone(),
+            place: CandidatePlace {
+                streams: self,
+                label,
+            },
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; LABEL_BYTES], ExpectedStream>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection that showed the label of a stream.
+pub(crate) struct DataCandidate<'a> {
+    token: Token,
+    place: CandidatePlace<'a>,
+}
+
+impl DataCandidate<'_> {
+    /// Challenges the dialer of `socket`, and hands the connection to the stream if the answer is right. A wrong answer
+    /// ends this connection only: the right one may still come.
+    pub(crate) async fn prove(self, mut socket: TcpStream) -> Result<(), HandshakeFault> {
+        let challenge = random();
+        socket.write_all(&challenge).await?;
+        let mut shown = [0; PROOF_BYTES];
+        socket.read_exact(&mut shown).await?;
+        if !is_proof(&self.token, &challenge, &shown) {
+            return Err(HandshakeFault::Protocol(
+                "a wrong proof of a data connection",
+            ));
+        }
+        let CandidatePlace { streams, label } = self.place;
+        let stream = streams.lock().remove(&label);
+        let stream = stream.ok_or(HandshakeFault::Protocol("a second data connection"))?;
+        let _ = stream.arrived.send(socket);
+        Ok(())
+    }
+}
+
+/// Counts one candidate of a stream, until it is dropped.
+struct CandidatePlace<'a> {
+    streams: &'a ExpectedStreams,
+    label: [u8; LABEL_BYTES],
+}
+
+impl Drop for CandidatePlace<'_> {
+    fn drop(&mut self) {
+        if let Some(stream) = self.streams.lock().get_mut(&self.label) {
+            stream.candidates -= 1;
+        }
+    }
+}
+
+/// Removes a stream that does not wait for a data connection any more.
+struct Expectation<'a> {
+    streams: &'a ExpectedStreams,
+    label: [u8; LABEL_BYTES],
+}
+
+impl Drop for Expectation<'_> {
+    fn drop(&mut self) {
+        self.streams.lock().remove(&self.label);
+    }
+}
+
+/// The places of the connections of one listener that are proving that they have the key.
+pub(crate) struct Proving {
+    places: Arc<Semaphore>,
+    /// The first messages of these connections. A peer makes a new one for each connection, so one that comes twice is a
+    /// recording, and a recording takes one place at most.
+    messages: Mutex<HashSet<[u8; HANDSHAKE_BYTES]>>,
+}
+
+impl Proving {
+    /// Keeps at most `most` connections.
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self {
+            places: Arc::new(Semaphore::new(most)),
+            messages: Mutex::default(),
+        })
+    }
+
+    /// Returns a future that waits for a place for the connection with this first message; `None` if another connection
+    /// with the same message has a place or waits for one.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        message: [u8; HANDSHAKE_BYTES],
+    ) -> Option<impl Future<Output = ProvingPlace> + use<>> {
+        let is_new = self.lock().insert(message);
+        let message = is_new.then(|| UniqueMessage {
+            proving: Arc::clone(self),
+            message,
+        })?;
+        let place = Arc::clone(&self.places).acquire_owned();
+        Some(async move {
+            ProvingPlace {
+                _message: message,
+                _permit: place.await.expect("the semaphore is never closed"),
+            }
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<[u8; HANDSHAKE_BYTES]>> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The place of one connection, which ends when it is dropped.
+pub(crate) struct ProvingPlace {
+    _message: UniqueMessage,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// A first message that no other connection may show, until it is dropped.
+struct UniqueMessage {
+    proving: Arc<Proving>,
+    message: [u8; HANDSHAKE_BYTES],
+}
+
+impl Drop for UniqueMessage {
+    fn drop(&mut self) {
+        self.proving.lock().remove(&self.message);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+
     use super::*;
 
     #[test]
@@ -90,5 +288,27 @@ mod tests {
             assert!(strangers + proving < descriptors / 2, "{descriptors}");
         }
         assert_eq!(Limits::within(usize::MAX), Limits::MOST);
+    }
+
+    #[test]
+    fn a_recording_takes_one_place() {
+        let proving = Proving::new(2);
+        let first = proving.enter([1; HANDSHAKE_BYTES]).unwrap().now_or_never();
+        assert!(proving.enter([1; HANDSHAKE_BYTES]).is_none());
+        let second = proving.enter([2; HANDSHAKE_BYTES]).unwrap().now_or_never();
+        assert!(first.is_some() && second.is_some());
+        drop(first);
+        assert!(proving.enter([1; HANDSHAKE_BYTES]).is_some());
+    }
+
+    #[test]
+    fn one_too_many_waits() {
+        let proving = Proving::new(1);
+        let first = proving.enter([1; HANDSHAKE_BYTES]).unwrap().now_or_never();
+        let mut second = Box::pin(proving.enter([2; HANDSHAKE_BYTES]).unwrap());
+        assert!(second.as_mut().now_or_never().is_none());
+        drop(first);
+        assert!(second.now_or_never().is_some());
+        assert!(proving.lock().is_empty());
     }
 }

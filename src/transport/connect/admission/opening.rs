@@ -11,9 +11,8 @@ use tokio::{io::AsyncReadExt, net::TcpStream};
 use crate::{
     key::{KEY_ID_BYTES, KeyId},
     transport::{
-        connect::{
-            data_proof::LABEL_BYTES,
-            preamble::{PREAMBLE_BYTES, PROTOCOL_VERSION, Preamble, PreambleKind},
+        connect::preamble::{
+            LABEL_BYTES, PREAMBLE_BYTES, PROTOCOL_VERSION, Preamble, PreambleKind,
         },
         control::noise::HANDSHAKE_BYTES,
     },

@@ -15,26 +15,24 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
+    ListenerCounters,
     arrivals::{Arrival, ArrivalQueue},
     keys::ListenerKeys,
-    stats::ListenerCounters,
 };
 use crate::{
     Error, HandshakeFault, StreamConfig,
     transport::{
         connect::{
             admission::{
-                Limits, MAX_NEW, MAX_WAITING,
-                data::ExpectedStreams,
+                ExpectedStreams, Limits, MAX_NEW, MAX_WAITING, Proving, ProvingPlace,
                 opening::{ControlOpening, Opening, OpeningKind},
-                proving::{Proving, ProvingPlace},
                 strangers::{PUSHED_OUT, StrangerPlace, Strangers},
             },
             handshake::{self, Authenticated},
             negotiate,
             preamble::{PROTOCOL_VERSION, PreambleKind},
         },
-        control::{codec::closed, noise},
+        control::{connection::closed, noise},
         stream::stream::Stream,
     },
 };

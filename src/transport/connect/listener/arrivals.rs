@@ -1,13 +1,18 @@
-//! The streams that wait for the program of a listener, in the order in which they came.
+//! The streams of a listener: those that wait for the program, in the order in which they came, also as a `futures::Stream`, and those
+//! that have not ended.
 
 use std::{
     collections::VecDeque,
+    pin::Pin,
     sync::{Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
 };
 
+use futures::stream::FusedStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio_util::task::TaskTracker;
 
+use super::Listener;
 use crate::{Error, transport::stream::stream::Stream};
 
 /// A stream that waits for its program, or the reason why there is none.
@@ -103,6 +108,92 @@ impl ArrivalQueue {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The streams that a [`Listener`] accepts, as a [`futures::Stream`]: [`Listener::incoming`].
+///
+/// It yields an error only if the listener itself has ended, once, and ends with it.
+#[derive(Debug)]
+pub struct Incoming {
+    listener: Listener,
+    has_ended: bool,
+}
+
+impl Incoming {
+    pub(super) fn new(listener: Listener) -> Self {
+        Self {
+            listener,
+            has_ended: false,
+        }
+    }
+
+    /// Borrows the listener.
+    #[must_use]
+    pub fn get_ref(&self) -> &Listener {
+        &self.listener
+    }
+
+    /// Returns the listener.
+    #[must_use]
+    pub fn into_inner(self) -> Listener {
+        self.listener
+    }
+}
+
+impl futures::Stream for Incoming {
+    type Item = Result<Stream, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.has_ended {
+            return Poll::Ready(None);
+        }
+        let accepted = ready!(self.listener.poll_accept(cx));
+        self.has_ended = accepted.is_err();
+        Poll::Ready(Some(accepted))
+    }
+}
+
+impl FusedStream for Incoming {
+    fn is_terminated(&self) -> bool {
+        self.has_ended
+    }
+}
+
+/// The streams that a [`Listener`](crate::Listener) has made and that have not ended. It outlives the listener, so that a
+/// server which has stopped listening can wait for those that it still serves.
+///
+/// ```
+/// # use rdpipe::{Key, Stream};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let builder = Stream::builder(&Key::generate()?);
+/// let listener = builder.bind("127.0.0.1:0").await?;
+/// let live = listener.close().await; // the port is free
+/// live.ended().await; // and every stream has ended
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct LiveStreams(pub(super) TaskTracker);
+
+impl LiveStreams {
+    /// Returns the number of streams that have not ended.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Waits until no stream is live. A stream is live until its last message has been exchanged with the peer, so a
+    /// program can exit after this.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a repeated call continues to wait.
+    pub async fn ended(&self) {
+        // It may track more afterwards: closing it only says that an empty one may be reported.
+        self.0.close();
+        self.0.wait().await;
     }
 }
 

@@ -5,17 +5,15 @@ use std::future::Future;
 use futures::{SinkExt, StreamExt};
 use tokio::{net::TcpStream, time::timeout};
 
-use super::{
-    DataCarrier, Negotiated, abort_negotiation, fall_back, local_transports::LocalTransports,
-};
+use super::{DataCarrier, LocalTransports, Negotiated, abort_negotiation, fall_back};
 use crate::{
     Error, HandshakeFault, StreamConfig,
     transport::{
-        connect::{data_proof, handshake::Authenticated},
+        connect::{handshake::Authenticated, preamble},
         control::{
-            codec::{Control, closed},
+            connection::{Control, closed},
             message::{Hello, Message, Token, Welcome},
-            role::Role,
+            noise::Role,
             terms::{self, Agreement},
         },
     },
@@ -87,7 +85,7 @@ where
     if let Err(reason) = &proposal {
         fall_back(config.transport, hello.transport, reason.clone())?;
     }
-    let token = Token(data_proof::random());
+    let token = Token(preamble::random());
     let data = data_connection(token.clone());
     let answer = Welcome {
         terms,

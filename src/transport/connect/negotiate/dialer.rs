@@ -9,23 +9,20 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{
-    DataCarrier, Negotiated, abort_negotiation, fall_back, local_transports::LocalTransports,
-};
+use super::{DataCarrier, LocalTransports, Negotiated, abort_negotiation, fall_back};
 use crate::{
     HandshakeFault, StreamConfig,
     config::LONGEST_LIMIT,
     transport::{
         connect::{
-            data_proof::{self, CHALLENGE_BYTES},
             dial::PAUSE,
             handshake::{self, FirstMessage},
-            preamble::{Preamble, PreambleKind},
+            preamble::{self, CHALLENGE_BYTES, Preamble, PreambleKind},
         },
         control::{
-            codec::{Control, closed},
+            connection::{Control, closed},
             message::{Hello, Message, Token},
-            role::Role,
+            noise::Role,
             terms,
         },
     },
@@ -118,8 +115,7 @@ where
         let mut data = open().await?;
         match read_challenge(&mut data, token).await {
             Ok(challenge) => {
-                data.write_all(&data_proof::proof(token, &challenge))
-                    .await?;
+                data.write_all(&preamble::proof(token, &challenge)).await?;
                 return Ok(data);
             }
             Err(error) if Instant::now() + PAUSE >= deadline => return Err(error),
@@ -132,7 +128,7 @@ where
 async fn read_challenge(data: &mut TcpStream, token: &Token) -> io::Result<[u8; CHALLENGE_BYTES]> {
     data.set_nodelay(true)?;
     let preamble = Preamble::encode(PreambleKind::Data);
-    let opening = [&preamble[..], &data_proof::label(token)].concat();
+    let opening = [&preamble[..], &preamble::label(token)].concat();
     data.write_all(&opening).await?;
     let mut challenge = [0; CHALLENGE_BYTES];
     data.read_exact(&mut challenge).await?;

@@ -15,35 +15,34 @@
 //! | file | what it has |
 //! |---|---|
 //! | `dialer`, `acceptor` | the two sides |
-//! | `local_transports` | what this end can do over RDMA, and what its policy allows |
 //!
 //! The policy `auto` takes RDMA when both ends have it *and a message has crossed it*, otherwise TCP. The
 //! policy `rdma` of either end rules out TCP.
 
 mod acceptor;
 mod dialer;
-mod local_transports;
 
+use futures::SinkExt;
 use tokio::{net::TcpStream, time::timeout};
 
-pub(crate) use acceptor::accept;
-pub(crate) use dialer::dial;
-use futures::SinkExt;
-
 use crate::{
-    HandshakeFault, TransportPolicy,
+    HandshakeFault, StreamConfig, TransportPolicy,
     key::KeyId,
     transport::{
         control::{
             LINGER,
-            codec::Control,
-            message::{Message, WireTransportPolicy},
+            connection::Control,
+            message::{Hello, Message, WireTransportPolicy},
+            noise::Role,
             task,
             terms::Agreement,
         },
         rdma,
     },
 };
+
+pub(crate) use acceptor::accept;
+pub(crate) use dialer::dial;
 
 /// A negotiated stream, before its halves and tasks exist.
 pub(crate) struct Negotiated {
@@ -95,4 +94,76 @@ fn fall_back(
         return Err(HandshakeFault::Transport(reason));
     }
     Ok(reason)
+}
+
+/// The transports of this end.
+struct LocalTransports {
+    policy: TransportPolicy,
+    rdma: Result<rdma::LocalPorts, rdma::Unavailable>,
+}
+
+impl LocalTransports {
+    fn detect(config: &StreamConfig) -> Self {
+        let policy = config.transport;
+        let rdma = if policy == TransportPolicy::Tcp {
+            let reason = "TCP was asked for".to_owned();
+            let hardware = false;
+            Err(rdma::Unavailable { reason, hardware })
+        } else {
+            rdma::LocalPorts::discover(config)
+        };
+        Self { policy, rdma }
+    }
+
+    fn offer(&self) -> Result<Vec<u8>, String> {
+        let reason = |absent: &rdma::Unavailable| absent.reason.clone();
+        self.rdma
+            .as_ref()
+            .map(rdma::LocalPorts::offer)
+            .map_err(reason)
+    }
+
+    /// Proposes pairs of ports, as the acceptor. The error says why there are none, and at which host.
+    fn propose(&self, host: &str, theirs: &Hello) -> Result<Vec<u8>, String> {
+        match (&self.rdma, &theirs.rdma) {
+            (Ok(ours), Ok(offer)) => ours
+                .propose(offer)
+                .map_err(|reason| format!("{host}: {reason}")),
+            (Err(none), _) => Err(format!("{host}: {}", none.reason)),
+            (_, Err(reason)) => Err(format!("{}: {reason}", theirs.terms.host)),
+        }
+    }
+
+    /// Makes a queue pair over one of the proposed pairs. The inner error says why there is none.
+    async fn establish(
+        &self,
+        control: &mut Control,
+        proposal: Result<Vec<u8>, String>,
+        role: Role,
+        agreement: &Agreement,
+    ) -> Result<Result<rdma::Established, String>, HandshakeFault> {
+        match (&self.rdma, proposal) {
+            (_, Err(reason)) => Ok(Err(reason)),
+            (Ok(ours), Ok(proposal)) => {
+                // Boxed: the steps are rare, and would make every connection's future large.
+                Box::pin(ours.establish(control, &proposal, role, agreement)).await
+            }
+            (Err(_), Ok(_)) => Err(HandshakeFault::Protocol(
+                "a proposal of RDMA ports, although none were offered",
+            )),
+        }
+    }
+
+    fn tcp(&self, socket: TcpStream, reason: String) -> DataCarrier {
+        let hardware = match &self.rdma {
+            Ok(_) => true,
+            Err(none) => none.hardware,
+        };
+        let is_fallback = hardware && self.policy == TransportPolicy::Auto;
+        DataCarrier::Tcp {
+            socket,
+            reason,
+            is_fallback,
+        }
+    }
 }

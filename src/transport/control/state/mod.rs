@@ -6,35 +6,32 @@
 //!
 //! | file | what it has |
 //! |---|---|
-//! | `sending`, `receiving` | what each half asks and tells |
 //! | `after_drop` | what the endpoint does after the user has dropped the halves; `dropped_halves` the record of it |
 //! | `renewal` | what the renewal of a link asks and tells |
 //! | `machine` | the states of both directions, and what each message does to them |
-//! | `credits` | the slots of the peer that may be written |
 
 mod after_drop;
-mod credits;
-mod dropped_halves;
 mod machine;
-mod receiving;
 #[cfg(feature = "rdma")]
 mod renewal;
-mod sending;
 
 use std::{
+    collections::VecDeque,
+    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Waker},
+    task::{Context, Poll, Waker},
     time::Instant,
 };
 
+use machine::StreamMachine;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use machine::Failure;
-use machine::{Sending, StreamMachine};
+use self::machine::{Receiving, Sending};
+use super::{data_watch::DataProgress, message::Message};
+use crate::{Direction, Error, Fault, Stats, error::WRITTEN_AFTER_SHUTDOWN};
 
-use super::{data_progress::DataProgress, message::Message};
-use crate::{Direction, Error, Fault, Stats};
+pub(crate) use machine::Failure;
 
 /// The state of one stream.
 pub(crate) struct State {
@@ -267,3 +264,304 @@ fn register(place: &mut Option<Waker>, cx: &Context<'_>) {
         None => *place = Some(cx.waker().clone()),
     }
 }
+
+/// The slots of the peer that this end may write, in the order in which they were granted. A slot is in the queue at most
+/// once, so the queue is never longer than the pool of the peer, whatever the peer sends.
+#[derive(Default)]
+struct Credits {
+    slots: VecDeque<u32>,
+    /// By slot of the peer's pool: true while the slot is in the queue.
+    queued: Vec<bool>,
+    /// No credit is given out, because the pool of their slots is being replaced.
+    paused: bool,
+    /// The last request for a credit found none.
+    starved: bool,
+}
+
+impl Credits {
+    /// Drops all credits, and expects those for a pool of `slots` slots.
+    fn set_pool(&mut self, slots: usize) {
+        self.slots.clear();
+        self.queued.clear();
+        self.queued.resize(slots, false);
+    }
+
+    /// Returns the credits that wait, the oldest first.
+    #[cfg(test)]
+    fn waiting(&self) -> impl Iterator<Item = u32> {
+        self.slots.iter().copied()
+    }
+
+    /// Returns the number of credits that wait.
+    fn left(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Takes the oldest credit.
+    fn take(&mut self) -> Option<u32> {
+        let slot = if self.paused {
+            None
+        } else {
+            self.slots.pop_front()
+        };
+        self.starved = slot.is_none();
+        if let Some(slot) = slot {
+            self.queued[slot as usize] = false;
+        }
+        slot
+    }
+
+    /// Adds credits. Returns true if the sender waits for one.
+    ///
+    /// # Errors
+    ///
+    /// The rule that the peer broke. The credits before the wrong one are added.
+    fn add(&mut self, slots: Vec<u32>) -> Result<bool, &'static str> {
+        for slot in slots {
+            let queued = self.queued.get_mut(slot as usize).ok_or(UNKNOWN_SLOT)?;
+            if mem::replace(queued, true) {
+                return Err(GRANTED_TWICE);
+            }
+            self.slots.push_back(slot);
+        }
+        Ok(self.starved)
+    }
+}
+
+const UNKNOWN_SLOT: &str = "a credit for a slot that its pool does not have";
+const GRANTED_TWICE: &str = "a credit for a slot that is granted already";
+
+impl State {
+    /// Returns an error unless more bytes may be written.
+    ///
+    /// # Errors
+    ///
+    /// A failure, a STOP, or misuse: written after `shutdown`, or in a stream that only receives.
+    pub(crate) fn writable(&self) -> Result<(), Error> {
+        let inner = self.lock();
+        if let Some(error) = inner.send_error(&self.peer) {
+            return Err(error);
+        }
+        match inner.sending {
+            Sending::Open if !inner.fin_due => Ok(()),
+            Sending::Absent => Err(Error::Misuse("this stream only receives")),
+            _ => Err(Error::Misuse(WRITTEN_AFTER_SHUTDOWN)),
+        }
+    }
+
+    /// Drops all credits, and expects credits for a pool of `slots` slots from now on. Call this before the peer can send
+    /// a credit for that pool.
+    pub(crate) fn set_peer_slots(&self, slots: usize) {
+        self.lock().credits.set_pool(slots);
+    }
+
+    /// Takes the oldest credit: a slot of the peer that may be written.
+    pub(crate) fn take_credit(&self) -> Option<u32> {
+        self.lock().credits.take()
+    }
+
+    /// Returns the number of credits that are left.
+    pub(crate) fn credits_left(&self) -> usize {
+        self.lock().credits.left()
+    }
+
+    /// Counts one chunk of `bytes` that was given to the data path.
+    pub(crate) fn count_sent(&self, bytes: u64) {
+        let stats = &mut self.lock().stats;
+        stats.bytes_sent += bytes;
+        stats.chunks_sent += 1;
+    }
+
+    /// Registers the sender's waker: for credits, acknowledgements and failures.
+    pub(crate) fn wait_to_send(&self, cx: &Context<'_>) {
+        register(&mut self.lock().send_waker, cx);
+    }
+
+    /// Records that FIN follows the last byte. It is sent with the last byte: by the user's `shutdown`, or by the
+    /// steward if that was cancelled.
+    pub(crate) fn begin_shutdown(&self) {
+        self.lock().fin_due = true;
+    }
+
+    /// Returns true if FIN follows the last byte, and has not been sent.
+    pub(crate) fn is_fin_due(&self) -> bool {
+        let inner = self.lock();
+        inner.fin_due && inner.sending == Sending::Open
+    }
+
+    /// Returns the number of bytes that the peer's reader had taken when it stopped, if it has stopped.
+    pub(crate) fn stopped_after(&self) -> Option<u64> {
+        match self.lock().sending {
+            Sending::Stopped(offset) => Some(offset),
+            _ => None,
+        }
+    }
+
+    /// Sends FIN, once: every byte has been given to the data path.
+    pub(crate) fn finish_sending(&self, bytes: u64, digest: u64) {
+        let mut inner = self.lock();
+        if inner.sending == Sending::Open {
+            inner.sending = Sending::Fin;
+            inner.dropped.all_was_sent = true;
+            inner.outbox.push(Message::Fin { bytes, digest });
+            self.to_control.notify_one();
+        }
+    }
+
+    /// Completes when the peer's endpoint holds and has verified every byte.
+    pub(crate) fn poll_acked(&self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
+        let mut inner = self.lock();
+        match inner.sending {
+            Sending::Acked | Sending::Confirmed | Sending::Absent => return Poll::Ready(Ok(())),
+            Sending::Open | Sending::Fin | Sending::Stopped(_) => {}
+        }
+        if let Some(error) = inner.send_error(&self.peer) {
+            return Poll::Ready(Err(error));
+        }
+        register(&mut inner.send_waker, cx);
+        Poll::Pending
+    }
+
+    /// Completes when the peer's sink has taken every byte.
+    pub(crate) fn poll_confirmed(&self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
+        let mut inner = self.lock();
+        if matches!(inner.sending, Sending::Confirmed | Sending::Absent) {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(error) = inner.send_error(&self.peer) {
+            return Poll::Ready(Err(error));
+        }
+        if inner.peer_left {
+            let fault = Fault::Protocol("it closed the stream without confirming");
+            return Poll::Ready(Err(inner.unconfirmed(&self.peer, fault)));
+        }
+        register(&mut inner.send_waker, cx);
+        Poll::Pending
+    }
+}
+
+impl State {
+    /// Returns the byte count and the digest of a FIN that has arrived before its last bytes.
+    pub(crate) fn announced_end(&self) -> Option<(u64, u64)> {
+        match self.lock().receiving {
+            Receiving::Fin(bytes, digest) => Some((bytes, digest)),
+            _ => None,
+        }
+    }
+
+    /// Returns true while bytes may arrive: not after the last byte that FIN announced, and not after STOP.
+    pub(crate) fn receives(&self) -> bool {
+        matches!(self.lock().receiving, Receiving::Open | Receiving::Fin(..))
+    }
+
+    /// Returns true while the end of the direction is not known, and the stream has not failed.
+    pub(crate) fn expects_more(&self) -> bool {
+        let inner = self.lock();
+        inner.receiving == Receiving::Open && inner.failure.is_none()
+    }
+
+    /// Counts one chunk of `bytes` that arrived and was verified.
+    pub(crate) fn count_received(&self, bytes: u64) {
+        let mut inner = self.lock();
+        inner.stats.bytes_received += bytes;
+        inner.stats.chunks_received += 1;
+        if inner.stop_after_excess() {
+            self.to_control.notify_one();
+        }
+    }
+
+    /// Grants slots to the peer, which may write them. Takes them out of `slots`. This end's pool has `depth` slots.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::Protocol`] if more than `depth` credits would wait in the outbox. So a Credit always fits into one
+    /// message, although a connection that the peer does not read keeps it here.
+    pub(crate) fn grant(&self, slots: &mut Vec<u32>, depth: usize) -> Result<(), Fault> {
+        let mut inner = self.lock();
+        if inner.unsent_credits + slots.len() > depth {
+            slots.clear();
+            return Err(Fault::Protocol(UNGRANTED_CHUNKS));
+        }
+        inner.unsent_credits += slots.len();
+        if let Some(Message::Credit(granted)) = inner.outbox.last_mut() {
+            granted.append(slots);
+        } else {
+            inner.outbox.push(Message::Credit(std::mem::take(slots)));
+        }
+        // The control task takes the lock first: woken before the lock is free, it would wait again.
+        drop(inner);
+        self.to_control.notify_one();
+        Ok(())
+    }
+
+    /// Acknowledges the FIN: every byte has arrived and is verified.
+    pub(crate) fn complete(&self) {
+        let mut inner = self.lock();
+        // The reader may have stopped since the FIN was looked at; the peer takes no
+        // acknowledgement after that.
+        if matches!(inner.receiving, Receiving::Fin(..)) {
+            inner.receiving = Receiving::Complete;
+            inner.outbox.push(Message::FinAck);
+            inner.leave_if_done();
+            self.to_control.notify_one();
+        }
+    }
+
+    /// Records that the reader has taken every byte that arrived. Returns true at the end of the stream.
+    ///
+    /// Must be called with the receive lane locked, after the caller has found no chunk in it. Otherwise the last chunk may have
+    /// arrived since, and the reader would get the end in its place.
+    ///
+    /// # Errors
+    ///
+    /// The failure that came instead of the end.
+    pub(crate) fn at_end(&self) -> Result<bool, Error> {
+        let mut inner = self.lock();
+        match inner.receiving {
+            Receiving::Complete => inner.receiving = Receiving::AtEnd,
+            Receiving::AtEnd | Receiving::Confirmed | Receiving::Absent | Receiving::Stopped => {}
+            Receiving::Open | Receiving::Fin(..) => {
+                return inner.receive_error(&self.peer).map_or(Ok(false), Err);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Registers the reader's waker: for FIN and failures.
+    pub(crate) fn wait_to_receive(&self, cx: &Context<'_>) {
+        register(&mut self.lock().receive_waker, cx);
+    }
+
+    /// Confirms to the peer that the sink has taken every byte.
+    ///
+    /// # Errors
+    ///
+    /// When the end has not been read yet, or the stream has failed.
+    pub(crate) fn confirm(&self) -> Result<(), Error> {
+        let mut inner = self.lock();
+        match inner.receiving {
+            Receiving::Confirmed => Ok(()),
+            Receiving::AtEnd => {
+                if let Some(error) = inner.receive_error(&self.peer) {
+                    return Err(error);
+                }
+                inner.receiving = Receiving::Confirmed;
+                inner.outbox.push(Message::Confirm);
+                self.to_control.notify_one();
+                Ok(())
+            }
+            _ => Err(Error::Misuse("confirmed before the end was read")),
+        }
+    }
+
+    /// Sends STOP: the reader needs no more after `offset` bytes, and this is no failure.
+    pub(crate) fn stop(&self, offset: u64) {
+        if self.lock().stop(offset) {
+            self.to_control.notify_one();
+        }
+    }
+}
+
+/// A slot is granted once, until its chunk has arrived. So credits for more slots than there are mean that a chunk arrived
+/// for a credit that was not sent.
+const UNGRANTED_CHUNKS: &str = "chunks for slots whose credits were not sent yet";

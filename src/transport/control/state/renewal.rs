@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{State, credits::Credits};
-use crate::transport::control::{data_progress::DataProgress, message::Message};
+use super::{Credits, State};
+use crate::transport::control::{data_watch::DataProgress, message::Message};
 
 impl State {
     /// Drops all credits, and stops [`take_credit`](Self::take_credit) until [`resume`](Self::resume): their slots are

@@ -2,11 +2,7 @@
 
 use std::thread;
 
-use super::{
-    attempt::{ProofBudget, attempt},
-    established::Established,
-    turns::in_turn,
-};
+use super::{Established, ProofBudget, attempt, in_turn};
 #[cfg(feature = "cli")]
 use crate::transport::rdma::memlock::PinDemand;
 use crate::{
@@ -14,23 +10,20 @@ use crate::{
     RdmaConfig, StreamConfig, TransportPolicy,
     faults::{self, Faults},
     transport::{
-        control::{codec::Control, role::Role, terms::Agreement},
+        control::{connection::Control, noise::Role, terms::Agreement},
         rdma::{
-            express::ring::RingLayout,
+            express::queue::RingLayout,
             link::Posting,
-            link_setup::LinkPlan,
+            link_setup::{LinkPlan, decode, encode},
             memlock::{Memlock, fit, why_smaller},
             ports::{
-                choice::{DeviceChoice, NoRdma},
-                device::Inventory,
-                explain::{no_pair_works, remedy},
+                choice::{DeviceChoice, NoRdma, no_pair_works, remedy},
+                device::{self, Inventory},
                 offer::Candidate,
                 proposal::{PortPair, PortsOffer, Proposal},
-                recent,
             },
-            steps::{decode, encode},
             unavailable::Unavailable,
-            verbs::queue_pair_config::{QueuePairConfig, random_psn},
+            verbs::queue_pair::{QueuePairConfig, random_psn},
         },
     },
 };
@@ -64,7 +57,7 @@ impl LocalPorts {
     ///
     /// The reason why this host cannot use RDMA.
     pub(crate) fn discover(config: &StreamConfig) -> Result<Self, Unavailable> {
-        Self::among(&recent::inventory(), config)
+        Self::among(&device::inventory(), config)
     }
 
     /// Takes the ports from `inventory`, in place of those of this host.
@@ -115,7 +108,7 @@ impl LocalPorts {
             TransportPolicy::Auto if free_choice => return Ok(()),
             _ => {}
         }
-        let inventory = recent::inventory();
+        let inventory = device::inventory();
         match DeviceChoice::from(&config.rdma).candidates(&inventory) {
             Err(NoRdma::Choice(reason)) => {
                 let fault = DeviceFault::Choice;

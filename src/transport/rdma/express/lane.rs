@@ -1,4 +1,4 @@
-//! The lane as both sides of the data path use it, and the wait for its events.
+//! The lane as both sides of the data path use it: its setup, the wait for its events, and the tasks that wait.
 //!
 //! A wait has these steps: handle the completions that are there; poll for a short time, if recent polls have found frames
 //! ([`Spin`]); arm the completion queue; handle completions once more, since those before make no event; wait for the event.
@@ -9,25 +9,36 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Wake, Waker},
     thread,
     time::{Duration, Instant},
 };
 
+use futures::task::AtomicWaker;
+use serde::{Deserialize, Serialize};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     task::coop,
 };
 
 use super::{
-    queue::{Drained, ExpressQueue},
-    spin::Spin,
-    wakers::{Side, Wakers, waker_of_both},
-    wakeup::wakeup_time,
+    queue::{Drained, ExpressQueue, PeerWindows, RingLayout, queue_sizes},
+    spin::{Spin, wakeup_time},
 };
-use crate::transport::{
-    data::frame::Header,
-    rdma::{pool::RdmaSlot, verbs::completions::CompletionQueue},
+use crate::{
+    faults::Faults,
+    transport::{
+        data::frame::Header,
+        rdma::{
+            pool::RdmaSlot,
+            verbs::{
+                completions::CompletionQueue,
+                device::ProtectionDomain,
+                memory::MemoryRegion,
+                queue_pair::{QueuePair, QueuePairAddress, QueuePairConfig},
+            },
+        },
+    },
 };
 
 /// The number of polls after which the time is looked at. A look may be a system call, and takes longer than many polls.
@@ -315,10 +326,10 @@ impl ExpressLane {
             Err(_) => (true, true),
         };
         if room && side != Side::Send {
-            self.wakers.wake(Side::Send);
+            self.wakers.wake_side(Side::Send);
         }
         if frames && side != Side::Receive {
-            self.wakers.wake(Side::Receive);
+            self.wakers.wake_side(Side::Receive);
         }
         drained
     }
@@ -369,4 +380,132 @@ fn is_parallel() -> bool {
         thread::available_parallelism().is_ok_and(|processors| processors.get() > 1)
     });
     *PARALLEL
+}
+
+/// The side of the data path that uses the lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    /// The sending side, which waits for reports of the peer.
+    Send,
+    /// The receiving side, which waits for frames.
+    Receive,
+}
+
+/// The waker of each side. As a waker itself it wakes both, because an event does not identify the side.
+#[derive(Default)]
+pub(super) struct Wakers {
+    send: AtomicWaker,
+    receive: AtomicWaker,
+}
+
+impl Wakers {
+    /// Registers the task that waits for `side`.
+    pub(super) fn register(&self, side: Side, cx: &Context<'_>) {
+        self.of(side).register(cx.waker());
+    }
+
+    /// Wakes the task that waits for `side`.
+    pub(super) fn wake_side(&self, side: Side) {
+        self.of(side).wake();
+    }
+
+    fn of(&self, side: Side) -> &AtomicWaker {
+        match side {
+            Side::Send => &self.send,
+            Side::Receive => &self.receive,
+        }
+    }
+}
+
+impl Wake for Wakers {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.send.wake();
+        self.receive.wake();
+    }
+}
+
+/// Returns a waker that wakes both sides.
+pub(super) fn waker_of_both(wakers: &Arc<Wakers>) -> Waker {
+    Waker::from(Arc::clone(wakers))
+}
+
+/// One end's part of a lane, as the peer receives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::transport::rdma) struct ExpressOffer {
+    address: QueuePairAddress,
+    /// The frames for which this end has memory.
+    windows: PeerWindows,
+}
+
+/// A lane that is not connected yet. Its receives are posted.
+pub(in crate::transport::rdma) struct UnconnectedLane {
+    pair: QueuePair,
+    completions: Arc<CompletionQueue>,
+    config: QueuePairConfig,
+    ring: RingLayout,
+    offer: ExpressOffer,
+}
+
+impl UnconnectedLane {
+    /// Opens the device, and makes a queue pair with the memory of `ring`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device, or the memory cannot be pinned.
+    pub(in crate::transport::rdma) fn open(
+        config: &QueuePairConfig,
+        ring: RingLayout,
+    ) -> io::Result<Self> {
+        let domain = Arc::new(ProtectionDomain::open(&config.device)?);
+        let memory = MemoryRegion::register(&domain, ring.bytes())?;
+        let sizes = queue_sizes(ring);
+        let completions = Arc::new(CompletionQueue::new(&domain, sizes.sends + sizes.receives)?);
+        let mut pair = QueuePair::new(&completions, memory, config, sizes)?;
+        for index in 0..ring.posted_receives() {
+            pair.post_receive(u64::from(index), &ring.receive(index))?;
+        }
+        let address = pair.address(config)?;
+        Ok(Self {
+            pair,
+            completions,
+            config: config.clone(),
+            ring,
+            offer: ExpressOffer {
+                address,
+                windows: PeerWindows {
+                    sends: ring.sends,
+                    receives: ring.receives,
+                },
+            },
+        })
+    }
+
+    /// Returns this end's part of the lane, for the peer.
+    pub(in crate::transport::rdma) fn offer(&self) -> ExpressOffer {
+        self.offer
+    }
+
+    /// Connects to the peer's lane. `generation` counts the links of the stream.
+    ///
+    /// # Errors
+    ///
+    /// The two ends do not match.
+    pub(in crate::transport::rdma) fn connect(
+        mut self,
+        theirs: ExpressOffer,
+        generation: u32,
+        busy_poll: Option<Duration>,
+        faults: Faults,
+    ) -> io::Result<ExpressLane> {
+        if (self.ring.sends > 0) != (theirs.windows.receives > 0) {
+            return Err(io::Error::other("the other end receives no small frames"));
+        }
+        self.pair.connect(&self.config, theirs.address)?;
+        let queue = ExpressQueue::new(self.pair, self.ring, theirs.windows, generation, faults);
+        ExpressLane::new(queue, &self.completions, busy_poll)
+    }
 }

@@ -4,14 +4,9 @@
 //! |---|---|
 //! | [`header`] | the header of a small frame |
 //! | [`window`] | how many small frames may be under way, and what has been consumed |
-//! | [`ring`] | the registered memory for the frames of both directions |
-//! | [`heap_slots`] | memory for frames that have arrived |
 //! | [`spin`] | whether a wait begins with polling |
-//! | [`wakeup`] | how long this machine takes to wake a thread |
-//! | [`wakers`] | the tasks that wait for the lane |
 //! | [`queue`] | the queue pair: sends frames, takes those that arrive |
 //! | [`lane`] | the queue for both sides of the data path, and the wait for its events |
-//! | [`setup`] | the lane while it is being set up |
 //!
 //! A small write over async-rdma takes as long as a chunk: each operation registers memory, is signalled and wakes a
 //! poller (2.75 ms for 64 bytes there and back in the guest, where TCP takes 0.38 and two raw queue pairs 0.22). So a
@@ -51,14 +46,9 @@
 //!   eight waits on its thread were its own, so a thread with many streams does not poll.
 
 pub(super) mod header;
-mod heap_slots;
 pub(super) mod lane;
-mod queue;
-pub(super) mod ring;
-pub(super) mod setup;
+pub(super) mod queue;
 mod spin;
 #[cfg(test)]
 mod tests;
-mod wakers;
-mod wakeup;
 mod window;

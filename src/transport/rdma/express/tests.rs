@@ -5,15 +5,14 @@ use std::{future::poll_fn, task::Poll, thread, time::Duration};
 use futures::future::join_all;
 
 use super::{
-    lane::ExpressLane,
-    ring::RingLayout,
-    setup::{ExpressOffer, UnconnectedLane},
+    lane::{ExpressLane, ExpressOffer, UnconnectedLane},
+    queue::RingLayout,
 };
 use crate::{
     faults::Faults,
     transport::{
         data::{frame::Chain, path::NO_SLOT},
-        rdma::{tests::config, verbs::queue_pair_config::QueuePairConfig},
+        rdma::{tests::config, verbs::queue_pair::QueuePairConfig},
     },
 };
 

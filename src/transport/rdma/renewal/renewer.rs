@@ -36,7 +36,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
-use super::shared::{RenewalReason, RenewalShared};
+use super::{RenewalReason, RenewalShared};
 use crate::{
     Fault,
     transport::{
@@ -45,10 +45,11 @@ use crate::{
         rdma::{
             Rdma,
             link::COMPLETION_LIMIT,
-            link_setup::{ConnectedLink, LinkOffer, LinkPlan, LiveLink, UnconnectedLink},
+            link_setup::{
+                ConnectedLink, LinkOffer, LinkPlan, LiveLink, UnconnectedLink, decode, encode,
+            },
             pool::RdmaSlot,
             send_path::RdmaSend,
-            steps::{decode, encode},
         },
     },
 };

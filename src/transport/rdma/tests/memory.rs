@@ -24,8 +24,8 @@ use crate::{
             link_setup::{LinkOffer, LinkPlan},
             pool,
             receive_path::RdmaReceive,
-            renewal::shared::RenewalShared,
-            verbs::queue_pair_config::QueuePairConfig,
+            renewal::RenewalShared,
+            verbs::queue_pair::QueuePairConfig,
         },
     },
 };

@@ -1,4 +1,5 @@
-//! A completion queue and its completion channel. The channel's file descriptor is readable while an event waits.
+//! A completion queue and its completion channel, and a thread that waits for a completion. The channel's file descriptor is readable
+//! while an event waits.
 
 use std::{
     ffi::CStr,
@@ -10,10 +11,15 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use rdma_sys as ffi;
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{OFlags, fcntl_getfl, fcntl_setfl},
+    io::Errno,
+};
 
 use super::{check, device::ProtectionDomain, not_null};
 
@@ -206,6 +212,32 @@ impl Drop for CompletionQueue {
         unsafe {
             ffi::ibv_destroy_cq(self.queue);
             ffi::ibv_destroy_comp_channel(self.channel);
+        }
+    }
+}
+
+/// The longest wait: a year, which every kernel accepts.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+impl CompletionQueue {
+    /// Waits for the event for which [`arm`](Self::arm) asked, and takes it. Returns false if it has not come within `limit`, or if
+    /// a signal has interrupted the wait. Blocks the thread.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn wait_event(&self, limit: Duration) -> io::Result<bool> {
+        let limit = Timespec::try_from(limit.min(LONGEST)).map_err(io::Error::other)?;
+        let mut channel = [PollFd::new(self, PollFlags::IN)];
+        match poll(&mut channel, Some(&limit)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(false),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match self.take_event() {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
         }
     }
 }

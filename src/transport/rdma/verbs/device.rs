@@ -9,7 +9,7 @@ use std::{
 
 use rdma_sys as ffi;
 
-use super::{check, not_null, sizes::ReadDepths};
+use super::{check, not_null, queue_pair::ReadDepths};
 
 /// An open device and its protection domain: regions and queue pairs of one domain can be used together.
 pub struct ProtectionDomain {

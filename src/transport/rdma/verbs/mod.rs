@@ -8,12 +8,7 @@
 //! | [`memory`] | a registered memory region |
 //! | [`completions`] | a completion queue and its completion channel |
 //! | `debug` | `Debug` for these types |
-//! | [`event_wait`] | a thread that waits for a completion |
-//! | [`queue_pair_config`] | the port and the parameters of a queue pair, and the choice of a port |
-//! | [`create`] | what is checked before a device makes a queue pair |
-//! | [`sizes`] | what a queue pair may have under way at once |
 //! | [`queue_pair`] | a queue pair with its memory: connect, send, receive |
-//! | [`remote_region`] | a region that a peer may write and read |
 //! | [`operation`] | WRITE, READ and SEND with all their settings |
 //!
 //! # Why every safe call is sound
@@ -29,16 +24,11 @@
 //!   posts more than the sizes that it asked for.
 
 pub(super) mod completions;
-mod create;
 mod debug;
 pub(super) mod device;
-mod event_wait;
 pub(super) mod memory;
 pub(super) mod operation;
 pub(super) mod queue_pair;
-pub(super) mod queue_pair_config;
-pub(super) mod remote_region;
-pub(super) mod sizes;
 #[cfg(test)]
 mod tests;
 

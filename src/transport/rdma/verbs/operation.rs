@@ -4,16 +4,13 @@ use std::{io, mem::zeroed, ops::Range, ptr, sync::Arc};
 
 use rdma_sys as ffi;
 
+use super::queue_pair::QueuePairConfig;
 use super::{
     check,
     completions::CompletionQueue,
-    create::{create, reserve},
-    memory::MemoryRegion,
-    queue_pair::{QueuePair, QueuePairAddress, entries},
-    remote_region::RemoteRegion,
-    sizes::{QueueSizes, ReadDepths},
+    memory::{MemoryRegion, RemoteRegion},
+    queue_pair::{QueuePair, QueuePairAddress, QueueSizes, ReadDepths, create, entries, reserve},
 };
-use crate::transport::rdma::verbs::queue_pair_config::QueuePairConfig;
 
 /// What an operation does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

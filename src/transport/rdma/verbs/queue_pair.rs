@@ -1,4 +1,4 @@
-//! A queue pair with its memory.
+//! A queue pair with its memory: its parameters, what a device is asked for, and how much may be under way at once.
 
 use std::{fmt, io, mem::zeroed, ops::Range, ptr, sync::Arc};
 
@@ -8,14 +8,15 @@ use serde::{Deserialize, Serialize};
 use super::{
     check,
     completions::{CompletionQueue, QueueRoom},
-    create::{create, reserve},
     memory::MemoryRegion,
-    sizes::{QueueSizes, ReadDepths},
+    not_null,
 };
-use crate::transport::rdma::{
-    link::{ACK_TIMEOUT, RETRIES, RNR_RETRIES},
-    ports::gid::Gid,
-    verbs::queue_pair_config::QueuePairConfig,
+use crate::{
+    config::RdmaConfig,
+    transport::rdma::{
+        link::{ACK_TIMEOUT, RETRIES, RNR_RETRIES},
+        ports::{choice::DeviceChoice, device::inventory, gid::Gid},
+    },
 };
 
 /// How long a sender waits before it tries again, when a receiver has posted no receive: the shortest time, 0.01 ms.
@@ -331,4 +332,159 @@ fn mtu(bytes: u32) -> ffi::ibv_mtu::Type {
         512.. => ffi::ibv_mtu::IBV_MTU_512,
         _ => ffi::ibv_mtu::IBV_MTU_256,
     }
+}
+
+/// The most bytes inline that a device is asked for. None carries as many, and providers compute with larger numbers carelessly.
+const MOST_INLINE: u32 = 1 << 16;
+
+/// Reserves room for the completions of sends and receives in these queues, for a queue pair with this memory.
+///
+/// # Errors
+///
+/// A queue has no room for them.
+///
+/// # Panics
+///
+/// If memory and completion queues belong to different protection domains.
+pub(super) fn reserve(
+    [sends, receives]: [&Arc<CompletionQueue>; 2],
+    memory: &MemoryRegion,
+    sizes: QueueSizes,
+) -> io::Result<[QueueRoom; 2]> {
+    assert!(
+        Arc::ptr_eq(&memory.domain, &sends.domain),
+        "two protection domains"
+    );
+    assert_one_domain([sends, receives]);
+    Ok([
+        QueueRoom::reserve(sends, sizes.sends)?,
+        QueueRoom::reserve(receives, sizes.receives)?,
+    ])
+}
+
+/// A device must never see completion queues of two devices together.
+fn assert_one_domain([sends, receives]: [&Arc<CompletionQueue>; 2]) {
+    assert!(
+        Arc::ptr_eq(&sends.domain, &receives.domain),
+        "two protection domains"
+    );
+}
+
+/// Makes a queue pair whose sends and receives complete in these two queues. Returns it and the number of bytes that a send
+/// can carry inline.
+#[allow(unsafe_code)]
+pub(super) fn create(
+    [sends, receives]: [&Arc<CompletionQueue>; 2],
+    sizes: QueueSizes,
+) -> io::Result<(*mut ffi::ibv_qp, usize)> {
+    assert_one_domain([sends, receives]);
+    if sizes.inline_bytes > MOST_INLINE {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: integers and pointers only, for which zero is a value.
+    let mut wanted: ffi::ibv_qp_init_attr = unsafe { zeroed() };
+    (wanted.send_cq, wanted.recv_cq) = (sends.queue, receives.queue);
+    wanted.qp_type = ffi::ibv_qp_type::IBV_QPT_RC;
+    wanted.cap.max_send_wr = sizes.sends;
+    wanted.cap.max_recv_wr = sizes.receives;
+    (wanted.cap.max_send_sge, wanted.cap.max_recv_sge) = (1, 1);
+    wanted.cap.max_inline_data = sizes.inline_bytes;
+    // SAFETY: domain and completion queues exist as long as the queue pair, whose owner owns the completion queues.
+    let pair = unsafe { ffi::ibv_create_qp(sends.domain.domain, &raw mut wanted) };
+    Ok((not_null(pair)?, wanted.cap.max_inline_data as usize))
+}
+
+/// The sizes of the queues.
+#[derive(Debug, Clone, Copy)]
+pub struct QueueSizes {
+    /// The most SENDs, WRITEs and READs that are posted at once.
+    pub sends: u32,
+    /// The most receives that are posted at once.
+    pub receives: u32,
+    /// The number of bytes that a SEND or WRITE can carry in its work request. Devices carry some 200 to 1,000.
+    pub inline_bytes: u32,
+}
+
+impl QueueSizes {
+    pub(super) fn with_inline(self, inline_bytes: u32) -> Self {
+        Self {
+            inline_bytes,
+            ..self
+        }
+    }
+}
+
+/// The most RDMA READs of a queue pair that are under way at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReadDepths {
+    /// Those that this end begins.
+    pub begun: u8,
+    /// Those of the peer that this end answers.
+    pub answered: u8,
+}
+
+/// The port and the parameters of a queue pair. Both ends agree on the MTU and on the packet sequence numbers before they connect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueuePairConfig {
+    /// The name of the device.
+    pub device: String,
+    /// The number of the port, from 1.
+    pub port: u8,
+    /// The index in the GID table of the port.
+    pub gid_index: usize,
+    /// The path MTU in bytes: 256, 512, 1024, 2048 or 4096, the smaller of both ends. Other values are rounded down.
+    pub mtu: u32,
+    /// The first packet sequence number of this end. Only its lowest 24 bits are used.
+    pub send_psn: u32,
+    /// The first packet sequence number of the peer, 24 bits: the peer's `send_psn`.
+    pub receive_psn: u32,
+    /// The most work requests of each kind at once, of a link. Other queue pairs have sizes of their own.
+    pub(crate) depth: u32,
+    /// The traffic class of each packet.
+    pub traffic_class: u8,
+    /// The service level, 0 to 15.
+    pub service_level: u8,
+    /// The index in the partition key table.
+    pub pkey_index: u16,
+}
+
+impl QueuePairConfig {
+    /// Chooses the port that a stream would offer first: of the usable ports, the fastest hardware, with the best address of its
+    /// GID table. `device`, `port`, `gid_index` and `pkey_index` of `config` restrict the choice, and `traffic_class` and
+    /// `service_level` mark the packets. The largest MTU of the port and a random packet sequence number are set.
+    ///
+    /// The choice knows nothing of the peer. On hosts in several networks both ends name the device.
+    ///
+    /// # Errors
+    ///
+    /// No port can be used ([`io::ErrorKind::NotFound`]), with the reason as one sentence.
+    pub fn choose(config: &RdmaConfig) -> io::Result<Self> {
+        let candidates = DeviceChoice::from(config).candidates(&inventory());
+        let candidates =
+            candidates.map_err(|reason| io::Error::new(io::ErrorKind::NotFound, reason))?;
+        let first = candidates
+            .into_iter()
+            .next()
+            .ok_or(io::ErrorKind::NotFound)?;
+        Ok(Self {
+            device: first.device,
+            port: first.port,
+            gid_index: usize::from(first.gid_index),
+            mtu: u32::from(first.offer.mtu),
+            send_psn: random_psn(),
+            receive_psn: 0,
+            depth: 0,
+            traffic_class: config.traffic_class,
+            service_level: config.service_level,
+            pkey_index: config.pkey_index,
+        })
+    }
+}
+
+/// Returns a random packet sequence number of 24 bits, so that a packet of an old connection does not match.
+pub(crate) fn random_psn() -> u32 {
+    let mut bytes = [0; 4];
+    // Without random numbers there is no control connection either.
+    let _ = getrandom::fill(&mut bytes);
+    u32::from_le_bytes(bytes) >> 8
 }

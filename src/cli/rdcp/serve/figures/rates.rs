@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use crate::cli::shared::amounts::rate;
+use crate::cli::shared::report::rate;
 
 /// The windows, from the shortest to the longest. The first shows what happens now, the last what a transfer of many files
 /// does on average.

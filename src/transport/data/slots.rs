@@ -1,0 +1,414 @@
+//! Slots that users of the stream hold: filled in place, lent, received.
+//!
+//!
+//! The loop of `carry` and the tunnels of rdforward send through it. The sending half implements it, and the public types
+//! forward to the sending half.
+//!
+//! A lent chunk keeps its slot, forever if the user wants. So of `depth` slots at most `depth - 2` are lent. The other
+//! two circulate between sender and reader, one being filled while the other is read; a chunk in one of these is
+//! copied when the user wants to keep it. So the stream never waits for a lent chunk. A chunk of the express lane is always
+//! copied: its memory is needed for the next one.
+//!
+//! A lent chunk may be dropped on any thread, also one without a runtime, while returning a slot to its pool may post a
+//! work request. So the drop only puts the chunk on a list. The steward returns it to the pool, or the reader if it
+//! comes first.
+//!
+//! Chunks of up to a page are always copied: a slot of 2 MiB is too large to keep for so few bytes. If the stream is
+//! gone, so is the list: the slot is freed where it is dropped, with its memory region, and no queue pair is left that
+//! could write to it. Across a renewal a lent slot stays pinned beside the new pool, and as many slots of the new pool
+//! stay empty: both pools together never lend more than `depth - 2`.
+
+use std::{
+    io::{self, IoSlice},
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use futures::task::AtomicWaker;
+
+use crate::transport::data::{
+    frame::HEADER_BYTES,
+    path::{DataPath, NO_SLOT, SendPath, Slot},
+    shared::Shared,
+};
+
+/// The sending side of a stream, which lends out registered memory to be filled in place.
+#[cfg_attr(
+    not(feature = "cli"),
+    allow(dead_code, reason = "only the programs carry bytes")
+)]
+pub(crate) trait FillSlots {
+    /// Returns the free bytes of the slot that is being filled, at least one. Returns `Pending`
+    /// while every slot is in flight.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the stream has failed, or the peer has stopped reading.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a repeated call lends the same bytes.
+    fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut [u8]>>;
+
+    /// Marks the next `count` bytes of the slot as filled, and posts the slot if it is full.
+    fn advance(&mut self, count: usize);
+
+    /// Posts a partly filled slot because the source is idle. Does nothing if no slot is partly filled.
+    ///
+    /// Unless it fails, the call keeps the waker: while the source is idle, this is the only call
+    /// that tells the pump of the stream's failure.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the stream has failed, or the peer has stopped reading.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a repeated call posts the slot once.
+    fn post(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
+
+/// A slot that is being filled.
+pub(crate) struct FillingSlot<S> {
+    pub(in crate::transport::data) slot: S,
+    /// The bytes that have been sent already, in small frames.
+    sent: usize,
+    /// The end of the bytes that hold data.
+    filled: usize,
+}
+
+impl<S: Slot> FillingSlot<S> {
+    pub(in crate::transport::data) fn new(slot: S) -> Self {
+        Self {
+            slot,
+            sent: 0,
+            filled: 0,
+        }
+    }
+
+    /// Records that the first `count` bytes of [`room`](Self::room) hold data.
+    pub(crate) fn fill(&mut self, count: usize) {
+        self.filled += count;
+    }
+
+    /// Returns the free bytes.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        &mut self.slot.bytes_mut()[HEADER_BYTES + self.filled..]
+    }
+
+    /// Returns true if no byte is free.
+    pub(crate) fn is_full(&self) -> bool {
+        HEADER_BYTES + self.filled == self.slot.bytes().len()
+    }
+
+    /// Returns the number of payload bytes of a full slot.
+    pub(crate) fn capacity(&self) -> usize {
+        self.slot.bytes().len() - HEADER_BYTES
+    }
+
+    /// Copies as much of `parts` as fits, and returns how many bytes that is.
+    pub(crate) fn copy(&mut self, parts: &[IoSlice<'_>]) -> usize {
+        let before = self.filled;
+        for part in parts {
+            let room = self.room();
+            let count = room.len().min(part.len());
+            room[..count].copy_from_slice(&part[..count]);
+            self.fill(count);
+        }
+        self.filled - before
+    }
+
+    /// Returns the number of bytes that hold data.
+    pub(in crate::transport::data) fn filled(&self) -> usize {
+        self.filled
+    }
+
+    /// Returns the bytes that hold data.
+    pub(crate) fn data(&self) -> &[u8] {
+        self.slot.payload(self.filled)
+    }
+
+    /// Records that the first `count` bytes of [`unsent`](Self::unsent) have been sent.
+    pub(in crate::transport::data) fn mark_sent(&mut self, count: usize) {
+        self.sent += count;
+    }
+
+    /// Returns the bytes that have not been sent.
+    pub(in crate::transport::data) fn unsent(&self) -> &[u8] {
+        &self.data()[self.sent..]
+    }
+
+    /// Moves the bytes that have not been sent to the beginning, since a chunk follows its header.
+    pub(in crate::transport::data) fn close_gap(&mut self) {
+        if self.sent > 0 {
+            let unsent = HEADER_BYTES + self.sent..HEADER_BYTES + self.filled;
+            self.slot.bytes_mut().copy_within(unsent, HEADER_BYTES);
+            self.filled -= std::mem::take(&mut self.sent);
+        }
+    }
+
+    /// Returns the bytes that hold data, to be changed.
+    pub(crate) fn data_mut(&mut self) -> &mut [u8] {
+        &mut self.slot.bytes_mut()[HEADER_BYTES..HEADER_BYTES + self.filled]
+    }
+
+    /// Drops the data.
+    pub(crate) fn clear(&mut self) {
+        self.filled = 0;
+    }
+}
+
+/// The number of slots that are never lent.
+const SLOTS_NEVER_LENT: usize = 2;
+
+/// The payload up to which a chunk is copied instead of lent, in bytes: a page. To copy it takes less time than to return
+/// a slot, and a slot is much memory for a few bytes.
+const COPIED_BYTES: usize = 4096;
+
+/// Lends the chunks of one receive pool.
+pub(crate) struct ChunkLender<S> {
+    returns: Arc<ReturnedChunks<S>>,
+    depth: usize,
+    lent: usize,
+}
+
+/// The list of the chunks that were dropped and are not in the pool yet.
+pub(crate) struct ReturnedChunks<S> {
+    chunks: Mutex<Vec<Readable<S>>>,
+    /// Wakes the steward when the list has chunks.
+    pub(crate) waker: AtomicWaker,
+}
+
+/// A chunk that the user keeps, as the owner of [`Bytes`].
+struct LentChunk<S: Slot> {
+    /// `None` only while it is dropped.
+    chunk: Option<Readable<S>>,
+    /// The list of the stream, which the slot may outlive.
+    returns: Weak<ReturnedChunks<S>>,
+}
+
+impl<S: Slot> ChunkLender<S> {
+    /// Lends the chunks of a pool of `depth` slots.
+    pub(crate) fn new(depth: u32) -> Self {
+        let returns = ReturnedChunks {
+            chunks: Mutex::new(Vec::new()),
+            waker: AtomicWaker::new(),
+        };
+        Self {
+            returns: Arc::new(returns),
+            depth: depth as usize,
+            lent: 0,
+        }
+    }
+
+    /// Returns the list of dropped chunks.
+    pub(crate) fn returns(&self) -> Arc<ReturnedChunks<S>> {
+        Arc::clone(&self.returns)
+    }
+
+    /// Returns the unread rest of `chunk` as bytes to keep: the slot itself, or a copy and the chunk.
+    pub(crate) fn lend(&mut self, chunk: Readable<S>) -> (Bytes, Option<Readable<S>>) {
+        let is_small = chunk.rest().len() <= COPIED_BYTES || chunk.slot.index() == NO_SLOT;
+        if is_small || self.lent + SLOTS_NEVER_LENT >= self.depth {
+            return (Bytes::copy_from_slice(chunk.rest()), Some(chunk));
+        }
+        self.lent += 1;
+        let lent = LentChunk {
+            chunk: Some(chunk),
+            returns: Arc::downgrade(&self.returns),
+        };
+        (Bytes::from_owner(lent), None)
+    }
+
+    /// Takes the chunks that were dropped.
+    pub(crate) fn take_returned(&mut self) -> Vec<Readable<S>> {
+        if self.lent == 0 {
+            return Vec::new();
+        }
+        let chunks = mem::take(&mut *self.returns.lock());
+        self.lent -= chunks.len();
+        chunks
+    }
+}
+
+impl<S> ReturnedChunks<S> {
+    /// Returns true if no chunk was dropped.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Readable<S>>> {
+        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S: Slot> AsRef<[u8]> for LentChunk<S> {
+    fn as_ref(&self) -> &[u8] {
+        self.chunk.as_ref().map_or(&[], Readable::rest)
+    }
+}
+
+impl<S: Slot> Drop for LentChunk<S> {
+    fn drop(&mut self) {
+        if let (Some(chunk), Some(returns)) = (self.chunk.take(), self.returns.upgrade()) {
+            returns.lock().push(chunk);
+            returns.waker.wake();
+        }
+    }
+}
+
+/// A slot of the sending pool that the user holds. Dropping it returns the slot to its pool.
+pub(crate) struct LentSlot<D: DataPath> {
+    /// `None` only after the slot was sealed or dropped.
+    filling: Option<FillingOf<D>>,
+    /// The stream that lent the slot. The slot outlives it.
+    shared: Weak<Shared<D>>,
+}
+
+type FillingOf<D> = FillingSlot<<<D as DataPath>::Send as SendPath>::Slot>;
+
+impl<D: DataPath> LentSlot<D> {
+    /// Wraps a slot that the send lane of `shared` has lent.
+    pub(crate) fn new(filling: FillingOf<D>, shared: &Arc<Shared<D>>) -> Self {
+        Self {
+            filling: Some(filling),
+            shared: Arc::downgrade(shared),
+        }
+    }
+
+    /// Returns the slot if `shared` has lent it. Otherwise the slot goes back to the stream that lent it.
+    pub(crate) fn into_filling(mut self, shared: &Arc<Shared<D>>) -> Option<FillingOf<D>> {
+        let is_ours = std::ptr::eq(self.shared.as_ptr(), Arc::as_ptr(shared));
+        is_ours.then(|| self.filling.take()).flatten()
+    }
+
+    /// Returns the slot.
+    pub(crate) fn filling(&self) -> &FillingOf<D> {
+        self.filling.as_ref().expect(HELD)
+    }
+
+    /// Returns the slot, to be filled.
+    pub(crate) fn filling_mut(&mut self) -> &mut FillingOf<D> {
+        self.filling.as_mut().expect(HELD)
+    }
+}
+
+const HELD: &str = "a buffer has its slot until it is sealed or dropped";
+
+impl<D: DataPath> Drop for LentSlot<D> {
+    fn drop(&mut self) {
+        let (Some(filling), Some(shared)) = (self.filling.take(), self.shared.upgrade()) else {
+            return;
+        };
+        if let Some(send_lane) = &shared.send_lane {
+            send_lane.lock().take_back(filling);
+        }
+        shared.state.wake_sender();
+    }
+}
+
+/// A verified chunk, or what is left of it.
+pub(crate) struct Readable<S> {
+    pub(crate) slot: S,
+    next: usize,
+    end: usize,
+}
+
+impl<S: Slot> Readable<S> {
+    /// A chunk in `slot`, whose payload is `length` bytes.
+    pub(crate) fn new(slot: S, length: usize) -> Self {
+        let (next, end) = (HEADER_BYTES, HEADER_BYTES + length);
+        Self { slot, next, end }
+    }
+
+    /// Removes the first `count` bytes, which the reader has taken. Returns true if none is left.
+    pub(crate) fn take(&mut self, count: usize) -> bool {
+        self.next += count;
+        self.next >= self.end
+    }
+
+    /// Returns the bytes that the reader has not taken.
+    pub(crate) fn rest(&self) -> &[u8] {
+        &self.slot.bytes()[self.next..self.end]
+    }
+
+    /// Returns the slot, for its pool.
+    pub(crate) fn into_slot(self) -> S {
+        self.slot
+    }
+
+    /// Appends `payload` and returns true if there is room for it. So many small chunks do not use up the pool: of
+    /// two neighbours that wait for the reader, at least half is payload.
+    pub(crate) fn join(&mut self, payload: &[u8]) -> bool {
+        let room = self.slot.bytes_mut()[self.end..].get_mut(..payload.len());
+        let Some(place) = room else { return false };
+        place.copy_from_slice(payload);
+        self.end += payload.len();
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::data::frame::HEADER_BYTES;
+
+    struct Heap(u32, Box<[u8]>);
+
+    impl Slot for Heap {
+        fn index(&self) -> u32 {
+            self.0
+        }
+
+        fn bytes(&self) -> &[u8] {
+            &self.1
+        }
+
+        fn bytes_mut(&mut self) -> &mut [u8] {
+            &mut self.1
+        }
+    }
+
+    fn chunk(index: u32, payload: usize) -> Readable<Heap> {
+        let bytes = vec![7; HEADER_BYTES + payload].into_boxed_slice();
+        Readable::new(Heap(index, bytes), payload)
+    }
+
+    #[test]
+    fn two_slots_are_never_lent() {
+        for depth in [2, 3, 4, 16] {
+            let mut lender = ChunkLender::new(depth);
+            let mut kept = Vec::new();
+            let mut copied = 0;
+            for index in 0..depth {
+                let (bytes, back) = lender.lend(chunk(index, COPIED_BYTES + 1));
+                assert_eq!(bytes, vec![7; COPIED_BYTES + 1]);
+                kept.push(bytes);
+                copied += u32::from(back.is_some());
+            }
+            assert_eq!(copied, 2, "depth {depth}");
+            drop(kept);
+            let returned = lender.take_returned().len();
+            assert_eq!(u32::try_from(returned), Ok(depth - copied));
+            assert_eq!(lender.lent, 0);
+        }
+    }
+
+    #[test]
+    fn what_is_small_is_copied() {
+        let mut lender = ChunkLender::new(16);
+        assert!(lender.lend(chunk(0, COPIED_BYTES)).1.is_some());
+        assert!(lender.lend(chunk(0, COPIED_BYTES + 1)).1.is_none());
+    }
+
+    #[test]
+    fn the_lent_outlive_their_lender() {
+        let mut lender = ChunkLender::new(16);
+        let (bytes, _) = lender.lend(chunk(0, 9000));
+        let part = bytes.slice(8999..);
+        drop((lender, bytes));
+        assert_eq!(part, [7][..]);
+    }
+}
