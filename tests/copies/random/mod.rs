@@ -280,13 +280,13 @@ fn add_destinations(maker: &mut Maker, run: &Run) {
         let [from, to] =
             [("s", source), ("d", destination)].map(|(top, at)| Path::new(top).join(at));
         match (source, run.operands) {
-            (_, Operands::New | Operands::Parents) => {}
+            (_, Operands::New | Operands::Parents)
+            | ("U" | "V/T", Operands::Merged | Operands::SameName) => {}
             ("f" | "g", operands) => match maker.within(0..3) {
                 0 => maker.named_destination(&to, operands != Operands::FileNamed),
                 1 if from.ends_with("g") => maker.older_copy(&from, &to),
                 _ => {}
             },
-            ("U" | "V/T", Operands::Merged | Operands::SameName) => {}
             _ => match maker.within(0..10) {
                 0 => {}
                 1..=4 => maker.tree(&to),
