@@ -217,7 +217,12 @@ fn every_test_that_holds_a_promise_exists() {
 fn sources_of(binary: &str) -> Vec<String> {
     let mut files = Vec::new();
     let single = root().join(format!("tests/{binary}.rs"));
-    let folder = root().join("tests").join(binary);
+    let module = root().join("tests/programs").join(binary);
+    let folder = if module.exists() {
+        module
+    } else {
+        root().join("tests").join(binary)
+    };
     let fuzzed = root().join(format!("fuzz/fuzz_targets/{binary}.rs"));
     if binary == "lib" {
         collect(&root().join("src"), &mut files);

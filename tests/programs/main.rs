@@ -1,0 +1,14 @@
+//! The programs as their users run them: real processes on this machine, and on hosts of namespaces with an sshd each.
+#![cfg(feature = "cli")]
+
+mod copies;
+mod examples;
+mod forwarded_programs;
+mod forwarding;
+mod measuring;
+mod pipelines;
+mod rdcat_transfers;
+mod rdsend_rdrecv;
+mod serving;
+#[path = "../support/mod.rs"]
+mod support;

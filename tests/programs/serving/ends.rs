@@ -1,0 +1,196 @@
+//! How both sides end: signals to the server, deaths of clients, of the server, and what is left.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+
+use rustix::process::Signal;
+
+use crate::{
+    copies::trees,
+    serving::served::{Served, serve},
+    support::programs::{eventually, hosts::Outcome, is_ignored, skip},
+};
+
+/// The bytes of the header of a map (`src/copy/destination/large/map.rs`).
+const MAP_HEADER_BYTES: u64 = 40;
+
+/// Starts a copy of 24 MiB that takes some seconds, and waits until the server writes it.
+fn slow_copy(served: &Served, name: &str) -> crate::support::programs::Running {
+    if !served.here("file").exists() {
+        trees::large(&served.here("file"), 24 << 20);
+    }
+    let there = format!("@{name}");
+    let copy = served.alice(&["--bwlimit", "5M", "%file", &there]).start();
+    // A map that is longer than its header has a range, so that a second run can continue.
+    let map = served.root(&format!(".{name}.rdcp-map"));
+    eventually("a copy that runs", || {
+        let length = fs::metadata(&map).map_or(0, |metadata| metadata.len());
+        (length > MAP_HEADER_BYTES).then_some(())
+    });
+    copy
+}
+
+#[test]
+fn sigterm_finishes_what_runs_and_refuses_what_is_new() {
+    let served = Served::start(&[]);
+    let copy = slow_copy(&served, "copy");
+    served.server.signal(Signal::TERM);
+    served.server.said("that it finishes", |text| {
+        text.contains("finishes 1 copy").then_some(())
+    });
+    let late = served.alice(&["%file", "@late"]).start().end();
+    late.tells(255, &["shutting down"]);
+    copy.end().exits(0);
+    let Served { server, .. } = &served;
+    assert!(server.ends_within(crate::support::programs::generous()));
+    assert_eq!(fs::metadata(served.root("copy")).unwrap().len(), 24 << 20);
+    assert!(!served.root("late").exists());
+}
+
+#[test]
+fn after_the_grace_copies_are_cut_and_nothing_is_partial() {
+    let served = Served::start(&["--grace", "0.2"]);
+    let copy = slow_copy(&served, "copy");
+    served.server.signal(Signal::TERM);
+    copy.end().tells(255, &["the server was stopped"]);
+    assert!(!served.root("copy").exists());
+    assert!(
+        served
+            .server
+            .ends_within(crate::support::programs::generous())
+    );
+    // What was there is continued with another server.
+    let Served { .. } = served;
+}
+
+#[test]
+fn a_client_that_dies_leaves_no_partial_file_and_its_place_is_free() {
+    let served = Served::start(&["--max-clients", "1"]);
+    let copy = slow_copy(&served, "copy");
+    copy.kill();
+    copy.end();
+    served.server.said("the end of the copy", |text| {
+        let mut ends = text
+            .lines()
+            .filter(|line| line.contains("alice (127.0.0.1)"));
+        ends.next().map(|_| ())
+    });
+    assert!(!served.root("copy").exists());
+    let resumed = served.alice(&["--resume", "%file", "@copy"]).start().end();
+    resumed.tells(0, &["were there already"]);
+    assert_eq!(
+        fs::read(served.root("copy")).unwrap(),
+        fs::read(served.here("file")).unwrap()
+    );
+}
+
+#[test]
+fn a_server_that_is_killed_is_named_by_its_clients() {
+    let served = Served::start(&[]);
+    let copy = slow_copy(&served, "copy");
+    served.server.kill();
+    let end = copy.end();
+    end.exits(255);
+    assert!(end.stderr.contains("127.0.0.1"), "{end:?}");
+    assert!(!served.root("copy").exists());
+    let after = served.alice(&["%file", "@copy"]).start().end();
+    after.tells(255, &["cannot connect", "rdcp --serve"]);
+}
+
+#[test]
+fn an_interrupted_client_is_no_error_of_the_server() {
+    if is_ignored(Signal::INT) {
+        return skip("SIGINT is ignored here");
+    }
+    let served = Served::start(&[]);
+    let copy = slow_copy(&served, "copy");
+    copy.signal(Signal::INT);
+    copy.end().exits(130);
+    served.server.said("why the copy ended", |text| {
+        text.contains("interrupted by SIGINT").then_some(())
+    });
+    served.alice(&["%file", "@copy"]).start().end().exits(0);
+}
+
+#[test]
+fn an_ordinary_user_serves_a_directory_that_only_reads() {
+    let id = rustix::process::geteuid();
+    if !id.is_root() {
+        return skip("only root can become another user");
+    }
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    fs::create_dir(place.path().join("root")).unwrap();
+    fs::create_dir(place.path().join("here")).unwrap();
+    fs::write(place.path().join("root/file"), "content").unwrap();
+    super::served::add_client(place.path(), "alice");
+    fs::set_permissions(place.path().join("keys"), PermissionsExt::from_mode(0o600)).unwrap();
+    std::os::unix::fs::chown(place.path().join("keys"), Some(65534), Some(65534)).unwrap();
+    let server = serve(place.path(), &[]).user(65534).start();
+    let port = server.port();
+    let copy = |from: &str, to: &str| {
+        let key = place.path().join("alice").display().to_string();
+        super::served::rdcp(["--key-file", &key, from, to])
+            .start()
+            .end()
+    };
+    let here = place.path().join("here/file").display().to_string();
+    let there = |path: &str| format!("127.0.0.1:{port}:{path}");
+    copy(&there("file"), &here).exits(0);
+    assert_eq!(fs::read_to_string(&here).unwrap(), "content");
+    copy(&here, &there("new")).tells(1, &["ermission denied"]);
+}
+
+#[test]
+fn the_metrics_are_what_the_collector_reads() {
+    let place = tempfile::tempdir().unwrap();
+    let metrics = place.path().join("rdcp.prom").display().to_string();
+    let served = Served::start(&["--metrics", &metrics]);
+    fs::write(served.here("file"), vec![7; 1000]).unwrap();
+    served.alice(&["%file", "@file"]).start().end().exits(0);
+    served.server.signal(Signal::TERM);
+    assert!(
+        served
+            .server
+            .ends_within(crate::support::programs::generous())
+    );
+    let text = fs::read_to_string(&metrics).unwrap();
+    assert!(text.contains("# TYPE rdcp_"), "{text}");
+    let value = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name));
+        let line = line.unwrap_or_else(|| panic!("no {name} in\n{text}"));
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    assert!(value("rdcp_files_written_total") >= 1.0);
+    assert!(value("rdcp_received_bytes_total") >= 1000.0);
+}
+
+#[test]
+fn the_unit_of_systemd_verifies() {
+    let unit = Path::new("contrib/rdcp.service");
+    let text = fs::read_to_string(unit).expect("the unit");
+    let own = env!("CARGO_BIN_EXE_rdcp");
+    let command = text
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart="));
+    let options = command.expect("a command").split_whitespace().skip(1);
+    for option in options.filter(|word| word.starts_with('-')) {
+        let name = option.split('=').next().unwrap();
+        let help = super::served::rdcp(["--help"]).start().end();
+        let help = String::from_utf8_lossy(&help.stdout).into_owned();
+        assert!(help.contains(name), "{name} is no option");
+    }
+    let place = tempfile::tempdir().unwrap();
+    let copy = place.path().join("rdcp.service");
+    fs::write(&copy, text.replace("/usr/local/bin/rdcp", own)).unwrap();
+    match Command::new("systemd-analyze")
+        .arg("verify")
+        .arg(&copy)
+        .output()
+    {
+        Ok(verified) => {
+            let found = String::from_utf8_lossy(&verified.stderr);
+            assert!(verified.status.success(), "{found}");
+        }
+        Err(_) => skip("no systemd-analyze here"),
+    }
+}

@@ -1,0 +1,199 @@
+//! Who may do what: keys, directions, and paths that lead out of the served directory.
+
+use std::{fs, os::unix::fs::symlink};
+
+use rustix::process::Signal;
+
+use crate::{
+    serving::served::{Served, add_client, rdcp},
+    support::programs::{eventually, hosts::Outcome},
+};
+
+#[test]
+fn only_clients_with_a_key_are_served() {
+    let served = Served::start(&[]);
+    fs::write(served.here("file"), "content").unwrap();
+    let other = tempfile::tempdir().unwrap();
+    add_client(other.path(), "eve");
+    let key = other.path().join("eve").display().to_string();
+    let arguments = [&served.operand("file"), &served.there("file")];
+    let end = rdcp(["--key-file", &key]).args(arguments).start().end();
+    end.tells(255, &["does not know this key", "--key-file"]);
+    let end = rdcp(arguments).start().end();
+    end.tells(2, &["needs a key", "--key-file"]);
+    assert!(!served.root("file").exists());
+    served.alice(&["%file", "@file"]).start().end().exits(0);
+}
+
+#[test]
+fn a_key_is_added_and_revoked_by_editing_the_file() {
+    let served = Served::start(&[]);
+    fs::write(served.here("file"), "content").unwrap();
+    add_client(served.directory(), "carol");
+    let copy = || served.client("carol", &["%file", "@carol"]).start().end();
+    served.server.said("a new client", |text| {
+        text.contains("added carol").then_some(())
+    });
+    copy().exits(0);
+    let lines = fs::read_to_string(served.key_file()).unwrap();
+    let kept: Vec<_> = lines
+        .lines()
+        .filter(|line| !line.starts_with("carol"))
+        .collect();
+    fs::write(served.key_file(), kept.join("\n")).unwrap();
+    served.server.said("a revoked client", |text| {
+        text.contains("revoked carol").then_some(())
+    });
+    copy().tells(255, &["does not know this key"]);
+    // The server reports a broken file, and keeps the keys that it has.
+    fs::write(served.key_file(), "alice\n").unwrap();
+    served.server.said("a broken file", |text| {
+        text.contains("line 1").then_some(())
+    });
+    served.alice(&["%file", "@alice"]).start().end().exits(0);
+}
+
+#[test]
+fn no_path_leads_out_of_the_served_directory() {
+    let served = Served::start(&[]);
+    let outside = served.directory().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("secret"), "secret").unwrap();
+    fs::create_dir(served.root("inside")).unwrap();
+    let absolute = outside.display().to_string();
+    for (name, target) in [("up", "../outside"), ("far", &absolute), ("in", "inside")] {
+        symlink(target, served.root(name)).unwrap();
+    }
+    symlink("../outside/secret", served.root("secret")).unwrap();
+    fs::write(served.here("file"), "content").unwrap();
+    let inner = format!("@{absolute}/secret");
+    for path in [
+        "@../outside/secret",
+        "@up/secret",
+        "@far/secret",
+        "@secret",
+        &inner,
+        "@inside/../../outside/secret",
+    ] {
+        let end = served.alice(&[path, "%stolen"]).start().end();
+        end.exits(1);
+        assert!(!served.here("stolen").exists(), "{path}: {end:?}");
+    }
+    let tree = served.alice(&["-r", "@up", "%tree"]).start().end();
+    tree.exits(0);
+    assert!(
+        served.here("tree").is_symlink(),
+        "a link is copied as what it is"
+    );
+    for path in [
+        "@../outside/new",
+        "@up/new",
+        "@far/new",
+        "@up",
+        "@far/",
+        "@../outside",
+    ] {
+        let end = served.alice(&["%file", path]).start().end();
+        let code = end.code();
+        assert!(code == 1 || path == "@up", "{path}: {end:?}");
+    }
+    let names = fs::read_dir(&outside).unwrap().count();
+    assert_eq!(names, 1, "something was written outside");
+    assert_eq!(
+        fs::read_to_string(outside.join("secret")).unwrap(),
+        "secret"
+    );
+    served.alice(&["%file", "@in/new"]).start().end().exits(0);
+    assert!(served.root("inside/new").exists(), "a link inside works");
+}
+
+#[test]
+fn a_server_may_be_read_only_or_write_only() {
+    for (option, reads, writes) in [("--read-only", 0, 1), ("--write-only", 1, 0)] {
+        let served = Served::start(&[option]);
+        fs::write(served.root("old"), "old").unwrap();
+        fs::write(served.here("file"), "content").unwrap();
+        served.alice(&["@old", "%copy"]).start().end().exits(reads);
+        served.alice(&["%file", "@new"]).start().end().exits(writes);
+        let end = served
+            .alice(&["--remove-source-files", "@old", "%again"])
+            .start()
+            .end();
+        end.tells(1, &[&option[2..]]);
+        assert!(served.root("old").exists());
+    }
+    let served = Served::start(&[]);
+    fs::write(served.here("file"), "content").unwrap();
+    let end = served.alice(&["-j4", "%file", "@new"]).start().end();
+    end.tells(1, &["at most 2 lanes"]);
+}
+
+#[test]
+fn wrong_use_of_a_server_gets_a_sentence() {
+    let place = tempfile::tempdir().unwrap();
+    add_client(place.path(), "alice");
+    let keys = place.path().join("keys").display().to_string();
+    let root = place.path().display().to_string();
+    let wrong: &[(&[&str], &str)] = &[
+        (&["--serve"], "--root"),
+        (&["--serve", "--root", &root], "--key-file"),
+        (
+            &["--serve", "--root", &root, "--key-file", &keys, "file"],
+            "--serve",
+        ),
+        (
+            &["--serve", "--root", &root, "--key-file", &keys, "-r"],
+            "--recursive",
+        ),
+        (
+            &[
+                "--serve",
+                "--root",
+                &root,
+                "--key-file",
+                &keys,
+                "--read-only",
+                "--write-only",
+            ],
+            "--write-only",
+        ),
+        (&["--root", &root, "a", "b"], "--serve"),
+        (&["-m", "1G", "a", "b"], "--serve"),
+        (&["--new-key", "two words"], "name"),
+    ];
+    for (arguments, word) in wrong {
+        rdcp(*arguments).start().end().tells(2, &[word]);
+    }
+    let serve = |options: &[&str]| {
+        let words = ["--serve", "--listen-port", "0", "--key-file", &keys];
+        rdcp(words).args(options).start().end()
+    };
+    let small = ["--root", &root, "-m", "1M"];
+    assert!(serve(&small).stderr.contains("at least -m 160M"));
+    serve(&["--root", "/nonexistent"]).tells(1, &["/nonexistent"]);
+    fs::write(&keys, "alice rdk1short").unwrap();
+    serve(&["--root", &root]).tells(2, &["line 1"]);
+}
+
+#[test]
+fn a_client_that_stalls_holds_up_no_other() {
+    let served = Served::start(&["--max-clients", "2"]);
+    fs::write(served.here("file"), vec![7; 40 << 20]).unwrap();
+    let stalled = served
+        .alice(&["--bwlimit", "1M", "%file", "@stalled"])
+        .start();
+    eventually("a copy that runs", || {
+        served.root(".stalled.rdcp-part").exists().then_some(())
+    });
+    stalled.signal(Signal::STOP);
+    for number in ["1", "2", "3"] {
+        let there = format!("@{number}");
+        served
+            .client("bob", &["%file", &there])
+            .start()
+            .end()
+            .exits(0);
+    }
+    stalled.kill();
+    stalled.end();
+}
