@@ -8,14 +8,11 @@
 //! | `parse` | parsers of sizes, times, hosts and addresses |
 //! | `help` | the parts of `--help` beside the options |
 //! | `exit_codes` | the table of the exit codes of all programs |
-//! | `options` | the table of the options of all programs, for tests |
 
 mod exit_codes;
 pub(super) mod help;
 mod hosts;
 mod key;
-#[cfg(test)]
-mod options;
 pub(super) mod parse;
 mod stream;
 #[cfg(test)]

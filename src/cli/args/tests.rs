@@ -1,8 +1,8 @@
-//! Tests of the command lines of rdrecv and rdsend.
+//! Tests of the command lines of rdrecv and rdsend, and of the names of all options.
 
-use std::{path::Path, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use clap::{CommandFactory, Parser, error::ErrorKind};
+use clap::{Arg, Command, CommandFactory, Parser, error::ErrorKind};
 
 use super::*;
 use crate::config::{Direction, ONE_PROCESSOR_POOL, POOL, StreamConfig, TransportPolicy};
@@ -13,6 +13,48 @@ fn rdrecv(line: &str) -> Result<RdrecvArgs, clap::Error> {
 
 fn rdsend(line: &str) -> Result<RdsendArgs, clap::Error> {
     RdsendArgs::try_parse_from(format!("rdsend {line}").split_whitespace())
+}
+
+/// The only option whose value differs: rdpipe writes its report to a file, because its stderr carries the stderr of the commands.
+const DEPARTURE: (&str, &str) = ("rdpipe", "json");
+
+/// The words at the beginning of a help that are the same in every program. A program may go on in its own way.
+const COMMON_WORDS: usize = 3;
+
+/// What an option is in one program: its letter, the names of its value, and the first words of its help.
+fn meaning(option: &Arg) -> (Option<char>, Option<String>, Vec<String>) {
+    let takes_one = option.get_action().takes_values();
+    let names = option.get_value_names().unwrap_or_default();
+    let help = option.get_help().map(ToString::to_string);
+    let words = help.iter().flat_map(|help| help.split_whitespace());
+    (
+        option.get_short(),
+        takes_one.then(|| names.iter().map(ToString::to_string).collect()),
+        words.take(COMMON_WORDS).map(str::to_owned).collect(),
+    )
+}
+
+#[test]
+fn an_option_has_the_same_name_and_meaning_in_every_program() {
+    let mut programs = crate::cli::commands();
+    let forms = programs.iter().flat_map(Command::get_subcommands);
+    programs.extend(forms.cloned().collect::<Vec<_>>());
+    let (mut options, mut letters) = (BTreeMap::new(), BTreeMap::new());
+    for program in &programs {
+        let arguments = program.get_arguments();
+        for option in arguments.filter(|arg| !arg.is_positional() && !arg.is_hide_set()) {
+            let long = option.get_long().expect("every option has a long name");
+            if (program.get_name(), long) == DEPARTURE {
+                continue;
+            }
+            let first = options.entry(long).or_insert_with(|| meaning(option));
+            assert_eq!(*first, meaning(option), "{} --{long}", program.get_name());
+            if let Some(letter) = option.get_short() {
+                assert_eq!(*letters.entry(letter).or_insert(long), long, "-{letter}");
+            }
+        }
+    }
+    assert!(options.len() > 50, "{options:?}");
 }
 
 #[test]
