@@ -471,6 +471,10 @@ impl Facts<'_> {
             return expected.is_some_and(|expected| later(expected) == later(found));
         }
         if !run.patterns.is_empty() && is_untouched {
+            // rsync without root changes the mode of a directory that it cannot read, also of one that is left out.
+            if self.peer_status != 0 && self.was_locked(path) {
+                return true;
+            }
             let Some(expected) = expected else {
                 // A pattern for directories protects all that has the name of a directory of the source.
                 return true;
