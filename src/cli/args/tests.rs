@@ -30,7 +30,10 @@ fn meaning(option: &Arg) -> (Option<char>, Option<String>, Vec<String>) {
     (
         option.get_short(),
         takes_one.then(|| names.iter().map(ToString::to_string).collect()),
-        words.take(COMMON_WORDS).map(str::to_owned).collect(),
+        words
+            .take(COMMON_WORDS)
+            .map(|word| word.trim_end_matches([':', ';', ',']).to_owned())
+            .collect(),
     )
 }
 
