@@ -1,7 +1,7 @@
 //! Measures the digest alone: xxh3-64 over chunks of the default size that stay in the cache, as they do in a stream.
 //!
-//! Prints one line, as `digest 56.1 GB/s`. From this speed `scripts/bench` computes the processor time that a stream may
-//! spend on digests.
+//! Prints one line, as `digest 56.1 GB/s`. From this speed `scripts/bench` computes the processor time that a stream
+//! may spend on digests.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -32,8 +32,8 @@ fn bytes_per_second(chunk: &[u8]) -> f64 {
     let mut digest = 0;
     while start.elapsed() < ROUND {
         for _ in 0..BATCH {
-            // The seed is the digest before, so that the processor does not compute two digests in parallel: in a stream
-            // it reads and writes between them.
+            // The seed is the digest before, so that the processor does not compute two digests in parallel: in a
+            // stream it reads and writes between them.
             digest = twox_hash::XxHash3_64::oneshot_with_seed(digest, black_box(chunk));
         }
         chunks += BATCH;

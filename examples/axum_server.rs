@@ -5,8 +5,9 @@
 //! hostA $ RDPIPE_KEY=... cargo run --example http fetch HOST PORT BYTES
 //! ```
 //!
-//! `GET /BYTES` returns that many bytes, those that the example `http` expects, and `GET /` the id of the client's key. Set
-//! `RDPIPE_TRANSPORT` to `rdma` or `tcp` to allow only this transport. The server ends on ^C, after the streams that are open.
+//! `GET /BYTES` returns that many bytes, those that the example `http` expects, and `GET /` the id of the client's key.
+//! Set `RDPIPE_TRANSPORT` to `rdma` or `tcp` to allow only this transport. The server ends on ^C, after the streams
+//! that are open.
 
 mod common;
 

@@ -5,8 +5,8 @@
 //! hostA $ RDPIPE_KEY=... cargo run --features tonic --example grpc ask HOST PORT MESSAGES
 //! ```
 //!
-//! The client sends that many messages of a mebibyte, and checks the answers. Set `RDPIPE_TRANSPORT` to `rdma` or `tcp` to
-//! allow only this transport.
+//! The client sends that many messages of a mebibyte, and checks the answers. Set `RDPIPE_TRANSPORT` to `rdma` or `tcp`
+//! to allow only this transport.
 
 mod common;
 

@@ -7,8 +7,8 @@
 //!
 //! Set `RDPIPE_TRANSPORT` to `rdma` or `tcp` to allow only this transport.
 //!
-//! hyper shuts a stream down and drops it, which ends it without an error at both ends. A client that exits at once takes
-//! its stream back with `without_shutdown`, to wait until the last message has been sent.
+//! hyper shuts a stream down and drops it, which ends it without an error at both ends. A client that exits at once
+//! takes its stream back with `without_shutdown`, to wait until the last message has been sent.
 
 mod common;
 

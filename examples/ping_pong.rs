@@ -1,5 +1,5 @@
-//! Sends a message there and back many times, and prints how long a round trip takes. Or sends many small messages one way, and
-//! prints how many there were in a second.
+//! Sends a message there and back many times, and prints how long a round trip takes. Or sends many small messages one
+//! way, and prints how many there were in a second.
 //!
 //! ```console
 //! hostB $ RDPIPE_KEY=... cargo run --release --example ping_pong serve PORT
@@ -11,8 +11,9 @@
 //!
 //! The last number of `flood` says how many messages are written before each flush.
 //!
-//! Set `RDPIPE_TRANSPORT` to `rdma` or `tcp` to allow only this transport. Over RDMA, `RDPIPE_SMALL_FRAMES=0` at one end does
-//! without the express lane, and `RDPIPE_BUSY_POLL` sets how many microseconds a read polls before it waits for an event.
+//! Set `RDPIPE_TRANSPORT` to `rdma` or `tcp` to allow only this transport. Over RDMA, `RDPIPE_SMALL_FRAMES=0` at one
+//! end does without the express lane, and `RDPIPE_BUSY_POLL` sets how many microseconds a read polls before it waits
+//! for an event.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! SEND and receive between two hosts, with verbs: a greeting and its answer, then messages of which one in sixteen makes a
-//! completion. `docs/verbs.md` explains each step.
+//! SEND and receive between two hosts, with verbs: a greeting and its answer, then messages of which one in sixteen
+//! makes a completion. `docs/verbs.md` explains each step.
 //!
 //! ```console
 //! hostB $ RDPIPE_KEY=... cargo run --example verbs_send_recv listen PORT

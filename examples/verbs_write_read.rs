@@ -1,5 +1,5 @@
-//! WRITE and READ between two hosts, with verbs: the listener sends the address and the key of its memory, and the dialer
-//! writes it and reads it back. `docs/verbs.md` explains each step.
+//! WRITE and READ between two hosts, with verbs: the listener sends the address and the key of its memory, and the
+//! dialer writes it and reads it back. `docs/verbs.md` explains each step.
 //!
 //! ```console
 //! hostB $ RDPIPE_KEY=... cargo run --example verbs_write_read listen PORT
@@ -31,7 +31,8 @@ const MEMORY_BYTES: usize = 4096;
 /// The place of the text in the memory of each end.
 const WRITTEN: Range<usize> = 0..TEXT.len();
 
-/// The place of the byte that says that the text is there: behind the text, in a line of the processor's cache of its own.
+/// The place of the byte that says that the text is there: behind the text, in a line of the processor's cache of its
+/// own.
 const FLAG: usize = 64;
 
 /// The place into which the dialer reads the text back.

@@ -15,8 +15,8 @@ impl fmt::Display for Advised {
     }
 }
 
-/// Returns the advice for an error that has the error of a stream or a key among its causes; an empty text if there is no
-/// advice.
+/// Returns the advice for an error that has the error of a stream or a key among its causes; an empty text if there is
+/// no advice.
 pub(crate) fn advice(error: &anyhow::Error) -> &'static str {
     let of = |cause: &(dyn std::error::Error + 'static)| {
         let stream = cause.downcast_ref::<Error>();

@@ -105,7 +105,8 @@ impl Builder {
         self
     }
 
-    /// Sets how long a read over RDMA polls for a small message before it waits for an event: see [`RdmaConfig::busy_poll`].
+    /// Sets how long a read over RDMA polls for a small message before it waits for an event: see
+    /// [`RdmaConfig::busy_poll`].
     #[must_use]
     pub fn busy_poll(mut self, time: Duration) -> Self {
         self.config.rdma.busy_poll = Some(time);
@@ -145,8 +146,8 @@ impl Builder {
         self
     }
 
-    /// Sets whether [`connect`](Self::connect) repeats failed attempts, as it does by default: often the acceptor is being
-    /// started at the same time. Without it a closed port is an error at once.
+    /// Sets whether [`connect`](Self::connect) repeats failed attempts, as it does by default: often the acceptor is
+    /// being started at the same time. Without it a closed port is an error at once.
     #[must_use]
     pub fn retry(mut self, retry: bool) -> Self {
         self.config.retry_for = match (retry, self.config.retry_for) {
@@ -243,7 +244,8 @@ impl Builder {
         Listener::bind(address, self.key.clone(), self.config.clone()).await
     }
 
-    /// Accepts from a socket that listens already, for instance one that systemd has opened: see [`Listener::from_std`].
+    /// Accepts from a socket that listens already, for instance one that systemd has opened: see
+    /// [`Listener::from_std`].
     ///
     /// # Errors
     ///
@@ -258,7 +260,8 @@ impl Builder {
 }
 
 impl Stream {
-    /// Returns a builder of streams with `key`, a [`Key`] or a [`GeneratedKey`](crate::GeneratedKey). A stream uses RDMA if both ends have it, otherwise TCP.
+    /// Returns a builder of streams with `key`, a [`Key`] or a [`GeneratedKey`](crate::GeneratedKey). A stream uses
+    /// RDMA if both ends have it, otherwise TCP.
     #[must_use]
     pub fn builder(key: impl AsRef<Key>) -> Builder {
         Builder::new(key)
@@ -267,8 +270,8 @@ impl Stream {
 
 #[cfg(feature = "rdma")]
 impl RdmaStream {
-    /// Returns a builder of streams with `key` that use RDMA only. Use it for [`connect_rdma`](Builder::connect_rdma), or
-    /// for a listener that refuses peers without RDMA.
+    /// Returns a builder of streams with `key` that use RDMA only. Use it for [`connect_rdma`](Builder::connect_rdma),
+    /// or for a listener that refuses peers without RDMA.
     #[must_use]
     pub fn builder(key: impl AsRef<Key>) -> Builder {
         Builder::new(key).transport(TransportPolicy::Rdma)

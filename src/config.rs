@@ -20,7 +20,8 @@ pub const MIN_DEPTH: usize = 2;
 /// into one Noise message (65,519 bytes at 5 bytes a slot).
 pub const MAX_DEPTH: usize = 4096;
 
-/// The longest time limit that has an effect, 30 years: a longer one cannot be added to the current time on every system.
+/// The longest time limit that has an effect, 30 years: a longer one cannot be added to the current time on every
+/// system.
 pub(crate) const LONGEST_LIMIT: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 /// The settings of one end of a stream. The handshake takes the smaller of both ends' chunk sizes, and each receiver
@@ -40,23 +41,24 @@ pub struct StreamConfig {
     pub timeout: Duration,
     /// The time limit of [`connect`](crate::connect()), from its first attempt to the end of the handshake.
     pub connect_timeout: Duration,
-    /// The time for which [`connect`](crate::connect()) repeats failed attempts, within `connect_timeout`. Zero means one
-    /// attempt.
+    /// The time for which [`connect`](crate::connect()) repeats failed attempts, within `connect_timeout`. Zero means
+    /// one attempt.
     pub retry_for: Duration,
-    /// The time after which a connection is closed if its handshake has not completed. An acceptor gives this time to the
-    /// proof of the key, then to the wait for one of the streams that may be negotiated at once, then to the negotiation.
+    /// The time after which a connection is closed if its handshake has not completed. An acceptor gives this time to
+    /// the proof of the key, then to the wait for one of the streams that may be negotiated at once, then to the
+    /// negotiation.
     pub handshake_timeout: Duration,
     /// The transports that may be used.
     pub transport: TransportPolicy,
     /// The settings for RDMA, with its chunk size and depth.
     pub rdma: RdmaConfig,
-    /// Copies each chunk that arrives over RDMA to memory that the peer cannot write, before it is verified and read. The
-    /// default is `false`, for peers that are trusted.
+    /// Copies each chunk that arrives over RDMA to memory that the peer cannot write, before it is verified and read.
+    /// The default is `false`, for peers that are trusted.
     ///
     /// A peer that has the key and breaks the protocol can change the bytes of a chunk while this end reads it, also
-    /// after they were verified: see [`ReadHalf::read_chunk`](crate::ReadHalf::read_chunk). With the copy, the bytes that
-    /// are read are always those that were verified. The copies take as much memory as the receive pool, which is not
-    /// pinned, and the time to copy every byte once. Over TCP the peer cannot write the memory of this end, and the
+    /// after they were verified: see [`ReadHalf::read_chunk`](crate::ReadHalf::read_chunk). With the copy, the bytes
+    /// that are read are always those that were verified. The copies take as much memory as the receive pool, which is
+    /// not pinned, and the time to copy every byte once. Over TCP the peer cannot write the memory of this end, and the
     /// setting has no effect.
     pub copy_received: bool,
     /// The direction in which bytes travel.
@@ -69,9 +71,10 @@ pub struct StreamConfig {
     pub control_runtime: Option<Handle>,
     /// The runtime that sends keepalives while the control task's runtime is blocked.
     ///
-    /// `None` is right for a program that never blocks the control runtime. A program that blocks it gives another runtime
-    /// here. Otherwise a disk that stalls for a minute stops the keepalives, and the peer treats this end as dead. (The
-    /// programs of this crate read and write files on the stream's own runtime, which saves one thread hop per chunk.)
+    /// `None` is right for a program that never blocks the control runtime. A program that blocks it gives another
+    /// runtime here. Otherwise a disk that stalls for a minute stops the keepalives, and the peer treats this end as
+    /// dead. (The programs of this crate read and write files on the stream's own runtime, which saves one thread hop
+    /// per chunk.)
     pub keepalive_runtime: Option<Handle>,
     /// The rules of the protocol that this end breaks, for tests.
     #[cfg(feature = "fault-injection")]
@@ -82,8 +85,9 @@ impl Default for StreamConfig {
     /// Returns the default settings: over TCP 512 KiB × 16 = 8 MiB for the receive pool, which is the only large pool.
     ///
     /// Reading, digesting and sending a chunk are cheap while the chunk stays in the processor's cache, and 512 KiB fit
-    /// the L2 cache of a server of the last ten years. Half of that size costs a tenth more (two system calls, a wake-up
-    /// and a header for half the bytes), and twice that size already falls out of the cache. Measured by `scripts/bench`.
+    /// the L2 cache of a server of the last ten years. Half of that size costs a tenth more (two system calls, a
+    /// wake-up and a header for half the bytes), and twice that size already falls out of the cache. Measured by
+    /// `scripts/bench`.
     fn default() -> Self {
         let handshake_timeout = crate::faults::handshake_timeout(Duration::from_secs(10));
         Self {
@@ -132,14 +136,14 @@ pub struct RdmaConfig {
     /// The number of completed operations after which an end replaces its link. Each operation leaks 64 to 128 bytes of
     /// kernel memory, which only closing the link frees. The stream's users do not notice the replacement.
     pub renew_after: u64,
-    /// The number of frames of up to 4 KiB that may be in flight in each direction on the express lane, a second queue pair with
-    /// lower latency. Rounded down to a power of two; the smaller number of the two ends counts. Without a lane (0, or if it
-    /// cannot be pinned or opened, at either end) small writes use the same queue pair as large ones.
+    /// The number of frames of up to 4 KiB that may be in flight in each direction on the express lane, a second queue
+    /// pair with lower latency. Rounded down to a power of two; the smaller number of the two ends counts. Without a
+    /// lane (0, or if it cannot be pinned or opened, at either end) small writes use the same queue pair as large ones.
     pub small_frames: u32,
-    /// How long a read polls the express lane before it waits for an event; at most 10 ms. Zero never polls, which costs some
-    /// system calls for each message and no processor time in between. `None` polls up to 50 µs, or up to a millisecond on a
-    /// machine that is slow to wake a thread (four times as long as that takes), while at least one poll in eight finds a
-    /// frame. Polling holds up the thread of the runtime.
+    /// How long a read polls the express lane before it waits for an event; at most 10 ms. Zero never polls, which
+    /// costs some system calls for each message and no processor time in between. `None` polls up to 50 µs, or up to a
+    /// millisecond on a machine that is slow to wake a thread (four times as long as that takes), while at least one
+    /// poll in eight finds a frame. Polling holds up the thread of the runtime.
     pub busy_poll: Option<Duration>,
 }
 
@@ -147,12 +151,12 @@ impl Default for RdmaConfig {
     /// Returns the default settings for RDMA: a pool of 2 MiB × 4 = 8 MiB. A two-way stream has two pools of 3 chunks.
     /// With headers, rings and small receives they stay below the 16 MiB that one end of a stream pins at most.
     ///
-    /// Over RDMA, operations and wake-ups cost more than bytes, so chunks are large. There are enough of them that one is
-    /// filled, one is in flight and one is read. Deeper pools of the same chunks were measured to be slower: bytes that are
-    /// written, copied by the device or its driver, verified and read must come out of the processor's caches.
+    /// Over RDMA, operations and wake-ups cost more than bytes, so chunks are large. There are enough of them that one
+    /// is filled, one is in flight and one is read. Deeper pools of the same chunks were measured to be slower: bytes
+    /// that are written, copied by the device or its driver, verified and read must come out of the processor's caches.
     ///
-    /// On a machine of one processor the pool is 3 MiB × 2. There no two steps run at the same time, and the pool with the
-    /// fewest switches and the least cache was measured to be the fastest, by a tenth.
+    /// On a machine of one processor the pool is 3 MiB × 2. There no two steps run at the same time, and the pool with
+    /// the fewest switches and the least cache was measured to be the fastest, by a tenth.
     fn default() -> Self {
         let has_one_processor = thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
         let (chunk_bytes, depth) = if has_one_processor {
@@ -182,8 +186,8 @@ pub(crate) const POOL: (usize, usize) = (2 << 20, 4);
 /// The chunk size and depth on a machine with one processor.
 pub(crate) const ONE_PROCESSOR_POOL: (usize, usize) = (3 << 20, 2);
 
-/// The default of [`RdmaConfig::renew_after`]: a quarter of a million operations. That is at most 32 MiB of kernel memory
-/// for each end, and half a tebibyte of chunks of the default size between two renewals of some milliseconds.
+/// The default of [`RdmaConfig::renew_after`]: a quarter of a million operations. That is at most 32 MiB of kernel
+/// memory for each end, and half a tebibyte of chunks of the default size between two renewals of some milliseconds.
 const RENEW_AFTER: u64 = 1 << 18;
 
 /// The default of [`RdmaConfig::small_frames`]: 276 KiB at each end of a two-way stream.
@@ -205,16 +209,17 @@ pub enum TransportPolicy {
 /// [`shutdown`](tokio::io::AsyncWriteExt::shutdown) has completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnDrop {
-    /// The stream is aborted: the peer's reads and writes fail with [`Error::PeerAborted`](crate::Error::PeerAborted). So
-    /// a task that was cancelled or has returned early never looks like a complete answer.
+    /// The stream is aborted: the peer's reads and writes fail with [`Error::PeerAborted`](crate::Error::PeerAborted).
+    /// So a task that was cancelled or has returned early never looks like a complete answer.
     #[default]
     Abort,
     /// The stream ends as a TCP connection does: what was written is sent, followed by FIN, in the background. For
     /// frameworks that drop what they own, such as `tokio_util`'s `Framed`, and whose protocols mark their own ends.
     ///
-    /// The peer cannot tell this end from a `shutdown`: **a task that was cancelled in the middle of an answer looks like
-    /// the end of a shorter answer.** Use this only if the peer detects an incomplete message, as HTTP with a length or
-    /// chunks, HTTP/2, gRPC and every framed protocol do. A drop while its thread panics still aborts the stream.
+    /// The peer cannot tell this end from a `shutdown`: **a task that was cancelled in the middle of an answer looks
+    /// like the end of a shorter answer.** Use this only if the peer detects an incomplete message, as HTTP with a
+    /// length or chunks, HTTP/2, gRPC and every framed protocol do. A drop while its thread panics still aborts the
+    /// stream.
     ///
     /// The peer has [`StreamConfig::timeout`] to take the remaining bytes, then the stream is aborted. The end of the
     /// process or of the runtime does not wait for them: a program that is about to exit calls `shutdown`, or

@@ -93,7 +93,8 @@ pub enum Error {
         /// The reason, as the peer sent it.
         reason: String,
     },
-    /// The peer's reader needs no more bytes and called [`stop`](crate::Stream::stop). This is not a failure of the stream.
+    /// The peer's reader needs no more bytes and called [`stop`](crate::Stream::stop). This is not a failure of the
+    /// stream.
     #[error("{peer} stopped reading after byte {offset}")]
     Stopped {
         /// The peer, by name or address.
@@ -150,7 +151,8 @@ pub enum HandshakeFault {
     /// Both ends only send, or both only receive.
     #[error("both ends are set to {0}; one must send and the other receive")]
     Direction(&'static str),
-    /// RDMA is not possible, and the configuration of one end does not allow TCP. Holds the reason why RDMA is not possible.
+    /// RDMA is not possible, and the configuration of one end does not allow TCP. Holds the reason why RDMA is not
+    /// possible.
     #[error("no RDMA, and one end does not allow TCP: {0}")]
     Transport(String),
     /// The peer did not answer within this time.

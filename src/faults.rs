@@ -17,8 +17,8 @@ pub struct Faults {
     /// The receiver delivers chunks without verifying their digest.
     #[cfg(feature = "fault-injection")]
     pub ignore_digest: bool,
-    /// Over RDMA: this end takes no completion of its device, neither of a frame that arrives, until a renewal of the link
-    /// looks into the memory, nor of a write.
+    /// Over RDMA: this end takes no completion of its device, neither of a frame that arrives, until a renewal of the
+    /// link looks into the memory, nor of a write.
     #[cfg(feature = "fault-injection")]
     pub lose_completions: bool,
     /// Over RDMA: each express lane of this end fails when it is to send this frame, counted from 1; 0 is never.

@@ -1,7 +1,7 @@
 //! UNIX pipes from one machine to another at link speed, over RDMA or TCP.
 //!
-//! A [`Stream`] is an authenticated, checked connection between two processes. Programs read and write it like any tokio
-//! stream. One end listens and the other connects, both with the same [`Key`]:
+//! A [`Stream`] is an authenticated, checked connection between two processes. Programs read and write it like any
+//! tokio stream. One end listens and the other connects, both with the same [`Key`]:
 //!
 //! ```
 //! use rdpipe::{Key, Stream};
@@ -38,8 +38,8 @@
 //!
 //! # RDMA and TCP
 //!
-//! The listener, the authentication and the control of a stream use TCP. The bytes go over RDMA if both ends have it and
-//! a message has crossed it, otherwise over TCP. [`Builder::transport`] sets the transports that are allowed.
+//! The listener, the authentication and the control of a stream use TCP. The bytes go over RDMA if both ends have it
+//! and a message has crossed it, otherwise over TCP. [`Builder::transport`] sets the transports that are allowed.
 //! [`Stream::transport`] returns the one in use, and [`Stream::transport_reason`] the reason or the RDMA port.
 //! `RdmaStream`, in builds with the default feature `rdma`, uses RDMA or fails:
 //!
@@ -63,8 +63,8 @@
 //!
 //! A stream moves its bytes in chunks, from a pool of slots at this end into a pool of slots at the peer. Slots are
 //! registered memory over RDMA, and plain memory over TCP. A stream writes into a slot only after the peer has given a
-//! credit for it. An empty pool is the backpressure, and no pool grows. One end of a stream pins at most 16 MiB, and less
-//! where the memlock limit allows less ([`RdmaConfig`]).
+//! credit for it. An empty pool is the backpressure, and no pool grows. One end of a stream pins at most 16 MiB, and
+//! less where the memlock limit allows less ([`RdmaConfig`]).
 //!
 //! | to | call | copies in this process |
 //! |---|---|---|
@@ -74,8 +74,8 @@
 //! | read a slot in place | [`fill_buf`] and [`consume`], [`copy_buf`] | none |
 //! | keep a slot that was received | [`Stream::read_chunk`] | none while two slots stay free |
 //!
-//! Written bytes are sent at once if no other chunk is in flight; otherwise they are gathered into chunks. A program that
-//! writes a request and waits for the answer needs no flush.
+//! Written bytes are sent at once if no other chunk is in flight; otherwise they are gathered into chunks. A program
+//! that writes a request and waits for the answer needs no flush.
 //!
 //! ```
 //! # use rdpipe::{Key, Stream};
@@ -106,16 +106,19 @@
 //! # What a stream promises
 //!
 //! - **Bytes in order, or an error.** Every chunk carries its offset and a digest of its bytes and its offset, which is
-//!   verified before delivery. The FIN carries a digest over all digests. Only a FIN is an end of file. A peer that dies, drops its stream, or
-//!   loses its connection causes an [`Error`]; in the [`io::Error`](std::io::Error) of a tokio trait,
+//!   verified before delivery. The FIN carries a digest over all digests. Only a FIN is an end of file. A peer that
+//!   dies, drops its stream, or loses its connection causes an [`Error`]; in the [`io::Error`](std::io::Error) of a
+//!   tokio trait,
 //!   [`Error::from_io`] finds it.
 //! - **Memory is bounded.** Pools never grow ([`StreamConfig`]).
-//! - **A dead peer is detected**: at once if its process dies, within [`StreamConfig::timeout`] if its host dies. A peer
-//!   that pauses is not treated as dead. A data connection that delivers nothing while the peer is alive is detected too.
+//! - **A dead peer is detected**: at once if its process dies, within [`StreamConfig::timeout`] if its host dies. A
+//!   peer that pauses is not treated as dead. A data connection that delivers nothing while the peer is alive is
+//!   detected too.
 //! - **Strangers stay out.** A peer without the key gets no stream, and no pool is allocated for it.
-//! - **Cancelling loses no bytes.** Every future of a stream may be dropped at any time, as `select!` does. A read that is
-//!   dropped has taken no byte; a write that is dropped has either accepted its bytes or none of them. (`write_all` and
-//!   `read_exact` are loops in tokio: a program that drops one of these futures cannot tell how many bytes it has moved.)
+//! - **Cancelling loses no bytes.** Every future of a stream may be dropped at any time, as `select!` does. A read that
+//!   is dropped has taken no byte; a write that is dropped has either accepted its bytes or none of them. (`write_all`
+//!   and `read_exact` are loops in tokio: a program that drops one of these futures cannot tell how many bytes it has
+//!   moved.)
 //!
 //! # How a stream ends
 //!

@@ -1,8 +1,8 @@
 //! What a process inherits from its parent and passes on: ignored signals, closed standard streams, limits, core dumps.
 //!
-//! `PR_SET_DUMPABLE` would have the same effect, but it also takes the process's files in `/proc` away from a user who is
-//! not root, and the guard and the worker of an agent open pipes of each other there. `MADV_DONTDUMP` leaves pages out of
-//! a dump and needs `unsafe`; the dump filter of the process leaves out all of them.
+//! `PR_SET_DUMPABLE` would have the same effect, but it also takes the process's files in `/proc` away from a user who
+//! is not root, and the guard and the worker of an agent open pipes of each other there. `MADV_DONTDUMP` leaves pages
+//! out of a dump and needs `unsafe`; the dump filter of the process leaves out all of them.
 //!
 //! The runtime of Rust opens `/dev/null` in place of a closed standard stream before `main`. Output to that file is
 //! lost, and input from it is empty, both without an error. So [`LOOK`] records earlier which streams are closed, and
@@ -81,8 +81,8 @@ pub(crate) fn restored_for<T>(start: impl FnOnce() -> T) -> T {
 
 fn set_forbidden() {
     let hard = getrlimit(Resource::Core).maximum;
-    // With a limit of 0, a kernel that passes dumps to a program such as systemd-coredump makes them all the same. With a
-    // limit of 1 it makes none, and a dump into a file needs more than one byte as well.
+    // With a limit of 0, a kernel that passes dumps to a program such as systemd-coredump makes them all the same. With
+    // a limit of 1 it makes none, and a dump into a file needs more than one byte as well.
     let limit = Rlimit {
         current: Some(hard.unwrap_or(1).min(1)),
         maximum: hard,
@@ -114,8 +114,8 @@ pub(crate) fn raise_descriptor_limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Returns the limit that this process inherited, for the programs that it starts: a program that uses `select()` must not
-/// get descriptors beyond 1023. Returns none if the limit has not been raised.
+/// Returns the limit that this process inherited, for the programs that it starts: a program that uses `select()` must
+/// not get descriptors beyond 1023. Returns none if the limit has not been raised.
 pub(crate) fn inherited_descriptor_limit() -> Option<Rlimit> {
     INHERITED_LIMIT.get().copied()
 }
@@ -132,8 +132,8 @@ pub(crate) fn is_ignored(number: u8) -> bool {
     mask.unwrap_or(0) & bit != 0
 }
 
-/// Makes the kernel keep the exit statuses of child processes: it discards them while SIGCHLD is ignored. A program that
-/// this process starts gets the default for SIGCHLD.
+/// Makes the kernel keep the exit statuses of child processes: it discards them while SIGCHLD is ignored. A program
+/// that this process starts gets the default for SIGCHLD.
 ///
 /// # Errors
 ///
@@ -146,8 +146,8 @@ pub(crate) fn keep_child_statuses() -> io::Result<()> {
     handle_without_effect(Signal::CHILD)
 }
 
-/// Makes a write beyond the limit of file sizes (`ulimit -f`) fail with EFBIG, which concerns one file. Without a handler,
-/// SIGXFSZ kills the process. A program that this process starts gets the default for SIGXFSZ.
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) fail with EFBIG, which concerns one file. Without a
+/// handler, SIGXFSZ kills the process. A program that this process starts gets the default for SIGXFSZ.
 ///
 /// # Errors
 ///
@@ -173,8 +173,8 @@ static IS_STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Calls [`look`] before the runtime of Rust starts.
 // SAFETY: the loader calls every entry of this section once, with at most three arguments that a function of the C
-// calling convention may ignore. `look` needs nothing of the runtime: it makes two system calls that change nothing, and
-// stores two flags.
+// calling convention may ignore. `look` needs nothing of the runtime: it makes two system calls that change nothing,
+// and stores two flags.
 #[allow(unsafe_code)]
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -200,8 +200,8 @@ pub(crate) fn is_stdout_closed() -> bool {
     IS_STDOUT_CLOSED.load(Ordering::Relaxed)
 }
 
-/// Makes a read of a stdin that was closed fail, and a write to a stdout that was closed: each becomes `/dev/null`, open
-/// in the wrong direction. The programs that this process starts inherit them so.
+/// Makes a read of a stdin that was closed fail, and a write to a stdout that was closed: each becomes `/dev/null`,
+/// open in the wrong direction. The programs that this process starts inherit them so.
 ///
 /// # Errors
 ///
@@ -227,8 +227,8 @@ pub(crate) fn unreadable() -> io::Result<File> {
     File::options().write(true).open("/dev/null")
 }
 
-/// The stdout of this process. In contrast to [`io::stdout`], a write to a stdout that is closed or not open for writing
-/// is an error, and nothing is buffered.
+/// The stdout of this process. In contrast to [`io::stdout`], a write to a stdout that is closed or not open for
+/// writing is an error, and nothing is buffered.
 pub(crate) struct Stdout;
 
 impl Write for Stdout {

@@ -9,9 +9,9 @@ const STEPS: u32 = 8;
 
 /// Runs `work` until it ends or this process has run for `limit`. Then the result is `None`.
 ///
-/// The time is counted in steps. A step that ends late counts as one: on a busy machine the work is late for the same reason.
-/// If it is late by half of `limit`, this process or its machine was stopped or suspended. What another process was to
-/// answer was then not sent, so the whole of `limit` begins again.
+/// The time is counted in steps. A step that ends late counts as one: on a busy machine the work is late for the same
+/// reason. If it is late by half of `limit`, this process or its machine was stopped or suspended. What another process
+/// was to answer was then not sent, so the whole of `limit` begins again.
 ///
 /// # Cancel safety
 ///
@@ -48,8 +48,8 @@ mod tests {
         assert_eq!(within_running_time(limit, async { 7 }).await, Some(7));
     }
 
-    /// The thread of the runtime is blocked for more than the limit, as if the process were stopped: an answer that takes
-    /// a moment afterwards is not too late.
+    /// The thread of the runtime is blocked for more than the limit, as if the process were stopped: an answer that
+    /// takes a moment afterwards is not too late.
     #[tokio::test]
     async fn a_process_that_was_stopped_waits_again() {
         let limit = Duration::from_millis(400);

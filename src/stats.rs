@@ -14,8 +14,8 @@ pub struct Stats {
     pub chunks_sent: u64,
     /// The number of chunks that arrived and were verified.
     pub chunks_received: u64,
-    /// The number of chunks that this end's RDMA device completed without an event, at most: they were found by a timer, some
-    /// milliseconds later. A chunk that arrives just then is counted too.
+    /// The number of chunks that this end's RDMA device completed without an event, at most: they were found by a
+    /// timer, some milliseconds later. A chunk that arrives just then is counted too.
     pub late_completions: u64,
     /// The time since the stream was connected.
     pub elapsed: Duration,

@@ -59,8 +59,8 @@ pub(crate) async fn lookup_host(host: &str, port: u16) -> io::Result<Vec<SocketA
     Ok(blocking(lookup).await??.collect())
 }
 
-/// Returns a runtime of one thread. Waking it costs one write to an eventfd; a pool of workers adds a futex call on both
-/// sides (measured: a third of all system calls at full speed).
+/// Returns a runtime of one thread. Waking it costs one write to an eventfd; a pool of workers adds a futex call on
+/// both sides (measured: a third of all system calls at full speed).
 ///
 /// # Errors
 ///

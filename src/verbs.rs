@@ -1,5 +1,5 @@
-//! RDMA verbs without a stream: queue pairs, registered memory and completions, for programs that post their own SENDs, WRITEs
-//! and READs.
+//! RDMA verbs without a stream: queue pairs, registered memory and completions, for programs that post their own SENDs,
+//! WRITEs and READs.
 //!
 //! In the order of their use:
 //!
@@ -16,10 +16,10 @@
 //!
 //! `docs/verbs.md` explains each step, with the two examples `verbs_send_recv` and `verbs_write_read`.
 //!
-//! These types authenticate no peer and check no byte: a peer that has a [`RemoteRegion`] writes into memory of this process.
-//! Exchange addresses over a [`Stream`](crate::Stream) with [`TransportPolicy::Tcp`](crate::TransportPolicy::Tcp), whose
-//! handshake proves that the peer has the key. Every safe call is sound whatever the peer does: memory outlives the device's
-//! use of it, and no reference to it is made.
+//! These types authenticate no peer and check no byte: a peer that has a [`RemoteRegion`] writes into memory of this
+//! process. Exchange addresses over a [`Stream`](crate::Stream) with
+//! [`TransportPolicy::Tcp`](crate::TransportPolicy::Tcp), whose handshake proves that the peer has the key. Every safe
+//! call is sound whatever the peer does: memory outlives the device's use of it, and no reference to it is made.
 //!
 //! The functions block the thread for as long as the device needs; [`CompletionQueue::wait_event`] also waits. A
 //! [`CompletionQueue`] has a file descriptor for programs with an event loop.

@@ -1,5 +1,5 @@
-//! README, CONTRIBUTING, SECURITY, the pages of `docs/` and that of `tests/`: every link leads somewhere, every command in
-//! them is one that the programs accept, and their lines are short.
+//! README, CONTRIBUTING, SECURITY, the pages of `docs/` and that of `tests/`: every link leads somewhere, every command
+//! in them is one that the programs accept, and their lines are short.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -379,8 +379,8 @@ fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect()
 }
 
-/// The commands of a listing, each as its words: what follows a prompt, and every line of output that tells the user to type one
-/// of our programs.
+/// The commands of a listing, each as its words: what follows a prompt, and every line of output that tells the user to
+/// type one of our programs.
 fn commands_in(listing: &str) -> Vec<Vec<String>> {
     let joined = listing.replace("\\\n", " ");
     let mut commands = Vec::new();

@@ -1,4 +1,5 @@
-//! The rules of the house that no compiler checks: what may use what, and what the library depends on. Each test reads the sources, and fails with the places that break its rule.
+//! The rules of the house that no compiler checks: what may use what, and what the library depends on. Each test reads
+//! the sources, and fails with the places that break its rule.
 
 use std::{
     fs,

@@ -109,7 +109,8 @@ impl Held {
         }
     }
 
-    /// Waits until the process and the kernel hold no more than `self`; the kernel frees some of its memory with a delay.
+    /// Waits until the process and the kernel hold no more than `self`; the kernel frees some of its memory with a
+    /// delay.
     async fn again(self) -> Result<()> {
         let closed = u64::from(Amount::of_this_run().streams);
         let slack = SLACK_SLAB_BYTES + closed * TIME_WAIT_BYTES;
@@ -172,8 +173,8 @@ async fn stream(number: u32, spent: &mut [Duration; 2]) -> Result<()> {
     end.with_context(|| format!("number {number}"))
 }
 
-/// Waits until descriptors and pinned memory are unchanged for a while, so that ending tasks have ended. Returns what is
-/// held then.
+/// Waits until descriptors and pinned memory are unchanged for a while, so that ending tasks have ended. Returns what
+/// is held then.
 async fn settled() -> Held {
     let mut last = Held::now();
     let mut since = Instant::now();

@@ -197,8 +197,8 @@ fn auto_uses_tcp_if_the_memlock_limit_is_too_small() {
     }
 }
 
-/// The dialer loses its power after it has sent Hello: the proxy passes nothing on any more from the Welcome on, which comes
-/// after the acceptor's preamble and its message of the Noise handshake.
+/// The dialer loses its power after it has sent Hello: the proxy passes nothing on any more from the Welcome on, which
+/// comes after the acceptor's preamble and its message of the Noise handshake.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dialer_that_falls_silent_leaves_no_memory_pinned() -> Result<()> {
     if lacks_rdma() {
@@ -243,8 +243,8 @@ async fn a_dialer_that_falls_silent_leaves_no_memory_pinned() -> Result<()> {
     within(generous(), "a dialer that falls silent", body).await
 }
 
-/// A reader is dropped with a chunk in hand while the other half of its stream lives, and with it the queue pair through
-/// which the peer can write the slot of that chunk.
+/// A reader is dropped with a chunk in hand while the other half of its stream lives, and with it the queue pair
+/// through which the peer can write the slot of that chunk.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_reader_frees_no_memory_that_the_peer_can_write() -> Result<()> {
     const CHUNK: u64 = 256 << 10;

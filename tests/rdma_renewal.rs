@@ -214,7 +214,8 @@ impl Seen {
             "longer than {most:?}"
         );
 
-        // What is lost stays lost. The kernel frees some memory later, on a slow machine much later, so the least counts.
+        // What is lost stays lost. The kernel frees some memory later, on a slow machine much later, so the least
+        // counts.
         let quarter = self.held.len() / 4;
         let early = Held::fold(&self.held[..quarter], u64::max);
         let late = Held::fold(&self.held[3 * quarter..], u64::min);

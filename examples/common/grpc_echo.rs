@@ -1,5 +1,5 @@
-//! A service of gRPC that returns the messages of its client, without a compiler for protocol buffers: its messages are plain
-//! bytes.
+//! A service of gRPC that returns the messages of its client, without a compiler for protocol buffers: its messages are
+//! plain bytes.
 
 use std::{
     convert::Infallible,

@@ -38,8 +38,8 @@ pub(crate) fn builder() -> Result<Builder> {
     Ok(builder.transport(transport))
 }
 
-/// Listens on all addresses, and prints the port. Port 0 selects a free port. A service of systemd that is started by its
-/// socket takes that socket, whatever the port.
+/// Listens on all addresses, and prints the port. Port 0 selects a free port. A service of systemd that is started by
+/// its socket takes that socket, whatever the port.
 pub(crate) async fn listen(builder: &Builder, port: &str) -> Result<Listener> {
     let listener = match ListenFd::from_env().take_tcp_listener(0)? {
         Some(socket) => builder.listener_from_std(socket)?,

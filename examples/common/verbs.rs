@@ -1,4 +1,5 @@
-//! Code that the examples of verbs share: their arguments, the stream between the two ends, and the wait for a completion.
+//! Code that the examples of verbs share: their arguments, the stream between the two ends, and the wait for a
+//! completion.
 
 use std::{
     env, hint,
@@ -244,7 +245,8 @@ fn succeeded(completion: Completion) -> Result<(u64, usize)> {
     Ok((completion.id, bytes))
 }
 
-/// Ends the stream after the other end has ended its own: until then, both ends keep their queue pairs and their memory.
+/// Ends the stream after the other end has ended its own: until then, both ends keep their queue pairs and their
+/// memory.
 pub(crate) async fn finish(stream: Stream) -> Result<()> {
     super::goodbye(stream).await?;
     println!("done");

@@ -1,4 +1,5 @@
-//! The loop that moves the bytes of rdsend, rdrecv, rdcat and rdpipe: all of a source into a stream, and all of a stream into a sink.
+//! The loop that moves the bytes of rdsend, rdrecv, rdcat and rdpipe: all of a source into a stream, and all of a
+//! stream into a sink.
 //!
 //! [`send_all`] and [`receive_all`] move the bytes; both stop as soon as the stream fails.
 //! [`send_all_and_finish`] also sends the end of the stream and waits for its confirmation. Opening

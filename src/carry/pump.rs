@@ -16,11 +16,11 @@ use crate::transport::FillSlots;
 
 /// The number of bytes after which a pump lets the other tasks of its thread run.
 ///
-/// Files are read and written on the thread and never return `Pending`, so the pump must yield by
-/// itself. 4 MiB is half of the slots of a default pool (16 × 512 KiB over TCP, 4 × 2 MiB over RDMA),
-/// so that a pump that is ready again soon finds the other half still in flight. From the page cache, at 10 GB/s, a turn takes
-/// 0.4 ms, and a yield of about a microsecond costs a quarter of a percent. From a disk that gives
-/// 100 MB/s, a turn takes 40 ms, which is the longest that another task of the thread waits.
+/// Files are read and written on the thread and never return `Pending`, so the pump must yield by itself. 4 MiB is half
+/// of the slots of a default pool (16 × 512 KiB over TCP, 4 × 2 MiB over RDMA), so that a pump that is ready again soon
+/// finds the other half still in flight. From the page cache, at 10 GB/s, a turn takes 0.4 ms, and a yield of about a
+/// microsecond costs a quarter of a percent. From a disk that gives 100 MB/s, a turn takes 40 ms, which is the longest
+/// that another task of the thread waits.
 const TURN_BYTES: usize = 4 << 20;
 
 /// Reads `source` to its end, straight into the slots of `stream`. Returns the number of bytes.

@@ -32,8 +32,8 @@ impl BaseDirectory {
     ///
     /// # Errors
     ///
-    /// Fails with a sentence for the user if the directory cannot be opened, or if the kernel has no openat2(2): nothing
-    /// else confines paths reliably.
+    /// Fails with a sentence for the user if the directory cannot be opened, or if the kernel has no openat2(2):
+    /// nothing else confines paths reliably.
     pub(crate) fn root(path: &Path) -> Result<Self, String> {
         let shown = path.display();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -1,4 +1,5 @@
-//! A copy as an application of the agent: one type for the source and for the destination, and what they share with the agent.
+//! A copy as an application of the agent: one type for the source and for the destination, and what they share with the
+//! agent.
 
 use std::{io, sync::Arc};
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The most blocks of a set, which take 13 MB. New entries mostly have numbers one after the other, so these are some ten
-/// million entries.
+/// The most blocks of a set, which take 13 MB. New entries mostly have numbers one after the other, so these are some
+/// ten million entries.
 const MAX_BLOCKS: usize = 1 << 18;
 
 /// The most blocks in one message: each takes at most 30 bytes, and a payload may have 256 KiB.

@@ -1,4 +1,5 @@
-//! The output file of `>`: all of it or nothing, where the file system allows that; files, devices and FIFOs that are written in place.
+//! The output file of `>`: all of it or nothing, where the file system allows that; files, devices and FIFOs that are
+//! written in place.
 
 use std::{
     ffi::OsString,
@@ -83,8 +84,8 @@ impl OutputTarget {
         })
     }
 
-    /// Returns the state that a failure leaves the file in, in words that follow the reason. Returns an empty text if the
-    /// target is then unchanged, or is no file.
+    /// Returns the state that a failure leaves the file in, in words that follow the reason. Returns an empty text if
+    /// the target is then unchanged, or is no file.
     pub(crate) fn left(&self) -> String {
         let text = "; it is written in place, because it cannot be replaced, and has only the bytes that had arrived";
         if self.is_plain_in_place {
@@ -263,8 +264,8 @@ fn resolve(path: &Path) -> io::Result<ResolvedPath> {
     Err(Errno::LOOP.into())
 }
 
-/// Returns the path without symbolic links of what `path` leads to, if that is a device, a FIFO or a socket, or named by a
-/// link of `/proc` such as `/dev/stdout`; none for everything else.
+/// Returns the path without symbolic links of what `path` leads to, if that is a device, a FIFO or a socket, or named
+/// by a link of `/proc` such as `/dev/stdout`; none for everything else.
 pub(crate) fn special_path(path: &Path) -> Option<PathBuf> {
     match resolve(path) {
         Ok(ResolvedPath::Special(path)) => Some(path),

@@ -1,4 +1,5 @@
-//! Files with no name or a temporary one, until they replace their target, and small files that are replaced as a whole.
+//! Files with no name or a temporary one, until they replace their target, and small files that are replaced as a
+//! whole.
 
 use std::{
     ffi::{OsStr, OsString},

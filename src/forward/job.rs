@@ -33,8 +33,8 @@ pub(crate) struct ForwardOrder {
     pub(crate) edge: EdgeId,
 }
 
-/// An agent of rdforward. It does what a user who has logged in may do: it connects to every target, and listens where the
-/// user asks for it.
+/// An agent of rdforward. It does what a user who has logged in may do: it connects to every target, and listens where
+/// the user asks for it.
 pub(crate) struct ForwardJob {
     context: JobContext,
     edge: EdgeId,

@@ -17,9 +17,10 @@ pub(crate) enum ForwardPolicy {
 
 /// A value of `--allow`: ports of one host.
 ///
-/// Names are compared as texts, without regard to case and to a dot at the end: that two names have the same address does not
-/// make them equal. So a name that is allowed is resolved only when the connection is made, and what it leads to is up to the
-/// resolver of this host. Addresses are compared as addresses; an IPv4 address that is written as an IPv6 address is the IPv4 address.
+/// Names are compared as texts, without regard to case and to a dot at the end: that two names have the same address
+/// does not make them equal. So a name that is allowed is resolved only when the connection is made, and what it leads
+/// to is up to the resolver of this host. Addresses are compared as addresses; an IPv4 address that is written as an
+/// IPv6 address is the IPv4 address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AllowedPorts {
     host: AllowedHost,
@@ -196,8 +197,8 @@ pub(crate) enum ForwardTarget {
 }
 
 impl fmt::Display for ForwardTarget {
-    /// Writes `HOST:PORT`, `[ADDRESS]:PORT` or the path. The other end may have chosen the text, so control characters are
-    /// replaced by spaces.
+    /// Writes `HOST:PORT`, `[ADDRESS]:PORT` or the path. The other end may have chosen the text, so control characters
+    /// are replaced by spaces.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             Self::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),

@@ -5,8 +5,9 @@
 //! | the version 5, the number of its methods, the methods | 5 and the method 0, no authentication |
 //! | the version 5, the command, 0, an address, a port | 5, the result, 0, an address, a port |
 //!
-//! After the result 0 the connection carries the bytes of the client and of its target. The command is CONNECT, and the address an
-//! IPv4 address, an IPv6 address or a name. A client may send the request, and the bytes behind it, before it has read the first answer.
+//! After the result 0 the connection carries the bytes of the client and of its target. The command is CONNECT, and the
+//! address an IPv4 address, an IPv6 address or a name. A client may send the request, and the bytes behind it, before
+//! it has read the first answer.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -19,7 +20,8 @@ pub(crate) const NO_AUTHENTICATION: [u8; 2] = [VERSION, 0];
 #[cfg(any(test, fuzzing))]
 const MAX_REQUEST_BYTES: usize = 4 + 1 + 255 + 2;
 
-/// Parses the greeting at the beginning of `received`. Returns its length, or `None` if more bytes are needed. Answer it with
+/// Parses the greeting at the beginning of `received`. Returns its length, or `None` if more bytes are needed. Answer
+/// it with
 /// [`NO_AUTHENTICATION`].
 ///
 /// # Errors
@@ -41,8 +43,8 @@ pub(crate) fn parse_greeting(received: &[u8]) -> Result<Option<usize>, SocksFaul
     }
 }
 
-/// Parses the request at the beginning of `received`, which follows the greeting. Returns the target and the length of the request,
-/// or `None` if more bytes are needed. The bytes behind the request belong to the target.
+/// Parses the request at the beginning of `received`, which follows the greeting. Returns the target and the length of
+/// the request, or `None` if more bytes are needed. The bytes behind the request belong to the target.
 ///
 /// # Errors
 ///
@@ -116,7 +118,8 @@ pub(crate) enum SocksReply {
 }
 
 impl SocksReply {
-    /// Returns the bytes of the answer. Its address is 0.0.0.0 port 0: the address of the other end's socket means nothing to a client.
+    /// Returns the bytes of the answer. Its address is 0.0.0.0 port 0: the address of the other end's socket means
+    /// nothing to a client.
     pub(crate) fn bytes(self) -> [u8; 10] {
         [VERSION, self as u8, 0, IPV4, 0, 0, 0, 0, 0, 0]
     }
@@ -187,7 +190,8 @@ fn check_version(version: u8) -> Result<(), SocksFault> {
     }
 }
 
-/// Returns a name that a resolver and a terminal can be given. An address as a name, which some clients send, stays as it is.
+/// Returns a name that a resolver and a terminal can be given. An address as a name, which some clients send, stays as
+/// it is.
 fn name_of(bytes: &[u8]) -> Result<String, SocksFault> {
     let name = std::str::from_utf8(bytes).map_err(|_| SocksFault::Name)?;
     let strange = |c: char| c.is_whitespace() || c.is_control();
@@ -197,7 +201,8 @@ fn name_of(bytes: &[u8]) -> Result<String, SocksFault> {
     Ok(name.to_owned())
 }
 
-/// The body of the fuzz target: the parts of a request are parsed as the whole is, and no more is taken than was needed.
+/// The body of the fuzz target: the parts of a request are parsed as the whole is, and no more is taken than was
+/// needed.
 #[cfg(fuzzing)]
 pub(crate) fn fuzz(data: &[u8]) {
     let greeting = parse_greeting(data);
@@ -210,7 +215,8 @@ pub(crate) fn fuzz(data: &[u8]) {
     }
 }
 
-/// Checks that a parser asks for more bytes until it has what it takes, and that a fault stays one when more bytes arrive.
+/// Checks that a parser asks for more bytes until it has what it takes, and that a fault stays one when more bytes
+/// arrive.
 #[cfg(any(fuzzing, test))]
 fn prefixes_agree<T: PartialEq + std::fmt::Debug>(
     data: &[u8],

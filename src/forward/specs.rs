@@ -134,8 +134,8 @@ pub(crate) enum SpecError {
 }
 
 impl ForwardSpec {
-    /// Parses the value of `-L` or `-R`. A part with a `/` is the path of a UNIX socket. In a path, `\:` is a colon and `\\` a
-    /// backslash, as in ssh.
+    /// Parses the value of `-L` or `-R`. A part with a `/` is the path of a UNIX socket. In a path, `\:` is a colon and
+    /// `\\` a backslash, as in ssh.
     ///
     /// # Errors
     ///
@@ -204,8 +204,9 @@ impl Part {
     }
 }
 
-/// Returns true if the first two parts of a value that begins with no path are an address and a port: `BIND:PORT:HOST:PORT` and
-/// `BIND:PORT:/PATH`. With too few parts the message is about the rest, so an address that is clearly one counts too.
+/// Returns true if the first two parts of a value that begins with no path are an address and a port:
+/// `BIND:PORT:HOST:PORT` and `BIND:PORT:/PATH`. With too few parts the message is about the rest, so an address that is
+/// clearly one counts too.
 fn takes_two(parts: &[Part]) -> bool {
     match parts {
         [_, _, Part::Path(_)] | [_, _, _, _, ..] | [Part::Bracketed(_), ..] => true,
@@ -321,7 +322,8 @@ fn is_number(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Returns true if a text may be the name of a host: no resolver takes other characters, and a terminal shows these as they are.
+/// Returns true if a text may be the name of a host: no resolver takes other characters, and a terminal shows these as
+/// they are.
 pub(crate) fn is_name(text: &str) -> bool {
     let strange = |c: char| c.is_whitespace() || c.is_control() || "[]*/\\@\u{fffd}".contains(c);
     !text.is_empty() && !text.starts_with('-') && !text.contains(strange)

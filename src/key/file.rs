@@ -14,8 +14,8 @@ use zeroize::Zeroizing;
 use super::{Key, KeyError};
 
 impl Key {
-    /// Reads a key from the first line of a file, without the line end. If other users can read the file too, the second
-    /// part of the result is a sentence that warns about it.
+    /// Reads a key from the first line of a file, without the line end. If other users can read the file too, the
+    /// second part of the result is a sentence that warns about it.
     ///
     /// Reads no byte after the first line, so the file may be a pipe that continues with data.
     ///
@@ -91,11 +91,12 @@ pub(crate) fn first_line(file: &mut File) -> io::Result<Option<Zeroizing<Vec<u8>
     Ok(Some(line))
 }
 
-/// Checks who else can use a file with a secret: its mode and the number of its owner, against that of the user who reads
-/// it. `what` names the kind of file. Returns a warning if others can read the file.
+/// Checks who else can use a file with a secret: its mode and the number of its owner, against that of the user who
+/// reads it. `what` names the kind of file. Returns a warning if others can read the file.
 ///
-/// A user who can change the file chooses the secret, so such a file is refused, as ssh refuses a configuration that another
-/// user can change. Root may read the files of users, a mounted file in a container for example, and gets a warning.
+/// A user who can change the file chooses the secret, so such a file is refused, as ssh refuses a configuration that
+/// another user can change. Root may read the files of users, a mounted file in a container for example, and gets a
+/// warning.
 ///
 /// # Errors
 ///

@@ -37,13 +37,13 @@ impl Key {
     /// Returns the key that `text` describes.
     ///
     /// The text of a [`GeneratedKey`] is decoded. Any other text is stretched with Argon2id, which takes tens of
-    /// milliseconds and 19 MiB: call this function once at the start, and not for each connection. Spaces in the text are
-    /// part of the key.
+    /// milliseconds and 19 MiB: call this function once at the start, and not for each connection. Spaces in the text
+    /// are part of the key.
     ///
     /// # Errors
     ///
-    /// Returns [`KeyError::Empty`] if the text has only white space, and [`KeyError::Mistyped`] if it looks like the text
-    /// of a [`GeneratedKey`] but is damaged.
+    /// Returns [`KeyError::Empty`] if the text has only white space, and [`KeyError::Mistyped`] if it looks like the
+    /// text of a [`GeneratedKey`] but is damaged.
     pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, KeyError> {
         let text = text.as_ref();
         if text.trim_ascii().is_empty() {
@@ -80,8 +80,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A key that [`Key::generate`] made. Only generated keys have a text to print, because the user passes that text to the
-/// other end.
+/// A key that [`Key::generate`] made. Only generated keys have a text to print, because the user passes that text to
+/// the other end.
 #[derive(Clone)]
 pub struct GeneratedKey(Key);
 
@@ -92,9 +92,9 @@ impl GeneratedKey {
         &self.0
     }
 
-    /// Returns the text of the key, which [`Key::parse`] decodes: `rdk1`, then 56 characters of lower-case base32, which
-    /// hold the 32 bytes of the key and a checksum of 3 bytes. The text has only letters and digits, so it needs no
-    /// quoting in a shell.
+    /// Returns the text of the key, which [`Key::parse`] decodes: `rdk1`, then 56 characters of lower-case base32,
+    /// which hold the 32 bytes of the key and a checksum of 3 bytes. The text has only letters and digits, so it needs
+    /// no quoting in a shell.
     #[must_use]
     pub fn text(&self) -> KeyText {
         let mut bytes = Zeroizing::new([0; SECRET_BYTES + CHECKSUM_BYTES]);
@@ -215,7 +215,8 @@ pub enum KeyError {
 const SECRET_BYTES: usize = 32;
 
 /// The size of the checksum in the text of a key. A mistyped key passes as another key once in 2^24 times. Key and
-/// checksum together have 35 bytes, a multiple of five, so base32 has no unused bits and every key has exactly one text.
+/// checksum together have 35 bytes, a multiple of five, so base32 has no unused bits and every key has exactly one
+/// text.
 const CHECKSUM_BYTES: usize = 3;
 
 /// The number of characters after the prefix: base32 holds five bits in each.
@@ -281,8 +282,8 @@ fn decode(encoded: &[u8]) -> Option<Key> {
     (checksum(&key.0) == bytes[SECRET_BYTES..]).then_some(key)
 }
 
-/// Returns true if a text without the prefix is probably a mistyped generated key: in upper case, or with an error in the
-/// prefix. Stretching such a text would lead to "the keys do not match" on the other host.
+/// Returns true if a text without the prefix is probably a mistyped generated key: in upper case, or with an error in
+/// the prefix. Stretching such a text would lead to "the keys do not match" on the other host.
 pub(crate) fn resembles_ours(text: &[u8]) -> bool {
     let ours_in_capitals = text
         .get(..PREFIX.len())

@@ -10,8 +10,8 @@ use super::{
     report::document::{self, PerfDocument},
 };
 
-/// Decodes `data` as a message between rdperf and its agents, and as a report. Panics if a message that was decoded cannot be
-/// encoded and decoded again, or if facts from a host cannot be judged.
+/// Decodes `data` as a message between rdperf and its agents, and as a report. Panics if a message that was decoded
+/// cannot be encoded and decoded again, or if facts from a host cannot be judged.
 pub fn perf_messages(data: &[u8]) {
     message::<PerfOrder>(data);
     message::<ToPerf>(data);

@@ -169,8 +169,8 @@ impl PerfJob {
     }
 }
 
-/// Returns the number of a task that a host which only listens does not carry out: one that connects to an address, or that
-/// reads or writes files.
+/// Returns the number of a task that a host which only listens does not carry out: one that connects to an address, or
+/// that reads or writes files.
 fn beyond_listening(message: &ToPerf) -> Option<u32> {
     match message {
         ToPerf::Dial { order, .. } => Some(order.id),

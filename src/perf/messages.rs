@@ -1,7 +1,7 @@
 //! What the processes of rdperf send each other: tasks, results, and facts about hosts. Pure, no I/O.
 //!
-//! rdperf gives a *task* to two agents: one listens, the other dials, both measure, and each reports its result. The agents
-//! report facts about their hosts before the first task.
+//! rdperf gives a *task* to two agents: one listens, the other dials, both measure, and each reports its result. The
+//! agents report facts about their hosts before the first task.
 
 use std::fmt;
 

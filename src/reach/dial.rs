@@ -1,4 +1,5 @@
-//! Connects to a peer that has several addresses: opens TCP connections to all of them at once, and takes one that answers.
+//! Connects to a peer that has several addresses: opens TCP connections to all of them at once, and takes one that
+//! answers.
 
 use std::{io, time::Duration};
 

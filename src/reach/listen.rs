@@ -61,8 +61,8 @@ pub(crate) fn addresses() -> Vec<IpAddr> {
     usable(ranked(interfaces.collect(), server_address(&connection)))
 }
 
-/// Returns the addresses for a ticket: the user's own `here`, or the address `bind` that is listened on, or all that another
-/// host can use.
+/// Returns the addresses for a ticket: the user's own `here`, or the address `bind` that is listened on, or all that
+/// another host can use.
 pub(crate) fn ticket_addresses(here: Option<IpAddr>, bind: Option<IpAddr>) -> Vec<IpAddr> {
     if let Some(here) = here {
         return vec![here];

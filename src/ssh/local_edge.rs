@@ -312,8 +312,8 @@ async fn write_stdout(stream: &mut Stream, reader_left: &mut bool) -> Result<(),
     Ok(())
 }
 
-/// Receives the output of the last stage where standard output cannot be used, for the reason `error`. An empty output is
-/// complete: that of a pipeline whose last stage writes a file, for example.
+/// Receives the output of the last stage where standard output cannot be used, for the reason `error`. An empty output
+/// is complete: that of a pipeline whose last stage writes a file, for example.
 async fn receive_nothing(stream: &mut Stream, error: &io::Error) -> Result<(), EdgeFailure> {
     let cannot = || EdgeFailure::Local(format!("cannot write standard output: {error}"));
     let received = carry::receive_all(stream, &mut Refusing).await;

@@ -10,9 +10,9 @@ pub(crate) fn split_words(text: &str) -> Option<Vec<String>> {
     shlex::split(text)
 }
 
-/// Quotes a path for the login shell on the other host: sh, bash, dash, ksh, zsh, csh, tcsh or fish. A leading `~/` stays
-/// unquoted, so that the shell expands it. Returns none if the path has a line end: csh requires a backslash before a
-/// quoted line end, and the other shells would take that backslash for a character of the path.
+/// Quotes a path for the login shell on the other host: sh, bash, dash, ksh, zsh, csh, tcsh or fish. A leading `~/`
+/// stays unquoted, so that the shell expands it. Returns none if the path has a line end: csh requires a backslash
+/// before a quoted line end, and the other shells would take that backslash for a character of the path.
 pub(crate) fn remote_path(path: &str) -> Option<String> {
     if path.contains(['\n', '\r']) {
         return None;
@@ -44,9 +44,9 @@ fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || "%+,-./:@_=".contains(c)
 }
 
-/// Quotes a word, unless all of its characters are plain. A backslash stands before each character that the shells treat
-/// differently inside of quotes: `'` ends them, fish takes `\` for an escape, and csh replaces `!` with an earlier
-/// command. All others stand in single quotes.
+/// Quotes a word, unless all of its characters are plain. A backslash stands before each character that the shells
+/// treat differently inside of quotes: `'` ends them, fish takes `\` for an escape, and csh replaces `!` with an
+/// earlier command. All others stand in single quotes.
 fn quoted(text: &str, is_plain: impl Fn(char) -> bool) -> String {
     if !text.is_empty() && text.chars().all(is_plain) {
         return text.to_owned();
@@ -150,8 +150,8 @@ mod tests {
         (!is_open).then_some(word)
     }
 
-    /// Reads one word as the manual of fish describes it; none if a quote is not closed, or if a letter that has a meaning
-    /// follows a backslash.
+    /// Reads one word as the manual of fish describes it; none if a quote is not closed, or if a letter that has a
+    /// meaning follows a backslash.
     fn in_fish(text: &str) -> Option<String> {
         let mut chars = text.chars().peekable();
         let (mut word, mut is_open) = (String::new(), false);

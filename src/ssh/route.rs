@@ -96,7 +96,8 @@ impl ServerRoute {
     }
 }
 
-/// Returns the settings of the stream of a session. It carries a few small messages, so it has small pools and pins none.
+/// Returns the settings of the stream of a session. It carries a few small messages, so it has small pools and pins
+/// none.
 pub(crate) fn session_config(timeout: Duration) -> StreamConfig {
     StreamConfig {
         chunk_bytes: SESSION_CHUNK_BYTES,

@@ -1,7 +1,8 @@
 //! The encryption of a session that has no ssh around it: between a client and a server that share a key.
 //!
-//! A [`Stream`] authenticates its two ends and does not encrypt what it carries. The messages of a session hold the keys of
-//! edges, so they travel inside a second Noise session, with the handshake and the framing of a control connection.
+//! A [`Stream`] authenticates its two ends and does not encrypt what it carries. The messages of a session hold the
+//! keys of edges, so they travel inside a second Noise session, with the handshake and the framing of a control
+//! connection.
 
 use std::{
     io,

@@ -81,9 +81,9 @@ pub(crate) struct SessionEnd {
 }
 
 impl AgentSession {
-    /// Starts the process that leads to the agent, or connects to the server that takes its place, and exchanges messages
-    /// with it on the current runtime. Calls `events` for each event; a process that cannot be started is one too. Reads
-    /// stderr only while there is `room` for its lines.
+    /// Starts the process that leads to the agent, or connects to the server that takes its place, and exchanges
+    /// messages with it on the current runtime. Calls `events` for each event; a process that cannot be started is one
+    /// too. Reads stderr only while there is `room` for its lines.
     pub(crate) fn open(
         route: AgentRoute,
         silence: Duration,
@@ -448,7 +448,8 @@ async fn write_messages(
     }
 }
 
-/// Wipes the bytes of a frame from the buffer from which it was sent. `length` is the length of the message in the frame.
+/// Wipes the bytes of a frame from the buffer from which it was sent. `length` is the length of the message in the
+/// frame.
 ///
 /// The buffer is empty by then, but its memory still holds the frame: the part before the place of the next byte.
 fn wipe_sent(buffer: &mut BytesMut, length: usize) {

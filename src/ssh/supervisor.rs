@@ -1,8 +1,8 @@
 //! Starts agents, connects them, watches them, and merges their results.
 //!
-//! The [`machine`] makes every decision that is the same for all [`work`]: it receives events and returns actions, without
-//! I/O. The [`driver`] carries the actions out. The work of rdpipe and rdcat is a [`pipeline`]; that of other programs is
-//! above this module.
+//! The [`machine`] makes every decision that is the same for all [`work`]: it receives events and returns actions,
+//! without I/O. The [`driver`] carries the actions out. The work of rdpipe and rdcat is a [`pipeline`]; that of other
+//! programs is above this module.
 //!
 //! | file | what it has |
 //! |---|---|
@@ -52,7 +52,8 @@ pub(crate) enum Event {
     Message(usize, FromAgent),
     /// The session of this agent has ended, and its processes on this machine have exited.
     Closed(usize, SessionEnd),
-    /// An event of one of the controller's own edges: of a pipeline, the input of the first stage or the output of the last one.
+    /// An event of one of the controller's own edges: of a pipeline, the input of the first stage or the output of the
+    /// last one.
     Local(EdgeId, LocalEdgeEvent),
     /// The controller's own program has this message for the application of this agent.
     Request(usize, Payload),
@@ -146,8 +147,8 @@ pub(crate) trait SupervisedWork {
     /// Fails if the message cannot be decoded.
     fn handle(&mut self, agent: usize, message: &Payload) -> Result<Vec<Action>, PayloadError>;
 
-    /// Handles the application's part of an agent's report, and the fault beside it. Without an implementation the report has no
-    /// such part.
+    /// Handles the application's part of an agent's report, and the fault beside it. Without an implementation the
+    /// report has no such part.
     ///
     /// # Errors
     ///
@@ -162,8 +163,8 @@ pub(crate) trait SupervisedWork {
         Ok(())
     }
 
-    /// Returns true if the fault in an agent's report, which was handled before, is one of ssh, of the network or of the
-    /// agent, and not one of the user's command or file. `is_connecting`: some edge is not connected yet.
+    /// Returns true if the fault in an agent's report, which was handled before, is one of ssh, of the network or of
+    /// the agent, and not one of the user's command or file. `is_connecting`: some edge is not connected yet.
     fn is_infrastructure(&self, agent: usize, fault: &WorkFault, is_connecting: bool) -> bool;
 
     /// Returns what the agents are to be told now. Called after each message and report, until the work ends.

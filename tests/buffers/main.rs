@@ -1,6 +1,7 @@
 //! Every buffer of a stream is freed, in whatever state the stream is dropped. The test counts allocations exactly.
 //!
-//! These tests are alone in their binary and run one after the other, because the allocator counts for the whole process.
+//! These tests are alone in their binary and run one after the other, because the allocator counts for the whole
+//! process.
 
 mod states;
 #[path = "../support/mod.rs"]

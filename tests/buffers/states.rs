@@ -44,7 +44,8 @@ pub(crate) const STATES: &[(&str, Reach)] = &[
     ("sent_without_credit", |a, b| sent(a, b).boxed()),
 ];
 
-/// A write has partly filled a slot for which there is no credit. What it holds is too much for the express lane, which needs none.
+/// A write has partly filled a slot for which there is no credit. What it holds is too much for the express lane, which
+/// needs none.
 async fn half_filled(mut a: Stream, b: Stream) -> Result<Left> {
     let pattern = Pattern::new(120);
     pattern.write(&mut a, 0..POOL + CHUNK * 3 / 4).await?;

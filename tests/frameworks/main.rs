@@ -1,5 +1,5 @@
-//! Unmodified frameworks over streams: every connection ends without an error, at both ends, and a panic is an error at the
-//! peer.
+//! Unmodified frameworks over streams: every connection ends without an error, at both ends, and a panic is an error at
+//! the peer.
 
 #[macro_use]
 #[path = "../support/mod.rs"]

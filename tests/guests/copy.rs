@@ -1,5 +1,5 @@
-//! Copies of rdcp between guests: a tree with everything nasty, and large files. The file system that the guests share with this
-//! machine keeps less than theirs, so the trees are on their own, and the comparisons run there.
+//! Copies of rdcp between guests: a tree with everything nasty, and large files. The file system that the guests share
+//! with this machine keeps less than theirs, so the trees are on their own, and the comparisons run there.
 
 use std::{
     fs,
@@ -124,8 +124,8 @@ fn a_cut_copy_over_rdma_is_resumed() {
         "h2:/tmp/resumed",
     ];
     let rdcp = network.rdcp(arguments).start();
-    // The map comes with the first 8 MiB, after four seconds, and the copy takes twenty more: an emulated processor needs some
-    // of them to start these programs.
+    // The map comes with the first 8 MiB, after four seconds, and the copy takes twenty more: an emulated processor
+    // needs some of them to start these programs.
     let line = "until [ -s /tmp/.resumed.rdcp-map ]; do sleep 0.1; done; \
                 kill -9 $(grep -ls -e '--agent=worke[r]' /proc/[0-9]*/cmdline | cut -d / -f 3)";
     let _ = network.ssh("h2", line).start().end();

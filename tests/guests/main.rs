@@ -1,5 +1,5 @@
-//! Programs between guests with real RDMA. `scripts/guests cargo test --test guests -- --test-threads 1` runs these tests beside
-//! the guests, not in one.
+//! Programs between guests with real RDMA. `scripts/guests cargo test --test guests -- --test-threads 1` runs these
+//! tests beside the guests, not in one.
 #![cfg(all(feature = "cli", feature = "rdma"))]
 
 mod copy;

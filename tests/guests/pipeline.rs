@@ -1,5 +1,5 @@
-//! Pipelines: the examples of the manual, with every byte compared. The tests run beside the guests, so the edges to rdpipe itself are
-//! TCP, and the edges between guests must be RDMA.
+//! Pipelines: the examples of the manual, with every byte compared. The tests run beside the guests, so the edges to
+//! rdpipe itself are TCP, and the edges between guests must be RDMA.
 
 use std::{fs, io::Write, process::Stdio};
 

@@ -1,5 +1,5 @@
-//! RDMA that is missing or does not work: `--transport auto` uses TCP and prints the reason, `--transport rdma` fails and
-//! prints a remedy. One test has a device of which only one port pair works.
+//! RDMA that is missing or does not work: `--transport auto` uses TCP and prints the reason, `--transport rdma` fails
+//! and prints a remedy. One test has a device of which only one port pair works.
 
 use std::{
     sync::Once,
@@ -21,8 +21,8 @@ const BYTES: usize = 300_000;
 /// Both ends see all devices.
 const ALL: [Sight; 2] = [Sight::All; 2];
 
-/// Each end sees another device, and the devices cannot reach each other: between two addresses of the same machine, rxe
-/// sends through lo, where no device listens.
+/// Each end sees another device, and the devices cannot reach each other: between two addresses of the same machine,
+/// rxe sends through lo, where no device listens.
 const APART: [Sight; 2] = [Sight::Only("rxe0"), Sight::Only("rxe1")];
 
 /// A defect of the machine: the devices that receiver and sender see, and the messages that they must print.

@@ -1,5 +1,5 @@
-//! One end of a pair over RDMA is killed or stopped: the other end detects it, although a queue pair does not report the
-//! death of its peer. `rdsend_rdrecv/deaths.rs` and `deaths_at_points.rs` test this over TCP.
+//! One end of a pair over RDMA is killed or stopped: the other end detects it, although a queue pair does not report
+//! the death of its peer. `rdsend_rdrecv/deaths.rs` and `deaths_at_points.rs` test this over TCP.
 
 use std::{io::Write, process::Stdio, time::Duration};
 

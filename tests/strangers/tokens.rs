@@ -15,9 +15,9 @@ use crate::{
     support::waiting::limit,
 };
 
-/// An attacker on the path reads all that the dialer sends on its data connection before the acceptor does, and sends the
-/// same bytes on another connection first. The acceptor refuses the connection of the attacker, and the dialer gets its
-/// stream.
+/// An attacker on the path reads all that the dialer sends on its data connection before the acceptor does, and sends
+/// the same bytes on another connection first. The acceptor refuses the connection of the attacker, and the dialer gets
+/// its stream.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_read_on_the_path_opens_no_data_connection() -> Result<()> {
     let body = Box::pin(async {
@@ -112,8 +112,8 @@ async fn robbed(near: TcpStream, mut thief: TcpStream, far: TcpStream) -> Result
             return Ok(far_writes.shutdown().await?);
         }
         if thief.write_all(&buffer[..count]).await.is_ok() {
-            // The acceptor has handled the bytes of the thief when it answers, or closes the connection. An acceptor that
-            // takes the thief for the dialer sends nothing to it.
+            // The acceptor has handled the bytes of the thief when it answers, or closes the connection. An acceptor
+            // that takes the thief for the dialer sends nothing to it.
             let mut answer = [0; 32];
             let answering = thief.read(&mut answer);
             let _ = timeout(limit(Duration::from_millis(500)), answering).await;

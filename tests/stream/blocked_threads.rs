@@ -83,8 +83,8 @@ fn a_keepalive_runtime_keeps_a_blocked_program_alive() -> Result<()> {
     Ok(())
 }
 
-/// The thread of a reader is blocked, and its control task is not. What the writer has sent waits in the socket for longer
-/// than a data connection may deliver nothing, and arrives whole when the thread goes on.
+/// The thread of a reader is blocked, and its control task is not. What the writer has sent waits in the socket for
+/// longer than a data connection may deliver nothing, and arrives whole when the thread goes on.
 #[test]
 fn a_blocked_reader_is_not_a_dead_data_connection() -> Result<()> {
     let timeout = patience(Duration::from_secs(1));

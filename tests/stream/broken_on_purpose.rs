@@ -14,7 +14,8 @@ use crate::{
     },
 };
 
-/// A promise that is expected to hang counts as hanging after this time and [`TIMES_HEALTHY`] times that of the healthy one.
+/// A promise that is expected to hang counts as hanging after this time and [`TIMES_HEALTHY`] times that of the healthy
+/// one.
 const HANG: Duration = Duration::from_secs(5);
 
 /// See [`HANG`].

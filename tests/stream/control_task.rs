@@ -22,7 +22,8 @@ async fn pair(control: &Handle) -> Result<(Stream, Stream)> {
     DataPath::Tcp.pair(config, StreamConfig::default()).await
 }
 
-/// Checks that reads and writes, also those that wait already, fail because the control task ended. `end` ends the task.
+/// Checks that reads and writes, also those that wait already, fail because the control task ended. `end` ends the
+/// task.
 async fn fails(stream: Stream, end: impl FnOnce()) -> Result<()> {
     let (mut reads, mut writes) = stream.into_split();
     let mut reading = tokio::spawn(async move { reads.read_u8().await });

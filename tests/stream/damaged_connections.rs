@@ -187,8 +187,8 @@ async fn last_length_changed(byte: u64, bit: u8) -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_fin_is_no_end_of_file() -> Result<()> {
     let mut random = Random::new(54);
-    // Length, then the FIN of a stream of 1000 bytes (1 + 2 + the bytes of the digest), and the tag. A digest takes at most 10
-    // bytes, and fewer than 6 once in a thousand million streams.
+    // Length, then the FIN of a stream of 1000 bytes (1 + 2 + the bytes of the digest), and the tag. A digest takes at
+    // most 10 bytes, and fewer than 6 once in a thousand million streams.
     for byte in 0..2 + 1 + 2 + 6 + 16 {
         let act = flip(&mut random);
         let body = damaged_fin(byte, act);

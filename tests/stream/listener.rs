@@ -302,8 +302,8 @@ async fn a_socket_that_listens_already_is_taken() -> Result<()> {
     connect(&builder, &listener).await
 }
 
-/// A port with many keys: every stream has the id of its key. A key that is removed opens no stream, and those of others go
-/// on.
+/// A port with many keys: every stream has the id of its key. A key that is removed opens no stream, and those of
+/// others go on.
 #[tokio::test]
 async fn many_keys_share_one_port() -> Result<()> {
     let made = [Key::generate()?, Key::generate()?, Key::generate()?];

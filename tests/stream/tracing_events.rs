@@ -109,8 +109,9 @@ impl Subscriber for Kept {
 
 /// Keeps what this thread reports, until the guards are dropped.
 ///
-/// While there is only one subscriber, `tracing` asks the thread that comes to a place in the code first whether anybody wants
-/// its events, and remembers the answer. The threads of other tests want none. So there is a second subscriber.
+/// While there is only one subscriber, `tracing` asks the thread that comes to a place in the code first whether
+/// anybody wants its events, and remembers the answer. The threads of other tests want none. So there is a second
+/// subscriber.
 fn collect() -> (Kept, (DefaultGuard, Dispatch)) {
     let kept = Kept::default();
     let second = Dispatch::new(Kept::default());

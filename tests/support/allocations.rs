@@ -60,8 +60,8 @@ unsafe impl GlobalAlloc for Counted {
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         died(layout.size());
         born(bytes);
-        // SAFETY: `memory` comes from `System` with this layout, and the caller promises of `bytes` what `System.realloc`
-        // requires.
+        // SAFETY: `memory` comes from `System` with this layout, and the caller promises of `bytes` what
+        // `System.realloc` requires.
         unsafe { System.realloc(memory, layout, bytes) }
     }
 }

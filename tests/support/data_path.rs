@@ -8,8 +8,8 @@ use super::{
     proxy::{Act, Connection, Plan, Proxy, Towards},
 };
 
-/// A data path under test. It is a value, not a type, so that each promise is compiled once. A new data path needs a line
-/// `over!(...)` in `stream/promises` and `stream/tokio_traits`.
+/// A data path under test. It is a value, not a type, so that each promise is compiled once. A new data path needs a
+/// line `over!(...)` in `stream/promises` and `stream/tokio_traits`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DataPath {
     /// TCP over loopback.

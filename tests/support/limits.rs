@@ -14,8 +14,8 @@ pub(crate) fn limit(usual: Duration) -> Duration {
     usual.mul_f64(slowness(EMULATED_FOR_LIMITS))
 }
 
-/// Returns a timeout for the program under test that the test waits out: as short as this machine allows, and long enough
-/// that a peer which only has to wait for a processor is not taken for dead: a second at least.
+/// Returns a timeout for the program under test that the test waits out: as short as this machine allows, and long
+/// enough that a peer which only has to wait for a processor is not taken for dead: a second at least.
 pub(crate) fn patience(usual: Duration) -> Duration {
     let longer = usual.mul_f64(slowness(EMULATED_FOR_PATIENCE).ceil());
     longer.max(Duration::from_secs(1))
@@ -23,7 +23,8 @@ pub(crate) fn patience(usual: Duration) -> Duration {
 
 /// Returns the guard of the body of a test, and of every wait without a guard of its own: what takes longer hangs.
 ///
-/// The guard is shorter than the silence after which `scripts/test` ends the guest, so a test that hangs fails by its name.
+/// The guard is shorter than the silence after which `scripts/test` ends the guest, so a test that hangs fails by its
+/// name.
 pub(crate) fn generous() -> Duration {
     let longest = LONGEST_HANG.mul_f64(given_slowness().unwrap_or(1.0));
     limit(Duration::from_secs(60)).min(longest)
@@ -32,8 +33,8 @@ pub(crate) fn generous() -> Duration {
 /// Returns the time within which a program must detect an event that it promises to detect within a second.
 ///
 /// The time is ten times the promise, and more on a busy machine, but always shorter than the 30 s after which a silent
-/// peer counts as dead. So a program that ends in time did not wait for that timeout. The load does not show that another
-/// guest of the host takes the processor just now, so an idle machine gets ten seconds too.
+/// peer counts as dead. So a program that ends in time did not wait for that timeout. The load does not show that
+/// another guest of the host takes the processor just now, so an idle machine gets ten seconds too.
 pub(crate) fn soon() -> Duration {
     limit(Duration::from_secs(10)).min(Duration::from_secs(20))
 }
@@ -52,7 +53,8 @@ const MOST_BUSY: f64 = 8.0;
 /// The largest share of the processors that other guests of the host are believed to take.
 const MOST_STOLEN: f64 = 0.75;
 
-/// The longest time that the body of a test gets. `scripts/test` ends the guest after 13 minutes without a line of output.
+/// The longest time that the body of a test gets. `scripts/test` ends the guest after 13 minutes without a line of
+/// output.
 const LONGEST_HANG: Duration = Duration::from_secs(600);
 
 /// Returns the value of `RDPIPE_TEST_SLOWNESS`, if it is set. Panics if it is no number of 1 or more.
@@ -63,8 +65,8 @@ fn given_slowness() -> Option<f64> {
 }
 
 /// Returns the factor that this machine is slower than an idle one: `RDPIPE_TEST_SLOWNESS` where that is set, else the
-/// number of tasks for each processor, divided by the share of a processor that this machine gets, times `emulated` where
-/// the hosts under test are emulated.
+/// number of tasks for each processor, divided by the share of a processor that this machine gets, times `emulated`
+/// where the hosts under test are emulated.
 fn slowness(emulated: f64) -> f64 {
     if let Some(given) = given_slowness() {
         return given;
@@ -74,11 +76,12 @@ fn slowness(emulated: f64) -> f64 {
     busy.clamp(1.0, MOST_BUSY) * if is_emulated { emulated } else { 1.0 }
 }
 
-/// Returns the tasks that run or wait for a processor, for each processor: those of the last minute, or those of this moment,
-/// if they are more. Other work may have begun a moment ago.
+/// Returns the tasks that run or wait for a processor, for each processor: those of the last minute, or those of this
+/// moment, if they are more. Other work may have begun a moment ago.
 fn load() -> f64 {
     let averages = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    // Three averages, the first of them over a minute; then the tasks that run, and all tasks: "0.20 0.18 0.12 1/80 ...".
+    // Three averages, the first of them over a minute; then the tasks that run, and all tasks: "0.20 0.18 0.12 1/80
+    // ...".
     let fields: Vec<&str> = averages.split([' ', '/']).collect();
     let number = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok());
     let tasks = number(0).unwrap_or(0.0).max(number(3).unwrap_or(0.0));

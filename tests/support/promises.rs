@@ -1,6 +1,7 @@
 //! A macro that makes tests over one data path of promises that hold over every one.
 
-/// Makes a test over `DataPath::$path` of every `noun::promise`, where `noun` is a module beside the one that uses the macro.
+/// Makes a test over `DataPath::$path` of every `noun::promise`, where `noun` is a module beside the one that uses the
+/// macro.
 macro_rules! promises {
     (over $path:ident: $($noun:ident::$promise:ident),* $(,)?) => { $(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,5 @@
-//! A TCP proxy between a dialer and an acceptor that does planned harm: cuts a connection, flips a bit in it, loses bytes
-//! of it, slows it down, or stops forwarding.
+//! A TCP proxy between a dialer and an acceptor that does planned harm: cuts a connection, flips a bit in it, loses
+//! bytes of it, slows it down, or stops forwarding.
 
 use std::{
     io::{self, Read, Write},
@@ -243,8 +243,8 @@ impl Direction {
         Some(Duration::from_nanos(bytes as u64 * 1_000_000_000 / rate))
     }
 
-    /// Does the planned harm if its byte has come, and counts the bytes. Returns the bytes to forward, and `true` if nothing
-    /// is forwarded after them.
+    /// Does the planned harm if its byte has come, and counts the bytes. Returns the bytes to forward, and `true` if
+    /// nothing is forwarded after them.
     fn apply_plan<'b>(&self, bytes: &'b mut [u8]) -> (&'b [u8], bool) {
         let mut state = self.shared.state();
         let carried = &state.connections[self.number];

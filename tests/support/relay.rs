@@ -47,7 +47,8 @@ pub(crate) struct Sockets {
 }
 
 impl Relay {
-    /// Starts a relay to the acceptor that listens on `target`. `serve` forwards one connection, on a thread of its own.
+    /// Starts a relay to the acceptor that listens on `target`. `serve` forwards one connection, on a thread of its
+    /// own.
     pub(crate) fn start(
         target: SocketAddr,
         serve: impl Fn(Connection, Sockets) + Send + Sync + 'static,

@@ -31,8 +31,9 @@ pub(crate) async fn within<T>(
 /// The time after its limit that a test has to end, before its process is aborted.
 const BLOCKED: Duration = Duration::from_secs(30);
 
-/// A thread that aborts the process after a time, unless this value is dropped before. A timeout of tokio has no effect if a test
-/// blocks all threads of its runtime. Before it aborts, the thread prints where in the kernel each thread waits.
+/// A thread that aborts the process after a time, unless this value is dropped before. A timeout of tokio has no effect
+/// if a test blocks all threads of its runtime. Before it aborts, the thread prints where in the kernel each thread
+/// waits.
 struct Watchdog(#[allow(dead_code, reason = "its drop is the signal")] mpsc::Sender<()>);
 
 impl Watchdog {

@@ -20,7 +20,8 @@ use crate::figures::{median, verdict};
 /// The contender that the others are compared with.
 const OURS: &str = "rdcp";
 
-/// The largest wall time of one contender as a share of another's that is wanted: the set, the two contenders, the share.
+/// The largest wall time of one contender as a share of another's that is wanted: the set, the two contenders, the
+/// share.
 const WANTED: [(&str, &str, &str, f64); 14] = [
     ("A", OURS, "tar by rdpipe", 0.9),
     ("A", OURS, "rsync daemon", 0.55),

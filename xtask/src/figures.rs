@@ -16,7 +16,8 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Returns the value of an expression: numbers and `+ - * /` with spaces between them, in the usual order of operations.
+/// Returns the value of an expression: numbers and `+ - * /` with spaces between them, in the usual order of
+/// operations.
 ///
 /// # Errors
 ///
@@ -44,7 +45,8 @@ pub(crate) fn calculate(expression: &str) -> Result<f64, String> {
     Ok(sum + product)
 }
 
-/// Returns a line for each value of a column, for [`ratios`](crate::ratios): `expression` is calculated with `v` as the value.
+/// Returns a line for each value of a column, for [`ratios`](crate::ratios): `expression` is calculated with `v` as the
+/// value.
 ///
 /// # Errors
 ///
@@ -68,8 +70,8 @@ pub(crate) fn lines(
     values.iter().map(line).collect()
 }
 
-/// Returns the number of system calls that the summaries of `perf stat -x,` or of `strace -c` count in all. Reading the clock is
-/// left out: it is a system call only on a machine without a vDSO, such as a kernel in user mode.
+/// Returns the number of system calls that the summaries of `perf stat -x,` or of `strace -c` count in all. Reading the
+/// clock is left out: it is a system call only on a machine without a vDSO, such as a kernel in user mode.
 pub(crate) fn calls(summary: &str) -> Option<f64> {
     let perf = |line: &str| {
         let count = line.split(',').next()?.parse().ok()?;

@@ -1,7 +1,7 @@
 //! The log of libFuzzer.
 
-/// Returns one line about a run: inputs, coverage at the start and at the end, memory. Without instrumentation libFuzzer runs
-/// and finds nothing: no coverage is an error.
+/// Returns one line about a run: inputs, coverage at the start and at the end, memory. Without instrumentation
+/// libFuzzer runs and finds nothing: no coverage is an error.
 pub(crate) fn report(target: &str, log: &str) -> Result<String, String> {
     let coverage = |event: &str| {
         let mut lines = log.lines().filter(|line| line.starts_with('#'));

@@ -92,8 +92,8 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// Returns the section about a form of a program that begins with a word: what its help has, without the options that it shares with
-/// the other forms.
+/// Returns the section about a form of a program that begins with a word: what its help has, without the options that
+/// it shares with the other forms.
 fn form_section(program: &Command, form: &Command) -> io::Result<Vec<u8>> {
     let word = form.get_name();
     let mut section = Vec::new();

@@ -1,7 +1,7 @@
 //! The fenced blocks of a page.
 
-/// Returns the `number`th fenced block of `language`, counted from 1. Words after the language, as in `rust,no_run`, are
-/// allowed.
+/// Returns the `number`th fenced block of `language`, counted from 1. Words after the language, as in `rust,no_run`,
+/// are allowed.
 pub(crate) fn block(page: &str, language: &str, number: usize) -> Option<String> {
     let mut blocks = Vec::new();
     let mut open: Option<(bool, String)> = None;

@@ -1,7 +1,7 @@
 //! The table of `scripts/bench --against`.
 //!
-//! Each input line is one figure, of four fields separated by tabs: what is measured, which values are better (`more` or
-//! `less`), which program (`old` or `new`), and the value. The n-th figures of `old` and `new` belong to one pair of
+//! Each input line is one figure, of four fields separated by tabs: what is measured, which values are better (`more`
+//! or `less`), which program (`old` or `new`), and the value. The n-th figures of `old` and `new` belong to one pair of
 //! runs. A line of two fields is what was left out, and why.
 //!
 //! What a shared machine can do drifts within minutes. Two runs of one pair have most of that drift in common, so the
@@ -77,9 +77,9 @@ fn ratio(more: bool, old: f64, new: f64) -> f64 {
     if worse > 0.0 { better / worse } else { 1.0 }
 }
 
-/// Returns the 95% confidence interval of the median of which `sorted` are samples, or the least and the largest sample if
-/// there are fewer than six. It holds for any distribution: a sample is below the true median with a probability of one
-/// half, so the number of samples below it is binomial.
+/// Returns the 95% confidence interval of the median of which `sorted` are samples, or the least and the largest sample
+/// if there are fewer than six. It holds for any distribution: a sample is below the true median with a probability of
+/// one half, so the number of samples below it is binomial.
 fn median_interval(sorted: &[f64]) -> (f64, f64) {
     /// The probability that the true median is below the interval, and that it is above.
     const TAIL: f64 = 0.025;

@@ -1,5 +1,5 @@
-//! The sets of files that `scripts/bench copy` copies. A set is the same on every machine: sizes and contents come from a
-//! fixed sequence of pseudo-random numbers, which no program can compress.
+//! The sets of files that `scripts/bench copy` copies. A set is the same on every machine: sizes and contents come from
+//! a fixed sequence of pseudo-random numbers, which no program can compress.
 
 use std::{
     fs::{self, File},
@@ -8,8 +8,8 @@ use std::{
     path::Path,
 };
 
-/// The block that all contents are parts of. A prime number of bytes more than the largest small file, so that files begin
-/// at many different places of it.
+/// The block that all contents are parts of. A prime number of bytes more than the largest small file, so that files
+/// begin at many different places of it.
 const BLOCK_BYTES: usize = (8 << 20) + 9973;
 
 /// The sparse file: its size, and the bytes and the number of its pieces of data.
@@ -17,8 +17,8 @@ const SPARSE_BYTES: u64 = 10_000_000_000;
 const PIECE_BYTES: usize = 1_000_000;
 const PIECES: u64 = 100;
 
-/// Makes a set below the directory `place`, which must not exist. `count` is the number of files of `small`, and of millions of
-/// bytes of `one`.
+/// Makes a set below the directory `place`, which must not exist. `count` is the number of files of `small`, and of
+/// millions of bytes of `one`.
 ///
 /// # Errors
 ///

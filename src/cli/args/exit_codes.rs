@@ -10,8 +10,8 @@ pub(crate) struct ExitRow {
     pub(crate) pair: Option<&'static str>,
     /// The meaning for rdpipe; `None` if rdpipe never exits with this code.
     pub(crate) rdpipe: Option<&'static str>,
-    /// The meaning for rdcat; `None` if rdcat never exits with this code. rdcat reads files as rdpipe does, and joins two
-    /// hosts as rdsend and rdrecv do.
+    /// The meaning for rdcat; `None` if rdcat never exits with this code. rdcat reads files as rdpipe does, and joins
+    /// two hosts as rdsend and rdrecv do.
     pub(crate) rdcat: Option<&'static str>,
     /// The meaning for rdcp; `None` if rdcp never exits with this code.
     pub(crate) rdcp: Option<&'static str>,

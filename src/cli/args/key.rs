@@ -42,7 +42,8 @@ pub(crate) struct KeyOptions {
     key: Option<Secret>,
 
     /// Read the key from the first line of FILE; then name the file for the data with -i or -o
-    // An argument KEY beside --key-file is most often meant as the file for the data. Using it as the key would be wrong.
+    // An argument KEY beside --key-file is most often meant as the file for the data. Using it as the key would be
+    // wrong.
     #[arg(long, value_name = "FILE", conflicts_with = "key")]
     key_file: Option<PathBuf>,
 }
@@ -163,8 +164,9 @@ pub(crate) enum TicketSource {
 }
 
 impl TicketSource {
-    /// Takes the ticket from the operands, the file of `--ticket-file` or the environment `variable`, then overwrites it in arguments
-    /// and environment, so that `ps` does not show it. Without operands the variable counts, unless the program `listens`.
+    /// Takes the ticket from the operands, the file of `--ticket-file` or the environment `variable`, then overwrites
+    /// it in arguments and environment, so that `ps` does not show it. Without operands the variable counts, unless the
+    /// program `listens`.
     ///
     /// Call this function first in `main`, before other threads start. The second part of the result is an error if
     /// the ticket could not be overwritten: show it as a warning.
@@ -237,8 +239,8 @@ impl TicketSource {
     }
 }
 
-/// Returns true if an operand is a ticket, or was meant as one: it has no colon, which every file of a host has. A key for rdrecv
-/// that a user gives in place of a ticket counts too, because it is a secret as well.
+/// Returns true if an operand is a ticket, or was meant as one: it has no colon, which every file of a host has. A key
+/// for rdrecv that a user gives in place of a ticket counts too, because it is a secret as well.
 fn is_ticket(operand: &Secret) -> bool {
     let text = operand.text().as_encoded_bytes();
     !text.contains(&b':') && (Ticket::resembles(text) || text.starts_with(b"rdk1"))

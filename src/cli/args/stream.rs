@@ -23,7 +23,8 @@ pub(crate) struct StreamOptions {
     #[arg(default_value = "auto")]
     pub(crate) transport: TransportChoice,
 
-    /// Set the size of a chunk in bytes, with K, M or G for powers of 1024 [default: 512K over TCP, 2M over RDMA, 3M there with one processor]
+    /// Set the size of a chunk in bytes, with K, M or G for powers of 1024 [default: 512K over TCP, 2M over RDMA, 3M
+    /// there with one processor]
     #[arg(long, value_name = "SIZE", value_parser = parse::chunk)]
     pub(crate) chunk: Option<usize>,
 

@@ -15,7 +15,8 @@ fn rdsend(line: &str) -> Result<RdsendArgs, clap::Error> {
     RdsendArgs::try_parse_from(format!("rdsend {line}").split_whitespace())
 }
 
-/// The only option whose value differs: rdpipe writes its report to a file, because its stderr carries the stderr of the commands.
+/// The only option whose value differs: rdpipe writes its report to a file, because its stderr carries the stderr of
+/// the commands.
 const DEPARTURE: (&str, &str) = ("rdpipe", "json");
 
 /// The words at the beginning of a help that are the same in every program. A program may go on in its own way.

@@ -276,8 +276,8 @@ fn metadata_of(path: &Path) -> Result<Metadata, ClientKeysError> {
 #[derive(Default)]
 struct KeyTable {
     clients: HashMap<KeyId, KnownClient>,
-    /// The keys by their marks: the keyed digests of their texts, from which no text can be guessed without the secret. A
-    /// key whose text is still in the file need not be stretched again.
+    /// The keys by their marks: the keyed digests of their texts, from which no text can be guessed without the secret.
+    /// A key whose text is still in the file need not be stretched again.
     marks: HashMap<[u8; DIGEST_BYTES], KeyId>,
 }
 
@@ -467,7 +467,8 @@ mod tests {
         assert_eq!(keys.reload_if_changed().unwrap(), None);
     }
 
-    /// The test plants another key under the mark of the line's text: a reload that stretched the text would not return it.
+    /// The test plants another key under the mark of the line's text: a reload that stretched the text would not return
+    /// it.
     #[test]
     fn an_unchanged_key_is_not_stretched_again() {
         let file = TestKeyFile::new("alice secret_key\n");

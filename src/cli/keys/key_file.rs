@@ -1,7 +1,7 @@
 //! The files with the keys of clients: the file of the server, the file of one client, and the format of their lines.
 //!
-//! A line is `NAME KEY`, separated by white space. Empty lines and lines that begin with `#` are skipped. No error contains
-//! text of the file: a user who swaps name and key must not find the key in a log.
+//! A line is `NAME KEY`, separated by white space. Empty lines and lines that begin with `#` are skipped. No error
+//! contains text of the file: a user who swaps name and key must not find the key in a log.
 
 use std::{
     collections::HashMap,
@@ -29,8 +29,8 @@ const FIRST_BUFFER_BYTES: usize = 64 << 10;
 /// have the same time; the longest step is 2 s, that of FAT.
 const CLOCK_STEP: Duration = Duration::from_secs(2);
 
-/// Reads the key of a client from the first line of a file: `KEY`, or `NAME KEY` as in the file of the server. If others
-/// can read the file, the second part of the result is a sentence that warns about it.
+/// Reads the key of a client from the first line of a file: `KEY`, or `NAME KEY` as in the file of the server. If
+/// others can read the file, the second part of the result is a sentence that warns about it.
 ///
 /// Blocks: stretching a key that rdpipe did not make takes tens of milliseconds.
 ///
@@ -49,7 +49,8 @@ pub(in crate::cli) fn client_key(path: &Path) -> Result<(Key, Option<String>), C
     Ok((key_in_line(path, 1, text)?, warning))
 }
 
-/// Reads a whole key file. If others can read the file, the second part of the result is a sentence that warns about it.
+/// Reads a whole key file. If others can read the file, the second part of the result is a sentence that warns about
+/// it.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! Joins two rdcats: one prints a ticket and listens, the other connects with that ticket. Stdin goes to the peer and its bytes to stdout, both at
-//! once.
+//! Joins two rdcats: one prints a ticket and listens, the other connects with that ticket. Stdin goes to the peer and
+//! its bytes to stdout, both at once.
 
 use std::{io, pin::pin};
 
@@ -148,8 +148,8 @@ fn first_of(given: anyhow::Result<()>, taken: anyhow::Result<()>) -> anyhow::Res
     }
 }
 
-/// Returns [`Error::Stopped`] in place of an abort if the peer sent both. A peer whose reader has left sends STOP before
-/// ABORT; which of the two this end receives first is chance.
+/// Returns [`Error::Stopped`] in place of an abort if the peer sent both. A peer whose reader has left sends STOP
+/// before ABORT; which of the two this end receives first is chance.
 fn unless_stopped(error: anyhow::Error, stream: &Stream) -> anyhow::Error {
     match stream.watch().error() {
         Some(stopped @ Error::Stopped { .. }) if Exit::from(&error) == Exit::Remote => {

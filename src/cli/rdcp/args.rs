@@ -14,8 +14,8 @@ use crate::{
 };
 
 /// The number of lanes without `-j`. Two lanes let each end use two processors, and two writers make a tree of small
-/// files in half the time of one. Each further lane costs a stream and a thread at both ends, and over RDMA up to 16 MiB
-/// of pinned memory.
+/// files in half the time of one. Each further lane costs a stream and a thread at both ends, and over RDMA up to 16
+/// MiB of pinned memory.
 pub(crate) const DEFAULT_LANES: u8 = 2;
 
 /// The most lanes: one copy then uses as many processors as a host of a fast network has to spare.
@@ -43,7 +43,8 @@ pub(crate) struct RdcpArgs {
     #[arg(long, value_name = "RATE", value_parser = parse::rate)]
     pub(crate) bwlimit: Option<u64>,
 
-    /// Use this many lanes: streams, each with a thread at both ends, which also share very large files; with --serve, the most for one copy [default: 2]
+    /// Use this many lanes: streams, each with a thread at both ends, which also share very large files; with --serve,
+    /// the most for one copy [default: 2]
     #[arg(short = 'j', long, value_name = "N", value_parser = lanes)]
     pub(crate) lanes: Option<u8>,
 
@@ -51,7 +52,8 @@ pub(crate) struct RdcpArgs {
     #[arg(long)]
     pub(crate) fsync: bool,
 
-    /// Read the key from the first line of FILE, for HOST:PORT:PATH; with --serve, those of all clients, a line NAME KEY for each
+    /// Read the key from the first line of FILE, for HOST:PORT:PATH; with --serve, those of all clients, a line NAME
+    /// KEY for each
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
 

@@ -117,7 +117,8 @@ pub(super) fn shown(path: &[u8]) -> String {
     text
 }
 
-/// Returns true for characters that change the direction of a text or end a line, so that a name looks like another one.
+/// Returns true for characters that change the direction of a text or end a line, so that a name looks like another
+/// one.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

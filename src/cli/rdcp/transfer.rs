@@ -168,8 +168,9 @@ fn copies(
     Ok(Transfer::Copies(plans))
 }
 
-/// Returns true if two sources may have entries that get one name: their own names are equal but for the case, or the contents
-/// of a directory arrive beside others. A file system may also take names for the same that have letters beyond ASCII.
+/// Returns true if two sources may have entries that get one name: their own names are equal but for the case, or the
+/// contents of a directory arrive beside others. A file system may also take names for the same that have letters
+/// beyond ASCII.
 fn may_merge<'a>(sources: impl ExactSizeIterator<Item = &'a [u8]>) -> bool {
     let is_only = sources.len() < 2;
     let mut names = HashSet::new();
@@ -182,8 +183,8 @@ fn may_merge<'a>(sources: impl ExactSizeIterator<Item = &'a [u8]>) -> bool {
     !is_only && sources.into_iter().any(is_taken)
 }
 
-/// Returns true if `into` is the directory `path` or is in it, as far as the texts of the paths tell: they do not tell where
-/// links and `..` lead.
+/// Returns true if `into` is the directory `path` or is in it, as far as the texts of the paths tell: they do not tell
+/// where links and `..` lead.
 fn is_within(path: &[u8], into: &[u8]) -> bool {
     let is_same_start = path.starts_with(b"/") == into.starts_with(b"/");
     let within = |(path, into): (Vec<_>, Vec<_>)| into.starts_with(&path);
@@ -268,7 +269,8 @@ fn of_trees(args: &RdcpArgs) -> Option<&'static str> {
         .map(|row| row.1)
 }
 
-/// Reads the key for servers from `--key-file` or, without it, from the environment. Returns none if no copy has a server.
+/// Reads the key for servers from `--key-file` or, without it, from the environment. Returns none if no copy has a
+/// server.
 ///
 /// # Errors
 ///

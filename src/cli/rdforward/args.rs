@@ -52,7 +52,8 @@ pub(crate) struct RdforwardArgs {
     #[arg(short, long, conflicts_with_all = ["ticket_file", "key_file", "local", "remote", "dynamic"])]
     pub(crate) listen: bool,
 
-    /// Let the other end connect to these ports only, with --listen: to those of localhost, unless HOST is given [default: all]
+    /// Let the other end connect to these ports only, with --listen: to those of localhost, unless HOST is given
+    /// [default: all]
     #[arg(
         long,
         value_name = "[HOST:]PORT[-PORT]",
@@ -127,7 +128,8 @@ pub(crate) struct ForwardServeArgs {
     )]
     pub(crate) allow: Vec<AllowedPorts>,
 
-    /// Read the key from the first line of FILE, and those of further clients from the next ones: a line NAME KEY for each
+    /// Read the key from the first line of FILE, and those of further clients from the next ones: a line NAME KEY for
+    /// each
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: PathBuf,
 
@@ -147,7 +149,8 @@ pub(crate) struct ForwardServeArgs {
 /// What is forwarded.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ForwardOptions {
-    /// Listen here, and connect from the other host; PORT 0 takes a free one; a part with a / is a UNIX socket; may be given several times
+    /// Listen here, and connect from the other host; PORT 0 takes a free one; a part with a / is a UNIX socket; may be
+    /// given several times
     #[arg(short = 'L', long, value_name = "[BIND:]PORT:HOST:PORT", value_parser = spec(), allow_hyphen_values = true)]
     pub(crate) local: Vec<ForwardSpec>,
 
@@ -155,7 +158,8 @@ pub(crate) struct ForwardOptions {
     #[arg(short = 'R', long, value_name = "[BIND:]PORT:HOST:PORT", value_parser = spec(), allow_hyphen_values = true)]
     pub(crate) remote: Vec<ForwardSpec>,
 
-    /// Listen here for SOCKS5 clients, and connect each from the other host to the target that it names; may be given several times
+    /// Listen here for SOCKS5 clients, and connect each from the other host to the target that it names; may be given
+    /// several times
     #[arg(short = 'D', long, value_name = "[BIND:]PORT", value_parser = dynamic(), allow_hyphen_values = true)]
     pub(crate) dynamic: Vec<ListenAt>,
 }
@@ -256,7 +260,8 @@ impl ForwardOptions {
 }
 
 impl ForwardRunArgs {
-    /// Takes the operands apart: HOST, or none if `--ticket-file` stands for it or `--` before it, and COMMAND with its arguments.
+    /// Takes the operands apart: HOST, or none if `--ticket-file` stands for it or `--` before it, and COMMAND with its
+    /// arguments.
     pub(super) fn take_operands(&mut self) -> (Vec<Secret>, Vec<OsString>) {
         let mut operands = std::mem::take(&mut self.operands).into_iter().peekable();
         let mut host = Vec::new();

@@ -103,8 +103,8 @@ struct CommandRun {
 }
 
 impl CommandRun {
-    /// Runs the command once the tunnel is connected. `running` is the tunnel until it ends, `connecting` the address of the
-    /// other host, and `interrupt` takes a signal that ends the tunnel before.
+    /// Runs the command once the tunnel is connected. `running` is the tunnel until it ends, `connecting` the address
+    /// of the other host, and `interrupt` takes a signal that ends the tunnel before.
     async fn carry_out(
         mut self,
         mut running: BoxFuture<'static, TunnelEnding>,
@@ -285,8 +285,9 @@ fn status_code(status: ExitStatus) -> u8 {
     u8::try_from(code).unwrap_or(255)
 }
 
-/// Returns the addresses by which the command names the other host: those of the name that the user has typed, and those
-/// that the user has given for it. What the other host says of itself does not count: it could claim the address of any host.
+/// Returns the addresses by which the command names the other host: those of the name that the user has typed, and
+/// those that the user has given for it. What the other host says of itself does not count: it could claim the address
+/// of any host.
 fn known_addresses(args: &ForwardRunArgs, peer: &ForwardPeer) -> Vec<IpAddr> {
     let host = match peer {
         ForwardPeer::Host(place) => place.host().unwrap_or_default(),

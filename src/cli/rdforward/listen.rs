@@ -22,7 +22,8 @@ use crate::{
     reach::{self, ticket::Ticket},
 };
 
-/// Prints a ticket, waits for the peer that has it, and connects to what the peer asks for. Returns when the peer has ended.
+/// Prints a ticket, waits for the peer that has it, and connects to what the peer asks for. Returns when the peer has
+/// ended.
 pub(super) fn run(args: &RdforwardArgs, console: &Console) -> Exit {
     serve(args, console).unwrap_or_else(|error| {
         console.error(&sentence(&error));

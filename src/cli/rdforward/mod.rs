@@ -93,8 +93,8 @@ enum ForwardOperation {
 }
 
 impl ForwardOperation {
-    /// Takes what the program does, and the ticket, from the arguments and the environment. The second part of the result is an
-    /// error if the ticket could not be hidden.
+    /// Takes what the program does, and the ticket, from the arguments and the environment. The second part of the
+    /// result is an error if the ticket could not be hidden.
     fn take(args: &mut RdforwardArgs) -> (Self, io::Result<()>) {
         let ticket = |operands: &mut Vec<Secret>, file, listens| {
             TicketSource::take(operands, file, listens, TICKET_VARIABLE)

@@ -1,4 +1,5 @@
-//! The other end of a tunnel, as the command line names it: an agent over ssh, a server, or a peer whose stream this program has accepted.
+//! The other end of a tunnel, as the command line names it: an agent over ssh, a server, or a peer whose stream this
+//! program has accepted.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
@@ -141,8 +142,8 @@ fn is_number(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(u8::is_ascii_digit)
 }
 
-/// Carries the connections of a tunnel until it ends. If `cut` becomes ready, the tunnel ends with its reason. Returns the
-/// failure, as a sentence for the user.
+/// Carries the connections of a tunnel until it ends. If `cut` becomes ready, the tunnel ends with its reason. Returns
+/// the failure, as a sentence for the user.
 pub(super) async fn carry(
     mut stream: Stream,
     role: TunnelRole,

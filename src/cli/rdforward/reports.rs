@@ -16,8 +16,8 @@ use crate::{
     },
 };
 
-/// Returns the function that prints what happens to connections: with `-v`, or as JSON. Connections that cannot be made are
-/// always printed. `remote` are the values of `-R`.
+/// Returns the function that prints what happens to connections: with `-v`, or as JSON. Connections that cannot be made
+/// are always printed. `remote` are the values of `-R`.
 pub(super) fn observer(console: &Console, remote: &[ForwardSpec]) -> TunnelObserver {
     let (console, remote) = (console.clone(), remote.to_vec());
     Arc::new(move |event| {

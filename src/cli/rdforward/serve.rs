@@ -220,7 +220,8 @@ impl ForwardServer {
         }
     }
 
-    /// Counts a new tunnel of a client. Returns the places for its connections; none if the client has too many tunnels.
+    /// Counts a new tunnel of a client. Returns the places for its connections; none if the client has too many
+    /// tunnels.
     fn enter(&self, name: &Arc<str>) -> Option<ConnectionPlaces> {
         let mut clients = self.clients();
         let client = clients

@@ -48,7 +48,8 @@ const DEFAULT_THRESHOLD: f64 = 5.0;
     after_help = help::rdperf()
 )]
 pub(crate) struct RdperfArgs {
-    /// The hosts, a ticket, `diff` and two reports, or `draw` and a report. A ticket is a secret, so the operands appear in no message.
+    /// The hosts, a ticket, `diff` and two reports, or `draw` and a report. A ticket is a secret, so the operands
+    /// appear in no message.
     #[arg(value_name = "HOST", value_parser = OsStringValueParser::new().map(Secret::new), help = help::PERF_OPERAND)]
     #[arg(conflicts_with_all = ["listen", "ticket_file"])]
     pub(crate) operands: Vec<Secret>,
@@ -103,7 +104,8 @@ pub(crate) struct MeasureArgs {
     #[arg(long, conflicts_with_all = ["measure", "read", "write", "csv", "json"])]
     pub(crate) pingpong: bool,
 
-    /// Measure RDMA operations of many sizes: inline, verb, poll, signal or chunk, or settings like size=1:8M:*2,verb=write,send
+    /// Measure RDMA operations of many sizes: inline, verb, poll, signal or chunk, or settings like
+    /// size=1:8M:*2,verb=write,send
     #[arg(long, value_name = "NAME|SETTINGS")]
     #[arg(conflicts_with_all = ["check", "pingpong", "read", "write", "size", "streams"])]
     pub(crate) sweep: Option<Sweep>,
@@ -122,7 +124,8 @@ pub(crate) struct MeasureArgs {
     #[arg(long, value_name = "[HOST:]PATH")]
     pub(crate) read: Option<OsString>,
 
-    /// Measure how fast a new file in the directory PATH can be written on a host, and remove the file [default host: the last one]
+    /// Measure how fast a new file in the directory PATH can be written on a host, and remove the file [default host:
+    /// the last one]
     #[arg(long, value_name = "[HOST:]PATH")]
     pub(crate) write: Option<OsString>,
 

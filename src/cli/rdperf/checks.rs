@@ -70,7 +70,8 @@ impl PairProbes {
     }
 }
 
-/// Returns how far the clock of `other` is ahead of that of `one`, in milliseconds. The two were asked at about the same time.
+/// Returns how far the clock of `other` is ahead of that of `one`, in milliseconds. The two were asked at about the
+/// same time.
 fn clock_difference(one: &HostFacts, other: &HostFacts) -> Option<i64> {
     let clock = |facts: &HostFacts| i64::try_from(facts.clock_ms).ok();
     Some(clock(other)? - clock(one)?)

@@ -145,8 +145,8 @@ impl PerfHosts {
         Ok(())
     }
 
-    /// Waits for the next news of any host. Returns a message about a task; none if the news was about a host itself, which
-    /// is recorded.
+    /// Waits for the next news of any host. Returns a message about a task; none if the news was about a host itself,
+    /// which is recorded.
     ///
     /// # Cancel safety
     ///

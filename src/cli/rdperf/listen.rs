@@ -29,7 +29,8 @@ use crate::{
     },
 };
 
-/// Prints a ticket, waits for the peer that has it, and carries out what the peer asks for. Returns when the peer has ended.
+/// Prints a ticket, waits for the peer that has it, and carries out what the peer asks for. Returns when the peer has
+/// ended.
 pub(super) fn run(args: &RdperfArgs, console: &Console) -> Exit {
     if args.hosts.ports.is_some_and(|(first, last)| first == last) {
         super::usage(

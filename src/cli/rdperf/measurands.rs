@@ -18,7 +18,8 @@ pub(super) enum Depth {
     Matrix,
 }
 
-/// Returns what is measured between two hosts, in the order of the report. `media` are the transports that work between them.
+/// Returns what is measured between two hosts, in the order of the report. `media` are the transports that work between
+/// them.
 pub(super) fn measurands(args: &MeasureArgs, depth: Depth, media: &[Medium]) -> Vec<Measurand> {
     let mut measurands = Vec::new();
     for &medium in media {

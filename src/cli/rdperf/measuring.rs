@@ -208,8 +208,8 @@ fn of_path(coordinator: &Coordinator, path: &MeasuredPath, place: usize) -> Plan
     }
 }
 
-/// Measures once. Fails with a sentence, and true if a file is the cause and no connection; or with none if a host is lost, which
-/// is printed once.
+/// Measures once. Fails with a sentence, and true if a file is the cause and no connection; or with none if a host is
+/// lost, which is printed once.
 async fn one_run(
     coordinator: &mut Coordinator,
     context: &RunContext<'_>,

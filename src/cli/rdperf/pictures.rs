@@ -49,7 +49,8 @@ impl PictureFiles {
         })
     }
 
-    /// Writes what was measured. Without a measurement the files stay as they were. Returns the errors, which it has printed.
+    /// Writes what was measured. Without a measurement the files stay as they were. Returns the errors, which it has
+    /// printed.
     pub(super) fn write(
         self,
         document: &PerfDocument,

@@ -139,7 +139,8 @@ fn edges(plan: &Plan, args: &RdpipeArgs) -> String {
             _ if number == count => (from, "standard output".to_owned()),
             _ => (from, to),
         };
-        // The stage that reads an edge listens. rdpipe reads the last edge and never listens, so the last stage listens.
+        // The stage that reads an edge listens. rdpipe reads the last edge and never listens, so the last stage
+        // listens.
         let listener = number.min(count - 1);
         let addresses = addresses(&plan.stages[listener].place, args);
         let name = plan.name(listener);

@@ -49,8 +49,8 @@ pub fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Returns what the first stage reads. rdpipe does not read a terminal: a pipeline in the background would be stopped by
-/// reading it.
+/// Returns what the first stage reads. rdpipe does not read a terminal: a pipeline in the background would be stopped
+/// by reading it.
 fn input() -> PlanInput {
     if is_stdin_closed() {
         PlanInput::Closed

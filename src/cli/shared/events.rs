@@ -15,7 +15,8 @@ use tracing::{
 
 use super::message::Console;
 
-/// A warning with the same words is not shown again within this time: a listener without descriptors has one in each pause.
+/// A warning with the same words is not shown again within this time: a listener without descriptors has one in each
+/// pause.
 const SAME_EVENT_PAUSE: Duration = Duration::from_secs(60);
 
 /// The modules whose events of less importance are details for the user, which `-v` shows.

@@ -129,8 +129,8 @@ impl Console {
         self.queue.room().await;
     }
 
-    /// Prints a notice about another host, with `print`. While stderr is not read, notices beyond a limit are left out and
-    /// counted: a hostile host sends any number of them.
+    /// Prints a notice about another host, with `print`. While stderr is not read, notices beyond a limit are left out
+    /// and counted: a hostile host sends any number of them.
     pub(crate) fn notice(&self, print: impl FnOnce(&Self)) {
         if !self.queue.leaves_out() {
             self.warn_of_left_out();
@@ -147,9 +147,9 @@ impl Console {
         }
     }
 
-    /// Closes stdout, then waits until all messages have been written. Call this function at the end of `main`. A terminal
-    /// or a pager that is not read delays the exit, as it delays that of any program, until a signal ends the program. It
-    /// does not delay the end of file of the program that reads the output.
+    /// Closes stdout, then waits until all messages have been written. Call this function at the end of `main`. A
+    /// terminal or a pager that is not read delays the exit, as it delays that of any program, until a signal ends the
+    /// program. It does not delay the end of file of the program that reads the output.
     pub(crate) fn finish(&self) {
         // Nothing more is written to stdout.
         let _ = process::close();

@@ -77,8 +77,8 @@ impl Pipeline<'_> {
             .run(work, names, &keys, own, observe, signal)
     }
 
-    /// Starts a thread that serves an edge of this program: its stdin or its stdout. Each edge has a thread, so both move
-    /// at once, and a disk or a terminal that stalls delays only its own edge.
+    /// Starts a thread that serves an edge of this program: its stdin or its stdout. Each edge has a thread, so both
+    /// move at once, and a disk or a terminal that stalls delays only its own edge.
     fn serve(
         &self,
         edge: usize,
@@ -112,8 +112,9 @@ impl Pipeline<'_> {
     }
 }
 
-/// Runs one pipeline with a progress bar, until it ends or a signal ends it. `on_terminal` is true if the data comes from
-/// or goes to a terminal, where there is no bar. Returns the final state, and the bytes that the busiest stage has moved.
+/// Runs one pipeline with a progress bar, until it ends or a signal ends it. `on_terminal` is true if the data comes
+/// from or goes to a terminal, where there is no bar. Returns the final state, and the bytes that the busiest stage has
+/// moved.
 ///
 /// # Errors
 ///
@@ -149,7 +150,8 @@ pub(crate) fn run_alone(
     Ok((summary, moved.load(Ordering::Relaxed)))
 }
 
-/// Prints what failed in a pipeline of files, and returns true if nothing did. Files that could not be opened have been named before.
+/// Prints what failed in a pipeline of files, and returns true if nothing did. Files that could not be opened have been
+/// named before.
 pub(crate) fn tell(plan: &Plan, outcome: &PipelineOutcome, console: &Console) -> bool {
     if let Some(number) = outcome.signal {
         console.error(&format!("interrupted by {}", explain::signal(number)));

@@ -14,8 +14,8 @@ use super::{
 
 /// A progress bar on stderr, which disappears when this value is dropped.
 ///
-/// The thread of the messages draws it, and reads a counter that the stream keeps anyway. So the bar costs the byte path
-/// nothing, and a terminal that is not read delays only the bar.
+/// The thread of the messages draws it, and reads a counter that the stream keeps anyway. So the bar costs the byte
+/// path nothing, and a terminal that is not read delays only the bar.
 #[derive(Debug)]
 pub(crate) struct RunProgress {
     console: Console,
@@ -24,8 +24,8 @@ pub(crate) struct RunProgress {
 impl RunProgress {
     /// Shows a bar of the bytes that `done` counts, out of `total` if that is known.
     ///
-    /// Returns `None` where a bar would disturb: stderr is no terminal, the data itself goes to or comes from a terminal
-    /// (`data_on_terminal`), or the user gave `-q` or `--json`.
+    /// Returns `None` where a bar would disturb: stderr is no terminal, the data itself goes to or comes from a
+    /// terminal (`data_on_terminal`), or the user gave `-q` or `--json`.
     pub(crate) fn start(
         console: &Console,
         total: Option<u64>,
@@ -88,8 +88,8 @@ impl RunProgress {
         })
     }
 
-    /// Shows a line about connections and their bytes, which `look` describes: what stands in front of the bytes, and their
-    /// number.
+    /// Shows a line about connections and their bytes, which `look` describes: what stands in front of the bytes, and
+    /// their number.
     ///
     /// Returns `None` where [`start`](Self::start) does.
     pub(crate) fn start_connections(
@@ -182,8 +182,8 @@ pub(crate) struct FilesProgress {
     pub(crate) current: String,
 }
 
-/// Returns true if the data of a run goes to or comes from a terminal, where a bar would write over it. `file` is true if
-/// the user named a file instead of the standard stream.
+/// Returns true if the data of a run goes to or comes from a terminal, where a bar would write over it. `file` is true
+/// if the user named a file instead of the standard stream.
 #[must_use]
 pub(crate) fn is_on_terminal(standard: &impl IsTerminal, file: bool) -> bool {
     !file && standard.is_terminal()

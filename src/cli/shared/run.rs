@@ -30,8 +30,8 @@ use crate::{
 pub(crate) struct Run {
     /// The console for messages to the user.
     pub(crate) console: Console,
-    /// The runtime of keepalives, and of the control tasks of streams whose bytes other threads move. No read or write of
-    /// a file blocks it.
+    /// The runtime of keepalives, and of the control tasks of streams whose bytes other threads move. No read or write
+    /// of a file blocks it.
     pub(crate) control_runtime: Handle,
     signal: oneshot::Receiver<Caught>,
     report: Report,

@@ -73,7 +73,8 @@ impl KernelBlock {
 /// environment together.
 const MAX_BLOCK_BYTES: u64 = 8 << 20;
 
-/// Overwrites secrets in a block. `secret_at` returns the position in an element from which it is overwritten, or `None`.
+/// Overwrites secrets in a block. `secret_at` returns the position in an element from which it is overwritten, or
+/// `None`.
 fn blank(which: KernelBlock, secret_at: impl Fn(&[u8]) -> Option<usize>) -> io::Result<()> {
     let stat = fs::read("/proc/self/stat")?;
     let bounds =

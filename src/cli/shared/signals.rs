@@ -39,8 +39,8 @@ pub(crate) fn shared(signal: oneshot::Receiver<Caught>) -> EndingCaught {
 }
 
 /// Returns a channel that receives the first signal, which a task on `runtime` waits for. From then on the end of the
-/// program waits only a moment for a stderr that is not read. A second signal ends the process at once, because the first
-/// may arrive while the main thread is in a read that does not return.
+/// program waits only a moment for a stderr that is not read. A second signal ends the process at once, because the
+/// first may arrive while the main thread is in a read that does not return.
 ///
 /// Signals that are ignored when the program starts stay ignored, as `nohup` and a shell's `&` require.
 ///

@@ -109,8 +109,8 @@ impl StderrQueue {
         self.start(state);
     }
 
-    /// Sets the bar below the messages; `None` clears it. The thread draws it after one [`INTERVAL`], so that a short run
-    /// shows no bar, and draws nothing while stderr is not read.
+    /// Sets the bar below the messages; `None` clears it. The thread draws it after one [`INTERVAL`], so that a short
+    /// run shows no bar, and draws nothing while stderr is not read.
     pub(crate) fn set_bar(&self, bar: Option<ShownBar>) {
         let mut state = self.0.lock();
         state.bar = bar;

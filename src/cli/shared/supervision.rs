@@ -1,4 +1,5 @@
-//! Runs work on other hosts: starts the supervisor, and prints what it has to say; the agent that every such program can run as.
+//! Runs work on other hosts: starts the supervisor, and prints what it has to say; the agent that every such program
+//! can run as.
 
 use std::{env, process::ExitCode, sync::Arc, time::Duration};
 
@@ -47,8 +48,8 @@ pub(crate) struct OwnEdges {
 }
 
 impl Supervision<'_> {
-    /// Runs the work until it ends, or until `signal` ends it. `keys` has one key for each edge, and `names` the name of
-    /// each agent before the lines that it writes to stderr. `observe` receives the work after each event.
+    /// Runs the work until it ends, or until `signal` ends it. `keys` has one key for each edge, and `names` the name
+    /// of each agent before the lines that it writes to stderr. `observe` receives the work after each event.
     ///
     /// # Errors
     ///

@@ -263,8 +263,8 @@ impl MetadataKeeper {
         plan
     }
 
-    /// Returns the plan for an entry that exists, and gets all metadata of the source's and no other attributes. `found` is
-    /// what the entry has.
+    /// Returns the plan for an entry that exists, and gets all metadata of the source's and no other attributes.
+    /// `found` is what the entry has.
     pub(super) fn plan_for_existing(
         &self,
         metadata: &Metadata,
@@ -278,8 +278,8 @@ impl MetadataKeeper {
         }
     }
 
-    /// Returns the plan for an entry that the destination has already with the contents of the source's. `found` and `own`
-    /// are what the entry has. None if nothing is to be changed.
+    /// Returns the plan for an entry that the destination has already with the contents of the source's. `found` and
+    /// `own` are what the entry has. None if nothing is to be changed.
     pub(super) fn plan_for_kept(
         &self,
         metadata: &Metadata,
@@ -451,8 +451,8 @@ impl MetadataKeeper {
     }
 
     /// Returns the bits that a new folder of the copy is made with, if the source's has this mode. The system takes the
-    /// bits of the umask or of a default ACL. If all metadata are kept, there are no bits: until the folder has its owner
-    /// and its ACL, they could be those of other users.
+    /// bits of the umask or of a default ACL. If all metadata are kept, there are no bits: until the folder has its
+    /// owner and its ACL, they could be those of other users.
     pub(super) fn bits_of_new_folder(&self, mode: u32) -> u32 {
         if self.archive {
             return 0;

@@ -1,9 +1,9 @@
-//! What each copy of a server writes, so that no two copies write the same. Pure, except for [`CopyClaims`], which looks
-//! at directories.
+//! What each copy of a server writes, so that no two copies write the same. Pure, except for [`CopyClaims`], which
+//! looks at directories.
 //!
 //! A copy claims its *targets*: the entries that the user named as its result. A target is a name in a directory, or a
-//! directory itself (`-T`, or the contents of a directory). A target that is a directory is claimed with all that is below
-//! it. Two claims of different copies conflict if
+//! directory itself (`-T`, or the contents of a directory). A target that is a directory is claimed with all that is
+//! below it. Two claims of different copies conflict if
 //!
 //! - both are of the same name in the same directory, or of the same directory, or
 //! - one is a directory, and the other is somewhere below it.
@@ -117,13 +117,13 @@ impl DestinationClaims {
 }
 
 impl CopyClaims {
-    /// Claims `target`, a local path. The target itself need not exist. `open_place` opens the directory that the targets of
-    /// the copy are in; for the empty path, that is the target.
+    /// Claims `target`, a local path. The target itself need not exist. `open_place` opens the directory that the
+    /// targets of the copy are in; for the empty path, that is the target.
     ///
     /// # Errors
     ///
-    /// Fails if another copy has claimed the target or something in it. The copy never gets the target then, so that one
-    /// of the two writes it whole.
+    /// Fails if another copy has claimed the target or something in it. The copy never gets the target then, so that
+    /// one of the two writes it whole.
     pub(super) fn claim(
         &self,
         target: &RelativePath,

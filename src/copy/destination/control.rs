@@ -64,12 +64,13 @@ impl DestinationControl {
         }
     }
 
-    /// Answers the source until it has finished and all lanes have ended, which `lanes` tells; finishes what is left; and
-    /// tells the source. Returns the control, for [`end`](Self::end).
+    /// Answers the source until it has finished and all lanes have ended, which `lanes` tells; finishes what is left;
+    /// and tells the source. Returns the control, for [`end`](Self::end).
     ///
     /// # Errors
     ///
-    /// Fails if the stream breaks, the source breaks the protocol, or the work is cancelled. The stream is then aborted.
+    /// Fails if the stream breaks, the source breaks the protocol, or the work is cancelled. The stream is then
+    /// aborted.
     ///
     /// # Cancel safety
     ///

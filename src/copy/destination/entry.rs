@@ -80,8 +80,8 @@ impl NewFile {
         write_all(&self.fd, bytes)
     }
 
-    /// Returns what a failure leaves of the file under its final name, in words that follow the reason; none if that has
-    /// not changed.
+    /// Returns what a failure leaves of the file under its final name, in words that follow the reason; none if that
+    /// has not changed.
     pub(super) fn left(&self, size: u64) -> Option<String> {
         let written = || fstat(&self.fd).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
         self.is_in_place.then(|| left_in_place(written(), size))
@@ -101,8 +101,8 @@ pub(super) fn write_all(fd: &OwnedFd, mut bytes: &[u8]) -> Result<(), String> {
 }
 
 impl CurrentFolder {
-    /// Creates a file under a temporary name. Where that is not possible, opens the file that has the name, to write it in
-    /// place.
+    /// Creates a file under a temporary name. Where that is not possible, opens the file that has the name, to write it
+    /// in place.
     ///
     /// # Errors
     ///
@@ -214,8 +214,8 @@ impl CurrentFolder {
         Ok(())
     }
 
-    /// Removes the temporary file of a lane. If that is not possible, returns what to tell the user, and gives later entries
-    /// their names at once.
+    /// Removes the temporary file of a lane. If that is not possible, returns what to tell the user, and gives later
+    /// entries their names at once.
     pub(super) fn remove_temporary(&mut self, temporary: &mut TemporaryName) -> Option<String> {
         if temporary.remove(self.fd.as_fd()) {
             return None;
@@ -363,8 +363,8 @@ pub(super) fn replaced_file(
     Some(ReplacedFile::new(stat, attributes))
 }
 
-/// Gives the entry `from` the name `name` in its folder. What has the name is replaced, unless the run has written it. A
-/// directory of that name is removed, if the user has asked to mirror.
+/// Gives the entry `from` the name `name` in its folder. What has the name is replaced, unless the run has written it.
+/// A directory of that name is removed, if the user has asked to mirror.
 ///
 /// # Errors
 ///

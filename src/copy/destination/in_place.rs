@@ -1,5 +1,5 @@
-//! Destinations that no new file replaces: devices and FIFOs that the user named, and files in directories where nothing
-//! can be made or renamed.
+//! Destinations that no new file replaces: devices and FIFOs that the user named, and files in directories where
+//! nothing can be made or renamed.
 
 use std::{
     ffi::OsStr,
@@ -55,13 +55,13 @@ pub(super) struct SpecialTarget {
 }
 
 impl SpecialTarget {
-    /// Returns the target that the entry `name` of a folder is or leads to, if it is a device or a FIFO and the user named
-    /// it. Opens nothing.
+    /// Returns the target that the entry `name` of a folder is or leads to, if it is a device or a FIFO and the user
+    /// named it. Opens nothing.
     ///
     /// # Errors
     ///
-    /// Fails with the reason for the user if the target is of that kind and must not be written, or if another source of
-    /// the run has brought the entry.
+    /// Fails with the reason for the user if the target is of that kind and must not be written, or if another source
+    /// of the run has brought the entry.
     pub(super) fn find(
         state: &DestinationState,
         target: TargetFolder<'_>,
@@ -217,8 +217,8 @@ fn may_write(found: &Stat, naming: EntryNaming) -> Result<(), String> {
     Err(why.to_owned())
 }
 
-/// Returns true for stdin and stdout of this process, which are not those of the user's rdcp. Other descriptors may be ones
-/// that a shell on this machine has opened for it.
+/// Returns true for stdin and stdout of this process, which are not those of the user's rdcp. Other descriptors may be
+/// ones that a shell on this machine has opened for it.
 fn is_own_descriptor(path: &Path) -> bool {
     let own = ["/proc/self/fd/0", "/proc/self/fd/1"];
     own.iter().any(|own| path == Path::new(own))
@@ -306,8 +306,8 @@ pub(super) fn mode_in_place(state: &DestinationState, metadata: &Metadata) -> u3
     }
 }
 
-/// Returns the plan for a file that exists and is written in place: without `-a` it keeps what it has, with `-a` it gets
-/// what the source's has and nothing else.
+/// Returns the plan for a file that exists and is written in place: without `-a` it keeps what it has, with `-a` it
+/// gets what the source's has and nothing else.
 pub(super) fn plan_in_place(
     state: &DestinationState,
     stat: &Stat,

@@ -14,9 +14,9 @@
 //! | `tree` | directories: `beneath` opens them below the place and nowhere else, `folders` makes them, `mirror` removes what the source has not by `deletion`, `links` makes the hard links at the end |
 //! | `written` | what the run has written, and the renames that overwrite none of it |
 //!
-//! Every lane is written on its own thread, with blocking system calls. A small file costs an open, a write, a rename and
-//! a close, and with all metadata the times; further calls only if the mode or the owner of a new file is not the wanted
-//! one. No entry is a task, and none is acknowledged.
+//! Every lane is written on its own thread, with blocking system calls. A small file costs an open, a write, a rename
+//! and a close, and with all metadata the times; further calls only if the mode or the owner of a new file is not the
+//! wanted one. No entry is a task, and none is acknowledged.
 //!
 //! The source is authenticated and may all the same be hostile. Nothing outside the place is written, removed or
 //! changed: names are checked when they are decoded, and directories are opened below the place and without symbolic

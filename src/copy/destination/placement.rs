@@ -23,8 +23,8 @@ use crate::copy::{
 
 /// The place that receives a copy: an open directory, and what becomes of the first name of each path.
 ///
-/// Two kinds of paths occur. A *wire path* is relative to the place as the source sees it; its first name is the name of
-/// a source. A *local path* is relative to [`root`](Self::root).
+/// Two kinds of paths occur. A *wire path* is relative to the place as the source sees it; its first name is the name
+/// of a source. A *local path* is relative to [`root`](Self::root).
 #[derive(Debug)]
 pub(super) struct Placement {
     root: OwnedFd,
@@ -127,7 +127,8 @@ impl Placement {
         Self::beside(base, path, sources, options.parents, is_directory)
     }
 
-    /// Finds the place for a path that does not exist or is not a directory: the deepest directory above it that exists.
+    /// Finds the place for a path that does not exist or is not a directory: the deepest directory above it that
+    /// exists.
     fn beside(
         base: &BaseDirectory,
         path: &Path,
@@ -252,8 +253,9 @@ impl Placement {
     ///
     /// # Errors
     ///
-    /// Fails if the entry is a second source where the place receives one only, if it may not be written, or if its name
-    /// is one of those that unfinished files have: it would be taken for a part of another file, and removed with it.
+    /// Fails if the entry is a second source where the place receives one only, if it may not be written, or if its
+    /// name is one of those that unfinished files have: it would be taken for a part of another file, and removed with
+    /// it.
     pub(super) fn entry_name(
         &self,
         entries: &EntryNames,

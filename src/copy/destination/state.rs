@@ -1,4 +1,5 @@
-//! The state of a destination: how and where it writes, what is done, the way to the controller, and what lanes and control share.
+//! The state of a destination: how and where it writes, what is done, the way to the controller, and what lanes and
+//! control share.
 
 use std::{
     collections::HashSet,
@@ -102,8 +103,8 @@ impl DestinationState {
         }
     }
 
-    /// Ends the work early, and keeps the failure if it is the first one. Called before a stream is aborted: the source may
-    /// then drop the other streams, which break too.
+    /// Ends the work early, and keeps the failure if it is the first one. Called before a stream is aborted: the source
+    /// may then drop the other streams, which break too.
     pub(super) fn end_early(&self, failure: &CopyFailure) {
         let is_elsewhere = self.context.cancelled.is_cancelled();
         if !is_elsewhere && !matches!(failure, CopyFailure::Cancelled) {
@@ -335,8 +336,8 @@ impl DestinationShared {
         links.make(&self.state, &self.folders, temporary, link)
     }
 
-    /// Returns true if a local path may be written, which a copy of a server claims. If another copy writes the target that
-    /// the path is in, the target is reported once.
+    /// Returns true if a local path may be written, which a copy of a server claims. If another copy writes the target
+    /// that the path is in, the target is reported once.
     pub(super) fn may_write(&self, local: &RelativePath) -> bool {
         let Some(claims) = &self.claims else {
             return true;

@@ -1,5 +1,5 @@
-//! The times that a file system stores. Some store coarser ones than were set, and some end at certain years: FAT has even
-//! seconds from 1980 on, ext4 with small inodes whole seconds until 2038.
+//! The times that a file system stores. Some store coarser ones than were set, and some end at certain years: FAT has
+//! even seconds from 1980 on, ext4 with small inodes whole seconds until 2038.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -15,8 +15,8 @@ const COMMON_SECONDS: std::ops::RangeInclusive<i64> = 315_532_800 + 86_400..=i32
 /// The most seconds between a time and what a file system stores of it, unless the time is out of its range.
 const COARSEST_SECONDS: u64 = 2;
 
-/// The steps of file systems that store coarser times, in nanoseconds: NTFS and CIFS, many servers, exFAT, ext3 and HFS+,
-/// FAT.
+/// The steps of file systems that store coarser times, in nanoseconds: NTFS and CIFS, many servers, exFAT, ext3 and
+/// HFS+, FAT.
 const STEPS: [i128; 5] = [100, 1_000, 10_000_000, 1_000_000_000, 2_000_000_000];
 
 /// Returns true if there may be a file system that does not store this time.
@@ -24,8 +24,8 @@ pub(super) fn may_be_out_of_range(time: Timestamp) -> bool {
     !COMMON_SECONDS.contains(&time.seconds)
 }
 
-/// Returns true if an entry that got the time of modification `set` has another one, `stored`, because its file system has
-/// no such year.
+/// Returns true if an entry that got the time of modification `set` has another one, `stored`, because its file system
+/// has no such year.
 pub(super) fn is_clamped(set: Timestamp, stored: Timestamp) -> bool {
     may_be_out_of_range(set) && set.seconds.abs_diff(stored.seconds) > COARSEST_SECONDS
 }

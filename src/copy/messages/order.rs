@@ -69,8 +69,8 @@ pub(crate) struct CopyOptions {
     pub(crate) existing: ExistingFiles,
     /// `--delete`: remove what the destination's directories have and the source's have not.
     pub(crate) delete: bool,
-    /// `--max-delete`: the most entries that `delete` removes. None also says that an empty directory of the source removes
-    /// nothing.
+    /// `--max-delete`: the most entries that `delete` removes. None also says that an empty directory of the source
+    /// removes nothing.
     pub(crate) max_delete: Option<u64>,
     /// `--resume`: continue files that an earlier run has left unfinished.
     pub(crate) resume: bool,
@@ -148,8 +148,8 @@ pub(crate) enum FromCopy {
     },
     /// From either agent: something for the user.
     News(CopyNews),
-    /// From the destination, with [`RunPart::has_earlier`]: what have earlier copies written? The controller answers with
-    /// every [`WrittenPart`] of the set.
+    /// From the destination, with [`RunPart::has_earlier`]: what have earlier copies written? The controller answers
+    /// with every [`WrittenPart`] of the set.
     AskWritten,
     /// From the destination, with [`RunPart::has_later`]: what the run has written so far.
     Written(WrittenPart),
@@ -174,8 +174,8 @@ pub(crate) enum CopyNews {
     Removed(Vec<Vec<u8>>),
     /// From the destination, with [`CopyOptions::digest`]: digests in hexadecimal digits, and the paths of the files.
     Digests(Vec<(String, Vec<u8>)>),
-    /// From the destination, with [`CopyOptions::list`] or [`CopyOptions::dry_run`]: the metadata of these were changed,
-    /// or would be, and their contents stay.
+    /// From the destination, with [`CopyOptions::list`] or [`CopyOptions::dry_run`]: the metadata of these were
+    /// changed, or would be, and their contents stay.
     Changed(Vec<Vec<u8>>),
 }
 
@@ -227,7 +227,8 @@ impl FromCopy {
         Ok((Self::News(first), Self::News(second)))
     }
 
-    /// Cuts what is too long in a message with one path or sentence. A digest needs its whole path, so it becomes a failure.
+    /// Cuts what is too long in a message with one path or sentence. A digest needs its whole path, so it becomes a
+    /// failure.
     fn shortened(mut self) -> Self {
         match &mut self {
             Self::News(

@@ -106,12 +106,12 @@ pub(crate) enum AnswerKind {
     /// With `--resume`: the rest of a file. The destination has these ranges of the contents, verified by the run that
     /// wrote them, since the last start of the machine and the last change of the source's file.
     Resume(Vec<ByteRange>),
-    /// With `--resume`: the rest of a file. Since the ranges were written, the machine of the destination was restarted or
-    /// something of the source's file has changed, so each has a digest (XXH3-64) of what is there now. The source sends
-    /// the ranges whose own digest differs.
+    /// With `--resume`: the rest of a file. Since the ranges were written, the machine of the destination was restarted
+    /// or something of the source's file has changed, so each has a digest (XXH3-64) of what is there now. The source
+    /// sends the ranges whose own digest differs.
     Compare(Vec<(ByteRange, u64)>),
-    /// Nothing, because the destination could not write the entry or makes none of its kind (`--dry-run`), or cannot look
-    /// at what it would keep (`--no-clobber`, `--update`). The destination has reported that.
+    /// Nothing, because the destination could not write the entry or makes none of its kind (`--dry-run`), or cannot
+    /// look at what it would keep (`--no-clobber`, `--update`). The destination has reported that.
     Leave,
     /// Nothing: the destination keeps what it has, which may be something else (`--no-clobber`, `--update`).
     Keep,

@@ -37,9 +37,9 @@ pub(crate) enum LaneRecord {
     /// The entries that follow are in this folder. The destination makes it if it is missing, and gives it its metadata
     /// when everything has been written.
     ///
-    /// The empty path with metadata is the place itself, if the contents of the source go straight there, as for `DIR/.`
-    /// ([`CopiedSources`](crate::copy::path::CopiedSources)). The empty path without metadata is the folder of a file that
-    /// the user named.
+    /// The empty path with metadata is the place itself, if the contents of the source go straight there, as for
+    /// `DIR/.` ([`CopiedSources`](crate::copy::path::CopiedSources)). The empty path without metadata is the folder of
+    /// a file that the user named.
     Folder {
         /// The folder; the empty path is the place that receives the copy.
         path: RelativePath,
@@ -112,8 +112,8 @@ pub(crate) enum LaneRecord {
         /// The offset behind the last byte.
         end: u64,
     },
-    /// One more name of a file, under which the destination has the same already. It becomes a hard link when everything
-    /// has been written, unless it is one.
+    /// One more name of a file, under which the destination has the same already. It becomes a hard link when
+    /// everything has been written, unless it is one.
     KeptLink {
         /// The name in the current folder.
         name: EntryName,

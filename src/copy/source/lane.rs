@@ -208,8 +208,8 @@ impl LaneSender {
         }
     }
 
-    /// Reads a small file into the buffer. Returns none if the file has more bytes than its size tells and than there is
-    /// room for.
+    /// Reads a small file into the buffer. Returns none if the file has more bytes than its size tells and than there
+    /// is room for.
     fn append_file(
         &mut self,
         folder: &SourceFolder,

@@ -50,8 +50,8 @@ pub(crate) struct NextRange {
 
 struct LargeState {
     extents: Extents,
-    /// The offset behind the last range. What is between it and the next range is a hole, unless an earlier run has sent
-    /// something of the file.
+    /// The offset behind the last range. What is between it and the next range is a hole, unless an earlier run has
+    /// sent something of the file.
     reached: u64,
     /// The number of lanes that have a range.
     workers: usize,

@@ -16,8 +16,8 @@
 //! | [`shared`] | what the threads share: [`hard_links`], [`rate_limit`], [`tally`], [`removal`], the board | shared |
 //! | [`attributes`] | facts and sentences about entries | any |
 //!
-//! Memory does not depend on the number of files: every queue is bounded. The walker keeps the paths of directories that
-//! it has not read yet, and the table of hard links keeps files with a name that was not seen yet.
+//! Memory does not depend on the number of files: every queue is bounded. The walker keeps the paths of directories
+//! that it has not read yet, and the table of hard links keeps files with a name that was not seen yet.
 
 mod attributes;
 mod engine;

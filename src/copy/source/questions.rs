@@ -36,7 +36,8 @@ use crate::{
     },
 };
 
-/// The most jobs that were asked for and that no lane has taken: enough for 20,000 entries a second over 100 ms of distance.
+/// The most jobs that were asked for and that no lane has taken: enough for 20,000 entries a second over 100 ms of
+/// distance.
 const MAX_ASKED: usize = 16;
 
 /// The time for the end of the destination's direction, when all is done.
@@ -54,8 +55,8 @@ pub(crate) enum ControlCommand {
 pub(crate) struct Questions {
     shared: Arc<SourceShared>,
     state: Mutex<AskedState>,
-    /// One permit for each job from its question until a lane takes it. So the answers never wait for a lane: a lane may
-    /// itself wait until the destination gets rid of a message on this stream.
+    /// One permit for each job from its question until a lane takes it. So the answers never wait for a lane: a lane
+    /// may itself wait until the destination gets rid of a message on this stream.
     free: Arc<Semaphore>,
 }
 

@@ -41,12 +41,14 @@ pub(crate) struct SourceShared {
     large_files: AtomicU64,
 }
 
-/// The number of processors up to which one lane sends a large file, unless the user has chosen the lanes. The destination's
-/// kernel lets one thread at a time write to a file, and a thread that waits for that takes the processor that the network
-/// needs: with two processors, two lanes took 1.05 to 1.4 times as long as one. Different files and folders have no such limit.
+/// The number of processors up to which one lane sends a large file, unless the user has chosen the lanes. The
+/// destination's kernel lets one thread at a time write to a file, and a thread that waits for that takes the processor
+/// that the network needs: with two processors, two lanes took 1.05 to 1.4 times as long as one. Different files and
+/// folders have no such limit.
 const FEW_PROCESSORS: usize = 2;
 
-/// Returns true if several lanes send one large file, with lanes that the user has chosen or not, on so many processors.
+/// Returns true if several lanes send one large file, with lanes that the user has chosen or not, on so many
+/// processors.
 fn shares_files(has_chosen_lanes: bool, processors: Option<NonZero<usize>>) -> bool {
     has_chosen_lanes || processors.is_some_and(|count| count.get() > FEW_PROCESSORS)
 }
@@ -72,8 +74,8 @@ impl SourceShared {
         options.existing != ExistingFiles::Replace || options.resume || options.dry_run
     }
 
-    /// Returns true if the destination is asked with the metadata of every entry: those that it skips get them, or would in a dry
-    /// run.
+    /// Returns true if the destination is asked with the metadata of every entry: those that it skips get them, or
+    /// would in a dry run.
     pub(crate) fn asks_with_metadata(&self) -> bool {
         let options = &self.options;
         let may_skip_same = match options.existing {

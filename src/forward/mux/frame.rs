@@ -34,7 +34,8 @@ pub(crate) const MAX_CONTROL_BYTES: usize = 2 << 10;
 /// The byte that fills the end of a chunk.
 pub(crate) const PADDING: u8 = 0;
 
-/// The number of a connection in its tunnel. The end that listens on the stream opens odd ones, the other end even ones.
+/// The number of a connection in its tunnel. The end that listens on the stream opens odd ones, the other end even
+/// ones.
 pub(crate) type FlowId = u32;
 
 /// What a frame is.
@@ -195,8 +196,8 @@ impl Default for DecoderState {
 }
 
 impl FrameDecoder {
-    /// Takes bytes from the front of `input`, until a frame or a part of a data frame is complete. Returns none if `input` is
-    /// used up.
+    /// Takes bytes from the front of `input`, until a frame or a part of a data frame is complete. Returns none if
+    /// `input` is used up.
     ///
     /// # Errors
     ///

@@ -2,8 +2,8 @@
 
 use super::{Mux, MuxEnd, MuxEvent, frame::FrameDecoder, window::BUDGET_BYTES};
 
-/// Handles `data` as what a peer sends, in two parts, and answers each connection. The memory stays within the budget, and all of
-/// it is free again after every connection was reset.
+/// Handles `data` as what a peer sends, in two parts, and answers each connection. The memory stays within the budget,
+/// and all of it is free again after every connection was reset.
 pub(crate) fn fuzz(data: &[u8]) {
     let (mut mux, mut decoder) = (Mux::new(MuxEnd::Odd), FrameDecoder::default());
     let mut room = vec![0; 4096];

@@ -6,9 +6,9 @@
 //! | [`window`] | what the peer may send, and the memory of all connections |
 //! | [`state`] | all connections of one end |
 //!
-//! The state holds no bytes of connections. What is sent goes from a socket straight into the stream, as much as the peer
-//! accepts; what is received and cannot be written to a socket at once is held by the program, and never exceeds the window
-//! that this end granted.
+//! The state holds no bytes of connections. What is sent goes from a socket straight into the stream, as much as the
+//! peer accepts; what is received and cannot be written to a socket at once is held by the program, and never exceeds
+//! the window that this end granted.
 
 pub(crate) mod frame;
 #[cfg(any(test, fuzzing))]

@@ -34,8 +34,8 @@ pub(crate) enum MuxEvent<'a> {
     Data(FlowId, &'a [u8]),
     /// The peer sends no more bytes of a connection.
     Fin(FlowId),
-    /// The peer has reset a connection. It has ended, unless bytes wait that the peer sent before: then it ends when they are
-    /// [consumed](Mux::consume).
+    /// The peer has reset a connection. It has ended, unless bytes wait that the peer sent before: then it ends when
+    /// they are [consumed](Mux::consume).
     Reset(FlowId),
     /// Bytes of a connection may be sent, after none could be.
     Writable(FlowId),
@@ -57,8 +57,8 @@ pub(crate) struct Mux {
     full: VecDeque<FlowId>,
 }
 
-/// The most connections that wait to be refused because there is no memory. A peer that asks for more before the answers
-/// have left is not one of ours.
+/// The most connections that wait to be refused because there is no memory. A peer that asks for more before the
+/// answers have left is not one of ours.
 const MOST_FULL: usize = 1 << 16;
 
 impl Mux {
@@ -84,7 +84,8 @@ impl Mux {
         self.flows.len()
     }
 
-    /// Returns true if the connection has not ended. A connection that the peer has reset ends when its bytes are consumed.
+    /// Returns true if the connection has not ended. A connection that the peer has reset ends when its bytes are
+    /// consumed.
     pub(crate) fn is_live(&self, id: FlowId) -> bool {
         self.flows
             .get(&id)
@@ -330,7 +331,8 @@ impl Mux {
         Ok(flow)
     }
 
-    /// Returns the connection; none if it has ended, because its last frames may cross a reset. Fails if there was none.
+    /// Returns the connection; none if it has ended, because its last frames may cross a reset. Fails if there was
+    /// none.
     fn live(&mut self, id: FlowId) -> Result<Option<&mut Flow>, MuxFault> {
         let was_opened = if self.is_own(id) {
             self.next.is_none_or(|next| id < next)

@@ -1,4 +1,5 @@
-//! The windows of connections: how many bytes the peer may send, and the memory that all connections share. Pure, no I/O.
+//! The windows of connections: how many bytes the peer may send, and the memory that all connections share. Pure, no
+//! I/O.
 //!
 //! A connection begins with a small window. It grows while the local program reads as fast as bytes arrive, and shrinks
 //! while bytes wait. All windows together never exceed the budget, so the memory of a tunnel is bounded by it, whatever
@@ -108,8 +109,8 @@ impl FlowWindow {
         Ok(())
     }
 
-    /// Counts bytes that the local socket has taken. Returns how many more bytes the peer may send now, if it is worth a
-    /// frame.
+    /// Counts bytes that the local socket has taken. Returns how many more bytes the peer may send now, if it is worth
+    /// a frame.
     pub(super) fn consume(&mut self, count: usize, budget: &mut WindowBudget) -> Option<u32> {
         let count = count as u64;
         self.consumed += count;

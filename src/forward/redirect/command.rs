@@ -61,9 +61,9 @@ pub(crate) enum StartError {
 }
 
 impl RedirectedCommand {
-    /// Starts a program. It inherits the standard streams, the working directory, the process group, and the limits that
-    /// this process was started with. A name without a slash is looked up in `PATH`. Blocks until the program has been
-    /// executed. Must be called within a tokio runtime. The program is killed when the calling thread ends.
+    /// Starts a program. It inherits the standard streams, the working directory, the process group, and the limits
+    /// that this process was started with. A name without a slash is looked up in `PATH`. Blocks until the program has
+    /// been executed. Must be called within a tokio runtime. The program is killed when the calling thread ends.
     ///
     /// # Errors
     ///
@@ -119,7 +119,8 @@ impl RedirectedCommand {
         })
     }
 
-    /// The program's process. None after [`wait`](Self::wait) has returned the status, when the number may be used again.
+    /// The program's process. None after [`wait`](Self::wait) has returned the status, when the number may be used
+    /// again.
     pub(crate) fn pid(&self) -> Option<Pid> {
         Pid::from_raw(i32::try_from(self.child.id()?).ok()?)
     }

@@ -150,8 +150,8 @@ impl Door {
         Ok(Self { address, listener })
     }
 
-    /// Accepts the socket with the address `program`: drops packets no more, and waits until the kernel repeats the first
-    /// packet of the connection. That takes a second.
+    /// Accepts the socket with the address `program`: drops packets no more, and waits until the kernel repeats the
+    /// first packet of the connection. That takes a second.
     async fn accept(&self, program: SocketAddr) -> io::Result<TcpStream> {
         self.listener.detach_filter()?;
         let listener = TcpListener::from_std(self.listener.try_clone()?.into())?;

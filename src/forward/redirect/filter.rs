@@ -1,4 +1,5 @@
-//! The seccomp filter: which calls are reported, whether this host supports it, and how the new process passes its listener on.
+//! The seccomp filter: which calls are reported, whether this host supports it, and how the new process passes its
+//! listener on.
 
 use std::{
     collections::BTreeMap,

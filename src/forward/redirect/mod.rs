@@ -29,7 +29,8 @@
 //! - A signal interrupts a `connect()` that waits, as it does without the filter; the connection is then made in the
 //!   background. With a send timeout (`SO_SNDTIMEO`) the kernel without the filter does not repeat the call itself.
 //! - A socket that was closed while it connected may still reach its target, where it is closed at once.
-//! - Where a connection fails, `read()` and `write()` of a non-blocking socket return `ECONNRESET`, whatever the reason.
+//! - Where a connection fails, `read()` and `write()` of a non-blocking socket return `ECONNRESET`, whatever the
+//!   reason.
 //! - `getpeername()` and `getsockname()` return loopback addresses. With IPv4, each host has a peer address of its own,
 //!   which leads to that host on every port.
 //! - `no_new_privs` is set, so set-user-ID programs and file capabilities have no effect in COMMAND.
@@ -46,14 +47,14 @@
 //!
 //! A process in another network namespace has another loopback interface, so its redirected connections are refused.
 //!
-//! The redirection is no security boundary: a program that changes the address in its memory during the call can connect
-//! to any address that the kernel allows.
+//! The redirection is no security boundary: a program that changes the address in its memory during the call can
+//! connect to any address that the kernel allows.
 //!
 //! # Requirements
 //!
-//! Linux 5.9 on `x86_64`, `aarch64` or `riscv64` with `CONFIG_SECCOMP_FILTER`, `/proc`, and a `ptrace_scope` of 0 or 1 (or
-//! the capability `CAP_SYS_PTRACE` with 2). A process can have one seccomp listener, so a redirected COMMAND cannot start
-//! another redirection.
+//! Linux 5.9 on `x86_64`, `aarch64` or `riscv64` with `CONFIG_SECCOMP_FILTER`, `/proc`, and a `ptrace_scope` of 0 or 1
+//! (or the capability `CAP_SYS_PTRACE` with 2). A process can have one seccomp listener, so a redirected COMMAND cannot
+//! start another redirection.
 
 mod command;
 mod entrance;
@@ -95,7 +96,7 @@ pub(crate) trait Destinations: Clone + Send + Sync + 'static {
     /// block.
     fn attach(&self, opened: Self::Opened, socket: TcpStream);
 
-    /// Receives the thread of a process that forbids access to its memory, whose connections are therefore not redirected.
-    /// Must return fast.
+    /// Receives the thread of a process that forbids access to its memory, whose connections are therefore not
+    /// redirected. Must return fast.
     fn bypassed(&self, thread: Pid);
 }

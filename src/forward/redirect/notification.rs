@@ -1,5 +1,5 @@
-//! The listener of the filter: receives the calls that the filter reports, and sends the answers; the thread that made the call, its memory and
-//! sockets.
+//! The listener of the filter: receives the calls that the filter reports, and sends the answers; the thread that made
+//! the call, its memory and sockets.
 
 use std::{
     fs::{self, File},
@@ -105,8 +105,8 @@ impl Notifications {
         system::is_valid(self.0.as_fd(), call.id)
     }
 
-    /// Makes the caller's system call return. Returns false if the caller does not wait any more: it has ended, or a signal
-    /// has interrupted the call.
+    /// Makes the caller's system call return. Returns false if the caller does not wait any more: it has ended, or a
+    /// signal has interrupted the call.
     pub(super) fn answer(&self, call: &SuspendedCall, answer: Answer) -> bool {
         let (error, flags) = match answer {
             Answer::FromKernel => (0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE),
@@ -129,8 +129,8 @@ impl Notifications {
         }
     }
 
-    /// Receiving blocks while no call is pending, so this function asks the kernel first. A call that is withdrawn after
-    /// the question does not make receiving block: it fails with `ENOENT`.
+    /// Receiving blocks while no call is pending, so this function asks the kernel first. A call that is withdrawn
+    /// after the question does not make receiving block: it fails with `ENOENT`.
     fn pending(&self) -> Result<Pending, Errno> {
         let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
         match poll(&mut fds, Some(&Timespec::default())) {
@@ -204,8 +204,8 @@ const V6_BYTES_WITHOUT_SCOPE: usize = 24;
 /// The size of the C structure `sockaddr_storage`: the kernel accepts no longer address.
 const MAX_BYTES: usize = 128;
 
-/// Reads the address of a `connect()` from the memory of the calling thread. Returns none if it is not an IP address that
-/// the kernel accepts.
+/// Reads the address of a `connect()` from the memory of the calling thread. Returns none if it is not an IP address
+/// that the kernel accepts.
 ///
 /// # Errors
 ///

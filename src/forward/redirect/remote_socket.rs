@@ -62,8 +62,8 @@ enum Family {
 const LOOPBACK: &[u8] = b"lo";
 
 impl RemoteSocket {
-    /// Takes a descriptor of which the program wants to connect the socket to `address`. Returns none if the kernel must
-    /// answer the program: the descriptor is no TCP socket, the socket is connected, or the families do not agree.
+    /// Takes a descriptor of which the program wants to connect the socket to `address`. Returns none if the kernel
+    /// must answer the program: the descriptor is no TCP socket, the socket is connected, or the families do not agree.
     pub(super) fn new(fd: OwnedFd, address: SocketAddr) -> Option<Self> {
         if socket_type(&fd) != Ok(SocketType::STREAM) {
             return None;
@@ -118,8 +118,8 @@ impl RemoteSocket {
         let _ = socket_error(&self.fd);
     }
 
-    /// Begins to connect the socket to the door for `host`. The socket then connects until it is accepted at the door, or
-    /// until it is given up.
+    /// Begins to connect the socket to the door for `host`. The socket then connects until it is accepted at the door,
+    /// or until it is given up.
     ///
     /// # Errors
     ///
@@ -148,8 +148,8 @@ impl RemoteSocket {
         Ok(ConnectingSocket { fd, door, own })
     }
 
-    /// Frees a socket that is bound to a device (`SO_BINDTODEVICE`): from there it does not reach a door. The tunnel has its
-    /// own way to the target, so the device would have no meaning.
+    /// Frees a socket that is bound to a device (`SO_BINDTODEVICE`): from there it does not reach a door. The tunnel
+    /// has its own way to the target, so the device would have no meaning.
     ///
     /// # Errors
     ///
@@ -205,8 +205,8 @@ impl ConnectingSocket {
         self.own.as_ref()
     }
 
-    /// The local address of the socket, IPv4 where it is mapped into IPv6. Returns none for a socket that does not connect
-    /// any more.
+    /// The local address of the socket, IPv4 where it is mapped into IPv6. Returns none for a socket that does not
+    /// connect any more.
     pub(super) fn local_addr(&self) -> Option<SocketAddr> {
         let address = SocketAddr::try_from(getsockname(self.fd.get_ref()).ok()?).ok()?;
         (address.port() != 0 && !address.ip().is_unspecified()).then(|| canonical(address))
@@ -241,8 +241,8 @@ impl ConnectingSocket {
     }
 }
 
-/// Makes a call that does not wait, although the socket may be a blocking one. The descriptors of a socket share whether
-/// it is; its program waits in `connect()` meanwhile.
+/// Makes a call that does not wait, although the socket may be a blocking one. The descriptors of a socket share
+/// whether it is; its program waits in `connect()` meanwhile.
 fn without_waiting(fd: &OwnedFd, call: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     let flags = fcntl_getfl(fd)?;
     if flags.contains(OFlags::NONBLOCK) {

@@ -29,8 +29,8 @@ pub(super) struct Supervisor<D> {
     entering: Entering,
 }
 
-/// A lock that is held for reading from the moment in which a program may see its socket connected, until the tunnel has
-/// the socket.
+/// A lock that is held for reading from the moment in which a program may see its socket connected, until the tunnel
+/// has the socket.
 pub(super) type Entering = Arc<RwLock<()>>;
 
 /// Waits until every connection that a program has seen as made has been given to [`Destinations::attach`].
@@ -41,8 +41,8 @@ pub(super) async fn settle(entering: &Entering) {
 /// The sockets that are not connected yet, and those that have failed, by their [cookies](RemoteSocket::cookie).
 #[derive(Debug, Default)]
 struct Connects {
-    /// The sockets that connect, and the calls that wait for them. A socket has no such call if it is non-blocking, or if
-    /// a signal has interrupted the call.
+    /// The sockets that connect, and the calls that wait for them. A socket has no such call if it is non-blocking, or
+    /// if a signal has interrupted the call.
     connecting: HashMap<u64, Vec<SuspendedCall>>,
     /// The sockets that have failed, and the errors that their programs have not read, the oldest first.
     failed: VecDeque<(u64, Errno)>,
@@ -57,8 +57,8 @@ struct Redirected {
     destination: SocketAddr,
 }
 
-/// The most errors that wait to be read. A program that has not read the error of a connection while so many others failed
-/// reads the error of the kernel, which is a reset.
+/// The most errors that wait to be read. A program that has not read the error of a connection while so many others
+/// failed reads the error of the kernel, which is a reset.
 const MOST_FAILED: usize = 1024;
 
 impl<D: Destinations> Supervisor<D> {
@@ -245,14 +245,14 @@ impl<D: Destinations> Supervisor<D> {
         let calls = self.connects().take_calls(cookie);
         drop(socket);
         for call in calls {
-            // The kernel finds the socket connecting, so it does not look at the address. It returns success, and so does
-            // the call that a signal makes the program repeat.
+            // The kernel finds the socket connecting, so it does not look at the address. It returns success, and so
+            // does the call that a signal makes the program repeat.
             self.notifications.answer(&call, Answer::FromKernel);
         }
     }
 
-    /// Answers the calls that wait for a socket that has failed: with this error, or with that of the kernel. If no call
-    /// waits, the program finds the error as `SO_ERROR`.
+    /// Answers the calls that wait for a socket that has failed: with this error, or with that of the kernel. If no
+    /// call waits, the program finds the error as `SO_ERROR`.
     fn fail(&self, socket: ConnectingSocket, cookie: u64, errno: Option<Errno>) {
         let mut connects = self.connects();
         let calls = connects.take_calls(cookie);
@@ -300,8 +300,8 @@ impl<D: Destinations> Supervisor<D> {
     }
 
     /// The answer to a call whose caller cannot be examined. Without descriptors or memory the address is unknown, and
-    /// connecting directly could be wrong, so the call fails. All other reasons are the caller's: it has ended, its pointer
-    /// or its descriptor is wrong, or it does not allow access.
+    /// connecting directly could be wrong, so the call fails. All other reasons are the caller's: it has ended, its
+    /// pointer or its descriptor is wrong, or it does not allow access.
     fn without_access(&self, call: &SuspendedCall, errno: Errno) -> Answer {
         match errno {
             Errno::MFILE | Errno::NFILE | Errno::NOMEM => Answer::Failed(errno),

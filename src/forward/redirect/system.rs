@@ -62,7 +62,8 @@ pub(super) fn install_before_exec(command: &mut Command, filter: BpfProgram, han
 /// Sets `no_new_privs`, installs the filter in this thread, and returns the listener. Async-signal-safe.
 fn install(filter: &[sock_filter]) -> Result<OwnedFd, (SetupStep, Errno)> {
     rustix::thread::set_no_new_privs(true).map_err(|errno| (SetupStep::NoNewPrivileges, errno))?;
-    // Without `WAIT_KILLABLE_RECV`: a signal interrupts a call that waits for its answer, as it interrupts a `connect()`.
+    // Without `WAIT_KILLABLE_RECV`: a signal interrupts a call that waits for its answer, as it interrupts a
+    // `connect()`.
     let installed = set_filter(filter, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER);
     installed.map_err(|errno| (SetupStep::Filter, errno))
 }
@@ -187,7 +188,8 @@ pub(super) fn is_valid(listener: BorrowedFd<'_>, id: u64) -> bool {
 ///
 /// # Errors
 ///
-/// Fails if the memory cannot be written: the pointer is wrong, the thread has ended, or this process has no permission.
+/// Fails if the memory cannot be written: the pointer is wrong, the thread has ended, or this process has no
+/// permission.
 pub(super) fn write_memory(thread: Pid, place: u64, bytes: &[u8]) -> Result<(), Errno> {
     let local = libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
@@ -232,8 +234,8 @@ pub(super) fn connect_at_once(socket: BorrowedFd<'_>) {
     }
 }
 
-/// Returns a flag that tells whether a terminal has sent the last signal with this number. A terminal sends its signals to
-/// all programs of its foreground group.
+/// Returns a flag that tells whether a terminal has sent the last signal with this number. A terminal sends its signals
+/// to all programs of its foreground group.
 ///
 /// # Errors
 ///

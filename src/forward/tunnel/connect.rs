@@ -21,7 +21,8 @@ use super::{
 };
 use crate::{forward::policy::ForwardTarget, threads};
 
-/// The time after which the next address of a name is tried, while the addresses before it have not answered: the value of RFC 8305.
+/// The time after which the next address of a name is tried, while the addresses before it have not answered: the value
+/// of RFC 8305.
 const STAGGER: Duration = Duration::from_millis(250);
 
 /// Connects to a target.
@@ -49,8 +50,9 @@ pub(super) async fn connect(target: &ForwardTarget) -> Result<LocalSocket, Forwa
     .map_err(|error| ForwardRefusal::of(&error))
 }
 
-/// Connects to the first of these addresses that answers. The next one is tried when one fails or has not answered for [`STAGGER`],
-/// and IPv4 and IPv6 take turns, as RFC 8305 says: an address that drops packets delays the connection by that much only.
+/// Connects to the first of these addresses that answers. The next one is tried when one fails or has not answered for
+/// [`STAGGER`], and IPv4 and IPv6 take turns, as RFC 8305 says: an address that drops packets delays the connection by
+/// that much only.
 pub(super) async fn connect_first(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut untried = in_turns(addresses).into_iter();
     let first = untried.next().map(TcpStream::connect);
@@ -85,7 +87,8 @@ fn in_turns(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     all
 }
 
-/// Connects to a port of this host: at `address` if this host has it, otherwise or if nothing listens there at a loopback address.
+/// Connects to a port of this host: at `address` if this host has it, otherwise or if nothing listens there at a
+/// loopback address.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! Listens for local programs, at the addresses of a TCP port or at a UNIX socket, and passes their connections into the tunnel.
+//! Listens for local programs, at the addresses of a TCP port or at a UNIX socket, and passes their connections into
+//! the tunnel.
 
 use std::{
     ffi::OsStr,
@@ -39,7 +40,8 @@ const BACKLOG: i32 = 4096;
 /// Accepts connections of local programs.
 #[derive(Debug)]
 pub(crate) struct ForwardListener {
-    /// The path of a UNIX socket. It is removed before the socket is closed: no other program finds a path that refuses it.
+    /// The path of a UNIX socket. It is removed before the socket is closed: no other program finds a path that refuses
+    /// it.
     path: Option<SocketPath>,
     sockets: Vec<ListenSocket>,
 }

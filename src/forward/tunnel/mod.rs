@@ -13,8 +13,9 @@
 //! | [`connect`] | connects to targets |
 //! | [`listener`] | listens for local programs |
 //!
-//! Two futures do all the work of a tunnel, on the thread of its stream: one sends and one receives. Each runs only when
-//! something is ready for it, so that a poll of the stream's other direction, which may spin over RDMA, costs neither.
+//! Two futures do all the work of a tunnel, on the thread of its stream: one sends and one receives. Each runs only
+//! when something is ready for it, so that a poll of the stream's other direction, which may spin over RDMA, costs
+//! neither.
 
 mod connect;
 pub(crate) mod handle;

@@ -1,4 +1,5 @@
-//! What the other end of a tunnel may ask for, how it is answered, and how many connections an end opens for it at a time.
+//! What the other end of a tunnel may ask for, how it is answered, and how many connections an end opens for it at a
+//! time.
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -1,10 +1,10 @@
 //! The receiving side of a tunnel: from the slots of the stream into the sockets of local programs.
 //!
-//! Bytes are written from the slot itself. What a socket does not take is copied, and waits in memory that the connection's
-//! window bounds; so a program that does not read holds up its own connection only.
+//! Bytes are written from the slot itself. What a socket does not take is copied, and waits in memory that the
+//! connection's window bounds; so a program that does not read holds up its own connection only.
 //!
-//! If a program takes no more bytes, those for it are dropped, and the sending side sends what the program wrote before. If the
-//! peer resets a connection, the program gets the bytes before the reset.
+//! If a program takes no more bytes, those for it are dropped, and the sending side sends what the program wrote
+//! before. If the peer resets a connection, the program gets the bytes before the reset.
 
 use std::{
     collections::HashMap,
@@ -338,7 +338,8 @@ impl TunnelSink {
         received.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Drops the bytes for a local program that takes no more. The sending side ends the connection after the bytes of the program.
+    /// Drops the bytes for a local program that takes no more. The sending side ends the connection after the bytes of
+    /// the program.
     fn failed(&mut self, id: FlowId, end: RestEnd) {
         let Some(writer) = self.writers.get_mut(&id) else {
             return;

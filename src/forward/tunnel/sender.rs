@@ -1,8 +1,8 @@
 //! The sending side of a tunnel: from the sockets of local programs into the slots of the stream.
 //!
-//! A connection is read when its socket has bytes, its peer accepts some, and a slot is free. The bytes are read into the slot
-//! itself, behind the header of their frame. Ready connections take turns of one frame each. A connection whose peer accepts
-//! none is not read, so it is looked at from time to time: its program may have reset it.
+//! A connection is read when its socket has bytes, its peer accepts some, and a slot is free. The bytes are read into
+//! the slot itself, behind the header of their frame. Ready connections take turns of one frame each. A connection
+//! whose peer accepts none is not read, so it is looked at from time to time: its program may have reset it.
 //!
 //! What a program wrote before its connection failed is sent before the reset.
 
@@ -74,8 +74,8 @@ enum ReadMode {
         /// The time since which the peer has accepted none.
         held_up_since: Option<Instant>,
     },
-    /// They are dropped, because the peer has reset the connection. They are read nevertheless: a program that reads after it
-    /// has written gets what was sent to it.
+    /// They are dropped, because the peer has reset the connection. They are read nevertheless: a program that reads
+    /// after it has written gets what was sent to it.
     Drop {
         /// The bytes that the kernel of the program has not acknowledged.
         unsent: usize,
@@ -179,8 +179,8 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
         }
     }
 
-    /// Drops the bytes of a program whose connection the peer has reset. Drops the socket too, unless the program is to get
-    /// bytes before the reset.
+    /// Drops the bytes of a program whose connection the peer has reset. Drops the socket too, unless the program is to
+    /// get bytes before the reset.
     fn reset_by_peer(&mut self, id: FlowId) {
         let Some(reader) = self.readers.get_mut(&id) else {
             return;

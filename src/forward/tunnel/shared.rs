@@ -109,7 +109,8 @@ pub(super) struct TunnelState {
     pub(super) cut_readers: Vec<FlowId>,
     /// Connections that the receiving task must drop.
     pub(super) cut_writers: Vec<FlowId>,
-    /// Connections to whose programs nothing can be written any more: the sending task sends what the programs wrote before.
+    /// Connections to whose programs nothing can be written any more: the sending task sends what the programs wrote
+    /// before.
     pub(super) failed_writers: Vec<(FlowId, RestEnd)>,
     /// Connections that may send again.
     pub(super) unblocked: Vec<FlowId>,
@@ -120,8 +121,8 @@ pub(super) struct TunnelState {
     pub(super) paths: Vec<SocketPath>,
 }
 
-/// Ends a tunnel when it is dropped: its tasks end, and the paths of its UNIX sockets are removed at once. The tasks cannot
-/// do that, because the process may exit before they run again.
+/// Ends a tunnel when it is dropped: its tasks end, and the paths of its UNIX sockets are removed at once. The tasks
+/// cannot do that, because the process may exit before they run again.
 pub(crate) struct EndGuard(pub(super) Arc<TunnelShared>);
 
 impl Drop for EndGuard {
@@ -151,9 +152,9 @@ pub(super) enum RestEnd {
     Fin,
 }
 
-/// The time without progress after which bytes that a program does not take no longer delay a reset. As long as the program
-/// reads now and then, all of them reach it, as they would from the buffers of its own kernel. A program that does not read may wait
-/// for the reset, in a `write` for example.
+/// The time without progress after which bytes that a program does not take no longer delay a reset. As long as the
+/// program reads now and then, all of them reach it, as they would from the buffers of its own kernel. A program that
+/// does not read may wait for the reset, in a `write` for example.
 pub(super) const RESET_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The end that has asked for a connection.
@@ -296,7 +297,8 @@ impl TunnelShared {
         self.writable.wake();
     }
 
-    /// Takes over the path of a listener, to remove it when the tunnel ends. It is removed at once if the tunnel has ended.
+    /// Takes over the path of a listener, to remove it when the tunnel ends. It is removed at once if the tunnel has
+    /// ended.
     pub(super) fn own_path(&self, listener: &mut ForwardListener) {
         let mut state = self.lock();
         let path = listener.take_path();

@@ -3,7 +3,8 @@
 //! A socket is reset unless both of its directions have ended in order, also if this process is killed: the
 //! programs at its other end never take a broken tunnel for an end of file. UNIX sockets have no reset.
 //!
-//! A reset drops the bytes that the kernel of the program has not acknowledged, so both directions tell whether there are any.
+//! A reset drops the bytes that the kernel of the program has not acknowledged, so both directions tell whether there
+//! are any.
 
 #![allow(unsafe_code)]
 
@@ -130,8 +131,8 @@ impl SocketReader {
         !matches!(error, Ok(None))
     }
 
-    /// Returns true if a reset would be too early: the other direction has bytes for the program, or the program's kernel has not
-    /// acknowledged all of them.
+    /// Returns true if a reset would be too early: the other direction has bytes for the program, or the program's
+    /// kernel has not acknowledged all of them.
     pub(super) fn is_awaited(&self) -> bool {
         // The other direction holds its share until it is dropped or has ended.
         Arc::strong_count(&self.ends) > 1 || self.unsent() > 0
@@ -167,8 +168,8 @@ impl SocketWriter {
         }
     }
 
-    /// Returns the number of bytes that the program's kernel has not acknowledged. What a UNIX socket has taken, the program can
-    /// read.
+    /// Returns the number of bytes that the program's kernel has not acknowledged. What a UNIX socket has taken, the
+    /// program can read.
     pub(super) fn unsent(&self) -> usize {
         match &self.half {
             Some(WriteSide::Tcp(half)) => unsent(half.as_ref()),

@@ -9,8 +9,8 @@ use crate::perf::messages::{HostFacts, PathResult, PortPairProof, TaskFault};
 /// The difference of two clocks from which on logs and certificates are affected, in milliseconds: a minute.
 const CLOCK_LIMIT_MS: u64 = 60_000;
 
-/// Returns what is wrong with a pair of hosts, the worst first, apart from what [`check_host`](super::check_host) finds at each
-/// of them. The user `insists` on RDMA if no other transport is allowed.
+/// Returns what is wrong with a pair of hosts, the worst first, apart from what [`check_host`](super::check_host) finds
+/// at each of them. The user `insists` on RDMA if no other transport is allowed.
 pub(crate) fn check_pair(pair: &PairFacts<'_>, insists: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(versions(pair));
@@ -134,8 +134,8 @@ pub(super) fn subject(from: PairEnd<'_>, to: PairEnd<'_>) -> String {
     format!("{} to {}", from.name, to.name)
 }
 
-/// Returns true if a stream between the two hosts uses RDMA when the user does not choose, and the reason: the ports, or why
-/// it is TCP. A host that has measured nothing over its ports is expected to use them.
+/// Returns true if a stream between the two hosts uses RDMA when the user does not choose, and the reason: the ports,
+/// or why it is TCP. A host that has measured nothing over its ports is expected to use them.
 pub(crate) fn automatic_choice(pair: &PairFacts<'_>) -> (bool, String) {
     for end in [pair.dialer, pair.listener] {
         if let Some(reason) = no_rdma(end) {
@@ -267,8 +267,8 @@ fn mismatch(pair: &PairFacts<'_>, narrow: &[NarrowPath<'_>]) -> Option<Finding> 
     Some(finding.with(remedy))
 }
 
-/// The headers of a packet of RoCE v2 over IPv4 that carries part of an RDMA WRITE, in bytes: IP 20, UDP 8, BTH 12, RETH
-/// 16, immediate data 4, ICRC 4.
+/// The headers of a packet of RoCE v2 over IPv4 that carries part of an RDMA WRITE, in bytes: IP 20, UDP 8, BTH 12,
+/// RETH 16, immediate data 4, ICRC 4.
 const ROCE_V2_HEADERS: u32 = 64;
 
 /// The MTU that every Ethernet has, in bytes.
@@ -377,8 +377,8 @@ fn smaller_packets(pair: &PairFacts<'_>, proof: &PortPairProof) -> String {
     }
 }
 
-/// Returns the MTU that the path of two ports has, as far as it is known: that of the measured path, if the packets left
-/// through the same interface.
+/// Returns the MTU that the path of two ports has, as far as it is known: that of the measured path, if the packets
+/// left through the same interface.
 fn path_mtu(pair: &PairFacts<'_>, proof: &PortPairProof) -> u32 {
     let measured = |path: Option<&PathResult>, text: &str| {
         let path = path?;

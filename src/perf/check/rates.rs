@@ -15,11 +15,12 @@ const MIN_PAIRS: usize = 3;
 /// The fewest packets of which a part says something.
 const MIN_PACKETS: u64 = 1_000;
 
-/// The part of TCP's segments that a good network loses at most: 1%. TCP itself fills the queues of a good network until
-/// some segments are lost: 0.1% to 0.3% between two namespaces of one machine.
+/// The part of TCP's segments that a good network loses at most: 1%. TCP itself fills the queues of a good network
+/// until some segments are lost: 0.1% to 0.3% between two namespaces of one machine.
 const TCP_LOSS: f64 = 0.01;
 
-/// The part of RDMA packets that a good network loses at most: 0.01%. RDMA sends everything again from the lost packet on.
+/// The part of RDMA packets that a good network loses at most: 0.01%. RDMA sends everything again from the lost packet
+/// on.
 const RDMA_LOSS: f64 = 0.0001;
 
 /// The rate of a pair of hosts.
@@ -59,8 +60,8 @@ pub(crate) fn slow_pairs(pairs: &[PairRate]) -> Vec<Finding> {
     slow.into_iter().map(finding).collect()
 }
 
-/// Returns the packets that were lost while a host has sent bytes to another one. `counters` are how much the counters of
-/// both ends grew.
+/// Returns the packets that were lost while a host has sent bytes to another one. `counters` are how much the counters
+/// of both ends grew.
 pub(crate) fn lossy(from: &str, to: &str, counters: &NetworkCounters) -> Vec<Finding> {
     let subject = format!("{from} to {to}");
     let remedy = format!(

@@ -49,8 +49,8 @@ pub(super) fn find(roots: &HostRoots, config: &StreamConfig) -> FoundDevices {
     found
 }
 
-/// Returns the path of the device's file, if this user may not open it. A container may be forbidden to open a file that
-/// it may read and write by its mode, so the file is opened.
+/// Returns the path of the device's file, if this user may not open it. A container may be forbidden to open a file
+/// that it may read and write by its mode, so the file is opened.
 fn forbidden(roots: &HostRoots, device: &str) -> Option<String> {
     let class = roots.sys.join("class/infiniband_verbs");
     let mut names = names(&class).into_iter();

@@ -38,8 +38,8 @@ pub(in crate::perf) fn mtu(roots: &HostRoots, netdev: &str) -> Option<u32> {
     decimal(&roots.sys.join("class/net").join(netdev).join("mtu"))
 }
 
-/// Returns the rate of an interface in Mbit/s. Drivers that do not know it say -1, or nothing. A virtual interface has no
-/// rate: veth says 10 Gbit/s whatever it carries.
+/// Returns the rate of an interface in Mbit/s. Drivers that do not know it say -1, or nothing. A virtual interface has
+/// no rate: veth says 10 Gbit/s whatever it carries.
 fn rate(roots: &HostRoots, netdev: &str) -> Option<u32> {
     let interface = roots.sys.join("class/net").join(netdev);
     let is_real = ["device", "bonding"]

@@ -25,7 +25,8 @@ use crate::{
     ssh::protocol::{AgentHello, EdgeDirection},
 };
 
-/// Finds out everything that rdperf checks about this host. Blocks for some milliseconds: it reads hundreds of small files.
+/// Finds out everything that rdperf checks about this host. Blocks for some milliseconds: it reads hundreds of small
+/// files.
 pub(crate) fn collect(order: &PerfOrder, hello: AgentHello) -> HostFacts {
     let config = order.stream.config(EdgeDirection::Both);
     collect_below(&HostRoots::default(), &config, hello)

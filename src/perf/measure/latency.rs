@@ -213,8 +213,8 @@ fn echo_socket(
     Ok(served.result())
 }
 
-/// The part of the time in which messages are sent before any is counted, as a divisor: connections, caches and the clocks of
-/// processors need some messages to settle.
+/// The part of the time in which messages are sent before any is counted, as a divisor: connections, caches and the
+/// clocks of processors need some messages to settle.
 const WARM_UP_PART: u32 = 10;
 
 /// The times of messages there and back, one after the other.

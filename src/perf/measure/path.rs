@@ -10,8 +10,9 @@
 //!   Sent: nothing                  ───────────►  ends
 //! ```
 //!
-//! The invitation and the counts travel over the control stream. Packets are sent with "don't fragment" set, and the kernel is
-//! told to ignore what it knows about the path. A size arrives if one of its packets does, so that random losses do not matter.
+//! The invitation and the counts travel over the control stream. Packets are sent with "don't fragment" set, and the
+//! kernel is told to ignore what it knows about the path. A size arrives if one of its packets does, so that random
+//! losses do not matter.
 
 mod sizes;
 #[cfg(test)]
@@ -42,15 +43,16 @@ use crate::perf::{
     messages::{PathResult, ProbedSize, TaskEnd, TaskResult},
 };
 
-/// How often a packet of each size is sent in one round. A path that loses one packet in ten loses all of them once in ten
-/// thousand times, and a second round follows for the first sizes.
+/// How often a packet of each size is sent in one round. A path that loses one packet in ten loses all of them once in
+/// ten thousand times, and a second round follows for the first sizes.
 const COPIES: u32 = 4;
 
 /// How long the listener waits without news for packets that are still under way. They are sent before the message that
 /// ends the round, and packets of networks that are of use to RDMA are not delayed for longer.
 const QUIET_LIMIT: Duration = Duration::from_millis(300);
 
-/// The most rounds: with 17 parts in each, a size between 0 and 65,535 bytes is found in four, and the first sizes take two.
+/// The most rounds: with 17 parts in each, a size between 0 and 65,535 bytes is found in four, and the first sizes take
+/// two.
 const MAX_ROUNDS: u32 = 8;
 
 /// The most sizes of one round that a listener accepts.
@@ -76,8 +78,8 @@ struct SentSizes {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct ArrivedSizes(Vec<u32>);
 
-/// Finds out which packets from the end that dials arrive at the end that listens. `control` is connected to the other end:
-/// `peer` is the other end's address, and `local` is this end's. The result of the end that dials is
+/// Finds out which packets from the end that dials arrive at the end that listens. `control` is connected to the other
+/// end: `peer` is the other end's address, and `local` is this end's. The result of the end that dials is
 /// [`TaskResult::Path`].
 ///
 /// # Errors
@@ -217,8 +219,8 @@ async fn listen(
     }
 }
 
-/// Returns how many packets of each size of the round have arrived: `early` ones, and those that arrive until nothing has
-/// arrived for [`QUIET_LIMIT`].
+/// Returns how many packets of each size of the round have arrived: `early` ones, and those that arrive until nothing
+/// has arrived for [`QUIET_LIMIT`].
 async fn count_round(
     socket: &PathSocket,
     peer: IpAddr,
@@ -257,7 +259,8 @@ async fn count_round(
     arrived
 }
 
-/// The size of the receive buffer that is asked for: all packets of a round. The kernel grants less without further notice.
+/// The size of the receive buffer that is asked for: all packets of a round. The kernel grants less without further
+/// notice.
 const RECEIVE_BYTES: usize = 4 << 20;
 
 /// A UDP socket on an address of this host.

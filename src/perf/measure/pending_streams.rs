@@ -16,8 +16,8 @@ use crate::{
 /// A stream of a task, and the thread whose runtime it belongs to.
 pub(super) type PlacedStream = (CarryThread, Stream);
 
-/// The streams of a task before they are connected, at one of its ends. Each has a key of its own, so that all of them use
-/// one port, and each end knows which stream is which.
+/// The streams of a task before they are connected, at one of its ends. Each has a key of its own, so that all of them
+/// use one port, and each end knows which stream is which.
 pub(super) enum PendingStreams {
     /// This end listens.
     Listen {

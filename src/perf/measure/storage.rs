@@ -31,8 +31,8 @@ use crate::{
 /// The size of one read or write. With large ones the system calls take a small part of the time.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Measures a file or a directory of this host. Blocks the thread until the time of the task has passed, or `is_stopped` is
-/// set. Bytes of a new file may take longer to reach the disk.
+/// Measures a file or a directory of this host. Blocks the thread until the time of the task has passed, or
+/// `is_stopped` is set. Bytes of a new file may take longer to reach the disk.
 ///
 /// # Errors
 ///
@@ -130,8 +130,8 @@ fn sentence(what: &str, path: &Path, error: &io::Error) -> String {
 /// How often a reader that waits for bytes looks whether it was stopped.
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Reads a file for at most `limit`. Starts a regular file again at its end. The time begins when the first bytes can be
-/// read, for which it waits `limit` too.
+/// Reads a file for at most `limit`. Starts a regular file again at its end. The time begins when the first bytes can
+/// be read, for which it waits `limit` too.
 fn measure_reading(
     path: &Path,
     limit: Duration,
@@ -202,8 +202,8 @@ fn is_readable(file: &File) -> io::Result<bool> {
 /// The part of the free space that is written at most, as a divisor.
 const FREE_PART: u64 = 2;
 
-/// Writes a new file in `directory` for `limit`, or until it has half of the free space. The time until its bytes are on
-/// the disk counts. The file has no name, so that nothing of it is left when this process ends.
+/// Writes a new file in `directory` for `limit`, or until it has half of the free space. The time until its bytes are
+/// on the disk counts. The file has no name, so that nothing of it is left when this process ends.
 fn measure_writing(
     directory: &Path,
     limit: Duration,

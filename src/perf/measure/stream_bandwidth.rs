@@ -36,8 +36,8 @@ pub(super) fn direction(traffic: Traffic, end: TaskEnd) -> Direction {
     }
 }
 
-/// Sends and receives as fast as the streams can, at one end. An end that sends measures the time up to the moment when the other
-/// end has confirmed the last byte.
+/// Sends and receives as fast as the streams can, at one end. An end that sends measures the time up to the moment when
+/// the other end has confirmed the last byte.
 pub(super) async fn measure(
     pending: &mut PendingStreams,
     end: TaskEnd,

@@ -87,8 +87,8 @@ pub(crate) const PERCENTILES: [(f64, f64); 5] = [
     (4.0, 100.0),
 ];
 
-/// Moves labels apart that would overlap. `wanted` has the height at which each label should be, from the top; the result has
-/// heights between `top` and `bottom` that are at least `distance` apart, in the same order.
+/// Moves labels apart that would overlap. `wanted` has the height at which each label should be, from the top; the
+/// result has heights between `top` and `bottom` that are at least `distance` apart, in the same order.
 pub(super) fn apart(wanted: &[f64], distance: f64, top: f64, bottom: f64) -> Vec<f64> {
     let mut order: Vec<_> = (0..wanted.len()).collect();
     order.sort_by(|&one, &other| wanted[one].total_cmp(&wanted[other]));

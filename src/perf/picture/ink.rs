@@ -13,7 +13,8 @@ const COLOURS: [&str; 6] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00",
 ];
 
-/// The dashes of curves, so that they differ without colours too. There are five markers: with four dashes, twenty curves differ.
+/// The dashes of curves, so that they differ without colours too. There are five markers: with four dashes, twenty
+/// curves differ.
 const DASHES: [&str; 4] = ["none", "9 4", "4 3", "12 3 3 3"];
 
 /// The colour of axes.

@@ -171,8 +171,8 @@ struct MessageKind<'a> {
     points: Vec<(u32, &'a Series)>,
 }
 
-/// Returns the chart of times of messages over a transport: over their sizes, or of their percentiles if all have one size. Both
-/// transports in one chart would be more curves than an eye can follow.
+/// Returns the chart of times of messages over a transport: over their sizes, or of their percentiles if all have one
+/// size. Both transports in one chart would be more curves than an eye can follow.
 fn times(series: &[Series], medium: Medium) -> Option<Chart> {
     let mut kinds: Vec<MessageKind<'_>> = Vec::new();
     for one in series {

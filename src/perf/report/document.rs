@@ -146,8 +146,8 @@ pub(crate) enum ChangeKind {
     Added,
 }
 
-/// Returns how each measurement changed. A change counts if it is larger than `threshold`, a part of the old median, and
-/// larger than the spreads of both series together.
+/// Returns how each measurement changed. A change counts if it is larger than `threshold`, a part of the old median,
+/// and larger than the spreads of both series together.
 pub(crate) fn changes(old: &PerfDocument, new: &PerfDocument, threshold: f64) -> Vec<Change> {
     let same = |one: &Series, other: &Series| {
         one.from == other.from && one.to == other.to && one.what == other.what

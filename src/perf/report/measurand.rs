@@ -104,8 +104,8 @@ impl Measurand {
         }
     }
 
-    /// Returns the task of two hosts that measures this for `millis`. Verbs use this pair of ports. Returns none if two hosts
-    /// cannot measure it.
+    /// Returns the task of two hosts that measures this for `millis`. Verbs use this pair of ports. Returns none if two
+    /// hosts cannot measure it.
     pub(crate) fn task(&self, millis: u32, ports: Option<&PortPairProof>) -> Option<TaskKind> {
         match *self {
             Self::Bandwidth {

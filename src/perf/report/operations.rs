@@ -107,7 +107,8 @@ impl Operations {
         Self { size: 0, ..*self }
     }
 
-    /// Returns the name of the curve among others that have these differences. Without a difference it is that of the verb.
+    /// Returns the name of the curve among others that have these differences. Without a difference it is that of the
+    /// verb.
     pub(crate) fn curve_name(&self, differences: Differences) -> String {
         let mut parts = Vec::new();
         if differences.verb || differences == Differences::default() {

@@ -33,8 +33,8 @@ impl Series {
         median(self.runs.iter().filter_map(value))
     }
 
-    /// Returns the distance from the median to the farthest run, as a part of the median. Two runs of the same thing can
-    /// differ by so much.
+    /// Returns the distance from the median to the farthest run, as a part of the median. Two runs of the same thing
+    /// can differ by so much.
     pub(crate) fn spread(&self) -> f64 {
         let Some(median) = self.median().filter(|median| *median > 0.0) else {
             return 0.0;

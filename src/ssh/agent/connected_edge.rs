@@ -1,5 +1,5 @@
-//! One end of a connected edge: moves the bytes of its stage, counts them and the time for which the stage waited, and reports why it
-//! ends.
+//! One end of a connected edge: moves the bytes of its stage, counts them and the time for which the stage waited, and
+//! reports why it ends.
 
 use std::{
     io,

@@ -1,4 +1,5 @@
-//! Connects the edges of an order: any number, each on a thread of its own, at a listener of its own or at the listener of a server.
+//! Connects the edges of an order: any number, each on a thread of its own, at a listener of its own or at the listener
+//! of a server.
 
 use std::{collections::BTreeMap, future::pending, sync::Arc};
 
@@ -96,8 +97,8 @@ impl PendingEdges {
         OrderedEdges(self.edges.iter().map(edge).collect())
     }
 
-    /// Waits until all edges are connected. If the work fails before that, closes those that are connected with the reason,
-    /// and returns none.
+    /// Waits until all edges are connected. If the work fails before that, closes those that are connected with the
+    /// reason, and returns none.
     ///
     /// # Cancel safety
     ///

@@ -25,8 +25,8 @@ use super::{
 };
 use crate::ssh::protocol::{AgentReport, FaultKind, Order, Payload, ToAgent};
 
-/// How long work that has failed may take to end. Then the agent reports. The guard of a worker kills the processes that
-/// are left, so that all of it takes less than 5 s.
+/// How long work that has failed may take to end. Then the agent reports. The guard of a worker kills the processes
+/// that are left, so that all of it takes less than 5 s.
 const END_LIMIT: Duration = Duration::from_secs(4);
 
 /// The exit status of the worker. It is 0 until a task stores another one.

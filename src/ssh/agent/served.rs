@@ -40,8 +40,8 @@ impl SessionKill {
 }
 
 impl ClientSession {
-    /// Receives the client's order, waits for a `place`, carries the order out, and reports to the client. `admit` checks the
-    /// order, and `prepare` makes its job. Returns the report.
+    /// Receives the client's order, waits for a `place`, carries the order out, and reports to the client. `admit`
+    /// checks the order, and `prepare` makes its job. Returns the report.
     ///
     /// # Errors
     ///

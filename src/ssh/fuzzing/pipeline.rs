@@ -26,9 +26,9 @@ const SEGMENTS: [&str; 4] = [":a", "h:b", "g:>> f", "h:> f"];
 /// The most faults that one place of the pipeline may keep, whatever the agents send.
 const MOST_CAUSES: usize = 8;
 
-/// Passes any events of agents, sessions and local edges to the machine of a pipeline. Panics if the machine asks an end
-/// to dial more than twice for one edge, gives an order, Go or Proceed twice or too early, keeps more and more faults,
-/// takes a lost agent for a success, or does not end.
+/// Passes any events of agents, sessions and local edges to the machine of a pipeline. Panics if the machine asks an
+/// end to dial more than twice for one edge, gives an order, Go or Proceed twice or too early, keeps more and more
+/// faults, takes a lost agent for a success, or does not end.
 pub fn pipeline(data: &[u8]) {
     let mut script = FuzzScript::new(data);
     let input = if script.flag() {

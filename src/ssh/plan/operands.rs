@@ -1,5 +1,5 @@
-//! Parses operands: the files of rdcat into plans of one stage each, and those of rdcp, paths of this machine and of other hosts. Pure, no
-//! I/O.
+//! Parses operands: the files of rdcat into plans of one stage each, and those of rdcp, paths of this machine and of
+//! other hosts. Pure, no I/O.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -28,8 +28,8 @@ pub(crate) struct HostPath {
 }
 
 impl Operand {
-    /// Parses `-`, `PATH`, `[user@]HOST:PATH`, `HOST:PORT:PATH` or `:PATH`. A path with a `/` before its first colon is one
-    /// of this machine. A number between two colons is the port of a server.
+    /// Parses `-`, `PATH`, `[user@]HOST:PATH`, `HOST:PORT:PATH` or `:PATH`. A path with a `/` before its first colon is
+    /// one of this machine. A number between two colons is the port of a server.
     ///
     /// # Errors
     ///

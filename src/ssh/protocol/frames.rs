@@ -1,4 +1,5 @@
-//! The frames that separate the messages of a session, and the greeting of an agent in the output of a login shell. Pure, no I/O.
+//! The frames that separate the messages of a session, and the greeting of an agent in the output of a login shell.
+//! Pure, no I/O.
 //!
 //! A frame is a length (u32, big-endian), a message, and a newline. A program between the two ends may pass on whole
 //! lines only, as `srun` does: the newline makes it pass on the frame at once.

@@ -1,5 +1,5 @@
-//! The process that leads to an agent: its start, its end, and its stderr, cut into lines and read no faster than the user reads the
-//! messages.
+//! The process that leads to an agent: its start, its end, and its stderr, cut into lines and read no faster than the
+//! user reads the messages.
 
 use std::{
     io,
@@ -88,7 +88,8 @@ async fn end_group(group: Pid, kind: LaunchKind) {
             let mut first = [PollFd::new(&first, PollFlags::IN)];
             let _ = retry_on_intr(|| poll(&mut first, Some(&TERM_LIMIT)));
             if kind == LaunchKind::Here {
-                // The first process is the guard of an agent, which SIGTERM ends at once. The worker still ends its command.
+                // The first process is the guard of an agent, which SIGTERM ends at once. The worker still ends its
+                // command.
                 thread::sleep(TERM_LIMIT.try_into().unwrap_or_default());
             }
         };

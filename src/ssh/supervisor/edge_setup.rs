@@ -1,5 +1,5 @@
-//! How one edge is connected: the addresses at which hosts reach each other, which end listens, which end dials, and how they swap if that
-//! fails. Pure, no I/O.
+//! How one edge is connected: the addresses at which hosts reach each other, which end listens, which end dials, and
+//! how they swap if that fails. Pure, no I/O.
 //!
 //! The reader listens and the writer dials, except on the last edge: the controller never listens, since it may sit
 //! behind NAT. The dialer gets these addresses, without repetition:
@@ -154,8 +154,8 @@ impl EdgeSetup {
         self.listener
     }
 
-    /// Records the port on which `node` listens. A message from the end that does not listen any more is ignored, and so
-    /// is a second port: the dialer connects to one port in each attempt, whatever the listener sends.
+    /// Records the port on which `node` listens. A message from the end that does not listen any more is ignored, and
+    /// so is a second port: the dialer connects to one port in each attempt, whatever the listener sends.
     pub(crate) fn listening(&mut self, node: Node, port: u16) {
         if node == self.listener && !self.has_listened {
             self.has_listened = true;

@@ -33,7 +33,8 @@ const MOST_CAUSES: usize = 4;
 /// How long a session that was cut may take until its processes have exited.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
 
-/// The state of a run from its first session to its last: what is the same for every kind of work. It holds the keys of the edges, so it has no `Debug`.
+/// The state of a run from its first session to its last: what is the same for every kind of work. It holds the keys of
+/// the edges, so it has no `Debug`.
 pub(crate) struct SupervisorMachine<W> {
     work: W,
     settings: Settings,

@@ -1,4 +1,5 @@
-//! A pipeline, as the supervisor runs it: one agent for each stage, and the stages that may commit or open their file. Pure, no I/O.
+//! A pipeline, as the supervisor runs it: one agent for each stage, and the stages that may commit or open their file.
+//! Pure, no I/O.
 
 use super::{
     Action, Notice, RunEnd, SupervisedWork,

@@ -19,7 +19,8 @@ use crate::{
     transport::{rdma, stream::stream::Stream},
 };
 
-/// The pause between two rounds of attempts. It is short, because most often the acceptor is being started at the same time.
+/// The pause between two rounds of attempts. It is short, because most often the acceptor is being started at the same
+/// time.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// The time limit for one address, so that one dead address does not keep a host from being reached.
@@ -68,9 +69,9 @@ pub async fn connect(
 /// Connects to the acceptor that `open` opens TCP connections to: through a proxy, from a source address, or from a
 /// network namespace of the caller's choice. `peer` names the acceptor in messages.
 ///
-/// A stream has a control connection and, over TCP, a data connection, and an attempt may be repeated. So `open` is called
-/// any number of times, and every connection must lead to the same acceptor. Over RDMA the data goes directly to the
-/// peer's device: use [`TransportPolicy::Tcp`](crate::TransportPolicy::Tcp) if it must not.
+/// A stream has a control connection and, over TCP, a data connection, and an attempt may be repeated. So `open` is
+/// called any number of times, and every connection must lead to the same acceptor. Over RDMA the data goes directly to
+/// the peer's device: use [`TransportPolicy::Tcp`](crate::TransportPolicy::Tcp) if it must not.
 ///
 /// ```
 /// # use rdpipe::{Key, Stream};

@@ -1,5 +1,5 @@
-//! The first bytes of every connection: eight that name the protocol, and on a data connection the proof that it belongs to a stream. Pure,
-//! no I/O.
+//! The first bytes of every connection: eight that name the protocol, and on a data connection the proof that it
+//! belongs to a stream. Pure, no I/O.
 //!
 //! | bytes | is                                                              |
 //! |-------|-----------------------------------------------------------------|

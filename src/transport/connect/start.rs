@@ -210,12 +210,13 @@ fn tcp_paths(
 }
 
 /// The time after which the kernel sends a keepalive on a silent connection. Firewalls and address translators forget
-/// connections that are silent for some minutes: of those in common use, Azure's load balancer has the shortest limit, four
-/// minutes. Two keepalives in a row may be lost in that time.
+/// connections that are silent for some minutes: of those in common use, Azure's load balancer has the shortest limit,
+/// four minutes. Two keepalives in a row may be lost in that time.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// Has the kernel send keepalives while a connection is silent: the data connection while the reader or the writer pauses,
-/// the control connection with a long `timeout`. They also detect a data connection that no longer leads anywhere.
+/// Has the kernel send keepalives while a connection is silent: the data connection while the reader or the writer
+/// pauses, the control connection with a long `timeout`. They also detect a data connection that no longer leads
+/// anywhere.
 fn keep_alive(socket: &TcpStream) -> io::Result<()> {
     let times = TcpKeepalive::new()
         .with_time(KEEPALIVE)

@@ -1,5 +1,5 @@
-//! The control connection of a running stream, shared by the control task and a keepalive task. Each message is a length of two bytes, then one
-//! Noise message.
+//! The control connection of a running stream, shared by the control task and a keepalive task. Each message is a
+//! length of two bytes, then one Noise message.
 //!
 //! The keepalive task runs on another runtime. It sends a ping when the runtime of the control task is blocked, for
 //! instance by a disk that stalls.
@@ -135,8 +135,8 @@ impl ControlConnection {
     }
 }
 
-/// Sends keepalives while the control task's runtime is blocked, until the stream has ended. It reports how far the data
-/// path has got, and never judges it.
+/// Sends keepalives while the control task's runtime is blocked, until the stream has ended. It reports how far the
+/// data path has got, and never judges it.
 pub(super) async fn keep_alive(
     connection: Arc<ControlConnection>,
     state: Arc<State>,

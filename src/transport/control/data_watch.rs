@@ -31,8 +31,8 @@
 //!   the device, so no renewal can free it, and the stream fails.
 //!
 //! Each ping says how many bytes its sender has sent on the data path, and how many it has received. So an end knows of
-//! bytes that are on their way to it. If none of them arrives for a long time, although the control connection works, the
-//! data path is dead.
+//! bytes that are on their way to it. If none of them arrives for a long time, although the control connection works,
+//! the data path is dead.
 //!
 //! | data path | `sent` | `received` |
 //! |---|---|---|
@@ -40,7 +40,8 @@
 //! | RDMA | the offset up to which writes have completed | the offset up to which frames have arrived |
 //!
 //! The receiving end judges: only it can distinguish bytes that have not arrived from bytes that it has not read. The
-//! [watch](super::data_watch) only detects that the counts stand still; the [data path](StalledPath) says whether that is a fault.
+//! [watch](super::data_watch) only detects that the counts stand still; the [data path](StalledPath) says whether that
+//! is a fault.
 
 use std::{
     io,
@@ -63,8 +64,8 @@ use crate::Fault;
 /// down, both are silent, and the control connection is the one to report it.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// The time after which the data path is asked again before the stream fails: another thread may have read the last byte
-/// and not yet counted it.
+/// The time after which the data path is asked again before the stream fails: another thread may have read the last
+/// byte and not yet counted it.
 const SECOND_LOOK: Duration = Duration::from_millis(100);
 
 /// Watches that bytes which are on their way arrive.
@@ -94,8 +95,8 @@ impl DataWatch {
         }
     }
 
-    /// Compares the counts with those of the last call. A clock starts when the peer knows of more bytes, and starts again
-    /// with each byte.
+    /// Compares the counts with those of the last call. A clock starts when the peer knows of more bytes, and starts
+    /// again with each byte.
     pub(super) fn note(&mut self, progress: &DataProgress, now: Instant) {
         self.arrivals.note(progress.arrivals(), now);
         self.completions.note(progress.completions(), now);
@@ -116,8 +117,8 @@ impl DataWatch {
     /// Asks the data path about a count that has stood still for too long. If it calls that a fault, asks again after
     /// [`SECOND_LOOK`], and fails the stream if the answer is the same and the count too.
     ///
-    /// The answer is right even if tasks of this process were blocked meanwhile: the data path looks for bytes that were
-    /// not read, and a byte that was read starts the clock again.
+    /// The answer is right even if tasks of this process were blocked meanwhile: the data path looks for bytes that
+    /// were not read, and a byte that was read starts the clock again.
     pub(super) fn check(&mut self, state: &State, now: Instant) {
         self.note(&state.data, now);
         let Some(path) = state.data.path() else {
@@ -160,7 +161,8 @@ impl StallClock {
         (self.known, self.count) = (known, count);
     }
 
-    /// Returns the number of bytes that are missing if the count has stood still for `limit`, and starts the clock again.
+    /// Returns the number of bytes that are missing if the count has stood still for `limit`, and starts the clock
+    /// again.
     fn take_overdue(&mut self, limit: Duration, now: Instant) -> Option<u64> {
         let since = self.since?;
         if now.duration_since(since) < limit {
@@ -189,7 +191,8 @@ pub(crate) struct DataProgress {
 
 /// A data path whose counts stand still.
 pub(crate) trait StalledPath: Send + Sync {
-    /// Handles a stall: returns `Ok` if the bytes have arrived and only were not read, or if the data path repairs itself.
+    /// Handles a stall: returns `Ok` if the bytes have arrived and only were not read, or if the data path repairs
+    /// itself.
     ///
     /// # Errors
     ///

@@ -174,8 +174,8 @@ impl Unopened {
     }
 }
 
-/// The role of this end on the control connection. Two ends on one host have the same list of RDMA ports, so that only the
-/// role distinguishes (first, second) from (second, first).
+/// The role of this end on the control connection. Two ends on one host have the same list of RDMA ports, so that only
+/// the role distinguishes (first, second) from (second, first).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The end that connected.

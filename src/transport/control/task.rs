@@ -35,8 +35,8 @@ const PINGS_PER_TIMEOUT: u32 = 4;
 pub(crate) struct Timing {
     /// The silence after which the peer is dead.
     pub(crate) silence: Duration,
-    /// The time between two pings of this end. They are sent beside other messages too, because each says how far the data
-    /// path has got.
+    /// The time between two pings of this end. They are sent beside other messages too, because each says how far the
+    /// data path has got.
     pub(crate) ping: Duration,
 }
 
@@ -50,8 +50,8 @@ impl Timing {
     }
 }
 
-/// Runs the control connection until the stream has ended, then closes it. The runtime `stand_in`, if there is one, sends
-/// keepalives while this runtime is blocked.
+/// Runs the control connection until the stream has ended, then closes it. The runtime `stand_in`, if there is one,
+/// sends keepalives while this runtime is blocked.
 ///
 /// If the future is dropped earlier, even before its first poll, or panics, the stream fails.
 pub(crate) fn run(

@@ -16,11 +16,11 @@
 //!
 //! # Digests
 //!
-//! The digest of a chunk depends on its payload, on its offset, and on a seed that both ends derive from the handshake, a
-//! different one for each direction. So a chunk of another stream, of the other direction or of another offset does not
-//! verify, and chunks can be verified in any order and in parallel. The [chain](Chain) is a digest over these digests, in
-//! the order of the chunks. The FIN carries its end, so that a chunk which was left out or taken twice is found even if
-//! every other check fails to find it. The chain of an empty stream is the seed of the direction.
+//! The digest of a chunk depends on its payload, on its offset, and on a seed that both ends derive from the handshake,
+//! a different one for each direction. So a chunk of another stream, of the other direction or of another offset does
+//! not verify, and chunks can be verified in any order and in parallel. The [chain](Chain) is a digest over these
+//! digests, in the order of the chunks. The FIN carries its end, so that a chunk which was left out or taken twice is
+//! found even if every other check fails to find it. The chain of an empty stream is the seed of the direction.
 //!
 //! The digests detect damage, not attacks: xxh3 is not a MAC.
 //!
@@ -47,8 +47,9 @@ pub(crate) const HEADER_BYTES: usize = 128;
 /// The number of bytes that the check covers: all but the check itself.
 const CHECKED_BYTES: usize = HEADER_BYTES - size_of::<u64>();
 
-/// Returns how many slots the receiver may hold back before it must grant them: half of the pool. So there are two control
-/// messages for each pool's worth of data, and the sender, which still has the other half, does not wait for one.
+/// Returns how many slots the receiver may hold back before it must grant them: half of the pool. So there are two
+/// control messages for each pool's worth of data, and the sender, which still has the other half, does not wait for
+/// one.
 pub(crate) fn credit_batch(depth: usize) -> usize {
     (depth / 2).max(1)
 }
@@ -147,21 +148,21 @@ fn long(bytes: &[u8; HEADER_BYTES], at: usize) -> u64 {
 
 /// Returns the seed of the digest of the chunk at `offset`, in a direction whose seed is `seed`.
 ///
-/// The factor is the odd number nearest to 2^64 divided by the golden ratio. Two offsets have different seeds, because a
-/// product with an odd number is unique; and seeds of neighbouring offsets differ in their high bits too. Short payloads
-/// need that: in its input of up to three bytes, xxh3 combines payload and seed only in the low 32 bits.
+/// The factor is the odd number nearest to 2^64 divided by the golden ratio. Two offsets have different seeds, because
+/// a product with an odd number is unique; and seeds of neighbouring offsets differ in their high bits too. Short
+/// payloads need that: in its input of up to three bytes, xxh3 combines payload and seed only in the low 32 bits.
 fn chunk_seed(seed: u64, offset: u64) -> u64 {
     seed ^ offset.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Returns the digest of the chunk with this `payload` at `offset`, in a direction whose seed is `seed`. It depends on no
-/// other chunk.
+/// Returns the digest of the chunk with this `payload` at `offset`, in a direction whose seed is `seed`. It depends on
+/// no other chunk.
 fn chunk_digest(seed: u64, offset: u64, payload: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(chunk_seed(seed, offset), payload)
 }
 
-/// The offset of one direction, and the digest over the digests of its chunks. Sender and receiver each keep a chain from
-/// the same seed; the two are equal as long as every byte arrives.
+/// The offset of one direction, and the digest over the digests of its chunks. Sender and receiver each keep a chain
+/// from the same seed; the two are equal as long as every byte arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Chain {
     seed: u64,
@@ -305,7 +306,8 @@ mod tests {
         }
     }
 
-    /// A chunk at the place of another one is found by its digest alone, even if its header names the place where it is.
+    /// A chunk at the place of another one is found by its digest alone, even if its header names the place where it
+    /// is.
     #[test]
     fn a_chunk_moved_to_another_place_is_found() {
         let payloads = [b"one half".to_vec(), b"the rest".to_vec()];

@@ -6,13 +6,14 @@
 //! as before. Where that is more than a chunk, at 1 Gbit/s for example, nothing is limited.
 //!
 //! The rate is that at which the socket accepts bytes between two moments at which it is full: then as many have left.
-//! A program that writes little does not fill it, and is not taken for a slow link. The highest of the last measurements
-//! counts, because a delay of the peer is no slow link either. A socket that accepts much more than the limit without being
-//! full has run dry, because the link is faster than it was or this process was late: the rate is taken for twice as high.
+//! A program that writes little does not fill it, and is not taken for a slow link. The highest of the last
+//! measurements counts, because a delay of the peer is no slow link either. A socket that accepts much more than the
+//! limit without being full has run dry, because the link is faster than it was or this process was late: the rate is
+//! taken for twice as high.
 //!
-//! Each chunk needs a credit, and a credit takes a round trip to come back. So chunks are large enough that fewer than half
-//! of the credits that the peer does not hold back are enough for the bytes under way: otherwise the credits would limit
-//! the rate of a link with a long round trip.
+//! Each chunk needs a credit, and a credit takes a round trip to come back. So chunks are large enough that fewer than
+//! half of the credits that the peer does not hold back are enough for the bytes under way: otherwise the credits would
+//! limit the rate of a link with a long round trip.
 //!
 //! Pure: the caller passes the time.
 
@@ -43,8 +44,8 @@ const WINDOWS: usize = 16;
 /// link.
 const IDLE: Duration = Duration::from_millis(1);
 
-/// The number of bytes beyond the limit that a socket may accept at once although it has not run dry. The kernel exceeds the
-/// limit by less than one of its packets of 64 KiB, and one acknowledgement makes room for another one.
+/// The number of bytes beyond the limit that a socket may accept at once although it has not run dry. The kernel
+/// exceeds the limit by less than one of its packets of 64 KiB, and one acknowledgement makes room for another one.
 const STEP_BYTES: u64 = 128 << 10;
 
 /// Measures the rate of a connection, and limits what is queued.
@@ -91,8 +92,8 @@ impl Pace {
         self.limit
     }
 
-    /// Returns the number of bytes that the next chunk is filled with at most. `credits` returns the number of credits that
-    /// are left.
+    /// Returns the number of bytes that the next chunk is filled with at most. `credits` returns the number of credits
+    /// that are left.
     pub(super) fn room(&mut self, credits: impl FnOnce() -> usize) -> usize {
         let Some(limit) = self.limit else {
             self.room = self.chunk_bytes;

@@ -49,8 +49,8 @@ pub(crate) trait SendPath: Send + Unpin + 'static {
     /// Takes a free slot; `None` while all are in flight. An empty pool is the backpressure.
     fn acquire(&mut self) -> Option<Self::Slot>;
 
-    /// Takes a free slot that writes fill. A path may return one with less room than a chunk has, so that bulk data does not
-    /// delay a small message. `credits` returns the number of credits that are left.
+    /// Takes a free slot that writes fill. A path may return one with less room than a chunk has, so that bulk data
+    /// does not delay a small message. `credits` returns the number of credits that are left.
     fn acquire_to_fill(&mut self, _credits: impl FnOnce() -> usize) -> Option<Self::Slot> {
         self.acquire()
     }
@@ -73,8 +73,8 @@ pub(crate) trait SendPath: Send + Unpin + 'static {
         SmallFrame::NeedsCredit
     }
 
-    /// Returns true while bytes that were written should wait, so that more of them are sent together: frames are under way,
-    /// and the task is woken when they are done.
+    /// Returns true while bytes that were written should wait, so that more of them are sent together: frames are under
+    /// way, and the task is woken when they are done.
     fn is_busy(&self) -> bool {
         self.in_flight() > 0
     }
@@ -105,20 +105,20 @@ pub(crate) trait ReceivePath: Send + Unpin + 'static {
     /// A slot of the pool.
     type Slot: Slot;
 
-    /// Returns the next frame, in the slot that it was written to, and its header. The check of the header is verified, and
-    /// the slot has room for as much payload as the header says; the digest is not verified.
+    /// Returns the next frame, in the slot that it was written to, and its header. The check of the header is verified,
+    /// and the slot has room for as much payload as the header says; the digest is not verified.
     ///
     /// The header is a copy. Over RDMA the peer may change the bytes in the slot at any time, so the header must not be
     /// read there again.
     ///
     /// # Errors
     ///
-    /// Those of the connection, or [`io::ErrorKind::InvalidData`] with the rule that the peer broke. The path must not be
-    /// used after an error.
+    /// Those of the connection, or [`io::ErrorKind::InvalidData`] with the rule that the peer broke. The path must not
+    /// be used after an error.
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Self::Slot, Header)>>;
 
-    /// Polls for a short time for the next frame, if one is likely to arrive soon and is still `awaited`. A frame that has
-    /// arrived is returned by the next [`poll_frame`](Self::poll_frame).
+    /// Polls for a short time for the next frame, if one is likely to arrive soon and is still `awaited`. A frame that
+    /// has arrived is returned by the next [`poll_frame`](Self::poll_frame).
     fn spin(&mut self, _awaited: impl FnOnce() -> bool) {}
 
     /// Takes back a slot that has been read. Returns false if the slot belongs to a pool that has been replaced: it

@@ -1,7 +1,7 @@
 //! The receiving half: reads, STOP and the confirmation, as calls of the receive lane and the state.
 //!
-//! A half belongs to one user. Each read moves the data of the lane, so that a chunk is read from the data path, verified
-//! and handed out while it is in the processor's cache; while the user does not read, the steward verifies.
+//! A half belongs to one user. Each read moves the data of the lane, so that a chunk is read from the data path,
+//! verified and handed out while it is in the processor's cache; while the user does not read, the steward verifies.
 
 use std::{
     sync::Arc,

@@ -1,7 +1,7 @@
 //! The receive lane: from frames that arrive to verified chunks.
 //!
-//! The lane verifies each frame before its payload is delivered, and grants the slots of chunks that were read. It has no
-//! task: the user's calls drive it, or the steward.
+//! The lane verifies each frame before its payload is delivered, and grants the slots of chunks that were read. It has
+//! no task: the user's calls drive it, or the steward.
 
 use std::{
     collections::VecDeque,
@@ -100,8 +100,8 @@ impl<P: ReceivePath> SharedRecvLane<P> {
 impl<P: ReceivePath> RecvLane<P> {
     /// Takes the next verified chunk; `None` at the end of the stream.
     ///
-    /// The chunk and the end are looked for under one lock. Otherwise the steward could verify the last chunk and complete
-    /// the stream in between, and the user would get the end in place of the chunk.
+    /// The chunk and the end are looked for under one lock. Otherwise the steward could verify the last chunk and
+    /// complete the stream in between, and the user would get the end in place of the chunk.
     pub(crate) fn poll_next(
         &mut self,
         state: &State,
@@ -154,8 +154,8 @@ impl<P: ReceivePath> RecvLane<P> {
         !self.ready.is_empty()
     }
 
-    /// Takes frames from the path until `enough` chunks are ready, or no more have arrived. Damage and broken rules fail
-    /// the stream before the payload is delivered.
+    /// Takes frames from the path until `enough` chunks are ready, or no more have arrived. Damage and broken rules
+    /// fail the stream before the payload is delivered.
     pub(super) fn receive_frames(&mut self, state: &State, cx: &mut Context<'_>, enough: usize) {
         loop {
             if let Err(fault) = self.check_end(state) {
@@ -244,8 +244,8 @@ impl<P: ReceivePath> RecvLane<P> {
         Err(Fault::Corrupt(damage.text()))
     }
 
-    /// Takes a slot back from the reader, and grants it again: at once if the peer has few slots, otherwise together with
-    /// others, so that not every chunk costs a control message.
+    /// Takes a slot back from the reader, and grants it again: at once if the peer has few slots, otherwise together
+    /// with others, so that not every chunk costs a control message.
     pub(crate) fn release(&mut self, state: &State, done: Readable<P::Slot>) {
         let slot = done.into_slot();
         let index = slot.index();
@@ -344,8 +344,8 @@ mod tests {
         }
     }
 
-    /// A peer that sends one byte in each frame, as fast as the frames are taken: the first frame into slot 0, and all others
-    /// into slot 1, whatever it is granted.
+    /// A peer that sends one byte in each frame, as fast as the frames are taken: the first frame into slot 0, and all
+    /// others into slot 1, whatever it is granted.
     struct Flood {
         chain: Chain,
         next: u32,
@@ -445,7 +445,8 @@ mod tests {
         }
     }
 
-    /// A peer of which nothing has arrived. The thread that looks for it stops before its next use of the stream's state.
+    /// A peer of which nothing has arrived. The thread that looks for it stops before its next use of the stream's
+    /// state.
     struct Held {
         is_looked_at: mpsc::Sender<()>,
         is_held: mpsc::Receiver<()>,
@@ -478,8 +479,8 @@ mod tests {
         type Receive = Held;
     }
 
-    /// A read looks for a chunk, and then for the end. In between the steward cannot take the lane: it could verify the last
-    /// chunk and complete the stream, and the reader would get the end in place of the chunk.
+    /// A read looks for a chunk, and then for the end. In between the steward cannot take the lane: it could verify the
+    /// last chunk and complete the stream, and the reader would get the end in place of the chunk.
     #[test]
     fn the_lane_stays_locked_between_a_look_for_chunks_and_for_the_end() {
         let (is_looked_at, looked) = mpsc::channel();

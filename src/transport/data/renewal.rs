@@ -65,8 +65,8 @@ impl<P: ReceivePath> RecvLane<P> {
         self.chain.offset()
     }
 
-    /// Starts again with an empty pool, and grants its slots to the peer. For each chunk that is still unread,
-    /// one slot of the new pool is withheld. With `keeps_one`, one slot is granted all the same, up to two pools of unread
+    /// Starts again with an empty pool, and grants its slots to the peer. For each chunk that is still unread, one slot
+    /// of the new pool is withheld. With `keeps_one`, one slot is granted all the same, up to two pools of unread
     /// chunks: the peer may have to send a frame again that had no slot before.
     pub(crate) fn restart(&mut self, state: &State, keeps_one: bool) {
         self.granted.fill(false);

@@ -52,9 +52,9 @@ impl<D: DataPath> SendHalf<D> {
         send_lane.lock().give_back(filling);
     }
 
-    /// Posts everything written so far. Ready when the data path has all of it: as over TCP, it may still be on its way.
-    /// To wait for its completion would let a peer's answer overtake it: hyper takes an end of file that it reads while its
-    /// flush is pending for a client that broke off.
+    /// Posts everything written so far. Ready when the data path has all of it: as over TCP, it may still be on its
+    /// way. To wait for its completion would let a peer's answer overtake it: hyper takes an end of file that it reads
+    /// while its flush is pending for a client that broke off.
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         match self.poll_sent(cx) {
             Poll::Pending if self.is_all_posted() => Poll::Ready(Ok(())),
@@ -143,7 +143,8 @@ impl<D: DataPath> SendHalf<D> {
         Poll::Ready(Ok(LentSlot::new(filling, &self.shared)))
     }
 
-    /// Queues a slot that the user filled, and posts it if possible. Otherwise the steward or the user's next call posts it.
+    /// Queues a slot that the user filled, and posts it if possible. Otherwise the steward or the user's next call
+    /// posts it.
     pub(crate) fn send(&mut self, lent: LentSlot<D>) -> Result<(), Error> {
         self.give_back();
         let _attended = self.shared.attend_send();

@@ -1,7 +1,7 @@
 //! The send lane: from filled slots to posted frames.
 //!
-//! The lane seals a filled slot with a header and a digest, takes a credit for it, and gives it to the data path. It has
-//! no task: the user's calls drive it, or the steward.
+//! The lane seals a filled slot with a header and a digest, takes a credit for it, and gives it to the data path. It
+//! has no task: the user's calls drive it, or the steward.
 
 use std::{
     collections::VecDeque,
@@ -121,9 +121,9 @@ impl<P: SendPath> SendLane<P> {
         }
     }
 
-    /// Completes frames in flight and posts the chunks that are due: a full chunk always; a partial chunk when the path is
-    /// not busy, so that a request never waits for a flush, or with `all`. Ready when no chunk is due and no
-    /// frame is in flight.
+    /// Completes frames in flight and posts the chunks that are due: a full chunk always; a partial chunk when the path
+    /// is not busy, so that a request never waits for a flush, or with `all`. Ready when no chunk is due and no frame
+    /// is in flight.
     pub(crate) fn poll_posted(
         &mut self,
         state: &State,
@@ -263,9 +263,9 @@ impl<P: SendPath> SendLane<P> {
         Poll::Ready(Ok(FillingSlot::new(slot)))
     }
 
-    /// Returns true if sealed chunks wait for credit. No slot is given out before they are posted. Chunks that were sealed
-    /// in a pool that has been replaced need slots of the new pool: if later writes held those slots, and the sealed
-    /// chunks the credits, both would wait forever.
+    /// Returns true if sealed chunks wait for credit. No slot is given out before they are posted. Chunks that were
+    /// sealed in a pool that has been replaced need slots of the new pool: if later writes held those slots, and the
+    /// sealed chunks the credits, both would wait forever.
     fn is_behind(&self) -> bool {
         !self.sealed.is_empty()
     }

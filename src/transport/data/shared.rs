@@ -25,10 +25,11 @@ pub(crate) struct Shared<D: DataPath> {
     pub(crate) attended: AtomicWaker,
 }
 
-/// A poll of a half by its user. It is counted, and the steward woken, when this value is dropped: after the lane is unlocked.
+/// A poll of a half by its user. It is counted, and the steward woken, when this value is dropped: after the lane is
+/// unlocked.
 ///
-/// If it were counted before the lane is locked, a user who then waits for the lock would register its waker after the steward has
-/// taken the half for unattended, and the steward would not come back when the user leaves.
+/// If it were counted before the lane is locked, a user who then waits for the lock would register its waker after the
+/// steward has taken the half for unattended, and the steward would not come back when the user leaves.
 pub(super) struct Attendance<'a> {
     polls: &'a AtomicU64,
     steward: &'a AtomicWaker,

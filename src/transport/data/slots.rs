@@ -1,12 +1,12 @@
 //! Slots that users of the stream hold: filled in place, lent, received.
 //!
 //!
-//! The loop of `carry` and the tunnels of rdforward send through it. The sending half implements it, and the public types
-//! forward to the sending half.
+//! The loop of `carry` and the tunnels of rdforward send through it. The sending half implements it, and the public
+//! types forward to the sending half.
 //!
 //! A lent chunk keeps its slot, forever if the user wants. So of `depth` slots at most `depth - 2` are lent. The other
-//! two circulate between sender and reader, one being filled while the other is read; a chunk in one of these is
-//! copied when the user wants to keep it. So the stream never waits for a lent chunk. A chunk of the express lane is always
+//! two circulate between sender and reader, one being filled while the other is read; a chunk in one of these is copied
+//! when the user wants to keep it. So the stream never waits for a lent chunk. A chunk of the express lane is always
 //! copied: its memory is needed for the next one.
 //!
 //! A lent chunk may be dropped on any thread, also one without a runtime, while returning a slot to its pool may post a
@@ -163,8 +163,8 @@ impl<S: Slot> FillingSlot<S> {
 /// The number of slots that are never lent.
 const SLOTS_NEVER_LENT: usize = 2;
 
-/// The payload up to which a chunk is copied instead of lent, in bytes: a page. To copy it takes less time than to return
-/// a slot, and a slot is much memory for a few bytes.
+/// The payload up to which a chunk is copied instead of lent, in bytes: a page. To copy it takes less time than to
+/// return a slot, and a slot is much memory for a few bytes.
 const COPIED_BYTES: usize = 4096;
 
 /// Lends the chunks of one receive pool.

@@ -37,8 +37,9 @@ impl DataPath for Tcp {
     type Receive = TcpReceive;
 }
 
-/// The number of slots of the sending pool, besides those that are lent to the user. A slot is free as soon as the kernel
-/// has copied it, so two are enough: one is filled while the other is sent. A small pool stays in the processor's cache.
+/// The number of slots of the sending pool, besides those that are lent to the user. A slot is free as soon as the
+/// kernel has copied it, so two are enough: one is filled while the other is sent. A small pool stays in the
+/// processor's cache.
 const SEND_SLOTS: usize = 2;
 
 /// A slot in heap memory.
@@ -103,8 +104,8 @@ impl OutgoingFrame {
 }
 
 impl TcpSend {
-    /// Sends chunks of `chunk_bytes` over `socket`, from at most `depth` slots. With a pace, chunks are smaller on a slow
-    /// link.
+    /// Sends chunks of `chunk_bytes` over `socket`, from at most `depth` slots. With a pace, chunks are smaller on a
+    /// slow link.
     pub(crate) fn new(
         socket: Arc<TcpStream>,
         chunk_bytes: usize,
@@ -397,7 +398,8 @@ impl StalledPath for TcpArrivals {
     }
 }
 
-/// Returns true if `socket` holds no byte, and is open. The system is asked, because tokio may not have looked for a while.
+/// Returns true if `socket` holds no byte, and is open. The system is asked, because tokio may not have looked for a
+/// while.
 fn is_empty(socket: &TcpStream) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     matches!(recv(socket, &mut [0_u8; 1], flags), Err(Errno::AGAIN))

@@ -1,4 +1,5 @@
-//! The entry points of the fuzz targets. They are compiled only for fuzzing, stand above all layers, and no layer uses them.
+//! The entry points of the fuzz targets. They are compiled only for fuzzing, stand above all layers, and no layer uses
+//! them.
 //!
 //! Each function must return for any bytes, and checks the promise that its doc comment makes.
 
@@ -31,8 +32,8 @@ pub use stream::stream;
 
 /// Runs `play` to its end on a runtime of its own, and returns its result.
 ///
-/// Dropping the runtime frees every task and every socket that `play` leaves behind. A runtime that all executions shared
-/// would keep them: it runs tasks, and frees the registrations of closed sockets, only while a future waits.
+/// Dropping the runtime frees every task and every socket that `play` leaves behind. A runtime that all executions
+/// shared would keep them: it runs tasks, and frees the registrations of closed sockets, only while a future waits.
 pub(crate) fn run<T>(play: impl Future<Output = T>) -> T {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(play)
@@ -78,8 +79,8 @@ impl<'a> FuzzScript<'a> {
     }
 }
 
-/// A header that is decoded encodes to the same bytes, and a payload verifies only with the header that was made for it,
-/// at the place that it was made for.
+/// A header that is decoded encodes to the same bytes, and a payload verifies only with the header that was made for
+/// it, at the place that it was made for.
 pub fn header(data: &[u8]) {
     let Some((header, payload)) = data.split_first_chunk::<HEADER_BYTES>() else {
         return;
@@ -148,8 +149,8 @@ fn codec(key: &Key) -> Codec {
     Codec(session)
 }
 
-/// Reads `data` as a dialer's ports, an acceptor's pairs of ports, a part of a link, or the steps of a renewal: the first
-/// byte chooses one of them. Each is refused or leads to a plan that this end allows.
+/// Reads `data` as a dialer's ports, an acceptor's pairs of ports, a part of a link, or the steps of a renewal: the
+/// first byte chooses one of them. Each is refused or leads to a plan that this end allows.
 pub fn rdma(data: &[u8]) {
     let Some((kind, rest)) = data.split_first() else {
         return;

@@ -48,8 +48,8 @@ const SEEDS: [u64; 2] = [1, 2];
 
 /// Runs the actions of a peer that sends any messages and frames, of a user that reads and writes, and of the tasks of
 /// the stream, in any order. Panics if a queue is longer than the pool, a message is too long for Noise, a frame is
-/// written into a slot that was not granted, a byte is delivered that was not sent, an end comes that was not announced,
-/// or a confirmation that was not sent is reported.
+/// written into a slot that was not granted, a byte is delivered that was not sent, an end comes that was not
+/// announced, or a confirmation that was not sent is reported.
 pub fn stream(data: &[u8]) {
     static LISTENER: OnceLock<TcpListener> = OnceLock::new();
     let listener = LISTENER.get_or_init(|| TcpListener::bind("127.0.0.1:0").expect("a free port"));

@@ -38,7 +38,8 @@ const MOST_PAIRS: usize = 3;
 /// The most messages that one renewal sends before it waits for the peer.
 const MOST_STEPS: usize = 4;
 
-/// Answers any ports that a dialer offers. Every pair that is proposed has a port of each end, and a size that both allow.
+/// Answers any ports that a dialer offers. Every pair that is proposed has a port of each end, and a size that both
+/// allow.
 pub(crate) fn offer(data: &[u8]) {
     let Some((ports, _)) = ports() else { return };
     let Ok(proposal) = ports.propose(data) else {
@@ -52,8 +53,8 @@ pub(crate) fn offer(data: &[u8]) {
     }
 }
 
-/// Plans a link over each pair that a peer proposes, as dialer and as acceptor. A plan never has larger chunks or deeper
-/// pools than this end allows.
+/// Plans a link over each pair that a peer proposes, as dialer and as acceptor. A plan never has larger chunks or
+/// deeper pools than this end allows.
 pub(crate) fn proposal(data: &[u8]) {
     let Ok(proposal) = decode::<Proposal>(data) else {
         return;
@@ -84,8 +85,8 @@ pub(crate) fn part(data: &[u8]) {
     }
 }
 
-/// Sends the steps of a peer to the renewal of a stream. Panics if the renewal sends more than its own steps, or if steps
-/// of the peer pile up.
+/// Sends the steps of a peer to the renewal of a stream. Panics if the renewal sends more than its own steps, or if
+/// steps of the peer pile up.
 pub(crate) fn renewal(shared: &Arc<Shared<Rdma>>, script: &mut FuzzScript<'_>) {
     let Some((ports, agreement)) = ports() else {
         return;
@@ -136,8 +137,8 @@ const DEPTH: usize = 4;
 /// The number of addresses of [`inventory`].
 const ADDRESSES: usize = 3;
 
-/// Returns the ports of a host with [`inventory`], and the terms of two equal ends; none if this process may not pin even
-/// a small pool.
+/// Returns the ports of a host with [`inventory`], and the terms of two equal ends; none if this process may not pin
+/// even a small pool.
 fn ports() -> Option<(LocalPorts, Agreement)> {
     let mut config = StreamConfig::default();
     (config.rdma.chunk_bytes, config.rdma.depth) = (CHUNK, DEPTH);

@@ -1,14 +1,15 @@
-//! One queue pair, and the memory registered with it: the only file that names async-rdma. A posted work request is a future of async-rdma, and
-//! is posted by the first poll.
+//! One queue pair, and the memory registered with it: the only file that names async-rdma. A posted work request is a
+//! future of async-rdma, and is posted by the first poll.
 //!
 //! What that crate does behind these calls was found by running it:
 //!
 //! - A work request is posted when its future is polled for the first time. So each future is polled at once, in the
 //!   order of the calls, which is the order on the wire.
-//! - With hardware, to post a write takes next to no time. With a software device it is a system call that does all of the
-//!   device's work: a separate thread can make it (see [`Posting`]), and returns the future when it is posted.
-//! - A dropped future leaves its work request posted: async-rdma keeps the memory of a write until it has completed, and a
-//!   receive still takes one of the peer's writes. Both end with the link, so futures are dropped only with the link.
+//! - With hardware, to post a write takes next to no time. With a software device it is a system call that does all of
+//!   the device's work: a separate thread can make it (see [`Posting`]), and returns the future when it is posted.
+//! - A dropped future leaves its work request posted: async-rdma keeps the memory of a write until it has completed,
+//!   and a receive still takes one of the peer's writes. Both end with the link, so futures are dropped only with the
+//!   link.
 //! - `retry_cnt` 7 retries forever on soft-RoCE; 6 does not.
 //! - The immediate value of a receive is not reliable, so it is not used.
 //! - Everything registered here uses async-rdma's raw strategy: its allocator keeps devices and
@@ -51,8 +52,8 @@ use super::verbs::queue_pair::QueuePairConfig;
 /// The alignment of registered memory: a page.
 const PAGE_BYTES: usize = 4096;
 
-/// The local ACK timeout of the queue pair, as the exponent that verbs take: 4.096 us x 2^17 = 0.54 s. With six retries, a
-/// lost link is detected after some 4 s, and a second without a cable is survived.
+/// The local ACK timeout of the queue pair, as the exponent that verbs take: 4.096 us x 2^17 = 0.54 s. With six
+/// retries, a lost link is detected after some 4 s, and a second without a cable is survived.
 pub(super) const ACK_TIMEOUT: u8 = 17;
 
 /// The number of retries before a write fails. 7 would retry forever on soft-RoCE.
@@ -62,10 +63,10 @@ pub(super) const RETRIES: u8 = 6;
 /// granted, so such a receiver is ready in a moment.
 pub(super) const RNR_RETRIES: u8 = 7;
 
-/// How long a completion may be missed. The crate re-arms its completion queue and then does not poll it once more, so a
-/// completion between the two waits for the next one, or for this time. On an idle link it costs a wake-up each time, so it
-/// is long: [`nudge`](super::nudge) finds such completions sooner. With one second, an idle pair took 0.20% of a processor at
-/// native speed.
+/// How long a completion may be missed. The crate re-arms its completion queue and then does not poll it once more, so
+/// a completion between the two waits for the next one, or for this time. On an idle link it costs a wake-up each time,
+/// so it is long: [`nudge`](super::nudge) finds such completions sooner. With one second, an idle pair took 0.20% of a
+/// processor at native speed.
 pub(super) const COMPLETION_LIMIT: Duration = Duration::from_secs(2);
 
 /// The most writes of [`nudge`](super::nudge) in one pause, for which the queues have room.
@@ -99,9 +100,9 @@ impl SlotToken {
     }
 }
 
-/// A queue pair, and all memory that was registered with it, in the order in which they are dropped. As long as the queue
-/// pair is up, the peer's device may write into that memory. So the memory is kept here until the queue pair
-/// is destroyed, also if its user drops it earlier.
+/// A queue pair, and all memory that was registered with it, in the order in which they are dropped. As long as the
+/// queue pair is up, the peer's device may write into that memory. So the memory is kept here until the queue pair is
+/// destroyed, also if its user drops it earlier.
 struct QueuePairOwner {
     rdma: Rdma,
     regions: Mutex<Vec<Arc<dyn Send + Sync>>>,
@@ -178,8 +179,8 @@ impl UnconnectedQueuePair {
         Endpoint(self.pair.rdma.get_qp_endpoint())
     }
 
-    /// Allocates and registers `bytes` of zeroed memory, which is freed after the queue pair was destroyed and the region
-    /// dropped.
+    /// Allocates and registers `bytes` of zeroed memory, which is freed after the queue pair was destroyed and the
+    /// region dropped.
     ///
     /// # Errors
     ///
@@ -227,8 +228,8 @@ pub(crate) enum MemoryAccess {
     Remote,
 }
 
-/// A memory region. The crate frees the memory before it deregisters it. That is harmless, because no work request uses it
-/// then: work requests own their regions, and the peer's writes end with the queue pair, which keeps the memory
+/// A memory region. The crate frees the memory before it deregisters it. That is harmless, because no work request uses
+/// it then: work requests own their regions, and the peer's writes end with the queue pair, which keeps the memory
 /// ([`QueuePairOwner`]).
 pub(crate) struct Region(LocalMr);
 
@@ -242,17 +243,17 @@ impl Region {
         }
     }
 
-    /// Returns a copy of the first `N` bytes, or `None` if the region is shorter. Each byte is read once, whatever the peer
-    /// writes meanwhile.
+    /// Returns a copy of the first `N` bytes, or `None` if the region is shorter. Each byte is read once, whatever the
+    /// peer writes meanwhile.
     #[allow(unsafe_code)]
     pub(crate) fn first<const N: usize>(&self) -> Option<[u8; N]> {
         if self.0.length() < N {
             return None;
         }
         let start = self.0.as_ptr_unchecked().cast::<[u8; N]>();
-        // SAFETY: the region has at least `N` initialised bytes for as long as `self.0` lives, and bytes need no alignment.
-        // The peer's device may write them at the same time. So the read is volatile: the compiler cannot read the
-        // memory again in place of the copy, and every value of a byte is a valid one.
+        // SAFETY: the region has at least `N` initialised bytes for as long as `self.0` lives, and bytes need no
+        // alignment. The peer's device may write them at the same time. So the read is volatile: the compiler cannot
+        // read the memory again in place of the copy, and every value of a byte is a valid one.
         Some(unsafe { start.read_volatile() })
     }
 
@@ -261,9 +262,9 @@ impl Region {
     pub(crate) fn copy_to(&self, copy: &mut [u8]) {
         assert!(copy.len() <= self.0.length(), "the region is shorter");
         let start = self.0.as_ptr_unchecked();
-        // SAFETY: the region has that many initialised bytes for as long as `self.0` lives, and `copy` is other memory. The
-        // peer's device may write the region at the same time. No reference to the region is made, and every value of a
-        // byte is a valid one.
+        // SAFETY: the region has that many initialised bytes for as long as `self.0` lives, and `copy` is other memory.
+        // The peer's device may write the region at the same time. No reference to the region is made, and every value
+        // of a byte is a valid one.
         unsafe { start.copy_to_nonoverlapping(copy.as_mut_ptr(), copy.len()) };
     }
 
@@ -280,8 +281,8 @@ impl Region {
         // A peer that has the key and breaks the protocol can change the bytes of its slots under a reader, for as long
         // as the link lives: to take the right from it for one chunk would be to register the slot again for the next.
         // So no code of this crate reads such a byte twice and relies on both reads being equal. The header, on which
-        // lengths depend, is copied once (`first`). The payload is digested, and then copied or lent to the user,
-        // whose documentation says so (`ReadHalf::read_chunk`); with `StreamConfig::copy_received` this is not called for
+        // lengths depend, is copied once (`first`). The payload is digested, and then copied or lent to the user, whose
+        // documentation says so (`ReadHalf::read_chunk`); with `StreamConfig::copy_received` this is not called for
         // received frames. Every value of a byte is valid.
         unsafe { self.0.as_slice_unchecked() }
     }
@@ -296,8 +297,8 @@ impl Region {
 }
 
 impl Link {
-    /// Posts a write of the first `bytes` of `region` into the peer's slot, which completes one of the receives that the
-    /// peer has posted. The region is returned with the completion.
+    /// Posts a write of the first `bytes` of `region` into the peer's slot, which completes one of the receives that
+    /// the peer has posted. The region is returned with the completion.
     pub(crate) fn write(
         &self,
         region: Region,
@@ -319,8 +320,8 @@ impl Link {
         self.post(write)
     }
 
-    /// Posts a write on the posting thread, if the link has one. With a software device, a thread that posts a write can also
-    /// have to do the device's work for the writes that other threads post during that time.
+    /// Posts a write on the posting thread, if the link has one. With a software device, a thread that posts a write
+    /// can also have to do the device's work for the writes that other threads post during that time.
     fn post<T: Send + 'static>(
         &self,
         write: impl Future<Output = T> + Send + 'static,

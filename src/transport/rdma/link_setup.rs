@@ -41,8 +41,8 @@ pub(crate) struct LinkPlan {
 }
 
 impl LinkPlan {
-    /// Makes a queue pair and registers its pools. `generation` counts the links of the stream. With `has_express` it makes
-    /// the express lane as well, if that is possible.
+    /// Makes a queue pair and registers its pools. `generation` counts the links of the stream. With `has_express` it
+    /// makes the express lane as well, if that is possible.
     pub(super) fn open(
         &self,
         generation: u32,
@@ -90,8 +90,8 @@ impl LinkPlan {
 /// The memory into which the peer writes its nudges, in bytes: whole pages are pinned in any case.
 const NUDGE_BYTES: usize = 4096;
 
-/// Returns the first sequence number of a later link. It differs from that of the link before, so that a late packet does
-/// not match.
+/// Returns the first sequence number of a later link. It differs from that of the link before, so that a late packet
+/// does not match.
 fn later(psn: u32, generation: u32) -> u32 {
     psn.wrapping_add(generation.wrapping_mul(0x1_0001)) & 0xff_ffff
 }

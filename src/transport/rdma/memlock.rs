@@ -1,8 +1,8 @@
 //! How much memory may be pinned, and which pool fits into it.
 //!
-//! The kernel counts every page of every registered region against `RLIMIT_MEMLOCK` of the process: whole pages, and shared
-//! pages twice. It shows the sum as `VmPin`. `CAP_IPC_LOCK` exempts a process, but only in the first user namespace: root
-//! in a container is not exempt.
+//! The kernel counts every page of every registered region against `RLIMIT_MEMLOCK` of the process: whole pages, and
+//! shared pages twice. It shows the sum as `VmPin`. `CAP_IPC_LOCK` exempts a process, but only in the first user
+//! namespace: root in a container is not exempt.
 
 use std::path::Path;
 
@@ -11,15 +11,16 @@ use rustix::process::{Resource, getrlimit};
 use super::ports::sysfs::{self, Roots};
 use crate::{Direction, MIN_CHUNK_BYTES, MIN_DEPTH, transport::data::frame::HEADER_BYTES};
 
-/// The most memory that one end of a stream pins, in bytes. It holds more than a millisecond's traffic at 100 Gbit/s, which
-/// is hundreds of round trips within a site, and a hundred streams fit into a machine.
+/// The most memory that one end of a stream pins, in bytes. It holds more than a millisecond's traffic at 100 Gbit/s,
+/// which is hundreds of round trips within a site, and a hundred streams fit into a machine.
 pub(crate) const DEFAULT_CAP_BYTES: u64 = 16 << 20;
 
 /// What the queues of one link pin beside the pools, in bytes: a completion queue of up to 1,024 entries of 64 bytes,
 /// which is enough for a depth of 509, and as much again for work queues and doorbells. rxe pins none of it.
 pub(crate) const RING_BYTES: u64 = 128 << 10;
 
-/// The part of what may be pinned, as a divisor, that an express lane may take: a stream with little memory needs it for its chunks.
+/// The part of what may be pinned, as a divisor, that an express lane may take: a stream with little memory needs it
+/// for its chunks.
 const LANE_PART: u64 = 8;
 
 /// The depth below which the chunk size is reduced first: one slot is filled, one is sent, one is read.
@@ -118,8 +119,8 @@ impl Memlock {
         }
     }
 
-    /// Keeps room for an express lane with `bytes` of memory, and its queues, if they are a small part of what may be pinned.
-    /// Returns true if they are.
+    /// Keeps room for an express lane with `bytes` of memory, and its queues, if they are a small part of what may be
+    /// pinned. Returns true if they are.
     pub(crate) fn reserve_lane(&mut self, bytes: usize) -> bool {
         let reserved = (bytes as u64).next_multiple_of(self.page) + RING_BYTES;
         let is_small = reserved <= self.budget() / LANE_PART;
@@ -151,14 +152,15 @@ impl Memlock {
             .saturating_add(self.beside_pools())
     }
 
-    /// Returns what one end of a stream pins beside its pools, in bytes: queues, and the page into which the peer writes its nudges.
+    /// Returns what one end of a stream pins beside its pools, in bytes: queues, and the page into which the peer
+    /// writes its nudges.
     fn beside_pools(&self) -> u64 {
         RING_BYTES + self.page
     }
 }
 
-/// Returns the chunk size and depth that fit. If the requested ones do not, it reduces the depth down to 3 slots, then the
-/// chunk size down to 64 KiB, then the depth to 2, then the chunk size down to the smallest.
+/// Returns the chunk size and depth that fit. If the requested ones do not, it reduces the depth down to 3 slots, then
+/// the chunk size down to 64 KiB, then the depth to 2, then the chunk size down to the smallest.
 ///
 /// # Errors
 ///

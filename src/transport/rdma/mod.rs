@@ -16,11 +16,11 @@
 //! | [`unavailable`] | the reason why there is no RDMA |
 //! | `absent` | stands in for this module in a build without RDMA |
 //!
-//! A chunk is one `write_with_imm` of header and payload from a registered slot of the sender into a
-//! slot that the receiver granted. For each grant the receiver has posted a small receive, whose
-//! completion says that the frame has arrived. Slots are used in the order in which they are granted, so
-//! the receiver finds the frame in the next granted slot. Small frames cross a second queue pair, the express lane, without slots; the
-//! receiver takes the frames of both in the order of their offsets. Credits and all messages travel on the control connection.
+//! A chunk is one `write_with_imm` of header and payload from a registered slot of the sender into a slot that the
+//! receiver granted. For each grant the receiver has posted a small receive, whose completion says that the frame has
+//! arrived. Slots are used in the order in which they are granted, so the receiver finds the frame in the next granted
+//! slot. Small frames cross a second queue pair, the express lane, without slots; the receiver takes the frames of both
+//! in the order of their offsets. Credits and all messages travel on the control connection.
 //!
 //! A receive is posted before its slot is granted, so every write finds a receive. A reliable connection completes in
 //! order, so the sender only looks at its oldest write. The header is copied before it is checked, once, because the

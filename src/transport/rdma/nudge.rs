@@ -1,10 +1,10 @@
 //! Finds completions that async-rdma has missed.
 //!
-//! The crate polls its completion queue, arms it, and does not poll once more (see [`link`](super::link)). So a completion
-//! can be missed only in the moment after another one, and only until the next one. While chunks flow there always is a next
-//! one. When they pause, this end makes one itself: a *nudge* is a write of one byte into a page that the peer reserves. It is
-//! posted after twice the recent time of a chunk, and then again in longer pauses, since the completion of a nudge can be
-//! followed by a missed one as well. A link that stays idle is not nudged.
+//! The crate polls its completion queue, arms it, and does not poll once more (see [`link`](super::link)). So a
+//! completion can be missed only in the moment after another one, and only until the next one. While chunks flow there
+//! always is a next one. When they pause, this end makes one itself: a *nudge* is a write of one byte into a page that
+//! the peer reserves. It is posted after twice the recent time of a chunk, and then again in longer pauses, since the
+//! completion of a nudge can be followed by a missed one as well. A link that stays idle is not nudged.
 
 use std::{
     convert::Infallible,
@@ -24,8 +24,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::link::{Link, MOST_NUDGES, Region, SlotToken, WorkRequest};
 
-/// The time without a completion before the first nudge, if the link was idle before. Also the time after a nudge within
-/// which completions count as found by it.
+/// The time without a completion before the first nudge, if the link was idle before. Also the time after a nudge
+/// within which completions count as found by it.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 
 /// The shortest time without a completion before the first nudge, while completions come: each look is a wake-up. In a
@@ -130,8 +130,8 @@ impl Nudges {
         self.waker.wake();
     }
 
-    /// Nudges the link whenever its completions pause. `posted` is called for each nudge, with its failure if the link is
-    /// lost, and `found` with the number of completions that were found right after a nudge.
+    /// Nudges the link whenever its completions pause. `posted` is called for each nudge, with its failure if the link
+    /// is lost, and `found` with the number of completions that were found right after a nudge.
     pub(super) async fn run(
         &self,
         posted: impl Fn(io::Result<()>),

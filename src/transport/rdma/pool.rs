@@ -130,7 +130,8 @@ impl Slot for RdmaSlot {
     }
 }
 
-/// Registers `depth` slots for chunks of `chunk_bytes`. With `copies`, each slot also has memory that the peer cannot write.
+/// Registers `depth` slots for chunks of `chunk_bytes`. With `copies`, each slot also has memory that the peer cannot
+/// write.
 ///
 /// # Errors
 ///

@@ -29,14 +29,14 @@ pub(crate) struct RdmaReceive {
     has_express: bool,
     /// The offset of the next frame.
     next: u64,
-    /// Frames of the link whose predecessors, small frames, have not arrived, in the order of their offsets. Each with its
-    /// number on the link; those that are kept from an earlier link have the number 0.
+    /// Frames of the link whose predecessors, small frames, have not arrived, in the order of their offsets. Each with
+    /// its number on the link; those that are kept from an earlier link have the number 0.
     early: VecDeque<(u64, RdmaSlot, Header)>,
     renewal: Arc<RenewalShared>,
 }
 
-/// The parts of a link that a receive needs, in the order in which they are dropped: work requests, queue pair, memory. The
-/// queue pair keeps the memory of a slot that is dropped before it.
+/// The parts of a link that a receive needs, in the order in which they are dropped: work requests, queue pair, memory.
+/// The queue pair keeps the memory of a slot that is dropped before it.
 pub(super) struct ReceiveLink {
     /// The granted slots, each with the receive that its frame completes.
     expected: VecDeque<(u32, WorkRequest<io::Result<()>>)>,
@@ -96,8 +96,8 @@ impl RdmaReceive {
         }
     }
 
-    /// Destroys the link and its pool. The peer knows that `frames` frames have arrived, and sends none of them again: of those
-    /// that have come early this end keeps a copy. Every other frame is sent again.
+    /// Destroys the link and its pool. The peer knows that `frames` frames have arrived, and sends none of them again:
+    /// of those that have come early this end keeps a copy. Every other frame is sent again.
     pub(super) fn take_down(&mut self, frames: u64) {
         self.live = None;
         self.early.retain(|(number, ..)| *number <= frames);
@@ -108,7 +108,8 @@ impl RdmaReceive {
         }
     }
 
-    /// Continues over a new link, with a pool of this `generation`. Returns true if the link has no express lane any more.
+    /// Continues over a new link, with a pool of this `generation`. Returns true if the link has no express lane any
+    /// more.
     pub(super) fn install(&mut self, live: ReceiveLink, generation: u32) -> bool {
         let is_express_lost = self.has_express && live.express.is_none();
         self.has_express = live.express.is_some();
@@ -180,8 +181,8 @@ impl ReceivePath for RdmaReceive {
     }
 }
 
-/// The most frames that wait for small frames before them, in pools. A renewal keeps those that have arrived, and fills the pool
-/// again; an honest peer then sends the missing frames first.
+/// The most frames that wait for small frames before them, in pools. A renewal keeps those that have arrived, and fills
+/// the pool again; an honest peer then sends the missing frames first.
 const MOST_EARLY_POOLS: usize = 4;
 
 impl RdmaReceive {
@@ -271,10 +272,11 @@ impl RdmaReceive {
     }
 }
 
-/// Returns true if the oldest small frame that has arrived, at the offset `small`, can no longer become the `next` one, or hides
-/// the one that frames of the link wait for.
+/// Returns true if the oldest small frame that has arrived, at the offset `small`, can no longer become the `next` one,
+/// or hides the one that frames of the link wait for.
 ///
-/// A small frame at `next` is in order: the sending side may have taken it off the queue after the receiving side looked there.
+/// A small frame at `next` is in order: the sending side may have taken it off the queue after the receiving side
+/// looked there.
 fn is_out_of_order(small: u64, next: u64, waits_for_small: bool) -> bool {
     small < next || (small > next && waits_for_small)
 }

@@ -43,8 +43,8 @@ const MAX_DEAD_EXPRESS_LANES: u32 = 3;
 /// The most bytes that are sent in small frames in place of one chunk, which costs several wake-ups at each end.
 const MOST_SMALL: usize = 8 * EXPRESS_PAYLOAD_BYTES;
 
-/// Returns the most bytes that are sent in small frames, if `slots` are the pool: never more than half a chunk of the pool, unless
-/// they are one frame, and never more frames than half the window of the lane.
+/// Returns the most bytes that are sent in small frames, if `slots` are the pool: never more than half a chunk of the
+/// pool, unless they are one frame, and never more frames than half the window of the lane.
 fn most_small(slots: &[RdmaSlot], express: Option<&ExpressLane>) -> usize {
     let slot = slots.first().map_or(0, |slot| slot.bytes().len());
     let window = express.map_or(0, ExpressLane::window) * EXPRESS_PAYLOAD_BYTES;
@@ -206,8 +206,8 @@ impl RdmaSend {
         }
     }
 
-    /// Destroys the link and its pool. Frames that were not written stay queued, and so do small frames that the peer may not
-    /// have verified.
+    /// Destroys the link and its pool. Frames that were not written stay queued, and so do small frames that the peer
+    /// may not have verified.
     pub(super) fn take_down(&mut self) {
         let express = self.live.take().and_then(|live| live.express);
         let has_carried = express

@@ -1,4 +1,5 @@
-//! What was agreed on for a stream, the methods of the public types that report it, and what stands for either data path.
+//! What was agreed on for a stream, the methods of the public types that report it, and what stands for either data
+//! path.
 //!
 //! The public types hold an [`Either`], and forward every call through one `match`. So no call on the data path goes
 //! through a table of functions.
@@ -36,8 +37,8 @@ pub(crate) struct StreamInfo {
 macro_rules! stream_accessors {
     ($holder:ty) => {
         impl $holder {
-            /// Returns the name of the peer: for a dialer the name that it dialed, for an acceptor the name of the peer's
-            /// host.
+            /// Returns the name of the peer: for a dialer the name that it dialed, for an acceptor the name of the
+            /// peer's host.
             #[must_use]
             pub fn peer(&self) -> &str {
                 self.info().state.peer()
@@ -67,8 +68,8 @@ macro_rules! stream_accessors {
                 self.info().transport
             }
 
-            /// Returns details of the [`transport`](Self::transport): for RDMA this end's device, port, GID and MTU, for TCP
-            /// the reason why it is not RDMA.
+            /// Returns details of the [`transport`](Self::transport): for RDMA this end's device, port, GID and MTU,
+            /// for TCP the reason why it is not RDMA.
             #[must_use]
             pub fn transport_reason(&self) -> &str {
                 &self.info().reason
@@ -206,8 +207,8 @@ impl Watch {
 
     /// Returns the error that ended the stream, if it ended with one.
     ///
-    /// While the writer is in use, this includes [`Error::Stopped`], with which its writes fail. It is no error any more
-    /// when the writer is dropped and the peer had taken every byte.
+    /// While the writer is in use, this includes [`Error::Stopped`], with which its writes fail. It is no error any
+    /// more when the writer is dropped and the peer had taken every byte.
     #[must_use]
     pub fn error(&self) -> Option<Error> {
         self.0.end_error()

@@ -57,12 +57,13 @@ impl ReadHalf {
     ///
     /// # Peers that are not trusted
     ///
-    /// Over RDMA the bytes are memory that the peer's device has written, and the peer keeps the right to write it as long
-    /// as the link lives. A peer writes only slots that were granted to it. But a peer that *has the key and breaks
-    /// the protocol* can change the bytes at any time, also after they were verified and while this end holds them. A
-    /// program that reads a byte twice, for instance to check a length and then to use it, may get two values; and bytes
-    /// that were checked to be text may stop being text. [`StreamConfig::copy_received`](crate::StreamConfig::copy_received)
-    /// prevents this with a copy. A peer without the key has no such right, and over TCP no peer has.
+    /// Over RDMA the bytes are memory that the peer's device has written, and the peer keeps the right to write it as
+    /// long as the link lives. A peer writes only slots that were granted to it. But a peer that *has the key and
+    /// breaks the protocol* can change the bytes at any time, also after they were verified and while this end holds
+    /// them. A program that reads a byte twice, for instance to check a length and then to use it, may get two values;
+    /// and bytes that were checked to be text may stop being text.
+    /// [`StreamConfig::copy_received`](crate::StreamConfig::copy_received) prevents this with a copy. A peer without
+    /// the key has no such right, and over TCP no peer has.
     ///
     /// # Errors
     ///

@@ -8,7 +8,8 @@ use crate::support::programs::hosts::Outcome;
 use crate::support::programs::local_hosts::Hosts;
 use crate::support::programs::skip;
 
-/// Makes what cannot be replaced: a device, a link to it, a mount point, and files in directories that cannot be written.
+/// Makes what cannot be replaced: a device, a link to it, a mount point, and files in directories that cannot be
+/// written.
 const MAKE: &str = "
 mknod device c 1 3; ln -s device link; echo old >real; echo mounted >point; mount --bind real point
 mkdir closed; echo old >closed/small; cp closed/small closed/big; chmod 666 closed/*; chmod 555 closed

@@ -1,4 +1,5 @@
-//! Copies of rdcp: trees with everything nasty between hosts, every option, deaths and cuts at random moments, and attacks.
+//! Copies of rdcp: trees with everything nasty between hosts, every option, deaths and cuts at random moments, and
+//! attacks.
 
 mod changes;
 mod compare;

@@ -1,4 +1,5 @@
-//! --resume continues where a run was cut, sends little more than what was missing, and trusts nothing that it should not.
+//! --resume continues where a run was cut, sends little more than what was missing, and trusts nothing that it should
+//! not.
 
 use std::{
     fs::{self, File},

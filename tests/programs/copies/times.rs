@@ -5,8 +5,8 @@ use std::{fs, os::unix::fs::symlink, process::Command};
 use super::trees::{large, stamp};
 use crate::support::programs::hosts::{Network, Outcome};
 
-/// Returns two hosts; h2 has the directory `old` on a file system that stores whole seconds until 2038: ext4 with inodes
-/// of 128 bytes. None if there can be none here.
+/// Returns two hosts; h2 has the directory `old` on a file system that stores whole seconds until 2038: ext4 with
+/// inodes of 128 bytes. None if there can be none here.
 fn with_old_file_system() -> Option<Network> {
     let version = Command::new("mkfs.ext4").arg("-V").output();
     if version.is_err() {

@@ -3,8 +3,8 @@
 //! These tests run with `scripts/test --full`, which installs the programs. The bodies are in `programs`, and
 //! `tests/guests/forward.rs` runs them over RDMA. Settings:
 //!
-//! - `RDPIPE_STAND_IN=ssh` runs the same programs through `ssh -L` and `ssh -D`, and directly in place of `rdforward run`: it
-//!   shows whether the programs themselves work on this machine.
+//! - `RDPIPE_STAND_IN=ssh` runs the same programs through `ssh -L` and `ssh -D`, and directly in place of `rdforward
+//!   run`: it shows whether the programs themselves work on this machine.
 //! - `RDPIPE_PROGRAM_SECONDS=60` is the time of each program that runs for a time, as pgbench does.
 //! - `RDPIPE_PROGRAM_CLIENTS=50` is the number of clients of a database.
 

@@ -1,5 +1,5 @@
-//! Whatever dies of a tunnel between two hosts, the programs at both ends see a reset, no process is left, and the reason is
-//! named.
+//! Whatever dies of a tunnel between two hosts, the programs at both ends see a reset, no process is left, and the
+//! reason is named.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,8 @@ impl Connected {
         Self { rdforward, client }
     }
 
-    /// Checks that both programs see a reset and that only processes stay which may, and returns how rdforward ended and what it said.
+    /// Checks that both programs see a reset and that only processes stay which may, and returns how rdforward ended
+    /// and what it said.
     #[track_caller]
     fn sees_reset(
         self,

@@ -1,4 +1,5 @@
-//! rdforward between processes of this machine and between hosts of namespaces, over TCP: listeners, commands, tickets, servers, and what ends a tunnel.
+//! rdforward between processes of this machine and between hosts of namespaces, over TCP: listeners, commands, tickets,
+//! servers, and what ends a tunnel.
 
 mod commands;
 mod conversations;

@@ -19,8 +19,8 @@ use crate::support::programs::{eventually, generous, hosts::Network, skip};
 /// The bulk data after which the rate of the link is known: most of a second at 50 Mbit/s.
 const KNOWN_AFTER: u64 = 4 << 20;
 
-/// The most bulk data that may arrive between a message and its answer, for the fastest of several: 168 ms at 50 Mbit/s. It was 2.4 MB
-/// when only bytes limited what is queued, and is a quarter of a megabyte now.
+/// The most bulk data that may arrive between a message and its answer, for the fastest of several: 168 ms at 50
+/// Mbit/s. It was 2.4 MB when only bytes limited what is queued, and is a quarter of a megabyte now.
 const MOST_BETWEEN: u64 = 1 << 20;
 
 /// Starts a server on a thread, at a UNIX socket. Each of its connections is served by `serve`.

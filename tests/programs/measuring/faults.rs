@@ -2,8 +2,8 @@
 
 use crate::support::programs::{hosts::Network, skip};
 
-/// Returns true, and prints the reason, if the machine lacks a program or a part of the kernel that a fault needs. `line` tries it
-/// on h1, and undoes it. With `RDPIPE_REQUIRE_HOSTS=1` the test fails instead.
+/// Returns true, and prints the reason, if the machine lacks a program or a part of the kernel that a fault needs.
+/// `line` tries it on h1, and undoes it. With `RDPIPE_REQUIRE_HOSTS=1` the test fails instead.
 #[track_caller]
 fn lacks(network: &Network, what: &str, line: &str) -> bool {
     let tried = network.on("h1", &format!("if {line}; then echo works; fi 2>&1"));

@@ -5,8 +5,8 @@ use std::{fs::OpenOptions, io::Write, path::Path, time::Instant};
 use crate::support::programs::hosts::{GONE, Network, Outcome};
 use crate::support::programs::{End, generous, install};
 
-/// Runs a pipeline, and checks that it fails with these words before a command starts, and that it leaves no process and
-/// no file.
+/// Runs a pipeline, and checks that it fails with these words before a command starts, and that it leaves no process
+/// and no file.
 #[track_caller]
 fn refused(network: &Network, arguments: &[&str], words: &[&str]) -> End {
     let end = network.rdpipe(arguments).start().end();

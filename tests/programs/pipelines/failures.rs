@@ -23,8 +23,8 @@ fn flows(network: &Network, host: &str, file: &str) {
     });
 }
 
-/// Runs a pipeline from h1 to h2, calls `spoil` while bytes flow, and checks that the command on h2 does not succeed: its
-/// shell would make the file `happy`.
+/// Runs a pipeline from h1 to h2, calls `spoil` while bytes flow, and checks that the command on h2 does not succeed:
+/// its shell would make the file `happy`.
 fn spoil(network: &Network, options: &[&str], spoil: impl FnOnce(&Running)) -> End {
     let source = format!("h1:{TRICKLE}");
     let segments = [&source, "h2:cat > copy && touch happy"];

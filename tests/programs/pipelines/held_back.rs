@@ -85,8 +85,8 @@ fn output_that_is_held_back_after_the_greeting_is_explained() {
 
 #[test]
 fn a_program_that_must_clean_up_is_told_to_end_when_rdpipe_is_interrupted() {
-    // A program that cancels its job at SIGTERM, as srun does, and never starts an agent. It has half a second for that, which
-    // may be too short on a busy machine.
+    // A program that cancels its job at SIGTERM, as srun does, and never starts an agent. It has half a second for
+    // that, which may be too short on a busy machine.
     let has_cancelled = (0..10).any(|_| {
         let hosts = Hosts::new(
             "trap ': >\"$0.cancelled\"; exit 1' TERM; echo waiting >&2; sleep 1000 & wait; #",

@@ -15,8 +15,8 @@ use crate::support::programs::hosts::Outcome;
 use crate::support::programs::local_hosts::rdpipe;
 use crate::support::programs::{Place, Running, Setup, eventually, install, key, program};
 
-/// Returns a program with these arguments, which a shell starts after `before`. The shell is bash, because dash resets the
-/// ignoring of SIGCHLD.
+/// Returns a program with these arguments, which a shell starts after `before`. The shell is bash, because dash resets
+/// the ignoring of SIGCHLD.
 fn after(before: &str, path: &str, arguments: &[&str]) -> Setup {
     let shell = program("/bin/bash", "rdpipe").env("SHELL", "/bin/bash");
     let line = format!("{before}; exec \"$0\" \"$@\"");

@@ -23,8 +23,8 @@ fn noise(lines: usize) -> String {
     format!("yes 'line of noise.' | head -n {lines} >&2")
 }
 
-/// Runs a pipeline whose first stage fills stderr beside passing bytes. Passes bytes through it for several timeouts while
-/// stderr is not read, then reads stderr. Checks that every line arrives.
+/// Runs a pipeline whose first stage fills stderr beside passing bytes. Passes bytes through it for several timeouts
+/// while stderr is not read, then reads stderr. Checks that every line arrives.
 fn passes_bytes_while_stderr_is_not_read(setup: Setup, lines: usize, timeout: Duration) {
     let (unread, stderr) = Unread::empty();
     let mut running = setup.stdin(Stdio::piped()).stderr(stderr).start_raw();
@@ -75,7 +75,8 @@ fn a_terminal_that_does_not_read_does_not_make_a_host_look_lost() {
     let Some(network) = Network::new(2) else {
         return;
     };
-    // More than ssh takes from a host while its stderr is not read: its window is 2 MiB, for stdout and stderr together.
+    // More than ssh takes from a host while its stderr is not read: its window is 2 MiB, for stdout and stderr
+    // together.
     let lines = 300 * LINES;
     let seconds = timeout().as_secs().to_string();
     let first = format!("h1:({}) & cat; wait", noise(lines));

@@ -215,8 +215,8 @@ fn an_output_that_fails_is_reported() {
     );
 }
 
-/// A file whose read fails half-way ends rdcat with an error, and the next file does not follow it. The file is the list
-/// of mappings of a process, which cannot be read further after the process is killed.
+/// A file whose read fails half-way ends rdcat with an error, and the next file does not follow it. The file is the
+/// list of mappings of a process, which cannot be read further after the process is killed.
 #[test]
 fn a_file_that_breaks_off_is_not_joined_to_the_next() {
     let hosts = Hosts::new("");

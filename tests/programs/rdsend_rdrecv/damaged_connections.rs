@@ -12,8 +12,9 @@ fn short_timeout() -> Duration {
     patience(Duration::from_millis(400))
 }
 
-/// Returns the same time for a test whose ends notice another failure before. It is long enough that a busy machine does not
-/// silence an end, and short enough that the keepalives reach the byte at which the proxy acts in a few seconds.
+/// Returns the same time for a test whose ends notice another failure before. It is long enough that a busy machine
+/// does not silence an end, and short enough that the keepalives reach the byte at which the proxy acts in a few
+/// seconds.
 fn long_timeout() -> Duration {
     patience(Duration::from_secs(1))
 }

@@ -1,5 +1,5 @@
-//! Random faults of the network, and killed programs, at random moments: no fault makes a program hang, delivers a wrong
-//! byte, or is taken for a success.
+//! Random faults of the network, and killed programs, at random moments: no fault makes a program hang, delivers a
+//! wrong byte, or is taken for a success.
 //!
 //! A hundred faults run everywhere, and two thousand with `RDPIPE_FULL=1`. Each has a number, which is printed:
 //! `RDPIPE_FAULT=17` repeats one alone, and `RDPIPE_TEST_SEED` chooses others.
@@ -32,8 +32,8 @@ const FILE_BYTES: usize = 2 << 20;
 /// The size of a chunk: small, so that there are many control messages.
 const CHUNK_BYTES: usize = 4 << 10;
 
-/// The first byte of the data connection at which a fault may happen: that of the first frame, after preamble, label and
-/// proof.
+/// The first byte of the data connection at which a fault may happen: that of the first frame, after preamble, label
+/// and proof.
 const FIRST_BYTE: u64 = 8 + 16 + 32;
 
 /// The bytes of the data connection for the whole file, with a header of 128 bytes for each frame.

@@ -25,8 +25,8 @@ fn assert_hidden(process: &Running, keys: &[&str]) {
     }
 }
 
-/// Runs a pair, and checks in the middle of its stream that both processes hide `keys`. Returns both ends with all their
-/// output.
+/// Runs a pair, and checks in the middle of its stream that both processes hide `keys`. Returns both ends with all
+/// their output.
 fn run_hidden(receiver: Setup, sender: impl FnOnce(u16) -> Setup, keys: &[&str]) -> [End; 2] {
     let receiver = receiver.start();
     let port = receiver.port();

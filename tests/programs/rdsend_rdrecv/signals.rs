@@ -61,7 +61,8 @@ fn a_second_signal_ends_at_once() {
         crate::support::programs::skip("SIGINT is ignored here");
         return;
     }
-    // On a busy machine the program may end by the first signal before the second one is sent: then the test tries again.
+    // On a busy machine the program may end by the first signal before the second one is sent: then the test tries
+    // again.
     assert!((0..5).any(|_| the_second_signal_ends_it()));
 }
 

@@ -78,8 +78,8 @@ impl Served {
         format!("127.0.0.1:{}:{path}", self.port)
     }
 
-    /// Returns rdcp of a client with these arguments; `@` at the begin of one stands for a path of the server, `%` for one of
-    /// the clients.
+    /// Returns rdcp of a client with these arguments; `@` at the begin of one stands for a path of the server, `%` for
+    /// one of the clients.
     pub(crate) fn client(&self, client: &str, arguments: &[&str]) -> Setup {
         let argument = |argument: &&str| match argument.split_at_checked(1) {
             Some(("@", path)) => self.there(path),

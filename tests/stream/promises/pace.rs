@@ -150,8 +150,8 @@ pub(crate) async fn a_paused_reader_is_not_taken_for_dead(
     undisturbed(&[&from, &to])
 }
 
-/// A reader lets small messages wait for longer than the timeout, and a data connection that delivers nothing. No end takes
-/// them for lost.
+/// A reader lets small messages wait for longer than the timeout, and a data connection that delivers nothing. No end
+/// takes them for lost.
 pub(crate) async fn a_pause_in_small_messages_is_not_taken_for_a_death(
     over: DataPath,
     base: StreamConfig,

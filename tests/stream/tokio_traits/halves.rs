@@ -156,8 +156,8 @@ impl Pause {
         });
     }
 
-    /// Waits until backpressure blocks both ends (a task in a busy loop is polled, so it does not count as blocked), lets
-    /// the readers go on, and waits for the end of all tasks.
+    /// Waits until backpressure blocks both ends (a task in a busy loop is polled, so it does not count as blocked),
+    /// lets the readers go on, and waits for the end of all tasks.
     async fn end(mut self) -> Result<()> {
         let mut last = self.standing();
         let mut since = Instant::now();

@@ -273,8 +273,8 @@ impl Over {
     }
 }
 
-/// Waits until a server has reported the ends of the streams of `peers` peers, kills it, and checks that all ended well.
-/// Returns the stderr of the server.
+/// Waits until a server has reported the ends of the streams of `peers` peers, kills it, and checks that all ended
+/// well. Returns the stderr of the server.
 #[track_caller]
 fn served(server: Running, peers: usize) -> String {
     server.said("how all its peers ended", |text| {

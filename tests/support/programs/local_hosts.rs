@@ -93,8 +93,8 @@ impl Hosts {
         setup.args(self.options()).args(arguments)
     }
 
-    /// Returns `rdforward run` with these arguments and the options to reach these hosts. A shell runs `line` first, and no
-    /// signal is ignored.
+    /// Returns `rdforward run` with these arguments and the options to reach these hosts. A shell runs `line` first,
+    /// and no signal is ignored.
     pub fn rdforward_run_after(&self, line: &str, arguments: &[&str]) -> Setup {
         let script = format!("{line}; exec \"$0\" run \"$@\"");
         let setup = program("env", "rdforward").args(["--default-signal", "bash", "-c", &script]);

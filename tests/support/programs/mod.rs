@@ -73,8 +73,8 @@ pub struct Place {
 
 /// Copies a program so that every user may run it.
 ///
-/// A separate process makes the copy. If this process wrote the file, a child that another thread starts at the same time
-/// could inherit the open descriptor, and the kernel would refuse to execute the file (`ETXTBSY`).
+/// A separate process makes the copy. If this process wrote the file, a child that another thread starts at the same
+/// time could inherit the open descriptor, and the kernel would refuse to execute the file (`ETXTBSY`).
 pub fn install(source: &Path, target: &Path) {
     let copied = std::process::Command::new("install")
         .args(["-m", "755"])

@@ -51,7 +51,8 @@ pub fn write(mut stdin: ChildStdin, number: u64, bytes: u64) -> JoinHandle<()> {
     })
 }
 
-/// Spawns a thread that reads to the end, checks every byte against the pattern `number`, and returns the count of bytes.
+/// Spawns a thread that reads to the end, checks every byte against the pattern `number`, and returns the count of
+/// bytes.
 pub fn check(mut stdout: ChildStdout, number: u64) -> JoinHandle<u64> {
     thread::spawn(move || {
         let pattern = Pattern::new(number);
@@ -70,8 +71,8 @@ pub fn check(mut stdout: ChildStdout, number: u64) -> JoinHandle<u64> {
     })
 }
 
-/// Sends patterns of these lengths in both directions at once, compares every byte, and checks that both programs succeed.
-/// Returns the stderr of both.
+/// Sends patterns of these lengths in both directions at once, compares every byte, and checks that both programs
+/// succeed. Returns the stderr of both.
 #[track_caller]
 pub fn exchange([mut a, mut b]: [Running; 2], bytes: [u64; 2]) -> [String; 2] {
     let writers = [write(a.stdin(), 1, bytes[0]), write(b.stdin(), 2, bytes[1])];

@@ -4,7 +4,8 @@ use std::{env, os::unix::process::CommandExt, process::Command};
 
 use crate::{MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig, StreamConfig};
 
-/// The memory of a copy beside its lanes: its session, its control stream, its threads, the lists of entries that are under way.
+/// The memory of a copy beside its lanes: its session, its control stream, its threads, the lists of entries that are
+/// under way.
 const COPY_BYTES: u64 = 2 << 20;
 
 /// The smallest chunk of a lane: below it, system calls cost more than the data.
@@ -89,10 +90,10 @@ const THRESHOLD_BYTES: &str = "131072";
 
 /// Starts this program again in the same process, with a fixed threshold for mappings.
 ///
-/// Without it glibc raises the threshold above the size of a slot when the first slot is freed, and keeps the slots of all
-/// later streams in the arenas of its threads: after 20,000 copies, at most 64 at a time, 400 MB stayed behind, and 40 MB
-/// with a fixed threshold. Only glibc reads the variable, at the start of a process. If the program cannot be started again,
-/// it goes on as it is.
+/// Without it glibc raises the threshold above the size of a slot when the first slot is freed, and keeps the slots of
+/// all later streams in the arenas of its threads: after 20,000 copies, at most 64 at a time, 400 MB stayed behind, and
+/// 40 MB with a fixed threshold. Only glibc reads the variable, at the start of a process. If the program cannot be
+/// started again, it goes on as it is.
 pub(super) fn return_large_blocks() {
     if env::var_os(VARIABLE).is_some() {
         return;

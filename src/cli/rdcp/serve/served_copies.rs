@@ -86,8 +86,8 @@ impl ServedCopies {
         Err(why.to_owned())
     }
 
-    /// Makes the job of an order that [`admit`](Self::admit) has checked. `client` is the name of the client in messages to
-    /// other clients.
+    /// Makes the job of an order that [`admit`](Self::admit) has checked. `client` is the name of the client in
+    /// messages to other clients.
     ///
     /// # Errors
     ///

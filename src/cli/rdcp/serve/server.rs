@@ -47,8 +47,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// The ticks between two lines of the log, and between two writes of the metrics.
 const TICKS_OF_LOG: u32 = 10;
 
-/// The sessions that may wait for a place beside those that are served. Each costs some 200 KiB. Further clients wait in the
-/// queue of the listener.
+/// The sessions that may wait for a place beside those that are served. Each costs some 200 KiB. Further clients wait
+/// in the queue of the listener.
 const MOST_WAITING: usize = 256;
 
 /// The time for sessions to end after they were told to: an agent has four seconds, and then reports.

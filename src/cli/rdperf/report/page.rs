@@ -22,7 +22,8 @@ svg { max-width: 100%; height: auto } .verdict { white-space: pre-line; font-wei
 @media print { body { margin: 0; max-width: none } figure, table { break-inside: avoid } }
 ";
 
-/// Returns the page of a report. `rates` has the rate of the port of each transport in bytes per second, where it is known.
+/// Returns the page of a report. `rates` has the rate of the port of each transport in bytes per second, where it is
+/// known.
 pub(in crate::cli::rdperf) fn page(document: &PerfDocument, rates: [Option<f64>; 2]) -> String {
     let title = match pair(&document.series) {
         Some((from, to)) => format!("rdperf: {from} to {to}"),

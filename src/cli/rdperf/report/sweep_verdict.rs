@@ -123,8 +123,8 @@ fn noise(series: &Series) -> f64 {
     factors.fold(0.0, f64::max)
 }
 
-/// Returns the position at which the better curve changes, and true if the first curve is the better one before it: the position
-/// with the largest sum of advantages. A single size that is out of line does not change it.
+/// Returns the position at which the better curve changes, and true if the first curve is the better one before it: the
+/// position with the largest sum of advantages. A single size that is out of line does not change it.
 fn split(compared: &[Comparison]) -> (usize, bool) {
     let sum = |part: &[Comparison]| part.iter().map(|one| one.advantage).sum::<f64>();
     let score = |at: usize| sum(&compared[..at]) - sum(&compared[at..]);
@@ -135,8 +135,8 @@ fn split(compared: &[Comparison]) -> (usize, bool) {
     (best, score(best) >= 0.0)
 }
 
-/// Returns the median advantage of the better curve over a part of the sizes; none if it is not beyond noise. The noise of a
-/// median of several sizes is that of one size, divided by the root of their number.
+/// Returns the median advantage of the better curve over a part of the sizes; none if it is not beyond noise. The noise
+/// of a median of several sizes is that of one size, divided by the root of their number.
 fn gain(part: &[Comparison]) -> Option<f64> {
     let advantage = median(part.iter().map(|one| one.advantage))?.abs();
     #[allow(clippy::cast_precision_loss, reason = "a sweep has some ten sizes")]

@@ -8,7 +8,8 @@ use crate::perf::report::{
     series::Series,
 };
 
-/// Returns the tables of a report. `rates` has the rate of the port of each transport in bytes per second, where it is known.
+/// Returns the tables of a report. `rates` has the rate of the port of each transport in bytes per second, where it is
+/// known.
 pub(in crate::cli::rdperf) fn tables(
     document: &PerfDocument,
     rates: [Option<f64>; 2],
@@ -286,7 +287,8 @@ fn round_trip(series: &[Series], medium: Medium, from: &str, to: &str) -> Option
     })
 }
 
-/// A table: its rows, the first of which is the heading. The first column is aligned to the left, the others to the right.
+/// A table: its rows, the first of which is the heading. The first column is aligned to the left, the others to the
+/// right.
 #[derive(Debug, Default)]
 pub(in crate::cli::rdperf) struct TextTable {
     rows: Vec<Vec<String>>,

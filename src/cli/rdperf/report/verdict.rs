@@ -46,8 +46,8 @@ pub(super) fn findings(series: &[Series]) -> Vec<Finding> {
     findings
 }
 
-/// Returns the rate of streams from one host to another, for each two hosts that were measured: that of the first number of
-/// streams.
+/// Returns the rate of streams from one host to another, for each two hosts that were measured: that of the first
+/// number of streams.
 fn pair_rates(series: &[Series], medium: Medium) -> Vec<PairRate> {
     let mut rates: Vec<PairRate> = Vec::new();
     for rate in series.iter().filter_map(|one| pair_rate(one, medium)) {
@@ -78,7 +78,8 @@ fn pair_rate(series: &Series, medium: Medium) -> Option<PairRate> {
     })
 }
 
-/// Returns what limits the hosts. `rates` has the rate of the port of each transport in bytes per second, where it is known.
+/// Returns what limits the hosts. `rates` has the rate of the port of each transport in bytes per second, where it is
+/// known.
 pub(super) fn verdict(document: &PerfDocument, rates: [Option<f64>; 2]) -> String {
     let series = &document.series;
     let of_sweep = sweep_verdict(series);

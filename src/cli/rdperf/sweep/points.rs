@@ -24,7 +24,8 @@ pub(in crate::cli::rdperf) struct SweepPlan {
 }
 
 impl Sweep {
-    /// Returns every combination of the values that any device can measure, in the order of the report: figure, curve, size.
+    /// Returns every combination of the values that any device can measure, in the order of the report: figure, curve,
+    /// size.
     pub(super) fn points(&self) -> Vec<Operations> {
         let mut points = Vec::new();
         for &figure in &self.figures {
@@ -43,7 +44,8 @@ impl Sweep {
                                     wait,
                                     inline,
                                     signal,
-                                    // A ping-pong has one operation at a time, and their completions may be missing for some.
+                                    // A ping-pong has one operation at a time, and their completions may be missing for
+                                    // some.
                                     depth: depth.max(signal),
                                     size: 0,
                                 };

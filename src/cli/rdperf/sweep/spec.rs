@@ -162,7 +162,8 @@ fn inline(text: &str) -> Result<InlineName, String> {
 /// The most values of one setting: a range with a small step is a mistake.
 const MAX_VALUES: usize = 200;
 
-/// Returns the values of `text`: one value, or those from the first to the last one of a range. `parse` reads one value.
+/// Returns the values of `text`: one value, or those from the first to the last one of a range. `parse` reads one
+/// value.
 ///
 /// # Errors
 ///
@@ -218,8 +219,8 @@ fn form(text: &str) -> String {
 /// The number of operations that are posted and not complete, as in `ib_write_bw`.
 const DEFAULT_DEPTH: u32 = 128;
 
-/// The number of operations above [`LARGE`] that are posted and not complete: 128 would take seconds to complete at the end of a
-/// run.
+/// The number of operations above [`LARGE`] that are posted and not complete: 128 would take seconds to complete at the
+/// end of a run.
 const DEPTH_OF_LARGE: u32 = 16;
 
 /// The size in bytes from which fewer operations are posted at once.
@@ -269,7 +270,8 @@ impl Sweep {
         self.depths.clone().unwrap_or_else(|| vec![default])
     }
 
-    /// Returns of how many operations one makes a completion. All curves have the same value, unless the user gave several.
+    /// Returns of how many operations one makes a completion. All curves have the same value, unless the user gave
+    /// several.
     pub(super) fn signals(&self, figure: FigureName) -> Vec<u32> {
         let least = self.depths().into_iter().min().unwrap_or(1);
         let default = match figure {

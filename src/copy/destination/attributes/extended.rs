@@ -10,8 +10,8 @@ use crate::copy::{destination::state::errno_text, metadata::Attribute};
 /// The beginning of the names of ACLs.
 const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 
-/// Sets the extended attributes of an entry. `note` receives what cannot be kept. Those that give rights beyond the files
-/// themselves are kept only if `keeps_privileged` is true. ACLs are set last: they may deny the owner to write.
+/// Sets the extended attributes of an entry. `note` receives what cannot be kept. Those that give rights beyond the
+/// files themselves are kept only if `keeps_privileged` is true. ACLs are set last: they may deny the owner to write.
 ///
 /// Returns false if the ACL of the entry is not kept.
 pub(super) fn set_attributes(
@@ -74,8 +74,8 @@ pub(super) fn have_differences(
             .any(|(name, _)| is_unwanted(name, wanted, keeps_privileged))
 }
 
-/// Returns true for the attributes of a replaced file that the new one gets. Those of security modules are of the program
-/// that has written the contents.
+/// Returns true for the attributes of a replaced file that the new one gets. Those of security modules are of the
+/// program that has written the contents.
 pub(super) fn is_of_replaced(name: &[u8], keeps_privileged: bool) -> bool {
     is_removable(name) && (keeps_privileged || !is_privileged(name))
 }
@@ -162,7 +162,8 @@ impl AclRights {
         self.owner << 6 | self.mask.unwrap_or(self.group) << 3 | self.others
     }
 
-    /// Returns the bits of a mode that the owning group has. In the mode of an entry with an ACL, the mask is in their place.
+    /// Returns the bits of a mode that the owning group has. In the mode of an entry with an ACL, the mask is in their
+    /// place.
     pub(super) fn group_bits(self) -> u32 {
         (self.group & self.mask.unwrap_or(7)) << 3
     }

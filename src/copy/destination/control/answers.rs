@@ -1,5 +1,5 @@
-//! Answers what the source asks: which entries are wanted, and what an earlier run has left. With `-a`, entries that are kept because they
-//! have their contents get their metadata.
+//! Answers what the source asks: which entries are wanted, and what an earlier run has left. With `-a`, entries that
+//! are kept because they have their contents get their metadata.
 
 use std::{
     ffi::CString,
@@ -44,8 +44,8 @@ pub(in crate::copy::destination) const COMPARED_BYTES: u64 = 16 << 20;
 /// The most digests of one file. The blocks of larger files are larger.
 const MAX_DIGESTS: u64 = 50_000;
 
-/// Returns an answer for each entry of a folder, in their order. Entries that are kept and have the source's contents get
-/// the source's metadata.
+/// Returns an answer for each entry of a folder, in their order. Entries that are kept and have the source's contents
+/// get the source's metadata.
 ///
 /// # Errors
 ///
@@ -183,8 +183,8 @@ impl AskedFolder {
         AnswerKind::Send
     }
 
-    /// Returns the answer for an entry that the options keep; none if they do not. If it is the same at both ends, it gets
-    /// the source's metadata.
+    /// Returns the answer for an entry that the options keep; none if they do not. If it is the same at both ends, it
+    /// gets the source's metadata.
     fn keep(
         &self,
         shared: &DestinationShared,
@@ -321,8 +321,8 @@ fn is_kept(state: &DestinationState, entry: &AskedEntry, found: &Stat, is_same: 
     }
 }
 
-/// Returns true if the destination has an entry of the same kind, which has the same size as a file, or the same target as
-/// a symbolic link.
+/// Returns true if the destination has an entry of the same kind, which has the same size as a file, or the same target
+/// as a symbolic link.
 fn has_same_contents(
     entry: &AskedEntry,
     directory: &OwnedFd,
@@ -385,8 +385,8 @@ pub(super) struct KeptEntry<'a> {
 }
 
 impl KeptEntry<'_> {
-    /// Gives the entry the mode, the owners and the attributes of the source's entry, as far as they differ. What cannot be
-    /// kept is reported as for a new entry. Returns true if something was changed, or would be in a dry run.
+    /// Gives the entry the mode, the owners and the attributes of the source's entry, as far as they differ. What
+    /// cannot be kept is reported as for a new entry. Returns true if something was changed, or would be in a dry run.
     pub(super) fn take_over(
         &self,
         shared: &DestinationShared,

@@ -5,10 +5,10 @@
 //! record  start u64 | end u64 | origin u64 | check u64
 //! ```
 //!
-//! All numbers are little-endian. A check is the XXH3-64 of the bytes before it; that of a record is seeded with the check
-//! of the header. `origin` stands for one start of the machine and one time of change of the source's file: after a power
-//! failure, a range may be in the map though its contents did not reach the disk; and a program may change a file and
-//! set its time of modification back, but not its time of change.
+//! All numbers are little-endian. A check is the XXH3-64 of the bytes before it; that of a record is seeded with the
+//! check of the header. `origin` stands for one start of the machine and one time of change of the source's file: after
+//! a power failure, a range may be in the map though its contents did not reach the disk; and a program may change a
+//! file and set its time of modification back, but not its time of change.
 
 use std::{fs, os::fd::OwnedFd};
 
@@ -28,8 +28,8 @@ pub(in crate::copy::destination) const MAX_MAP_BYTES: usize = 32 << 20;
 
 const MAGIC: &[u8; 8] = b"rdcpmap1";
 
-/// What a source's file was when a run began to send it. The map of a file of another size or time of modification is not
-/// used.
+/// What a source's file was when a run began to send it. The map of a file of another size or time of modification is
+/// not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::copy::destination) struct SourceVersion {
     /// The size.

@@ -79,7 +79,8 @@ impl PartNames {
     }
 }
 
-/// Returns the name of the file that a name of [`PartNames`] belongs to, as far as it was not cut; none for other names.
+/// Returns the name of the file that a name of [`PartNames`] belongs to, as far as it was not cut; none for other
+/// names.
 pub(in crate::copy::destination) fn name_of_part(name: &[u8]) -> Option<&[u8]> {
     let stem = name.strip_prefix(b".")?;
     stem.strip_suffix(PART_SUFFIX)

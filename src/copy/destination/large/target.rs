@@ -406,8 +406,8 @@ impl LargeTarget {
         }
     }
 
-    /// Returns what a failure leaves of the file under its final name, in words that follow the reason; none if that has
-    /// not changed.
+    /// Returns what a failure leaves of the file under its final name, in words that follow the reason; none if that
+    /// has not changed.
     pub(in crate::copy::destination) fn left(&self) -> Option<String> {
         let is_in_place = matches!(self.contents, LargeContents::InPlace(_));
         is_in_place.then(|| left_in_place(lock(&self.progress).bytes, self.file.size))
@@ -437,8 +437,8 @@ impl LargeTarget {
         }
     }
 
-    /// Returns the digest of the file. If its parts did not come in order, or an earlier run has written some, the file is
-    /// read again.
+    /// Returns the digest of the file. If its parts did not come in order, or an earlier run has written some, the file
+    /// is read again.
     fn final_digest(&self, state: &DestinationState) -> Result<Option<String>, String> {
         let mut progress = lock(&self.progress);
         let Some(mut digest) = progress.digest.take() else {

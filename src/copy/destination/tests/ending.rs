@@ -12,8 +12,8 @@ const SIZE: u64 = 8 << 20;
 /// The time within which a copy that was cancelled ends, several times the second that is promised.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Sends a part of a large file and half of a small file, and then ends the copy as `end` does. Returns the failure, and
-/// the error that the source sees.
+/// Sends a part of a large file and half of a small file, and then ends the copy as `end` does. Returns the failure,
+/// and the error that the source sees.
 async fn end_in_the_middle(
     dest: &Path,
     end: impl FnOnce(&CancellationToken, &mut Vec<Stream>),

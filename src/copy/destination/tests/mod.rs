@@ -139,8 +139,8 @@ async fn run(engine: DestinationEngine, steps: Vec<Step>) -> CopyEnd {
     }
 }
 
-/// Returns what the user named: the contents of a directory if the place itself has metadata or a list of names, else one
-/// source.
+/// Returns what the user named: the contents of a directory if the place itself has metadata or a list of names, else
+/// one source.
 fn sources_of(steps: &[Step]) -> CopiedSources {
     let is_place = |step: &Step| match step {
         Step::Record(_, LaneRecord::Folder { path, metadata, .. }, _) => {

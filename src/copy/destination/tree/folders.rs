@@ -78,8 +78,8 @@ struct FolderRecord {
 }
 
 impl FolderRecord {
-    /// Returns the bits of the owner that a folder which does not keep all metadata has at the end, if it may have others
-    /// until then.
+    /// Returns the bits of the owner that a folder which does not keep all metadata has at the end, if it may have
+    /// others until then.
     fn final_owner_bits(&self) -> Option<u32> {
         let metadata = self.metadata.as_ref().filter(|_| self.is_made)?;
         let bits = metadata.mode & self.owner_bits;
@@ -299,9 +299,9 @@ impl FolderTable {
         record.is_made
     }
 
-    /// Makes the folder at a local path, and those above it that are missing. With the option to delete, whatever is not
-    /// a folder on the way is removed. `modes` are those of the folder and of the folders above that are copied too, the
-    /// nearest first.
+    /// Makes the folder at a local path, and those above it that are missing. With the option to delete, whatever is
+    /// not a folder on the way is removed. `modes` are those of the folder and of the folders above that are copied
+    /// too, the nearest first.
     fn make(
         &self,
         state: &DestinationState,

@@ -47,8 +47,8 @@ const MIRRORED_BEFORE: &str = "the file system takes its name for that of anothe
 
 /// The names that the source has in the folder that it tells of at the moment.
 ///
-/// A name is kept as a hash with a random key. Two names with one hash, which practically does not happen, would leave an
-/// entry at the destination.
+/// A name is kept as a hash with a random key. Two names with one hash, which practically does not happen, would leave
+/// an entry at the destination.
 #[derive(Debug, Default)]
 pub(in crate::copy::destination) struct MirroredFolder {
     folder: Option<RelativePath>,

@@ -36,8 +36,8 @@ pub(crate) enum WholeRead {
     All(usize),
     /// This many bytes: those that the file had when it was opened. It has become longer.
     Longer(usize),
-    /// The size that the system tells is not the number of bytes that the file has: files of `/proc` have size 0, files of
-    /// `/sys` that of a page. There was no room for all bytes.
+    /// The size that the system tells is not the number of bytes that the file has: files of `/proc` have size 0, files
+    /// of `/sys` that of a page. There was no room for all bytes.
     Unsized,
 }
 

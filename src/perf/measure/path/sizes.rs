@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use crate::perf::messages::ProbedSize;
 
-/// Sizes that paths are known to have: the least of IPv4 and of IPv6, tunnels (`WireGuard`, VXLAN, GRE), `PPPoE`, Ethernet, the
-/// larger packets of RoCE, FDDI, and "jumbo frames".
+/// Sizes that paths are known to have: the least of IPv4 and of IPv6, tunnels (`WireGuard`, VXLAN, GRE), `PPPoE`,
+/// Ethernet, the larger packets of RoCE, FDDI, and "jumbo frames".
 const USUAL: &[u32] = &[
     576, 1280, 1400, 1420, 1450, 1476, 1492, 1500, 2144, 4192, 8192, 8950, 9000,
 ];
@@ -24,8 +24,8 @@ const UDP_BYTES: u32 = 8;
 
 /// Returns the sizes of a round in bytes, the smallest first; none if no further round is needed.
 ///
-/// Round 0 sends usual sizes up to the MTU of the interface. Round 1 sends those again of which no packet has arrived. The
-/// rounds that follow find the largest size that arrives.
+/// Round 0 sends usual sizes up to the MTU of the interface. Round 1 sends those again of which no packet has arrived.
+/// The rounds that follow find the largest size that arrives.
 pub(super) fn next(round: u32, probes: &[ProbedSize], mtu: Option<u32>) -> Vec<u32> {
     if round == 0 {
         return first(mtu.unwrap_or(ASSUMED_MTU));
@@ -81,7 +81,8 @@ mod tests {
 
     use super::*;
 
-    /// Sends rounds over a path that passes packets of at most `limit` bytes. Returns the counts, and the number of rounds.
+    /// Sends rounds over a path that passes packets of at most `limit` bytes. Returns the counts, and the number of
+    /// rounds.
     fn probed(mtu: Option<u32>, limit: u32) -> (Vec<ProbedSize>, u32) {
         let mut probes = Vec::new();
         for round in 0.. {

@@ -5,8 +5,8 @@
 //!             0                                          half
 //! ```
 //!
-//! Both ends have the same layout. A WRITE goes from the first half into the second half of the peer, a READ from the first
-//! half of the peer into the second half, and a SEND arrives in the second half.
+//! Both ends have the same layout. A WRITE goes from the first half into the second half of the peer, a READ from the
+//! first half of the peer into the second half, and a SEND arrives in the second half.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -263,8 +263,8 @@ impl VerbsEndpoint {
         self.completed
     }
 
-    /// Looks once for a completion, and if there is none, waits a moment as the plan says. Returns the number of bytes if there
-    /// is one, which for sends has no meaning.
+    /// Looks once for a completion, and if there is none, waits a moment as the plan says. Returns the number of bytes
+    /// if there is one, which for sends has no meaning.
     ///
     /// # Errors
     ///
@@ -346,7 +346,8 @@ impl VerbsEndpoint {
         None
     }
 
-    /// Waits until a byte that the peer writes is one of `wanted`, and returns it. Polls memory, not the completion queue.
+    /// Waits until a byte that the peer writes is one of `wanted`, and returns it. Polls memory, not the completion
+    /// queue.
     ///
     /// # Errors
     ///
@@ -429,7 +430,8 @@ fn config(plan: &EndpointPlan) -> QueuePairConfig {
     }
 }
 
-/// Returns the bytes that an end sends. No byte stays the same if it is moved by a packet, and none is that of the other end.
+/// Returns the bytes that an end sends. No byte stays the same if it is moved by a packet, and none is that of the
+/// other end.
 fn pattern(end: TaskEnd, bytes: u32) -> Vec<u8> {
     let from = match end {
         TaskEnd::Dialer => 1,

@@ -1,7 +1,7 @@
 //! The messages of the control connection between the two ends of a measurement with verbs.
 //!
-//! A message is its length as 32 bits, the lowest byte first, and its bytes in the encoding of postcard. Each step has a
-//! message each way: what the end has, or why it has failed. So both ends know what the other one knows.
+//! A message is its length as 32 bits, the lowest byte first, and its bytes in the encoding of postcard. Each step has
+//! a message each way: what the end has, or why it has failed. So both ends know what the other one knows.
 
 use std::{io, time::Duration};
 
@@ -17,7 +17,8 @@ const MAX_BYTES: u32 = 64 << 10;
 /// The longest time that one step of the other end takes: it registers memory, which for gigabytes takes seconds.
 pub(super) const STEP_LIMIT: Duration = Duration::from_secs(30);
 
-/// Sends what this end has or why it has failed, receives the same from the other end, and returns what the other end has.
+/// Sends what this end has or why it has failed, receives the same from the other end, and returns what the other end
+/// has.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
 //! Measurements with verbs: two queue pairs, and no stream. They show what the network and the devices can do.
 //!
-//! Both ends have a control connection. Over it they exchange the addresses of their queue pairs, and at the end the number
-//! of operations. In between it is idle, so that it does not disturb what is measured.
+//! Both ends have a control connection. Over it they exchange the addresses of their queue pairs, and at the end the
+//! number of operations. In between it is idle, so that it does not disturb what is measured.
 //!
 //! | file | what it has |
 //! |---|---|

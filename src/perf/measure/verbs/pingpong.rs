@@ -6,8 +6,8 @@
 //! | SEND | a SEND each way | a receive completes |
 //! | READ | one READ, by the end that dials | the READ completes |
 //!
-//! The last byte of a WRITE or SEND is the number of the message in seven bits, so that it differs from the last byte of the
-//! message before. The eighth bit marks the last message: the other end answers it, and then ends.
+//! The last byte of a WRITE or SEND is the number of the message in seven bits, so that it differs from the last byte
+//! of the message before. The eighth bit marks the last message: the other end answers it, and then ends.
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,8 @@ use crate::perf::{
 /// The bit that marks the last message.
 const LAST: u8 = 0x80;
 
-/// The receives that are posted for SENDs: there is one message at a time, and the receive for the next one is posted while
-/// this one travels.
+/// The receives that are posted for SENDs: there is one message at a time, and the receive for the next one is posted
+/// while this one travels.
 pub(super) const RECEIVES: u32 = 4;
 
 /// Sends messages and waits for their answers until the time has passed. Blocks the thread.

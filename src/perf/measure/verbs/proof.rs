@@ -57,8 +57,8 @@ type WirePorts = (Offers, Vec<(VerbsPort, String)>);
 /// The time of a message there and back in nanoseconds, or why it did not arrive.
 type MessageTime = Result<u64, String>;
 
-/// Sends messages over the pairs of RDMA ports that may work, as one of two ends that are connected by `control`. Both ends call
-/// it. A pair that does not work does not end it.
+/// Sends messages over the pairs of RDMA ports that may work, as one of two ends that are connected by `control`. Both
+/// ends call it. A pair that does not work does not end it.
 ///
 /// # Errors
 ///
@@ -206,7 +206,8 @@ impl Pair {
         })
     }
 
-    /// Sends a short and a long message there and back. Returns their times, and what this end can do if it has a queue pair.
+    /// Sends a short and a long message there and back. Returns their times, and what this end can do if it has a queue
+    /// pair.
     async fn prove(
         &self,
         marks: PacketMarks,

@@ -1,4 +1,5 @@
-//! The steps that every measurement with verbs has: connect two endpoints, let both measure, and exchange what they counted.
+//! The steps that every measurement with verbs has: connect two endpoints, let both measure, and exchange what they
+//! counted.
 
 use std::{
     pin::pin,
@@ -32,8 +33,8 @@ pub(super) struct Finished<T> {
     pub(super) told: u64,
 }
 
-/// Makes an endpoint at each end, posts `receives` receives of as many bytes as the longest operation has, and connects the
-/// two. Both ends are ready afterwards.
+/// Makes an endpoint at each end, posts `receives` receives of as many bytes as the longest operation has, and connects
+/// the two. Both ends are ready afterwards.
 ///
 /// # Errors
 ///
@@ -67,8 +68,8 @@ pub(super) async fn connect(
     }
 }
 
-/// Runs `work` on a thread of its own, and tells the other end the number that it returns. If the other end finishes first,
-/// `work` finds its number in the signal. If the other end fails, `work` is stopped.
+/// Runs `work` on a thread of its own, and tells the other end the number that it returns. If the other end finishes
+/// first, `work` finds its number in the signal. If the other end fails, `work` is stopped.
 ///
 /// # Errors
 ///
@@ -185,7 +186,8 @@ impl RunSignal {
         self.number.store(number, Ordering::Relaxed);
     }
 
-    /// Returns the number that the other end has told, for instance of its operations; none before the other end has finished.
+    /// Returns the number that the other end has told, for instance of its operations; none before the other end has
+    /// finished.
     pub(super) fn number(&self) -> Option<u64> {
         let number = self.number.load(Ordering::Relaxed);
         (number != u64::MAX).then_some(number)
@@ -232,8 +234,8 @@ impl<'a> Patience<'a> {
         }
     }
 
-    /// Counts a poll that found nothing. Returns true if it was time for a [`check`](Self::check), and for other checks that
-    /// take longer than a poll.
+    /// Counts a poll that found nothing. Returns true if it was time for a [`check`](Self::check), and for other checks
+    /// that take longer than a poll.
     ///
     /// # Errors
     ///

@@ -29,8 +29,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// in the kernel.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long SIGKILL is sent from the top of the tree down. Then it is sent to all at once: the parent of a process may be
-/// one that this user cannot kill.
+/// How long SIGKILL is sent from the top of the tree down. Then it is sent to all at once: the parent of a process may
+/// be one that this user cannot kill.
 const TOP_DOWN: Duration = Duration::from_millis(500);
 
 /// The pause between two rounds of SIGKILL: long enough to reap the dead, so that the next round finds only processes
@@ -62,11 +62,11 @@ pub(in crate::ssh::agent) fn end_all(ended: &Receiver<()>) -> Result<(), Vec<Str
     Err(left.iter().map(Process::to_string).collect())
 }
 
-/// Sends `signal` to every descendant, and first to the process groups that this process's own children lead. The signal
-/// to a group reaches all its processes at once, even if they fork faster than `/proc` can be read.
+/// Sends `signal` to every descendant, and first to the process groups that this process's own children lead. The
+/// signal to a group reaches all its processes at once, even if they fork faster than `/proc` can be read.
 ///
-/// With `is_top_down` the groups that other descendants lead get no signal: such a leader becomes a child of this process
-/// when its parent is dead, and the next round signals its group as a whole.
+/// With `is_top_down` the groups that other descendants lead get no signal: such a leader becomes a child of this
+/// process when its parent is dead, and the next round signals its group as a whole.
 fn signal_all(signal: Signal, is_top_down: bool) {
     // While no child is reaped, the number of a child's group cannot become that of another group.
     let paused = reaper::pause();

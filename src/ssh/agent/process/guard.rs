@@ -1,5 +1,5 @@
-//! The guard: the process above the worker, which kills what a dead worker left behind, and holds a command's stdin open: a worker that dies
-//! does not end the command's input.
+//! The guard: the process above the worker, which kills what a dead worker left behind, and holds a command's stdin
+//! open: a worker that dies does not end the command's input.
 //!
 //! A SIGKILL cannot be caught, so another process must kill what a killed worker has started. The guard uses no runtime
 //! and no protocol, and next to nothing that could fail. Its second thread serves the hold on stdin, a third reaps
@@ -144,7 +144,8 @@ fn end_all() {
     }
 }
 
-/// The environment variable with the process of the guard and the numbers of the two pipes, for the worker. It is removed for commands.
+/// The environment variable with the process of the guard and the numbers of the two pipes, for the worker. It is
+/// removed for commands.
 pub(in crate::ssh::agent) const VARIABLE: &str = "RDPIPE_GUARD";
 
 /// The message of the worker that the input has ended. Every other message is the number of a descriptor to hold.

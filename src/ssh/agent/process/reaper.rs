@@ -42,8 +42,8 @@ pub(in crate::ssh::agent) fn reap_all(mut reaped: impl FnMut(Pid, Status)) -> io
 /// Held while [`reap_all`] reaps a child. A process has one reaper.
 static REAPING: Mutex<()> = Mutex::new(());
 
-/// Pauses [`reap_all`] until the result is dropped: the numbers of this process's own children, and of the process groups
-/// that they lead, cannot belong to other processes meanwhile.
+/// Pauses [`reap_all`] until the result is dropped: the numbers of this process's own children, and of the process
+/// groups that they lead, cannot belong to other processes meanwhile.
 pub(in crate::ssh::agent) fn pause() -> MutexGuard<'static, ()> {
     REAPING.lock().unwrap_or_else(PoisonError::into_inner)
 }

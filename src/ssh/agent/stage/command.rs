@@ -42,8 +42,8 @@ use crate::{
     threads,
 };
 
-/// Runs the command between its edges, with the stdin `empty` if it has no input edge. Returns the status of the stage, or none if the command could not be started or
-/// killed.
+/// Runs the command between its edges, with the stdin `empty` if it has no input edge. Returns the status of the stage,
+/// or none if the command could not be started or killed.
 pub(super) async fn run(
     stage: &StageContext,
     command: &[u8],

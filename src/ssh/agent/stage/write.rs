@@ -241,8 +241,8 @@ impl OutputFile {
         }
     }
 
-    /// Returns the state that a failure leaves the file in, in words that follow the reason. Returns an empty text if the
-    /// old file is then unchanged.
+    /// Returns the state that a failure leaves the file in, in words that follow the reason. Returns an empty text if
+    /// the old file is then unchanged.
     pub(super) fn before(&self) -> String {
         match self {
             Self::Target(target) => target.left(),

@@ -10,9 +10,9 @@
 //! | waiting | the stream is made | | when the program accepts it |
 //! | [data connection](data) | the label of a negotiating stream | four for each stream | with its proof |
 //!
-//! Only strangers are pushed out. A peer with the key is a stranger only for as long as its first bytes arrive later than
-//! the connection itself, and not at all if they arrive together, as they do across a network. `connect` dials again if
-//! it was pushed out all the same.
+//! Only strangers are pushed out. A peer with the key is a stranger only for as long as its first bytes arrive later
+//! than the connection itself, and not at all if they arrive together, as they do across a network. `connect` dials
+//! again if it was pushed out all the same.
 //!
 //! No class waits for a connection of a class before it: connections are always accepted, so the data connection of a
 //! negotiating stream arrives also while thousands wait.
@@ -58,9 +58,9 @@ use crate::{
 /// meantime is there at the first look, and spares them from being strangers.
 pub(super) const MAX_NEW: usize = 32;
 
-/// The most streams that are being negotiated, or wait for the program to accept them. Over TCP a negotiation takes less
-/// than three round trips, so this many at once are 200 streams a second with peers 100 ms away. A dialer beyond it
-/// waits for its answer, until its own time limit.
+/// The most streams that are being negotiated, or wait for the program to accept them. Over TCP a negotiation takes
+/// less than three round trips, so this many at once are 200 streams a second with peers 100 ms away. A dialer beyond
+/// it waits for its answer, until its own time limit.
 pub(super) const MAX_WAITING: usize = 64;
 
 /// The most connections of the classes that peers fill without showing the whole key.
@@ -218,8 +218,8 @@ impl Drop for Expectation<'_> {
 /// The places of the connections of one listener that are proving that they have the key.
 pub(crate) struct Proving {
     places: Arc<Semaphore>,
-    /// The first messages of these connections. A peer makes a new one for each connection, so one that comes twice is a
-    /// recording, and a recording takes one place at most.
+    /// The first messages of these connections. A peer makes a new one for each connection, so one that comes twice is
+    /// a recording, and a recording takes one place at most.
     messages: Mutex<HashSet<[u8; HANDSHAKE_BYTES]>>,
 }
 

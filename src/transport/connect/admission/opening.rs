@@ -128,8 +128,8 @@ impl Opening {
     }
 }
 
-/// Returns the size of the opening that begins with the first `have` of `bytes`. No byte beyond it is read: what follows
-/// belongs to others.
+/// Returns the size of the opening that begins with the first `have` of `bytes`. No byte beyond it is read: what
+/// follows belongs to others.
 fn needed(bytes: &[u8], have: usize) -> usize {
     let preamble = bytes.first_chunk().expect("there is room for one");
     match Preamble::decode(*preamble) {

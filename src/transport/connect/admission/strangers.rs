@@ -1,8 +1,8 @@
 //! The connections that have proved nothing. Their number is bounded: one more pushes another one out.
 //!
-//! The one that is pushed out is one of the network address that has the most strangers, so that a flood from one address
-//! pushes out itself. Of those it is a random one among the older half. So a stranger stays at least until half of all
-//! places have been taken again; after that, waiting longer gets less likely, and no rate of strangers makes it
+//! The one that is pushed out is one of the network address that has the most strangers, so that a flood from one
+//! address pushes out itself. Of those it is a random one among the older half. So a stranger stays at least until half
+//! of all places have been taken again; after that, waiting longer gets less likely, and no rate of strangers makes it
 //! impossible.
 
 use std::{

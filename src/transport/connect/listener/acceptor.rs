@@ -44,8 +44,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Acceptor {
     keys: ListenerKeys,
     config: StreamConfig,
-    /// The runtime in which streams are used and their data paths are made: a queue pair belongs to the runtime in which
-    /// it is made.
+    /// The runtime in which streams are used and their data paths are made: a queue pair belongs to the runtime in
+    /// which it is made.
     streams: Handle,
     /// The places of connections whose first bytes have not been looked at.
     new: Arc<Semaphore>,
@@ -105,8 +105,8 @@ impl Acceptor {
         }
     }
 
-    /// Answers every connection that `socket` accepts, until the listener is closed. Dropping the future, even before its
-    /// first poll, ends the arrivals.
+    /// Answers every connection that `socket` accepts, until the listener is closed. Dropping the future, even before
+    /// its first poll, ends the arrivals.
     pub(super) fn run(self, socket: Arc<TcpListener>) -> impl Future<Output = ()> + Send {
         let ends = EndOfArrivals(Arc::clone(&self.arrivals));
         let closed = self.closed.clone();

@@ -1,5 +1,5 @@
-//! The streams of a listener: those that wait for the program, in the order in which they came, also as a `futures::Stream`, and those
-//! that have not ended.
+//! The streams of a listener: those that wait for the program, in the order in which they came, also as a
+//! `futures::Stream`, and those that have not ended.
 
 use std::{
     collections::VecDeque,
@@ -160,8 +160,8 @@ impl FusedStream for Incoming {
     }
 }
 
-/// The streams that a [`Listener`](crate::Listener) has made and that have not ended. It outlives the listener, so that a
-/// server which has stopped listening can wait for those that it still serves.
+/// The streams that a [`Listener`](crate::Listener) has made and that have not ended. It outlives the listener, so that
+/// a server which has stopped listening can wait for those that it still serves.
 ///
 /// ```
 /// # use rdpipe::{Key, Stream};

@@ -90,8 +90,8 @@ pub(crate) struct KeyAcceptor {
 
 #[cfg(feature = "cli")]
 impl KeyAcceptor {
-    /// Expects streams of `key`, which `config` sets up and which belong to `runtime`. Returns none if the key is expected
-    /// already.
+    /// Expects streams of `key`, which `config` sets up and which belong to `runtime`. Returns none if the key is
+    /// expected already.
     pub(super) fn new(
         routes: &Arc<KeyRoutes>,
         key: Key,

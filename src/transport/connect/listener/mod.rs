@@ -104,9 +104,9 @@ impl Listener {
         Self::bind_with(address, move |_| Some(key.clone()), config).await
     }
 
-    /// Listens on `address` for peers with any of several keys. `lookup` returns the key with an id, or `None` for an id
-    /// that is unknown or revoked; a peer cannot tell that from a wrong key. It is called for every peer, on a thread of
-    /// the runtime, and must not block.
+    /// Listens on `address` for peers with any of several keys. `lookup` returns the key with an id, or `None` for an
+    /// id that is unknown or revoked; a peer cannot tell that from a wrong key. It is called for every peer, on a
+    /// thread of the runtime, and must not block.
     ///
     /// [`Stream::key_id`](crate::Stream::key_id) tells whose stream it is. A key that `lookup` does not return any more
     /// opens no new stream; those that are open go on.
@@ -165,8 +165,8 @@ impl Listener {
         Err(last)
     }
 
-    /// Accepts from a socket that listens already, for peers with `key`: one that was bound to a device or another network
-    /// namespace, or that systemd has opened.
+    /// Accepts from a socket that listens already, for peers with `key`: one that was bound to a device or another
+    /// network namespace, or that systemd has opened.
     ///
     /// # Errors
     ///
@@ -241,8 +241,8 @@ impl Listener {
         self.address
     }
 
-    /// Accepts the next stream from a peer that has a key. Several tasks may accept from one listener, each gets its own
-    /// streams.
+    /// Accepts the next stream from a peer that has a key. Several tasks may accept from one listener, each gets its
+    /// own streams.
     ///
     /// # Errors
     ///
@@ -292,7 +292,8 @@ impl Listener {
         self.ended()
     }
 
-    /// Polls for the next stream. Only the task that polled last is woken: use [`accept`](Self::accept) in several tasks.
+    /// Polls for the next stream. Only the task that polled last is woken: use [`accept`](Self::accept) in several
+    /// tasks.
     ///
     /// # Errors
     ///

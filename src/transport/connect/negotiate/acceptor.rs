@@ -19,8 +19,8 @@ use crate::{
     },
 };
 
-/// Negotiates a stream with an authenticated dialer, within the time limit of a handshake. `data_connection` waits for the
-/// connection that proves that it has a token. After a failure this end holds no memory for the dialer any more.
+/// Negotiates a stream with an authenticated dialer, within the time limit of a handshake. `data_connection` waits for
+/// the connection that proves that it has a token. After a failure this end holds no memory for the dialer any more.
 ///
 /// # Errors
 ///

@@ -117,7 +117,8 @@ impl StreamMachine {
         is_open
     }
 
-    /// Sends Stop if more has arrived after the reader was dropped than protocols send at their end. Returns true if it did.
+    /// Sends Stop if more has arrived after the reader was dropped than protocols send at their end. Returns true if it
+    /// did.
     pub(super) fn stop_after_excess(&mut self) -> bool {
         let received = self.stats.bytes_received;
         match &self.dropped.reader {
@@ -168,7 +169,8 @@ impl State {
         self.lock().dropped.on_drop = on_drop;
     }
 
-    /// Records that the user dropped the sending half, after the data path got all its bytes (`all_was_sent`) or earlier.
+    /// Records that the user dropped the sending half, after the data path got all its bytes (`all_was_sent`) or
+    /// earlier.
     pub(crate) fn release_sender(&self, all_was_sent: bool) {
         let mut inner = self.lock();
         inner.release_sender(all_was_sent, panicking(), Instant::now());
@@ -176,7 +178,8 @@ impl State {
         self.finish_update(inner);
     }
 
-    /// Records that the user dropped the receiving half, after it has taken `taken` bytes and left others unread or not.
+    /// Records that the user dropped the receiving half, after it has taken `taken` bytes and left others unread or
+    /// not.
     pub(crate) fn release_receiver(&self, taken: u64, unread: bool) {
         let mut inner = self.lock();
         inner.release_receiver(taken, unread, panicking(), Instant::now());

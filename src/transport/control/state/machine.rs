@@ -341,8 +341,8 @@ mod tests {
     }
 
     proptest! {
-        /// A peer grants any slots, while this end takes some of them. The credits that wait never outnumber the slots of the
-        /// peer, and no credit is for a slot that waits already.
+        /// A peer grants any slots, while this end takes some of them. The credits that wait never outnumber the slots
+        /// of the peer, and no credit is for a slot that waits already.
         #[test]
         fn credits_never_outnumber_the_slots_of_the_peer(grants in proptest::collection::vec((proptest::collection::vec(0..DEPTH + 8, 0..40), 0..40_usize), 0..40)) {
             let mut machine = machine();

@@ -1,7 +1,7 @@
 //! The state of one stream, shared by its two halves, its control task and its steward.
 //!
-//! There is no I/O here, and the lock is held for a few instructions only. Messages to the peer go into an outbox, which
-//! the control task empties; messages of the peer arrive through [`State::receive`]. The table of states is in
+//! There is no I/O here, and the lock is held for a few instructions only. Messages to the peer go into an outbox,
+//! which the control task empties; messages of the peer arrive through [`State::receive`]. The table of states is in
 //! docs/wire-format.md.
 //!
 //! | file | what it has |
@@ -117,7 +117,8 @@ impl State {
         self.lock().receive_error(&self.peer)
     }
 
-    /// Returns what ended the stream before its time. A STOP is no failure for a user who has left, and whose bytes were taken.
+    /// Returns what ended the stream before its time. A STOP is no failure for a user who has left, and whose bytes
+    /// were taken.
     pub(crate) fn end_error(&self) -> Option<Error> {
         self.lock().end_error(&self.peer)
     }
@@ -265,8 +266,8 @@ fn register(place: &mut Option<Waker>, cx: &Context<'_>) {
     }
 }
 
-/// The slots of the peer that this end may write, in the order in which they were granted. A slot is in the queue at most
-/// once, so the queue is never longer than the pool of the peer, whatever the peer sends.
+/// The slots of the peer that this end may write, in the order in which they were granted. A slot is in the queue at
+/// most once, so the queue is never longer than the pool of the peer, whatever the peer sends.
 #[derive(Default)]
 struct Credits {
     slots: VecDeque<u32>,
@@ -349,8 +350,8 @@ impl State {
         }
     }
 
-    /// Drops all credits, and expects credits for a pool of `slots` slots from now on. Call this before the peer can send
-    /// a credit for that pool.
+    /// Drops all credits, and expects credits for a pool of `slots` slots from now on. Call this before the peer can
+    /// send a credit for that pool.
     pub(crate) fn set_peer_slots(&self, slots: usize) {
         self.lock().credits.set_pool(slots);
     }
@@ -509,8 +510,8 @@ impl State {
 
     /// Records that the reader has taken every byte that arrived. Returns true at the end of the stream.
     ///
-    /// Must be called with the receive lane locked, after the caller has found no chunk in it. Otherwise the last chunk may have
-    /// arrived since, and the reader would get the end in its place.
+    /// Must be called with the receive lane locked, after the caller has found no chunk in it. Otherwise the last chunk
+    /// may have arrived since, and the reader would get the end in its place.
     ///
     /// # Errors
     ///
@@ -562,6 +563,6 @@ impl State {
     }
 }
 
-/// A slot is granted once, until its chunk has arrived. So credits for more slots than there are mean that a chunk arrived
-/// for a credit that was not sent.
+/// A slot is granted once, until its chunk has arrived. So credits for more slots than there are mean that a chunk
+/// arrived for a credit that was not sent.
 const UNGRANTED_CHUNKS: &str = "chunks for slots whose credits were not sent yet";

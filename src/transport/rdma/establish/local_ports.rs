@@ -94,8 +94,8 @@ impl LocalPorts {
         PinDemand::new(chunk_bytes, depth, config.direction, lane)
     }
 
-    /// Reports early what would fail in every handshake: a named device that does not exist, or no usable device with the
-    /// policy `Rdma`.
+    /// Reports early what would fail in every handshake: a named device that does not exist, or no usable device with
+    /// the policy `Rdma`.
     ///
     /// # Errors
     ///
@@ -150,7 +150,8 @@ impl LocalPorts {
     ///
     /// # Errors
     ///
-    /// The outer error is that of the control connection. The inner error is the reason why no pair works; both ends know it.
+    /// The outer error is that of the control connection. The inner error is the reason why no pair works; both ends
+    /// know it.
     pub(crate) async fn establish(
         &self,
         control: &mut Control,
@@ -263,9 +264,9 @@ fn lane_bytes(small_frames: u32) -> usize {
     RingLayout::new(small_frames, true, true).bytes()
 }
 
-/// Chooses the thread that posts writes. With a software device, posting takes as long as the device's work; on a machine
-/// with several processors the sender fills its next chunk meanwhile. With hardware, posting takes less time than to
-/// wake another thread.
+/// Chooses the thread that posts writes. With a software device, posting takes as long as the device's work; on a
+/// machine with several processors the sender fills its next chunk meanwhile. With hardware, posting takes less time
+/// than to wake another thread.
 fn posting(direction: Direction, software: bool) -> Posting {
     let is_parallel = || thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
     if software && direction.sends() && is_parallel() {

@@ -14,8 +14,8 @@
 //!   Step: it arrived            ◄──────────►   Step: it arrived
 //! ```
 //!
-//! Either end may send, in place of a step, the reason why it cannot continue. Then both ends try the next pair that was
-//! proposed, from its first step. After the last pair both use TCP, or both fail.
+//! Either end may send, in place of a step, the reason why it cannot continue. Then both ends try the next pair that
+//! was proposed, from its first step. After the last pair both use TCP, or both fail.
 //!
 //! # The proof
 //!
@@ -66,9 +66,9 @@ use crate::{
 
 pub(crate) use local_ports::LocalPorts;
 
-/// The time limit for all queue pairs that are tried, from connecting to a frame that has crossed. Milliseconds are usual.
-/// A user whose stream falls back to TCP waits for all of it. Half of it is enough for the loss of one packet, which is
-/// sent again after 0.54 s; a third is not, but then there is another pair.
+/// The time limit for all queue pairs that are tried, from connecting to a frame that has crossed. Milliseconds are
+/// usual. A user whose stream falls back to TCP waits for all of it. Half of it is enough for the loss of one packet,
+/// which is sent again after 0.54 s; a third is not, but then there is another pair.
 const PROOF_LIMIT: Duration = Duration::from_millis(1500);
 
 /// The rest of the time in which a queue pair must be proved.
@@ -105,7 +105,8 @@ impl ProofBudget {
     }
 }
 
-/// Makes one queue pair and proves it, in steps with the peer. The inner error is the reason why it failed; both ends know it.
+/// Makes one queue pair and proves it, in steps with the peer. The inner error is the reason why it failed; both ends
+/// know it.
 async fn attempt(
     control: &mut Control,
     plan: Result<LinkPlan, String>,
@@ -253,9 +254,10 @@ impl Established {
     }
 }
 
-/// The most streams of this process that are accepted over RDMA and proved at once. All queue pairs of a crowd would share
-/// the processors, and each would take longer than its time limit: with 120 clients on an emulated processor, 33 of them
-/// found that nothing crossed. A dialer's time limit begins when the acceptor has begun, so only acceptors take turns.
+/// The most streams of this process that are accepted over RDMA and proved at once. All queue pairs of a crowd would
+/// share the processors, and each would take longer than its time limit: with 120 clients on an emulated processor, 33
+/// of them found that nothing crossed. A dialer's time limit begins when the acceptor has begun, so only acceptors take
+/// turns.
 const AT_ONCE: usize = 16;
 
 /// The time after which the next stream may begin in any case, since a peer can stop in the middle of a step.

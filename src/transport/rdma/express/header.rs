@@ -8,7 +8,8 @@
 //! | 16..24 | digest   | as in the header of a chunk                                                          |
 //! | 24..32 | check    | xxh3-64 of bytes 0..24                                                               |
 //!
-//! All integers are little-endian. A *report* is a frame without payload: it carries only the number of consumed frames. A small frame has no slot, so its header is a quarter of that of a chunk.
+//! All integers are little-endian. A *report* is a frame without payload: it carries only the number of consumed
+//! frames. A small frame has no slot, so its header is a quarter of that of a chunk.
 
 use twox_hash::XxHash3_64;
 

@@ -1,7 +1,8 @@
 //! The lane as both sides of the data path use it: its setup, the wait for its events, and the tasks that wait.
 //!
-//! A wait has these steps: handle the completions that are there; poll for a short time, if recent polls have found frames
-//! ([`Spin`]); arm the completion queue; handle completions once more, since those before make no event; wait for the event.
+//! A wait has these steps: handle the completions that are there; poll for a short time, if recent polls have found
+//! frames ([`Spin`]); arm the completion queue; handle completions once more, since those before make no event; wait
+//! for the event.
 
 use std::{
     hint, io,
@@ -41,7 +42,8 @@ use crate::{
     },
 };
 
-/// The number of polls after which the time is looked at. A look may be a system call, and takes longer than many polls.
+/// The number of polls after which the time is looked at. A look may be a system call, and takes longer than many
+/// polls.
 const POLLS_PER_LOOK: u32 = 32;
 
 /// The number of the next lane of this process.
@@ -96,8 +98,8 @@ impl ExpressLane {
         busy_poll: Option<Duration>,
     ) -> io::Result<Self> {
         let watched = Arc::clone(completions);
-        // SAFETY: the completion queue keeps its descriptor open, with the same number, until its last owner is dropped, and
-        // the registration owns it.
+        // SAFETY: the completion queue keeps its descriptor open, with the same number, until its last owner is
+        // dropped, and the registration owns it.
         let events = unsafe { AsyncFd::register_with_interest(watched, Interest::READABLE) };
         let events = events.map_err(|error| error.into_parts().1)?;
         let wakers = Arc::new(Wakers::default());
@@ -160,7 +162,8 @@ impl ExpressLane {
         inner.lost_on_error(sent)
     }
 
-    /// Takes reports of the peer. With `waits`, or if the lane is busy, the task is woken when the peer has reported more.
+    /// Takes reports of the peer. With `waits`, or if the lane is busy, the task is woken when the peer has reported
+    /// more.
     ///
     /// # Errors
     ///
@@ -226,7 +229,8 @@ impl ExpressLane {
         self.lock().queue.next_offset()
     }
 
-    /// Polls for a short time for a frame, if recent polls have found frames. The next [`poll_frame`](Self::poll_frame) takes it.
+    /// Polls for a short time for a frame, if recent polls have found frames. The next [`poll_frame`](Self::poll_frame)
+    /// takes it.
     pub(in crate::transport::rdma) fn spin(&self) {
         let mut inner = self.lock();
         let is_useless = inner.is_lost || inner.queue.next_offset().is_some();
@@ -280,8 +284,8 @@ impl ExpressLane {
         }
     }
 
-    /// Handles the completions that are there. Returns true if there is something for either side. A failure is kept for the
-    /// next poll.
+    /// Handles the completions that are there. Returns true if there is something for either side. A failure is kept
+    /// for the next poll.
     fn poll_once(&self, inner: &mut LaneState) -> bool {
         match self.drain(inner, Side::Receive) {
             Ok(drained) => drained.frames || drained.room,

@@ -262,8 +262,8 @@ const PLACE_BYTES: usize = EXPRESS_HEADER_BYTES + EXPRESS_PAYLOAD_BYTES;
 /// The receives beyond the window, for reports: more of them are never under way (see [`window`](super::window)).
 pub(super) const REPORTS: u32 = 4;
 
-/// The places of one lane: one for each frame that may be under way, in each direction that has frames; and for reports in
-/// both directions.
+/// The places of one lane: one for each frame that may be under way, in each direction that has frames; and for reports
+/// in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::transport::rdma) struct RingLayout {
     /// The most frames under way to the peer.
@@ -273,8 +273,8 @@ pub(in crate::transport::rdma) struct RingLayout {
 }
 
 impl RingLayout {
-    /// Places for `window` frames, rounded down to a power of two, in each direction that the stream has. With a power of two a
-    /// frame keeps its place where its number wraps.
+    /// Places for `window` frames, rounded down to a power of two, in each direction that the stream has. With a power
+    /// of two a frame keeps its place where its number wraps.
     pub(in crate::transport::rdma) fn new(window: u32, sends: bool, receives: bool) -> Self {
         let window = 1 << window.max(1).ilog2();
         let size = |wanted: bool| if wanted { window } else { 0 };

@@ -1,9 +1,9 @@
 //! Whether a wait for a small frame begins with polling: it depends on how long this machine takes to wake a thread.
 //!
-//! Polling finds a frame some microseconds after it has arrived; an event, a wake-up and a system call take ten times as
-//! long. But polling holds the thread, and is wasted if no frame comes soon. So by default a wait polls only while that finds
-//! frames: at least one in eight waits. And it polls no longer than a few wake-ups take, because it saves no more than one at
-//! each end.
+//! Polling finds a frame some microseconds after it has arrived; an event, a wake-up and a system call take ten times
+//! as long. But polling holds the thread, and is wasted if no frame comes soon. So by default a wait polls only while
+//! that finds frames: at least one in eight waits. And it polls no longer than a few wake-ups take, because it saves no
+//! more than one at each end.
 
 use std::{
     cell::Cell,
@@ -23,8 +23,8 @@ const LIMIT: Duration = Duration::from_millis(10);
 /// microseconds.
 const LONGEST: Duration = Duration::from_micros(50);
 
-/// How many wake-ups a wait may poll by default. One is saved at each end, and on a machine on which they take long, so does
-/// all that the peer has to do before it answers.
+/// How many wake-ups a wait may poll by default. One is saved at each end, and on a machine on which they take long, so
+/// does all that the peer has to do before it answers.
 const WAKEUPS: u32 = 4;
 
 /// The longest time for which a wait polls by default: the wake-ups may have been measured in a bad moment.
@@ -39,9 +39,9 @@ const FAILED_POLLS_PER_HIT: u32 = 8;
 /// The number of waits for which polling is tried again after it was given up.
 const TRIAL_WAITS: u64 = 64;
 
-/// The number of frames after which polling is tried again: at first, and after trials without success. All are powers of
-/// two, and the trials begin at multiples of them, so both ends of a conversation try at the same time: it takes both to
-/// make it fast.
+/// The number of frames after which polling is tried again: at first, and after trials without success. All are powers
+/// of two, and the trials begin at multiples of them, so both ends of a conversation try at the same time: it takes
+/// both to make it fast.
 const FIRST_PERIOD: u64 = 512;
 const LONGEST_PERIOD: u64 = 65_536;
 
@@ -75,7 +75,8 @@ thread_local! {
 }
 
 impl Spin {
-    /// Polls for the time that the user has chosen, in every wait; if the user has not chosen, as long as it finds frames.
+    /// Polls for the time that the user has chosen, in every wait; if the user has not chosen, as long as it finds
+    /// frames.
     pub(super) fn new(chosen: Option<Duration>) -> Self {
         let adaptive = Adaptive {
             credit: MAX_FAILED_POLLS,
@@ -151,8 +152,8 @@ const ASLEEP: Duration = Duration::from_micros(300);
 static MEASURE: Once = Once::new();
 static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the time from waking a thread until it runs. It is measured once in a process, in the background; until it is known,
-/// this returns zero.
+/// Returns the time from waking a thread until it runs. It is measured once in a process, in the background; until it
+/// is known, this returns zero.
 pub(super) fn wakeup_time() -> Duration {
     MEASURE.call_once(|| {
         // Without a thread it stays unknown.

@@ -62,8 +62,8 @@ async fn talk(lane: &ExpressLane, begins: bool, rounds: u64) {
     }
 }
 
-/// Returns how many waits of a server polled that answers `rounds` messages on each of `count` lanes, all of them on its one
-/// thread.
+/// Returns how many waits of a server polled that answers `rounds` messages on each of `count` lanes, all of them on
+/// its one thread.
 async fn polls_of_a_server(config: &QueuePairConfig, count: usize, rounds: u64) -> u64 {
     let ends = |_| (opened(config), opened(config));
     let (servers, clients): (Vec<_>, Vec<_>) = (0..count).map(ends).unzip();

@@ -49,8 +49,8 @@ impl SendWindow {
         self.outstanding() < self.size
     }
 
-    /// Returns true if half a window of frames or more is not reported as consumed. The peer sends a report when its reader
-    /// has consumed them.
+    /// Returns true if half a window of frames or more is not reported as consumed. The peer sends a report when its
+    /// reader has consumed them.
     pub(super) fn expects_report(&self) -> bool {
         self.outstanding() >= batch(self.size)
     }
@@ -129,8 +129,8 @@ impl ReceiveWindow {
     }
 }
 
-/// Returns the number of consumed frames for which a report is sent, if no frame carries it earlier: half of the window. So of
-/// the frames of one window at most two reports are under way.
+/// Returns the number of consumed frames for which a report is sent, if no frame carries it earlier: half of the
+/// window. So of the frames of one window at most two reports are under way.
 fn batch(size: u32) -> u32 {
     size.div_ceil(2).max(1)
 }
@@ -144,8 +144,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Both directions are full and no end reads for a while, in any order: no window is exceeded, at most three reports
-        /// are unread, and in the end all frames arrive.
+        /// Both directions are full and no end reads for a while, in any order: no window is exceeded, at most three
+        /// reports are unread, and in the end all frames arrive.
         #[test]
         fn no_window_is_exceeded_and_nothing_is_stuck(sizes in [1_u32..9, 1_u32..9], start: u32, acts in prop::collection::vec(0..6_u8, 0..400)) {
             let mut ends = [End::new(sizes, start), End::new(sizes, start)];

@@ -1,4 +1,5 @@
-//! The choice of ports: all usable ports of this host, or those that the user named; or the reason why there is none, as one sentence.
+//! The choice of ports: all usable ports of this host, or those that the user named; or the reason why there is none,
+//! as one sentence.
 
 use std::{cmp::Reverse, collections::VecDeque, net::IpAddr};
 
@@ -49,8 +50,8 @@ pub(crate) enum NoRdma {
 const MAX_LISTED: usize = 16;
 
 impl DeviceChoice {
-    /// Returns the candidates of this host, at most [`MAX_OFFERS`]: the best address of each port first, fast ports before
-    /// slow ones, then the second address of each port, and so on.
+    /// Returns the candidates of this host, at most [`MAX_OFFERS`]: the best address of each port first, fast ports
+    /// before slow ones, then the second address of each port, and so on.
     ///
     /// # Errors
     ///
@@ -241,8 +242,8 @@ pub(crate) fn explain(ports: &[(&Device, &Port)]) -> String {
     reasons.join("; ")
 }
 
-/// Explains why no queue pair works although pairs of ports were tried: the reason of the first pair, which is the best.
-/// Both ends report it, so each reason names its host.
+/// Explains why no queue pair works although pairs of ports were tried: the reason of the first pair, which is the
+/// best. Both ends report it, so each reason names its host.
 pub(crate) fn no_pair_works(reasons: &[String], doubt: Option<&str>) -> String {
     let first = reasons.first().map_or("", String::as_str);
     let text = match reasons.len() {

@@ -1,4 +1,5 @@
-//! The RDMA devices of this host, their ports and GIDs, read from sysfs once for all connections that are made within a moment.
+//! The RDMA devices of this host, their ports and GIDs, read from sysfs once for all connections that are made within a
+//! moment.
 //!
 //! ```text
 //! class/infiniband/mlx5_0        a link into the tree of devices; software has it under devices/virtual
@@ -293,8 +294,8 @@ fn roce_mtu(roots: &Roots, netdev: Option<&str>) -> u16 {
     mtu_within(bytes.saturating_sub(ROCE_HEADER_BYTES)).unwrap_or(MTUS[0])
 }
 
-/// Returns true for a software device. rxe has the file `parent`, which names its interface; on older kernels its place is
-/// below the PCI device of the network card. Newer rxe devices and other software devices are virtual devices.
+/// Returns true for a software device. rxe has the file `parent`, which names its interface; on older kernels its place
+/// is below the PCI device of the network card. Newer rxe devices and other software devices are virtual devices.
 fn is_software(device: &Path) -> bool {
     let is_virtual = |path: PathBuf| {
         let parts: Vec<_> = path.iter().collect();
@@ -359,9 +360,10 @@ fn rate_mbps(text: &str) -> Option<u32> {
 
 /// The age up to which an inventory is used again.
 ///
-/// A reading opens a file for each entry of a GID table. With one or two readings each, 200 connections at once over soft-RoCE
-/// took 34 s on an emulated processor, and 8 s when they shared one. A port that goes away meanwhile costs an attempt, because
-/// each connection proves its ports. A port that comes is used by connections that begin half a second later.
+/// A reading opens a file for each entry of a GID table. With one or two readings each, 200 connections at once over
+/// soft-RoCE took 34 s on an emulated processor, and 8 s when they shared one. A port that goes away meanwhile costs an
+/// attempt, because each connection proves its ports. A port that comes is used by connections that begin half a second
+/// later.
 const MAX_AGE: Duration = Duration::from_millis(500);
 
 /// The last inventory that was read.

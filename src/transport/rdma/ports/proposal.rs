@@ -23,8 +23,8 @@ use crate::{
     transport::control::{message::printable, noise::Role},
 };
 
-/// The most pairs of ports that are tried: the two ports of a card, each with its peer, and one more. With more pairs, the
-/// time for each would be shorter than the recovery from the loss of one packet.
+/// The most pairs of ports that are tried: the two ports of a card, each with its peer, and one more. With more pairs,
+/// the time for each would be shorter than the recovery from the loss of one packet.
 const MAX_PAIRS: usize = 3;
 
 /// The ports and the chunk size of one end, as the peer receives them.
@@ -138,8 +138,8 @@ fn small(place: usize) -> u8 {
     u8::try_from(place).unwrap_or(u8::MAX)
 }
 
-/// Returns the pairs (ours, theirs) by their positions in the two lists, the best first. Pairs that cannot work are left
-/// out, and so are offers beyond [`MAX_OFFERS`].
+/// Returns the pairs (ours, theirs) by their positions in the two lists, the best first. Pairs that cannot work are
+/// left out, and so are offers beyond [`MAX_OFFERS`].
 pub(crate) fn rank(end: Role, ours: &[Candidate], theirs: &[Offer]) -> Vec<(usize, usize)> {
     let ours = || ours.iter().map(|ours| &ours.offer).take(MAX_OFFERS);
     let mut pairs = Vec::new();
@@ -155,8 +155,8 @@ pub(crate) fn rank(end: Role, ours: &[Candidate], theirs: &[Offer]) -> Vec<(usiz
     pairs.into_iter().map(|(_, pair)| pair).collect()
 }
 
-/// Returns the pairs to try, at most `most` of those `ranked`: one for each pair of ports, and first those that share no port
-/// with an earlier pair, since it may be the port that does not work.
+/// Returns the pairs to try, at most `most` of those `ranked`: one for each pair of ports, and first those that share
+/// no port with an earlier pair, since it may be the port that does not work.
 pub(crate) fn to_try(
     ranked: &[(usize, usize)],
     ours: &[Offer],
@@ -242,8 +242,8 @@ fn reach(a: &Offer, b: &Offer) -> Option<Reachability> {
     })
 }
 
-/// Returns true if both IP addresses are in one network, by the longer of both prefixes: both ends have to reach each other
-/// without a router.
+/// Returns true if both IP addresses are in one network, by the longer of both prefixes: both ends have to reach each
+/// other without a router.
 pub(crate) fn share_network(a: &Offer, b: &Offer) -> bool {
     let longer = a.prefix.zip(b.prefix).map(|(a, b)| a.max(b));
     a.gid == b.gid || longer.is_some_and(|prefix| same_network(a.gid.ip(), b.gid.ip(), prefix))

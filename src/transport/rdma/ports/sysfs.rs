@@ -28,12 +28,12 @@ impl Default for Roots {
     }
 }
 
-/// The longest attribute, which the kernel returns in one read. That takes half the system calls of [`fs::read`], and there
-/// are hundreds of these files.
+/// The longest attribute, which the kernel returns in one read. That takes half the system calls of [`fs::read`], and
+/// there are hundreds of these files.
 const PAGE_BYTES: usize = 4096;
 
-/// Reads an attribute and trims it. Returns `None` if it is missing or cannot be read: the attributes of an empty entry of
-/// the GID table, for instance, return EINVAL.
+/// Reads an attribute and trims it. Returns `None` if it is missing or cannot be read: the attributes of an empty entry
+/// of the GID table, for instance, return EINVAL.
 pub(crate) fn text(path: &Path) -> Option<String> {
     let mut page = [0; PAGE_BYTES];
     let count = File::open(path).ok()?.read(&mut page).ok()?;

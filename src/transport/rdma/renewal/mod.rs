@@ -1,5 +1,5 @@
-//! Replaces the link of a stream while the stream runs: the request for a new link, a link whose counts stand still, and what the renewal has to
-//! know of the old link.
+//! Replaces the link of a stream while the stream runs: the request for a new link, a link whose counts stand still,
+//! and what the renewal has to know of the old link.
 //!
 //! | file | what it has |
 //! |---|---|

@@ -57,12 +57,12 @@ use crate::{
 /// The pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long the hardware retries before a write fails, with the limits of [`link`](crate::transport::rdma::link), how long
-/// its completion may be missed, and a little more.
+/// How long the hardware retries before a write fails, with the limits of [`link`](crate::transport::rdma::link), how
+/// long its completion may be missed, and a little more.
 const LOSS_LIMIT: Duration = COMPLETION_LIMIT.saturating_add(Duration::from_secs(5));
 
-/// How long a frame may be unreported that the peer's device has seen delivered. It is in its slot, and is verified like any other,
-/// so nothing is lost by looking there too early.
+/// How long a frame may be unreported that the peer's device has seen delivered. It is in its slot, and is verified
+/// like any other, so nothing is lost by looking there too early.
 const UNREPORTED: Duration = Duration::from_millis(50);
 
 /// The steps of a renewal, in order. The order of the variants is the wire format.

@@ -1,5 +1,5 @@
-//! A completion queue and its completion channel, and a thread that waits for a completion. The channel's file descriptor is readable
-//! while an event waits.
+//! A completion queue and its completion channel, and a thread that waits for a completion. The channel's file
+//! descriptor is readable while an event waits.
 
 use std::{
     ffi::CStr,
@@ -23,9 +23,9 @@ use rustix::{
 
 use super::{check, device::ProtectionDomain, not_null};
 
-/// A completion queue and its completion channel. Its file descriptor is readable while an event waits. A program only waits for
-/// that, and takes the event with [`take_event`](Self::take_event): dropping the queue waits forever for an event that was read
-/// from the descriptor.
+/// A completion queue and its completion channel. Its file descriptor is readable while an event waits. A program only
+/// waits for that, and takes the event with [`take_event`](Self::take_event): dropping the queue waits forever for an
+/// event that was read from the descriptor.
 pub struct CompletionQueue {
     pub(super) queue: *mut ffi::ibv_cq,
     channel: *mut ffi::ibv_comp_channel,
@@ -49,8 +49,8 @@ unsafe impl Sync for CompletionQueue {}
 pub struct Completion {
     /// The number that the work request was given.
     pub id: u64,
-    /// The number of bytes that a receive has taken; undefined for other work requests. The error is the device's. After the
-    /// first error the queue pair is broken: all its other work requests complete with an error too.
+    /// The number of bytes that a receive has taken; undefined for other work requests. The error is the device's.
+    /// After the first error the queue pair is broken: all its other work requests complete with an error too.
     pub result: io::Result<usize>,
 }
 
@@ -61,8 +61,8 @@ pub(super) struct QueueRoom {
 }
 
 impl CompletionQueue {
-    /// Makes a queue for `length` completions, at least one. Each queue pair reserves room for all the work requests that it can
-    /// have posted at once.
+    /// Makes a queue for `length` completions, at least one. Each queue pair reserves room for all the work requests
+    /// that it can have posted at once.
     ///
     /// # Errors
     ///
@@ -134,8 +134,8 @@ impl CompletionQueue {
         if result != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the event came from this queue, the only one of the channel. A queue is destroyed only after all of its
-        // events were acknowledged.
+        // SAFETY: the event came from this queue, the only one of the channel. A queue is destroyed only after all of
+        // its events were acknowledged.
         unsafe { ffi::ibv_ack_cq_events(queue, 1) };
         Ok(())
     }
@@ -207,8 +207,8 @@ impl AsRawFd for CompletionQueue {
 impl Drop for CompletionQueue {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        // SAFETY: the queue pairs that use the queue own it, so there is none. All events were acknowledged when they were
-        // taken. The queue goes before its channel.
+        // SAFETY: the queue pairs that use the queue own it, so there is none. All events were acknowledged when they
+        // were taken. The queue goes before its channel.
         unsafe {
             ffi::ibv_destroy_cq(self.queue);
             ffi::ibv_destroy_comp_channel(self.channel);
@@ -220,8 +220,8 @@ impl Drop for CompletionQueue {
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl CompletionQueue {
-    /// Waits for the event for which [`arm`](Self::arm) asked, and takes it. Returns false if it has not come within `limit`, or if
-    /// a signal has interrupted the wait. Blocks the thread.
+    /// Waits for the event for which [`arm`](Self::arm) asked, and takes it. Returns false if it has not come within
+    /// `limit`, or if a signal has interrupted the wait. Blocks the thread.
     ///
     /// # Errors
     ///

@@ -17,7 +17,8 @@ pub struct ProtectionDomain {
     pub(super) domain: *mut ffi::ibv_pd,
 }
 
-// SAFETY: the API of verbs promises that every thread may use its objects (ibv_open_device(3) and the manual of libibverbs).
+// SAFETY: the API of verbs promises that every thread may use its objects (ibv_open_device(3) and the manual of
+// libibverbs).
 #[allow(unsafe_code)]
 unsafe impl Send for ProtectionDomain {}
 // SAFETY: the API of verbs promises the same for several threads at once.
@@ -71,7 +72,8 @@ impl ProtectionDomain {
     pub(crate) fn lid(&self, port: u8) -> io::Result<u16> {
         // SAFETY: integers only, for which zero is a value.
         let mut attributes: ffi::ibv_port_attr = unsafe { zeroed() };
-        // SAFETY: the context is open. The function writes the older form of the attributes, which is a prefix of this form.
+        // SAFETY: the context is open. The function writes the older form of the attributes, which is a prefix of this
+        // form.
         check(unsafe { ffi::ibv_query_port(self.context, port, (&raw mut attributes).cast()) })?;
         Ok(attributes.lid)
     }

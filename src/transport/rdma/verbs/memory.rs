@@ -15,14 +15,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{device::ProtectionDomain, not_null};
 
-/// The most bytes of a work request. Verbs allow 2^31, but devices use that bit of a length: mlx4 for no bytes at all, mlx5 for
-/// bytes that are inline.
+/// The most bytes of a work request. Verbs allow 2^31, but devices use that bit of a length: mlx4 for no bytes at all,
+/// mlx5 for bytes that are inline.
 const MOST_BYTES: u32 = (1 << 31) - 1;
 
 /// Zeroed memory that is registered for this end, and for a peer only if the region is made for that.
 ///
-/// A device may write it at any time: for a receive, a READ, or a WRITE of the peer. So no reference to its bytes is ever made:
-/// they are copied in and out. A copy of bytes that are written meanwhile has some old and some new bytes.
+/// A device may write it at any time: for a receive, a READ, or a WRITE of the peer. So no reference to its bytes is
+/// ever made: they are copied in and out. A copy of bytes that are written meanwhile has some old and some new bytes.
 pub struct MemoryRegion {
     pub(super) region: *mut ffi::ibv_mr,
     pub(super) start: *mut u8,
@@ -38,7 +38,8 @@ pub struct MemoryRegion {
 unsafe impl Send for MemoryRegion {}
 
 impl MemoryRegion {
-    /// Allocates and registers `bytes` of memory, rounded up to whole pages, for this end only: no peer has a key for it.
+    /// Allocates and registers `bytes` of memory, rounded up to whole pages, for this end only: no peer has a key for
+    /// it.
     ///
     /// # Errors
     ///
@@ -92,8 +93,8 @@ impl MemoryRegion {
     #[allow(unsafe_code)]
     pub fn read(&self, at: usize, copy: &mut [u8]) {
         self.check(&(at..at + copy.len()));
-        // SAFETY: the range is inside the region, which is initialised, and `copy` is other memory. A device that writes the
-        // same bytes changes their values, all of which are valid; no reference to them is made.
+        // SAFETY: the range is inside the region, which is initialised, and `copy` is other memory. A device that
+        // writes the same bytes changes their values, all of which are valid; no reference to them is made.
         unsafe {
             self.start
                 .add(at)
@@ -160,8 +161,8 @@ impl Drop for MemoryRegion {
     }
 }
 
-/// The address and the key with which a peer writes and reads a region, for as long as the region lives. The key works on every
-/// queue pair of the region's protection domain, so send it only to a peer that has authenticated.
+/// The address and the key with which a peer writes and reads a region, for as long as the region lives. The key works
+/// on every queue pair of the region's protection domain, so send it only to a peer that has authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteRegion {
     pub(super) address: u64,
@@ -187,7 +188,8 @@ impl RemoteRegion {
 }
 
 impl MemoryRegion {
-    /// Allocates and registers `bytes` of memory, rounded up to whole pages, that a peer with the key may write and read.
+    /// Allocates and registers `bytes` of memory, rounded up to whole pages, that a peer with the key may write and
+    /// read.
     ///
     /// # Errors
     ///
@@ -210,8 +212,8 @@ impl MemoryRegion {
         }
     }
 
-    /// Returns the byte at `at` as it is now: a peer may write it at any time. What the peer wrote before that byte is read
-    /// correctly afterwards.
+    /// Returns the byte at `at` as it is now: a peer may write it at any time. What the peer wrote before that byte is
+    /// read correctly afterwards.
     ///
     /// # Panics
     ///
@@ -219,8 +221,9 @@ impl MemoryRegion {
     #[allow(unsafe_code)]
     pub(super) fn poll_byte(&self, at: usize) -> u8 {
         self.check(&(at..at + 1));
-        // SAFETY: the byte is inside the region, which is initialised, and no reference to it is ever made. A device that
-        // writes it changes its value, and every value is valid. The read is volatile, so that the compiler repeats it.
+        // SAFETY: the byte is inside the region, which is initialised, and no reference to it is ever made. A device
+        // that writes it changes its value, and every value is valid. The read is volatile, so that the compiler
+        // repeats it.
         let byte = unsafe { self.start.add(at).read_volatile() };
         fence(Ordering::Acquire);
         byte
@@ -234,8 +237,8 @@ impl MemoryRegion {
     #[allow(unsafe_code)]
     pub(super) fn set_byte(&mut self, at: usize, byte: u8) {
         self.check(&(at..at + 1));
-        // SAFETY: the byte is inside the region, and no reference to it is ever made. The write is volatile, so that it is made
-        // before the device is told of a work request.
+        // SAFETY: the byte is inside the region, and no reference to it is ever made. The write is volatile, so that it
+        // is made before the device is told of a work request.
         unsafe { self.start.add(at).write_volatile(byte) };
         fence(Ordering::Release);
     }

@@ -56,8 +56,8 @@ pub enum PairFault {
 }
 
 impl VerbsOperation {
-    /// Returns a signalled SEND of `local`, whose bytes are read from memory. `VerbsOperation { is_inline: true, ..send }` changes
-    /// a setting.
+    /// Returns a signalled SEND of `local`, whose bytes are read from memory. `VerbsOperation { is_inline: true, ..send
+    /// }` changes a setting.
     #[must_use]
     pub fn send(id: u64, local: Range<usize>) -> Self {
         Self {
@@ -92,8 +92,8 @@ impl VerbsOperation {
 }
 
 impl QueuePair {
-    /// Makes a queue pair whose sends complete in the first queue and whose receives complete in the second, which may be the
-    /// same. Work requests can carry as many bytes as `sizes` says, or more. Receives can be posted at once.
+    /// Makes a queue pair whose sends complete in the first queue and whose receives complete in the second, which may
+    /// be the same. Work requests can carry as many bytes as `sizes` says, or more. Receives can be posted at once.
     ///
     /// # Errors
     ///
@@ -148,15 +148,16 @@ impl QueuePair {
         self.memory.domain.read_depths()
     }
 
-    /// Returns the address and the key of the memory, for the peer. The peer can use it if the memory was registered with
+    /// Returns the address and the key of the memory, for the peer. The peer can use it if the memory was registered
+    /// with
     /// [`MemoryRegion::register_shared`].
     #[must_use]
     pub fn remote(&self) -> RemoteRegion {
         self.memory.remote()
     }
 
-    /// Returns the byte of the memory at `at` as it is now: a peer may write it at any time. WRITEs that the peer posted before
-    /// the WRITE of this byte are read correctly afterwards.
+    /// Returns the byte of the memory at `at` as it is now: a peer may write it at any time. WRITEs that the peer
+    /// posted before the WRITE of this byte are read correctly afterwards.
     ///
     /// # Panics
     ///
@@ -175,18 +176,18 @@ impl QueuePair {
         self.memory.set_byte(at, byte);
     }
 
-    /// Posts an operation on this end's memory and `peer`, which a SEND does not need. The bytes must not change until the
-    /// operation is complete, unless the work request carries them: the peer would get some old and some new bytes.
+    /// Posts an operation on this end's memory and `peer`, which a SEND does not need. The bytes must not change until
+    /// the operation is complete, unless the work request carries them: the peer would get some old and some new bytes.
     ///
-    /// An operation that makes no completion keeps its place in the queue until a later one is complete, so a queue of sends
-    /// without any signalled operation fills up forever.
+    /// An operation that makes no completion keeps its place in the queue until a later one is complete, so a queue of
+    /// sends without any signalled operation fills up forever.
     ///
     /// # Errors
     ///
     /// - [`io::ErrorKind::OutOfMemory`]: the queue is full.
     /// - [`io::ErrorKind::NotConnected`]: the queue pair is not connected yet.
-    /// - [`io::ErrorKind::InvalidInput`]: the range has 2 GiB or more, a WRITE or READ has no region or one that is too short, or
-    ///   a work request cannot carry the bytes.
+    /// - [`io::ErrorKind::InvalidInput`]: the range has 2 GiB or more, a WRITE or READ has no region or one that is too
+    ///   short, or a work request cannot carry the bytes.
     /// - [`io::ErrorKind::Unsupported`]: a READ on a connection that was not made for READs.
     /// - Other errors of the device: the queue pair is broken.
     ///
@@ -231,15 +232,15 @@ impl QueuePair {
             request.send_flags |= ffi::ibv_send_flags::IBV_SEND_INLINE.0;
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair exists. The request and its list are read during the call only; the memory that they name
-        // belongs to this value, and outlives the queue pair. What a READ writes there is never behind a reference. The peer's
-        // memory is protected by its own device, which compares the key.
+        // SAFETY: the queue pair exists. The request and its list are read during the call only; the memory that they
+        // name belongs to this value, and outlives the queue pair. What a READ writes there is never behind a
+        // reference. The peer's memory is protected by its own device, which compares the key.
         check(unsafe { ffi::ibv_post_send(self.pair, &raw mut request, &raw mut bad) })
     }
 }
 
-/// Returns the most bytes that a work request can carry, up to `limit`; none if the queues cannot be made without any either.
-/// Makes queue pairs to find it out, and destroys them.
+/// Returns the most bytes that a work request can carry, up to `limit`; none if the queues cannot be made without any
+/// either. Makes queue pairs to find it out, and destroys them.
 pub(crate) fn most_inline(
     queues: [&Arc<CompletionQueue>; 2],
     sizes: QueueSizes,

@@ -45,16 +45,17 @@ impl fmt::Display for QueuePairAddress {
 
 /// A reliable connection (RC), and the memory that its work requests use.
 ///
-/// The queue pair owns its memory, so that the memory outlives every work request. Dropping the queue pair ends the connection
-/// without a word to the peer: both ends first agree that they are done.
+/// The queue pair owns its memory, so that the memory outlives every work request. Dropping the queue pair ends the
+/// connection without a word to the peer: both ends first agree that they are done.
 pub struct QueuePair {
     pub(super) pair: *mut ffi::ibv_qp,
     /// The number of bytes that a send can carry in its work request.
     pub(super) inline_bytes: usize,
-    /// The READs of the connection, or none before it. Providers do not refuse what is posted too early, and a READ on a
-    /// connection without READs never completes on soft-RoCE.
+    /// The READs of the connection, or none before it. Providers do not refuse what is posted too early, and a READ on
+    /// a connection without READs never completes on soft-RoCE.
     pub(super) connection: Option<ReadDepths>,
-    /// The fields below are dropped after `Drop` has destroyed the queue pair, so the device does not use them any more.
+    /// The fields below are dropped after `Drop` has destroyed the queue pair, so the device does not use them any
+    /// more.
     pub(super) memory: MemoryRegion,
     /// Where sends complete.
     completions: Arc<CompletionQueue>,
@@ -67,8 +68,9 @@ pub struct QueuePair {
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// Makes a queue pair whose sends and receives use `memory` and complete in `completions`. If the device cannot carry as
-    /// many bytes inline, it carries fewer: see [`inline_bytes`](Self::inline_bytes). Receives can be posted at once.
+    /// Makes a queue pair whose sends and receives use `memory` and complete in `completions`. If the device cannot
+    /// carry as many bytes inline, it carries fewer: see [`inline_bytes`](Self::inline_bytes). Receives can be posted
+    /// at once.
     ///
     /// # Errors
     ///
@@ -126,8 +128,8 @@ impl QueuePair {
         })
     }
 
-    /// Returns the number of bytes that a SEND or WRITE can carry in its work request: as many as were asked for, or more, or
-    /// fewer if [`new`](Self::new) has made the queue pair.
+    /// Returns the number of bytes that a SEND or WRITE can carry in its work request: as many as were asked for, or
+    /// more, or fewer if [`new`](Self::new) has made the queue pair.
     #[must_use]
     pub fn inline_bytes(&self) -> usize {
         self.inline_bytes
@@ -168,8 +170,8 @@ impl QueuePair {
         self.modify(&mut attributes, mask)
     }
 
-    /// Connects to the peer's queue pair, for SENDs and WRITEs: [`post`](Self::post) refuses READs, and this end answers none.
-    /// Packets that arrive earlier are dropped; the peer's device sends them again.
+    /// Connects to the peer's queue pair, for SENDs and WRITEs: [`post`](Self::post) refuses READs, and this end
+    /// answers none. Packets that arrive earlier are dropped; the peer's device sends them again.
     ///
     /// # Errors
     ///
@@ -178,8 +180,8 @@ impl QueuePair {
         self.connect_with_depths(config, peer, ReadDepths::default())
     }
 
-    /// Connects to the peer's queue pair, for as many RDMA READs at once. Packets that arrive earlier are dropped; the peer's
-    /// device sends them again.
+    /// Connects to the peer's queue pair, for as many RDMA READs at once. Packets that arrive earlier are dropped; the
+    /// peer's device sends them again.
     ///
     /// # Errors
     ///
@@ -237,8 +239,8 @@ impl QueuePair {
         check(unsafe { ffi::ibv_modify_qp(self.pair, attributes, mask) })
     }
 
-    /// Posts a receive into `range` of the memory. Its completion has the number `id`. SENDs of the peer use up receives in the
-    /// order in which they were posted; a SEND that is longer than its receive breaks both ends.
+    /// Posts a receive into `range` of the memory. Its completion has the number `id`. SENDs of the peer use up
+    /// receives in the order in which they were posted; a SEND that is longer than its receive breaks both ends.
     ///
     /// # Errors
     ///
@@ -257,14 +259,14 @@ impl QueuePair {
             num_sge: entries(range),
         };
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair exists. The request and its list are read during the call only; the memory that they name
-        // belongs to this value, and outlives the queue pair.
+        // SAFETY: the queue pair exists. The request and its list are read during the call only; the memory that they
+        // name belongs to this value, and outlives the queue pair.
         check(unsafe { ffi::ibv_post_recv(self.pair, &raw mut request, &raw mut bad) })
     }
 
-    /// Posts a send of `range` of the memory, which must not change until the peer has received it, unless it is so short that
-    /// the request carries the bytes. A send that is `signalled` makes a completion with the number `id`; any other only if
-    /// it fails.
+    /// Posts a send of `range` of the memory, which must not change until the peer has received it, unless it is so
+    /// short that the request carries the bytes. A send that is `signalled` makes a completion with the number `id`;
+    /// any other only if it fails.
     ///
     /// # Errors
     ///
@@ -289,8 +291,8 @@ impl QueuePair {
             request.send_flags |= ffi::ibv_send_flags::IBV_SEND_INLINE.0;
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair exists. The request and its list are read during the call only; the memory that they name
-        // belongs to this value, and outlives the queue pair.
+        // SAFETY: the queue pair exists. The request and its list are read during the call only; the memory that they
+        // name belongs to this value, and outlives the queue pair.
         check(unsafe { ffi::ibv_post_send(self.pair, &raw mut request, &raw mut bad) })
     }
 
@@ -304,14 +306,14 @@ impl QueuePair {
 impl Drop for QueuePair {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        // SAFETY: nothing else uses the queue pair. After this the device uses neither the memory nor the completion queue,
-        // which are dropped next.
+        // SAFETY: nothing else uses the queue pair. After this the device uses neither the memory nor the completion
+        // queue, which are dropped next.
         unsafe { ffi::ibv_destroy_qp(self.pair) };
     }
 }
 
-/// Returns the number of entries in the scatter/gather list of a work request: some devices take an entry without bytes as one
-/// of 2^31 bytes.
+/// Returns the number of entries in the scatter/gather list of a work request: some devices take an entry without bytes
+/// as one of 2^31 bytes.
 pub(super) fn entries(range: &Range<usize>) -> i32 {
     i32::from(!range.is_empty())
 }
@@ -334,7 +336,8 @@ fn mtu(bytes: u32) -> ffi::ibv_mtu::Type {
     }
 }
 
-/// The most bytes inline that a device is asked for. None carries as many, and providers compute with larger numbers carelessly.
+/// The most bytes inline that a device is asked for. None carries as many, and providers compute with larger numbers
+/// carelessly.
 const MOST_INLINE: u32 = 1 << 16;
 
 /// Reserves room for the completions of sends and receives in these queues, for a queue pair with this memory.
@@ -370,8 +373,8 @@ fn assert_one_domain([sends, receives]: [&Arc<CompletionQueue>; 2]) {
     );
 }
 
-/// Makes a queue pair whose sends and receives complete in these two queues. Returns it and the number of bytes that a send
-/// can carry inline.
+/// Makes a queue pair whose sends and receives complete in these two queues. Returns it and the number of bytes that a
+/// send can carry inline.
 #[allow(unsafe_code)]
 pub(super) fn create(
     [sends, receives]: [&Arc<CompletionQueue>; 2],
@@ -423,7 +426,8 @@ pub struct ReadDepths {
     pub answered: u8,
 }
 
-/// The port and the parameters of a queue pair. Both ends agree on the MTU and on the packet sequence numbers before they connect.
+/// The port and the parameters of a queue pair. Both ends agree on the MTU and on the packet sequence numbers before
+/// they connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueuePairConfig {
     /// The name of the device.
@@ -449,9 +453,10 @@ pub struct QueuePairConfig {
 }
 
 impl QueuePairConfig {
-    /// Chooses the port that a stream would offer first: of the usable ports, the fastest hardware, with the best address of its
-    /// GID table. `device`, `port`, `gid_index` and `pkey_index` of `config` restrict the choice, and `traffic_class` and
-    /// `service_level` mark the packets. The largest MTU of the port and a random packet sequence number are set.
+    /// Chooses the port that a stream would offer first: of the usable ports, the fastest hardware, with the best
+    /// address of its GID table. `device`, `port`, `gid_index` and `pkey_index` of `config` restrict the choice, and
+    /// `traffic_class` and `service_level` mark the packets. The largest MTU of the port and a random packet sequence
+    /// number are set.
     ///
     /// The choice knows nothing of the peer. On hosts in several networks both ends name the device.
     ///

@@ -1,5 +1,5 @@
-//! Two queue pairs of this process, on a real device; and what a careless or hostile program can call without `unsafe`: each call works, fails or
-//! panics, and touches no memory that is not its own.
+//! Two queue pairs of this process, on a real device; and what a careless or hostile program can call without `unsafe`:
+//! each call works, fails or panics, and touches no memory that is not its own.
 
 use std::{
     io,

@@ -115,7 +115,8 @@ impl Facts<'_> {
         reasons.iter().any(|why| self.stderr.contains(why))
     }
 
-    /// Returns true if a directory of the destination that was at this path, above or below it lacked rights of its owner.
+    /// Returns true if a directory of the destination that was at this path, above or below it lacked rights of its
+    /// owner.
     fn was_locked(&self, path: &Path) -> bool {
         self.before.0.iter().any(|(at, entry)| {
             let is_near = at.starts_with(path) || path.starts_with(at);
@@ -123,8 +124,8 @@ impl Facts<'_> {
         })
     }
 
-    /// Returns true if a directory is kept where the source has something else, or the reverse, which rdcp names and a peer
-    /// does not.
+    /// Returns true if a directory is kept where the source has something else, or the reverse, which rdcp names and a
+    /// peer does not.
     fn keeps_another_kind(&self) -> bool {
         let differs = |(path, old): (&PathBuf, &Entry)| {
             let mut new = self.sources_of(path).into_iter();
@@ -234,8 +235,8 @@ impl Facts<'_> {
         })
     }
 
-    /// Returns true if `--update` leaves one source of a path at most, so that none has to be named, and the entry is that
-    /// of this source or what was there.
+    /// Returns true if `--update` leaves one source of a path at most, so that none has to be named, and the entry is
+    /// that of this source or what was there.
     fn is_older_kept(&self, path: &Path, found: Option<&Entry>) -> bool {
         let (Some(before), Some(found)) = (self.before.0.get(path), found) else {
             return false;
@@ -254,8 +255,8 @@ impl Facts<'_> {
             }
     }
 
-    /// Returns true if an entry that two sources have is that of one of them, and the other one is named. The lanes decide
-    /// which one is first.
+    /// Returns true if an entry that two sources have is that of one of them, and the other one is named. The lanes
+    /// decide which one is first.
     fn is_of_one_source(&self, path: &Path, found: Option<&Entry>) -> bool {
         if self.is_older_kept(path, found) {
             return true;
@@ -294,7 +295,8 @@ impl Facts<'_> {
             entry.modified = (0, 0);
         }
         let keeps_all = self.run.keeps == Keeps::All;
-        // In directories that a run has made, their owner may write until the run ends. The next one does not know them.
+        // In directories that a run has made, their owner may write until the run ends. The next one does not know
+        // them.
         if (self.was_cut || self.peer_changes_modes()) && is_directory && !keeps_all {
             entry.mode |= 0o700;
         }
@@ -358,7 +360,8 @@ impl Facts<'_> {
             if found.is_none() && is_mirror && self.peer_status != 0 && self.was_locked(path) {
                 return true;
             }
-            // What other runs of rdcp have left stays for a day. What could not be read at the source, or be removed, stays.
+            // What other runs of rdcp have left stays for a day. What could not be read at the source, or be removed,
+            // stays.
             let may_stay = path.ancestors().any(is_temporary);
             let may_fail = self.peer_status != 0 || self.may_refuse();
             let is_refused = may_fail && self.status == 1 && self.is_named(path);
@@ -377,7 +380,8 @@ impl Facts<'_> {
         let Some(found) = found else {
             return false;
         };
-        // Names of one file become links also if the destination has one of them, which a peer makes only if it writes it.
+        // Names of one file become links also if the destination has one of them, which a peer makes only if it writes
+        // it.
         if let (Some(first), Some(expected)) = (&found.first_name, expected) {
             let linked = Entry {
                 first_name: found.first_name.clone(),

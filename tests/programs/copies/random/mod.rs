@@ -1,12 +1,13 @@
 //! Random copies, compared with those of `cp` and rsync: random trees, options, destinations and users.
 //!
-//! A trial has a number, which gives its scene and its command. A few trials run everywhere, and ten minutes of them, with
-//! other numbers each time, with `RDPIPE_FULL=1`. A trial that fails prints the shell commands that repeat it, as few as
-//! the test finds in a short time. `RDPIPE_COPY_TRIAL=17` repeats one alone, `RDPIPE_TEST_SEED` chooses others, and
-//! `RDPIPE_COPY_SECONDS=60` gives another time than ten minutes.
+//! A trial has a number, which gives its scene and its command. A few trials run everywhere, and ten minutes of them,
+//! with other numbers each time, with `RDPIPE_FULL=1`. A trial that fails prints the shell commands that repeat it, as
+//! few as the test finds in a short time. `RDPIPE_COPY_TRIAL=17` repeats one alone, `RDPIPE_TEST_SEED` chooses others,
+//! and `RDPIPE_COPY_SECONDS=60` gives another time than ten minutes.
 //!
-//! rdcp itself runs, without hosts: both agents are on this machine, or one of them is `rdcp --serve`. With `RDPIPE_FULL=1`, some first runs are cut at a
-//! random moment, and a second one completes the copy; it must then be that of the peer, without any temporary file.
+//! rdcp itself runs, without hosts: both agents are on this machine, or one of them is `rdcp --serve`. With
+//! `RDPIPE_FULL=1`, some first runs are cut at a random moment, and a second one completes the copy; it must then be
+//! that of the peer, without any temporary file.
 
 mod command;
 mod judge;

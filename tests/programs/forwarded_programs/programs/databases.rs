@@ -8,7 +8,8 @@ use super::{
 };
 use crate::support::programs::servers;
 
-/// Moves rows both ways with psql, and loads `PostgreSQL` with pgbench, with lasting connections and with one for each transaction.
+/// Moves rows both ways with psql, and loads `PostgreSQL` with pgbench, with lasting connections and with one for each
+/// transaction.
 pub(crate) fn postgres(rig: &Rig, way: Way) {
     if lacks(&["psql", "pgbench"]) {
         return;
@@ -67,8 +68,8 @@ fn processed(load: &str) -> u64 {
     number.unwrap_or_else(|| panic!("no count of transactions:\n{load}"))
 }
 
-/// Moves a value both ways with redis-cli, and loads Redis with redis-benchmark: one request at a time, many at a time, and one
-/// connection for each request.
+/// Moves a value both ways with redis-cli, and loads Redis with redis-benchmark: one request at a time, many at a time,
+/// and one connection for each request.
 pub(crate) fn redis(rig: &Rig, way: Way) {
     if lacks(&["redis-server", "redis-benchmark"]) {
         return;

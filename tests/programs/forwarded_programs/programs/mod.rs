@@ -1,5 +1,5 @@
-//! What programs do through a tunnel: each body runs a server on one host and its clients on another, and checks every byte
-//! that they move, and that nothing fails.
+//! What programs do through a tunnel: each body runs a server on one host and its clients on another, and checks every
+//! byte that they move, and that nothing fails.
 
 mod databases;
 mod files;

@@ -97,8 +97,8 @@ impl Rig {
         Tunnel::open(self, way, port)
     }
 
-    /// Runs a script of bash on a host, in a directory for what it writes, and returns its stdout. The script must succeed. Its
-    /// guard is longer by `time`, the time for which the script runs on purpose.
+    /// Runs a script of bash on a host, in a directory for what it writes, and returns its stdout. The script must
+    /// succeed. Its guard is longer by `time`, the time for which the script runs on purpose.
     #[track_caller]
     pub(crate) fn runs(&self, host: &str, time: Duration, before: &str, script: &str) -> String {
         let name = "client.sh";

@@ -17,8 +17,9 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    /// Returns the address to which a server binds. `-L` names a port of the far host itself. A client of `run` connects to an
-    /// address of the far host, whose port [`Tunnel`] closes for everything that does not come from the far host.
+    /// Returns the address to which a server binds. `-L` names a port of the far host itself. A client of `run`
+    /// connects to an address of the far host, whose port [`Tunnel`] closes for everything that does not come from the
+    /// far host.
     pub(crate) fn address(self) -> &'static str {
         match self {
             Self::Listener => "127.0.0.1",
@@ -93,7 +94,8 @@ impl<'a> Tunnel<'a> {
         self.listener = Some(Server::start(&rig.network, NEAR, &service));
     }
 
-    /// Closes the port of the server for everything that does not come from its own host: what reaches it came through the tunnel.
+    /// Closes the port of the server for everything that does not come from its own host: what reaches it came through
+    /// the tunnel.
     fn bar(&mut self) {
         let port = self.port;
         let rule = format!(
@@ -107,8 +109,8 @@ impl<'a> Tunnel<'a> {
         self.rig.runs(NEAR, Duration::ZERO, "", &direct);
     }
 
-    /// Runs a script of bash as the client. It finds the server at `$HOST` and `$PORT`. The script must succeed, and its stdout is
-    /// returned. Its guard is longer by `time`, the time for which the script runs on purpose.
+    /// Runs a script of bash as the client. It finds the server at `$HOST` and `$PORT`. The script must succeed, and
+    /// its stdout is returned. Its guard is longer by `time`, the time for which the script runs on purpose.
     #[track_caller]
     pub(crate) fn client(&self, time: Duration, script: &str) -> String {
         let (host, port) = (self.host, self.port);

@@ -8,7 +8,8 @@ use super::{
 };
 use crate::support::programs::{install, servers};
 
-/// A function of bash that prints one digest of the files `large`, `small/1` to `small/100` and `deep/er/byte` in a folder.
+/// A function of bash that prints one digest of the files `large`, `small/1` to `small/100` and `deep/er/byte` in a
+/// folder.
 const DIGEST: &str =
     "digest() { (cd $1; sha256sum large small/* deep/er/byte deep/empty) | sha256sum; }\n";
 
@@ -69,7 +70,8 @@ pub(crate) fn curl(rig: &Rig, way: Way) {
     server.stop();
 }
 
-/// Opens many connections to nginx before the first request, with a static program of Go, and checks every byte of every answer.
+/// Opens many connections to nginx before the first request, with a static program of Go, and checks every byte of
+/// every answer.
 pub(crate) fn a_thousand_connections(rig: &Rig, way: Way) {
     if lacks(&["nginx", "go"]) {
         return;

@@ -1,7 +1,8 @@
 //! Real hosts for the tests of rdpipe: network namespaces with an sshd each, made by `scripts/hosts`.
 //!
-//! The hosts are h1, h2, ... at 10.77.0.1, 10.77.0.2, ...; only the ssh configuration of the controller has these names.
-//! The controller runs on ctl. Every process and file of the hosts is gone after the test, even if the test is killed.
+//! The hosts are h1, h2, ... at 10.77.0.1, 10.77.0.2, ...; only the ssh configuration of the controller has these
+//! names. The controller runs on ctl. Every process and file of the hosts is gone after the test, even if the test is
+//! killed.
 
 mod network;
 mod outcome;

@@ -232,7 +232,8 @@ impl Network {
         ssh.arg(host).arg(command)
     }
 
-    /// Runs a shell line in the namespaces and the start directory of a host. Returns its stdout; the line must succeed.
+    /// Runs a shell line in the namespaces and the start directory of a host. Returns its stdout; the line must
+    /// succeed.
     #[track_caller]
     pub fn on(&self, host: &str, line: &str) -> String {
         let mut command = Command::new("nsenter");
@@ -254,8 +255,8 @@ impl Network {
         first.unwrap_or_else(|| panic!("no sshd on {host}"))
     }
 
-    /// Returns the processes of a host without its listening sshd: sessions of sshd and the processes that they started.
-    /// On ctl: the processes that the test started there.
+    /// Returns the processes of a host without its listening sshd: sessions of sshd and the processes that they
+    /// started. On ctl: the processes that the test started there.
     pub fn processes(&self, host: &str) -> Vec<Process> {
         let mut all = self.all_processes(host);
         all.retain(|process| !process.is_first);
@@ -290,8 +291,8 @@ impl Network {
         })
     }
 
-    /// Waits until a shell runs on `host` with this command line, and returns the oldest process that has it: a child has the
-    /// command line of its parent until it has become another program.
+    /// Waits until a shell runs on `host` with this command line, and returns the oldest process that has it: a child
+    /// has the command line of its parent until it has become another program.
     #[track_caller]
     pub fn shell(&self, host: &str, words: &str) -> Process {
         eventually(&format!("{words:?} to run on {host}"), || {
@@ -300,9 +301,9 @@ impl Network {
         })
     }
 
-    /// Waits until no process runs on any host. That must happen within `promise` after `since`; [`limit`] makes the time
-    /// longer on a busy machine. It stays below the 30 s after which a silent peer counts as dead. After an event that only a
-    /// timeout detects, `since` is the end of that timeout.
+    /// Waits until no process runs on any host. That must happen within `promise` after `since`; [`limit`] makes the
+    /// time longer on a busy machine. It stays below the 30 s after which a silent peer counts as dead. After an event
+    /// that only a timeout detects, `since` is the end of that timeout.
     #[track_caller]
     pub fn assert_empty(&self, since: Instant, promise: Duration) {
         self.assert_empty_but(since, promise, |_| false);

@@ -2,7 +2,8 @@
 
 use super::{LISTENING, Service};
 
-/// Returns `PostgreSQL` with an empty database, which asks clients of the test network for no password. Each connection is a process.
+/// Returns `PostgreSQL` with an empty database, which asks clients of the test network for no password. Each connection
+/// is a process.
 pub fn postgres(address: &str) -> Service {
     Service {
         name: "postgres",

@@ -12,7 +12,8 @@ tree() {\n\
     printf x >$1/deep/er/byte\n\
 }\n";
 
-/// Returns an rsync daemon with the modules `tree`, which has a tree with a file of `bytes`, and `back`, which is empty.
+/// Returns an rsync daemon with the modules `tree`, which has a tree with a file of `bytes`, and `back`, which is
+/// empty.
 pub fn rsync(address: &str, bytes: usize) -> Service {
     Service {
         name: "rsync",
@@ -30,8 +31,8 @@ pub fn rsync(address: &str, bytes: usize) -> Service {
     }
 }
 
-/// Returns a daemon of the git protocol with `repository.git`, whose tree has a file of `bytes` and which takes pushes. Each
-/// connection is a process.
+/// Returns a daemon of the git protocol with `repository.git`, whose tree has a file of `bytes` and which takes pushes.
+/// Each connection is a process.
 pub fn git(address: &str, bytes: usize) -> Service {
     Service {
         name: "git",

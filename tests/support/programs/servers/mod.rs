@@ -109,8 +109,8 @@ impl Drop for Server {
     }
 }
 
-/// Returns a directory on a host for what programs write. A guest shares the directory of its network with this machine over
-/// 9p, which is no file system for a database.
+/// Returns a directory on a host for what programs write. A guest shares the directory of its network with this machine
+/// over 9p, which is no file system for a database.
 pub fn scratch(network: &Network, host: &str) -> PathBuf {
     if network.is_of_guests() {
         PathBuf::from("/tmp")

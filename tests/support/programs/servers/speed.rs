@@ -2,8 +2,8 @@
 
 use super::Service;
 
-/// Returns the server of iperf3, which serves one client at a time, and refuses others. Its output has a line [`ready_for_test`]
-/// when it is ready for the next one.
+/// Returns the server of iperf3, which serves one client at a time, and refuses others. Its output has a line
+/// [`ready_for_test`] when it is ready for the next one.
 pub fn iperf(address: &str) -> Service {
     Service {
         name: "iperf3",

@@ -24,8 +24,8 @@ pub(in crate::cli::rdcp::serve) fn write_metrics(path: &Path, text: &str) -> io:
     replace_file(path, text.as_bytes(), METRICS_MODE)
 }
 
-/// Returns the metrics as text, in the format that Prometheus reads: a line of help, a line with the type, and a line for
-/// each value. The units are seconds and bytes.
+/// Returns the metrics as text, in the format that Prometheus reads: a line of help, a line with the type, and a line
+/// for each value. The units are seconds and bytes.
 pub(in crate::cli::rdcp::serve) fn metrics_text(totals: &ServerTotals, rates: &RatesNow) -> String {
     let mut text = String::new();
     let build = concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"}");

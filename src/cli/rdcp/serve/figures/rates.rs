@@ -4,8 +4,8 @@ use std::{collections::VecDeque, time::Duration};
 
 use crate::cli::shared::report::rate;
 
-/// The windows, from the shortest to the longest. The first shows what happens now, the last what a transfer of many files
-/// does on average.
+/// The windows, from the shortest to the longest. The first shows what happens now, the last what a transfer of many
+/// files does on average.
 pub(in crate::cli::rdcp::serve) const RATE_WINDOWS: [Duration; 3] = [
     Duration::from_secs(10),
     Duration::from_secs(60),
@@ -33,8 +33,8 @@ pub(in crate::cli::rdcp::serve) struct RateSampler {
 impl RateSampler {
     /// Adds the totals at the time `now`, counted from any fixed moment. Returns the rates up to then.
     ///
-    /// The first sample is the begin, from which the rates of a young server are counted. A sample that is older than the
-    /// last one is ignored. A total that has decreased counts as one that stands still.
+    /// The first sample is the begin, from which the rates of a young server are counted. A sample that is older than
+    /// the last one is ignored. A total that has decreased counts as one that stands still.
     pub(in crate::cli::rdcp::serve) fn add_sample(
         &mut self,
         now: Duration,
@@ -81,8 +81,8 @@ impl RateSampler {
         }
     }
 
-    /// Returns the totals at a time between the first and the last sample. Between two samples, totals are taken to grow
-    /// evenly.
+    /// Returns the totals at a time between the first and the last sample. Between two samples, totals are taken to
+    /// grow evenly.
     fn totals_at(&self, time: Duration) -> RateSample {
         let after = self.samples.partition_point(|sample| sample.at <= time);
         let before = self.samples[after.saturating_sub(1)];

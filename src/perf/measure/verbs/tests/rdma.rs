@@ -62,7 +62,8 @@ fn with(task: &VerbsTask, size: u32, depth: u32, signal_every: u32) -> VerbsTask
     }
 }
 
-/// Sizes within a packet, with and without inline bytes, and beyond it; each depth with the extremes of its completions.
+/// Sizes within a packet, with and without inline bytes, and beyond it; each depth with the extremes of its
+/// completions.
 const OPERATIONS: [(u32, u32, u32); 6] = [
     (1, 1, 1),
     (64, 16, 16),
