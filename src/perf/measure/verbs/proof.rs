@@ -3,20 +3,18 @@
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    task::spawn_blocking,
-};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
     bandwidth::nanos,
     endpoint::{CompletionSide, EndpointLimits, EndpointPlan, PacketMarks, VerbsEndpoint},
     exchange::{exchange, swap},
-    run::{Patience, RunSignal, connect, panicked, run},
+    run::{Patience, RunSignal, connect, run, unstarted},
 };
 use crate::{
     RdmaConfig,
     perf::messages::{PortPairProof, TaskEnd, TaskResult, Verb, VerbsLimits, VerbsPort, WaitMode},
+    threads,
     transport::raw::{
         Candidate, DeviceChoice, GidKind, MAX_OFFERS, Offers, QueueSizes, Role, inventory,
         networks_differ, rank, share_network, to_try,
@@ -122,9 +120,9 @@ async fn candidates(config: &RdmaConfig) -> Result<Vec<Candidate>, String> {
         gid_index: config.gid_index,
         pkey_index: config.pkey_index,
     };
-    let read = spawn_blocking(move || choice.candidates(&inventory()));
+    let read = threads::blocking(move || choice.candidates(&inventory()));
     read.await
-        .map_err(panicked)?
+        .map_err(unstarted)?
         .map_err(|none| none.to_string())
 }
 

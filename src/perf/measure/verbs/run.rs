@@ -2,6 +2,7 @@
 //! counted.
 
 use std::{
+    io,
     pin::pin,
     sync::{
         Arc,
@@ -14,13 +15,13 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, split},
     select,
-    task::{JoinError, spawn_blocking},
 };
 
 use super::{
     endpoint::{EndpointFacts, EndpointPlan, VerbsEndpoint},
     exchange::{exchange, of_other_end, receive, send, within},
 };
+use crate::threads;
 
 /// What an end has told when it has finished: a number, or why it has failed.
 type FinishNotice = Result<u64, String>;
@@ -49,11 +50,11 @@ pub(super) async fn connect(
     receives: u32,
 ) -> Result<VerbsEndpoint, String> {
     let bytes = plan.size;
-    let opened = spawn_blocking(|| {
+    let opened = threads::blocking(|| {
         let endpoint = VerbsEndpoint::open(plan)?;
         Ok((endpoint.facts()?, endpoint))
     });
-    match opened.await.map_err(panicked)? {
+    match opened.await.map_err(unstarted)? {
         Ok((facts, mut endpoint)) => {
             let theirs = exchange(control, Ok(facts)).await?;
             let posted = (0..receives).try_for_each(|_| endpoint.post_receive(bytes));
@@ -88,14 +89,14 @@ pub(super) async fn run<T: Send + 'static>(
     let signal = RunSignal::new();
     let _stop = StopOnDrop(Arc::clone(&signal));
     let of_thread = Arc::clone(&signal);
-    let mut thread = spawn_blocking(move || {
+    let mut thread = pin!(threads::blocking(move || {
         let result = work(&mut endpoint, &of_thread);
         (endpoint, result)
-    });
+    }));
     let mut told = None;
     let (endpoint, result) = loop {
         select! {
-            finished = &mut thread => break finished.map_err(panicked)?,
+            finished = &mut thread => break finished.map_err(unstarted)?,
             finish = &mut theirs, if told.is_none() => {
                 match &finish {
                     Ok(Ok(number)) => signal.set_number(*number),
@@ -150,8 +151,8 @@ pub(super) async fn serve(
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
-pub(super) fn panicked(error: JoinError) -> String {
-    format!("a thread of the measurement has failed: {error}")
+pub(super) fn unstarted(error: io::Error) -> String {
+    error.to_string()
 }
 
 /// A wait without a result for so long fails. An operation that is lost is sent again for some 4 s.
