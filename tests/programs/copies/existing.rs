@@ -374,6 +374,38 @@ fn another_name_of_a_file_that_the_destination_keeps_is_no_link_to_what_differs(
 }
 
 #[test]
+fn another_name_of_a_file_is_no_link_to_what_another_source_has_written() {
+    let hosts = Hosts::new("");
+    let link = |host, directory: &str| {
+        let path = |name| hosts.path(host, &format!("{directory}/tree/{name}"));
+        fs::hard_link(path("first"), path("second")).unwrap();
+    };
+    hosts.file("h1", "one/tree/first", b"source");
+    stamp(&hosts.path("h1", "one/tree/first"), 1_000, 7);
+    link("h1", "one");
+    // Either name may be the first one that the source finds.
+    for newer in ["first", "second"] {
+        let to = format!("to-{newer}");
+        hosts.file("h2", &format!("{to}/tree/first"), b"source");
+        stamp(&hosts.path("h2", &format!("{to}/tree/first")), 1_000, 7);
+        link("h2", &to);
+        hosts.file("h1", &format!("{newer}/tree/{newer}"), b"newer");
+        stamp(
+            &hosts.path("h1", &format!("{newer}/tree/{newer}")),
+            2_000,
+            7,
+        );
+        let two = format!("h1:{newer}/tree");
+        let destination = format!("h2:{to}");
+        let arguments = ["-a", "--update", "h1:one/tree", &two, &destination];
+        hosts.rdcp(&arguments).start().end();
+        let other = if newer == "first" { "second" } else { "first" };
+        let kept = hosts.read("h2", &format!("{to}/tree/{other}"));
+        assert_eq!(kept, b"source", "{newer}");
+    }
+}
+
+#[test]
 fn a_link_with_another_target_is_not_the_same() {
     let hosts = Hosts::new("");
     for (host, target) in [("h1", "one"), ("h2", "two")] {

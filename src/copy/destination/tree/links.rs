@@ -10,7 +10,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, MemfdFlags, Mode, OFlags, linkat, memfd_create, openat, statat},
+    fs::{AtFlags, MemfdFlags, Mode, OFlags, Stat, linkat, memfd_create, openat, statat},
     io::Errno,
 };
 
@@ -129,7 +129,9 @@ impl HardLinkSpool {
             ]
             .map(|(folder, name)| statat(folder, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW));
             let (found, first) = (found.map_err(cannot)?, first.map_err(cannot)?);
-            if id_of(&found) == id_of(&first) {
+            // Another source of the run may have replaced the first name since.
+            let of_one_file = |stat: &Stat| (stat.st_size, stat.st_mtime, stat.st_mtime_nsec);
+            if id_of(&found) == id_of(&first) || of_one_file(&found) != of_one_file(&first) {
                 return Ok(());
             }
             // It was kept for this source, which replaces it now by the same.
