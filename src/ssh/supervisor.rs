@@ -1,6 +1,6 @@
 //! Starts agents, connects them, watches them, and merges their results.
 //!
-//! The [`machine`] makes every decision that is the same for all [`work`]: it receives events and returns actions,
+//! The [`machine`] makes every decision that is the same for all work: it receives events and returns actions,
 //! without I/O. The [`driver`] carries the actions out. The work of rdpipe and rdcat is a [`pipeline`]; that of other
 //! programs is above this module.
 //!

@@ -13,8 +13,8 @@
 //! | [`questions`] | what is asked and answered over the control stream | the thread of the control stream |
 //! | [`work_board`] | the bounded queue of jobs, and large files that several lanes send | shared |
 //! | [`lane`], [`large_file`] | read files straight into registered buffers | the threads of the lanes |
-//! | [`shared`] | what the threads share: [`hard_links`], [`rate_limit`], [`tally`], [`removal`], the board | shared |
-//! | [`attributes`] | facts and sentences about entries | any |
+//! | [`shared`] | what the threads share: the rate of all lanes, [`tally`], [`removal`], the board | shared |
+//! | [`attributes`] | facts about entries, and the table of files with several names | any |
 //!
 //! Memory does not depend on the number of files: every queue is bounded. The walker keeps the paths of directories
 //! that it has not read yet, and the table of hard links keeps files with a name that was not seen yet.

@@ -2,7 +2,7 @@
 //!
 //! `rdpipe --agent` is the *guard* ([`process::guard`]). It starts the *worker*, waits until the worker has
 //! exited or died, and kills every process that the worker left behind. The worker exchanges messages with the
-//! controller over stdin and stdout ([`control`]), connects the order's edges ([`edge`]), runs the application
+//! controller over stdin and stdout ([`control`]), connects the order's edges ([`edges`]), runs the application
 //! that the order is for ([`job`]), and reports. [`stage`] is the application of rdpipe and rdcat; the others come from
 //! the layers above ([`job::Applications`]).
 //!

@@ -5,10 +5,10 @@
 //! |---|---|---|---|
 //! | new | nothing yet: its first bytes have not been looked at | [`MAX_NEW`] | at once: a look never waits |
 //! | [stranger](strangers) | too little, or a wrong key | [`Limits::strangers`] | when it has shown more, or pushed out by another stranger |
-//! | [proving] | a first message that verifies | [`Limits::proving`] | with a message under the session keys |
+//! | proving | a first message that verifies | [`Limits::proving`] | with a message under the session keys |
 //! | negotiating | the key | [`MAX_WAITING`], with the next class | with a stream or a failure |
 //! | waiting | the stream is made | | when the program accepts it |
-//! | [data connection](data) | the label of a negotiating stream | four for each stream | with its proof |
+//! | data connection | the label of a negotiating stream | four for each stream | with its proof |
 //!
 //! Only strangers are pushed out. A peer with the key is a stranger only for as long as its first bytes arrive later
 //! than the connection itself, and not at all if they arrive together, as they do across a network. `connect` dials

@@ -160,7 +160,7 @@ impl FusedStream for Incoming {
     }
 }
 
-/// The streams that a [`Listener`](crate::Listener) has made and that have not ended. It outlives the listener, so that
+/// The streams that a [`Listener`] has made and that have not ended. It outlives the listener, so that
 /// a server which has stopped listening can wait for those that it still serves.
 ///
 /// ```

@@ -393,7 +393,7 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// What became of the connections that a [`Listener`](crate::Listener) has accepted so far:
+/// What became of the connections that a [`Listener`] has accepted so far:
 /// [`Listener::stats`](crate::Listener::stats).
 ///
 /// A stream over TCP takes two connections, and counts once, in `streams`.

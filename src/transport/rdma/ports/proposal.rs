@@ -133,7 +133,7 @@ impl TryFrom<WireProposal> for Proposal {
     }
 }
 
-/// Converts a position in a list of at most [`MAX_OFFERS`](super::offer::MAX_OFFERS).
+/// Converts a position in a list of at most [`MAX_OFFERS`].
 fn small(place: usize) -> u8 {
     u8::try_from(place).unwrap_or(u8::MAX)
 }
