@@ -1,8 +1,8 @@
 //! How a pipeline ended: the statuses of its stages, the first cause, the exit status. Pure, no I/O.
 //!
-//! - A stage's status is its command's if that is not 0; else that of the first adopted descendant that failed (`tee
-//!   >(exit 3)` is 3), where a death by SIGPIPE or a 141 is no failure; else 0. A stage of files has the status 0, or 1
-//!   if one of them failed.
+//! - A stage's status is its command's if that is not 0; else that of the first adopted descendant that failed
+//!   (`tee >(exit 3)` is 3), where a death by SIGPIPE or a 141 is no failure; else 0. A stage of files has the status
+//!   0, or 1 if one of them failed.
 //! - A stage that ended by SIGPIPE or with 141 is *forgiven* if the next stage sent Stop and is fine itself. This is
 //!   decided from right to left; rdpipe's own output counts as the last stage.
 //! - rdpipe exits with the first of these that applies: 128+n after a signal; 255 after trouble: a session, an agent,

@@ -341,13 +341,15 @@ impl Facts<'_> {
     /// Returns true if the documentation names a difference, or if rdcp was more successful than its peer.
     fn is_explained(&self, path: &Path, expected: Option<&Entry>, found: Option<&Entry>) -> bool {
         let before = self.before.0.get(path).map(|e| self.seen(path, e));
-        let is_untouched = found == before.as_ref();
+        let bare = |entry: &Entry| Entry {
+            first_name: None,
+            ..entry.clone()
+        };
+        // Of an entry that is left alone, rdcp may have removed another name that a peer could not remove.
+        let has_its_metadata = found.map(bare) == before.as_ref().map(bare);
+        let is_untouched = found == before.as_ref() || self.peer_status != 0 && has_its_metadata;
         let Some(source) = self.source_of(path) else {
-            let bare = |entry: &Entry| Entry {
-                first_name: None,
-                ..entry.clone()
-            };
-            let is_untouched = found.map(bare) == before.as_ref().map(bare);
+            let is_untouched = has_its_metadata;
             // The two scenes are not made at the same time, so what has no time of its own differs in that.
             let timeless = |entry: &Entry| Entry {
                 modified: (0, 0),
@@ -504,6 +506,11 @@ impl Facts<'_> {
             let is_special = !matches!(found.kind, "file" | "directory");
             // rsync gives a FIFO, a socket or a device the mode of what it replaces.
             if is_special && run.peer == Peer::Rsync {
+                return true;
+            }
+            // rsync without root takes a file that it cannot read for a new one, and gives it a mode.
+            let has_old_mode = found.mode == before.mode & !0o6000;
+            if self.peer_changes_modes() && before.mode & 0o400 == 0 && has_old_mode {
                 return true;
             }
             // A file that is replaced loses its set-user-ID and set-group-ID bits, which cp and rsync leave on the new
