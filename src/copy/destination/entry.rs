@@ -16,7 +16,9 @@ use super::{
         EntryHandle, FreshEntry, InheritedAcl, MetadataKeeper, MetadataPlan, PRIVATE_MODE,
         ReplacedFile,
     },
-    in_place::{PlacingFault, copy_into_place, left_in_place, open_existing, plan_in_place},
+    in_place::{
+        PlacingFault, copy_into_place, create_in_place, left_in_place, open_existing, plan_in_place,
+    },
     placement::{EntryNames, EntryNaming},
     state::{DestinationState, errno_text},
     tree::mirror::Deletion,
@@ -147,7 +149,7 @@ impl CurrentFolder {
         let is_in_place = self.is_append_only;
         let mut create = |mode| {
             if is_in_place {
-                create_file(fd, name.as_bytes(), mode)
+                create_in_place(state, fd, name, mode)
             } else {
                 temporary.make(|name| create_file(fd, name, mode))
             }

@@ -289,11 +289,26 @@ pub(super) fn open_existing(
         return Err(Errno::EXIST);
     }
     // Another source of the run has brought it.
-    if state.written.contains(&stat) {
+    if !state.written.claim(&stat) {
         return Err(Errno::EXIST);
     }
     retry_on_intr(|| ftruncate(&fd, 0))?;
-    state.written.note(&stat);
+    Ok(fd)
+}
+
+/// Creates a file that has its name at once, and that no other source of the run may write.
+///
+/// # Errors
+///
+/// Fails as open(2) does.
+pub(super) fn create_in_place(
+    state: &DestinationState,
+    folder: BorrowedFd<'_>,
+    name: &EntryName,
+    mode: u32,
+) -> rustix::io::Result<OwnedFd> {
+    let fd = create_file(folder, name.as_bytes(), mode)?;
+    state.written.note(&fstat(&fd)?);
     Ok(fd)
 }
 
@@ -346,7 +361,7 @@ pub(super) fn copy_into_place(
     let to = match open_existing(state, folder, name, naming) {
         Err(Errno::NOENT) => {
             let mode = mode_in_place(state, metadata);
-            create_file(folder, name.as_bytes(), mode)
+            create_in_place(state, folder, name, mode)
         }
         result => result,
     };

@@ -197,6 +197,15 @@ impl WrittenGuard {
         lock(&self.entries).insert(id_of(entry));
     }
 
+    /// Notes an entry that is about to be written in place. Returns false if the run has noted it before: each lane asks,
+    /// and one of them gets it.
+    pub(super) fn claim(&self, entry: &Stat) -> bool {
+        let mut entries = lock(&self.entries);
+        let is_free = !entries.contains(id_of(entry));
+        entries.insert(id_of(entry));
+        is_free
+    }
+
     /// Lets an entry that was noted be replaced.
     pub(super) fn forget(&self, entry: &Stat) {
         lock(&self.entries).remove(id_of(entry));

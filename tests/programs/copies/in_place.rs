@@ -107,6 +107,41 @@ fn nothing_stays_behind_in_a_directory_to_which_names_can_only_be_added() {
 }
 
 #[test]
+fn of_two_sources_one_is_written_in_place_and_the_other_is_named() {
+    let Some(network) = with_guests(2) else {
+        return;
+    };
+    let files = "for i in $(seq 1 20); do echo $d >$d/tree/$i; done";
+    let make = format!("for d in one two; do mkdir -p $d/tree; {files}; done");
+    network.on("h1", &make);
+    network.on(
+        "h2",
+        "mkdir -p to/tree; for i in $(seq 1 10); do echo old >to/tree/$i; done",
+    );
+    let added = network.on("h2", "chattr +a to/tree 2>/dev/null && echo added || true");
+    if added.is_empty() {
+        return skip("no append-only directories on this file system");
+    }
+    let sources = ["-qr", "h1:one/tree", "h1:two/tree", "h2:to"];
+    let end = network.rdcp(sources).start().end();
+    network.on("h2", "chattr -a to/tree");
+    end.exits(1);
+    for name in 1..=20 {
+        let found = network.on("h2", &format!("cat to/tree/{name}"));
+        assert!(
+            ["one\n", "two\n"].contains(&found.as_str()),
+            "{name}: {found}"
+        );
+        let named = format!("to/tree/{name}: ");
+        assert!(
+            end.stderr.contains(&named),
+            "{name} is not named:\n{}",
+            end.stderr
+        );
+    }
+}
+
+#[test]
 fn stdout_has_its_name_among_the_devices() {
     let hosts = Hosts::new("");
     hosts.file("h", "file", b"contents");

@@ -21,10 +21,10 @@ use crate::{
     copy::{
         destination::{
             attributes::{EntryHandle, FreshEntry, ReplacedFile},
-            entry::{create_file, digest_of, rename_over, replaced_file},
+            entry::{digest_of, rename_over, replaced_file},
             in_place::{
-                PlacingFault, SpecialTarget, copy_into_place, is_append_only, left_in_place,
-                mode_in_place, open_existing, plan_in_place,
+                PlacingFault, SpecialTarget, copy_into_place, create_in_place, is_append_only,
+                left_in_place, mode_in_place, open_existing, plan_in_place,
             },
             placement::EntryNaming,
             state::{DestinationState, add, errno_text, lock},
@@ -87,7 +87,7 @@ impl LargeContents {
         let existing = || open_existing(state, folder, name, naming);
         let contents = if is_append_only(folder) && !file.resumed {
             let mode = mode_in_place(state, &file.metadata);
-            let created = match create_file(folder, name.as_bytes(), mode) {
+            let created = match create_in_place(state, folder, name, mode) {
                 Err(Errno::EXIST) => existing(),
                 result => result,
             };

@@ -471,7 +471,12 @@ impl Facts<'_> {
         found: &Entry,
     ) -> bool {
         let run = self.run;
-        let is_untouched = found == before;
+        // Another name of it may have been removed or replaced.
+        let renamed = Entry {
+            first_name: before.first_name.clone(),
+            ..found.clone()
+        };
+        let is_untouched = renamed == *before;
         if run.existing == Existing::NoClobber && is_untouched && !found.is_directory() {
             return true;
         }
