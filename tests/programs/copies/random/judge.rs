@@ -261,10 +261,15 @@ impl Facts<'_> {
         if self.is_older_kept(path, found) {
             return true;
         }
+        // cp -n replaces a link that leads nowhere.
+        let before = self.before.0.get(path).map(|entry| self.seen(path, entry));
+        if self.run.existing == Existing::NoClobber && before.is_some() && before.as_ref() == found
+        {
+            return true;
+        }
         if self.status != 1 || !self.is_named(path) {
             return false;
         }
-        let before = self.before.0.get(path).map(|entry| self.seen(path, entry));
         let Some(found) = found else {
             return true;
         };
