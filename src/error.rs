@@ -145,8 +145,8 @@ pub enum HandshakeFault {
         /// The peer's version.
         theirs: u8,
     },
-    /// The program that answered is not rdpipe.
-    #[error("the program that answered is not rdpipe ({0}); check host and port")]
+    /// The program at the other end is not rdpipe.
+    #[error("the program at the other end is not rdpipe ({0}); check host and port")]
     NotRdpipe(&'static str),
     /// Both ends only send, or both only receive.
     #[error("both ends are set to {0}; one must send and the other receive")]

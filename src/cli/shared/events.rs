@@ -47,10 +47,9 @@ struct ShownEvents {
 }
 
 impl ShownEvents {
-    /// Returns true if this text was not shown within [`SAME_EVENT_PAUSE`].
-    fn is_new(&self, text: &str) -> bool {
+    /// Returns true if this text was not shown in the time of [`SAME_EVENT_PAUSE`] before `now`.
+    fn is_new(&self, text: &str, now: Instant) -> bool {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
         let again =
             matches!(&*last, Some((shown, at)) if shown == text && now - *at < SAME_EVENT_PAUSE);
         if !again {
@@ -75,7 +74,7 @@ impl Subscriber for ShownEvents {
         event.record(&mut text);
         let text = text.0;
         let level = *event.metadata().level();
-        if level <= Level::WARN && !self.is_new(&text) {
+        if level <= Level::WARN && !self.is_new(&text, Instant::now()) {
             return;
         }
         self.console.notice(|console| match level {
@@ -122,6 +121,20 @@ impl Visit for EventText {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::args::MessageOptions;
+
+    #[test]
+    fn a_warning_is_shown_again_after_a_pause() {
+        let events = ShownEvents {
+            console: Console::new("rdrecv", MessageOptions::default()),
+            last: Mutex::new(None),
+        };
+        let now = Instant::now();
+        assert!(events.is_new("one", now));
+        assert!(!events.is_new("one", now + SAME_EVENT_PAUSE / 2));
+        assert!(events.is_new("one", now + SAME_EVENT_PAUSE));
+        assert!(events.is_new("two", now + SAME_EVENT_PAUSE));
+    }
 
     #[test]
     fn an_event_is_a_sentence_with_its_values() {

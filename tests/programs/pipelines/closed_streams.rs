@@ -1,15 +1,7 @@
 //! Standard streams that are closed when a program starts: a use of one is an error, and work without it is not.
 
+use super::{RDCAT, RDCP, RDFORWARD, RDPERF, RDPIPE, RDRECV, RDSEND};
 use crate::support::programs::{End, Place, program, receiver};
-
-/// The paths of the programs.
-const RDCAT: &str = env!("CARGO_BIN_EXE_rdcat");
-const RDCP: &str = env!("CARGO_BIN_EXE_rdcp");
-const RDFORWARD: &str = env!("CARGO_BIN_EXE_rdforward");
-const RDPERF: &str = env!("CARGO_BIN_EXE_rdperf");
-const RDPIPE: &str = env!("CARGO_BIN_EXE_rdpipe");
-const RDRECV: &str = env!("CARGO_BIN_EXE_rdrecv");
-const RDSEND: &str = env!("CARGO_BIN_EXE_rdsend");
 
 /// Runs a program in the directory of `place`, with the standard stream closed that `redirection` closes.
 #[track_caller]

@@ -11,6 +11,7 @@ use std::{
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
 
+use super::RDPIPE;
 use crate::support::programs::hosts::Outcome;
 use crate::support::programs::local_hosts::rdpipe;
 use crate::support::programs::{Place, Running, Setup, eventually, install, key, program};
@@ -22,8 +23,6 @@ fn after(before: &str, path: &str, arguments: &[&str]) -> Setup {
     let line = format!("{before}; exec \"$0\" \"$@\"");
     shell.arg("-c").arg(line).arg(path).args(arguments)
 }
-
-const RDPIPE: &str = env!("CARGO_BIN_EXE_rdpipe");
 
 /// Returns the signals that a line `SigIgn:` of `/proc/PID/status` names, as a mask.
 fn mask(line: &[u8]) -> u64 {

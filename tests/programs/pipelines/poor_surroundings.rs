@@ -3,16 +3,8 @@
 
 use std::{fs, process::Command};
 
+use super::{RDCAT, RDCP, RDFORWARD, RDPERF, RDPIPE, RDRECV, RDSEND};
 use crate::support::programs::{End, Place, program, skip};
-
-/// The paths of the programs.
-const RDCAT: &str = env!("CARGO_BIN_EXE_rdcat");
-const RDCP: &str = env!("CARGO_BIN_EXE_rdcp");
-const RDFORWARD: &str = env!("CARGO_BIN_EXE_rdforward");
-const RDPERF: &str = env!("CARGO_BIN_EXE_rdperf");
-const RDPIPE: &str = env!("CARGO_BIN_EXE_rdpipe");
-const RDRECV: &str = env!("CARGO_BIN_EXE_rdrecv");
-const RDSEND: &str = env!("CARGO_BIN_EXE_rdsend");
 
 /// A command line that begins with the path of a program. It copies the file `f` to the file `to`, or to stdout.
 type Line = &'static [&'static str];

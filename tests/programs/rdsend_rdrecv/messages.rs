@@ -1,5 +1,7 @@
 //! The messages of the programs with `-q`, without options, with `-v` and with `--json`.
 
+use std::{io::Write, net::TcpStream};
+
 use serde_json::Value;
 
 use crate::support::programs::{End, Place, random_bytes, receiver, sender};
@@ -100,4 +102,20 @@ fn json_reports_a_failure() {
 fn events(end: &End) -> Vec<Value> {
     let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
     end.stderr.lines().map(parse).collect()
+}
+
+#[test]
+fn with_v_a_receiver_names_a_connection_that_is_no_stream() {
+    let place = Place::new();
+    let input = place.file("in", b"bytes");
+    let receiver = receiver("-v").start();
+    let port = receiver.port();
+    let mut stranger = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stranger.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    receiver.said("what the connection was", |text| {
+        text.contains("a connection that is no stream: ")
+            .then_some(())
+    });
+    sender(port, "").arg(input).start().end().exits(0);
+    receiver.end().exits(0);
 }
