@@ -118,7 +118,7 @@ pub(crate) struct CopyArgs {
     #[arg(short = 'P', long)]
     pub(crate) parents: bool,
 
-    /// Print what would be done, and do nothing: the paths to copy and to remove
+    /// Print what would be done, and do nothing: the paths to copy, to change and to remove
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
 
