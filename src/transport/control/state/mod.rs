@@ -6,7 +6,7 @@
 //!
 //! | file | what it has |
 //! |---|---|
-//! | `after_drop` | what the endpoint does after the user has dropped the halves; `dropped_halves` the record of it |
+//! | `after_drop` | what the endpoint does after the user has dropped the halves |
 //! | `renewal` | what the renewal of a link asks and tells |
 //! | `machine` | the states of both directions, and what each message does to them |
 
