@@ -1,9 +1,9 @@
 //! What a process inherits from its parent and passes on: ignored signals, closed standard streams, limits, core dumps.
 //!
-//! Core dumps are prevented by the dump filter. `PR_SET_DUMPABLE` would have the same effect, but it also takes the
-//! process's files in `/proc` away from a user who is not root, and the guard and the worker of an agent open pipes of
-//! each other there. `MADV_DONTDUMP` leaves pages out of a dump and needs `unsafe`; the dump filter of the process
-//! leaves out all of them.
+//! Core dumps are prevented by a limit of their size and by the dump filter. `PR_SET_DUMPABLE` would have the same
+//! effect, but it also takes the process's files in `/proc` away from a user who is not root, and the guard and the
+//! worker of an agent open pipes of each other there. `MADV_DONTDUMP` leaves pages out of a dump and needs `unsafe`;
+//! the dump filter of the process leaves out all of them.
 //!
 //! The runtime of Rust opens `/dev/null` in place of a closed standard stream before `main`. Output to that file is
 //! lost, and input from it is empty, both without an error. So [`LOOK`] records earlier which streams are closed, and
