@@ -7,7 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     check,
     messages::{FromPerf, HostFacts, PerfOrder, ToPerf},
-    report::document::{self, PerfDocument},
+    report::{self, PerfDocument},
 };
 
 /// Decodes `data` as a message between rdperf and its agents, and as a report. Panics if a message that was decoded
@@ -26,7 +26,7 @@ pub fn perf_messages(data: &[u8]) {
         }
     }
     if let Ok(document) = serde_json::from_slice::<PerfDocument>(data) {
-        let _ = document::changes(&document, &document, 0.05);
+        let _ = report::changes(&document, &document, 0.05);
         let _ = (document.json(), document.csv());
     }
 }

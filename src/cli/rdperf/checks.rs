@@ -1,8 +1,7 @@
 //! The checks of a run: every host alone, and every pair of hosts.
 
 use super::{
-    coordinator::{Coordinator, PairTask, TaskFailure},
-    hosts::RunContext,
+    hosts::{Coordinator, PairTask, RunContext, TaskFailure},
     measuring::MeasuredPair,
 };
 use crate::{
@@ -10,7 +9,7 @@ use crate::{
     perf::{
         check::{Finding, PairEnd, PairFacts, automatic_choice, check_host, check_pair},
         messages::{HostFacts, PathResult, PortPairProof, TaskFault, TaskKind, TaskResult},
-        report::{document::PairChoice, measurand::Medium},
+        report::{PairChoice, measurand::Medium},
     },
     ssh::protocol::TransportOrder,
 };

@@ -1,28 +1,22 @@
 //! The program rdperf: measures what hosts can do over their network.
 //!
-//! | module | holds |
-//! |---|---|
-//! | `args`, `places`, `measurands`, `sweep` | what the command line asks for |
-//! | `hosts`, `coordinator` | agents on the hosts, and the tasks that they carry out |
-//! | `checks`, `measuring`, `pingpong` | the parts of a run, and what they share |
-//! | `run`, `listen`, `compare` | the forms of the program: with hosts, with a ticket, and with two reports |
-//! | `pictures` | the files of `--plot` and `--report`, and the form of the program that draws a saved report |
-//! | `report` | the report for people and for programs |
+//! A `run` starts an agent on each of the `hosts`. First come the `checks`, of every host alone and of every pair. Then comes
+//! the `measuring` of what the command line (`args`, `sweep`) asks for, or the `pingpong`. The `outcome` prints the report:
+//! each `table`, the `verdict`, and the `page`. The other forms of the program `listen` with a ticket, compare two saved
+//! reports, and draw one.
 
 pub(super) mod args;
 mod checks;
-mod compare;
-mod coordinator;
 mod hosts;
 mod listen;
-mod measurands;
 mod measuring;
-mod pictures;
+mod outcome;
+mod page;
 mod pingpong;
-mod places;
-mod report;
 mod run;
 mod sweep;
+mod table;
+mod verdict;
 
 use std::{fmt::Display, process::ExitCode};
 
@@ -74,9 +68,9 @@ fn dispatch(args: &RdperfArgs, ticket: TicketSource, console: &Console) -> Exit 
         }
         TicketSource::None if args.listen => listen::run(args, console),
         TicketSource::None => match args.request() {
-            Ok(Request::Diff(old, new)) => compare::run(&old, &new, args.threshold(), console),
-            Ok(Request::Draw(report)) => pictures::draw(&report, &args.pictures, console),
-            Ok(Request::Hosts(hosts)) => match places::places(&hosts) {
+            Ok(Request::Diff(old, new)) => outcome::compare(&old, &new, args.threshold(), console),
+            Ok(Request::Draw(report)) => page::draw(&report, &args.pictures, console),
+            Ok(Request::Hosts(hosts)) => match args::places(&hosts) {
                 Ok(places) => run::run(args, places, None, console),
                 Err(error) => usage(error),
             },

@@ -1,19 +1,17 @@
 //! The table of round trips per second: over TCP and RDMA, on this machine and over the network.
 
 use super::{
-    coordinator::{Coordinator, PairTask, TaskFailure},
-    hosts::RunContext,
-    places::NamedPlace,
-    report::table::TextTable,
+    args::NamedPlace,
+    hosts::{Coordinator, PairTask, RunContext, TaskFailure},
+    table::TextTable,
 };
 use crate::{
     perf::{
         messages::{PortPairProof, TaskKind, TaskResult},
         report::{
-            host_summary::WaitName,
+            WaitName,
             measurand::{Carrier, Measurand, Medium},
-            sample::Sample,
-            series::median,
+            series::{Sample, median},
         },
     },
     ssh::protocol::TransportOrder,

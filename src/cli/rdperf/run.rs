@@ -6,14 +6,13 @@ use anyhow::Context;
 use futures::executor::block_on;
 
 use super::{
+    args::{self, NamedPlace},
     checks::{self, Checked, CheckedPair},
-    coordinator::Coordinator,
-    hosts::{PerfHosts, RunContext, SharedSteps},
+    hosts::{Coordinator, PerfHosts, RunContext, SharedSteps},
     measuring::{MeasuredPath, measure},
-    pictures::PictureFiles,
+    outcome::RunOutcome,
+    page::PictureFiles,
     pingpong,
-    places::{self, NamedPlace},
-    report::outcome::RunOutcome,
 };
 use crate::{
     Key,
@@ -49,7 +48,7 @@ pub(super) fn run_with_ticket(args: &RdperfArgs, ticket: &Ticket, console: &Cons
     match found {
         Ok(address) => run(
             args,
-            places::of_ticket(address, ticket.port),
+            args::of_ticket(address, ticket.port),
             Some(&ticket.key),
             console,
         ),
@@ -89,7 +88,7 @@ fn paths(args: &RdperfArgs, places: &[NamedPlace]) -> Result<Vec<MeasuredPath>, 
         (&args.measure.write, places.len() - 1, true),
     ] {
         if let Some(value) = value {
-            let (host, path) = places::path_at(value, places, default)?;
+            let (host, path) = args::path_at(value, places, default)?;
             if matches!(places[host].0, StageHost::Server { .. }) {
                 return Err(
                     "a host that was reached by a ticket lets no one read or write its files"

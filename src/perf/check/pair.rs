@@ -1,9 +1,7 @@
 //! What is wrong with a pair of hosts. Pure, no I/O.
 
-use super::{
-    Finding, Severity,
-    finding::{self, open_tcp, set_mtu},
-};
+use super::{Finding, Severity, open_tcp, set_mtu};
+use crate::perf::check;
 use crate::perf::messages::{HostFacts, PathResult, PortPairProof, TaskFault};
 
 /// The difference of two clocks from which on logs and certificates are affected, in milliseconds: a minute.
@@ -335,7 +333,7 @@ fn broken(pair: &PairFacts<'_>, proof: &PortPairProof) -> Finding {
             let what = format!(
                 "no message over RDMA crosses {ports} ({reason}): a firewall or a switch drops RoCE v2, which is UDP port 4791"
             );
-            let remedy = finding::open_roce(dialer, listener);
+            let remedy = check::open_roce(dialer, listener);
             Finding::repair("firewall-udp", &subject, what).with(remedy)
         }
         (Err(reason), _) => {
@@ -360,7 +358,7 @@ fn smaller_packets(pair: &PairFacts<'_>, proof: &PortPairProof) -> String {
     let commands: Option<Vec<String>> = ends
         .iter()
         .map(|(end, text)| {
-            let command = finding::set_mtu(netdev(text)?, mtu);
+            let command = check::set_mtu(netdev(text)?, mtu);
             Some(format!("on {}: {command}", end.name))
         })
         .collect();

@@ -1,9 +1,15 @@
-//! Counters of the host that show lost packets.
+//! What an end counts while it measures: the time on the wall and of processors, and the counters of the kernel that show
+//! lost packets.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::perf::{
-    facts::host_roots::{HostRoots, decimal, names, trimmed},
+    facts::{HostRoots, decimal, names, trimmed},
     messages::NetworkCounters,
 };
 
@@ -86,6 +92,53 @@ fn tcp_counter(snmp: &str, name: &str) -> Option<u64> {
     numbers.split_whitespace().nth(column)?.parse().ok()
 }
 
+/// A clock that runs while an end measures.
+pub(super) struct MeasureClock {
+    started: Instant,
+    processors: Duration,
+}
+
+/// What a clock has measured.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MeasuredTime {
+    /// The time in nanoseconds.
+    pub(super) nanos: u64,
+    /// The time of all threads of this process on processors, in nanoseconds.
+    pub(super) cpu_nanos: u64,
+}
+
+impl MeasureClock {
+    /// Starts a clock.
+    pub(super) fn start() -> Self {
+        Self {
+            started: Instant::now(),
+            processors: process_time(),
+        }
+    }
+
+    /// Returns the time since the start.
+    pub(super) fn time(&self) -> MeasuredTime {
+        MeasuredTime {
+            nanos: nanos(self.started.elapsed()),
+            cpu_nanos: nanos(process_time().saturating_sub(self.processors)),
+        }
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Returns the time that all threads of this process have spent on processors.
+fn process_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    // The kernel returns no negative time for this clock.
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or(0),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -156,5 +209,14 @@ Udp: 3
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let _stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert!(growth(&before, &snapshot()).tcp_segments > 0);
+    }
+
+    #[test]
+    fn a_busy_process_uses_processor_time() {
+        let clock = MeasureClock::start();
+        while clock.time().cpu_nanos < 1_000_000 {
+            std::hint::black_box(0);
+        }
+        assert!(clock.time().nanos > 0);
     }
 }

@@ -14,10 +14,6 @@
 //! kernel is told to ignore what it knows about the path. A size arrives if one of its packets does, so that random
 //! losses do not matter.
 
-mod sizes;
-#[cfg(test)]
-mod tests;
-
 use std::{
     io,
     net::{IpAddr, SocketAddr},
@@ -36,10 +32,7 @@ use tokio::{
 };
 
 use crate::perf::{
-    facts::{
-        host_roots::HostRoots,
-        interfaces::{mtu, netdev_of},
-    },
+    facts::{HostRoots, mtu, netdev_of},
     messages::{PathResult, ProbedSize, TaskEnd, TaskResult},
 };
 
@@ -124,7 +117,7 @@ async fn dial(
     let invitation: Invitation = receive(control).await?;
     let mut probes: Vec<ProbedSize> = Vec::new();
     for round in 0..MAX_ROUNDS {
-        let sizes = sizes::next(round, &probes, mtu);
+        let sizes = next_sizes(round, &probes, mtu);
         if sizes.is_empty() {
             break;
         }
@@ -132,7 +125,7 @@ async fn dial(
         send(control, &sent).await?;
         let ArrivedSizes(arrived) = receive(control).await?;
         for (&(bytes, sent), arrived) in sent.sizes.iter().zip(arrived) {
-            sizes::count(
+            count_size(
                 &mut probes,
                 ProbedSize {
                     bytes,
@@ -169,7 +162,7 @@ async fn send_round(
             round,
             index,
         };
-        let payload = packet.encode(sizes::payload(bytes, peer));
+        let payload = packet.encode(payload_bytes(bytes, peer));
         for _ in 0..COPIES {
             let _ = socket.send(&payload, peer, invitation.port).await;
         }
@@ -388,4 +381,306 @@ async fn receive<T: DeserializeOwned>(control: &mut (impl AsyncRead + Unpin)) ->
 
 fn malformed() -> String {
     "the other end has sent something that is no count of packets".to_owned()
+}
+
+/// Sizes that paths are known to have: the least of IPv4 and of IPv6, tunnels (`WireGuard`, VXLAN, GRE), `PPPoE`,
+/// Ethernet, the larger packets of RoCE, FDDI, and "jumbo frames".
+const USUAL: &[u32] = &[
+    576, 1280, 1400, 1420, 1450, 1476, 1492, 1500, 2144, 4192, 8192, 8950, 9000,
+];
+
+/// The MTU that is assumed of an interface that does not say one, in bytes: that of Ethernet.
+const ASSUMED_MTU: u32 = 1500;
+
+/// The largest packet of IP, in bytes.
+const MAX_PACKET_BYTES: u32 = 65_535;
+
+/// The sizes that one round sends between two known ones.
+const BETWEEN: u32 = 16;
+
+/// The header of UDP, in bytes.
+const UDP_BYTES: u32 = 8;
+
+/// Returns the sizes of a round in bytes, the smallest first; none if no further round is needed.
+///
+/// Round 0 sends usual sizes up to the MTU of the interface. Round 1 sends those again of which no packet has arrived.
+/// The rounds that follow find the largest size that arrives.
+fn next_sizes(round: u32, probes: &[ProbedSize], mtu: Option<u32>) -> Vec<u32> {
+    if round == 0 {
+        return usual_sizes(mtu.unwrap_or(ASSUMED_MTU));
+    }
+    let mut lost = probes.iter().filter(|probe| probe.arrived == 0);
+    if round == 1 {
+        return lost.map(|probe| probe.bytes).collect();
+    }
+    let arrived = probes.iter().filter(|probe| probe.arrived > 0);
+    let Some(largest) = arrived.map(|probe| probe.bytes).max() else {
+        return Vec::new();
+    };
+    let smallest = lost.find(|probe| probe.bytes > largest);
+    smallest.map_or_else(Vec::new, |smallest| sizes_between(largest, smallest.bytes))
+}
+
+/// Adds the counts of a size to the list, which stays in the order of the sizes.
+fn count_size(probes: &mut Vec<ProbedSize>, probe: ProbedSize) {
+    match probes.binary_search_by_key(&probe.bytes, |known| known.bytes) {
+        Ok(index) => {
+            probes[index].sent += probe.sent;
+            probes[index].arrived += probe.arrived;
+        }
+        Err(index) => probes.insert(index, probe),
+    }
+}
+
+/// Returns the size of the payload of a packet with these bytes, headers included.
+fn payload_bytes(bytes: u32, peer: IpAddr) -> usize {
+    let headers = UDP_BYTES + if peer.is_ipv4() { 20 } else { 40 };
+    bytes.saturating_sub(headers) as usize
+}
+
+/// Returns the usual sizes up to an MTU, and the MTU itself.
+fn usual_sizes(mtu: u32) -> Vec<u32> {
+    let mtu = mtu.min(MAX_PACKET_BYTES);
+    let mut sizes: Vec<u32> = USUAL.iter().copied().filter(|size| *size < mtu).collect();
+    sizes.push(mtu);
+    sizes
+}
+
+/// Returns at most [`BETWEEN`] sizes between two others, in equal steps.
+fn sizes_between(low: u32, high: u32) -> Vec<u32> {
+    let gap = high.saturating_sub(low);
+    let step = gap.div_ceil(BETWEEN + 1).max(1);
+    let sizes = (1..=BETWEEN).map(|number| low + number * step);
+    sizes.take_while(|size| *size < high).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+
+    use super::{ProbePacket, *};
+
+    fn localhost(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// Probes the path between two addresses of this host.
+    async fn probe(
+        dialer: &str,
+        listener: &str,
+    ) -> (Result<TaskResult, String>, Result<TaskResult, String>) {
+        let (dialer, listener) = (localhost(dialer), localhost(listener));
+        let (mut ours, mut theirs) = duplex(100);
+        tokio::join!(
+            probe_path(TaskEnd::Dialer, listener, dialer, &mut ours),
+            probe_path(TaskEnd::Listener, dialer, listener, &mut theirs),
+        )
+    }
+
+    fn path(result: Result<TaskResult, String>) -> PathResult {
+        match result {
+            Ok(TaskResult::Path(path)) => path,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn every_packet_arrives_on_this_host() {
+        let (dialed, served) = probe("127.0.0.1", "127.0.0.2").await;
+        assert_eq!(served, Ok(TaskResult::Served));
+        let dialed = path(dialed);
+        let sizes = &dialed.probes;
+        assert!(sizes.iter().any(|probe| probe.bytes == 1500));
+        assert!(sizes.iter().all(|probe| probe.arrived > 0), "{sizes:?}");
+        // Only the first address is one of the interface.
+        assert!(dialed.mtu.is_some_and(|mtu| mtu >= 1500));
+        assert!(dialed.netdev.is_some());
+    }
+
+    #[tokio::test]
+    async fn ipv6_has_larger_headers() {
+        if tokio::net::UdpSocket::bind("[::1]:0").await.is_err() {
+            println!("SKIPPED: no IPv6");
+            return;
+        }
+        let dialed = path(probe("::1", "::1").await.0);
+        assert!(
+            dialed.probes.iter().all(|probe| probe.arrived > 0),
+            "{dialed:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_mapped_address_is_an_ipv4_address() {
+        let dialed = path(probe("::ffff:127.0.0.1", "::ffff:127.0.0.1").await.0);
+        assert!(
+            dialed.probes.iter().all(|probe| probe.arrived > 0),
+            "{dialed:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn packets_that_are_dropped_are_a_result() {
+        // The listener expects packets from another address, and drops those that arrive.
+        let (mut ours, mut theirs) = duplex(100);
+        let (dialed, served) = tokio::join!(
+            probe_path(
+                TaskEnd::Dialer,
+                localhost("127.0.0.1"),
+                localhost("127.0.0.1"),
+                &mut ours
+            ),
+            probe_path(
+                TaskEnd::Listener,
+                localhost("127.0.0.9"),
+                localhost("127.0.0.1"),
+                &mut theirs
+            ),
+        );
+        assert_eq!(served, Ok(TaskResult::Served));
+        let dialed = path(dialed);
+        assert!(
+            dialed
+                .probes
+                .iter()
+                .all(|probe| probe.arrived == 0 && probe.sent > 0)
+        );
+    }
+
+    #[tokio::test]
+    async fn an_address_of_another_host_is_an_error() {
+        let (mut control, _peer) = duplex(100);
+        let (peer, local) = (localhost("127.0.0.1"), localhost("192.0.2.1"));
+        let result = probe_path(TaskEnd::Dialer, peer, local, &mut control).await;
+        let error = result.unwrap_err();
+        assert!(
+            error.starts_with("cannot open a UDP socket on 192.0.2.1"),
+            "{error}"
+        );
+    }
+
+    /// Returns the error of an end whose peer sends `bytes` and ends.
+    async fn after(end: TaskEnd, bytes: &[u8]) -> String {
+        let (mut ours, mut theirs): (DuplexStream, DuplexStream) = duplex(100);
+        theirs.write_all(bytes).await.unwrap();
+        theirs.shutdown().await.unwrap();
+        let address = localhost("127.0.0.1");
+        let result = probe_path(end, address, address, &mut ours).await;
+        result.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_ends_or_sends_nonsense_is_an_error() {
+        for end in [TaskEnd::Dialer, TaskEnd::Listener] {
+            let error = after(end, &[]).await;
+            assert!(error.starts_with("cannot receive counts"), "{error}");
+            let error = after(end, &[255; 8]).await;
+            assert!(error.contains("no count of packets"), "{error}");
+            let error = after(end, &[2, 0, 0, 0, 255, 255]).await;
+            assert!(error.contains("no count of packets"), "{error}");
+        }
+        let many = SentSizes {
+            round: 0,
+            sizes: vec![(1, 1); MAX_SIZES + 1],
+        };
+        let bytes = postcard::to_stdvec(&many).unwrap();
+        let mut frame = u32::try_from(bytes.len()).unwrap().to_le_bytes().to_vec();
+        frame.extend(bytes);
+        let (mut ours, mut theirs) = duplex(1000);
+        theirs.write_all(&frame).await.unwrap();
+        let address = localhost("127.0.0.1");
+        let result = probe_path(TaskEnd::Listener, address, address, &mut ours).await;
+        assert!(result.unwrap_err().contains("more sizes"));
+    }
+
+    #[test]
+    fn a_packet_has_its_size_and_says_what_it_is() {
+        let packet = ProbePacket {
+            token: 7,
+            round: 3,
+            index: 2,
+        };
+        for bytes in [0, 13, 1472] {
+            let payload = packet.encode(bytes);
+            assert_eq!(payload.len(), bytes.max(13));
+            assert_eq!(ProbePacket::decode(&payload), Some(packet));
+        }
+        assert_eq!(ProbePacket::decode(&[0; 12]), None);
+        assert_eq!(ProbePacket::decode(&[]), None);
+    }
+
+    /// Sends rounds over a path that passes packets of at most `limit` bytes. Returns the counts, and the number of
+    /// rounds.
+    fn probed(mtu: Option<u32>, limit: u32) -> (Vec<ProbedSize>, u32) {
+        let mut probes = Vec::new();
+        for round in 0.. {
+            let sizes = next_sizes(round, &probes, mtu);
+            if sizes.is_empty() {
+                return (probes, round);
+            }
+            assert!(sizes.len() <= BETWEEN as usize && sizes.is_sorted());
+            for bytes in sizes {
+                let arrived = if bytes <= limit { 4 } else { 0 };
+                let sent = 4;
+                count_size(
+                    &mut probes,
+                    ProbedSize {
+                        bytes,
+                        sent,
+                        arrived,
+                    },
+                );
+            }
+        }
+        unreachable!("a number of rounds has an end")
+    }
+
+    fn largest(probes: &[ProbedSize]) -> Option<u32> {
+        let arrived = probes.iter().filter(|probe| probe.arrived > 0);
+        arrived.map(|probe| probe.bytes).max()
+    }
+
+    #[test]
+    fn a_path_that_passes_all_packets_takes_one_round() {
+        let (probes, rounds) = probed(Some(1500), 9000);
+        assert_eq!(rounds, 1);
+        assert_eq!(largest(&probes), Some(1500));
+        let (probes, rounds) = probed(Some(65_536), u32::MAX);
+        assert_eq!((largest(&probes), rounds), (Some(65_535), 1));
+        assert_eq!(largest(&probed(None, u32::MAX).0), Some(1500));
+    }
+
+    #[test]
+    fn a_path_that_passes_nothing_takes_two_rounds() {
+        let (probes, rounds) = probed(Some(9000), 0);
+        assert_eq!((largest(&probes), rounds), (None, 2));
+        assert!(probes.iter().all(|probe| probe.sent == 8));
+    }
+
+    #[test]
+    fn an_interface_with_a_small_mtu_sends_one_size() {
+        assert_eq!(usual_sizes(500), [500]);
+        assert_eq!(usual_sizes(0), [0]);
+    }
+
+    #[test]
+    fn headers_are_part_of_a_packet() {
+        assert_eq!(payload_bytes(1500, [10, 0, 0, 1].into()), 1472);
+        assert_eq!(
+            payload_bytes(1500, std::net::Ipv6Addr::LOCALHOST.into()),
+            1452
+        );
+        assert_eq!(payload_bytes(20, [10, 0, 0, 1].into()), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn the_largest_size_is_found_to_the_byte(mtu in 600..70_000_u32, limit in 576..70_000_u32) {
+            let (probes, rounds) = probed(Some(mtu), limit);
+            prop_assert_eq!(largest(&probes), Some(limit.min(mtu).min(MAX_PACKET_BYTES)));
+            prop_assert!(rounds <= super::MAX_ROUNDS, "{} rounds", rounds);
+            prop_assert!(probes.is_sorted_by_key(|probe| probe.bytes));
+        }
+    }
 }

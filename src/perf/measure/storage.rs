@@ -22,7 +22,7 @@ use rustix::{
 
 use crate::{
     perf::{
-        facts::host_roots::{HostRoots, trimmed},
+        facts::{HostRoots, trimmed},
         messages::{BandwidthResult, NetworkCounters, StorageTask, TaskResult},
     },
     ssh::quote,

@@ -4,12 +4,9 @@ use super::chart::{
     AxisUnit, Bar, BarChart, Chart, Curve, CurveChart, CurvePoint, PERCENTILES, Picture,
 };
 use crate::perf::report::{
-    document::PerfDocument,
-    host_summary::SizeText,
-    measurand::{Measurand, Medium},
-    operations::{FigureName, SMALL_OPERATION},
-    sample::micros,
-    series::{Series, SweepCurve, curves},
+    PerfDocument, SizeText,
+    measurand::{FigureName, Measurand, Medium, SMALL_OPERATION},
+    series::{Series, SweepCurve, curves, micros},
 };
 
 /// The percentiles of a chart over sizes.

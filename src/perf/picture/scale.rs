@@ -1,7 +1,7 @@
 //! Scales: from a value to its place on an axis, and the ticks of an axis.
 
 use super::chart::{AxisUnit, PERCENTILES};
-use crate::perf::report::host_summary::SizeText;
+use crate::perf::report::SizeText;
 
 /// The span of values from which an axis is logarithmic.
 const LOG_SPAN: f64 = 10.0;

@@ -8,12 +8,12 @@ use super::{picture, svg};
 use crate::perf::{
     histogram::LatencyHistogram,
     report::{
-        document::PerfDocument,
-        host_summary::WaitName,
-        measurand::{Carrier, Measurand, Medium, TrafficName},
-        operations::{FigureName, InlineName, Operations, tests::send_of_64},
-        sample::Sample,
-        series::{Series, tests::point},
+        PerfDocument, WaitName,
+        measurand::{
+            Carrier, FigureName, InlineName, Measurand, Medium, Operations, TrafficName,
+            tests::send_of_64,
+        },
+        series::{Sample, Series, tests::point},
     },
 };
 

@@ -1,13 +1,11 @@
-//! What is measured, and the task that measures it.
+//! What is measured, and the task that measures it: throughput, times, files, and for sweeps the operations of RDMA with
+//! all of their settings.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    host_summary::{SizeText, WaitName},
-    operations::{FigureName, Operations},
-};
+use super::{SizeText, WaitName};
 use crate::perf::messages::{
     BandwidthTask, LatencyTask, Layer, PortPairProof, TaskKind, Traffic, Verb, VerbsTask, WaitMode,
 };
@@ -251,5 +249,295 @@ impl fmt::Display for Measurand {
             Self::Read { path } => write!(f, "read {path}"),
             Self::Write { path } => write!(f, "write {path}"),
         }
+    }
+}
+
+/// Of operations below this size in bytes, that of a packet, operations per second say more than bytes per second.
+pub(crate) const SMALL_OPERATION: u32 = 4 << 10;
+
+/// Operations of RDMA with all of their settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Operations {
+    /// What is measured.
+    pub(crate) figure: FigureName,
+    pub(crate) verb: VerbName,
+    pub(crate) wait: WaitName,
+    pub(crate) inline: InlineName,
+    /// Of so many operations one makes a completion at the end that posts them.
+    pub(crate) signal: u32,
+    /// The most operations that are posted and not complete.
+    pub(crate) depth: u32,
+    /// The size of an operation in bytes.
+    pub(crate) size: u32,
+}
+
+/// What is measured with operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum FigureName {
+    /// The time of an operation there and back.
+    Time,
+    /// Bytes per second.
+    Rate,
+}
+
+/// [`Verb`] in a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum VerbName {
+    Write,
+    Read,
+    Send,
+}
+
+/// Which operations carry their bytes in the work request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum InlineName {
+    /// None: the device fetches the bytes from memory.
+    Never,
+    /// Those of at most so many bytes.
+    UpTo(u32),
+    /// All of them, as far as the device can.
+    Always,
+}
+
+/// The settings that differ between the curves of a sweep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "one for each setting, and all are independent"
+)]
+pub(crate) struct Differences {
+    verb: bool,
+    wait: bool,
+    inline: bool,
+    signal: bool,
+    depth: bool,
+}
+
+impl Operations {
+    /// Returns true if the work request carries the bytes.
+    pub(crate) fn is_inline(&self) -> bool {
+        match self.inline {
+            InlineName::Never => false,
+            InlineName::UpTo(most) => self.size <= most,
+            InlineName::Always => true,
+        }
+    }
+
+    /// Returns the task that measures this for `millis` over a pair of ports.
+    pub(crate) fn task(&self, millis: u32, ports: &PortPairProof) -> VerbsTask {
+        VerbsTask {
+            verb: self.verb.into(),
+            wait: self.wait.into(),
+            is_pingpong: self.figure == FigureName::Time,
+            size: self.size,
+            depth: self.depth,
+            inline_bytes: match self.inline {
+                InlineName::Never => 0,
+                InlineName::UpTo(most) => most,
+                InlineName::Always => self.size,
+            },
+            signal_every: self.signal,
+            millis,
+            dialer: ports.dialer.clone(),
+            listener: ports.listener.clone(),
+            mtu: ports.mtu,
+        }
+    }
+
+    /// Returns the settings without the size: those that all points of a curve have.
+    pub(crate) fn of_curve(&self) -> Self {
+        Self { size: 0, ..*self }
+    }
+
+    /// Returns the name of the curve among others that have these differences. Without a difference it is that of the
+    /// verb.
+    pub(crate) fn curve_name(&self, differences: Differences) -> String {
+        let mut parts = Vec::new();
+        if differences.verb || differences == Differences::default() {
+            parts.push(self.verb.to_string());
+        }
+        if differences.wait {
+            parts.push(wait_text(self.wait).to_owned());
+        }
+        if differences.inline {
+            parts.push(self.inline.to_string());
+        }
+        if differences.signal {
+            parts.push(signal_text(self.signal));
+        }
+        if differences.depth {
+            parts.push(depth_text(self.depth));
+        }
+        parts.join(", ")
+    }
+}
+
+impl Differences {
+    /// Returns the settings that differ between these curves.
+    pub(crate) fn between(curves: &[Operations]) -> Self {
+        let differ = |same: fn(&Operations, &Operations) -> bool| {
+            curves.windows(2).any(|pair| !same(&pair[0], &pair[1]))
+        };
+        Self {
+            verb: differ(|one, other| one.verb == other.verb),
+            wait: differ(|one, other| one.wait == other.wait),
+            inline: differ(|one, other| one.inline == other.inline),
+            signal: differ(|one, other| one.signal == other.signal),
+            // The depth of a ping-pong follows from its completions.
+            depth: differ(|one, other| one.depth == other.depth || one.figure == FigureName::Time),
+        }
+    }
+}
+
+fn wait_text(wait: WaitName) -> &'static str {
+    match wait {
+        WaitName::Adaptive => "adaptive",
+        WaitName::Event => "events",
+        WaitName::Busy => "busy",
+    }
+}
+
+fn signal_text(signal: u32) -> String {
+    match signal {
+        1 => "all signalled".to_owned(),
+        count => format!("1 in {count} signalled"),
+    }
+}
+
+fn depth_text(depth: u32) -> String {
+    format!("{depth} at a time")
+}
+
+impl From<VerbName> for Verb {
+    fn from(name: VerbName) -> Self {
+        match name {
+            VerbName::Write => Self::Write,
+            VerbName::Read => Self::Read,
+            VerbName::Send => Self::Send,
+        }
+    }
+}
+
+impl fmt::Display for VerbName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Write => "WRITE",
+            Self::Read => "READ",
+            Self::Send => "SEND",
+        })
+    }
+}
+
+impl fmt::Display for InlineName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Never => f.write_str("not inline"),
+            Self::UpTo(most) => write!(f, "inline up to {}", SizeText(*most)),
+            Self::Always => f.write_str("inline"),
+        }
+    }
+}
+
+/// Shows all settings: "verbs SEND of 64 B, there and back, busy, inline, all signalled".
+impl fmt::Display for Operations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "verbs {} of {}, ", self.verb, SizeText(self.size))?;
+        match self.figure {
+            FigureName::Time => f.write_str("there and back")?,
+            FigureName::Rate => f.write_str(&depth_text(self.depth))?,
+        }
+        write!(
+            f,
+            ", {}, {}, {}",
+            wait_text(self.wait),
+            self.inline,
+            signal_text(self.signal)
+        )
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A SEND of 64 bytes there and back.
+    pub(crate) fn send_of_64() -> Operations {
+        Operations {
+            figure: FigureName::Time,
+            verb: VerbName::Send,
+            wait: WaitName::Busy,
+            inline: InlineName::Never,
+            signal: 1,
+            depth: 1,
+            size: 64,
+        }
+    }
+
+    #[test]
+    fn a_curve_is_named_after_what_differs() {
+        let one = send_of_64().of_curve();
+        assert_eq!(one.curve_name(Differences::between(&[one])), "SEND");
+        let names = |curves: &[Operations]| {
+            let differences = Differences::between(curves);
+            let names = curves.iter().map(|curve| curve.curve_name(differences));
+            names.collect::<Vec<_>>()
+        };
+        let inline = Operations {
+            inline: InlineName::Always,
+            ..one
+        };
+        assert_eq!(names(&[one, inline]), ["not inline", "inline"]);
+        let sparse = Operations {
+            verb: VerbName::Write,
+            signal: 16,
+            depth: 16,
+            ..one
+        };
+        assert_eq!(
+            names(&[one, sparse]),
+            ["SEND, all signalled", "WRITE, 1 in 16 signalled"]
+        );
+        let rate = |depth| Operations {
+            figure: FigureName::Rate,
+            depth,
+            ..one
+        };
+        assert_eq!(names(&[rate(1), rate(16)]), ["1 at a time", "16 at a time"]);
+    }
+
+    #[test]
+    fn a_point_shows_all_of_its_settings() {
+        assert_eq!(
+            send_of_64().to_string(),
+            "verbs SEND of 64 B, there and back, busy, not inline, all signalled"
+        );
+        let rate = Operations {
+            figure: FigureName::Rate,
+            verb: VerbName::Write,
+            wait: WaitName::Event,
+            inline: InlineName::UpTo(220),
+            signal: 64,
+            depth: 128,
+            size: 1 << 20,
+        };
+        assert_eq!(
+            rate.to_string(),
+            "verbs WRITE of 1 MiB, 128 at a time, events, inline up to 220 B, 1 in 64 signalled"
+        );
+    }
+
+    #[test]
+    fn only_short_operations_are_inline() {
+        let up_to = |most, size| Operations {
+            inline: InlineName::UpTo(most),
+            size,
+            ..send_of_64()
+        };
+        assert!(up_to(64, 64).is_inline());
+        assert!(!up_to(64, 65).is_inline());
+        assert!(!send_of_64().is_inline());
     }
 }

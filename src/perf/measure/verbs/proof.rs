@@ -6,10 +6,9 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
-    bandwidth::nanos,
     endpoint::{CompletionSide, EndpointLimits, EndpointPlan, PacketMarks, VerbsEndpoint},
-    exchange::{exchange, swap},
-    run::{Patience, RunSignal, connect, run, unstarted},
+    run::{Patience, RunSignal, connect, exchange, run, swap, unstarted},
+    task::nanos,
 };
 use crate::{
     RdmaConfig,

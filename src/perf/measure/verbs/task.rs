@@ -1,17 +1,32 @@
-//! A measurement with verbs, from the first message to the last one.
+//! A measurement with verbs, from the first message to the last one: as many operations as possible, or one there and one
+//! back.
+//!
+//! | verb | there and back | the message has arrived when |
+//! |---|---|---|
+//! | WRITE | a WRITE each way | its last byte is the number of the message |
+//! | SEND | a SEND each way | a receive completes |
+//! | READ | one READ, by the end that dials | the READ completes |
+//!
+//! The last byte of a WRITE or SEND is the number of the message in seven bits, so that it differs from the last byte
+//! of the message before. The eighth bit marks the last message: the other end answers it, and then ends.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
-    bandwidth::{post_operations, receive_sends},
-    endpoint::{EndpointPlan, PacketMarks, VerbsEndpoint},
-    pingpong::{RECEIVES, answer, play},
-    run::{Finished, connect, run, serve},
+    endpoint::{CompletionSide, EndpointPlan, PacketMarks, VerbsEndpoint},
+    run::{Finished, Patience, RunSignal, SILENCE, connect, run, serve},
 };
 use crate::{
-    perf::messages::{MAX_OPERATION_BYTES, TaskEnd, TaskResult, Verb, VerbsTask, WaitMode},
+    perf::{
+        histogram::LatencyHistogram,
+        messages::{
+            BandwidthResult, LatencyResult, MAX_OPERATION_BYTES, NetworkCounters, TaskEnd,
+            TaskResult, Verb, VerbsTask, WaitMode,
+        },
+    },
     transport::raw::{MTUS, QueueSizes},
 };
 
@@ -156,4 +171,270 @@ fn receives(end: TaskEnd, task: &VerbsTask) -> u32 {
 /// Returns the number of bytes at the end of a message that do not stay the same.
 fn marked_bytes(task: &VerbsTask) -> u32 {
     u32::from(task.verb != Verb::Read)
+}
+
+/// Posts operations until the time has passed, and waits until all are complete. Blocks the thread.
+///
+/// # Errors
+///
+/// An operation has failed, none has completed for too long, or `signal` stops the measurement.
+pub(super) fn post_operations(
+    endpoint: &mut VerbsEndpoint,
+    task: &VerbsTask,
+    signal: &RunSignal,
+) -> Result<BandwidthResult, String> {
+    let signal_every = u64::from(task.signal_every);
+    let limit = Duration::from_millis(task.millis.into());
+    let run = Stopwatch::start();
+    let mut is_over = false;
+    // Everything up to this operation makes a completion sooner or later.
+    let mut signalled = 0;
+    loop {
+        while endpoint.has_room() && !(is_over && signalled == endpoint.posted()) {
+            let number = endpoint.posted() + 1;
+            let is_signalled = is_over || number % signal_every == 0;
+            endpoint.post(task.verb, task.size, is_signalled)?;
+            if is_signalled {
+                signalled = number;
+            }
+        }
+        if is_over && endpoint.completed() == endpoint.posted() {
+            break;
+        }
+        endpoint.wait(CompletionSide::Sends, &mut Patience::new(signal, SILENCE))?;
+        signal.check()?;
+        is_over = is_over || run.elapsed() >= limit;
+    }
+    let operations = endpoint.posted();
+    let bytes = operations * u64::from(task.size);
+    let (bytes_sent, bytes_received) = match task.verb {
+        Verb::Write | Verb::Send => (bytes, 0),
+        Verb::Read => (0, bytes),
+    };
+    Ok(run.result(bytes_sent, bytes_received, operations))
+}
+
+/// Receives SENDs until the other end has told their number and all have arrived. Blocks the thread.
+///
+/// # Errors
+///
+/// A receive has failed, none has completed for too long, or `signal` stops the measurement.
+pub(super) fn receive_sends(
+    endpoint: &mut VerbsEndpoint,
+    task: &VerbsTask,
+    signal: &RunSignal,
+) -> Result<BandwidthResult, String> {
+    let mut run = Stopwatch::start();
+    let (mut operations, mut bytes) = (0_u64, 0_u64);
+    let mut patience = Patience::new(signal, SILENCE);
+    while signal.number() != Some(operations) {
+        let Some(received) = endpoint.next(CompletionSide::Receives, &mut patience)? else {
+            continue;
+        };
+        endpoint.post_receive(task.size)?;
+        signal.check()?;
+        if operations == 0 {
+            run = Stopwatch::start();
+        }
+        operations += 1;
+        bytes += received as u64;
+        patience = Patience::new(signal, SILENCE);
+    }
+    Ok(run.result(0, bytes, operations))
+}
+
+/// Measures time, and the processor time of this process.
+pub(super) struct Stopwatch {
+    began: Instant,
+    cpu_before: Duration,
+}
+
+impl Stopwatch {
+    pub(super) fn start() -> Self {
+        Self {
+            began: Instant::now(),
+            cpu_before: cpu_time(),
+        }
+    }
+
+    pub(super) fn began(&self) -> Instant {
+        self.began
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Returns the time since the start, and the processor time in it, in nanoseconds.
+    pub(super) fn nanos(&self) -> (u64, u64) {
+        let elapsed = self.elapsed();
+        let cpu = cpu_time().saturating_sub(self.cpu_before);
+        (nanos(elapsed), nanos(cpu))
+    }
+
+    fn result(&self, bytes_sent: u64, bytes_received: u64, operations: u64) -> BandwidthResult {
+        let (nanos, cpu_nanos) = self.nanos();
+        BandwidthResult {
+            bytes_sent,
+            bytes_received,
+            operations,
+            nanos,
+            cpu_nanos,
+            counters: NetworkCounters::default(),
+            transport: None,
+        }
+    }
+}
+
+/// Returns a time in nanoseconds.
+pub(super) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
+/// The bit that marks the last message.
+const LAST: u8 = 0x80;
+
+/// The receives that are posted for SENDs: there is one message at a time, and the receive for the next one is posted
+/// while this one travels.
+pub(super) const RECEIVES: u32 = 4;
+
+/// Sends messages and waits for their answers until the time has passed. Blocks the thread.
+///
+/// # Errors
+///
+/// An operation has failed, no answer has arrived for too long, or `signal` stops the measurement.
+pub(super) fn play(
+    endpoint: &mut VerbsEndpoint,
+    task: &VerbsTask,
+    signal: &RunSignal,
+) -> Result<LatencyResult, String> {
+    let limit = Duration::from_millis(task.millis.into());
+    let mut histogram = LatencyHistogram::default();
+    let mut last_time = None;
+    let run = Stopwatch::start();
+    let mut sent_at = run.began();
+    let mut number = 0_u64;
+    loop {
+        number += 1;
+        let is_last = sent_at.duration_since(run.began()) >= limit;
+        send_message(endpoint, task, number, is_last, signal)?;
+        // The time of the message before is recorded while this one travels.
+        if let Some(time) = last_time.take() {
+            histogram.record(time);
+        }
+        wait_for_message(endpoint, task, number, signal)?;
+        let arrived_at = Instant::now();
+        last_time = Some(arrived_at.duration_since(sent_at));
+        sent_at = arrived_at;
+        if is_last {
+            break;
+        }
+    }
+    let (nanos, cpu_nanos) = run.nanos();
+    if let Some(time) = last_time {
+        histogram.record(time);
+    }
+    Ok(LatencyResult {
+        histogram,
+        nanos,
+        cpu_nanos,
+        transport: None,
+    })
+}
+
+/// Answers messages until the last one. Blocks the thread.
+///
+/// # Errors
+///
+/// An operation has failed, no message has arrived for too long, or `signal` stops the measurement.
+pub(super) fn answer(
+    endpoint: &mut VerbsEndpoint,
+    task: &VerbsTask,
+    signal: &RunSignal,
+) -> Result<(), String> {
+    let mut number = 0_u64;
+    loop {
+        number += 1;
+        let is_last = wait_for_message(endpoint, task, number, signal)?;
+        send_message(endpoint, task, number, is_last, signal)?;
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
+fn send_message(
+    endpoint: &mut VerbsEndpoint,
+    task: &VerbsTask,
+    number: u64,
+    is_last: bool,
+    signal: &RunSignal,
+) -> Result<(), String> {
+    while !endpoint.has_room() {
+        endpoint.wait(CompletionSide::Sends, &mut Patience::new(signal, SILENCE))?;
+    }
+    let is_signalled = (endpoint.posted() + 1) % u64::from(task.signal_every) == 0;
+    if task.verb == Verb::Read {
+        return endpoint.post(task.verb, task.size, true);
+    }
+    let mark = mark(number) | if is_last { LAST } else { 0 };
+    endpoint.set_byte(task.size - 1, mark);
+    endpoint.post(task.verb, task.size, is_signalled)?;
+    if task.verb == Verb::Send && number > 1 {
+        // In place of the receive that has completed.
+        endpoint.post_receive(task.size)?;
+    }
+    Ok(())
+}
+
+/// Returns true if it was the last message.
+fn wait_for_message(
+    endpoint: &mut VerbsEndpoint,
+    task: &VerbsTask,
+    number: u64,
+    signal: &RunSignal,
+) -> Result<bool, String> {
+    signal.check()?;
+    let patience = &mut Patience::new(signal, SILENCE);
+    let (at, expected) = (task.size - 1, mark(number));
+    let found = match task.verb {
+        Verb::Read => {
+            endpoint.wait(CompletionSide::Sends, patience)?;
+            return Ok(false);
+        }
+        Verb::Write => endpoint.wait_byte(at, [expected, expected | LAST], patience)?,
+        Verb::Send => {
+            endpoint.wait(CompletionSide::Receives, patience)?;
+            endpoint.arrived_byte(at)
+        }
+    };
+    if found & !LAST != expected {
+        return Err(format!(
+            "message {number} has arrived changed: its last byte is {found}"
+        ));
+    }
+    Ok(found & LAST != 0)
+}
+
+/// Returns the last byte of a message, which differs from that of the message before.
+fn mark(number: u64) -> u8 {
+    u8::try_from(number & u64::from(!LAST)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mark_of_a_message_differs_from_that_before_it() {
+        for number in 1..1000 {
+            assert_ne!(mark(number), mark(number - 1));
+            assert_eq!(mark(number) & LAST, 0);
+        }
+    }
 }

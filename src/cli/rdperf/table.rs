@@ -1,19 +1,14 @@
 //! The report as tables for people. Pure, no I/O.
 
-use super::sweep_verdict::sweep_tables;
 use crate::perf::report::{
-    document::PerfDocument,
-    measurand::{Carrier, Measurand, Medium, TrafficName},
-    sample::micros,
-    series::Series,
+    PerfDocument, SizeText,
+    measurand::{Carrier, FigureName, Measurand, Medium, TrafficName},
+    series::{Series, SweepCurve, curves, micros, sizes},
 };
 
 /// Returns the tables of a report. `rates` has the rate of the port of each transport in bytes per second, where it is
 /// known.
-pub(in crate::cli::rdperf) fn tables(
-    document: &PerfDocument,
-    rates: [Option<f64>; 2],
-) -> Vec<TextTable> {
+pub(super) fn tables(document: &PerfDocument, rates: [Option<f64>; 2]) -> Vec<TextTable> {
     let series: Vec<_> = document.series.iter().collect();
     if pair(&document.series).is_some() {
         let tables = [
@@ -35,12 +30,12 @@ pub(in crate::cli::rdperf) fn tables(
 }
 
 /// Returns true if more than one pair of hosts was measured.
-pub(in crate::cli::rdperf) fn has_several_pairs(series: &[Series]) -> bool {
+pub(super) fn has_several_pairs(series: &[Series]) -> bool {
     pair(series).is_none() && series.iter().any(|series| series.to.is_some())
 }
 
 /// Returns the two hosts of a report with one pair; none if there are several.
-pub(in crate::cli::rdperf) fn pair(series: &[Series]) -> Option<(&str, &str)> {
+pub(super) fn pair(series: &[Series]) -> Option<(&str, &str)> {
     let ends = |series: &'_ Series| -> Option<(String, String)> {
         Some((series.from.clone(), series.to.clone()?))
     };
@@ -104,7 +99,7 @@ fn bandwidth(series: &[&Series], rates: [Option<f64>; 2]) -> Option<TextTable> {
 }
 
 fn rate_cells(series: &Series, median: f64, port: Option<f64>) -> Vec<String> {
-    let cpu = |of: fn(&crate::perf::report::sample::Sample) -> f64| {
+    let cpu = |of: fn(&crate::perf::report::series::Sample) -> f64| {
         let value = series.median_of(|run| Some(of(run))).unwrap_or(0.0);
         format!("{value:.2}")
     };
@@ -265,7 +260,7 @@ fn one_way(series: &[Series], medium: Medium, from: &str, to: &str) -> Option<f6
 }
 
 /// Returns the hosts that send and receive in a measurement of one direction.
-pub(in crate::cli::rdperf) fn ends(series: &Series, traffic: TrafficName) -> Option<(&str, &str)> {
+pub(super) fn ends(series: &Series, traffic: TrafficName) -> Option<(&str, &str)> {
     let to = series.to.as_deref()?;
     match traffic {
         TrafficName::Forward => Some((&series.from, to)),
@@ -287,10 +282,78 @@ fn round_trip(series: &[Series], medium: Medium, from: &str, to: &str) -> Option
     })
 }
 
+/// Returns the tables of a sweep.
+fn sweep_tables(series: &[Series]) -> Vec<TextTable> {
+    let figures = [
+        (FigureName::Time, "there and back, µs"),
+        (FigureName::Rate, "throughput"),
+    ];
+    let table = |(figure, title)| {
+        let curves = curves(series, figure);
+        (!curves.is_empty()).then(|| sweep_table(&curves, figure, title))
+    };
+    figures.into_iter().filter_map(table).collect()
+}
+
+fn sweep_table(curves: &[SweepCurve<'_>], figure: FigureName, title: &'static str) -> TextTable {
+    let mut table = TextTable::titled(title);
+    let mut heading = vec!["size".to_owned()];
+    for curve in curves {
+        let columns = match figure {
+            FigureName::Time => ["p50", "p99", "CPU"],
+            FigureName::Rate => ["MB/s", "ops/s", "CPU"],
+        };
+        heading.extend(columns.map(str::to_owned));
+        table.group(&curve.name, columns.len());
+    }
+    table.row(heading);
+    for size in sizes(curves) {
+        let mut row = vec![SizeText(size).to_string()];
+        for curve in curves {
+            row.extend(match curve.at(size) {
+                None => ["-", "", ""].map(str::to_owned),
+                Some(series) if figure == FigureName::Time => sweep_time_cells(series),
+                Some(series) => sweep_rate_cells(series, size),
+            });
+        }
+        table.row(row);
+    }
+    table
+}
+
+/// Returns the median and the 99th percentile of all times, and the processors that were busy at the end that dials.
+fn sweep_time_cells(series: &Series) -> [String; 3] {
+    let histogram = series.histogram();
+    let time = |percentile| {
+        let histogram = histogram.as_ref();
+        histogram.map_or_else(String::new, |histogram| {
+            digits(micros(histogram.percentile(percentile)))
+        })
+    };
+    let busy = series.median_of(|run| Some(run.cpu_dialer));
+    [time(50.0), time(99.0), share(busy)]
+}
+
+/// Returns the median of the rates, the operations per second, and the processors that were busy at the end that dials.
+fn sweep_rate_cells(series: &Series, size: u32) -> [String; 3] {
+    let rate = series.median().unwrap_or(0.0);
+    // Seconds per gigabyte, times gigabytes per second.
+    let busy = series.median_of(|run| Some(run.cpu_dialer * run.value / 1e9));
+    [
+        digits(rate / 1e6),
+        format!("{:.0}", rate / f64::from(size)),
+        share(busy),
+    ]
+}
+
+fn share(busy: Option<f64>) -> String {
+    busy.map_or_else(String::new, |busy| format!("{busy:.2}"))
+}
+
 /// A table: its rows, the first of which is the heading. The first column is aligned to the left, the others to the
 /// right.
 #[derive(Debug, Default)]
-pub(in crate::cli::rdperf) struct TextTable {
+pub(super) struct TextTable {
     rows: Vec<Vec<String>>,
     /// What stands above the heading of the columns from the second one on: a name, and its number of columns.
     groups: Vec<(String, usize)>,
@@ -300,7 +363,7 @@ pub(in crate::cli::rdperf) struct TextTable {
 
 impl TextTable {
     /// Returns an empty table with a title.
-    pub(in crate::cli::rdperf) fn titled(title: &'static str) -> Self {
+    pub(super) fn titled(title: &'static str) -> Self {
         Self {
             title: Some(title),
             ..Self::default()
@@ -308,32 +371,32 @@ impl TextTable {
     }
 
     /// Returns the rows, the first of which is the heading.
-    pub(in crate::cli::rdperf) fn rows(&self) -> &[Vec<String>] {
+    pub(super) fn rows(&self) -> &[Vec<String>] {
         &self.rows
     }
 
     /// Returns what stands above the heading of the columns from the second one on: a name, and its number of columns.
-    pub(in crate::cli::rdperf) fn groups(&self) -> &[(String, usize)] {
+    pub(super) fn groups(&self) -> &[(String, usize)] {
         &self.groups
     }
 
     /// Returns what stands above the table.
-    pub(in crate::cli::rdperf) fn title(&self) -> Option<&'static str> {
+    pub(super) fn title(&self) -> Option<&'static str> {
         self.title
     }
 
     /// Adds a row.
-    pub(in crate::cli::rdperf) fn row(&mut self, cells: Vec<String>) {
+    pub(super) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
     /// Adds a name above the next `columns` columns.
-    pub(in crate::cli::rdperf) fn group(&mut self, name: &str, columns: usize) {
+    pub(super) fn group(&mut self, name: &str, columns: usize) {
         self.groups.push((name.to_owned(), columns));
     }
 
     /// Returns the lines of a table in Markdown. Its first two columns are aligned to the left.
-    pub(in crate::cli::rdperf) fn markdown(&self) -> Vec<String> {
+    pub(super) fn markdown(&self) -> Vec<String> {
         let widths = self.widths();
         let cell = |column: usize, text: &str| {
             let padding = " ".repeat(widths[column] - text.chars().count());
@@ -393,7 +456,7 @@ impl TextTable {
     }
 
     /// Returns the lines of the table.
-    pub(in crate::cli::rdperf) fn lines(&self) -> Vec<String> {
+    pub(super) fn lines(&self) -> Vec<String> {
         let widths = self.widths();
         let line = |row: &Vec<String>| {
             let cells = row.iter().enumerate().map(|(column, cell)| {
@@ -416,7 +479,7 @@ impl TextTable {
 const GAP: &str = "  ";
 
 /// Returns a number with three digits.
-pub(in crate::cli::rdperf) fn digits(value: f64) -> String {
+pub(super) fn digits(value: f64) -> String {
     match value {
         value if value >= 100.0 => format!("{value:.0}"),
         value if value >= 10.0 => format!("{value:.1}"),
@@ -429,10 +492,13 @@ pub(in crate::cli::rdperf) fn digits(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::perf::report::{
+        measurand::{InlineName, Operations, tests::send_of_64},
+        series::tests::point,
+    };
 
     #[test]
     fn one_pair_is_told_from_several() {
-        use crate::perf::report::{operations::tests::send_of_64, series::tests::point};
         let one = point(send_of_64(), &[1.0]);
         let mut other = one.clone();
         other.to = Some("h3".to_owned());
@@ -462,5 +528,32 @@ mod tests {
         let values = [0.0, 0.0123, 0.123, 1.5, 12.34, 123.4];
         let expected = ["0.00", "0.0123", "0.123", "1.50", "12.3", "123"];
         assert_eq!(values.map(digits), expected);
+    }
+
+    #[test]
+    fn each_size_has_a_row_and_each_curve_its_columns() {
+        let of = |inline, size| Operations {
+            figure: FigureName::Rate,
+            inline,
+            size,
+            ..send_of_64()
+        };
+        let series = [
+            point(of(InlineName::Never, 64), &[64e6, 128e6, 640e6]),
+            point(of(InlineName::Never, 1024), &[1.024e9]),
+            point(of(InlineName::Always, 64), &[192e6]),
+        ];
+        let tables = sweep_tables(&series);
+        assert_eq!(tables.len(), 1);
+        assert_eq!(
+            tables[0].lines(),
+            [
+                "throughput",
+                "                not inline               inline",
+                "size   MB/s    ops/s   CPU  MB/s    ops/s   CPU",
+                "64 B    128  2000000  0.00   192  3000000  0.00",
+                "1 KiB  1024  1000000  0.00     -",
+            ]
+        );
     }
 }

@@ -1,40 +1,44 @@
-//! What a run has found, and how it is printed.
+//! What a run has found, and how it is printed; and how the saved reports of two runs differ.
 
-use super::{
-    table,
-    verdict::{self, verdict},
-};
+use std::{fs, path::Path};
+
+use anyhow::Context;
+
+use super::page::PictureFiles;
+use super::table::{TextTable, digits};
 use crate::{
     TransportPolicy,
     cli::{
         rdperf::{
             checks::CheckedPair,
-            coordinator::Coordinator,
-            hosts::RunContext,
+            hosts::{Coordinator, RunContext},
             measuring::MeasuredPair,
-            pictures::PictureFiles,
             pingpong::{self, PingPongRow},
+            table,
+            verdict::{self, verdict},
         },
-        shared::{exit::Exit, stdout::print},
+        shared::{
+            exit::Exit,
+            message::{Console, sentence},
+            stdout::print,
+        },
     },
     perf::{
         check::{Finding, Severity},
         report::{
-            document::{DOCUMENT_VERSION, PairChoice, PerfDocument},
-            host_summary::HostSummary,
-            measurand::Medium,
-            series::Series,
+            Change, ChangeKind, DOCUMENT_VERSION, HostSummary, PairChoice, PerfDocument, changes,
+            measurand::Medium, series::Series,
         },
     },
     ssh::explain,
 };
 
 /// What a run has found.
-pub(in crate::cli::rdperf) struct RunOutcome {
-    pub(in crate::cli::rdperf) document: PerfDocument,
+pub(super) struct RunOutcome {
+    pub(super) document: PerfDocument,
     /// The measurements that failed, and true for each whose cause is a file.
-    pub(in crate::cli::rdperf) failures: Vec<(bool, String)>,
-    pub(in crate::cli::rdperf) pingpong: Vec<PingPongRow>,
+    pub(super) failures: Vec<(bool, String)>,
+    pub(super) pingpong: Vec<PingPongRow>,
     /// The rates of the ports of the only pair, TCP and RDMA, in bytes per second.
     rates: [Option<f64>; 2],
     /// The index of the first finding that the measurements have shown.
@@ -47,7 +51,7 @@ pub(in crate::cli::rdperf) struct RunOutcome {
 
 impl RunOutcome {
     /// Returns what is known when every host has answered, or is lost.
-    pub(in crate::cli::rdperf) fn new(coordinator: &Coordinator) -> Self {
+    pub(super) fn new(coordinator: &Coordinator) -> Self {
         let hosts = &coordinator.hosts;
         let summary = |host: usize| Some(HostSummary::new(hosts.name(host), hosts.facts(host)?));
         Self {
@@ -67,7 +71,7 @@ impl RunOutcome {
     }
 
     /// Adds what the checks have found, and prints it unless the report is for programs.
-    pub(in crate::cli::rdperf) fn checked(
+    pub(super) fn checked(
         &mut self,
         context: &RunContext<'_>,
         findings: Vec<Finding>,
@@ -90,12 +94,12 @@ impl RunOutcome {
     }
 
     /// Returns true if stdout takes no more.
-    pub(in crate::cli::rdperf) fn is_unwritten(&self) -> bool {
+    pub(super) fn is_unwritten(&self) -> bool {
         self.unwritten.is_some()
     }
 
     /// Adds what was measured.
-    pub(in crate::cli::rdperf) fn measured(
+    pub(super) fn measured(
         &mut self,
         coordinator: &Coordinator,
         series: Vec<Series>,
@@ -112,7 +116,7 @@ impl RunOutcome {
     }
 
     /// Writes the pictures, prints the rest of the report, and returns the exit code.
-    pub(in crate::cli::rdperf) fn end(
+    pub(super) fn end(
         mut self,
         coordinator: &Coordinator,
         context: &RunContext<'_>,
@@ -324,4 +328,88 @@ fn rates(coordinator: &Coordinator, pair: &MeasuredPair, series: &[Series]) -> [
             .flatten()
     };
     [tcp(), rdma()]
+}
+
+/// Prints how the measurements of two reports differ. Returns [`Exit::Local`] if one is worse.
+pub(super) fn compare(old: &Path, new: &Path, threshold: f64, console: &Console) -> Exit {
+    let (before, after) = match (read(old), read(new)) {
+        (Ok(before), Ok(after)) => (before, after),
+        (Err(error), _) | (_, Err(error)) => {
+            console.error(&sentence(&error));
+            return Exit::Usage;
+        }
+    };
+    let changes = changes(&before, &after, threshold);
+    let text = change_lines(&changes).join("\n") + "\n";
+    if let Err(unwritten) = print(&text, console) {
+        return unwritten;
+    }
+    let is_worse = |change: &Change| matches!(change.kind, ChangeKind::Worse | ChangeKind::Gone);
+    if changes.iter().any(is_worse) {
+        Exit::Local
+    } else {
+        Exit::Ok
+    }
+}
+
+/// Reads a report.
+pub(super) fn read(path: &Path) -> anyhow::Result<PerfDocument> {
+    let name = path.display();
+    let bytes = fs::read(path).with_context(|| format!("cannot read {name}"))?;
+    let document: PerfDocument = serde_json::from_slice(&bytes)
+        .with_context(|| format!("{name} is no report of rdperf --json"))?;
+    anyhow::ensure!(
+        document.version == DOCUMENT_VERSION,
+        "{name} was made by rdperf {}, whose reports have another form",
+        document.rdperf
+    );
+    Ok(document)
+}
+
+/// Returns the lines for the user: a row for each measurement, and a sentence.
+fn change_lines(changes: &[Change]) -> Vec<String> {
+    let mut table = TextTable::default();
+    table.row(["", "old", "new", "change", ""].map(str::to_owned).to_vec());
+    for change in changes {
+        table.row(change_row(change));
+    }
+    let mut lines = if changes.is_empty() {
+        Vec::new()
+    } else {
+        table.lines()
+    };
+    let count = |kind: ChangeKind| changes.iter().filter(|change| change.kind == kind).count();
+    let (better, worse) = (count(ChangeKind::Better), count(ChangeKind::Worse));
+    let gone = count(ChangeKind::Gone);
+    lines.push(match (better, worse, gone) {
+        (0, 0, 0) => "Nothing has changed beyond noise.".to_owned(),
+        _ => format!("{worse} worse, {better} better, {gone} missing."),
+    });
+    lines
+}
+
+fn change_row(change: &Change) -> Vec<String> {
+    let value = |value: Option<f64>| match value {
+        None => "-".to_owned(),
+        Some(value) if change.is_rate => format!("{} GB/s", digits(value / 1e9)),
+        Some(value) => format!("{} µs", digits(value)),
+    };
+    let percent = match (change.old, change.new) {
+        (Some(old), Some(new)) if old > 0.0 => format!("{:+.1}%", (new / old - 1.0) * 100.0),
+        _ => String::new(),
+    };
+    let kind = match change.kind {
+        ChangeKind::Noise => "",
+        ChangeKind::Better => "better",
+        ChangeKind::Worse => "WORSE",
+        ChangeKind::Gone => "missing",
+        ChangeKind::Added => "new",
+    };
+    vec![
+        change.name.clone(),
+        value(change.old),
+        value(change.new),
+        percent,
+        kind.to_owned(),
+    ]
 }
