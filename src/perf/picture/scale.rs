@@ -1,6 +1,6 @@
 //! Scales: from a value to its place on an axis, and the ticks of an axis.
 
-use super::chart::{AxisUnit, PERCENTILES};
+use super::{AxisUnit, PERCENTILES};
 use crate::perf::report::SizeText;
 
 /// The span of values from which an axis is logarithmic.
