@@ -1,5 +1,5 @@
-//! One host of a run, at both ends of its session: the agent, which reports facts about its host and carries out tasks, and
-//! the agent as the supervisor of rdperf runs it.
+//! One host of a run, at both ends of its session: the agent, which reports facts about its host and carries out tasks,
+//! and the agent as the supervisor of rdperf runs it.
 //!
 //! Each host is a run of its own, so a host that fails does not end the others.
 

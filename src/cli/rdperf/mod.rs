@@ -1,9 +1,9 @@
 //! The program rdperf: measures what hosts can do over their network.
 //!
-//! A `run` starts an agent on each of the `hosts`. First come the `checks`, of every host alone and of every pair. Then comes
-//! the `measuring` of what the command line (`args`, `sweep`) asks for, or the `pingpong`. The `outcome` prints the report:
-//! each `table`, the `verdict`, and the `page`. The other forms of the program `listen` with a ticket, compare two saved
-//! reports, and draw one.
+//! A `run` starts an agent on each of the `hosts`. First come the `checks`, of every host alone and of every pair. Then
+//! comes the `measuring` of what the command line (`args`, `sweep`) asks for, or the `pingpong`. The `outcome` prints
+//! the report: each `table`, the `verdict`, and the `page`. The other forms of the program `listen` with a ticket,
+//! compare two saved reports, and draw one.
 
 pub(super) mod args;
 mod checks;

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use anyhow::Context;
 
 use super::page::PictureFiles;
-use super::table::{TextTable, digits};
+use super::table::digits;
 use crate::{
     TransportPolicy,
     cli::{
@@ -21,6 +21,7 @@ use crate::{
             exit::Exit,
             message::{Console, sentence},
             stdout::print,
+            table::TextTable,
         },
     },
     perf::{
@@ -368,11 +369,8 @@ pub(super) fn read(path: &Path) -> anyhow::Result<PerfDocument> {
 
 /// Returns the lines for the user: a row for each measurement, and a sentence.
 fn change_lines(changes: &[Change]) -> Vec<String> {
-    let mut table = TextTable::default();
-    table.row(["", "old", "new", "change", ""].map(str::to_owned).to_vec());
-    for change in changes {
-        table.row(change_row(change));
-    }
+    let mut table = TextTable::new(&[0], ["", "old", "new", "change", ""]);
+    table.rows.extend(changes.iter().map(change_row));
     let mut lines = if changes.is_empty() {
         Vec::new()
     } else {

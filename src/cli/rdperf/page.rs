@@ -1,5 +1,5 @@
-//! The files of `--plot` and `--report`: the picture of a report, and the report as one HTML page, which needs no other file
-//! and no script.
+//! The files of `--plot` and `--report`: the picture of a report, and the report as one HTML page, which needs no other
+//! file and no script.
 
 use std::path::{Path, PathBuf};
 
@@ -12,11 +12,12 @@ use tokio::{io::AsyncWriteExt, runtime::Handle};
 use super::{args::PictureArgs, outcome, table::has_several_pairs};
 use crate::{
     cli::{
-        rdperf::table::{TextTable, pair, tables},
+        rdperf::table::{pair, tables},
         shared::{
             exit::Exit,
             message::{Console, sentence},
             run::control_runtime,
+            table::TextTable,
         },
     },
     fd::OutputTarget,
@@ -86,20 +87,20 @@ fn pictures(document: &PerfDocument) -> Markup {
 }
 
 fn table_markup(table: &TextTable) -> Markup {
-    let (heading, rows) = match table.rows() {
+    let (heading, rows) = match &table.rows[..] {
         [heading, rows @ ..] => (&heading[..], rows),
         [] => (&[][..], &[][..]),
     };
     html! {
         table {
-            @if let Some(title) = table.title() {
+            @if let Some(title) = table.title {
                 caption { (title) }
             }
             thead {
-                @if !table.groups().is_empty() {
+                @if !table.groups.is_empty() {
                     tr {
                         th {}
-                        @for (name, columns) in table.groups() {
+                        @for (name, columns) in &table.groups {
                             th colspan=(columns) { (name) }
                         }
                     }

@@ -3,9 +3,9 @@
 use super::{
     args::NamedPlace,
     hosts::{Coordinator, PairTask, RunContext, TaskFailure},
-    table::TextTable,
 };
 use crate::{
+    cli::shared::table::TextTable,
     perf::{
         messages::{PortPairProof, TaskKind, TaskResult},
         report::{
@@ -175,9 +175,8 @@ async fn one(
 
 /// Returns the table as text.
 pub(super) fn lines(rows: &[PingPongRow]) -> Vec<String> {
-    let mut table = TextTable::default();
     let heading = ["Where", "What", "RoundTrips / second", "avg. latency in µs"];
-    table.row(heading.map(str::to_owned).to_vec());
+    let mut table = TextTable::new(&[0, 1], heading);
     for row in rows {
         let figures = match row.figures {
             Some((trips, average)) => [grouped(trips), format!("{average:.2}")],
@@ -185,7 +184,7 @@ pub(super) fn lines(rows: &[PingPongRow]) -> Vec<String> {
         };
         let mut cells = vec![row.place.to_owned(), row.medium.to_string()];
         cells.extend(figures);
-        table.row(cells);
+        table.rows.push(cells);
     }
     table.markdown()
 }

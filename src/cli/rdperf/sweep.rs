@@ -1,5 +1,5 @@
-//! Sweeps: the same measurement over many sizes, with different settings of RDMA. The text of `--sweep`, what it measures,
-//! and what the devices of two hosts leave out. Pure, no I/O.
+//! Sweeps: the same measurement over many sizes, with different settings of RDMA. The text of `--sweep`, what it
+//! measures, and what the devices of two hosts leave out. Pure, no I/O.
 
 use std::str::FromStr;
 

@@ -1,10 +1,14 @@
 //! The report as tables for people. Pure, no I/O.
 
+use crate::cli::shared::table::TextTable;
 use crate::perf::report::{
     PerfDocument, SizeText,
     measurand::{Carrier, FigureName, Measurand, Medium, TrafficName},
     series::{Series, SweepCurve, curves, micros, sizes},
 };
+
+/// The columns of words: the first one.
+const WORDS: &[usize] = &[0];
 
 /// Returns the tables of a report. `rates` has the rate of the port of each transport in bytes per second, where it is
 /// known.
@@ -68,8 +72,7 @@ fn bandwidth(series: &[&Series], rates: [Option<f64>; 2]) -> Option<TextTable> {
         heading.extend(["spread", "CPU s/GB"].map(str::to_owned));
         heading.extend(port.map(|_| "of port".to_owned()));
     }
-    let mut table = TextTable::default();
-    table.row(heading);
+    let mut table = TextTable::new(WORDS, heading);
     let mut names: Vec<String> = Vec::new();
     for series in &of_pair {
         let name = series.what.to_string();
@@ -93,7 +96,7 @@ fn bandwidth(series: &[&Series], rates: [Option<f64>; 2]) -> Option<TextTable> {
             cells.resize(width, String::new());
             row.extend(cells);
         }
-        table.row(row);
+        table.rows.push(row);
     }
     Some(table)
 }
@@ -134,7 +137,6 @@ fn latency(series: &[&Series]) -> Option<TextTable> {
             Measurand::Latency { .. } | Measurand::Connect { .. }
         )
     };
-    let mut table = TextTable::default();
     let heading = [
         "latency, µs",
         "trips/s",
@@ -146,8 +148,7 @@ fn latency(series: &[&Series]) -> Option<TextTable> {
         "p99.9",
         "max",
     ];
-    table.row(heading.map(str::to_owned).to_vec());
-    let mut has_rows = false;
+    let mut table = TextTable::new(WORDS, heading);
     for series in series.iter().filter(is_of) {
         let medium = series.what.medium().map(|medium| medium.to_string());
         let mut row = vec![format!("{} {}", medium.unwrap_or_default(), series.what)];
@@ -166,36 +167,28 @@ fn latency(series: &[&Series]) -> Option<TextTable> {
                 row.push(digits(micros(histogram.max())));
             }
         }
-        table.row(row);
-        has_rows = true;
+        table.rows.push(row);
     }
-    has_rows.then_some(table)
+    (table.rows.len() > 1).then_some(table)
 }
 
 /// Returns the table of what hosts can read and write alone.
 fn storage(series: &[&Series]) -> Option<TextTable> {
-    let mut table = TextTable::default();
-    table.row(
-        ["ends, GB/s", "", "spread", "CPU s/GB"]
-            .map(str::to_owned)
-            .to_vec(),
-    );
-    let mut has_rows = false;
+    let mut table = TextTable::new(WORDS, ["ends, GB/s", "", "spread", "CPU s/GB"]);
     for series in series {
         if let (Measurand::Read { .. } | Measurand::Write { .. }, Some(median)) =
             (&series.what, series.median())
         {
             let cpu = series.median_of(|run| Some(run.cpu_dialer)).unwrap_or(0.0);
-            table.row(vec![
+            table.rows.push(vec![
                 format!("{}: {}", series.from, series.what),
                 digits(median / 1e9),
                 spread(series),
                 format!("{cpu:.2}"),
             ]);
-            has_rows = true;
         }
     }
-    has_rows.then_some(table)
+    (table.rows.len() > 1).then_some(table)
 }
 
 /// Returns the matrices of a run with several pairs: a row for each host that sends, a column for each that receives.
@@ -216,16 +209,11 @@ fn matrices(names: &[String], series: &[Series]) -> Vec<TextTable> {
 }
 
 fn matrix(
-    title: &str,
+    title: &String,
     names: &[String],
     value: impl Fn(&str, &str) -> Option<f64>,
 ) -> Option<TextTable> {
-    let mut table = TextTable::default();
-    table.row(
-        std::iter::once(title.to_owned())
-            .chain(names.iter().cloned())
-            .collect(),
-    );
+    let mut table = TextTable::new(WORDS, std::iter::once(title).chain(names));
     let mut has_values = false;
     for from in names {
         let mut row = vec![format!("{from} to")];
@@ -234,7 +222,7 @@ fn matrix(
             has_values |= value.is_some();
             row.push(value.map_or_else(|| "-".to_owned(), digits));
         }
-        table.row(row);
+        table.rows.push(row);
     }
     has_values.then_some(table)
 }
@@ -296,17 +284,19 @@ fn sweep_tables(series: &[Series]) -> Vec<TextTable> {
 }
 
 fn sweep_table(curves: &[SweepCurve<'_>], figure: FigureName, title: &'static str) -> TextTable {
-    let mut table = TextTable::titled(title);
-    let mut heading = vec!["size".to_owned()];
+    let mut heading = vec!["size"];
+    let mut groups = Vec::new();
     for curve in curves {
         let columns = match figure {
             FigureName::Time => ["p50", "p99", "CPU"],
             FigureName::Rate => ["MB/s", "ops/s", "CPU"],
         };
-        heading.extend(columns.map(str::to_owned));
-        table.group(&curve.name, columns.len());
+        heading.extend(columns);
+        groups.push((curve.name.clone(), columns.len()));
     }
-    table.row(heading);
+    let mut table = TextTable::new(WORDS, heading);
+    table.title = Some(title);
+    table.groups = groups;
     for size in sizes(curves) {
         let mut row = vec![SizeText(size).to_string()];
         for curve in curves {
@@ -316,7 +306,7 @@ fn sweep_table(curves: &[SweepCurve<'_>], figure: FigureName, title: &'static st
                 Some(series) => sweep_rate_cells(series, size),
             });
         }
-        table.row(row);
+        table.rows.push(row);
     }
     table
 }
@@ -350,134 +340,6 @@ fn share(busy: Option<f64>) -> String {
     busy.map_or_else(String::new, |busy| format!("{busy:.2}"))
 }
 
-/// A table: its rows, the first of which is the heading. The first column is aligned to the left, the others to the
-/// right.
-#[derive(Debug, Default)]
-pub(super) struct TextTable {
-    rows: Vec<Vec<String>>,
-    /// What stands above the heading of the columns from the second one on: a name, and its number of columns.
-    groups: Vec<(String, usize)>,
-    /// What stands above the table.
-    title: Option<&'static str>,
-}
-
-impl TextTable {
-    /// Returns an empty table with a title.
-    pub(super) fn titled(title: &'static str) -> Self {
-        Self {
-            title: Some(title),
-            ..Self::default()
-        }
-    }
-
-    /// Returns the rows, the first of which is the heading.
-    pub(super) fn rows(&self) -> &[Vec<String>] {
-        &self.rows
-    }
-
-    /// Returns what stands above the heading of the columns from the second one on: a name, and its number of columns.
-    pub(super) fn groups(&self) -> &[(String, usize)] {
-        &self.groups
-    }
-
-    /// Returns what stands above the table.
-    pub(super) fn title(&self) -> Option<&'static str> {
-        self.title
-    }
-
-    /// Adds a row.
-    pub(super) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
-    }
-
-    /// Adds a name above the next `columns` columns.
-    pub(super) fn group(&mut self, name: &str, columns: usize) {
-        self.groups.push((name.to_owned(), columns));
-    }
-
-    /// Returns the lines of a table in Markdown. Its first two columns are aligned to the left.
-    pub(super) fn markdown(&self) -> Vec<String> {
-        let widths = self.widths();
-        let cell = |column: usize, text: &str| {
-            let padding = " ".repeat(widths[column] - text.chars().count());
-            if column < 2 {
-                format!(" {text}{padding} |")
-            } else {
-                format!(" {padding}{text} |")
-            }
-        };
-        let line = |row: &Vec<String>| {
-            let cells = row.iter().enumerate();
-            let cells: String = cells.map(|(column, text)| cell(column, text)).collect();
-            format!("|{cells}")
-        };
-        let rule = widths.iter().enumerate().map(|(column, &width)| {
-            if column < 2 {
-                format!(" {} |", "-".repeat(width))
-            } else {
-                format!(" {}: |", "-".repeat(width - 1))
-            }
-        });
-        let mut lines: Vec<_> = self.rows.iter().map(line).collect();
-        lines.insert(1, format!("|{}", rule.collect::<String>()));
-        lines
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let mut widths: Vec<_> = (0..columns).map(width).collect();
-        let mut first = 1;
-        for (name, columns) in &self.groups {
-            let group = &mut widths[first..first + columns];
-            let width = group.iter().sum::<usize>() + GAP.len() * (columns - 1);
-            group[0] += name.chars().count().saturating_sub(width);
-            first += columns;
-        }
-        widths
-    }
-
-    /// Returns the line with the names of the groups, each at the right end of its columns.
-    fn group_line(&self, widths: &[usize]) -> Option<String> {
-        self.groups.first()?;
-        let mut line = " ".repeat(widths[0]);
-        let mut first = 1;
-        for (name, columns) in &self.groups {
-            let group = &widths[first..first + columns];
-            let width = group.iter().sum::<usize>() + GAP.len() * columns;
-            line.push_str(&" ".repeat(width - name.chars().count()));
-            line.push_str(name);
-            first += columns;
-        }
-        Some(line)
-    }
-
-    /// Returns the lines of the table.
-    pub(super) fn lines(&self) -> Vec<String> {
-        let widths = self.widths();
-        let line = |row: &Vec<String>| {
-            let cells = row.iter().enumerate().map(|(column, cell)| {
-                let padding = " ".repeat(widths[column] - cell.chars().count());
-                if column == 0 {
-                    format!("{cell}{padding}")
-                } else {
-                    format!("{GAP}{padding}{cell}")
-                }
-            });
-            cells.collect::<String>().trim_end().to_owned()
-        };
-        let title = self.title.map(str::to_owned);
-        let head = title.into_iter().chain(self.group_line(&widths));
-        head.chain(self.rows.iter().map(line)).collect()
-    }
-}
-
-/// What stands between two columns.
-const GAP: &str = "  ";
-
 /// Returns a number with three digits.
 pub(super) fn digits(value: f64) -> String {
     match value {
@@ -507,20 +369,6 @@ mod tests {
         assert_eq!(pair(&[storage.clone(), one.clone()]), Some(("h1", "h2")));
         assert!(has_several_pairs(&[one.clone(), other]));
         assert!(!has_several_pairs(&[one]) && !has_several_pairs(&[storage]));
-    }
-
-    #[test]
-    fn numbers_stand_under_their_heading() {
-        let mut table = TextTable::default();
-        table.row(vec!["what".into(), "µs".into(), "max".into()]);
-        table.row(vec!["a long name".into(), "1.00".into(), "2".into()]);
-        table.row(vec!["b".into(), "-".into()]);
-        let expected = [
-            "what           µs  max",
-            "a long name  1.00    2",
-            "b               -",
-        ];
-        assert_eq!(table.lines(), expected);
     }
 
     #[test]

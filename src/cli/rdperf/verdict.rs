@@ -1,5 +1,5 @@
-//! What the measurements mean, in the last lines of every run: what limits these hosts, which curve of a sweep is the best
-//! one, and where that changes.
+//! What the measurements mean, in the last lines of every run: what limits these hosts, which curve of a sweep is the
+//! best one, and where that changes.
 
 use crate::{
     cli::rdperf::table::{digits, ends},

@@ -5,7 +5,10 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::{
-    cli::shared::report::{amount, decimal, rate},
+    cli::shared::{
+        report::{amount, decimal, rate},
+        table::TextTable,
+    },
     ssh::{
         outcome::{Site, StageOutcome, Verdict},
         plan::Plan,
@@ -116,33 +119,13 @@ impl Table {
 
     /// Returns the report as lines of a table.
     pub(crate) fn lines(&self) -> Vec<String> {
-        let mut cells = vec![HEADER.map(str::to_owned)];
-        cells.extend(self.stages.iter().map(Row::cells));
-        let mut widths = [0; COLUMNS];
-        for row in &cells {
-            for (width, cell) in widths.iter_mut().zip(row) {
-                *width = (*width).max(cell.chars().count());
-            }
-        }
-        let line = |row: &[String; COLUMNS]| {
-            let cells = row.iter().zip(widths).enumerate();
-            let cell = |(column, (cell, width)): (usize, (&String, usize))| {
-                if LEFT[column] {
-                    format!("{cell:<width$}")
-                } else {
-                    format!("{cell:>width$}")
-                }
-            };
-            let cells: Vec<_> = cells.map(cell).collect();
-            cells.join("  ").trim_end().to_owned()
-        };
-        cells.iter().map(line).collect()
+        let mut table = TextTable::new(&[1, 2, 3], HEADER);
+        table.rows.extend(self.stages.iter().map(Row::cells));
+        table.lines()
     }
 }
 
-const COLUMNS: usize = 9;
-
-const HEADER: [&str; COLUMNS] = [
+const HEADER: [&str; 9] = [
     "stage",
     "host",
     "command",
@@ -153,9 +136,6 @@ const HEADER: [&str; COLUMNS] = [
     "waited for input",
     "for output",
 ];
-
-/// True for the columns of words, which are aligned to the left. Columns of numbers are aligned to the right.
-const LEFT: [bool; COLUMNS] = [false, true, true, true, false, false, false, false, false];
 
 /// The number of characters to which a long command is shortened.
 const COMMAND_CHARS: usize = 32;
@@ -211,7 +191,7 @@ fn edge((from, to): (String, String), link: Option<&EdgeLink>) -> EdgeRow {
 }
 
 impl Row {
-    fn cells(&self) -> [String; COLUMNS] {
+    fn cells(&self) -> Vec<String> {
         let status = match (self.status, self.signal) {
             (Some(code), _) => code.to_string(),
             (None, Some(number)) => format!("signal {number}"),
@@ -228,7 +208,7 @@ impl Row {
             let all = self.seconds.max(f64::MIN_POSITIVE);
             format!("{part:.1} s ({:.0}%)", (part / all * 100.0).min(100.0))
         };
-        [
+        vec![
             self.number.to_string(),
             self.host.clone().unwrap_or_else(|| "here".to_owned()),
             shortened(&self.command),

@@ -13,6 +13,7 @@
 //! | `stdout` | what a program writes to stdout itself |
 //! | `progress` | the progress bar of a run |
 //! | `report` | the messages at the start of a run, and the report at its end |
+//! | `table` | tables for people |
 //! | `secret` | hides secrets in the arguments and the environment from `ps` |
 
 mod events;
@@ -27,3 +28,4 @@ pub(crate) mod signals;
 pub(crate) mod stderr;
 pub(crate) mod stdout;
 pub(crate) mod supervision;
+pub(crate) mod table;

@@ -1,5 +1,5 @@
-//! What is wrong with a host, with a pair of hosts and with the rates between them, how to repair it, and what limits them.
-//! Pure, no I/O.
+//! What is wrong with a host, with a pair of hosts and with the rates between them, how to repair it, and what limits
+//! them. Pure, no I/O.
 
 mod host;
 mod pair;

@@ -133,8 +133,8 @@ mod inventory {
         }
     }
 
-    /// Returns the interface of a port: of one of its addresses; of a port without addresses the interface below rxe, or
-    /// the interface of the same card that has the port's number.
+    /// Returns the interface of a port: of one of its addresses; of a port without addresses the interface below rxe,
+    /// or the interface of the same card that has the port's number.
     fn netdev(device: &Path, port: &Port) -> Option<String> {
         let of_gid = port.gids.iter().find_map(|entry| entry.netdev.clone());
         of_gid

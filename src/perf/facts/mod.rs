@@ -1,5 +1,5 @@
-//! What an agent finds out about its host, from procfs, sysfs and the device files: the processors, the clock of the kernel,
-//! the RDMA devices, how much memory may be pinned, and the interfaces with an address.
+//! What an agent finds out about its host, from procfs, sysfs and the device files: the processors, the clock of the
+//! kernel, the RDMA devices, how much memory may be pinned, and the interfaces with an address.
 
 mod devices;
 

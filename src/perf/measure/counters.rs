@@ -1,5 +1,5 @@
-//! What an end counts while it measures: the time on the wall and of processors, and the counters of the kernel that show
-//! lost packets.
+//! What an end counts while it measures: the time on the wall and of processors, and the counters of the kernel that
+//! show lost packets.
 
 use std::{
     path::Path,

@@ -1,5 +1,5 @@
-//! What is measured, and the task that measures it: throughput, times, files, and for sweeps the operations of RDMA with
-//! all of their settings.
+//! What is measured, and the task that measures it: throughput, times, files, and for sweeps the operations of RDMA
+//! with all of their settings.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! The steps of all measurements: connect, measure, exchange what was counted; and the messages of the control connection.
+//! The steps of all measurements: connect, measure, exchange what was counted; and the messages of the control
+//! connection.
 //!
 //! A message is its length as 32 bits, the lowest byte first, and its bytes in the encoding of postcard. Each step has
 //! a message each way: what the end has, or why it has failed. So both ends know what the other one knows.

@@ -1,5 +1,5 @@
-//! A measurement with verbs, from the first message to the last one: as many operations as possible, or one there and one
-//! back.
+//! A measurement with verbs, from the first message to the last one: as many operations as possible, or one there and
+//! one back.
 //!
 //! | verb | there and back | the message has arrived when |
 //! |---|---|---|
