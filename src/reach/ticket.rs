@@ -1,6 +1,6 @@
-//! A ticket: the addresses, port and key of a listener in one word to copy and paste. Pure, no I/O.
+//! Tickets: a program listens for one peer, and prints all that this peer needs in one word to copy and paste.
 //!
-//! `rdt1`, then base32 in lower case, without padding, of
+//! A ticket is `rdt1`, then base32 in lower case, without padding, of
 //!
 //! | bytes | what |
 //! |-------|------|
@@ -18,10 +18,101 @@ use std::{
 };
 
 use data_encoding::BASE32_NOPAD;
+use futures::FutureExt;
 use twox_hash::XxHash3_64;
 use zeroize::Zeroizing;
 
-use crate::Key;
+use crate::{Error, Key, Listener, Stream, StreamConfig};
+
+/// A listener for the one peer that has its ticket.
+pub(crate) struct TicketListener {
+    listener: Listener,
+    ticket: Ticket,
+}
+
+/// Where a program listens for the peer with its ticket.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct TicketPlace {
+    /// The address to listen on; none is every address of this host.
+    pub(crate) bind: Option<IpAddr>,
+    /// The first and the last port that may be used; none is any free port.
+    pub(crate) ports: Option<(u16, u16)>,
+    /// The address in the ticket; none is all those at which this host may be reached.
+    pub(crate) here: Option<IpAddr>,
+}
+
+impl TicketListener {
+    /// Listens for a peer with `key`, which should be new.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Listener::bind`].
+    pub(crate) async fn bind(
+        place: TicketPlace,
+        key: &Key,
+        config: &StreamConfig,
+    ) -> Result<Self, Error> {
+        let listener = super::listen(place.bind, place.ports, key, config).await?;
+        let addresses = place.addresses();
+        let ticket = Ticket::new(addresses, listener.local_addr().port(), key.clone());
+        Ok(Self { listener, ticket })
+    }
+
+    /// Returns the ticket that leads to this listener.
+    pub(crate) fn ticket(&self) -> &Ticket {
+        &self.ticket
+    }
+
+    /// Waits for the peer that has the ticket, and listens no more: the ticket is used up. Peers that have connected
+    /// with it meanwhile are told so.
+    ///
+    /// # Errors
+    ///
+    /// Those of the listener, and those of a peer whose settings exclude this end's.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the listener.
+    pub(crate) async fn peer(self) -> Result<Stream, Error> {
+        let stream = self.listener.accept_or_mismatch().await?;
+        while let Some(arrival) = self.listener.accept_or_mismatch().now_or_never() {
+            match arrival {
+                Ok(mut other) => {
+                    other.abort("the ticket is in use already");
+                    tokio::spawn(other.close());
+                }
+                // The listener's own tasks have ended, so no more peers arrive.
+                Err(Error::Listen { .. }) => break,
+                Err(_) => {}
+            }
+        }
+        Ok(stream)
+    }
+}
+
+impl TicketPlace {
+    /// Returns the addresses for the ticket.
+    fn addresses(self) -> Vec<IpAddr> {
+        if let Some(here) = self.here {
+            return vec![here];
+        }
+        let mut addresses = super::addresses();
+        match self.bind {
+            Some(bound) if !bound.is_unspecified() => return vec![bound],
+            // `--bind 0.0.0.0` accepts IPv4 only; `::` accepts IPv6 and IPv4.
+            Some(IpAddr::V4(_)) => addresses.retain(IpAddr::is_ipv4),
+            _ => {}
+        }
+        if addresses.is_empty() {
+            // On a machine without a network, the ticket works on this machine only.
+            addresses.push(Ipv4Addr::LOCALHOST.into());
+            if self.bind == Some(Ipv6Addr::UNSPECIFIED.into()) {
+                addresses.push(Ipv6Addr::LOCALHOST.into());
+            }
+        }
+        addresses
+    }
+}
 
 /// A ticket: the addresses, port and key of a listener.
 #[derive(Clone)]

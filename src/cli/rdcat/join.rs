@@ -4,12 +4,10 @@
 use std::{io, pin::pin};
 
 use anyhow::Context;
-use futures::FutureExt;
-use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Error, Key, Listener, ReadHalf, Stream, WriteHalf,
+    Error, ReadHalf, Stream, StreamConfig, WriteHalf,
     carry::{self, thread::CarryThread},
     cli::{
         args::RdcatArgs,
@@ -17,12 +15,13 @@ use crate::{
             exit::Exit,
             progress::is_on_terminal,
             report::Report,
-            run::{Run, dial_ticket, explained},
+            run::{Run, explained},
+            ticket::{self, TicketOffer},
         },
     },
     fd::{Sink, Source},
     process,
-    reach::{self, ticket::Ticket},
+    reach::ticket::Ticket,
 };
 
 /// The role of this rdcat in a connection by ticket.
@@ -53,21 +52,15 @@ pub(super) async fn join(args: RdcatArgs, way: TicketRole, mut run: Run) -> Repo
 
 /// Prints a ticket, and waits for the peer that has it.
 async fn listen(args: &RdcatArgs, run: &mut Run) -> anyhow::Result<Stream> {
-    let made = Key::generate()?;
-    let mut config = args.stream_config();
-    config.control_runtime = Some(run.control_runtime.clone());
-    let listening = reach::listen(args.bind, args.hosts.ports, &made, &config);
-    let listener = listening.await?;
-    let port = listener.local_addr().port();
-    let addresses = reach::ticket_addresses(args.hosts.here_address()?, args.bind);
-    let ticket = Ticket::new(addresses, port, made.key().clone());
-    let text = ticket.text();
-    run.console.tell(
-        &format!("to connect, type on the other host:\n  rdcat {}", *text),
-        &json!({ "event": "listening", "ticket": *text, "port": port }),
-    );
-    let stream = run.interruptible(listener.accept_or_mismatch()).await?;
-    turn_others_away(&listener);
+    let offer = TicketOffer {
+        hosts: args.hosts.clone(),
+        bind: args.bind,
+        config: stream_config(args, run),
+        purpose: "connect",
+        command: "rdcat".to_owned(),
+    };
+    let listener = offer.listen(&run.console).await?;
+    let stream = run.interruptible(listener.peer()).await?;
     run.console.detail(&format!(
         "{} connected from {}",
         stream.peer(),
@@ -76,30 +69,21 @@ async fn listen(args: &RdcatArgs, run: &mut Run) -> anyhow::Result<Stream> {
     Ok(stream)
 }
 
-/// Aborts the streams of peers that have connected in the meantime, with a reason.
-fn turn_others_away(listener: &Listener) {
-    while let Some(arrival) = listener.accept_or_mismatch().now_or_never() {
-        match arrival {
-            Ok(mut stream) => {
-                stream.abort("the ticket is already in use");
-                tokio::spawn(stream.close());
-            }
-            // The listener's own tasks have ended, so no more peers arrive.
-            Err(Error::Listen { .. }) => return,
-            Err(_) => {}
-        }
-    }
-}
-
 /// Connects to the first address in the ticket at which the peer answers.
 async fn dial(args: &RdcatArgs, ticket: &Ticket, run: &mut Run) -> anyhow::Result<Stream> {
-    let mut config = args.stream_config();
-    config.control_runtime = Some(run.control_runtime.clone());
-    let dialing = dial_ticket(ticket, "rdcat -l", &config);
+    let config = stream_config(args, run);
+    let dialing = ticket::dial(ticket, "rdcat -l", &config);
     let stream = run.interruptible(dialing).await?;
     run.console
         .detail(&format!("connected to {}", stream.peer_addr()));
     Ok(stream)
+}
+
+fn stream_config(args: &RdcatArgs, run: &Run) -> StreamConfig {
+    StreamConfig {
+        control_runtime: Some(run.control_runtime.clone()),
+        ..args.stream_config()
+    }
 }
 
 /// Copies the bytes of both directions until both have ended, and returns the stream for closing.

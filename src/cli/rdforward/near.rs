@@ -14,9 +14,10 @@ use crate::{
     cli::shared::{
         exit::Exit,
         message::{Console, sentence},
-        run::{control_runtime, dial_ticket},
+        run::control_runtime,
         signals::EndingCaught,
         supervision::{self, OwnEdges, Supervision},
+        ticket,
     },
     connect,
     forward::{
@@ -273,7 +274,7 @@ enum EdgeEnd {
 /// Connects to the other end of a tunnel, without ssh.
 async fn reach_peer(peer: &ForwardPeer, config: &StreamConfig) -> anyhow::Result<Stream> {
     match peer {
-        ForwardPeer::Ticket(ticket) => dial_ticket(ticket, "rdforward --listen", config).await,
+        ForwardPeer::Ticket(ticket) => ticket::dial(ticket, "rdforward --listen", config).await,
         ForwardPeer::Server { host, port, key } => dial_server(host, *port, key, config).await,
         ForwardPeer::Host(_) => anyhow::bail!("a host of ssh has no port"),
     }

@@ -3,6 +3,7 @@
 //! | file | what it has |
 //! |---|---|
 //! | `run` | a run of rdsend, rdrecv, or rdcat with a ticket: runtimes, signals, the report at the end |
+//! | `ticket` | the two ends that find each other by a ticket |
 //! | `pipeline` | runs a pipeline, for rdpipe, for the files of rdcat, and for the standard streams of rdcp |
 //! | `supervision` | runs work on other hosts: starts the supervisor, and prints its notices |
 //! | `signals` | the signals after which a program ends its run and reports it |
@@ -29,3 +30,4 @@ pub(crate) mod stderr;
 pub(crate) mod stdout;
 pub(crate) mod supervision;
 pub(crate) mod table;
+pub(crate) mod ticket;

@@ -15,16 +15,7 @@ use super::{
     report::Report,
     signals::{self, Caught},
 };
-use crate::{
-    Error, HandshakeFault, Key, Stats, Stream, StreamConfig,
-    carry::CarryError,
-    cli::args::KeySource,
-    reach::{
-        self, FailedAddress, Unreached,
-        ticket::{NoListener, Ticket},
-    },
-    threads,
-};
+use crate::{Error, Key, Stats, Stream, carry::CarryError, cli::args::KeySource, threads};
 
 /// A run of a program, with its runtimes and its report.
 pub(crate) struct Run {
@@ -106,45 +97,6 @@ pub(crate) fn key(source: KeySource, console: &Console) -> anyhow::Result<Option
         console.warn(warning);
     }
     Ok(Some(loaded.key))
-}
-
-/// Connects to the first address in a ticket at which the peer answers. `program` is the one that has made the ticket:
-/// "rdcat -l".
-///
-/// # Cancel safety
-///
-/// Dropping the future closes what it has opened.
-pub(crate) async fn dial_ticket(
-    ticket: &Ticket,
-    program: &'static str,
-    config: &StreamConfig,
-) -> anyhow::Result<Stream> {
-    let addresses: Vec<_> = ticket.addresses.iter().map(ToString::to_string).collect();
-    let dialed = reach::dial(&addresses, ticket.port, &ticket.key, config).await;
-    dialed.map_err(|unreached| explain(unreached, program, ticket.port))
-}
-
-fn explain(unreached: Unreached, program: &'static str, port: u16) -> anyhow::Error {
-    let tried = match unreached {
-        Unreached::Final(error) => return error.into(),
-        Unreached::Nowhere(tried) => tried,
-    };
-    if let Some(other) = tried.iter().find(|tried| tried.keys_differ) {
-        let error = Error::Handshake {
-            peer: other.address.clone(),
-            fault: HandshakeFault::Key,
-        };
-        let context = format!("this is not the ticket of the {program} that waits there");
-        return anyhow::Error::from(error).context(context);
-    }
-    let told = |tried: &FailedAddress| format!("{}: {}", tried.address, tried.what);
-    let tried = tried.iter().map(told).collect::<Vec<_>>().join(", ");
-    NoListener {
-        program,
-        port,
-        tried,
-    }
-    .into()
 }
 
 impl Run {

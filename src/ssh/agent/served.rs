@@ -8,7 +8,7 @@ use super::{
     addresses,
     cause::FirstCause,
     control::{self, ControlReader, Outbox},
-    edges::{EdgeAcceptance, SharedListener},
+    edges::EdgeAcceptance,
     job::{Job, JobContext, OrderedEdges},
     order_run::OrderRun,
 };
@@ -22,8 +22,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 
 /// A session with a client, before its order.
 pub(crate) struct ClientSession {
-    /// The listener for the edges of the order.
-    pub(crate) listener: Arc<SharedListener>,
+    /// Accepts the edges of the order.
+    pub(crate) edges: EdgeAcceptance,
     /// Ends the session early.
     pub(crate) end: SessionKill,
 }
@@ -78,7 +78,7 @@ impl ClientSession {
                 Some(place) => {
                     let run = OrderRun {
                         context: context.clone(),
-                        acceptance: EdgeAcceptance::SharedListener(self.listener),
+                        acceptance: self.edges,
                         connect_limit: Some(CONNECT_LIMIT),
                         exit: Arc::default(),
                     };

@@ -37,7 +37,7 @@ fn a_ticket_makes_one_tunnel_to_what_is_allowed() {
     // The ticket is used up.
     let second = rdforward(&["-L", &forward, &ticket]).start().end();
     assert!(
-        second.exits(255).contains("in use"),
+        second.exits(255).contains("good for one connection"),
         "{}",
         second.exits(255)
     );

@@ -29,7 +29,7 @@ use crate::{
     copy::order::{CopyEnd, CopyReport},
     ssh::{
         agent::{
-            edges::SharedListener,
+            edges::{EdgeAcceptance, SharedListener},
             served::{ClientSession, SessionKill},
         },
         protocol::{AgentReport, Order},
@@ -91,12 +91,12 @@ async fn copy(
 ) -> ClientOutcome {
     let tally = Arc::clone(&server.tally);
     let client_session = ClientSession {
-        listener: Arc::new(SharedListener {
+        edges: EdgeAcceptance::SharedListener(Arc::new(SharedListener {
             listener: Arc::clone(&server.listener),
             one_way: server.pools.lane.clone(),
             two_way: server.pools.control.clone(),
             connected: Box::new(move |stream| tally.connected(client, stream)),
-        }),
+        })),
         end: server.kills.add(client),
     };
     let mut side = ServedSide::default();
