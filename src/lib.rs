@@ -222,6 +222,8 @@ mod key;
 #[cfg(feature = "cli")]
 mod perf;
 #[cfg(feature = "cli")]
+mod places;
+#[cfg(feature = "cli")]
 mod process;
 #[cfg(feature = "cli")]
 mod reach;

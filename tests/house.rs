@@ -18,7 +18,7 @@ const LAYERS: &[&[&str]] = &[
     &["copy", "forward", "perf"],
     &["ssh"],
     &["advice", "carry", "reach"],
-    &["fd", "process"],
+    &["fd", "places", "process"],
 ];
 
 /// The layers of `src/transport`, from the top down.

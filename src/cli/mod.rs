@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `args` | the options that programs share, their table, and the exit codes |
 //! | `shared` | the code that programs share: runs, messages, progress, reports |
-//! | `keys` | the keys of the clients of a server |
+//! | `server` | the loop of a server for many clients, and their keys |
 //! | `rdsend` | sends stdin or a file to rdrecv on another host |
 //! | `rdrecv` | receives one stream, and writes it to stdout or a file |
 //! | `rdpipe` | runs commands on several hosts, and sends the data from one host to the next |
@@ -14,7 +14,6 @@
 //! | `rdforward` | forwards TCP and UNIX sockets between two hosts |
 
 pub(crate) mod args;
-mod keys;
 #[cfg(test)]
 mod quoted;
 pub mod rdcat;
@@ -24,12 +23,13 @@ pub mod rdperf;
 pub mod rdpipe;
 pub mod rdrecv;
 pub mod rdsend;
+mod server;
 mod shared;
 
 use clap::CommandFactory;
 
 #[cfg(fuzzing)]
-pub(crate) use keys::fuzz_client_keys;
+pub(crate) use server::key_file::fuzz as fuzz_client_keys;
 
 /// Returns the command line of every program, by name. `xtask` makes man pages and completions from it, and
 /// `tests/documentation.rs` parses the commands in the documentation with it.

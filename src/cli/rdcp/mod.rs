@@ -47,7 +47,7 @@ pub fn main() -> ExitCode {
         console.warn(&format!("cannot hide the key from ps: {error}"));
     }
     let exit = if args.serve.serve {
-        serve::server::run(&args, &console)
+        serve::run(&args, &console)
     } else if let Some(name) = &args.serve.new_key {
         serve::new_key(name, &console)
     } else {

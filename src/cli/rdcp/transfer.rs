@@ -7,7 +7,7 @@ use crate::{
     Key,
     cli::{
         args::Secret,
-        keys::key_file::client_key,
+        server::key_file::client_key,
         shared::{
             exit::Exit,
             message::{Console, sentence},

@@ -11,7 +11,7 @@ use crate::{
     Key, Stream,
     cli::{
         args::{Secret, TicketSource},
-        keys::key_file::client_key,
+        server::key_file::client_key,
         shared::{
             exit::Exit,
             message::{Console, sentence},

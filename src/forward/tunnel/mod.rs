@@ -43,10 +43,7 @@ use self::{
     sender::TunnelSender,
     shared::{EndGuard, TunnelCounts, TunnelObserver, TunnelShared},
 };
-pub(crate) use self::{
-    listener::ListenRoute,
-    peer::{ConnectionPlaces, TunnelRole},
-};
+pub(crate) use self::{listener::ListenRoute, peer::TunnelRole};
 use crate::{
     Error, Stream, carry,
     forward::mux::{MuxEnd, MuxFault},

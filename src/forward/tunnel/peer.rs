@@ -1,12 +1,9 @@
-//! What the other end of a tunnel may ask for, how it is answered, and how many connections an end opens for it at a
-//! time.
+//! What the other end of a tunnel may ask for, and how it is answered.
 
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
-
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
     TunnelFault,
@@ -16,10 +13,13 @@ use super::{
     messages::{ForwardRefusal, OpenTarget, RefusalKind, TunnelMessage},
     shared::{AskingEnd, FlowLabel, TunnelEvent, TunnelShared},
 };
-use crate::forward::{
-    mux::frame::FlowId,
-    policy::{ForwardPolicy, ForwardTarget},
-    specs::ForwardSpec,
+use crate::{
+    forward::{
+        mux::frame::FlowId,
+        policy::{ForwardPolicy, ForwardTarget},
+        specs::ForwardSpec,
+    },
+    places::Places,
 };
 
 /// The most listeners that a peer may ask for.
@@ -31,7 +31,7 @@ pub(crate) struct TunnelRole {
     /// What the other end may connect to from here; none is nothing.
     pub(crate) policy: Option<ForwardPolicy>,
     /// How many connections the other end may have; none is as many as there is memory for.
-    pub(crate) places: Option<ConnectionPlaces>,
+    pub(crate) places: Option<Places>,
     /// Whether the other end may listen here.
     pub(crate) may_listen: bool,
     /// Where the other end listens, and what this end connects the connections to.
@@ -105,7 +105,7 @@ impl TunnelPeer {
                 return shared.refuse(id, label, &ForwardRefusal { kind, text });
             }
         };
-        let place = match self.role.places.as_ref().map(ConnectionPlaces::take) {
+        let place = match self.role.places.as_ref().map(Places::take) {
             Some(None) => return shared.refuse(id, label, &ForwardRefusal::full()),
             place => place.flatten(),
         };
@@ -183,35 +183,4 @@ struct Resolved {
 enum Way {
     To(ForwardTarget),
     Own(IpAddr, u16),
-}
-
-/// The places for connections that one peer has, among those of all peers.
-#[derive(Debug, Clone)]
-pub(crate) struct ConnectionPlaces {
-    of_all: Arc<Semaphore>,
-    of_peer: Arc<Semaphore>,
-}
-
-/// The place of one connection, free again when it is dropped.
-#[derive(Debug)]
-pub(super) struct TakenPlace {
-    _of_all: OwnedSemaphorePermit,
-    _of_peer: OwnedSemaphorePermit,
-}
-
-impl ConnectionPlaces {
-    /// Returns the places of a peer: those of `of_peer` that are places of `of_all` too.
-    pub(crate) fn new(of_all: Arc<Semaphore>, of_peer: Arc<Semaphore>) -> Self {
-        Self { of_all, of_peer }
-    }
-
-    /// Takes a place; none if all are taken.
-    pub(super) fn take(&self) -> Option<TakenPlace> {
-        let of_peer = Arc::clone(&self.of_peer).try_acquire_owned().ok()?;
-        let of_all = Arc::clone(&self.of_all).try_acquire_owned().ok()?;
-        Some(TakenPlace {
-            _of_all: of_all,
-            _of_peer: of_peer,
-        })
-    }
 }

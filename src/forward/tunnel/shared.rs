@@ -16,11 +16,13 @@ use tokio_util::sync::CancellationToken;
 use super::{
     listener::{ForwardListener, SocketPath},
     messages::{ForwardRefusal, OpenTarget, TUNNEL_VERSION, TunnelMessage, encode},
-    peer::TakenPlace,
     ready::ReadyQueue,
     socket::{LocalSocket, SocketReader, SocketWriter},
 };
-use crate::forward::mux::{Mux, MuxEnd, frame::FlowId};
+use crate::{
+    forward::mux::{Mux, MuxEnd, frame::FlowId},
+    places::Place,
+};
 
 /// Receives what happens to connections.
 pub(crate) type TunnelObserver = Arc<dyn Fn(TunnelEvent) + Send + Sync>;
@@ -140,7 +142,7 @@ struct FlowRecord {
     received: u64,
     /// The directions that have not ended.
     directions: u8,
-    _place: Option<TakenPlace>,
+    _place: Option<Place>,
 }
 
 /// How the bytes end that a program wrote before its connection failed.
@@ -163,7 +165,7 @@ pub(super) enum AskingEnd {
     /// This end.
     Own,
     /// The peer, which may have this connection.
-    Peer(Option<TakenPlace>),
+    Peer(Option<Place>),
 }
 
 impl TunnelShared {

@@ -112,7 +112,7 @@ fn a_server_serves_clients_with_a_key_until_it_ends() {
     assert!(socket.read(&mut [0]).is_err(), "an end and no reset");
     let said = alice.end();
     assert!(
-        said.exits(255).contains("the server has ended"),
+        said.exits(255).contains("the server was stopped"),
         "{}",
         said.exits(255)
     );

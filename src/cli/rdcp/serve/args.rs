@@ -50,7 +50,7 @@ pub(crate) struct ServeArgs {
     #[arg(short, long, value_name = "SIZE", requires = "serve", value_parser = parse::size)]
     pub(crate) memory: Option<u64>,
 
-    /// Write counts and rates to FILE every 10 seconds, for the textfile collector of Prometheus' node exporter
+    /// Write counts to FILE every 10 seconds, for the textfile collector of Prometheus' node exporter
     #[arg(long, value_name = "FILE", requires = "serve")]
     pub(crate) metrics: Option<PathBuf>,
 

@@ -1,13 +1,4 @@
-//! The parts of a server that accepts copies from many clients.
-//!
-//! | file | what it has |
-//! |---|---|
-//! | [`args`] | the options of a server |
-//! | [`server`] | the server: accepts clients, keeps its tables, and ends |
-//! | [`client`] | one client, from its session to the end of its copy |
-//! | [`served_copies`] | what the clients may do |
-//! | [`memory`] | how the memory is divided between copies |
-//! | [`figures`] | what the server counts and reports |
+//! `rdcp --serve`: copies for many clients that have keys.
 //!
 //! - *Keys.* The client's key opens the session, and the order inside the session brings fresh keys for the edges, as
 //!   over ssh. The listener expects these keys until the edges are connected. A stranger reaches neither.
@@ -27,20 +18,272 @@
 //!   entry.
 
 pub(super) mod args;
-mod client;
 mod figures;
 mod memory;
 mod served_copies;
-pub(super) mod server;
 
-use crate::cli::{
-    keys::key_file::new_client_line,
-    shared::{
-        exit::Exit,
-        message::{Console, sentence},
-        stdout::print,
-    },
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
 };
+
+use anyhow::Context;
+use tokio::{task::block_in_place, time::timeout};
+
+use self::{
+    args::{DEFAULT_CLIENTS, DEFAULT_GRACE, DEFAULT_MEMORY, DEFAULT_PORT},
+    figures::{CopyTally, CopyTotals},
+    memory::{CopyPools, return_large_blocks},
+    served_copies::{ServedAccess, ServedCopies, ServedSide},
+};
+use crate::{
+    Direction, Stream,
+    cli::{
+        args::RdcpArgs,
+        server::{
+            self, Client, Limits, ServerOptions, ServerStatus, Service, SessionOutcome, Share,
+            key_file::new_client_line,
+        },
+        shared::{
+            exit::Exit,
+            message::{Console, sentence},
+            report::{amount, counted, decimal, rate},
+            stdout::print,
+        },
+    },
+    copy::{
+        base::BaseDirectory,
+        destination::DestinationClaims,
+        order::{CopyEnd, CopyReport},
+    },
+    process::raise_descriptor_limit,
+    ssh::{
+        agent::{
+            edges::{EdgeAcceptance, SharedListener},
+            served::{ClientSession, SessionKill},
+        },
+        protocol::{AgentReport, Order},
+        route::session_config,
+        sealed::{self, SealedSession},
+    },
+    threads,
+};
+
+/// The sessions that may wait for a place beside those that are served. Each costs some 200 KiB. Further clients wait
+/// in the queue of the listener.
+const MOST_WAITING: usize = 256;
+
+/// The worker threads for sessions and control messages. The bytes move on a thread of each stream.
+const WORKERS: usize = 2;
+
+/// The time for a client to begin its session after it has connected.
+const BEGIN_LIMIT: Duration = Duration::from_secs(30);
+
+/// Serves clients until a signal ends the server. Returns how it ended.
+///
+/// Call this function first in `main`, before other threads start: it may start the program again.
+pub(super) fn run(args: &RdcpArgs, console: &Console) -> Exit {
+    return_large_blocks();
+    serve(args, console).unwrap_or_else(|error| {
+        console.error(&sentence(&error));
+        Exit::from(&error)
+    })
+}
+
+fn serve(args: &RdcpArgs, console: &Console) -> anyhow::Result<Exit> {
+    // Each copy needs some twenty descriptors.
+    raise_descriptor_limit();
+    let serve = &args.serve;
+    let root = serve.root.as_deref().context("no --root was given")?;
+    let key_file = args.key_file.as_deref();
+    let key_file = key_file.context("no --key-file was given")?;
+    let base = BaseDirectory::root(root).map_err(anyhow::Error::msg)?;
+    let clients = serve.max_clients.unwrap_or(DEFAULT_CLIENTS);
+    let memory = serve.memory.unwrap_or(DEFAULT_MEMORY);
+    let settings = args.stream.config(Direction::Both);
+    let session = session_config(settings.timeout);
+    let pools = CopyPools::divide(memory, clients, args.lanes(), settings);
+    let service = CopyService {
+        offer: format!("at most {clients} copies at a time in {}", amount(memory)),
+        root: root.to_owned(),
+        copies: ServedCopies {
+            base,
+            claims: DestinationClaims::default(),
+            access: match (serve.read_only, serve.write_only) {
+                (true, _) => ServedAccess::ReadOnly,
+                (_, true) => ServedAccess::WriteOnly,
+                _ => ServedAccess::Both,
+            },
+            most_lanes: args.lanes(),
+        },
+        pools: pools.map_err(anyhow::Error::msg)?,
+        tally: Arc::default(),
+        last: Mutex::default(),
+        metrics: serve.metrics.clone(),
+        console: console.clone(),
+    };
+    let places = usize::from(clients);
+    let options = ServerOptions {
+        key_file,
+        port: serve.listen_port.unwrap_or(DEFAULT_PORT),
+        stream: session,
+        limits: Limits {
+            sessions: Share::whole(places + MOST_WAITING),
+            places: Share::whole(places),
+        },
+        workers: WORKERS,
+        grace: Some(serve.grace.unwrap_or(DEFAULT_GRACE)),
+    };
+    server::run(options, service, console)
+}
+
+/// Copies from and to one directory.
+struct CopyService {
+    root: PathBuf,
+    /// The most copies and their memory, in words.
+    offer: String,
+    copies: ServedCopies,
+    /// The settings of the streams of every copy.
+    pools: CopyPools,
+    tally: Arc<CopyTally>,
+    /// The totals of the last report.
+    last: Mutex<CopyTotals>,
+    /// The file of metrics.
+    metrics: Option<PathBuf>,
+    console: Console,
+}
+
+impl Service for CopyService {
+    const SESSION: (&'static str, &'static str) = ("copy", "copies");
+    const ENDS_WHEN_REVOKED: bool = false;
+
+    fn offer(&self, clients: &str) -> String {
+        let root = self.root.display();
+        format!("serves {root} to {clients}, {}", self.offer)
+    }
+
+    async fn serve(&self, client: Client, stream: Stream) -> SessionOutcome {
+        let opening = sealed::of_acceptor(stream, &client.key);
+        let session = match timeout(BEGIN_LIMIT, opening).await {
+            Ok(Ok(session)) => session,
+            Ok(Err(error)) => return SessionOutcome::Nothing(error.to_string()),
+            Err(_) => return SessionOutcome::Nothing("began no session".to_owned()),
+        };
+        let number = client.number;
+        let started = Instant::now();
+        let (side, result) = self.copy(client, session).await;
+        let (report, failure) = outcome(result);
+        let has_failed = failure.is_some();
+        self.tally.ended(number, side, report.as_ref(), has_failed);
+        match failure {
+            None => SessionOutcome::Done(done(side, &report.unwrap_or_default(), started)),
+            Some(why) => SessionOutcome::Failed(why),
+        }
+    }
+
+    fn report(&self, status: ServerStatus, is_last: bool) {
+        let totals = self.tally.totals(status);
+        if is_last {
+            let done = totals.since_start();
+            self.console.note(&format!("ended after {done}"));
+        } else {
+            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(line) = totals.log_line(&last) {
+                self.console.note(&line);
+            }
+            *last = totals;
+        }
+        let Some(path) = &self.metrics else { return };
+        if let Err(error) = totals.write_metrics(path) {
+            let path = path.display();
+            self.console
+                .error(&format!("cannot write the metrics to {path}: {error}"));
+        }
+    }
+}
+
+impl CopyService {
+    /// Carries out the order of a client. Returns the side of the copy that the server was, and how the copy ended.
+    async fn copy(
+        &self,
+        client: Client,
+        session: SealedSession,
+    ) -> (ServedSide, Result<AgentReport, String>) {
+        let (tally, number) = (Arc::clone(&self.tally), client.number);
+        let kill = SessionKill::default();
+        let client_session = ClientSession {
+            edges: EdgeAcceptance::SharedListener(Arc::new(SharedListener {
+                listener: client.listener,
+                one_way: self.pools.lane.clone(),
+                two_way: self.pools.control.clone(),
+                connected: Box::new(move |stream| tally.connected(number, stream)),
+            })),
+            end: kill.clone(),
+        };
+        let mut side = ServedSide::default();
+        let admit = |order: &Order| {
+            side = self.copies.admit(order)?;
+            Ok(())
+        };
+        let prepare = |context: &_, order: &_, edges: &_| {
+            // `block_in_place` needs a thread, and panics if it gets none.
+            threads::require(1).map_err(|error| error.to_string())?;
+            // Opens files.
+            block_in_place(|| self.copies.prepare(&client.name, context, order, edges))
+        };
+        let place = async {
+            let place = client.places.wait().await;
+            place.ok_or_else(|| "the server is shutting down".to_owned())
+        };
+        let serving = client_session.serve(session, place, admit, prepare);
+        let mut serving = Box::pin(serving);
+        let result = tokio::select! {
+            result = &mut serving => result,
+            reason = client.cut.reason() => {
+                kill.end(reason);
+                serving.as_mut().await
+            }
+        };
+        drop(serving);
+        (side, result)
+    }
+}
+
+/// Returns what a copy did, if it began, and the reason why not everything was copied.
+fn outcome(result: Result<AgentReport, String>) -> (Option<CopyReport>, Option<String>) {
+    let report = match result {
+        Ok(report) => report,
+        Err(why) => return (None, Some(why)),
+    };
+    let end: Option<CopyEnd> = report.result.and_then(|end| end.decode().ok());
+    let done = end.map(|end| end.report);
+    let failure = match (report.fault, &done) {
+        (Some(fault), _) => Some(fault.text),
+        (None, Some(done)) if done.failed > 0 => Some(format!(
+            "{} not copied",
+            counted(done.failed, "file was", "files were")
+        )),
+        (None, Some(done)) if done.complete => None,
+        (None, _) => Some("the copy ended early".to_owned()),
+    };
+    (done, failure)
+}
+
+/// Returns what was copied since `started`, in words.
+fn done(side: ServedSide, report: &CopyReport, started: Instant) -> String {
+    let seconds = started.elapsed().as_secs_f64();
+    let what = match side {
+        ServedSide::Source => "sent",
+        ServedSide::Destination => "received",
+    };
+    format!(
+        "{what} {}, {} in {seconds:.1} s ({}/s)",
+        counted(report.files, "file", "files"),
+        amount(report.bytes),
+        decimal(rate(report.bytes, seconds)),
+    )
+}
 
 /// Prints a line with a new key for the key file of a server. Returns how the program ends.
 pub(super) fn new_key(name: &str, console: &Console) -> Exit {

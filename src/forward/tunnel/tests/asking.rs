@@ -172,7 +172,7 @@ async fn an_address_without_an_answer_does_not_hold_up_the_next_one() {
 #[tokio::test]
 async fn connections_beyond_the_places_of_a_peer_are_refused_until_one_ends() {
     let (all, own) = (Arc::new(Semaphore::new(3)), Arc::new(Semaphore::new(2)));
-    let places = ConnectionPlaces::new(Arc::clone(&all), Arc::clone(&own));
+    let places = Places::new(Arc::clone(&all), Arc::clone(&own));
     let routes = vec![ListenRoute::To(echo_server().await)];
     let tunnel = tunnel_with_places(routes, Vec::new(), Some(places)).await;
     let mut sockets = Vec::new();

@@ -26,7 +26,6 @@ use super::{
     handle::TunnelHandle,
     listener::{ForwardListener, ListenRoute},
     messages::{OpenTarget, RefusalKind},
-    peer::ConnectionPlaces,
     shared::{FlowLabel, TunnelCounts, TunnelEvent},
 };
 use crate::{
@@ -35,6 +34,7 @@ use crate::{
         policy::{ForwardPolicy, ForwardTarget},
         specs::{BindAddress, ForwardSpec, ListenAt},
     },
+    places::Places,
 };
 
 /// A guard against a hang, and no budget.
@@ -115,7 +115,7 @@ async fn tunnel(routes: Vec<ListenRoute>, remote: Vec<ForwardSpec>) -> TestTunne
 async fn tunnel_with_places(
     routes: Vec<ListenRoute>,
     remote: Vec<ForwardSpec>,
-    places: Option<ConnectionPlaces>,
+    places: Option<Places>,
 ) -> TestTunnel {
     let [mut near, mut far] = streams().await;
     let events = Arc::<Events>::default();

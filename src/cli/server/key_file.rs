@@ -339,6 +339,19 @@ fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|word| !word.is_empty())
 }
 
+/// The body of the fuzz target: what a key file says of each client is what a client reads from that line.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(data: &[u8]) {
+    let Ok(clients) = parse(data) else {
+        return;
+    };
+    for client in clients {
+        assert!(check_name(client.name.as_bytes()).is_ok());
+        let line = [client.name.as_bytes(), b" ", client.key].concat();
+        assert_eq!(key_of_client_line(&line).ok(), Some(client.key));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;

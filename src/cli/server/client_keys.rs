@@ -313,7 +313,7 @@ mod tests {
     use std::{fs, os::unix::fs::PermissionsExt, thread, time::Duration};
 
     use super::*;
-    use crate::cli::keys::key_file::new_client_line;
+    use crate::cli::server::key_file::new_client_line;
 
     /// A key file in its own directory.
     struct TestKeyFile(tempfile::TempDir);

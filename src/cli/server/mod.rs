@@ -1,0 +1,609 @@
+//! A server for many clients that have keys of their own: the loop of `rdcp --serve` and of `rdforward serve`.
+//!
+//! Each client is accepted, named, counted, limited, cut off and logged here, and nowhere else. What a client gets is
+//! the [`Service`] of the program.
+//!
+//! - *Names.* A client is the name of its key in the key file, which is read again when it changes.
+//! - *Limits.* [`Limits`] says what all clients may occupy, and what one key may occupy of it: sessions, and the
+//!   *places* inside sessions (copies that run, connections of tunnels).
+//! - *The end.* After a signal no session gets a place any more. Sessions that end by themselves have the time of
+//!   [`ServerOptions::grace`]; what is left is cut, and receives the reason.
+
+pub(in crate::cli) mod client_keys;
+pub(in crate::cli) mod key_file;
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use tokio::{
+    runtime::Builder,
+    sync::{Semaphore, oneshot},
+    task::AbortHandle,
+    time::{MissedTickBehavior, interval, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use self::client_keys::ClientKeys;
+use super::shared::{
+    exit::Exit,
+    message::Console,
+    report::counted,
+    run::control_runtime,
+    signals::{self, Caught},
+};
+use crate::{
+    Key, KeyId, Listener, Stream, StreamConfig, carry::thread::CarryThread, places::Places, threads,
+};
+
+/// What a program does for the clients of its server.
+pub(in crate::cli) trait Service: Send + Sync + Sized + 'static {
+    /// The words for one session and for several.
+    const SESSION: (&'static str, &'static str);
+
+    /// True if the sessions of a key end when the key is revoked.
+    const ENDS_WHEN_REVOKED: bool;
+
+    /// Returns what the server does for `clients`, in words: the first line of the log.
+    fn offer(&self, clients: &str) -> String;
+
+    /// Serves a client until it ends, or until [`Client::cut`] is ready. Returns how the session ended.
+    fn serve(&self, client: Client, stream: Stream) -> impl Future<Output = SessionOutcome> + Send;
+
+    /// Reports what the server does: every 10 seconds, and `last` at its end. May block.
+    fn report(&self, _status: ServerStatus, _last: bool) {}
+}
+
+/// A client whose session has begun.
+pub(in crate::cli) struct Client {
+    /// The name of the client in the key file.
+    pub(in crate::cli) name: Arc<str>,
+    /// The key of the client.
+    pub(in crate::cli) key: Key,
+    /// The number of the session, which no other session of the server has.
+    pub(in crate::cli) number: u64,
+    /// The listener of the server.
+    pub(in crate::cli) listener: Arc<Listener>,
+    /// The places of the client's key.
+    pub(in crate::cli) places: Places,
+    /// Tells when the session must end.
+    pub(in crate::cli) cut: SessionCut,
+    /// The log, in which each line names the client.
+    pub(in crate::cli) log: ClientLog,
+}
+
+/// How the session of a client ended. The text is a line of the log.
+pub(in crate::cli) enum SessionOutcome {
+    /// The session ended in order: what was done.
+    Done(String),
+    /// The session failed: why.
+    Failed(String),
+    /// The client has begun nothing: why. With `-v` only.
+    Nothing(String),
+}
+
+/// What a server tells its service about itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(in crate::cli) struct ServerStatus {
+    /// The sessions that are under way.
+    pub(in crate::cli) sessions: u64,
+    /// The connections that were refused since the start: with an unknown key, or from strangers.
+    pub(in crate::cli) refused: u64,
+    /// The time since the start.
+    pub(in crate::cli) uptime: Duration,
+}
+
+/// The settings of a server.
+pub(in crate::cli) struct ServerOptions<'a> {
+    /// The file with the keys of the clients.
+    pub(in crate::cli) key_file: &'a Path,
+    /// The port; 0 takes a free one.
+    pub(in crate::cli) port: u16,
+    /// The settings of the streams that are accepted.
+    pub(in crate::cli) stream: StreamConfig,
+    /// What clients may occupy.
+    pub(in crate::cli) limits: Limits,
+    /// The worker threads for sessions.
+    pub(in crate::cli) workers: usize,
+    /// The time for sessions to end by themselves after a signal; none for sessions that never do.
+    pub(in crate::cli) grace: Option<Duration>,
+}
+
+/// What clients may occupy of a server.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cli) struct Limits {
+    /// The sessions at a time. Further clients of all keys wait in the queue of the listener; those of one key are
+    /// refused.
+    pub(in crate::cli) sessions: Share,
+    /// The places at a time.
+    pub(in crate::cli) places: Share,
+}
+
+/// A number of things that all keys share.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cli) struct Share {
+    /// The most of all keys together.
+    pub(in crate::cli) all: usize,
+    /// The most of one key.
+    pub(in crate::cli) of_one_key: usize,
+}
+
+impl Share {
+    /// Returns the share of keys of which each may have all.
+    pub(in crate::cli) fn whole(all: usize) -> Self {
+        let of_one_key = all;
+        Self { all, of_one_key }
+    }
+}
+
+/// The time between two looks at the key file.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The ticks between two reports of a service.
+const TICKS_OF_REPORT: u32 = 10;
+
+/// The time for sessions to end after they were cut: an agent has four seconds, and then reports.
+const END_LIMIT: Duration = Duration::from_secs(6);
+
+/// The most characters of a line of the log that a client has a part in.
+const MOST_SHOWN: usize = 500;
+
+const REVOKED: &str = "the key was revoked";
+const STOPPED: &str = "the server was stopped";
+
+/// Serves clients until a signal ends the server. Returns how it ended.
+///
+/// # Errors
+///
+/// Fails if the server cannot start.
+pub(in crate::cli) fn run<S: Service>(
+    options: ServerOptions<'_>,
+    service: S,
+    console: &Console,
+) -> anyhow::Result<Exit> {
+    let signal = signals::watch(&control_runtime()?, console).context("cannot catch signals")?;
+    let workers = options.workers;
+    // The runtime panics if it gets no thread.
+    threads::require(workers + 1).context("cannot start the runtime")?;
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(workers)
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let exit = runtime.block_on(async {
+        let grace = options.grace;
+        let server = Server::start(options, service, console).await?;
+        server.serve_clients(signal, grace).await
+    });
+    // A thread that hangs in a file or in a resolver must not keep the process from exiting.
+    runtime.shutdown_background();
+    exit
+}
+
+/// A server that listens.
+struct Server<S> {
+    service: S,
+    keys: ClientKeys,
+    listener: Arc<Listener>,
+    console: Console,
+    clients: ClientTable,
+    /// The tasks of the sessions.
+    tasks: TaskTracker,
+    started: Instant,
+    ended: CancellationToken,
+}
+
+impl<S: Service> Server<S> {
+    async fn start(
+        options: ServerOptions<'_>,
+        service: S,
+        console: &Console,
+    ) -> anyhow::Result<Arc<Self>> {
+        let (keys, warning) = ClientKeys::load(options.key_file)?;
+        if let Some(warning) = warning {
+            console.warn(&warning);
+        }
+        let listener = keys.listen(options.port, options.stream).await?;
+        let clients = counted(keys.count() as u64, "client", "clients");
+        console.note(&format!(
+            "listening on port {}: {}",
+            listener.local_addr().port(),
+            service.offer(&clients)
+        ));
+        Ok(Arc::new(Self {
+            service,
+            keys,
+            listener: Arc::new(listener),
+            console: console.clone(),
+            clients: ClientTable::new(options.limits),
+            tasks: TaskTracker::new(),
+            started: Instant::now(),
+            ended: CancellationToken::new(),
+        }))
+    }
+
+    /// Serves until a signal comes, and ends the sessions.
+    async fn serve_clients(
+        self: Arc<Self>,
+        signal: oneshot::Receiver<Caught>,
+        grace: Option<Duration>,
+    ) -> anyhow::Result<Exit> {
+        // A thread of its own, because it reads and writes files.
+        let thread = CarryThread::start("periodic").context("cannot start a thread")?;
+        let periodic = Arc::clone(&self).run_periodic_work();
+        let periodic = tokio::spawn(async move { thread.run(periodic).await });
+        let accepting = tokio::spawn(Arc::clone(&self).accept_all()).abort_handle();
+        let Ok(caught) = signal.await else {
+            // No signal can come any more: all of them were ignored at the start.
+            return std::future::pending().await;
+        };
+        let exit = self.finish(caught, grace, &accepting).await;
+        self.ended.cancel();
+        let _ = periodic.await;
+        self.service.report(self.status(), true);
+        Ok(exit)
+    }
+
+    /// Accepts clients for as long as the server runs.
+    async fn accept_all(self: Arc<Self>) {
+        let rooms = Arc::new(Semaphore::new(self.clients.limits.sessions.all));
+        loop {
+            let room = Arc::clone(&rooms).acquire_owned().await;
+            match self.listener.accept().await {
+                Ok(stream) => {
+                    let server = Arc::clone(&self);
+                    self.tasks.spawn(async move {
+                        server.serve_client(stream).await;
+                        drop(room);
+                    });
+                }
+                Err(error) => self.console.error(&error.to_string()),
+            }
+        }
+    }
+
+    /// Serves one client that has connected, and prints how it went.
+    async fn serve_client(&self, mut stream: Stream) {
+        let id = stream.key_id();
+        // The key may have been revoked since the handshake.
+        let Some((name, key)) = self.keys.find(id) else {
+            stream.abort(REVOKED);
+            return stream.close().await;
+        };
+        let log = ClientLog {
+            client: format!("{name} ({})", stream.peer_addr().ip()),
+            console: self.console.clone(),
+        };
+        let Some((entry, cut)) = self.clients.enter(&name, id) else {
+            let most = self.clients.limits.sessions.of_one_key;
+            let text = format!("this client has {most} {} already", S::SESSION.1);
+            log.print(Console::warn, &text);
+            stream.abort(&text);
+            return stream.close().await;
+        };
+        let client = Client {
+            name,
+            key,
+            number: entry.number,
+            listener: Arc::clone(&self.listener),
+            places: entry.places.clone(),
+            cut,
+            log: log.clone(),
+        };
+        let outcome = self.service.serve(client, stream).await;
+        drop(entry);
+        match outcome {
+            SessionOutcome::Done(text) => log.print(Console::note, &text),
+            SessionOutcome::Failed(text) => log.print(Console::error, &text),
+            SessionOutcome::Nothing(text) => log.print(Console::detail, &text),
+        }
+    }
+
+    /// Reads the key file again when it changes, cuts sessions whose keys were revoked, and has the service report.
+    async fn run_periodic_work(self: Arc<Self>) {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        for tick in 0_u32.. {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = self.ended.cancelled() => return,
+            }
+            self.reload_keys();
+            if S::ENDS_WHEN_REVOKED {
+                self.clients
+                    .cut(REVOKED, |key| self.keys.find(key).is_none());
+            }
+            if tick % TICKS_OF_REPORT == 0 {
+                self.service.report(self.status(), false);
+            }
+        }
+    }
+
+    fn reload_keys(&self) {
+        match self.keys.reload_if_changed() {
+            Ok(None) => {}
+            Ok(Some(changes)) => {
+                self.console.note(&changes.to_string());
+                if let Some(warning) = &changes.warning {
+                    self.console.warn(warning);
+                }
+            }
+            Err(error) => self
+                .console
+                .error(&format!("{error}; the keys stay as they were")),
+        }
+    }
+
+    /// Lets the sessions end for the time of `grace`, and cuts those that are left. Clients that come meanwhile get no
+    /// place.
+    async fn finish(
+        &self,
+        caught: Caught,
+        grace: Option<Duration>,
+        accepting: &AbortHandle,
+    ) -> Exit {
+        self.clients.close_places();
+        self.tasks.close();
+        let words = |count: usize| counted(count as u64, S::SESSION.0, S::SESSION.1);
+        let mut received = format!("received {}", caught.name);
+        if let Some(grace) = grace {
+            let running = words(self.tasks.len());
+            received += &format!(": finishes {running} within {grace:.0?}");
+        }
+        self.console.note(&received);
+        let ended = match grace {
+            Some(grace) => timeout(grace, self.tasks.wait()).await.is_ok(),
+            None => false,
+        };
+        accepting.abort();
+        if ended {
+            return Exit::Ok;
+        }
+        let cut = self.clients.cut_all(STOPPED);
+        if grace.is_some() {
+            let cut = words(cut);
+            self.console.error(&format!("{cut} did not end in time"));
+        }
+        let _ = timeout(END_LIMIT, self.tasks.wait()).await;
+        grace.map_or(Exit::Ok, |_| Exit::Local)
+    }
+
+    fn status(&self) -> ServerStatus {
+        let stats = self.listener.stats();
+        ServerStatus {
+            sessions: self.clients.lock().sessions.len() as u64,
+            // Connections that only probe an address count as failed, and are no clients.
+            refused: stats.wrong_keys + stats.other_versions + stats.foreign + stats.pushed_out,
+            uptime: self.started.elapsed(),
+        }
+    }
+}
+
+/// The log of a server, in which each line names a client.
+#[derive(Clone)]
+pub(in crate::cli) struct ClientLog {
+    client: String,
+    console: Console,
+}
+
+impl ClientLog {
+    /// Prints a line at the level of `print`, for example [`Console::note`]. A client has a part in the text, so it is
+    /// cut to a length that fits, and left out while stderr is not read.
+    pub(in crate::cli) fn print(&self, print: impl FnOnce(&Console, &str), text: &str) {
+        let mut shown: String = text.chars().take(MOST_SHOWN).collect();
+        if shown.len() < text.len() {
+            shown.push('…');
+        }
+        self.console
+            .notice(|console| print(console, &format!("{}: {shown}", self.client)));
+    }
+}
+
+/// Tells the session of a client when it must end.
+pub(in crate::cli) struct SessionCut(oneshot::Receiver<&'static str>);
+
+impl SessionCut {
+    /// Waits until the session must end. Returns the reason, for the client.
+    pub(in crate::cli) async fn reason(self) -> &'static str {
+        match self.0.await {
+            Ok(reason) => reason,
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+/// The sessions that are under way, and what their clients occupy.
+struct ClientTable {
+    limits: Limits,
+    /// The places of all clients.
+    places: Arc<Semaphore>,
+    state: Mutex<TableState>,
+}
+
+#[derive(Default)]
+struct TableState {
+    /// The sessions that have begun so far.
+    begun: u64,
+    /// The sessions by their numbers.
+    sessions: HashMap<u64, RunningSession>,
+    /// What each client occupies that has a session.
+    clients: HashMap<Arc<str>, Occupied>,
+    /// The reason for sessions that begin after all were cut.
+    over: Option<&'static str>,
+}
+
+struct RunningSession {
+    key: KeyId,
+    /// Sends the reason why the session must end; none once it has.
+    cut: Option<oneshot::Sender<&'static str>>,
+}
+
+/// What one client occupies.
+struct Occupied {
+    sessions: usize,
+    places: Arc<Semaphore>,
+}
+
+/// A session in the table, from which it is removed when this value is dropped.
+struct TableEntry<'a> {
+    table: &'a ClientTable,
+    name: Arc<str>,
+    number: u64,
+    places: Places,
+}
+
+impl ClientTable {
+    fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            places: Arc::new(Semaphore::new(limits.places.all)),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Adds a session of a client. Returns none if the client has too many.
+    fn enter(&self, name: &Arc<str>, key: KeyId) -> Option<(TableEntry<'_>, SessionCut)> {
+        let state = &mut *self.lock();
+        let client = state.clients.entry(Arc::clone(name));
+        let client = client.or_insert_with(|| Occupied {
+            sessions: 0,
+            places: Arc::new(Semaphore::new(self.limits.places.of_one_key)),
+        });
+        if client.sessions == self.limits.sessions.of_one_key {
+            return None;
+        }
+        client.sessions += 1;
+        state.begun += 1;
+        let (sender, cut) = oneshot::channel();
+        let mut session = RunningSession {
+            key,
+            cut: Some(sender),
+        };
+        if let Some(reason) = state.over {
+            session.end(reason);
+        }
+        state.sessions.insert(state.begun, session);
+        let entry = TableEntry {
+            table: self,
+            name: Arc::clone(name),
+            number: state.begun,
+            places: Places::new(Arc::clone(&self.places), Arc::clone(&client.places)),
+        };
+        Some((entry, SessionCut(cut)))
+    }
+
+    /// Ends the sessions of the keys that `must_end` names.
+    fn cut(&self, reason: &'static str, must_end: impl Fn(KeyId) -> bool) {
+        let mut state = self.lock();
+        let sessions = state.sessions.values_mut();
+        let ending = sessions.filter(|session| must_end(session.key));
+        ending.for_each(|session| session.end(reason));
+    }
+
+    /// Ends all sessions, also those that begin later. Returns how many there were.
+    fn cut_all(&self, reason: &'static str) -> usize {
+        self.lock().over = Some(reason);
+        self.cut(reason, |_| true);
+        self.lock().sessions.len()
+    }
+
+    /// Gives no more places, and ends every wait for one.
+    fn close_places(&self) {
+        self.places.close();
+        for client in self.lock().clients.values() {
+            client.places.close();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TableState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RunningSession {
+    fn end(&mut self, reason: &'static str) {
+        if let Some(cut) = self.cut.take() {
+            let _ = cut.send(reason);
+        }
+    }
+}
+
+impl Drop for TableEntry<'_> {
+    fn drop(&mut self) {
+        let mut state = self.table.lock();
+        state.sessions.remove(&self.number);
+        if let Some(client) = state.clients.get_mut(&self.name) {
+            client.sessions -= 1;
+            if client.sessions == 0 {
+                state.clients.remove(&self.name);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(sessions: Share, places: Share) -> ClientTable {
+        ClientTable::new(Limits { sessions, places })
+    }
+
+    fn ids() -> [KeyId; 2] {
+        [1, 2].map(|byte| Key::from_secret(&[byte; 32]).id())
+    }
+
+    #[test]
+    fn one_key_has_its_share_of_sessions_and_places() {
+        let share = Share {
+            all: 4,
+            of_one_key: 2,
+        };
+        let table = table(share, share);
+        let [alice, bob] = ["alice", "bob"].map(Arc::from);
+        let [id, other] = ids();
+        let (first, _cut) = table.enter(&alice, id).unwrap();
+        let (second, _cut) = table.enter(&alice, id).unwrap();
+        assert!(table.enter(&alice, id).is_none());
+        assert_ne!(first.number, second.number);
+        let _taken = [&first, &second].map(|entry| entry.places.take().unwrap());
+        assert!(first.places.take().is_none() && second.places.take().is_none());
+        let (third, _cut) = table.enter(&bob, other).unwrap();
+        assert!(third.places.take().is_some());
+        drop(first);
+        assert!(table.enter(&alice, id).is_some());
+        drop((second, third));
+        let state = table.lock();
+        assert!(state.clients.is_empty() && state.sessions.is_empty());
+    }
+
+    #[tokio::test]
+    async fn sessions_are_cut_with_a_reason() {
+        let table = table(Share::whole(9), Share::whole(9));
+        let [alice, bob] = ["alice", "bob"].map(Arc::from);
+        let [id, other] = ids();
+        let (_alice, revoked) = table.enter(&alice, id).unwrap();
+        let (_bob, stopped) = table.enter(&bob, other).unwrap();
+        table.cut(REVOKED, |key| key == id);
+        assert_eq!(revoked.reason().await, REVOKED);
+        assert_eq!(table.cut_all(STOPPED), 2);
+        assert_eq!(stopped.reason().await, STOPPED);
+        let (_late, late) = table.enter(&bob, other).unwrap();
+        assert_eq!(late.reason().await, STOPPED);
+    }
+
+    #[tokio::test]
+    async fn a_wait_for_a_place_ends_with_the_server() {
+        let table = table(Share::whole(9), Share::whole(1));
+        let (entry, _cut) = table.enter(&Arc::from("alice"), ids()[0]).unwrap();
+        let taken = entry.places.wait().await;
+        assert!(taken.is_some());
+        let waiting = entry.places.wait();
+        table.close_places();
+        assert!(waiting.await.is_none());
+    }
+}
