@@ -300,7 +300,7 @@ pub(super) fn open_existing(
 ///
 /// # Errors
 ///
-/// Fails as open(2) does.
+/// Fails as open(2) does, and with `EEXIST` if another source has opened the new file first and writes it.
 pub(super) fn create_in_place(
     state: &DestinationState,
     folder: BorrowedFd<'_>,
@@ -308,7 +308,9 @@ pub(super) fn create_in_place(
     mode: u32,
 ) -> rustix::io::Result<OwnedFd> {
     let fd = create_file(folder, name.as_bytes(), mode)?;
-    state.written.note(&fstat(&fd)?);
+    if !state.written.claim(&fstat(&fd)?) {
+        return Err(Errno::EXIST);
+    }
     Ok(fd)
 }
 
