@@ -9,6 +9,8 @@
 //! Further arguments of each end: `inline`, `unsignalled`, `event`, `messages=N`, `device=NAME`.
 
 mod common;
+#[path = "common/verbs.rs"]
+mod verbs;
 
 use std::{collections::VecDeque, ops::Range, process::ExitCode, sync::Arc};
 
@@ -17,9 +19,7 @@ use rdpipe::verbs::{
     CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, QueueSizes, VerbsOperation,
 };
 
-use crate::common::verbs::{
-    End, NO_MEMORY, Settings, Waiter, connect, exchange, exit_code, finish,
-};
+use crate::verbs::{End, NO_MEMORY, Settings, Waiter, connect, exchange, exit_code, finish};
 
 const NAME: &str = "verbs_send_recv";
 

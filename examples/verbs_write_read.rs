@@ -9,6 +9,8 @@
 //! Further arguments of each end: `inline`, `unsignalled`, `event`, `device=NAME`.
 
 mod common;
+#[path = "common/verbs.rs"]
+mod verbs;
 
 use std::{ops::Range, process::ExitCode, sync::Arc};
 
@@ -18,7 +20,7 @@ use rdpipe::verbs::{
     VerbsOperation,
 };
 
-use crate::common::verbs::{End, NO_MEMORY, Settings, Waiter, connect, exit_code, finish};
+use crate::verbs::{End, NO_MEMORY, Settings, Waiter, connect, exit_code, finish};
 
 const NAME: &str = "verbs_write_read";
 

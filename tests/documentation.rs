@@ -223,6 +223,7 @@ fn sources_of(binary: &str) -> Vec<String> {
     } else {
         root().join("tests").join(binary)
     };
+    let member = root().join("examples").join(binary).join("tests");
     let fuzzed = root().join(format!("fuzz/fuzz_targets/{binary}.rs"));
     if binary == "lib" {
         collect(&root().join("src"), &mut files);
@@ -230,6 +231,8 @@ fn sources_of(binary: &str) -> Vec<String> {
         files.push(single);
     } else if folder.exists() {
         collect(&folder, &mut files);
+    } else if member.exists() {
+        collect(&member, &mut files);
     } else if fuzzed.exists() {
         files.push(fuzzed);
     }
@@ -505,12 +508,18 @@ fn check_dry_run(arguments: &[String]) -> Result<(), String> {
 fn check_cargo(words: &[String]) -> Result<(), String> {
     for pair in words.windows(2) {
         match pair[0].as_str() {
-            "--example" => exists(&format!("examples/{}.rs", pair[1]))?,
+            "--example" => {
+                let member = format!("examples/frameworks/{}.rs", pair[1]);
+                exists(&format!("examples/{}.rs", pair[1])).or_else(|_| exists(&member))?;
+            }
             "--test" => {
                 let folder = format!("tests/{}/main.rs", pair[1]);
                 exists(&format!("tests/{}.rs", pair[1])).or_else(|_| exists(&folder))?;
             }
-            "-p" | "--package" => exists(&format!("{}/Cargo.toml", pair[1]))?,
+            "-p" | "--package" => {
+                let member = format!("examples/{}/Cargo.toml", pair[1]);
+                exists(&format!("{}/Cargo.toml", pair[1])).or_else(|_| exists(&member))?;
+            }
             "--features" => {
                 let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
                 let inside = words.iter().any(|word| word == "-p");

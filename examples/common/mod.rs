@@ -3,10 +3,6 @@
 #![allow(dead_code, reason = "each example uses a part of this module")]
 
 pub(crate) mod content;
-#[cfg(feature = "tonic")]
-pub(crate) mod grpc_echo;
-#[cfg(feature = "rdma")]
-pub(crate) mod verbs;
 
 use std::{
     env,

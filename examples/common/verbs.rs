@@ -102,10 +102,10 @@ impl End {
 
     /// Returns a stream over TCP to the other end, which has proved that it has the key in `RDPIPE_KEY`.
     pub(crate) async fn meet(&self) -> Result<Stream> {
-        let builder = super::builder()?.transport(TransportPolicy::Tcp);
+        let builder = crate::common::builder()?.transport(TransportPolicy::Tcp);
         match self {
             Self::Listener { port } => {
-                let listener = super::listen(&builder, port).await?;
+                let listener = crate::common::listen(&builder, port).await?;
                 Ok(listener.accept().await?)
             }
             Self::Dialer { host, port } => Ok(builder.connect((host.as_str(), *port)).await?),
@@ -248,7 +248,7 @@ fn succeeded(completion: Completion) -> Result<(u64, usize)> {
 /// Ends the stream after the other end has ended its own: until then, both ends keep their queue pairs and their
 /// memory.
 pub(crate) async fn finish(stream: Stream) -> Result<()> {
-    super::goodbye(stream).await?;
+    crate::common::goodbye(stream).await?;
     println!("done");
     Ok(())
 }

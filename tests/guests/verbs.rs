@@ -1,8 +1,7 @@
 //! The examples of verbs between two guests, typed as docs/verbs.md shows them.
 
 use crate::support::programs::{
-    Running,
-    examples::Over,
+    Running, built,
     hosts::Network,
     key,
     verbs_page::{ShownCommand, shown_runs, steps},
@@ -10,7 +9,7 @@ use crate::support::programs::{
 
 /// Starts a command of the page on a guest. The page calls the hosts hostA and hostB.
 fn start(network: &Network, host: &str, shown: &ShownCommand) -> Running {
-    let program = Over::path(shown.program);
+    let program = built(&format!("examples/{}", shown.program));
     let arguments = shown.arguments.join(" ").replace("hostB", "10.77.0.2");
     let line = format!("RDPIPE_KEY={} exec {program} {arguments}", key());
     network.ssh(host, &line).start()

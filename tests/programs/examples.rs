@@ -20,25 +20,8 @@ fn many_clients_get_their_echo() {
 }
 
 #[test]
-fn an_http_body_is_streamed() {
-    TCP.a_body_is_streamed(1 << 30);
-}
-
-#[test]
 fn a_socket_of_systemd_is_taken() {
     TCP.a_socket_of_systemd_is_taken();
-}
-
-#[cfg(feature = "axum")]
-#[test]
-fn a_body_of_axum_is_streamed() {
-    TCP.a_body_of_axum_is_streamed(256 << 20);
-}
-
-#[cfg(feature = "tonic")]
-#[test]
-fn messages_of_grpc_are_echoed() {
-    TCP.messages_of_grpc_are_echoed(100);
 }
 
 #[test]
@@ -61,11 +44,6 @@ fn a_broken_forwarding_is_no_end_of_file() {
     TCP.a_broken_tunnel_is_no_end();
 }
 
-#[test]
-fn a_file_is_sent_through_tls() {
-    TCP.a_file_goes_through_tls();
-}
-
 /// The examples of verbs need a device, and say so before they connect.
 #[cfg(feature = "rdma")]
 #[test]
@@ -86,9 +64,4 @@ fn a_device_that_is_not_there_is_one_sentence() {
             end.fails(1, &[name, words]);
         }
     }
-}
-
-#[test]
-fn another_certificate_is_not_trusted() {
-    TCP.another_certificate_is_not_trusted();
 }

@@ -5,13 +5,11 @@ use std::{
     process::ChildStdout,
 };
 
-use crate::{
-    examples::machine,
-    support::programs::{
-        End, Running, Setup,
-        examples::Over,
-        verbs_page::{ShownCommand, shown_runs, steps},
-    },
+use crate::support::programs::{
+    End, Running, Setup,
+    examples::Over,
+    machine,
+    verbs_page::{ShownCommand, shown_runs, steps},
 };
 
 /// The examples connect over TCP whatever the environment says.

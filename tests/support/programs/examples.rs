@@ -2,7 +2,7 @@
 //! `cargo test --test NAME` run `cargo build --examples`.
 
 use std::{
-    env, fs,
+    fs,
     fs::File,
     io::{ErrorKind, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
@@ -13,7 +13,7 @@ use std::{
 use rustix::process::Signal;
 
 use crate::support::programs::{
-    Place, Running, Setup, generous, key, peak_kib, program, random_bytes,
+    Place, Running, Setup, built, generous, key, peak_kib, program, random_bytes,
 };
 
 /// A transport, by its name in `RDPIPE_TRANSPORT`.
@@ -22,18 +22,10 @@ pub struct Over(pub &'static str);
 
 impl Over {
     pub fn example(self, name: &'static str, arguments: &str) -> Setup {
-        program(&Self::path(name), name)
+        program(&built(&format!("examples/{name}")), name)
             .args(arguments.split_whitespace())
             .env("RDPIPE_KEY", key())
             .env("RDPIPE_TRANSPORT", self.0)
-    }
-
-    /// Returns the path of an example.
-    pub fn path(name: &str) -> String {
-        let tests = env::current_exe().expect("a program has a path");
-        let built = tests.ancestors().nth(2).expect("it is in deps/");
-        let path = built.join("examples").join(name);
-        path.to_str().expect("a path without surprises").to_owned()
     }
 
     /// Returns the words that an example prints if it really uses this transport.
@@ -104,7 +96,7 @@ impl Over {
     pub fn a_socket_of_systemd_is_taken(self) {
         let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = socket.local_addr().expect("it is bound").port();
-        let path = Self::path("echo_server");
+        let path = built("examples/echo_server");
         let start = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" listen 0";
         let server = program("bash", "echo_server").args(["-c", start, &path]);
         let server = server

@@ -8,11 +8,11 @@ use std::{
     thread,
 };
 
-use crate::support::programs::{End, Place, Running, Setup, program};
+use crate::support::programs::{End, Place, Running, Setup, built, program};
 
 /// Returns rdpipe with these arguments and an empty stdin.
 pub fn rdpipe(arguments: &[&str]) -> Setup {
-    let setup = program(env!("CARGO_BIN_EXE_rdpipe"), "rdpipe");
+    let setup = program(&built("rdpipe"), "rdpipe");
     let setup = setup.env("SHELL", "/bin/bash");
     arguments.iter().fold(setup, Setup::arg)
 }
@@ -65,31 +65,31 @@ impl Hosts {
 
     /// Returns rdcat with these arguments and the options to reach these hosts.
     pub fn rdcat(&self, arguments: &[&str]) -> Setup {
-        let setup = program(env!("CARGO_BIN_EXE_rdcat"), "rdcat");
+        let setup = program(&built("rdcat"), "rdcat");
         setup.args(self.options()).args(arguments)
     }
 
     /// Returns rdcp with these arguments and the options to reach these hosts.
     pub fn rdcp(&self, arguments: &[&str]) -> Setup {
-        let setup = program(env!("CARGO_BIN_EXE_rdcp"), "rdcp");
+        let setup = program(&built("rdcp"), "rdcp");
         setup.args(self.options()).args(arguments)
     }
 
     /// Returns rdperf with these arguments and the options to reach these hosts.
     pub fn rdperf(&self, arguments: &[&str]) -> Setup {
-        let setup = program(env!("CARGO_BIN_EXE_rdperf"), "rdperf");
+        let setup = program(&built("rdperf"), "rdperf");
         setup.args(self.options()).args(arguments)
     }
 
     /// Returns rdforward with these arguments and the options to reach these hosts.
     pub fn rdforward(&self, arguments: &[&str]) -> Setup {
-        let setup = program(env!("CARGO_BIN_EXE_rdforward"), "rdforward");
+        let setup = program(&built("rdforward"), "rdforward");
         setup.args(self.options()).args(arguments)
     }
 
     /// Returns `rdforward run` with these arguments and the options to reach these hosts.
     pub fn rdforward_run(&self, arguments: &[&str]) -> Setup {
-        let setup = program(env!("CARGO_BIN_EXE_rdforward"), "rdforward").arg("run");
+        let setup = program(&built("rdforward"), "rdforward").arg("run");
         setup.args(self.options()).args(arguments)
     }
 
@@ -98,14 +98,14 @@ impl Hosts {
     pub fn rdforward_run_after(&self, line: &str, arguments: &[&str]) -> Setup {
         let script = format!("{line}; exec \"$0\" run \"$@\"");
         let setup = program("env", "rdforward").args(["--default-signal", "bash", "-c", &script]);
-        let setup = setup.arg(env!("CARGO_BIN_EXE_rdforward"));
+        let setup = setup.arg(built("rdforward"));
         setup.args(self.options()).args(arguments)
     }
 
     /// Returns the options by which rdpipe, rdcat, rdcp, rdforward and rdperf reach these hosts.
     fn options(&self) -> [String; 4] {
         let rsh = self.place.path("rsh").display().to_string();
-        let own = env!("CARGO_BIN_EXE_rdpipe").to_owned();
+        let own = built("rdpipe");
         ["--rsh".to_owned(), rsh, "--remote-rdpipe".to_owned(), own]
     }
 

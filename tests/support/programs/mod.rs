@@ -20,14 +20,14 @@ pub(crate) use super::{
     skip,
 };
 pub use deaths::{Doomed, Victim, written};
-pub use rig::{Link, Sight, ip, lacks_guest, lacks_rdma};
+pub use rig::{Link, Sight, ip, lacks_guest, lacks_rdma, machine};
 pub use running::{End, Running, Setup, program, rdrecv, rdsend};
 pub use watch::{
     cpu_ticks, eventually, held_bytes, is_ignored, peak_kib, pinned_kib, write_position,
 };
 
 use std::{
-    fs,
+    env, fs,
     net::TcpListener,
     path::{Path, PathBuf},
     sync::LazyLock,
@@ -35,6 +35,15 @@ use std::{
 
 use rustix::fs::{Mode, OFlags, open};
 use tempfile::TempDir;
+
+/// Returns the path of what cargo has built beside the tests: `rdsend`, or `examples/http`. Tests of another package than
+/// rdpipe's have no variable with the path of a program.
+pub fn built(name: &str) -> String {
+    let test = env::current_exe().expect("a program has a path");
+    let folder = test.ancestors().nth(2).expect("it is in deps/");
+    let path = folder.join(name);
+    path.to_str().expect("a path without surprises").to_owned()
+}
 
 /// Returns a key in the form that rdrecv generates, which needs no stretching and so costs no time.
 pub fn key() -> &'static str {

@@ -6,12 +6,12 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use super::{Running, Setup, program};
+use super::{Running, Setup, built, program};
 use crate::support::pattern::Pattern;
 
 /// Returns rdcat with these arguments, separated by spaces.
 pub fn rdcat(arguments: impl AsRef<str>) -> Setup {
-    let setup = program(env!("CARGO_BIN_EXE_rdcat"), "rdcat");
+    let setup = program(&built("rdcat"), "rdcat");
     setup.args(arguments.as_ref().split_whitespace())
 }
 

@@ -1,6 +1,10 @@
 //! The RDMA devices of the machine: whether a test has them, and ways to break or hide them.
 
-use std::{env, fs, process::Command};
+use std::{
+    env, fs,
+    process::Command,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use super::{Setup, eventually, program, skip};
 use crate::support::missing_rdma;
@@ -13,6 +17,13 @@ pub fn lacks_rdma() -> bool {
         skip(why);
     }
     missing.is_some()
+}
+
+/// Returns a lock on the machine, or `None` if it has no RDMA. The lock makes the tests run one at a time, because two
+/// programs at once are enough for an emulated machine.
+pub fn machine() -> Option<MutexGuard<'static, ()>> {
+    static MACHINE: Mutex<()> = Mutex::new(());
+    (!lacks_rdma()).then(|| MACHINE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Returns true, and prints the reason, if a test that changes the machine must be skipped. Such a test runs only in

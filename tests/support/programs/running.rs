@@ -19,7 +19,7 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
 };
 
-use super::{eventually, generous};
+use super::{built, eventually, generous};
 
 /// A program with its arguments and environment, before its start.
 pub struct Setup {
@@ -29,14 +29,14 @@ pub struct Setup {
 
 /// Returns rdrecv with these arguments, separated by spaces. [`End::stdout`] holds its output.
 pub fn rdrecv(arguments: impl AsRef<str>) -> Setup {
-    let mut setup = program(env!("CARGO_BIN_EXE_rdrecv"), "rdrecv");
+    let mut setup = program(&built("rdrecv"), "rdrecv");
     setup.command.args(arguments.as_ref().split_whitespace());
     setup
 }
 
 /// Returns rdsend with these arguments, separated by spaces, and an empty stdin.
 pub fn rdsend(arguments: impl AsRef<str>) -> Setup {
-    let mut setup = program(env!("CARGO_BIN_EXE_rdsend"), "rdsend");
+    let mut setup = program(&built("rdsend"), "rdsend");
     setup.command.args(arguments.as_ref().split_whitespace());
     setup
 }

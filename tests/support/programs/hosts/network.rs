@@ -15,7 +15,7 @@ use super::{
     terminal::Terminal,
 };
 use crate::support::programs::{
-    Running, Setup, eventually, generous, install, limit, program, skip,
+    Running, Setup, built, eventually, generous, install, limit, program, skip,
 };
 
 /// The program that reaches hosts of this network: `ssh`, with the configuration that names them.
@@ -72,7 +72,8 @@ impl Network {
     }
 
     fn start(count: usize) -> Result<Self, String> {
-        let programs = Path::new(env!("CARGO_BIN_EXE_rdpipe")).parent();
+        let rdpipe = built("rdpipe");
+        let programs = Path::new(&rdpipe).parent();
         let mut script = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/hosts"))
             .args(["--timeout", "3600", "--hosts", &count.to_string(), "--bin"])
             .arg(programs.expect("it is in a directory"))
@@ -175,31 +176,31 @@ impl Network {
 
     /// Returns `rdpipe` with these arguments, to be run on ctl.
     pub fn rdpipe<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Setup {
-        let setup = self.program(env!("CARGO_BIN_EXE_rdpipe"), "rdpipe");
+        let setup = self.program(&built("rdpipe"), "rdpipe");
         setup.args(self.options()).args(arguments)
     }
 
     /// Returns `rdcat` with these arguments, to be run on ctl.
     pub fn rdcat<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Setup {
-        let setup = self.program(env!("CARGO_BIN_EXE_rdcat"), "rdcat");
+        let setup = self.program(&built("rdcat"), "rdcat");
         setup.args(self.options()).args(arguments)
     }
 
     /// Returns `rdcp` with these arguments, to be run on ctl.
     pub fn rdcp<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Setup {
-        let setup = self.program(env!("CARGO_BIN_EXE_rdcp"), "rdcp");
+        let setup = self.program(&built("rdcp"), "rdcp");
         setup.args(self.options()).args(arguments)
     }
 
     /// Returns `rdperf` with these arguments, to be run on ctl.
     pub fn rdperf<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Setup {
-        let setup = self.program(env!("CARGO_BIN_EXE_rdperf"), "rdperf");
+        let setup = self.program(&built("rdperf"), "rdperf");
         setup.args(self.options()).args(arguments)
     }
 
     /// Returns `rdforward` with these arguments, to be run on ctl.
     pub fn rdforward<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Setup {
-        let setup = self.program(env!("CARGO_BIN_EXE_rdforward"), "rdforward");
+        let setup = self.program(&built("rdforward"), "rdforward");
         setup.args(self.options()).args(arguments)
     }
 
@@ -212,7 +213,7 @@ impl Network {
         let setup = self
             .program("/usr/bin/setsid", "rdpipe")
             .arg("--ctty")
-            .arg(env!("CARGO_BIN_EXE_rdpipe"))
+            .arg(built("rdpipe"))
             .args(self.options());
         setup.args(arguments).stdin(terminal.inside())
     }

@@ -1,19 +1,21 @@
 //! A server and a client of tonic, unmodified: the server takes `listener.incoming()`.
 //!
 //! ```console
-//! hostB $ RDPIPE_KEY=... cargo run --features tonic --example grpc serve PORT
-//! hostA $ RDPIPE_KEY=... cargo run --features tonic --example grpc ask HOST PORT MESSAGES
+//! hostB $ RDPIPE_KEY=... cargo run -p frameworks --example grpc serve PORT
+//! hostA $ RDPIPE_KEY=... cargo run -p frameworks --example grpc ask HOST PORT MESSAGES
 //! ```
 //!
 //! The client sends that many messages of a mebibyte, and checks the answers. Set `RDPIPE_TRANSPORT` to `rdma` or `tcp`
 //! to allow only this transport.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod grpc_echo;
 
 use anyhow::{Result, bail, ensure};
 use bytes::Bytes;
-use common::grpc_echo::{Echo, PATH, PlainCodec};
 use futures::{StreamExt, stream};
+use grpc_echo::{Echo, PATH, PlainCodec};
 use hyper::http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
 use rdpipe::OnDrop;

@@ -1,14 +1,15 @@
 //! A server of axum, unmodified: `axum::serve` takes the listener.
 //!
 //! ```console
-//! hostB $ RDPIPE_KEY=... cargo run --features axum --example axum_server PORT
-//! hostA $ RDPIPE_KEY=... cargo run --example http fetch HOST PORT BYTES
+//! hostB $ RDPIPE_KEY=... cargo run -p frameworks --example axum_server PORT
+//! hostA $ RDPIPE_KEY=... cargo run -p frameworks --example http fetch HOST PORT BYTES
 //! ```
 //!
 //! `GET /BYTES` returns that many bytes, those that the example `http` expects, and `GET /` the id of the client's key.
 //! Set `RDPIPE_TRANSPORT` to `rdma` or `tcp` to allow only this transport. The server ends on ^C, after the streams
 //! that are open.
 
+#[path = "../common/mod.rs"]
 mod common;
 
 use anyhow::{Context, Result};

@@ -1,6 +1,6 @@
 //! tonic, at both ends, with a codec for plain bytes.
 
-#[path = "../../examples/common/grpc_echo.rs"]
+#[path = "../grpc_echo.rs"]
 mod grpc_echo;
 
 use anyhow::{Result, ensure};

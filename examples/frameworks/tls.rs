@@ -1,14 +1,15 @@
 //! Sends a file through TLS, with tokio-rustls: rdpipe itself checks every byte, but does not encrypt.
 //!
 //! ```console
-//! hostB $ RDPIPE_KEY=... cargo run --example tls receive PORT CERTIFICATE > FILE
-//! hostA $ RDPIPE_KEY=... cargo run --example tls send HOST PORT CERTIFICATE < FILE
+//! hostB $ RDPIPE_KEY=... cargo run -p frameworks --example tls receive PORT CERTIFICATE > FILE
+//! hostA $ RDPIPE_KEY=... cargo run -p frameworks --example tls send HOST PORT CERTIFICATE < FILE
 //! ```
 //!
 //! The receiver makes a certificate for this one run and writes it to the file CERTIFICATE. Copy this file
 //! to the host of the sender, which trusts only this certificate. Set `RDPIPE_TRANSPORT` to `rdma` or `tcp` to
 //! allow only this transport.
 
+#[path = "../common/mod.rs"]
 mod common;
 
 use std::{fs, sync::Arc};

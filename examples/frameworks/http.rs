@@ -1,8 +1,8 @@
 //! HTTP/1 with hyper: a server that returns any number of bytes on request, and a client that checks them.
 //!
 //! ```console
-//! hostB $ RDPIPE_KEY=... cargo run --example http serve PORT
-//! hostA $ RDPIPE_KEY=... cargo run --example http fetch HOST PORT BYTES
+//! hostB $ RDPIPE_KEY=... cargo run -p frameworks --example http serve PORT
+//! hostA $ RDPIPE_KEY=... cargo run -p frameworks --example http fetch HOST PORT BYTES
 //! ```
 //!
 //! Set `RDPIPE_TRANSPORT` to `rdma` or `tcp` to allow only this transport.
@@ -10,6 +10,7 @@
 //! hyper shuts a stream down and drops it, which ends it without an error at both ends. A client that exits at once
 //! takes its stream back with `without_shutdown`, to wait until the last message has been sent.
 
+#[path = "../common/mod.rs"]
 mod common;
 
 use std::{cmp::min, convert::Infallible};

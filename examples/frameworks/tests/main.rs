@@ -2,9 +2,10 @@
 //! the peer.
 
 #[macro_use]
-#[path = "../support/mod.rs"]
+#[path = "../../../tests/support/mod.rs"]
 mod support;
 
+mod examples;
 mod framed;
 mod grpc;
 mod http;
