@@ -169,6 +169,21 @@ fn handle_without_effect(handled: Signal) -> io::Result<()> {
     signal(SignalKind::from_raw(handled.as_raw())).map(drop)
 }
 
+/// Makes every block of 128 KiB or more a mapping of its own, which goes back to the system when it is freed.
+///
+/// glibc begins so, but raises the threshold to the size of such a block when one is freed: from then on the slots of
+/// streams stay in the arenas of its threads. After 20,000 copies, at most 64 at a time, 400 MB stayed behind in a
+/// server, and 40 MB with a fixed threshold. Other C libraries have no such threshold.
+pub(crate) fn return_large_blocks() {
+    #[cfg(target_env = "gnu")]
+    #[allow(unsafe_code)]
+    // SAFETY: mallopt(3) takes no pointer, and may be called at any time by any thread: under the lock of the arena it
+    // sets a number that later calls of malloc read.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
+    }
+}
+
 static IS_STDIN_CLOSED: AtomicBool = AtomicBool::new(false);
 static IS_STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
 

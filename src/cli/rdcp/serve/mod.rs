@@ -34,7 +34,7 @@ use tokio::{task::block_in_place, time::timeout};
 use self::{
     args::{DEFAULT_CLIENTS, DEFAULT_GRACE, DEFAULT_MEMORY, DEFAULT_PORT},
     figures::{CopyTally, CopyTotals},
-    memory::{CopyPools, return_large_blocks},
+    memory::CopyPools,
     served_copies::{ServedAccess, ServedCopies, ServedSide},
 };
 use crate::{
@@ -57,7 +57,7 @@ use crate::{
         destination::DestinationClaims,
         order::{CopyEnd, CopyReport},
     },
-    process::raise_descriptor_limit,
+    process::{raise_descriptor_limit, return_large_blocks},
     ssh::{
         agent::{
             edges::{EdgeAcceptance, SharedListener},
@@ -81,8 +81,6 @@ const WORKERS: usize = 2;
 const BEGIN_LIMIT: Duration = Duration::from_secs(30);
 
 /// Serves clients until a signal ends the server. Returns how it ended.
-///
-/// Call this function first in `main`, before other threads start: it may start the program again.
 pub(super) fn run(args: &RdcpArgs, console: &Console) -> Exit {
     return_large_blocks();
     serve(args, console).unwrap_or_else(|error| {
