@@ -191,7 +191,7 @@ pub mod fuzzing {
     //! Entry points of the fuzz targets: every parser of bytes that come from outside the process.
     pub use crate::transport::fuzzing::*;
     #[cfg(feature = "cli")]
-    pub use crate::{copy::fuzzing::copy, perf::fuzzing::perf_messages, ssh::fuzzing::*};
+    pub use crate::{copy::fuzz as copy, perf::fuzzing::perf_messages, ssh::fuzzing::*};
 
     /// Parses `data` as the key file of a server.
     #[cfg(feature = "cli")]
@@ -202,7 +202,7 @@ pub mod fuzzing {
     /// Handles `data` as what the other end of a tunnel sends.
     #[cfg(feature = "cli")]
     pub fn forward_frames(data: &[u8]) {
-        crate::forward::mux::fuzzing::fuzz(data);
+        crate::forward::mux::fuzz(data);
     }
 
     /// Parses `data` as what a client of `-D` sends.

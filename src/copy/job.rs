@@ -6,15 +6,15 @@ use std::{io, sync::Arc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    base::BaseDirectory,
     destination::{CopyClaims, DestinationEngine},
     order::{CopyEnd, CopyOptions, CopyOrder, CopyRole, FromCopy},
+    path::BaseDirectory,
     source::SourceEngine,
     written::WrittenPart,
 };
 use crate::{
     Error, Stream,
-    carry::thread::CarryThread,
+    carry::CarryThread,
     ssh::{
         agent::{
             job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},

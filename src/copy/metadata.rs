@@ -1,7 +1,7 @@
 //! What an entry of a tree has beside its name and its contents: metadata, extended attributes, owners.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     ffi::CStr,
     fmt::Write as _,
     os::fd::{AsFd, AsRawFd},
@@ -250,6 +250,92 @@ impl LocalOwners {
     }
 }
 
+/// Returns the metadata in `stat`, without extended attributes.
+pub(crate) fn metadata_of(stat: &Stat) -> Metadata {
+    Metadata {
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        modified: modified(stat),
+        accessed: accessed(stat),
+        attributes: Vec::new(),
+    }
+}
+
+/// Returns the time of the last modification.
+pub(crate) fn modified(stat: &Stat) -> Timestamp {
+    timestamp(stat.st_mtime, stat.st_mtime_nsec)
+}
+
+/// Returns the time of the last access.
+pub(crate) fn accessed(stat: &Stat) -> Timestamp {
+    timestamp(stat.st_atime, stat.st_atime_nsec)
+}
+
+/// Returns the time of the last change, which no program can set.
+pub(crate) fn changed(stat: &Stat) -> Timestamp {
+    timestamp(stat.st_ctime, stat.st_ctime_nsec)
+}
+
+fn timestamp(seconds: i64, nanoseconds: impl TryInto<u32>) -> Timestamp {
+    Timestamp {
+        seconds,
+        nanoseconds: nanoseconds.try_into().unwrap_or(0),
+    }
+}
+
+/// Returns the size of a file.
+pub(crate) fn size(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(0)
+}
+
+/// Returns the bytes of a file without its holes, as far as its blocks tell.
+pub(crate) fn content_size(stat: &Stat) -> u64 {
+    let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
+    size(stat).min(blocks.saturating_mul(512))
+}
+
+/// Returns the number of names of a file.
+#[allow(
+    clippy::useless_conversion,
+    reason = "the width of the field depends on the processor"
+)]
+pub(crate) fn link_count(stat: &Stat) -> u64 {
+    u64::from(stat.st_nlink).max(1)
+}
+
+/// The names of owners that a stream has sent.
+#[derive(Default)]
+pub(crate) struct OwnerNames {
+    users: HashSet<u32>,
+    groups: HashSet<u32>,
+    last: Option<(u32, u32)>,
+}
+
+/// The numbers and the names of owners: of a user, of a group.
+pub(crate) type NamedOwners = (Option<(u32, String)>, Option<(u32, String)>);
+
+impl OwnerNames {
+    /// Returns the names of the owners of an entry, if one of them was not named before.
+    pub(crate) fn names(&mut self, uid: u32, gid: u32) -> Option<NamedOwners> {
+        if self.last.replace((uid, gid)) == Some((uid, gid)) {
+            return None;
+        }
+        let text = |name: &std::ffi::OsStr| name.to_str().map(str::to_owned);
+        let user = self.users.insert(uid).then(|| {
+            let user = uzers::get_user_by_uid(uid)?;
+            Some((uid, text(user.name())?))
+        });
+        let group = self.groups.insert(gid).then(|| {
+            let group = uzers::get_group_by_gid(gid)?;
+            Some((gid, text(group.name())?))
+        });
+        let (user, group) = (user.flatten(), group.flatten());
+        let is_named = user.is_some() || group.is_some();
+        is_named.then_some((user, group))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,5 +365,18 @@ mod tests {
             };
             assert!(time.utc_text().ends_with(" UTC"));
         }
+    }
+
+    #[test]
+    fn owners_are_named_once() {
+        let mut names = OwnerNames::default();
+        let Some((user, group)) = names.names(0, 0) else {
+            panic!("root has no name");
+        };
+        assert_eq!(user, Some((0, "root".to_owned())));
+        assert!(group.is_some());
+        assert_eq!(names.names(0, 0), None);
+        assert_eq!(names.names(3_999_999_999, 0), None);
+        assert_eq!(names.names(0, 0), None);
     }
 }

@@ -12,17 +12,16 @@
 //! | `target` | the output file of `>`: all of it or nothing, where the file system allows that |
 //! | `temporary` | a file with no name or a temporary one, until it replaces its target |
 
-mod sink;
-mod source;
+mod descriptor;
 mod target;
 mod temporary;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use self::descriptor::Sink;
+pub(crate) use self::descriptor::Source;
 pub(crate) use self::target::open_in_place;
 pub(crate) use self::temporary::replace_file;
-pub(crate) use sink::Sink;
-pub(crate) use source::Source;
 pub(crate) use target::{OutputTarget, special_path};
 pub(crate) use temporary::umask;
 

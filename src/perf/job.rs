@@ -17,7 +17,7 @@ use super::{
     messages::{FromPerf, PerfOrder, StorageTask, TaskFault, TaskOrder, TaskResult, ToPerf},
 };
 use crate::{
-    carry::thread::CarryThread,
+    carry::CarryThread,
     ssh::{
         agent::{
             hello,

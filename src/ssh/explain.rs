@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    plan::launch::{Launch, LaunchKind},
+    launch::{Launch, LaunchKind},
     stage::Status,
 };
 
@@ -222,7 +222,7 @@ pub(crate) fn signal(number: u8) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ssh::plan::{StageHost, launch::Remote};
+    use crate::ssh::{launch::Remote, plan::StageHost};
 
     fn launch(rsh: Option<&str>) -> Launch {
         let remote = Remote {

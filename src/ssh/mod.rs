@@ -6,11 +6,12 @@
 //! |---|---|---|
 //! | [`protocol`] | the envelope between controller and agent: orders, edges, frames, the greeting | none |
 //! | [`stage`] | the messages of an application: the stages of rdpipe, and the files of rdcat | none |
-//! | [`quote`], [`plan`], [`explain`] | segments, how an agent is started, words for failures | none |
+//! | [`quote`], [`plan`], [`operands`] | segments and operands of command lines | none |
+//! | [`launch`] | the process that leads to an agent | tokio, processes |
+//! | [`explain`] | words for failures | none |
 //! | [`edge`] | one end of an edge: listens, dials, describes its link | tokio |
 //! | [`sealed`] | the encryption of a session without ssh | tokio |
 //! | [`agent`] | carries out one order on one host | tokio, processes |
-//! | [`route`] | the way to an agent: a process, or a server | tokio |
 //! | [`session`] | the controller's end of one agent | tokio, processes |
 //! | [`local_edge`] | the controller's own edges: its standard input and output | tokio |
 //! | [`outcome`] | how a pipeline ended: statuses, the first cause, the exit status | none |
@@ -24,12 +25,13 @@ pub(crate) mod edge;
 pub(crate) mod explain;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
+pub(crate) mod launch;
 pub(crate) mod local_edge;
+pub(crate) mod operands;
 pub(crate) mod outcome;
 pub(crate) mod plan;
 pub(crate) mod protocol;
 pub(crate) mod quote;
-pub(crate) mod route;
 pub(crate) mod sealed;
 pub(crate) mod session;
 pub(crate) mod stage;

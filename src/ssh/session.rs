@@ -1,10 +1,5 @@
-//! The controller's session with one agent: the process that leads to it (ssh, say), and the messages both ways.
-//!
-//! | file | what it has |
-//! |---|---|
-//! | `process` | the process that leads to an agent: its start and its end |
-
-mod process;
+//! The controller's session with one agent: the way to it, a process that leads to it or a server that takes its place;
+//! its greeting, and the messages both ways.
 
 use std::{
     collections::VecDeque,
@@ -27,20 +22,126 @@ use tokio_util::{
 };
 use zeroize::Zeroize;
 
-use self::process::{Lines, StderrPace};
 use super::{
     explain::{self, Evidence, explain},
-    plan::launch::Launch,
+    launch::{self, Launch, Lines, Room, StderrPace},
     protocol::{
         self, FromAgent, ToAgent, VERSION,
         frames::{Found, Greeting, codec},
+        greeting,
     },
-    route::{AgentRoute, ServerRoute},
+    sealed::{self, SealedSession},
     stage::Status,
 };
-use crate::{running_time::within_running_time, ssh::protocol::greeting};
+use crate::{
+    Error, HandshakeFault, Key, OnDrop, StreamConfig, TransportPolicy, Watch, advice::Advised,
+    connect, running_time::within_running_time,
+};
 
-pub(crate) use self::process::Room;
+/// The way to an agent.
+#[derive(Clone)]
+pub(crate) enum AgentRoute {
+    /// A process on this machine: ssh, what replaces it, or the agent itself.
+    Process(Launch),
+    /// A server, to which this program connects.
+    Server(ServerRoute),
+}
+
+/// The way to a server.
+#[derive(Clone)]
+pub(crate) struct ServerRoute {
+    /// The host, as it was typed.
+    pub(crate) host: String,
+    /// The port of the server.
+    pub(crate) port: u16,
+    /// The key of this client.
+    pub(crate) key: Key,
+    /// The time after which the server counts as lost.
+    pub(crate) timeout: Duration,
+    /// What listens there.
+    pub(crate) kind: ServerKind,
+}
+
+/// What listens at the end of a way to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ServerKind {
+    /// `rdcp --serve`, which knows the keys of many clients.
+    Copies,
+    /// `rdperf --listen`, which waits for one peer with its ticket.
+    Measurements,
+}
+
+impl AgentRoute {
+    /// Returns the way as a user can read it.
+    pub(crate) fn display(&self) -> String {
+        match self {
+            Self::Process(launch) => launch.display(),
+            Self::Server(route) => format!("the server at {}:{}", route.host, route.port),
+        }
+    }
+}
+
+impl ServerRoute {
+    /// Connects to the server, and returns an encrypted session and a watch on its stream.
+    ///
+    /// # Errors
+    ///
+    /// One sentence for the user.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what it has opened.
+    pub(crate) async fn connect(&self) -> Result<(SealedSession, Watch), String> {
+        let config = session_config(self.timeout);
+        let stream = connect((self.host.as_str(), self.port), &self.key, &config).await;
+        let stream = stream.map_err(|error| self.refused(error))?;
+        let watch = stream.watch();
+        let sealed = sealed::of_dialer(stream, &self.key).await;
+        let sealed = sealed.map_err(|error| format!("the server on {}: {error}", self.host))?;
+        Ok((sealed, watch))
+    }
+
+    fn refused(&self, error: Error) -> String {
+        let Self { host, port, .. } = self;
+        let (unknown, program) = match self.kind {
+            ServerKind::Copies => (
+                "does not know this key; its --key-file needs the line of this client",
+                "rdcp --serve",
+            ),
+            ServerKind::Measurements => ("has another ticket", "rdperf --listen"),
+        };
+        match error {
+            Error::Handshake {
+                fault: HandshakeFault::Key,
+                ..
+            } => format!("the server at {host}:{port} {unknown}"),
+            Error::Connect { source, .. } => format!(
+                "cannot connect to {host}:{port}: {source}; is `{program}` running there, and is the port open?"
+            ),
+            error => Advised(error).to_string(),
+        }
+    }
+}
+
+/// Returns the settings of the stream of a session. It carries a few small messages, so it has small pools and pins
+/// none.
+pub(crate) fn session_config(timeout: Duration) -> StreamConfig {
+    StreamConfig {
+        chunk_bytes: SESSION_CHUNK_BYTES,
+        depth: SESSION_DEPTH,
+        timeout,
+        transport: TransportPolicy::Tcp,
+        // The last message of a session says how it ended.
+        on_drop: OnDrop::Fin,
+        ..StreamConfig::default()
+    }
+}
+
+/// A chunk of a session: most messages fit into one.
+const SESSION_CHUNK_BYTES: usize = 16 << 10;
+
+/// The chunks of a session in each direction.
+const SESSION_DEPTH: usize = 4;
 
 /// The time that an agent always has until its greeting, however short `--timeout` is: 10 s for ssh to connect, and
 /// the rest for a slow login.
@@ -152,7 +253,7 @@ impl SessionTask {
     async fn run(mut self, route: AgentRoute, queue: UnboundedReceiver<ToAgent>) {
         let closing = match route {
             AgentRoute::Server(route) => self.run_server(&route, queue).await,
-            AgentRoute::Process(launch) => match process::spawn(&launch) {
+            AgentRoute::Process(launch) => match launch::spawn(&launch) {
                 Ok(child) => self.run_process(&launch, child, queue).await,
                 Err(error) => {
                     let program = launch.program().to_string_lossy().into_owned();
@@ -182,7 +283,7 @@ impl SessionTask {
         ));
         let failure = self.exchange_messages(stdout, stdin, queue).await;
         let is_closed = matches!(failure, SessionFailure::Closed);
-        let status = process::wait(launch.kind, &mut child, is_closed, &self.cut).await;
+        let status = launch::wait(launch.kind, &mut child, is_closed, &self.cut).await;
         let _ = within_running_time(STDERR_LIMIT, stderr_lines).await;
         let stderr_lines: Vec<_> = lock(&self.stderr_lines).iter().cloned().collect();
         match failure {

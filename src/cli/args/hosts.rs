@@ -9,7 +9,8 @@ use super::{StreamOptions, parse};
 use crate::{
     Direction,
     ssh::{
-        plan::{Addresses, launch::Remote, unbracketed},
+        launch::Remote,
+        plan::{Addresses, unbracketed},
         protocol::{StreamOrder, TransportOrder},
         quote,
     },

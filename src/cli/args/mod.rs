@@ -26,15 +26,12 @@ use std::{
 
 use clap::Args;
 
-use super::shared::{
-    message::Console,
-    stdout::{require, unwritten},
-};
+use super::shared::message::{Console, require_stdout, unwritten_stdout};
 
 pub(crate) use self::key::TicketSource;
 pub(crate) use super::{
-    rdcat::args::RdcatArgs, rdcp::args::RdcpArgs, rdforward::args::RdforwardArgs,
-    rdperf::args::RdperfArgs, rdpipe::args::RdpipeArgs, rdrecv::RdrecvArgs, rdsend::RdsendArgs,
+    rdcat::RdcatArgs, rdcp::args::RdcpArgs, rdforward::args::RdforwardArgs,
+    rdperf::args::RdperfArgs, rdpipe::RdpipeArgs, rdrecv::RdrecvArgs, rdsend::RdsendArgs,
 };
 #[cfg(doc)]
 pub(crate) use exit_codes::EXIT_CODES;
@@ -51,9 +48,9 @@ pub(crate) fn or_exit<T>(program: &'static str, parsed: Result<T, clap::Error>) 
         Err(help) => help,
     };
     let console = Console::new(program, MessageOptions::default());
-    let written = require(&console).and_then(|()| {
+    let written = require_stdout(&console).and_then(|()| {
         let printed = error.print().and_then(|()| io::stdout().flush());
-        printed.map_err(|error| unwritten(&error, &console))
+        printed.map_err(|error| unwritten_stdout(&error, &console))
     });
     console.finish();
     std::process::exit(written.err().unwrap_or_default().code().into())

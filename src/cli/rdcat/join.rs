@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Error, ReadHalf, Stream, StreamConfig, WriteHalf,
-    carry::{self, thread::CarryThread},
+    carry::{self, CarryThread},
     cli::{
         args::RdcatArgs,
         shared::{

@@ -6,11 +6,15 @@ use anyhow::Context;
 use futures::{FutureExt, future::BoxFuture};
 use tokio::runtime::Handle;
 
-use super::{args::ForwardOptions, args::ForwardPeerOptions, peer::ForwardPeer, reports};
+use super::{
+    args::{ForwardOptions, ForwardPeerOptions},
+    peer::ForwardPeer,
+    reports,
+};
 use crate::{
     Direction, Error, HandshakeFault, Key, Stream, StreamConfig,
     advice::Advised,
-    carry::thread::CarryThread,
+    carry::CarryThread,
     cli::shared::{
         exit::Exit,
         message::{Console, sentence},
@@ -31,7 +35,7 @@ use crate::{
         outcome::ranked,
         plan::StageHost,
         protocol::EdgeId,
-        supervisor::driver::{LocalEdges, event_queue},
+        supervisor::{LocalEdges, event_queue},
     },
 };
 

@@ -30,10 +30,7 @@ use crate::{
         outcome::ranked,
         plan::StageHost,
         protocol::{Payload, TransportOrder},
-        supervisor::{
-            driver::{EventSender, LocalEdges, event_queue},
-            edge_setup::AddressBook,
-        },
+        supervisor::{EventSender, LocalEdges, edge_setup::AddressBook, event_queue},
     },
 };
 

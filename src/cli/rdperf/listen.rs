@@ -20,8 +20,8 @@ use crate::{
             served::{ClientSession, SessionKill},
         },
         protocol::{Order, Work},
-        route::session_config,
         sealed,
+        session::session_config,
     },
 };
 

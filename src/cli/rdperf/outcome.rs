@@ -19,8 +19,7 @@ use crate::{
         },
         shared::{
             exit::Exit,
-            message::{Console, sentence},
-            stdout::print,
+            message::{Console, print_stdout, sentence},
             table::TextTable,
         },
     },
@@ -90,7 +89,7 @@ impl RunOutcome {
             let in_full = context.args.measure.check || context.args.report.verbose;
             let lines = self.check_lines(in_full);
             let text = lines.join("\n") + "\n";
-            self.unwritten = print(&text, context.console).err();
+            self.unwritten = print_stdout(&text, context.console).err();
         }
     }
 
@@ -142,7 +141,7 @@ impl RunOutcome {
             self.text(context)
         };
         if self.unwritten.is_none() && !text.is_empty() {
-            return print(&text, context.console).err().unwrap_or(exit);
+            return print_stdout(&text, context.console).err().unwrap_or(exit);
         }
         exit
     }
@@ -342,7 +341,7 @@ pub(super) fn compare(old: &Path, new: &Path, threshold: f64, console: &Console)
     };
     let changes = changes(&before, &after, threshold);
     let text = change_lines(&changes).join("\n") + "\n";
-    if let Err(unwritten) = print(&text, console) {
+    if let Err(unwritten) = print_stdout(&text, console) {
         return unwritten;
     }
     let is_worse = |change: &Change| matches!(change.kind, ChangeKind::Worse | ChangeKind::Gone);

@@ -20,16 +20,16 @@ use crate::{
         args::RdperfArgs,
         shared::{
             exit::Exit,
-            message::{Console, sentence},
+            message::{self, Console, sentence},
             progress::RunProgress,
             run::control_runtime,
-            signals, stdout,
+            signals,
             supervision::Supervision,
         },
     },
     perf::messages::PerfOrder,
     reach::{self, ticket::Ticket},
-    ssh::{plan::StageHost, route::ServerKind},
+    ssh::{plan::StageHost, session::ServerKind},
 };
 
 /// Measures with the host that has printed a ticket.
@@ -70,7 +70,7 @@ pub(super) fn run(
         Ok(paths) => paths,
         Err(error) => super::usage(error),
     };
-    if let Err(exit) = stdout::require(console) {
+    if let Err(exit) = message::require_stdout(console) {
         return exit;
     }
     let ended = run_hosts(args, places, &paths, key, console);

@@ -1,18 +1,25 @@
-//! The end of a run of rdpipe: error messages, the table of stages, and the exit code; and the dry run, `-n`.
+//! The end of a run of rdpipe: error messages, the table of stages for people and as JSON for programs, and the exit
+//! code; and the dry run, `-n`.
 
 use std::{env, fs, path::PathBuf, time::Duration};
 
-use super::table::Table;
+use serde::Serialize;
+
 use crate::{
     cli::{
         args::RdpipeArgs,
-        shared::{exit::Exit, message::Console, report::rate, stdout},
+        shared::{
+            exit::Exit,
+            message::{self, Console},
+            report::{amount, decimal, rate},
+            table::TextTable,
+        },
     },
     ssh::{
-        outcome::{RunFault, Site, Verdict, describe},
+        outcome::{RunFault, Site, StageOutcome, Verdict, describe},
         plan::{Plan, StageHost},
-        protocol::FaultKind,
-        stage::StageWork,
+        protocol::{EdgeLink, FaultKind},
+        stage::{StageReport, StageWork, Status},
         supervisor::Summary,
     },
 };
@@ -102,7 +109,9 @@ fn sentence(plan: &Plan, cause: &RunFault) -> String {
 pub(super) fn print(plan: &Plan, args: &RdpipeArgs, console: &Console) -> Exit {
     let mut text = stages(plan, args);
     text += &edges(plan, args);
-    stdout::print(&text, console).err().unwrap_or_default()
+    message::print_stdout(&text, console)
+        .err()
+        .unwrap_or_default()
 }
 
 fn stages(plan: &Plan, args: &RdpipeArgs) -> String {
@@ -174,4 +183,312 @@ fn addresses(place: &StageHost, args: &RdpipeArgs) -> String {
 
 fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The report of a pipeline: its stages and edges, and how they ended.
+#[derive(Debug, Serialize)]
+pub(crate) struct Table {
+    /// The exit code of rdpipe.
+    exit: u8,
+    /// The error messages, the one nearest to the cause first.
+    errors: Vec<String>,
+    /// The time from the first ssh to the end of the run.
+    seconds: f64,
+    stages: Vec<Row>,
+    edges: Vec<EdgeRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    number: usize,
+    /// The host as it was typed; `None` is this machine.
+    host: Option<String>,
+    /// The host's own name, as `uname -n` prints it.
+    host_name: Option<String>,
+    command: String,
+    /// The command's exit status; `None` if a signal killed it, or if the status is unknown.
+    status: Option<u8>,
+    /// The number of the signal that killed the command.
+    signal: Option<u8>,
+    outcome: &'static str,
+    fault: Option<String>,
+    output_stopped: bool,
+    input_stopped: bool,
+    bytes_in: u64,
+    bytes_out: u64,
+    seconds: f64,
+    bytes_per_second: f64,
+    blocked_on_input_seconds: f64,
+    blocked_on_output_seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct EdgeRow {
+    from: String,
+    to: String,
+    transport: Option<String>,
+    reason: Option<String>,
+    address: Option<String>,
+}
+
+impl Table {
+    /// Makes the report of a run that has ended.
+    pub(crate) fn new(
+        plan: &Plan,
+        summary: &Summary,
+        errors: Vec<String>,
+        elapsed: Duration,
+    ) -> Self {
+        let verdicts = summary.outcome.verdicts();
+        let stage = |number: usize| {
+            let end = &summary.outcome.stages[number];
+            let site = Site::Agent(number);
+            let mut causes = summary.outcome.causes.iter();
+            let is_lost = causes.any(|cause| cause.site == site && cause.is_infrastructure);
+            let row = row(plan, number, end, verdicts[number], is_lost);
+            Row {
+                host_name: summary.hosts[number].clone(),
+                ..row
+            }
+        };
+        let edge = |(number, link): (usize, &Option<EdgeLink>)| {
+            let is_there = number > 0 || plan.has_input;
+            is_there.then(|| edge(plan.ends(number), link.as_ref()))
+        };
+        Self {
+            exit: summary.outcome.exit(),
+            errors,
+            seconds: elapsed.as_secs_f64(),
+            stages: (0..plan.stages.len()).map(stage).collect(),
+            edges: summary.links.iter().enumerate().filter_map(edge).collect(),
+        }
+    }
+
+    /// Returns the report as JSON.
+    pub(crate) fn json(&self) -> String {
+        // Serialization only fails for maps whose keys are not strings, and the report has no maps.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// Returns the number of bytes that the busiest stage read or wrote.
+    pub(crate) fn bytes(&self) -> u64 {
+        let most = |row: &Row| row.bytes_in.max(row.bytes_out);
+        self.stages.iter().map(most).max().unwrap_or(0)
+    }
+
+    /// Returns the longest time that a stage ran, in seconds.
+    pub(crate) fn stage_seconds(&self) -> f64 {
+        self.stages
+            .iter()
+            .map(|row| row.seconds)
+            .fold(0.0, f64::max)
+    }
+
+    /// Returns the report as lines of a table.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let mut table = TextTable::new(&[1, 2, 3], HEADER);
+        table.rows.extend(self.stages.iter().map(Row::cells));
+        table.lines()
+    }
+}
+
+const HEADER: [&str; 9] = [
+    "stage",
+    "host",
+    "command",
+    "status",
+    "in",
+    "out",
+    "rate",
+    "waited for input",
+    "for output",
+];
+
+/// The number of characters to which a long command is shortened.
+const COMMAND_CHARS: usize = 32;
+
+fn row(plan: &Plan, number: usize, end: &StageOutcome, verdict: Verdict, is_lost: bool) -> Row {
+    let stage = &plan.stages[number];
+    let host = stage.place.host().map(str::to_owned);
+    let (status, signal) = match end.status() {
+        Some(Status::Exited(code)) => (Some(code), None),
+        Some(Status::Signaled(number)) => (None, Some(number)),
+        None => (None, None),
+    };
+    let report = end.report.as_ref();
+    let micros = |us: u64| Duration::from_micros(us).as_secs_f64();
+    let bytes = |side: fn(&StageReport) -> u64| report.map_or(0, side);
+    let (bytes_in, bytes_out) = (bytes(|r| r.bytes_in), bytes(|r| r.bytes_out));
+    let seconds = micros(bytes(|r| r.elapsed_us));
+    Row {
+        number: number + 1,
+        host,
+        host_name: None,
+        command: stage.text.clone(),
+        status,
+        signal,
+        outcome: match verdict {
+            Verdict::Fine => "ok",
+            Verdict::ExpectedSigpipe => "stopped",
+            Verdict::Failed(_) => "failed",
+            Verdict::Consequence => "ended",
+            Verdict::Infrastructure if is_lost => "lost",
+            Verdict::Infrastructure => "broken",
+        },
+        fault: end.fault.as_ref().map(|fault| fault.text.clone()),
+        output_stopped: report.is_some_and(|report| report.output_stopped),
+        input_stopped: report.is_some_and(|report| report.input_stopped),
+        bytes_in,
+        bytes_out,
+        seconds,
+        bytes_per_second: rate(bytes_in.max(bytes_out), seconds),
+        blocked_on_input_seconds: micros(bytes(|r| r.blocked_on_input_us)),
+        blocked_on_output_seconds: micros(bytes(|r| r.blocked_on_output_us)),
+    }
+}
+
+fn edge((from, to): (String, String), link: Option<&EdgeLink>) -> EdgeRow {
+    EdgeRow {
+        from,
+        to,
+        transport: link.map(|link| link.transport.clone()),
+        reason: link.map(|link| link.reason.clone()),
+        address: link.map(|link| link.address.clone()),
+    }
+}
+
+impl Row {
+    fn cells(&self) -> Vec<String> {
+        let status = match (self.status, self.signal) {
+            (Some(code), _) => code.to_string(),
+            (None, Some(number)) => format!("signal {number}"),
+            (None, None) => "-".to_owned(),
+        };
+        let status = match self.outcome {
+            "stopped" => format!("{status}, told to stop"),
+            "ended" if self.status != Some(0) => format!("{status}, was ended"),
+            "lost" => format!("{status}, lost"),
+            "broken" => format!("{status}, its edge broke"),
+            _ => status,
+        };
+        let percent = |part: f64| {
+            let all = self.seconds.max(f64::MIN_POSITIVE);
+            format!("{part:.1} s ({:.0}%)", (part / all * 100.0).min(100.0))
+        };
+        vec![
+            self.number.to_string(),
+            self.host.clone().unwrap_or_else(|| "here".to_owned()),
+            shortened(&self.command),
+            status,
+            amount(self.bytes_in),
+            amount(self.bytes_out),
+            format!("{}/s", decimal(self.bytes_per_second)),
+            percent(self.blocked_on_input_seconds),
+            percent(self.blocked_on_output_seconds),
+        ]
+    }
+}
+
+/// Returns the command in one line of at most [`COMMAND_CHARS`] characters, without control characters.
+fn shortened(command: &str) -> String {
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let line: String = command.trim().chars().map(plain).collect();
+    if line.chars().count() <= COMMAND_CHARS {
+        return line;
+    }
+    let start: String = line.chars().take(COMMAND_CHARS - 3).collect();
+    start + "..."
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+    use crate::ssh::{outcome::PipelineOutcome, plan::PlanInput};
+
+    fn table() -> Table {
+        let segments = [
+            "fs1:< big",
+            ":tr a-z A-Z | a very long command\nof two lines",
+        ];
+        let segments: Vec<_> = segments.iter().map(OsString::from).collect();
+        let plan = Plan::parse(&segments, PlanInput::Standard).unwrap();
+        let report = |status, bytes_in, bytes_out| StageReport {
+            status: Some(status),
+            output_stopped: false,
+            input_stopped: false,
+            bytes_in,
+            bytes_out,
+            elapsed_us: 2_000_000,
+            blocked_on_input_us: 0,
+            blocked_on_output_us: 1_500_000,
+        };
+        let end = |report| StageOutcome {
+            report: Some(report),
+            ..StageOutcome::default()
+        };
+        let stages = vec![
+            end(report(Status::Exited(0), 0, 3_000_000_000)),
+            end(report(Status::Signaled(9), 3_000_000_000, 17)),
+        ];
+        let link = EdgeLink {
+            transport: "tcp".to_owned(),
+            reason: "no RDMA device here".to_owned(),
+            is_fallback: false,
+            address: "10.0.0.2".to_owned(),
+        };
+        let summary = Summary {
+            outcome: PipelineOutcome {
+                stages,
+                ..PipelineOutcome::default()
+            },
+            hosts: vec![Some("one".to_owned()), None],
+            links: vec![None, Some(link), None],
+        };
+        let elapsed = Duration::from_secs(3);
+        Table::new(&plan, &summary, vec!["stage 2".to_owned()], elapsed)
+    }
+
+    #[test]
+    fn the_table_has_aligned_columns() {
+        let lines = table().lines();
+        assert_eq!(lines.len(), 3);
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(
+            words(&lines[1]),
+            "1 fs1 < big 0 0 B 3.0 GB 1.5 GB/s 0.0 s (0%) 1.5 s (75%)"
+        );
+        assert_eq!(
+            words(&lines[2]),
+            "2 here tr a-z A-Z | a very long comm... signal 9 3.0 GB 17 B 1.5 GB/s 0.0 s (0%) 1.5 s (75%)"
+        );
+        // The columns are aligned.
+        assert_eq!(lines[0].find("command"), lines[1].find("< big"));
+        assert!(lines.iter().all(|line| line.len() == lines[0].len()));
+    }
+
+    #[test]
+    fn json_has_every_stage_and_edge() {
+        let value: serde_json::Value = serde_json::from_str(&table().json()).unwrap();
+        assert_eq!(value["exit"], 137);
+        assert_eq!(value["errors"][0], "stage 2");
+        let stages = value["stages"].as_array().unwrap();
+        assert_eq!(stages[0]["host"], "fs1");
+        assert_eq!(stages[0]["host_name"], "one");
+        assert_eq!(stages[0]["status"], 0);
+        assert_eq!(stages[0]["bytes_per_second"], 1.5e9);
+        assert_eq!(stages[1]["host"], serde_json::Value::Null);
+        assert_eq!(stages[1]["signal"], 9);
+        assert_eq!(stages[1]["outcome"], "failed");
+        assert_eq!(stages[1]["blocked_on_output_seconds"], 1.5);
+        let edges = value["edges"].as_array().unwrap();
+        assert_eq!(
+            edges.len(),
+            2,
+            "a file as the first stage needs no edge from rdpipe's stdin"
+        );
+        assert_eq!(edges[0]["address"], "10.0.0.2");
+        assert_eq!(edges[1]["to"], "rdpipe");
+    }
 }

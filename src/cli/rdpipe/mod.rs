@@ -1,20 +1,24 @@
 //! The program rdpipe: runs commands on several hosts, and sends the data from one host to the next.
 
-pub(super) mod args;
 mod ending;
-mod table;
 
 use std::{
+    ffi::OsString,
     io::{self, IsTerminal},
+    path::PathBuf,
     process::ExitCode,
     time::Instant,
 };
 
-use clap::{CommandFactory, Parser, error::ErrorKind};
+use clap::{Args, CommandFactory, Parser, error::ErrorKind};
 
 use super::{
-    args::{RdpipeArgs, or_exit},
-    shared::{message::Console, pipeline::run_alone, progress::is_on_terminal, supervision},
+    args::{Agent, HostOptions, MessageOptions, StreamOptions, help, or_exit},
+    shared::{
+        message::Console,
+        progress::is_on_terminal,
+        supervision::{self, run_alone},
+    },
 };
 use crate::{
     process::{self, is_stdin_closed},
@@ -76,4 +80,178 @@ fn run(args: &RdpipeArgs, plan: &Plan, console: &Console) -> anyhow::Result<u8> 
         started.elapsed(),
         console,
     ))
+}
+
+/// The command line of rdpipe.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rdpipe",
+    version,
+    about = "Pipes data through commands on several hosts, from one host to the next at link speed",
+    after_help = help::rdpipe()
+)]
+pub(crate) struct RdpipeArgs {
+    /// The stages, each with its host: `[user@]HOST:COMMAND`.
+    #[arg(value_name = "SEGMENT", required_unless_present = "agent", help = help::SEGMENT)]
+    pub(crate) segments: Vec<OsString>,
+
+    /// Print what would be done, and do nothing: stages, edges and remote commands
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+
+    /// fsync output files before reporting success
+    #[arg(long)]
+    pub(crate) fsync: bool,
+
+    /// The options for connecting to other hosts.
+    #[command(flatten)]
+    pub(crate) hosts: HostOptions,
+
+    /// The options for every edge of the pipeline.
+    #[command(flatten)]
+    pub(crate) stream: StreamOptions,
+
+    /// The options for messages and reports.
+    #[command(flatten)]
+    pub(crate) report: ReportOptions,
+
+    /// Run as an agent (used by rdpipe itself)
+    #[arg(long, hide = true, value_enum, num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "guard")]
+    pub(crate) agent: Option<Agent>,
+}
+
+/// The options for messages and reports of rdpipe.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ReportOptions {
+    /// Print how the run went: the connections, and the table of stages
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub(crate) verbose: bool,
+
+    /// Print errors only, and what the commands write to stderr
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    /// Report in JSON: write how each stage and edge ended to FILE
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+impl RdpipeArgs {
+    /// Returns the options for messages. `--json` is not among them: rdpipe writes its report to a file.
+    #[must_use]
+    pub(crate) fn messages(&self) -> MessageOptions {
+        MessageOptions {
+            verbose: self.report.verbose,
+            quiet: self.report.quiet,
+            json: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::ssh::protocol::TransportOrder;
+
+    fn parse(words: &[&str]) -> Result<RdpipeArgs, clap::Error> {
+        RdpipeArgs::try_parse_from([&["rdpipe"], words].concat())
+    }
+
+    #[test]
+    fn clap_accepts_the_definitions() {
+        RdpipeArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn the_options_of_the_original_manual_work() {
+        let args = parse(&["-v", "-n", "-p", "7691", "-H", "10.0.0.1", "a:wc", "b:> f"]).unwrap();
+        assert!(args.report.verbose && args.dry_run);
+        assert_eq!(args.hosts.ports, Some((7691, 7691)));
+        assert_eq!(args.hosts.here().as_deref(), Some("10.0.0.1"));
+        assert_eq!(args.segments, ["a:wc", "b:> f"]);
+    }
+
+    #[test]
+    fn options_choose_how_hosts_are_reached() {
+        let args = parse(&[
+            "--ssh-opt",
+            "-F cfg",
+            "--ssh-opt=-oPort=22",
+            "--remote-rdpipe",
+            "/opt/rdpipe",
+            "--addr",
+            "a=10.0.0.1",
+            "--addr=b=::1,10.0.0.2",
+            "--rsh",
+            "docker exec -i '{host}'",
+            "a:wc",
+        ])
+        .unwrap();
+        let remote = args.hosts.remote();
+        assert_eq!(remote.ssh_options, ["-F", "cfg", "-oPort=22"]);
+        assert_eq!(remote.program.as_deref(), Some("/opt/rdpipe"));
+        assert_eq!(remote.rsh.unwrap(), ["docker", "exec", "-i", "{host}"]);
+        assert_eq!(args.hosts.addresses.len(), 2);
+    }
+
+    #[test]
+    fn options_reach_the_order_to_the_agents() {
+        let line = [
+            "--chunk",
+            "1M",
+            "--depth=8",
+            "--timeout=2",
+            "--transport=tcp",
+            "-p7000-7010",
+            "a:b",
+        ];
+        let order = |words: &[&str]| {
+            let args = parse(words).unwrap();
+            args.hosts.stream_order(&args.stream)
+        };
+        let given = order(&line);
+        assert_eq!((given.chunk_bytes, given.depth), (Some(1 << 20), Some(8)));
+        assert_eq!(
+            (given.transport, given.timeout_ms),
+            (TransportOrder::Tcp, 2000)
+        );
+        assert_eq!(given.ports, Some((7000, 7010)));
+        let default = order(&["a:b"]);
+        assert_eq!(
+            (default.chunk_bytes, default.transport),
+            (None, TransportOrder::Auto)
+        );
+        assert_eq!(default.timeout_ms, 30_000);
+    }
+
+    #[test]
+    fn an_agent_needs_no_segments() {
+        assert_eq!(parse(&["--agent"]).unwrap().agent, Some(Agent::Guard));
+        assert_eq!(
+            parse(&["--agent=worker"]).unwrap().agent,
+            Some(Agent::Worker)
+        );
+        assert_eq!(parse(&["a:b"]).unwrap().agent, None);
+    }
+
+    #[test]
+    fn contradictions_are_usage_errors() {
+        for words in [
+            &[][..],
+            &["-v", "-q", "a:b"],
+            &["-x:b"],
+            &["-p", "0", "a:b"],
+            &["-p", "9-8", "a:b"],
+            &["--addr", "a", "a:b"],
+            &["--rsh", "it's", "a:b"],
+            &["--rsh", " ", "a:b"],
+            &["--chunk", "1", "a:b"],
+            &["--remote-rdpipe", "/opt/r\nd/rdpipe", "a:b"],
+        ] {
+            assert_eq!(parse(words).unwrap_err().exit_code(), 2, "{words:?}");
+        }
+    }
 }

@@ -37,7 +37,7 @@ use super::shared::{
     signals::{self, Caught},
 };
 use crate::{
-    Key, KeyId, Listener, Stream, StreamConfig, carry::thread::CarryThread, places::Places, threads,
+    Key, KeyId, Listener, Stream, StreamConfig, carry::CarryThread, places::Places, threads,
 };
 
 /// What a program does for the clients of its server.

@@ -1,15 +1,29 @@
-//! Messages on stderr. Each is one sentence after the names of program and host.
+//! What a program tells its user: messages on stderr, each one sentence after the names of program and host; the events
+//! that the library traces, as such messages; and texts on stdout.
 
-use std::fmt::Write as _;
+use std::{
+    fmt::{self, Write as _},
+    io::{self, Write},
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use serde::Serialize;
+use tracing::{
+    Event, Metadata, Subscriber,
+    field::{Field, Visit},
+    span,
+};
 
-use super::stderr::{ShownBar, StderrQueue};
+use super::{
+    exit::Exit,
+    stderr::{ShownBar, StderrQueue},
+};
 use crate::{
     advice::{advice, for_limit},
     cli::args::MessageOptions,
     host::host_name,
-    process,
+    process::{self, Stdout},
 };
 
 /// Writes the messages of a program to stderr, through a queue: no method waits until a message is read, except
@@ -42,7 +56,7 @@ impl Console {
     #[must_use]
     pub(crate) fn of_program(program: &'static str, options: MessageOptions) -> Self {
         let console = Self::new(program, options);
-        super::events::show_on(&console);
+        show_on(&console);
         console
     }
 
@@ -281,6 +295,144 @@ fn harmless(text: &str) -> String {
     line
 }
 
+/// A warning with the same words is not shown again within this time: a listener without descriptors has one in each
+/// pause.
+const SAME_EVENT_PAUSE: Duration = Duration::from_secs(60);
+
+/// The modules whose events of less importance are details for the user, which `-v` shows.
+const DETAILS: [&str; 3] = [
+    "rdpipe::transport::connect::listener",
+    "rdpipe::transport::rdma::link_setup",
+    "rdpipe::forward",
+];
+
+/// The module whose events the programs report themselves: what a stream uses, and why.
+const REPORTED: &str = "rdpipe::transport::connect::start";
+
+/// Shows the events of this process on `console` from now on. The first console of a process shows them.
+pub(super) fn show_on(console: &Console) {
+    let shown = ShownEvents {
+        console: console.clone(),
+        last: Mutex::new(None),
+    };
+    // Only a second console can fail here.
+    let _ = tracing::subscriber::set_global_default(shown);
+}
+
+/// Shows events on a console.
+struct ShownEvents {
+    console: Console,
+    /// The last warning, and when it was shown.
+    last: Mutex<Option<(String, Instant)>>,
+}
+
+impl ShownEvents {
+    /// Returns true if this text was not shown in the time of [`SAME_EVENT_PAUSE`] before `now`.
+    fn is_new(&self, text: &str, now: Instant) -> bool {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let again =
+            matches!(&*last, Some((shown, at)) if shown == text && now - *at < SAME_EVENT_PAUSE);
+        if !again {
+            *last = Some((text.to_owned(), now));
+        }
+        !again
+    }
+}
+
+impl Subscriber for ShownEvents {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        let target = metadata.target();
+        let is_below = |module: &&str| target.starts_with(*module);
+        match *metadata.level() {
+            tracing::Level::ERROR | tracing::Level::WARN => {
+                target.starts_with("rdpipe") && target != REPORTED
+            }
+            _ => metadata.is_event() && DETAILS.iter().any(is_below),
+        }
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = EventText::default();
+        event.record(&mut text);
+        let text = text.0;
+        let level = *event.metadata().level();
+        if level <= tracing::Level::WARN && !self.is_new(&text, Instant::now()) {
+            return;
+        }
+        self.console.notice(|console| match level {
+            tracing::Level::ERROR => console.error(&text),
+            tracing::Level::WARN => console.warn(&text),
+            _ => console.detail(&text),
+        });
+    }
+
+    // No span is enabled that would need more.
+    fn new_span(&self, _span: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _span: &span::Id, _values: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _span: &span::Id, _follows: &span::Id) {}
+
+    fn enter(&self, _span: &span::Id) {}
+
+    fn exit(&self, _span: &span::Id) {}
+}
+
+/// An event as a sentence: the message, then the value of each field.
+#[derive(Default)]
+struct EventText(String);
+
+impl Visit for EventText {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            let rest = std::mem::take(&mut self.0);
+            self.0 = format!("{value:?}{rest}");
+        } else {
+            // Writing to a string does not fail.
+            let _ = write!(self.0, ": {value:?}");
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+}
+
+/// Fails if stdout was closed when the program started, before work is done whose result would be lost.
+///
+/// # Errors
+///
+/// The exit code, after the error was printed.
+pub(crate) fn require_stdout(console: &Console) -> Result<(), Exit> {
+    if process::is_stdout_closed() {
+        console.error("cannot write standard output: it is closed");
+        return Err(Exit::Local);
+    }
+    Ok(())
+}
+
+/// Writes a text to stdout.
+///
+/// # Errors
+///
+/// The exit code of a text that was not written, after the error was printed.
+pub(crate) fn print_stdout(text: &str, console: &Console) -> Result<(), Exit> {
+    let written = Stdout.write_all(text.as_bytes());
+    written.map_err(|error| unwritten_stdout(&error, console))
+}
+
+/// Prints that stdout could not be written, and returns the exit code. A reader that went away is no error to
+/// print_stdout.
+pub(crate) fn unwritten_stdout(error: &io::Error, console: &Console) -> Exit {
+    let exit = Exit::from(error);
+    if exit != Exit::ReaderClosed {
+        console.error(&format!("cannot write standard output: {error}"));
+    }
+    exit
+}
+
 #[cfg(test)]
 mod tests {
     use std::io;
@@ -288,6 +440,7 @@ mod tests {
     use anyhow::Context;
 
     use super::*;
+    use crate::cli::args::MessageOptions;
 
     fn console(options: MessageOptions) -> Console {
         let mut console = Console::new("rdrecv", options);
@@ -366,5 +519,53 @@ mod tests {
         let error = crate::Key::from_file("/nonexistent").unwrap_err();
         let plain = error.to_string();
         assert_eq!(sentence(&error.into()), plain);
+    }
+
+    #[test]
+    fn a_warning_is_shown_again_after_a_pause() {
+        let events = ShownEvents {
+            console: Console::new("rdrecv", MessageOptions::default()),
+            last: Mutex::new(None),
+        };
+        let now = Instant::now();
+        assert!(events.is_new("one", now));
+        assert!(!events.is_new("one", now + SAME_EVENT_PAUSE / 2));
+        assert!(events.is_new("one", now + SAME_EVENT_PAUSE));
+        assert!(events.is_new("two", now + SAME_EVENT_PAUSE));
+    }
+
+    #[test]
+    fn an_event_is_a_sentence_with_its_values() {
+        struct Kept(Mutex<Vec<String>>);
+        impl Subscriber for &'static Kept {
+            fn enabled(&self, _: &Metadata<'_>) -> bool {
+                true
+            }
+            fn event(&self, event: &Event<'_>) {
+                let mut text = EventText::default();
+                event.record(&mut text);
+                self.0.lock().unwrap().push(text.0);
+            }
+            fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+                span::Id::from_u64(1)
+            }
+            fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+            fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+            fn enter(&self, _: &span::Id) {}
+            fn exit(&self, _: &span::Id) {}
+        }
+        let kept: &'static Kept = Box::leak(Box::new(Kept(Mutex::new(Vec::new()))));
+        tracing::subscriber::with_default(kept, || {
+            let error = std::io::Error::from_raw_os_error(24);
+            tracing::warn!(%error, "cannot accept a connection");
+            tracing::debug!(address = "10.0.0.1:5", "a connection that is no stream");
+        });
+        assert_eq!(
+            *kept.0.lock().unwrap(),
+            [
+                "cannot accept a connection: Too many open files (os error 24)",
+                "a connection that is no stream: 10.0.0.1:5",
+            ]
+        );
     }
 }

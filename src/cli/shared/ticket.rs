@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Error, HandshakeFault, Key, Stream, StreamConfig,
-    carry::thread::CarryThread,
+    carry::CarryThread,
     cli::args::HostOptions,
     reach::{
         self, FailedAddress, Unreached,

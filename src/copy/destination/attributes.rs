@@ -1,7 +1,5 @@
 //! Gives entries their metadata: owner, extended attributes, mode and times.
 
-mod extended;
-
 use std::{ffi::CString, os::fd::BorrowedFd, sync::OnceLock};
 
 use rustix::{
@@ -14,19 +12,18 @@ use rustix::{
     process::{getegid, geteuid, getgroups},
 };
 
-use self::extended::{
-    ACCESS_ACL, AclRights, DEFAULT_ACL, have_differences, is_acl, is_of_replaced,
-    remove_other_attributes, set_attributes,
-};
 use super::{
+    extended_attributes::{
+        ACCESS_ACL, AclRights, DEFAULT_ACL, have_differences, is_acl, is_of_replaced,
+        remove_other_attributes, set_attributes,
+    },
+    folders::proc_path,
     state::errno_text,
-    stored_times::{accessed, is_access_clamped, is_clamped, may_be_out_of_range, modified},
-    tree::beneath::proc_path,
+    stored_times::{is_access_clamped, is_clamped, may_be_out_of_range, timespec},
 };
 use crate::{
-    copy::{
-        destination::stored_times::timespec,
-        metadata::{Attribute, Metadata, Timestamp, attributes_of, attributes_of_place},
+    copy::metadata::{
+        Attribute, Metadata, Timestamp, accessed, attributes_of, attributes_of_place, modified,
     },
     fd::umask,
 };
@@ -473,7 +470,7 @@ impl MetadataKeeper {
 
 /// An entry whose metadata are set.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::copy::destination) enum EntryHandle<'a> {
+pub(super) enum EntryHandle<'a> {
     /// A file or directory that is open.
     Open(BorrowedFd<'a>),
     /// An entry that is open as a place only (`O_PATH`), and is not a symbolic link.
@@ -519,21 +516,21 @@ impl EntryHandle<'_> {
         }
     }
 
-    fn attributes(self) -> rustix::io::Result<Vec<Attribute>> {
+    pub(super) fn attributes(self) -> rustix::io::Result<Vec<Attribute>> {
         match self {
             Self::Open(fd) => attributes_of(fd),
             Self::Place(fd) | Self::Link(fd) => attributes_of_place(fd),
         }
     }
 
-    fn remove_attribute(self, name: &CString) -> rustix::io::Result<()> {
+    pub(super) fn remove_attribute(self, name: &CString) -> rustix::io::Result<()> {
         match self {
             Self::Open(fd) => fremovexattr(fd, name),
             Self::Place(fd) | Self::Link(fd) => removexattr(proc_path(fd), name),
         }
     }
 
-    fn set_attribute(self, name: &CString, value: &[u8]) -> rustix::io::Result<()> {
+    pub(super) fn set_attribute(self, name: &CString, value: &[u8]) -> rustix::io::Result<()> {
         match self {
             Self::Open(fd) => fsetxattr(fd, name, value, XattrFlags::empty()),
             Self::Place(fd) | Self::Link(fd) => {

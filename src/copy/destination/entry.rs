@@ -19,9 +19,9 @@ use super::{
     in_place::{
         PlacingFault, copy_into_place, create_in_place, left_in_place, open_existing, plan_in_place,
     },
+    mirror::Deletion,
     placement::{EntryNames, EntryNaming},
     state::{DestinationState, errno_text},
-    tree::mirror::Deletion,
     written::{RenameFault, TargetFolder},
 };
 use crate::{

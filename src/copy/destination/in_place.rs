@@ -26,10 +26,10 @@ use tokio_util::sync::CancellationToken;
 use super::{
     attributes::{EntryHandle, MetadataPlan, PRIVATE_MODE},
     entry::{create_file, write_all},
-    large::part::read_range,
+    folders::proc_path,
+    part_file::read_range,
     placement::EntryNaming,
     state::{DestinationState, errno_text},
-    tree::beneath::proc_path,
     written::TargetFolder,
 };
 use crate::{

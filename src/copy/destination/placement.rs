@@ -14,11 +14,10 @@ use rustix::{
     io::Errno,
 };
 
-use super::{large::part::name_of_part, state::errno_text};
+use super::{part_file::name_of_part, state::errno_text};
 use crate::copy::{
-    base::BaseDirectory,
     order::CopyOptions,
-    path::{CopiedSources, EntryName, RelativePath},
+    path::{BaseDirectory, CopiedSources, EntryName, RelativePath},
 };
 
 /// The place that receives a copy: an open directory, and what becomes of the first name of each path.

@@ -16,12 +16,11 @@ use super::{
     attributes::MetadataKeeper,
     claims::{ClaimRefusal, CopyClaims},
     entry::TemporaryName,
-    large::{LargeTable, target::LargeTarget},
+    folders::FolderTable,
+    hard_links::{HardLinkSpool, SpooledLink},
+    large::LargeTable,
+    large_target::LargeTarget,
     placement::Placement,
-    tree::{
-        folders::FolderTable,
-        links::{HardLinkSpool, SpooledLink},
-    },
     written::WrittenGuard,
 };
 use crate::copy::{

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, Stat, Timespec, Timestamps, fstat, futimens, openat};
 
 use super::entry::{TemporaryName, create_file};
-use crate::copy::metadata::Timestamp;
+use crate::copy::metadata::{Timestamp, changed, modified};
 
 /// The seconds since 1970 that every file system can store: from FAT's first day in every time zone to the last second
 /// of 32 bits.
@@ -33,23 +33,6 @@ pub(super) fn is_clamped(set: Timestamp, stored: Timestamp) -> bool {
 /// Returns true if the time of access is another year's. FAT stores the day of the last access only.
 pub(super) fn is_access_clamped(set: Timestamp, stored: Timestamp) -> bool {
     may_be_out_of_range(set) && set.seconds.abs_diff(stored.seconds) > 2 * 86_400
-}
-
-/// Returns the time of the last modification in `stat`.
-pub(super) fn modified(stat: &Stat) -> Timestamp {
-    timestamp(stat.st_mtime, stat.st_mtime_nsec)
-}
-
-/// Returns the time of the last access in `stat`.
-pub(super) fn accessed(stat: &Stat) -> Timestamp {
-    timestamp(stat.st_atime, stat.st_atime_nsec)
-}
-
-fn timestamp(seconds: i64, nanoseconds: impl TryInto<u32>) -> Timestamp {
-    Timestamp {
-        seconds,
-        nanoseconds: nanoseconds.try_into().unwrap_or(0),
-    }
 }
 
 /// Returns a time as the system takes it: a number of nanoseconds that is none must not be taken for `UTIME_NOW`.
@@ -144,11 +127,7 @@ impl Drop for TimeProbe<'_> {
 /// rounded down, and what no program can set, its change time and those of its folder, are as coarse.
 fn looks_coarse(set: Timestamp, found: &Stat, folder: &Stat) -> bool {
     let stored = in_nanoseconds(modified(found));
-    let others = [
-        timestamp(found.st_ctime, found.st_ctime_nsec),
-        timestamp(folder.st_ctime, folder.st_ctime_nsec),
-        modified(folder),
-    ];
+    let others = [changed(found), changed(folder), modified(folder)];
     let set = in_nanoseconds(set);
     STEPS.into_iter().any(|step| {
         let is_whole = |time: &Timestamp| in_nanoseconds(*time).rem_euclid(step) == 0;

@@ -18,15 +18,14 @@ use tokio_util::{
 };
 
 use super::{
-    attributes::{OwnerNames, changed, content_size, link_count, modified, size},
-    shared::SourceShared,
-    walk::outlet::{FolderJob, entry_name},
+    jobs::{FolderJob, entry_name},
+    state::SourceShared,
 };
 use crate::{
     ReadHalf, Stream, WriteHalf,
     copy::{
         job::CopyFailure,
-        metadata::EntryKind,
+        metadata::{EntryKind, OwnerNames, changed, content_size, link_count, modified, size},
         order::ExistingFiles,
         path::RelativePath,
         question::{

@@ -19,17 +19,13 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    attributes::{modified, size},
-    tally::Tally,
-    walk::{
-        directory::open_below,
-        outlet::{SourceFolder, SourceRoot, join_shown},
-    },
+    jobs::{SourceFolder, SourceRoot, join_shown},
+    state::Tally,
+    walk::open_below,
 };
 use crate::copy::{
-    base::BaseDirectory,
-    metadata::Timestamp,
-    path::{EntryName, RelativePath},
+    metadata::{Timestamp, modified, size},
+    path::{BaseDirectory, EntryName, RelativePath},
 };
 
 /// The list of what was sent, in a temporary file without a name, so that memory does not depend on its length.

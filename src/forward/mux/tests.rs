@@ -429,6 +429,6 @@ proptest! {
     /// Arbitrary bytes are refused or understood; neither panics nor leaves memory behind.
     #[test]
     fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(0..12u8, 0..300)) {
-        super::fuzzing::fuzz(&bytes);
+        super::fuzz(&bytes);
     }
 }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     Direction, ReadHalf, Stream, WriteHalf,
-    carry::thread::CarryThread,
+    carry::CarryThread,
     perf::messages::{BandwidthResult, BandwidthTask, TaskEnd, TaskFault, TaskResult, Traffic},
 };
 

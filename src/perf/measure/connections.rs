@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Direction, Error, Key, KeyAcceptor, Listener, Stream, StreamConfig,
-    carry::thread::CarryThread,
+    carry::CarryThread,
     perf::messages::{TaskFault, UsedTransport},
     ssh::edge::{EdgePlan, about_peer, describe_link},
 };

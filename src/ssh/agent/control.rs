@@ -1,6 +1,6 @@
 //! The agent's side of the session with the controller: greeting, order, messages both ways, keepalive.
 
-use std::{io, time::Duration};
+use std::{fs, io, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
@@ -14,6 +14,8 @@ use tokio_util::codec::{Decoder, FramedRead, FramedWrite};
 use zeroize::Zeroize;
 
 use crate::{
+    host::host_name,
+    reach,
     running_time::within_running_time,
     ssh::protocol::{
         AgentHello, FromAgent, MessageError, Order, ToAgent, VERSION, decode, encode,
@@ -220,6 +222,50 @@ async fn write(output: impl AsyncWrite + Unpin, mut messages: mpsc::UnboundedRec
     }
 }
 
+/// Returns the first message of an agent on this host.
+pub(crate) fn hello() -> AgentHello {
+    AgentHello {
+        host: host_name(),
+        machine: machine(),
+        addresses: reach::addresses(),
+    }
+}
+
+/// Returns the identity of the network stack: the id of the kernel's boot and the network namespace. Two processes
+/// with the same one reach each other at 127.0.0.1. If the system does not show both, the identity is unique to this
+/// process.
+pub(crate) fn machine() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let network = fs::read_link("/proc/self/ns/net");
+    match (boot, network) {
+        (Ok(boot), Ok(network)) => format!("{} {}", boot.trim(), network.display()),
+        _ => format!("process {}", std::process::id()),
+    }
+}
+
+/// Reads `data` as everything that a controller writes, up to the first error: its end is one. Panics if reading waits
+/// for more.
+#[cfg(fuzzing)]
+pub fn fuzz(data: &[u8]) {
+    let hello = AgentHello {
+        host: "h".to_owned(),
+        machine: "m".to_owned(),
+        addresses: Vec::new(),
+    };
+    let limit = Duration::from_secs(30);
+    let reading = async {
+        let opened = open(data, tokio::io::sink(), hello, limit).await;
+        let Ok((_, mut inbox, outbox, writer)) = opened else {
+            return;
+        };
+        while inbox.next().await.is_ok() {}
+        drop((inbox, outbox));
+        writer.finish().await;
+    };
+    let in_time = crate::transport::fuzzing::run(async { timeout(limit / 3, reading).await });
+    in_time.expect("reading waits for more");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -250,5 +296,13 @@ mod tests {
         assert!(begun.contains("holds back its input"), "{begun}");
         let nothing = refused(b"").await;
         assert!(nothing.starts_with("received nothing from"), "{nothing}");
+    }
+
+    #[test]
+    fn a_host_has_a_name_and_an_identity_that_stays_the_same() {
+        let hello = super::hello();
+        assert_eq!(hello.machine, super::hello().machine);
+        assert!(hello.machine.contains("net:["), "{}", hello.machine);
+        assert!(!hello.host.is_empty());
     }
 }

@@ -1,19 +1,178 @@
-//! The interface of an application of the agent: it takes an order, runs on connected edges, and reports.
+//! Carries out one order, from its edges to its report: in a worker, or for a client of a server. The work itself is
+//! that of an application of the agent, which takes the order, runs on connected edges, and reports.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    pin::pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU8, Ordering},
+    },
+    time::Duration,
+};
 
-use tokio::sync::mpsc;
+use tokio::{
+    io::AsyncRead,
+    runtime::Handle,
+    sync::mpsc,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
 
 use super::{
-    cause::FirstCause,
-    connected_edge::{ConnectedEdge, Meter},
-    control::Outbox,
+    control::{ControlReader, Outbox},
+    edges::{self, ConnectedEdge, EdgeAcceptance, EdgeRequest, EdgeRoutes, Meter, PendingEdges},
 };
 use crate::{
     Error,
-    carry::thread::CarryThread,
-    ssh::protocol::{EdgeDirection, EdgeId, FaultKind, Payload},
+    carry::CarryThread,
+    ssh::{
+        edge::about_peer,
+        protocol::{
+            AgentReport, EdgeDirection, EdgeId, FaultKind, Order, Payload, ToAgent, WorkFault,
+        },
+    },
 };
+
+/// How long work that has failed may take to end. Then the agent reports. The guard of a worker kills the processes
+/// that are left, so that all of it takes less than 5 s.
+const END_LIMIT: Duration = Duration::from_secs(4);
+
+/// The exit status of the worker. It is 0 until a task stores another one.
+pub(super) type SharedExitCode = Arc<AtomicU8>;
+
+/// What an order is carried out with.
+pub(super) struct OrderRun {
+    pub(super) context: JobContext,
+    /// How the order's edges are accepted.
+    pub(super) acceptance: EdgeAcceptance,
+    /// How long the other ends may take to connect the edges. `None` waits without a limit.
+    pub(super) connect_limit: Option<Duration>,
+    pub(super) exit: SharedExitCode,
+}
+
+impl OrderRun {
+    /// Carries out the order, and handles the controller's messages at the same time. `prepare` makes the job. Returns
+    /// the report.
+    pub(super) async fn carry_out<J, R>(
+        &self,
+        mut order: Order,
+        inbox: ControlReader<R>,
+        prepare: impl FnOnce(&JobContext, &Payload, &OrderedEdges) -> Result<J, String>,
+    ) -> AgentReport
+    where
+        J: Job,
+        R: AsyncRead + Unpin + Send + 'static,
+    {
+        let context = &self.context;
+        let prepared = PendingEdges::prepare(&mut order, &self.acceptance, &Handle::current())
+            .and_then(|edges| {
+                let job = prepare(context, order.work.payload(), &edges.ordered())?;
+                Ok((edges, job))
+            });
+        let (edges, mut job) = match prepared {
+            Ok(prepared) => prepared,
+            Err(text) => {
+                context.fail_local(&text);
+                return self.report(None);
+            }
+        };
+        let go = CancellationToken::new();
+        let (sender, messages) = mpsc::unbounded_channel();
+        let routes = Routes {
+            edges: edges.routes(),
+            go: go.clone(),
+            application: sender,
+        };
+        let handling = handle_messages(context.clone(), inbox, routes, Arc::clone(&self.exit));
+        let handling = tokio::spawn(handling);
+        let working = async {
+            let edges = self.within_limit(edges.establish(context)).await?;
+            let edges = edges::wait_for(go, context, edges).await?;
+            job.run(edges, messages).await;
+            Some(())
+        };
+        tokio::select! {
+            _ = working => {}
+            () = overdue(&context.cause) => {}
+        }
+        handling.abort();
+        // The task holds an outbox, and the writer ends only when every outbox has been dropped.
+        let _ = handling.await;
+        self.report(job.report())
+    }
+
+    /// Waits for the edges, and fails the work after the limit.
+    async fn within_limit<T>(&self, connecting: impl Future<Output = T>) -> T {
+        let Some(limit) = self.connect_limit else {
+            return connecting.await;
+        };
+        let mut connecting = pin!(connecting);
+        if let Ok(connected) = timeout(limit, connecting.as_mut()).await {
+            return connected;
+        }
+        let text = format!("the other end did not connect within {limit:.0?}");
+        self.context.fail(FaultKind::Edge, &text);
+        // Ends at once, because the work has failed.
+        connecting.await
+    }
+
+    fn report(&self, result: Option<Payload>) -> AgentReport {
+        AgentReport {
+            fault: self.context.cause.fault(),
+            result,
+        }
+    }
+}
+
+async fn overdue(cause: &FirstCause) {
+    cause.failed().await;
+    sleep(END_LIMIT).await;
+}
+
+/// The receivers of the controller's messages: the edges, the start of the work, and the application.
+struct Routes {
+    edges: EdgeRoutes,
+    go: CancellationToken,
+    application: mpsc::UnboundedSender<Payload>,
+}
+
+/// Carries out the controller's messages, until the session with the controller ends.
+async fn handle_messages<R: AsyncRead + Unpin>(
+    context: JobContext,
+    mut inbox: ControlReader<R>,
+    routes: Routes,
+    exit: SharedExitCode,
+) {
+    loop {
+        match inbox.next().await {
+            Ok(ToAgent::Dial {
+                edge,
+                addresses,
+                port,
+            }) => {
+                let request = EdgeRequest::Dial { addresses, port };
+                routes.edges.send(edge, request);
+            }
+            Ok(ToAgent::Listen { edge }) => routes.edges.send(edge, EdgeRequest::Listen),
+            Ok(ToAgent::Go) => routes.go.cancel(),
+            Ok(ToAgent::Application(message)) => {
+                // An application that has ended receives no more messages.
+                let _ = routes.application.send(message);
+            }
+            Ok(ToAgent::Kill { reason }) => {
+                context
+                    .cause
+                    .fail(FaultKind::Ordered, reason.clone(), reason);
+            }
+            Ok(ToAgent::Ping | ToAgent::Order(_)) => {}
+            Err(error) => {
+                exit.store(1, Ordering::Relaxed);
+                return context.fail(FaultKind::Ordered, &error.to_string());
+            }
+        }
+    }
+}
 
 /// The applications that the worker does not have itself: those of the layers above it.
 pub(crate) trait Applications {
@@ -123,5 +282,130 @@ impl OrderedEdges {
             Some(_) => Err(format!("the order's edge {id} leads the wrong way")),
             None => Err(format!("the order has no edge {id}")),
         }
+    }
+}
+
+/// The first failure of an order, shared by all tasks that work on it. The task that detects a failure records it
+/// here, and all other tasks end.
+#[derive(Debug, Default)]
+pub(crate) struct FirstCause {
+    first: Mutex<Option<FirstFailure>>,
+    failed: CancellationToken,
+    /// Set if the next stage stopped reading the output of this one.
+    pub(super) output_stopped: Flag,
+    /// Set if this stage stopped reading its input before the end.
+    pub(super) input_stopped: Flag,
+}
+
+/// The first failure of an order, as it is recorded.
+#[derive(Debug, Clone)]
+struct FirstFailure {
+    /// The fault for the report; none if the command's status already explains the failure.
+    fault: Option<WorkFault>,
+    /// The reason that the peers on the edges receive.
+    reason: String,
+}
+
+impl FirstCause {
+    /// Records a fault, unless a failure is recorded already. `text` is for the report, `reason` for the peers on the
+    /// edges.
+    pub(super) fn fail(&self, kind: FaultKind, text: impl Into<String>, reason: impl Into<String>) {
+        let text = text.into();
+        let fault = Some(WorkFault { kind, text });
+        let reason = reason.into();
+        self.set(FirstFailure { fault, reason });
+    }
+
+    /// Records that the edge to `peer` broke, unless a failure is recorded already. `own` is the name of this work in
+    /// messages to the other peers.
+    pub(super) fn broken(&self, error: Error, peer: &str, own: &str) {
+        let kind = match error {
+            Error::PeerAborted { .. } => FaultKind::PeerAborted,
+            _ => FaultKind::Edge,
+        };
+        let text = about_peer(error.clone(), peer).to_string();
+        let reason = match error {
+            // The first failure is the peer's: its reason is passed on unchanged.
+            Error::PeerAborted { reason, .. } => reason,
+            _ => format!("{own}: {text}"),
+        };
+        self.fail(kind, text, reason);
+    }
+
+    /// Records that the command did not end by itself, unless a failure is recorded already. The report has no fault
+    /// then: the command's status explains the failure.
+    pub(super) fn give_up(&self, reason: String) {
+        self.set(FirstFailure {
+            fault: None,
+            reason,
+        });
+    }
+
+    fn set(&self, failure: FirstFailure) {
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert(failure);
+        drop(first);
+        self.failed.cancel();
+    }
+
+    /// Waits until a failure is recorded.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe.
+    pub(crate) async fn failed(&self) {
+        self.failed.cancelled().await;
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.is_cancelled()
+    }
+
+    pub(super) fn fault(&self) -> Option<WorkFault> {
+        self.first()?.fault
+    }
+
+    /// Returns the reason that the peers on the edges receive.
+    pub(crate) fn reason(&self) -> String {
+        self.first().map(|first| first.reason).unwrap_or_default()
+    }
+
+    fn first(&self) -> Option<FirstFailure> {
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        first.clone()
+    }
+}
+
+/// A flag that is set at most once and is never cleared.
+#[derive(Debug, Default)]
+pub(super) struct Flag(AtomicBool);
+
+impl Flag {
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_failure_is_kept() {
+        let cause = FirstCause::default();
+        assert!(!cause.has_failed());
+        cause.fail(
+            FaultKind::Local,
+            "the disk is full",
+            "2 (b): the disk is full",
+        );
+        cause.give_up("killed".into());
+        assert!(cause.has_failed());
+        assert_eq!(cause.fault().unwrap().text, "the disk is full");
+        assert_eq!(cause.reason(), "2 (b): the disk is full");
     }
 }

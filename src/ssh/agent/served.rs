@@ -5,12 +5,9 @@ use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 use tokio::io::AsyncRead;
 
 use super::{
-    addresses,
-    cause::FirstCause,
     control::{self, ControlReader, Outbox},
     edges::EdgeAcceptance,
-    job::{Job, JobContext, OrderedEdges},
-    order_run::OrderRun,
+    job::{FirstCause, Job, JobContext, OrderRun, OrderedEdges},
 };
 use crate::ssh::{
     protocol::{AgentReport, FaultKind, FromAgent, Order, Payload, ToAgent},
@@ -58,7 +55,7 @@ impl ClientSession {
         prepare: impl FnOnce(&JobContext, &Payload, &OrderedEdges) -> Result<J, String>,
     ) -> Result<AgentReport, String> {
         let SessionKill(cause) = self.end;
-        let opening = control::open(input, output, addresses::hello(), control::ORDER_LIMIT);
+        let opening = control::open(input, output, control::hello(), control::ORDER_LIMIT);
         let (order, mut inbox, outbox, writer) = tokio::select! {
             opened = opening => opened.map_err(|error| error.to_string())?,
             () = cause.failed() => return Err(cause.reason()),

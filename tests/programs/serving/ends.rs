@@ -10,7 +10,7 @@ use crate::{
     support::programs::{eventually, hosts::Outcome, is_ignored, skip},
 };
 
-/// The bytes of the header of a map (`src/copy/destination/large/map.rs`).
+/// The bytes of the header of a map (`src/copy/destination/part_file.rs`).
 const MAP_HEADER_BYTES: u64 = 40;
 
 /// Starts a copy of 24 MiB that takes some seconds, and waits until the server writes it.

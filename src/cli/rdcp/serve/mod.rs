@@ -47,15 +47,14 @@ use crate::{
         },
         shared::{
             exit::Exit,
-            message::{Console, sentence},
+            message::{Console, print_stdout, sentence},
             report::{amount, counted, decimal, rate},
-            stdout::print,
         },
     },
     copy::{
-        base::BaseDirectory,
         destination::DestinationClaims,
         order::{CopyEnd, CopyReport},
+        path::BaseDirectory,
     },
     process::{raise_descriptor_limit, return_large_blocks},
     ssh::{
@@ -64,8 +63,8 @@ use crate::{
             served::{ClientSession, SessionKill},
         },
         protocol::{AgentReport, Order},
-        route::session_config,
         sealed::{self, SealedSession},
+        session::session_config,
     },
     threads,
 };
@@ -292,6 +291,6 @@ pub(super) fn new_key(name: &str, console: &Console) -> Exit {
             return Exit::Usage;
         }
     };
-    let printed = print(&line, console).and_then(|()| print("\n", console));
+    let printed = print_stdout(&line, console).and_then(|()| print_stdout("\n", console));
     printed.err().unwrap_or_default()
 }

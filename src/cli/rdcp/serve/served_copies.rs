@@ -3,10 +3,10 @@
 
 use crate::{
     copy::{
-        base::BaseDirectory,
         destination::DestinationClaims,
         job::CopyJob,
         order::{CopyOrder, CopyRole},
+        path::BaseDirectory,
     },
     ssh::{
         agent::job::{JobContext, OrderedEdges},

@@ -1,12 +1,10 @@
 //! The destination over loopback, with a source that sends what a test says.
 
-mod claims;
-mod confined;
 mod ending;
-mod entries;
-mod large;
+mod files;
 mod mirror;
 mod places;
+mod served;
 
 use std::{
     fs,
@@ -19,22 +17,21 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 
-use super::DestinationEngine;
+use super::{
+    DestinationEngine,
+    answers::COMPARED_BYTES,
+    mirror::{MAX_DEPTH, STALE_AGE},
+    part_file::MIN_KEPT_BYTES,
+};
 use crate::{
     Key, Listener, Stream, StreamConfig, TransportPolicy,
-    carry::thread::CarryThread,
+    carry::CarryThread,
     connect,
     copy::{
-        base::BaseDirectory,
-        destination::{
-            control::answers::COMPARED_BYTES,
-            large::part::MIN_KEPT_BYTES,
-            tree::mirror::{MAX_DEPTH, STALE_AGE},
-        },
         job::{CopyContext, CopyFailure, CopyStreams},
         metadata::{EntryKind, Metadata, Timestamp},
         order::{CopyNews, CopyOptions, CopyReport, FromCopy},
-        path::{CopiedSources, EntryName, RelativePath},
+        path::{BaseDirectory, CopiedSources, EntryName, RelativePath},
         question::{AnswerKind, AskedEntry, FromDestination, FromSource},
         record::{LaneRecord, LargeFile, encode, set_content_length},
     },

@@ -27,13 +27,10 @@ use crate::{
     process,
     ssh::{
         agent::{
-            connected_edge::{ConnectedEdge, EarlyEnd},
+            descendants::{self, Merged, is_broken_pipe, reap_all, signal_in},
+            edges::{ConnectedEdge, EarlyEnd},
+            guard::{self, Hold},
             job::PlacedEdge,
-            process::{
-                descendants,
-                guard::{self, Hold},
-                reaper::{Merged, is_broken_pipe, reap_all, signal_in},
-            },
         },
         explain,
         protocol::FromAgent,

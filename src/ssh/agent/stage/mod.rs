@@ -1,27 +1,25 @@
 //! The application *stage*: runs a command, or reads or writes files, between connected edges.
-//!
-//! | file | what it has |
-//! |---|---|
-//! | `job` | the stage as an application of the agent: its order, its messages, its report |
-//! | `command` | a stage that runs a command |
-//! | `read` | a stage that reads a file: `< path` |
-//! | `write` | a stage that writes a file: `> path` and `>> path` |
-//! | `path` | expands a path that the user typed |
 
 mod command;
-mod job;
-pub(super) mod path;
-mod read;
-mod write;
+pub(super) mod files;
 
+use std::{
+    future::pending,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 
 use self::command::EmptyStdin;
-pub(super) use self::job::StageJob;
-use super::job::{JobContext, PlacedEdge};
+use super::{
+    edges::Meter,
+    job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges, PlacedEdge},
+};
 use crate::ssh::{
-    protocol::{FromAgent, Payload},
-    stage::{FromStage, StageWork, Status},
+    protocol::{EdgeDirection, EdgeId, FaultKind, FromAgent, Payload},
+    stage::{FromStage, StageOrder, StageReport, StageWork, Status, ToStage},
 };
 
 /// What all tasks that work on the stage share.
@@ -51,10 +49,10 @@ impl StageContext {
             StageWork::CommandWithoutStdin(command) => {
                 command::run(self, &command, EmptyStdin::Unreadable, ends).await
             }
-            StageWork::Files(paths) => read::run_files(self, paths, ends).await,
-            StageWork::Read(path) => read::run(self, path::resolve(path), ends).await,
+            StageWork::Files(paths) => files::run_files(self, paths, ends).await,
+            StageWork::Read(path) => files::read(self, files::resolve(path), ends).await,
             StageWork::Write { path, append } => {
-                write::run(self, path::resolve(path), append, ends).await
+                files::write(self, files::resolve(path), append, ends).await
             }
         }
     }
@@ -75,4 +73,117 @@ impl StageContext {
             () = self.context.cause.failed() => false,
         }
     }
+}
+
+/// The pause between two progress messages to the controller.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The job of a stage, from its order to its report.
+pub(in crate::ssh::agent) struct StageJob {
+    stage: StageContext,
+    order: StageOrder,
+    input: Arc<Meter>,
+    output: Arc<Meter>,
+    started: Option<Instant>,
+    status: Option<Status>,
+}
+
+impl Job for StageJob {
+    fn prepare(
+        context: &JobContext,
+        order: &Payload,
+        edges: &OrderedEdges,
+    ) -> Result<Self, String> {
+        let order: StageOrder = order
+            .decode()
+            .map_err(|error| format!("received an invalid order ({error})"))?;
+        let meter = |id: Option<EdgeId>, direction| {
+            id.map_or_else(|| Ok(Arc::default()), |id| edges.meter(id, direction))
+        };
+        Ok(Self {
+            input: meter(order.input, EdgeDirection::Receive)?,
+            output: meter(order.output, EdgeDirection::Send)?,
+            stage: StageContext {
+                context: context.clone(),
+                proceed: CancellationToken::new(),
+                fsync: order.fsync,
+            },
+            order,
+            started: None,
+            status: None,
+        })
+    }
+
+    async fn run(&mut self, mut edges: ConnectedEdges, messages: Messages) {
+        self.started = Some(Instant::now());
+        let ends = StageEdges {
+            input: self.order.input.and_then(|id| edges.take(id)),
+            output: self.order.output.and_then(|id| edges.take(id)),
+        };
+        let working = async {
+            let status = self.stage.run(self.order.work.clone(), ends).await;
+            edges.close().await;
+            status
+        };
+        let status = tokio::select! {
+            biased;
+            status = working => status,
+            () = receive(&self.stage, messages) => None,
+            () = self.show_progress() => None,
+        };
+        self.status = status;
+    }
+
+    fn report(&self) -> Option<Payload> {
+        let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let elapsed = self
+            .started
+            .map_or(Duration::ZERO, |started| started.elapsed());
+        let cause = &self.stage.context.cause;
+        let report = StageReport {
+            status: self.status,
+            output_stopped: cause.output_stopped.is_set(),
+            input_stopped: cause.input_stopped.is_set(),
+            bytes_in: self.input.bytes(),
+            bytes_out: self.output.bytes(),
+            elapsed_us: micros(elapsed),
+            blocked_on_input_us: micros(self.input.blocked()),
+            blocked_on_output_us: micros(self.output.blocked()),
+        };
+        Payload::encode(&report).ok()
+    }
+}
+
+impl StageJob {
+    /// Sends the progress of the stage to the controller, whenever bytes have moved. Does not return.
+    async fn show_progress(&self) {
+        let mut ticks = interval(PROGRESS_INTERVAL);
+        let mut shown = (0, 0);
+        loop {
+            ticks.tick().await;
+            let now = (self.input.bytes(), self.output.bytes());
+            if now != shown {
+                shown = now;
+                let (bytes_in, bytes_out) = now;
+                self.stage.send(&FromStage::Progress {
+                    bytes_in,
+                    bytes_out,
+                });
+            }
+        }
+    }
+}
+
+/// Carries out the controller's messages to the stage. Does not return.
+async fn receive(stage: &StageContext, mut messages: Messages) {
+    while let Some(message) = messages.recv().await {
+        match message.decode() {
+            Ok(ToStage::Proceed) => stage.proceed.cancel(),
+            Err(error) => {
+                let text = format!("received an invalid message from the controller ({error})");
+                stage.context.fail(FaultKind::Ordered, &text);
+            }
+        }
+    }
+    pending::<()>().await;
 }

@@ -1,0 +1,196 @@
+//! The hard links of a copy. They are made when all files have their names.
+
+use std::{
+    collections::HashSet,
+    fs::File,
+    hash::{BuildHasher, RandomState},
+    io::{self, BufReader, BufWriter, Read, Seek, Write},
+    os::fd::AsFd,
+    sync::Mutex,
+};
+
+use rustix::{
+    fs::{AtFlags, MemfdFlags, Mode, OFlags, Stat, linkat, memfd_create, openat, statat},
+    io::Errno,
+};
+
+use super::{
+    entry::{TemporaryName, rename_over},
+    folders::{FolderTable, open_directory},
+    in_place::{PlacingFault, is_append_only},
+    state::{DestinationState, add, errno_text, lock},
+    written::id_of,
+};
+use crate::copy::path::RelativePath;
+
+/// The most failed entries that are remembered, so that no link is made to one.
+const MAX_FAILED: usize = 1 << 20;
+
+/// The hard links that are to be made, in a file without a name: their number is not bounded, the memory is.
+#[derive(Debug, Default)]
+pub(super) struct HardLinkSpool {
+    file: Mutex<Option<BufWriter<File>>>,
+    /// Entries that were not written, by the hashes of their paths: an older file may have the name.
+    failed: Mutex<HashSet<u64>>,
+    keys: RandomState,
+}
+
+/// A hard link that is to be made. Both paths are those of the source.
+#[derive(Debug)]
+pub(super) struct SpooledLink {
+    /// The path that becomes a link.
+    pub(super) path: RelativePath,
+    /// The first name of the file.
+    pub(super) target: RelativePath,
+    /// True if the destination has the same file under `path` already, maybe as this link.
+    pub(super) is_kept: bool,
+}
+
+impl HardLinkSpool {
+    /// Keeps a link for the end.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file system has no room for the list.
+    pub(super) fn push(&self, state: &DestinationState, link: &SpooledLink) -> io::Result<()> {
+        let mut file = lock(&self.file);
+        let file = match &mut *file {
+            Some(file) => file,
+            empty => empty.insert(BufWriter::new(nameless_file(state)?)),
+        };
+        file.write_all(&[u8::from(link.is_kept)])?;
+        for path in [&link.path, &link.target] {
+            let length = u32::try_from(path.as_bytes().len()).map_err(io::Error::other)?;
+            file.write_all(&length.to_le_bytes())?;
+            file.write_all(path.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Remembers that an entry was not written.
+    pub(super) fn add_failed(&self, path: &RelativePath) {
+        let mut failed = lock(&self.failed);
+        if failed.len() < MAX_FAILED {
+            failed.insert(self.keys.hash_one(path.as_bytes()));
+        }
+    }
+
+    /// Returns the links that were kept; none if there are no links.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the list cannot be read.
+    pub(super) fn reader(&self) -> io::Result<Option<LinkReader>> {
+        let Some(writer) = lock(&self.file).take() else {
+            return Ok(None);
+        };
+        let mut file = writer
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)?;
+        file.rewind()?;
+        Ok(Some(LinkReader(BufReader::new(file))))
+    }
+
+    /// Makes a link, under a temporary name first.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason for the user.
+    pub(super) fn make(
+        &self,
+        state: &DestinationState,
+        folders: &FolderTable,
+        temporary: &mut TemporaryName,
+        link: &SpooledLink,
+    ) -> Result<(), String> {
+        let SpooledLink {
+            path,
+            target,
+            is_kept,
+        } = link;
+        let cannot = |errno| format!("cannot make the hard link: {}", errno_text::<Errno>(errno));
+        if lock(&self.failed).contains(&self.keys.hash_one(target.as_bytes())) {
+            return Err("cannot make the hard link: its file was not written".to_owned());
+        }
+        let (folder, name) = state.placement.entry(path)?;
+        let local = folder.join(&name);
+        let (target_folder, target_name) = state.placement.entry(target)?;
+        let target_folder =
+            open_directory(state.placement.root(), &target_folder).map_err(cannot)?;
+        let folder = folders.open(state, &folder, None, &[])?;
+        if *is_kept {
+            let [found, first] = [
+                (folder.fd.as_fd(), &name),
+                (target_folder.as_fd(), &target_name),
+            ]
+            .map(|(folder, name)| statat(folder, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW));
+            let (found, first) = (found.map_err(cannot)?, first.map_err(cannot)?);
+            // Another source of the run may have replaced the first name since.
+            let of_one_file = |stat: &Stat| (stat.st_size, stat.st_mtime, stat.st_mtime_nsec);
+            if id_of(&found) == id_of(&first) || of_one_file(&found) != of_one_file(&first) {
+                return Ok(());
+            }
+            // It was kept for this source, which replaces it now by the same.
+            state.written.forget(&found);
+        }
+        let make = |name: &[u8]| {
+            let (from, flags) = (target_name.as_bytes(), AtFlags::empty());
+            linkat(&target_folder, from, &folder.fd, name, flags)
+        };
+        if is_append_only(folder.fd.as_fd()) {
+            make(name.as_bytes()).map_err(cannot)?;
+            add(&state.counts.files, 1);
+            return Ok(());
+        }
+        temporary.make(make).map_err(cannot)?;
+        let result = rename_over(state, folder.target(), temporary.as_bytes(), &name, &local);
+        // If both names are of one file already, rename(2) does nothing, and the temporary name stays.
+        temporary.remove(folder.fd.as_fd());
+        if result.is_ok() {
+            add(&state.counts.files, 1);
+        }
+        result.map_err(PlacingFault::into_text)
+    }
+}
+
+/// Reads the links that were kept.
+#[derive(Debug)]
+pub(super) struct LinkReader(BufReader<File>);
+
+impl LinkReader {
+    /// Returns the next link; none after the last one.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the list cannot be read.
+    pub(super) fn next(&mut self) -> io::Result<Option<SpooledLink>> {
+        let mut is_kept = [0];
+        match self.0.read_exact(&mut is_kept) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            result => result?,
+        }
+        Ok(Some(SpooledLink {
+            path: self.path()?,
+            target: self.path()?,
+            is_kept: is_kept != [0],
+        }))
+    }
+
+    fn path(&mut self) -> io::Result<RelativePath> {
+        let mut length = [0; 4];
+        self.0.read_exact(&mut length)?;
+        let length = usize::try_from(u32::from_le_bytes(length)).map_err(io::Error::other)?;
+        let mut path = vec![0; length];
+        self.0.read_exact(&mut path)?;
+        path.try_into().map_err(io::Error::other)
+    }
+}
+
+/// Returns a file without a name in the destination's file system, or in memory if that has no such files.
+fn nameless_file(state: &DestinationState) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o600);
+    let file = openat(state.placement.root(), ".", flags, mode);
+    let file = file.or_else(|_| memfd_create("rdcp-hard-links", MemfdFlags::CLOEXEC))?;
+    Ok(file.into())
+}

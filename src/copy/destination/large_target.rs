@@ -1,0 +1,464 @@
+//! A file that arrives in parts.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Mutex,
+};
+
+use rustix::{
+    fs::{AtFlags, Stat, fstat, ftruncate, statat, unlinkat},
+    io::{Errno, pwrite, retry_on_intr},
+};
+
+use super::{
+    attributes::{EntryHandle, FreshEntry, ReplacedFile},
+    entry::{digest_of, rename_over, replaced_file},
+    folders::{FolderTable, OpenFolder},
+    in_place::{
+        PlacingFault, SpecialTarget, copy_into_place, create_in_place, is_append_only,
+        left_in_place, mode_in_place, open_existing, plan_in_place,
+    },
+    part_file::{
+        MIN_KEPT_BYTES, MapWriter, PartNames, PartPromise, SourceVersion, find_promise, has_name,
+        open_map, open_part, read_range,
+    },
+    placement::EntryNaming,
+    state::{DestinationState, add, errno_text, lock},
+};
+use crate::{
+    copy::{
+        digest::FileDigest,
+        path::{EntryName, RelativePath},
+        question::ByteRange,
+        record::LargeFile,
+    },
+    fd::{close, sync},
+};
+
+/// A file that arrives in parts.
+#[derive(Debug)]
+pub(super) struct LargeTarget {
+    /// The announcement.
+    pub(super) file: LargeFile,
+    /// The path at the destination.
+    pub(super) local: RelativePath,
+    name: EntryName,
+    naming: EntryNaming,
+    names: PartNames,
+    folder: OpenFolder,
+    contents: LargeContents,
+    replaced: Option<ReplacedFile>,
+    map: Mutex<Option<MapWriter>>,
+    progress: Mutex<PartProgress>,
+}
+
+/// What a file that is not complete is good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PartUse {
+    /// A later run can continue it.
+    Continuable,
+    /// Nothing: the source's file is another one now, or the file cannot get its name.
+    None,
+}
+
+/// Where the contents of a file are written.
+#[derive(Debug)]
+enum LargeContents {
+    /// In the temporary file, which gets the name of the file at the end.
+    Beside(OwnedFd),
+    /// In the file that has the name.
+    InPlace(OwnedFd),
+    /// In a device or a FIFO.
+    Special(SpecialTarget),
+}
+
+impl LargeContents {
+    /// Opens the temporary file. Where there can be none, opens the file that has the name.
+    fn open(
+        state: &DestinationState,
+        file: &LargeFile,
+        (folder, name, naming): (BorrowedFd<'_>, &EntryName, EntryNaming),
+        names: &PartNames,
+        promise: Option<&PartPromise>,
+    ) -> Result<Self, String> {
+        let existing = || open_existing(state, folder, name, naming);
+        let contents = if is_append_only(folder) && !file.resumed {
+            let mode = mode_in_place(state, &file.metadata);
+            let created = match create_in_place(state, folder, name, mode) {
+                Err(Errno::EXIST) => existing(),
+                result => result,
+            };
+            Self::InPlace(created.map_err(|errno| format!("cannot create: {}", errno_text(errno)))?)
+        } else {
+            match open_part(folder, &names.part) {
+                Ok(fd) => Self::Beside(fd),
+                Err(PlacingFault::Denied(why)) if !file.resumed => {
+                    Self::InPlace(existing().map_err(|_| why)?)
+                }
+                Err(fault) => return Err(fault.into_text()),
+            }
+        };
+        contents.size(file, folder, names, promise)?;
+        Ok(contents)
+    }
+
+    /// Gives the contents their size. A temporary file that is not continued becomes empty first.
+    fn size(
+        &self,
+        file: &LargeFile,
+        folder: BorrowedFd<'_>,
+        names: &PartNames,
+        promise: Option<&PartPromise>,
+    ) -> Result<(), String> {
+        let (Self::Beside(fd) | Self::InPlace(fd)) = self else {
+            return Ok(());
+        };
+        if file.resumed {
+            let found = find_promise(folder, names, version_of(file));
+            if promise.is_none() || found.map(|(_, promise)| promise).as_ref() != promise {
+                return Err("what an earlier run had left of it has changed".to_owned());
+            }
+        } else if matches!(self, Self::Beside(_)) {
+            ftruncate(fd, 0).map_err(errno_text)?;
+            let _ = unlinkat(folder, &names.map[..], AtFlags::empty());
+        }
+        ftruncate(fd, file.size).map_err(|errno| {
+            if matches!(self, Self::Beside(_)) && !file.resumed {
+                let _ = unlinkat(folder, &names.part[..], AtFlags::empty());
+            }
+            format!("cannot make a file of this size: {}", errno_text(errno))
+        })
+    }
+}
+
+/// How much of a file has arrived.
+#[derive(Default)]
+struct PartProgress {
+    bytes: u64,
+    expected: Option<u64>,
+    is_complete: bool,
+    digest: Option<FileDigest>,
+    /// The offset of the next byte that the digest needs; none if the parts did not come in order.
+    digested: Option<u64>,
+}
+
+impl std::fmt::Debug for PartProgress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PartProgress")
+            .field("bytes", &self.bytes)
+            .field("expected", &self.expected)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LargeTarget {
+    /// Opens or continues the temporary file. `promise` returns what the source was told of the file.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason for the user.
+    pub(crate) fn open(
+        state: &DestinationState,
+        folders: &FolderTable,
+        file: &LargeFile,
+        promise: impl FnOnce(&RelativePath) -> Option<PartPromise>,
+    ) -> Result<Self, String> {
+        let Some((above, name)) = file.path.split_last() else {
+            return Err("the place itself is a directory".to_owned());
+        };
+        let placed = state.placement.folder(&above)?;
+        let name = state.placement.entry_name(&placed.entries, name)?;
+        let naming = state.placement.naming(&placed);
+        let local = placed.path.join(&name);
+        let folder = folders.open(state, &placed.path, None, &[])?;
+        if let Some(why) = state.written.refusal(folder.target(), name.as_bytes()) {
+            return Err(why.to_owned());
+        }
+        let names = PartNames::of(&name);
+        let promise = promise(&local);
+        let place = (folder.fd.as_fd(), &name, naming);
+        let contents = match SpecialTarget::find(state, folder.target(), &name, naming)? {
+            Some(special) => LargeContents::Special(special),
+            None => LargeContents::open(state, file, place, &names, promise.as_ref())?,
+        };
+        let progress = PartProgress {
+            digested: (!file.resumed).then_some(0),
+            digest: digest_of(state),
+            ..PartProgress::default()
+        };
+        Ok(Self {
+            file: file.clone(),
+            replaced: replaced_file(state, place.0, &name, folder.is_made),
+            local,
+            name,
+            naming,
+            names,
+            folder,
+            contents,
+            map: Mutex::default(),
+            progress: Mutex::new(progress),
+        })
+    }
+
+    /// Writes a piece of a part.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason for the user.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: some of the bytes may be written.
+    pub(super) async fn write_at(&self, mut bytes: &[u8], mut offset: u64) -> Result<(), String> {
+        let fd = match &self.contents {
+            LargeContents::Beside(fd) | LargeContents::InPlace(fd) => fd,
+            LargeContents::Special(special) => {
+                special.write(bytes, offset).await?;
+                self.digest(bytes, offset);
+                return Ok(());
+            }
+        };
+        self.digest(bytes, offset);
+        while !bytes.is_empty() {
+            match retry_on_intr(|| pwrite(fd, bytes, offset)) {
+                Ok(0) => return Err("cannot write: the system takes no more bytes".to_owned()),
+                Ok(count) => {
+                    bytes = &bytes[count..];
+                    offset += count as u64;
+                }
+                Err(errno) => return Err(format!("cannot write: {}", errno_text(errno))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes zeros for a hole, if the target is not a file.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason for the user.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: some of the zeros may be written.
+    pub(super) async fn write_hole(&self, start: u64, end: u64) -> Result<(), String> {
+        match &self.contents {
+            LargeContents::Special(special) => special.write_hole(start, end).await,
+            LargeContents::Beside(_) | LargeContents::InPlace(_) => Ok(()),
+        }
+    }
+
+    /// Notes in the map that a range is written. A map that cannot be written costs a later run some time only.
+    pub(super) fn map_range(&self, range: ByteRange) {
+        let is_complete = lock(&self.progress).is_complete;
+        let is_kept = self.is_beside() && self.file.size >= MIN_KEPT_BYTES;
+        if is_complete || !is_kept {
+            return;
+        }
+        let mut map = lock(&self.map);
+        if map.is_none() {
+            *map = open_map(
+                self.folder.fd.as_fd(),
+                &self.names.map,
+                version_of(&self.file),
+            )
+            .ok();
+        }
+        if let Some(map) = &*map {
+            let _ = map.append(range);
+        }
+    }
+
+    /// Counts the bytes of a part that is written. Returns true if the file is complete with them.
+    pub(super) fn add_written(&self, bytes: u64) -> bool {
+        let mut progress = lock(&self.progress);
+        progress.bytes = progress.bytes.saturating_add(bytes);
+        progress.completes()
+    }
+
+    /// Notes how many bytes all parts have. Returns true if the file is complete.
+    pub(super) fn expect(&self, bytes: u64) -> bool {
+        let mut progress = lock(&self.progress);
+        progress.expected = Some(bytes);
+        progress.completes()
+    }
+
+    /// Gives a file that is complete its metadata and its name.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason for the user.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: the file may have its name or not.
+    pub(super) async fn commit(&self, state: &DestinationState) -> Result<(), String> {
+        let digest = self.final_digest(state)?;
+        match &self.contents {
+            LargeContents::Special(special) => {
+                special.finish(self.file.size, state.options.fsync).await?;
+            }
+            LargeContents::InPlace(fd) => {
+                self.finish_contents(state, fd)?;
+            }
+            LargeContents::Beside(fd) => {
+                let stat = self.finish_contents(state, fd)?;
+                self.name(state, &stat)?;
+            }
+        }
+        add(&state.counts.files, 1);
+        if let Some(digest) = digest {
+            state.add_digest(digest, &self.file.path);
+        }
+        Ok(())
+    }
+
+    /// Gives the contents their metadata, and closes them. Returns what they were before.
+    fn finish_contents(&self, state: &DestinationState, fd: &OwnedFd) -> Result<Stat, String> {
+        let stat = fstat(fd).map_err(errno_text)?;
+        let note = |text| state.note(text);
+        let metadata = &self.file.metadata;
+        let plan = if self.is_beside() {
+            let fresh = FreshEntry::of(&stat, state.keeper.inherited_acl(self.folder.fd.as_fd()));
+            let replaced = self.replaced.as_ref();
+            let plan = state.keeper.plan(metadata, &fresh, replaced, &note);
+            plan.after_private_creation()
+        } else {
+            plan_in_place(state, &stat, metadata)
+        };
+        let handle = EntryHandle::Open(fd.as_fd());
+        state.keeper.apply(handle, plan, metadata, &note);
+        if state.options.fsync {
+            sync(fd.as_fd()).map_err(|error| format!("cannot fsync: {}", errno_text(error)))?;
+        }
+        // Each close(2) reports what NFS could not write. The file stays open in the lanes that have written it.
+        let duplicate = fd.try_clone().map_err(errno_text)?;
+        close(duplicate).map_err(|error| format!("cannot write: {}", errno_text(error)))?;
+        Ok(stat)
+    }
+
+    /// Gives the temporary file, which `stat` is of, the name of the file.
+    fn name(&self, state: &DestinationState, stat: &Stat) -> Result<(), String> {
+        let folder = self.folder.fd.as_fd();
+        let named = statat(folder, &self.names.part[..], AtFlags::SYMLINK_NOFOLLOW);
+        let named = named.map_err(errno_text)?;
+        if (named.st_dev, named.st_ino) != (stat.st_dev, stat.st_ino) {
+            return Err("another process has replaced its temporary file".to_owned());
+        }
+        let renamed = rename_over(
+            state,
+            self.folder.target(),
+            &self.names.part,
+            &self.name,
+            &self.local,
+        );
+        match renamed {
+            Ok(()) => {}
+            Err(PlacingFault::Denied(why)) => {
+                let (from, target) = (&self.names.part, (&self.name, self.naming));
+                let copied = copy_into_place(state, folder, from, target, &self.file.metadata);
+                copied.map_err(|other| other.unwrap_or(why))?;
+                unlinkat(folder, &self.names.part[..], AtFlags::empty()).map_err(|errno| {
+                    let why = errno_text(errno);
+                    format!("was copied, but its temporary file cannot be removed: {why}")
+                })?;
+            }
+            Err(fault) => return Err(fault.into_text()),
+        }
+        if self.file.size >= MIN_KEPT_BYTES {
+            let _ = unlinkat(folder, &self.names.map[..], AtFlags::empty());
+        }
+        Ok(())
+    }
+
+    /// Closes a file that does not get its name. Its temporary file and the map stay only if a later run can continue
+    /// them.
+    pub(super) fn give_up(&self, part: PartUse) {
+        let fd = match &self.contents {
+            LargeContents::Special(special) => return special.give_up(),
+            LargeContents::InPlace(_) => return,
+            LargeContents::Beside(fd) => fd,
+        };
+        let has_map = self.file.resumed || lock(&self.map).is_some();
+        if part == PartUse::Continuable && has_map {
+            return;
+        }
+        let folder = self.folder.fd.as_fd();
+        // Another process may have replaced it.
+        if fstat(fd).is_ok_and(|stat| has_name(folder, &self.names.part, &stat)) {
+            for name in [&self.names.part, &self.names.map] {
+                let _ = unlinkat(folder, &name[..], AtFlags::empty());
+            }
+        }
+    }
+
+    /// Returns what a failure leaves of the file under its final name, in words that follow the reason; none if that
+    /// has not changed.
+    pub(super) fn left(&self) -> Option<String> {
+        let is_in_place = matches!(self.contents, LargeContents::InPlace(_));
+        is_in_place.then(|| left_in_place(lock(&self.progress).bytes, self.file.size))
+    }
+
+    fn is_beside(&self) -> bool {
+        matches!(self.contents, LargeContents::Beside(_))
+    }
+
+    fn digest(&self, bytes: &[u8], offset: u64) {
+        let mut progress = lock(&self.progress);
+        let PartProgress {
+            digest: Some(digest),
+            digested,
+            ..
+        } = &mut *progress
+        else {
+            return;
+        };
+        match *digested {
+            Some(next) if next <= offset => {
+                digest.update_zeros(offset - next);
+                digest.update(bytes);
+                *digested = Some(offset + bytes.len() as u64);
+            }
+            _ => *digested = None,
+        }
+    }
+
+    /// Returns the digest of the file. If its parts did not come in order, or an earlier run has written some, the file
+    /// is read again.
+    fn final_digest(&self, state: &DestinationState) -> Result<Option<String>, String> {
+        let mut progress = lock(&self.progress);
+        let Some(mut digest) = progress.digest.take() else {
+            return Ok(None);
+        };
+        if let Some(next) = progress.digested {
+            digest.update_zeros(self.file.size.saturating_sub(next));
+            return Ok(Some(digest.finish()));
+        }
+        let Some(mut digest) = digest_of(state) else {
+            return Ok(None);
+        };
+        if let LargeContents::Beside(fd) = &self.contents {
+            read_range(state, fd, 0, self.file.size, |bytes| digest.update(bytes))?;
+        } else {
+            return Err("its parts did not come in their order".to_owned());
+        }
+        Ok(Some(digest.finish()))
+    }
+}
+
+impl PartProgress {
+    fn completes(&mut self) -> bool {
+        let completes = !self.is_complete && self.expected == Some(self.bytes);
+        self.is_complete |= completes;
+        completes
+    }
+}
+
+/// Returns the version of the source's file.
+pub(super) fn version_of(file: &LargeFile) -> SourceVersion {
+    SourceVersion {
+        size: file.size,
+        modified: file.metadata.modified,
+        changed: file.changed,
+    }
+}

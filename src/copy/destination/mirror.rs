@@ -1,0 +1,445 @@
+//! Removes what the source has not (`--delete`), with everything in it. Every removal is relative to an open directory.
+//!
+//! A dry run takes the same way and makes the same decisions. It only leaves out the system calls that change
+//! something.
+
+use std::{
+    collections::HashSet,
+    hash::{BuildHasher, RandomState},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use rustix::{
+    fs::{AtFlags, Dir, FileType, fstat, statat, unlinkat},
+    io::Errno,
+};
+
+use super::{
+    entry::is_temporary_name,
+    folders::{look_into, make_writable, open_again, open_child, set_mode},
+    lane::broken,
+    part_file::name_of_part,
+    state::{DestinationShared, DestinationState, add, errno_text},
+    written::id_of,
+};
+use crate::copy::{
+    job::CopyFailure,
+    path::{EntryName, RelativePath},
+    written::WrittenEntries,
+};
+
+/// The time after the last change of a temporary file from which it is taken for one that a copy has left when it was
+/// killed. A copy that runs changes its temporary files all the time.
+pub(super) const STALE_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The most names of one folder: the memory for them is 8 bytes each and some more for the table.
+const MAX_NAMES: usize = 64 << 20;
+
+/// The reason for the user if nothing is removed, because the source's directory is empty.
+const EMPTY_SOURCE: &str = "its source directory is empty, maybe because a file system is not mounted, so nothing was removed; if that is meant, give --max-delete N, the most entries to remove";
+
+/// The reason for the user if nothing is removed, because another directory of the source is the same one here.
+const MIRRORED_BEFORE: &str = "the file system takes its name for that of another directory of the source, so nothing was removed in it";
+
+/// The names that the source has in the folder that it tells of at the moment.
+///
+/// A name is kept as a hash with a random key. Two names with one hash, which practically does not happen, would leave
+/// an entry at the destination.
+#[derive(Debug, Default)]
+pub(super) struct MirroredFolder {
+    folder: Option<RelativePath>,
+    names: HashSet<u64>,
+    keys: RandomState,
+    /// The directories of the destination that were mirrored.
+    mirrored: WrittenEntries,
+}
+
+impl MirroredFolder {
+    /// Adds names of a folder. After the last ones, removes what else the destination has there.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the source breaks the protocol.
+    pub(super) fn add(
+        &mut self,
+        shared: &DestinationShared,
+        folder: &RelativePath,
+        names: &[EntryName],
+        last: bool,
+    ) -> Result<(), CopyFailure> {
+        if !shared.state.options.delete {
+            return Err(broken("names that were not asked for"));
+        }
+        if self.folder.as_ref() != Some(folder) {
+            self.names.clear();
+            self.folder = Some(folder.clone());
+        }
+        let hashes = names.iter().map(|name| self.keys.hash_one(name.as_bytes()));
+        self.names.extend(hashes);
+        if self.names.len() > MAX_NAMES {
+            return Err(broken("too many names in one folder"));
+        }
+        if last {
+            self.remove_others(shared, folder)?;
+            self.folder = None;
+            self.names.clear();
+        }
+        Ok(())
+    }
+
+    fn remove_others(
+        &mut self,
+        shared: &DestinationShared,
+        wire: &RelativePath,
+    ) -> Result<(), CopyFailure> {
+        let state = &shared.state;
+        if wire.is_empty() {
+            state.placement.check_contents().map_err(broken)?;
+        }
+        let placed = state.placement.folder(wire).map_err(broken)?;
+        let directory = match look_into(shared, &placed) {
+            Ok(Some(directory)) => directory,
+            // The folder will be made, or it cannot be.
+            Ok(None) => return Ok(()),
+            Err(errno) => {
+                let why = format!("cannot look for what to remove: {}", errno_text(errno));
+                state.fail(&placed.path, why);
+                return Ok(());
+            }
+        };
+        let local = placed.path;
+        if !state.options.dry_run && !shared.may_mirror(&local) {
+            return Ok(());
+        }
+        if let Err(why) = self.begin(state, &directory) {
+            if let Some(why) = why {
+                state.fail(&local, why);
+            }
+            return Ok(());
+        }
+        let is_at_source = |name: &[u8]| self.names.contains(&self.keys.hash_one(name));
+        let keeps = |name: &[u8]| {
+            is_at_source(name) || is_unfinished(directory.as_fd(), name, is_at_source)
+        };
+        let others = match names_in(directory.as_fd()) {
+            Ok(names) => names
+                .into_iter()
+                .filter(|name| !keeps(name))
+                .collect::<Vec<_>>(),
+            Err(errno) => {
+                let why = format!("cannot look for what to remove: {}", errno_text(errno));
+                state.fail(&local, why);
+                return Ok(());
+            }
+        };
+        let is_empty_source =
+            self.names.is_empty() && state.placement.below_source(&local).is_empty();
+        if is_empty_source && state.options.max_delete.is_none() && !others.is_empty() {
+            state.fail(&local, EMPTY_SOURCE);
+            return Ok(());
+        }
+        let mut deletion = Deletion::new(state);
+        for name in others {
+            deletion.remove_or_report(directory.as_fd(), &name, &local);
+        }
+        Ok(())
+    }
+
+    /// Notes a directory of the destination that is mirrored.
+    ///
+    /// # Errors
+    ///
+    /// Fails if nothing is removed in it: without a reason if the run has made it, so that nothing else is in it, and
+    /// with a reason for the user if it was mirrored before, as another directory of the source.
+    fn begin(
+        &mut self,
+        state: &DestinationState,
+        directory: &OwnedFd,
+    ) -> Result<(), Option<&'static str>> {
+        let Ok(stat) = fstat(directory) else {
+            return Ok(());
+        };
+        if self.mirrored.contains(id_of(&stat)) {
+            return Err(Some(MIRRORED_BEFORE));
+        }
+        self.mirrored.insert(id_of(&stat));
+        if state.written.contains(&stat) {
+            return Err(None);
+        }
+        Ok(())
+    }
+}
+
+/// Returns true if an entry is what a copy writes or has left unfinished: it has such a name, is no directory, and the
+/// source has the file that it is for, or it was changed within [`STALE_AGE`].
+fn is_unfinished(
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+    is_at_source: impl Fn(&[u8]) -> bool,
+) -> bool {
+    let part_of = name_of_part(name);
+    if part_of.is_none() && !is_temporary_name(name) {
+        return false;
+    }
+    let Ok(stat) = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else {
+        return true;
+    };
+    FileType::from_raw_mode(stat.st_mode) != FileType::Directory
+        && (part_of.is_some_and(is_at_source) || !is_long_ago(stat.st_ctime, SystemTime::now()))
+}
+
+fn is_long_ago(seconds: i64, now: SystemTime) -> bool {
+    let changed = UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    now.duration_since(changed).is_ok_and(|age| age > STALE_AGE)
+}
+
+/// The deepest directory in a directory that is removed. Each level is an open descriptor.
+pub(super) const MAX_DEPTH: usize = 256;
+
+/// Removes entries, and reports what it removed when it is dropped.
+pub(super) struct Deletion<'a> {
+    state: &'a DestinationState,
+    removed: Vec<Vec<u8>>,
+}
+
+/// The reason why an entry stays. If there are several, the last one of this list counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stay {
+    /// The filters leave it, or something in it, out of the copy.
+    Protected,
+    /// The run has written it, or something in it. The file system takes its name for another one's.
+    Written,
+    /// The run has removed as many entries as it may.
+    Limit,
+    /// It cannot be removed, which is reported.
+    Failed,
+    /// The copy was ended.
+    Ended,
+}
+
+impl<'a> Deletion<'a> {
+    /// Returns a deletion that has removed nothing.
+    pub(super) fn new(state: &'a DestinationState) -> Self {
+        Self {
+            state,
+            removed: Vec::new(),
+        }
+    }
+
+    /// Removes the directory `name` of `directory` with everything in it, because another entry takes its place.
+    /// `local` is the directory's path.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason for the user if the directory stays. A part of what is in it may be removed then.
+    pub(super) fn make_room(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        name: &[u8],
+        local: &RelativePath,
+    ) -> Result<(), String> {
+        self.remove_to_depth(directory, name, local, MAX_DEPTH)
+            .map_err(|stay| format!("cannot replace a directory: {}", self.why(stay)))
+    }
+
+    /// Removes the entry `name` of `directory`, which is not a directory, because a directory takes its place.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason for the user if the entry stays.
+    pub(crate) fn make_room_for_directory(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        name: &[u8],
+        local: &RelativePath,
+    ) -> Result<(), String> {
+        let cannot = |why: &str| format!("a directory cannot replace something else: {why}");
+        if self.state.protects(local, false) {
+            return Err(cannot(&self.why(Stay::Protected)));
+        }
+        match self.try_unlink(directory, name, local, AtFlags::empty()) {
+            Ok(()) => Ok(()),
+            Err(None) => Err(cannot(&self.why(Stay::Limit))),
+            Err(Some(errno)) => Err(cannot(&errno_text(errno))),
+        }
+    }
+
+    /// Removes an entry of the folder `parent`. A failure is reported.
+    pub(crate) fn remove_or_report(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        name: &[u8],
+        parent: &RelativePath,
+    ) {
+        let Ok(entry) = EntryName::try_from(name.to_vec()) else {
+            return;
+        };
+        // What stays is reported, or is not of this deletion.
+        let _ = self.remove_to_depth(directory, name, &parent.join(&entry), MAX_DEPTH);
+    }
+
+    fn remove_to_depth(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        name: &[u8],
+        local: &RelativePath,
+        depth: usize,
+    ) -> Result<(), Stay> {
+        if self.state.halt.is_cancelled() {
+            return Err(Stay::Ended);
+        }
+        let stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            // Another process has removed it.
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(self.fail(local, errno)),
+        };
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if self.state.protects(local, is_directory) {
+            return Err(Stay::Protected);
+        }
+        if self.state.written.contains(&stat) {
+            return Err(Stay::Written);
+        }
+        if !is_directory {
+            return self.unlink(directory, name, local, AtFlags::empty());
+        }
+        let Some(depth) = depth.checked_sub(1) else {
+            let why = "cannot remove: the directories in it are too deep";
+            self.state.fail(local, why);
+            return Err(Stay::Failed);
+        };
+        let child = open_child(directory, name).map_err(|errno| self.fail(local, errno))?;
+        let may_change = !self.state.options.dry_run && !self.state.keeper.is_root();
+        let mode = may_change.then(|| make_writable(child.as_fd())).flatten();
+        let emptied = self.empty(&child, local, depth);
+        if emptied == Err(Stay::Limit) {
+            self.state.removals.note_left();
+        }
+        let removed =
+            emptied.and_then(|()| self.unlink(directory, name, local, AtFlags::REMOVEDIR));
+        if let (Err(_), Some(mode)) = (removed, mode) {
+            set_mode(child.as_fd(), mode);
+        }
+        removed
+    }
+
+    /// Removes what is in a directory. An entry that stays does not keep the others.
+    fn empty(
+        &mut self,
+        directory: &OwnedFd,
+        local: &RelativePath,
+        depth: usize,
+    ) -> Result<(), Stay> {
+        let names = names_in(directory.as_fd()).map_err(|errno| self.fail(local, errno))?;
+        let mut stay = None;
+        for name in names {
+            let Ok(entry) = EntryName::try_from(name.clone()) else {
+                continue;
+            };
+            let local = local.join(&entry);
+            let removed = self.remove_to_depth(directory.as_fd(), &name, &local, depth);
+            stay = stay.max(removed.err());
+        }
+        stay.map_or(Ok(()), Err)
+    }
+
+    fn unlink(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        name: &[u8],
+        local: &RelativePath,
+        flags: AtFlags,
+    ) -> Result<(), Stay> {
+        let removed = self.try_unlink(directory, name, local, flags);
+        removed.map_err(|errno| errno.map_or(Stay::Limit, |errno| self.fail(local, errno)))
+    }
+
+    /// Removes an entry that has nothing in it. Fails without an error of the system if the run may remove no more.
+    fn try_unlink(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        name: &[u8],
+        local: &RelativePath,
+        flags: AtFlags,
+    ) -> Result<(), Option<Errno>> {
+        if !self.state.removals.take() {
+            self.state.removals.note_left();
+            return Err(None);
+        }
+        let removed = if self.state.options.dry_run {
+            Ok(())
+        } else {
+            unlinkat(directory, name, flags)
+        };
+        match removed {
+            Ok(()) => self.note_removed(local),
+            Err(errno) => {
+                self.state.removals.give_back();
+                // Another process has removed it.
+                if errno != Errno::NOENT {
+                    return Err(Some(errno));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn fail(&self, local: &RelativePath, errno: Errno) -> Stay {
+        let why = format!("cannot remove: {}", errno_text(errno));
+        self.state.fail(local, why);
+        Stay::Failed
+    }
+
+    fn why(&self, stay: Stay) -> String {
+        match stay {
+            Stay::Protected => "--exclude protects what is there".to_owned(),
+            Stay::Written => "the run has written it, or something in it".to_owned(),
+            Stay::Limit => self.state.removals.limit_text(),
+            Stay::Failed => "not everything in it could be removed".to_owned(),
+            Stay::Ended => "the copy was ended".to_owned(),
+        }
+    }
+
+    fn note_removed(&mut self, local: &RelativePath) {
+        add(&self.state.counts.removed, 1);
+        self.removed.push(local.as_bytes().to_vec());
+        self.state.report_removed(&mut self.removed, false);
+    }
+}
+
+impl Drop for Deletion<'_> {
+    fn drop(&mut self) {
+        self.state.report_removed(&mut self.removed, true);
+    }
+}
+
+/// Returns the names of the entries of a directory. They are read before any is removed, because a file system may skip
+/// entries while others are removed.
+pub(crate) fn names_in(directory: BorrowedFd<'_>) -> rustix::io::Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    for entry in Dir::new(open_again(directory)?)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(name.to_vec());
+        }
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_temporary_file_is_stale_after_a_day() {
+        let changed = 1_700_000_000;
+        let after = |hours: u64| UNIX_EPOCH + Duration::from_secs(1_700_000_000 + hours * 3600);
+        assert!(!is_long_ago(changed, after(23)));
+        assert!(is_long_ago(changed, after(25)));
+        // A clock that went back, or that of a file server.
+        assert!(!is_long_ago(changed, UNIX_EPOCH));
+    }
+}

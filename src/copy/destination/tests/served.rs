@@ -1,0 +1,588 @@
+//! A destination of a server: it is confined to a directory, and several clients write to the same places.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use tokio::{sync::Notify, task::JoinHandle};
+
+use super::*;
+use crate::copy::destination::DestinationClaims;
+
+/// The value of `security.capability` for `CAP_SETUID`, permitted and effective.
+const CAPABILITY: [u8; 20] = *b"\x01\0\0\x02\x80\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+
+/// Makes `outside/secret`, and `root` with links that stay inside and that lead out.
+fn served() -> (TempDir, BaseDirectory) {
+    let place = tempfile::tempdir().unwrap();
+    let at = |path: &str| place.path().join(path);
+    fs::create_dir(at("outside")).unwrap();
+    fs::write(at("outside/secret"), "secret").unwrap();
+    fs::create_dir_all(at("root/tree")).unwrap();
+    symlink(at("outside"), at("root/absolute")).unwrap();
+    symlink("../outside", at("root/out")).unwrap();
+    symlink("../outside/new", at("root/out-new")).unwrap();
+    symlink("tree", at("root/inside")).unwrap();
+    let base = BaseDirectory::root(&at("root")).unwrap();
+    (place, base)
+}
+
+async fn copy_in(
+    base: &BaseDirectory,
+    typed: &str,
+    options: &CopyOptions,
+    steps: Vec<Step>,
+) -> Result<CopyEnd, String> {
+    let sources = sources_of(&steps);
+    let engine = DestinationEngine::prepare(base, typed.as_bytes(), sources, options.clone())?;
+    Ok(run(engine, steps).await)
+}
+
+fn parents() -> CopyOptions {
+    CopyOptions {
+        parents: true,
+        ..archive()
+    }
+}
+
+fn link_to(text: &str, target: &str) -> Step {
+    let record = LaneRecord::Special {
+        name: name(text),
+        kind: EntryKind::Symlink,
+        target: target.as_bytes().to_vec(),
+        metadata: metadata(0o777, 1_000),
+    };
+    Step::Record(0, record, Vec::new())
+}
+
+#[tokio::test]
+async fn paths_are_below_the_root() {
+    let cases = [
+        ("/", "f"),
+        ("", "f"),
+        ("//tree/", "tree/f"),
+        ("tree/.", "tree/f"),
+        ("inside", "tree/f"),
+        ("inside/new", "tree/new"),
+        ("/new", "new"),
+        ("/x/y/z", "x/y/z"),
+        ("inside/x/z", "tree/x/z"),
+        ("~/x", "~/x"),
+    ];
+    for (typed, expected) in cases {
+        let (place, base) = served();
+        let steps = vec![super::place(), file("f", "x")];
+        let end = copy_in(&base, typed, &parents(), steps).await;
+        end.unwrap_or_else(|why| panic!("{typed}: {why}"))
+            .assert_whole();
+        let found = place.path().join("root").join(expected);
+        assert_eq!(fs::read(found).unwrap(), b"x", "{typed}");
+        assert_eq!(names_in(place.path()), ["outside", "root"]);
+        assert_eq!(names_in(&place.path().join("outside")), ["secret"]);
+    }
+}
+
+#[tokio::test]
+async fn no_destination_leads_out() {
+    let (place, base) = served();
+    let outside = place.path().join("outside/new");
+    let without_target = CopyOptions {
+        no_target_directory: true,
+        ..parents()
+    };
+    let cases = [
+        ("out", "leads out"),
+        ("out/", "leads out"),
+        ("out/.", "leads out"),
+        ("out/new", "leads out"),
+        ("/absolute/new", "leads out"),
+        ("out/x/y/z", "leads out"),
+        ("absolute/secret", "leads out"),
+        ("out-new", "leads out"),
+        ("..", "`..`"),
+        ("tree/..", "`..`"),
+        ("tree/../new", "`..`"),
+        ("x/../../outside/new", "`..`"),
+    ];
+    for (typed, expected) in cases {
+        for options in [&parents(), &archive(), &without_target] {
+            for steps in [
+                vec![super::place(), file("f", "x")],
+                vec![folder("", 0o755)],
+            ] {
+                let why = copy_in(&base, typed, options, steps).await.err();
+                let why = why.unwrap_or_else(|| panic!("{typed} was accepted"));
+                assert!(why.contains(expected), "{typed}: {why}");
+            }
+        }
+    }
+    // An absolute path is one below the root.
+    let steps = vec![super::place(), file("f", "x")];
+    let end = copy_in(&base, outside.to_str().unwrap(), &parents(), steps).await;
+    end.unwrap().assert_whole();
+    assert_eq!(names_in(&place.path().join("outside")), ["secret"]);
+    assert_eq!(names_in(place.path()), ["outside", "root"]);
+}
+
+#[tokio::test]
+async fn a_link_that_a_copy_has_made_leads_nowhere() {
+    for target in ["../outside", "/"] {
+        let (place, base) = served();
+        let at = |path: &str| place.path().join(path);
+        let steps = vec![super::place(), link_to("evil", target)];
+        let planted = copy_in(&base, "/", &archive(), steps).await;
+        planted.unwrap().assert_whole();
+        assert!(at("root/evil").is_symlink());
+        let refused = copy_in(&base, "evil/new", &parents(), vec![]).await;
+        assert!(refused.err().unwrap().contains("leads out"));
+        let hard = LaneRecord::HardLink {
+            name: name("hard"),
+            target: path("evil/secret"),
+        };
+        let steps = vec![
+            folder("evil", 0o755),
+            file("new", "x"),
+            folder("evil/deep", 0o755),
+            large(1, 1, "evil/big", 3),
+            part(1, 1, 0, b"abc"),
+            large_end(1, 1, Some(3)),
+            super::place(),
+            Step::Record(0, hard, Vec::new()),
+        ];
+        let end = copy_in(&base, "/", &archive(), steps).await.unwrap();
+        assert_eq!(end.failures().len(), 4, "{:?}", end.failures());
+        let names = |folder: &str, names: Vec<EntryName>| {
+            let folder = path(folder);
+            let last = true;
+            Step::Say(FromSource::Names {
+                folder,
+                names,
+                last,
+            })
+        };
+        let options = CopyOptions {
+            delete: true,
+            ..archive()
+        };
+        let steps = vec![names("evil", vec![]), names("", vec![name("tree")])];
+        let end = copy_in(&base, "/", &options, steps).await.unwrap();
+        end.assert_whole();
+        assert_eq!(names_in(&at("root")), ["tree"]);
+        assert_eq!(fs::read(at("outside/secret")).unwrap(), b"secret");
+        assert_eq!(names_in(&at("outside")), ["secret"]);
+    }
+}
+
+#[tokio::test]
+async fn nothing_that_lends_rights_is_kept() {
+    let (place, base) = served();
+    let file_with = |text: &str, mode: u32, attribute: Option<&str>| {
+        let mut metadata = metadata(mode, 2_000);
+        let value = |name: &str| (name.as_bytes().to_vec(), CAPABILITY.to_vec());
+        metadata.attributes = attribute.map(value).into_iter().collect();
+        let name = name(text);
+        Step::Record(0, LaneRecord::File { name, metadata }, b"x".to_vec())
+    };
+    let special = |text: &str, kind| {
+        let record = LaneRecord::Special {
+            name: name(text),
+            kind,
+            target: Vec::new(),
+            metadata: metadata(0o6640, 4_000),
+        };
+        Step::Record(0, record, Vec::new())
+    };
+    // The numbers of /dev/null and of a loop device.
+    let null = EntryKind::CharacterDevice { device: 0x103 };
+    let disk = EntryKind::BlockDevice { device: 0x700 };
+    let mut big = large(1, 1, "top/big", 3);
+    if let Step::Record(_, LaneRecord::LargeFile(file), _) = &mut big {
+        file.metadata.mode = 0o6755;
+    }
+    let steps = vec![
+        folder("top", 0o7755),
+        file_with("set-user", 0o4755, None),
+        file_with("set-both", 0o6755, Some("security.capability")),
+        file_with("trusted", 0o755, Some("trusted.overlay.redirect")),
+        special("fifo", EntryKind::Fifo),
+        special("null", null),
+        special("disk", disk),
+        special("socket", EntryKind::Socket),
+        big,
+        part(1, 1, 0, b"abc"),
+        large_end(1, 1, Some(3)),
+    ];
+    let end = copy_in(&base, "/", &archive(), steps).await.unwrap();
+    end.assert_whole();
+    let top = place.path().join("root/top");
+    let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(&top), 0o1755);
+    for (name, expected) in [
+        ("set-user", 0o755),
+        ("set-both", 0o755),
+        ("big", 0o755),
+        ("fifo", 0o640),
+        ("socket", 0o640),
+    ] {
+        assert_eq!(mode(&top.join(name)), expected, "{name}");
+    }
+    let entries = ["big", "fifo", "set-both", "set-user", "socket", "trusted"];
+    assert_eq!(names_in(&top), entries);
+    for (name, attribute) in [
+        ("set-both", "security.capability"),
+        ("trusted", "trusted.overlay.redirect"),
+    ] {
+        let found = rustix::fs::getxattr(top.join(name), attribute, &mut [0; 64]);
+        assert!(found.is_err(), "{attribute}");
+    }
+    let mut notes = end.notes();
+    notes.sort();
+    let expected = [
+        "device nodes were not made: a server makes none",
+        "security attributes were not kept: a server keeps none",
+        "set-group-ID bits were not kept: a server keeps none",
+        "set-user-ID bits were not kept: a server keeps none",
+        "trusted attributes were not kept: a server keeps none",
+    ];
+    assert_eq!(notes, expected);
+}
+
+#[tokio::test]
+async fn the_source_keeps_a_device_that_was_not_made() {
+    let (_place, base) = served();
+    let options = CopyOptions {
+        remove_source_files: true,
+        ..archive()
+    };
+    let record = LaneRecord::Special {
+        name: name("null"),
+        kind: EntryKind::CharacterDevice { device: 0x103 },
+        target: Vec::new(),
+        metadata: metadata(0o666, 4_000),
+    };
+    let steps = vec![super::place(), Step::Record(0, record, Vec::new())];
+    let end = copy_in(&base, "/", &options, steps).await.unwrap();
+    let expected = [
+        FromDestination::NotWritten(path("null")),
+        FromDestination::Done,
+    ];
+    assert_eq!(end.answers, expected);
+    assert_eq!(end.report.failed, 0);
+}
+
+/// A server with a directory.
+struct Server {
+    place: TempDir,
+    base: BaseDirectory,
+    claims: DestinationClaims,
+}
+
+/// A copy that has written some entries and has not ended.
+struct HeldCopy {
+    running: JoinHandle<(CopyReport, Option<CopyFailure>)>,
+    control: Stream,
+    lanes: Vec<Stream>,
+    messages: Arc<Mutex<Vec<FromCopy>>>,
+}
+
+impl Server {
+    fn new() -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let base = BaseDirectory::root(place.path()).unwrap();
+        Self {
+            place,
+            base,
+            claims: DestinationClaims::default(),
+        }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.place.path().join(path)
+    }
+
+    fn engine(
+        &self,
+        client: &str,
+        typed: &str,
+        options: &CopyOptions,
+        steps: &[Step],
+    ) -> DestinationEngine {
+        let sources = sources_of(steps);
+        let engine =
+            DestinationEngine::prepare(&self.base, typed.as_bytes(), sources, options.clone());
+        engine.unwrap().with_claims(self.claims.of_copy(client))
+    }
+
+    async fn copy(
+        &self,
+        client: &str,
+        typed: &str,
+        options: &CopyOptions,
+        steps: Vec<Step>,
+    ) -> CopyEnd {
+        let engine = self.engine(client, typed, options, &steps);
+        run(engine, steps).await
+    }
+
+    /// Starts a copy of alice, and returns when it has written `steps` in the first lane.
+    async fn hold(&self, typed: &str, options: &CopyOptions, mut steps: Vec<Step>) -> HeldCopy {
+        let engine = self.engine("alice", typed, options, &steps);
+        // The note on its mode comes when everything before is written.
+        let last = metadata(0o4644, 0);
+        let name = name("last");
+        let record = LaneRecord::File {
+            name,
+            metadata: last,
+        };
+        steps.push(Step::Record(0, record, Vec::new()));
+        let messages = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::new(Notify::new());
+        let (kept, notify) = (Arc::clone(&messages), Arc::clone(&noted));
+        let context = CopyContext {
+            report: Arc::new(move |message| {
+                if matches!(message, FromCopy::News(CopyNews::Note(_))) {
+                    notify.notify_one();
+                }
+                kept.lock().unwrap().push(message);
+            }),
+            cancelled: CancellationToken::new(),
+            reason: Arc::new(|| "a test".to_owned()),
+        };
+        let (streams, mut control, mut lanes) = streams().await;
+        let running = tokio::spawn(engine.run(streams, context));
+        let mut answers = Vec::new();
+        let sent = send_steps(steps, &mut control, &mut lanes, &mut answers).await;
+        sent.unwrap();
+        noted.notified().await;
+        HeldCopy {
+            running,
+            control,
+            lanes,
+            messages,
+        }
+    }
+}
+
+impl HeldCopy {
+    async fn end(mut self) -> CopyEnd {
+        let mut answers = Vec::new();
+        let ending = send_end(&mut self.control, &mut self.lanes, &mut answers);
+        ending.await.unwrap();
+        drop((self.control, self.lanes));
+        let (report, failure) = self.running.await.unwrap();
+        let messages = std::mem::take(&mut *self.messages.lock().unwrap());
+        CopyEnd {
+            report,
+            failure,
+            messages,
+            answers,
+        }
+    }
+}
+
+fn refused(path: &str) -> (String, String) {
+    let why = "another client writes it now (alice)";
+    (path.to_owned(), why.to_owned())
+}
+
+fn into_itself() -> CopyOptions {
+    CopyOptions {
+        no_target_directory: true,
+        ..archive()
+    }
+}
+
+fn tree(contents: &str) -> Vec<Step> {
+    vec![folder("tree", 0o755), file("a", contents)]
+}
+
+#[tokio::test]
+async fn the_first_copy_of_a_tree_wins_whole() {
+    let server = Server::new();
+    let first = server.hold("/", &archive(), tree("first")).await;
+    let hard = LaneRecord::HardLink {
+        name: name("hard"),
+        target: path("tree/a"),
+    };
+    let mut steps = tree("second");
+    steps.extend([
+        folder("tree/inner", 0o755),
+        file("b", "second"),
+        Step::Record(0, hard, Vec::new()),
+        large(1, 1, "tree/big", 3),
+        part(1, 1, 0, b"abc"),
+        large_end(1, 1, Some(3)),
+        place(),
+        file("free", "second"),
+    ]);
+    let options = CopyOptions {
+        remove_source_files: true,
+        ..archive()
+    };
+    let second = server.copy("bob", "/", &options, steps).await;
+    assert_eq!(second.failures(), [refused("/tree")]);
+    assert_eq!((second.report.files, second.report.failed), (1, 1));
+    let mut kept: Vec<_> = second.answers.into_iter().collect();
+    assert_eq!(kept.pop(), Some(FromDestination::Done));
+    for entry in ["tree/a", "tree/inner/b", "tree/inner/hard", "tree/big"] {
+        let told = FromDestination::NotWritten(path(entry));
+        assert!(kept.contains(&told), "{entry}: {kept:?}");
+    }
+    assert_eq!(kept.len(), 4);
+    first.end().await.assert_whole();
+    assert_eq!(names_in(&server.at("tree")), ["a", "last"]);
+    assert_eq!(fs::read(server.at("tree/a")).unwrap(), b"first");
+    let third = server.copy("bob", "/", &archive(), tree("third")).await;
+    third.assert_whole();
+    assert_eq!(fs::read(server.at("tree/a")).unwrap(), b"third");
+}
+
+#[tokio::test]
+async fn a_file_is_claimed_however_it_is_sent() {
+    let server = Server::new();
+    let steps = vec![
+        large(0, 1, "big", 3),
+        part(0, 1, 0, b"ab"),
+        place(),
+        file("small", "first"),
+    ];
+    let first = server.hold("/", &archive(), steps).await;
+    let steps = vec![
+        place(),
+        file("big", "second"),
+        large(1, 1, "small", 3),
+        part(1, 1, 0, b"abc"),
+        large_end(1, 1, Some(3)),
+        file("other", "second"),
+    ];
+    let second = server.copy("bob", "/", &archive(), steps).await;
+    let mut failures = second.failures();
+    failures.sort();
+    assert_eq!(failures, [refused("/big"), refused("/small")]);
+    assert_eq!(
+        names_in(&server.at("")),
+        [".big.rdcp-part", "last", "other", "small"]
+    );
+    drop(first.end().await);
+    let steps = vec![place(), file("big", "third")];
+    server
+        .copy("bob", "/", &archive(), steps)
+        .await
+        .assert_whole();
+}
+
+#[tokio::test]
+async fn one_destination_has_one_copy_at_a_time() {
+    let contents = || vec![folder("", 0o755), file("a", "second")];
+    let server = Server::new();
+    // The first copy makes the destination, the others find it.
+    let first = server.hold("d", &into_itself(), tree("first")).await;
+    let twice = server
+        .copy("bob", "d", &into_itself(), tree("second"))
+        .await;
+    assert_eq!(twice.failures(), [refused("d")]);
+    let twice = server.copy("bob", "/d/", &archive(), contents()).await;
+    assert_eq!(twice.failures(), [refused("/d/")]);
+    let inside = server.copy("bob", "d", &archive(), tree("second")).await;
+    assert_eq!(inside.failures(), [refused("d/tree")]);
+    let around = server.copy("bob", "/", &archive(), contents()).await;
+    assert_eq!(around.failures(), [refused("/")]);
+    let options = CopyOptions {
+        delete: true,
+        ..archive()
+    };
+    let steps = vec![place(), file("d", "second")];
+    let over = server.copy("bob", "/", &options, steps).await;
+    assert_eq!(over.failures(), [refused("/d")]);
+    first.end().await.assert_whole();
+    assert_eq!(fs::read(server.at("d/a")).unwrap(), b"first");
+    let third = server.copy("bob", "d", &into_itself(), tree("third")).await;
+    third.assert_whole();
+}
+
+#[tokio::test]
+async fn copies_beside_each_other_do_not_meet() {
+    let server = Server::new();
+    let parents = CopyOptions {
+        parents: true,
+        ..archive()
+    };
+    let first = server.hold("new/x/a", &parents, tree("first")).await;
+    let beside = server
+        .copy("bob", "new/x/b", &parents, tree("second"))
+        .await;
+    beside.assert_whole();
+    let into = server
+        .copy("bob", "new/x", &archive(), tree("second"))
+        .await;
+    into.assert_whole();
+    let same = server
+        .copy("bob", "new/x/a", &into_itself(), tree("second"))
+        .await;
+    assert_eq!(same.failures(), [refused("new/x/a")]);
+    let around = server
+        .copy("bob", "new", &into_itself(), tree("second"))
+        .await;
+    assert_eq!(around.failures(), [refused("new")]);
+    first.end().await.assert_whole();
+    assert_eq!(names_in(&server.at("new/x")), ["a", "b", "tree"]);
+}
+
+#[tokio::test]
+async fn a_mirror_removes_nothing_that_another_copy_writes() {
+    let server = Server::new();
+    let first = server.hold("/", &archive(), tree("first")).await;
+    let names = |folder: &str| {
+        Step::Say(FromSource::Names {
+            folder: path(folder),
+            names: Vec::new(),
+            last: true,
+        })
+    };
+    let options = CopyOptions {
+        delete: true,
+        ..archive()
+    };
+    let end = server.copy("bob", "/", &options, vec![names("")]).await;
+    assert_eq!(end.failures(), [refused("/")]);
+    let steps = vec![names("tree"), folder("tree", 0o755)];
+    let engine =
+        DestinationEngine::prepare(&server.base, b"/", CopiedSources::One, options.clone());
+    let engine = engine.unwrap().with_claims(server.claims.of_copy("bob"));
+    let end = run(engine, steps).await;
+    assert_eq!(end.failures(), [refused("/tree")]);
+    first.end().await.assert_whole();
+    assert_eq!(names_in(&server.at("tree")), ["a", "last"]);
+}
+
+#[tokio::test]
+async fn a_dry_run_and_questions_claim_nothing() {
+    let server = Server::new();
+    let first = server.hold("/", &archive(), tree("first")).await;
+    let options = CopyOptions {
+        dry_run: true,
+        delete: true,
+        ..archive()
+    };
+    let names = Step::Say(FromSource::Names {
+        folder: path("tree"),
+        names: vec![name("last")],
+        last: true,
+    });
+    let mut steps = tree("second");
+    steps.extend([ask("tree", &[("a", 6, 0)]), names]);
+    let dry = server.copy("bob", "/", &options, steps).await;
+    dry.assert_whole();
+    assert_eq!(dry.kinds(), [AnswerKind::Send]);
+    assert!(server.at("tree/a").exists());
+    first.end().await.assert_whole();
+}
+
+#[tokio::test]
+async fn a_copy_that_was_dropped_claims_nothing() {
+    let server = Server::new();
+    let first = server.hold("/", &archive(), tree("first")).await;
+    drop((first.control, first.lanes));
+    let (report, failure) = first.running.await.unwrap();
+    assert!(!report.complete && failure.is_some());
+    let second = server.copy("bob", "/", &archive(), tree("second")).await;
+    second.assert_whole();
+}

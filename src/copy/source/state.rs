@@ -1,0 +1,460 @@
+//! The state of a source, which its threads share: what it counts and reports to the controller, and the rate of all
+//! lanes together.
+
+use std::{
+    collections::{HashMap, HashSet},
+    num::NonZero,
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::available_parallelism,
+    time::{Duration, Instant},
+};
+
+use rustix::{fs::Stat, io::Errno};
+
+use super::{
+    jobs::{SourceFolder, WorkBoard},
+    removal::SentSpool,
+};
+use crate::copy::{
+    job::ReportSink,
+    metadata::link_count,
+    order::{CopyNews, CopyOptions, CopyReport, ExistingFiles, FromCopy},
+    path::{EntryName, RelativePath},
+    record::RecordError,
+};
+
+/// What the threads of a source share.
+pub(crate) struct SourceShared {
+    /// How files are copied.
+    pub(crate) options: CopyOptions,
+    /// The counts, and the way to the controller.
+    pub(crate) tally: Tally,
+    /// The queue of the lanes.
+    pub(crate) board: WorkBoard,
+    /// Files that have several names.
+    pub(crate) links: HardLinks,
+    /// The limit of `--bwlimit`.
+    pub(crate) limit: Option<RateLimit>,
+    /// The list for `--remove-source-files`.
+    pub(crate) spool: Option<SentSpool>,
+    /// True if several lanes send one large file.
+    pub(crate) shares_files: bool,
+    large_files: AtomicU64,
+}
+
+/// The number of processors up to which one lane sends a large file, unless the user has chosen the lanes. The
+/// destination's kernel lets one thread at a time write to a file, and a thread that waits for that takes the processor
+/// that the network needs: with two processors, two lanes took 1.05 to 1.4 times as long as one. Different files and
+/// folders have no such limit.
+const FEW_PROCESSORS: usize = 2;
+
+/// Returns true if several lanes send one large file, with lanes that the user has chosen or not, on so many
+/// processors.
+fn shares_files(has_chosen_lanes: bool, processors: Option<NonZero<usize>>) -> bool {
+    has_chosen_lanes || processors.is_some_and(|count| count.get() > FEW_PROCESSORS)
+}
+
+impl SourceShared {
+    /// Returns what the threads of a source share that has sent nothing.
+    pub(super) fn new(options: CopyOptions, spool: Option<SentSpool>) -> Self {
+        Self {
+            tally: Tally::default(),
+            board: WorkBoard::default(),
+            links: HardLinks::default(),
+            limit: options.bytes_per_second.map(RateLimit::new),
+            spool,
+            shares_files: shares_files(options.chosen_lanes, available_parallelism().ok()),
+            large_files: AtomicU64::new(0),
+            options,
+        }
+    }
+
+    /// Returns true if the destination is asked for every entry.
+    pub(crate) fn asks(&self) -> bool {
+        let options = &self.options;
+        options.existing != ExistingFiles::Replace || options.resume || options.dry_run
+    }
+
+    /// Returns true if the destination is asked with the metadata of every entry: those that it skips get them, or
+    /// would in a dry run.
+    pub(crate) fn asks_with_metadata(&self) -> bool {
+        let options = &self.options;
+        let may_skip_same = match options.existing {
+            ExistingFiles::Keep => false,
+            ExistingFiles::ReplaceOlder | ExistingFiles::ReplaceDifferent => true,
+            ExistingFiles::Replace => options.resume,
+        };
+        options.archive && may_skip_same
+    }
+
+    /// Returns a number for a large file.
+    pub(crate) fn next_large_id(&self) -> u64 {
+        self.large_files.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Counts an entry that was sent, and lists it. `is_whole` is false for one that changed meanwhile: it is not
+    /// removed.
+    pub(crate) fn sent(
+        &self,
+        folder: &SourceFolder,
+        name: &EntryName,
+        stat: &Stat,
+        is_whole: bool,
+    ) {
+        self.tally.sent();
+        if let Some(spool) = self.spool.as_ref().filter(|_| is_whole) {
+            spool.add(folder, name, stat);
+        }
+        if self.options.list {
+            self.tally.list(folder.path.join(name).into());
+        }
+    }
+}
+
+/// The time that a rate may be made up for: bytes that were not sent for longer are not caught up.
+const BURST: Duration = Duration::from_millis(100);
+
+/// The fewest bytes that are sent at a time.
+const MIN_PIECE: usize = 4 << 10;
+
+/// A limit of the bytes per second, shared by all lanes.
+pub(crate) struct RateLimit {
+    bytes_per_second: u64,
+    /// When all bytes that were sent so far may have been sent.
+    paid: Mutex<Instant>,
+}
+
+impl RateLimit {
+    /// Returns a limit. A rate of 0 counts as 1 byte per second.
+    pub(crate) fn new(bytes_per_second: u64) -> Self {
+        Self {
+            bytes_per_second: bytes_per_second.max(1),
+            paid: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Returns the most bytes that are sent at a time: those of a twentieth of a second, so that a slow rate is even.
+    pub(crate) fn most_bytes(&self) -> usize {
+        let piece = usize::try_from(self.bytes_per_second / 20).unwrap_or(usize::MAX);
+        piece.max(MIN_PIECE)
+    }
+
+    /// Counts bytes that were sent, and returns how long the caller has to wait now.
+    pub(crate) fn count(&self, bytes: usize) -> Duration {
+        let now = Instant::now();
+        let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
+        let earliest = now.checked_sub(BURST).unwrap_or(now);
+        #[allow(clippy::cast_precision_loss, reason = "a duration of some seconds")]
+        let cost = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
+        *paid = (*paid).max(earliest) + cost;
+        paid.saturating_duration_since(now)
+    }
+}
+
+/// The first name of each file that has further names.
+#[derive(Default)]
+pub(crate) struct HardLinks(Mutex<HashMap<(u64, u64), FirstName>>);
+
+struct FirstName {
+    path: RelativePath,
+    /// The number of names that were not seen yet.
+    missing: u64,
+}
+
+impl HardLinks {
+    /// Returns the name under which the file is sent, if it is another one than `path`. The first caller with a file
+    /// sends the file.
+    ///
+    /// A file is forgotten when all of its names were seen, so the table does not grow with links within the tree.
+    pub(crate) fn first_name(&self, stat: &Stat, path: &RelativePath) -> Option<RelativePath> {
+        let identity = (stat.st_dev, stat.st_ino);
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(first) = table.get_mut(&identity) else {
+            let first = FirstName {
+                path: path.clone(),
+                missing: link_count(stat) - 1,
+            };
+            table.insert(identity, first);
+            return None;
+        };
+        first.missing -= 1;
+        let name = first.path.clone();
+        if first.missing == 0 {
+            table.remove(&identity);
+        }
+        (name != *path).then_some(name)
+    }
+}
+
+/// Returns the sentence for an entry whose opening or reading has failed.
+pub(super) fn unreadable(error: Errno) -> String {
+    match error {
+        Errno::NOENT => "vanished before it was copied".to_owned(),
+        Errno::LOOP | Errno::NXIO | Errno::NOTDIR => {
+            "was replaced by something else while it was copied".to_owned()
+        }
+        error => format!("cannot be read: {error}"),
+    }
+}
+
+/// Returns the sentence for metadata that do not fit into a record.
+pub(super) fn too_long(error: &RecordError) -> String {
+    format!("its metadata cannot be sent: {error}")
+}
+
+/// The most messages that are kept before the run starts. A walk with more failures waits until the run starts.
+const MAX_EARLY: usize = 4096;
+
+/// The most paths in one [`CopyNews::Sent`].
+const MAX_LISTED: usize = 512;
+
+/// The counts of a source, and its way to the controller.
+#[derive(Default)]
+pub(crate) struct Tally {
+    found_files: AtomicU64,
+    found_bytes: AtomicU64,
+    is_walked: AtomicBool,
+    files: AtomicU64,
+    directories: AtomicU64,
+    bytes: AtomicU64,
+    skipped: AtomicU64,
+    resumed_bytes: AtomicU64,
+    failed: AtomicU64,
+    removed: AtomicU64,
+    voice: Mutex<Voice>,
+    opened: Condvar,
+}
+
+/// The way to the controller.
+#[derive(Default)]
+struct Voice {
+    sink: Option<ReportSink>,
+    is_closed: bool,
+    early: Vec<FromCopy>,
+    notes: HashSet<String>,
+    listed: Vec<Vec<u8>>,
+    last_walked: Option<FromCopy>,
+}
+
+impl Tally {
+    /// Counts entries that the walk has found.
+    pub(crate) fn found(&self, files: usize) {
+        add(&self.found_files, files as u64);
+    }
+
+    /// Counts contents that the walk, or the first lane that opened the file, has found.
+    pub(crate) fn found_bytes(&self, bytes: u64) {
+        add(&self.found_bytes, bytes);
+    }
+
+    /// Notes that the walk is complete.
+    pub(crate) fn walked(&self) {
+        self.is_walked.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if the walk is complete.
+    pub(crate) fn is_walked(&self) -> bool {
+        self.is_walked.load(Ordering::Relaxed)
+    }
+
+    /// Counts one entry that was sent.
+    pub(crate) fn sent(&self) {
+        add(&self.files, 1);
+    }
+
+    /// Counts contents that were sent.
+    pub(crate) fn sent_bytes(&self, bytes: u64) {
+        add(&self.bytes, bytes);
+    }
+
+    /// Counts one directory that was sent.
+    pub(crate) fn sent_directory(&self) {
+        add(&self.directories, 1);
+    }
+
+    /// Counts one entry that the destination keeps.
+    pub(crate) fn skipped(&self) {
+        add(&self.skipped, 1);
+    }
+
+    /// Counts contents that the destination had from an earlier run.
+    pub(crate) fn resumed_bytes(&self, bytes: u64) {
+        add(&self.resumed_bytes, bytes);
+    }
+
+    /// Counts one entry that was removed.
+    pub(crate) fn removed(&self) {
+        add(&self.removed, 1);
+    }
+
+    /// Reports that an entry was not copied or not removed. `path` is what the user would type. Before the run has
+    /// started, this blocks once [`MAX_EARLY`] messages are waiting.
+    pub(crate) fn fail(&self, path: Vec<u8>, why: String) {
+        add(&self.failed, 1);
+        self.say(FromCopy::News(CopyNews::Failed { path, why }));
+    }
+
+    /// Reports `text` once.
+    pub(crate) fn note(&self, text: &str) {
+        if self.voice().notes.insert(text.to_owned()) {
+            self.say(FromCopy::News(CopyNews::Note(text.to_owned())));
+        }
+    }
+
+    /// Lists the path of an entry that was sent.
+    pub(crate) fn list(&self, path: Vec<u8>) {
+        let mut voice = self.voice();
+        voice.listed.push(path);
+        if voice.listed.len() >= MAX_LISTED {
+            voice.send_list();
+        }
+    }
+
+    /// Sends what was counted and listed since the last call.
+    pub(crate) fn tick(&self) {
+        let walked = FromCopy::Walked {
+            files: self.found_files.load(Ordering::Relaxed),
+            bytes: self.found_bytes.load(Ordering::Relaxed),
+            complete: self.is_walked.load(Ordering::Relaxed),
+        };
+        let mut voice = self.voice();
+        voice.send_list();
+        if voice.last_walked.as_ref() != Some(&walked) {
+            voice.last_walked = Some(walked.clone());
+            voice.send(walked);
+        }
+    }
+
+    /// Sends all messages to `sink`, the waiting ones first.
+    pub(crate) fn open(&self, sink: ReportSink) {
+        let mut voice = self.voice();
+        for message in std::mem::take(&mut voice.early) {
+            sink(message);
+        }
+        voice.sink = Some(sink);
+        self.opened.notify_all();
+    }
+
+    /// Drops all messages from now on, so that a walk never waits for a run that does not start.
+    pub(crate) fn close(&self) {
+        self.voice().is_closed = true;
+        self.opened.notify_all();
+    }
+
+    /// Returns the counts.
+    pub(crate) fn report(&self, complete: bool) -> CopyReport {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CopyReport {
+            files: count(&self.files),
+            directories: count(&self.directories),
+            bytes: count(&self.bytes),
+            skipped: count(&self.skipped),
+            resumed_bytes: count(&self.resumed_bytes),
+            failed: count(&self.failed),
+            removed: count(&self.removed),
+            complete,
+        }
+    }
+
+    fn say(&self, message: FromCopy) {
+        let full = |voice: &mut Voice| {
+            voice.sink.is_none() && !voice.is_closed && voice.early.len() >= MAX_EARLY
+        };
+        let waited = self.opened.wait_while(self.voice(), full);
+        waited.unwrap_or_else(PoisonError::into_inner).send(message);
+    }
+
+    fn voice(&self) -> MutexGuard<'_, Voice> {
+        self.voice.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Voice {
+    fn send(&mut self, message: FromCopy) {
+        match &self.sink {
+            Some(sink) => sink(message),
+            None if self.is_closed => {}
+            None => self.early.push(message),
+        }
+    }
+
+    fn send_list(&mut self) {
+        if !self.listed.is_empty() {
+            let listed = std::mem::take(&mut self.listed);
+            self.send(FromCopy::News(CopyNews::Sent(listed)));
+        }
+    }
+}
+
+fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, sync::Arc};
+
+    use rustix::fs::{AtFlags, CWD, statat};
+
+    use super::*;
+
+    #[test]
+    fn one_lane_sends_a_file_on_few_processors_unless_the_user_has_chosen_lanes() {
+        for (processors, is_shared) in [(1, false), (2, false), (3, true), (64, true)] {
+            assert_eq!(shares_files(false, NonZero::new(processors)), is_shared);
+            assert!(shares_files(true, NonZero::new(processors)));
+        }
+        assert!(!shares_files(false, None));
+    }
+
+    #[test]
+    fn a_second_of_bytes_takes_a_second() {
+        let limit = RateLimit::new(1 << 20);
+        assert_eq!(limit.most_bytes(), (1 << 20) / 20);
+        let mut wait = Duration::ZERO;
+        for _ in 0..32 {
+            wait = limit.count(1 << 15);
+        }
+        assert!(wait > Duration::from_millis(800) && wait <= Duration::from_secs(1));
+        assert_eq!(RateLimit::new(10).most_bytes(), MIN_PIECE);
+    }
+
+    #[test]
+    fn what_is_said_early_arrives_when_the_run_starts() {
+        let tally = Tally::default();
+        tally.fail(b"a".to_vec(), "is gone".to_owned());
+        tally.note("once");
+        tally.note("once");
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&heard);
+        tally.open(Arc::new(move |message| sink.lock().unwrap().push(message)));
+        assert_eq!(heard.lock().unwrap().len(), 2);
+        tally.list(b"x".to_vec());
+        tally.tick();
+        tally.tick();
+        let heard = heard.lock().unwrap();
+        assert_eq!(heard.len(), 4);
+        assert_eq!(
+            heard[2],
+            FromCopy::News(CopyNews::Sent(vec![b"x".to_vec()]))
+        );
+        assert_eq!(tally.report(true).failed, 1);
+    }
+
+    #[test]
+    fn the_second_name_is_a_link_and_the_last_one_is_forgotten() {
+        let place = tempfile::tempdir().unwrap();
+        let first = place.path().join("first");
+        fs::write(&first, b"x").unwrap();
+        fs::hard_link(&first, place.path().join("second")).unwrap();
+        let stat = statat(CWD, &first, AtFlags::empty()).unwrap();
+        let path = |name: &str| RelativePath::try_from(name.as_bytes().to_vec()).unwrap();
+        let links = HardLinks::default();
+        assert_eq!(links.first_name(&stat, &path("a")), None);
+        assert_eq!(links.first_name(&stat, &path("b")), Some(path("a")));
+        assert!(links.0.lock().unwrap().is_empty());
+    }
+}
