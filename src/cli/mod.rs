@@ -20,16 +20,44 @@ pub mod rdcat;
 pub mod rdcp;
 pub mod rdforward;
 pub mod rdperf;
-pub mod rdpipe;
+mod rdpipe;
 pub mod rdrecv;
 pub mod rdsend;
 mod server;
 mod shared;
 
+use std::{env, ffi::OsStr, path::Path, process::ExitCode};
+
 use clap::CommandFactory;
 
 #[cfg(fuzzing)]
 pub(crate) use server::key_file::fuzz as fuzz_client_keys;
+
+/// Runs the program whose name this process was started by: one executable, `rdpipe`, is all programs.
+///
+/// The name is the file name in `argv[0]`: a symbolic link named `rdsend` starts rdsend. A name of no program starts
+/// rdpipe.
+#[must_use]
+pub fn main() -> ExitCode {
+    let called = env::args_os().next().unwrap_or_default();
+    match name(&called) {
+        b"rdcat" => rdcat::main(),
+        b"rdcp" => rdcp::main(),
+        b"rdforward" => rdforward::main(),
+        b"rdperf" => rdperf::main(),
+        b"rdrecv" => rdrecv::main(),
+        b"rdsend" => rdsend::main(),
+        _ => rdpipe::main(),
+    }
+}
+
+/// Returns the letters at the beginning of a path's file name: `rdsend` for `/usr/bin/rdsend-1.2`.
+fn name(path: &OsStr) -> &[u8] {
+    let file = Path::new(path).file_name().unwrap_or_default();
+    let file = file.as_encoded_bytes();
+    let end = file.iter().position(|byte| !byte.is_ascii_alphabetic());
+    &file[..end.unwrap_or(file.len())]
+}
 
 /// Returns the command line of every program, by name. `xtask` makes man pages and completions from it, and
 /// `tests/documentation.rs` parses the commands in the documentation with it.
@@ -44,4 +72,28 @@ pub fn commands() -> Vec<clap::Command> {
         args::RdrecvArgs::command(),
         args::RdsendArgs::command(),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_letters_of_a_file_name_are_the_name_of_a_program() {
+        for (path, expected) in [
+            ("rdsend", "rdsend"),
+            ("./rdsend", "rdsend"),
+            ("/usr/bin/rdsend", "rdsend"),
+            ("/opt/rdcp/rdsend", "rdsend"),
+            ("rdsend-1.2", "rdsend"),
+            ("rdcp.old", "rdcp"),
+            ("rdperf2", "rdperf"),
+            ("rdsender", "rdsender"),
+            ("-rdcp", ""),
+            ("/", ""),
+            ("", ""),
+        ] {
+            assert_eq!(name(path.as_ref()), expected.as_bytes(), "{path}");
+        }
+    }
 }

@@ -5,6 +5,7 @@ mod copies;
 mod examples;
 mod forwarded_programs;
 mod forwarding;
+mod links;
 mod measuring;
 mod pipelines;
 mod rdcat_transfers;

@@ -12,7 +12,6 @@ mod page;
 mod ratios;
 mod sets;
 mod sockets;
-mod speed;
 mod tally;
 
 use std::{
@@ -32,7 +31,6 @@ usage: cargo run --locked -p xtask -- COMMAND
   without-package NAME          the lock file on stdin, without that package
   fuzz TARGET LOG               what a run of libFuzzer did
   ratios FILE                   the table of scripts/bench --against
-  speed BYTES MICROSECONDS      seconds and GB/s
   median FILE COLUMN            of the numbers in a column of FILE
   least FILE COLUMN, most FILE COLUMN
   calc EXPRESSION               numbers and + - * / with spaces between them
@@ -75,10 +73,6 @@ fn run(words: &[&str]) -> Result<String, String> {
         ["without-package", name] => Ok(lock::without(&stdin()?, name)),
         ["fuzz", target, log] => fuzz::report(target, &read(log)?),
         ["ratios", figures] => Ok(ratios::table(&read(figures)?)),
-        ["speed", bytes, microseconds] => {
-            let number = |text: &str| text.parse().map_err(|_| USAGE);
-            Ok(speed::text(number(bytes)?, number(microseconds)?))
-        }
         ["median", file, number] => Ok(line(figures::median(&numbers(file, number)?))),
         ["least", file, number] => Ok(line(
             numbers(file, number)?

@@ -27,7 +27,7 @@ use crate::{
 
 /// Parses the command line, runs the pipeline, and prints how the run went. Returns the exit code.
 #[must_use]
-pub fn main() -> ExitCode {
+pub(super) fn main() -> ExitCode {
     process::prepare();
     let args = or_exit("rdpipe", RdpipeArgs::try_parse());
     if let Some(process) = args.agent {
