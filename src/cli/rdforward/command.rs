@@ -35,9 +35,8 @@ use crate::{
     forward::{
         redirect::{Destinations, RedirectedCommand, StartError, sent_by_terminal},
         tunnel::{
-            handle::{OpenedFlow, TunnelHandle},
+            flows::{FlowLabel, OpenedFlow, TunnelHandle},
             messages::{OpenTarget, RefusalKind},
-            shared::FlowLabel,
             socket::LocalSocket,
         },
     },

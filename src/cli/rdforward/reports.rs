@@ -12,7 +12,7 @@ use crate::{
     },
     forward::{
         specs::{ForwardSpec, ListenAt},
-        tunnel::shared::{FlowLabel, TunnelCounts, TunnelEvent, TunnelObserver},
+        tunnel::flows::{FlowLabel, TunnelCounts, TunnelEvent, TunnelObserver},
     },
 };
 

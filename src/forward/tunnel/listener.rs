@@ -20,9 +20,8 @@ use tokio::{
 };
 
 use super::{
-    handle::TunnelHandle,
+    flows::{FlowLabel, TunnelEvent, TunnelHandle},
     messages::{OpenTarget, RefusalKind},
-    shared::{FlowLabel, TunnelEvent},
     socket::{LocalSocket, close_in_order},
 };
 use crate::{

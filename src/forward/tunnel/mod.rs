@@ -1,31 +1,15 @@
 //! One end of a tunnel: local sockets on one side, one stream on the other.
 //!
-//! | file | what it does |
-//! |---|---|
-//! | [`messages`] | what the two ends say about the tunnel and about connections |
-//! | [`socket`] | the two directions of a local socket |
-//! | [`ready`] | which connections can go on |
-//! | [`shared`] | what all tasks share: the state of the connections |
-//! | [`sender`] | from local sockets into the stream |
-//! | [`receiver`] | from the stream into local sockets |
-//! | [`peer`] | what the other end may ask for |
-//! | [`handle`] | makes connections through the tunnel |
-//! | [`connect`] | connects to targets |
-//! | [`listener`] | listens for local programs |
-//!
 //! Two futures do all the work of a tunnel, on the thread of its stream: one sends and one receives. Each runs only
 //! when something is ready for it, so that a poll of the stream's other direction, which may spin over RDMA, costs
 //! neither.
 
-mod connect;
-pub(crate) mod handle;
+pub(crate) mod flows;
 pub(crate) mod listener;
 pub(crate) mod messages;
 mod peer;
-mod ready;
 mod receiver;
 mod sender;
-pub(crate) mod shared;
 pub(crate) mod socket;
 #[cfg(test)]
 mod tests;
@@ -35,13 +19,12 @@ use std::{io, sync::Arc};
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 
 use self::{
-    handle::TunnelHandle,
+    flows::{EndGuard, TunnelCounts, TunnelHandle, TunnelObserver, TunnelShared},
     listener::ForwardListener,
     messages::TunnelMessage,
     peer::TunnelPeer,
     receiver::TunnelReceiver,
     sender::TunnelSender,
-    shared::{EndGuard, TunnelCounts, TunnelObserver, TunnelShared},
 };
 pub(crate) use self::{listener::ListenRoute, peer::TunnelRole};
 use crate::{

@@ -24,10 +24,9 @@ use tokio::{
 
 use super::{
     TunnelFault,
+    flows::{FlowReadiness, RESET_PATIENCE, RestEnd, TunnelShared},
     messages::{ForwardRefusal, TUNNEL_VERSION, TunnelMessage, decode},
     peer::TunnelPeer,
-    ready::FlowReadiness,
-    shared::{RESET_PATIENCE, RestEnd, TunnelShared},
     socket::SocketWriter,
 };
 use crate::forward::mux::{

@@ -22,8 +22,7 @@ use tokio::{
 
 use super::{
     TunnelFault,
-    ready::FlowReadiness,
-    shared::{RESET_PATIENCE, RestEnd, TunnelShared},
+    flows::{FlowReadiness, RESET_PATIENCE, RestEnd, TunnelShared},
     socket::SocketReader,
 };
 use crate::{

@@ -1,22 +1,24 @@
-//! What all tasks of one end of a tunnel share: the connections, and what is asked of their tasks.
+//! The connections of one end of a tunnel: their states, which all tasks of the end share, what a program does with
+//! them, and which of them can go on.
 
 use std::{
     collections::HashMap,
     convert::Infallible,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    task::{Context, Wake, Waker},
     time::Duration,
 };
 
+use futures::task::AtomicWaker;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     listener::{ForwardListener, SocketPath},
-    messages::{ForwardRefusal, OpenTarget, TUNNEL_VERSION, TunnelMessage, encode},
-    ready::ReadyQueue,
+    messages::{ForwardRefusal, OpenTarget, RefusalKind, TUNNEL_VERSION, TunnelMessage, encode},
     socket::{LocalSocket, SocketReader, SocketWriter},
 };
 use crate::{
@@ -360,6 +362,192 @@ impl TunnelState {
     pub(super) fn count_received(&mut self, id: FlowId, count: usize) {
         if let Some(record) = self.flows.get_mut(&id) {
             record.received += count as u64;
+        }
+    }
+}
+
+/// Makes connections through a tunnel. Clones make connections through the same tunnel.
+#[derive(Clone)]
+pub(crate) struct TunnelHandle {
+    pub(super) shared: Arc<TunnelShared>,
+}
+
+/// A connection that the far end has made. Without a local socket it is reset when dropped.
+pub(crate) struct OpenedFlow {
+    shared: Arc<TunnelShared>,
+    id: FlowId,
+    label: Option<FlowLabel>,
+}
+
+impl TunnelHandle {
+    pub(super) fn new(shared: Arc<TunnelShared>) -> Self {
+        Self { shared }
+    }
+
+    /// Asks the other end for a connection, and waits for its answer. `from` names the program that has connected.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the connection cannot be made.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives the connection up.
+    pub(crate) async fn open(
+        &self,
+        target: &OpenTarget,
+        label: FlowLabel,
+    ) -> Result<OpenedFlow, ForwardRefusal> {
+        let shared = Arc::clone(&self.shared);
+        let result = match shared.ask(target) {
+            None if shared.over.is_cancelled() => Err(over()),
+            None => Err(ForwardRefusal::full()),
+            Some((id, answer)) => {
+                let flow = OpenedFlow {
+                    shared,
+                    id,
+                    label: Some(label.clone()),
+                };
+                flow.answered(answer).await
+            }
+        };
+        result.inspect_err(|refusal| {
+            (self.shared.observer)(TunnelEvent::Refused(label, refusal.clone()));
+        })
+    }
+
+    /// Removes the paths of the UNIX sockets at which this end listens.
+    pub(crate) fn remove_paths(&self) {
+        self.shared.lock().paths.clear();
+    }
+
+    /// Makes no more connections. The tunnel ends in order when the last one has ended.
+    pub(crate) fn close(&self) {
+        self.shared.close();
+    }
+}
+
+impl OpenedFlow {
+    async fn answered(
+        mut self,
+        answer: oneshot::Receiver<Result<(), ForwardRefusal>>,
+    ) -> Result<Self, ForwardRefusal> {
+        let over = self.shared.over.clone();
+        let answer = tokio::select! {
+            answer = answer => answer.unwrap_or_else(|_| Err(reset())),
+            () = over.cancelled() => Err(self::over()),
+        };
+        match answer {
+            Ok(()) => Ok(self),
+            Err(refusal) => {
+                // The connection has ended: nothing is left to give up.
+                self.label = None;
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Joins the connection to a local socket.
+    pub(crate) fn attach(mut self, socket: LocalSocket) {
+        if let Some(label) = self.label.take() {
+            self.shared.attach(self.id, socket, label, AskingEnd::Own);
+        }
+    }
+}
+
+impl Drop for OpenedFlow {
+    fn drop(&mut self) {
+        if self.label.is_some() {
+            self.shared.give_up(self.id);
+        }
+    }
+}
+
+fn over() -> ForwardRefusal {
+    ForwardRefusal {
+        kind: RefusalKind::HostUnreachable,
+        text: "the tunnel has ended".to_owned(),
+    }
+}
+
+fn reset() -> ForwardRefusal {
+    ForwardRefusal {
+        kind: RefusalKind::Other,
+        text: "the connection was reset".to_owned(),
+    }
+}
+
+/// The connections of one direction whose sockets are ready, and the task that serves them.
+#[derive(Debug, Default)]
+pub(super) struct ReadyQueue {
+    ids: Mutex<Vec<FlowId>>,
+    task: AtomicWaker,
+}
+
+/// The waker of one connection.
+#[derive(Debug)]
+struct FlowWaker {
+    id: FlowId,
+    is_queued: AtomicBool,
+    queue: Arc<ReadyQueue>,
+}
+
+/// The place of a connection in a [`ReadyQueue`].
+#[derive(Debug)]
+pub(super) struct FlowReadiness {
+    flow: Arc<FlowWaker>,
+    waker: Waker,
+}
+
+impl ReadyQueue {
+    /// Makes the current task the one that serves the connections.
+    pub(super) fn register(&self, cx: &Context<'_>) {
+        self.task.register(cx.waker());
+    }
+
+    /// Wakes the task.
+    pub(super) fn wake(&self) {
+        self.task.wake();
+    }
+
+    /// Returns a new connection's place.
+    pub(super) fn place(self: &Arc<Self>, id: FlowId) -> FlowReadiness {
+        let flow = Arc::new(FlowWaker {
+            id,
+            is_queued: AtomicBool::new(false),
+            queue: Arc::clone(self),
+        });
+        let waker = Waker::from(Arc::clone(&flow));
+        FlowReadiness { flow, waker }
+    }
+
+    /// Moves the connections that are ready to the end of `ready`.
+    pub(super) fn drain_into(&self, ready: &mut Vec<FlowId>) {
+        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        ready.append(&mut ids);
+    }
+}
+
+impl FlowReadiness {
+    /// Returns the context that queues the connection when its socket is ready, and forgets that it was queued.
+    pub(super) fn context(&self) -> Context<'_> {
+        self.flow.is_queued.store(false, Ordering::Release);
+        Context::from_waker(&self.waker)
+    }
+}
+
+impl Wake for FlowWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.is_queued.swap(true, Ordering::AcqRel) {
+            let ids = &self.queue.ids;
+            let mut ids = ids.lock().unwrap_or_else(PoisonError::into_inner);
+            ids.push(self.id);
+            drop(ids);
+            self.queue.wake();
         }
     }
 }

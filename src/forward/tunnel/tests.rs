@@ -1,0 +1,692 @@
+//! Two ends of a tunnel in one process, over a stream of TCP.
+
+use std::{
+    io,
+    net::SocketAddr,
+    os::unix::fs::PermissionsExt,
+    sync::{Arc, Mutex, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    sync::{Notify, Semaphore},
+    task::JoinHandle,
+    time::timeout,
+};
+
+use super::{
+    Tunnel, TunnelFault, TunnelRole,
+    flows::{FlowLabel, TunnelCounts, TunnelEvent, TunnelHandle},
+    listener::{ForwardListener, ListenRoute},
+    messages::{OpenTarget, RefusalKind, TunnelMessage, encode},
+    peer::{connect, connect_first},
+};
+use crate::{
+    Key, Stream,
+    forward::{
+        mux::{Mux, MuxEnd},
+        policy::{ForwardPolicy, ForwardTarget},
+        specs::{BindAddress, ForwardSpec, ListenAt},
+    },
+    places::Places,
+};
+
+/// A guard against a hang, and no budget.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Two ends that run.
+struct TestTunnel {
+    near: JoinHandle<Result<(), TunnelFault>>,
+    far: JoinHandle<Result<(), TunnelFault>>,
+    handle: TunnelHandle,
+    far_handle: TunnelHandle,
+    counts: [Arc<TunnelCounts>; 2],
+    events: Arc<Events>,
+    /// The ports of the near listeners.
+    ports: Vec<u16>,
+}
+
+/// What the two ends have reported.
+#[derive(Default)]
+struct Events {
+    seen: Mutex<Vec<TunnelEvent>>,
+    changed: Notify,
+}
+
+impl Events {
+    fn observer(self: &Arc<Self>) -> super::TunnelObserver {
+        let events = Arc::clone(self);
+        Arc::new(move |event| {
+            events.seen.lock().unwrap().push(event);
+            events.changed.notify_waiters();
+        })
+    }
+
+    /// Waits until an event is there.
+    async fn wait(&self, wanted: impl Fn(&TunnelEvent) -> bool) -> TunnelEvent {
+        let waiting = async {
+            loop {
+                let changed = self.changed.notified();
+                if let Some(event) = self.seen.lock().unwrap().iter().find(|event| wanted(event)) {
+                    return event.clone();
+                }
+                changed.await;
+            }
+        };
+        timeout(LIMIT, waiting).await.expect("the event is missing")
+    }
+}
+
+fn port_of(address: SocketAddr) -> ForwardTarget {
+    ForwardTarget::Tcp {
+        host: address.ip().to_string(),
+        port: address.port(),
+    }
+}
+
+fn any_port() -> ListenAt {
+    ListenAt::Tcp {
+        bind: BindAddress::Loopback,
+        port: 0,
+    }
+}
+
+/// Returns both ends of a stream.
+async fn streams() -> [Stream; 2] {
+    let key = Key::generate().unwrap();
+    let builder = Stream::builder(&key);
+    let listener = builder.bind("127.0.0.1:0").await.unwrap();
+    let dialing = builder.connect(listener.local_addr());
+    let (near, far) = tokio::join!(dialing, listener.accept());
+    [near.unwrap(), far.unwrap()]
+}
+
+/// Starts a tunnel whose near end listens for each of these routes, and whose far end listens for `remote`.
+async fn tunnel(routes: Vec<ListenRoute>, remote: Vec<ForwardSpec>) -> TestTunnel {
+    tunnel_with_places(routes, remote, None).await
+}
+
+async fn tunnel_with_places(
+    routes: Vec<ListenRoute>,
+    remote: Vec<ForwardSpec>,
+    places: Option<Places>,
+) -> TestTunnel {
+    let [mut near, mut far] = streams().await;
+    let events = Arc::<Events>::default();
+    let role = TunnelRole {
+        remote,
+        ..TunnelRole::default()
+    };
+    let mut near_end = Tunnel::near(role, events.observer());
+    let mut ports = Vec::new();
+    for route in routes {
+        let listener = ForwardListener::bind(&any_port()).await.unwrap();
+        ports.extend(listener.port());
+        near_end.add_listener(listener, route);
+    }
+    let role = TunnelRole {
+        policy: Some(ForwardPolicy::Any),
+        may_listen: true,
+        places,
+        remote: Vec::new(),
+    };
+    let far_end = Tunnel::far(role, Arc::new(|_| ()));
+    TestTunnel {
+        handle: near_end.handle(),
+        far_handle: far_end.handle(),
+        counts: [near_end.counts(), far_end.counts()],
+        near: tokio::spawn(async move { near_end.run(&mut near).await }),
+        far: tokio::spawn(async move { far_end.run(&mut far).await }),
+        events,
+        ports,
+    }
+}
+
+impl TestTunnel {
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(("127.0.0.1", self.ports[0]))
+            .await
+            .unwrap()
+    }
+
+    /// Closes the tunnel, and checks that both ends end in order.
+    async fn close(self) {
+        self.handle.close();
+        timeout(LIMIT, self.near).await.unwrap().unwrap().unwrap();
+        timeout(LIMIT, self.far).await.unwrap().unwrap().unwrap();
+        for counts in self.counts {
+            assert_eq!(counts.open.load(Ordering::Relaxed), 0);
+        }
+    }
+}
+
+/// Starts a tunnel, and connects two sockets through it.
+async fn joined() -> (TestTunnel, TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = port_of(listener.local_addr().unwrap());
+    let tunnel = tunnel(vec![ListenRoute::To(target)], Vec::new()).await;
+    let client = tunnel.connect().await;
+    let (server, _) = listener.accept().await.unwrap();
+    (tunnel, client, server)
+}
+
+/// Checks that the next read finds a reset.
+async fn is_reset(socket: &mut TcpStream) {
+    let error = timeout(LIMIT, socket.read_u8()).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+}
+
+/// Writes until nothing is taken any more.
+async fn fill(socket: &mut TcpStream) {
+    let block = vec![0; 1 << 20];
+    while timeout(Duration::from_millis(500), socket.write_all(&block))
+        .await
+        .is_ok()
+    {}
+}
+
+/// Starts a server that sends back what it receives.
+async fn echo_server() -> ForwardTarget {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = port_of(listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let (mut read, mut write) = socket.split();
+                let _ = tokio::io::copy(&mut read, &mut write).await;
+            });
+        }
+    });
+    target
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length)
+        .map(|at| (at * 31 + at / 251).to_le_bytes()[0])
+        .collect()
+}
+
+/// Sends bytes and an end, and returns what comes back.
+async fn exchange(mut socket: TcpStream, bytes: Vec<u8>) -> Vec<u8> {
+    let (mut read, mut write) = socket.split();
+    let mut back = Vec::new();
+    let sending = async {
+        write.write_all(&bytes).await.unwrap();
+        write.shutdown().await.unwrap();
+    };
+    let receiving = read.read_to_end(&mut back);
+    let ((), received) = timeout(LIMIT, async { tokio::join!(sending, receiving) })
+        .await
+        .unwrap();
+    received.unwrap();
+    back
+}
+
+/// Waits until the condition holds.
+async fn until(holds: impl Fn() -> bool) {
+    let waiting = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LIMIT, waiting).await.expect("it does not hold");
+}
+
+/// Returns a port of which connections get no answer, and what keeps it so.
+async fn unanswering_port() -> (ForwardTarget, impl Sized) {
+    let listener = tokio::net::TcpSocket::new_v4().unwrap();
+    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = listener.listen(1).unwrap();
+    let target = port_of(listener.local_addr().unwrap());
+    // Its queue is filled.
+    let mut queued = Vec::new();
+    while let Ok(Ok(socket)) = timeout(Duration::from_millis(500), connect(&target)).await {
+        queued.push(socket);
+    }
+    (target, (listener, queued))
+}
+
+#[tokio::test]
+async fn bytes_and_ends_pass_in_both_directions() {
+    let tunnel = tunnel(vec![ListenRoute::To(echo_server().await)], Vec::new()).await;
+    for length in [0, 1, 100, 70_000, 20 << 20] {
+        let bytes = pattern(length);
+        let back = exchange(tunnel.connect().await, bytes.clone()).await;
+        assert!(back == bytes, "{length} bytes came back as {}", back.len());
+    }
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn many_connections_at_once_are_kept_apart() {
+    let tunnel = tunnel(vec![ListenRoute::To(echo_server().await)], Vec::new()).await;
+    let mut exchanges = Vec::new();
+    for number in 0..200 {
+        let bytes = pattern(1000 * number + 1);
+        let socket = tunnel.connect().await;
+        exchanges.push(async move { exchange(socket, bytes.clone()).await == bytes });
+    }
+    let all = futures::future::join_all(exchanges).await;
+    assert!(all.into_iter().all(|is_same| is_same));
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_is_not_read_holds_up_no_other() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let stuck = port_of(listener.local_addr().unwrap());
+    let routes = vec![ListenRoute::To(echo_server().await), ListenRoute::To(stuck)];
+    let tunnel = tunnel(routes, Vec::new()).await;
+    let mut unread = TcpStream::connect(("127.0.0.1", tunnel.ports[1]))
+        .await
+        .unwrap();
+    let (server, _) = listener.accept().await.unwrap();
+    fill(&mut unread).await;
+    let bytes = pattern(8 << 20);
+    let back = exchange(tunnel.connect().await, bytes.clone()).await;
+    assert!(back == bytes);
+    drop((server, unread));
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn bytes_that_are_under_way_when_the_tunnel_is_closed_arrive() {
+    let (tunnel, mut client, mut server) = joined().await;
+    let bytes = pattern(3 << 20);
+    let sending = bytes.clone();
+    let client = tokio::spawn(async move {
+        client.write_all(&sending).await.unwrap();
+        client.shutdown().await.unwrap();
+        // The program exits without reading the end.
+    });
+    server.read_u8().await.unwrap();
+    tunnel.handle.close();
+    let mut rest = Vec::new();
+    timeout(LIMIT, server.read_to_end(&mut rest))
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(rest == bytes[1..]);
+    drop(server);
+    client.await.unwrap();
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn connections_that_come_and_go_leave_nothing() {
+    let tunnel = tunnel(vec![ListenRoute::To(echo_server().await)], Vec::new()).await;
+    for _ in 0..500 {
+        let mut socket = tunnel.connect().await;
+        socket.write_all(b"x").await.unwrap();
+        timeout(LIMIT, socket.read_u8()).await.unwrap().unwrap();
+    }
+    let count = tunnel.handle.shared.lock().mux.count();
+    assert!(count < 10, "{count} connections are left");
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn the_far_end_listens_for_the_near_one() {
+    let spec = ForwardSpec {
+        listen: any_port(),
+        target: echo_server().await,
+    };
+    let tunnel = tunnel(Vec::new(), vec![spec]).await;
+    let listening = |event: &TunnelEvent| matches!(event, TunnelEvent::Listening { .. });
+    let TunnelEvent::Listening { port, .. } = tunnel.events.wait(listening).await else {
+        unreachable!()
+    };
+    let socket = TcpStream::connect(("127.0.0.1", port.unwrap()))
+        .await
+        .unwrap();
+    let bytes = pattern(100_000);
+    assert!(exchange(socket, bytes.clone()).await == bytes);
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn the_tunnel_ends_if_the_far_end_cannot_listen() {
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let spec = ForwardSpec {
+        listen: ListenAt::Tcp {
+            bind: BindAddress::Loopback,
+            port,
+        },
+        target: port_of(taken.local_addr().unwrap()),
+    };
+    let tunnel = tunnel(Vec::new(), vec![spec]).await;
+    let ended = timeout(LIMIT, tunnel.near).await.unwrap().unwrap();
+    let Err(TunnelFault::CannotListen(text)) = ended else {
+        panic!("{ended:?}");
+    };
+    assert!(text.contains(&port.to_string()), "{text}");
+}
+
+#[tokio::test]
+async fn a_program_asks_for_its_target_by_socks() {
+    let ForwardTarget::Tcp { port, .. } = echo_server().await else {
+        unreachable!()
+    };
+    let tunnel = tunnel(vec![ListenRoute::Socks], Vec::new()).await;
+    let mut socket = tunnel.connect().await;
+    // All at once, as a program may that does not wait for answers.
+    let mut request = vec![5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1];
+    request.extend(port.to_be_bytes());
+    request.extend(b"hello");
+    socket.write_all(&request).await.unwrap();
+    let mut answer = [0; 2 + 10 + 5];
+    timeout(LIMIT, socket.read_exact(&mut answer))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(answer[..4], [5, 0, 5, 0]);
+    assert_eq!(&answer[12..], b"hello");
+    drop(socket);
+    let mut socket = tunnel.connect().await;
+    socket
+        .write_all(&[5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1, 0, 1])
+        .await
+        .unwrap();
+    let mut answer = [0; 12];
+    timeout(LIMIT, socket.read_exact(&mut answer))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(answer[3], 5, "port 1 refuses connections");
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn unix_sockets_are_both_ends_of_a_connection() {
+    let directory = tempfile::tempdir().unwrap();
+    let (here, there) = (
+        directory.path().join("here"),
+        directory.path().join("there"),
+    );
+    let server = UnixListener::bind(&there).unwrap();
+    let path = |path: &std::path::Path| path.as_os_str().as_encoded_bytes().to_vec();
+    let at = ListenAt::Unix(path(&here));
+    let listener = ForwardListener::bind(&at).await.unwrap();
+    // A second listener finds that the first one is alive.
+    assert!(ForwardListener::bind(&at).await.is_err());
+    drop(listener);
+    assert!(!here.exists());
+    // A file that is no socket stays.
+    std::fs::write(&here, "kept").unwrap();
+    assert!(ForwardListener::bind(&at).await.is_err());
+    assert_eq!(std::fs::read(&here).unwrap(), b"kept");
+    std::fs::remove_file(&here).unwrap();
+    // A socket at which no process listens is replaced.
+    drop(UnixListener::bind(&here).unwrap());
+    let target = ForwardTarget::Unix(path(&there));
+    let tunnel = tunnel(Vec::new(), vec![ForwardSpec { listen: at, target }]).await;
+    let listening = |event: &TunnelEvent| matches!(event, TunnelEvent::Listening { .. });
+    tunnel.events.wait(listening).await;
+    let mode = std::fs::metadata(&here).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let mut client = UnixStream::connect(&here).await.unwrap();
+    let (mut accepted, _) = server.accept().await.unwrap();
+    client.write_all(b"ping").await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut received = Vec::new();
+    timeout(LIMIT, accepted.read_to_end(&mut received))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(received, b"ping");
+    drop(accepted);
+    timeout(LIMIT, client.read_to_end(&mut received))
+        .await
+        .unwrap()
+        .unwrap();
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_a_reset() {
+    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = port_of(unused.local_addr().unwrap());
+    drop(unused);
+    let tunnel = tunnel(vec![ListenRoute::To(target)], Vec::new()).await;
+    let mut socket = tunnel.connect().await;
+    is_reset(&mut socket).await;
+    let refused = |event: &TunnelEvent| matches!(event, TunnelEvent::Refused(..));
+    tunnel.events.wait(refused).await;
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_is_given_up_is_not_made() {
+    let (target, _unanswering) = unanswering_port().await;
+    let tunnel = tunnel(Vec::new(), Vec::new()).await;
+    let target = OpenTarget::Connect(target);
+    let label = FlowLabel {
+        from: String::new(),
+        to: String::new(),
+    };
+    let connecting = || tunnel.far_handle.shared.lock().connecting.len();
+    tokio::select! {
+        _ = tunnel.handle.open(&target, label) => panic!("the port has answered"),
+        () = until(|| connecting() == 1) => {}
+    }
+    until(|| connecting() == 0).await;
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn an_address_without_an_answer_does_not_hold_up_the_next_one() {
+    let (target, _unanswering) = unanswering_port().await;
+    let ForwardTarget::Tcp { port, .. } = target else {
+        unreachable!()
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let addresses = [SocketAddr::from(([127, 0, 0, 1], port)), at];
+    // The kernel would try the first address for two minutes.
+    let connected = timeout(LIMIT, connect_first(&addresses)).await.unwrap();
+    assert_eq!(connected.unwrap().peer_addr().unwrap(), at);
+}
+
+#[tokio::test]
+async fn connections_beyond_the_places_of_a_peer_are_refused_until_one_ends() {
+    let (all, own) = (Arc::new(Semaphore::new(3)), Arc::new(Semaphore::new(2)));
+    let places = Places::new(Arc::clone(&all), Arc::clone(&own));
+    let routes = vec![ListenRoute::To(echo_server().await)];
+    let tunnel = tunnel_with_places(routes, Vec::new(), Some(places)).await;
+    let mut sockets = Vec::new();
+    for _ in 0..2 {
+        let mut socket = tunnel.connect().await;
+        socket.write_all(b"x").await.unwrap();
+        timeout(LIMIT, socket.read_u8()).await.unwrap().unwrap();
+        sockets.push(socket);
+    }
+    assert_eq!((all.available_permits(), own.available_permits()), (1, 0));
+    let mut refused = tunnel.connect().await;
+    is_reset(&mut refused).await;
+    let full = |event: &TunnelEvent| matches!(event, TunnelEvent::Refused(_, refusal) if refusal.kind == RefusalKind::Full);
+    tunnel.events.wait(full).await;
+    drop(sockets.pop());
+    until(|| own.available_permits() == 1).await;
+    assert_eq!(
+        exchange(tunnel.connect().await, pattern(9)).await,
+        pattern(9)
+    );
+    drop(sockets);
+    until(|| own.available_permits() == 2).await;
+    assert_eq!(all.available_permits(), 3);
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn a_peer_with_another_version_is_named() {
+    let [mut near, mut far] = streams().await;
+    let hello = TunnelMessage::Hello {
+        version: 99,
+        program: "9.9".to_owned(),
+    };
+    let hello = encode(&hello).unwrap();
+    let mut mux = Mux::new(MuxEnd::Even);
+    mux.send_message(hello);
+    let mut frame = [0; 200];
+    let count = mux.write_control(&mut frame);
+    far.write_all(&frame[..count]).await.unwrap();
+    far.flush().await.unwrap();
+    let tunnel = Tunnel::near(TunnelRole::default(), Arc::new(|_| ()));
+    let ended = timeout(LIMIT, tunnel.run(&mut near)).await.unwrap();
+    assert!(ended.unwrap_err().to_string().contains("9.9"));
+}
+
+#[tokio::test]
+async fn a_reset_arrives_as_a_reset() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = port_of(listener.local_addr().unwrap());
+    let tunnel = tunnel(vec![ListenRoute::To(target)], Vec::new()).await;
+    for is_server in [true, false] {
+        let mut client = tunnel.connect().await;
+        let (mut server, _) = listener.accept().await.unwrap();
+        client.write_all(b"x").await.unwrap();
+        server.read_u8().await.unwrap();
+        let (ended, mut other) = if is_server {
+            (server, client)
+        } else {
+            (client, server)
+        };
+        ended.set_zero_linger().unwrap();
+        drop(ended);
+        is_reset(&mut other).await;
+    }
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn when_the_tunnel_dies_programs_see_a_reset_and_no_end() {
+    let (tunnel, mut client, mut server) = joined().await;
+    client.write_all(b"x").await.unwrap();
+    server.read_u8().await.unwrap();
+    tunnel.far.abort();
+    for socket in [&mut client, &mut server] {
+        is_reset(socket).await;
+    }
+    let ended = timeout(LIMIT, tunnel.near).await.unwrap().unwrap();
+    assert!(matches!(ended, Err(TunnelFault::Stream(_))), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_reset_of_a_connection_that_is_held_up_is_noticed() {
+    let (tunnel, mut client, mut server) = joined().await;
+    fill(&mut client).await;
+    client.set_zero_linger().unwrap();
+    drop(client);
+    let was_reset =
+        |event: &TunnelEvent| matches!(event, TunnelEvent::Closed { is_reset: true, .. });
+    tunnel.events.wait(was_reset).await;
+    let mut taken = Vec::new();
+    let reading = server.read_to_end(&mut taken);
+    let error = timeout(LIMIT, reading).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn a_program_that_waits_for_its_target_sees_a_reset_when_the_tunnel_dies() {
+    let (target, _unanswering) = unanswering_port().await;
+    let tunnel = tunnel(vec![ListenRoute::To(target)], Vec::new()).await;
+    let mut client = tunnel.connect().await;
+    let connecting = || tunnel.far_handle.shared.lock().connecting.len();
+    until(|| connecting() == 1).await;
+    tunnel.far.abort();
+    is_reset(&mut client).await;
+}
+
+/// Sends without an end, until the other side takes no more.
+async fn upload(mut write: impl tokio::io::AsyncWrite + Unpin) {
+    let block = pattern(64 << 10);
+    while write.write_all(&block).await.is_ok() {}
+}
+
+/// Reads until the connection ends in either way, and returns what came.
+async fn read_all(mut read: impl tokio::io::AsyncRead + Unpin) -> (Vec<u8>, io::Result<usize>) {
+    let mut bytes = Vec::new();
+    let ended = timeout(LIMIT, read.read_to_end(&mut bytes)).await.unwrap();
+    (bytes, ended)
+}
+
+#[tokio::test]
+async fn an_answer_before_the_end_of_an_upload_arrives() {
+    let answer = pattern(3000);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = port_of(listener.local_addr().unwrap());
+    let tunnel = tunnel(vec![ListenRoute::To(target)], Vec::new()).await;
+    for turn in 0..100 {
+        let client = tunnel.connect().await;
+        let (server, _) = listener.accept().await.unwrap();
+        // Either end may be the one that refuses the rest.
+        let (uploads, mut refuses) = if turn % 2 == 0 {
+            (client, server)
+        } else {
+            (server, client)
+        };
+        let (read, write) = uploads.into_split();
+        let uploading = tokio::spawn(upload(write));
+        refuses.read_exact(&mut [0; 1000]).await.unwrap();
+        refuses.write_all(&answer).await.unwrap();
+        // Bytes are unread, so that the kernel resets the connection.
+        drop(refuses);
+        let (received, _) = read_all(read).await;
+        assert!(received == answer, "{turn}: {} bytes", received.len());
+        timeout(LIMIT, uploading).await.unwrap().unwrap();
+    }
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn an_answer_through_unix_sockets_arrives_before_the_end_of_an_upload() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let bytes = |name: &str| path(name).as_os_str().as_encoded_bytes().to_vec();
+    let server = UnixListener::bind(path("there")).unwrap();
+    let spec = ForwardSpec {
+        listen: ListenAt::Unix(bytes("here")),
+        target: ForwardTarget::Unix(bytes("there")),
+    };
+    let tunnel = tunnel(Vec::new(), vec![spec]).await;
+    let listening = |event: &TunnelEvent| matches!(event, TunnelEvent::Listening { .. });
+    tunnel.events.wait(listening).await;
+    let answer = pattern(3000);
+    for turn in 0..50 {
+        let client = UnixStream::connect(path("here")).await.unwrap();
+        let (mut accepted, _) = server.accept().await.unwrap();
+        let (read, write) = client.into_split();
+        let uploading = tokio::spawn(upload(write));
+        accepted.read_exact(&mut [0; 1000]).await.unwrap();
+        accepted.write_all(&answer).await.unwrap();
+        drop(accepted);
+        let (received, _) = read_all(read).await;
+        assert!(received == answer, "{turn}: {} bytes", received.len());
+        timeout(LIMIT, uploading).await.unwrap().unwrap();
+    }
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn a_slow_reader_gets_every_byte_before_the_reset() {
+    let (tunnel, mut client, mut server) = joined().await;
+    client.write_all(b"unread").await.unwrap();
+    server.read_u8().await.unwrap();
+    // More than the client's kernel takes while the client does not read.
+    let answer = pattern(1 << 20);
+    server.write_all(&answer).await.unwrap();
+    until(|| tunnel.counts[1].sent.load(Ordering::Relaxed) == 1 << 20).await;
+    drop(server);
+    // The near end knows of the reset before the client reads.
+    until(|| tunnel.handle.shared.lock().mux.is_all_received()).await;
+    let (received, ended) = read_all(&mut client).await;
+    assert!(received == answer, "{} bytes", received.len());
+    let error = ended.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    tunnel.close().await;
+}
