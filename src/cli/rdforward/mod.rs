@@ -1,22 +1,11 @@
 //! The program rdforward: forwards TCP and UNIX sockets between two hosts.
-//!
-//! | module | holds |
-//! |---|---|
-//! | `args` | what the command line asks for |
-//! | `peer` | the other end, as the command line names it |
-//! | `near` | the end where the user typed: its listeners, and the way to the other end |
-//! | `reports` | what is printed about connections |
-//! | `command` | `rdforward run`: a command whose connections go through the tunnel |
-//! | `listen` | `rdforward --listen`: the other end for one peer with a ticket |
-//! | `serve` | `rdforward serve`: the other end for many clients with keys |
 
 pub(super) mod args;
 mod command;
-mod listen;
+mod far;
 mod near;
 mod peer;
 mod reports;
-mod serve;
 
 use std::{
     env,
@@ -137,12 +126,12 @@ impl ForwardOperation {
         console: &Console,
     ) -> Exit {
         match self {
-            Self::Listen => listen::run(args, console),
-            Self::Serve(serve) => serve::run(&serve, console),
+            Self::Listen => far::listen(args, console),
+            Self::Serve(serve) => far::serve(&serve, console),
             Self::Forward(ticket) => {
                 let named = named(args, ticket).unwrap_or_else(|error| usage(None, error));
                 let peer = named.load(args.peer.key_file.as_deref(), key, console);
-                with_peer(peer, console, |peer| peer::run(args, peer, console))
+                with_peer(peer, console, |peer| near::run(args, peer, console))
             }
             Self::Run {
                 run,

@@ -7,7 +7,7 @@ use futures::{FutureExt, future::BoxFuture};
 use tokio::runtime::Handle;
 
 use super::{
-    args::{ForwardOptions, ForwardPeerOptions},
+    args::{ForwardOptions, ForwardPeerOptions, RdforwardArgs},
     peer::ForwardPeer,
     reports,
 };
@@ -19,7 +19,7 @@ use crate::{
         exit::Exit,
         message::{Console, sentence},
         run::control_runtime,
-        signals::EndingCaught,
+        signals::{self, EndingCaught},
         supervision::{self, OwnEdges, Supervision},
         ticket,
     },
@@ -38,6 +38,29 @@ use crate::{
         supervisor::{LocalEdges, event_queue},
     },
 };
+
+/// Forwards what the command line asks for, until the other end ends or a signal arrives. Returns how the program ends.
+pub(super) fn run(args: &RdforwardArgs, peer: ForwardPeer, console: &Console) -> Exit {
+    forward(args, peer, console).unwrap_or_else(|error| {
+        console.error(&sentence(&error));
+        Exit::Local
+    })
+}
+
+fn forward(args: &RdforwardArgs, peer: ForwardPeer, console: &Console) -> anyhow::Result<Exit> {
+    let side = NearSide::start(&args.peer, console)?;
+    let signal = signals::watch(&side.control, console).context("cannot catch signals")?;
+    // Before the other end is reached: a port that is taken is known at once.
+    let tunnel = side.tunnel(&args.forwards)?;
+    let _ending = tunnel.end_guard();
+    let handle = tunnel.handle();
+    // A second signal ends the process at once.
+    let signal = signals::shared(signal).inspect(move |_| handle.remove_paths());
+    let running = side.connect(tunnel, peer, signal.boxed().shared(), true, |_| ())?;
+    let ending = futures::executor::block_on(running);
+    ending.print(console);
+    Ok(ending.exit)
+}
 
 /// What the near end of a tunnel runs on.
 pub(super) struct NearSide<'a> {

@@ -1,26 +1,16 @@
-//! The other end of a tunnel, as the command line names it: an agent over ssh, a server, or a peer whose stream this
-//! program has accepted.
+//! The other end of a tunnel, as the command line names it: an agent over ssh, a server, or a ticket.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
-use anyhow::Context;
-use futures::FutureExt;
-
-use super::{args::RdforwardArgs, near::NearSide, reports};
 use crate::{
-    Key, Stream,
+    Key,
     cli::{
         args::{Secret, TicketSource},
         server::key_file::client_key,
-        shared::{
-            exit::Exit,
-            message::{Console, sentence},
-            signals,
-        },
+        shared::message::Console,
     },
-    forward::tunnel::{Tunnel, TunnelFault, TunnelRole},
     reach::ticket::Ticket,
-    ssh::{edge::about_peer, plan::StageHost},
+    ssh::plan::StageHost,
 };
 
 /// The other end of a tunnel, and what is needed to reach it.
@@ -140,56 +130,6 @@ const EXPECTED: &str =
 
 fn is_number(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(u8::is_ascii_digit)
-}
-
-/// Carries the connections of a tunnel until it ends. If `cut` becomes ready, the tunnel ends with its reason. Returns
-/// the failure, as a sentence for the user.
-pub(super) async fn carry(
-    mut stream: Stream,
-    role: TunnelRole,
-    console: &Console,
-    cut: impl Future<Output = &'static str>,
-) -> Result<(), String> {
-    let tunnel = Tunnel::far(role, reports::observer(console, &[]));
-    let peer = stream.peer().to_owned();
-    let ended = tokio::select! {
-        ended = tunnel.run(&mut stream) => ended.map_err(|fault| match fault {
-            TunnelFault::Stream(error) => about_peer(error, &peer).to_string(),
-            fault => {
-                stream.abort(&fault.to_string());
-                format!("{peer}: {fault}")
-            }
-        }),
-        reason = cut => {
-            stream.abort(reason);
-            Ok(())
-        }
-    };
-    stream.close().await;
-    ended
-}
-
-/// Forwards what the command line asks for, until the other end ends or a signal arrives. Returns how the program ends.
-pub(super) fn run(args: &RdforwardArgs, peer: ForwardPeer, console: &Console) -> Exit {
-    forward(args, peer, console).unwrap_or_else(|error| {
-        console.error(&sentence(&error));
-        Exit::Local
-    })
-}
-
-fn forward(args: &RdforwardArgs, peer: ForwardPeer, console: &Console) -> anyhow::Result<Exit> {
-    let side = NearSide::start(&args.peer, console)?;
-    let signal = signals::watch(&side.control, console).context("cannot catch signals")?;
-    // Before the other end is reached: a port that is taken is known at once.
-    let tunnel = side.tunnel(&args.forwards)?;
-    let _ending = tunnel.end_guard();
-    let handle = tunnel.handle();
-    // A second signal ends the process at once.
-    let signal = signals::shared(signal).inspect(move |_| handle.remove_paths());
-    let running = side.connect(tunnel, peer, signal.boxed().shared(), true, |_| ())?;
-    let ending = futures::executor::block_on(running);
-    ending.print(console);
-    Ok(ending.exit)
 }
 
 #[cfg(test)]

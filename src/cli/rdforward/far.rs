@@ -1,6 +1,10 @@
-//! Lets clients that have a key connect to ports of this host.
+//! The far end of tunnels, which connects to what the other end asks for: for one peer with a ticket
+//! (`rdforward --listen`), or for many clients with keys (`rdforward serve`).
 
-use super::{args::ForwardServeArgs, peer};
+use super::{
+    args::{ForwardServeArgs, RdforwardArgs},
+    reports,
+};
 use crate::{
     Direction, Stream,
     cli::{
@@ -8,11 +12,47 @@ use crate::{
         shared::{
             exit::Exit,
             message::{Console, sentence},
+            ticket::{self, TicketOffer},
         },
     },
-    forward::{policy::ForwardPolicy, tunnel::TunnelRole},
+    forward::{
+        policy::ForwardPolicy,
+        tunnel::{Tunnel, TunnelFault, TunnelRole},
+    },
     process::raise_descriptor_limit,
+    ssh::edge::about_peer,
 };
+
+/// Prints a ticket, waits for the peer that has it, and connects to what the peer asks for. Returns when the peer has
+/// ended.
+pub(super) fn listen(args: &RdforwardArgs, console: &Console) -> Exit {
+    raise_descriptor_limit();
+    let policy = args.policy();
+    let offer = TicketOffer {
+        hosts: args.peer.hosts.clone(),
+        bind: None,
+        config: args.peer.stream.config(Direction::Both),
+        purpose: "connect",
+        command: format!("rdforward -L {}", policy.example()),
+    };
+    let own = console.clone();
+    ticket::serve_peer(offer, console, async move |stream, _, signal| {
+        // --allow names what the other end may connect to, and nothing at which it may listen.
+        let role = TunnelRole {
+            may_listen: policy == ForwardPolicy::Any,
+            policy: Some(policy),
+            ..TunnelRole::default()
+        };
+        let cut = async {
+            match signal.await {
+                Some(_) => "rdforward --listen was interrupted",
+                None => std::future::pending().await,
+            }
+        };
+        let ended = carry(stream, role, &own, cut).await;
+        ended.map_err(anyhow::Error::msg)
+    })
+}
 
 /// The tunnels of a server: each holds at most 64 MiB of bytes that programs have not read. One client leaves room for
 /// others.
@@ -28,7 +68,7 @@ const MOST_CONNECTIONS: usize = 1 << 16;
 const SHARE_OF_ONE_KEY: usize = 4;
 
 /// Serves clients until a signal ends the server. Returns how the program ends.
-pub(super) fn run(args: &ForwardServeArgs, console: &Console) -> Exit {
+pub(super) fn serve(args: &ForwardServeArgs, console: &Console) -> Exit {
     let allowed: Vec<_> = args.allow.iter().map(ToString::to_string).collect();
     let service = TunnelService {
         policy: args.policy(),
@@ -89,9 +129,36 @@ impl Service for TunnelService {
             places: Some(client.places),
             ..TunnelRole::default()
         };
-        match peer::carry(stream, role, &self.console, client.cut.reason()).await {
+        match carry(stream, role, &self.console, client.cut.reason()).await {
             Ok(()) => SessionOutcome::Done("disconnected".to_owned()),
             Err(error) => SessionOutcome::Failed(error),
         }
     }
+}
+
+/// Carries the connections of a tunnel until it ends. If `cut` becomes ready, the tunnel ends with its reason. Returns
+/// the failure, as a sentence for the user.
+async fn carry(
+    mut stream: Stream,
+    role: TunnelRole,
+    console: &Console,
+    cut: impl Future<Output = &'static str>,
+) -> Result<(), String> {
+    let tunnel = Tunnel::far(role, reports::observer(console, &[]));
+    let peer = stream.peer().to_owned();
+    let ended = tokio::select! {
+        ended = tunnel.run(&mut stream) => ended.map_err(|fault| match fault {
+            TunnelFault::Stream(error) => about_peer(error, &peer).to_string(),
+            fault => {
+                stream.abort(&fault.to_string());
+                format!("{peer}: {fault}")
+            }
+        }),
+        reason = cut => {
+            stream.abort(reason);
+            Ok(())
+        }
+    };
+    stream.close().await;
+    ended
 }
