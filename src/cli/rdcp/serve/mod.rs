@@ -17,7 +17,6 @@
 //! - *The same destination.* A copy claims each of its top entries while it runs. The second copy is refused that
 //!   entry.
 
-pub(super) mod args;
 mod figures;
 mod memory;
 mod served_copies;
@@ -32,11 +31,11 @@ use anyhow::Context;
 use tokio::{task::block_in_place, time::timeout};
 
 use self::{
-    args::{DEFAULT_CLIENTS, DEFAULT_GRACE, DEFAULT_MEMORY, DEFAULT_PORT},
     figures::{CopyTally, CopyTotals},
     memory::CopyPools,
     served_copies::{ServedAccess, ServedCopies, ServedSide},
 };
+use super::args::{DEFAULT_CLIENTS, DEFAULT_GRACE, DEFAULT_MEMORY, DEFAULT_PORT};
 use crate::{
     Direction, Stream,
     cli::{
