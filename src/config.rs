@@ -2,6 +2,7 @@
 
 use std::{thread, time::Duration};
 
+use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
 /// The largest payload of one chunk that either end accepts, in bytes.
@@ -194,7 +195,11 @@ const RENEW_AFTER: u64 = 1 << 18;
 const SMALL_FRAMES: u32 = 32;
 
 /// The transports that a stream may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+///
+/// The handshake and the orders of agents carry the number of the variant: a change of their order is a change of both
+/// wire formats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum TransportPolicy {
     /// RDMA if both ends have it and a message has crossed it, otherwise TCP.
     #[default]
@@ -229,7 +234,10 @@ pub enum OnDrop {
 
 /// The direction in which bytes travel, seen from the end that holds the value. The two ends of a one-way
 /// stream must be configured for opposite directions; an end with `Both` takes the direction that the other end leaves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+///
+/// The handshake and the orders of agents carry the number of the variant: a change of their order is a change of both
+/// wire formats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Direction {
     /// This end sends and receives.
     #[default]

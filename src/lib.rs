@@ -220,6 +220,8 @@ pub mod fuzzing {
 mod host;
 mod key;
 #[cfg(feature = "cli")]
+mod options;
+#[cfg(feature = "cli")]
 mod perf;
 #[cfg(feature = "cli")]
 mod places;

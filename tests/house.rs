@@ -17,7 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["cli"],
     &["copy", "forward", "perf"],
     &["ssh"],
-    &["advice", "carry", "reach"],
+    &["advice", "carry", "options", "reach"],
     &["fd", "places", "process"],
 ];
 

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     Direction, Key, Stream, StreamConfig, carry,
-    cli::args::{self, KeyOptions, MessageOptions, StreamOptions, help, parse},
+    cli::args::{self, KeyOptions, MessageOptions, StreamOptions, help, hosts},
     fd::{OutputTarget, Sink},
     process, reach,
 };
@@ -180,7 +180,7 @@ pub(crate) struct RdrecvArgs {
     pub(crate) output: Option<PathBuf>,
 
     /// Listen on this address only [default: all addresses, IPv6 and IPv4]
-    #[arg(long, value_name = "ADDR", value_parser = parse::address)]
+    #[arg(long, value_name = "ADDR", value_parser = hosts::address)]
     pub(crate) bind: Option<IpAddr>,
 
     /// fsync output files before reporting success, and before confirming them to the sender

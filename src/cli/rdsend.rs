@@ -21,10 +21,10 @@ use super::{
 };
 use crate::{
     Direction, KeyError, Stream, StreamConfig, carry,
-    cli::args::{self, KeyOptions, MessageOptions, StreamOptions, help, parse},
+    cli::args::{self, KeyOptions, MessageOptions, StreamOptions, help, hosts},
     connect,
     fd::Source,
-    process,
+    options, process,
 };
 
 /// Parses the command line, sends the input, and prints how the run went. Returns the exit code.
@@ -102,7 +102,7 @@ async fn give(args: &RdsendArgs, stream: &mut Stream, run: &mut Run) -> anyhow::
 )]
 pub(crate) struct RdsendArgs {
     /// Host where rdrecv listens: a name, an IPv4 or an IPv6 address
-    #[arg(value_name = "HOST", value_parser = parse::host)]
+    #[arg(value_name = "HOST", value_parser = hosts::host)]
     pub(crate) host: String,
 
     /// TCP port where rdrecv listens
@@ -122,7 +122,7 @@ pub(crate) struct RdsendArgs {
     pub(crate) input: Option<PathBuf>,
 
     /// Repeat failed attempts to connect for this long [default: 3s]
-    #[arg(long, value_name = "SECS", value_parser = parse::duration)]
+    #[arg(long, value_name = "SECS", value_parser = options::duration)]
     pub(crate) connect_timeout: Option<Duration>,
 
     /// The options for the stream.

@@ -13,14 +13,14 @@ use super::{
     written::WrittenPart,
 };
 use crate::{
-    Error, Stream,
+    Direction, Error, Stream,
     carry::CarryThread,
     ssh::{
         agent::{
             job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},
             resolve,
         },
-        protocol::{EdgeDirection, EdgeId, FromAgent, Payload},
+        protocol::{EdgeId, FromAgent, Payload},
     },
 };
 
@@ -120,10 +120,10 @@ impl CopyJob {
             .map_err(|error| format!("received an invalid order ({error})"))?;
         let has_earlier = matches!(&role, CopyRole::Destination { part, .. } if part.has_earlier);
         let direction = match role {
-            CopyRole::Source(_) => EdgeDirection::Send,
-            CopyRole::Destination { .. } => EdgeDirection::Receive,
+            CopyRole::Source(_) => Direction::Send,
+            CopyRole::Destination { .. } => Direction::Receive,
         };
-        edges.meter(control, EdgeDirection::Both)?;
+        edges.meter(control, Direction::Both)?;
         for &lane in &lanes {
             edges.meter(lane, direction)?;
         }

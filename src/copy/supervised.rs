@@ -310,14 +310,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::ssh::{
-        outcome::Site,
-        protocol::{
-            AgentHello, AgentReport, EdgeDirection, EdgeLink, FromAgent, Order, StreamOrder,
-            ToAgent, TransportOrder,
+    use crate::{
+        Direction, Transport,
+        options::StreamOptions,
+        ssh::{
+            outcome::Site,
+            protocol::{AgentHello, AgentReport, EdgeLink, FromAgent, Order, ToAgent},
+            session::SessionEnd,
+            supervisor::{Event, Notice, Settings, machine::SupervisorMachine},
         },
-        session::SessionEnd,
-        supervisor::{Event, Notice, Settings, machine::SupervisorMachine},
     };
 
     struct CopyRig {
@@ -347,7 +348,7 @@ mod tests {
 
     fn link() -> EdgeLink {
         EdgeLink {
-            transport: "tcp".to_owned(),
+            transport: Transport::Tcp,
             reason: "no RDMA device here".to_owned(),
             is_fallback: false,
             address: "10.0.0.9".to_owned(),
@@ -357,7 +358,8 @@ mod tests {
     impl CopyRig {
         fn new(lanes: usize) -> Self {
             let settings = Settings {
-                stream: StreamOrder::over(TransportOrder::Auto),
+                stream: StreamOptions::default(),
+                ports: None,
                 addresses: Vec::new(),
                 here: None,
                 machine: Some("m0".to_owned()),
@@ -462,7 +464,7 @@ mod tests {
 
     #[test]
     fn the_two_agents_receive_orders_that_fit_together() {
-        use EdgeDirection::{Both, Receive, Send};
+        use Direction::{Both, Receive, Send};
         let mut rig = CopyRig::new(3);
         let orders = [rig.hello(SOURCE), rig.hello(DESTINATION)];
         let [source, destination] = orders.clone().map(|order| match &order.work {

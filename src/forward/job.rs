@@ -9,16 +9,14 @@ use super::{
     tunnel::{Tunnel, TunnelFault, TunnelRole},
 };
 use crate::{
-    Stream,
+    Direction, Stream,
     process::raise_descriptor_limit,
     ssh::{
         agent::job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},
         local_edge::{EdgeFailure, LocalWork},
         outcome::RunFault,
         plan::StageHost,
-        protocol::{
-            EdgeDirection, EdgeId, EdgeOrder, FaultKind, Payload, PayloadError, Work, WorkFault,
-        },
+        protocol::{EdgeId, EdgeOrder, FaultKind, Payload, PayloadError, Work, WorkFault},
         supervisor::{
             Action, RunEnd, SupervisedWork,
             edge_setup::{EdgeSetup, Node},
@@ -49,7 +47,7 @@ impl Job for ForwardJob {
         let ForwardOrder { edge } = order
             .decode()
             .map_err(|error| format!("received an invalid order ({error})"))?;
-        edges.meter(edge, EdgeDirection::Both)?;
+        edges.meter(edge, Direction::Both)?;
         Ok(Self {
             context: context.clone(),
             edge,

@@ -72,7 +72,7 @@ impl PerfJob {
     /// own ports, dials nothing, and reads and writes no files.
     pub(crate) fn listening_only(self, ports: Option<(u16, u16)>) -> Self {
         let mut order = self.order;
-        order.stream.ports = ports;
+        order.ports = ports;
         Self {
             order,
             only_listens: true,
@@ -129,6 +129,7 @@ impl PerfJob {
         let context = self.context.clone();
         let settings = TaskSettings {
             stream: self.order.stream.clone(),
+            ports: self.order.ports,
             control_runtime: Handle::current(),
         };
         tokio::spawn(async move {
@@ -281,7 +282,7 @@ impl SupervisedWork for HostWork {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{perf::messages::TaskKind, ssh::protocol::TransportOrder};
+    use crate::{TransportPolicy, perf::messages::TaskKind};
 
     #[test]
     fn a_host_that_only_listens_touches_no_file_and_dials_nothing() {
@@ -299,7 +300,7 @@ mod tests {
             id: 8,
             key: String::new(),
             peer: "fs1".to_owned(),
-            transport: TransportOrder::Tcp,
+            transport: TransportPolicy::Tcp,
             kind: TaskKind::Reach,
         };
         let dial = ToPerf::Dial {

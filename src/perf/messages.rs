@@ -9,15 +9,19 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
 use crate::{
+    TransportPolicy,
+    options::StreamOptions,
     perf::histogram::LatencyHistogram,
-    ssh::protocol::{AgentHello, StreamOrder, TransportOrder},
+    ssh::protocol::{AgentHello, EdgeLink},
 };
 
 /// rdperf's part of the order for an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PerfOrder {
     /// How the streams of the tasks are set up. A task overrides the transport and how it waits.
-    pub(crate) stream: StreamOrder,
+    pub(crate) stream: StreamOptions,
+    /// The first and the last port to listen on; none is any port.
+    pub(crate) ports: Option<(u16, u16)>,
 }
 
 /// A message from rdperf to an agent. The order of the variants is the wire format.
@@ -81,7 +85,7 @@ pub(crate) struct TaskOrder {
     /// The name of the other end in messages: "fs2".
     pub(crate) peer: String,
     /// The transport of the task's streams.
-    pub(crate) transport: TransportOrder,
+    pub(crate) transport: TransportPolicy,
     /// What the two ends do.
     pub(crate) kind: TaskKind,
 }
@@ -334,17 +338,6 @@ impl From<String> for TaskFault {
     }
 }
 
-/// What carried the streams of a task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct UsedTransport {
-    /// True for RDMA.
-    pub(crate) is_rdma: bool,
-    /// For RDMA the device, the port, the GID type and the MTU; for TCP the reason why it is not RDMA.
-    pub(crate) reason: String,
-    /// The address of the other end.
-    pub(crate) address: String,
-}
-
 /// What one end of a measurement of bytes per second has counted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct BandwidthResult {
@@ -361,7 +354,7 @@ pub(crate) struct BandwidthResult {
     /// What the network stack and the RDMA port have counted in that time.
     pub(crate) counters: NetworkCounters,
     /// What carried the streams; none for sockets and verbs.
-    pub(crate) transport: Option<UsedTransport>,
+    pub(crate) transport: Option<EdgeLink>,
 }
 
 /// Counters of a host that show lost packets, or how much they grew during a task. They count all programs of the host.
@@ -387,7 +380,7 @@ pub(crate) struct LatencyResult {
     /// The processor time of this end's process in that time, in nanoseconds.
     pub(crate) cpu_nanos: u64,
     /// What carried the stream; none for sockets and verbs.
-    pub(crate) transport: Option<UsedTransport>,
+    pub(crate) transport: Option<EdgeLink>,
 }
 
 /// Which packets arrived at the other end without being fragmented.

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::protocol::EdgeLink;
 use crate::{
-    Error, Key, Listener, Stream, StreamConfig, Transport,
+    Error, Key, Listener, Stream, StreamConfig,
     advice::Advised,
     reach::{self, Unreached},
 };
@@ -107,11 +107,7 @@ impl EdgePlan {
 /// Describes what carries `stream`.
 pub(crate) fn describe_link(stream: &Stream) -> EdgeLink {
     EdgeLink {
-        transport: match stream.transport() {
-            Transport::Rdma => "rdma",
-            Transport::Tcp => "tcp",
-        }
-        .to_owned(),
+        transport: stream.transport(),
         reason: stream.transport_reason().to_owned(),
         is_fallback: stream.is_fallback(),
         address: stream.peer_addr().ip().to_string(),

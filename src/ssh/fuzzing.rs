@@ -12,8 +12,7 @@ use super::{
     plan::{Plan, PlanInput},
     protocol::{
         AgentHello, AgentReport, EdgeId, EdgeLink, Envelope, FaultKind, FromAgent,
-        MAX_MESSAGE_BYTES, Payload, StreamOrder, ToAgent, TransportOrder, WorkFault, decode,
-        encode,
+        MAX_MESSAGE_BYTES, Payload, ToAgent, WorkFault, decode, encode,
         frames::{Found, FrameCodec, Greeting, codec},
     },
     session::SessionEnd,
@@ -23,7 +22,7 @@ use super::{
         pipeline::{PipelineMachine, PipelineWork},
     },
 };
-use crate::transport::fuzzing::FuzzScript;
+use crate::{Transport, options::StreamOptions, transport::fuzzing::FuzzScript};
 
 pub use super::agent::{fuzz_controller as controller, fuzz_proc_stat as proc_stat};
 
@@ -412,7 +411,7 @@ fn fault(script: &mut FuzzScript<'_>) -> WorkFault {
 
 fn link(script: &mut FuzzScript<'_>) -> EdgeLink {
     EdgeLink {
-        transport: "tcp".to_owned(),
+        transport: Transport::Tcp,
         reason: text(script),
         is_fallback: script.flag(),
         address: "10.0.0.9".to_owned(),
@@ -426,7 +425,8 @@ fn end(why: &str, killed: bool) -> SessionEnd {
 
 fn settings() -> Settings {
     Settings {
-        stream: StreamOrder::over(TransportOrder::Auto),
+        stream: StreamOptions::default(),
+        ports: None,
         addresses: Vec::new(),
         here: None,
         machine: Some("m0".to_owned()),

@@ -21,12 +21,12 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
-pub(crate) use self::order::{
-    EdgeDirection, EdgeId, EdgeOrder, Order, StreamOrder, TransportOrder, Work,
-};
+use crate::Transport;
+
+pub(crate) use self::order::{EdgeId, EdgeOrder, Order, Work};
 
 /// The version of the protocol. It changes with every change to the envelope or to an application's messages.
-pub(crate) const VERSION: u32 = 12;
+pub(crate) const VERSION: u32 = 13;
 
 /// The most bytes of one encoded message: a [`Payload`] of the largest size, and 64 KiB for the rest, which is
 /// enough for an order with some hundred edges.
@@ -116,8 +116,8 @@ pub(crate) struct AgentHello {
 /// What carries an edge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EdgeLink {
-    /// The transport: "rdma" or "tcp".
-    pub(crate) transport: String,
+    /// What carries the data.
+    pub(crate) transport: Transport,
     /// For RDMA the device, the port, the GID type and the MTU; for TCP the reason why it is not RDMA.
     pub(crate) reason: String,
     /// True if this host has RDMA and its policy allows it, and the edge uses TCP all the same.
@@ -310,8 +310,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::{Direction, options::StreamOptions};
 
-    fn edge(id: u32, direction: EdgeDirection) -> EdgeOrder {
+    fn edge(id: u32, direction: Direction) -> EdgeOrder {
         EdgeOrder {
             id: EdgeId(id),
             direction,
@@ -326,11 +327,11 @@ mod tests {
             name: "stage 2 (fs2)".to_owned(),
             work: Work::Stage(work),
             edges,
-            stream: StreamOrder {
-                chunk_bytes: Some(1 << 20),
-                ports: Some((7000, 7010)),
-                ..StreamOrder::over(TransportOrder::Auto)
+            stream: StreamOptions {
+                chunk: Some(1 << 20),
+                ..StreamOptions::default()
             },
+            ports: Some((7000, 7010)),
         }))
     }
 
@@ -339,22 +340,18 @@ mod tests {
         Payload::encode(&vec![7_u8; bytes - 3])
     }
 
-    fn direction() -> impl Strategy<Value = EdgeDirection> {
+    fn direction() -> impl Strategy<Value = Direction> {
         prop_oneof![
-            Just(EdgeDirection::Send),
-            Just(EdgeDirection::Receive),
-            Just(EdgeDirection::Both),
+            Just(Direction::Send),
+            Just(Direction::Receive),
+            Just(Direction::Both),
         ]
     }
 
     #[test]
     fn an_order_can_have_any_number_of_edges() {
         for count in [0, 1, 2, 5, 100] {
-            let directions = [
-                EdgeDirection::Both,
-                EdgeDirection::Send,
-                EdgeDirection::Receive,
-            ];
+            let directions = [Direction::Both, Direction::Send, Direction::Receive];
             let edges = (0..count).zip(directions.into_iter().cycle());
             let edges = edges.map(|(id, direction)| edge(id, direction)).collect();
             let order = order(edges, payload_of(MAX_PAYLOAD_BYTES).unwrap());
@@ -411,7 +408,7 @@ mod tests {
 
     #[test]
     fn keys_are_not_printed() {
-        let text = format!("{:?}", edge(3, EdgeDirection::Both));
+        let text = format!("{:?}", edge(3, Direction::Both));
         assert!(
             text.contains("EdgeId(3)") && !text.contains("key 3"),
             "{text}"

@@ -33,17 +33,20 @@ use super::{
     outcome::{PipelineOutcome, RunFault},
     plan::{Addresses, StageHost},
     protocol::{
-        EdgeId, EdgeLink, EdgeOrder, FromAgent, Payload, PayloadError, StreamOrder, ToAgent, Work,
-        WorkFault,
+        EdgeId, EdgeLink, EdgeOrder, FromAgent, Payload, PayloadError, ToAgent, Work, WorkFault,
     },
     session::{AgentRoute, AgentSession, SessionEnd, SessionEvent},
 };
+
+use crate::options::StreamOptions;
 
 /// The user's options for the whole run.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// How the stream of every edge is set up.
-    pub(crate) stream: StreamOrder,
+    pub(crate) stream: StreamOptions,
+    /// The first and the last port to listen on; none is any port.
+    pub(crate) ports: Option<(u16, u16)>,
     /// The values of `--addr`.
     pub(crate) addresses: Vec<Addresses>,
     /// The value of `-H`: the address at which other hosts reach this machine.

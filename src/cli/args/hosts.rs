@@ -1,19 +1,14 @@
-//! The options of programs that run on several hosts.
+//! The options of programs that run on several hosts, and the parsers of hosts and addresses.
 
 use std::net::IpAddr;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 
-use super::{StreamOptions, parse};
-use crate::{
-    Direction,
-    ssh::{
-        launch::Remote,
-        plan::{Addresses, unbracketed},
-        protocol::{StreamOrder, TransportOrder},
-        quote,
-    },
+use crate::ssh::{
+    launch::Remote,
+    plan::{Addresses, unbracketed},
+    quote,
 };
 
 /// The process of an agent that this program runs as.
@@ -33,7 +28,7 @@ pub(crate) struct HostOptions {
     pub(crate) ports: Option<(u16, u16)>,
 
     /// Tell other hosts to connect to this machine at ADDR
-    #[arg(short = 'H', long = "here", value_name = "ADDR", value_parser = parse::host)]
+    #[arg(short = 'H', long = "here", value_name = "ADDR", value_parser = host)]
     pub(crate) here: Option<String>,
 
     /// Connect to HOST for the data at these addresses only [default: those that HOST reports, then its name]
@@ -58,28 +53,6 @@ pub(crate) struct HostOptions {
 struct Words(Vec<String>);
 
 impl HostOptions {
-    /// Returns the settings of streams for the agents.
-    pub(crate) fn stream_order(&self, stream: &StreamOptions) -> StreamOrder {
-        let StreamOptions {
-            chunk, depth, rdma, ..
-        } = stream;
-        let config = stream.config(Direction::Both);
-        StreamOrder {
-            transport: TransportOrder::from(config.transport),
-            chunk_bytes: chunk.map(|bytes| bytes as u64),
-            depth: depth.and_then(|depth| u32::try_from(depth).ok()),
-            timeout_ms: u64::try_from(config.timeout.as_millis()).unwrap_or(u64::MAX),
-            ports: self.ports,
-            device: rdma.device.clone(),
-            ib_port: rdma.ib_port,
-            gid_index: rdma.gid_index,
-            traffic_class: config.rdma.traffic_class,
-            service_level: config.rdma.service_level,
-            pkey_index: config.rdma.pkey_index,
-            busy_poll_us: rdma.busy_poll,
-        }
-    }
-
     /// Returns the settings for starting agents on other hosts.
     pub(crate) fn remote(&self) -> Remote {
         let words = self.ssh_options.iter().flat_map(|words| words.0.clone());
@@ -129,5 +102,90 @@ fn ports(text: &str) -> Result<(u16, u16), String> {
     match (port(first), port(last)) {
         (Some(first), Some(last)) if first <= last => Ok((first, last)),
         _ => Err("give a port or a range of ports, for example 7691 or 7691-7699".to_owned()),
+    }
+}
+
+/// Parses HOST: a name or an address. An IPv6 address may stand in brackets, which are removed.
+pub(crate) fn host(text: &str) -> Result<String, String> {
+    let bracketed = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
+    let host = bracketed.unwrap_or(text);
+    // The resolver checks the zone of a link-local address, as in `fe80::1%eth0`.
+    let (address, zone) = host.split_once('%').unwrap_or((host, "-"));
+    let is_v6 = address
+        .parse::<IpAddr>()
+        .is_ok_and(|address| address.is_ipv6())
+        && !zone.is_empty();
+    if bracketed.is_some() && !is_v6 {
+        return Err("only an IPv6 address may stand in brackets".to_owned());
+    }
+    if host.contains([':', '[', ']']) && !is_v6 {
+        return Err("give host and port as two arguments".to_owned());
+    }
+    if host.is_empty() || host.contains(char::is_whitespace) {
+        return Err("give a host name or an address".to_owned());
+    }
+    if host.contains('@') {
+        return Err("give the host without a user: rdsend does not log in".to_owned());
+    }
+    Ok(host.to_owned())
+}
+
+/// Parses `--bind`: an IPv4 or IPv6 address; an IPv6 address may stand in brackets.
+pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
+    let bracketed = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
+    let address = bracketed.unwrap_or(text).parse();
+    address.map_err(|_| "give an IPv4 or IPv6 address of this host".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn hosts_are_names_or_addresses() {
+        for (text, expected) in [
+            ("hostB", "hostB"),
+            ("a.example.org", "a.example.org"),
+            ("10.0.0.1", "10.0.0.1"),
+            ("::1", "::1"),
+            ("[::1]", "::1"),
+            ("[fe80::1%eth0]", "fe80::1%eth0"),
+            ("fe80::1%eth0", "fe80::1%eth0"),
+        ] {
+            assert_eq!(host(text).as_deref(), Ok(expected));
+        }
+        for text in [
+            "",
+            "[]",
+            "[hostB]",
+            "[10.0.0.1]",
+            "[::1",
+            "::1]",
+            "hostB:1",
+            "10.0.0.1:1",
+            "[::1]:1",
+            "a b",
+            "me@b",
+            "fe80::1%",
+        ] {
+            assert!(host(text).is_err(), "{text}");
+        }
+        assert_eq!(address("[::]"), Ok("::".parse().unwrap()));
+        assert_eq!(address("127.0.0.1"), Ok("127.0.0.1".parse().unwrap()));
+        assert!(address("hostB").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_a_parser_panic(text: String) {
+            let _ = host(&text);
+            let _ = address(&text);
+        }
     }
 }

@@ -1,20 +1,9 @@
 //! The command lines of all programs.
-//!
-//! | file | what it has |
-//! |---|---|
-//! | `stream` | the options that set up a stream |
-//! | `hosts` | the options of programs that run on several hosts |
-//! | `key` | the sources of the key |
-//! | `parse` | parsers of sizes, times, hosts and addresses |
-//! | `help` | the parts of `--help` beside the options |
-//! | `exit_codes` | the table of the exit codes of all programs |
 
 mod exit_codes;
 pub(super) mod help;
-mod hosts;
+pub(super) mod hosts;
 mod key;
-pub(super) mod parse;
-mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -33,11 +22,11 @@ pub(crate) use super::{
     rdcat::RdcatArgs, rdcp::args::RdcpArgs, rdforward::args::RdforwardArgs,
     rdperf::args::RdperfArgs, rdpipe::RdpipeArgs, rdrecv::RdrecvArgs, rdsend::RdsendArgs,
 };
+pub(crate) use crate::options::StreamOptions;
 #[cfg(doc)]
 pub(crate) use exit_codes::EXIT_CODES;
 pub(crate) use hosts::{Agent, HostOptions};
 pub(crate) use key::{KEY_VARIABLE, KeyOptions, KeySource, Secret, take_variable};
-pub(crate) use stream::{StreamOptions, TransportChoice};
 
 /// Returns the parsed command line of `program`. If there is nothing to run, prints the help, the version or the usage
 /// error, and exits.

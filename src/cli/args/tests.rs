@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 use clap::{Arg, Command, CommandFactory, Parser, error::ErrorKind};
 
 use super::*;
-use crate::config::{Direction, ONE_PROCESSOR_POOL, POOL, StreamConfig, TransportPolicy};
+use crate::{
+    Direction, RdmaConfig, StreamConfig, TransportPolicy,
+    config::{ONE_PROCESSOR_POOL, POOL},
+};
 
 fn rdrecv(line: &str) -> Result<RdrecvArgs, clap::Error> {
     RdrecvArgs::try_parse_from(format!("rdrecv {line}").split_whitespace())
@@ -178,4 +181,61 @@ fn absent_options_leave_the_defaults_that_the_help_names() {
 fn debug_shows_no_key() {
     let args = rdrecv("1 keep_this_secret").unwrap();
     assert!(!format!("{args:?}").contains("keep_this_secret"));
+}
+
+/// Parses the command line of rdsend with these options, and returns its settings for RDMA.
+fn rdma(options: &str) -> Result<RdmaConfig, clap::Error> {
+    rdsend(&format!("h 1 key {options}")).map(|args| args.stream_config().rdma)
+}
+
+#[test]
+fn every_rdma_option_reaches_the_configuration() {
+    let options = "--device mlx5_1 --ib-port 2 --gid-index 3 --traffic-class 104 --service-level 15 --pkey-index 300 --busy-poll 20";
+    let line = format!("rdrecv 1 key {options}");
+    let args = RdrecvArgs::try_parse_from(line.split_whitespace()).unwrap();
+    for rdma in [rdma(options).unwrap(), args.stream_config().rdma] {
+        assert_eq!(rdma.device.as_deref(), Some("mlx5_1"));
+        assert_eq!((rdma.port, rdma.gid_index), (Some(2), Some(3)));
+        assert_eq!((rdma.traffic_class, rdma.service_level), (104, 15));
+        assert_eq!(rdma.pkey_index, 300);
+        assert_eq!(rdma.busy_poll, Some(Duration::from_micros(20)));
+    }
+}
+
+#[test]
+fn without_options_every_port_is_a_candidate() {
+    let rdma = rdma("").unwrap();
+    assert_eq!((rdma.device, rdma.port, rdma.gid_index), (None, None, None));
+    assert_eq!((rdma.traffic_class, rdma.service_level), (0, 0));
+    assert_eq!(rdma.pkey_index, 0);
+    assert_eq!(rdma.busy_poll, None);
+}
+
+#[test]
+fn a_value_that_no_device_has_is_a_usage_error() {
+    for line in [
+        "--device=",
+        "--ib-port 0",
+        "--ib-port 256",
+        "--gid-index 256",
+        "--gid-index -1",
+        "--traffic-class 256",
+        "--service-level 16",
+        "--pkey-index 65536",
+        "--busy-poll 10001",
+    ] {
+        assert_eq!(rdma(line).unwrap_err().exit_code(), 2, "{line}");
+    }
+}
+
+#[test]
+fn the_help_lists_the_rdma_options_under_their_own_heading() {
+    for mut command in [RdrecvArgs::command(), RdsendArgs::command()] {
+        let help = command.render_help().to_string();
+        let (general, rdma) = help.split_once("\nRDMA (").expect(&help);
+        assert!(rdma.contains("--device <NAME>") && rdma.contains("--pkey-index <N>"));
+        for other in ["--verbose", "--json", "--version", "--timeout"] {
+            assert!(general.contains(other) && !rdma.contains(other), "{other}");
+        }
+    }
 }

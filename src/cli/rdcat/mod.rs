@@ -30,8 +30,8 @@ use tokio::runtime::Handle;
 use self::join::TicketRole;
 use super::{
     args::{
-        Agent, HostOptions, MessageOptions, Secret, StreamOptions, TicketSource, help, or_exit,
-        parse,
+        Agent, HostOptions, MessageOptions, Secret, StreamOptions, TicketSource, help, hosts,
+        or_exit,
     },
     shared::{
         exit::Exit,
@@ -148,7 +148,7 @@ pub(crate) struct RdcatArgs {
     pub(crate) recv: bool,
 
     /// Listen on this address only [default: all addresses, IPv6 and IPv4]
-    #[arg(long, value_name = "ADDR", value_parser = parse::address)]
+    #[arg(long, value_name = "ADDR", value_parser = hosts::address)]
     #[arg(requires = "listen", conflicts_with_all = ["operands", "ticket_file"])]
     pub(crate) bind: Option<IpAddr>,
 

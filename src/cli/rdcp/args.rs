@@ -5,11 +5,12 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, ValueEnum, error::ErrorKind};
 
 use crate::{
-    cli::args::{Agent, HostOptions, MessageOptions, StreamOptions, help, or_exit, parse},
+    cli::args::{Agent, HostOptions, MessageOptions, StreamOptions, help, or_exit},
     copy::{
         filter::NameFilter,
         order::{CopyOptions, DigestKind, ExistingFiles, FilterRule},
     },
+    options,
 };
 
 /// The number of lanes without `-j`. Two lanes let each end use two processors, and two writers make a tree of small
@@ -39,7 +40,7 @@ pub(crate) struct RdcpArgs {
     pub(crate) copy: CopyArgs,
 
     /// Send at most this many bytes per second, all lanes together, with K, M or G for powers of 1024
-    #[arg(long, value_name = "RATE", value_parser = parse::rate)]
+    #[arg(long, value_name = "RATE", value_parser = options::rate)]
     pub(crate) bwlimit: Option<u64>,
 
     /// Use this many lanes: streams, each with a thread at both ends, which also share very large files; with --serve,
@@ -313,7 +314,7 @@ pub(crate) struct ServeArgs {
     pub(crate) max_clients: Option<u16>,
 
     /// Use at most this much memory for the data of all copies, with K, M or G for powers of 1024 [default: 1G]
-    #[arg(short, long, value_name = "SIZE", requires = "serve", value_parser = parse::size)]
+    #[arg(short, long, value_name = "SIZE", requires = "serve", value_parser = options::size)]
     pub(crate) memory: Option<u64>,
 
     /// Write counts to FILE every 10 seconds, for the textfile collector of Prometheus' node exporter
@@ -321,7 +322,7 @@ pub(crate) struct ServeArgs {
     pub(crate) metrics: Option<PathBuf>,
 
     /// Give running copies this much time after SIGTERM, for example 30 or 10m [default: 60s]
-    #[arg(long, value_name = "SECS", requires = "serve", value_parser = parse::duration)]
+    #[arg(long, value_name = "SECS", requires = "serve", value_parser = options::duration)]
     pub(crate) grace: Option<Duration>,
 
     /// Print a line for the key file of a server: NAME, and a new key

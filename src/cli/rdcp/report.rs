@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::listing::shown;
 use crate::{
+    Transport,
     cli::shared::{
         exit::Exit,
         report::{amount, counted, decimal, rate},
@@ -63,7 +64,7 @@ struct HostRow {
 
 #[derive(Debug, Serialize)]
 struct LinkRow {
-    transport: Option<String>,
+    transport: Option<Transport>,
     reason: Option<String>,
     address: Option<String>,
 }
@@ -117,7 +118,7 @@ impl CopyLog {
             host_name: summary.hosts[agent].clone(),
         };
         let links = summary.links.iter().map(|link| LinkRow {
-            transport: link.as_ref().map(|link| link.transport.clone()),
+            transport: link.as_ref().map(|link| link.transport),
             reason: link.as_ref().map(|link| link.reason.clone()),
             address: link.as_ref().map(|link| link.address.clone()),
         });
@@ -267,7 +268,7 @@ mod tests {
             options: CopyOptions::default(),
         };
         let link = EdgeLink {
-            transport: "tcp".to_owned(),
+            transport: Transport::Tcp,
             reason: "no RDMA device here".to_owned(),
             is_fallback: false,
             address: "10.0.0.2".to_owned(),

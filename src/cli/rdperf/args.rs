@@ -15,9 +15,8 @@ use clap::{
 use super::sweep::Sweep;
 use crate::{
     TransportPolicy,
-    cli::args::{
-        Agent, HostOptions, MessageOptions, Secret, StreamOptions, TransportChoice, help, parse,
-    },
+    cli::args::{Agent, HostOptions, MessageOptions, Secret, help},
+    options::{self, StreamOptions},
     perf::messages::{MAX_MESSAGE_BYTES, MAX_TASK_STREAMS},
     ssh::plan::StageHost,
 };
@@ -136,7 +135,7 @@ pub(crate) struct MeasureArgs {
     pub(crate) write: Option<OsString>,
 
     /// Run each measurement for this long [default: 1s; with --sweep: 0.2s]
-    #[arg(long, value_name = "SECS", value_parser = parse::duration)]
+    #[arg(long, value_name = "SECS", value_parser = options::duration)]
     pub(crate) time: Option<Duration>,
 
     /// Repeat each measurement this many times, alternating with the others [default: 5; with --sweep: 3]
@@ -288,13 +287,13 @@ impl RdperfArgs {
         let Some(sweep) = &mut self.measure.sweep else {
             return Ok(());
         };
-        if TransportPolicy::from(self.stream.transport) == TransportPolicy::Tcp {
+        if self.stream.transport == TransportPolicy::Tcp {
             return Err("--sweep measures RDMA, which --transport tcp excludes".to_owned());
         }
         if self.measure.measure.contains(&MeasureChoice::Connect) {
             return Err("--sweep measures bandwidth and latency, and no connect".to_owned());
         }
-        self.stream.transport = TransportChoice::Rdma;
+        self.stream.transport = TransportPolicy::Rdma;
         if !self.measure.measure.is_empty() {
             let wants = |choice| self.measure.measure.contains(&choice);
             sweep.measure_only(
@@ -372,7 +371,7 @@ fn runs(text: &str) -> Result<u16, String> {
 
 /// Parses a size of `--size`.
 fn size(text: &str) -> Result<u32, String> {
-    let bytes = parse::size(text)?;
+    let bytes = options::size(text)?;
     let size = u32::try_from(bytes).ok();
     let size = size.filter(|size| (1..=MAX_MESSAGE_BYTES).contains(size));
     size.ok_or_else(|| format!("a message has 1 byte to {}M", MAX_MESSAGE_BYTES >> 20))
@@ -578,7 +577,7 @@ pub(super) mod tests {
         let mut args = parse(&["h", "--sweep", "verb", "--measure=bandwidth"]).unwrap();
         assert_eq!((args.measure.millis(), args.measure.runs()), (200, 3));
         assert_eq!(args.choose_transport(), Ok(()));
-        let policy = TransportPolicy::from(args.stream.transport);
+        let policy = args.stream.transport;
         assert_eq!(policy, TransportPolicy::Rdma);
         let error = |words: &[&str]| {
             let mut args = parse(words).unwrap();

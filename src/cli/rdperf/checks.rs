@@ -5,13 +5,12 @@ use super::{
     measuring::MeasuredPair,
 };
 use crate::{
-    TransportPolicy,
+    Transport, TransportPolicy,
     perf::{
         check::{Finding, PairEnd, PairFacts, automatic_choice, check_host, check_pair},
         messages::{HostFacts, PathResult, PortPairProof, TaskFault, TaskKind, TaskResult},
-        report::{PairChoice, measurand::Medium},
+        report::PairChoice,
     },
-    ssh::protocol::TransportOrder,
 };
 
 /// What the checks have found.
@@ -78,7 +77,7 @@ fn clock_difference(one: &HostFacts, other: &HostFacts) -> Option<i64> {
 
 /// Checks all hosts that have answered.
 pub(super) async fn check(coordinator: &mut Coordinator, context: &RunContext<'_>) -> Checked {
-    let insists = TransportPolicy::from(context.args.stream.transport) == TransportPolicy::Rdma;
+    let insists = context.args.stream.transport == TransportPolicy::Rdma;
     let mut findings = Vec::new();
     for host in 0..coordinator.hosts.count() {
         if let Some(facts) = coordinator.hosts.facts(host) {
@@ -129,14 +128,14 @@ fn checked(
     };
     let texts = proofs.iter().map(proof_text).collect();
     let ports = proofs.into_iter().find(PortPairProof::works);
-    let policy = TransportPolicy::from(context.args.stream.transport);
+    let policy = context.args.stream.transport;
     let mut media = Vec::new();
     if is_reached(0) || is_reached(1) {
         if policy != TransportPolicy::Rdma {
-            media.push(Medium::Tcp);
+            media.push(Transport::Tcp);
         }
         if policy != TransportPolicy::Tcp && ports.is_some() {
-            media.push(Medium::Rdma);
+            media.push(Transport::Rdma);
         }
     }
     // The end that can be reached listens.
@@ -212,7 +211,7 @@ async fn probe(
         }
     }
     let have_rdma = [first, second].map(|host| coordinator.hosts.has_rdma(host)) == [true; 2];
-    let policy = TransportPolicy::from(context.args.stream.transport);
+    let policy = context.args.stream.transport;
     if policy != TransportPolicy::Tcp && have_rdma {
         let is_backward = !matches!(probes.reached[0], Some(Ok(_)));
         let (dialer, listener) = directions[usize::from(is_backward)];
@@ -237,7 +236,7 @@ async fn task(
     let task = PairTask {
         dialer,
         listener,
-        transport: TransportOrder::Tcp,
+        transport: TransportPolicy::Tcp,
         kind,
     };
     match coordinator.run(&task).await {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::{
-    Key,
+    Key, TransportPolicy,
     cli::{
         args::RdperfArgs,
         shared::{
@@ -29,7 +29,7 @@ use crate::{
         explain,
         outcome::ranked,
         plan::StageHost,
-        protocol::{Payload, TransportOrder},
+        protocol::Payload,
         supervisor::{EventSender, LocalEdges, edge_setup::AddressBook, event_queue},
     },
 };
@@ -328,7 +328,7 @@ pub(super) struct PairTask {
     pub(super) dialer: usize,
     /// The index of the host that listens.
     pub(super) listener: usize,
-    pub(super) transport: TransportOrder,
+    pub(super) transport: TransportPolicy,
     pub(super) kind: TaskKind,
 }
 

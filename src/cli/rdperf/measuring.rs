@@ -6,16 +6,16 @@ use super::{
     sweep::{Sweep, planned},
 };
 use crate::{
+    Transport, TransportPolicy,
     perf::{
         messages::{PortPairProof, StorageTask},
         report::{
             WaitName,
-            measurand::{Carrier, FigureName, Measurand, Medium, Operations, TrafficName},
+            measurand::{Carrier, FigureName, Measurand, Operations, TrafficName},
             name,
             series::{Sample, Series},
         },
     },
-    ssh::protocol::TransportOrder,
 };
 
 /// Two hosts that were checked, and what works between them.
@@ -26,7 +26,7 @@ pub(super) struct MeasuredPair {
     /// The index of the host that listens.
     pub(super) listener: usize,
     /// The transports that work between the two.
-    pub(super) media: Vec<Medium>,
+    pub(super) media: Vec<Transport>,
     /// The best RDMA ports that reach each other.
     pub(super) ports: Option<PortPairProof>,
 }
@@ -152,7 +152,7 @@ fn sweep_measurands(
 }
 
 /// Returns the key that brings measurements together that are compared: of TCP and RDMA, or of one size.
-fn turn(what: &Measurand) -> (u8, u32, String, Option<Medium>) {
+fn turn(what: &Measurand) -> (u8, u32, String, Option<Transport>) {
     let (class, size) = match what {
         Measurand::Bandwidth { .. } => (0, 0),
         Measurand::Latency { .. } => (1, 0),
@@ -161,7 +161,7 @@ fn turn(what: &Measurand) -> (u8, u32, String, Option<Medium>) {
         }
         _ => (4, 0),
     };
-    (class, size, what.to_string(), what.medium())
+    (class, size, what.to_string(), what.transport())
 }
 
 fn of_pair_at(
@@ -241,9 +241,9 @@ async fn one_run(
             let task = PairTask {
                 dialer: *dialer,
                 listener: *listener,
-                transport: match what.medium() {
-                    Some(Medium::Rdma) => TransportOrder::Rdma,
-                    _ => TransportOrder::Tcp,
+                transport: match what.transport() {
+                    Some(Transport::Rdma) => TransportPolicy::Rdma,
+                    _ => TransportPolicy::Tcp,
                 },
                 kind,
             };
@@ -271,7 +271,7 @@ pub(super) enum Depth {
 
 /// Returns what is measured between two hosts, in the order of the report. `media` are the transports that work between
 /// them.
-pub(super) fn measurands(args: &MeasureArgs, depth: Depth, media: &[Medium]) -> Vec<Measurand> {
+pub(super) fn measurands(args: &MeasureArgs, depth: Depth, media: &[Transport]) -> Vec<Measurand> {
     let mut measurands = Vec::new();
     for &medium in media {
         if args.wants(MeasureChoice::Bandwidth) {
@@ -286,13 +286,13 @@ pub(super) fn measurands(args: &MeasureArgs, depth: Depth, media: &[Medium]) -> 
         }
     }
     if args.wants(MeasureChoice::Connect) && depth == Depth::Full {
-        let connect = |&transport: &Medium| Measurand::Connect { transport };
+        let connect = |&transport: &Transport| Measurand::Connect { transport };
         measurands.extend(media.iter().map(connect));
     }
     measurands
 }
 
-fn bandwidths(args: &MeasureArgs, depth: Depth, transport: Medium) -> Vec<Measurand> {
+fn bandwidths(args: &MeasureArgs, depth: Depth, transport: Transport) -> Vec<Measurand> {
     let of = |carrier, traffic, streams, size| Measurand::Bandwidth {
         carrier,
         transport,
@@ -317,8 +317,8 @@ fn bandwidths(args: &MeasureArgs, depth: Depth, transport: Medium) -> Vec<Measur
     }
     if depth == Depth::Full {
         measurands.push(match transport {
-            Medium::Tcp => of(Carrier::Socket, TrafficName::Forward, 1, None),
-            Medium::Rdma => {
+            Transport::Tcp => of(Carrier::Socket, TrafficName::Forward, 1, None),
+            Transport::Rdma => {
                 let size = Some(OPERATION_BYTES);
                 of(Carrier::Write, TrafficName::Forward, 1, size)
             }
@@ -327,7 +327,7 @@ fn bandwidths(args: &MeasureArgs, depth: Depth, transport: Medium) -> Vec<Measur
     measurands
 }
 
-fn latencies(size: u32, depth: Depth, transport: Medium) -> Vec<Measurand> {
+fn latencies(size: u32, depth: Depth, transport: Transport) -> Vec<Measurand> {
     let of = |carrier, wait| Measurand::Latency {
         carrier,
         transport,
@@ -336,12 +336,12 @@ fn latencies(size: u32, depth: Depth, transport: Medium) -> Vec<Measurand> {
     };
     let all = match transport {
         // The settings of polling have no effect on a stream over TCP.
-        Medium::Tcp => vec![
+        Transport::Tcp => vec![
             of(Carrier::Stream, WaitName::Adaptive),
             of(Carrier::Socket, WaitName::Event),
             of(Carrier::Socket, WaitName::Busy),
         ],
-        Medium::Rdma => vec![
+        Transport::Rdma => vec![
             of(Carrier::Stream, WaitName::Adaptive),
             of(Carrier::Stream, WaitName::Event),
             of(Carrier::Stream, WaitName::Busy),
@@ -360,10 +360,10 @@ fn latencies(size: u32, depth: Depth, transport: Medium) -> Vec<Measurand> {
 mod tests {
     use super::{super::args::tests::parse, *};
 
-    fn names(words: &[&str], depth: Depth, media: &[Medium]) -> Vec<String> {
+    fn names(words: &[&str], depth: Depth, media: &[Transport]) -> Vec<String> {
         let args = parse(words).unwrap().measure;
         let name = |what: &Measurand| {
-            let medium = what.medium().map(|medium| medium.to_string());
+            let medium = what.transport().map(|medium| medium.to_string());
             format!("{} {what}", medium.unwrap_or_default())
         };
         measurands(&args, depth, media).iter().map(name).collect()
@@ -374,7 +374,7 @@ mod tests {
         let names = names(
             &["h", "--streams=1,4"],
             Depth::Full,
-            &[Medium::Tcp, Medium::Rdma],
+            &[Transport::Tcp, Transport::Rdma],
         );
         let expected = [
             "TCP stream, one way",
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn a_matrix_needs_one_figure_for_each_direction() {
-        let names = names(&["h"], Depth::Matrix, &[Medium::Tcp]);
+        let names = names(&["h"], Depth::Matrix, &[Transport::Tcp]);
         assert_eq!(
             names,
             [
@@ -419,10 +419,13 @@ mod tests {
     fn only_what_was_asked_for_is_measured() {
         let line = ["h", "--measure=latency", "--size=1,4K"];
         assert_eq!(
-            names(&line, Depth::Matrix, &[Medium::Tcp]),
+            names(&line, Depth::Matrix, &[Transport::Tcp]),
             ["TCP 1 B, stream", "TCP 4 KiB, stream"]
         );
         let line = ["h", "--measure=connect"];
-        assert_eq!(names(&line, Depth::Full, &[Medium::Rdma]), ["RDMA connect"]);
+        assert_eq!(
+            names(&line, Depth::Full, &[Transport::Rdma]),
+            ["RDMA connect"]
+        );
     }
 }

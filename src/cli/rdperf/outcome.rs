@@ -7,7 +7,7 @@ use anyhow::Context;
 use super::page::PictureFiles;
 use super::table::digits;
 use crate::{
-    TransportPolicy,
+    Transport, TransportPolicy,
     cli::{
         rdperf::{
             checks::CheckedPair,
@@ -27,7 +27,7 @@ use crate::{
         check::{Finding, Severity},
         report::{
             Change, ChangeKind, DOCUMENT_VERSION, HostSummary, PairChoice, PerfDocument, changes,
-            measurand::Medium, series::Series,
+            series::Series,
         },
     },
     ssh::explain,
@@ -278,9 +278,9 @@ impl RunOutcome {
 
 /// Returns why a pair of hosts was not measured.
 fn unmeasured(pair: &PairChoice, context: &RunContext<'_>) -> String {
-    let medium = match TransportPolicy::from(context.args.stream.transport) {
-        TransportPolicy::Rdma => Medium::Rdma,
-        _ => Medium::Tcp,
+    let medium = match context.args.stream.transport {
+        TransportPolicy::Rdma => Transport::Rdma,
+        _ => Transport::Tcp,
     };
     format!(
         "{} to {} cannot be measured: they have no connection over {medium}; see what rdperf --check finds",
@@ -309,7 +309,7 @@ fn rates(coordinator: &Coordinator, pair: &MeasuredPair, series: &[Series]) -> [
     let facts = coordinator.hosts.facts(pair.listener);
     let bytes = |mbps: u32| (mbps > 0).then(|| f64::from(mbps) * 1e6 / 8.0);
     let tcp = || {
-        let is_tcp = |series: &&Series| series.what.medium() == Some(Medium::Tcp);
+        let is_tcp = |series: &&Series| series.what.transport() == Some(Transport::Tcp);
         let mut runs = series.iter().filter(is_tcp).flat_map(|series| &series.runs);
         let used = runs.find_map(|run| run.address.as_ref())?;
         let used = used.parse::<std::net::IpAddr>().ok()?.to_canonical();

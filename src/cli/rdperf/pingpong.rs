@@ -5,16 +5,16 @@ use super::{
     hosts::{Coordinator, PairTask, RunContext, TaskFailure},
 };
 use crate::{
+    Transport, TransportPolicy,
     cli::shared::table::TextTable,
     perf::{
         messages::{PortPairProof, TaskKind, TaskResult},
         report::{
             WaitName,
-            measurand::{Carrier, Measurand, Medium},
+            measurand::{Carrier, Measurand},
             series::{Sample, median},
         },
     },
-    ssh::protocol::TransportOrder,
 };
 
 /// The name of the second agent on the first host.
@@ -27,7 +27,7 @@ const FIRST: usize = 0;
 #[derive(Debug, Clone)]
 pub(super) struct PingPongRow {
     place: &'static str,
-    medium: Medium,
+    medium: Transport,
     /// Round trips per second and the mean in microseconds; none if it could not be measured.
     figures: Option<(f64, f64)>,
 }
@@ -54,7 +54,7 @@ pub(super) async fn measure(
             return rows;
         }
         if let Err((is_failure, why)) = &ports {
-            let text = format!("{place}, {}: {why}", Medium::Rdma);
+            let text = format!("{place}, {}: {why}", Transport::Rdma);
             if *is_failure {
                 context.console.error(&text);
                 failures.push((false, text));
@@ -66,8 +66,8 @@ pub(super) async fn measure(
         let mut samples: [Vec<Sample>; 2] = Default::default();
         for run in 0..context.args.measure.runs() {
             context.steps.begin(&format!("{place}, run {}", run + 1));
-            for (index, medium) in [Medium::Tcp, Medium::Rdma].into_iter().enumerate() {
-                if medium == Medium::Rdma && ports.is_none() {
+            for (index, medium) in [Transport::Tcp, Transport::Rdma].into_iter().enumerate() {
+                if medium == Transport::Rdma && ports.is_none() {
                     continue;
                 }
                 let size = context.args.measure.sizes()[0];
@@ -91,7 +91,7 @@ pub(super) async fn measure(
                 }
             }
         }
-        for (medium, samples) in [Medium::Tcp, Medium::Rdma].into_iter().zip(samples) {
+        for (medium, samples) in [Transport::Tcp, Transport::Rdma].into_iter().zip(samples) {
             let trips = median(samples.iter().filter_map(|sample| sample.trips_per_second));
             let average = median(samples.iter().filter_map(|sample| sample.average_us));
             rows.push(PingPongRow {
@@ -123,7 +123,7 @@ async fn ports(
     let task = PairTask {
         dialer,
         listener,
-        transport: TransportOrder::Tcp,
+        transport: TransportPolicy::Tcp,
         kind: TaskKind::Ports,
     };
     let result = coordinator.run(&task).await;
@@ -143,14 +143,14 @@ async fn one(
     coordinator: &mut Coordinator,
     context: &RunContext<'_>,
     (dialer, listener): (usize, usize),
-    transport: Medium,
+    transport: Transport,
     size: u32,
     ports: Option<&PortPairProof>,
 ) -> Result<Sample, Option<String>> {
     // As in the table's original: a plain socket, and RDMA WRITE into memory that the other end polls.
     let what = match transport {
-        Medium::Tcp => (Carrier::Socket, WaitName::Event),
-        Medium::Rdma => (Carrier::Write, WaitName::Busy),
+        Transport::Tcp => (Carrier::Socket, WaitName::Event),
+        Transport::Rdma => (Carrier::Write, WaitName::Busy),
     };
     let what = Measurand::Latency {
         carrier: what.0,
@@ -162,7 +162,7 @@ async fn one(
     let task = PairTask {
         dialer,
         listener,
-        transport: TransportOrder::Tcp,
+        transport: TransportPolicy::Tcp,
         kind: kind.ok_or_else(|| Some("there is no such measurement".to_owned()))?,
     };
     let result = match coordinator.run(&task).await {
@@ -214,10 +214,10 @@ mod tests {
             figures,
         };
         let rows = [
-            row("localhost", Medium::Tcp, Some((81_781.2, 12.228))),
-            row("localhost", Medium::Rdma, Some((472_415.0, 2.12))),
-            row("network", Medium::Tcp, Some((999.0, 1001.0))),
-            row("network", Medium::Rdma, None),
+            row("localhost", Transport::Tcp, Some((81_781.2, 12.228))),
+            row("localhost", Transport::Rdma, Some((472_415.0, 2.12))),
+            row("network", Transport::Tcp, Some((999.0, 1001.0))),
+            row("network", Transport::Rdma, None),
         ];
         let expected = [
             "| Where     | What | RoundTrips / second | avg. latency in µs |",

@@ -130,7 +130,8 @@ fn run_hosts(
         control: &control,
     };
     let order = PerfOrder {
-        stream: args.hosts.stream_order(&args.stream),
+        stream: args.stream.clone(),
+        ports: args.hosts.ports,
     };
     let places = if args.measure.pingpong {
         pingpong::places(places)

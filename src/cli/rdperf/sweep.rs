@@ -4,7 +4,7 @@
 use std::str::FromStr;
 
 use crate::{
-    cli::args::parse,
+    options,
     perf::{
         messages::{MAX_OPERATION_BYTES, VerbsLimits},
         report::{
@@ -21,7 +21,9 @@ impl Sweep {
     /// Sets a setting to these values.
     fn set(&mut self, key: &str, texts: &[&str]) -> Result<(), String> {
         match key {
-            "size" => self.sizes = numbers(texts, 1, u64::from(MAX_OPERATION_BYTES), parse::size)?,
+            "size" => {
+                self.sizes = numbers(texts, 1, u64::from(MAX_OPERATION_BYTES), options::size)?
+            }
             "verb" => self.verbs = words(texts, verb)?,
             "inline" => self.inlines = words(texts, inline)?,
             "poll" => self.waits = words(texts, wait)?,
@@ -147,7 +149,7 @@ fn inline(text: &str) -> Result<InlineName, String> {
     if text == "all" {
         return Ok(InlineName::Always);
     }
-    let most = parse::size(text)
+    let most = options::size(text)
         .ok()
         .and_then(|most| u32::try_from(most).ok());
     match most {
@@ -452,7 +454,7 @@ fn doubled(first: u32, count: u32, doublings: u32) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::args::parse;
+    use crate::options;
 
     fn sweep(text: &str) -> Result<Sweep, String> {
         text.parse()
@@ -506,7 +508,7 @@ mod tests {
     }
 
     fn sizes(text: &str) -> Result<Vec<u64>, String> {
-        values(text, parse::size)
+        values(text, options::size)
     }
 
     #[test]

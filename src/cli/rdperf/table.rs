@@ -1,11 +1,11 @@
 //! The report as tables for people. Pure, no I/O.
 
-use crate::cli::shared::table::TextTable;
 use crate::perf::report::{
     PerfDocument, SizeText,
-    measurand::{Carrier, FigureName, Measurand, Medium, TrafficName},
+    measurand::{Carrier, FigureName, Measurand, TrafficName},
     series::{Series, SweepCurve, curves, micros, sizes},
 };
+use crate::{Transport, cli::shared::table::TextTable};
 
 /// The columns of words: the first one.
 const WORDS: &[usize] = &[0];
@@ -59,12 +59,12 @@ fn bandwidth(series: &[&Series], rates: [Option<f64>; 2]) -> Option<TextTable> {
     if of_pair.is_empty() {
         return None;
     }
-    let has = |medium: Medium| {
+    let has = |medium: Transport| {
         of_pair
             .iter()
-            .any(|series| series.what.medium() == Some(medium))
+            .any(|series| series.what.transport() == Some(medium))
     };
-    let media = [Medium::Tcp, Medium::Rdma].into_iter().zip(rates);
+    let media = [Transport::Tcp, Transport::Rdma].into_iter().zip(rates);
     let media: Vec<_> = media.filter(|(medium, _)| has(*medium)).collect();
     let mut heading = vec!["bandwidth, GB/s".to_owned()];
     for (medium, port) in &media {
@@ -84,7 +84,7 @@ fn bandwidth(series: &[&Series], rates: [Option<f64>; 2]) -> Option<TextTable> {
         let mut row = vec![name.clone()];
         for &(medium, port) in &media {
             let found = of_pair.iter().find(|series| {
-                series.what.medium() == Some(medium) && series.what.to_string() == name
+                series.what.transport() == Some(medium) && series.what.to_string() == name
             });
             let found = found.and_then(|series| Some((series, series.median()?)));
             let width = if port.is_some() { 4 } else { 3 };
@@ -150,7 +150,7 @@ fn latency(series: &[&Series]) -> Option<TextTable> {
     ];
     let mut table = TextTable::new(WORDS, heading);
     for series in series.iter().filter(is_of) {
-        let medium = series.what.medium().map(|medium| medium.to_string());
+        let medium = series.what.transport().map(|medium| medium.to_string());
         let mut row = vec![format!("{} {}", medium.unwrap_or_default(), series.what)];
         match series.histogram() {
             None => row.push("-".to_owned()),
@@ -203,7 +203,7 @@ fn matrices(names: &[String], series: &[Series]) -> Vec<TextTable> {
             round_trip(series, medium, from, to)
         })
     };
-    let media = [Medium::Tcp, Medium::Rdma];
+    let media = [Transport::Tcp, Transport::Rdma];
     let matrices = media.map(rate).into_iter().chain(media.map(time));
     matrices.flatten().collect()
 }
@@ -228,7 +228,7 @@ fn matrix(
 }
 
 /// Returns the rate of a stream from one host to another, in gigabytes per second.
-fn one_way(series: &[Series], medium: Medium, from: &str, to: &str) -> Option<f64> {
+fn one_way(series: &[Series], medium: Transport, from: &str, to: &str) -> Option<f64> {
     series.iter().find_map(|series| {
         let Measurand::Bandwidth {
             carrier: Carrier::Stream,
@@ -257,7 +257,7 @@ pub(super) fn ends(series: &Series, traffic: TrafficName) -> Option<(&str, &str)
     }
 }
 
-fn round_trip(series: &[Series], medium: Medium, from: &str, to: &str) -> Option<f64> {
+fn round_trip(series: &[Series], medium: Transport, from: &str, to: &str) -> Option<f64> {
     series.iter().find_map(|series| {
         let Measurand::Latency { transport, .. } = series.what else {
             return None;

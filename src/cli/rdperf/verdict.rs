@@ -2,13 +2,14 @@
 //! best one, and where that changes.
 
 use crate::{
+    Transport,
     cli::rdperf::table::{digits, ends},
     perf::{
         check::{Finding, PairRate, TransferRates, limit, lossy, rate, slow_pairs},
         messages::NetworkCounters,
         report::{
             PerfDocument, SizeText,
-            measurand::{Carrier, FigureName, Measurand, Medium, SMALL_OPERATION, TrafficName},
+            measurand::{Carrier, FigureName, Measurand, SMALL_OPERATION, TrafficName},
             series::{Series, SweepCurve, curves, median, sizes, sum},
         },
     },
@@ -17,7 +18,7 @@ use crate::{
 /// Returns what the measurements show to be wrong: slow pairs of hosts, and lost packets.
 pub(super) fn findings(series: &[Series]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for medium in [Medium::Tcp, Medium::Rdma] {
+    for medium in [Transport::Tcp, Transport::Rdma] {
         findings.extend(slow_pairs(&pair_rates(series, medium)));
     }
     // All measurements of a direction count together: a single short one can lose packets on a good network.
@@ -47,7 +48,7 @@ pub(super) fn findings(series: &[Series]) -> Vec<Finding> {
 
 /// Returns the rate of streams from one host to another, for each two hosts that were measured: that of the first
 /// number of streams.
-fn pair_rates(series: &[Series], medium: Medium) -> Vec<PairRate> {
+fn pair_rates(series: &[Series], medium: Transport) -> Vec<PairRate> {
     let mut rates: Vec<PairRate> = Vec::new();
     for rate in series.iter().filter_map(|one| pair_rate(one, medium)) {
         let is_known = |known: &PairRate| (&known.from, &known.to) == (&rate.from, &rate.to);
@@ -59,7 +60,7 @@ fn pair_rates(series: &[Series], medium: Medium) -> Vec<PairRate> {
 }
 
 /// Returns the rate of streams in one direction.
-fn pair_rate(series: &Series, medium: Medium) -> Option<PairRate> {
+fn pair_rate(series: &Series, medium: Transport) -> Option<PairRate> {
     let Measurand::Bandwidth {
         carrier: Carrier::Stream,
         transport,
@@ -87,8 +88,12 @@ pub(super) fn verdict(document: &PerfDocument, rates: [Option<f64>; 2]) -> Strin
     }
     let is_rdma = series
         .iter()
-        .any(|one| one.what.medium() == Some(Medium::Rdma));
-    let medium = if is_rdma { Medium::Rdma } else { Medium::Tcp };
+        .any(|one| one.what.transport() == Some(Transport::Rdma));
+    let medium = if is_rdma {
+        Transport::Rdma
+    } else {
+        Transport::Tcp
+    };
     match &pair_rates(series, medium)[..] {
         [] => of_times(series),
         // Both directions of one pair.
@@ -98,7 +103,7 @@ pub(super) fn verdict(document: &PerfDocument, rates: [Option<f64>; 2]) -> Strin
 }
 
 /// Returns the verdict of a run with one pair of hosts.
-fn of_pair(series: &[Series], medium: Medium, port: Option<f64>) -> String {
+fn of_pair(series: &[Series], medium: Transport, port: Option<f64>) -> String {
     let is_stream = |one: &&Series| {
         matches!(
             one.what,
@@ -159,7 +164,7 @@ fn of_pair(series: &[Series], medium: Medium, port: Option<f64>) -> String {
 }
 
 /// Returns the verdict of a run with several pairs of hosts.
-fn of_matrix(pairs: &[PairRate], medium: Medium) -> String {
+fn of_matrix(pairs: &[PairRate], medium: Transport) -> String {
     let rate = |pair: &PairRate| pair.bytes_per_second;
     let slowest = pairs
         .iter()
@@ -193,7 +198,7 @@ fn of_times(series: &[Series]) -> String {
     if let Some((one, to, median)) =
         fastest.and_then(|one| Some((one, one.to.as_deref()?, one.median()?)))
     {
-        let medium = one.what.medium().map(|medium| medium.to_string());
+        let medium = one.what.transport().map(|medium| medium.to_string());
         return format!(
             "{} to {to}, {}: the shortest time there and back is {} µs ({})",
             one.from,
@@ -209,7 +214,7 @@ fn of_times(series: &[Series]) -> String {
     if let Some((one, to, median)) =
         fastest.and_then(|one| Some((one, one.to.as_deref()?, one.median()?)))
     {
-        let medium = one.what.medium().map(|medium| medium.to_string());
+        let medium = one.what.transport().map(|medium| medium.to_string());
         return format!(
             "{} to {to}, {}: the shortest time to connect is {} µs",
             one.from,
@@ -441,7 +446,7 @@ mod tests {
             to: Some(to.to_owned()),
             what: Measurand::Bandwidth {
                 carrier: Carrier::Stream,
-                transport: Medium::Tcp,
+                transport: Transport::Tcp,
                 traffic,
                 streams,
                 size: None,

@@ -6,6 +6,7 @@ use std::{env, fs, path::PathBuf, time::Duration};
 use serde::Serialize;
 
 use crate::{
+    Transport,
     cli::{
         args::RdpipeArgs,
         shared::{
@@ -226,7 +227,7 @@ struct Row {
 struct EdgeRow {
     from: String,
     to: String,
-    transport: Option<String>,
+    transport: Option<Transport>,
     reason: Option<String>,
     address: Option<String>,
 }
@@ -351,7 +352,7 @@ fn edge((from, to): (String, String), link: Option<&EdgeLink>) -> EdgeRow {
     EdgeRow {
         from,
         to,
-        transport: link.map(|link| link.transport.clone()),
+        transport: link.map(|link| link.transport),
         reason: link.map(|link| link.reason.clone()),
         address: link.map(|link| link.address.clone()),
     }
@@ -433,7 +434,7 @@ mod tests {
             end(report(Status::Signaled(9), 3_000_000_000, 17)),
         ];
         let link = EdgeLink {
-            transport: "tcp".to_owned(),
+            transport: Transport::Tcp,
             reason: "no RDMA device here".to_owned(),
             is_fallback: false,
             address: "10.0.0.2".to_owned(),

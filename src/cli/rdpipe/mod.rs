@@ -151,10 +151,12 @@ impl RdpipeArgs {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use clap::CommandFactory;
 
     use super::*;
-    use crate::ssh::protocol::TransportOrder;
+    use crate::{Direction, TransportPolicy};
 
     fn parse(words: &[&str]) -> Result<RdpipeArgs, clap::Error> {
         RdpipeArgs::try_parse_from([&["rdpipe"], words].concat())
@@ -198,33 +200,20 @@ mod tests {
     }
 
     #[test]
-    fn options_reach_the_order_to_the_agents() {
-        let line = [
-            "--chunk",
-            "1M",
-            "--depth=8",
-            "--timeout=2",
-            "--transport=tcp",
-            "-p7000-7010",
-            "a:b",
-        ];
-        let order = |words: &[&str]| {
-            let args = parse(words).unwrap();
-            args.hosts.stream_order(&args.stream)
-        };
-        let given = order(&line);
-        assert_eq!((given.chunk_bytes, given.depth), (Some(1 << 20), Some(8)));
-        assert_eq!(
-            (given.transport, given.timeout_ms),
-            (TransportOrder::Tcp, 2000)
-        );
-        assert_eq!(given.ports, Some((7000, 7010)));
-        let default = order(&["a:b"]);
-        assert_eq!(
-            (default.chunk_bytes, default.transport),
-            (None, TransportOrder::Auto)
-        );
-        assert_eq!(default.timeout_ms, 30_000);
+    fn an_agent_has_the_options_that_the_user_gave() {
+        let line =
+            "a:b --chunk 1M --depth=8 --timeout=2 --transport=tcp --device mlx5_0 --busy-poll 7";
+        let words: Vec<_> = line.split(' ').collect();
+        let sent = postcard::to_stdvec(&parse(&words).unwrap().stream).unwrap();
+        let arrived: StreamOptions = postcard::from_bytes(&sent).unwrap();
+        let config = arrived.config(Direction::Send);
+        assert_eq!((config.chunk_bytes, config.depth), (1 << 20, 8));
+        assert_eq!((config.rdma.chunk_bytes, config.rdma.depth), (1 << 20, 8));
+        assert_eq!(config.timeout, Duration::from_secs(2));
+        assert_eq!(config.transport, TransportPolicy::Tcp);
+        assert_eq!(config.rdma.device.as_deref(), Some("mlx5_0"));
+        assert_eq!(config.rdma.busy_poll, Some(Duration::from_micros(7)));
+        assert_eq!(parse(&["a:b"]).unwrap().stream, StreamOptions::default());
     }
 
     #[test]

@@ -134,7 +134,7 @@ impl Supervision<'_> {
             env::current_exe().context("cannot find the path of the running program")?;
         let remote = self.hosts.remote();
         let places = work.places();
-        let silence = self.stream.config(Direction::Both).timeout;
+        let silence = self.stream.timeout();
         let route = |place: &&StageHost| match remote.launch(place, &own_program) {
             Some(launch) => Ok(AgentRoute::Process(launch)),
             None => self.server_route(place, silence).map(AgentRoute::Server),
@@ -146,7 +146,8 @@ impl Supervision<'_> {
         }
         let notify = self.notices(&places, names);
         let settings = Settings {
-            stream: self.hosts.stream_order(self.stream),
+            stream: self.stream.clone(),
+            ports: self.hosts.ports,
             addresses: self.hosts.addresses.clone(),
             here: self.hosts.here(),
             machine: Some(agent::machine()),

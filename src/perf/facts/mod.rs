@@ -16,16 +16,16 @@ use rustix::process::{Resource, getrlimit};
 
 use super::messages::{HostFacts, PerfOrder};
 use crate::{
-    StreamConfig,
+    Direction, StreamConfig,
     perf::messages::{AddressFacts, MemlockFacts},
     reach,
-    ssh::protocol::{AgentHello, EdgeDirection},
+    ssh::protocol::AgentHello,
 };
 
 /// Finds out everything that rdperf checks about this host. Blocks for some milliseconds: it reads hundreds of small
 /// files.
 pub(crate) fn collect(order: &PerfOrder, hello: AgentHello) -> HostFacts {
-    let config = order.stream.config(EdgeDirection::Both);
+    let config = order.stream.config(Direction::Both);
     collect_below(&HostRoots::default(), &config, hello)
 }
 

@@ -13,7 +13,6 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use super::{
     connections::{
         PendingSockets, PendingStreams, PlacedStream, SocketTerms, broken, start_thread,
-        used_transport,
     },
     counters::{self, MeasureClock},
 };
@@ -21,6 +20,7 @@ use crate::{
     Direction, ReadHalf, Stream, WriteHalf,
     carry::CarryThread,
     perf::messages::{BandwidthResult, BandwidthTask, TaskEnd, TaskFault, TaskResult, Traffic},
+    ssh::edge::describe_link,
 };
 
 /// The size of a write. The source of the bytes stays in the processor's cache, so the measurement shows the stream and
@@ -50,7 +50,7 @@ pub(super) async fn measure_streams(
 ) -> Result<TaskResult, TaskFault> {
     let streams = pending.connect().await?;
     let direction = direction(task.traffic, end);
-    let transport = streams.first().map(|(_, stream)| used_transport(stream));
+    let transport = streams.first().map(|(_, stream)| describe_link(stream));
     let before = counters::snapshot();
     let clock = MeasureClock::start();
     let time = Duration::from_millis(task.millis.into());

@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Direction, Error, Key, KeyAcceptor, Listener, Stream, StreamConfig,
     carry::CarryThread,
-    perf::messages::{TaskFault, UsedTransport},
-    ssh::edge::{EdgePlan, about_peer, describe_link},
+    perf::messages::TaskFault,
+    ssh::edge::{EdgePlan, about_peer},
 };
 
 /// A stream of a task, and the thread whose runtime it belongs to.
@@ -201,16 +201,6 @@ fn derived_key(key: &Key, index: usize) -> Key {
     digest.update(key.secret());
     digest.update(u64::try_from(index).unwrap_or(u64::MAX).to_be_bytes());
     Key::from_secret(&digest.finalize().into())
-}
-
-/// Describes what carries a stream.
-pub(super) fn used_transport(stream: &Stream) -> UsedTransport {
-    let link = describe_link(stream);
-    UsedTransport {
-        is_rdma: link.transport == "rdma",
-        reason: link.reason,
-        address: link.address,
-    }
 }
 
 /// Returns the fault for an error of a stream to `peer`.

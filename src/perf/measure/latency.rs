@@ -9,7 +9,7 @@ use std::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{
-    connections::{PendingSockets, PendingStreams, SocketTerms, broken, used_transport},
+    connections::{PendingSockets, PendingStreams, SocketTerms, broken},
     counters::MeasureClock,
 };
 use crate::{
@@ -18,6 +18,7 @@ use crate::{
         histogram::LatencyHistogram,
         messages::{LatencyResult, LatencyTask, TaskEnd, TaskFault, TaskResult, WaitMode},
     },
+    ssh::edge::describe_link,
 };
 
 /// The longest time that a stream polls: the most that [`RdmaConfig::busy_poll`](crate::RdmaConfig::busy_poll) allows.
@@ -44,7 +45,7 @@ pub(super) async fn measure_streams(
     peer: &str,
 ) -> Result<TaskResult, TaskFault> {
     let (thread, stream) = pending.connect_one().await?;
-    let transport = used_transport(&stream);
+    let transport = describe_link(&stream);
     let measured = match end {
         TaskEnd::Dialer => thread.run(ping_stream(stream, task)).await,
         TaskEnd::Listener => thread.run(echo_stream(stream, task)).await,
@@ -292,7 +293,7 @@ pub(super) async fn measure_connects(
     while !is_last {
         let begun = Instant::now();
         let (thread, stream) = pending.connect_one().await?;
-        transport.get_or_insert_with(|| used_transport(&stream));
+        transport.get_or_insert_with(|| describe_link(&stream));
         is_last = match end {
             TaskEnd::Dialer => {
                 let is_last = Duration::from_nanos(clock.time().nanos) >= time;

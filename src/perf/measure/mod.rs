@@ -24,15 +24,17 @@ use self::connections::{
 };
 use crate::{
     Direction, Key, Stream, StreamConfig,
+    options::StreamOptions,
     perf::messages::{Layer, TaskEnd, TaskFault, TaskKind, TaskOrder, TaskResult},
-    ssh::protocol::{EdgeDirection, StreamOrder},
 };
 
 /// What all tasks of an agent share.
 #[derive(Clone)]
 pub(crate) struct TaskSettings {
     /// How streams are set up. Each task has its own transport.
-    pub(crate) stream: StreamOrder,
+    pub(crate) stream: StreamOptions,
+    /// The first and the last port to listen on; none is any port.
+    pub(crate) ports: Option<(u16, u16)>,
     /// The runtime of the streams' control tasks.
     pub(crate) control_runtime: Handle,
 }
@@ -92,7 +94,7 @@ impl OpenTask {
                     Some(TaskTarget { addresses, port }) => {
                         PendingSockets::Dial { addresses, port }
                     }
-                    None => connections::listen_sockets(settings.stream.ports)?,
+                    None => connections::listen_sockets(settings.ports)?,
                 };
                 PendingConnections::Sockets(pending, terms)
             }
@@ -101,7 +103,7 @@ impl OpenTask {
                     key,
                     peer,
                     config,
-                    ports: settings.stream.ports,
+                    ports: settings.ports,
                     count,
                 };
                 PendingConnections::Streams(match target {
@@ -239,13 +241,13 @@ fn sockets(kind: &TaskKind) -> usize {
 
 /// Returns the settings of the streams of a task at one end.
 fn config(order: &TaskOrder, end: TaskEnd, settings: &TaskSettings) -> StreamConfig {
-    let stream = StreamOrder {
+    let stream = StreamOptions {
         transport: order.transport,
         ..settings.stream.clone()
     };
     let config = StreamConfig {
         control_runtime: Some(settings.control_runtime.clone()),
-        ..stream.config(EdgeDirection::Both)
+        ..stream.config(Direction::Both)
     };
     match &order.kind {
         TaskKind::Bandwidth(task) => StreamConfig {

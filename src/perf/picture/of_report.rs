@@ -1,10 +1,13 @@
 //! The charts of a report.
 
 use super::{AxisUnit, Bar, BarChart, Chart, Curve, CurveChart, CurvePoint, PERCENTILES, Picture};
-use crate::perf::report::{
-    PerfDocument, SizeText,
-    measurand::{FigureName, Measurand, Medium, SMALL_OPERATION},
-    series::{Series, SweepCurve, curves, micros},
+use crate::{
+    Transport,
+    perf::report::{
+        PerfDocument, SizeText,
+        measurand::{FigureName, Measurand, SMALL_OPERATION},
+        series::{Series, SweepCurve, curves, micros},
+    },
 };
 
 /// The percentiles of a chart over sizes.
@@ -17,8 +20,8 @@ pub(crate) fn picture(document: &PerfDocument) -> Picture {
         sweep_times(series),
         sweep_rates(series),
         bandwidths(series),
-        times(series, Medium::Tcp),
-        times(series, Medium::Rdma),
+        times(series, Transport::Tcp),
+        times(series, Transport::Rdma),
         connects(series),
     ];
     let ends = series
@@ -154,7 +157,7 @@ fn bandwidths(series: &[Series]) -> Option<Chart> {
 }
 
 fn name(series: &Series) -> String {
-    match series.what.medium() {
+    match series.what.transport() {
         Some(medium) => format!("{medium} {}", series.what),
         None => format!("{}: {}", series.from, series.what),
     }
@@ -168,7 +171,7 @@ struct MessageKind<'a> {
 
 /// Returns the chart of times of messages over a transport: over their sizes, or of their percentiles if all have one
 /// size. Both transports in one chart would be more curves than an eye can follow.
-fn times(series: &[Series], medium: Medium) -> Option<Chart> {
+fn times(series: &[Series], medium: Transport) -> Option<Chart> {
     let mut kinds: Vec<MessageKind<'_>> = Vec::new();
     for one in series {
         let Measurand::Latency {
@@ -269,7 +272,7 @@ mod tests {
         report::{
             PerfDocument, WaitName,
             measurand::{
-                Carrier, FigureName, InlineName, Measurand, Medium, Operations, TrafficName,
+                Carrier, FigureName, InlineName, Measurand, Operations, TrafficName,
                 tests::send_of_64,
             },
             series::{Sample, Series, tests::point},
@@ -322,7 +325,7 @@ mod tests {
     /// An ordinary run: bandwidth and latency.
     fn ordinary_run() -> Vec<Series> {
         let mut series = Vec::new();
-        for (transport, rate) in [(Medium::Tcp, 2.5e9), (Medium::Rdma, 11e9)] {
+        for (transport, rate) in [(Transport::Tcp, 2.5e9), (Transport::Rdma, 11e9)] {
             for traffic in [TrafficName::Forward, TrafficName::Backward] {
                 let what = Measurand::Bandwidth {
                     carrier: Carrier::Stream,
@@ -477,7 +480,7 @@ mod tests {
     #[test]
     fn the_time_to_connect_is_drawn() {
         let what = Measurand::Connect {
-            transport: Medium::Tcp,
+            transport: Transport::Tcp,
         };
         let connect = Series {
             what,

@@ -6,8 +6,12 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{SizeText, WaitName};
-use crate::perf::messages::{
-    BandwidthTask, LatencyTask, Layer, PortPairProof, TaskKind, Traffic, Verb, VerbsTask, WaitMode,
+use crate::{
+    Transport,
+    perf::messages::{
+        BandwidthTask, LatencyTask, Layer, PortPairProof, TaskKind, Traffic, Verb, VerbsTask,
+        WaitMode,
+    },
 };
 
 /// What is measured between two hosts, or at one. Two reports have the same measurement if these values are equal.
@@ -17,7 +21,7 @@ pub(crate) enum Measurand {
     /// Bytes per second.
     Bandwidth {
         carrier: Carrier,
-        transport: Medium,
+        transport: Transport,
         traffic: TrafficName,
         streams: u16,
         /// The size of an operation in bytes: of verbs only.
@@ -26,13 +30,13 @@ pub(crate) enum Measurand {
     /// The time of a message there and back.
     Latency {
         carrier: Carrier,
-        transport: Medium,
+        transport: Transport,
         wait: WaitName,
         /// The size of the message in bytes.
         size: u32,
     },
     /// The time from dialing to the first byte from the other end.
-    Connect { transport: Medium },
+    Connect { transport: Transport },
     /// Operations of RDMA: a point of a sweep.
     Operations(Operations),
     /// Bytes per second of a file that is read.
@@ -55,14 +59,6 @@ pub(crate) enum Carrier {
     Send,
 }
 
-/// TCP or RDMA.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Medium {
-    Tcp,
-    Rdma,
-}
-
 /// [`Traffic`] in a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -83,12 +79,12 @@ const PING_INLINE: u32 = 220;
 
 impl Measurand {
     /// Returns the transport; none of a measurement of one host.
-    pub(crate) fn medium(&self) -> Option<Medium> {
+    pub(crate) fn transport(&self) -> Option<Transport> {
         match self {
             Self::Bandwidth { transport, .. }
             | Self::Latency { transport, .. }
             | Self::Connect { transport } => Some(*transport),
-            Self::Operations(_) => Some(Medium::Rdma),
+            Self::Operations(_) => Some(Transport::Rdma),
             Self::Read { .. } | Self::Write { .. } => None,
         }
     }
@@ -185,15 +181,6 @@ impl From<TrafficName> for Traffic {
             TrafficName::Backward => Self::Backward,
             TrafficName::Both => Self::Both,
         }
-    }
-}
-
-impl fmt::Display for Medium {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tcp => "TCP",
-            Self::Rdma => "RDMA",
-        })
     }
 }
 

@@ -71,7 +71,7 @@ impl PerfDocument {
     pub(crate) fn csv(&self) -> String {
         let mut text = CSV_HEADER.to_owned();
         for series in &self.series {
-            let medium = series.what.medium().map(|medium| medium.to_string());
+            let medium = series.what.transport().map(|medium| medium.to_string());
             let unit = if series.what.is_rate() {
                 "bytes/s"
             } else {
@@ -217,7 +217,7 @@ fn change(before: &Series, after: Option<&Series>, threshold: f64) -> Change {
 /// Returns the name of a measurement for the user.
 pub(crate) fn name(series: &Series) -> String {
     let to = series.to.as_ref().map(|to| format!(" to {to}"));
-    let medium = series.what.medium().map(|medium| format!("{medium}, "));
+    let medium = series.what.transport().map(|medium| format!("{medium}, "));
     format!(
         "{}{}, {}{}",
         series.from,

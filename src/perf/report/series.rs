@@ -2,10 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::measurand::{Differences, FigureName, Measurand, Medium, Operations};
-use crate::perf::{
-    histogram::LatencyHistogram,
-    messages::{BandwidthResult, LatencyResult, NetworkCounters, TaskResult},
+use super::measurand::{Differences, FigureName, Measurand, Operations};
+use crate::{
+    Transport,
+    perf::{
+        histogram::LatencyHistogram,
+        messages::{BandwidthResult, LatencyResult, NetworkCounters, TaskResult},
+    },
 };
 
 /// The runs of one measurement of two hosts, or of one.
@@ -51,9 +54,9 @@ impl Series {
     /// Returns the part of the packets of its transport that were lost; none if the kernels have counted none.
     pub(crate) fn lost(&self) -> Option<f64> {
         let counters = self.counters();
-        let (lost, sent) = match self.what.medium()? {
-            Medium::Tcp => (counters.tcp_retransmitted, counters.tcp_segments),
-            Medium::Rdma => (counters.rdma_losses, counters.rdma_packets),
+        let (lost, sent) = match self.what.transport()? {
+            Transport::Tcp => (counters.tcp_retransmitted, counters.tcp_segments),
+            Transport::Rdma => (counters.rdma_losses, counters.rdma_packets),
         };
         (sent > 0).then(|| ratio(lost, sent))
     }

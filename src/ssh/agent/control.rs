@@ -170,7 +170,7 @@ where
         let ToAgent::Order(order) = inbox.next().await? else {
             return Err(ControllerError::Garbage("a message before the order"));
         };
-        inbox.silence = Duration::from_millis(order.stream.timeout_ms);
+        inbox.silence = order.stream.timeout();
         Ok((*order, inbox))
     };
     let ordered = timeout(limit, ordering).await;

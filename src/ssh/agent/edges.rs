@@ -28,10 +28,11 @@ use super::{
 use crate::{
     Direction, Error, Key, KeyAcceptor, Listener, Stream, StreamConfig, TransportPolicy, Watch,
     carry::{self, CarryError, CarryThread, Watched},
+    options::StreamOptions,
     reach,
     ssh::{
         edge::{EdgePlan, describe_link},
-        protocol::{EdgeDirection, EdgeId, EdgeOrder, FaultKind, FromAgent, Order, StreamOrder},
+        protocol::{EdgeId, EdgeOrder, FaultKind, FromAgent, Order},
     },
     transport::FillSlots,
 };
@@ -46,7 +47,7 @@ pub(super) struct PendingEdges {
 struct PendingEdge {
     thread: CarryThread,
     plan: EdgePlan,
-    direction: EdgeDirection,
+    direction: Direction,
     requests: mpsc::UnboundedReceiver<EdgeRequest>,
     meter: Arc<Meter>,
 }
@@ -88,7 +89,7 @@ impl PendingEdges {
                 return Err(format!("the order names its edge {id} twice"));
             }
             let config = acceptance.config(&order.stream, edge.direction, control_runtime);
-            let edge = PendingEdge::prepare(edge, config, order.stream.ports, requests)?;
+            let edge = PendingEdge::prepare(edge, config, order.ports, requests)?;
             edges.insert(id, edge);
         }
         let acceptance = acceptance.clone();
@@ -146,9 +147,9 @@ impl PendingEdge {
     ) -> Result<Self, String> {
         let key = Key::parse(&edge.key).map_err(|error| error.to_string())?;
         let name = match edge.direction {
-            EdgeDirection::Receive => "input",
-            EdgeDirection::Send => "output",
-            EdgeDirection::Both => "edge",
+            Direction::Receive => "input",
+            Direction::Send => "output",
+            Direction::Both => "edge",
         };
         let thread = CarryThread::start(name);
         let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
@@ -321,8 +322,8 @@ impl EdgeAcceptance {
     /// Returns the settings for an edge of an order.
     pub(super) fn config(
         &self,
-        order: &StreamOrder,
-        direction: EdgeDirection,
+        order: &StreamOptions,
+        direction: Direction,
         control_runtime: &Handle,
     ) -> StreamConfig {
         let ordered = StreamConfig {

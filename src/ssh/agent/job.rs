@@ -24,13 +24,11 @@ use super::{
     edges::{self, ConnectedEdge, EdgeAcceptance, EdgeRequest, EdgeRoutes, Meter, PendingEdges},
 };
 use crate::{
-    Error,
+    Direction, Error,
     carry::CarryThread,
     ssh::{
         edge::about_peer,
-        protocol::{
-            AgentReport, EdgeDirection, EdgeId, FaultKind, Order, Payload, ToAgent, WorkFault,
-        },
+        protocol::{AgentReport, EdgeId, FaultKind, Order, Payload, ToAgent, WorkFault},
     },
 };
 
@@ -268,7 +266,7 @@ impl ConnectedEdges {
 }
 
 /// The edges of an order by id: the direction of each, and its counts.
-pub(crate) struct OrderedEdges(pub(crate) BTreeMap<EdgeId, (EdgeDirection, Arc<Meter>)>);
+pub(crate) struct OrderedEdges(pub(crate) BTreeMap<EdgeId, (Direction, Arc<Meter>)>);
 
 impl OrderedEdges {
     /// Returns the counts of an edge that the application uses in this direction.
@@ -276,7 +274,7 @@ impl OrderedEdges {
     /// # Errors
     ///
     /// A sentence for the user, if there is no such edge or if its direction is another.
-    pub(crate) fn meter(&self, id: EdgeId, direction: EdgeDirection) -> Result<Arc<Meter>, String> {
+    pub(crate) fn meter(&self, id: EdgeId, direction: Direction) -> Result<Arc<Meter>, String> {
         match self.0.get(&id) {
             Some((actual, meter)) if *actual == direction => Ok(Arc::clone(meter)),
             Some(_) => Err(format!("the order's edge {id} leads the wrong way")),

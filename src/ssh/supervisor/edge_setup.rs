@@ -18,9 +18,12 @@
 //! too, or if the controller was the dialer, the run fails, and the message names both hosts, both ports and every
 //! address.
 
-use crate::ssh::{
-    plan::{Addresses, StageHost},
-    protocol::{AgentHello, EdgeDirection, EdgeLink},
+use crate::{
+    Direction,
+    ssh::{
+        plan::{Addresses, StageHost},
+        protocol::{AgentHello, EdgeLink},
+    },
 };
 
 /// One end of an edge: the process that sends into it or receives from it.
@@ -120,13 +123,13 @@ impl EdgeSetup {
     }
 
     /// Returns the direction of the edge, seen from the end `node`.
-    pub(crate) fn direction(&self, node: Node) -> EdgeDirection {
+    pub(crate) fn direction(&self, node: Node) -> Direction {
         if self.is_two_way {
-            EdgeDirection::Both
+            Direction::Both
         } else if self.to == node {
-            EdgeDirection::Receive
+            Direction::Receive
         } else {
-            EdgeDirection::Send
+            Direction::Send
         }
     }
 

@@ -462,6 +462,7 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
             work: self.work.order(agent, &edges)?,
             edges,
             stream: self.settings.stream.clone(),
+            ports: self.settings.ports,
         })
     }
 

@@ -6,15 +6,19 @@ use super::{
     Action, Event, Notice, Settings,
     pipeline::{PipelineMachine, PipelineWork},
 };
-use crate::ssh::{
-    local_edge::{LocalEdgeEnd, LocalEdgeEvent},
-    plan::{Addresses, Plan, PlanInput},
-    protocol::{
-        AgentHello, AgentReport, EdgeDirection, EdgeId, EdgeLink, EdgeOrder, FaultKind, FromAgent,
-        Order, Payload, StreamOrder, ToAgent, TransportOrder, WorkFault,
+use crate::{
+    Direction, Transport,
+    options::StreamOptions,
+    ssh::{
+        local_edge::{LocalEdgeEnd, LocalEdgeEvent},
+        plan::{Addresses, Plan, PlanInput},
+        protocol::{
+            AgentHello, AgentReport, EdgeId, EdgeLink, EdgeOrder, FaultKind, FromAgent, Order,
+            Payload, ToAgent, WorkFault,
+        },
+        session::SessionEnd,
+        stage::{FromStage, StageOrder, StageReport, Status, ToStage},
     },
-    session::SessionEnd,
-    stage::{FromStage, StageOrder, StageReport, Status, ToStage},
 };
 
 /// A machine, and the actions that it has requested so far.
@@ -43,7 +47,8 @@ impl Rig {
 
     fn of(plan: Plan, change: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = Settings {
-            stream: StreamOrder::over(TransportOrder::Auto),
+            stream: StreamOptions::default(),
+            ports: None,
             addresses: Vec::new(),
             here: None,
             machine: Some("m0".to_owned()),
@@ -151,7 +156,7 @@ fn edge(index: usize) -> EdgeId {
 
 fn link() -> EdgeLink {
     EdgeLink {
-        transport: "tcp".to_owned(),
+        transport: Transport::Tcp,
         reason: "no RDMA device here".to_owned(),
         is_fallback: false,
         address: "10.0.0.9".to_owned(),
@@ -213,7 +218,7 @@ fn killed(actions: &[Action]) -> Vec<usize> {
 
 #[test]
 fn orders_say_which_end_listens_and_both_ends_of_an_edge_share_its_id_and_key() {
-    use EdgeDirection::{Receive, Send};
+    use Direction::{Receive, Send};
     let mut rig = Rig::new(&["a:x", "b:y"], true);
     let mut order = |stage| match rig.hello(stage, "m9").remove(0) {
         Action::Send(at, ToAgent::Order(order)) if at == stage => order,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Direction, TransportPolicy};
+use crate::{Direction, TransportPolicy};
 
 /// Most bytes of one encoded message: a Noise message (65,535) less its tag.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 65_535 - 16;
@@ -63,7 +63,7 @@ pub(crate) struct Hello {
     /// The terms of the end that sends the message.
     pub(crate) terms: Terms,
     /// The transports that this end may use.
-    pub(crate) transport: WireTransportPolicy,
+    pub(crate) transport: TransportPolicy,
     /// The RDMA ports of the dialer, or the reason why it has none.
     pub(crate) rdma: Result<Vec<u8>, String>,
 }
@@ -74,7 +74,7 @@ pub(crate) struct Welcome {
     /// The terms of the end that sends the message.
     pub(crate) terms: Terms,
     /// The transports that this end may use.
-    pub(crate) transport: WireTransportPolicy,
+    pub(crate) transport: TransportPolicy,
     /// The pairs of RDMA ports that both ends try, or the reason why the data goes over TCP.
     pub(crate) rdma: Result<Vec<u8>, String>,
     /// Proves that a data connection belongs to this control connection. Good for one connection.
@@ -89,36 +89,13 @@ pub(crate) struct Terms {
     /// The name of the host.
     pub(crate) host: String,
     /// The direction of the stream, as this end sees it.
-    pub(crate) direction: WireDirection,
+    pub(crate) direction: Direction,
     /// The largest chunk that this end accepts, in bytes.
     pub(crate) chunk_bytes: u32,
     /// The number of slots of this end's receive pool over TCP, also if it does not receive.
     pub(crate) depth: u32,
     /// The silence after which this end treats its peer as dead, in milliseconds.
     pub(crate) timeout_ms: u64,
-}
-
-/// A [`Direction`] on the wire. The order of the variants is the wire format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum WireDirection {
-    /// Both ways.
-    Both,
-    /// This end only sends.
-    Send,
-    /// This end only receives.
-    Receive,
-}
-
-/// A [`TransportPolicy`] on the wire, on control connections and in the orders of a pipeline's agents. The order of
-/// the variants is the wire format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum WireTransportPolicy {
-    /// RDMA where it works, otherwise TCP.
-    Auto,
-    /// RDMA or an error.
-    Rdma,
-    /// TCP.
-    Tcp,
 }
 
 /// 256 random bits, which are never printed.
@@ -128,36 +105,6 @@ pub(crate) struct Token(pub(crate) [u8; 32]);
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Token(..)")
-    }
-}
-
-impl From<Direction> for WireDirection {
-    fn from(direction: Direction) -> Self {
-        match direction {
-            Direction::Both => Self::Both,
-            Direction::Send => Self::Send,
-            Direction::Receive => Self::Receive,
-        }
-    }
-}
-
-impl From<TransportPolicy> for WireTransportPolicy {
-    fn from(policy: TransportPolicy) -> Self {
-        match policy {
-            TransportPolicy::Auto => Self::Auto,
-            TransportPolicy::Rdma => Self::Rdma,
-            TransportPolicy::Tcp => Self::Tcp,
-        }
-    }
-}
-
-impl From<WireTransportPolicy> for TransportPolicy {
-    fn from(policy: WireTransportPolicy) -> Self {
-        match policy {
-            WireTransportPolicy::Auto => Self::Auto,
-            WireTransportPolicy::Rdma => Self::Rdma,
-            WireTransportPolicy::Tcp => Self::Tcp,
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::message::{Terms, WireDirection};
+use super::message::Terms;
 use crate::{
     Direction, HandshakeFault, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, StreamConfig,
     config::LONGEST_LIMIT, host::host_name,
@@ -30,7 +30,7 @@ pub(crate) fn local_terms(config: &StreamConfig) -> Terms {
     Terms {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         host: host_name(),
-        direction: config.direction.into(),
+        direction: config.direction,
         chunk_bytes: u32::try_from(chunk_bytes).expect("at most 64 MiB"),
         depth: u32::try_from(depth).expect("at most a few thousand"),
         timeout_ms: u64::try_from(config.timeout.min(LONGEST_LIMIT).as_millis())
@@ -66,22 +66,13 @@ pub(crate) fn agree(ours: &Terms, theirs: &Terms) -> Result<Agreement, Handshake
 }
 
 /// Returns this end's direction: one way if either end asks for one way.
-fn common_direction(
-    ours: WireDirection,
-    theirs: WireDirection,
-) -> Result<Direction, HandshakeFault> {
+fn common_direction(ours: Direction, theirs: Direction) -> Result<Direction, HandshakeFault> {
     match (ours, theirs) {
-        (WireDirection::Send, WireDirection::Send) => Err(HandshakeFault::Direction("send")),
-        (WireDirection::Receive, WireDirection::Receive) => {
-            Err(HandshakeFault::Direction("receive"))
-        }
-        (WireDirection::Both, WireDirection::Both) => Ok(Direction::Both),
-        (WireDirection::Send, _) | (WireDirection::Both, WireDirection::Receive) => {
-            Ok(Direction::Send)
-        }
-        (WireDirection::Receive, _) | (WireDirection::Both, WireDirection::Send) => {
-            Ok(Direction::Receive)
-        }
+        (Direction::Send, Direction::Send) => Err(HandshakeFault::Direction("send")),
+        (Direction::Receive, Direction::Receive) => Err(HandshakeFault::Direction("receive")),
+        (Direction::Both, Direction::Both) => Ok(Direction::Both),
+        (Direction::Send, _) | (Direction::Both, Direction::Receive) => Ok(Direction::Send),
+        (Direction::Receive, _) | (Direction::Both, Direction::Send) => Ok(Direction::Receive),
     }
 }
 

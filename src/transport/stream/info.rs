@@ -6,6 +6,8 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Direction, Error, Stats, key::KeyId, transport::control::state::State};
 
 /// What was agreed on for a stream. It does not change.
@@ -166,8 +168,11 @@ macro_rules! either {
 
 pub(super) use either;
 
-/// The transport that carries the data of a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The transport that carries the data of a stream. Reports of the programs name it in lower case.
+///
+/// The messages of agents carry the number of the variant: a change of their order is a change of their wire format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Transport {
     /// A TCP connection beside the control connection.

@@ -108,11 +108,13 @@ impl ServedCopies {
 mod tests {
     use super::*;
     use crate::{
+        Direction,
         copy::{
             order::{CopyOptions, RunPart},
             path::CopiedSources,
         },
-        ssh::protocol::{EdgeDirection, EdgeId, EdgeOrder, StreamOrder, TransportOrder},
+        options::StreamOptions,
+        ssh::protocol::{EdgeId, EdgeOrder},
     };
 
     fn served(access: ServedAccess) -> ServedCopies {
@@ -139,7 +141,7 @@ mod tests {
     fn order(role: CopyRole, lanes: u32, options: CopyOptions) -> Order {
         let edge = |id| EdgeOrder {
             id: EdgeId(id),
-            direction: EdgeDirection::Both,
+            direction: Direction::Both,
             peer: "rdcp".to_owned(),
             key: "key".to_owned(),
             listens: true,
@@ -154,7 +156,8 @@ mod tests {
             name: "the source here".to_owned(),
             work: Work::Copy(Payload::encode(&copy).unwrap()),
             edges: (0..=lanes).map(edge).collect(),
-            stream: StreamOrder::over(TransportOrder::Auto),
+            stream: StreamOptions::default(),
+            ports: None,
         }
     }
 

@@ -17,9 +17,12 @@ use super::{
     edges::Meter,
     job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges, PlacedEdge},
 };
-use crate::ssh::{
-    protocol::{EdgeDirection, EdgeId, FaultKind, FromAgent, Payload},
-    stage::{FromStage, StageOrder, StageReport, StageWork, Status, ToStage},
+use crate::{
+    Direction,
+    ssh::{
+        protocol::{EdgeId, FaultKind, FromAgent, Payload},
+        stage::{FromStage, StageOrder, StageReport, StageWork, Status, ToStage},
+    },
 };
 
 /// What all tasks that work on the stage share.
@@ -101,8 +104,8 @@ impl Job for StageJob {
             id.map_or_else(|| Ok(Arc::default()), |id| edges.meter(id, direction))
         };
         Ok(Self {
-            input: meter(order.input, EdgeDirection::Receive)?,
-            output: meter(order.output, EdgeDirection::Send)?,
+            input: meter(order.input, Direction::Receive)?,
+            output: meter(order.output, Direction::Send)?,
             stage: StageContext {
                 context: context.clone(),
                 proceed: CancellationToken::new(),

@@ -20,7 +20,7 @@ use tokio_util::codec::{FramedRead, FramedWrite};
 use super::{
     INPUT, OUTPUT, TestAgent, TestPipeline, command, dial, edge,
     limits::{generous, limit, patience},
-    order, skip_to_greeting, stream_order,
+    order, skip_to_greeting, stream_options,
 };
 use crate::{
     Direction, GeneratedKey, Key, Stream,
@@ -31,8 +31,8 @@ use crate::{
             job::{ConnectedEdges, Job, JobContext, Messages, OrderRun, OrderedEdges},
         },
         protocol::{
-            AgentReport, EdgeDirection, EdgeId, EdgeOrder, FaultKind, FromAgent, Order, Payload,
-            ToAgent, Work, decode, encode,
+            AgentReport, EdgeId, EdgeOrder, FaultKind, FromAgent, Order, Payload, ToAgent, Work,
+            decode, encode,
             frames::{FrameCodec, codec},
             greeting,
         },
@@ -44,7 +44,7 @@ use crate::{
 /// message "end".
 struct Echo {
     context: JobContext,
-    directions: BTreeMap<EdgeId, EdgeDirection>,
+    directions: BTreeMap<EdgeId, Direction>,
 }
 
 impl Job for Echo {
@@ -55,7 +55,7 @@ impl Job for Echo {
     ) -> Result<Self, String> {
         let text: String = order.decode().map_err(|error| error.to_string())?;
         assert_eq!(text, "echo");
-        let direction = |(id, (direction, _)): (&EdgeId, &(EdgeDirection, _))| (*id, *direction);
+        let direction = |(id, (direction, _)): (&EdgeId, &(Direction, _))| (*id, *direction);
         Ok(Self {
             context: context.clone(),
             directions: edges.0.iter().map(direction).collect(),
@@ -89,12 +89,12 @@ impl Job for Echo {
     }
 }
 
-async fn echo(mut edge: ConnectedEdge, direction: EdgeDirection) -> ConnectedEdge {
+async fn echo(mut edge: ConnectedEdge, direction: Direction) -> ConnectedEdge {
     let mut bytes = *b"sent";
-    if direction != EdgeDirection::Send {
+    if direction != Direction::Send {
         edge.stream.read_exact(&mut bytes).await.unwrap();
     }
-    if direction != EdgeDirection::Receive {
+    if direction != Direction::Receive {
         edge.stream.write_all(&bytes).await.unwrap();
         edge.stream.flush().await.unwrap();
     }
@@ -160,27 +160,28 @@ fn echo_order(edges: Vec<EdgeOrder>) -> ToAgent {
         name: "echo".to_owned(),
         work: Work::Stage(Payload::encode(&"echo").unwrap()),
         edges,
-        stream: stream_order(),
+        stream: stream_options(),
+        ports: None,
     }))
 }
 
-fn with(direction: EdgeDirection, mut edge: EdgeOrder) -> EdgeOrder {
+fn with(direction: Direction, mut edge: EdgeOrder) -> EdgeOrder {
     edge.direction = direction;
     edge
 }
 
 /// The other end of an edge: it receives where the agent sends, and sends where the agent receives.
-async fn other_end(port: u16, key: &GeneratedKey, direction: EdgeDirection) -> Stream {
+async fn other_end(port: u16, key: &GeneratedKey, direction: Direction) -> Stream {
     let opposite = match direction {
-        EdgeDirection::Send => Direction::Receive,
-        EdgeDirection::Receive => Direction::Send,
-        EdgeDirection::Both => Direction::Both,
+        Direction::Send => Direction::Receive,
+        Direction::Receive => Direction::Send,
+        Direction::Both => Direction::Both,
     };
     dial(port, key, opposite).await
 }
 
 /// Starts an agent with edges of these directions, and moves bytes and messages over all of them.
-async fn bring_up(directions: &[EdgeDirection]) {
+async fn bring_up(directions: &[Direction]) {
     let (ours, theirs) = duplex(1 << 16);
     let controlling = async {
         let mut session = EchoSession::open(ours).await;
@@ -215,15 +216,15 @@ async fn bring_up(directions: &[EdgeDirection]) {
         session.send(ToAgent::Go).await;
         for (direction, stream) in &mut streams {
             let mut bytes = *b"ping";
-            if *direction != EdgeDirection::Send {
+            if *direction != Direction::Send {
                 stream.write_all(&bytes).await.unwrap();
                 stream.flush().await.unwrap();
             }
-            if *direction != EdgeDirection::Receive {
+            if *direction != Direction::Receive {
                 stream.read_exact(&mut bytes).await.unwrap();
             }
             let expected = match direction {
-                EdgeDirection::Send => b"sent",
+                Direction::Send => b"sent",
                 _ => b"ping",
             };
             assert_eq!(&bytes, expected);
@@ -244,7 +245,7 @@ async fn bring_up(directions: &[EdgeDirection]) {
 
 #[tokio::test]
 async fn an_agent_serves_any_number_of_edges() {
-    use EdgeDirection::{Both, Receive, Send};
+    use Direction::{Both, Receive, Send};
     for directions in [
         &[][..],
         &[Both],
@@ -278,7 +279,7 @@ async fn a_peer_that_connected_before_the_others_gets_the_reason_of_a_failure() 
 async fn an_order_that_contradicts_itself_is_refused() {
     let key = Key::generate().unwrap();
     let twice = vec![edge(INPUT, &key, true), edge(INPUT, &key, true)];
-    let backwards = vec![with(EdgeDirection::Both, edge(OUTPUT, &key, true))];
+    let backwards = vec![with(Direction::Both, edge(OUTPUT, &key, true))];
     for (edges, expected) in [
         (twice, "the order names its edge 0 twice"),
         (backwards, "the order's edge 1 leads the wrong way"),
@@ -507,7 +508,7 @@ async fn a_signal_or_an_invalid_message_ends_a_stage() {
 async fn a_stage_ends_after_a_silent_controller_has_timed_out() {
     let mut agent = TestAgent::start().await;
     let mut order = super::order(1, command("sleep 1000"), vec![]);
-    order.stream.timeout_ms = u64::try_from(patience(Duration::from_secs(1)).as_millis()).unwrap();
+    order.stream.timeout = Some(patience(Duration::from_secs(1)));
     agent.send(ToAgent::Order(Box::new(order))).await;
     agent.send(ToAgent::Ping).await;
     agent.send(ToAgent::Go).await;

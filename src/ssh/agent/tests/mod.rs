@@ -24,11 +24,11 @@ use tokio_util::codec::{FramedRead, FramedWrite};
 use self::limits::generous;
 use super::descendants::is_broken_pipe;
 use crate::{
-    Direction, GeneratedKey, Key, Stream, StreamConfig, connect,
+    Direction, GeneratedKey, Key, Stream, StreamConfig, TransportPolicy, connect,
+    options::StreamOptions,
     ssh::{
         protocol::{
-            EdgeDirection, EdgeId, EdgeOrder, FromAgent, Order, Payload, StreamOrder, ToAgent,
-            TransportOrder, Work, WorkFault, decode, encode,
+            EdgeId, EdgeOrder, FromAgent, Order, Payload, ToAgent, Work, WorkFault, decode, encode,
             frames::{FrameCodec, codec},
             greeting, parse_greeting,
         },
@@ -243,8 +243,11 @@ fn command(text: &str) -> StageWork {
 }
 
 /// Returns the default stream over TCP, for orders.
-fn stream_order() -> StreamOrder {
-    StreamOrder::over(TransportOrder::Tcp)
+fn stream_options() -> StreamOptions {
+    StreamOptions {
+        transport: TransportPolicy::Tcp,
+        ..StreamOptions::default()
+    }
 }
 
 /// The ids of a stage's edges.
@@ -264,7 +267,8 @@ fn order(number: u32, work: StageWork, edges: Vec<EdgeOrder>) -> Order {
         name: format!("stage {number} (here)"),
         work: Work::Stage(Payload::encode(&stage).unwrap()),
         edges,
-        stream: stream_order(),
+        stream: stream_options(),
+        ports: None,
     }
 }
 
@@ -272,8 +276,8 @@ fn edge(id: EdgeId, key: &GeneratedKey, listens: bool) -> EdgeOrder {
     EdgeOrder {
         id,
         direction: match id {
-            INPUT => EdgeDirection::Receive,
-            _ => EdgeDirection::Send,
+            INPUT => Direction::Receive,
+            _ => Direction::Send,
         },
         peer: "its peer".into(),
         key: key.text().to_string(),

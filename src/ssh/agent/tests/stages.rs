@@ -182,7 +182,7 @@ async fn every_port_of_a_range_is_tried() {
     let key = Key::generate().unwrap();
     let mut agent = TestAgent::start().await;
     let mut order = order(1, command("true"), vec![edge(INPUT, &key, true)]);
-    order.stream.ports = Some((port, port));
+    order.ports = Some((port, port));
     agent.send(ToAgent::Order(Box::new(order))).await;
     let (_, report, _) = agent.end().await;
     let text = report.fault.unwrap().text;

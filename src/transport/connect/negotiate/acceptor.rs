@@ -89,7 +89,7 @@ where
     let data = data_connection(token.clone());
     let answer = Welcome {
         terms,
-        transport: config.transport.into(),
+        transport: config.transport,
         rdma: proposal.clone(),
         token,
     };

@@ -45,7 +45,7 @@ where
     let (ours, transports) = (terms::local_terms(config), LocalTransports::detect(config));
     let hello = Hello {
         terms: ours.clone(),
-        transport: config.transport.into(),
+        transport: config.transport,
         rdma: transports.offer(),
     };
     control.send(Message::Hello(hello)).await?;

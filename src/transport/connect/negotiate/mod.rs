@@ -32,7 +32,7 @@ use crate::{
         control::{
             LINGER,
             connection::Control,
-            message::{Hello, Message, WireTransportPolicy},
+            message::{Hello, Message},
             noise::Role,
             task,
             terms::Agreement,
@@ -87,10 +87,10 @@ async fn abort_negotiation(mut control: Control, fault: &HandshakeFault) {
 /// Falls back to TCP for this reason, unless the policy of an end requires RDMA.
 fn fall_back(
     ours: TransportPolicy,
-    theirs: WireTransportPolicy,
+    theirs: TransportPolicy,
     reason: String,
 ) -> Result<String, HandshakeFault> {
-    if ours == TransportPolicy::Rdma || theirs == WireTransportPolicy::Rdma {
+    if ours == TransportPolicy::Rdma || theirs == TransportPolicy::Rdma {
         return Err(HandshakeFault::Transport(reason));
     }
     Ok(reason)

@@ -1,8 +1,136 @@
-//! Parsers of sizes, times, hosts and addresses on the command line.
+//! The options of a program that set up its streams, and the parsers of sizes and times.
+//!
+//! A program parses them from its command line, and sends them as they are to its agents. Each host fills what the user
+//! left out with its own defaults: [`StreamOptions::config`] is the only place where options become settings.
 
-use std::{net::IpAddr, time::Duration};
+use std::time::Duration;
 
-use crate::config::{MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH};
+use clap::{
+    Args,
+    builder::{NonEmptyStringValueParser, RangedU64ValueParser},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Direction, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig, StreamConfig,
+    TransportPolicy,
+};
+
+/// The options that set up a stream. An absent option leaves the default of [`StreamConfig`], on each host its own.
+///
+/// The order of the fields here and in [`RdmaOptions`] is the wire format of the agents' orders.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+pub(crate) struct StreamOptions {
+    /// Choose what carries the data: auto uses RDMA if both hosts have it and a message has crossed it, otherwise TCP
+    #[arg(
+        long,
+        value_enum,
+        value_name = "auto|rdma|tcp",
+        hide_possible_values = true
+    )]
+    #[arg(default_value = "auto")]
+    pub(crate) transport: TransportPolicy,
+
+    /// Set the size of a chunk in bytes, with K, M or G for powers of 1024 [default: 512K over TCP, 2M over RDMA, 3M
+    /// there with one processor]
+    #[arg(long, value_name = "SIZE", value_parser = chunk)]
+    pub(crate) chunk: Option<usize>,
+
+    /// Set the number of chunks in flight [default: 16 over TCP, 4 over RDMA, 2 there with one processor]
+    #[arg(long, value_name = "N", value_parser = depth)]
+    pub(crate) depth: Option<usize>,
+
+    /// Treat the peer as dead after this much silence, for example 30, 0.5, 500ms or 2m [default: 30s]
+    #[arg(long, value_name = "SECS", value_parser = duration)]
+    pub(crate) timeout: Option<Duration>,
+
+    /// The options for RDMA.
+    #[command(flatten)]
+    pub(crate) rdma: RdmaOptions,
+}
+
+impl StreamOptions {
+    /// Returns the silence after which a peer is treated as dead.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout.unwrap_or(StreamConfig::default().timeout)
+    }
+
+    /// Returns the configuration of a stream in this direction with these options.
+    #[must_use]
+    pub(crate) fn config(&self, direction: Direction) -> StreamConfig {
+        let default = StreamConfig::default();
+        StreamConfig {
+            chunk_bytes: self.chunk.unwrap_or(default.chunk_bytes),
+            depth: self.depth.unwrap_or(default.depth),
+            rdma: RdmaConfig {
+                chunk_bytes: self.chunk.unwrap_or(default.rdma.chunk_bytes),
+                depth: self.depth.unwrap_or(default.rdma.depth),
+                ..self.rdma.config()
+            },
+            timeout: self.timeout(),
+            transport: self.transport,
+            direction,
+            ..default
+        }
+    }
+}
+
+// Each option names this heading itself: `next_help_heading` would also apply to the options after the RDMA options.
+const HEADING: &str = "RDMA (each end has its own settings; no effect over TCP)";
+
+/// The options for RDMA. Each end has its own settings, and they have no effect over TCP.
+///
+/// A build without RDMA accepts these options too, so the same command line works with every build.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+pub(crate) struct RdmaOptions {
+    /// Use only this device, as `ibv_devices` names it [default: the fastest that reaches the peer]
+    #[arg(long, help_heading = HEADING, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) device: Option<String>,
+
+    /// Use only this port of the device, from 1 [default: any active port]
+    #[arg(long, help_heading = HEADING, value_name = "N", value_parser = RangedU64ValueParser::<u8>::new().range(1..))]
+    pub(crate) ib_port: Option<u8>,
+
+    /// Use only this row of the port's GID table [default: RoCE v2 before v1, IPv4 before IPv6]
+    #[arg(long, help_heading = HEADING, value_name = "N")]
+    pub(crate) gid_index: Option<u8>,
+
+    /// Set the traffic class of the packets: on RoCE v2 four times the DSCP, so 104 for DSCP 26 [default: 0]
+    #[arg(long, help_heading = HEADING, value_name = "N")]
+    pub(crate) traffic_class: Option<u8>,
+
+    /// Set the service level of the packets, 0 to 15: on RoCE the VLAN priority, 0 to 7 [default: 0]
+    #[arg(long, help_heading = HEADING, value_name = "N", value_parser = RangedU64ValueParser::<u8>::new().range(..=15))]
+    pub(crate) service_level: Option<u8>,
+
+    /// Use this row of the port's partition key table; on InfiniBand both ends must be in the partition [default: 0]
+    #[arg(long, help_heading = HEADING, value_name = "N")]
+    pub(crate) pkey_index: Option<u16>,
+
+    /// Poll this many microseconds for a small message before waiting for an event, up to 10000; 0 saves processor time
+    /// [default: up to 50, up to 1000 on a slow machine, while that finds messages]
+    #[arg(long, help_heading = HEADING, value_name = "US", value_parser = RangedU64ValueParser::<u32>::new().range(..=10_000))]
+    pub(crate) busy_poll: Option<u32>,
+}
+
+impl RdmaOptions {
+    /// Returns the configuration that these options describe.
+    fn config(&self) -> RdmaConfig {
+        let default = RdmaConfig::default();
+        RdmaConfig {
+            device: self.device.clone(),
+            port: self.ib_port,
+            gid_index: self.gid_index,
+            traffic_class: self.traffic_class.unwrap_or(default.traffic_class),
+            service_level: self.service_level.unwrap_or(default.service_level),
+            pkey_index: self.pkey_index.unwrap_or(default.pkey_index),
+            busy_poll: self
+                .busy_poll
+                .map(|time| Duration::from_micros(time.into())),
+            ..default
+        }
+    }
+}
 
 /// Parses `--chunk`: a size from [`MIN_CHUNK_BYTES`] to [`MAX_CHUNK_BYTES`].
 pub(crate) fn chunk(text: &str) -> Result<usize, String> {
@@ -87,42 +215,6 @@ const MIN_DURATION: Duration = Duration::from_millis(100);
 
 /// The longest time limit: a week. A longer one is a typing error, and no clock overflows within a week.
 const MAX_DURATION: Duration = Duration::from_secs(168 * 3600);
-
-/// Parses HOST: a name or an address. An IPv6 address may stand in brackets, which are removed.
-pub(crate) fn host(text: &str) -> Result<String, String> {
-    let bracketed = text
-        .strip_prefix('[')
-        .and_then(|text| text.strip_suffix(']'));
-    let host = bracketed.unwrap_or(text);
-    // The resolver checks the zone of a link-local address, as in `fe80::1%eth0`.
-    let (address, zone) = host.split_once('%').unwrap_or((host, "-"));
-    let is_v6 = address
-        .parse::<IpAddr>()
-        .is_ok_and(|address| address.is_ipv6())
-        && !zone.is_empty();
-    if bracketed.is_some() && !is_v6 {
-        return Err("only an IPv6 address may stand in brackets".to_owned());
-    }
-    if host.contains([':', '[', ']']) && !is_v6 {
-        return Err("give host and port as two arguments".to_owned());
-    }
-    if host.is_empty() || host.contains(char::is_whitespace) {
-        return Err("give a host name or an address".to_owned());
-    }
-    if host.contains('@') {
-        return Err("give the host without a user: rdsend does not log in".to_owned());
-    }
-    Ok(host.to_owned())
-}
-
-/// Parses `--bind`: an IPv4 or IPv6 address; an IPv6 address may stand in brackets.
-pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
-    let bracketed = text
-        .strip_prefix('[')
-        .and_then(|text| text.strip_suffix(']'));
-    let address = bracketed.unwrap_or(text).parse();
-    address.map_err(|_| "give an IPv4 or IPv6 address of this host".to_owned())
-}
 
 #[cfg(test)]
 mod tests {
@@ -211,40 +303,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn hosts_are_names_or_addresses() {
-        for (text, expected) in [
-            ("hostB", "hostB"),
-            ("a.example.org", "a.example.org"),
-            ("10.0.0.1", "10.0.0.1"),
-            ("::1", "::1"),
-            ("[::1]", "::1"),
-            ("[fe80::1%eth0]", "fe80::1%eth0"),
-            ("fe80::1%eth0", "fe80::1%eth0"),
-        ] {
-            assert_eq!(host(text).as_deref(), Ok(expected));
-        }
-        for text in [
-            "",
-            "[]",
-            "[hostB]",
-            "[10.0.0.1]",
-            "[::1",
-            "::1]",
-            "hostB:1",
-            "10.0.0.1:1",
-            "[::1]:1",
-            "a b",
-            "me@b",
-            "fe80::1%",
-        ] {
-            assert!(host(text).is_err(), "{text}");
-        }
-        assert_eq!(address("[::]"), Ok("::".parse().unwrap()));
-        assert_eq!(address("127.0.0.1"), Ok("127.0.0.1".parse().unwrap()));
-        assert!(address("hostB").is_err());
-    }
-
     proptest! {
         #[test]
         fn every_unit_multiplies_by_its_power_of_1024(number in 0..1_u64 << 34, unit in 0..4_usize, spelling in 0..4_usize) {
@@ -265,7 +323,6 @@ mod tests {
         #[test]
         fn no_text_makes_a_parser_panic(text: String) {
             let _ = size(&text);
-            let _ = host(&text);
             if let Ok(duration) = duration(&text) {
                 prop_assert!((MIN_DURATION..=MAX_DURATION).contains(&duration));
             }
