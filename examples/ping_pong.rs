@@ -12,7 +12,7 @@
 //! The last number of `flood` says how many messages are written before each flush.
 //!
 //! Set `RDPIPE_TRANSPORT` to `rdma` or `tcp` to allow only this transport. Over RDMA, `RDPIPE_SMALL_FRAMES=0` at one
-//! end does without the express lane, and `RDPIPE_BUSY_POLL` sets how many microseconds a read polls before it waits
+//! end does without the express path, and `RDPIPE_BUSY_POLL` sets how many microseconds a read polls before it waits
 //! for an event.
 
 mod common;

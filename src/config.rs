@@ -137,11 +137,12 @@ pub struct RdmaConfig {
     /// The number of completed operations after which an end replaces its link. Each operation leaks 64 to 128 bytes of
     /// kernel memory, which only closing the link frees. The stream's users do not notice the replacement.
     pub renew_after: u64,
-    /// The number of frames of up to 4 KiB that may be in flight in each direction on the express lane, a second queue
+    /// The number of frames of up to 4 KiB that may be in flight in each direction on the express path, a second queue
     /// pair with lower latency. Rounded down to a power of two; the smaller number of the two ends counts. Without a
-    /// lane (0, or if it cannot be pinned or opened, at either end) small writes use the same queue pair as large ones.
+    /// express path (0, or if it cannot be pinned or opened, at either end) small writes use the same queue pair as
+    /// large ones.
     pub small_frames: u32,
-    /// How long a read polls the express lane before it waits for an event; at most 10 ms. Zero never polls, which
+    /// How long a read polls the express path before it waits for an event; at most 10 ms. Zero never polls, which
     /// costs some system calls for each message and no processor time in between. `None` polls up to 50 µs, or up to a
     /// millisecond on a machine that is slow to wake a thread (four times as long as that takes), while at least one
     /// poll in eight finds a frame. Polling holds up the thread of the runtime.

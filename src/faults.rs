@@ -21,9 +21,9 @@ pub struct Faults {
     /// link looks into the memory, nor of a write.
     #[cfg(feature = "fault-injection")]
     pub lose_completions: bool,
-    /// Over RDMA: each express lane of this end fails when it is to send this frame, counted from 1; 0 is never.
+    /// Over RDMA: each express path of this end fails when it is to send this frame, counted from 1; 0 is never.
     #[cfg(feature = "fault-injection")]
-    pub lose_lane_at: u64,
+    pub lose_express_at: u64,
     /// Over RDMA: each link of this end fails with this write, counted from 1; 0 is never.
     #[cfg(feature = "fault-injection")]
     pub lose_link_at: u64,
@@ -62,8 +62,8 @@ mod switches {
         }
 
         #[cfg(feature = "rdma")]
-        pub(crate) fn loses_lane_at(self, frame: u64) -> bool {
-            self.lose_lane_at == frame
+        pub(crate) fn loses_express_at(self, frame: u64) -> bool {
+            self.lose_express_at == frame
         }
 
         #[cfg(feature = "rdma")]
@@ -116,7 +116,7 @@ mod switches {
         pub(crate) fn find_completions(&mut self) {}
 
         #[cfg(feature = "rdma")]
-        pub(crate) fn loses_lane_at(self, _frame: u64) -> bool {
+        pub(crate) fn loses_express_at(self, _frame: u64) -> bool {
             false
         }
 

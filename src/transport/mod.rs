@@ -22,7 +22,7 @@ mod rdma;
 #[cfg(not(feature = "rdma"))]
 #[path = "rdma/absent.rs"]
 mod rdma;
-mod stream;
+pub(super) mod stream;
 
 #[cfg(feature = "cli")]
 pub(crate) use self::data::slots::FillSlots;

@@ -16,17 +16,17 @@ pub(crate) enum DataPath {
     Tcp,
     /// TCP over loopback, with one flipped bit in the payload of the second chunk that the dialer sends.
     FlippedTcp,
-    /// RDMA with an express lane, as by default, and the control connection over loopback.
+    /// RDMA with an express path, as by default, and the control connection over loopback.
     Rdma,
-    /// RDMA without an express lane, and with a renewal of the link after every few chunks.
+    /// RDMA without an express path, and with a renewal of the link after every few chunks.
     RenewedRdma,
-    /// RDMA with an express lane, and renewals.
-    LaneRdma,
-    /// RDMA with an express lane for two small frames at a time, and renewals.
-    NarrowLaneRdma,
-    /// RDMA whose express lanes fail one after the other.
-    FailingLanes,
-    /// RDMA with an express lane, whose links fail one after the other.
+    /// RDMA with an express path, and renewals.
+    ExpressRdma,
+    /// RDMA with an express path for two small frames at a time, and renewals.
+    NarrowExpressRdma,
+    /// RDMA whose express paths fail one after the other.
+    FailingExpress,
+    /// RDMA with an express path, whose links fail one after the other.
     FailingLinks,
 }
 
@@ -50,19 +50,19 @@ impl DataPath {
             // A test that sets the size and number of chunks means those of the data path under test.
             (config.rdma.chunk_bytes, config.rdma.depth) = (config.chunk_bytes, config.depth);
             config.rdma.renew_after = match self {
-                Self::RenewedRdma | Self::LaneRdma | Self::NarrowLaneRdma => 7,
+                Self::RenewedRdma | Self::ExpressRdma | Self::NarrowExpressRdma => 7,
                 _ => config.rdma.renew_after,
             };
             config.rdma.small_frames = match self {
-                Self::LaneRdma | Self::FailingLanes | Self::FailingLinks => 32,
-                Self::NarrowLaneRdma => 2,
+                Self::ExpressRdma | Self::FailingExpress | Self::FailingLinks => 32,
+                Self::NarrowExpressRdma => 2,
                 Self::RenewedRdma => 0,
                 _ => config.rdma.small_frames,
             };
         }
         #[cfg(all(feature = "rdma", feature = "fault-injection"))]
         match self {
-            Self::FailingLanes => config.faults.lose_lane_at = 5,
+            Self::FailingExpress => config.faults.lose_express_at = 5,
             Self::FailingLinks => config.faults.lose_link_at = 6,
             _ => {}
         }
@@ -85,7 +85,7 @@ impl DataPath {
         #[cfg_attr(not(feature = "rdma"), expect(unused_mut, reason = "changed for RDMA"))]
         let mut acceptor = self.config(acceptor);
         #[cfg(feature = "rdma")]
-        if self == Self::NarrowLaneRdma {
+        if self == Self::NarrowExpressRdma {
             // The ends need not agree on the number of frames.
             acceptor.rdma.small_frames = 8;
         }

@@ -1,6 +1,5 @@
 //! The command lines of all programs.
 
-mod exit_codes;
 pub(super) mod help;
 pub(super) mod hosts;
 mod key;
@@ -17,14 +16,14 @@ use clap::Args;
 
 use super::shared::message::{Console, require_stdout, unwritten_stdout};
 
+#[cfg(doc)]
+pub(crate) use self::help::EXIT_CODES;
 pub(crate) use self::key::TicketSource;
 pub(crate) use super::{
     rdcat::RdcatArgs, rdcp::args::RdcpArgs, rdforward::args::RdforwardArgs,
     rdperf::args::RdperfArgs, rdpipe::RdpipeArgs, rdrecv::RdrecvArgs, rdsend::RdsendArgs,
 };
 pub(crate) use crate::options::StreamOptions;
-#[cfg(doc)]
-pub(crate) use exit_codes::EXIT_CODES;
 pub(crate) use hosts::{Agent, HostOptions};
 pub(crate) use key::{KEY_VARIABLE, KeyOptions, KeySource, Secret, take_variable};
 

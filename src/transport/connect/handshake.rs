@@ -1,32 +1,47 @@
-//! The handshake: makes a fresh TCP connection an authenticated control connection.
+//! From a fresh connection to an agreement: the handshake authenticates both ends, and the negotiation decides what
+//! carries the data.
 //!
 //! ```text
 //! dialer                                    acceptor
 //!   preamble, id of the key, Noise message 1  ►   wrong key, wrong version: answers so, closes
 //!                              ◄───────────   preamble, Noise message 2
-//!   Hello                      ───────────►   authenticates the dialer
+//!   Hello {terms, ports}       ───────────►   authenticates the dialer
+//!                              ◄───────────   Welcome {terms, token, pairs of ports to try}
+//!                    steps towards a queue pair (rdma/establish.rs)
+//!   or a second connection:
+//!     preamble, label          ───────────►
+//!                              ◄───────────   challenge
+//!     proof                    ───────────►
+//!                              ◄───────────   Ready, on the first connection
 //! ```
 //!
-//! The module [`negotiate`](super::negotiate) continues.
+//! The policy `auto` takes RDMA when both ends have it *and a message has crossed it*, otherwise TCP. The
+//! policy `rdma` of either end rules out TCP.
 
-use std::{io, sync::Arc};
+use std::{future::Future, io, sync::Arc, time::Duration};
 
-use futures::StreamExt;
+use futures::{SinkExt, StreamExt};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::codec::Framed;
 
-use super::preamble::{PREAMBLE_BYTES, PROTOCOL_VERSION, Preamble, PreambleKind};
+use super::preamble::{self, PREAMBLE_BYTES, PROTOCOL_VERSION, Preamble, PreambleKind};
 use crate::{
-    HandshakeFault, Key,
+    Error, HandshakeFault, Key, StreamConfig, TransportPolicy,
+    config::LONGEST_LIMIT,
     key::KeyId,
-    transport::control::{
-        connection::{Codec, Control, ControlError, closed},
-        message::{Hello, Message},
-        noise::{self, HANDSHAKE_BYTES, Initiator, Responder},
-        task,
+    transport::{
+        connect::{dial::PAUSE, preamble::CHALLENGE_BYTES},
+        control::{
+            LINGER,
+            connection::{self, Codec, Control, ControlError, closed},
+            message::{self, Agreement, Hello, Message, Token, Welcome},
+            noise::{self, HANDSHAKE_BYTES, Initiator, Responder, Role},
+        },
+        rdma,
     },
 };
 
@@ -153,6 +168,389 @@ pub(super) async fn answer(
 /// Tells a dialer why it gets no stream, and closes the connection.
 pub(super) async fn refuse(mut socket: TcpStream, kind: PreambleKind) {
     if socket.write_all(&Preamble::encode(kind)).await.is_ok() {
-        task::close(socket).await;
+        connection::close(socket).await;
     }
+}
+
+/// A negotiated stream, before its halves and tasks exist.
+pub(crate) struct Negotiated {
+    /// The authenticated control connection.
+    pub(crate) control: Control,
+    /// What will carry the data.
+    pub(crate) data: DataCarrier,
+    /// What both ends agreed on.
+    pub(crate) agreement: Agreement,
+    /// The seeds of the digests, this end's sending direction first.
+    pub(crate) seeds: [u64; 2],
+    /// The id of the key that both ends have.
+    pub(crate) key_id: KeyId,
+    /// The name of the peer, for messages to the user.
+    pub(crate) peer: String,
+}
+
+/// What carries the data of a stream.
+pub(crate) enum DataCarrier {
+    /// A queue pair that a frame has crossed.
+    Rdma(Box<rdma::Established>),
+    /// A second TCP connection.
+    Tcp {
+        /// The connection.
+        socket: TcpStream,
+        /// The reason why it is not RDMA.
+        reason: String,
+        /// True if this host has RDMA hardware, and its policy allows both transports.
+        is_fallback: bool,
+    },
+}
+
+/// Sends the reason why this end aborts to an authenticated peer, and closes the connection. A peer that does not read
+/// delays this for some seconds only.
+async fn abort_negotiation(mut control: Control, fault: &HandshakeFault) {
+    let reason = fault.to_string();
+    let abort = Message::Abort { offset: 0, reason };
+    let _ = timeout(LINGER, control.send(abort)).await;
+    connection::close(control.into_inner()).await;
+}
+
+/// Falls back to TCP for this reason, unless the policy of an end requires RDMA.
+fn fall_back(
+    ours: TransportPolicy,
+    theirs: TransportPolicy,
+    reason: String,
+) -> Result<String, HandshakeFault> {
+    if ours == TransportPolicy::Rdma || theirs == TransportPolicy::Rdma {
+        return Err(HandshakeFault::Transport(reason));
+    }
+    Ok(reason)
+}
+
+/// The transports of this end.
+struct LocalTransports {
+    policy: TransportPolicy,
+    rdma: Result<rdma::LocalPorts, rdma::Unavailable>,
+}
+
+impl LocalTransports {
+    fn detect(config: &StreamConfig) -> Self {
+        let policy = config.transport;
+        let rdma = if policy == TransportPolicy::Tcp {
+            let reason = "TCP was asked for".to_owned();
+            let hardware = false;
+            Err(rdma::Unavailable { reason, hardware })
+        } else {
+            rdma::LocalPorts::discover(config)
+        };
+        Self { policy, rdma }
+    }
+
+    fn offer(&self) -> Result<Vec<u8>, String> {
+        let reason = |absent: &rdma::Unavailable| absent.reason.clone();
+        self.rdma
+            .as_ref()
+            .map(rdma::LocalPorts::offer)
+            .map_err(reason)
+    }
+
+    /// Proposes pairs of ports, as the acceptor. The error says why there are none, and at which host.
+    fn propose(&self, host: &str, theirs: &Hello) -> Result<Vec<u8>, String> {
+        match (&self.rdma, &theirs.rdma) {
+            (Ok(ours), Ok(offer)) => ours
+                .propose(offer)
+                .map_err(|reason| format!("{host}: {reason}")),
+            (Err(none), _) => Err(format!("{host}: {}", none.reason)),
+            (_, Err(reason)) => Err(format!("{}: {reason}", theirs.terms.host)),
+        }
+    }
+
+    /// Makes a queue pair over one of the proposed pairs. The inner error says why there is none.
+    async fn establish(
+        &self,
+        control: &mut Control,
+        proposal: Result<Vec<u8>, String>,
+        role: Role,
+        agreement: &Agreement,
+    ) -> Result<Result<rdma::Established, String>, HandshakeFault> {
+        match (&self.rdma, proposal) {
+            (_, Err(reason)) => Ok(Err(reason)),
+            (Ok(ours), Ok(proposal)) => {
+                // Boxed: the steps are rare, and would make every connection's future large.
+                Box::pin(ours.establish(control, &proposal, role, agreement)).await
+            }
+            (Err(_), Ok(_)) => Err(HandshakeFault::Protocol(
+                "a proposal of RDMA ports, although none were offered",
+            )),
+        }
+    }
+
+    fn tcp(&self, socket: TcpStream, reason: String) -> DataCarrier {
+        let hardware = match &self.rdma {
+            Ok(_) => true,
+            Err(none) => none.hardware,
+        };
+        let is_fallback = hardware && self.policy == TransportPolicy::Auto;
+        DataCarrier::Tcp {
+            socket,
+            reason,
+            is_fallback,
+        }
+    }
+}
+
+/// Negotiates a stream on a fresh connection, from its first byte to what carries the data. `open` opens one more
+/// connection to the same acceptor.
+pub(crate) async fn dial<F>(
+    socket: TcpStream,
+    peer: &str,
+    first: FirstMessage,
+    config: &StreamConfig,
+    open: impl Fn() -> F,
+) -> Result<Negotiated, HandshakeFault>
+where
+    F: Future<Output = io::Result<TcpStream>>,
+{
+    let key_id = first.key_id;
+    let (mut control, seeds) = initiate(socket, first).await?;
+    let (ours, transports) = (
+        message::local_terms(config),
+        LocalTransports::detect(config),
+    );
+    let hello = Hello {
+        terms: ours.clone(),
+        transport: config.transport,
+        rdma: transports.offer(),
+    };
+    control.send(Message::Hello(hello)).await?;
+    let welcome = match control.next().await.ok_or_else(closed)?? {
+        Message::Welcome(welcome) => welcome,
+        Message::Abort { reason, .. } => return Err(HandshakeFault::Refused(reason)),
+        _ => return Err(HandshakeFault::Protocol("neither a welcome nor a refusal")),
+    };
+    let agreement = message::agree(&ours, &welcome.terms)?;
+    let proposal = welcome.rdma;
+    let data = match transports
+        .establish(&mut control, proposal, Role::Dialer, &agreement)
+        .await?
+    {
+        Ok(established) => DataCarrier::Rdma(Box::new(established)),
+        Err(reason) => {
+            let reason = fall_back(config.transport, welcome.transport, reason)?;
+            match dial_data(&mut control, open, &welcome.token, config).await {
+                Ok(socket) => transports.tcp(socket, reason),
+                Err(fault) => {
+                    abort_negotiation(control, &fault).await;
+                    return Err(fault);
+                }
+            }
+        }
+    };
+    Ok(Negotiated {
+        control,
+        data,
+        agreement,
+        seeds,
+        key_id,
+        peer: peer.to_owned(),
+    })
+}
+
+/// Opens the data connection, and waits until the acceptor has it.
+async fn dial_data<F>(
+    control: &mut Control,
+    open: impl Fn() -> F,
+    token: &Token,
+    config: &StreamConfig,
+) -> Result<TcpStream, HandshakeFault>
+where
+    F: Future<Output = io::Result<TcpStream>>,
+{
+    let data = tokio::select! {
+        biased;
+        message = control.next() => return Err(match message.ok_or_else(closed)?? {
+            Message::Abort { reason, .. } => HandshakeFault::Refused(reason),
+            _ => HandshakeFault::Protocol("a message before the data connection"),
+        }),
+        data = open_data(open, token, config.retry_for) => data?,
+    };
+    await_ready(control, &data).await?;
+    Ok(data)
+}
+
+/// Opens the data connection, and proves that it belongs to the stream. The acceptor may push the connection out before
+/// it has read whose it is; then this tries again for `limit`.
+async fn open_data<F>(open: impl Fn() -> F, token: &Token, limit: Duration) -> io::Result<TcpStream>
+where
+    F: Future<Output = io::Result<TcpStream>>,
+{
+    let deadline = Instant::now() + limit.min(LONGEST_LIMIT);
+    loop {
+        let mut data = open().await?;
+        match read_challenge(&mut data, token).await {
+            Ok(challenge) => {
+                data.write_all(&preamble::proof(token, &challenge)).await?;
+                return Ok(data);
+            }
+            Err(error) if Instant::now() + PAUSE >= deadline => return Err(error),
+            Err(_) => sleep(PAUSE).await,
+        }
+    }
+}
+
+/// Tells the acceptor which stream the connection is for, and reads its challenge.
+async fn read_challenge(data: &mut TcpStream, token: &Token) -> io::Result<[u8; CHALLENGE_BYTES]> {
+    data.set_nodelay(true)?;
+    let preamble = Preamble::encode(PreambleKind::Data);
+    let opening = [&preamble[..], &preamble::label(token)].concat();
+    data.write_all(&opening).await?;
+    let mut challenge = [0; CHALLENGE_BYTES];
+    data.read_exact(&mut challenge).await?;
+    Ok(challenge)
+}
+
+/// Waits until the acceptor has the data connection, or either connection ends.
+async fn await_ready(control: &mut Control, data: &TcpStream) -> Result<(), HandshakeFault> {
+    let mut byte = [0];
+    tokio::select! {
+        // The acceptor sends the first data only after Ready, which is then on its way too.
+        biased;
+        message = control.next() => match message.ok_or_else(closed)?? {
+            Message::Ready => Ok(()),
+            Message::Abort { reason, .. } => Err(HandshakeFault::Refused(reason)),
+            _ => Err(HandshakeFault::Protocol("no word on the data connection")),
+        },
+        count = data.peek(&mut byte) => match count {
+            Ok(0) => Err(broken_data("closed by the other end")),
+            Ok(_) => match control.next().await.ok_or_else(closed)?? {
+                Message::Ready => Ok(()),
+                _ => Err(HandshakeFault::Protocol("no word on the data connection")),
+            },
+            Err(error) => Err(error.into()),
+        },
+    }
+}
+
+fn broken_data(what: &'static str) -> HandshakeFault {
+    let text = format!("the data connection was {what}");
+    io::Error::new(io::ErrorKind::ConnectionReset, text).into()
+}
+
+/// Negotiates a stream with an authenticated dialer, within the time limit of a handshake. `data_connection` waits for
+/// the connection that proves that it has a token. After a failure this end holds no memory for the dialer any more.
+///
+/// # Errors
+///
+/// The reason why there is no stream, which the dialer has been sent.
+pub(crate) async fn accept<F>(
+    authenticated: Authenticated,
+    config: &StreamConfig,
+    data_connection: impl FnOnce(Token) -> F,
+) -> Result<Negotiated, Error>
+where
+    F: Future<Output = Option<TcpStream>>,
+{
+    let Authenticated {
+        mut control,
+        hello,
+        seeds,
+        key_id,
+    } = authenticated;
+    let peer = hello.terms.host.clone();
+    let limit = config.handshake_timeout;
+    // Boxed: it is many times larger than the timer, and what it has pinned is freed when it is dropped.
+    let negotiating = Box::pin(negotiate_data(
+        &mut control,
+        &hello,
+        config,
+        data_connection,
+    ));
+    let late = |_| Err(HandshakeFault::Timeout(limit).into());
+    match timeout(limit, negotiating).await.unwrap_or_else(late) {
+        Ok((data, agreement)) => Ok(Negotiated {
+            control,
+            data,
+            agreement,
+            seeds,
+            key_id,
+            peer,
+        }),
+        Err(AcceptError::PeerAborted(reason)) => Err(Error::PeerAborted {
+            peer,
+            offset: 0,
+            reason,
+        }),
+        Err(AcceptError::Fault(fault)) => {
+            abort_negotiation(control, &fault).await;
+            Err(Error::Handshake { peer, fault })
+        }
+    }
+}
+
+async fn negotiate_data<F>(
+    control: &mut Control,
+    hello: &Hello,
+    config: &StreamConfig,
+    data_connection: impl FnOnce(Token) -> F,
+) -> Result<(DataCarrier, Agreement), AcceptError>
+where
+    F: Future<Output = Option<TcpStream>>,
+{
+    let (terms, transports) = (
+        message::local_terms(config),
+        LocalTransports::detect(config),
+    );
+    let agreement = message::agree(&terms, &hello.terms)?;
+    let proposal = transports.propose(&terms.host, hello);
+    if let Err(reason) = &proposal {
+        fall_back(config.transport, hello.transport, reason.clone())?;
+    }
+    let token = Token(preamble::random());
+    let data = data_connection(token.clone());
+    let answer = Welcome {
+        terms,
+        transport: config.transport,
+        rdma: proposal.clone(),
+        token,
+    };
+    control.send(Message::Welcome(answer)).await?;
+    match transports
+        .establish(control, proposal, Role::Acceptor, &agreement)
+        .await?
+    {
+        Ok(established) => Ok((DataCarrier::Rdma(Box::new(established)), agreement)),
+        Err(reason) => {
+            let reason = fall_back(config.transport, hello.transport, reason)?;
+            let socket = bring_data(control, data).await?;
+            Ok((transports.tcp(socket, reason), agreement))
+        }
+    }
+}
+
+enum AcceptError {
+    PeerAborted(String),
+    Fault(HandshakeFault),
+}
+
+impl<T: Into<HandshakeFault>> From<T> for AcceptError {
+    fn from(fault: T) -> Self {
+        Self::Fault(fault.into())
+    }
+}
+
+async fn bring_data(
+    control: &mut Control,
+    data: impl Future<Output = Option<TcpStream>>,
+) -> Result<TcpStream, AcceptError> {
+    let data = tokio::select! {
+        data = data => match data {
+            Some(data) => data,
+            None => return Err(closed().into()),
+        },
+        message = control.next() => return Err(match message {
+            Some(Ok(Message::Abort { reason, .. })) => AcceptError::PeerAborted(reason),
+            Some(Ok(_)) => HandshakeFault::Protocol("a message before the data connection").into(),
+            Some(Err(error)) => error.into(),
+            None => closed().into(),
+        }),
+    };
+    control.send(Message::Ready).await?;
+    Ok(data)
 }

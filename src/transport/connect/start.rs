@@ -8,35 +8,29 @@ use tokio::{net::TcpStream, runtime::Handle};
 use tokio_util::{codec::Framed, task::TaskTracker};
 use tracing::{Instrument, Span};
 
-use super::negotiate::{DataCarrier, Negotiated};
+use super::handshake::{DataCarrier, Negotiated};
 use crate::{
     Error, StreamConfig,
     config::LONGEST_LIMIT,
     faults,
     transport::{
         control::{
-            connection::Control,
+            connection::{self, Control, Timing},
+            message::Agreement,
             state::State,
-            task::{self, Timing},
-            terms::Agreement,
         },
         data::{
             pace::Pace,
             path::DataPath,
-            recv_half::RecvHalf,
-            recv_lane::SharedRecvLane,
-            send_half::SendHalf,
-            send_lane::SharedSendLane,
-            shared::Shared,
-            steward,
+            receive::{RecvHalf, SharedReceiver},
+            send::{SendHalf, SharedSender},
+            steward::{self, Shared},
             tcp::{Tcp, TcpArrivals, TcpReceive, TcpSend},
         },
         rdma::{self, Rdma},
         stream::{
-            info::{Either, StreamInfo, Transport},
-            read_half::{ReadHalf, RecvEither},
-            stream::Stream,
-            write_half::{SendEither, WriteHalf},
+            Either, ReadHalf, RecvEither, SendEither, Stream, WriteHalf,
+            info::{StreamInfo, Transport},
         },
     },
 };
@@ -109,7 +103,7 @@ impl Stream {
         span.in_scope(|| trace_opening(&info));
         let timing = Timing::new(timeout, agreement.peer_timeout);
         let stand_in = config.keepalive_runtime.clone();
-        let task = task::run(state, control, timing, stand_in).instrument(span);
+        let task = connection::run(state, control, timing, stand_in).instrument(span);
         match live {
             Some(live) => control_runtime.spawn(live.track_future(task)),
             None => control_runtime.spawn(task),
@@ -232,11 +226,11 @@ fn share<D: DataPath>(
     seeds: [u64; 2],
     config: &StreamConfig,
 ) -> Arc<Shared<D>> {
-    let receiver = |path| SharedRecvLane::new(path, depth, seeds[1], faults::of(config));
+    let receiver = |path| SharedReceiver::new(path, depth, seeds[1], faults::of(config));
     Arc::new(Shared {
         state: Arc::clone(state),
-        send_lane: send.map(|path| SharedSendLane::new(path, seeds[0], faults::of(config))),
-        recv_lane: receive.map(receiver),
+        sender: send.map(|path| SharedSender::new(path, seeds[0], faults::of(config))),
+        receiver: receive.map(receiver),
         attended: AtomicWaker::new(),
     })
 }
@@ -277,15 +271,15 @@ pub(crate) fn share_without_tasks(
     let paths = tcp_paths(socket, agreement, &state)?;
     state.set_peer_slots(agreement.peer_depth as usize);
     let shared = share::<Tcp>(&state, paths, agreement.depth, seeds, config);
-    if let Some(recv_lane) = &shared.recv_lane {
-        recv_lane.grant_all(&state);
+    if let Some(receiver) = &shared.receiver {
+        receiver.grant_all(&state);
     }
     Ok(shared)
 }
 
-/// Makes what the renewal of an RDMA link shares with a stream that has no lanes, for a fuzz target.
+/// Makes what the renewal of an RDMA link shares with a stream that has no halves, for a fuzz target.
 #[cfg(all(fuzzing, feature = "rdma"))]
-pub(crate) fn share_without_lanes() -> Arc<Shared<Rdma>> {
+pub(crate) fn share_without_halves() -> Arc<Shared<Rdma>> {
     let state = State::new("the peer".to_owned(), crate::Direction::Both, 2);
     share::<Rdma>(&state, (None, None), 4, [1, 2], &StreamConfig::default())
 }

@@ -179,7 +179,7 @@ impl StallClock {
     }
 }
 
-/// The counts of both ends. The lanes store the counts of this end, and pings bring those of the peer.
+/// The counts of both ends. The halves store the counts of this end, and pings bring those of the peer.
 #[derive(Default)]
 pub(crate) struct DataProgress {
     pub(super) sent: AtomicU64,

@@ -1,5 +1,5 @@
 //! The traits of a data path, which moves frames between slots and has no other part in a stream. TCP has one
-//! implementation, RDMA another; the lanes and halves are written once, over these traits.
+//! implementation, RDMA another; the halves are written once, over these traits.
 
 use std::{
     io,
@@ -146,6 +146,24 @@ pub(crate) trait DataPath: Send + Sync + 'static {
 #[error("{0}")]
 struct Violation(&'static str);
 
+/// A frame sender or receiver whose data path can go on over another link, with another pool.
+#[cfg(feature = "rdma")]
+pub(crate) trait Renewable {
+    /// The data path.
+    type Path;
+    /// A slot of its pool.
+    type Slot;
+
+    /// Returns the data path.
+    fn path(&mut self) -> &mut Self::Path {
+        self.path_and_kept().0
+    }
+
+    /// Returns the data path, and the slots that hold payload which must outlive the pool. The data path does
+    /// not know these slots.
+    fn path_and_kept(&mut self) -> (&mut Self::Path, impl Iterator<Item = &mut Self::Slot>);
+}
+
 /// Returns the rule that the peer broke, if that is the error of a data path.
 pub(crate) fn violation(error: &io::Error) -> Option<&'static str> {
     let inner = error.get_ref()?.downcast_ref::<Violation>()?;
@@ -155,4 +173,13 @@ pub(crate) fn violation(error: &io::Error) -> Option<&'static str> {
 /// Returns a broken rule as the error of a data path.
 pub(crate) fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, Violation(what))
+}
+
+/// This host cannot use RDMA.
+#[derive(Debug, Clone)]
+pub(crate) struct Unavailable {
+    /// The reason, for the user.
+    pub(crate) reason: String,
+    /// True if the host has RDMA hardware all the same.
+    pub(crate) hardware: bool,
 }

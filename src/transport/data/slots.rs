@@ -6,7 +6,7 @@
 //!
 //! A lent chunk keeps its slot, forever if the user wants. So of `depth` slots at most `depth - 2` are lent. The other
 //! two circulate between sender and reader, one being filled while the other is read; a chunk in one of these is copied
-//! when the user wants to keep it. So the stream never waits for a lent chunk. A chunk of the express lane is always
+//! when the user wants to keep it. So the stream never waits for a lent chunk. A chunk of the express path is always
 //! copied: its memory is needed for the next one.
 //!
 //! A lent chunk may be dropped on any thread, also one without a runtime, while returning a slot to its pool may post a
@@ -28,10 +28,10 @@ use std::{
 use bytes::Bytes;
 use futures::task::AtomicWaker;
 
+use super::steward::Shared;
 use crate::transport::data::{
     frame::HEADER_BYTES,
     path::{DataPath, NO_SLOT, SendPath, Slot},
-    shared::Shared,
 };
 
 /// The sending side of a stream, which lends out registered memory to be filled in place.
@@ -270,7 +270,7 @@ pub(crate) struct LentSlot<D: DataPath> {
 type FillingOf<D> = FillingSlot<<<D as DataPath>::Send as SendPath>::Slot>;
 
 impl<D: DataPath> LentSlot<D> {
-    /// Wraps a slot that the send lane of `shared` has lent.
+    /// Wraps a slot that the frame sender of `shared` has lent.
     pub(crate) fn new(filling: FillingOf<D>, shared: &Arc<Shared<D>>) -> Self {
         Self {
             filling: Some(filling),
@@ -302,8 +302,8 @@ impl<D: DataPath> Drop for LentSlot<D> {
         let (Some(filling), Some(shared)) = (self.filling.take(), self.shared.upgrade()) else {
             return;
         };
-        if let Some(send_lane) = &shared.send_lane {
-            send_lane.lock().take_back(filling);
+        if let Some(sender) = &shared.sender {
+            sender.lock().take_back(filling);
         }
         shared.state.wake_sender();
     }

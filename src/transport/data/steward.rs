@@ -9,14 +9,19 @@
 use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
 
+use futures::task::AtomicWaker;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::{path::DataPath, shared::Shared};
+use super::{path::DataPath, receive::SharedReceiver, send::SharedSender};
+use crate::transport::control::state::State;
 
 /// How long a half may go without a poll before the steward drives it, which happens between one and two of these after
 /// the last poll. It is much longer than a busy user is away: a chunk takes well under a millisecond. Over RDMA a
@@ -92,13 +97,13 @@ impl<D: DataPath> Steward<'_, D> {
         self.is_timer_running = self.is_unattended != [true; 2];
     }
 
-    /// Returns lent chunks to the pool, also while the user drives the lane: the user may wait for their slots.
+    /// Returns lent chunks to the pool, also while the user drives the half: the user may wait for their slots.
     fn take_returned(&self, cx: &mut Context<'_>) {
-        if let Some(recv_lane) = &self.shared.recv_lane {
-            recv_lane.returns.waker.register(cx.waker());
+        if let Some(receiver) = &self.shared.receiver {
+            receiver.returns.waker.register(cx.waker());
             // A busy reader holds the lock for as long as a chunk takes, so it is locked only if needed.
-            if !recv_lane.returns.is_empty() {
-                recv_lane.lock().take_returned(&self.shared.state);
+            if !receiver.returns.is_empty() {
+                receiver.lock().take_returned(&self.shared.state);
             }
         }
     }
@@ -107,33 +112,68 @@ impl<D: DataPath> Steward<'_, D> {
         let now = self.polls();
         let Shared {
             state,
-            send_lane,
-            recv_lane,
+            sender,
+            receiver,
             ..
         } = self.shared;
         let is_due =
             |half: usize| self.is_unattended[half] && now[half] == self.polls_at_last_tick[half];
-        if let Some(send_lane) = send_lane.as_ref().filter(|_| is_due(0)) {
-            send_lane.drive_unattended(state, cx);
+        if let Some(sender) = sender.as_ref().filter(|_| is_due(0)) {
+            sender.drive_unattended(state, cx);
         }
-        if let Some(recv_lane) = recv_lane.as_ref().filter(|_| is_due(1)) {
-            recv_lane.drive_unattended(state, cx);
+        if let Some(receiver) = receiver.as_ref().filter(|_| is_due(1)) {
+            receiver.drive_unattended(state, cx);
         }
     }
 
     fn polls(&self) -> [u64; 2] {
         let Shared {
-            send_lane,
-            recv_lane,
-            ..
+            sender, receiver, ..
         } = self.shared;
         [
-            send_lane
+            sender
                 .as_ref()
                 .map_or(0, |half| half.polls.load(Ordering::Relaxed)),
-            recv_lane
+            receiver
                 .as_ref()
                 .map_or(0, |half| half.polls.load(Ordering::Relaxed)),
         ]
+    }
+}
+
+/// What the halves of a stream and its tasks hold together: its state, and what moves the frames of each direction. The
+/// last holder frees it, with the data path and its pools.
+pub(crate) struct Shared<D: DataPath> {
+    /// The state of the stream.
+    pub(crate) state: Arc<State>,
+    /// The frame sender; `None` in a stream that only receives.
+    pub(crate) sender: Option<SharedSender<D::Send>>,
+    /// The frame receiver; `None` in a stream that only sends.
+    pub(crate) receiver: Option<SharedReceiver<D::Receive>>,
+    /// Wakes the steward when a user polls a half again.
+    pub(crate) attended: AtomicWaker,
+}
+
+/// A poll of a half by its user. It is counted, and the steward woken, when this value is dropped: after the half is
+/// unlocked.
+///
+/// If it were counted before the half is locked, a user who then waits for the lock would register its waker after the
+/// steward has taken the half for unattended, and the steward would not come back when the user leaves.
+pub(super) struct Attendance<'a> {
+    polls: &'a AtomicU64,
+    steward: &'a AtomicWaker,
+}
+
+impl<'a> Attendance<'a> {
+    /// A poll that adds to `polls`, by which `steward` is woken.
+    pub(super) fn new(polls: &'a AtomicU64, steward: &'a AtomicWaker) -> Self {
+        Self { polls, steward }
+    }
+}
+
+impl Drop for Attendance<'_> {
+    fn drop(&mut self) {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        self.steward.wake();
     }
 }

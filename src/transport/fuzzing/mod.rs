@@ -16,7 +16,7 @@ use crate::{
     transport::{
         connect::{
             preamble::{PREAMBLE_BYTES, Preamble},
-            share_without_lanes,
+            share_without_halves,
         },
         control::{
             connection::Codec,
@@ -160,7 +160,7 @@ pub fn rdma(data: &[u8]) {
         1 => fuzzing::proposal(rest),
         2 => fuzzing::part(rest),
         _ => run(async {
-            fuzzing::renewal(&share_without_lanes(), &mut FuzzScript::new(rest));
+            fuzzing::renewal(&share_without_halves(), &mut FuzzScript::new(rest));
         }),
     }
 }

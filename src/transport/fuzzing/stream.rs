@@ -1,4 +1,4 @@
-//! A stream over TCP whose peer has the key and sends any messages and frames: the real state, lanes, halves and data
+//! A stream over TCP whose peer has the key and sends any messages and frames: the real state, halves and data
 //! path, without the tasks, whose work the fuzzer does in any order.
 
 use std::{
@@ -19,16 +19,13 @@ use crate::{
     MIN_CHUNK_BYTES, StreamConfig,
     transport::{
         connect::share_without_tasks,
-        control::{
-            message::{MAX_MESSAGE_BYTES, Message},
-            terms::{agree, local_terms},
-        },
+        control::message::{MAX_MESSAGE_BYTES, Message, agree, local_terms},
         data::{
             frame::{Chain, HEADER_BYTES, Header},
-            recv_half::RecvHalf,
-            send_half::SendHalf,
-            shared::Shared,
+            receive::RecvHalf,
+            send::SendHalf,
             slots::LentSlot,
+            steward::Shared,
             tcp::Tcp,
         },
     },
@@ -171,12 +168,12 @@ impl StreamPlay {
     fn drive(&self) {
         let mut cx = Context::from_waker(Waker::noop());
         let state = &self.shared.state;
-        if let Some(lane) = &self.shared.recv_lane {
-            lane.lock().take_returned(state);
-            lane.drive_unattended(state, &mut cx);
+        if let Some(receiver) = &self.shared.receiver {
+            receiver.lock().take_returned(state);
+            receiver.drive_unattended(state, &mut cx);
         }
-        if let Some(lane) = &self.shared.send_lane {
-            lane.drive_unattended(state, &mut cx);
+        if let Some(sender) = &self.shared.sender {
+            sender.drive_unattended(state, &mut cx);
         }
     }
 
@@ -287,12 +284,12 @@ impl StreamPlay {
     }
 
     fn check_queues(&self) {
-        if let Some(lane) = &self.shared.recv_lane {
-            let longest = lane.lock().longest_queue();
+        if let Some(receiver) = &self.shared.receiver {
+            let longest = receiver.lock().longest_queue();
             assert!(longest <= DEPTH, "{longest} slots of {DEPTH}");
         }
-        if let Some(lane) = &self.shared.send_lane {
-            let longest = lane.lock().longest_queue();
+        if let Some(sender) = &self.shared.sender {
+            let longest = sender.lock().longest_queue();
             assert!(longest <= DEPTH + 1, "{longest} chunks of {DEPTH}");
         }
     }

@@ -1,8 +1,6 @@
 //! Stands in for the RDMA data path in a build without RDMA: the same names, types without values, and the reason why
 //! there is no RDMA.
 
-mod unavailable;
-
 use std::{
     io,
     sync::Arc,
@@ -10,14 +8,13 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use unavailable::Unavailable;
-
+pub(crate) use super::data::path::Unavailable;
 use super::{
-    control::{connection::Control, noise::Role, state::State, terms::Agreement},
+    control::{connection::Control, message::Agreement, noise::Role, state::State},
     data::{
         frame::Header,
         path::{DataPath, ReceivePath, SendPath, Slot},
-        shared::Shared,
+        steward::Shared,
     },
 };
 use crate::{DeviceFault, Error, HandshakeFault, StreamConfig, TransportPolicy};

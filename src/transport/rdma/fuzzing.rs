@@ -14,20 +14,19 @@ use super::{
     link_setup::{LinkOffer, decode, encode},
     ports::{
         device::{Device, GidEntry, Inventory, Port},
-        gid::{Gid, GidKind, LinkLayer},
+        network::{Gid, GidKind, LinkLayer},
         proposal::{PortPair, Proposal},
     },
-    renewal::{RenewalShared, renewer::Renewer},
+    renewal::{RenewalShared, Renewer},
 };
 use crate::{
     MIN_CHUNK_BYTES, StreamConfig,
     transport::{
         control::{
-            message::Message,
+            message::{Agreement, Message, agree, local_terms},
             noise::Role,
-            terms::{Agreement, agree, local_terms},
         },
-        data::shared::Shared,
+        data::steward::Shared,
         fuzzing::FuzzScript,
     },
 };

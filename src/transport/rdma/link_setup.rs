@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
     express::{
-        lane::{ExpressLane, ExpressOffer, UnconnectedLane},
+        path::{ExpressOffer, ExpressPath, UnconnectedExpress},
         queue::RingLayout,
     },
     link::{
@@ -31,7 +31,7 @@ pub(crate) struct LinkPlan {
     pub(super) depth: u32,
     pub(super) renew_after: u64,
     pub(super) posting: Posting,
-    /// The memory of the express lane; `None` if the stream has no lane.
+    /// The memory of the express path; `None` if the stream has no express path.
     pub(super) ring: Option<RingLayout>,
     /// How long a wait for a small frame polls, if the user has chosen.
     pub(super) busy_poll: Option<Duration>,
@@ -42,7 +42,7 @@ pub(crate) struct LinkPlan {
 
 impl LinkPlan {
     /// Makes a queue pair and registers its pools. `generation` counts the links of the stream. With `has_express` it
-    /// makes the express lane as well, if that is possible.
+    /// makes the express path as well, if that is possible.
     pub(super) fn open(
         &self,
         generation: u32,
@@ -70,8 +70,9 @@ impl LinkPlan {
         let ring = self.ring.filter(|_| has_express);
         let express = ring.and_then(|ring| {
             // Registered last: without it the stream still works.
-            let lane = UnconnectedLane::open(&queue_pair, ring);
-            lane.inspect_err(|error| tracing::debug!(%error, "no express lane"))
+            let express = UnconnectedExpress::open(&queue_pair, ring);
+            express
+                .inspect_err(|error| tracing::debug!(%error, "no express path"))
                 .ok()
         });
         Ok(UnconnectedLink {
@@ -103,7 +104,7 @@ pub(super) struct LinkOffer {
     pub(super) slots: Vec<SlotToken>,
     /// The page into which the peer writes its nudges.
     pub(super) nudge_page: SlotToken,
-    /// The express lane, if this end has one.
+    /// The express path, if this end has one.
     pub(super) express: Option<ExpressOffer>,
 }
 
@@ -120,7 +121,7 @@ pub(super) struct UnconnectedLink {
     send: Vec<RdmaSlot>,
     receive: Vec<RdmaSlot>,
     nudge_page: Region,
-    express: Option<UnconnectedLane>,
+    express: Option<UnconnectedExpress>,
     generation: u32,
     busy_poll: Option<Duration>,
     faults: Faults,
@@ -133,7 +134,7 @@ impl UnconnectedLink {
             endpoint: self.link.endpoint(),
             slots: self.receive.iter().filter_map(RdmaSlot::token).collect(),
             nudge_page: self.nudge_page.token(),
-            express: self.express.as_ref().map(UnconnectedLane::offer),
+            express: self.express.as_ref().map(UnconnectedExpress::offer),
         }
     }
 
@@ -148,7 +149,7 @@ impl UnconnectedLink {
             (Some(express), Some(theirs)) => {
                 let connected =
                     express.connect(theirs, self.generation, self.busy_poll, self.faults);
-                let failed = |error| format!("cannot connect the express lane: {error}");
+                let failed = |error| format!("cannot connect the express path: {error}");
                 Some(Arc::new(connected.map_err(failed)?))
             }
             _ => None,
@@ -172,7 +173,7 @@ pub(super) struct ConnectedLink {
     peer: Vec<SlotToken>,
     send: Vec<RdmaSlot>,
     receive: Vec<RdmaSlot>,
-    express: Option<Arc<ExpressLane>>,
+    express: Option<Arc<ExpressPath>>,
     faults: Faults,
 }
 

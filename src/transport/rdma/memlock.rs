@@ -4,11 +4,11 @@
 //! shared pages twice. It shows the sum as `VmPin`. `CAP_IPC_LOCK` exempts a process, but only in the first user
 //! namespace: root in a container is not exempt.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
 use rustix::process::{Resource, getrlimit};
 
-use super::ports::sysfs::{self, Roots};
+use super::ports::device::Roots;
 use crate::{Direction, MIN_CHUNK_BYTES, MIN_DEPTH, transport::data::frame::HEADER_BYTES};
 
 /// The most memory that one end of a stream pins, in bytes. It holds more than a millisecond's traffic at 100 Gbit/s,
@@ -19,9 +19,9 @@ pub(crate) const DEFAULT_CAP_BYTES: u64 = 16 << 20;
 /// which is enough for a depth of 509, and as much again for work queues and doorbells. rxe pins none of it.
 pub(crate) const RING_BYTES: u64 = 128 << 10;
 
-/// The part of what may be pinned, as a divisor, that an express lane may take: a stream with little memory needs it
+/// The part of what may be pinned, as a divisor, that an express path may take: a stream with little memory needs it
 /// for its chunks.
-const LANE_PART: u64 = 8;
+const EXPRESS_PART: u64 = 8;
 
 /// The depth below which the chunk size is reduced first: one slot is filled, one is sent, one is read.
 const GOOD_DEPTH: usize = 3;
@@ -63,7 +63,7 @@ pub(crate) struct TooSmall {
 #[cfg(feature = "cli")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PinDemand {
-    /// The memory for the pools and the express lane that were asked for, in bytes, within [`DEFAULT_CAP_BYTES`].
+    /// The memory for the pools and the express path that were asked for, in bytes, within [`DEFAULT_CAP_BYTES`].
     pub(crate) wanted: u64,
     /// The memory for the smallest pools, in bytes.
     pub(crate) least: u64,
@@ -71,12 +71,12 @@ pub(crate) struct PinDemand {
 
 #[cfg(feature = "cli")]
 impl PinDemand {
-    /// Returns the demand of an end with these pools and an express lane of `lane_bytes`.
+    /// Returns the demand of an end with these pools and an express path of `express_bytes`.
     pub(crate) fn new(
         chunk_bytes: usize,
         depth: usize,
         direction: Direction,
-        lane_bytes: Option<usize>,
+        express_bytes: Option<usize>,
     ) -> Self {
         let mut memlock = Memlock {
             limit: None,
@@ -86,8 +86,8 @@ impl PinDemand {
             reserved: 0,
         };
         let least = memlock.needed(MIN_CHUNK_BYTES, MIN_DEPTH, direction);
-        if let Some(bytes) = lane_bytes {
-            memlock.reserve_lane(bytes);
+        if let Some(bytes) = express_bytes {
+            memlock.reserve_express(bytes);
         }
         let wanted = match fit(chunk_bytes, depth, direction, &memlock) {
             Ok((chunk_bytes, depth)) => memlock.needed(chunk_bytes, depth, direction),
@@ -107,8 +107,8 @@ impl Memlock {
     }
 
     fn read(proc: &Path, limit: Option<u64>) -> Self {
-        let status = sysfs::whole(&proc.join("self/status")).unwrap_or_default();
-        let users = sysfs::whole(&proc.join("self/uid_map")).unwrap_or_default();
+        let status = fs::read_to_string(proc.join("self/status")).unwrap_or_default();
+        let users = fs::read_to_string(proc.join("self/uid_map")).unwrap_or_default();
         let exempt = has_ipc_lock(&status) && is_first_namespace(&users);
         Self {
             limit: limit.filter(|_| !exempt),
@@ -119,11 +119,11 @@ impl Memlock {
         }
     }
 
-    /// Keeps room for an express lane with `bytes` of memory, and its queues, if they are a small part of what may be
+    /// Keeps room for an express path with `bytes` of memory, and its queues, if they are a small part of what may be
     /// pinned. Returns true if they are.
-    pub(crate) fn reserve_lane(&mut self, bytes: usize) -> bool {
+    pub(crate) fn reserve_express(&mut self, bytes: usize) -> bool {
         let reserved = (bytes as u64).next_multiple_of(self.page) + RING_BYTES;
-        let is_small = reserved <= self.budget() / LANE_PART;
+        let is_small = reserved <= self.budget() / EXPRESS_PART;
         if is_small {
             self.reserved = reserved;
         }
@@ -338,7 +338,7 @@ mod tests {
         let demand = PinDemand::new(2 << 20, 4, Direction::Both, Some(280 << 10));
         assert!(demand.wanted <= DEFAULT_CAP_BYTES && demand.wanted > 8 * MIB);
         let mut exact = limited(demand.wanted);
-        assert!(exact.reserve_lane(280 << 10));
+        assert!(exact.reserve_express(280 << 10));
         assert_eq!(fit(2 << 20, 4, Direction::Both, &exact), Ok((2 << 20, 3)));
         let (least, below) = (limited(demand.least), limited(demand.least - 1));
         assert!(fit(2 << 20, 4, Direction::Both, &least).is_ok());
@@ -364,12 +364,12 @@ mod tests {
     }
 
     #[test]
-    fn the_lane_takes_a_small_part_only() {
-        let fits = |limit| limited(limit).reserve_lane(300 << 10);
+    fn the_express_path_takes_a_small_part_only() {
+        let fits = |limit| limited(limit).reserve_express(300 << 10);
         assert!(fits(16 * MIB) && fits(4 * MIB));
         assert!(!fits(2 * MIB) && !fits(64 * KIB));
         let mut memlock = limited(64 * MIB);
-        assert!(memlock.reserve_lane(300 << 10));
+        assert!(memlock.reserve_express(300 << 10));
         let (chunk, depth) = fit(POOL.0, POOL.1, Direction::Both, &memlock).unwrap();
         let pool = memlock.needed(chunk, depth, Direction::Both);
         assert!(pool + (300 << 10) + RING_BYTES <= DEFAULT_CAP_BYTES);

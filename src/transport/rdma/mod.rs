@@ -1,25 +1,9 @@
 //! The RDMA data path: which pair of ports to use, how much memory to register, and the frames.
 //!
-//! | file | what it has, in the order of a connection |
-//! |---|---|
-//! | [`ports`] | the RDMA ports of this host, and the pairs of ports that two hosts try |
-//! | [`memlock`] | how much memory may be pinned, and the pool that fits |
-//! | [`establish`] | from two ends' ports to a queue pair that a frame has crossed |
-//! | [`link_setup`] | a queue pair and its pools while they are being set up |
-//! | [`send_path`], [`receive_path`] | frames out of and into registered slots |
-//! | [`pool`] | registered slots |
-//! | [`link`] | one queue pair: the only file that names async-rdma |
-//! | [`nudge`] | finds completions that async-rdma has missed |
-//! | [`express`] | the lane for small frames, beside the link |
-//! | [`verbs`] | what async-rdma does not offer, for the lane and for programs |
-//! | [`renewal`] | replaces the link while the stream runs |
-//! | [`unavailable`] | the reason why there is no RDMA |
-//! | `absent` | stands in for this module in a build without RDMA |
-//!
 //! A chunk is one `write_with_imm` of header and payload from a registered slot of the sender into a slot that the
 //! receiver granted. For each grant the receiver has posted a small receive, whose completion says that the frame has
 //! arrived. Slots are used in the order in which they are granted, so the receiver finds the frame in the next granted
-//! slot. Small frames cross a second queue pair, the express lane, without slots; the receiver takes the frames of both
+//! slot. Small frames cross a second queue pair, the express path, without slots; the receiver takes the frames of both
 //! in the order of their offsets. Credits and all messages travel on the control connection.
 //!
 //! A receive is posted before its slot is granted, so every write finds a receive. A reliable connection completes in
@@ -44,18 +28,14 @@ mod renewal;
 mod send_path;
 #[cfg(test)]
 mod tests;
-mod unavailable;
 mod verbs;
 
+pub(crate) use super::data::path::Unavailable;
 pub(crate) use establish::{Established, LocalPorts};
 #[cfg(feature = "cli")]
 pub(crate) use memlock::Memlock;
 #[cfg(feature = "cli")]
-pub(crate) use ports::{
-    device::{Device, GidEntry, Inventory, Port},
-    sysfs::Roots,
-};
-pub(crate) use unavailable::Unavailable;
+pub(crate) use ports::device::{Device, GidEntry, Inventory, Port, Roots};
 
 /// What measurements use below the data path: queue pairs, and the ports that they are made on.
 #[cfg(feature = "cli")]
@@ -64,15 +44,13 @@ pub(crate) mod raw {
 
     pub(crate) use super::{
         ports::{
-            choice::{DeviceChoice, networks_differ},
             device::{MTUS, inventory},
-            gid::GidKind,
-            offer::{Candidate, MAX_OFFERS, Offers},
+            network::GidKind,
+            offer::{Candidate, DeviceChoice, MAX_OFFERS, Offers, networks_differ},
             proposal::{rank, share_network, to_try},
         },
         verbs::{
-            completions::{Completion, CompletionQueue},
-            device::ProtectionDomain,
+            device::{Completion, CompletionQueue, ProtectionDomain},
             memory::{MemoryRegion, RemoteRegion},
             operation::{OperationKind, PairFault, VerbsOperation, most_inline},
             queue_pair::{QueuePair, QueuePairAddress, QueuePairConfig, QueueSizes, random_psn},
@@ -83,8 +61,7 @@ pub(crate) mod raw {
 /// What [`crate::verbs`] shows.
 pub(crate) mod open {
     pub use super::verbs::{
-        completions::{Completion, CompletionQueue},
-        device::ProtectionDomain,
+        device::{Completion, CompletionQueue, ProtectionDomain},
         memory::{MemoryRegion, RemoteRegion},
         operation::{OperationKind, PairFault, VerbsOperation},
         queue_pair::{QueuePair, QueuePairAddress, QueuePairConfig, QueueSizes, ReadDepths},

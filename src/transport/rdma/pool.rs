@@ -37,7 +37,7 @@ impl RdmaSlot {
         }
     }
 
-    /// Memory that is not registered, for a frame of the express lane.
+    /// Memory that is not registered, for a frame of the express path.
     pub(super) fn in_heap(generation: u32, bytes: Box<[u8]>) -> Self {
         Self {
             index: NO_SLOT,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    express::lane::ExpressLane,
+    express::path::ExpressPath,
     link::{Link, WorkRequest},
     pool::RdmaSlot,
     renewal::RenewalShared,
@@ -25,7 +25,7 @@ pub(crate) struct RdmaReceive {
     generation: u32,
     /// The number of frames that arrived over this link.
     arrived: u64,
-    /// The link has an express lane, or the last link had one.
+    /// The link has an express path, or the last link had one.
     has_express: bool,
     /// The offset of the next frame.
     next: u64,
@@ -44,13 +44,13 @@ pub(super) struct ReceiveLink {
     /// By number: the slots that the reader does not hold.
     slots: Vec<Option<RdmaSlot>>,
     broken: bool,
-    /// The lane for small frames, if the link has one.
-    express: Option<Arc<ExpressLane>>,
+    /// The express path for small frames, if the link has one.
+    express: Option<Arc<ExpressPath>>,
 }
 
 impl ReceiveLink {
     /// Receives over `link` into `slots`, and small frames over `express`.
-    pub(super) fn new(link: Link, slots: Vec<RdmaSlot>, express: Option<Arc<ExpressLane>>) -> Self {
+    pub(super) fn new(link: Link, slots: Vec<RdmaSlot>, express: Option<Arc<ExpressPath>>) -> Self {
         Self {
             expected: VecDeque::with_capacity(slots.len()),
             link,
@@ -108,7 +108,7 @@ impl RdmaReceive {
         }
     }
 
-    /// Continues over a new link, with a pool of this `generation`. Returns true if the link has no express lane any
+    /// Continues over a new link, with a pool of this `generation`. Returns true if the link has no express path any
     /// more.
     pub(super) fn install(&mut self, live: ReceiveLink, generation: u32) -> bool {
         let is_express_lost = self.has_express && live.express.is_none();
@@ -216,7 +216,7 @@ impl RdmaReceive {
             .is_some_and(|live| live.express.is_some())
     }
 
-    /// Checks that the oldest frame of the lane or of the link can still become the next one.
+    /// Checks that the oldest frame of the express path or of the link can still become the next one.
     fn check_order(&self) -> io::Result<()> {
         let express = self.live.as_ref().and_then(|live| live.express.as_ref());
         let small = express.and_then(|express| express.next_offset());
@@ -244,7 +244,7 @@ impl RdmaReceive {
             return Poll::Pending;
         };
         let Some((index, receive)) = live.expected.front_mut() else {
-            // No slot is granted. The lane polls again after a grant.
+            // No slot is granted. The express path polls again after a grant.
             return Poll::Pending;
         };
         let (index, result) = (*index, ready!(receive.poll(cx)));

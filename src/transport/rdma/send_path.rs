@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    express::{header::EXPRESS_PAYLOAD_BYTES, lane::ExpressLane},
+    express::{path::ExpressPath, queue::EXPRESS_PAYLOAD_BYTES},
     link::{Link, SlotToken, WorkRequest, WriteCompletion},
     pool::RdmaSlot,
     renewal::RenewalShared,
@@ -30,24 +30,24 @@ pub(crate) struct RdmaSend {
     generation: u32,
     /// The number of writes that have completed on this link.
     written: u64,
-    /// The offset of the oldest frame that the last lane may have lost, if the peer consumed none.
+    /// The offset of the oldest frame that the last express path may have lost, if the peer consumed none.
     small_in_doubt: Option<u64>,
-    /// The number of lanes in a row that carried no frame.
-    dead_express_lanes: u32,
+    /// The number of express paths in a row that carried no frame.
+    dead_express_paths: u32,
     renewal: Arc<RenewalShared>,
 }
 
-/// The number of lanes in a row that carry no frame, after which a stream does without.
-const MAX_DEAD_EXPRESS_LANES: u32 = 3;
+/// The number of express paths in a row that carry no frame, after which a stream does without.
+const MAX_DEAD_EXPRESS_PATHS: u32 = 3;
 
 /// The most bytes that are sent in small frames in place of one chunk, which costs several wake-ups at each end.
 const MOST_SMALL: usize = 8 * EXPRESS_PAYLOAD_BYTES;
 
 /// Returns the most bytes that are sent in small frames, if `slots` are the pool: never more than half a chunk of the
-/// pool, unless they are one frame, and never more frames than half the window of the lane.
-fn most_small(slots: &[RdmaSlot], express: Option<&ExpressLane>) -> usize {
+/// pool, unless they are one frame, and never more frames than half the window of the express path.
+fn most_small(slots: &[RdmaSlot], express: Option<&ExpressPath>) -> usize {
     let slot = slots.first().map_or(0, |slot| slot.bytes().len());
-    let window = express.map_or(0, ExpressLane::window) * EXPRESS_PAYLOAD_BYTES;
+    let window = express.map_or(0, ExpressPath::window) * EXPRESS_PAYLOAD_BYTES;
     (slot.min(window) / 2).clamp(EXPRESS_PAYLOAD_BYTES, MOST_SMALL)
 }
 
@@ -61,9 +61,9 @@ pub(super) struct SendLink {
     peer: Vec<SlotToken>,
     /// A write has failed. No write is posted after that.
     broken: bool,
-    /// The lane for small frames, if the link has one.
-    express: Option<Arc<ExpressLane>>,
-    /// The stream has no other direction, whose frames would show that the lane has failed.
+    /// The express path for small frames, if the link has one.
+    express: Option<Arc<ExpressPath>>,
+    /// The stream has no other direction, whose frames would show that the express path has failed.
     is_one_way: bool,
     /// The most bytes that are sent in small frames.
     most_small: usize,
@@ -96,7 +96,7 @@ impl SendLink {
         link: Link,
         free: Vec<RdmaSlot>,
         peer: Vec<SlotToken>,
-        express: Option<Arc<ExpressLane>>,
+        express: Option<Arc<ExpressPath>>,
         is_one_way: bool,
         faults: Faults,
     ) -> Self {
@@ -144,7 +144,7 @@ impl SendLink {
         }
     }
 
-    /// Sends a frame over the lane, which keeps it until the peer has consumed it, even if it fails.
+    /// Sends a frame over the express path, which keeps it until the peer has consumed it, even if it fails.
     fn send_small(&mut self, header: &Header, payload: &[u8], renewal: &RenewalShared) {
         let Some(express) = &self.express else { return };
         renewal.note_express_result(express.send(header, payload));
@@ -185,7 +185,7 @@ impl RdmaSend {
             generation: 0,
             written: 0,
             small_in_doubt: None,
-            dead_express_lanes: 0,
+            dead_express_paths: 0,
             renewal,
         }
     }
@@ -214,7 +214,7 @@ impl RdmaSend {
             .as_ref()
             .is_some_and(|express| express.has_carried());
         if has_carried {
-            self.dead_express_lanes = 0;
+            self.dead_express_paths = 0;
         }
         let unconsumed = express.map_or_else(Vec::new, |express| express.unconsumed());
         let oldest = unconsumed.first().map(|(header, _)| header.offset);
@@ -234,8 +234,8 @@ impl RdmaSend {
         (self.live, self.generation, self.written) = (Some(live), generation, 0);
         self.renewal.data().raise_sent(verified);
         match self.small_in_doubt.take() {
-            Some(offset) if offset >= verified => self.dead_express_lanes += 1,
-            Some(_) => self.dead_express_lanes = 0,
+            Some(offset) if offset >= verified => self.dead_express_paths += 1,
+            Some(_) => self.dead_express_paths = 0,
             None => {}
         }
         let arrived = |frame: &Frame| header(&frame.bytes).is_some_and(|h| h.offset < verified);
@@ -248,15 +248,15 @@ impl RdmaSend {
             .for_each(|frame| frame.target = None);
     }
 
-    /// Returns true if the lane has failed.
+    /// Returns true if the express path has failed.
     pub(super) fn has_lost_express(&self) -> bool {
         let express = self.live.as_ref().and_then(|live| live.express.as_ref());
         express.is_some_and(|express| express.is_lost())
     }
 
-    /// Returns true unless one lane after the other carried no frame.
+    /// Returns true unless one express path after the other carried no frame.
     pub(super) fn trusts_express(&self) -> bool {
-        self.dead_express_lanes < MAX_DEAD_EXPRESS_LANES
+        self.dead_express_paths < MAX_DEAD_EXPRESS_PATHS
     }
 
     /// Takes the completed writes off the front of the queue. Frames whose write failed wait for a new link.
@@ -300,7 +300,7 @@ impl RdmaSend {
         self.waiting.extend(later);
     }
 
-    /// Writes the frames that wait, in order, as far as there are free slots and credits, or room in the lane.
+    /// Writes the frames that wait, in order, as far as there are free slots and credits, or room in the express path.
     fn post_waiting(&mut self, mut next_credit: impl FnMut() -> Option<u32>) -> io::Result<()> {
         let Some(live) = &mut self.live else {
             return Ok(());
@@ -446,7 +446,7 @@ impl SendPath for RdmaSend {
         }
         if let Some(live) = &self.live {
             if let Some(express) = &live.express {
-                // Otherwise the receiving side waits for the lane.
+                // Otherwise the receiving side waits for the express path.
                 let waits = live.is_one_way || !self.renewal.receives();
                 self.renewal
                     .note_express_result(express.poll_reports(cx, waits));

@@ -4,13 +4,11 @@ mod memory;
 
 use super::{
     ports::{
-        choice::{DeviceChoice, NoRdma, networks_differ},
-        device::Inventory,
+        device::{Inventory, Roots},
         fixtures::{FakeSystem, V1, V2, infiniband, roce},
-        gid::GidKind,
-        offer::{Candidate, MAX_OFFERS, Offers},
+        network::GidKind,
+        offer::{Candidate, DeviceChoice, MAX_OFFERS, NoRdma, Offers, networks_differ},
         proposal::rank,
-        sysfs::Roots,
     },
     verbs::queue_pair::QueuePairConfig,
 };

@@ -1,8 +1,4 @@
-//! What was agreed on for a stream, the methods of the public types that report it, and what stands for either data
-//! path.
-//!
-//! The public types hold an [`Either`], and forward every call through one `match`. So no call on the data path goes
-//! through a table of functions.
+//! What was agreed on for a stream, and the methods of the public types that report it.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -147,26 +143,6 @@ macro_rules! stream_accessors {
 }
 
 pub(crate) use stream_accessors;
-
-/// A value over one of the two data paths.
-pub(crate) enum Either<T, R> {
-    /// Over TCP.
-    Tcp(T),
-    /// Over RDMA. In a build without RDMA no value of this kind is ever made.
-    Rdma(R),
-}
-
-/// Runs one expression on the value of an [`Either`], whichever data path it is over.
-macro_rules! either {
-    ($either:expr, $inner:ident => $call:expr) => {
-        match $either {
-            $crate::transport::stream::info::Either::Tcp($inner) => $call,
-            $crate::transport::stream::info::Either::Rdma($inner) => $call,
-        }
-    };
-}
-
-pub(super) use either;
 
 /// The transport that carries the data of a stream. Reports of the programs name it in lower case.
 ///

@@ -11,10 +11,8 @@ use bytes::Bytes;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
+    ReadHalf, SendBuffer, Stream, WriteHalf,
     info::{StreamInfo, Transport, stream_accessors},
-    read_half::ReadHalf,
-    stream::Stream,
-    write_half::{SendBuffer, WriteHalf},
 };
 use crate::{Error, HandshakeFault};
 

@@ -59,11 +59,11 @@ over!(rdma, Rdma);
 #[cfg(feature = "rdma")]
 over!(renewed_rdma, RenewedRdma);
 #[cfg(feature = "rdma")]
-over!(lane_rdma, LaneRdma);
+over!(express_rdma, ExpressRdma);
 #[cfg(feature = "rdma")]
-over!(narrow_lane_rdma, NarrowLaneRdma);
+over!(narrow_express_rdma, NarrowExpressRdma);
 #[cfg(all(feature = "rdma", feature = "fault-injection"))]
-over!(failing_lanes_rdma, FailingLanes);
+over!(failing_express_rdma, FailingExpress);
 #[cfg(all(feature = "rdma", feature = "fault-injection"))]
 over!(failing_links_rdma, FailingLinks);
 

@@ -1,24 +1,17 @@
 //! The state of one stream, shared by its two halves, its control task and its steward.
 //!
 //! There is no I/O here, and the lock is held for a few instructions only. Messages to the peer go into an outbox,
-//! which the control task empties; messages of the peer arrive through [`State::receive`]. The table of states is in
-//! docs/wire-format.md.
-//!
-//! | file | what it has |
-//! |---|---|
-//! | `after_drop` | what the endpoint does after the user has dropped the halves |
-//! | `renewal` | what the renewal of a link asks and tells |
-//! | `machine` | the states of both directions, and what each message does to them |
+//! which the control task empties; messages of the peer arrive through [`State::receive`]. What a message does to the
+//! states of both directions is in [`machine`], and what the endpoint does after its user has dropped the halves in
+//! [`after_drop`]. The table of states is in docs/wire-format.md.
 
 mod after_drop;
 mod machine;
-#[cfg(feature = "rdma")]
-mod renewal;
 
 use std::{
     collections::VecDeque,
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
     task::{Context, Poll, Waker},
     time::Instant,
 };
@@ -510,8 +503,8 @@ impl State {
 
     /// Records that the reader has taken every byte that arrived. Returns true at the end of the stream.
     ///
-    /// Must be called with the receive lane locked, after the caller has found no chunk in it. Otherwise the last chunk
-    /// may have arrived since, and the reader would get the end in its place.
+    /// Must be called with the frame receiver locked, after the caller has found no chunk in it. Otherwise the last
+    /// chunk may have arrived since, and the reader would get the end in its place.
     ///
     /// # Errors
     ///
@@ -566,3 +559,83 @@ impl State {
 /// A slot is granted once, until its chunk has arrived. So credits for more slots than there are mean that a chunk
 /// arrived for a credit that was not sent.
 const UNGRANTED_CHUNKS: &str = "chunks for slots whose credits were not sent yet";
+
+impl State {
+    /// Drops all credits, and stops [`take_credit`](Self::take_credit) until [`resume`](Self::resume): their slots are
+    /// about to be replaced.
+    pub(crate) fn pause(&self) {
+        self.lock().credits.pause();
+    }
+
+    /// Lets credits be taken again. Those that arrived since [`pause`](Self::pause) are for the new slots.
+    pub(crate) fn resume(&self) {
+        self.lock().credits.resume();
+    }
+
+    /// Sends a step of the renewal to the peer.
+    pub(crate) fn send_step(&self, step: Result<Vec<u8>, String>) {
+        self.lock().outbox.push(Message::Step(step));
+        self.to_control.notify_one();
+    }
+
+    /// Takes the oldest step of the peer that has arrived.
+    pub(crate) fn take_step(&self) -> Option<Result<Vec<u8>, String>> {
+        self.lock().steps.pop_front()
+    }
+
+    /// Returns true while the stream still has bytes to move.
+    pub(crate) fn is_open(&self) -> bool {
+        let inner = self.lock();
+        inner.failure.is_none() && !inner.done()
+    }
+
+    /// Counts completions of the data path that a timer found.
+    pub(crate) fn count_late_completions(&self, count: u64) {
+        if count > 0 {
+            self.lock().stats.late_completions += count;
+        }
+    }
+
+    /// Wakes both users and the steward.
+    pub(crate) fn wake_all(&self) {
+        let mut inner = self.lock();
+        inner.wake(true, true);
+        self.finish_update(inner);
+    }
+}
+
+impl DataProgress {
+    /// Records that at least `bytes` in all have been sent: of two ways to the peer one may be ahead.
+    pub(crate) fn raise_sent(&self, bytes: u64) {
+        self.sent.fetch_max(bytes, Relaxed);
+    }
+
+    /// Returns the number of bytes that have been sent.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.load(Relaxed)
+    }
+
+    /// Returns the number of bytes that have been received.
+    pub(crate) fn received(&self) -> u64 {
+        self.received.load(Relaxed)
+    }
+
+    /// Returns the number of bytes that have arrived at this end and, as far as is known, at the peer.
+    pub(crate) fn arrived_at_both(&self) -> u64 {
+        let there = self.peer_received.load(Relaxed);
+        self.received().saturating_add(there)
+    }
+}
+
+impl Credits {
+    /// Drops all credits, and gives none out until [`resume`](Self::resume).
+    fn pause(&mut self) {
+        self.set_pool(self.queued.len());
+        self.paused = true;
+    }
+
+    /// Gives credits out again.
+    fn resume(&mut self) {
+        self.paused = false;
+    }
+}

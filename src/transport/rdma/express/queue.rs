@@ -1,24 +1,34 @@
-//! The queue pair of the lane: sends small frames from registered memory, and copies those that arrive to the heap.
+//! The queue pair of the express path: sends small frames from registered memory, and copies those that arrive to the
+//! heap.
+//!
+//! | bytes  | field    | meaning                                                                              |
+//! |--------|----------|--------------------------------------------------------------------------------------|
+//! | 0..4   | length   | payload bytes; 0 in a report                                                         |
+//! | 4..8   | consumed | the number of frames of the other direction that this end has consumed, modulo 2^32  |
+//! | 8..16  | offset   | bytes of this direction before the payload                                           |
+//! | 16..24 | digest   | as in the header of a chunk                                                          |
+//! | 24..32 | check    | xxh3-64 of bytes 0..24                                                               |
+//!
+//! All integers are little-endian. A *report* is a frame without payload: it carries only the number of consumed
+//! frames. A small frame has no slot, so its header is a quarter of that of a chunk.
 
 use std::{collections::VecDeque, io, ops::Range};
 
 use serde::{Deserialize, Serialize};
+use twox_hash::XxHash3_64;
 
-use super::{
-    header::{EXPRESS_HEADER_BYTES, EXPRESS_PAYLOAD_BYTES, ExpressHeader},
-    window::{ReceiveWindow, SendWindow},
-};
+use super::window::{ReceiveWindow, SendWindow};
 use crate::{
     faults::Faults,
     transport::{
         data::{
-            frame::{HEADER_BYTES, Header},
-            path::{Slot, invalid},
+            frame::{Damage, HEADER_BYTES, Header},
+            path::{NO_SLOT, Slot, invalid},
         },
         rdma::{
             pool::RdmaSlot,
             verbs::{
-                completions::Completion,
+                device::Completion,
                 queue_pair::{QueuePair, QueueSizes},
             },
         },
@@ -148,7 +158,7 @@ impl ExpressQueue {
 
     fn post(&mut self, range: std::ops::Range<usize>) -> io::Result<()> {
         self.posted += 1;
-        if self.faults.loses_lane_at(self.posted) {
+        if self.faults.loses_express_at(self.posted) {
             self.pair.fail()?;
         }
         let is_signalled = self.posted % SIGNAL_EVERY == 0;
@@ -262,8 +272,8 @@ const PLACE_BYTES: usize = EXPRESS_HEADER_BYTES + EXPRESS_PAYLOAD_BYTES;
 /// The receives beyond the window, for reports: more of them are never under way (see [`window`](super::window)).
 pub(super) const REPORTS: u32 = 4;
 
-/// The places of one lane: one for each frame that may be under way, in each direction that has frames; and for reports
-/// in both directions.
+/// The places of one express path: one for each frame that may be under way, in each direction that has frames; and for
+/// reports in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::transport::rdma) struct RingLayout {
     /// The most frames under way to the peer.
@@ -325,7 +335,7 @@ pub(super) struct HeapSlots {
 }
 
 impl HeapSlots {
-    /// Slots for the lane of this generation.
+    /// Slots for the express path of this generation.
     pub(super) fn new(generation: u32) -> Self {
         Self {
             spare: Vec::new(),
@@ -346,8 +356,95 @@ impl HeapSlots {
     }
 }
 
+/// The size of a header, in bytes.
+pub(in crate::transport::rdma) const EXPRESS_HEADER_BYTES: usize = 32;
+
+/// The most payload of a small frame, in bytes.
+pub(in crate::transport::rdma) const EXPRESS_PAYLOAD_BYTES: usize = 4096;
+
+/// The number of bytes that the check covers.
+const CHECKED_BYTES: usize = EXPRESS_HEADER_BYTES - size_of::<u64>();
+
+/// The header of a small frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ExpressHeader {
+    /// The number of payload bytes; 0 in a report.
+    pub(super) length: u32,
+    /// The number of frames of the other direction that this end has consumed, modulo 2^32.
+    pub(super) consumed: u32,
+    /// The number of bytes of this direction before the payload.
+    pub(super) offset: u64,
+    /// The digest of the payload.
+    pub(super) digest: u64,
+}
+
+impl ExpressHeader {
+    /// The header of a report.
+    pub(super) fn report(consumed: u32) -> Self {
+        Self {
+            length: 0,
+            consumed,
+            offset: 0,
+            digest: 0,
+        }
+    }
+
+    /// The header for the chunk that `header` describes.
+    pub(super) fn of(header: &Header, consumed: u32) -> Self {
+        Self {
+            length: header.length,
+            consumed,
+            offset: header.offset,
+            digest: header.digest,
+        }
+    }
+
+    /// Returns the header of the chunk, as the express paths know it.
+    pub(super) fn chunk(&self) -> Header {
+        Header {
+            length: self.length,
+            slot: NO_SLOT,
+            offset: self.offset,
+            digest: self.digest,
+        }
+    }
+
+    /// Encodes the header.
+    pub(super) fn encode(&self) -> [u8; EXPRESS_HEADER_BYTES] {
+        let mut bytes = [0; EXPRESS_HEADER_BYTES];
+        bytes[0..4].copy_from_slice(&self.length.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.consumed.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.digest.to_le_bytes());
+        let check = XxHash3_64::oneshot(&bytes[..CHECKED_BYTES]);
+        bytes[CHECKED_BYTES..].copy_from_slice(&check.to_le_bytes());
+        bytes
+    }
+
+    /// Decodes a header.
+    ///
+    /// # Errors
+    ///
+    /// [`Damage::Header`] unless the bytes are exactly the encoding of their fields.
+    pub(super) fn decode(bytes: &[u8; EXPRESS_HEADER_BYTES]) -> Result<Self, Damage> {
+        let header = Self {
+            length: u32::from_le_bytes(std::array::from_fn(|i| bytes[i])),
+            consumed: u32::from_le_bytes(std::array::from_fn(|i| bytes[4 + i])),
+            offset: u64::from_le_bytes(std::array::from_fn(|i| bytes[8 + i])),
+            digest: u64::from_le_bytes(std::array::from_fn(|i| bytes[16 + i])),
+        };
+        if header.encode() == *bytes {
+            Ok(header)
+        } else {
+            Err(Damage::Header)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -369,6 +466,17 @@ mod tests {
         for window in 2..9 {
             let ring = RingLayout::new(window, true, true);
             assert_ne!(ring.send(u32::MAX, 1), ring.send(0, 1), "{window}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_header_survives_the_wire(length: u32, consumed: u32, offset: u64, digest: u64, bit in 0..8 * EXPRESS_HEADER_BYTES) {
+            let header = ExpressHeader { length, consumed, offset, digest };
+            let mut bytes = header.encode();
+            prop_assert_eq!(ExpressHeader::decode(&bytes), Ok(header));
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(ExpressHeader::decode(&bytes), Err(Damage::Header));
         }
     }
 }

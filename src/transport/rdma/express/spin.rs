@@ -45,7 +45,7 @@ const TRIAL_WAITS: u64 = 64;
 const FIRST_PERIOD: u64 = 512;
 const LONGEST_PERIOD: u64 = 65_536;
 
-/// Decides for one lane which waits begin with polling.
+/// Decides for one express path which waits begin with polling.
 #[derive(Debug)]
 pub(super) struct Spin {
     /// How long a wait polls, if the user has chosen.
@@ -66,11 +66,12 @@ struct Adaptive {
     failed_trial: Option<u64>,
 }
 
-/// The number of waits in a row, with no wait of another lane on the same thread, after which a lane is alone there.
+/// The number of waits in a row, with no wait of another express path on the same thread, after which an express path
+/// is alone there.
 const ALONE_AFTER: u32 = 8;
 
 thread_local! {
-    /// The lane that has waited last on this thread, and for how many frames before that, one after the other.
+    /// The express path that has waited last on this thread, and for how many frames before that, one after the other.
     static LAST: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 
@@ -90,12 +91,13 @@ impl Spin {
         }
     }
 
-    /// Returns how long the wait of lane `id` that begins now polls, if it does. `arrived` frames have arrived so far.
+    /// Returns how long the wait of express path `id` that begins now polls, if it does. `arrived` frames have arrived
+    /// so far.
     ///
     /// A wake-up takes the time `wakeup` on this machine.
     ///
-    /// Only one wait polls for a frame, however often the task is polled. A thread on which several lanes wait does not
-    /// poll: it would hold up the others.
+    /// Only one wait polls for a frame, however often the task is polled. A thread on which several express paths wait
+    /// does not poll: it would hold up the others.
     pub(super) fn begin_wait(
         &mut self,
         id: u64,
@@ -115,7 +117,7 @@ impl Spin {
         (is_alone && is_first && polls && !longest.is_zero()).then_some(longest)
     }
 
-    /// Notes that lane `id` found a frame without a wait: another lane on this thread is not alone.
+    /// Notes that express path `id` found a frame without a wait: another express path on this thread is not alone.
     pub(super) fn pass(id: u64) {
         if LAST.get().0 != id {
             LAST.set((id, 0));
@@ -208,7 +210,7 @@ mod tests {
 
     fn spin(chosen: Option<Duration>, id: u64) -> Spin {
         let mut spin = Spin::new(chosen);
-        // The first waits on a thread show that the lane is alone.
+        // The first waits on a thread show that the express path is alone.
         for wait in 0..u64::from(ALONE_AFTER) {
             assert_eq!(spin.begin_wait(id, u64::MAX - wait, WAKEUP), None);
         }

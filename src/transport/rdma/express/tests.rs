@@ -1,11 +1,11 @@
-//! Many lanes on one thread, on a real device.
+//! Many express paths on one thread, on a real device.
 
 use std::{future::poll_fn, task::Poll, thread, time::Duration};
 
 use futures::future::join_all;
 
 use super::{
-    lane::{ExpressLane, ExpressOffer, UnconnectedLane},
+    path::{ExpressOffer, ExpressPath, UnconnectedExpress},
     queue::RingLayout,
 };
 use crate::{
@@ -21,53 +21,53 @@ const MESSAGE: [u8; 16] = [7; 16];
 /// Answers that take so long do not come.
 const HANGS: Duration = Duration::from_secs(300);
 
-fn opened(config: &QueuePairConfig) -> UnconnectedLane {
-    UnconnectedLane::open(config, RingLayout::new(4, true, true)).unwrap()
+fn opened(config: &QueuePairConfig) -> UnconnectedExpress {
+    UnconnectedExpress::open(config, RingLayout::new(4, true, true)).unwrap()
 }
 
-fn connected(lane: UnconnectedLane, theirs: ExpressOffer) -> ExpressLane {
-    lane.connect(theirs, 0, None, Faults::default()).unwrap()
+fn connected(express: UnconnectedExpress, theirs: ExpressOffer) -> ExpressPath {
+    express.connect(theirs, 0, None, Faults::default()).unwrap()
 }
 
-fn send(lane: &ExpressLane, chain: &mut Chain) {
+fn send(express: &ExpressPath, chain: &mut Chain) {
     let header = chain.seal(NO_SLOT, &MESSAGE);
-    lane.send(&header, &MESSAGE).unwrap();
+    express.send(&header, &MESSAGE).unwrap();
 }
 
 /// Waits for the next frame as a reader does.
-async fn receive(lane: &ExpressLane, offset: u64) {
+async fn receive(express: &ExpressPath, offset: u64) {
     let slot = poll_fn(|cx| {
-        lane.spin();
-        match lane.poll_frame(cx, offset).unwrap() {
+        express.spin();
+        match express.poll_frame(cx, offset).unwrap() {
             Poll::Ready((slot, _)) => Poll::Ready(slot),
             Poll::Pending => Poll::Pending,
         }
     });
     let slot = tokio::time::timeout(HANGS, slot).await;
-    lane.release(slot.expect("a frame")).unwrap();
+    express.release(slot.expect("a frame")).unwrap();
 }
 
-/// One end of a lane: sends and receives in turns.
-async fn talk(lane: &ExpressLane, begins: bool, rounds: u64) {
+/// One end of an express path: sends and receives in turns.
+async fn talk(express: &ExpressPath, begins: bool, rounds: u64) {
     let mut chain = Chain::new(1);
     for round in 0..rounds {
         let offset = round * MESSAGE.len() as u64;
         if begins {
-            send(lane, &mut chain);
+            send(express, &mut chain);
         }
-        receive(lane, offset).await;
+        receive(express, offset).await;
         if !begins {
-            send(lane, &mut chain);
+            send(express, &mut chain);
         }
     }
 }
 
-/// Returns how many waits of a server polled that answers `rounds` messages on each of `count` lanes, all of them on
-/// its one thread.
+/// Returns how many waits of a server polled that answers `rounds` messages on each of `count` express paths, all of
+/// them on its one thread.
 async fn polls_of_a_server(config: &QueuePairConfig, count: usize, rounds: u64) -> u64 {
     let ends = |_| (opened(config), opened(config));
     let (servers, clients): (Vec<_>, Vec<_>) = (0..count).map(ends).unzip();
-    let offers: Vec<_> = servers.iter().map(UnconnectedLane::offer).collect();
+    let offers: Vec<_> = servers.iter().map(UnconnectedExpress::offer).collect();
     let servers = servers.into_iter().zip(&clients);
     let servers: Vec<_> = servers
         .map(|(server, client)| connected(server, client.offer()))
@@ -83,24 +83,24 @@ async fn polls_of_a_server(config: &QueuePairConfig, count: usize, rounds: u64) 
         });
     });
     join_all(servers.iter().map(|server| talk(server, false, rounds))).await;
-    // The lanes of this end live until those of the other have received the last answer.
+    // The express paths of this end live until those of the other have received the last answer.
     while !asking.is_finished() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     asking.join().unwrap();
-    servers.iter().map(ExpressLane::polled_waits).sum()
+    servers.iter().map(ExpressPath::polled_waits).sum()
 }
 
 /// A poll holds up the thread, so a server with many streams on one thread must answer all of them without polling.
 #[tokio::test]
-async fn a_thread_with_a_hundred_lanes_does_not_poll() {
+async fn a_thread_with_a_hundred_streams_does_not_poll() {
     let Some(config) = config() else { return };
-    let (lanes, rounds) = (100, 20);
-    let polls = polls_of_a_server(&config, lanes, rounds).await;
-    let waits = rounds * lanes as u64;
+    let (streams, rounds) = (100, 20);
+    let polls = polls_of_a_server(&config, streams, rounds).await;
+    let waits = rounds * streams as u64;
     assert!(polls < waits / 20, "{polls} of {waits} waits polled");
     assert!(
         polls_of_a_server(&config, 1, 2_000).await > 0,
-        "a single lane polls, or the test measures nothing"
+        "a single express path polls, or the test measures nothing"
     );
 }

@@ -19,7 +19,10 @@
 
 use std::{
     fmt,
+    fs::{self, File},
+    io::Read,
     path::{Path, PathBuf},
+    str::FromStr,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -29,11 +32,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{
-    gid::{Gid, GidKind, LinkLayer},
-    network::Networks,
-    sysfs::{self, Roots},
-};
+use super::network::{Gid, GidKind, LinkLayer, Networks};
 
 /// All RDMA devices of this host, usable or not.
 #[derive(Debug)]
@@ -137,7 +136,7 @@ impl Inventory {
     /// Reads the devices from sysfs. Files that cannot be read count as missing.
     pub(crate) fn read(roots: &Roots) -> Self {
         let networks = Networks::read(&roots.proc);
-        let names: Vec<String> = sysfs::entries(&roots.sys.join("class/infiniband"));
+        let names: Vec<String> = entries(&roots.sys.join("class/infiniband"));
         let device = |name| Device::read(roots, &networks, name);
         Self {
             devices: names.into_iter().map(device).collect(),
@@ -155,7 +154,7 @@ impl Inventory {
 impl Device {
     fn read(roots: &Roots, networks: &Networks, name: String) -> Self {
         let path = roots.sys.join("class/infiniband").join(&name);
-        let numbers: Vec<u8> = sysfs::entries(&path.join("ports"));
+        let numbers: Vec<u8> = entries(&path.join("ports"));
         let port = |number| Port::read(roots, networks, &path, number);
         Self {
             software: is_software(&path),
@@ -169,13 +168,13 @@ impl Device {
 impl Port {
     fn read(roots: &Roots, networks: &Networks, device: &Path, number: u8) -> Self {
         let path = device.join("ports").join(number.to_string());
-        let text = |name| sysfs::text(&path.join(name)).unwrap_or_default();
+        let text = |name| text(&path.join(name)).unwrap_or_default();
         let link_layer = LinkLayer::parse(&text("link_layer"));
         let gids = (0..MAX_GIDS).filter_map(|index| {
             let index = u8::try_from(index).ok()?;
             GidEntry::read(roots, networks, &path, link_layer?, index)
         });
-        let lid = sysfs::number(&path.join("lid"));
+        let lid = read_number(&path.join("lid"));
         Self {
             number,
             state: enumerated(&text("state")),
@@ -183,7 +182,7 @@ impl Port {
             link_layer,
             rate_mbps: rate_mbps(&text("rate")).unwrap_or(0),
             lid: lid.and_then(|lid| u16::try_from(lid).ok()).unwrap_or(0),
-            pkeys: sysfs::entries::<u16>(&path.join("pkeys")).len(),
+            pkeys: entries::<u16>(&path.join("pkeys")).len(),
             gids: gids.collect(),
         }
     }
@@ -210,11 +209,11 @@ impl GidEntry {
         link: LinkLayer,
         index: u8,
     ) -> Option<Self> {
-        let gid = Gid::parse(&sysfs::text(&port.join(format!("gids/{index}")))?)?;
+        let gid = Gid::parse(&text(&port.join(format!("gids/{index}")))?)?;
         if gid.is_zero() {
             return None;
         }
-        let attribute = |name| sysfs::text(&port.join(format!("gid_attrs/{name}/{index}")));
+        let attribute = |name| text(&port.join(format!("gid_attrs/{name}/{index}")));
         let (kind, netdev) = match link {
             // Older kernels have no attributes for InfiniBand, and none of it needs them.
             LinkLayer::InfiniBand => (GidKind::InfiniBand, None),
@@ -242,7 +241,7 @@ impl GidEntry {
 
     /// Returns true if a peer could reach the address.
     pub(crate) fn is_reachable(&self) -> bool {
-        use super::gid::Scope;
+        use super::network::Scope;
         self.kind == GidKind::InfiniBand || self.gid.scope() != Scope::Nowhere
     }
 }
@@ -288,7 +287,7 @@ pub(crate) fn mtu_within(bytes: u32) -> Option<u16> {
 fn roce_mtu(roots: &Roots, netdev: Option<&str>) -> u16 {
     let path = |name| roots.sys.join("class/net").join(name).join("mtu");
     // An interface in another network namespace is named, but not to be seen.
-    let Some(bytes) = netdev.and_then(|name| sysfs::number(&path(name))) else {
+    let Some(bytes) = netdev.and_then(|name| read_number(&path(name))) else {
         return ETHERNET_MTU;
     };
     mtu_within(bytes.saturating_sub(ROCE_HEADER_BYTES)).unwrap_or(MTUS[0])
@@ -308,7 +307,7 @@ fn is_software(device: &Path) -> bool {
 
 /// Returns the fault that `node_type` shows. `1: CA` stands for every adapter that has reliable queue pairs.
 fn node_fault(device: &Path) -> Option<PortFault> {
-    let text = sysfs::text(&device.join("node_type")).unwrap_or_default();
+    let text = text(&device.join("node_type")).unwrap_or_default();
     let kind = enumerated(&text);
     match kind.as_str() {
         "CA" => None,
@@ -321,10 +320,9 @@ fn node_fault(device: &Path) -> Option<PortFault> {
 /// Returns the reason why this process cannot open the device.
 fn file_fault(roots: &Roots, device: &str) -> Option<PortFault> {
     let class = roots.sys.join("class/infiniband_verbs");
-    let names: Vec<String> = sysfs::entries(&class);
-    let opens = |name: &String| {
-        sysfs::text(&class.join(name).join("ibdev")).is_some_and(|text| text == device)
-    };
+    let names: Vec<String> = entries(&class);
+    let opens =
+        |name: &String| text(&class.join(name).join("ibdev")).is_some_and(|text| text == device);
     let Some(name) = names.into_iter().find(opens) else {
         return Some(PortFault::NoVerbs);
     };
@@ -394,6 +392,60 @@ impl LastRead {
         self.0 = Some((now(), Arc::clone(&inventory)));
         inventory
     }
+}
+
+/// The mount points of the kernel's file systems. Tests replace them by trees of their own.
+#[derive(Debug, Clone)]
+pub(crate) struct Roots {
+    /// sysfs.
+    pub(crate) sys: PathBuf,
+    /// procfs.
+    pub(crate) proc: PathBuf,
+    /// devtmpfs.
+    pub(crate) dev: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self {
+            sys: "/sys".into(),
+            proc: "/proc".into(),
+            dev: "/dev".into(),
+        }
+    }
+}
+
+/// The longest attribute, which the kernel returns in one read. That takes half the system calls of [`fs::read`], and
+/// there are hundreds of these files.
+const PAGE_BYTES: usize = 4096;
+
+/// Reads an attribute and trims it. Returns `None` if it is missing or cannot be read: the attributes of an empty entry
+/// of the GID table, for instance, return EINVAL.
+pub(crate) fn text(path: &Path) -> Option<String> {
+    let mut page = [0; PAGE_BYTES];
+    let count = File::open(path).ok()?.read(&mut page).ok()?;
+    Some(String::from_utf8_lossy(&page[..count]).trim().to_owned())
+}
+
+/// Reads an attribute that is a number, decimal or hexadecimal after `0x`.
+fn read_number(path: &Path) -> Option<u32> {
+    let text = text(path)?;
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+/// Returns the entries of a directory whose names parse as `T`, sorted. Empty if there is no such directory.
+pub(crate) fn entries<T: FromStr + Ord>(path: &Path) -> Vec<T> {
+    let Ok(directory) = fs::read_dir(path) else {
+        return Vec::new();
+    };
+    let mut names: Vec<T> = directory
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    names.sort_unstable();
+    names
 }
 
 #[cfg(test)]

@@ -6,10 +6,9 @@ use std::{fs, net::Ipv4Addr, os::unix::fs::symlink, path::PathBuf};
 use tempfile::TempDir;
 
 use super::{
-    device::Inventory,
-    gid::{Gid, GidKind},
+    device::{Inventory, Roots},
+    network::{Gid, GidKind},
     offer::{Candidate, Offer},
-    sysfs::Roots,
 };
 
 pub(crate) const V1: &str = "IB/RoCE v1";

@@ -1,15 +1,5 @@
 //! The RDMA ports of this host, and which pair of ports two hosts should use.
 //!
-//! | file | what it has |
-//! |---|---|
-//! | [`sysfs`] | reads the small files of the kernel |
-//! | [`device`] | the devices of this host, their ports and GIDs |
-//! | `network` | the networks of this host's interfaces |
-//! | [`gid`] | the address of a port |
-//! | [`choice`] | which ports may be used: all, or those that the user named |
-//! | [`offer`] | the ports as the peer sees them |
-//! | [`proposal`] | the pairs that the acceptor proposes |
-//!
 //! The control connection uses the address by which the host is *named*; the data uses the fastest network. Hello
 //! carries the dialer's usable ports, fast ones first. The acceptor ranks the pairs and proposes up to three, one for
 //! each pair of ports: first the best pair, then pairs that share no port with it, because the port itself may be the
@@ -21,12 +11,9 @@
 //! does not exist is an error at once, also where TCP would do. Naming something that exists but cannot be used now is
 //! a reason for TCP.
 
-pub(super) mod choice;
 pub(super) mod device;
 #[cfg(test)]
 pub(super) mod fixtures;
-pub(super) mod gid;
-mod network;
+pub(super) mod network;
 pub(super) mod offer;
 pub(super) mod proposal;
-pub(super) mod sysfs;

@@ -13,10 +13,8 @@ use std::cmp::Reverse;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    choice::networks_differ,
-    gid::{GidKind, Scope},
-    network::same_network,
-    offer::{Candidate, MAX_OFFERS, Offer, Offers},
+    network::{GidKind, Scope, same_network},
+    offer::{Candidate, MAX_OFFERS, Offer, Offers, networks_differ},
 };
 use crate::{
     host::host_name,
@@ -258,7 +256,7 @@ mod tests {
         link_setup::{decode, encode},
         ports::{
             fixtures::{infiniband, roce},
-            gid::Gid,
+            network::Gid,
         },
     };
 

@@ -17,7 +17,7 @@ use crate::{
         control::state::State,
         data::{
             frame::{Chain, HEADER_BYTES},
-            recv_lane::SharedRecvLane,
+            receive::SharedReceiver,
         },
         rdma::{
             link::{Link, MemoryAccess, Posting, Region, SlotToken, UnconnectedQueuePair},
@@ -137,15 +137,15 @@ async fn rewritten(config: QueuePairConfig, copies: bool) -> Bytes {
     let state = State::new("hostB".to_owned(), Direction::Receive, 2);
     let renewal = Arc::new(RenewalShared::new(Arc::clone(&state), u64::MAX));
     let path = RdmaReceive::new(receive.unwrap(), renewal);
-    let lane = SharedRecvLane::new(path, DEPTH, SEED, Faults::default());
-    lane.grant_all(&state);
+    let receiver = SharedReceiver::new(path, DEPTH, SEED, Faults::default());
+    receiver.grant_all(&state);
     peer.write(ones).await;
-    let next = |cx: &mut Context<'_>| match lane.lock().next(&state, cx) {
+    let next = |cx: &mut Context<'_>| match receiver.lock().next(&state, cx) {
         Some(chunk) => Poll::Ready(chunk),
         None => Poll::Pending,
     };
     let chunk = poll_fn(next).await;
-    let bytes = lane.lock().lend(&state, chunk);
+    let bytes = receiver.lock().lend(&state, chunk);
     peer.write(twos).await;
     bytes
 }

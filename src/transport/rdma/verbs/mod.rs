@@ -1,15 +1,6 @@
 //! Verbs that async-rdma does not offer: inline and unsignalled sends, receives from registered memory, completions
-//! that are polled. A queue pair of this module lives beside those of async-rdma on the same device. The express lane,
+//! that are polled. A queue pair of this module lives beside those of async-rdma on the same device. The express path,
 //! measurements and the public module [`crate::verbs`] use it.
-//!
-//! | file | what it has |
-//! |---|---|
-//! | [`device`] | an open device and its protection domain |
-//! | [`memory`] | a registered memory region |
-//! | [`completions`] | a completion queue and its completion channel |
-//! | `debug` | `Debug` for these types |
-//! | [`queue_pair`] | a queue pair with its memory: connect, send, receive |
-//! | [`operation`] | WRITE, READ and SEND with all their settings |
 //!
 //! # Why every safe call is sound
 //!
@@ -24,8 +15,6 @@
 //!   which ends its queue pairs; it cannot free memory too early. A queue pair reserves its room, so that this needs a
 //!   caller who posts more than the sizes that it asked for.
 
-pub(super) mod completions;
-mod debug;
 pub(super) mod device;
 pub(super) mod memory;
 pub(super) mod operation;

@@ -7,7 +7,7 @@ use rdma_sys as ffi;
 use super::queue_pair::QueuePairConfig;
 use super::{
     check,
-    completions::CompletionQueue,
+    device::CompletionQueue,
     memory::{MemoryRegion, RemoteRegion},
     queue_pair::{QueuePair, QueuePairAddress, QueueSizes, ReadDepths, create, entries, reserve},
 };

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     check,
-    completions::{CompletionQueue, QueueRoom},
+    device::{CompletionQueue, QueueRoom},
     memory::MemoryRegion,
     not_null,
 };
@@ -15,7 +15,7 @@ use crate::{
     config::RdmaConfig,
     transport::rdma::{
         link::{ACK_TIMEOUT, RETRIES, RNR_RETRIES},
-        ports::{choice::DeviceChoice, device::inventory, gid::Gid},
+        ports::{device::inventory, network::Gid, offer::DeviceChoice},
     },
 };
 

@@ -12,8 +12,7 @@ use std::{
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::{
-    completions::{Completion, CompletionQueue},
-    device::ProtectionDomain,
+    device::{Completion, CompletionQueue, ProtectionDomain},
     memory::MemoryRegion,
     queue_pair::{QueuePair, QueuePairConfig, QueueSizes},
 };

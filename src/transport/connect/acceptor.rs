@@ -1,39 +1,44 @@
-//! The background of a listener: accepts connections, and makes streams of those that prove that they have a key.
+//! The background of a listener: accepts connections, and makes streams of those that prove that they have a key. A
+//! part of the program can take the streams of one key for itself: they do not go to [`Listener::accept`].
 //!
 //! How many connections it keeps before they are streams, and which of them it may push out, is in
-//! [`admission`](crate::transport::connect::admission).
+//! [`admission`](super::admission).
+//!
+//! [`Listener::accept`]: crate::Listener::accept
 
-use std::{net::SocketAddr, pin::pin, sync::Arc, task::Poll, time::Duration};
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Poll,
+    time::Duration,
+};
 
 use futures::{StreamExt, poll};
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime::Handle,
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{
-    ListenerCounters,
-    arrivals::{Arrival, ArrivalQueue},
-    keys::ListenerKeys,
-};
+use super::listener::{Arrival, ArrivalQueue, ListenerCounters};
 use crate::{
-    Error, HandshakeFault, StreamConfig,
+    Error, HandshakeFault, Key, StreamConfig,
+    key::KeyId,
     transport::{
         connect::{
             admission::{
-                ExpectedStreams, Limits, MAX_NEW, MAX_WAITING, Proving, ProvingPlace,
-                opening::{ControlOpening, Opening, OpeningKind},
-                strangers::{PUSHED_OUT, StrangerPlace, Strangers},
+                ExpectedStreams, Limits, MAX_NEW, MAX_WAITING, PUSHED_OUT, Proving, ProvingPlace,
+                StrangerPlace, Strangers,
             },
             handshake::{self, Authenticated},
-            negotiate,
-            preamble::{PROTOCOL_VERSION, PreambleKind},
+            preamble::{ControlOpening, Opening, OpeningKind, PROTOCOL_VERSION, PreambleKind},
         },
         control::{connection::closed, noise},
-        stream::stream::Stream,
+        stream::Stream,
     },
 };
 
@@ -41,7 +46,7 @@ use crate::{
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What the background tasks of a listener share.
-pub(super) struct Acceptor {
+pub(crate) struct Acceptor {
     keys: ListenerKeys,
     config: StreamConfig,
     /// The runtime in which streams are used and their data paths are made: a queue pair belongs to the runtime in
@@ -63,11 +68,11 @@ pub(super) struct Acceptor {
 
 /// What a listener and its background tasks share.
 #[derive(Clone)]
-pub(super) struct ListenerShared {
-    pub(super) arrivals: Arc<ArrivalQueue>,
-    pub(super) counters: Arc<ListenerCounters>,
-    pub(super) live: TaskTracker,
-    pub(super) closed: CancellationToken,
+pub(crate) struct ListenerShared {
+    pub(crate) arrivals: Arc<ArrivalQueue>,
+    pub(crate) counters: Arc<ListenerCounters>,
+    pub(crate) live: TaskTracker,
+    pub(crate) closed: CancellationToken,
 }
 
 /// Tells the queue that no stream arrives any more, however the task ended.
@@ -81,7 +86,7 @@ impl Drop for EndOfArrivals {
 
 impl Acceptor {
     /// An acceptor for peers with one of `keys`, whose streams are used in the current runtime.
-    pub(super) fn new(keys: ListenerKeys, config: StreamConfig, shared: ListenerShared) -> Self {
+    pub(crate) fn new(keys: ListenerKeys, config: StreamConfig, shared: ListenerShared) -> Self {
         let limits = Limits::of_process();
         let ListenerShared {
             arrivals,
@@ -107,7 +112,7 @@ impl Acceptor {
 
     /// Answers every connection that `socket` accepts, until the listener is closed. Dropping the future, even before
     /// its first poll, ends the arrivals.
-    pub(super) fn run(self, socket: Arc<TcpListener>) -> impl Future<Output = ()> + Send {
+    pub(crate) fn run(self, socket: Arc<TcpListener>) -> impl Future<Output = ()> + Send {
         let ends = EndOfArrivals(Arc::clone(&self.arrivals));
         let closed = self.closed.clone();
         async move {
@@ -259,7 +264,7 @@ impl Acceptor {
                 .as_ref()
                 .map_or(&acceptor.config, |route| &route.config);
             let expect = |token| acceptor.expected.expect(token);
-            let negotiated = negotiate::accept(peer, config, expect).await?;
+            let negotiated = handshake::accept(peer, config, expect).await?;
             Stream::start(negotiated, config, Some(&acceptor.live))
         };
         let negotiating = self.closed.clone().run_until_cancelled_owned(negotiating);
@@ -316,5 +321,136 @@ impl UnauthenticatedPeer {
         self.turn = None;
         let pushed_out = HandshakeFault::Protocol(PUSHED_OUT);
         place.unless_pushed_out(work).await.ok_or(pushed_out)
+    }
+}
+
+/// Finds the key of a peer by its id.
+pub(crate) struct ListenerKeys {
+    lookup: Box<dyn Fn(KeyId) -> Option<Key> + Send + Sync>,
+    /// Verifies the messages of peers whose key is unknown, which takes as long as with a known key, and always fails,
+    /// since this key is random and kept here only.
+    decoy: Key,
+    /// The keys whose streams go somewhere else than to the program.
+    routes: Arc<KeyRoutes>,
+}
+
+impl ListenerKeys {
+    /// The keys that `lookup` returns, and those of `routes`.
+    pub(crate) fn new(
+        lookup: impl Fn(KeyId) -> Option<Key> + Send + Sync + 'static,
+        decoy: Key,
+        routes: Arc<KeyRoutes>,
+    ) -> Self {
+        Self {
+            lookup: Box::new(lookup),
+            decoy,
+            routes,
+        }
+    }
+
+    /// Returns the key with this id, or a key that no peer has.
+    pub(crate) fn key_or_decoy(&self, id: KeyId) -> Key {
+        let routed = self.route(id).map(|route| route.key.clone());
+        routed
+            .or_else(|| (self.lookup)(id))
+            .unwrap_or_else(|| self.decoy.clone())
+    }
+
+    /// Returns where the streams of this key go, if they do not go to the program.
+    pub(crate) fn route(&self, id: KeyId) -> Option<Arc<KeyRoute>> {
+        self.routes.find(id)
+    }
+}
+
+/// The keys that parts of the program expect, by id.
+#[derive(Default)]
+pub(crate) struct KeyRoutes(Mutex<HashMap<KeyId, Arc<KeyRoute>>>);
+
+/// Where the streams of one key go, and how they are set up.
+pub(crate) struct KeyRoute {
+    pub(crate) key: Key,
+    pub(crate) config: StreamConfig,
+    /// The runtime that the streams belong to.
+    pub(crate) runtime: Handle,
+    arrivals: mpsc::UnboundedSender<Result<Stream, Error>>,
+}
+
+impl KeyRoute {
+    /// Passes on a stream, or the reason why a peer with the key gets none.
+    pub(crate) fn push(&self, outcome: Result<Stream, Error>) {
+        // If the acceptor has been dropped, the stream is dropped here, which aborts it.
+        let _ = self.arrivals.send(outcome);
+    }
+}
+
+impl KeyRoutes {
+    /// Returns the route of a key.
+    pub(crate) fn find(&self, id: KeyId) -> Option<Arc<KeyRoute>> {
+        self.lock().get(&id).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<KeyId, Arc<KeyRoute>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Accepts the streams of one key on a listener that others use too. Dropping it makes the key unknown again.
+#[cfg(feature = "cli")]
+pub(crate) struct KeyAcceptor {
+    id: KeyId,
+    routes: Arc<KeyRoutes>,
+    arrivals: mpsc::UnboundedReceiver<Result<Stream, Error>>,
+}
+
+#[cfg(feature = "cli")]
+impl KeyAcceptor {
+    /// Expects streams of `key`, which `config` sets up and which belong to `runtime`. Returns none if the key is
+    /// expected already.
+    pub(crate) fn new(
+        routes: &Arc<KeyRoutes>,
+        key: Key,
+        config: StreamConfig,
+        runtime: Handle,
+    ) -> Option<Self> {
+        let id = key.id();
+        let (sender, arrivals) = mpsc::unbounded_channel();
+        let route = KeyRoute {
+            key,
+            config,
+            runtime,
+            arrivals: sender,
+        };
+        let mut known = routes.lock();
+        if known.contains_key(&id) {
+            return None;
+        }
+        known.insert(id, Arc::new(route));
+        drop(known);
+        Some(Self {
+            id,
+            routes: Arc::clone(routes),
+            arrivals,
+        })
+    }
+
+    /// Accepts the next stream. Fails as
+    /// [`Listener::accept_or_mismatch`](super::listener::Listener::accept_or_mismatch) does.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a stream that was not returned is returned by the next call.
+    pub(crate) async fn accept(&mut self) -> Result<Stream, Error> {
+        match self.arrivals.recv().await {
+            Some(outcome) => outcome.map(Stream::granted),
+            // The route lives at least as long as this value.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[cfg(feature = "cli")]
+impl Drop for KeyAcceptor {
+    fn drop(&mut self) {
+        self.routes.lock().remove(&self.id);
     }
 }

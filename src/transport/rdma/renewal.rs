@@ -1,4 +1,4 @@
-//! The task that replaces the link of a stream. The users of the stream do not notice.
+//! Replaces the link of a stream while the stream runs. The users of the stream do not notice.
 //!
 //! There are two reasons to replace a link. async-rdma leaks kernel memory with every completion, until its completion
 //! queue is destroyed; and a link can fail while both ends live. Either end may begin. The steps travel on the control
@@ -9,7 +9,7 @@
 //!   Begin {frames written}      ◄──────────►
 //!   everything that was written is taken from the old link; what failed is kept; the old link and its
 //!   pools are taken down (chunks that the reader has not had move to ordinary memory)
-//!   Open {endpoint, slots, lane, bytes verified}  ◄─────►    again and again while a way is closed
+//!   Open {endpoint, slots, express, bytes verified}  ◄─────►    again and again while a way is closed
 //!   Connected                   ◄──────────►
 //!   what failed is written once more, unless it had arrived after all; all slots are granted
 //! ```
@@ -28,31 +28,247 @@ use std::{
     future::{Future, poll_fn},
     io,
     pin::pin,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     task::{Poll, ready},
     time::{Duration, Instant},
 };
 
+use futures::task::AtomicWaker;
 use serde::{Deserialize, Serialize};
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::Notify,
+    time::{sleep, timeout},
+};
 
-use super::{RenewalReason, RenewalShared};
 use crate::{
     Fault,
     transport::{
-        control::state::Failure,
-        data::{renewal::Renewable, send_lane::SharedSendLane, shared::Shared},
+        control::{
+            data_watch::{DataProgress, Stall, StalledPath},
+            state::{Failure, State},
+        },
+        data::{
+            path::{Renewable, violation},
+            send::SharedSender,
+            steward::Shared,
+        },
         rdma::{
             Rdma,
             link::COMPLETION_LIMIT,
             link_setup::{
                 ConnectedLink, LinkOffer, LinkPlan, LiveLink, UnconnectedLink, decode, encode,
             },
+            nudge::Nudges,
             pool::RdmaSlot,
             send_path::RdmaSend,
         },
     },
 };
+
+/// What both sides of the data path share with the task that renews the link.
+pub(crate) struct RenewalShared {
+    state: Arc<State>,
+    /// The number of chunks that have completed on this link.
+    completions: AtomicU64,
+    /// The number of completions of this link, those of nudges included.
+    completions_with_nudges: AtomicU64,
+    /// The number of completions after which the link is replaced.
+    limit: u64,
+    is_underway: AtomicBool,
+    requested: Notify,
+    /// Wakes the renewal after a completion, whichever task polled it.
+    progress: AtomicWaker,
+    /// Finds completions that were missed.
+    pub(in crate::transport::rdma) nudges: Nudges,
+    reason: Mutex<Option<RenewalReason>>,
+}
+
+/// The reason why a link is replaced.
+enum RenewalReason {
+    /// The link has reached its limit of completions.
+    Used,
+    /// The link failed.
+    Lost(io::Error),
+    /// The counts of the link stand still.
+    Silent(SilentLink),
+}
+
+impl RenewalShared {
+    /// Requests a new link after `limit` completions.
+    pub(crate) fn new(state: Arc<State>, limit: u64) -> Self {
+        Self {
+            state,
+            completions: AtomicU64::new(0),
+            completions_with_nudges: AtomicU64::new(0),
+            limit,
+            is_underway: AtomicBool::new(false),
+            requested: Notify::new(),
+            progress: AtomicWaker::new(),
+            nudges: Nudges::default(),
+            reason: Mutex::new(None),
+        }
+    }
+
+    /// Counts the completion of a chunk.
+    pub(crate) fn count(&self) {
+        self.completions.fetch_add(1, Ordering::Relaxed);
+        self.nudges.count();
+        self.count_used();
+    }
+
+    fn count_used(&self) {
+        if self.completions_with_nudges.fetch_add(1, Ordering::Relaxed) + 1 == self.limit {
+            self.request(None);
+        }
+    }
+
+    /// Nudges the link whenever its completions pause.
+    async fn nudge(&self) -> Infallible {
+        let posted = |result| match result {
+            Ok(()) => self.count_used(),
+            Err(_) if self.is_underway() => {}
+            Err(error) => self.request(Some(error)),
+        };
+        let found = |completions| self.state.count_late_completions(completions);
+        self.nudges.run(posted, found).await
+    }
+
+    /// Returns the counts of the data path, for its two sides to store.
+    pub(crate) fn data(&self) -> &DataProgress {
+        &self.state.data
+    }
+
+    /// Wakes the renewal: a work request has completed or failed.
+    pub(crate) fn notify(&self) {
+        self.progress.wake();
+    }
+
+    /// Requests a new link, because this one was lost or has reached its limit.
+    pub(crate) fn request(&self, lost: Option<io::Error>) {
+        let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        // The first error is the cause, and tells more than the limit.
+        match (&*reason, lost) {
+            (Some(RenewalReason::Lost(_)), _) | (Some(_), None) => {}
+            (_, Some(error)) => *reason = Some(RenewalReason::Lost(error)),
+            (None, None) => *reason = Some(RenewalReason::Used),
+        }
+        self.requested.notify_one();
+    }
+
+    /// Handles a failure of the express path: a broken rule ends the stream, and any other failure requests a new link.
+    pub(crate) fn note_express_result(&self, result: io::Result<()>) {
+        let Err(error) = result else { return };
+        match violation(&error) {
+            Some(rule) => self.state.fail(Failure::Fault(Fault::Corrupt(rule))),
+            None if self.is_underway() => {}
+            None => self.request(Some(error)),
+        }
+    }
+
+    /// Requests a new link, because the counts of this one stand still.
+    fn request_for(&self, stall: Stall) {
+        let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        if let None | Some(RenewalReason::Used) = *reason {
+            *reason = Some(RenewalReason::Silent(SilentLink::new(stall, self.data())));
+            self.requested.notify_one();
+        }
+    }
+
+    /// Fails the stream: a new link would not help.
+    pub(crate) fn fail(&self, error: io::Error) {
+        self.state
+            .fail(Failure::Fault(Fault::Data(Arc::new(error))));
+    }
+
+    /// Returns true while bytes may arrive.
+    pub(crate) fn receives(&self) -> bool {
+        self.state.receives()
+    }
+
+    /// Returns true while the link is being replaced, and slots must not be granted.
+    pub(crate) fn is_underway(&self) -> bool {
+        self.is_underway.load(Ordering::Acquire)
+    }
+
+    /// Takes the reason for a new link, if one is requested.
+    fn take_reason(&self) -> Option<RenewalReason> {
+        self.reason
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+}
+
+/// How late a completion may be: longer than the time for which [`link`](crate::transport::rdma::link) may miss one.
+const COMPLETION_DELAY_LIMIT: Duration = COMPLETION_LIMIT.saturating_add(Duration::from_secs(1));
+
+/// A link whose counts stand still, and the count that stood still when that was noticed.
+#[derive(Clone, Copy)]
+struct SilentLink {
+    stall: Stall,
+    count: u64,
+}
+
+impl SilentLink {
+    /// A link with these counts.
+    fn new(stall: Stall, progress: &DataProgress) -> Self {
+        let count = count_of(stall, progress);
+        Self { stall, count }
+    }
+
+    /// Waits to find out whether the link is only late: the runtime in which its completions are polled may have been
+    /// blocked, and the completions of that time are polled within this wait. Returns true if the link is dead.
+    ///
+    /// # Errors
+    ///
+    /// The fault of a stream that cannot have a new link.
+    async fn is_dead(self, progress: &DataProgress) -> Result<bool, Fault> {
+        // A wait that took longer was blocked as well, and its timer may run before the completions are polled.
+        loop {
+            let began = tokio::time::Instant::now();
+            sleep(COMPLETION_DELAY_LIMIT).await;
+            if began.elapsed() < COMPLETION_DELAY_LIMIT + COMPLETION_DELAY_LIMIT / 4 {
+                break;
+            }
+        }
+        match self.stall {
+            _ if count_of(self.stall, progress) != self.count => Ok(false),
+            Stall::Arrivals { .. } => Ok(true),
+            // The memory of a write belongs to the device until the write completes, so the frame cannot be sent again.
+            Stall::Completions { .. } => Err(self.stall.into()),
+        }
+    }
+}
+
+fn count_of(stall: Stall, progress: &DataProgress) -> u64 {
+    match stall {
+        Stall::Arrivals { .. } => progress.received(),
+        Stall::Completions { .. } => progress.sent(),
+    }
+}
+
+/// The link of a stream, as the watch over the data path asks it about counts that stand still.
+pub(crate) struct LinkStalls(Weak<RenewalShared>);
+
+impl LinkStalls {
+    /// Answers for the link that `renewal` replaces.
+    pub(crate) fn new(renewal: &Arc<RenewalShared>) -> Self {
+        Self(Arc::downgrade(renewal))
+    }
+}
+
+impl StalledPath for LinkStalls {
+    /// Leaves the decision to the renewal, which runs in the runtime in which the completions are polled.
+    fn stalled(&self, stall: Stall) -> Result<(), Fault> {
+        if let Some(renewal) = self.0.upgrade().filter(|renewal| !renewal.is_underway()) {
+            renewal.request_for(stall);
+        }
+        Ok(())
+    }
+}
 
 /// The pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -205,21 +421,21 @@ impl Renewer {
     async fn stop_posting(&self) -> Result<(), Fault> {
         let Shared {
             state,
-            send_lane,
-            recv_lane,
+            sender,
+            receiver,
             ..
         } = &*self.shared;
         self.renewal.is_underway.store(true, Ordering::Release);
         state.pause();
-        if let Some(recv_lane) = recv_lane {
-            // A grant that has begun is finished when the lane is unlocked.
-            drop(recv_lane.lock());
+        if let Some(receiver) = receiver {
+            // A grant that has begun is finished when the receiver is unlocked.
+            drop(receiver.lock());
         }
         let mut frames = 0;
-        if let Some(send_lane) = send_lane {
-            self.wait_until_quiet(send_lane).await?;
+        if let Some(sender) = sender {
+            self.wait_until_quiet(sender).await?;
             state.wake_sender();
-            frames = send_lane.lock().path().written();
+            frames = sender.lock().path().written();
         }
         // After this step the peer may destroy its queue pair, and a nudge would break this one.
         self.renewal.nudges.set(None);
@@ -228,7 +444,7 @@ impl Renewer {
     }
 
     /// Waits until no write is in flight. Each write completes or fails within [`LOSS_LIMIT`], unless the link is slow.
-    async fn wait_until_quiet(&self, send_lane: &SharedSendLane<RdmaSend>) -> Result<(), Fault> {
+    async fn wait_until_quiet(&self, sender: &SharedSender<RdmaSend>) -> Result<(), Fault> {
         let limit = self.patience.max(LOSS_LIMIT);
         let mut timer = pin!(sleep(limit));
         let mut seen = 0;
@@ -236,8 +452,8 @@ impl Renewer {
             // Registered before polling: a work request wakes only the task that polled it last, which may
             // be the user's.
             self.renewal.progress.register(cx.waker());
-            let mut lane = send_lane.lock();
-            let path = lane.path();
+            let mut sender = sender.lock();
+            let path = sender.path();
             if path.poll_quiet(cx).is_ready() {
                 return Poll::Ready(Ok(()));
             }
@@ -272,9 +488,9 @@ impl Renewer {
     /// Takes the frames of the old link, until it has taken `frames` of them: this device has acknowledged that many.
     async fn drain_old_link(&self, frames: u64) -> Result<(), Fault> {
         let Shared {
-            state, recv_lane, ..
+            state, receiver, ..
         } = &*self.shared;
-        let Some(recv_lane) = recv_lane else {
+        let Some(receiver) = receiver else {
             return Ok(());
         };
         let lost_chunk = || io::Error::other("a chunk that had arrived was lost with its link");
@@ -282,13 +498,13 @@ impl Renewer {
         let mut seen = 0;
         let result = poll_fn(|cx| {
             self.renewal.progress.register(cx.waker());
-            let mut lane = recv_lane.lock();
-            lane.take_all(state, cx);
+            let mut receiver = receiver.lock();
+            receiver.take_all(state, cx);
             if !state.receives() {
                 // The reader has stopped.
                 return Poll::Ready(Ok(()));
             }
-            let path = lane.path();
+            let path = receiver.path();
             if path.arrived() != seen {
                 seen = path.arrived();
                 timer
@@ -298,9 +514,9 @@ impl Renewer {
             if path.arrived() < frames && !path.is_broken() {
                 ready!(timer.as_mut().poll(cx));
                 path.assume_arrived(frames);
-                lane.take_unreported(state, cx);
+                receiver.take_unreported(state, cx);
             }
-            let path = lane.path();
+            let path = receiver.path();
             Poll::Ready(if path.arrived() >= frames {
                 Ok(())
             } else {
@@ -316,21 +532,19 @@ impl Renewer {
     /// before chunks that are kept leave its memory.
     fn take_down(&self, frames: u64) {
         let Shared {
-            send_lane,
-            recv_lane,
-            ..
+            sender, receiver, ..
         } = &*self.shared;
-        if let Some(send_lane) = send_lane {
-            send_lane.lock().path().take_down();
+        if let Some(sender) = sender {
+            sender.lock().path().take_down();
         }
-        if let Some(recv_lane) = recv_lane {
-            let mut lane = recv_lane.lock();
-            let (path, unread) = lane.path_and_kept();
+        if let Some(receiver) = receiver {
+            let mut receiver = receiver.lock();
+            let (path, unread) = receiver.path_and_kept();
             path.take_down(frames);
             unread.for_each(RdmaSlot::unpin);
         }
-        if let Some(send_lane) = send_lane {
-            send_lane.lock().path_and_kept().1.for_each(RdmaSlot::unpin);
+        if let Some(sender) = sender {
+            sender.lock().path_and_kept().1.for_each(RdmaSlot::unpin);
         }
     }
 
@@ -353,14 +567,14 @@ impl Renewer {
 
     /// Returns the number of bytes that have arrived at this end and been verified.
     fn verified_here(&self) -> u64 {
-        let recv_lane = self.shared.recv_lane.as_ref();
-        recv_lane.map_or(0, |recv_lane| recv_lane.lock().verified())
+        let receiver = self.shared.receiver.as_ref();
+        receiver.map_or(0, |receiver| receiver.lock().verified())
     }
 
-    /// Returns true unless one express lane after the other carried nothing for this end.
+    /// Returns true unless one express path after the other carried nothing for this end.
     fn trusts_express(&self) -> bool {
-        let send_lane = self.shared.send_lane.as_ref();
-        send_lane.is_none_or(|send_lane| send_lane.lock().path().trusts_express())
+        let sender = self.shared.sender.as_ref();
+        sender.is_none_or(|sender| sender.lock().path().trusts_express())
     }
 
     /// Tries once to make the new link. Both ends know the inner error.
@@ -397,29 +611,29 @@ impl Renewer {
     fn install(&self, live: LiveLink, verified: u64) {
         let Shared {
             state,
-            send_lane,
-            recv_lane,
+            sender,
+            receiver,
             ..
         } = &*self.shared;
         self.renewal.nudges.set(Some(live.nudge));
-        if let (Some(send_lane), Some(live)) = (send_lane, live.send) {
-            let mut lane = send_lane.lock();
-            lane.path().install(live, self.generation, verified);
+        if let (Some(sender), Some(live)) = (sender, live.send) {
+            let mut sender = sender.lock();
+            sender.path().install(live, self.generation, verified);
         }
-        if let (Some(recv_lane), Some(live)) = (recv_lane, live.receive) {
-            let mut lane = recv_lane.lock();
-            let has_lost_express = lane.path().install(live, self.generation);
-            lane.restart(state, has_lost_express);
+        if let (Some(receiver), Some(live)) = (receiver, live.receive) {
+            let mut receiver = receiver.lock();
+            let has_lost_express = receiver.path().install(live, self.generation);
+            receiver.restart(state, has_lost_express);
             // Under the lock: the restart grants the slots that were released before; later releases grant their own.
             self.renewal.is_underway.store(false, Ordering::Release);
         }
         // A stream that only sends is not granted anything.
         self.renewal.is_underway.store(false, Ordering::Release);
-        if let Some(send_lane) = send_lane {
-            // While the renewal was underway a failure of the new lane requested nothing.
-            if send_lane.lock().path().has_lost_express() {
+        if let Some(sender) = sender {
+            // While the renewal was underway a failure of the new express path requested nothing.
+            if sender.lock().path().has_lost_express() {
                 self.renewal
-                    .request(Some(io::Error::other("the new express lane failed")));
+                    .request(Some(io::Error::other("the new express path failed")));
             }
         }
         state.resume();

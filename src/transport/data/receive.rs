@@ -1,38 +1,162 @@
-//! The receive lane: from frames that arrive to verified chunks.
+//! The receiving half of a stream: frames become verified chunks, which its user reads, and credits for their slots.
 //!
-//! The lane verifies each frame before its payload is delivered, and grants the slots of chunks that were read. It has
-//! no task: the user's calls drive it, or the steward.
+//! A half belongs to one user. Each read moves the data of the frame receiver, so that a chunk is read from the data
+//! path, verified and handed out while it is in the processor's cache; while the user does not read, the steward
+//! verifies.
+//!
+//! The frame receiver verifies each frame before its payload is delivered, and grants the slots of chunks that were
+//! read. It has no task: the user's calls drive it, or the steward.
 
 use std::{
     collections::VecDeque,
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
+use tokio::io::ReadBuf;
 
 use super::{
     frame::{Chain, Damage, Header, credit_batch},
-    path::{NO_SLOT, ReceivePath, Slot, violation},
+    path::{DataPath, NO_SLOT, ReceivePath, Slot, violation},
     slots::{ChunkLender, Readable, ReturnedChunks},
+    steward::{Attendance, Shared},
 };
 use crate::{
     Error, Fault, faults,
     transport::control::state::{Failure, State},
 };
 
-/// The receive lane, as the receiving half and the steward share it.
-pub(crate) struct SharedRecvLane<P: ReceivePath> {
-    lane: Mutex<RecvLane<P>>,
-    /// The number of polls by the user, which tells the steward whether the user drives the lane.
+/// The receiving half of a stream over one kind of data path.
+pub(crate) struct RecvHalf<D: DataPath> {
+    shared: Arc<Shared<D>>,
+    /// The chunk that the user is reading.
+    current: Option<Readable<<D::Receive as ReceivePath>::Slot>>,
+    /// The number of bytes that the user has taken.
+    taken: u64,
+}
+
+impl<D: DataPath> RecvHalf<D> {
+    /// Returns the one receiving half of `shared`.
+    pub(crate) fn new(shared: Arc<Shared<D>>) -> Self {
+        Self {
+            shared,
+            current: None,
+            taken: 0,
+        }
+    }
+
+    /// Grants the peer all slots, at the start of the stream.
+    pub(crate) fn grant_all(&self) {
+        if let Some(receiver) = &self.shared.receiver {
+            receiver.grant_all(&self.shared.state);
+        }
+    }
+
+    /// Returns the unread rest of the current chunk; empty at the end of the stream.
+    pub(crate) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<&[u8], Error>> {
+        if self.current.is_none() {
+            self.current = ready!(self.poll_next(cx))?;
+        }
+        Poll::Ready(Ok(self.current.as_ref().map_or(&[], Readable::rest)))
+    }
+
+    /// Takes the next chunk; `None` at the end of the stream.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<ReadableOf<D>>, Error>> {
+        let Some(receiver) = &self.shared.receiver else {
+            return Poll::Ready(Ok(None));
+        };
+        let state = &self.shared.state;
+        let _attended = Attendance::new(&receiver.polls, &self.shared.attended);
+        // The waker is registered before the state is checked, so that no change is missed.
+        state.wait_to_receive(cx);
+        receiver.lock().poll_next(state, cx)
+    }
+
+    /// Takes the unread rest of the current chunk, to keep; `None` at the end of the stream.
+    pub(crate) fn poll_chunk(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, Error>> {
+        ready!(self.poll_fill(cx))?;
+        let (Some(chunk), Some(receiver)) = (self.current.take(), &self.shared.receiver) else {
+            return Poll::Ready(Ok(None));
+        };
+        let bytes = receiver.lock().lend(&self.shared.state, chunk);
+        self.taken += bytes.len() as u64;
+        Poll::Ready(Ok(Some(bytes)))
+    }
+
+    /// Consumes `count` bytes of what [`poll_fill`](Self::poll_fill) returned.
+    pub(crate) fn take(&mut self, count: usize) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        self.taken += count as u64;
+        if !current.take(count) {
+            return;
+        }
+        let Some(done) = self.current.take() else {
+            return;
+        };
+        if let Some(receiver) = &self.shared.receiver {
+            receiver.lock().release(&self.shared.state, done);
+        }
+    }
+
+    /// Copies the rest of the current chunk into `buf`, as far as there is room.
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<Result<(), Error>> {
+        if buf.remaining() > 0 {
+            let rest = ready!(self.poll_fill(cx))?;
+            let count = rest.len().min(buf.remaining());
+            buf.put_slice(&rest[..count]);
+            self.take(count);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends STOP: the user needs no more bytes, and this is no failure.
+    pub(crate) fn stop(&self) {
+        self.shared.state.stop(self.taken);
+    }
+
+    /// Confirms to the peer that the sink has taken every byte.
+    pub(crate) fn confirm(&self) -> Result<(), Error> {
+        faults::point("before-confirmation-sent");
+        self.shared.state.confirm()
+    }
+}
+
+type ReadableOf<D> = Readable<<<D as DataPath>::Receive as ReceivePath>::Slot>;
+
+impl<D: DataPath> Drop for RecvHalf<D> {
+    fn drop(&mut self) {
+        // The frame receiver stays locked, so that the steward adds no chunk to those that were left unread.
+        let receiver = self.shared.receiver.as_ref().map(SharedReceiver::lock);
+        let is_queued = receiver
+            .as_ref()
+            .is_some_and(|receiver| receiver.has_ready());
+        let unread = self.current.is_some() || is_queued;
+        self.shared.state.release_receiver(self.taken, unread);
+    }
+}
+
+/// The frame receiver, as the receiving half and the steward share it.
+pub(crate) struct SharedReceiver<P: ReceivePath> {
+    receiver: Mutex<FrameReceiver<P>>,
+    /// The number of polls by the user, which tells the steward whether the user drives the frame receiver.
     pub(crate) polls: AtomicU64,
     /// The lent chunks that were dropped.
     pub(crate) returns: Arc<ReturnedChunks<P::Slot>>,
 }
 
 /// The chunks that arrive, and the credits for their slots.
-pub(crate) struct RecvLane<P: ReceivePath> {
+pub(crate) struct FrameReceiver<P: ReceivePath> {
     pub(super) path: P,
     pub(super) chain: Chain,
     /// Verified chunks that the reader has not taken yet.
@@ -53,10 +177,10 @@ pub(crate) struct RecvLane<P: ReceivePath> {
     pub(super) faults: faults::Faults,
 }
 
-impl<P: ReceivePath> SharedRecvLane<P> {
-    /// A lane with `depth` slots over `path`. Its digests are seeded with `seed`.
+impl<P: ReceivePath> SharedReceiver<P> {
+    /// A frame receiver with `depth` slots over `path`. Its digests are seeded with `seed`.
     pub(crate) fn new(path: P, depth: u32, seed: u64, faults: faults::Faults) -> Self {
-        let lane = RecvLane {
+        let receiver = FrameReceiver {
             path,
             chain: Chain::new(seed),
             ready: VecDeque::with_capacity(depth as usize),
@@ -71,14 +195,14 @@ impl<P: ReceivePath> SharedRecvLane<P> {
         };
         Self {
             polls: AtomicU64::new(0),
-            returns: lane.lender.returns(),
-            lane: Mutex::new(lane),
+            returns: receiver.lender.returns(),
+            receiver: Mutex::new(receiver),
         }
     }
 
-    /// Locks the lane. Only the user and the steward contend for it.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, RecvLane<P>> {
-        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the frame receiver. Only the user and the steward contend for it.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, FrameReceiver<P>> {
+        self.receiver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Grants every slot, at the start of the stream.
@@ -86,18 +210,18 @@ impl<P: ReceivePath> SharedRecvLane<P> {
         self.lock().grant(state);
     }
 
-    /// Drives the lane in place of the user, and wakes the user after progress.
+    /// Drives the frame receiver in place of the user, and wakes the user after progress.
     pub(crate) fn drive_unattended(&self, state: &State, cx: &mut Context<'_>) {
-        let mut lane = self.lock();
-        let before = (lane.ready.len(), state.announced_end());
-        lane.receive_frames(state, cx, usize::MAX);
-        if before != (lane.ready.len(), state.announced_end()) {
+        let mut receiver = self.lock();
+        let before = (receiver.ready.len(), state.announced_end());
+        receiver.receive_frames(state, cx, usize::MAX);
+        if before != (receiver.ready.len(), state.announced_end()) {
             state.wake_receiver();
         }
     }
 }
 
-impl<P: ReceivePath> RecvLane<P> {
+impl<P: ReceivePath> FrameReceiver<P> {
     /// Takes the next verified chunk; `None` at the end of the stream.
     ///
     /// The chunk and the end are looked for under one lock. Otherwise the steward could verify the last chunk and
@@ -300,21 +424,75 @@ fn connection_lost(state: &State, error: io::Error) {
     }
 }
 
+#[cfg(feature = "rdma")]
+impl<P: ReceivePath> super::path::Renewable for FrameReceiver<P> {
+    type Path = P;
+    type Slot = P::Slot;
+
+    /// Keeps the chunks that the reader has not taken.
+    fn path_and_kept(&mut self) -> (&mut P, impl Iterator<Item = &mut P::Slot>) {
+        let chunks = self.ready.iter_mut();
+        (&mut self.path, chunks.map(|chunk| &mut chunk.slot))
+    }
+}
+
+/// What the renewal of a link asks.
+#[cfg(feature = "rdma")]
+impl<P: ReceivePath> FrameReceiver<P> {
+    /// Takes every frame that has arrived.
+    pub(crate) fn take_all(&mut self, state: &State, cx: &mut Context<'_>) {
+        self.receive_frames(state, cx, usize::MAX);
+    }
+
+    /// Takes the frames that have arrived without a report of the device.
+    pub(crate) fn take_unreported(&mut self, state: &State, cx: &mut Context<'_>) {
+        self.faults.find_completions();
+        self.take_all(state, cx);
+    }
+
+    /// Returns the number of bytes that have arrived and been verified.
+    pub(crate) fn verified(&self) -> u64 {
+        self.chain.offset()
+    }
+
+    /// Starts again with an empty pool, and grants its slots to the peer. For each chunk that is still unread, one slot
+    /// of the new pool is withheld. With `keeps_one`, one slot is granted all the same, up to two pools of unread
+    /// chunks: the peer may have to send a frame again that had no slot before.
+    pub(crate) fn restart(&mut self, state: &State, keeps_one: bool) {
+        self.granted.fill(false);
+        self.outstanding = 0;
+        let depth = u32::try_from(self.granted.len()).unwrap_or(u32::MAX);
+        let unread = u32::try_from(self.unread).unwrap_or(u32::MAX);
+        let is_one_granted = keeps_one && unread < 2 * depth;
+        let unread = unread.min(depth - u32::from(is_one_granted));
+        self.freed = (0..depth - unread).collect();
+        self.withheld = (depth - unread..depth).collect();
+        self.grant(state);
+    }
+}
+
+#[cfg(fuzzing)]
+impl<P: ReceivePath> FrameReceiver<P> {
+    /// Returns the length of the longest queue, and the largest count of slots.
+    pub(crate) fn longest_queue(&self) -> usize {
+        let queues = [self.ready.len(), self.freed.len(), self.withheld.len()];
+        let counts = [self.outstanding, self.unread];
+        queues.into_iter().chain(counts).max().unwrap_or(0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{sync::mpsc, task::Waker, thread};
 
     use futures::task::AtomicWaker;
 
-    use super::*;
+    use super::{RecvHalf, *};
     use crate::{
         Direction,
         transport::{
             control::message::Message,
-            data::{
-                frame::HEADER_BYTES, path::DataPath, recv_half::RecvHalf, shared::Shared,
-                tcp::TcpSend,
-            },
+            data::{frame::HEADER_BYTES, path::DataPath, steward::Shared, tcp::TcpSend},
         },
     };
 
@@ -403,11 +581,11 @@ mod tests {
     #[test]
     fn a_peer_that_ignores_credits_cannot_fill_the_outbox() {
         let state = state();
-        let lane = SharedRecvLane::new(Flood::new(), DEPTH, SEED, faults::Faults::default());
-        lane.grant_all(&state);
+        let receiver = SharedReceiver::new(Flood::new(), DEPTH, SEED, faults::Faults::default());
+        receiver.grant_all(&state);
         let mut cx = Context::from_waker(Waker::noop());
         // The peer does not read the control connection, so the outbox stays as it is.
-        lane.lock().receive_frames(&state, &mut cx, CHUNK);
+        receiver.lock().receive_frames(&state, &mut cx, CHUNK);
         let error = state.receive_error().expect("the peer broke the protocol");
         let text = error.to_string();
         assert!(text.contains("credits were not sent"), "{text}");
@@ -424,23 +602,23 @@ mod tests {
         };
         let (state, mut flood) = (state(), Flood::new());
         flood.left_in_slot = Some(header);
-        let lane = SharedRecvLane::new(flood, DEPTH, SEED, faults::Faults::default());
-        lane.grant_all(&state);
+        let receiver = SharedReceiver::new(flood, DEPTH, SEED, faults::Faults::default());
+        receiver.grant_all(&state);
         let mut cx = Context::from_waker(Waker::noop());
-        let chunk = lane.lock().next(&state, &mut cx).expect("a chunk");
+        let chunk = receiver.lock().next(&state, &mut cx).expect("a chunk");
         assert_eq!(chunk.rest(), [1]);
     }
 
     #[test]
     fn bytes_after_the_announced_end_are_not_delivered() {
         let state = state();
-        let lane = SharedRecvLane::new(Flood::new(), DEPTH, SEED, faults::Faults::default());
-        lane.grant_all(&state);
+        let receiver = SharedReceiver::new(Flood::new(), DEPTH, SEED, faults::Faults::default());
+        receiver.grant_all(&state);
         let digest = Chain::new(SEED).digest();
         state.receive(Message::Fin { bytes: 0, digest });
         let mut cx = Context::from_waker(Waker::noop());
         for _ in 0..2 {
-            assert!(lane.lock().next(&state, &mut cx).is_none());
+            assert!(receiver.lock().next(&state, &mut cx).is_none());
             assert!(state.at_end().unwrap());
         }
     }
@@ -479,10 +657,10 @@ mod tests {
         type Receive = Held;
     }
 
-    /// A read looks for a chunk, and then for the end. In between the steward cannot take the lane: it could verify the
-    /// last chunk and complete the stream, and the reader would get the end in place of the chunk.
+    /// A read looks for a chunk, and then for the end. In between the steward cannot take the frame receiver: it could
+    /// verify the last chunk and complete the stream, and the reader would get the end in place of the chunk.
     #[test]
-    fn the_lane_stays_locked_between_a_look_for_chunks_and_for_the_end() {
+    fn the_receiver_stays_locked_between_a_look_for_chunks_and_for_the_end() {
         let (is_looked_at, looked) = mpsc::channel();
         let (hold, is_held) = mpsc::channel();
         let path = Held {
@@ -490,12 +668,12 @@ mod tests {
             is_held,
         };
         let state = state();
-        let recv_lane = SharedRecvLane::new(path, DEPTH, SEED, faults::Faults::default());
-        recv_lane.grant_all(&state);
+        let receiver = SharedReceiver::new(path, DEPTH, SEED, faults::Faults::default());
+        receiver.grant_all(&state);
         let shared: Arc<Shared<HeldPath>> = Arc::new(Shared {
             state,
-            send_lane: None,
-            recv_lane: Some(recv_lane),
+            sender: None,
+            receiver: Some(receiver),
             attended: AtomicWaker::new(),
         });
         thread::scope(|scope| {
@@ -509,9 +687,12 @@ mod tests {
             hold.send(()).unwrap();
             // A second look fails the test instead of waiting.
             drop(hold);
-            let lane = shared.recv_lane.as_ref().unwrap();
+            let receiver = shared.receiver.as_ref().unwrap();
             for _ in 0..10_000 {
-                assert!(lane.lane.try_lock().is_err(), "the steward can take it");
+                assert!(
+                    receiver.receiver.try_lock().is_err(),
+                    "the steward can take it"
+                );
                 thread::yield_now();
             }
             drop(stopped);

@@ -1,4 +1,4 @@
-//! The lane as both sides of the data path use it: its setup, the wait for its events, and the tasks that wait.
+//! The express path as both sides of the data path use it: its setup, the wait for its events, and the tasks that wait.
 //!
 //! A wait has these steps: handle the completions that are there; poll for a short time, if recent polls have found
 //! frames ([`Spin`]); arm the completion queue; handle completions once more, since those before make no event; wait
@@ -33,8 +33,7 @@ use crate::{
         rdma::{
             pool::RdmaSlot,
             verbs::{
-                completions::CompletionQueue,
-                device::ProtectionDomain,
+                device::{CompletionQueue, ProtectionDomain},
                 memory::MemoryRegion,
                 queue_pair::{QueuePair, QueuePairAddress, QueuePairConfig},
             },
@@ -46,14 +45,14 @@ use crate::{
 /// polls.
 const POLLS_PER_LOOK: u32 = 32;
 
-/// The number of the next lane of this process.
+/// The number of the next express path of this process.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// The express lane of one link.
-pub(in crate::transport::rdma) struct ExpressLane {
+/// The express path of one link.
+pub(in crate::transport::rdma) struct ExpressPath {
     /// Dropped first: the registration of the descriptor.
     events: AsyncFd<Arc<CompletionQueue>>,
-    inner: Mutex<LaneState>,
+    inner: Mutex<PathState>,
     wakers: Arc<Wakers>,
     /// Wakes both sides.
     waker: Waker,
@@ -62,26 +61,26 @@ pub(in crate::transport::rdma) struct ExpressLane {
     polled_waits: AtomicU64,
 }
 
-struct LaneState {
+struct PathState {
     queue: ExpressQueue,
     /// The completion queue makes an event for its next completion.
     is_armed: bool,
     spin: Spin,
-    /// The lane has failed, and is not used any more.
+    /// The express path has failed, and is not used any more.
     is_lost: bool,
     /// The failure, until it has been reported.
     failure: Option<io::Error>,
 }
 
-impl LaneState {
-    /// Marks the lane as lost if `result` is an error.
+impl PathState {
+    /// Marks the express path as lost if `result` is an error.
     fn lost_on_error<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
         self.is_lost |= result.is_err();
         result
     }
 }
 
-impl ExpressLane {
+impl ExpressPath {
     /// Watches the completion queue of `queue` in this runtime. `busy_poll` is the time that the user has chosen.
     ///
     /// # Errors
@@ -103,7 +102,7 @@ impl ExpressLane {
         let events = unsafe { AsyncFd::register_with_interest(watched, Interest::READABLE) };
         let events = events.map_err(|error| error.into_parts().1)?;
         let wakers = Arc::new(Wakers::default());
-        let inner = LaneState {
+        let inner = PathState {
             queue,
             is_armed: false,
             spin: Spin::new(busy_poll),
@@ -121,7 +120,7 @@ impl ExpressLane {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, LaneState> {
+    fn lock(&self) -> MutexGuard<'_, PathState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -130,7 +129,7 @@ impl ExpressLane {
         self.lock().queue.window()
     }
 
-    /// Returns true if the lane has failed.
+    /// Returns true if the express path has failed.
     pub(in crate::transport::rdma) fn is_lost(&self) -> bool {
         self.lock().is_lost
     }
@@ -151,7 +150,7 @@ impl ExpressLane {
     ///
     /// # Errors
     ///
-    /// The lane is lost.
+    /// The express path is lost.
     pub(in crate::transport::rdma) fn send(
         &self,
         header: &Header,
@@ -162,12 +161,12 @@ impl ExpressLane {
         inner.lost_on_error(sent)
     }
 
-    /// Takes reports of the peer. With `waits`, or if the lane is busy, the task is woken when the peer has reported
+    /// Takes reports of the peer. With `waits`, or if the express path is busy, the task is woken when the peer has reported
     /// more.
     ///
     /// # Errors
     ///
-    /// The lane is lost, or the peer has broken a rule. Reported once.
+    /// The express path is lost, or the peer has broken a rule. Reported once.
     pub(in crate::transport::rdma) fn poll_reports(
         &self,
         cx: &Context<'_>,
@@ -184,7 +183,7 @@ impl ExpressLane {
         let is_busy = |queue: &ExpressQueue| queue.expects_report() || !queue.has_room();
         let was_busy = is_busy(&inner.queue);
         if waits || was_busy {
-            let is_done = |inner: &LaneState| was_busy && !is_busy(&inner.queue);
+            let is_done = |inner: &PathState| was_busy && !is_busy(&inner.queue);
             let waited = self.wait(&mut inner, cx, Side::Send, is_done);
             inner.lost_on_error(waited)?;
         }
@@ -195,7 +194,7 @@ impl ExpressLane {
     ///
     /// # Errors
     ///
-    /// The lane is lost, or the peer has broken a rule. Reported once.
+    /// The express path is lost, or the peer has broken a rule. Reported once.
     pub(in crate::transport::rdma) fn poll_frame(
         &self,
         cx: &mut Context<'_>,
@@ -209,7 +208,7 @@ impl ExpressLane {
         if let Some(error) = inner.failure.take() {
             return Err(error);
         }
-        let is_next = |inner: &LaneState| inner.queue.next_offset() == Some(offset);
+        let is_next = |inner: &PathState| inner.queue.next_offset() == Some(offset);
         if !inner.is_lost && !is_next(&inner) {
             self.drain(&mut inner, Side::Receive)?;
             if !is_next(&inner) {
@@ -255,7 +254,7 @@ impl ExpressLane {
         self.polled_waits.load(Relaxed)
     }
 
-    /// Polls until a frame arrives, the lane fails, or the time is over. Returns true if a frame has arrived.
+    /// Polls until a frame arrives, the express path fails, or the time is over. Returns true if a frame has arrived.
     fn poll_for(&self, longest: Duration) -> bool {
         let is_parallel = is_parallel();
         let began = Instant::now();
@@ -286,7 +285,7 @@ impl ExpressLane {
 
     /// Handles the completions that are there. Returns true if there is something for either side. A failure is kept
     /// for the next poll.
-    fn poll_once(&self, inner: &mut LaneState) -> bool {
+    fn poll_once(&self, inner: &mut PathState) -> bool {
         match self.drain(inner, Side::Receive) {
             Ok(drained) => drained.frames || drained.room,
             Err(error) => {
@@ -300,7 +299,7 @@ impl ExpressLane {
     ///
     /// # Errors
     ///
-    /// The lane is lost. Reported once.
+    /// The express path is lost. Reported once.
     pub(in crate::transport::rdma) fn release(&self, slot: RdmaSlot) -> io::Result<()> {
         let mut inner = self.lock();
         if inner.is_lost {
@@ -321,12 +320,12 @@ impl ExpressLane {
     }
 
     /// Handles every completion in the queue, and wakes the task of the other side if one concerns it.
-    fn drain(&self, inner: &mut LaneState, side: Side) -> io::Result<Drained> {
+    fn drain(&self, inner: &mut PathState, side: Side) -> io::Result<Drained> {
         let drained = inner.queue.drain();
         let drained = inner.lost_on_error(drained);
         let (frames, room) = match &drained {
             Ok(Drained { frames, room }) => (*frames, *room),
-            // Both sides find that the lane is lost.
+            // Both sides find that the express path is lost.
             Err(_) => (true, true),
         };
         if room && side != Side::Send {
@@ -341,10 +340,10 @@ impl ExpressLane {
     /// Waits until `is_done`, or has the task woken by the next event.
     fn wait(
         &self,
-        inner: &mut LaneState,
+        inner: &mut PathState,
         cx: &Context<'_>,
         side: Side,
-        is_done: impl Fn(&LaneState) -> bool,
+        is_done: impl Fn(&PathState) -> bool,
     ) -> io::Result<()> {
         self.wakers.register(side, cx);
         let mut both = Context::from_waker(&self.waker);
@@ -386,7 +385,7 @@ fn is_parallel() -> bool {
     *PARALLEL
 }
 
-/// The side of the data path that uses the lane.
+/// The side of the data path that uses the express path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     /// The sending side, which waits for reports of the peer.
@@ -437,7 +436,7 @@ pub(super) fn waker_of_both(wakers: &Arc<Wakers>) -> Waker {
     Waker::from(Arc::clone(wakers))
 }
 
-/// One end's part of a lane, as the peer receives it.
+/// One end's part of an express path, as the peer receives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::transport::rdma) struct ExpressOffer {
     address: QueuePairAddress,
@@ -445,8 +444,8 @@ pub(in crate::transport::rdma) struct ExpressOffer {
     windows: PeerWindows,
 }
 
-/// A lane that is not connected yet. Its receives are posted.
-pub(in crate::transport::rdma) struct UnconnectedLane {
+/// An express path that is not connected yet. Its receives are posted.
+pub(in crate::transport::rdma) struct UnconnectedExpress {
     pair: QueuePair,
     completions: Arc<CompletionQueue>,
     config: QueuePairConfig,
@@ -454,7 +453,7 @@ pub(in crate::transport::rdma) struct UnconnectedLane {
     offer: ExpressOffer,
 }
 
-impl UnconnectedLane {
+impl UnconnectedExpress {
     /// Opens the device, and makes a queue pair with the memory of `ring`.
     ///
     /// # Errors
@@ -488,12 +487,12 @@ impl UnconnectedLane {
         })
     }
 
-    /// Returns this end's part of the lane, for the peer.
+    /// Returns this end's part of the express path, for the peer.
     pub(in crate::transport::rdma) fn offer(&self) -> ExpressOffer {
         self.offer
     }
 
-    /// Connects to the peer's lane. `generation` counts the links of the stream.
+    /// Connects to the peer's express path. `generation` counts the links of the stream.
     ///
     /// # Errors
     ///
@@ -504,12 +503,12 @@ impl UnconnectedLane {
         generation: u32,
         busy_poll: Option<Duration>,
         faults: Faults,
-    ) -> io::Result<ExpressLane> {
+    ) -> io::Result<ExpressPath> {
         if (self.ring.sends > 0) != (theirs.windows.receives > 0) {
             return Err(io::Error::other("the other end receives no small frames"));
         }
         self.pair.connect(&self.config, theirs.address)?;
         let queue = ExpressQueue::new(self.pair, self.ring, theirs.windows, generation, faults);
-        ExpressLane::new(queue, &self.completions, busy_poll)
+        ExpressPath::new(queue, &self.completions, busy_poll)
     }
 }

@@ -1,0 +1,509 @@
+//! The sending half of a stream: what its user writes becomes chunks in slots, and each chunk a frame.
+//!
+//! A half belongs to one user. Each call moves the data of the frame sender as far as it goes, so that no task stands
+//! between the user and the data path; while the user does not call, the steward does.
+//!
+//! The frame sender seals a filled slot with a header and a digest, takes a credit for it, and gives it to the data
+//! path. It has no task: the user's calls drive it, or the steward.
+
+use std::{
+    collections::VecDeque,
+    io::{self, IoSlice},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    task::{Context, Poll, Waker, ready},
+};
+
+use super::{
+    frame::{Chain, HEADER_BYTES},
+    path::{DataPath, NO_SLOT, SendPath, Slot, SmallFrame},
+    slots::{FillSlots, FillingSlot, LentSlot},
+    steward::{Attendance, Shared},
+};
+use crate::{Error, Fault, faults, transport::control::state::State};
+
+/// The sending half of a stream over one kind of data path.
+pub(crate) struct SendHalf<D: DataPath> {
+    shared: Arc<Shared<D>>,
+    /// The slot that [`FillSlots`] has lent. The steward does not see it.
+    lent: Option<FillingSlot<<D::Send as SendPath>::Slot>>,
+}
+
+impl<D: DataPath> SendHalf<D> {
+    /// Returns the one sending half of `shared`.
+    pub(crate) fn new(shared: Arc<Shared<D>>) -> Self {
+        Self { shared, lent: None }
+    }
+
+    fn state(&self) -> &State {
+        &self.shared.state
+    }
+
+    fn sender(&self) -> Result<&SharedSender<D::Send>, Error> {
+        self.shared
+            .sender
+            .as_ref()
+            .ok_or(Error::Misuse("this stream only receives"))
+    }
+
+    /// Gives the slot that was lent back to the frame sender, where the steward and `poll_posted` find it.
+    fn give_back(&mut self) {
+        let Some(filling) = self.lent.take() else {
+            return;
+        };
+        let Some(sender) = &self.shared.sender else {
+            return;
+        };
+        sender.lock().give_back(filling);
+    }
+
+    /// Posts everything written so far. Ready when the data path has all of it: as over TCP, it may still be on its
+    /// way. To wait for its completion would let a peer's answer overtake it: hyper takes an end of file that it reads
+    /// while its flush is pending for a client that broke off.
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        match self.poll_sent(cx) {
+            Poll::Pending if self.is_all_posted() => Poll::Ready(Ok(())),
+            sent => sent,
+        }
+    }
+
+    /// Posts everything written so far. Ready when the data path has sent it.
+    fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.give_back();
+        let _attended = self.shared.attend_send();
+        let Ok(sender) = self.sender() else {
+            return Poll::Ready(Ok(()));
+        };
+        let state = self.state();
+        state.wait_to_send(cx);
+        if let Some(error) = state.send_error() {
+            return Poll::Ready(Err(error));
+        }
+        sender.lock().poll_posted(state, cx, true)
+    }
+
+    /// Sends FIN after the last byte. Ready when the peer's endpoint has acknowledged it.
+    pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if let Poll::Ready(Ok(())) = self.state().poll_acked(cx) {
+            return Poll::Ready(Ok(()));
+        }
+        if self.is_all_taken() {
+            return Poll::Ready(Ok(()));
+        }
+        self.state().begin_shutdown();
+        ready!(self.poll_sent(cx))?;
+        let sender = self.sender()?;
+        sender.lock().finish(self.state());
+        self.state().poll_acked(cx)
+    }
+
+    /// Returns true if the peer's reader has stopped, and had taken every byte that was written.
+    fn is_all_taken(&self) -> bool {
+        let (Some(taken), Some(sender)) = (self.state().stopped_after(), &self.shared.sender)
+        else {
+            return false;
+        };
+        let sender = sender.lock();
+        self.lent.is_none() && sender.is_all_posted() && sender.posted() <= taken
+    }
+
+    fn is_all_posted(&self) -> bool {
+        let sender = self.shared.sender.as_ref();
+        sender.is_some_and(|sender| sender.lock().is_all_posted())
+    }
+
+    /// Shuts down. Ready when the peer's sink has confirmed every byte.
+    pub(crate) fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        ready!(self.poll_shutdown(cx))?;
+        faults::point("before-confirmation-received");
+        self.state().poll_confirmed(cx)
+    }
+
+    /// Copies as much of `parts` as fits into the chunk being filled.
+    pub(crate) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<Result<usize, Error>> {
+        self.give_back();
+        let _attended = self.shared.attend_send();
+        if parts.iter().all(|part| part.is_empty()) {
+            return Poll::Ready(Ok(0));
+        }
+        let state = self.state();
+        let mut sender = self.sender()?.lock();
+        let mut filling = ready!(sender.poll_room(state, cx))?;
+        let count = filling.copy(parts);
+        sender.give_back(filling);
+        let _ = sender.poll_posted(state, cx, false)?;
+        Poll::Ready(Ok(count))
+    }
+
+    /// Lends an empty slot to the user.
+    pub(crate) fn poll_lent(&mut self, cx: &mut Context<'_>) -> Poll<Result<LentSlot<D>, Error>> {
+        self.give_back();
+        let _attended = self.shared.attend_send();
+        let state = self.state();
+        let filling = ready!(self.sender()?.lock().poll_lent(state, cx))?;
+        Poll::Ready(Ok(LentSlot::new(filling, &self.shared)))
+    }
+
+    /// Queues a slot that the user filled, and posts it if possible. Otherwise the steward or the user's next call
+    /// posts it.
+    pub(crate) fn send(&mut self, lent: LentSlot<D>) -> Result<(), Error> {
+        self.give_back();
+        let _attended = self.shared.attend_send();
+        self.state().writable()?;
+        let filling = lent.into_filling(&self.shared).ok_or(FOREIGN_BUFFER)?;
+        let mut sender = self.sender()?.lock();
+        sender.seal(filling);
+        let mut cx = Context::from_waker(Waker::noop());
+        match sender.poll_posted(self.state(), &mut cx, false) {
+            Poll::Ready(result) => result,
+            Poll::Pending => Ok(()),
+        }
+    }
+}
+
+/// The error for a buffer that another stream has lent.
+pub(crate) const FOREIGN_BUFFER: Error = Error::Misuse("this buffer belongs to another stream");
+
+impl<D: DataPath> FillSlots for SendHalf<D> {
+    fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut [u8]>> {
+        if self.lent.as_ref().is_none_or(FillingSlot::is_full) {
+            self.give_back();
+            let _attended = self.shared.attend_send();
+            let state = self.state();
+            let filling = ready!(self.sender()?.lock().poll_room(state, cx))?;
+            self.lent = Some(filling);
+        }
+        let filling = self.lent.as_mut().expect("it was put there just now");
+        Poll::Ready(Ok(filling.room()))
+    }
+
+    fn advance(&mut self, count: usize) {
+        if let Some(filling) = &mut self.lent {
+            filling.fill(count);
+        }
+    }
+
+    fn post(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.give_back();
+        let _attended = self.shared.attend_send();
+        let state = self.state();
+        state.wait_to_send(cx);
+        if let Some(error) = state.send_error() {
+            return Poll::Ready(Err(error.into()));
+        }
+        self.sender()?
+            .lock()
+            .poll_posted(state, cx, false)
+            .map_err(Into::into)
+    }
+}
+
+impl<D: DataPath> Drop for SendHalf<D> {
+    fn drop(&mut self) {
+        self.give_back();
+        self.shared.state.release_sender(self.is_all_posted());
+    }
+}
+
+impl<D: DataPath> Shared<D> {
+    /// Begins a poll of the sending half by its user. It is counted when the returned value is dropped.
+    fn attend_send(&self) -> Option<Attendance<'_>> {
+        let sender = self.sender.as_ref()?;
+        Some(Attendance::new(&sender.polls, &self.attended))
+    }
+}
+
+/// The frame sender, as the sending half and the steward share it.
+pub(crate) struct SharedSender<P: SendPath> {
+    sender: Mutex<FrameSender<P>>,
+    /// The number of polls by the user, which tells the steward whether the user drives the frame sender.
+    pub(crate) polls: AtomicU64,
+}
+
+/// The chunk that is being filled, those that wait for credit, and those in flight.
+pub(crate) struct FrameSender<P: SendPath> {
+    pub(super) path: P,
+    chain: Chain,
+    /// Chunks to which nothing is added any more, in order.
+    pub(super) sealed: VecDeque<FillingSlot<P::Slot>>,
+    /// The chunk after those, which is being filled.
+    pub(super) filling: Option<FillingSlot<P::Slot>>,
+    /// The number of slots that the user holds.
+    lent: usize,
+    /// The user waits until everything is posted.
+    is_flush_due: bool,
+    broken: bool,
+    faults: faults::Faults,
+}
+
+/// What is done with a small frame that the path could carry without a credit, but not now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WhenNoRoom {
+    /// It waits, because a frame with a credit takes much longer.
+    Wait,
+    /// It uses a credit.
+    UseCredit,
+}
+
+impl<P: SendPath> SharedSender<P> {
+    /// A frame sender over `path`. Its digests are seeded with `seed`.
+    pub(crate) fn new(path: P, seed: u64, faults: faults::Faults) -> Self {
+        let sender = FrameSender {
+            path,
+            chain: Chain::new(seed),
+            sealed: VecDeque::new(),
+            filling: None,
+            lent: 0,
+            is_flush_due: false,
+            broken: false,
+            faults,
+        };
+        Self {
+            sender: Mutex::new(sender),
+            polls: AtomicU64::new(0),
+        }
+    }
+
+    /// Locks the frame sender. Only the user and the steward contend for it.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, FrameSender<P>> {
+        self.sender.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drives the frame sender in place of the user, and wakes the user after progress.
+    pub(crate) fn drive_unattended(&self, state: &State, cx: &mut Context<'_>) {
+        let mut sender = self.lock();
+        let progress = |sender: &FrameSender<P>| {
+            let FrameSender { path, chain, .. } = sender;
+            (path.in_flight(), path.is_busy(), chain.offset())
+        };
+        let before = progress(&sender);
+        let is_fin_due = state.is_fin_due();
+        let all = is_fin_due || sender.is_flush_due;
+        // The user has waited for the whole of the steward's patience, so a small frame waits no more.
+        let posted = sender.poll_posted_as(state, cx, all, WhenNoRoom::UseCredit);
+        sender.is_flush_due &= !sender.is_all_posted();
+        if is_fin_due && matches!(posted, Poll::Ready(Ok(()))) {
+            sender.finish(state);
+        }
+        if before != progress(&sender) {
+            state.wake_sender();
+        }
+    }
+}
+
+impl<P: SendPath> FrameSender<P> {
+    /// Returns the number of bytes posted so far.
+    pub(crate) fn posted(&self) -> u64 {
+        self.chain.offset()
+    }
+
+    /// Sends FIN, once: everything is posted.
+    pub(crate) fn finish(&self, state: &State) {
+        faults::point("before-fin");
+        state.finish_sending(self.chain.offset(), self.chain.digest());
+        faults::point("after-fin");
+    }
+
+    /// Returns true if every byte that was written has been given to the data path.
+    pub(crate) fn is_all_posted(&self) -> bool {
+        self.sealed.is_empty() && self.filling.is_none()
+    }
+
+    /// Takes back the slot that is being filled. The next [`poll_posted`](Self::poll_posted) may post it.
+    pub(crate) fn give_back(&mut self, filling: FillingSlot<P::Slot>) {
+        if filling.filled() == 0 {
+            self.path.release(filling.slot);
+        } else {
+            self.filling = Some(filling);
+        }
+    }
+
+    /// Completes frames in flight and posts the chunks that are due: a full chunk always; a partial chunk when the path
+    /// is not busy, so that a request never waits for a flush, or with `all`. Ready when no chunk is due and no frame
+    /// is in flight.
+    pub(crate) fn poll_posted(
+        &mut self,
+        state: &State,
+        cx: &mut Context<'_>,
+        all: bool,
+    ) -> Poll<Result<(), Error>> {
+        let posted = self.poll_posted_as(state, cx, all, WhenNoRoom::Wait);
+        self.is_flush_due = (self.is_flush_due || all) && !self.is_all_posted();
+        posted
+    }
+
+    fn poll_posted_as(
+        &mut self,
+        state: &State,
+        cx: &mut Context<'_>,
+        all: bool,
+        when_no_room: WhenNoRoom,
+    ) -> Poll<Result<(), Error>> {
+        loop {
+            if self.broken || (self.faults.loses_completions() && self.path.in_flight() > 0) {
+                return Poll::Pending;
+            }
+            let progress = match self.path.poll_complete(cx, || state.take_credit()) {
+                Poll::Ready(Err(error)) => {
+                    self.broken = true;
+                    state.suspect(Fault::Data(Arc::new(error)));
+                    continue;
+                }
+                Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
+                Poll::Pending => Poll::Pending,
+            };
+            let idle = !self.path.is_busy();
+            let due =
+                |f: &&FillingSlot<_>| f.is_full() || (!f.unsent().is_empty() && (all || idle));
+            let next = self.sealed.front();
+            let Some(next) = next.or_else(|| self.filling.as_ref().filter(due)) else {
+                return progress;
+            };
+            let target = match self.path.small_frame(next.unsent().len()) {
+                SmallFrame::NeedsCredit => state.take_credit(),
+                SmallFrame::WithoutCredit { max_bytes } => {
+                    self.post_small(state, max_bytes);
+                    continue;
+                }
+                SmallFrame::Later if when_no_room == WhenNoRoom::UseCredit => state.take_credit(),
+                SmallFrame::Later => None,
+            };
+            let Some(target) = target else {
+                return Poll::Pending;
+            };
+            let next = self.sealed.pop_front().or_else(|| self.filling.take());
+            if let Some(chunk) = next {
+                self.post(state, chunk, target);
+            }
+        }
+    }
+
+    /// Posts the first bytes of the next chunk as a small frame, at most `max_bytes` of them.
+    fn post_small(&mut self, state: &State, max_bytes: usize) {
+        let Self {
+            path,
+            chain,
+            sealed,
+            filling,
+            ..
+        } = self;
+        let Some(next) = sealed.front_mut().or(filling.as_mut()) else {
+            return;
+        };
+        let unsent = next.unsent();
+        let payload = &unsent[..unsent.len().min(max_bytes)];
+        path.post_small(&chain.seal(NO_SLOT, payload), payload);
+        let count = payload.len();
+        state.count_sent(count as u64);
+        faults::point("first-chunk-sent");
+        next.mark_sent(count);
+        if next.unsent().is_empty() {
+            if let Some(done) = sealed.pop_front().or_else(|| filling.take()) {
+                path.release(done.slot);
+            }
+        }
+    }
+
+    fn post(&mut self, state: &State, mut chunk: FillingSlot<P::Slot>, target: u32) {
+        chunk.close_gap();
+        let filled = chunk.filled();
+        let mut slot = chunk.slot;
+        let header = self.chain.seal(target, slot.payload(filled));
+        slot.bytes_mut()[..HEADER_BYTES].copy_from_slice(&header.encode());
+        self.path.post(slot, header.frame_bytes(), target);
+        state.count_sent(filled as u64);
+        faults::point("first-chunk-sent");
+    }
+
+    /// Takes a slot with free bytes. Ready when there is one.
+    pub(crate) fn poll_room(
+        &mut self,
+        state: &State,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<FillingSlot<P::Slot>, Error>> {
+        state.writable()?;
+        // The waker is registered before the state is checked, so that no change is missed.
+        state.wait_to_send(cx);
+        let full = |filling: &FillingSlot<_>| filling.is_full();
+        if self.filling.as_ref().is_none_or(full) {
+            let _ = self.poll_posted(state, cx, false)?;
+        }
+        if self.filling.as_ref().is_some_and(full) || self.is_behind() {
+            return Poll::Pending;
+        }
+        if let Some(filling) = self.filling.take() {
+            return Poll::Ready(Ok(filling));
+        }
+        match self.path.acquire_to_fill(|| state.credits_left()) {
+            Some(slot) => Poll::Ready(Ok(FillingSlot::new(slot))),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Takes an empty slot for the user, who keeps it until it is [sealed](Self::seal) or
+    /// [taken back](Self::take_back). One slot is never lent, so that writes do not wait for lent slots.
+    pub(crate) fn poll_lent(
+        &mut self,
+        state: &State,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<FillingSlot<P::Slot>, Error>> {
+        state.writable()?;
+        state.wait_to_send(cx);
+        let _ = self.poll_posted(state, cx, false)?;
+        if self.lent + 1 >= self.path.max_slots() || self.is_behind() {
+            return Poll::Pending;
+        }
+        let Some(slot) = self.path.acquire_to_lend() else {
+            return Poll::Pending;
+        };
+        self.lent += 1;
+        Poll::Ready(Ok(FillingSlot::new(slot)))
+    }
+
+    /// Returns true if sealed chunks wait for credit. No slot is given out before they are posted. Chunks that were
+    /// sealed in a pool that has been replaced need slots of the new pool: if later writes held those slots, and the
+    /// sealed chunks the credits, both would wait forever.
+    fn is_behind(&self) -> bool {
+        !self.sealed.is_empty()
+    }
+
+    /// Queues a slot that the user filled, behind everything written before.
+    pub(crate) fn seal(&mut self, lent: FillingSlot<P::Slot>) {
+        self.lent -= 1;
+        if lent.filled() == 0 {
+            self.path.release(lent.slot);
+            return;
+        }
+        self.sealed.extend(self.filling.take());
+        self.sealed.push_back(lent);
+    }
+
+    /// Takes back a slot that the user does not send.
+    pub(crate) fn take_back(&mut self, lent: FillingSlot<P::Slot>) {
+        self.lent -= 1;
+        self.path.release(lent.slot);
+    }
+}
+
+#[cfg(feature = "rdma")]
+impl<P: SendPath> super::path::Renewable for FrameSender<P> {
+    type Path = P;
+    type Slot = P::Slot;
+
+    /// Keeps the chunks that the path has not been given.
+    fn path_and_kept(&mut self) -> (&mut P, impl Iterator<Item = &mut P::Slot>) {
+        let chunks = self.sealed.iter_mut().chain(&mut self.filling);
+        (&mut self.path, chunks.map(|filling| &mut filling.slot))
+    }
+}
+
+#[cfg(fuzzing)]
+impl<P: SendPath> FrameSender<P> {
+    /// Returns the length of the longest queue.
+    pub(crate) fn longest_queue(&self) -> usize {
+        self.sealed.len().max(self.path.in_flight())
+    }
+}
