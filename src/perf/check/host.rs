@@ -47,7 +47,7 @@ fn build(name: &str, facts: &HostFacts, insists: bool) -> Option<Finding> {
         None => "this rdpipe was built without RDMA".to_owned(),
     };
     let finding = Finding::note("no-rdma-build", name, what);
-    let finding = finding.with("build it with RDMA: `cargo install --locked --path .`");
+    let finding = finding.with("build it with RDMA: `scripts/install`");
     Some(finding.serious_if(insists || hardware.is_some()))
 }
 
@@ -356,7 +356,7 @@ mod tests {
     fn a_build_without_rdma_is_a_note_unless_there_is_hardware() {
         let mut facts = host_without_devices(1);
         facts.has_rdma_build = false;
-        let remedy = "cargo install --locked --path .";
+        let remedy = "scripts/install";
         assert_one(&check(&facts), "no-rdma-build", Severity::Note, remedy);
         let findings = check_host("fs1", &facts, true);
         assert_one(&findings, "no-rdma-build", Severity::Repair, remedy);

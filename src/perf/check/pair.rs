@@ -31,7 +31,7 @@ fn versions(pair: &PairFacts<'_>) -> Option<Finding> {
         dialer.name, versions.0, listener.name, versions.1
     );
     let finding = Finding::repair("version", &pair.subject(), what);
-    Some(finding.with("install the same version on both: `cargo install --locked --path .`"))
+    Some(finding.with("install the same version on both: `scripts/install`"))
 }
 
 /// Returns the directions in which no TCP connection works.
