@@ -12,17 +12,17 @@ const TICKS: f64 = 6.0;
 /// The place of values on an axis, from 0 to 1.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Scale {
-    unit: AxisUnit,
     kind: ScaleKind,
     low: f64,
     high: f64,
-    /// Values are shown in multiples of this one.
-    factor: f64,
-    prefix: &'static str,
+    /// The unit of the ticks: a multiple of the unit of the values, and its name.
+    unit: (f64, &'static str),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ScaleKind {
+    /// `low` and `high` are places of [`PERCENTILES`].
+    Percentiles,
     /// `low` and `high` are values.
     Linear,
     /// `low` and `high` are logarithms with the base 2.
@@ -41,7 +41,7 @@ impl Scale {
         let (kind, low, high) = match unit {
             AxisUnit::Percentile => {
                 let [.., (maximum, _)] = PERCENTILES;
-                (ScaleKind::Linear, 0.0, maximum)
+                (ScaleKind::Percentiles, 0.0, maximum)
             }
             AxisUnit::Bytes if least > 0.0 => {
                 let (low, high) = (least.log2().floor(), most.log2().ceil());
@@ -53,35 +53,29 @@ impl Scale {
             }
             _ => return Self::from_zero(unit, most),
         };
-        let (factor, prefix) = prefix(unit, least, most);
         Self {
-            unit,
             kind,
             low,
             high,
-            factor,
-            prefix,
+            unit: tick_unit(unit, least, most),
         }
     }
 
     /// Returns a linear scale from 0.
     pub(super) fn from_zero(unit: AxisUnit, most: f64) -> Self {
         let step = step(most);
-        let (factor, prefix) = prefix(unit, most, most);
         Self {
-            unit,
             kind: ScaleKind::Linear,
             low: 0.0,
             high: ((most / step).ceil() * step).max(step),
-            factor,
-            prefix,
+            unit: tick_unit(unit, most, most),
         }
     }
 
     /// Returns the place of a value: 0 at the low end, 1 at the high end.
     pub(super) fn place(&self, value: f64) -> f64 {
         let at = match self.kind {
-            ScaleKind::Linear => value,
+            ScaleKind::Percentiles | ScaleKind::Linear => value,
             ScaleKind::Log2 => value.log2(),
             ScaleKind::Log10 => value.log10(),
         };
@@ -95,86 +89,54 @@ impl Scale {
     }
 
     /// Returns the unit of the ticks: "MB/s".
-    pub(super) fn unit(&self) -> String {
-        let unit = match self.unit {
-            AxisUnit::Bytes => "bytes",
-            AxisUnit::Micros => match self.prefix {
-                "" => "µs",
-                // The unit of a time is its prefix.
-                _ => "",
-            },
-            AxisUnit::BytesPerSecond => "B/s",
-            AxisUnit::OperationsPerSecond => "operations/s",
-            AxisUnit::Percentile => "percentile",
-        };
-        match self.unit {
-            // "k operations/s" reads better with a word of its own.
-            AxisUnit::OperationsPerSecond if !self.prefix.is_empty() => {
-                let word = if self.prefix == "k" {
-                    "thousand"
-                } else {
-                    "million"
-                };
-                format!("{word} {unit}")
-            }
-            _ => format!("{}{unit}", self.prefix),
-        }
+    pub(super) fn unit(&self) -> &'static str {
+        self.unit.1
     }
 
     /// Returns a value in the unit of the ticks, with three digits.
     pub(super) fn figure(&self, value: f64) -> String {
-        number(value / self.factor)
+        let value = value / self.unit.0;
+        let decimals = (2.0 - value.abs().log10().floor()).clamp(0.0, 9.0);
+        let power = 10_f64.powf(decimals);
+        ((value * power).round() / power).to_string()
     }
 
     /// Returns the ticks: a value, and its text.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
-        match (self.unit, self.kind) {
-            (AxisUnit::Percentile, _) => {
-                let tick = |&(place, percentile): &(f64, f64)| {
-                    let name = if percentile < 100.0 {
-                        format!("p{percentile}")
-                    } else {
-                        "max".to_owned()
-                    };
-                    (place, name)
+        let values = match self.kind {
+            ScaleKind::Percentiles => {
+                let name = |percentile: f64| match percentile {
+                    100.0 => "max".to_owned(),
+                    percentile => format!("p{percentile}"),
                 };
-                PERCENTILES.iter().map(tick).collect()
+                let ticks = PERCENTILES.into_iter();
+                return ticks.map(|(place, of)| (place, name(of))).collect();
             }
-            (_, ScaleKind::Log2) => {
+            ScaleKind::Log2 => {
                 let every = ((self.high - self.low) / (TICKS + 3.0)).ceil().max(1.0);
-                let exponents = steps(self.low, self.high, every);
-                let tick = |exponent: f64| (exponent.exp2(), size(exponent));
-                exponents.into_iter().map(tick).collect()
+                let exponents = steps(self.low, self.high, every).into_iter();
+                return exponents.map(|of| (of.exp2(), size(of))).collect();
             }
-            (_, ScaleKind::Log10) => {
-                let decades = self.high - self.low;
-                // 1, 2, 5, 10 on a short axis; powers of 10 on a long one.
-                let digits: &[f64] = if decades < 4.1 {
-                    &[1.0, 2.0, 5.0]
-                } else {
-                    &[1.0]
-                };
-                let every = (decades / TICKS).ceil().max(1.0);
-                let exponents = steps(self.low.floor(), self.high.ceil(), every);
-                let values = exponents.into_iter().flat_map(|exponent| {
-                    digits
-                        .iter()
-                        .map(move |digit| digit * 10_f64.powf(exponent))
-                });
-                let low = 10_f64.powf(self.low) * 0.999;
-                let high = 10_f64.powf(self.high) * 1.001;
-                values
-                    .filter(|value| (low..=high).contains(value))
-                    .map(|value| (value, self.figure(value)))
-                    .collect()
-            }
-            (_, ScaleKind::Linear) => {
-                let values = steps(self.low, self.high, step(self.high));
-                let tick = |value: f64| (value, self.figure(value));
-                values.into_iter().map(tick).collect()
-            }
-        }
+            ScaleKind::Linear => steps(self.low, self.high, step(self.high)),
+            ScaleKind::Log10 => decades(self.low, self.high),
+        };
+        let tick = |value: f64| (value, self.figure(value));
+        values.into_iter().map(tick).collect()
     }
+}
+
+/// Returns the ticks between two powers of 10: 1, 2, 5, 10 on a short axis, powers of 10 on a long one.
+fn decades(low: f64, high: f64) -> Vec<f64> {
+    let digits: &[f64] = match high - low {
+        decades if decades < 4.1 => &[1.0, 2.0, 5.0],
+        _ => &[1.0],
+    };
+    let every = ((high - low) / TICKS).ceil().max(1.0);
+    let exponents = steps(low.floor(), high.ceil(), every).into_iter();
+    let values = exponents.flat_map(|of| digits.iter().map(move |digit| digit * 10_f64.powf(of)));
+    let (least, most) = (10_f64.powf(low) * 0.999, 10_f64.powf(high) * 1.001);
+    let is_shown = |value: &f64| (least..=most).contains(value);
+    values.filter(is_shown).collect()
 }
 
 /// Returns the values from `low` to `high` in steps.
@@ -210,22 +172,24 @@ fn nice_below(value: f64) -> f64 {
     fits.next().unwrap_or(power)
 }
 
-/// Returns the multiple in which values from `least` to `most` are shown, and its prefix.
-fn prefix(unit: AxisUnit, least: f64, most: f64) -> (f64, &'static str) {
-    let has_prefix = matches!(
-        unit,
-        AxisUnit::BytesPerSecond | AxisUnit::OperationsPerSecond
-    );
-    match most {
+/// Returns the unit in which values from `least` to `most` are shown.
+fn tick_unit(unit: AxisUnit, least: f64, most: f64) -> (f64, &'static str) {
+    let units: &[(f64, &str)] = match unit {
+        AxisUnit::Bytes => &[(1.0, "bytes")],
+        AxisUnit::Percentile => &[(1.0, "percentile")],
         // Short times are in microseconds, whatever the longest one is.
-        _ if least >= 1e7 && unit == AxisUnit::Micros => (1e6, "s"),
-        _ if least >= 1e4 && unit == AxisUnit::Micros => (1e3, "ms"),
-        _ if !has_prefix => (1.0, ""),
-        most if most >= 1e9 && unit == AxisUnit::BytesPerSecond => (1e9, "G"),
-        most if most >= 1e6 => (1e6, "M"),
-        most if most >= 1e3 => (1e3, "k"),
-        _ => (1.0, ""),
-    }
+        AxisUnit::Micros if least >= 1e7 => &[(1e6, "s")],
+        AxisUnit::Micros if least >= 1e4 => &[(1e3, "ms")],
+        AxisUnit::Micros => &[(1.0, "µs")],
+        AxisUnit::BytesPerSecond => &[(1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s")],
+        AxisUnit::OperationsPerSecond => &[
+            (1e6, "million operations/s"),
+            (1e3, "thousand operations/s"),
+            (1.0, "operations/s"),
+        ],
+    };
+    let fits = units.iter().find(|(factor, _)| most >= *factor);
+    *fits.unwrap_or(&units[units.len() - 1])
 }
 
 /// Returns a size that is a power of 2.
@@ -237,25 +201,6 @@ fn size(exponent: f64) -> String {
     )]
     let exponent = exponent.clamp(0.0, 31.0) as u32;
     SizeText(1 << exponent).to_string()
-}
-
-/// Returns a number with three digits, without zeros at its end.
-fn number(value: f64) -> String {
-    if value == 0.0 {
-        return "0".to_owned();
-    }
-    let magnitude = value.abs().log10().floor();
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "it is 0 to 9"
-    )]
-    let decimals = (2.0 - magnitude).clamp(0.0, 9.0) as usize;
-    let text = format!("{value:.decimals$}");
-    if text.contains('.') {
-        return text.trim_end_matches('0').trim_end_matches('.').to_owned();
-    }
-    text
 }
 
 #[cfg(test)]
