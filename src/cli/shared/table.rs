@@ -88,15 +88,15 @@ impl TextTable {
     /// Returns the line with the names of the groups, each at the right end of its columns.
     fn group_line(&self, widths: &[usize]) -> Option<String> {
         self.groups.first()?;
-        let mut line = " ".repeat(widths[0]);
+        let mut parts = vec![" ".repeat(widths[0])];
         let mut rest = &widths[1..];
         for (name, columns) in &self.groups {
             let (group, after) = rest.split_at(*columns);
             let width = group.iter().sum::<usize>() + GAP.len() * columns;
-            line += &format!("{name:>width$}");
+            parts.push(format!("{name:>width$}"));
             rest = after;
         }
-        Some(line)
+        Some(parts.concat())
     }
 }
 
