@@ -106,7 +106,7 @@ fn connections(descriptors: Option<u64>) -> Share {
     }
 }
 
-/// Is the other end of the clients' tunnels.
+/// Connects the tunnels of clients to what a policy allows.
 struct TunnelService {
     policy: ForwardPolicy,
     /// The policy in words.

@@ -349,12 +349,14 @@ impl<S: Service> Server<S> {
         self.clients.close_places();
         self.tasks.close();
         let words = |count: usize| counted(count as u64, S::SESSION.0, S::SESSION.1);
-        let mut received = format!("received {}", caught.name);
-        if let Some(grace) = grace {
-            let running = words(self.tasks.len());
-            received += &format!(": finishes {running} within {grace:.0?}");
-        }
-        self.console.note(&received);
+        let name = caught.name;
+        self.console.note(&match grace {
+            None => format!("received {name}"),
+            Some(grace) => {
+                let running = words(self.tasks.len());
+                format!("received {name}: finishes {running} within {grace:.0?}")
+            }
+        });
         let ended = match grace {
             Some(grace) => timeout(grace, self.tasks.wait()).await.is_ok(),
             None => false,

@@ -120,6 +120,36 @@ fn a_server_serves_clients_with_a_key_until_it_ends() {
 }
 
 #[test]
+fn a_client_whose_key_is_revoked_loses_its_tunnel() {
+    let place = Place::new();
+    let alice = key_file(&place, "alice", "alice secret-of-alice-3847\n");
+    let both = "alice secret-of-alice-3847\nbob secret-of-bob-77163\n";
+    let keys = key_file(&place, "keys", both);
+    let allowed = echo();
+    let server = rdforward(&["serve", "--listen-port", "0", "--transport", "tcp"])
+        .args(["--allow", &allowed.to_string(), "--key-file", &keys])
+        .start();
+    let at = address(&server);
+    let forward = format!("0:localhost:{allowed}");
+    let client = || rdforward(&["--key-file", &alice, "-L", &forward, &at]).start();
+    let tunnel = client();
+    let socket = used(port(&tunnel, "here"));
+    key_file(&place, "keys", "bob secret-of-bob-77163\n");
+    server.said("a revoked client", |text| {
+        text.contains("revoked alice").then_some(())
+    });
+    is_reset(socket);
+    let said = tunnel.end();
+    let said = said.exits(255);
+    assert!(said.contains("the key was revoked"), "{said}");
+    let said = client().end();
+    let said = said.exits(255);
+    assert!(said.contains("does not know this key"), "{said}");
+    server.signal(Signal::TERM);
+    server.end().exits(0);
+}
+
+#[test]
 fn a_client_that_floods_a_server_leaves_room_for_others() {
     let place = Place::new();
     let alice = key_file(&place, "alice", "alice secret-of-alice-3847\n");

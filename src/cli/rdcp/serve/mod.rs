@@ -134,7 +134,7 @@ fn serve(args: &RdcpArgs, console: &Console) -> anyhow::Result<Exit> {
     server::run(options, service, console)
 }
 
-/// Copies from and to one directory.
+/// Serves copies from and to one directory.
 struct CopyService {
     root: PathBuf,
     /// The most copies and their memory, in words.
