@@ -7,7 +7,7 @@
 //!
 //! The runtime of Rust opens `/dev/null` in place of a closed standard stream before `main`. Output to that file is
 //! lost, and input from it is empty, both without an error. So [`LOOK`] records earlier which streams are closed, and
-//! [`keep_unusable`] makes every use of these streams fail, as the use of a closed descriptor does.
+//! [`keep_closed_streams_unusable`] makes every use of these streams fail, as the use of a closed descriptor does.
 
 use std::{
     fs::{self, File},
@@ -32,55 +32,55 @@ use crate::threads;
 /// Prepares the process of a program. Call this function first in `main`, before a key is read and before other threads
 /// start.
 pub(crate) fn prepare() {
-    forbid();
+    forbid_core_dumps();
     // An error means that there is no `/dev/null`. The runtime of Rust then ends a process with a closed stream.
-    let _ = keep_unusable();
+    let _ = keep_closed_streams_unusable();
     // An error means that no runtime can be made. The program then fails for that reason, with a message.
     let _ = keep_child_statuses();
     let _ = survive_file_limit();
 }
 
-/// What the process inherited, for the programs that it starts.
-struct Inherited {
+/// The settings of core dumps that the process inherited, for the programs that it starts.
+struct InheritedDumps {
     limit: Rlimit,
     filter: String,
 }
 
-/// What the process inherited, since [`forbid`] was called.
-static INHERITED: OnceLock<Inherited> = OnceLock::new();
+/// What the process inherited, since [`forbid_core_dumps`] was called.
+static INHERITED_DUMPS: OnceLock<InheritedDumps> = OnceLock::new();
 
 /// Held while a program is started, so that two threads do not undo each other's settings.
 static STARTING: Mutex<()> = Mutex::new(());
 
-const FILTER: &str = "/proc/self/coredump_filter";
+const DUMP_FILTER: &str = "/proc/self/coredump_filter";
 
 /// Forbids core dumps of this process.
-pub(crate) fn forbid() {
-    let filter = fs::read_to_string(FILTER).unwrap_or_default();
+pub(crate) fn forbid_core_dumps() {
+    let filter = fs::read_to_string(DUMP_FILTER).unwrap_or_default();
     let limit = getrlimit(Resource::Core);
-    INHERITED.get_or_init(|| Inherited {
+    INHERITED_DUMPS.get_or_init(|| InheritedDumps {
         limit,
         // The kernel shows the filter as a hexadecimal number, and reads one without a prefix as another base.
         filter: format!("0x{}", filter.trim()),
     });
-    set_forbidden();
+    set_no_dumps();
 }
 
 /// Runs `start`, which starts a program, with the core dumps that this process inherited: a user who wants a dump of a
-/// command gets it. Until [`forbid`] is called there is nothing to restore.
-pub(crate) fn restored_for<T>(start: impl FnOnce() -> T) -> T {
-    let Some(inherited) = INHERITED.get() else {
+/// command gets it. Until [`forbid_core_dumps`] is called there is nothing to restore.
+pub(crate) fn with_inherited_core_dumps<T>(start: impl FnOnce() -> T) -> T {
+    let Some(inherited) = INHERITED_DUMPS.get() else {
         return start();
     };
     let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
     let _ = setrlimit(Resource::Core, inherited.limit);
-    set_filter(&inherited.filter);
+    set_dump_filter(&inherited.filter);
     let started = start();
-    set_forbidden();
+    set_no_dumps();
     started
 }
 
-fn set_forbidden() {
+fn set_no_dumps() {
     let hard = getrlimit(Resource::Core).maximum;
     // With a limit of 0, a kernel that passes dumps to a program such as systemd-coredump makes them all the same. With
     // a limit of 1 it makes none, and a dump into a file needs more than one byte as well.
@@ -90,13 +90,13 @@ fn set_forbidden() {
     };
     // Neither call fails for a process that lowers its own limit. If one did, the other would still work.
     let _ = setrlimit(Resource::Core, limit);
-    set_filter("0");
+    set_dump_filter("0");
 }
 
 /// Sets which kinds of memory a dump contains: none with "0".
-fn set_filter(filter: &str) {
+fn set_dump_filter(filter: &str) {
     // A kernel without core dumps has no filter either.
-    let _ = fs::write(FILTER, filter);
+    let _ = fs::write(DUMP_FILTER, filter);
 }
 
 /// What the process inherited, since [`raise_descriptor_limit`] was called.
@@ -124,7 +124,7 @@ pub(crate) fn inherited_descriptor_limit() -> Option<Rlimit> {
 /// Returns true if this process ignores the signal with this number: `nohup` ignores SIGHUP, and a shell without job
 /// control ignores SIGINT in a command with `&`. Returns false if `/proc` does not tell.
 #[must_use]
-pub(crate) fn is_ignored(number: u8) -> bool {
+pub(crate) fn is_signal_ignored(number: u8) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
@@ -141,7 +141,7 @@ pub(crate) fn is_ignored(number: u8) -> bool {
 /// Fails if SIGCHLD is ignored and no runtime can be made.
 pub(crate) fn keep_child_statuses() -> io::Result<()> {
     let child = Signal::CHILD.as_raw();
-    if !u8::try_from(child).is_ok_and(is_ignored) {
+    if !u8::try_from(child).is_ok_and(is_signal_ignored) {
         return Ok(());
     }
     handle_without_effect(Signal::CHILD)
@@ -154,8 +154,8 @@ pub(crate) fn keep_child_statuses() -> io::Result<()> {
 ///
 /// Fails if there is a limit and no runtime can be made.
 pub(crate) fn survive_file_limit() -> io::Result<()> {
-    let is_ignored = u8::try_from(Signal::XFSZ.as_raw()).is_ok_and(is_ignored);
-    if getrlimit(Resource::Fsize).current.is_none() || is_ignored {
+    let is_signal_ignored = u8::try_from(Signal::XFSZ.as_raw()).is_ok_and(is_signal_ignored);
+    if getrlimit(Resource::Fsize).current.is_none() || is_signal_ignored {
         return Ok(());
     }
     handle_without_effect(Signal::XFSZ)
@@ -222,11 +222,11 @@ pub(crate) fn is_stdout_closed() -> bool {
 /// # Errors
 ///
 /// Fails if there is no `/dev/null`.
-pub(crate) fn keep_unusable() -> io::Result<()> {
+pub(crate) fn keep_closed_streams_unusable() -> io::Result<()> {
     // The reference makes the linker keep the entry: nothing else names it.
     std::hint::black_box(&LOOK);
     if is_stdin_closed() {
-        dup2_stdin(unreadable()?)?;
+        dup2_stdin(unreadable_stdin()?)?;
     }
     if is_stdout_closed() {
         dup2_stdout(File::open("/dev/null")?)?;
@@ -239,7 +239,7 @@ pub(crate) fn keep_unusable() -> io::Result<()> {
 /// # Errors
 ///
 /// Fails if there is no `/dev/null`.
-pub(crate) fn unreadable() -> io::Result<File> {
+pub(crate) fn unreadable_stdin() -> io::Result<File> {
     File::options().write(true).open("/dev/null")
 }
 
@@ -275,7 +275,7 @@ impl Write for Stdout {
 /// # Errors
 ///
 /// Fails if the rest of the output cannot be written, or if there is no `/dev/null` to take its place.
-pub(crate) fn close() -> io::Result<()> {
+pub(crate) fn close_stdout() -> io::Result<()> {
     io::stdout().flush()?;
     let null = File::options().write(true).open("/dev/null")?;
     Ok(dup2_stdout(null)?)

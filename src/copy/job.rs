@@ -59,7 +59,7 @@ impl Job for CopyJob {
         };
         let cancelled = CancellationToken::new();
         let context = self.copy_context(cancelled.clone());
-        let cause = Arc::clone(&self.context.cause);
+        let cause = Arc::clone(&self.context.first_fault);
         let following = async move {
             cause.failed().await;
             cancelled.cancel();
@@ -80,12 +80,12 @@ impl Job for CopyJob {
         };
         self.end.report = report;
         match failure {
-            Some(CopyFailure::Stream(error)) => self.context.broken(error, &peer),
-            Some(CopyFailure::Local(text)) => {
-                self.end.gave_up = !self.context.cause.has_failed();
+            Some(CopyError::Stream(error)) => self.context.broken(error, &peer),
+            Some(CopyError::Local(text)) => {
+                self.end.gave_up = !self.context.first_fault.has_failed();
                 self.context.fail_local(&text);
             }
-            Some(CopyFailure::Cancelled) | None => {}
+            Some(CopyError::Cancelled) | None => {}
         }
         edges.close().await;
     }
@@ -166,7 +166,7 @@ impl CopyJob {
                 outbox.send(FromAgent::Application(payload));
             }
         });
-        let cause = Arc::clone(&self.context.cause);
+        let cause = Arc::clone(&self.context.first_fault);
         CopyContext {
             report,
             cancelled,
@@ -264,7 +264,7 @@ pub(crate) struct CopyStreams {
 
 /// The reason why an engine could not come to the end of its work. Failures of single files are no such reason.
 #[derive(Debug, Clone)]
-pub(crate) enum CopyFailure {
+pub(crate) enum CopyError {
     /// A stream broke.
     Stream(Error),
     /// This process failed: a sentence for the user.
@@ -273,7 +273,7 @@ pub(crate) enum CopyFailure {
     Cancelled,
 }
 
-impl CopyFailure {
+impl CopyError {
     /// Returns the failure that an error of a stream's read or write is.
     pub(crate) fn of_stream(error: &io::Error) -> Self {
         match Error::from_io(error) {

@@ -10,7 +10,7 @@ use crate::ssh::{
     plan::StageHost,
     protocol::{EdgeId, EdgeOrder, FaultKind, Payload, PayloadError, ToAgent, Work, WorkFault},
     supervisor::{
-        Action, RunEnd, SupervisedWork,
+        Action, RunOutcome, SupervisedWork,
         edge_setup::{EdgeSetup, Node},
     },
 };
@@ -262,7 +262,7 @@ impl SupervisedWork for CopyWork {
         }
     }
 
-    fn outcome(&self, run: RunEnd) -> CopyOutcome {
+    fn outcome(&self, run: RunOutcome) -> CopyOutcome {
         let [source, destination] = self.ends.clone().map(|end| end.map(|end| end.report));
         let reported = |report: &Option<CopyReport>| report.as_ref().map_or(0, |r| r.failed);
         // An agent may have counted failures whose messages are lost, and the other way round.

@@ -116,7 +116,7 @@ fn is_ready(fd: BorrowedFd<'_>, events: PollFlags) -> rustix::io::Result<bool> {
 /// # Errors
 ///
 /// Fails if the stream is closed, or open only in the direction `wrong`. A stream that was closed when the program
-/// started is open in that direction, see [`keep_unusable`](crate::process::keep_unusable).
+/// started is open in that direction, see [`keep_closed_streams_unusable`](crate::process::keep_closed_streams_unusable).
 fn duplicate(fd: BorrowedFd<'_>, wrong: OFlags) -> io::Result<OwnedFd> {
     let unusable = || {
         let purpose = if wrong == OFlags::WRONLY {

@@ -13,12 +13,11 @@ use crate::{
     process::raise_descriptor_limit,
     ssh::{
         agent::job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},
-        local_edge::{EdgeFailure, LocalWork},
-        outcome::RunFault,
+        local_edge::{EdgeError, LocalWork},
         plan::StageHost,
         protocol::{EdgeId, EdgeOrder, FaultKind, Payload, PayloadError, Work, WorkFault},
         supervisor::{
-            Action, RunEnd, SupervisedWork,
+            Action, RunOutcome, SupervisedWork,
             edge_setup::{EdgeSetup, Node},
         },
     },
@@ -63,7 +62,7 @@ impl Job for ForwardJob {
             self.context.fail_local("the edge of the tunnel is missing");
             return edges.close().await;
         };
-        let cause = Arc::clone(&self.context.cause);
+        let cause = Arc::clone(&self.context.first_fault);
         let role = TunnelRole {
             policy: Some(ForwardPolicy::Any),
             may_listen: true,
@@ -105,15 +104,6 @@ pub(crate) struct ForwardWork {
     place: StageHost,
 }
 
-/// How the run of a tunnel ended.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct ForwardEnd {
-    /// Every fault, in the order in which the controller received them.
-    pub(crate) causes: Vec<RunFault>,
-    /// The signal that ended the run.
-    pub(crate) signal: Option<u8>,
-}
-
 impl ForwardWork {
     /// Returns a tunnel before its first message.
     pub(crate) fn new(place: StageHost) -> Self {
@@ -122,7 +112,7 @@ impl ForwardWork {
 }
 
 impl SupervisedWork for ForwardWork {
-    type Outcome = ForwardEnd;
+    type Outcome = RunOutcome;
 
     const NOUN: &'static str = "tunnel";
 
@@ -159,11 +149,8 @@ impl SupervisedWork for ForwardWork {
         true
     }
 
-    fn outcome(&self, run: RunEnd) -> ForwardEnd {
-        ForwardEnd {
-            causes: run.causes,
-            signal: run.signal,
-        }
+    fn outcome(&self, run: RunOutcome) -> RunOutcome {
+        run
     }
 }
 
@@ -177,7 +164,7 @@ pub(crate) struct NearEnd {
 /// Called when connections can be made. The value that it returns is dropped when the tunnel ends.
 pub(crate) type OnConnected = Box<dyn FnOnce(&Stream) -> Box<dyn Send> + Send>;
 
-/// The fault of the near end of a tunnel: `EdgeFailure` carries only its text.
+/// The fault of the near end of a tunnel: `EdgeError` carries only its text.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NearFault(Arc<Mutex<Option<TunnelFault>>>);
 
@@ -206,17 +193,17 @@ impl NearEnd {
 }
 
 impl LocalWork for NearEnd {
-    async fn carry(&mut self, stream: &mut Stream) -> Result<(), EdgeFailure> {
+    async fn carry(&mut self, stream: &mut Stream) -> Result<(), EdgeError> {
         let Some((tunnel, on_connected)) = self.begin.take() else {
             return Ok(());
         };
         let _while_connected = on_connected(stream);
         match tunnel.run(stream).await {
             Ok(()) => Ok(()),
-            Err(TunnelFault::Stream(error)) => Err(EdgeFailure::Stream(error)),
+            Err(TunnelFault::Stream(error)) => Err(EdgeError::Stream(error)),
             Err(fault) => {
                 self.fault.set(fault.clone());
-                Err(EdgeFailure::Local(fault.to_string()))
+                Err(EdgeError::Local(fault.to_string()))
             }
         }
     }

@@ -23,10 +23,9 @@ use crate::{
             hello,
             job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},
         },
-        outcome::RunFault,
         plan::StageHost,
         protocol::{EdgeOrder, FromAgent, Payload, PayloadError, Work, WorkFault},
-        supervisor::{Action, RunEnd, SupervisedWork, edge_setup::EdgeSetup},
+        supervisor::{Action, RunOutcome, SupervisedWork, edge_setup::EdgeSetup},
     },
     threads,
 };
@@ -50,7 +49,7 @@ impl Job for PerfJob {
     }
 
     async fn run(&mut self, edges: ConnectedEdges, messages: Messages) {
-        let cause = Arc::clone(&self.context.cause);
+        let cause = Arc::clone(&self.context.first_fault);
         tokio::select! {
             () = self.serve(messages) => {}
             // Dropping the tasks cancels them.
@@ -208,15 +207,6 @@ pub(crate) struct HostWork {
     messages: Vec<FromPerf>,
 }
 
-/// How the run of a host ended.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct HostEnd {
-    /// Every fault, in the order in which the controller received them.
-    pub(crate) causes: Vec<RunFault>,
-    /// The signal that ended the run.
-    pub(crate) signal: Option<u8>,
-}
-
 impl HostWork {
     /// Returns a host before its first message.
     pub(crate) fn new(place: StageHost, order: PerfOrder) -> Self {
@@ -234,7 +224,7 @@ impl HostWork {
 }
 
 impl SupervisedWork for HostWork {
-    type Outcome = HostEnd;
+    type Outcome = RunOutcome;
 
     const NOUN: &'static str = "measurement";
 
@@ -271,11 +261,8 @@ impl SupervisedWork for HostWork {
         true
     }
 
-    fn outcome(&self, run: RunEnd) -> HostEnd {
-        HostEnd {
-            causes: run.causes,
-            signal: run.signal,
-        }
+    fn outcome(&self, run: RunOutcome) -> RunOutcome {
+        run
     }
 }
 

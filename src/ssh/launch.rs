@@ -200,7 +200,7 @@ pub(crate) fn spawn(launch: &Launch) -> io::Result<Child> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0);
-    process::restored_for(|| command.spawn())
+    process::with_inherited_core_dumps(|| command.spawn())
 }
 
 /// Ends a process group whose first process has not been waited for, so that its number cannot belong to another group

@@ -64,10 +64,7 @@ pub(crate) trait LocalWork: Send {
     /// # Cancel safety
     ///
     /// Dropping the future ends the work. The caller aborts the stream.
-    fn carry(
-        &mut self,
-        stream: &mut Stream,
-    ) -> impl Future<Output = Result<(), EdgeFailure>> + Send;
+    fn carry(&mut self, stream: &mut Stream) -> impl Future<Output = Result<(), EdgeError>> + Send;
 
     /// Returns true if the reader of standard output closed it before the end.
     fn reader_left(&self) -> bool {
@@ -162,21 +159,21 @@ impl<W: LocalWork> LocalEdge<W> {
             let commands = &mut self.commands;
             tokio::select! {
                 result = self.work.carry(&mut stream) => result,
-                reason = aborted(commands) => Err(EdgeFailure::Ordered(reason)),
+                reason = aborted(commands) => Err(EdgeError::Ordered(reason)),
             }
         };
         let result = work.await;
         ended.reader_left = self.work.reader_left();
         ended.fault = match result {
             // The first stage may stop reading early: that is not a failure.
-            Ok(()) | Err(EdgeFailure::Stream(Error::Stopped { .. })) => None,
-            Err(EdgeFailure::Stream(error)) => Some(self.fault(&error)),
-            Err(EdgeFailure::Local(text)) => {
+            Ok(()) | Err(EdgeError::Stream(Error::Stopped { .. })) => None,
+            Err(EdgeError::Stream(error)) => Some(self.fault(&error)),
+            Err(EdgeError::Local(text)) => {
                 stream.abort(&format!("rdpipe: {text}"));
                 let kind = FaultKind::Local;
                 Some(WorkFault { kind, text })
             }
-            Err(EdgeFailure::Ordered(reason)) => {
+            Err(EdgeError::Ordered(reason)) => {
                 stream.abort(&reason);
                 Some(ordered(reason))
             }
@@ -185,17 +182,17 @@ impl<W: LocalWork> LocalEdge<W> {
         ended
     }
 
-    async fn wait_for_go(&mut self, watch: &Watch) -> Result<(), EdgeFailure> {
+    async fn wait_for_go(&mut self, watch: &Watch) -> Result<(), EdgeError> {
         loop {
             let command = tokio::select! {
                 command = self.commands.recv() => command,
-                error = watch.interrupted() => return Err(EdgeFailure::Stream(error)),
+                error = watch.interrupted() => return Err(EdgeError::Stream(error)),
             };
             match command {
                 Some(LocalEdgeCommand::Go) => return Ok(()),
-                Some(LocalEdgeCommand::Abort(reason)) => return Err(EdgeFailure::Ordered(reason)),
+                Some(LocalEdgeCommand::Abort(reason)) => return Err(EdgeError::Ordered(reason)),
                 Some(LocalEdgeCommand::Dial { .. }) => {}
-                None => return Err(EdgeFailure::Ordered("rdpipe has ended".to_owned())),
+                None => return Err(EdgeError::Ordered("rdpipe has ended".to_owned())),
             }
         }
     }
@@ -212,7 +209,7 @@ impl<W: LocalWork> LocalEdge<W> {
 }
 
 impl LocalWork for StandardStream {
-    async fn carry(&mut self, stream: &mut Stream) -> Result<(), EdgeFailure> {
+    async fn carry(&mut self, stream: &mut Stream) -> Result<(), EdgeError> {
         match stream.direction() {
             Direction::Send => send_stdin(stream).await,
             Direction::Receive | Direction::Both => {
@@ -228,7 +225,7 @@ impl LocalWork for StandardStream {
 
 /// The reason why one of the controller's own edges cannot carry all of its bytes.
 #[derive(Debug)]
-pub(crate) enum EdgeFailure {
+pub(crate) enum EdgeError {
     /// The stream broke.
     Stream(Error),
     /// Standard input or output failed: a sentence for the user.
@@ -237,7 +234,7 @@ pub(crate) enum EdgeFailure {
     Ordered(String),
 }
 
-impl std::fmt::Display for EdgeFailure {
+impl std::fmt::Display for EdgeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Stream(error) => Advised(error.clone()).fmt(f),
@@ -246,7 +243,7 @@ impl std::fmt::Display for EdgeFailure {
     }
 }
 
-impl EdgeFailure {
+impl EdgeError {
     fn from_carry(error: CarryError, name: &str) -> Self {
         match error {
             CarryError::Stream(error) => Self::Stream(error),
@@ -277,18 +274,18 @@ async fn aborted(commands: &mut UnboundedReceiver<LocalEdgeCommand>) -> String {
 }
 
 /// Sends standard input to its end, and the FIN.
-async fn send_stdin(stream: &mut Stream) -> Result<(), EdgeFailure> {
+async fn send_stdin(stream: &mut Stream) -> Result<(), EdgeError> {
     let cannot =
-        |error: io::Error| EdgeFailure::Local(format!("cannot read standard input: {error}"));
+        |error: io::Error| EdgeError::Local(format!("cannot read standard input: {error}"));
     let mut source = Source::stdin().map_err(cannot)?;
     let name = source.describe().to_owned();
     let sent = carry::send_all_and_finish(&mut source, stream).await;
     sent.map(drop)
-        .map_err(|error| EdgeFailure::from_carry(error, &name))
+        .map_err(|error| EdgeError::from_carry(error, &name))
 }
 
 /// Writes the output of the last stage to standard output, up to a verified FIN.
-async fn write_stdout(stream: &mut Stream, reader_left: &mut bool) -> Result<(), EdgeFailure> {
+async fn write_stdout(stream: &mut Stream, reader_left: &mut bool) -> Result<(), EdgeError> {
     let mut sink = match Sink::stdout() {
         Ok(sink) => sink,
         Err(error) => return receive_nothing(stream, &error).await,
@@ -302,11 +299,11 @@ async fn write_stdout(stream: &mut Stream, reader_left: &mut bool) -> Result<(),
             stream.stop();
             return Ok(());
         }
-        Err(error) => return Err(EdgeFailure::from_carry(error, &name)),
+        Err(error) => return Err(EdgeError::from_carry(error, &name)),
     }
     sink.close(false)
         .await
-        .map_err(|error| EdgeFailure::Local(format!("cannot finish {name}: {error}")))?;
+        .map_err(|error| EdgeError::Local(format!("cannot finish {name}: {error}")))?;
     // All bytes are written. If the confirmation does not reach the stage, the stage reports the failure itself.
     let _ = stream.confirm();
     Ok(())
@@ -314,11 +311,11 @@ async fn write_stdout(stream: &mut Stream, reader_left: &mut bool) -> Result<(),
 
 /// Receives the output of the last stage where standard output cannot be used, for the reason `error`. An empty output
 /// is complete: that of a pipeline whose last stage writes a file, for example.
-async fn receive_nothing(stream: &mut Stream, error: &io::Error) -> Result<(), EdgeFailure> {
-    let cannot = || EdgeFailure::Local(format!("cannot write standard output: {error}"));
+async fn receive_nothing(stream: &mut Stream, error: &io::Error) -> Result<(), EdgeError> {
+    let cannot = || EdgeError::Local(format!("cannot write standard output: {error}"));
     let received = carry::receive_all(stream, &mut Refusing).await;
     received.map_err(|failed| match failed {
-        CarryError::Stream(error) => EdgeFailure::Stream(error),
+        CarryError::Stream(error) => EdgeError::Stream(error),
         CarryError::Sink { .. } | CarryError::Source { .. } => cannot(),
     })?;
     let _ = stream.confirm();

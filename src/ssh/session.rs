@@ -282,12 +282,12 @@ impl SessionTask {
             Arc::clone(&self.events),
         ));
         let failure = self.exchange_messages(stdout, stdin, queue).await;
-        let is_closed = matches!(failure, SessionFailure::Closed);
+        let is_closed = matches!(failure, SessionFault::Closed);
         let status = launch::wait(launch.kind, &mut child, is_closed, &self.cut).await;
         let _ = within_running_time(STDERR_LIMIT, stderr_lines).await;
         let stderr_lines: Vec<_> = lock(&self.stderr_lines).iter().cloned().collect();
         match failure {
-            SessionFailure::Closed => {
+            SessionFault::Closed => {
                 let evidence = Evidence {
                     stderr_lines: &stderr_lines,
                     status,
@@ -300,10 +300,10 @@ impl SessionTask {
                 let why = explain(launch, &evidence);
                 SessionEnd { why, killed }
             }
-            SessionFailure::Unanswered(limit) => {
+            SessionFault::Unanswered(limit) => {
                 SessionEnd::because(explain::unanswered(launch, limit, &stderr_lines))
             }
-            SessionFailure::Silent(has_message, silence) => {
+            SessionFault::Silent(has_message, silence) => {
                 SessionEnd::because(explain::silent(launch, silence, has_message))
             }
             failure => SessionEnd::because(failure.text(&launch.host)),
@@ -317,7 +317,7 @@ impl SessionTask {
     ) -> SessionEnd {
         let connected = tokio::select! {
             connected = route.connect() => connected,
-            () = self.cut.cancelled() => Err(SessionFailure::Cut.text(&route.host)),
+            () = self.cut.cancelled() => Err(SessionFault::Cut.text(&route.host)),
         };
         let (session, watch) = match connected {
             Ok(connected) => connected,
@@ -327,7 +327,7 @@ impl SessionTask {
             .exchange_messages(session.input, session.output, queue)
             .await;
         SessionEnd::because(match failure {
-            SessionFailure::Closed => match watch.error() {
+            SessionFault::Closed => match watch.error() {
                 Some(error) => format!("the server on {}: {error}", route.host),
                 None => format!("the server on {} ended the session", route.host),
             },
@@ -341,12 +341,12 @@ impl SessionTask {
         input: impl AsyncRead + Unpin,
         output: impl AsyncWrite + Unpin + Send + 'static,
         queue: UnboundedReceiver<ToAgent>,
-    ) -> SessionFailure {
+    ) -> SessionFault {
         let writer = tokio::spawn(write_messages(output, queue, self.silence / 4));
         let cut = self.cut.clone();
         let failure = tokio::select! {
             failure = self.read_messages(input) => failure,
-            () = cut.cancelled() => SessionFailure::Cut,
+            () = cut.cancelled() => SessionFault::Cut,
         };
         self.pace.end();
         // The agent ends when its controller closes the session.
@@ -355,13 +355,13 @@ impl SessionTask {
     }
 
     /// Reports each message of the agent as an event. Returns when no more can follow.
-    async fn read_messages(&mut self, mut input: impl AsyncRead + Unpin) -> SessionFailure {
+    async fn read_messages(&mut self, mut input: impl AsyncRead + Unpin) -> SessionFault {
         let limit = GREETING_LIMIT.max(self.silence);
         let greeted = timeout(limit, self.find_greeting(&mut input)).await;
         let rest = match greeted {
             Ok(Ok(rest)) => rest,
             Ok(Err(failure)) => return failure,
-            Err(_) => return SessionFailure::Unanswered(limit),
+            Err(_) => return SessionFault::Unanswered(limit),
         };
         self.greeted = true;
         let mut frames = FramedRead::new(Cursor::new(rest).chain(input), codec());
@@ -370,13 +370,13 @@ impl SessionTask {
             let bytes = match within_running_time(self.silence, frames.next()).await {
                 Some(Some(Ok(bytes))) => bytes,
                 Some(Some(Err(error))) if error.kind() == io::ErrorKind::InvalidData => {
-                    return SessionFailure::Invalid;
+                    return SessionFault::Invalid;
                 }
                 // Whether the stream ended or broke, the exit status of the process says more about the cause.
-                Some(Some(Err(_)) | None) => return SessionFailure::Closed,
+                Some(Some(Err(_)) | None) => return SessionFault::Closed,
                 // Messages may be stuck behind the stderr that the user does not read.
                 None if self.pace.was_held(self.silence) => continue,
-                None => return SessionFailure::Silent(has_message, self.silence),
+                None => return SessionFault::Silent(has_message, self.silence),
             };
             has_message = true;
             match protocol::decode(&bytes) {
@@ -386,7 +386,7 @@ impl SessionTask {
                     }
                     (self.events)(SessionEvent::Message(message));
                 }
-                Err(_) => return SessionFailure::Invalid,
+                Err(_) => return SessionFault::Invalid,
             }
         }
     }
@@ -396,7 +396,7 @@ impl SessionTask {
     async fn find_greeting(
         &self,
         input: &mut (impl AsyncRead + Unpin),
-    ) -> Result<Vec<u8>, SessionFailure> {
+    ) -> Result<Vec<u8>, SessionFault> {
         let mut scanner = Greeting::new("agent");
         let mut buffer = vec![0; 4096];
         loop {
@@ -407,11 +407,11 @@ impl SessionTask {
                 } => return Ok(scanner.into_rest()),
                 Found::Greeting { version, program } => {
                     let theirs = WrongGreeting::Version(version, program);
-                    return Err(SessionFailure::Greeting(theirs));
+                    return Err(SessionFault::Greeting(theirs));
                 }
-                Found::TooMuch => return Err(SessionFailure::Greeting(WrongGreeting::Endless)),
+                Found::TooMuch => return Err(SessionFault::Greeting(WrongGreeting::Endless)),
                 Found::NotYet => match input.read(&mut buffer).await {
-                    Ok(0) | Err(_) => return Err(SessionFailure::Closed),
+                    Ok(0) | Err(_) => return Err(SessionFault::Closed),
                     Ok(count) => scanner.feed(&buffer[..count]),
                 },
             }
@@ -465,7 +465,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// The reason why no more messages of the agent are read.
-enum SessionFailure {
+enum SessionFault {
     /// The process closed its stdout; its exit status says why.
     Closed,
     /// The session was cut.
@@ -488,7 +488,7 @@ enum WrongGreeting {
     Endless,
 }
 
-impl SessionFailure {
+impl SessionFault {
     /// Returns the text of the failure, for a session with an agent on `host`.
     fn text(&self, host: &str) -> String {
         match self {

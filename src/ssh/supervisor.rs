@@ -183,12 +183,12 @@ pub(crate) trait SupervisedWork {
     }
 
     /// Returns how the work ended, as far as it is known.
-    fn outcome(&self, run: RunEnd) -> Self::Outcome;
+    fn outcome(&self, run: RunOutcome) -> Self::Outcome;
 }
 
 /// How a run ended, apart from what its work knows itself.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct RunEnd {
+pub(crate) struct RunOutcome {
     /// The fault in each agent's report.
     pub(crate) faults: Vec<Option<WorkFault>>,
     /// Every fault, in the order in which the controller received them.

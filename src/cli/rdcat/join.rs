@@ -194,7 +194,7 @@ async fn take_all(read: &mut ReadHalf) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot finish {name}"))?;
     // Closing stdout gives a reader behind a pipe its end of file now, while the other direction continues.
-    process::close().context("cannot close stdout")?;
+    process::close_stdout().context("cannot close stdout")?;
     // All bytes have been written. A failure to confirm means that the peer has gone: if there is more to send,
     // sending reports that failure.
     let _ = read.confirm();

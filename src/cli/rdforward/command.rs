@@ -22,7 +22,7 @@ use tokio::{net::TcpStream, sync::oneshot, time::timeout};
 
 use super::{
     args::{ForwardOptions, ForwardRunArgs},
-    near::{NearSide, TunnelEnding},
+    near::{NearSide, TunnelOutcome},
     peer::ForwardPeer,
 };
 use crate::{
@@ -106,17 +106,17 @@ impl CommandRun {
     /// of the other host, and `interrupt` takes a signal that ends the tunnel before.
     async fn carry_out(
         mut self,
-        mut running: BoxFuture<'static, TunnelEnding>,
+        mut running: BoxFuture<'static, TunnelOutcome>,
         connecting: oneshot::Receiver<IpAddr>,
         interrupt: oneshot::Sender<Caught>,
-    ) -> anyhow::Result<RunEnding> {
+    ) -> anyhow::Result<RunOutcome> {
         let mut signals = CommandSignals::catch().context("cannot catch signals")?;
         let address = tokio::select! {
             Ok(address) = connecting => address,
-            ending = &mut running => return Ok(RunEnding::Tunnel(ending)),
+            outcome = &mut running => return Ok(RunOutcome::Tunnel(outcome)),
             caught = signals.all.next() => {
                 let _ = interrupt.send(caught);
-                return Ok(RunEnding::Tunnel(running.await));
+                return Ok(RunOutcome::Tunnel(running.await));
             }
         };
         self.known.push(address.to_canonical());
@@ -133,7 +133,7 @@ impl CommandRun {
             Err(error) => {
                 self.handle.close();
                 running.await;
-                Ok(RunEnding::NotStarted(error))
+                Ok(RunOutcome::NotStarted(error))
             }
         }
     }
@@ -143,9 +143,9 @@ impl CommandRun {
     async fn supervise(
         &self,
         mut command: RedirectedCommand,
-        mut running: BoxFuture<'static, TunnelEnding>,
+        mut running: BoxFuture<'static, TunnelOutcome>,
         mut signals: CommandSignals,
-    ) -> anyhow::Result<RunEnding> {
+    ) -> anyhow::Result<RunOutcome> {
         let pid = command.pid();
         let ended = command.ended();
         let mut ended = std::pin::pin!(ended);
@@ -158,14 +158,14 @@ impl CommandRun {
                     self.note_children(ended.as_mut()).await;
                 }
                 () = &mut ended, if status.is_some() => break,
-                ending = &mut running, if !was_broken => {
+                outcome = &mut running, if !was_broken => {
                     // The command finds its connections reset, and decides itself whether it goes on.
-                    ending.print(&self.console);
+                    outcome.print(&self.console);
                     was_broken = true;
                 }
                 caught = signals.all.next() => match pid.filter(|_| status.is_none()) {
                     Some(pid) => signals.pass_on(pid, caught.number),
-                    None => return Ok(RunEnding::Tunnel(TunnelEnding::interrupted(caught.number))),
+                    None => return Ok(RunOutcome::Tunnel(TunnelOutcome::interrupted(caught.number))),
                 },
             }
         }
@@ -180,16 +180,16 @@ impl CommandRun {
             // The last bytes of the command may be under way.
             self.handle.close();
             tokio::select! {
-                ending = running => {
-                    was_broken = ending.exit != Exit::Ok;
-                    ending.print(&self.console);
+                outcome = running => {
+                    was_broken = outcome.exit != Exit::Ok;
+                    outcome.print(&self.console);
                 }
                 caught = signals.all.next() => {
-                    return Ok(RunEnding::Tunnel(TunnelEnding::interrupted(caught.number)));
+                    return Ok(RunOutcome::Tunnel(TunnelOutcome::interrupted(caught.number)));
                 }
             }
         }
-        Ok(RunEnding::Ended { status, was_broken })
+        Ok(RunOutcome::Ended { status, was_broken })
     }
 
     /// Says that the run goes on, if the command has left processes behind.
@@ -237,9 +237,9 @@ impl CommandSignals {
 }
 
 /// How a run has ended.
-enum RunEnding {
+enum RunOutcome {
     /// The tunnel has ended without the command, or a signal has ended both.
-    Tunnel(TunnelEnding),
+    Tunnel(TunnelOutcome),
     /// The command was not started.
     NotStarted(StartError),
     /// The command has ended, and the tunnel with it.
@@ -250,13 +250,13 @@ enum RunEnding {
     },
 }
 
-impl RunEnding {
+impl RunOutcome {
     /// Prints what is to be said, and returns how the program ends.
     fn exit(self, console: &Console) -> Exit {
         match self {
-            Self::Tunnel(ending) => {
-                ending.print(console);
-                ending.exit
+            Self::Tunnel(outcome) => {
+                outcome.print(console);
+                outcome.exit
             }
             Self::NotStarted(error) => {
                 console.error(&error.to_string());

@@ -25,17 +25,17 @@ use crate::{
     },
     connect,
     forward::{
-        job::{ForwardEnd, ForwardWork, NearEnd, NearFault, TUNNEL_EDGE},
+        job::{ForwardWork, NearEnd, NearFault, TUNNEL_EDGE},
         tunnel::{ListenRoute, Tunnel, TunnelFault, TunnelRole, listener::ForwardListener},
     },
     process::raise_descriptor_limit,
     ssh::{
         explain,
-        local_edge::{EdgeFailure, LocalEdge, LocalWork},
+        local_edge::{EdgeError, LocalEdge, LocalWork},
         outcome::ranked,
         plan::StageHost,
         protocol::EdgeId,
-        supervisor::{LocalEdges, event_queue},
+        supervisor::{LocalEdges, RunOutcome, event_queue},
     },
 };
 
@@ -57,9 +57,9 @@ fn forward(args: &RdforwardArgs, peer: ForwardPeer, console: &Console) -> anyhow
     // A second signal ends the process at once.
     let signal = signals::shared(signal).inspect(move |_| handle.remove_paths());
     let running = side.connect(tunnel, peer, signal.boxed().shared(), true, |_| ())?;
-    let ending = futures::executor::block_on(running);
-    ending.print(console);
-    Ok(ending.exit)
+    let outcome = futures::executor::block_on(running);
+    outcome.print(console);
+    Ok(outcome.exit)
 }
 
 /// What the near end of a tunnel runs on.
@@ -74,13 +74,13 @@ pub(super) struct NearSide<'a> {
 
 /// How a tunnel has ended, with what the user is to be told.
 #[derive(Debug)]
-pub(super) struct TunnelEnding {
+pub(super) struct TunnelOutcome {
     pub(super) exit: Exit,
     /// The first cause, and what followed from it.
     causes: Vec<String>,
 }
 
-impl TunnelEnding {
+impl TunnelOutcome {
     fn of(exit: Exit, cause: &impl ToString) -> Self {
         let causes = vec![cause.to_string()];
         Self { exit, causes }
@@ -171,7 +171,7 @@ impl<'a> NearSide<'a> {
         signal: EndingCaught,
         shows_line: bool,
         on_connected: impl FnOnce(IpAddr) + Send + 'static,
-    ) -> anyhow::Result<BoxFuture<'static, TunnelEnding>> {
+    ) -> anyhow::Result<BoxFuture<'static, TunnelOutcome>> {
         let console = self.console.clone();
         let counts = tunnel.counts();
         let connected = Box::new(move |stream: &Stream| {
@@ -198,7 +198,7 @@ impl<'a> NearSide<'a> {
         fault: NearFault,
         place: StageHost,
         signal: EndingCaught,
-    ) -> anyhow::Result<BoxFuture<'static, TunnelEnding>> {
+    ) -> anyhow::Result<BoxFuture<'static, TunnelOutcome>> {
         let (events, queue) = event_queue();
         let mut own = OwnEdges {
             edges: LocalEdges::new(),
@@ -228,8 +228,8 @@ impl<'a> NearSide<'a> {
         let running = supervision.start(work, vec![name], &keys, own, observe, signal)?;
         Ok(async move {
             match running.await {
-                Ok(summary) => ending_of(&summary.outcome, fault.take().as_ref()),
-                Err(_) => TunnelEnding::of(Exit::Local, &"the supervisor failed"),
+                Ok(summary) => outcome_of(&summary.outcome, fault.take().as_ref()),
+                Err(_) => TunnelOutcome::of(Exit::Local, &"the supervisor failed"),
             }
         }
         .boxed())
@@ -242,7 +242,7 @@ impl<'a> NearSide<'a> {
         fault: NearFault,
         peer: ForwardPeer,
         signal: EndingCaught,
-    ) -> BoxFuture<'static, TunnelEnding> {
+    ) -> BoxFuture<'static, TunnelOutcome> {
         let config = self.options.stream.config(Direction::Both);
         let console = self.console.clone();
         let thread = self.thread.clone();
@@ -256,11 +256,11 @@ impl<'a> NearSide<'a> {
             let mut interrupted = std::pin::pin!(interrupted);
             let stream = tokio::select! {
                 stream = reach_peer(&peer, &config) => stream,
-                number = &mut interrupted => return TunnelEnding::interrupted(number),
+                number = &mut interrupted => return TunnelOutcome::interrupted(number),
             };
             let mut stream = match stream {
                 Ok(stream) => stream,
-                Err(error) => return TunnelEnding::of(exit_of(&error), &sentence(&error)),
+                Err(error) => return TunnelOutcome::of(exit_of(&error), &sentence(&error)),
             };
             if stream.is_fallback() {
                 let reason = stream.transport_reason();
@@ -270,11 +270,11 @@ impl<'a> NearSide<'a> {
                 ended = end.carry(&mut stream) => ended.map_err(EdgeEnd::Failed),
                 number = &mut interrupted => Err(EdgeEnd::Interrupted(number)),
             };
-            let ending = match ended {
-                Ok(()) => TunnelEnding::in_order(),
+            let outcome = match ended {
+                Ok(()) => TunnelOutcome::in_order(),
                 Err(EdgeEnd::Interrupted(number)) => {
                     stream.abort("rdforward was interrupted");
-                    TunnelEnding::interrupted(number)
+                    TunnelOutcome::interrupted(number)
                 }
                 Err(EdgeEnd::Failed(failure)) => {
                     let text = failure.to_string();
@@ -282,11 +282,11 @@ impl<'a> NearSide<'a> {
                     let exit = fault
                         .take()
                         .map_or(Exit::Connection, |fault| exit_after(&fault));
-                    TunnelEnding::of(exit, &text)
+                    TunnelOutcome::of(exit, &text)
                 }
             };
             stream.close().await;
-            ending
+            outcome
         };
         async move { thread.run(work).await }.boxed()
     }
@@ -295,7 +295,7 @@ impl<'a> NearSide<'a> {
 /// How the near end of a dialed tunnel ended.
 enum EdgeEnd {
     Interrupted(u8),
-    Failed(EdgeFailure),
+    Failed(EdgeError),
 }
 
 /// Connects to the other end of a tunnel, without ssh.
@@ -349,13 +349,13 @@ fn exit_after(fault: &TunnelFault) -> Exit {
 }
 
 /// Returns how a supervised tunnel ended.
-fn ending_of(end: &ForwardEnd, fault: Option<&TunnelFault>) -> TunnelEnding {
+fn outcome_of(end: &RunOutcome, fault: Option<&TunnelFault>) -> TunnelOutcome {
     if let Some(number) = end.signal {
-        return TunnelEnding::interrupted(number);
+        return TunnelOutcome::interrupted(number);
     }
     let exit = match fault {
         Some(fault) => exit_after(fault),
-        None if end.causes.is_empty() => return TunnelEnding::in_order(),
+        None if end.causes.is_empty() => return TunnelOutcome::in_order(),
         None => Exit::Connection,
     };
     let causes = ranked(&end.causes);
@@ -363,5 +363,5 @@ fn ending_of(end: &ForwardEnd, fault: Option<&TunnelFault>) -> TunnelEnding {
     let own = fault.into_iter().map(ToString::to_string);
     let mut causes: Vec<_> = own.chain(causes).collect();
     causes.dedup();
-    TunnelEnding { exit, causes }
+    TunnelOutcome { exit, causes }
 }

@@ -1,7 +1,7 @@
 //! The checks of a run: every host alone, and every pair of hosts.
 
 use super::{
-    hosts::{Coordinator, PairTask, RunContext, TaskFailure},
+    hosts::{Coordinator, PairTask, RunContext, TaskError},
     measuring::MeasuredPair,
 };
 use crate::{
@@ -241,7 +241,7 @@ async fn task(
     };
     match coordinator.run(&task).await {
         Ok(result) => Ok(result.dialer),
-        Err(TaskFailure::Lost(_)) => Err(None),
-        Err(TaskFailure::Failed(_, fault)) => Err(Some(fault)),
+        Err(TaskError::Lost(_)) => Err(None),
+        Err(TaskError::Failed(_, fault)) => Err(Some(fault)),
     }
 }

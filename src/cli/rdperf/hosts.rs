@@ -17,7 +17,7 @@ use crate::{
         },
     },
     perf::{
-        job::{HostEnd, HostWork, ONLY_AGENT},
+        job::{HostWork, ONLY_AGENT},
         messages::{
             FromPerf, HostFacts, PerfOrder, StorageTask, TaskFault, TaskKind, TaskOrder,
             TaskResult, ToPerf,
@@ -30,7 +30,7 @@ use crate::{
         outcome::ranked,
         plan::StageHost,
         protocol::Payload,
-        supervisor::{EventSender, LocalEdges, edge_setup::AddressBook, event_queue},
+        supervisor::{EventSender, LocalEdges, RunOutcome, edge_setup::AddressBook, event_queue},
     },
 };
 
@@ -62,7 +62,7 @@ pub(super) enum HostNews {
     /// A message of its agent.
     Message(FromPerf),
     /// Its run has ended.
-    Ended(HostEnd),
+    Ended(RunOutcome),
 }
 
 impl PerfHosts {
@@ -244,7 +244,7 @@ fn start(
     supervision.control.spawn(async move {
         let end = match running.await {
             Ok(summary) => summary.outcome,
-            Err(_) => HostEnd::default(),
+            Err(_) => RunOutcome::default(),
         };
         let _ = news.send((index, HostNews::Ended(end)));
     });
@@ -252,7 +252,7 @@ fn start(
 }
 
 /// Returns why a run has ended.
-fn why(end: &HostEnd) -> String {
+fn why(end: &RunOutcome) -> String {
     if let Some(number) = end.signal {
         return format!("interrupted by {}", explain::signal(number));
     }
@@ -341,7 +341,7 @@ pub(super) struct PairResult {
 
 /// The reason why a task has no result.
 #[derive(Debug, Clone)]
-pub(super) enum TaskFailure {
+pub(super) enum TaskError {
     /// A host is lost. Its error is printed with the host.
     Lost(usize),
     /// The task failed at this host.
@@ -364,7 +364,7 @@ impl Coordinator {
     }
 
     /// Lets two hosts carry out a task. Returns when both have ended it.
-    pub(super) async fn run(&mut self, task: &PairTask) -> Result<PairResult, TaskFailure> {
+    pub(super) async fn run(&mut self, task: &PairTask) -> Result<PairResult, TaskError> {
         let id = self.new_id();
         let key = match Key::generate() {
             Ok(key) => key,
@@ -393,7 +393,7 @@ impl Coordinator {
                         task.dialer
                     };
                     let _ = self.hosts.send(other, &ToPerf::Cancel { id });
-                    return Err(TaskFailure::Lost(host));
+                    return Err(TaskError::Lost(host));
                 }
             }
             match news {
@@ -429,18 +429,18 @@ impl Coordinator {
         &mut self,
         host: usize,
         task: StorageTask,
-    ) -> Result<TaskResult, TaskFailure> {
+    ) -> Result<TaskResult, TaskError> {
         let id = self.new_id();
         self.tell(host, &ToPerf::Storage { id, task })?;
         loop {
             let news = self.hosts.next().await;
             if self.hosts.lost(host).is_some() {
-                return Err(TaskFailure::Lost(host));
+                return Err(TaskError::Lost(host));
             }
             if let Some((from, FromPerf::Done { id: of, result })) = news
                 && (from, of) == (host, id)
             {
-                return result.map_err(|fault| TaskFailure::Failed(host, fault));
+                return result.map_err(|fault| TaskError::Failed(host, fault));
             }
         }
     }
@@ -451,21 +451,21 @@ impl Coordinator {
     }
 
     /// Returns the text of a failure: which host failed, and why.
-    pub(super) fn text(&self, failure: &TaskFailure) -> String {
+    pub(super) fn text(&self, failure: &TaskError) -> String {
         match failure {
-            TaskFailure::Lost(host) => {
+            TaskError::Lost(host) => {
                 let why = self.hosts.lost(*host).unwrap_or("it is lost");
                 format!("{}: {why}", self.hosts.name(*host))
             }
-            TaskFailure::Failed(host, fault) => {
+            TaskError::Failed(host, fault) => {
                 format!("{}: {}", self.hosts.name(*host), fault.text)
             }
         }
     }
 
-    fn tell(&self, host: usize, message: &ToPerf) -> Result<(), TaskFailure> {
+    fn tell(&self, host: usize, message: &ToPerf) -> Result<(), TaskError> {
         if self.hosts.lost(host).is_some() {
-            return Err(TaskFailure::Lost(host));
+            return Err(TaskError::Lost(host));
         }
         let sent = self.hosts.send(host, message);
         sent.map_err(|why| failed(host, why))
@@ -477,8 +477,8 @@ impl Coordinator {
     }
 }
 
-fn failed(host: usize, why: String) -> TaskFailure {
-    TaskFailure::Failed(host, why.into())
+fn failed(host: usize, why: String) -> TaskError {
+    TaskError::Failed(host, why.into())
 }
 
 impl PairProgress {
@@ -515,9 +515,9 @@ impl PairProgress {
         None
     }
 
-    fn result(self, task: &PairTask) -> Result<PairResult, TaskFailure> {
+    fn result(self, task: &PairTask) -> Result<PairResult, TaskError> {
         if let Some((host, fault)) = self.fault {
-            return Err(TaskFailure::Failed(host, fault));
+            return Err(TaskError::Failed(host, fault));
         }
         match (self.dialer, self.listener) {
             (Some(dialer), Some(listener)) => Ok(PairResult { dialer, listener }),

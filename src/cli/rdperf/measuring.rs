@@ -2,7 +2,7 @@
 
 use super::{
     args::{MeasureArgs, MeasureChoice},
-    hosts::{Coordinator, PairTask, RunContext, TaskFailure},
+    hosts::{Coordinator, PairTask, RunContext, TaskError},
     sweep::{Sweep, planned},
 };
 use crate::{
@@ -225,8 +225,8 @@ async fn one_run(
             let result = coordinator.storage(*host, task).await;
             // The name of the measurement begins with that of the host.
             let result = result.map_err(|failure| match failure {
-                TaskFailure::Lost(_) => None,
-                TaskFailure::Failed(_, fault) => Some((true, fault.text)),
+                TaskError::Lost(_) => None,
+                TaskError::Failed(_, fault) => Some((true, fault.text)),
             })?;
             Sample::of_storage(&result).map_err(|text| Some((false, text)))
         }
@@ -249,8 +249,8 @@ async fn one_run(
             };
             let result = coordinator.run(&task).await;
             let result = result.map_err(|failure| match failure {
-                TaskFailure::Lost(_) => None,
-                TaskFailure::Failed(..) => Some((false, coordinator.text(&failure))),
+                TaskError::Lost(_) => None,
+                TaskError::Failed(..) => Some((false, coordinator.text(&failure))),
             })?;
             Sample::of(&result.dialer, &result.listener).map_err(|text| Some((false, text)))
         }

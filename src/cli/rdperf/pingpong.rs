@@ -2,7 +2,7 @@
 
 use super::{
     args::NamedPlace,
-    hosts::{Coordinator, PairTask, RunContext, TaskFailure},
+    hosts::{Coordinator, PairTask, RunContext, TaskError},
 };
 use crate::{
     Transport, TransportPolicy,
@@ -167,7 +167,7 @@ async fn one(
     };
     let result = match coordinator.run(&task).await {
         Ok(result) => result,
-        Err(TaskFailure::Lost(_)) => return Err(None),
+        Err(TaskError::Lost(_)) => return Err(None),
         Err(failure) => return Err(Some(coordinator.text(&failure))),
     };
     Sample::of(&result.dialer, &result.listener).map_err(Some)

@@ -166,7 +166,7 @@ impl Console {
     /// program. It does not delay the end of file of the program that reads the output.
     pub(crate) fn finish(&self) {
         // Nothing more is written to stdout.
-        let _ = process::close();
+        let _ = process::close_stdout();
         self.flush();
     }
 

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::message::Console;
-use crate::process::is_ignored;
+use crate::process::is_signal_ignored;
 
 /// The number and name of each signal: from ^C, from `kill`, and from a terminal that was closed.
 const SIGNALS: [(u8, &str); 3] = [(2, "SIGINT"), (15, "SIGTERM"), (1, "SIGHUP")];
@@ -88,7 +88,7 @@ impl EndingSignals {
     fn catch_all(all: impl Iterator<Item = (u8, &'static str)>) -> io::Result<Self> {
         let mut signals = Vec::new();
         for (number, name) in all {
-            if !is_ignored(number) {
+            if !is_signal_ignored(number) {
                 let kind = SignalKind::from_raw(number.into());
                 signals.push((signal(kind)?, Caught { number, name }));
             }

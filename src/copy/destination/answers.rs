@@ -24,7 +24,7 @@ use super::{
     stored_times::TimeProbe,
 };
 use crate::copy::{
-    job::CopyFailure,
+    job::CopyError,
     metadata::{EntryKind, LocalOwners, Metadata, attributes_at, modified},
     order::ExistingFiles,
     path::{EntryName, RelativePath},
@@ -51,7 +51,7 @@ pub(crate) fn answer(
     wire: &RelativePath,
     entries: &[AskedEntry],
     owners: &LocalOwners,
-) -> Result<Vec<AnswerKind>, CopyFailure> {
+) -> Result<Vec<AnswerKind>, CopyError> {
     if entries.len() > MAX_ENTRIES {
         return Err(broken("too many entries in one question"));
     }
@@ -109,7 +109,7 @@ struct AskedFolder {
 }
 
 impl AskedFolder {
-    fn find(shared: &DestinationShared, wire: &RelativePath) -> Result<Self, CopyFailure> {
+    fn find(shared: &DestinationShared, wire: &RelativePath) -> Result<Self, CopyError> {
         let state = &shared.state;
         let placed = state.placement.folder(wire).map_err(broken)?;
         let directory = look_into(shared, &placed);

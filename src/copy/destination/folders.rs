@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     copy::{
-        job::CopyFailure,
+        job::CopyError,
         metadata::Metadata,
         path::{EntryName, RelativePath},
         written::EntryId,
@@ -219,13 +219,13 @@ impl FolderTable {
     /// # Cancel safety
     ///
     /// The folders that were not reached keep what they have.
-    pub(super) async fn finish(&self, state: &DestinationState) -> Result<(), CopyFailure> {
+    pub(super) async fn finish(&self, state: &DestinationState) -> Result<(), CopyError> {
         for index in 0.. {
             if index % FOLDERS_PER_TURN == 0 {
                 tokio::task::yield_now().await;
             }
             if state.halt.is_cancelled() {
-                return Err(CopyFailure::Cancelled);
+                return Err(CopyError::Cancelled);
             }
             // A folder is a prefix of what is in it, so it comes later in the reversed order of the paths.
             let Some((local, record)) = lock(&self.records).records.pop_last() else {

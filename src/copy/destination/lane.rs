@@ -19,7 +19,7 @@ use super::{
 use crate::{
     Stream,
     copy::{
-        job::CopyFailure,
+        job::CopyError,
         metadata::{EntryKind, LocalOwners, Metadata},
         path::{EntryName, RelativePath},
         question::ByteRange,
@@ -86,7 +86,7 @@ impl LaneWriter {
     /// # Cancel safety
     ///
     /// Not cancel safe: a dropped future leaves a temporary file behind.
-    pub(super) async fn run(mut self) -> Result<Stream, CopyFailure> {
+    pub(super) async fn run(mut self) -> Result<Stream, CopyError> {
         let result = self.write_all().await;
         if let LaneFolder::Open(folder) = &mut self.folder {
             if let Some(left) = folder.remove_temporary(&mut self.temporary) {
@@ -106,7 +106,7 @@ impl LaneWriter {
         }
     }
 
-    async fn write_all(&mut self) -> Result<(), CopyFailure> {
+    async fn write_all(&mut self) -> Result<(), CopyError> {
         loop {
             match self.reader.next().await? {
                 LaneRecord::End => return self.reader.end().await,
@@ -116,12 +116,12 @@ impl LaneWriter {
             for path in mem::take(&mut self.unwritten) {
                 // The control has ended only if the work is cancelled.
                 let sent = self.unwritten_paths.send(path).await;
-                sent.map_err(|_| CopyFailure::Cancelled)?;
+                sent.map_err(|_| CopyError::Cancelled)?;
             }
         }
     }
 
-    async fn write(&mut self, record: LaneRecord) -> Result<(), CopyFailure> {
+    async fn write(&mut self, record: LaneRecord) -> Result<(), CopyError> {
         match record {
             LaneRecord::Folder {
                 path,
@@ -179,7 +179,7 @@ impl LaneWriter {
         wire: RelativePath,
         mut metadata: Option<Metadata>,
         above: &[u32],
-    ) -> Result<(), CopyFailure> {
+    ) -> Result<(), CopyError> {
         if wire.is_empty() && metadata.is_some() {
             self.shared
                 .state
@@ -237,11 +237,7 @@ impl LaneWriter {
         }
     }
 
-    async fn write_file(
-        &mut self,
-        name: EntryName,
-        metadata: &Metadata,
-    ) -> Result<(), CopyFailure> {
+    async fn write_file(&mut self, name: EntryName, metadata: &Metadata) -> Result<(), CopyError> {
         let Some((wire, local)) = self.place_entry(name)? else {
             return Ok(());
         };
@@ -304,7 +300,7 @@ impl LaneWriter {
         target: &SpecialTarget,
         wire: RelativePath,
         local: &EntryName,
-    ) -> Result<(), CopyFailure> {
+    ) -> Result<(), CopyError> {
         let bytes = self.reader.contents_left() as u64;
         let mut digest = digest_of(&self.shared.state);
         let mut written = 0;
@@ -335,7 +331,7 @@ impl LaneWriter {
         Ok(())
     }
 
-    fn make_special(&mut self, name: EntryName, special: &SpecialEntry) -> Result<(), CopyFailure> {
+    fn make_special(&mut self, name: EntryName, special: &SpecialEntry) -> Result<(), CopyError> {
         if matches!(special.kind, EntryKind::File | EntryKind::Directory) {
             return Err(broken("a file or directory as an entry without contents"));
         }
@@ -362,7 +358,7 @@ impl LaneWriter {
     fn place_entry(
         &mut self,
         name: EntryName,
-    ) -> Result<Option<(RelativePath, EntryName)>, CopyFailure> {
+    ) -> Result<Option<(RelativePath, EntryName)>, CopyError> {
         let folder = match &self.folder {
             LaneFolder::None => return Err(broken("an entry without a folder")),
             LaneFolder::Broken(wire) => {
@@ -421,7 +417,7 @@ impl LaneWriter {
         name: EntryName,
         target: RelativePath,
         is_kept: bool,
-    ) -> Result<(), CopyFailure> {
+    ) -> Result<(), CopyError> {
         let Some((path, _)) = self.place_entry(name)? else {
             return Ok(());
         };
@@ -431,9 +427,7 @@ impl LaneWriter {
             is_kept,
         };
         let kept = self.shared.links.push(&self.shared.state, &link);
-        kept.map_err(|error| {
-            CopyFailure::Local(format!("cannot keep a list of hard links: {error}"))
-        })
+        kept.map_err(|error| CopyError::Local(format!("cannot keep a list of hard links: {error}")))
     }
 }
 
@@ -452,7 +446,7 @@ pub(super) struct RecordReader {
 }
 
 impl RecordReader {
-    /// Returns the reader of a lane, which ends with [`CopyFailure::Cancelled`] when `halt` is cancelled.
+    /// Returns the reader of a lane, which ends with [`CopyError::Cancelled`] when `halt` is cancelled.
     pub(super) fn new(stream: Stream, halt: CancellationToken) -> Self {
         let halted = Box::pin(halt.clone().cancelled_owned());
         Self {
@@ -469,10 +463,10 @@ impl RecordReader {
     /// # Errors
     ///
     /// Fails if the stream breaks or ends, the record is not valid, or the work is cancelled.
-    pub(super) async fn next(&mut self) -> Result<LaneRecord, CopyFailure> {
+    pub(super) async fn next(&mut self) -> Result<LaneRecord, CopyError> {
         self.skip_contents().await?;
         if self.halt.is_cancelled() {
-            return Err(CopyFailure::Cancelled);
+            return Err(CopyError::Cancelled);
         }
         tokio::task::consume_budget().await;
         self.fill(PREFIX_BYTES).await?;
@@ -493,7 +487,7 @@ impl RecordReader {
     /// # Errors
     ///
     /// Fails if the stream breaks or ends, or the work is cancelled.
-    pub(super) async fn piece(&mut self) -> Result<&[u8], CopyFailure> {
+    pub(super) async fn piece(&mut self) -> Result<&[u8], CopyError> {
         if self.contents_left == 0 {
             return Ok(&[]);
         }
@@ -514,12 +508,12 @@ impl RecordReader {
     /// # Errors
     ///
     /// Fails if more bytes follow, the stream breaks, or the work is cancelled.
-    pub(super) async fn end(&mut self) -> Result<(), CopyFailure> {
+    pub(super) async fn end(&mut self) -> Result<(), CopyError> {
         self.skip_contents().await?;
         let rest = tokio::select! {
             biased;
-            rest = self.stream.fill_buf() => rest.map_err(|error| CopyFailure::of_stream(&error))?,
-            () = self.halted.as_mut() => return Err(CopyFailure::Cancelled),
+            rest = self.stream.fill_buf() => rest.map_err(|error| CopyError::of_stream(&error))?,
+            () = self.halted.as_mut() => return Err(CopyError::Cancelled),
         };
         if rest.is_empty() {
             Ok(())
@@ -533,7 +527,7 @@ impl RecordReader {
         self.stream
     }
 
-    async fn skip_contents(&mut self) -> Result<(), CopyFailure> {
+    async fn skip_contents(&mut self) -> Result<(), CopyError> {
         while self.contents_left > 0 {
             let count = self.piece().await?.len();
             self.consume(count);
@@ -542,7 +536,7 @@ impl RecordReader {
     }
 
     /// Copies the next `count` bytes of the stream to `record`.
-    async fn fill(&mut self, count: usize) -> Result<(), CopyFailure> {
+    async fn fill(&mut self, count: usize) -> Result<(), CopyError> {
         self.record.clear();
         while self.record.len() < count {
             let missing = count - self.record.len();
@@ -559,11 +553,11 @@ impl RecordReader {
     }
 
     /// Returns the unread rest of the current slot, which is not empty.
-    async fn bytes(&mut self) -> Result<&[u8], CopyFailure> {
+    async fn bytes(&mut self) -> Result<&[u8], CopyError> {
         let bytes = tokio::select! {
             biased;
-            bytes = self.stream.fill_buf() => bytes.map_err(|error| CopyFailure::of_stream(&error))?,
-            () = self.halted.as_mut() => return Err(CopyFailure::Cancelled),
+            bytes = self.stream.fill_buf() => bytes.map_err(|error| CopyError::of_stream(&error))?,
+            () = self.halted.as_mut() => return Err(CopyError::Cancelled),
         };
         if bytes.is_empty() {
             return Err(broken("the lane ended too early"));
@@ -573,6 +567,6 @@ impl RecordReader {
 }
 
 /// Returns the failure with a source that breaks the protocol.
-pub(super) fn broken(what: impl std::fmt::Display) -> CopyFailure {
-    CopyFailure::Local(format!("the source broke the protocol: {what}"))
+pub(super) fn broken(what: impl std::fmt::Display) -> CopyError {
+    CopyError::Local(format!("the source broke the protocol: {what}"))
 }

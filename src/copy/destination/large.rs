@@ -21,7 +21,7 @@ use super::{
     part_file::{MAX_PROMISES, PartPromise},
     state::{DestinationState, add, lock},
 };
-use crate::copy::{job::CopyFailure, path::RelativePath, question::ByteRange, record::LargeFile};
+use crate::copy::{job::CopyError, path::RelativePath, question::ByteRange, record::LargeFile};
 
 /// The most files that are open at a time: each needs three descriptors, of the 1,024 that a process usually has.
 pub(super) const MAX_OPEN: usize = 64;
@@ -74,7 +74,7 @@ impl LargeTable {
         state: &DestinationState,
         folders: &FolderTable,
         file: &LargeFile,
-    ) -> Result<Result<Arc<LargeTarget>, String>, CopyFailure> {
+    ) -> Result<Result<Arc<LargeTarget>, String>, CopyError> {
         let mut files = lock(&self.files);
         let count = files.open.len();
         match files.open.entry(file.id) {
@@ -96,7 +96,7 @@ impl LargeTable {
     /// # Errors
     ///
     /// Fails if this happens to too many files.
-    pub(super) fn abandon(&self, id: u64) -> Result<bool, CopyFailure> {
+    pub(super) fn abandon(&self, id: u64) -> Result<bool, CopyError> {
         let mut files = lock(&self.files);
         files.open.remove(&id);
         if files.abandoned.len() >= MAX_ABANDONED {
@@ -138,7 +138,7 @@ const MAPPED_BYTES: u64 = 8 << 20;
 
 impl LaneWriter {
     /// Keeps the announcement of a file until its first part.
-    pub(crate) fn announce(&mut self, mut file: LargeFile) -> Result<(), CopyFailure> {
+    pub(crate) fn announce(&mut self, mut file: LargeFile) -> Result<(), CopyError> {
         self.adopt(&mut file.metadata);
         if self.announced.len() >= MAX_OPEN {
             let large = &self.shared.large;
@@ -153,7 +153,7 @@ impl LaneWriter {
     }
 
     /// Returns the file with a number; none if it could not be written.
-    fn large_target(&mut self, id: u64) -> Result<Option<Arc<LargeTarget>>, CopyFailure> {
+    fn large_target(&mut self, id: u64) -> Result<Option<Arc<LargeTarget>>, CopyError> {
         match self.shared.large.find(id) {
             FoundFile::Open(target) => return Ok(Some(target)),
             FoundFile::Abandoned => return Ok(None),
@@ -179,7 +179,7 @@ impl LaneWriter {
     }
 
     /// Writes the contents that follow as a part of a file.
-    pub(crate) async fn write_part(&mut self, id: u64, offset: u64) -> Result<(), CopyFailure> {
+    pub(crate) async fn write_part(&mut self, id: u64, offset: u64) -> Result<(), CopyError> {
         let length = self.reader.contents_left() as u64;
         let Some(end) = offset.checked_add(length) else {
             return Err(broken("a part behind the end of every file"));
@@ -215,7 +215,7 @@ impl LaneWriter {
         id: u64,
         start: u64,
         end: u64,
-    ) -> Result<(), CopyFailure> {
+    ) -> Result<(), CopyError> {
         let Some(target) = self.large_target(id)? else {
             return Ok(());
         };
@@ -229,7 +229,7 @@ impl LaneWriter {
     }
 
     /// Notes how many bytes all parts of a file have.
-    pub(crate) async fn end_large(&mut self, id: u64, bytes: u64) -> Result<(), CopyFailure> {
+    pub(crate) async fn end_large(&mut self, id: u64, bytes: u64) -> Result<(), CopyError> {
         let target = self.large_target(id)?;
         self.announced.remove(&id);
         match target {
@@ -239,7 +239,7 @@ impl LaneWriter {
     }
 
     /// Drops a file that the source could not read, and has reported.
-    pub(crate) fn drop_broken(&mut self, id: u64, part: PartUse) -> Result<(), CopyFailure> {
+    pub(crate) fn drop_broken(&mut self, id: u64, part: PartUse) -> Result<(), CopyError> {
         let target = self.large_target(id)?;
         self.announced.remove(&id);
         let Some(target) = target else {
@@ -253,7 +253,7 @@ impl LaneWriter {
         Ok(())
     }
 
-    async fn commit(&mut self, target: &Arc<LargeTarget>) -> Result<(), CopyFailure> {
+    async fn commit(&mut self, target: &Arc<LargeTarget>) -> Result<(), CopyError> {
         let is_own = |(last, _): &mut (_, _)| Arc::ptr_eq(last, target);
         self.unmapped.take_if(is_own);
         let result = target.commit(&self.shared.state).await;
@@ -273,7 +273,7 @@ impl LaneWriter {
         wire: RelativePath,
         why: String,
         part: PartUse,
-    ) -> Result<(), CopyFailure> {
+    ) -> Result<(), CopyError> {
         let local = self.local_path(&wire);
         let left = match self.shared.large.find(id) {
             FoundFile::Open(target) => target.left(),
@@ -292,7 +292,7 @@ impl LaneWriter {
         id: u64,
         wire: RelativePath,
         part: PartUse,
-    ) -> Result<bool, CopyFailure> {
+    ) -> Result<bool, CopyError> {
         let found = self.shared.large.find(id);
         if !self.shared.large.abandon(id)? {
             return Ok(false);

@@ -24,7 +24,7 @@ use super::{
     written::id_of,
 };
 use crate::copy::{
-    job::CopyFailure,
+    job::CopyError,
     path::{EntryName, RelativePath},
     written::WrittenEntries,
 };
@@ -67,7 +67,7 @@ impl MirroredFolder {
         folder: &RelativePath,
         names: &[EntryName],
         last: bool,
-    ) -> Result<(), CopyFailure> {
+    ) -> Result<(), CopyError> {
         if !shared.state.options.delete {
             return Err(broken("names that were not asked for"));
         }
@@ -92,7 +92,7 @@ impl MirroredFolder {
         &mut self,
         shared: &DestinationShared,
         wire: &RelativePath,
-    ) -> Result<(), CopyFailure> {
+    ) -> Result<(), CopyError> {
         let state = &shared.state;
         if wire.is_empty() {
             state.placement.check_contents().map_err(broken)?;

@@ -56,7 +56,7 @@ use self::{
 };
 use super::{
     filter::NameFilter,
-    job::{CopyContext, CopyFailure, CopyStreams},
+    job::{CopyContext, CopyError, CopyStreams},
     metadata::LocalOwners,
     order::{CopyOptions, CopyReport, ExistingFiles, FromCopy, RunPart},
     path::{BaseDirectory, CopiedSources, RelativePath},
@@ -143,7 +143,7 @@ impl DestinationEngine {
         self,
         streams: CopyStreams,
         context: CopyContext,
-    ) -> (CopyReport, Option<CopyFailure>) {
+    ) -> (CopyReport, Option<CopyError>) {
         let Self {
             placement,
             filter,
@@ -176,10 +176,7 @@ impl DestinationEngine {
     }
 }
 
-async fn write_all(
-    shared: &Arc<DestinationShared>,
-    streams: CopyStreams,
-) -> Result<(), CopyFailure> {
+async fn write_all(shared: &Arc<DestinationShared>, streams: CopyStreams) -> Result<(), CopyError> {
     let (unwritten_paths, unwritten) = mpsc::channel(UNWRITTEN_PATHS);
     let (lanes_ended, when_lanes_ended) = oneshot::channel();
     let (thread, stream) = streams.control;
@@ -211,7 +208,7 @@ async fn write_lanes(
     shared: &Arc<DestinationShared>,
     lanes: Vec<EndedLane>,
     unwritten_paths: mpsc::Sender<RelativePath>,
-) -> Result<Vec<EndedLane>, CopyFailure> {
+) -> Result<Vec<EndedLane>, CopyError> {
     let writing = lanes.into_iter().map(|(thread, stream)| {
         let writer = LaneWriter::new(Arc::clone(shared), stream, unwritten_paths.clone());
         async move {
@@ -233,14 +230,14 @@ async fn write_lanes(
 }
 
 /// Tells the source that everything has its final name.
-async fn confirm(lanes: Vec<EndedLane>) -> Result<(), CopyFailure> {
+async fn confirm(lanes: Vec<EndedLane>) -> Result<(), CopyError> {
     for (thread, mut stream) in lanes {
         let confirmed = thread.run(async move {
             let confirmed = stream.confirm();
             stream.close().await;
             confirmed
         });
-        confirmed.await.map_err(CopyFailure::Stream)?;
+        confirmed.await.map_err(CopyError::Stream)?;
     }
     Ok(())
 }
@@ -305,7 +302,7 @@ impl DestinationControl {
     /// # Cancel safety
     ///
     /// Not cancel safe: the work is left as it is.
-    async fn run(mut self, lanes: oneshot::Receiver<()>) -> Result<Self, CopyFailure> {
+    async fn run(mut self, lanes: oneshot::Receiver<()>) -> Result<Self, CopyError> {
         let reporting = tokio::spawn(report_progress(Arc::clone(&self.shared)));
         let result = self.work(lanes).await;
         reporting.abort();
@@ -351,14 +348,14 @@ impl DestinationControl {
         read.reunite(write).map_err(drop)
     }
 
-    async fn work(&mut self, mut lanes: oneshot::Receiver<()>) -> Result<(), CopyFailure> {
+    async fn work(&mut self, mut lanes: oneshot::Receiver<()>) -> Result<(), CopyError> {
         let halt = self.shared.state.halt.clone();
         let mut is_finished = false;
         let mut have_lanes_ended = false;
         while !(is_finished && have_lanes_ended) {
             tokio::select! {
                 biased;
-                () = halt.cancelled() => return Err(CopyFailure::Cancelled),
+                () = halt.cancelled() => return Err(CopyError::Cancelled),
                 Some(path) = self.unwritten.recv() => {
                     self.send(&FromDestination::NotWritten(path)).await?;
                 }
@@ -366,7 +363,7 @@ impl DestinationControl {
                     is_finished = self.handle(question).await?;
                 }
                 ended = &mut lanes, if !have_lanes_ended => {
-                    ended.map_err(|_| CopyFailure::Cancelled)?;
+                    ended.map_err(|_| CopyError::Cancelled)?;
                     have_lanes_ended = true;
                 }
             }
@@ -384,8 +381,8 @@ impl DestinationControl {
         self.send(&FromDestination::Done).await?;
         let shutdown = self.answers.get_mut().shutdown();
         tokio::select! {
-            result = shutdown => result.map_err(|error| CopyFailure::of_stream(&error)),
-            () = halt.cancelled() => Err(CopyFailure::Cancelled),
+            result = shutdown => result.map_err(|error| CopyError::of_stream(&error)),
+            () = halt.cancelled() => Err(CopyError::Cancelled),
         }
     }
 
@@ -393,13 +390,13 @@ impl DestinationControl {
     async fn handle(
         &mut self,
         question: Option<std::io::Result<BytesMut>>,
-    ) -> Result<bool, CopyFailure> {
+    ) -> Result<bool, CopyError> {
         let question = match question {
             None => return Err(broken("the control stream ended too early")),
             Some(Err(error)) if crate::Error::from_io(&error).is_none() => {
                 return Err(broken(error));
             }
-            Some(Err(error)) => return Err(CopyFailure::of_stream(&error)),
+            Some(Err(error)) => return Err(CopyError::of_stream(&error)),
             Some(Ok(question)) => question,
         };
         let question = decode(&question).map_err(|_| broken("not a message of this version"))?;
@@ -441,7 +438,7 @@ impl DestinationControl {
     }
 
     /// Reports the files of which the source has not sent all parts.
-    async fn finish_files(&mut self) -> Result<(), CopyFailure> {
+    async fn finish_files(&mut self) -> Result<(), CopyError> {
         for target in self.shared.large.clear() {
             target.give_up(PartUse::Continuable);
             let why = "the source has not sent all of it".to_owned();
@@ -452,9 +449,9 @@ impl DestinationControl {
         Ok(())
     }
 
-    async fn finish_links(&mut self) -> Result<(), CopyFailure> {
+    async fn finish_links(&mut self) -> Result<(), CopyError> {
         let local =
-            |error| CopyFailure::Local(format!("cannot read the list of hard links: {error}"));
+            |error| CopyError::Local(format!("cannot read the list of hard links: {error}"));
         let Some(mut links) = self.shared.links.reader().map_err(local)? else {
             return Ok(());
         };
@@ -466,7 +463,7 @@ impl DestinationControl {
                 tokio::task::yield_now().await;
             }
             if self.shared.state.halt.is_cancelled() {
-                return Err(CopyFailure::Cancelled);
+                return Err(CopyError::Cancelled);
             }
             if let Err(why) = self.shared.make_link(&mut temporary, &link) {
                 let path = link.path;
@@ -480,19 +477,19 @@ impl DestinationControl {
         Ok(())
     }
 
-    async fn tell_unwritten(&mut self, path: RelativePath) -> Result<(), CopyFailure> {
+    async fn tell_unwritten(&mut self, path: RelativePath) -> Result<(), CopyError> {
         if self.shared.state.options.remove_source_files {
             self.send(&FromDestination::NotWritten(path)).await?;
         }
         Ok(())
     }
 
-    async fn send(&mut self, message: &FromDestination) -> Result<(), CopyFailure> {
-        let bytes = encode(message).map_err(|error| CopyFailure::Local(error.to_string()))?;
+    async fn send(&mut self, message: &FromDestination) -> Result<(), CopyError> {
+        let bytes = encode(message).map_err(|error| CopyError::Local(error.to_string()))?;
         let halt = self.shared.state.halt.clone();
         tokio::select! {
-            sent = self.answers.send(bytes) => sent.map_err(|error| CopyFailure::of_stream(&error)),
-            () = halt.cancelled() => Err(CopyFailure::Cancelled),
+            sent = self.answers.send(bytes) => sent.map_err(|error| CopyError::of_stream(&error)),
+            () = halt.cancelled() => Err(CopyError::Cancelled),
         }
     }
 }
@@ -509,8 +506,8 @@ async fn report_progress(shared: Arc<DestinationShared>) {
 
 /// Runs `work`, which may block for long, on another thread.
 async fn elsewhere<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, CopyFailure> + Send + 'static,
-) -> Result<T, CopyFailure> {
+    work: impl FnOnce() -> Result<T, CopyError> + Send + 'static,
+) -> Result<T, CopyError> {
     let worked = threads::blocking(work).await;
-    worked.map_err(|error| CopyFailure::Local(error.to_string()))?
+    worked.map_err(|error| CopyError::Local(error.to_string()))?
 }

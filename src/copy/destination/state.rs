@@ -25,7 +25,7 @@ use super::{
 };
 use crate::copy::{
     filter::NameFilter,
-    job::{CopyContext, CopyFailure},
+    job::{CopyContext, CopyError},
     order::{CopyNews, CopyOptions, CopyReport, ExistingFiles, FromCopy},
     path::RelativePath,
     record::LargeFile,
@@ -54,7 +54,7 @@ pub(super) struct DestinationState {
     pub(super) halt: CancellationToken,
     context: CopyContext,
     /// The reason why the work ends early, if the failure is here.
-    first: Mutex<Option<CopyFailure>>,
+    first: Mutex<Option<CopyError>>,
     notes: Mutex<HashSet<String>>,
     digests: Mutex<Vec<(String, Vec<u8>)>>,
     current: Mutex<Vec<u8>>,
@@ -104,25 +104,25 @@ impl DestinationState {
 
     /// Ends the work early, and keeps the failure if it is the first one. Called before a stream is aborted: the source
     /// may then drop the other streams, which break too.
-    pub(super) fn end_early(&self, failure: &CopyFailure) {
+    pub(super) fn end_early(&self, failure: &CopyError) {
         let is_elsewhere = self.context.cancelled.is_cancelled();
-        if !is_elsewhere && !matches!(failure, CopyFailure::Cancelled) {
+        if !is_elsewhere && !matches!(failure, CopyError::Cancelled) {
             lock(&self.first).get_or_insert(failure.clone());
         }
         self.halt.cancel();
     }
 
     /// Returns the first failure; none if the work has not failed, or has failed elsewhere.
-    pub(super) fn first_failure(&self) -> Option<CopyFailure> {
+    pub(super) fn first_failure(&self) -> Option<CopyError> {
         lock(&self.first).clone()
     }
 
     /// Returns the first failure, for the peer.
     pub(super) fn reason(&self) -> String {
         match self.first_failure() {
-            Some(CopyFailure::Stream(error)) => error.to_string(),
-            Some(CopyFailure::Local(why)) => why,
-            Some(CopyFailure::Cancelled) | None => (self.context.reason)(),
+            Some(CopyError::Stream(error)) => error.to_string(),
+            Some(CopyError::Local(why)) => why,
+            Some(CopyError::Cancelled) | None => (self.context.reason)(),
         }
     }
 
@@ -321,7 +321,7 @@ impl DestinationShared {
     pub(super) fn open_large(
         &self,
         file: &LargeFile,
-    ) -> Result<Result<Arc<LargeTarget>, String>, CopyFailure> {
+    ) -> Result<Result<Arc<LargeTarget>, String>, CopyError> {
         self.large.open(&self.state, &self.folders, file)
     }
 

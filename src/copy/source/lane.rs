@@ -16,7 +16,7 @@ use super::{
 use crate::{
     SendBuffer, Stream,
     copy::{
-        job::CopyFailure,
+        job::CopyError,
         metadata::{
             Attribute, EntryKind, Metadata, OwnerNames, attributes_at, attributes_of, content_size,
             link_count, metadata_of, size,
@@ -64,7 +64,7 @@ impl LaneSender {
     /// # Cancel safety
     ///
     /// The stream cannot be used after the future was dropped.
-    pub(crate) async fn send_all(&mut self) -> Result<(), CopyFailure> {
+    pub(crate) async fn send_all(&mut self) -> Result<(), CopyError> {
         let shared = Arc::clone(&self.shared);
         loop {
             let mut work = shared.board.try_take(self.number);
@@ -86,7 +86,7 @@ impl LaneSender {
         self.packer.flush().await
     }
 
-    async fn send_job(&mut self, job: &FolderJob) -> Result<(), CopyFailure> {
+    async fn send_job(&mut self, job: &FolderJob) -> Result<(), CopyError> {
         self.enter(&job.folder).await?;
         for (index, target) in &job.kept_links {
             if let Some(name) = entry_name(job.entries.entry(*index).0) {
@@ -113,7 +113,7 @@ impl LaneSender {
     }
 
     /// Sends the record of a folder, unless the last records were of this folder.
-    pub(super) async fn enter(&mut self, folder: &Arc<SourceFolder>) -> Result<(), CopyFailure> {
+    pub(super) async fn enter(&mut self, folder: &Arc<SourceFolder>) -> Result<(), CopyError> {
         if self
             .folder
             .as_ref()
@@ -156,7 +156,7 @@ impl LaneSender {
         job: &FolderJob,
         name: &CStr,
         answer: &AnswerKind,
-    ) -> Result<Result<(), String>, CopyFailure> {
+    ) -> Result<Result<(), String>, CopyError> {
         let folder = &job.folder;
         let opened = match OpenedFile::open(folder, name, &mut self.quiet_reads) {
             Ok(opened) => opened,
@@ -246,7 +246,7 @@ impl LaneSender {
         &mut self,
         folder: &Arc<SourceFolder>,
         name: &CStr,
-    ) -> Result<Result<(), String>, CopyFailure> {
+    ) -> Result<Result<(), String>, CopyError> {
         let stat = match stat_entry(folder, name) {
             Ok(stat) => stat,
             Err(error) => return Ok(Err(unreadable(error))),
@@ -306,7 +306,7 @@ impl LaneSender {
         name: EntryName,
         stat: &Stat,
         record: &LaneRecord,
-    ) -> Result<Result<(), String>, CopyFailure> {
+    ) -> Result<Result<(), String>, CopyError> {
         if let Err(error) = self.packer.put(record).await? {
             return Ok(Err(too_long(&error)));
         }
@@ -344,7 +344,7 @@ impl LaneSender {
     }
 
     /// Sends the names of the owners, if they are kept and were not sent before.
-    async fn name_owners(&mut self, metadata: &Metadata) -> Result<(), CopyFailure> {
+    async fn name_owners(&mut self, metadata: &Metadata) -> Result<(), CopyError> {
         if !self.shared.options.archive {
             return Ok(());
         }
@@ -355,9 +355,9 @@ impl LaneSender {
     }
 
     /// Sends a record that is always short enough.
-    pub(super) async fn put(&mut self, record: &LaneRecord) -> Result<(), CopyFailure> {
+    pub(super) async fn put(&mut self, record: &LaneRecord) -> Result<(), CopyError> {
         let put = self.packer.put(record).await?;
-        put.map_err(|error| CopyFailure::Local(error.to_string()))
+        put.map_err(|error| CopyError::Local(error.to_string()))
     }
 }
 
@@ -401,7 +401,7 @@ impl LanePacker {
     /// # Errors
     ///
     /// Fails if the stream broke.
-    pub(crate) async fn reserve(&mut self, bytes: usize) -> Result<bool, CopyFailure> {
+    pub(crate) async fn reserve(&mut self, bytes: usize) -> Result<bool, CopyError> {
         for _ in 0..2 {
             let room = self.room().await?;
             if bytes <= room.len() {
@@ -450,7 +450,7 @@ impl LanePacker {
     pub(crate) async fn put(
         &mut self,
         record: &LaneRecord,
-    ) -> Result<Result<(), RecordError>, CopyFailure> {
+    ) -> Result<Result<(), RecordError>, CopyError> {
         if let Err(error) = self.encode(record) {
             return Ok(Err(error));
         }
@@ -475,14 +475,14 @@ impl LanePacker {
     /// # Errors
     ///
     /// Fails if the stream broke.
-    pub(crate) async fn push(&mut self) -> Result<(), CopyFailure> {
+    pub(crate) async fn push(&mut self) -> Result<(), CopyError> {
         let Some(buffer) = self.buffer.take_if(|buffer| !buffer.is_empty()) else {
             return Ok(());
         };
         let bytes = buffer.len();
         self.stream
             .send(buffer)
-            .map_err(|error| CopyFailure::of_stream(&error))?;
+            .map_err(|error| CopyError::of_stream(&error))?;
         if let Some(limit) = &self.shared.limit {
             tokio::time::sleep(limit.count(bytes)).await;
         }
@@ -496,10 +496,10 @@ impl LanePacker {
     /// # Errors
     ///
     /// Fails if the stream broke.
-    pub(crate) async fn flush(&mut self) -> Result<(), CopyFailure> {
+    pub(crate) async fn flush(&mut self) -> Result<(), CopyError> {
         self.push().await?;
         let flushed = self.stream.flush().await;
-        flushed.map_err(|error| CopyFailure::of_stream(&error))
+        flushed.map_err(|error| CopyError::of_stream(&error))
     }
 
     /// Ends the stream, and waits until the destination has confirmed it.
@@ -507,9 +507,9 @@ impl LanePacker {
     /// # Errors
     ///
     /// Fails if the stream broke.
-    pub(crate) async fn finish(&mut self) -> Result<(), CopyFailure> {
+    pub(crate) async fn finish(&mut self) -> Result<(), CopyError> {
         self.buffer = None;
-        self.stream.finish().await.map_err(CopyFailure::Stream)
+        self.stream.finish().await.map_err(CopyError::Stream)
     }
 
     /// Returns the stream, without what was not sent.
@@ -518,13 +518,13 @@ impl LanePacker {
     }
 
     /// Returns the free bytes of a buffer.
-    async fn room(&mut self) -> Result<&mut [u8], CopyFailure> {
+    async fn room(&mut self) -> Result<&mut [u8], CopyError> {
         let most = self.most_bytes();
         let buffer = match &mut self.buffer {
             Some(buffer) => buffer,
             empty => {
                 let lent = self.stream.send_buffer().await;
-                empty.insert(lent.map_err(|error| CopyFailure::of_stream(&error))?)
+                empty.insert(lent.map_err(|error| CopyError::of_stream(&error))?)
             }
         };
         let filled = buffer.len();

@@ -19,7 +19,7 @@ use super::{
     state::{too_long, unreadable},
 };
 use crate::copy::{
-    job::CopyFailure,
+    job::CopyError,
     metadata::{Metadata, changed, content_size, size},
     path::EntryName,
     question::{AnswerKind, ByteRange},
@@ -299,7 +299,7 @@ impl LaneSender {
         metadata: Metadata,
         opened: OpenedFile,
         answer: &AnswerKind,
-    ) -> Result<Result<(), String>, CopyFailure> {
+    ) -> Result<Result<(), String>, CopyError> {
         let size = size(&opened.stat);
         let present = match answer {
             AnswerKind::Resume(ranges) => ranges.clone(),
@@ -348,7 +348,7 @@ impl LaneSender {
         &mut self,
         file: &LargeSource,
         range: NextRange,
-    ) -> Result<(), CopyFailure> {
+    ) -> Result<(), CopyError> {
         if self.announced.insert(file.announcement.id) {
             if file.folder.metadata.is_some() {
                 // This lane may be the first one whose part arrives, and the folder has to be made.
@@ -372,7 +372,7 @@ impl LaneSender {
         &mut self,
         file: &LargeSource,
         NextRange { hole_start, range }: NextRange,
-    ) -> Result<(), CopyFailure> {
+    ) -> Result<(), CopyError> {
         let id = file.announcement.id;
         if hole_start < range.start && !file.announcement.resumed {
             let (start, end) = (hole_start, range.start);
@@ -414,13 +414,13 @@ impl LaneSender {
         Ok(())
     }
 
-    fn encode_part(&mut self, record: &LaneRecord) -> Result<usize, CopyFailure> {
+    fn encode_part(&mut self, record: &LaneRecord) -> Result<usize, CopyError> {
         let encoded = self.packer.encode(record);
-        encoded.map_err(|error| CopyFailure::Local(error.to_string()))
+        encoded.map_err(|error| CopyError::Local(error.to_string()))
     }
 
     /// Ends the part of this lane. The last lane ends the file.
-    async fn leave(&mut self, file: &LargeSource) -> Result<(), CopyFailure> {
+    async fn leave(&mut self, file: &LargeSource) -> Result<(), CopyError> {
         if !file.leave() {
             return Ok(());
         }

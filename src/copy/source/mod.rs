@@ -46,7 +46,7 @@ use self::{
 };
 use super::{
     filter::NameFilter,
-    job::{CopyContext, CopyFailure, CopyStreams},
+    job::{CopyContext, CopyError, CopyStreams},
     order::{CopyOptions, CopyReport},
     path::{BaseDirectory, RelativePath, top_name},
 };
@@ -120,7 +120,7 @@ impl SourceEngine {
         mut self,
         streams: CopyStreams,
         context: CopyContext,
-    ) -> (CopyReport, Option<CopyFailure>) {
+    ) -> (CopyReport, Option<CopyError>) {
         let shared = Arc::clone(&self.shared);
         shared.tally.open(Arc::clone(&context.report));
         let run = Arc::new(SourceRun::new(&shared, context, streams.lanes.len()));
@@ -176,7 +176,7 @@ struct SourceRun {
     /// Cancelled when a stream has failed, or the work has failed elsewhere.
     stop: CancellationToken,
     /// The first failure.
-    failure: Mutex<Option<CopyFailure>>,
+    failure: Mutex<Option<CopyError>>,
     /// The lanes that still have records to send.
     unsent: AtomicUsize,
     /// Cancelled when there are none.
@@ -241,17 +241,17 @@ impl SourceRun {
 
     async fn until_stopped<T>(
         &self,
-        work: impl Future<Output = Result<T, CopyFailure>>,
-    ) -> Result<T, CopyFailure> {
+        work: impl Future<Output = Result<T, CopyError>>,
+    ) -> Result<T, CopyError> {
         tokio::select! {
             biased;
-            () = self.stop.cancelled() => Err(CopyFailure::Cancelled),
+            () = self.stop.cancelled() => Err(CopyError::Cancelled),
             result = work => result,
         }
     }
 
     /// Closes a stream. After a failure, all other streams of the run are aborted too.
-    async fn close(&self, mut stream: Stream, result: Result<(), CopyFailure>) {
+    async fn close(&self, mut stream: Stream, result: Result<(), CopyError>) {
         let Err(failure) = result else {
             return stream.close().await;
         };
@@ -261,15 +261,15 @@ impl SourceRun {
     }
 
     /// Keeps the first failure, stops the run, and returns the reason for the peers.
-    fn fail(&self, failure: CopyFailure) -> String {
+    fn fail(&self, failure: CopyError) -> String {
         let is_elsewhere = self.context.cancelled.is_cancelled();
         let mut first = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         let first = first.get_or_insert(failure);
         let reason = match first {
             _ if is_elsewhere => (self.context.reason)(),
-            CopyFailure::Stream(error) => error.to_string(),
-            CopyFailure::Local(why) => why.clone(),
-            CopyFailure::Cancelled => (self.context.reason)(),
+            CopyError::Stream(error) => error.to_string(),
+            CopyError::Local(why) => why.clone(),
+            CopyError::Cancelled => (self.context.reason)(),
         };
         self.shared.board.close();
         self.stop.cancel();
@@ -283,7 +283,7 @@ impl SourceRun {
         }
         if !self.shared.tally.is_walked() {
             let why = "the walk through the source failed".to_owned();
-            self.fail(CopyFailure::Local(why));
+            self.fail(CopyError::Local(why));
             return false;
         }
         if self.shared.spool.is_none() {
@@ -298,11 +298,11 @@ impl SourceRun {
         });
         let failure = match ticking(&self.shared.tally, removing).await {
             Ok(Some(Err(error))) => {
-                CopyFailure::Local(format!("cannot remove the source files: {error}"))
+                CopyError::Local(format!("cannot remove the source files: {error}"))
             }
-            Ok(_) if self.context.cancelled.is_cancelled() => CopyFailure::Cancelled,
+            Ok(_) if self.context.cancelled.is_cancelled() => CopyError::Cancelled,
             Ok(_) => return true,
-            Err(error) => CopyFailure::Local(format!("cannot remove the source files: {error}")),
+            Err(error) => CopyError::Local(format!("cannot remove the source files: {error}")),
         };
         self.fail(failure);
         false
@@ -313,7 +313,7 @@ impl SourceRun {
         failure.is_some()
     }
 
-    fn take_failure(&self) -> Option<CopyFailure> {
+    fn take_failure(&self) -> Option<CopyError> {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.take()
     }

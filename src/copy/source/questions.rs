@@ -24,7 +24,7 @@ use super::{
 use crate::{
     ReadHalf, Stream, WriteHalf,
     copy::{
-        job::CopyFailure,
+        job::CopyError,
         metadata::{EntryKind, OwnerNames, changed, content_size, link_count, modified, size},
         order::ExistingFiles,
         path::RelativePath,
@@ -96,7 +96,7 @@ impl Questions {
         stream: &mut Stream,
         commands: mpsc::Receiver<ControlCommand>,
         lanes_sent: &CancellationToken,
-    ) -> Result<HashSet<RelativePath>, CopyFailure> {
+    ) -> Result<HashSet<RelativePath>, CopyError> {
         let (read, write) = stream.split();
         let asking = self.ask_all(write, commands, lanes_sent);
         let ((), not_written) = tokio::try_join!(asking, self.hear_all(read))?;
@@ -109,7 +109,7 @@ impl Questions {
         stream: &mut WriteHalf,
         mut commands: mpsc::Receiver<ControlCommand>,
         lanes_sent: &CancellationToken,
-    ) -> Result<(), CopyFailure> {
+    ) -> Result<(), CopyError> {
         let mut frames = FramedWrite::new(stream, codec());
         let mut owners = OwnerNames::default();
         loop {
@@ -151,11 +151,11 @@ impl Questions {
         state.unfinished += 1;
     }
 
-    async fn hear_all(&self, stream: &mut ReadHalf) -> Result<HashSet<RelativePath>, CopyFailure> {
+    async fn hear_all(&self, stream: &mut ReadHalf) -> Result<HashSet<RelativePath>, CopyError> {
         let mut frames = FramedRead::new(stream, codec());
         let mut not_written = HashSet::new();
         while let Some(frame) = frames.next().await {
-            let frame = frame.map_err(|error| CopyFailure::of_stream(&error))?;
+            let frame = frame.map_err(|error| CopyError::of_stream(&error))?;
             match decode(&frame) {
                 Ok(FromDestination::Answers(answers)) => self.answered(answers)?,
                 Ok(FromDestination::NotWritten(path)) => {
@@ -169,7 +169,7 @@ impl Questions {
     }
 
     /// Passes on the job that was asked for first.
-    fn answered(&self, answers: Vec<AnswerKind>) -> Result<(), CopyFailure> {
+    fn answered(&self, answers: Vec<AnswerKind>) -> Result<(), CopyError> {
         let job = self.state().waiting.pop_front();
         let Some(mut job) = job.filter(|job| job.entries.len() == answers.len()) else {
             return Err(broken("gave answers to no question"));
@@ -179,7 +179,7 @@ impl Questions {
         if self.shared.options.dry_run {
             self.list(&job);
         } else if self.shared.board.push_asked(job).is_err() {
-            return Err(CopyFailure::Cancelled);
+            return Err(CopyError::Cancelled);
         }
         self.settle(|state| state.unfinished -= 1);
         Ok(())
@@ -246,7 +246,7 @@ impl Questions {
 }
 
 /// Ends both directions of the control stream.
-async fn end(stream: &mut Stream) -> Result<(), CopyFailure> {
+async fn end(stream: &mut Stream) -> Result<(), CopyError> {
     let (read, write) = stream.split();
     let mut rest = [0; 64];
     let ended = async {
@@ -255,9 +255,9 @@ async fn end(stream: &mut Stream) -> Result<(), CopyFailure> {
     };
     tokio::pin!(ended);
     tokio::select! {
-        finished = write.finish() => finished.map_err(CopyFailure::Stream)?,
+        finished = write.finish() => finished.map_err(CopyError::Stream)?,
         // The destination may wait for this confirmation before it gives its own.
-        () = &mut ended => return write.finish().await.map_err(CopyFailure::Stream),
+        () = &mut ended => return write.finish().await.map_err(CopyError::Stream),
     }
     // All is done at both ends. The destination need not end its direction.
     let _ = tokio::time::timeout(END_DELAY, ended).await;
@@ -269,7 +269,7 @@ async fn name_owners(
     frames: &mut QuestionFrames<'_>,
     owners: &mut OwnerNames,
     job: &FolderJob,
-) -> Result<(), CopyFailure> {
+) -> Result<(), CopyError> {
     for stat in &job.stats {
         if let Some((user, group)) = owners.names(stat.st_uid, stat.st_gid) {
             send(frames, &FromSource::Owner { user, group }).await?;
@@ -279,7 +279,7 @@ async fn name_owners(
 }
 
 /// Returns the question for a job, which gives its attributes to it.
-fn question(job: &mut FolderJob) -> Result<FromSource, CopyFailure> {
+fn question(job: &mut FolderJob) -> Result<FromSource, CopyError> {
     let mut attributes = std::mem::take(&mut job.attributes).into_iter();
     let targets = std::mem::take(&mut job.targets);
     let entries = job.entries.iter().zip(&job.stats).zip(targets);
@@ -304,22 +304,22 @@ fn question(job: &mut FolderJob) -> Result<FromSource, CopyFailure> {
     Ok(FromSource::Ask {
         folder: job.folder.path.clone(),
         entries: entries.ok_or_else(|| {
-            CopyFailure::Local("a folder has an entry of an unknown type".to_owned())
+            CopyError::Local("a folder has an entry of an unknown type".to_owned())
         })?,
     })
 }
 
-async fn flush(frames: &mut QuestionFrames<'_>) -> Result<(), CopyFailure> {
+async fn flush(frames: &mut QuestionFrames<'_>) -> Result<(), CopyError> {
     let flushed = SinkExt::<Bytes>::flush(frames).await;
-    flushed.map_err(|error| CopyFailure::of_stream(&error))
+    flushed.map_err(|error| CopyError::of_stream(&error))
 }
 
-async fn send(frames: &mut QuestionFrames<'_>, message: &FromSource) -> Result<(), CopyFailure> {
-    let bytes = encode(message).map_err(|error| CopyFailure::Local(error.to_string()))?;
+async fn send(frames: &mut QuestionFrames<'_>, message: &FromSource) -> Result<(), CopyError> {
+    let bytes = encode(message).map_err(|error| CopyError::Local(error.to_string()))?;
     let fed = frames.feed(bytes).await;
-    fed.map_err(|error| CopyFailure::of_stream(&error))
+    fed.map_err(|error| CopyError::of_stream(&error))
 }
 
-fn broken(what: &str) -> CopyFailure {
-    CopyFailure::Local(format!("the destination {what}"))
+fn broken(what: &str) -> CopyError {
+    CopyError::Local(format!("the destination {what}"))
 }

@@ -175,7 +175,7 @@ impl RedirectedCommand {
         let program = command.get_program().to_owned();
         system::install_before_exec(&mut command, filter, handover);
         let mut command = tokio::process::Command::from(command);
-        let spawned = process::restored_for(|| command.spawn());
+        let spawned = process::with_inherited_core_dumps(|| command.spawn());
         // Closes the new process's end of the socket pair here.
         drop(command);
 

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     control::Outbox,
-    job::{ConnectedEdges, FirstCause, JobContext, OrderedEdges, PlacedEdge},
+    job::{ConnectedEdges, FirstFault, JobContext, OrderedEdges, PlacedEdge},
 };
 use crate::{
     Direction, Error, Key, KeyAcceptor, Listener, Stream, StreamConfig, TransportPolicy, Watch,
@@ -123,7 +123,7 @@ impl PendingEdges {
         let establish = |(id, edge): (EdgeId, PendingEdge)| async move {
             tokio::select! {
                 placed = edge.establish(id, acceptance, context) => Some((id, placed?)),
-                () = context.cause.failed() => None,
+                () = context.first_fault.failed() => None,
             }
         };
         let count = self.edges.len();
@@ -185,7 +185,7 @@ impl PendingEdge {
                     stream,
                     meter: self.meter,
                     peer,
-                    cause: Arc::clone(&context.cause),
+                    first_fault: Arc::clone(&context.first_fault),
                     stage: context.name.clone(),
                 };
                 Some((self.thread, edge))
@@ -208,7 +208,7 @@ pub(super) async fn wait_for(
     let broken = edges.0.values().map(|(_, edge)| until_broken(edge));
     let failed = async {
         futures::future::join_all(broken).await;
-        context.cause.failed().await;
+        context.first_fault.failed().await;
     };
     let has_started = tokio::select! {
         biased;
@@ -424,7 +424,7 @@ pub(crate) struct ConnectedEdge {
     pub(super) meter: Arc<Meter>,
     /// The name of the other end in messages: "stage 1 (fs1)".
     pub(crate) peer: String,
-    pub(super) cause: Arc<FirstCause>,
+    pub(super) first_fault: Arc<FirstFault>,
     /// The name of this stage in messages to peers: "stage 2 (fs2)".
     pub(super) stage: String,
 }
@@ -438,7 +438,7 @@ pub(super) enum EarlyEnd {
     Stream(Error),
     /// The local source or sink failed after this many bytes.
     Local(io::Error, u64),
-    /// Another part of the order failed. The failure is in the [`FirstCause`] already.
+    /// Another part of the order failed. The failure is in the [`FirstFault`] already.
     Elsewhere,
 }
 
@@ -470,7 +470,7 @@ impl ConnectedEdge {
     ) -> Result<(), EarlyEnd> {
         let mut input = Metered::new(&mut self.stream, &self.meter);
         let draining = carry::receive_all(&mut input, sink);
-        unless_failed(&self.cause, draining).await.map(drop)
+        unless_failed(&self.first_fault, draining).await.map(drop)
     }
 
     /// Sends all of `source`, without a FIN.
@@ -480,7 +480,7 @@ impl ConnectedEdge {
     ) -> Result<(), EarlyEnd> {
         let mut output = Metered::new(&mut self.stream, &self.meter);
         let filling = carry::send_all(source, &mut output);
-        unless_failed(&self.cause, filling).await.map(drop)
+        unless_failed(&self.first_fault, filling).await.map(drop)
     }
 
     /// Waits for `event`. Fails earlier if the stream breaks, the peer stops reading, or the order fails.
@@ -490,30 +490,30 @@ impl ConnectedEdge {
     /// That of `event`.
     pub(super) async fn until<T>(&self, event: impl Future<Output = T>) -> Result<T, EarlyEnd> {
         let watch = self.stream.watch();
-        unless_failed(&self.cause, carry::unless_interrupted(&watch, event)).await
+        unless_failed(&self.first_fault, carry::unless_interrupted(&watch, event)).await
     }
 
     /// Sends the FIN, and waits until the peer has confirmed that its sink accepted all bytes.
     pub(super) async fn finish(&mut self) -> Result<(), EarlyEnd> {
-        unless_failed(&self.cause, self.stream.finish()).await
+        unless_failed(&self.first_fault, self.stream.finish()).await
     }
 
     /// Fails the order because this edge broke. The peers on all edges receive the reason.
     pub(super) fn broken(&self, error: Error) {
-        self.cause.broken(error, &self.peer, &self.stage);
+        self.first_fault.broken(error, &self.peer, &self.stage);
     }
 
     /// Fails the order because of a failure in this process: of a file or a pipe, say.
     pub(super) fn fail_local(&self, text: impl Into<String>) {
         let text = text.into();
         let reason = format!("{}: {text}", self.stage);
-        self.cause.fail(FaultKind::Local, text, reason);
+        self.first_fault.fail(FaultKind::Local, text, reason);
     }
 
     /// Aborts the stream with the reason of the first failure, if the order has failed.
     pub(super) fn abort_if_failed(&mut self) {
-        if self.cause.has_failed() {
-            self.stream.abort(&self.cause.reason());
+        if self.first_fault.has_failed() {
+            self.stream.abort(&self.first_fault.reason());
         }
     }
 
@@ -530,13 +530,13 @@ impl ConnectedEdge {
 ///
 /// That of `work`, which is dropped when the order fails.
 async fn unless_failed<T, E: Into<EarlyEnd>>(
-    cause: &FirstCause,
+    first_fault: &FirstFault,
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, EarlyEnd> {
     tokio::select! {
         biased;
         result = work => result.map_err(Into::into),
-        () = cause.failed() => Err(EarlyEnd::Elsewhere),
+        () = first_fault.failed() => Err(EarlyEnd::Elsewhere),
     }
 }
 

@@ -66,7 +66,7 @@ fn watch(worker: &mut Command) -> io::Result<Status> {
     set_child_subreaper(Some(rustix::process::getpid()))?;
     let keeper = Keeper::prepare(worker)?;
     let null = null()?;
-    let child = process::restored_for(|| worker.spawn());
+    let child = process::with_inherited_core_dumps(|| worker.spawn());
     let mut child = child.map_err(|error| unstarted(worker, &error))?;
     // Only the worker must hold the session's pipes: the controller then sees the end of the session when the worker
     // closes them.

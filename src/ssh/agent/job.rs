@@ -92,7 +92,7 @@ impl OrderRun {
         };
         tokio::select! {
             _ = working => {}
-            () = overdue(&context.cause) => {}
+            () = overdue(&context.first_fault) => {}
         }
         handling.abort();
         // The task holds an outbox, and the writer ends only when every outbox has been dropped.
@@ -117,14 +117,14 @@ impl OrderRun {
 
     fn report(&self, result: Option<Payload>) -> AgentReport {
         AgentReport {
-            fault: self.context.cause.fault(),
+            fault: self.context.first_fault.fault(),
             result,
         }
     }
 }
 
-async fn overdue(cause: &FirstCause) {
-    cause.failed().await;
+async fn overdue(first_fault: &FirstFault) {
+    first_fault.failed().await;
     sleep(END_LIMIT).await;
 }
 
@@ -160,7 +160,7 @@ async fn handle_messages<R: AsyncRead + Unpin>(
             }
             Ok(ToAgent::Kill { reason }) => {
                 context
-                    .cause
+                    .first_fault
                     .fail(FaultKind::Ordered, reason.clone(), reason);
             }
             Ok(ToAgent::Ping | ToAgent::Order(_)) => {}
@@ -210,7 +210,7 @@ pub(crate) struct JobContext {
     /// The name of the work in messages to peers: "stage 2 (fs2)".
     pub(crate) name: String,
     /// The first failure of the order.
-    pub(crate) cause: Arc<FirstCause>,
+    pub(crate) first_fault: Arc<FirstFault>,
     /// The queue of messages to the controller.
     pub(crate) outbox: Outbox,
 }
@@ -223,13 +223,13 @@ impl JobContext {
 
     /// Fails the work because the edge to `peer` broke. The peers on all edges receive the reason.
     pub(crate) fn broken(&self, error: Error, peer: &str) {
-        self.cause.broken(error, peer, &self.name);
+        self.first_fault.broken(error, peer, &self.name);
     }
 
     /// Fails the work. The peers on the edges receive `text` with the name of the work before it.
     pub(crate) fn fail(&self, kind: FaultKind, text: &str) {
         let reason = format!("{}: {text}", self.name);
-        self.cause.fail(kind, text, reason);
+        self.first_fault.fail(kind, text, reason);
     }
 }
 
@@ -286,8 +286,8 @@ impl OrderedEdges {
 /// The first failure of an order, shared by all tasks that work on it. The task that detects a failure records it
 /// here, and all other tasks end.
 #[derive(Debug, Default)]
-pub(crate) struct FirstCause {
-    first: Mutex<Option<FirstFailure>>,
+pub(crate) struct FirstFault {
+    first: Mutex<Option<RecordedFault>>,
     failed: CancellationToken,
     /// Set if the next stage stopped reading the output of this one.
     pub(super) output_stopped: Flag,
@@ -297,21 +297,21 @@ pub(crate) struct FirstCause {
 
 /// The first failure of an order, as it is recorded.
 #[derive(Debug, Clone)]
-struct FirstFailure {
+struct RecordedFault {
     /// The fault for the report; none if the command's status already explains the failure.
     fault: Option<WorkFault>,
     /// The reason that the peers on the edges receive.
     reason: String,
 }
 
-impl FirstCause {
+impl FirstFault {
     /// Records a fault, unless a failure is recorded already. `text` is for the report, `reason` for the peers on the
     /// edges.
     pub(super) fn fail(&self, kind: FaultKind, text: impl Into<String>, reason: impl Into<String>) {
         let text = text.into();
         let fault = Some(WorkFault { kind, text });
         let reason = reason.into();
-        self.set(FirstFailure { fault, reason });
+        self.set(RecordedFault { fault, reason });
     }
 
     /// Records that the edge to `peer` broke, unless a failure is recorded already. `own` is the name of this work in
@@ -333,13 +333,13 @@ impl FirstCause {
     /// Records that the command did not end by itself, unless a failure is recorded already. The report has no fault
     /// then: the command's status explains the failure.
     pub(super) fn give_up(&self, reason: String) {
-        self.set(FirstFailure {
+        self.set(RecordedFault {
             fault: None,
             reason,
         });
     }
 
-    fn set(&self, failure: FirstFailure) {
+    fn set(&self, failure: RecordedFault) {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         first.get_or_insert(failure);
         drop(first);
@@ -368,7 +368,7 @@ impl FirstCause {
         self.first().map(|first| first.reason).unwrap_or_default()
     }
 
-    fn first(&self) -> Option<FirstFailure> {
+    fn first(&self) -> Option<RecordedFault> {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         first.clone()
     }
@@ -394,16 +394,16 @@ mod tests {
 
     #[test]
     fn only_the_first_failure_is_kept() {
-        let cause = FirstCause::default();
-        assert!(!cause.has_failed());
-        cause.fail(
+        let first_fault = FirstFault::default();
+        assert!(!first_fault.has_failed());
+        first_fault.fail(
             FaultKind::Local,
             "the disk is full",
             "2 (b): the disk is full",
         );
-        cause.give_up("killed".into());
-        assert!(cause.has_failed());
-        assert_eq!(cause.fault().unwrap().text, "the disk is full");
-        assert_eq!(cause.reason(), "2 (b): the disk is full");
+        first_fault.give_up("killed".into());
+        assert!(first_fault.has_failed());
+        assert_eq!(first_fault.fault().unwrap().text, "the disk is full");
+        assert_eq!(first_fault.reason(), "2 (b): the disk is full");
     }
 }

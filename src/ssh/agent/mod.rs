@@ -35,7 +35,7 @@ use tokio::{
 
 use self::{
     edges::EdgeAcceptance,
-    job::{Applications, FirstCause, Job, JobContext, OrderRun, SharedExitCode},
+    job::{Applications, FirstFault, Job, JobContext, OrderRun, SharedExitCode},
     stage::StageJob,
 };
 use super::{
@@ -44,7 +44,7 @@ use super::{
 };
 use crate::{
     fd::{Sink, Source},
-    process::is_ignored,
+    process::is_signal_ignored,
     threads,
 };
 
@@ -75,10 +75,10 @@ fn work<A: Applications>() -> Result<u8, control::ControllerError> {
     let runtime = threads::runtime()?;
     let exit = runtime.block_on(async {
         let (input, output) = (Source::stdin()?, Sink::stdout()?);
-        let cause = Arc::default();
-        let exit = watch(&cause)?;
+        let first_fault = Arc::default();
+        let exit = watch(&first_fault)?;
         hide_stdio()?;
-        exchange_messages::<A, _, _>(input, output, cause, exit).await
+        exchange_messages::<A, _, _>(input, output, first_fault, exit).await
     });
     // A thread that hangs in a file must not keep the process from exiting.
     runtime.shutdown_background();
@@ -108,7 +108,7 @@ fn hide_stdio() -> io::Result<()> {
 async fn exchange_messages<A, R, W>(
     input: R,
     output: W,
-    cause: Arc<FirstCause>,
+    first_fault: Arc<FirstFault>,
     exit: SharedExitCode,
 ) -> Result<u8, control::ControllerError>
 where
@@ -120,11 +120,11 @@ where
     let opening = control::open(input, output, hello, control::ORDER_LIMIT);
     let (order, inbox, outbox, writer) = tokio::select! {
         opened = opening => opened?,
-        () = cause.failed() => return Ok(exit.load(Ordering::Relaxed)),
+        () = first_fault.failed() => return Ok(exit.load(Ordering::Relaxed)),
     };
     let context = JobContext {
         name: order.name.clone(),
-        cause,
+        first_fault,
         outbox,
     };
     let run = OrderRun {
@@ -153,7 +153,7 @@ const SIGNALS: [u8; 3] = [2, SIGTERM, 1];
 /// The signal that the kernel sends when the guard dies: it ends the worker even if its parent ignored it.
 const SIGTERM: u8 = 15;
 
-/// Starts tasks that fail `cause` at the first signal. Returns the exit status, which such a signal sets.
+/// Starts tasks that fail `first_fault` at the first signal. Returns the exit status, which such a signal sets.
 ///
 /// SIGINT and SIGHUP stay ignored if they were ignored at the start, for the worker and for its command: `nohup` and a
 /// shell's `&` ignore them, and a handler would give the command their default.
@@ -161,19 +161,19 @@ const SIGTERM: u8 = 15;
 /// # Errors
 ///
 /// When no handler can be installed.
-fn watch(cause: &Arc<FirstCause>) -> io::Result<SharedExitCode> {
+fn watch(first_fault: &Arc<FirstFault>) -> io::Result<SharedExitCode> {
     let exit = SharedExitCode::default();
     for number in SIGNALS {
-        if number != SIGTERM && is_ignored(number) {
+        if number != SIGTERM && is_signal_ignored(number) {
             continue;
         }
         let mut signals = signal(SignalKind::from_raw(number.into()))?;
-        let (cause, exit) = (Arc::clone(cause), Arc::clone(&exit));
+        let (first_fault, exit) = (Arc::clone(first_fault), Arc::clone(&exit));
         tokio::spawn(async move {
             if signals.recv().await.is_some() {
                 exit.store(128 + number, Ordering::Relaxed);
                 let text = format!("the agent was ended by {}", explain::signal(number));
-                cause.fail(FaultKind::Local, text.clone(), text);
+                first_fault.fail(FaultKind::Local, text.clone(), text);
             }
         });
     }

@@ -7,7 +7,7 @@ use tokio::io::AsyncRead;
 use super::{
     control::{self, ControlReader, Outbox},
     edges::EdgeAcceptance,
-    job::{FirstCause, Job, JobContext, OrderRun, OrderedEdges},
+    job::{FirstFault, Job, JobContext, OrderRun, OrderedEdges},
 };
 use crate::ssh::{
     protocol::{AgentReport, FaultKind, FromAgent, Order, Payload, ToAgent},
@@ -27,7 +27,7 @@ pub(crate) struct ClientSession {
 
 /// Ends sessions early, for a reason that their clients receive.
 #[derive(Clone, Default)]
-pub(crate) struct SessionKill(Arc<FirstCause>);
+pub(crate) struct SessionKill(Arc<FirstFault>);
 
 impl SessionKill {
     /// Ends the session as failed.
@@ -54,15 +54,15 @@ impl ClientSession {
         admit: impl FnOnce(&Order) -> Result<(), String>,
         prepare: impl FnOnce(&JobContext, &Payload, &OrderedEdges) -> Result<J, String>,
     ) -> Result<AgentReport, String> {
-        let SessionKill(cause) = self.end;
+        let SessionKill(first_fault) = self.end;
         let opening = control::open(input, output, control::hello(), control::ORDER_LIMIT);
         let (order, mut inbox, outbox, writer) = tokio::select! {
             opened = opening => opened.map_err(|error| error.to_string())?,
-            () = cause.failed() => return Err(cause.reason()),
+            () = first_fault.failed() => return Err(first_fault.reason()),
         };
         let context = JobContext {
             name: order.name.clone(),
-            cause,
+            first_fault,
             outbox,
         };
         let report = match admit(&order) {
@@ -94,7 +94,7 @@ impl ClientSession {
 
 fn refusal(context: &JobContext) -> AgentReport {
     AgentReport {
-        fault: context.cause.fault(),
+        fault: context.first_fault.fault(),
         result: None,
     }
 }
@@ -122,7 +122,7 @@ async fn turn<R: AsyncRead + Unpin, P>(
             place = place.as_mut() => return placed(place),
             message = inbox.next() => match message {
                 Ok(ToAgent::Kill { reason }) => {
-                    context.cause.fail(FaultKind::Ordered, reason.clone(), reason);
+                    context.first_fault.fail(FaultKind::Ordered, reason.clone(), reason);
                     return None;
                 }
                 Ok(_) => {}
@@ -131,7 +131,7 @@ async fn turn<R: AsyncRead + Unpin, P>(
                     return None;
                 }
             },
-            () = context.cause.failed() => return None,
+            () = context.first_fault.failed() => return None,
         }
     }
 }

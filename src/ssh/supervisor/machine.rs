@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, fmt::Write, time::Duration};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::{
-    Action, Event, Notice, RunEnd, Settings, Summary, SupervisedWork,
+    Action, Event, Notice, RunOutcome, Settings, Summary, SupervisedWork,
     edge_setup::{AddressBook, EdgeSetup, Next, Node},
 };
 use crate::{
@@ -141,7 +141,7 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
     pub(crate) fn summary(&self) -> Summary<W::Outcome> {
         let link = |setup: &Option<EdgeSetup>| setup.as_ref().and_then(|setup| setup.link.clone());
         let host = |agent: &AgentState| agent.hello.as_ref().map(|hello| hello.host.clone());
-        let run = RunEnd {
+        let run = RunOutcome {
             faults: self
                 .agents
                 .iter()

@@ -2,7 +2,7 @@
 //! Pure, no I/O.
 
 use super::{
-    Action, Notice, RunEnd, SupervisedWork,
+    Action, Notice, RunOutcome, SupervisedWork,
     edge_setup::{EdgeSetup, Node},
 };
 use crate::ssh::{
@@ -161,7 +161,7 @@ impl SupervisedWork for PipelineWork {
         self.answers()
     }
 
-    fn outcome(&self, run: RunEnd) -> PipelineOutcome {
+    fn outcome(&self, run: RunOutcome) -> PipelineOutcome {
         let stages = self.stages.iter().zip(&self.plan.stages).zip(run.faults);
         let stages = stages.map(|((stage, planned), fault)| StageOutcome {
             ended: stage.ended,

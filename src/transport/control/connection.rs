@@ -30,7 +30,7 @@ use super::{
     data_watch::DataWatch,
     message::Message,
     noise::{Session, TAG_BYTES, Unopened},
-    state::{Failure, State},
+    state::{State, StreamFault},
 };
 use crate::Fault;
 
@@ -385,7 +385,7 @@ fn check_time(
 ) {
     if let Some((fault, since)) = state.suspicion() {
         if since.elapsed() >= CAUSE_LIMIT {
-            state.fail(Failure::Fault(fault));
+            state.fail(StreamFault::Found(fault));
         }
     }
     if last_received.elapsed() >= timing.silence {
@@ -395,7 +395,7 @@ fn check_time(
         } else {
             Fault::Corrupt("a control message never came to its end")
         };
-        state.fail(Failure::Fault(fault));
+        state.fail(StreamFault::Found(fault));
     }
 }
 
@@ -418,7 +418,7 @@ async fn send(
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => read_remaining(state, connection, error).await,
         Err(_) => {
-            state.fail(Failure::Fault(Fault::PeerSilent(timing.silence)));
+            state.fail(StreamFault::Found(Fault::PeerSilent(timing.silence)));
             Err(io::ErrorKind::TimedOut.into())
         }
     }
@@ -447,7 +447,7 @@ fn receive(state: &State, message: Option<Result<Message, ControlError>>) -> io:
             Ok(())
         }
         Some(Err(ControlError::Unopened(unopened))) => {
-            state.fail(Failure::Fault(Fault::Corrupt(unopened.text())));
+            state.fail(StreamFault::Found(Fault::Corrupt(unopened.text())));
             Ok(())
         }
         Some(Err(ControlError::Io(error))) => Err(lost(state, error)),
@@ -463,7 +463,7 @@ fn receive(state: &State, message: Option<Result<Message, ControlError>>) -> io:
 
 fn lost(state: &State, error: io::Error) -> io::Error {
     let kind = error.kind();
-    state.fail(Failure::Fault(Fault::PeerDied(Arc::new(error))));
+    state.fail(StreamFault::Found(Fault::PeerDied(Arc::new(error))));
     kind.into()
 }
 

@@ -56,7 +56,7 @@ use tokio::time::Instant;
 
 use super::{
     message::Message,
-    state::{Failure, State},
+    state::{State, StreamFault},
 };
 use crate::Fault;
 
@@ -142,7 +142,7 @@ impl DataWatch {
                 continue;
             }
             match path.stalled(stall) {
-                Err(fault) if clock.is_suspect => state.fail(Failure::Fault(fault)),
+                Err(fault) if clock.is_suspect => state.fail(StreamFault::Found(fault)),
                 Err(_) => clock.suspect(silence, now),
                 Ok(()) => clock.is_suspect = false,
             }

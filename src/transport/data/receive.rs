@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     Error, Fault, faults,
-    transport::control::state::{Failure, State},
+    transport::control::state::{State, StreamFault},
 };
 
 /// The receiving half of a stream over one kind of data path.
@@ -284,7 +284,7 @@ impl<P: ReceivePath> FrameReceiver<P> {
         loop {
             if let Err(fault) = self.check_end(state) {
                 self.broken = true;
-                state.fail(Failure::Fault(fault));
+                state.fail(StreamFault::Found(fault));
             }
             if self.broken || self.ready.len() >= enough || !state.receives() {
                 return;
@@ -297,7 +297,7 @@ impl<P: ReceivePath> FrameReceiver<P> {
                 Poll::Ready(Ok((slot, header))) => {
                     if let Err(fault) = self.accept_frame(state, slot, header) {
                         self.broken = true;
-                        state.fail(Failure::Fault(fault));
+                        state.fail(StreamFault::Found(fault));
                     }
                 }
                 Poll::Ready(Err(error)) => {
@@ -410,7 +410,7 @@ impl<P: ReceivePath> FrameReceiver<P> {
         self.outstanding += self.freed.len();
         if let Err(fault) = state.grant(&mut self.freed, self.granted.len()) {
             self.broken = true;
-            state.fail(Failure::Fault(fault));
+            state.fail(StreamFault::Found(fault));
         }
     }
 }
@@ -419,7 +419,7 @@ impl<P: ReceivePath> FrameReceiver<P> {
 /// of a cause that the control connection tells.
 fn connection_lost(state: &State, error: io::Error) {
     match violation(&error) {
-        Some(rule) => state.fail(Failure::Fault(Fault::Corrupt(rule))),
+        Some(rule) => state.fail(StreamFault::Found(Fault::Corrupt(rule))),
         None => state.suspect(Fault::Data(Arc::new(error))),
     }
 }

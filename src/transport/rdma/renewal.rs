@@ -48,7 +48,7 @@ use crate::{
     transport::{
         control::{
             data_watch::{DataProgress, Stall, StalledPath},
-            state::{Failure, State},
+            state::{State, StreamFault},
         },
         data::{
             path::{Renewable, violation},
@@ -162,7 +162,7 @@ impl RenewalShared {
     pub(crate) fn note_express_result(&self, result: io::Result<()>) {
         let Err(error) = result else { return };
         match violation(&error) {
-            Some(rule) => self.state.fail(Failure::Fault(Fault::Corrupt(rule))),
+            Some(rule) => self.state.fail(StreamFault::Found(Fault::Corrupt(rule))),
             None if self.is_underway() => {}
             None => self.request(Some(error)),
         }
@@ -180,7 +180,7 @@ impl RenewalShared {
     /// Fails the stream: a new link would not help.
     pub(crate) fn fail(&self, error: io::Error) {
         self.state
-            .fail(Failure::Fault(Fault::Data(Arc::new(error))));
+            .fail(StreamFault::Found(Fault::Data(Arc::new(error))));
     }
 
     /// Returns true while bytes may arrive.
@@ -331,7 +331,7 @@ impl Renewer {
         let renewal = Arc::clone(&self.renewal);
         tokio::select! {
             () = state.ended.cancelled() => {}
-            fault = self.watch() => state.fail(Failure::Fault(fault)),
+            fault = self.watch() => state.fail(StreamFault::Found(fault)),
             never = renewal.nudge() => match never {},
         }
         renewal.nudges.set(None);

@@ -124,7 +124,7 @@ macro_rules! stream_accessors {
             pub fn abort(&mut self, reason: &str) {
                 self.info()
                     .state
-                    .fail($crate::transport::control::state::Failure::Aborted {
+                    .fail($crate::transport::control::state::StreamFault::Aborted {
                         reason: reason.to_owned(),
                     });
             }

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 async fn end_in_the_middle(
     dest: &Path,
     end: impl FnOnce(&CancellationToken, &mut Vec<Stream>),
-) -> (CopyFailure, Option<std::io::Error>) {
+) -> (CopyError, Option<std::io::Error>) {
     let typed = dest.to_str().unwrap().as_bytes().to_vec();
     let engine = DestinationEngine::prepare(
         &BaseDirectory::Working,
@@ -88,7 +88,7 @@ async fn a_cancelled_copy_leaves_only_what_can_be_resumed() {
     let (_scratch, dest) = scratch();
     fs::create_dir(&dest).unwrap();
     let (failure, seen) = end_in_the_middle(&dest, |cancelled, _| cancelled.cancel()).await;
-    assert!(matches!(failure, CopyFailure::Cancelled), "{failure:?}");
+    assert!(matches!(failure, CopyError::Cancelled), "{failure:?}");
     let seen = seen.unwrap().to_string();
     assert!(seen.contains("enough"), "{seen}");
 }
@@ -98,7 +98,7 @@ async fn a_lane_that_breaks_ends_the_copy() {
     let (_scratch, dest) = scratch();
     fs::create_dir(&dest).unwrap();
     let (failure, _) = end_in_the_middle(&dest, |_, lanes| lanes.clear()).await;
-    assert!(matches!(failure, CopyFailure::Stream(_)), "{failure:?}");
+    assert!(matches!(failure, CopyError::Stream(_)), "{failure:?}");
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ use crate::{
     carry::CarryThread,
     connect,
     copy::{
-        job::{CopyContext, CopyFailure, CopyStreams},
+        job::{CopyContext, CopyError, CopyStreams},
         metadata::{EntryKind, Metadata, Timestamp},
         order::{CopyNews, CopyOptions, CopyReport, FromCopy},
         path::{BaseDirectory, CopiedSources, EntryName, RelativePath},
@@ -48,7 +48,7 @@ enum Step {
 /// What became of a copy.
 struct CopyEnd {
     report: CopyReport,
-    failure: Option<CopyFailure>,
+    failure: Option<CopyError>,
     messages: Vec<FromCopy>,
     answers: Vec<FromDestination>,
 }
@@ -85,7 +85,7 @@ impl CopyEnd {
     /// Returns what broke the protocol.
     fn broken(&self) -> String {
         match &self.failure {
-            Some(CopyFailure::Local(why)) => why.clone(),
+            Some(CopyError::Local(why)) => why.clone(),
             other => panic!("{other:?}, {:?}", self.messages),
         }
     }

@@ -277,7 +277,7 @@ struct Server {
 
 /// A copy that has written some entries and has not ended.
 struct HeldCopy {
-    running: JoinHandle<(CopyReport, Option<CopyFailure>)>,
+    running: JoinHandle<(CopyReport, Option<CopyError>)>,
     control: Stream,
     lanes: Vec<Stream>,
     messages: Arc<Mutex<Vec<FromCopy>>>,

@@ -28,7 +28,7 @@ use crate::{
     carry::CarryThread,
     connect,
     copy::{
-        job::{CopyContext, CopyFailure, CopyStreams},
+        job::{CopyContext, CopyError, CopyStreams},
         metadata::EntryKind,
         order::{CopyNews, CopyOptions, CopyReport, FilterRule, FromCopy},
         path::{BaseDirectory, RelativePath},
@@ -67,7 +67,7 @@ pub(super) struct Outcome {
     pub(super) questions: Vec<FromSource>,
     pub(super) messages: Vec<FromCopy>,
     pub(super) report: CopyReport,
-    pub(super) failure: Option<CopyFailure>,
+    pub(super) failure: Option<CopyError>,
 }
 
 impl Outcome {

@@ -18,7 +18,7 @@ use self::destination::{
 };
 use super::SourceEngine;
 use crate::copy::{
-    job::CopyFailure,
+    job::CopyError,
     metadata::EntryKind,
     order::{CopyNews, CopyOptions, ExistingFiles, FromCopy},
     path::BaseDirectory,
@@ -245,10 +245,7 @@ async fn a_cancelled_run_ends_within_a_second() {
     let (report, failure) = run.await.unwrap();
     // A guard for a busy machine: a run that waited for its peers would never end.
     assert!(started.elapsed() < Duration::from_secs(60));
-    assert!(
-        matches!(failure, Some(CopyFailure::Cancelled)),
-        "{failure:?}"
-    );
+    assert!(matches!(failure, Some(CopyError::Cancelled)), "{failure:?}");
     assert!(!report.complete);
     let mut rest = Vec::new();
     let read = tokio::io::AsyncReadExt::read_to_end(&mut far[1], &mut rest).await;
@@ -267,10 +264,7 @@ async fn a_broken_lane_ends_the_run() {
     let context = context(&messages, CancellationToken::new());
     drop(far);
     let (report, failure) = engine.run(near, context).await;
-    assert!(
-        matches!(failure, Some(CopyFailure::Stream(_))),
-        "{failure:?}"
-    );
+    assert!(matches!(failure, Some(CopyError::Stream(_))), "{failure:?}");
     assert!(!report.complete);
 }
 

@@ -90,18 +90,18 @@ async fn supervise(
     output_complete: oneshot::Sender<()>,
     tree_ended: CancellationToken,
 ) -> Option<Status> {
-    let cause = &stage.context.cause;
+    let first_fault = &stage.context.first_fault;
     let mut is_killed = false;
     let status = loop {
         tokio::select! {
             biased;
             ending = tree.next() => match ending {
                 // The order fails at once if the command was killed: its descendants are then killed as well.
-                Some(ProcessEnding::Command(status)) => give_up_if_killed(stage, status),
-                Some(ProcessEnding::All(status)) => break Some(status),
+                Some(ProcessEvent::Command(status)) => give_up_if_killed(stage, status),
+                Some(ProcessEvent::All(status)) => break Some(status),
                 None => break None,
             },
-            () = cause.failed(), if !is_killed => {
+            () = first_fault.failed(), if !is_killed => {
                 is_killed = true;
                 if let Err(left) = tree.kill().await {
                     let text = format!("cannot kill {}", left.join(", "));
@@ -114,10 +114,10 @@ async fn supervise(
     if let Some(status) = status {
         give_up_if_killed(stage, status);
         // After a fault the status may be that of our own SIGTERM, which the controller must not count as a success.
-        if cause.fault().is_none() {
+        if first_fault.fault().is_none() {
             stage.send(&FromStage::Ended(status));
         }
-        if !cause.has_failed() {
+        if !first_fault.has_failed() {
             let _ = output_complete.send(());
         }
     }
@@ -128,11 +128,12 @@ async fn supervise(
 /// Fails the order if the command was killed: its output is incomplete, so no end of file may follow it. A death by
 /// SIGPIPE after the next stage has stopped reading is not a failure.
 fn give_up_if_killed(stage: &StageContext, status: Status) {
-    let is_expected_sigpipe = is_broken_pipe(status) && stage.context.cause.output_stopped.is_set();
+    let is_expected_sigpipe =
+        is_broken_pipe(status) && stage.context.first_fault.output_stopped.is_set();
     if let (Some(number), false) = (signal_in(status), is_expected_sigpipe) {
         let signal = explain::signal(number);
         let reason = format!("{}: its command was killed by {signal}", stage.context.name);
-        stage.context.cause.give_up(reason);
+        stage.context.first_fault.give_up(reason);
     }
 }
 
@@ -150,7 +151,7 @@ async fn feed_stdin(mut edge: ConnectedEdge, stdin: Stdin, tree_ended: Cancellat
             None
         }
     };
-    if edge.cause.has_failed() {
+    if edge.first_fault.has_failed() {
         edge.abort_if_failed();
         tree_ended.cancelled().await;
         drop(sink);
@@ -159,7 +160,7 @@ async fn feed_stdin(mut edge: ConnectedEdge, stdin: Stdin, tree_ended: Cancellat
         if let Some(hold) = hold {
             hold.release();
         }
-        if !edge.cause.input_stopped.is_set() {
+        if !edge.first_fault.input_stopped.is_set() {
             // This fails only if the peer is gone, and all its bytes have arrived.
             let _ = edge.stream.confirm();
         }
@@ -183,8 +184,8 @@ async fn write_input(edge: &mut ConnectedEdge, sink: &mut Sink, tree_ended: &Can
         }
         // The command closed its stdin early, or ended before it had read all of its input.
         Some(Err(EarlyEnd::Local(..))) | None => {
-            if !edge.cause.has_failed() {
-                edge.cause.input_stopped.set();
+            if !edge.first_fault.has_failed() {
+                edge.first_fault.input_stopped.set();
                 edge.stream.stop();
             }
         }
@@ -199,7 +200,7 @@ async fn send_stdout(
 ) {
     match read_output(&mut edge, stdout, output_complete).await {
         Ok(()) | Err(EarlyEnd::Elsewhere) => {}
-        Err(EarlyEnd::Stopped) => edge.cause.output_stopped.set(),
+        Err(EarlyEnd::Stopped) => edge.first_fault.output_stopped.set(),
         Err(EarlyEnd::Stream(error)) => edge.broken(error),
         Err(EarlyEnd::Local(error, offset)) => {
             edge.fail_local(format!(
@@ -219,7 +220,7 @@ async fn read_output(
     let filled = edge.fill(&mut source).await;
     if let Err(EarlyEnd::Stopped) = filled {
         // The flag is set before the pipe is closed: the death by SIGPIPE that follows is then forgiven.
-        edge.cause.output_stopped.set();
+        edge.first_fault.output_stopped.set();
     }
     drop(source);
     filled?;
@@ -231,7 +232,7 @@ async fn read_output(
 
 /// An event of a process tree: a process has ended.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum ProcessEnding {
+pub(super) enum ProcessEvent {
     /// The command itself has ended, with this status. Processes that it started may still run.
     Command(Status),
     /// The last process has ended. The status is that of the stage.
@@ -249,7 +250,7 @@ pub(super) enum EmptyStdin {
 
 /// A running command and all its descendants.
 pub(super) struct ProcessTree {
-    endings: mpsc::UnboundedReceiver<ProcessEnding>,
+    endings: mpsc::UnboundedReceiver<ProcessEvent>,
     /// Disconnected when the last process has been reaped.
     ended: Option<blocking_mpsc::Receiver<()>>,
     /// Kept, because tokio waits for a child whose handle was dropped: only the reaper may wait for the command.
@@ -285,7 +286,7 @@ impl ProcessTree {
             let (reader, stdin) = match empty {
                 None => stdin()?,
                 Some(EmptyStdin::Readable) => (Stdio::null(), None),
-                Some(EmptyStdin::Unreadable) => (process::unreadable()?.into(), None),
+                Some(EmptyStdin::Unreadable) => (process::unreadable_stdin()?.into(), None),
             };
             let mut starting = Command::new(&shell);
             starting
@@ -299,7 +300,7 @@ impl ProcessTree {
                     Stdio::null()
                 })
                 .process_group(0);
-            let mut child = process::restored_for(|| starting.spawn())?;
+            let mut child = process::with_inherited_core_dumps(|| starting.spawn())?;
             let stdout = child.stdout.take().map(ChildStdout::into_owned_fd);
             let stdout = stdout.transpose()?;
             Ok((Self::watch(child)?, Pipes { stdin, stdout }))
@@ -321,11 +322,11 @@ impl ProcessTree {
                 let is_command = Some(pid) == command;
                 merged.add(is_command, status);
                 if is_command {
-                    let _ = endings.send(ProcessEnding::Command(status));
+                    let _ = endings.send(ProcessEvent::Command(status));
                 }
             });
             if let (Ok(()), Some(status)) = (reaped, merged.status()) {
-                let _ = endings.send(ProcessEnding::All(status));
+                let _ = endings.send(ProcessEvent::All(status));
             }
             drop(alive);
         };
@@ -339,12 +340,12 @@ impl ProcessTree {
         })
     }
 
-    /// Waits for the next ending. Returns none after [`ProcessEnding::All`].
+    /// Waits for the next ending. Returns none after [`ProcessEvent::All`].
     ///
     /// # Cancel safety
     ///
     /// Safe.
-    pub(super) async fn next(&mut self) -> Option<ProcessEnding> {
+    pub(super) async fn next(&mut self) -> Option<ProcessEvent> {
         self.endings.recv().await
     }
 

@@ -30,7 +30,7 @@ pub(super) async fn read(stage: &StageContext, path: PathBuf, ends: StageEdges) 
     let draining = async {
         if let Some((thread, edge)) = input {
             thread.run(discard(edge)).await;
-            if stage.context.cause.has_failed() {
+            if stage.context.first_fault.has_failed() {
                 return;
             }
             stage.send(&FromStage::InputComplete);
@@ -88,7 +88,7 @@ pub(super) async fn conclude(
             stage.send(&FromStage::Ended(status));
         }
         Err(EarlyEnd::Stopped) => {
-            edge.cause.output_stopped.set();
+            edge.first_fault.output_stopped.set();
             stage.send(&FromStage::Ended(status));
         }
         Err(end) => {
@@ -99,7 +99,7 @@ pub(super) async fn conclude(
     if sent_all(&edge) {
         match edge.finish().await {
             Ok(()) | Err(EarlyEnd::Elsewhere) => {}
-            Err(EarlyEnd::Stopped) => edge.cause.output_stopped.set(),
+            Err(EarlyEnd::Stopped) => edge.first_fault.output_stopped.set(),
             Err(end) => report_unread(&edge, path, end),
         }
     }
@@ -108,7 +108,7 @@ pub(super) async fn conclude(
 }
 
 fn sent_all(edge: &ConnectedEdge) -> bool {
-    !edge.cause.has_failed() && !edge.cause.output_stopped.is_set()
+    !edge.first_fault.has_failed() && !edge.first_fault.output_stopped.is_set()
 }
 
 async fn send_from(
@@ -226,7 +226,7 @@ async fn create(stage: &StageContext, path: &Path, append: bool) -> bool {
     };
     let created = tokio::select! {
         created = creating => created,
-        () = stage.context.cause.failed() => Ok(false),
+        () = stage.context.first_fault.failed() => Ok(false),
     };
     match &created {
         Ok(true) => stage.send(&FromStage::Ended(Status::Exited(0))),
@@ -314,7 +314,7 @@ async fn send_nothing(mut edge: ConnectedEdge, committed: CancellationToken) {
         Err(end) => Err(end),
     };
     match sent {
-        Err(EarlyEnd::Stopped) => edge.cause.output_stopped.set(),
+        Err(EarlyEnd::Stopped) => edge.first_fault.output_stopped.set(),
         Err(EarlyEnd::Stream(error)) => edge.broken(error),
         Ok(()) | Err(EarlyEnd::Local(..) | EarlyEnd::Elsewhere) => {}
     }

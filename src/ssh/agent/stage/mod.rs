@@ -73,7 +73,7 @@ impl StageContext {
     async fn may_proceed(&self) -> bool {
         tokio::select! {
             () = self.proceed.cancelled() => true,
-            () = self.context.cause.failed() => false,
+            () = self.context.first_fault.failed() => false,
         }
     }
 }
@@ -142,11 +142,11 @@ impl Job for StageJob {
         let elapsed = self
             .started
             .map_or(Duration::ZERO, |started| started.elapsed());
-        let cause = &self.stage.context.cause;
+        let first_fault = &self.stage.context.first_fault;
         let report = StageReport {
             status: self.status,
-            output_stopped: cause.output_stopped.is_set(),
-            input_stopped: cause.input_stopped.is_set(),
+            output_stopped: first_fault.output_stopped.is_set(),
+            input_stopped: first_fault.input_stopped.is_set(),
             bytes_in: self.input.bytes(),
             bytes_out: self.output.bytes(),
             elapsed_us: micros(elapsed),

@@ -139,7 +139,7 @@ async fn serve(stream: DuplexStream) {
     let (order, inbox, outbox, writer) = opened.unwrap();
     let context = JobContext {
         name: order.name.clone(),
-        cause: Arc::default(),
+        first_fault: Arc::default(),
         outbox,
     };
     let run = OrderRun {

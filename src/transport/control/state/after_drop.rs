@@ -28,7 +28,7 @@ use std::{
 
 use super::{
     State,
-    machine::{Failure, Receiving, Sending, StreamMachine},
+    machine::{Receiving, Sending, StreamFault, StreamMachine},
 };
 use crate::{
     OnDrop,
@@ -89,13 +89,13 @@ impl StreamMachine {
 
     fn fail_dropped(&mut self) {
         let reason = "the program dropped the stream before its end".to_owned();
-        self.fail(Failure::Aborted { reason });
+        self.fail(StreamFault::Aborted { reason });
     }
 
     /// Says Bye if the user has left and both directions have ended. Returns true if it did.
     pub(super) fn leave_if_done(&mut self) -> bool {
         let is_due = !self.dropped.is_held() && !self.dropped.has_said_bye && self.done();
-        if is_due && self.failure.is_none() {
+        if is_due && self.fault.is_none() {
             self.dropped.has_said_bye = true;
             self.outbox.push(Message::Bye);
             return true;
@@ -141,7 +141,7 @@ impl StreamMachine {
     }
 
     fn dropped_deadline(&self, limit: Duration) -> Option<Instant> {
-        if self.failure.is_some() {
+        if self.fault.is_some() {
             return None;
         }
         let deadlines = [self.reader_deadline(), self.writer_deadline(limit)];
@@ -158,7 +158,7 @@ impl StreamMachine {
             let reason = format!(
                 "the program dropped the stream, and its last bytes were not taken within {limit:.1?}"
             );
-            self.fail(Failure::Aborted { reason });
+            self.fail(StreamFault::Aborted { reason });
         }
     }
 }
@@ -275,7 +275,7 @@ mod tests {
     }
 
     fn is_aborted(machine: &StreamMachine) -> bool {
-        matches!(machine.failure, Some(Failure::Aborted { .. }))
+        matches!(machine.fault, Some(StreamFault::Aborted { .. }))
     }
 
     #[test]
@@ -292,7 +292,7 @@ mod tests {
         machine.receiving = Receiving::Complete;
         assert!(machine.leave_if_done());
         assert_eq!(machine.outbox, [Message::Bye]);
-        assert!(machine.failure.is_none());
+        assert!(machine.fault.is_none());
     }
 
     #[test]
@@ -326,7 +326,7 @@ mod tests {
         let mut machine = StreamMachine::new(Direction::Both, 2);
         drop_reader(&mut machine);
         assert_eq!(machine.sending, Sending::Open);
-        assert!(machine.failure.is_none());
+        assert!(machine.fault.is_none());
         machine.release_sender(true, false, Instant::now());
         assert!(is_aborted(&machine), "a drop without FIN");
     }
@@ -358,7 +358,7 @@ mod tests {
         machine.dropped.on_drop = OnDrop::Fin;
         let now = Instant::now();
         machine.release_sender(true, false, now);
-        assert!(machine.fin_due && machine.failure.is_none());
+        assert!(machine.fin_due && machine.fault.is_none());
         let limit = Duration::from_millis(500);
         assert_eq!(machine.dropped_deadline(limit), None, "one half is held");
         machine.receiving = Receiving::AtEnd;

@@ -44,11 +44,11 @@ pub(super) enum Receiving {
     Stopped,
 }
 
-/// The first failure of a stream. Its consequences are not recorded.
+/// The first fault of a stream. Its consequences are not recorded.
 #[derive(Debug, Clone)]
-pub(crate) enum Failure {
-    /// This end found a fault.
-    Fault(Fault),
+pub(crate) enum StreamFault {
+    /// This end found it.
+    Found(Fault),
     /// The peer sent Abort.
     PeerAborted { offset: u64, reason: String },
     /// The user of this end aborted the stream.
@@ -65,7 +65,7 @@ pub(super) struct StreamMachine {
     pub(super) outbox: Vec<Message>,
     /// The number of credits in the outbox.
     pub(super) unsent_credits: usize,
-    pub(super) failure: Option<Failure>,
+    pub(super) fault: Option<StreamFault>,
     /// The fault of a broken data connection, whose cause the control connection may still tell.
     pub(super) suspicion: Option<(Fault, Instant)>,
     pub(super) stats: Stats,
@@ -102,7 +102,7 @@ impl StreamMachine {
             steps: VecDeque::new(),
             outbox: Vec::new(),
             unsent_credits: 0,
-            failure: None,
+            fault: None,
             suspicion: None,
             stats: Stats::default(),
             send_waker: None,
@@ -122,14 +122,14 @@ impl StreamMachine {
         matches!(
             self.sending,
             S::Absent | S::Acked | S::Confirmed | S::Stopped(_)
-        ) || self.failure.is_some()
+        ) || self.fault.is_some()
     }
 
     /// Returns true if the receiving direction has ended, with or without `unread` bytes.
     pub(super) fn receive_done(&self, unread: bool) -> bool {
         match self.receiving {
-            Receiving::Open | Receiving::Fin(..) => self.failure.is_some(),
-            Receiving::Complete => !unread || self.failure.is_some(),
+            Receiving::Open | Receiving::Fin(..) => self.fault.is_some(),
+            Receiving::Complete => !unread || self.fault.is_some(),
             _ => true,
         }
     }
@@ -175,14 +175,14 @@ impl StreamMachine {
 
     /// Returns the failure as one direction reports it. Only faults that this end found differ between the directions.
     fn error(&self, peer: &str, found_here: impl FnOnce(Fault) -> Error) -> Option<Error> {
-        Some(match self.failure.clone()? {
-            Failure::Fault(fault) => found_here(fault),
-            Failure::PeerAborted { offset, reason } => Error::PeerAborted {
+        Some(match self.fault.clone()? {
+            StreamFault::Found(fault) => found_here(fault),
+            StreamFault::PeerAborted { offset, reason } => Error::PeerAborted {
                 peer: peer.to_owned(),
                 offset,
                 reason,
             },
-            Failure::Aborted { reason } => Error::Aborted { reason },
+            StreamFault::Aborted { reason } => Error::Aborted { reason },
         })
     }
 
@@ -196,20 +196,20 @@ impl StreamMachine {
     }
 
     /// Records the first failure, and notifies the peer of it unless the peer itself reported it.
-    pub(super) fn fail(&mut self, failure: Failure) {
-        if self.failure.is_some() {
+    pub(super) fn fail(&mut self, fault: StreamFault) {
+        if self.fault.is_some() {
             return;
         }
-        let reason = match &failure {
-            Failure::Fault(Fault::PeerDied(_)) | Failure::PeerAborted { .. } => None,
-            Failure::Fault(fault) => Some(fault.to_string()),
-            Failure::Aborted { reason } => Some(printable(reason)),
+        let reason = match &fault {
+            StreamFault::Found(Fault::PeerDied(_)) | StreamFault::PeerAborted { .. } => None,
+            StreamFault::Found(fault) => Some(fault.to_string()),
+            StreamFault::Aborted { reason } => Some(printable(reason)),
         };
         if let Some(reason) = reason {
             let offset = self.stats.bytes_sent.max(self.stats.bytes_received);
             self.outbox.push(Message::Abort { offset, reason });
         }
-        self.failure = Some(failure);
+        self.fault = Some(fault);
         self.interrupt();
     }
 
@@ -271,7 +271,7 @@ impl StreamMachine {
                 self.interrupt();
             }
             Message::Abort { offset, reason } => {
-                self.fail(Failure::PeerAborted { offset, reason });
+                self.fail(StreamFault::PeerAborted { offset, reason });
             }
             Message::Bye if self.done() => {
                 self.peer_left = true;
@@ -429,7 +429,7 @@ mod tests {
         machine
             .receive(Message::Abort { offset: 7, reason })
             .unwrap();
-        machine.fail(Failure::Fault(Fault::Protocol("what followed from it")));
+        machine.fail(StreamFault::Found(Fault::Protocol("what followed from it")));
         let error = machine.send_error("hostB").unwrap();
         assert_eq!(error.to_string(), "hostB gave up at byte 7: disk full");
         assert!(machine.outbox.is_empty(), "the peer knows");
@@ -438,7 +438,7 @@ mod tests {
     #[test]
     fn a_fault_found_here_is_told() {
         let mut machine = machine();
-        machine.fail(Failure::Fault(Fault::Corrupt("a chunk")));
+        machine.fail(StreamFault::Found(Fault::Corrupt("a chunk")));
         assert!(matches!(machine.outbox[..], [Message::Abort { .. }]));
         assert!(machine.interrupted);
     }
@@ -447,7 +447,7 @@ mod tests {
     fn a_lost_peer_after_the_acknowledgement_is_unconfirmed() {
         let mut machine = machine();
         machine.sending = Sending::Acked;
-        machine.fail(Failure::Fault(Fault::Protocol("x")));
+        machine.fail(StreamFault::Found(Fault::Protocol("x")));
         assert!(matches!(
             machine.send_error("b"),
             Some(Error::Unconfirmed { .. })

@@ -24,7 +24,7 @@ use self::machine::{Receiving, Sending};
 use super::{data_watch::DataProgress, message::Message};
 use crate::{Direction, Error, Fault, Stats, error::WRITTEN_AFTER_SHUTDOWN};
 
-pub(crate) use machine::Failure;
+pub(crate) use machine::StreamFault;
 
 /// The state of one stream.
 pub(crate) struct State {
@@ -117,9 +117,9 @@ impl State {
     }
 
     /// Records the first failure, notifies the peer of it unless the peer itself reported it, and wakes both halves.
-    pub(crate) fn fail(&self, failure: Failure) {
+    pub(crate) fn fail(&self, fault: StreamFault) {
         let mut inner = self.lock();
-        inner.fail(failure);
+        inner.fail(fault);
         self.finish_update(inner);
         // Also after a STOP, which has interrupted the sending half before.
         self.to_control.notify_one();
@@ -129,7 +129,7 @@ impl State {
     /// tell why: a peer that dies closes both connections, and one that aborts sends the reason first.
     pub(crate) fn suspect(&self, fault: Fault) {
         let mut inner = self.lock();
-        if inner.suspicion.is_none() && inner.failure.is_none() && !inner.done() {
+        if inner.suspicion.is_none() && inner.fault.is_none() && !inner.done() {
             inner.suspicion = Some((fault, Instant::now()));
             self.to_control.notify_one();
         }
@@ -148,7 +148,7 @@ impl State {
     /// Takes the messages out of the outbox.
     pub(crate) fn outgoing(&self) -> Outgoing {
         let mut inner = self.lock();
-        let last = inner.dropped.has_said_bye() || inner.failure.is_some();
+        let last = inner.dropped.has_said_bye() || inner.fault.is_some();
         inner.unsent_credits = 0;
         Outgoing {
             messages: std::mem::take(&mut inner.outbox),
@@ -161,7 +161,7 @@ impl State {
     pub(crate) fn control_task_ended(&self) {
         let mut inner = self.lock();
         if inner.dropped.is_held() && !inner.peer_left {
-            inner.fail(Failure::Fault(Fault::ControlTask));
+            inner.fail(StreamFault::Found(Fault::ControlTask));
         }
         self.trace_end(&inner);
         self.finish_update(inner);
@@ -191,14 +191,14 @@ impl State {
     /// Returns true if the stream failed because the peer was silent for too long.
     pub(crate) fn is_peer_silent(&self) -> bool {
         matches!(
-            self.lock().failure,
-            Some(Failure::Fault(Fault::PeerSilent(_)))
+            self.lock().fault,
+            Some(StreamFault::Found(Fault::PeerSilent(_)))
         )
     }
 
     /// Returns true if the stream has failed.
     pub(crate) fn failed(&self) -> bool {
-        self.lock().failure.is_some()
+        self.lock().fault.is_some()
     }
 
     /// Registers the steward's waker, which is called whenever a half is woken.
@@ -221,7 +221,7 @@ impl State {
     /// Handles a message of the peer.
     pub(crate) fn receive(&self, message: Message) {
         let mut inner = self.lock();
-        if inner.failure.is_some() {
+        if inner.fault.is_some() {
             return;
         }
         if matches!(message, Message::Step(_)) {
@@ -231,7 +231,7 @@ impl State {
             self.data.set_peer(sent, received);
         }
         if let Err(broken) = inner.receive(message) {
-            inner.fail(Failure::Fault(Fault::Protocol(broken)));
+            inner.fail(StreamFault::Found(Fault::Protocol(broken)));
         }
         if inner.leave_if_done() {
             self.to_control.notify_one();
@@ -451,7 +451,7 @@ impl State {
     /// Returns true while the end of the direction is not known, and the stream has not failed.
     pub(crate) fn expects_more(&self) -> bool {
         let inner = self.lock();
-        inner.receiving == Receiving::Open && inner.failure.is_none()
+        inner.receiving == Receiving::Open && inner.fault.is_none()
     }
 
     /// Counts one chunk of `bytes` that arrived and was verified.
@@ -586,7 +586,7 @@ impl State {
     /// Returns true while the stream still has bytes to move.
     pub(crate) fn is_open(&self) -> bool {
         let inner = self.lock();
-        inner.failure.is_none() && !inner.done()
+        inner.fault.is_none() && !inner.done()
     }
 
     /// Counts completions of the data path that a timer found.
