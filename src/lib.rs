@@ -185,7 +185,7 @@ mod fd;
 mod forward;
 #[cfg(any(feature = "axum", feature = "tonic"))]
 mod frameworks;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing {
     //! Entry points of the fuzz targets: every parser of bytes that come from outside the process.
@@ -215,6 +215,44 @@ pub mod fuzzing {
     #[cfg(feature = "cli")]
     pub fn ticket(data: &[u8]) {
         crate::reach::ticket::fuzz(data);
+    }
+
+    /// Every input that the fuzz targets begin with, those that failed once among them.
+    #[cfg(all(test, feature = "cli"))]
+    #[test]
+    fn every_seed_is_parsed_or_refused() {
+        const TARGETS: &[(&str, fn(&[u8]))] = &[
+            ("agent_messages", agent_messages),
+            ("client_keys", client_keys),
+            ("control", control),
+            ("controller", controller),
+            ("copy", copy),
+            ("forward_frames", forward_frames),
+            ("handshake", handshake),
+            ("header", header),
+            ("perf_messages", perf_messages),
+            ("pipeline", pipeline),
+            ("proc_stat", proc_stat),
+            #[cfg(feature = "rdma")]
+            ("rdma", rdma),
+            ("session", session),
+            ("socks", socks),
+            ("stream", stream),
+            ("ticket", ticket),
+        ];
+        let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds");
+        for folder in std::fs::read_dir(seeds).expect("the repository has seeds") {
+            let folder = folder.expect("a folder").path();
+            let is_target = |(name, _): &&(&str, fn(&[u8]))| folder.ends_with(name);
+            let Some((_, target)) = TARGETS.iter().find(is_target) else {
+                assert!(folder.ends_with("rdma") && cfg!(not(feature = "rdma")));
+                continue;
+            };
+            for seed in std::fs::read_dir(folder).expect("a folder of seeds") {
+                let seed = seed.expect("a seed").path();
+                target(&std::fs::read(seed).expect("a file"));
+            }
+        }
     }
 }
 mod host;

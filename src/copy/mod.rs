@@ -23,9 +23,9 @@ pub(crate) mod written;
 ///
 /// Decodes `data` as a record of a lane, as messages of the control stream and as a map. Panics if something that was
 /// decoded cannot be encoded and decoded again, or if a map has a range outside its file.
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz(data: &[u8]) {
-    if let Some((prefix, _)) = data.split_first_chunk::<record::PREFIX_BYTES>() {
+    if let Some((prefix, _)) = data.split_first_chunk::<{ record::PREFIX_BYTES }>() {
         let _ = record::RecordPrefix::decode(*prefix);
     }
     if let Ok(record) = record::decode(data) {
@@ -39,7 +39,7 @@ pub fn fuzz(data: &[u8]) {
     destination::fuzz_map(data);
 }
 
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 fn fuzz_message<T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug>(
     data: &[u8],
 ) {

@@ -203,7 +203,7 @@ fn name_of(bytes: &[u8]) -> Result<String, SocksFault> {
 
 /// The body of the fuzz target: the parts of a request are parsed as the whole is, and no more is taken than was
 /// needed.
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(data: &[u8]) {
     let greeting = parse_greeting(data);
     prefixes_agree(data, &greeting, |whole| *whole, parse_greeting);

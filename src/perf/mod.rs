@@ -6,7 +6,7 @@
 
 pub(crate) mod check;
 pub(crate) mod facts;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 pub(crate) mod histogram;
 pub(crate) mod job;

@@ -313,7 +313,7 @@ fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_BYTES] {
 }
 
 /// The body of the fuzz target: the text of a parsed ticket is the text that was parsed.
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(data: &[u8]) {
     if let Ok(ticket) = Ticket::parse(data) {
         let text = ticket.text();

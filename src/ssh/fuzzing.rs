@@ -296,7 +296,7 @@ fn event(kind: u8, script: &mut FuzzScript<'_>, count: usize) -> Event {
     let stage = script.below(count);
     let edge = EdgeId::of_index(script.below(count + 2));
     match kind % 16 {
-        0..=9 => Event::Message(stage, message(kind % 16, script, edge)),
+        0..=9 => Event::Message(stage, agent_message(kind % 16, script, edge)),
         10 => Event::Closed(stage, end("lost", script.flag())),
         11 => Event::Local(
             local(script, count),
@@ -326,7 +326,7 @@ fn local(script: &mut FuzzScript<'_>, count: usize) -> EdgeId {
     EdgeId::of_index(if script.flag() { 0 } else { count })
 }
 
-fn message(kind: u8, script: &mut FuzzScript<'_>, edge: EdgeId) -> FromAgent {
+fn agent_message(kind: u8, script: &mut FuzzScript<'_>, edge: EdgeId) -> FromAgent {
     match kind {
         0 => FromAgent::Hello(AgentHello {
             host: text(script),

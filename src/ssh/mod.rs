@@ -23,7 +23,7 @@
 pub(crate) mod agent;
 pub(crate) mod edge;
 pub(crate) mod explain;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 pub(crate) mod launch;
 pub(crate) mod local_edge;

@@ -15,7 +15,7 @@
 mod connect;
 pub(crate) mod control;
 mod data;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 #[cfg(feature = "rdma")]
 mod rdma;

@@ -340,7 +340,7 @@ fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// The body of the fuzz target: what a key file says of each client is what a client reads from that line.
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(data: &[u8]) {
     let Ok(clients) = parse(data) else {
         return;

@@ -67,7 +67,7 @@ use crate::{ReadHalf, Stream, WriteHalf, carry::CarryThread, threads};
 
 pub(crate) use claims::{CopyClaims, DestinationClaims};
 
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) use self::part_file::fuzz as fuzz_map;
 
 /// The paths of unwritten entries that wait for the control stream. A lane waits if there are more.

@@ -245,7 +245,7 @@ pub(crate) fn machine() -> String {
 
 /// Reads `data` as everything that a controller writes, up to the first error: its end is one. Panics if reading waits
 /// for more.
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz(data: &[u8]) {
     let hello = AgentHello {
         host: "h".to_owned(),

@@ -202,7 +202,7 @@ impl Processes {
 }
 
 /// The body of the fuzz target: any lines are parsed or left out, and a search in them ends.
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let table = Processes(text.lines().filter_map(Process::parse).collect());

@@ -52,8 +52,8 @@ pub(crate) use control::{hello, machine};
 pub(crate) use guard::main as guard_main;
 pub(crate) use stage::files::resolve;
 
-#[cfg(fuzzing)]
-pub(in crate::ssh) use {control::fuzz as fuzz_controller, descendants::fuzz as fuzz_proc_stat};
+#[cfg(any(test, fuzzing))]
+pub use {control::fuzz as fuzz_controller, descendants::fuzz as fuzz_proc_stat};
 
 /// Runs the worker: `rdpipe --agent=worker`, a child of the guard. `A` has the applications beside the stages.
 pub(crate) fn worker_main<A: Applications>() -> ExitCode {

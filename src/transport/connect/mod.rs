@@ -13,7 +13,7 @@ pub use dial::{PeerAddress, ToPeerAddress, connect, connect_with};
 #[cfg(feature = "cli")]
 pub(crate) use listener::KeyAcceptor;
 pub use listener::{Incoming, Listener, ListenerStats, LiveStreams};
-#[cfg(all(fuzzing, feature = "rdma"))]
+#[cfg(all(any(test, fuzzing), feature = "rdma"))]
 pub(crate) use start::share_without_halves;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) use start::share_without_tasks;

@@ -260,7 +260,7 @@ fn move_control(control: Control, runtime: &Handle) -> io::Result<Control> {
 
 /// Makes what the halves of a stream over TCP share, without the control task and the steward: a fuzz target does their
 /// work.
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) fn share_without_tasks(
     socket: TcpStream,
     agreement: &Agreement,
@@ -278,7 +278,7 @@ pub(crate) fn share_without_tasks(
 }
 
 /// Makes what the renewal of an RDMA link shares with a stream that has no halves, for a fuzz target.
-#[cfg(all(fuzzing, feature = "rdma"))]
+#[cfg(all(any(test, fuzzing), feature = "rdma"))]
 pub(crate) fn share_without_halves() -> Arc<Shared<Rdma>> {
     let state = State::new("the peer".to_owned(), crate::Direction::Both, 2);
     share::<Rdma>(&state, (None, None), 4, [1, 2], &StreamConfig::default())

@@ -471,7 +471,7 @@ impl<P: ReceivePath> FrameReceiver<P> {
     }
 }
 
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 impl<P: ReceivePath> FrameReceiver<P> {
     /// Returns the length of the longest queue, and the largest count of slots.
     pub(crate) fn longest_queue(&self) -> usize {

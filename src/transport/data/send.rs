@@ -500,7 +500,7 @@ impl<P: SendPath> super::path::Renewable for FrameSender<P> {
     }
 }
 
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 impl<P: SendPath> FrameSender<P> {
     /// Returns the length of the longest queue.
     pub(crate) fn longest_queue(&self) -> usize {

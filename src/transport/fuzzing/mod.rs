@@ -1,4 +1,4 @@
-//! The entry points of the fuzz targets. They are compiled only for fuzzing, stand above all layers, and no layer uses
+//! The entry points of the fuzz targets. They are compiled only for fuzzing and tests, stand above all layers, and no layer uses
 //! them.
 //!
 //! Each function must return for any bytes, and checks the promise that its doc comment makes.
@@ -11,20 +11,18 @@ use bytes::BytesMut;
 use tokio::runtime::Builder;
 use tokio_util::codec::Decoder;
 
+#[cfg(feature = "rdma")]
+use crate::transport::{connect::share_without_halves, rdma::fuzzing};
 use crate::{
     Key,
     transport::{
-        connect::{
-            preamble::{PREAMBLE_BYTES, Preamble},
-            share_without_halves,
-        },
+        connect::preamble::{PREAMBLE_BYTES, Preamble},
         control::{
             connection::Codec,
             message::Message,
             noise::{self, HANDSHAKE_BYTES, Initiator},
         },
         data::frame::{Chain, HEADER_BYTES, Header},
-        rdma::fuzzing,
     },
 };
 
@@ -151,6 +149,7 @@ fn codec(key: &Key) -> Codec {
 
 /// Reads `data` as a dialer's ports, an acceptor's pairs of ports, a part of a link, or the steps of a renewal: the
 /// first byte chooses one of them. Each is refused or leads to a plan that this end allows.
+#[cfg(feature = "rdma")]
 pub fn rdma(data: &[u8]) {
     let Some((kind, rest)) = data.split_first() else {
         return;

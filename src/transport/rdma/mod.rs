@@ -15,7 +15,7 @@
 
 mod establish;
 mod express;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod link;
 mod link_setup;
